@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # read by editors and by `lazily`, and never executed: these 
     from attention_jax.ops.masks import causal, dense, lengths, segments, sliding_window, window
     from attention_jax.ops.trees import pytree
     from attention_jax.runs.api import LoadedRun, load_run, train_run
+    from attention_jax.runs.pretrained import Pretrained, load_pretrained
 
 
 def lazily(module: str) -> tuple[dict[str, str], Callable, Callable]:

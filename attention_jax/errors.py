@@ -12,7 +12,7 @@ EXTRAS = {
     "babel": "data", "sentencepiece": "data", "sklearn": "data", "spacy": "spacy",
     "matplotlib": "report", "sacrebleu": "report",
     "optuna": "sweep", "ray": "ray", "torch": "torch",
-    "flatbuffers": "weights",
+    "flatbuffers": "weights", "tokenizers": "pretrained", "gguf": "pretrained",
 }  # fmt: skip
 """{import name of an optional package: extra of pyproject.toml that installs it}"""
 DISTRIBUTIONS = {

@@ -37,7 +37,7 @@ class RunCommand:
     """Arguments of every command about a run."""
 
     run: Annotated[Positional[str], positional("RUN")]
-    """The directory of a run, such as runs/date_luong/001."""
+    """The directory of a run, such as runs/date_luong/001, or of a pretrained model, or a .gguf file."""
     trust_code: bool = dataclasses.field(default=False, kw_only=True)
     """Import code that the run names from outside of this package: a custom score, model, dataset or optimizer."""
 
@@ -80,9 +80,22 @@ class Export(RunCommand):
 
     to: Literal["safetensors", "npz", "stablehlo"] = "safetensors"
     """Weights in one of two file formats, or StableHLO programs that run without this package."""
-    naming: Literal["own", "timm", "huggingface", "google", "marian", "gpt2"] = "own"
+    naming: Literal[
+        "own",
+        "timm",
+        "huggingface",
+        "google",
+        "marian",
+        "gpt2",
+        "llama",
+        "qwen2",
+        "qwen3",
+        "bert",
+        "roberta",
+        "distilbert",
+    ] = "own"
     """Names of the arrays, with the config.json that the library reads: timm, huggingface or google (AugReg) for a ViT,
-    marian for a Transformer, gpt2 for a LanguageModel."""
+    marian for a Transformer, gpt2, llama, qwen2 or qwen3 for a LanguageModel, the others for a MaskedLanguageModel."""
     platforms: tuple[Literal["cpu", "cuda", "tpu"], ...] = ("cpu", "cuda", "tpu")
     """Platforms of the StableHLO programs, one program each."""
     out: str = ""
@@ -112,12 +125,16 @@ class Import:
 
 @dataclass(frozen=True)
 class Evaluate(RunCommand):
-    """Evaluate a finished run on its held-out data."""
+    """Evaluate a finished run on its held-out data, or a pretrained language model on a text."""
+
+    text: str = ""
+    """The text file for a pretrained language model, whose perplexity on it is printed."""
 
 
 @dataclass(frozen=True)
 class Predict(RunCommand):
-    """Print the output of a run's model for each text, or for each image file."""
+    """Print the output of a run's model for each text, or for each image file. Options of a pretrained model, which
+    comes before them, may be added: --model.normalizer "top_k(32)" --decode.length 40 ..."""
 
     texts: Annotated[Positional[tuple[str, ...]], positional("TEXT ...")]
     """The texts, each in quotes: "May 1, 1999"; - takes one per line from standard input."""
@@ -127,16 +144,15 @@ class Predict(RunCommand):
 
 @dataclass(frozen=True)
 class Look(RunCommand):
-    """Show the attention maps of a run's model in one HTML file, which needs no network and no server."""
+    """Show the attention maps of a run's model in one HTML file, which needs no network and no server. Options of a
+    pretrained model, which comes before them, may be added: --model.normalizer "top_k(32)" ..."""
 
     texts: Annotated[Positional[tuple[str, ...]], positional("[TEXT or FILE ...]")] = ()
     """Texts in quotes, image files, or .txt files with one of these per line (- is standard input); by default held-out
     examples."""
-    hf: bool = False
-    """RUN is the local directory of a Hugging Face model, ViT, MarianMT or GPT-2, instead of a run."""
     out: str = ""
-    """The file to write; by default figures/look.html of the run, or figures/look-own.html of texts of your own; with
-    --hf NAME.html in the working directory, where NAME is the name of the model's directory."""
+    """The file to write; by default figures/look.html of the run, or figures/look-own.html of texts of your own; of a
+    pretrained model NAME.html in the working directory, where NAME is that of its directory or file."""
 
 
 @dataclass(frozen=True)
@@ -298,6 +314,19 @@ def parse_with_config(
     joined.__doc__ = kind.__doc__
     both = parse(joined, words, command_name(kind), *words[:1])
     return both.options, both.config
+
+
+def parse_with_model(
+    kind: Callable[..., Command], words: Sequence[str], model: configs.ModelOptions, decode: configs.Sampling | None
+) -> tuple[Command, configs.ModelOptions, configs.Sampling | None]:
+    """Return the options of a command about a pretrained model, those of the model and those of sampling, if any."""
+    own = Annotated[kind, tyro.conf.arg(name="")]
+    fields = [("options", own), ("model", type(model), dataclasses.field(default=model))]
+    fields += [] if decode is None else [("decode", configs.Sampling, dataclasses.field(default=decode))]
+    joined = dataclasses.make_dataclass(kind.__name__, fields)
+    joined.__doc__ = kind.__doc__
+    both = parse(joined, words, command_name(kind), *words[:1])
+    return both.options, both.model, getattr(both, "decode", None)
 
 
 def refuse_earlier_names(config: Config, words: Sequence[str]):

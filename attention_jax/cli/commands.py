@@ -139,8 +139,11 @@ def export(words: list[str]):
     name = "stablehlo" if asked.to == "stablehlo" else asked.naming
     directory = Path(asked.out) if asked.out else packed.output_directory(asked.run) / "export" / name
     if asked.to == "stablehlo":
+        from attention_jax.cli import pretrained_commands
         from attention_jax.weights import stablehlo
 
+        if pretrained_commands.concerns([asked.run]):
+            raise InputError(f"--to stablehlo needs a run; {asked.run} is a pretrained model")
         run = load_run(asked.run, trust_code=asked.trust_code)
         print(stablehlo.export(run.view.task, run.params, directory, asked.platforms))
     else:
@@ -184,11 +187,15 @@ def import_weights(words: list[str]):
 
 
 def evaluate(words: list[str]):
-    """RUN: evaluate a finished run on its held-out data."""
+    """RUN: evaluate a finished run on its held-out data; MODEL --text FILE: the perplexity of a pretrained model."""
     from attention_jax import load_run
-    from attention_jax.cli import command_options
+    from attention_jax.cli import command_options, pretrained_commands
 
+    if pretrained_commands.concerns(words):
+        return pretrained_commands.evaluate(words)
     asked = command_options.parse(command_options.Evaluate, words)
+    if asked.text:
+        raise InputError(f"--text is for a pretrained model; {asked.run} is a run: leave it out")
     run = load_run(asked.run, trust_code=asked.trust_code)
     for name, value in run.task.evaluate(run.params, True).metrics.items():
         print(f"{name:32} {value:.6g}")
@@ -197,8 +204,10 @@ def evaluate(words: list[str]):
 def predict(words: list[str]):
     """RUN TEXT ... [--attention FILE.png]: print the model's output for each text."""
     from attention_jax import load_run
-    from attention_jax.cli import command_options
+    from attention_jax.cli import command_options, pretrained_commands
 
+    if pretrained_commands.concerns(words):
+        return pretrained_commands.predict(words)
     asked = command_options.parse(command_options.Predict, words)
     if not asked.texts:
         raise InputError("launch.py predict needs at least one text after the run")
@@ -241,32 +250,20 @@ def texts_of(words: Sequence[str], files: bool) -> list[str]:
 
 
 def look(words: list[str]):
-    """RUN | --hf DIR [TEXT or FILE ...] [--out page.html]: show attention maps in one page for a browser."""
+    """RUN [TEXT or FILE ...] [--out page.html]: show attention maps in one page for a browser."""
     from attention_jax import load_run
-    from attention_jax.cli import command_options
+    from attention_jax.cli import command_options, pretrained_commands
 
+    if pretrained_commands.concerns(words):
+        return pretrained_commands.look(words)
     asked = command_options.parse(command_options.Look, words)
     texts = texts_of(asked.texts, files=True)
     if asked.out and not asked.out.endswith((".html", ".htm")):
         raise InputError(f"--out needs a file that ends in .html; got {asked.out}")
-    if asked.hf:
-        page, usual = attention_of_weights(asked.run, texts), Path(f"{Path(asked.run).resolve().name}.html")
-    else:
-        page = load_run(asked.run, trust_code=asked.trust_code).look(texts)
-        usual = packed.output_directory(asked.run) / "figures" / ("look-own.html" if texts else "look.html")
+    page = load_run(asked.run, trust_code=asked.trust_code).look(texts)
+    usual = packed.output_directory(asked.run) / "figures" / ("look-own.html" if texts else "look.html")
     path = page.save(asked.out or usual)
     print(f"{page.note}\n{path}" if page.note else path)
-
-
-def attention_of_weights(directory: str, texts: list[str]):
-    """Return the page of attention maps of the Hugging Face model in a directory."""
-    from attention_jax.report.attention_page import page
-    from attention_jax.views import huggingface
-
-    if not texts:
-        raise InputError("look --hf needs at least one text, or image file, after the directory of the model")
-    view, params = huggingface.view(directory)
-    return page(view.attention_maps(params, texts), view.task.config.name)
 
 
 def translate(words: list[str]):

@@ -1,6 +1,5 @@
 """Python API for training runs and for using trained ones; `launch.py` is the command line."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +9,8 @@ from typing import Any
 from attention_jax.config import Config
 from attention_jax.errors import InputError, explained
 from attention_jax.printing import outlasting_readers
-from attention_jax.runs import directory as run_directory, lifecycle, pack, saved
+from attention_jax.runs import directory as run_directory, lifecycle, pack, pretrained, saved
+from attention_jax.runs.pretrained import checked
 
 
 @dataclass(frozen=True)
@@ -95,27 +95,14 @@ class LoadedRun:
         return () if compute is None else tuple(compute(self.config, texts))
 
 
-def checked(texts, method: str) -> list[str]:
-    """Return texts, or paths of image files, as a list of strings.
-
-    Raises InputError for a single string instead of a list, and for elements that are empty or not strings.
-    """
-    if isinstance(texts, str | os.PathLike):
-        raise InputError(f"{method} takes a list of texts; got one: {method}([{str(texts)!r}])")
-    texts = [os.fspath(text) if isinstance(text, os.PathLike) else text for text in texts]
-    for number, text in enumerate(texts, 1):
-        if not isinstance(text, str):
-            raise InputError(f"{method} takes texts; text {number} of {len(texts)} is a {type(text).__name__}")
-        if not text.strip():
-            raise InputError(f"a text to {method} must not be empty; text {number} of {len(texts)} is {text!r}")
-    return texts
-
-
-def load_run(directory: Path | str, *, trust_code: bool = False) -> LoadedRun:
+def load_run(directory: Path | str, *, trust_code: bool = False) -> "LoadedRun | pretrained.Pretrained":
     """Load the run in `directory`, or in a file of `launch.py pack`. Raises InputError if there is none.
 
-    A run with a score, model or dataset from outside of this package imports their code, which needs `trust_code`.
+    A run with a score, model or dataset from outside of this package imports their code, which needs `trust_code`. The
+    directory or .gguf file of a pretrained model is loaded as by `load_pretrained`.
     """
+    if pretrained.is_pretrained(directory):
+        return pretrained.load_pretrained(directory)
     directory = pack.opened(directory)
     return LoadedRun(directory, run_directory.read_config(directory, trust_code), run_directory.read_result(directory))
 

@@ -99,9 +99,10 @@ def read_weights(directory: Path) -> dict | None:
 
 
 def output_directory(run: Path | str) -> Path:
-    """Return the directory for files derived from a run: its directory, or for a packed run one of its name beside it.
+    """Return the directory for files derived from a run: its directory, or for a packed run or a .gguf file one of its
+    name beside it.
 
     >>> output_directory("models/dates.zip").as_posix()
     'models/dates'
     """
-    return Path(run).with_suffix("") if Path(run).suffix == PACKED else Path(run)
+    return Path(run).with_suffix("") if Path(run).suffix in (PACKED, ".gguf") else Path(run)

@@ -1,21 +1,16 @@
-"""Views of Hugging Face models in a local directory: ViT for images, MarianMT and GPT-2 for texts. Nothing
-is downloaded."""
+"""Views of Hugging Face models in a local directory that are tasks of runs here, too: ViT and MarianMT."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 
 from attention_jax import config as configs
-from attention_jax.data.byte_pairs import byte_level_bpe
 from attention_jax.data.images import ImageData, Split
 from attention_jax.data.pairs import PairData, Texts, Tokenizer, make_pairs
-from attention_jax.data.text_windows import Windows
-from attention_jax.data.tokenizers import read_merges, sentencepiece_model
+from attention_jax.data.tokenizers import sentencepiece_model
 from attention_jax.data.vocabulary import Vocabulary
 from attention_jax.errors import InputError
-from attention_jax.tasks.language import LanguageTask
 from attention_jax.tasks.seq2seq import Seq2seqTask
 from attention_jax.tasks.vision import VisionTask
 from attention_jax.views import View, view_of
@@ -24,33 +19,17 @@ from attention_jax.weights.vit_names import sizes_of
 
 LONGEST = 128
 """Tokens of a translation, at most."""
-END_OF_TEXT = "<|endoftext|>"
-"""GPT-2's only special token."""
 
 
-def view(directory: Path | str) -> tuple[View, dict]:
-    """Return the view of the model in `directory`, as `save_pretrained` writes it, and its parameters.
+def view(directory: Path, weights: exchange.Weights) -> View:
+    """Return the view of a ViT or MarianMT model in a directory, as `save_pretrained` writes it.
 
-    A ViT needs model.safetensors and config.json; preprocessor_config.json has the mean and standard deviation of its
-    channels. MarianMT also needs vocab.json, source.spm and target.spm, GPT-2 vocab.json and merges.txt. Raises
-    InputError for other models, and where a file is missing.
+    For a ViT, preprocessor_config.json has the mean and standard deviation of its channels; MarianMT needs vocab.json,
+    source.spm and target.spm. Raises InputError where a file is missing.
     """
-    directory = Path(directory)
-    if not directory.is_dir():
-        raise InputError(f"--hf needs the local directory of a model, with model.safetensors; got {directory}")
-    weights = exchange.read(directory)
-    makers = {
-        configs.ViTConfig: classifier,
-        configs.TransformerConfig: translator,
-        configs.LanguageModelConfig: language_model,
-    }
-    kind = type(weights.options)
-    if kind not in makers:
-        raise InputError(f"--hf reads ViT, MarianMT and GPT-2 models; {directory} has a {kind.__name__}")
-    found = view_of(makers[kind](directory, weights))
-    if weights.note:
-        print(f"note: {weights.source}", file=sys.stderr)
-    return found, exchange.nested(weights.arrays)
+    directory = directory if directory.is_dir() else directory.parent
+    make = classifier if isinstance(weights.options, configs.ViTConfig) else translator
+    return view_of(make(directory, weights))
 
 
 def facts(directory: Path, name: str, needed: bool = True) -> dict:
@@ -64,9 +43,7 @@ def facts(directory: Path, name: str, needed: bool = True) -> dict:
             raise ValueError("it is no object")
         return found
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"--hf needs {path}, a JSON object ({error}); copy the whole directory of the model"
-        ) from error
+        raise InputError(f"{path} must be a JSON object ({error}); copy the whole directory of the model") from error
 
 
 def numbered(directory: Path, count: int) -> list[str]:
@@ -115,19 +92,8 @@ def translator(directory: Path, weights: exchange.Weights) -> Seq2seqTask:
     return Seq2seqTask(config, data, exchange.module_of(weights))
 
 
-def language_model(directory: Path, weights: exchange.Weights) -> LanguageTask:
-    """Return the task of GPT-2, which reads the given text and adds nothing to it."""
-    tokens, merges = numbered(directory, len(weights.arrays["embedding/token/embedding"])), directory / "merges.txt"
-    if not merges.is_file():
-        raise InputError(f"--hf needs {merges} for a GPT-2 model; copy the whole directory of the model")
-    tokenizer = byte_level_bpe(read_merges(str(merges)), [END_OF_TEXT] if END_OF_TEXT in tokens else [])
-    data = Windows(np.zeros((1, 2), np.int32), {}, Vocabulary(tokens), tokenizer, facts={})
-    config = configs.Config(directory.name, configs.TextFile(), weights.options, decode=configs.Sampling(length=0))
-    return LanguageTask(config, data, exchange.module_of(weights))
-
-
 def tokenizer(path: Path) -> Tokenizer:
     """Return the sentencepiece tokenizer in a file."""
     if not path.is_file():
-        raise InputError(f"--hf needs {path} for a MarianMT model; copy the whole directory of the model")
+        raise InputError(f"a MarianMT model needs {path}; copy the whole directory of the model")
     return sentencepiece_model(str(path))[0]

@@ -225,8 +225,9 @@ def write(weights: Weights, directory: Path, form: str, naming: str = OWN) -> st
         beside = {"config.json": said}
     else:
         kind = NAMINGS.get(naming)
-        if kind is None or not isinstance(weights.options, kind.kind):
-            having = [name for name, kind in NAMINGS.items() if isinstance(weights.options, kind.kind)]
+        fits = lambda kind: isinstance(weights.options, kind.kind) and not kind.read_only
+        if kind is None or not fits(kind):
+            having = [name for name, kind in NAMINGS.items() if fits(kind)]
             raise InputError(
                 f"the weights of a {configs.model_name(weights.options)} can be written with --naming "
                 f"{', '.join([OWN, *having])}; got {naming}"

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from attention_jax.errors import InputError
+from attention_jax.errors import InputError, how_to_install
 from attention_jax.weights.tensors import Stored, damaged_as_input_error
 
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -164,7 +164,7 @@ def library():
     try:
         import gguf
     except ImportError as error:
-        raise InputError("a .gguf file needs the library gguf: pip install 'attention_jax[pretrained]'") from error
+        raise InputError(f"a .gguf file needs gguf, which is not installed: {how_to_install(['gguf'])}") from error
     return gguf
 
 

@@ -36,6 +36,8 @@ class Naming(NamedTuple):
     """(options, ours, data of the run or None) -> the config.json to write with the weights; {} for none."""
     beside: Callable[[ModelOptions, Arrays, Any], dict[str, dict | list]] = lambda options, ours, data: {}
     """(options, ours, data of the run or None) -> further JSON files to write with the weights, by name."""
+    read_only: bool = False
+    """Whether nothing is written under these names."""
     note: Callable[[ModelOptions], str] = lambda options: ""
     """options -> note in the summary of an export."""
     model_types: tuple[str, ...] = ()

@@ -112,6 +112,19 @@ def read(path: Path) -> Tensors:
     return Tensors(arrays, said, config)
 
 
+def config_of(path: Path) -> dict:
+    """The config.json of a model in a directory, beside a file, or in the header of a .gguf file; {} without one."""
+    with damaged_as_input_error(path):
+        file = found(Path(path))
+        if file.suffix == GGUF:
+            from attention_jax.weights import gguf
+
+            header = gguf.header_of(file)
+            return gguf.config_of(header, header.fields["general.architecture"])
+        beside = file.parent / "config.json"
+        return json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
+
+
 def found(path: Path) -> Path:
     """Return `path` if it is a weight file, or the only weight file or the index in the directory `path`."""
     if path.is_dir():

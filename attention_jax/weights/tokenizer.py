@@ -11,7 +11,7 @@ from pathlib import Path
 
 from attention_jax.data.byte_pairs import byte_characters, byte_level_bpe
 from attention_jax.data.tokenizers import read_merges
-from attention_jax.errors import InputError
+from attention_jax.errors import InputError, how_to_install
 from attention_jax.weights import gguf, tensors
 
 SPACE = "\u2581"
@@ -144,9 +144,8 @@ def library(needed: bool = True):
         import tokenizers
     except ImportError as error:
         if needed:
-            raise InputError(
-                "the tokenizer of this model needs the library tokenizers: pip install 'attention_jax[pretrained]'"
-            ) from error
+            how = how_to_install(["tokenizers"])
+            raise InputError(f"this model needs tokenizers, which is not installed: {how}") from error
         return None
     return tokenizers
 

@@ -220,7 +220,9 @@ def test_what_another_library_lacks_is_not_written(tmp_path):
     parts = {"norm": "post", "tied_embeddings": "all", "head_pool": "moments", "output_bias": True}
     with pytest.raises(InputError, match="marian has no model with --model.head-pool moments: export"):
         write(configs.TransformerConfig(**parts), "marian")
-    with pytest.raises(InputError, match="a LanguageModel can be written with --naming own, gpt2; got timm"):
+    with pytest.raises(
+        InputError, match="a LanguageModel can be written with --naming own, gpt2, llama, qwen2, qwen3; got timm"
+    ):
         write(configs.LanguageModelConfig(), "timm")
     with pytest.raises(InputError, match="gpt2 has no model with --model.position-embedding rotary, --model.scale-emb"):
         write(configs.LanguageModelConfig(), "gpt2")

@@ -1,0 +1,74 @@
+"""What `predict`, `look` and `evaluate` do with a pretrained model instead of a run (runs/pretrained.py)."""
+
+from pathlib import Path
+from typing import Any
+
+from attention_jax.config import LanguageModelConfig, Sampling
+from attention_jax.errors import InputError
+from attention_jax.printing import escaped
+
+SAMPLING = Sampling(length=20, temperature=0.0)
+"""The options of sampling by default."""
+
+
+def concerns(words: list[str]) -> bool:
+    """Whether the first word names a pretrained model."""
+    from attention_jax.runs.pretrained import is_pretrained
+
+    return bool(words) and not words[0].startswith("-") and is_pretrained(words[0])
+
+
+def opened(kind: type, words: list[str], decode: Sampling | None = None) -> tuple[Any, Any, Sampling | None]:
+    """The options of a command, the model, and the options of sampling for a model that continues texts."""
+    from attention_jax.cli import command_options
+    from attention_jax.runs import pretrained
+
+    path = Path(words[0])
+    weights = pretrained.read(path)
+    decode = decode if isinstance(weights.options, LanguageModelConfig) else None
+    asked, options, decode = command_options.parse_with_model(kind, words, weights.options, decode)
+    return asked, lambda: pretrained.loaded(path, weights, options), decode
+
+
+def predict(words: list[str]):
+    """Print what the model makes of each text; a terminal sees a continuation while it is written."""
+    from attention_jax.cli import command_options
+    from attention_jax.cli.commands import texts_of
+
+    asked, load, decode = opened(command_options.Predict, words, SAMPLING)
+    if not asked.texts:
+        raise InputError("launch.py predict needs at least one text after the model")
+    if asked.attention:
+        raise InputError("--attention is for runs: launch.py look shows the attention maps of a pretrained model")
+    texts, model = texts_of(asked.texts, files=False), load()
+    for text, output in zip(texts, model.predict(texts, **(vars(decode) if decode else {})), strict=True):
+        print(escaped(f"{text} -> {output}"))
+
+
+def look(words: list[str]):
+    """Write the page of attention maps of each text."""
+    from attention_jax.cli import command_options
+    from attention_jax.cli.commands import texts_of
+
+    asked, load, _ = opened(command_options.Look, words)
+    if asked.out and not asked.out.endswith((".html", ".htm")):
+        raise InputError(f"--out needs a file that ends in .html; got {asked.out}")
+    if not asked.texts:
+        raise InputError("look needs at least one text, or image file, after a pretrained model")
+    texts, model = texts_of(asked.texts, files=True), load()
+    page = model.look(texts)
+    path = page.save(asked.out or f"{model.name}.html")
+    print(f"{page.note}\n{path}" if page.note else path)
+
+
+def evaluate(words: list[str]):
+    """Print the perplexity of a text file."""
+    from attention_jax.cli import command_options
+    from attention_jax.cli.commands import lines_of
+
+    asked, load, _ = opened(command_options.Evaluate, words)
+    if not asked.text:
+        raise InputError("launch.py evaluate needs --text FILE, a text, for a pretrained model")
+    text = "\n".join(lines_of(asked.text, "text to evaluate"))
+    for name, value in load().perplexity(text).items():
+        print(f"{name:32} {value:.6g}")

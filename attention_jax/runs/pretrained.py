@@ -1,0 +1,346 @@
+"""Pretrained models in a Hugging Face directory or a .gguf file: generate, embed, fill masks, attend.
+
+`load_pretrained` reads what is there, and nothing is downloaded or executed. Options of the model can be replaced, such
+as the normalizer of its attention; its weights stay what they are.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from attention_jax import config as configs
+from attention_jax.errors import InputError, explained
+from attention_jax.weights import exchange, tensors
+from attention_jax.weights.tokenizer import PretrainedTokenizer, read as read_tokenizer
+
+Texts = Sequence[str]
+
+
+def is_pretrained(path: Path | str) -> bool:
+    """Whether `path` is a .gguf file, or a directory of a model instead of one of a run."""
+    path = Path(path)
+    if path.suffix == tensors.GGUF:
+        return True
+    if not path.is_dir() or any((path / name).exists() for name in ("checkpoints", "final", "weights.safetensors")):
+        return False
+    if any(next(path.glob(pattern), None) for pattern in (tensors.INDEX, f"*{tensors.GGUF}", "*.safetensors")):
+        return True
+    try:
+        about = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        return isinstance(about, dict) and "model_type" in about
+    except (OSError, ValueError):
+        return False
+
+
+def load_pretrained(
+    path: Path | str, *, dtype: Literal["float32", "bfloat16"] = "float32", **options: Any
+) -> "Pretrained":
+    """Load the model in a Hugging Face directory or a .gguf file.
+
+    Args:
+      path: a directory with config.json, one or several safetensors files and the tokenizer, or a .gguf file.
+      dtype: the type of the parameters and of the computation.
+      options: options of the model that replace those of the file, such as `normalizer="top_k(32)"` or
+        `per_layer="0:mask=window(16)"`. Parameters that the file does not have are initialized, with a note.
+
+    Raises:
+      InputError: the files are missing, damaged or of a family that is not known, an option does not exist, or the
+        weights do not have the shapes that it needs.
+    """
+    with explained():
+        weights = read(path)
+        return loaded(Path(path), weights, with_options(weights.options, options | {"dtype": dtype}))
+
+
+def read(path: Path | str) -> exchange.Weights:
+    """The weights of a pretrained model, with its options; InputError for one of a kind that is no `Pretrained`."""
+    path = Path(path)
+    if not path.exists():
+        raise InputError(f"a directory of a model or a .gguf file is needed; there is no {path}")
+    weights = exchange.read(path)
+    if type(weights.options) not in KINDS:
+        raise InputError(f"{path} is a {configs.model_name(weights.options)}, which has no tokenizer: load a run of it")
+    if weights.note:
+        print(f"note: {weights.source}", file=sys.stderr)
+    return weights
+
+
+def loaded(path: Path, weights: exchange.Weights, options: configs.ModelOptions) -> "Pretrained":
+    """The model of `weights`, which are those of `path`, with these options."""
+    return KINDS[type(options)].of(path, weights, options)
+
+
+def with_options(own: configs.ModelOptions, changes: dict[str, Any]) -> configs.ModelOptions:
+    """The options with `changes`; InputError for an unknown one."""
+    names = [field.name for field in dataclasses.fields(own)]
+    if unknown := [name for name in changes if name not in names]:
+        raise InputError(f"a {configs.model_name(own)} has no option {unknown[0]!r}; it has {', '.join(names)}")
+    return dataclasses.replace(own, **changes)
+
+
+@dataclass(frozen=True, eq=False)
+class Pretrained:
+    """A pretrained model; what it is not for raises InputError."""
+
+    path: Path
+    config: configs.ModelOptions
+    """The options of the model."""
+    model: Any
+    """The Flax module."""
+    params: dict
+    """Its parameters, a tree of arrays."""
+    tokenizer: PretrainedTokenizer | None
+
+    @property
+    def name(self) -> str:
+        """The name of the directory or of the file."""
+        return self.path.resolve().stem if self.path.suffix == tensors.GGUF else self.path.resolve().name
+
+    def attention(self, texts: Texts) -> tuple:
+        """Attention maps of each text (of a vision model: each image file), as `LoadedRun.attention` has them."""
+        raise self._other("attention maps")
+
+    def look(self, texts: Texts) -> Any:
+        """The result of `attention` as an interactive page, as `LoadedRun.look` has it."""
+        from attention_jax.report.attention_page import page
+
+        return page(self.attention(checked(texts, "look")), self.name)
+
+    def predict(self, texts: Texts, attention: Path | str | None = None) -> list[str]:
+        """One line of output for each text: what `launch.py predict` prints."""
+        raise self._other("predictions")
+
+    def logits(self, texts: Texts) -> list[np.ndarray]:
+        """The logits [T, V] after each of the T tokens of each text."""
+        raise self._other("logits of next tokens")
+
+    def loss(self, texts: Texts) -> np.ndarray:
+        """The loss [N] of each text, in nats per token."""
+        raise self._other("a loss of texts")
+
+    def perplexity(self, text: str) -> dict[str, float]:
+        """Loss, perplexity and bits per character of a long text."""
+        raise self._other("a perplexity")
+
+    def generate(self, texts: Texts, length: int = 20, **sampling: Any) -> list[str]:
+        """The continuation of each text."""
+        raise self._other("continuations")
+
+    def embed(self, texts: Texts) -> np.ndarray:
+        """The embedding [N, D] of each text."""
+        raise self._other("embeddings of texts")
+
+    def fill_mask(self, texts: Texts, k: int = 5) -> list:
+        """For each text and each mask in it the `k` most probable words, [(word, probability), ...]."""
+        raise self._other("masked words")
+
+    def classify(self, texts: Texts) -> np.ndarray:
+        """The probabilities [N, classes] of each text (of a vision model: each image file)."""
+        raise self._other("classes")
+
+    def translate(self, texts: Texts) -> list[str]:
+        """The translation of each text."""
+        raise self._other("translations")
+
+    def _other(self, what: str) -> InputError:
+        can = [name for name in METHODS if getattr(type(self), name) is not getattr(Pretrained, name)]
+        kind = configs.model_name(self.config)
+        return InputError(f"{self.path} is a {kind}, which has no {what}; it has {', '.join(can)}")
+
+
+METHODS = ("logits", "loss", "generate", "perplexity", "embed", "fill_mask", "classify", "translate", "attention")
+
+
+class PretrainedLanguageModel(Pretrained):
+    """A decoder-only model: GPT-2, Llama, Mistral, Qwen, Gemma."""
+
+    @classmethod
+    def of(cls, path: Path, weights: exchange.Weights, options: configs.LanguageModelConfig) -> "Pretrained":
+        tokenizer = read_tokenizer(path, tensors.config_of(path))
+        model = type(exchange.module_of(weights))(options, len(weights.arrays["embedding/token/embedding"]))
+        batch = np.zeros((1, 2), np.int32)
+        return cls(path, options, model, params_of(weights, model, batch), tokenizer)
+
+    def attention(self, texts: Texts) -> tuple:
+        return self._view().attention_maps(*self._call, checked(texts, "attention"))
+
+    def predict(self, texts: Texts, attention: Path | str | None = None, **sampling: Any) -> list[str]:
+        if attention is not None:
+            raise InputError("--attention is for runs: launch.py look writes the attention maps of a pretrained model")
+        texts = checked(texts, "predict")
+        return [text + written for text, written in zip(texts, self.generate(texts, **sampling))]
+
+    def logits(self, texts: Texts) -> list[np.ndarray]:
+        return self._view().logits(*self._call, checked(texts, "logits"))
+
+    def loss(self, texts: Texts) -> np.ndarray:
+        return self._view().losses(*self._call, checked(texts, "loss"))
+
+    def perplexity(self, text: str) -> dict[str, float]:
+        return self._view().perplexity(*self._call, text)
+
+    def generate(
+        self,
+        texts: Texts,
+        length: int = 20,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+    ) -> list[str]:
+        from attention_jax.views.language import continuation
+
+        sampling = configs.Sampling(length, temperature, top_k, top_p, seed)
+        rows = self._view().encoded(self.model, self.tokenizer, checked(texts, "generate"), more=length)
+        written = [continuation(self.model, self.params, np.array([row], np.int32), sampling).tolist() for row in rows]
+        ended = lambda ids: next((at for at, number in enumerate(ids) if number in self.tokenizer.ends), len(ids))
+        return [self.tokenizer.decode(ids[: ended(ids)]) for ids in written]
+
+    @property
+    def _call(self) -> tuple:
+        return self.model, self.params, self.tokenizer
+
+    @staticmethod
+    def _view():
+        from attention_jax.views import pretrained_language
+
+        return pretrained_language
+
+
+class PretrainedEncoder(Pretrained):
+    """An encoder: BERT, RoBERTa, DistilBERT, and models of sentence embeddings."""
+
+    @classmethod
+    def of(cls, path: Path, weights: exchange.Weights, options: configs.MaskedLanguageModelConfig) -> "Pretrained":
+        tokenizer = read_tokenizer(path, tensors.config_of(path))
+        model = dataclasses.replace(exchange.module_of(weights), options=options)
+        batch = np.zeros((1, 2), np.int32), np.array([2], np.int32)
+        return cls(path, options, model, params_of(weights, model, *batch), tokenizer)
+
+    def attention(self, texts: Texts) -> tuple:
+        texts = checked(texts, "attention")
+        return self._view().attention_maps(*self._call, texts, self.predict(texts))
+
+    def predict(self, texts: Texts, attention: Path | str | None = None) -> list[str]:
+        if attention is not None:
+            raise InputError("--attention is for runs: launch.py look writes the attention maps of a pretrained model")
+        texts = checked(texts, "predict")
+        if self.model.classes:
+            return [f"class {row.argmax()} ({row.max():.3f})" for row in self.classify(texts)]
+        masked = self.config.word_head and all(self.tokenizer.mask in self.tokenizer.encode(text) for text in texts)
+        if masked:
+            return [", ".join(f"{word} {p:.3f}" for word, p in found[0]) for found in self.fill_mask(texts)]
+        return [" ".join(f"{x:.4f}" for x in row) for row in self.embed(texts)]
+
+    def embed(self, texts: Texts) -> np.ndarray:
+        return self._view().embed(*self._call, checked(texts, "embed"))
+
+    def fill_mask(self, texts: Texts, k: int = 5) -> list:
+        return self._view().fill_mask(*self._call, checked(texts, "fill_mask"), k)
+
+    def classify(self, texts: Texts) -> np.ndarray:
+        return self._view().classify(*self._call, checked(texts, "classify"))
+
+    @property
+    def _call(self) -> tuple:
+        return self.model, self.params, self.tokenizer
+
+    @staticmethod
+    def _view():
+        from attention_jax.views import masked_language
+
+        return masked_language
+
+
+@dataclass(frozen=True, eq=False)
+class PretrainedTask(Pretrained):
+    """A vision model (ViT, DeiT) or a translation model (Marian), with the view of a run of this kind."""
+
+    view: Any = None
+
+    @classmethod
+    def of(cls, path: Path, weights: exchange.Weights, options: configs.ModelOptions) -> "Pretrained":
+        from attention_jax.views import huggingface
+
+        view = huggingface.view(path, weights._replace(options=options))
+        return cls(path, options, view.model, exchange.nested(weights.arrays), None, view)
+
+    def attention(self, texts: Texts) -> tuple:
+        return self.view.attention_maps(self.params, checked(texts, "attention"))
+
+    def predict(self, texts: Texts, attention: Path | str | None = None) -> list[str]:
+        texts = checked(texts, "predict")
+        return self.view.predict(self.params, texts, None if attention is None else Path(attention))
+
+
+class PretrainedClassifier(PretrainedTask):
+    """A vision model."""
+
+    def classify(self, texts: Texts) -> np.ndarray:
+        return np.asarray(self.view.classify(self.params, {"image": self.view.read(checked(texts, "classify"))}))
+
+
+class PretrainedTranslator(PretrainedTask):
+    """A translation model."""
+
+    def translate(self, texts: Texts) -> list[str]:
+        return self.predict(texts)
+
+
+KINDS: dict[type, Any] = {
+    configs.LanguageModelConfig: PretrainedLanguageModel,
+    configs.MaskedLanguageModelConfig: PretrainedEncoder,
+    configs.ViTConfig: PretrainedClassifier,
+    configs.TransformerConfig: PretrainedTranslator,
+}
+
+
+def checked(texts, method: str) -> list[str]:
+    """Return texts, or paths of image files, as a list of strings.
+
+    Raises InputError for a single string instead of a list, and for elements that are empty or not strings.
+    """
+    if isinstance(texts, str | os.PathLike):
+        raise InputError(f"{method} takes a list of texts; got one: {method}([{str(texts)!r}])")
+    texts = [os.fspath(text) if isinstance(text, os.PathLike) else text for text in texts]
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise InputError(f"{method} takes texts; text {number} of {len(texts)} is a {type(text).__name__}")
+        if not text.strip():
+            raise InputError(f"a text to {method} must not be empty; text {number} of {len(texts)} is {text!r}")
+    return texts
+
+
+def params_of(weights: exchange.Weights, model, *batch: np.ndarray) -> dict:
+    """The parameters of a model as JAX arrays, of which each leaves `weights.arrays` as it is converted.
+
+    Parameters that the weights do not have are initialized, with a note. Raises InputError for other shapes.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    dtype, arrays = jnp.dtype(model.options.dtype), weights.arrays
+    start = lambda: model.init(jax.random.key(0), *batch)["params"]
+    wanted = exchange.flat(jax.eval_shape(start))
+    for path, leaf in wanted.items():
+        if path in arrays and np.shape(arrays[path]) != leaf.shape:
+            raise InputError(
+                f"{weights.source} has {path} of {list(np.shape(arrays[path]))}, and these options need "
+                f"{list(leaf.shape)}: leave out the option that changes the shapes of weights"
+            )
+    absent = sorted(wanted.keys() - arrays.keys())
+    if absent:
+        print(
+            f"note: initialized, as the weights do not have them: {', '.join(absent[:3])} ({len(absent)})",
+            file=sys.stderr,
+        )
+        fresh = jax.jit(lambda: {path: leaf for path, leaf in exchange.flat(start()).items() if path in absent})()
+        arrays |= {path: np.asarray(array) for path, array in fresh.items()}
+    return exchange.nested({path: jnp.asarray(arrays.pop(path), dtype) for path in list(wanted)})
