@@ -7,6 +7,7 @@ as the normalizer of its attention; its weights stay what they are.
 import dataclasses
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from attention_jax.weights import exchange, tensors
 from attention_jax.weights.tokenizer import PretrainedTokenizer, read as read_tokenizer
 
 Texts = Sequence[str]
+SCANNED = 12
+"""From this number of layers on they are in a scan, by default: the time to compile does not grow with them."""
 
 
 def is_pretrained(path: Path | str) -> bool:
@@ -64,11 +67,13 @@ def read(path: Path | str) -> exchange.Weights:
     path = Path(path)
     if not path.exists():
         raise InputError(f"a directory of a model or a .gguf file is needed; there is no {path}")
-    weights = exchange.read(path)
+    weights = exchange.opened(path)
     if type(weights.options) not in KINDS:
         raise InputError(f"{path} is a {configs.model_name(weights.options)}, which has no tokenizer: load a run of it")
     if weights.note:
         print(f"note: {weights.source}", file=sys.stderr)
+    if getattr(weights.options, "num_layers", 0) >= SCANNED and hasattr(weights.options, "scan_layers"):
+        weights = weights._replace(options=dataclasses.replace(weights.options, scan_layers=True))
     return weights
 
 
@@ -269,7 +274,9 @@ class PretrainedTask(Pretrained):
     def of(cls, path: Path, weights: exchange.Weights, options: configs.ModelOptions) -> "Pretrained":
         from attention_jax.views import huggingface
 
-        view = huggingface.view(path, weights._replace(options=options))
+        arrays = {name: np.asarray(array) for name, array in weights.arrays.items()}
+        weights = weights._replace(options=options, arrays=arrays)
+        view = huggingface.view(path, weights)
         return cls(path, options, view.model, exchange.nested(weights.arrays), None, view)
 
     def attention(self, texts: Texts) -> tuple:
@@ -319,28 +326,44 @@ def checked(texts, method: str) -> list[str]:
 
 
 def params_of(weights: exchange.Weights, model, *batch: np.ndarray) -> dict:
-    """The parameters of a model as JAX arrays, of which each leaves `weights.arrays` as it is converted.
+    """The parameters of a model as JAX arrays, each of which leaves `weights.arrays` as it is converted.
 
     Parameters that the weights do not have are initialized, with a note. Raises InputError for other shapes.
     """
     import jax
     import jax.numpy as jnp
 
-    dtype, arrays = jnp.dtype(model.options.dtype), weights.arrays
+    dtype, arrays, params = jnp.dtype(model.options.dtype), weights.arrays, {}
     start = lambda: model.init(jax.random.key(0), *batch)["params"]
     wanted = exchange.flat(jax.eval_shape(start))
     for path, leaf in wanted.items():
-        if path in arrays and np.shape(arrays[path]) != leaf.shape:
-            raise InputError(
-                f"{weights.source} has {path} of {list(np.shape(arrays[path]))}, and these options need "
-                f"{list(leaf.shape)}: leave out the option that changes the shapes of weights"
-            )
-    absent = sorted(wanted.keys() - arrays.keys())
-    if absent:
-        print(
-            f"note: initialized, as the weights do not have them: {', '.join(absent[:3])} ({len(absent)})",
-            file=sys.stderr,
-        )
+        if (array := taken(arrays, path, leaf.shape, dtype, weights.source)) is not None:
+            params[path] = jnp.asarray(array)
+    if absent := sorted(wanted.keys() - params.keys()):
+        print(f"note: initialized, as no weights have them: {', '.join(absent[:3])} ({len(absent)})", file=sys.stderr)
         fresh = jax.jit(lambda: {path: leaf for path, leaf in exchange.flat(start()).items() if path in absent})()
-        arrays |= {path: np.asarray(array) for path, array in fresh.items()}
-    return exchange.nested({path: jnp.asarray(arrays.pop(path), dtype) for path in list(wanted)})
+        params |= {path: leaf.astype(dtype) for path, leaf in fresh.items()}
+    return exchange.nested(params)
+
+
+def taken(arrays: dict[str, np.ndarray], path: str, shape: tuple, dtype, source: str) -> np.ndarray | None:
+    """Take the array of a parameter, or those of the layers that are stacked in it, out of `arrays`; None if they are
+    not there."""
+    stacked = re.fullmatch(r"(.*/)layers_(\d+)(/.*)", path)
+    names = [path]
+    if stacked:
+        names = [f"{stacked[1]}layer_{int(stacked[2]) + i}{stacked[3]}" for i in range(shape[0])]
+    if not {*names} <= arrays.keys():
+        return None
+    for name in names:
+        if arrays[name].shape != shape[len(shape) - arrays[name].ndim :] or arrays[name].ndim != len(shape) - bool(stacked):
+            raise InputError(
+                f"{source} has {name} of {list(arrays[name].shape)}, and these options need another shape, {list(shape)}: "
+                "leave out the option that changes the shapes of weights"
+            )
+    if not stacked:
+        return np.asarray(arrays.pop(path)).astype(dtype, copy=False)
+    made = np.empty(shape, dtype)
+    for i, name in enumerate(names):
+        made[i] = np.asarray(arrays.pop(name))
+    return made

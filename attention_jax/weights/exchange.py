@@ -90,11 +90,20 @@ def read(path: Path | str) -> Weights:
 
     Raises InputError for a damaged file, an unsupported architecture, and a file that could execute code (a pickle).
     """
+    weights = opened(path)
+    return weights._replace(arrays={name: np.asarray(array) for name, array in weights.arrays.items()})
+
+
+def opened(path: Path | str) -> Weights:
+    """`read`, with arrays that are read when they are used (`tensors.Stored`), as far as the format allows it.
+
+    Raises InputError for a damaged file, an unsupported architecture, and a file that could execute code (a pickle).
+    """
     path = Path(path)
     held = tensors.read(path)
     naming = recognized(path, held)
     if naming == OWN:
-        return Weights(own_options(path, held), {k: np.asarray(v) for k, v in held.arrays.items()}, str(path))
+        return Weights(own_options(path, held), held.arrays, str(path))
     kind, facts = NAMINGS[naming], Facts(held.config)
     try:
         theirs = kind.prepare(without_copies(kind, renamed_to(kind.spelled, held.arrays)), facts)

@@ -6,6 +6,8 @@ another base of rotary positions. Both divide scores by the root of `query_pre_a
 of a head, the quotient is multiplied into the queries.
 """
 
+import numpy as np
+
 from attention_jax import config
 from attention_jax.errors import InputError
 from attention_jax.weights.facts import Facts
@@ -88,12 +90,10 @@ def finish(options: config.LanguageModelConfig, facts: Facts, ours: Arrays) -> A
     ratio = (of_head / float(facts.get("query_pre_attn_scalar", 256))) ** 0.5
     # a norm of the queries undoes a factor before it
     queries = "/attention/query_norm/scale" if options.normalize_qk else "/attention/query/kernel"
-    for name, array in ours.items():
-        if name.endswith("norm/scale"):
-            array += 1
-        if name.endswith(queries) and ratio != 1:
-            array *= ratio
-    return ours
+    more = lambda array: array + np.float32(1)
+    times = lambda array: array * np.float32(ratio)
+    ours = {name: array.then(more) if name.endswith("norm/scale") else array for name, array in ours.items()}
+    return {name: array.then(times) if name.endswith(queries) else array for name, array in ours.items()}
 
 
 NAMINGS = {

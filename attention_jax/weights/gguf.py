@@ -222,7 +222,7 @@ def turned(tensor: Stored, architecture: str, config: dict) -> Stored:
         change = lambda x: x - 1  # there the file has 1 + w
     if architecture == "gpt2" and re.search(r"\.c_\w+\.weight$", tensor.name):
         change, shape = np.transpose, shape[::-1]
-    return tensor if change is None else Stored(tensor.name, tensor.kind, shape, lambda: change(tensor.load()))
+    return tensor if change is None else tensor.then(change, shape)
 
 
 def halves(x: np.ndarray, heads: int) -> np.ndarray:

@@ -118,11 +118,16 @@ def parts(ours: str) -> list[str]:
 
 
 def to_ours(rows: Iterable[Row], theirs: Mapping[str, np.ndarray], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Convert another library's arrays to ours, {our name: array in our layout}."""
+    """Convert another library's arrays to ours, {our name: array in our layout}; a tensor in a file stays one that is
+    read when it is used."""
     found = {}
     for row in rows:
-        array = rearrange(theirs[row.theirs], row.their_layout, row.our_layout, sizes)
-        names = parts(row.ours)
+        names, array = parts(row.ours), theirs[row.theirs]
+        change = lambda x, row=row: rearrange(x, row.their_layout, row.our_layout, sizes)
+        if hasattr(array, "then") and len(names) == 1:
+            found[names[0]] = array.then(change, shape(row.our_layout, sizes))
+            continue
+        array = change(array)
         found |= {names[0]: array} if len(names) == 1 else dict(zip(names, array, strict=True))
     return found
 

@@ -46,6 +46,15 @@ class Stored:
     def __len__(self) -> int:
         return self.shape[0]
 
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def then(self, change: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...] | None = None) -> "Stored":
+        """The tensor after a change, which is made when it is read."""
+        before = lambda: np.asarray(self)
+        return Stored(self.name, self.kind, self.shape if shape is None else shape, lambda: change(before()))
+
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
         with damaged_as_input_error(self.name):
             array = np.asarray(self.load(), np.float32)
