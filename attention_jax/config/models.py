@@ -443,14 +443,18 @@ class TransformerConfig(TransformerLayers):
     bias of the scores, or a Flax module."""
     use_bias: bool = True
     """Bias terms in the attention projections."""
+    mlp_bias: bool = True
+    """Bias terms in the dense feed-forward layers; T5 has none."""
+    norm_epsilon: float = option(1e-5, at_least=0)
+    """Constant that the norms add to the variance or the mean square."""
     dropout: float = rate(0.1, traced=True)
     """Dropout rate of the embeddings and of every sub-layer's output."""
     attention_dropout: float = rate(0.0, traced=True)
     """Dropout rate of the attention weights, after normalization."""
     mlp_dropout: float = rate(0.0, traced=True)
     """Dropout rate of the feed-forward layers' hidden units."""
-    tied_embeddings: Literal["none", "output", "all"] = "none"
-    """Use the target embeddings as the weights of the output layer (output), and for the source as well (all)."""
+    tied_embeddings: Literal["none", "output", "inputs", "all"] = "none"
+    """Use the target embeddings as the weights of the output layer (output), for the source (inputs), or both (all)."""
     scale_embeddings: bool = True
     """Multiply the embeddings by sqrt(hidden_size)."""
     embedding_init: Literal["normal", "xavier"] = "normal"
@@ -458,6 +462,8 @@ class TransformerConfig(TransformerLayers):
     sqrt(hidden_size) for embeddings that are scaled."""
     output_bias: bool = True
     """Bias term of the output layer."""
+    scale_output: bool = False
+    """Divide the input of the output layer by sqrt(hidden_size), as T5 does."""
     shared_layers: bool = False
     """One layer per stack, applied `num_encoder_layers` and `num_decoder_layers` times, as in the Universal Transformer
     (Dehghani et al. 2019, section 2.1); without its halting, and positions are added before the first application
@@ -471,7 +477,7 @@ class TransformerConfig(TransformerLayers):
 
     @property
     def needs_joint_vocabulary(self) -> bool:
-        return self.tied_embeddings == "all"
+        return self.tied_embeddings in ("inputs", "all")
 
     @property
     def longest_input(self) -> int | None:

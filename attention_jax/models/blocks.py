@@ -81,6 +81,8 @@ class Block:
     """Bias terms of the attention projections."""
     per_layer: str = ""
     """Options of single layers, as in `config.LanguageModelConfig`."""
+    mlp_bias: bool = True
+    """Bias terms of the dense feed-forward layers."""
     dropout: Any = 0.0
     """Residual dropout rate; like the other two rates, a float or a traced scalar."""
     attention_dropout: Any = 0.0
@@ -230,8 +232,8 @@ class FeedForward(nn.Module):
     block: Block
 
     def setup(self):
-        self.hidden = Linear(self.block.mlp_dim, dtype=self.block.dtype)
-        self.out = Linear(self.block.hidden_size, dtype=self.block.dtype)
+        self.hidden = Linear(self.block.mlp_dim, self.block.mlp_bias, self.block.dtype)
+        self.out = Linear(self.block.hidden_size, self.block.mlp_bias, self.block.dtype)
 
     def __call__(self, x: Float[Array, "B T D"], *, train: bool = False) -> Float[Array, "B T D"]:
         rate = self.block.mlp_dropout

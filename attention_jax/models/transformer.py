@@ -224,10 +224,11 @@ class Transformer(nn.Module):
     def __post_init__(self):
         options = self.options
         Block.of(options)  # raises InputError for incompatible options
-        if options.tied_embeddings == "all" and self.source_vocab != self.target_vocab:
+        if options.needs_joint_vocabulary and self.source_vocab != self.target_vocab:
             raise InputError(
-                f"--model.tied-embeddings all needs one vocabulary for both languages, got {self.source_vocab} and "
-                f"{self.target_vocab} tokens; use a joint vocabulary, or --model.tied-embeddings output"
+                f"--model.tied-embeddings {options.tied_embeddings} needs one vocabulary for both languages, got "
+                f"{self.source_vocab} and {self.target_vocab} tokens; use a joint vocabulary, or "
+                "--model.tied-embeddings output"
             )
         super().__post_init__()
 
@@ -237,10 +238,10 @@ class Transformer(nn.Module):
             size, block, options.max_length, options.scale_embeddings, options.embedding_init
         )
         self.target_embedding = embed(self.target_vocab)
-        self.source_embedding = self.target_embedding if options.tied_embeddings == "all" else embed(self.source_vocab)
+        self.source_embedding = self.target_embedding if options.needs_joint_vocabulary else embed(self.source_vocab)
         self.encoder = Encoder(block, options.num_encoder_layers, options.remat, options.shared_layers)
         self.decoder = Decoder(block, options.num_decoder_layers, True, options.remat, options.shared_layers)
-        if options.tied_embeddings == "none":
+        if options.tied_embeddings in ("none", "inputs"):
             glorot = nn.initializers.xavier_uniform()
             self.kernel = self.param("kernel", glorot, (options.hidden_size, self.target_vocab))
         if options.output_bias:
@@ -273,7 +274,9 @@ class Transformer(nn.Module):
 
     def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:
         """Return (kernel, bias) of the output layer, logits = hidden @ kernel + bias."""
-        kernel = self.kernel if self.options.tied_embeddings == "none" else self.target_embedding.token.embedding.T
+        own = self.options.tied_embeddings in ("none", "inputs")
+        kernel = self.kernel if own else self.target_embedding.token.embedding.T
+        kernel = kernel * self.options.hidden_size**-0.5 if self.options.scale_output else kernel
         return kernel, self.bias if self.options.output_bias else jnp.zeros((self.target_vocab,))
 
     def start(self, memory: Memory, max_length: int) -> Cache:

@@ -81,8 +81,9 @@ class Seq2seqTask(Task):
         source, target = data.source_vocabulary, data.target_vocabulary
         if config.model.needs_joint_vocabulary and source.tokens != target.tokens:
             raise InputError(
-                "--model.tied-embeddings all needs one vocabulary for both languages, got two different ones of "
-                f"{len(source)} tokens: give --data.joint-vocabulary, or --model.tied-embeddings output"
+                f"--model.tied-embeddings {config.model.tied_embeddings} needs one vocabulary for both languages, got "
+                f"two different ones of {len(source)} tokens: give --data.joint-vocabulary, or --model.tied-embeddings "
+                "output"
             )
         return build_model(config, len(source), len(target))
 

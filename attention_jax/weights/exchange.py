@@ -20,6 +20,7 @@ from attention_jax.weights import (
     llama_names,
     marian_names,
     qwen_names,
+    t5_names,
     tensors,
     vit_names,
 )
@@ -28,11 +29,8 @@ from attention_jax.weights.layouts import check, expanded, parts, shape, solved,
 from attention_jax.weights.naming import Naming
 
 OWN = "own"
-NAMINGS: dict[str, Naming] = {
-    name: naming
-    for family in (vit_names, marian_names, gpt2_names, bert_names, llama_names, qwen_names, gemma_names)
-    for name, naming in family.NAMINGS.items()
-}
+NAME_TABLES = (vit_names, marian_names, t5_names, gpt2_names, bert_names, llama_names, qwen_names, gemma_names)
+NAMINGS: dict[str, Naming] = {name: naming for family in NAME_TABLES for name, naming in family.NAMINGS.items()}
 
 
 class Weights(NamedTuple):
@@ -200,7 +198,7 @@ def wanted(ours: str, options) -> bool:
     if ours == "registers":
         return options.num_registers > 0
     if ours == "kernel":
-        return not options.tied_embeddings
+        return options.tied_embeddings in (False, "none", "inputs")
     return getattr(options, "use_bias", True) or not re.search(r"attention/\S+/bias$", ours)
 
 

@@ -11,7 +11,7 @@ HARMLESS = "|".join(
         r"_name_or_path|architectures|auto_map|transformers\w*_version|(torch_)?dtype|torchscript|use_bfloat16",
         r"model_type|tf_legacy_loss|finetuning_task|problem_type|task_specific_params|tokenizer_class|prefix",
         r"id2label|label2id|_?num_labels|label_names|label_descriptions|pretrained_cfg|num_features|tags",
-        r"\w*(drop|dropout|pdrop|dropout_prob|layerdrop|drop_rate|drop_path_rate)|initializer_\w+|init_std|weight_init",
+        r"\w*(drop|dropout|pdrop|dropout_prob|dropout_rate|layerdrop|drop_rate|drop_path_rate)|initializer_\w+|init_std|weight_init",
         r"gradient_checkpointing|use_cache|return_dict\w*|output_\w+|_?attn_implementation\w*|chunk_size_feed_forward",
         r"\w*_token_ids?|(max|min)_length|max_new_tokens|do_sample|early_stopping|num_beams|num_beam_groups",
         r"diversity_penalty|temperature|top_[kp]|typical_p|repetition_penalty|length_penalty|\w*no_repeat_ngram_size",
