@@ -1,5 +1,6 @@
 """The tokenizer.json of a pretrained model as the tokenizer of a dataset."""
 
+import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,26 +17,41 @@ def of_directory(directory: str, most: int) -> tuple[Tokenizer, Vocabulary]:
     if not path.is_file():
         raise InputError(f"--data.pretrained must be the directory of a model with tokenizer.json; there is no {path}")
     content = path.read_bytes()
-    try:
+    with damaged(path):
         about = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
         return pretrained(content, most), vocabulary_of(content, int(about.get("vocab_size", 0)))
+
+
+@contextlib.contextmanager
+def damaged(path: Path):
+    """A context in which an error of plain values means that `path` or config.json beside it is damaged."""
+    try:
+        yield
+    except InputError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise InputError(f"{path} or config.json beside it is damaged ({error}): copy the whole directory") from error
+        reason = f"{type(error).__name__} {error}"
+        raise InputError(f"{path} or config.json beside it is damaged ({reason}): copy the whole directory") from error
 
 
-def pretrained(content: bytes, most: int) -> Tokenizer:
-    """Return the tokenizer in the `content` of a tokenizer.json, with its special tokens; of a text with more than
-    `most` tokens the last ones before the special ones are left out."""
+def pretrained(content: bytes, most: int | None = None) -> Tokenizer:
+    """Return the tokenizer in the `content` of a tokenizer.json.
+
+    With `most` texts have the special tokens around them that the file adds, and of those with more than `most` tokens
+    the last ones before the special ones are left out; otherwise they have all of their own tokens only.
+    """
     made = library_tokenizer(content)
     made.no_padding()
-    made.enable_truncation(most)
+    made.no_truncation() if most is None else made.enable_truncation(most)
+    special = {"add_special_tokens": most is not None}
 
     def text(tokens: Sequence[str]) -> str:
         ids = [made.token_to_id(token) for token in tokens]
         return made.decode([number for number in ids if number is not None])
 
-    all_tokens = lambda texts: [encoding.tokens for encoding in made.encode_batch(list(texts))]
-    return Tokenizer(lambda text: made.encode(text).tokens, text, all_tokens, ("pretrained", content, most))
+    tokens = lambda text: made.encode(text, **special).tokens
+    all_tokens = lambda texts: [encoding.tokens for encoding in made.encode_batch(list(texts), **special)]
+    return Tokenizer(tokens, text, all_tokens, ("pretrained", content, most))
 
 
 def vocabulary_of(content: bytes, size: int) -> Vocabulary:

@@ -1,4 +1,4 @@
-"""Views of Hugging Face models in a local directory that are tasks of runs here, too: ViT and MarianMT."""
+"""Views of Hugging Face models in a local directory that are tasks of runs here, too: ViT, MarianMT and T5."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from attention_jax import config as configs
+from attention_jax.data import pretrained_tokenizer
 from attention_jax.data.images import ImageData, Split
 from attention_jax.data.pairs import PairData, Texts, Tokenizer, make_pairs
 from attention_jax.data.tokenizers import sentencepiece_model
@@ -19,12 +20,14 @@ from attention_jax.weights.vit_names import sizes_of
 
 LONGEST = 128
 """Tokens of a translation, at most."""
+TRAINED = 512
+"""The longest sources that Marian and T5 were trained on, in tokens."""
 
 
 def view(directory: Path, weights: exchange.Weights) -> View:
-    """Return the view of a ViT or MarianMT model in a directory, as `save_pretrained` writes it.
+    """Return the view of a ViT, MarianMT or T5 model in a directory, as `save_pretrained` writes it.
 
-    For a ViT, preprocessor_config.json has the mean and standard deviation of its channels; MarianMT needs vocab.json,
+    For a ViT, preprocessor_config.json has the mean and standard deviation of its channels; T5 needs tokenizer.json, MarianMT vocab.json,
     source.spm and target.spm. Raises InputError where a file is missing.
     """
     directory = directory if directory.is_dir() else directory.parent
@@ -71,8 +74,20 @@ def classifier(directory: Path, weights: exchange.Weights) -> VisionTask:
 
 
 def translator(directory: Path, weights: exchange.Weights) -> Seq2seqTask:
-    """Return the task of a MarianMT model, which decodes by beam search as its config.json says."""
+    """Return the task of a MarianMT or T5 model, which decodes by beam search as its config.json says."""
     about = facts(directory, "config.json") | facts(directory, "generation_config.json", needed=False)
+    vocabulary, sides = (marian_texts if weights.options.output_bias else t5_texts)(directory, weights, about)
+    pair = make_pairs([[vocabulary.eos_id]], [[]], vocabulary, vocabulary, source_width=TRAINED)
+    text = Texts([""], [""])
+    data = PairData((pair,), (1,), {"test": pair}, {"test": text}, {}, vocabulary, vocabulary, *sides, facts={})
+    longest = min(about.get("max_length", LONGEST), LONGEST)
+    decode = configs.Decode(int(about.get("num_beams", 1)), "simple", 1.0, max_length=longest)
+    config = configs.Config(directory.name, configs.Corpus(), weights.options, decode=decode)
+    return Seq2seqTask(config, data, exchange.module_of(weights))
+
+
+def marian_texts(directory: Path, weights: exchange.Weights, about: dict) -> tuple[Vocabulary, list[Tokenizer]]:
+    """Return the vocabulary and the tokenizers of both sides; padding, which starts the decoder, is never written."""
     tokens = numbered(directory, len(weights.arrays["bias"]))
     pad = about.get("pad_token_id", len(tokens) - 1)
     begin, end = tokens[about.get("decoder_start_token_id", pad)], tokens[about.get("eos_token_id", 0)]
@@ -81,15 +96,27 @@ def translator(directory: Path, weights: exchange.Weights) -> Seq2seqTask:
             f"Marian's decoder starts with padding; {directory} has decoder_start_token_id {tokens.index(begin)}"
         )
     weights.arrays["bias"] = weights.arrays["bias"].copy()
-    weights.arrays["bias"][pad] = -1e9  # padding is never written: bad_words_ids
+    weights.arrays["bias"][pad] = -1e9  # bad_words_ids
     vocabulary = Vocabulary(tokens, pad=begin, bos=begin, eos=end, unk="<unk>")
-    sides = [tokenizer(directory / f"{side}.spm") for side in ("source", "target")]
-    pair, text = make_pairs([[tokens.index(end)]], [[]], vocabulary, vocabulary), Texts([end], [""])
-    data = PairData((pair,), (1,), {"test": pair}, {"test": text}, {}, vocabulary, vocabulary, *sides, facts={})
-    longest = min(about.get("max_length", LONGEST), LONGEST)
-    decode = configs.Decode(int(about.get("num_beams", 1)), "simple", 1.0, max_length=longest)
-    config = configs.Config(directory.name, configs.Corpus(), weights.options, decode=decode)
-    return Seq2seqTask(config, data, exchange.module_of(weights))
+    return vocabulary, [tokenizer(directory / f"{side}.spm") for side in ("source", "target")]
+
+
+def t5_texts(directory: Path, weights: exchange.Weights, about: dict) -> tuple[Vocabulary, list[Tokenizer]]:
+    """Return the vocabulary and the tokenizer of a T5 model, one for both sides."""
+    path, rows = directory / "tokenizer.json", len(weights.arrays["target_embedding/token/embedding"])
+    if not path.is_file():
+        raise InputError(f"a T5 model needs {path}; copy the whole directory of the model")
+    content = path.read_bytes()
+    with pretrained_tokenizer.damaged(path):
+        known = pretrained_tokenizer.vocabulary_of(content, rows)
+        pad, end = about.get("pad_token_id", 0), about.get("eos_token_id", 1)
+        begin = about.get("decoder_start_token_id", pad)
+        names = {name: known.tokens[number] for name, number in (("pad", pad), ("bos", begin), ("eos", end))}
+        unknown = None if known.unk_id is None else known.tokens[known.unk_id]
+        vocabulary = Vocabulary(known.tokens, **names, unk=unknown)
+    if len(vocabulary) != rows:
+        raise InputError(f"{path} has {len(vocabulary)} tokens, the model {rows}: are they of one model?")
+    return vocabulary, [pretrained_tokenizer.pretrained(content)] * 2
 
 
 def tokenizer(path: Path) -> Tokenizer:

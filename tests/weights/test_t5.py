@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from attention_jax import config
+from attention_jax import config, load_pretrained
 from attention_jax.errors import InputError
 from attention_jax.models.transformer import Transformer
 from attention_jax.weights import exchange
@@ -92,6 +92,36 @@ def test_logits_and_maps(tmp_path, kind):
     params = {"params": exchange.nested(changed.arrays)}
     mine, _ = jax.jit(exchange.module_of(weights).apply)(params, source[:1], length[:1], target[:1])
     assert relative(mine, theirs) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_it_writes_what_the_library_writes(tmp_path):
+    """Greedy decoding of two texts of different lengths, with a tokenizer of our own and more rows than tokens."""
+    torch = pytest.importorskip("torch", reason="parity with transformers needs torch==2.13.0, an extra")
+    transformers = pytest.importorskip("transformers", reason="parity with Hugging Face needs transformers")
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizer.json needs tokenizers")
+    words = ["<pad>", "</s>", "<unk>", *(f"\u2581w{i}" for i in range(24))]
+    made = tokenizers.Tokenizer(tokenizers.models.Unigram([(word, -float(i)) for i, word in enumerate(words)], 2))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    made.decoder = tokenizers.decoders.Metaspace()
+    made.post_processor = tokenizers.processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    made.add_special_tokens(["<pad>", "</s>", "<unk>"])
+    torch.manual_seed(3)
+    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**TINY, decoder_start_token_id=0)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    model.save_pretrained(tmp_path)
+    made.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"max_length": 9}))
+    texts, written = ["w3 w1 w7 w2 w11 w5", "w9 w4"], []
+    for text in texts:
+        ids = torch.tensor([made.encode(text).ids])
+        there = model.generate(ids, max_new_tokens=9, do_sample=False, use_cache=False)[0].tolist()
+        written.append(made.decode([number for number in there if number < len(words)], skip_special_tokens=True))
+    found = load_pretrained(tmp_path).translate(texts)
+    assert [line.split() for line in found] == [line.split() for line in written] and found[0] != found[1]
 
 
 OPTIONS = config.TransformerConfig(
