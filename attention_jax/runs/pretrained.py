@@ -238,7 +238,9 @@ class PretrainedEncoder(Pretrained):
             raise InputError("--attention is for runs: launch.py look writes the attention maps of a pretrained model")
         texts = checked(texts, "predict")
         if self.model.classes:
-            return [f"class {row.argmax()} ({row.max():.3f})" for row in self.classify(texts)]
+            named = tensors.config_of(self.path).get("id2label", {})
+            label = lambda row: named.get(str(row.argmax()), f"class {row.argmax()}")
+            return [f"{label(row)} {row.max():.3f}" for row in self.classify(texts)]
         masked = self.config.word_head and all(self.tokenizer.mask in self.tokenizer.encode(text) for text in texts)
         if masked:
             return [", ".join(f"{word} {p:.3f}" for word, p in found[0]) for found in self.fill_mask(texts)]

@@ -27,8 +27,8 @@ TRAINED = 512
 def view(directory: Path, weights: exchange.Weights) -> View:
     """Return the view of a ViT, MarianMT or T5 model in a directory, as `save_pretrained` writes it.
 
-    For a ViT, preprocessor_config.json has the mean and standard deviation of its channels; T5 needs tokenizer.json, MarianMT vocab.json,
-    source.spm and target.spm. Raises InputError where a file is missing.
+    For a ViT, preprocessor_config.json has the mean and standard deviation of its channels; T5 needs tokenizer.json,
+    MarianMT vocab.json, source.spm and target.spm. Raises InputError where a file is missing.
     """
     directory = directory if directory.is_dir() else directory.parent
     make = classifier if isinstance(weights.options, configs.ViTConfig) else translator
