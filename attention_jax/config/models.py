@@ -587,6 +587,10 @@ class MaskedLanguageModelConfig(TransformerLayers):
     """Dropout rate of the embeddings, of every sub-layer's output and of the classifier's input."""
     attention_dropout: float = rate(0.1, traced=True)
     """Dropout rate of the attention weights, after normalization."""
+    per_layer: str = ""
+    """Options of single layers, counted from 0, as of a language model: "0-4:mask=window(16);5:normalizer=top_k(8)"."""
+    scan_layers: bool = False
+    """Go through runs of equal layers in a loop, as a language model; weights are stacked, encoder/layers_0."""
     remat: bool = option(False, training_only=True)
     """Gradient checkpointing: recompute the activations of each layer in the backward pass instead of storing them."""
     dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)

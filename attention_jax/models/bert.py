@@ -82,7 +82,7 @@ class MaskedLanguageModel(nn.Module):
     def setup(self):
         options, block = self.options, Block.of(self.options, norm="post")
         self.embedding = BertEmbedding(options, block, self.vocab)
-        self.encoder = Encoder(block, options.num_layers, options.remat)
+        self.encoder = Encoder(block, options.num_layers, options.remat, scan=options.scan_layers)
         self.word_head, self.pooler, self.head = WordHead(block), Linear(options.hidden_size), Linear(self.classes)
 
     def hidden(self, tokens, length, token_types=None, *, train: bool = False, return_weights: bool = False):

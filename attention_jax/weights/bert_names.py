@@ -250,7 +250,7 @@ def lacking(family: str, ours: config.MaskedLanguageModelConfig) -> str:
         f"--model.norm-epsilon {ours.norm_epsilon}": small and ours.norm_epsilon != EPSILON,
         f"--model.pooler {ours.pooler}": ours.pooler not in ("none", "relu" if small else "tanh"),
     }
-    return ", ".join([*(name for name, is_so in lacks.items() if is_so), *differing(ours, LAYERS)])
+    return ", ".join([*(name for name, is_so in lacks.items() if is_so), *differing(ours, LAYERS | {"per_layer": ""})])
 
 
 OLD = (

@@ -10,6 +10,7 @@ import pytest
 from attention_jax import config
 from attention_jax.errors import InputError
 from attention_jax.models.bert import MaskedLanguageModel
+from attention_jax.models.layer_stack import stack_layers
 
 OPTIONS = config.MaskedLanguageModelConfig(hidden_size=8, num_heads=2, mlp_dim=12, num_layers=2, max_length=6)
 TOKENS, LENGTH = np.array([[3, 4, 5, 6, 7, 8], [9, 2, 4, 0, 0, 0]], np.int32), np.array([6, 3], np.int32)
@@ -52,6 +53,22 @@ def test_options_of_attention_apply():
     assert ((maps > 0).sum(-1) == 2).all()
     far = np.abs(np.arange(6)[:, None] - np.arange(6)) > 2
     assert (maps[:, :, far] == 0).all()
+
+
+def test_single_layers_have_options_and_a_scan_sees_every_layer():
+    _, params = drawn()
+    options = dataclasses.replace(OPTIONS, num_layers=3, per_layer="2:normalizer=top_k(2)")
+    tree = dict(params["params"])
+    tree["encoder"] = {**tree["encoder"], "layer_2": tree["encoder"]["layer_0"]}
+    call = lambda options, tree: jax.jit(
+        functools.partial(MaskedLanguageModel(options, 11).apply, return_weights=True, method="hidden")
+    )({"params": tree}, TOKENS, LENGTH)
+    states, maps = call(options, tree)
+    kept = (np.asarray(maps["encoder_attention"])[0] > 0).sum(-1)  # [layers, H, T]
+    assert (kept[:2] == 6).all() and (kept[2] == 2).all()
+    scanned, same = call(dataclasses.replace(options, scan_layers=True), stack_layers(tree, options))
+    np.testing.assert_allclose(scanned, states, atol=1e-6)
+    np.testing.assert_allclose(same["encoder_attention"], maps["encoder_attention"], atol=1e-6)
 
 
 def test_token_types_and_first_position_move_the_states():
