@@ -317,12 +317,12 @@ def parse_with_config(
 
 
 def parse_with_model(
-    kind: Callable[..., Command], words: Sequence[str], model: configs.ModelOptions, decode: configs.Sampling | None
-) -> tuple[Command, configs.ModelOptions, configs.Sampling | None]:
+    kind: Callable[..., Command], words: Sequence[str], model: configs.ModelOptions, decode: configs.Generation | None
+) -> tuple[Command, configs.ModelOptions, configs.Generation | None]:
     """Return the options of a command about a pretrained model, those of the model and those of sampling, if any."""
     own = Annotated[kind, tyro.conf.arg(name="")]
     fields = [("options", own), ("model", type(model), dataclasses.field(default=model))]
-    fields += [] if decode is None else [("decode", configs.Sampling, dataclasses.field(default=decode))]
+    fields += [] if decode is None else [("decode", configs.Generation, dataclasses.field(default=decode))]
     joined = dataclasses.make_dataclass(kind.__name__, fields)
     joined.__doc__ = kind.__doc__
     both = parse(joined, words, command_name(kind), *words[:1])

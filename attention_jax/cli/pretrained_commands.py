@@ -1,14 +1,12 @@
 """What `predict`, `look` and `evaluate` do with a pretrained model instead of a run (runs/pretrained.py)."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
-from attention_jax.config import LanguageModelConfig, Sampling
+from attention_jax.config import Generation, LanguageModelConfig
 from attention_jax.errors import InputError
 from attention_jax.printing import escaped
-
-SAMPLING = Sampling(length=20, temperature=0.0)
-"""The options of sampling by default."""
 
 
 def concerns(words: list[str]) -> bool:
@@ -18,7 +16,7 @@ def concerns(words: list[str]) -> bool:
     return bool(words) and not words[0].startswith("-") and is_pretrained(words[0])
 
 
-def opened(kind: type, words: list[str], decode: Sampling | None = None) -> tuple[Any, Any, Sampling | None]:
+def opened(kind: type, words: list[str], decode: Generation | None = None) -> tuple[Any, Any, Generation | None]:
     """The options of a command, the model, and the options of sampling for a model that continues texts."""
     from attention_jax.cli import command_options
     from attention_jax.runs import pretrained
@@ -35,14 +33,24 @@ def predict(words: list[str]):
     from attention_jax.cli import command_options
     from attention_jax.cli.commands import texts_of
 
-    asked, load, decode = opened(command_options.Predict, words, SAMPLING)
+    asked, load, decode = opened(command_options.Predict, words, Generation())
     if not asked.texts:
         raise InputError("launch.py predict needs at least one text after the model")
     if asked.attention:
         raise InputError("--attention is for runs: launch.py look shows the attention maps of a pretrained model")
     texts, model = texts_of(asked.texts, files=False), load()
+    if decode is not None and sys.stdout.isatty():
+        return [show_written(model, text, decode) for text in texts]
     for text, output in zip(texts, model.predict(texts, **(vars(decode) if decode else {})), strict=True):
         print(escaped(f"{text} -> {output}"))
+
+
+def show_written(model, text: str, decode: Generation):
+    """Print a text and its continuation while it is written."""
+    show = lambda piece: print(escaped(piece), end="", flush=True)
+    show(f"{text} -> {text}")
+    model.generate([text], stream=show, **vars(decode))
+    print()
 
 
 def look(words: list[str]):

@@ -252,6 +252,18 @@ class Sampling(Options):
 
 
 @dataclass(frozen=True)
+class Generation(Sampling):
+    """Options of what a pretrained language model writes (runs/pretrained.py)."""
+
+    length: int = option(20, at_least=1, smoke=8)
+    """The largest number of tokens to generate; an end-of-text token ends a text before."""
+    temperature: float = option(0.0, at_least=0)
+    """Sample tokens from softmax(logits / temperature); 0 takes the most probable one."""
+    repetition_penalty: float = option(1.0, above=0)
+    """Divide positive logits of tokens that are in the text by this, and multiply negative ones."""
+
+
+@dataclass(frozen=True)
 class Config(Options, Generic[DataConfig, ModelConfig, DecodeConfig]):
     """All settings of a run; written to its directory as config.json."""
 

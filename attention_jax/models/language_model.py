@@ -86,5 +86,5 @@ class LanguageModel(nn.Module):
         return logits, cache, {"decoder_attention": weights} if return_weights else {}
 
     def _logits(self, hidden):
-        kernel, bias = self.output()
+        kernel, bias = (x.astype(hidden.dtype) for x in self.output())  # parameters may be in half precision
         return soft_cap(hidden @ kernel + bias[None, None, :], self.options.logit_cap)

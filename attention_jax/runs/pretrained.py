@@ -9,7 +9,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -134,8 +134,9 @@ class Pretrained:
         """Loss, perplexity and bits per character of a long text."""
         raise self._other("a perplexity")
 
-    def generate(self, texts: Texts, length: int = 20, **sampling: Any) -> list[str]:
-        """The continuation of each text."""
+    def generate(self, texts: Texts, stream: Callable[[str], None] | None = None, **sampling: Any) -> list[str]:
+        """The continuation of each text, all in one batch; `sampling` are options of `config.Generation`: length,
+        temperature, top_k, top_p, repetition_penalty, seed. `stream` is called with each piece of the first one."""
         raise self._other("continuations")
 
     def embed(self, texts: Texts) -> np.ndarray:
@@ -191,22 +192,9 @@ class PretrainedLanguageModel(Pretrained):
     def perplexity(self, text: str) -> dict[str, float]:
         return self._view().perplexity(*self._call, text)
 
-    def generate(
-        self,
-        texts: Texts,
-        length: int = 20,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        seed: int = 0,
-    ) -> list[str]:
-        from attention_jax.views.language import continuation
-
-        sampling = configs.Sampling(length, temperature, top_k, top_p, seed)
-        rows = self._view().encoded(self.model, self.tokenizer, checked(texts, "generate"), more=length)
-        written = [continuation(self.model, self.params, np.array([row], np.int32), sampling).tolist() for row in rows]
-        ended = lambda ids: next((at for at, number in enumerate(ids) if number in self.tokenizer.ends), len(ids))
-        return [self.tokenizer.decode(ids[: ended(ids)]) for ids in written]
+    def generate(self, texts: Texts, stream: Callable[[str], None] | None = None, **sampling: Any) -> list[str]:
+        texts = checked(texts, "generate")
+        return self._view().continuations(*self._call, texts, configs.Generation(**sampling), stream) if texts else []
 
     @property
     def _call(self) -> tuple:
@@ -345,6 +333,8 @@ def params_of(weights: exchange.Weights, model, *batch: np.ndarray) -> dict:
         print(f"note: initialized, as no weights have them: {', '.join(absent[:3])} ({len(absent)})", file=sys.stderr)
         fresh = jax.jit(lambda: {path: leaf for path, leaf in exchange.flat(start()).items() if path in absent})()
         params |= {path: leaf.astype(dtype) for path, leaf in fresh.items()}
+    if arrays:
+        print(f"note: not used with these options: {', '.join(sorted(arrays)[:3])} ({len(arrays)})", file=sys.stderr)
     return exchange.nested(params)
 
 
@@ -357,12 +347,12 @@ def taken(arrays: dict[str, np.ndarray], path: str, shape: tuple, dtype, source:
         names = [f"{stacked[1]}layer_{int(stacked[2]) + i}{stacked[3]}" for i in range(shape[0])]
     if not {*names} <= arrays.keys():
         return None
-    for name in names:
-        if arrays[name].shape != shape[len(shape) - arrays[name].ndim :] or arrays[name].ndim != len(shape) - bool(stacked):
-            raise InputError(
-                f"{source} has {name} of {list(arrays[name].shape)}, and these options need another shape, {list(shape)}: "
-                "leave out the option that changes the shapes of weights"
-            )
+    shape_of_one = shape[bool(stacked) :]
+    if differ := [name for name in names if arrays[name].shape != shape_of_one]:
+        raise InputError(
+            f"{source} has {differ[0]} of {list(arrays[differ[0]].shape)}, and these options need "
+            f"{list(shape_of_one)}: leave out the option that changes the shapes of weights"
+        )
     if not stacked:
         return np.asarray(arrays.pop(path)).astype(dtype, copy=False)
     made = np.empty(shape, dtype)

@@ -5,13 +5,15 @@ A text is padded at its end to a power of two, so that few programs are compiled
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention_jax import decode
+from attention_jax.config import Generation
 from attention_jax.data.pairs import pad_rows
 from attention_jax.errors import InputError
 from attention_jax.report.attention_data import AttentionRecord, Prediction, check_length
@@ -40,10 +42,61 @@ def check_ids(model: nn.Module, row: Sequence[int]):
         raise InputError(f"the tokenizer has token {max(row)}, the model {model.vocab}: are they of one model?")
 
 
-def padded(model: nn.Module, row: Sequence[int]) -> np.ndarray:
-    """Tokens [1, T] of one text, followed by zeros up to a power of two, or to the number of positions."""
-    width, longest = max(1 << (len(row) - 1).bit_length(), WIDTH), model.options.longest_input
-    return pad_rows([row], 0, width if longest is None else min(width, longest))[0]
+def padded(model: nn.Module, *rows: Sequence[int], more: int = 0) -> np.ndarray:
+    """Tokens [B, T] of texts, followed by zeros up to a power of two, or to all positions but `more`."""
+    width, longest = max(1 << (max(map(len, rows)) - 1).bit_length(), WIDTH), model.options.longest_input
+    return pad_rows(rows, 0, width if longest is None else min(width, longest - more))[0]
+
+
+def continuations(
+    model: nn.Module,
+    params,
+    tokenizer,
+    texts: Sequence[str],
+    sampling: Generation,
+    stream: Callable[[str], None] | None = None,
+) -> list[str]:
+    """What the model writes after each text, up to an end-of-text token. `stream` is called with each piece of the
+    first text's continuation as it is written."""
+    rows = encoded(model, tokenizer, texts, more=sampling.length)
+    lengths, prompts = np.array([len(row) for row in rows], np.int32), padded(model, *rows, more=sampling.length)
+    pieces = None if stream is None else Pieces(tokenizer, stream)
+    written = np.asarray(_generate(model, sampling, tokenizer.ends, pieces, params, prompts, lengths))
+    if pieces is not None:
+        jax.effects_barrier()
+        pieces.end()
+    return [tokenizer.decode(before_end(row.tolist(), tokenizer.ends)) for row in written]
+
+
+def before_end(ids: list[int], ends: Sequence[int]) -> list[int]:
+    """The tokens before the first one that ends a text.
+
+    >>> before_end([5, 6, 2, 0], (2, 3)), before_end([5], ())
+    ([5, 6], [5])
+    """
+    return ids[: next((at for at, number in enumerate(ids) if number in ends), len(ids))]
+
+
+class Pieces:
+    """Passes on the text of one token after the other; a character of several tokens when it is whole."""
+
+    def __init__(self, tokenizer, stream: Callable[[str], None]):
+        self.tokenizer, self.stream, self.ids, self.shown = tokenizer, stream, [], ""
+
+    def __call__(self, tokens):
+        self.ids.append(int(tokens[0]))
+        if not self.text.endswith("\ufffd"):
+            self.end()
+
+    @property
+    def text(self) -> str:
+        return self.tokenizer.decode(before_end(self.ids, self.tokenizer.ends))
+
+    def end(self):
+        """Pass on what is left."""
+        if rest := self.text[len(self.shown) :]:
+            self.stream(rest)
+            self.shown += rest
 
 
 def logits(model: nn.Module, params, tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
@@ -103,6 +156,14 @@ def perplexity(model: nn.Module, params, tokenizer, text: str) -> dict[str, floa
         "perplexity": float(np.exp(min(per_token, 50.0))),
         "bits_per_character": per_token * len(row) / max(len(text), 1) / float(np.log(2.0)),
     }
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _generate(model, sampling, ends, stream, params, prompts, lengths):
+    options = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "repetition_penalty")}
+    rng = jax.random.key(sampling.seed)
+    given = params, prompts, lengths, sampling.length
+    return decode.generate(model, *given, eos=ends, rng=rng, stream=stream, **options)
 
 
 @functools.partial(jax.jit, static_argnums=0)

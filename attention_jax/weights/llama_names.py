@@ -49,10 +49,8 @@ FIXED = {"mlp_bias": False, "rope_interleaved": False, "partial_rotary_factor": 
 def decoder_options(family: str, theirs: Arrays, facts: Facts, **own) -> config.LanguageModelConfig:
     """The options that follow from what all of these families have; `own` are those of the family.
 
-    Raises InputError for a config.json that contradicts the tensors, or that is missing: shapes do not show the heads.
+    Raises InputError for a config.json that contradicts the tensors.
     """
-    if "num_attention_heads" not in facts.values:
-        raise InputError(f"a {family} model needs its config.json, with num_attention_heads: copy the whole directory")
     if facts.get("quantization_config", None):
         raise InputError("quantized safetensors files are not read: give one in bfloat16, or a .gguf file")
     facts.require(family, FIXED)
@@ -173,9 +171,16 @@ def mistral_options(theirs: Arrays, facts: Facts) -> config.LanguageModelConfig:
 
 
 def without_tied_head(usual: bool):
-    """A function (theirs, facts) that leaves out the head if it is tied to the embeddings, by default if `usual`."""
+    """A function (theirs, facts) that leaves out the head if it is tied to the embeddings, by default if `usual`.
+
+    It refuses weights without a config.json: their shapes do not show the heads.
+    """
 
     def prepare(theirs: Arrays, facts: Facts) -> Arrays:
+        if "num_attention_heads" not in facts.values:
+            raise InputError(
+                "it needs its config.json, with num_attention_heads: copy the whole directory of the model"
+            )
         tied = facts.get("tie_word_embeddings", usual)
         if HEAD not in theirs and not tied:
             raise InputError(f"{HEAD} is missing, and config.json does not say that it is tied to the embeddings")

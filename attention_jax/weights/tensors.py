@@ -149,7 +149,7 @@ def found(path: Path) -> Path:
                     f"{path} must hold one file of weights, .safetensors or .npz, has {named} give the file"
                 )
             raise InputError(f"{path} must hold one file of weights, .safetensors or .npz, has {named}: give the file")
-        return inside[0]
+        return found(inside[0])
     if not path.is_file():
         raise InputError(f"a file of weights is needed; there is no {path}")
     with path.open("rb") as file:

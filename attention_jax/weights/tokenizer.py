@@ -23,6 +23,8 @@ WORDS = (
 """The pattern of Llama 3 (three digits) and of Qwen (one)."""
 SPLITS = {"gpt-2": None, "smollm": "digits", "llama-bpe": WORDS % "{1,3}", "qwen2": WORDS % ""}
 """{tokenizer.ggml.pre: how the text is split before the merges}; None is GPT-2's pattern."""
+END_OF_TEXT = "<|endoftext|>"
+"""GPT-2's only special token."""
 CONTROL, USER_DEFINED = 3, 4
 """Types of tokens in a GGUF file."""
 
@@ -109,7 +111,7 @@ def read(path: Path | str, config: dict) -> PretrainedTokenizer:
     if not directory.is_dir():
         raise InputError(f"a directory of a model is needed; there is no {directory}")
     whole, vocabulary, merges = (directory / name for name in ("tokenizer.json", "vocab.json", "merges.txt"))
-    of_gpt2 = config.get("model_type") == "gpt2" and vocabulary.is_file() and merges.is_file()
+    of_gpt2 = config.get("model_type", "gpt2") == "gpt2" and vocabulary.is_file() and merges.is_file()
     if of_gpt2 and (not whole.is_file() or library(needed=False) is None):
         return of_merges(vocabulary, merges, special_of(directory, config, json_object(vocabulary).get))
     if not whole.is_file():
@@ -183,7 +185,7 @@ def of_merges(vocabulary: Path, merges: Path, special: dict[str, int]) -> Pretra
             f"{vocabulary} must number its {len(ids)} tokens from 0; copy it from the directory of the model"
         )
     names = sorted(ids, key=ids.get)
-    extra = {names[number] for number in special.values() if number < len(names)}
+    extra = {names[number] for number in special.values() if number < len(names)} | ({END_OF_TEXT} & ids.keys())
     made = byte_level_bpe(read_merges(str(merges)), sorted(extra))
     if unknown := sorted(token for token in map("".join, read_merges(str(merges))) if token not in ids):
         raise InputError(f"{vocabulary} must have what {merges.name} makes; it has no {unknown[0]!r}")

@@ -1,4 +1,4 @@
-"""The attention page of Hugging Face models in a local directory, against their forward passes in NumPy."""
+"""Attention of pretrained models that are tasks of runs here, too, and of GPT-2, against forward passes in NumPy."""
 
 import json
 from pathlib import Path
@@ -9,10 +9,10 @@ import their_weights as theirs
 from PIL import Image
 from test_launch import launch_here, refused
 
+import attention_jax
 from attention_jax.data import tokenizers
 from attention_jax.data.byte_pairs import byte_characters
 from attention_jax.errors import InputError
-from attention_jax.views import huggingface
 
 PAIRS = ["a dog runs", "the dog sleeps", "a cat sleeps", "the cat runs and runs"]
 
@@ -40,8 +40,8 @@ def marian(directory, monkeypatch, beams=1):
 @pytest.mark.parametrize("beams", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_translator_attends_and_writes_as_its_own_library_computes(tmp_path, monkeypatch, beams):
     state, ids = marian(tmp_path / "opus", monkeypatch, beams)
-    view, params = huggingface.view(tmp_path / "opus")
-    (record,) = view.attention_maps(params, ["a dog sleeps"])
+    model = attention_jax.load_pretrained(tmp_path / "opus")
+    (record,) = model.attention(["a dog sleeps"])
     assert len(record.predictions) == beams
     best = record.predictions[0]
     kinds = {attention.kind: attention for attention in best.attentions}
@@ -57,6 +57,7 @@ def test_a_translator_attends_and_writes_as_its_own_library_computes(tmp_path, m
     assert best.value == pytest.approx(np.log(softmax(logits))[range(len(written)), written].sum(), abs=1e-4)
     if beams == 1:
         assert written == logits.argmax(-1).tolist()
+    assert model.translate(["a dog sleeps"]) == [best.text]
 
 
 def test_a_vision_transformer_sees_the_normalized_image(tmp_path):
@@ -68,14 +69,18 @@ def test_a_vision_transformer_sees_the_normalized_image(tmp_path):
     (tmp_path / "vit" / "preprocessor_config.json").write_text(json.dumps(recipe))
     pixels = np.random.default_rng(0).integers(0, 256, (6, 6, 3), np.uint8)
     Image.fromarray(pixels).save(tmp_path / "x.png")
-    view, params = huggingface.view(tmp_path / "vit")
-    (record,) = view.attention_maps(params, [str(tmp_path / "x.png")])
+    model = attention_jax.load_pretrained(tmp_path / "vit")
+    (record,) = model.attention([tmp_path / "x.png"])
     seen = (pixels[None] / 255 - mean) / deviation
     probabilities = softmax(theirs.vit_logits(state, seen, 2, 1e-12, theirs.gelu)[0])
     (prediction,) = record.predictions
     assert prediction.text == f"kind {probabilities.argmax()}"
     assert prediction.score == pytest.approx(probabilities.max(), abs=1e-5)
     assert prediction.attentions[0].weights.shape == (2, 2, 10, 10)
+    np.testing.assert_allclose(model.classify([tmp_path / "x.png"])[0], probabilities, atol=1e-5)
+    assert model.predict([tmp_path / "x.png"])[0].startswith(prediction.text)
+    with pytest.raises(InputError, match="is a ViT, which has no translations; it has classify, attention"):
+        model.translate(["a"])
 
 
 def gpt2(directory):
@@ -92,41 +97,42 @@ def gpt2(directory):
 
 def test_a_language_model_attends_to_the_text_as_its_own_library_computes(tmp_path):
     state, ids = gpt2(tmp_path / "gpt2")
-    view, params = huggingface.view(tmp_path / "gpt2")
-    (record,) = view.attention_maps(params, ["A dog\u2019s"])
-    (prediction,) = record.predictions
-    (attention,) = prediction.attentions
-    tokens = ["A", "Ġdog", "â", "Ģ", "Ļ", "s"]
-    assert list(attention.keys.tokens) == tokens and prediction.text == "A dog\u2019s"
+    model = attention_jax.load_pretrained(tmp_path / "gpt2")
+    (record,) = model.attention(["A dog\u2019s"])
+    (attention,) = record.predictions[0].attentions
+    tokens = ["A", "\u0120dog", "\u00e2", "\u0122", "\u013b", "s"]
+    assert attention.keys.tokens == ("A", "\u2581dog", "<0xE2>", "<0x80>", "<0x99>", "s")
     logits, maps = theirs.gpt2_outputs(state, [ids[token] for token in tokens])
     np.testing.assert_allclose(attention.weights, maps, atol=1e-5)
     next_tokens = [ids[token] for token in tokens[1:]]
-    assert prediction.value == pytest.approx(np.log(softmax(logits[:-1]))[range(5), next_tokens].sum(), abs=1e-4)
+    log_p = np.log(softmax(logits[:-1]))[range(5), next_tokens]
+    assert model.loss(["A dog\u2019s"])[0] == pytest.approx(-log_p.mean(), abs=1e-5)
 
 
 def test_a_language_model_names_what_is_missing(tmp_path):
     gpt2(tmp_path)
-    view, params = huggingface.view(tmp_path)
-    with pytest.raises(InputError, match="9 learned positions"):
-        view.attention_maps(params, ["ten tokens"])
-    for short in ("", "a"):
-        with pytest.raises(InputError, match="at least two tokens"):
-            view.attention_maps(params, [short])
+    model = attention_jax.load_pretrained(tmp_path)
+    with pytest.raises(InputError, match="must have 2 to 9 tokens"):
+        model.attention(["ten tokens"])
+    with pytest.raises(InputError, match="must have 2 to 9 tokens, 'a' has 1"):
+        model.attention(["a"])
+    assert len(model.generate(["ten"], length=6)) == 1
+    with pytest.raises(InputError, match="must have 1 to 2 tokens"):
+        model.generate(["ten"], length=7)
     (tmp_path / "merges.txt").unlink()
     with pytest.raises(InputError, match="merges.txt"):
-        huggingface.view(tmp_path)
+        attention_jax.load_pretrained(tmp_path)
 
 
 @pytest.mark.slow
-def test_look_hf_writes_a_page_and_names_what_is_missing(tmp_path, monkeypatch):
+def test_look_writes_a_page_and_names_what_is_missing(tmp_path, monkeypatch):
     marian(tmp_path / "opus", monkeypatch)
-    done = launch_here("look", "--hf", tmp_path / "opus", "a dog runs", "--out", tmp_path / "page.html")
+    done = launch_here("look", tmp_path / "opus", "a dog runs", "--out", tmp_path / "page.html")
     assert done.returncode == 0 and "a dog runs" in (tmp_path / "page.html").read_text(), done.stderr
-    assert "at least one text" in refused("look", "--hf", tmp_path / "opus")
-    assert "local directory" in refused("look", "--hf", tmp_path / "none", "a")
+    assert "at least one text" in refused("look", tmp_path / "opus")
     (tmp_path / "opus" / "target.spm").unlink()
-    assert "target.spm" in refused("look", "--hf", tmp_path / "opus", "a")
+    assert "target.spm" in refused("look", tmp_path / "opus", "a")
     (tmp_path / "opus" / "vocab.json").write_text('{"a": 3}')
-    assert "vocab.json must number" in refused("look", "--hf", tmp_path / "opus", "a")
+    assert "vocab.json must number" in refused("look", tmp_path / "opus", "a")
     (tmp_path / "opus" / "vocab.json").write_text("[")
-    assert "vocab.json, a JSON object" in refused("look", "--hf", tmp_path / "opus", "a")
+    assert "vocab.json must be a JSON object" in refused("look", tmp_path / "opus", "a")
