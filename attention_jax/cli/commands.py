@@ -99,14 +99,16 @@ def with_weights(weights: str, config):
         return config
     from attention_jax.config import replace
     from attention_jax.runs import saved
+    from attention_jax.runs.pretrained import with_scan
     from attention_jax.weights import adopt
 
-    model = adopt.options_from(saved.weights_of(Path(weights), like=config), config.model)
+    model = with_scan(adopt.options_from(saved.weights_of(Path(weights), like=config), config.model))
     changes = {"model": model, "train.init_weights": weights}
     has_tokenizer = type(model) is not type(config.model) or (Path(weights) / "tokenizer.json").is_file()
-    if hasattr(config.data, "pretrained") and has_tokenizer:
-        longest = min(config.data.max_length, model.longest_input or config.data.max_length)
-        changes |= {"data.pretrained": weights, "data.max_length": longest}
+    if hasattr(config.data, "pretrained") and (has_tokenizer or weights.endswith(".gguf")):
+        name = "sequence_length" if hasattr(config.data, "sequence_length") else "max_length"
+        own = getattr(config.data, name)
+        changes |= {"data.pretrained": weights, f"data.{name}": min(own, model.longest_input or own)}
     return replace(config, **changes)
 
 

@@ -228,6 +228,8 @@ class TextFile(DataOptions):
     """Fraction of the text, from its end: the first half validates, the second tests."""
     tokenizer: Literal["character", "sentencepiece"] = "character"
     """sentencepiece: subwords, trained on the training part and cached."""
+    pretrained: str = ""
+    """Directory or .gguf file of a pretrained model whose tokenizer takes the place of `tokenizer`; --from sets it."""
     vocabulary_size: int = option(2_000, at_least=1)
     """Maximum number of subwords that sentencepiece trains."""
     sequence_length: int = option(128, at_least=1)

@@ -5,14 +5,18 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from attention_jax.config import import_object
 from attention_jax.data.pairs import Tokenizer
 from attention_jax.data.vocabulary import Vocabulary
 from attention_jax.errors import InputError
 
 
-def of_directory(directory: str, most: int) -> tuple[Tokenizer, Vocabulary]:
-    """Return the tokenizer in the directory of a pretrained model, which cuts texts after `most` tokens, and the
-    vocabulary of the model: as many tokens as its embeddings have rows."""
+def of_directory(directory: str, most: int | None) -> tuple[Tokenizer, Vocabulary]:
+    """Return the tokenizer in the directory, or .gguf file, of a pretrained model, which cuts texts after `most` tokens
+    if this is not None, and the vocabulary of the model: as many tokens as its embeddings have rows."""
+    if directory.endswith(".gguf"):
+        content, size = import_object("attention_jax.weights.tokenizer:tokenizer_json")(Path(directory))
+        return pretrained(content, most), vocabulary_of(content, size)
     path, beside = Path(directory) / "tokenizer.json", Path(directory) / "config.json"
     if not path.is_file():
         raise InputError(f"--data.pretrained must be the directory of a model with tokenizer.json; there is no {path}")

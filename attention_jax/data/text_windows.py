@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_jax import config as settings
-from attention_jax.data import data_summary, example_texts, text_files, tokenizers
+from attention_jax.data import data_summary, example_texts, pretrained_tokenizer, text_files, tokenizers
 from attention_jax.data.pairs import Tokenizer
 from attention_jax.data.text_keys import composed
 from attention_jax.data.vocabulary import UNK, Vocabulary
@@ -79,7 +79,10 @@ def parted(lines: list[str], share: float) -> dict[str, list[str]]:
 
 
 def make_tokenizer(options: settings.TextFile, lines: list[str]) -> tuple[Tokenizer, Vocabulary]:
-    """Return a tokenizer of characters, or of subwords trained on `lines`; a line's end is a separate token."""
+    """Return a tokenizer of characters, or of subwords trained on `lines`, with a token for the end of a line, or
+    that of a pretrained model."""
+    if options.pretrained:
+        return pretrained_tokenizer.of_directory(options.pretrained, None)
     if options.tokenizer == "character":
         tokenizer = tokenizers.character()
         return tokenizer, Vocabulary(sorted({character for line in lines for character in line} | {"\n"}), unk=UNK)

@@ -72,9 +72,13 @@ def read(path: Path | str) -> exchange.Weights:
         raise InputError(f"{path} is a {configs.model_name(weights.options)}, which has no tokenizer: load a run of it")
     if weights.note:
         print(f"note: {weights.source}", file=sys.stderr)
-    if getattr(weights.options, "num_layers", 0) >= SCANNED and hasattr(weights.options, "scan_layers"):
-        weights = weights._replace(options=dataclasses.replace(weights.options, scan_layers=True))
-    return weights
+    return weights._replace(options=with_scan(weights.options))
+
+
+def with_scan(options: configs.ModelOptions) -> configs.ModelOptions:
+    """The options with `scan_layers` for as many layers as `SCANNED`."""
+    deep = getattr(options, "num_layers", 0) >= SCANNED and hasattr(options, "scan_layers")
+    return dataclasses.replace(options, scan_layers=True) if deep else options
 
 
 def loaded(path: Path, weights: exchange.Weights, options: configs.ModelOptions) -> "Pretrained":

@@ -5,6 +5,7 @@ that `predict`, `look` and `export` need no training data. Runs from before 2026
 loaded again.
 """
 
+import dataclasses
 import sys
 import zipfile
 from pathlib import Path
@@ -127,4 +128,7 @@ def weights_of(path: Path, **trusted):
     if not any((directory / name).exists() for name in ("checkpoints", "final", "weights.safetensors")):
         return exchange.read(path)
     config, params = load_weights(directory, **trusted)
-    return exchange.Weights(config.model, exchange.flat(params), str(path), data=read_preprocessing(directory))
+    arrays, options = exchange.flat(params), config.model
+    if getattr(options, "scan_layers", False):
+        arrays, options = exchange.unstacked(arrays), dataclasses.replace(options, scan_layers=False)
+    return exchange.Weights(options, arrays, str(path), data=read_preprocessing(directory))

@@ -1,6 +1,7 @@
 """Initialization from pretrained weights of a model with other classes, another patch grid or other color channels."""
 
 import dataclasses
+import re
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -52,7 +53,7 @@ def adopted(weights: Weights, like) -> Adopted:
     classes, keep their initial values. Raises InputError if no array matches.
     """
     wanted = {path: leaf.shape for path, leaf in flat(like).items()}
-    given = {path: np.asarray(array) for path, array in weights.arrays.items()}
+    given = stacked({path: np.asarray(array) for path, array in weights.arrays.items()}, wanted)
     taken = {path: array for path, array in given.items() if wanted.get(path) == array.shape}
     said = [f"{len(taken)} of {len(wanted)} arrays taken"]
     for resample in (_positions, _colors) if isinstance(weights.options, configs.ViTConfig) else ():
@@ -68,6 +69,21 @@ def adopted(weights: Weights, like) -> Adopted:
         said.append(f"the head re-initialized for {wanted[head[0]][-1]} classes")
     said += listed("re-initialized", rest) + listed("left out", sorted(given.keys() - taken.keys() - set(head)))
     return Adopted(taken, f"from {weights.source}: " + "; ".join(said))
+
+
+def stacked(given: dict[str, np.ndarray], wanted: dict[str, tuple]) -> dict[str, np.ndarray]:
+    """Stack the arrays of single layers that are one array for a scan in the `wanted` parameters.
+
+    >>> list(stacked({"layer_0/w": np.ones(2), "layer_1/w": np.ones(2), "b": 0}, {"layers_0/w": (2, 2)}))
+    ['b', 'layers_0/w']
+    """
+    given = dict(given)
+    for path, shape in wanted.items():
+        if (found := re.fullmatch(r"(.*/|)layers_(\d+)(/.*)", path)) and path not in given:
+            names = [f"{found[1]}layer_{int(found[2]) + i}{found[3]}" for i in range(shape[0])]
+            if {*names} <= given.keys():
+                given[path] = np.stack([given.pop(name) for name in names])
+    return given
 
 
 def _positions(options: configs.ViTConfig, given, wanted) -> dict:

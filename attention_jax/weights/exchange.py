@@ -56,6 +56,20 @@ def flat(params) -> dict[str, np.ndarray]:
     return {"/".join(str(key.key) for key in path): leaf for path, leaf in leaves}
 
 
+def unstacked(arrays: dict) -> dict:
+    """The arrays with one for each layer in the place of those that a scan has stacked.
+
+    >>> list(unstacked({"decoder/layers_3/w": np.ones((2, 5)), "b": 1}))
+    ['decoder/layer_3/w', 'decoder/layer_4/w', 'b']
+    """
+    found = {}
+    for path, array in arrays.items():
+        layers = re.fullmatch(r"(.*/|)layers_(\d+)(/.*)", path)
+        one = lambda i, layers=layers: f"{layers[1]}layer_{int(layers[2]) + i}{layers[3]}"
+        found |= {one(i): x for i, x in enumerate(array)} if layers else {path: array}
+    return found
+
+
 def nested(arrays: dict) -> dict:
     """Rebuild the nested dict from {path: array}: the inverse of `flat`.
 

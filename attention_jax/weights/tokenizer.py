@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from attention_jax.data.byte_pairs import byte_characters, byte_level_bpe
 from attention_jax.data.tokenizers import read_merges
@@ -246,6 +247,19 @@ def ends_of(directory: Path, config: dict, special: dict[str, int]) -> tuple[int
 
 def of_gguf(path: Path, fields: dict) -> PretrainedTokenizer:
     """The tokenizer in the header of a .gguf file; InputError for one of a kind that is not known."""
+    made, special = library_of_gguf(path, fields)
+    return wrapped(made, special, (special["eos"],) if "eos" in special else ())
+
+
+def tokenizer_json(path: Path) -> tuple[bytes, int]:
+    """The tokenizer in a .gguf file as the content of a tokenizer.json, and the size of the vocabulary."""
+    fields = gguf.header_of(path).fields
+    made, _ = library_of_gguf(path, fields)
+    return made.to_str().encode(), len(fields["tokenizer.ggml.tokens"])
+
+
+def library_of_gguf(path: Path, fields: dict) -> tuple[Any, dict[str, int]]:
+    """The library's tokenizer of the header of a .gguf file, and the ids of its special tokens."""
     kind, split = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", "gpt-2")
     tokens, types = fields.get("tokenizer.ggml.tokens"), fields.get("tokenizer.ggml.token_type") or []
     if not tokens or len(set(tokens)) != len(tokens) or len(types) not in (0, len(tokens)):
@@ -271,8 +285,7 @@ def of_gguf(path: Path, fields: dict) -> PretrainedTokenizer:
             template = " ".join([*(tokens[i] for i in before), "$A", *(tokens[i] for i in after)])
             named = [(tokens[i], i) for i in before + after]
             made.post_processor = library().processors.TemplateProcessing(single=template, special_tokens=named)
-    ends = [special[name] for name in ("eos",) if name in special]
-    return wrapped(made, special, tuple(ends))
+    return made, special
 
 
 def byte_level(fields: dict, tokens: list[str], split: str | None):

@@ -1,0 +1,88 @@
+"""Fine-tuning a pretrained language model on a text, with its tokenizer."""
+
+import json
+
+import numpy as np
+import pytest
+import their_decoders as theirs
+from test_launch import launch_here
+
+import attention_jax
+from attention_jax import load_run
+from attention_jax.cli.commands import with_weights
+from attention_jax.config import replace
+from attention_jax.runs import lifecycle
+from attention_jax.train.checkpoint import read_params
+from attention_jax.weights import exchange
+from experiments import language_model
+
+pytest.importorskip("tokenizers", reason="a pretrained tokenizer needs tokenizers")
+LINES = ["The lazy dog jumps over the brown fox.", "A quick dog is lazy, a fox is quick!"] * 40
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A small Llama of twelve layers, and a text."""
+    place = tmp_path_factory.mktemp("decoder")
+    theirs.directory(place / "llama", num_hidden_layers=12)
+    (place / "text.txt").write_text("\n".join(LINES))
+    return place
+
+
+def settings(place, **changes):
+    small = {"data.text_file": str(place / "text.txt"), "data.sequence_length": 16, "decode.length": 4}
+    small |= {
+        "train.total_epochs": 2,
+        "train.batch_size": 16,
+        "train.max_steps": 100,
+        "optim.learning_rate": 3e-3,
+        "optim.warmup_steps": 2,
+    }
+    return replace(with_weights(str(place / "llama"), replace(language_model.config(), **small)), **changes)
+
+
+@pytest.mark.slow
+def test_a_pretrained_model_learns_a_text_and_resuming_changes_no_bit(place, tmp_path):
+    """Three programs of twelve layers in a scan, twice."""
+    config = settings(place)
+    assert config.model.scan_layers and config.data.pretrained == str(place / "llama")
+    assert lifecycle.start(config, tmp_path / "pieces", quiet=True, until=1) is None
+    lifecycle.start(config, tmp_path / "pieces", quiet=True, resume=True)
+    result = lifecycle.start(config, tmp_path / "whole", quiet=True)
+    whole, pieces = (exchange.flat(read_params(tmp_path / name / "final")) for name in ("whole", "pieces"))
+    assert whole.keys() == pieces.keys() and "decoder/layers_0/ffn/gate/kernel" in whole
+    for name in whole:
+        np.testing.assert_array_equal(whole[name], pieces[name])
+    run = load_run(tmp_path / "whole")
+    before = run.task.evaluate(attention_jax.load_pretrained(place / "llama").params, True).metrics
+    assert result["metrics"]["test.loss"] < before["test.loss"] - 0.1
+    [written] = run.predict(["The lazy"])
+    assert written.startswith("The lazy")
+
+
+@pytest.mark.slow
+def test_a_run_goes_back_to_hugging_faces_names(place, tmp_path):
+    config = settings(place, **{"train.max_steps": 1})
+    lifecycle.start(config, tmp_path / "run", quiet=True)
+    done = launch_here("export", tmp_path / "run", "--naming", "llama")
+    assert done.returncode == 0 and "named as llama" in done.stdout, done.stderr
+    out = tmp_path / "run" / "export" / "llama"
+    assert json.loads((out / "config.json").read_text())["num_hidden_layers"] == 12
+    params = exchange.unstacked(exchange.flat(read_params(tmp_path / "run" / "final")))
+    again = exchange.read(out).arrays
+    assert again.keys() == params.keys()
+    for name in again:
+        np.testing.assert_array_equal(again[name], params[name])
+
+
+def test_the_text_is_in_the_tokens_of_the_model(place):
+    """Nothing is compiled."""
+    from attention_jax.data import text_windows
+
+    config = settings(place)
+    data = text_windows.load(config.data)
+    tokenizer = attention_jax.load_pretrained(place / "llama").tokenizer
+    first = tokenizer.encode("\n".join(LINES))[:17]
+    assert data.train[0].tolist() == first and len(data.vocabulary) == 300
+    text = data.tokenizer.text(data.vocabulary.decode(data.train[0]))
+    assert "\n".join(LINES).startswith(text)
