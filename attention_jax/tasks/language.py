@@ -18,8 +18,8 @@ from attention_jax.tasks import Evaluation, Task, build_model
 from attention_jax.tasks.objectives import readout_loss
 from attention_jax.train.placement import map_batches
 
-EVALUATED = 1_000
-"""Windows per batch in evaluation."""
+EVALUATED, LOGITS = 1_000, 2**28
+"""Windows per batch in evaluation, and their logits, at most: a pretrained model has a large vocabulary."""
 
 
 class LanguageTask(Task):
@@ -43,6 +43,11 @@ class LanguageTask(Task):
     def sampling(self) -> Sampling:
         """The sampling options of the configuration, or else those of the data."""
         return self.config.decode or self.data.sampling
+
+    @property
+    def rows_evaluated(self) -> int:
+        """Windows per batch in evaluation."""
+        return max(min(EVALUATED, LOGITS // (self.data.train.shape[1] * len(self.data.vocabulary))), 1)
 
     @property
     def examples(self) -> tuple[dict, ...]:
@@ -70,7 +75,7 @@ class LanguageTask(Task):
     def evaluate(self, params, full: bool) -> Evaluation:
         metrics = {}
         for split, rows in self.data.held_out.items():
-            nats = map_batches(self.score_rows, params, {"tokens": rows}, EVALUATED)
+            nats = map_batches(self.score_rows, params, {"tokens": rows}, self.rows_evaluated)
             per_token = float(nats.sum(dtype=np.float64) / rows[:, 1:].size)
             metrics |= {f"{split}.loss": per_token, f"{split}.perplexity": float(np.exp(min(per_token, 50.0)))}
             if self.data.characters_per_token:
@@ -86,7 +91,7 @@ class LanguageTask(Task):
 
     def eval_functions(self) -> dict:
         rows = max(self.data.held_out.values(), key=len)
-        return {"evaluation": (self.score_rows, {"tokens": rows}, EVALUATED)}
+        return {"evaluation": (self.score_rows, {"tokens": rows}, self.rows_evaluated)}
 
     def describe(self) -> dict:
         return dict(self.data.facts)

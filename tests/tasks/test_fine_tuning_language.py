@@ -86,3 +86,14 @@ def test_the_text_is_in_the_tokens_of_the_model(place):
     assert data.train[0].tolist() == first and len(data.vocabulary) == 300
     text = data.tokenizer.text(data.vocabulary.decode(data.train[0]))
     assert "\n".join(LINES).startswith(text)
+
+
+def test_a_large_vocabulary_is_evaluated_in_small_batches(place):
+    """As many windows as before for characters and sentencepiece's 2,000 subwords; nothing is compiled."""
+    from attention_jax.tasks.language import EVALUATED, LOGITS, LanguageTask
+
+    data = type("Data", (), {"train": np.zeros((1, 129), np.int32)})
+    rows = lambda size: LanguageTask.rows_evaluated.fget(
+        type("Task", (), {"data": type("D", (data,), {"vocabulary": range(size)})})
+    )
+    assert rows(100) == rows(2_000) == EVALUATED and 0 < rows(49_152) * 129 * 49_152 <= LOGITS and rows(10**8) == 1
