@@ -36,6 +36,10 @@ short training, gains 4.3. Location's scores do not depend on the keys, so their
 captions a decoder may have little use for its previous attention. (Luong's models read a reversed source; these do
 not.)
 
+Luong's matrices all begin within 0.1, uniformly. "general, uniform" and "local-p, uniform", with and without feeding,
+do so, too, to see whether feeding costs less where scores begin small; they were registered before their run
+(2026-11-25), and the other rows are the former protocol.
+
 The first two steps of table 1, a reversed source (+1.3) and dropout (+1.4), both without attention, are claims that
 were registered before their run: "base", "base, reversed" and "base, reversed, dropout", each for 12 epochs. Reversing
 the source is worth 0.7, 0.7 and 2.6 BLEU with three seeds (Intel Xeon, amx_bf16, 2026-11-25), at 19 to 22 BLEU. Dropout
@@ -82,6 +86,7 @@ def config() -> Config:
 
 
 SCORES = ("mean", "location", "dot", "scaled_dot", "general", "concat", "additive")
+UNIFORM = ("general", "general-feeding", "local-p", "local-p-feeding")
 DIVIDED = "attention_jax.models.named_scores:ScaledGeneral"
 
 
@@ -112,7 +117,9 @@ def variants() -> dict[str, Config]:
     steps["scaled local-p-feeding"] = replace(feeding["local-p-feeding"], **{"model.score": DIVIDED})
     steps |= first_steps(none)
     longer = {long(name): replace(c, **{"train.total_epochs": 12}) for name, c in steps.items()}
-    return {"none": none} | attending | feeding | longer
+    near = {"train.init_range": 0.1}
+    uniform = {f"{name}, uniform": replace((attending | feeding)[name], **near) for name in UNIFORM}
+    return {"none": none} | attending | feeding | longer | uniform
 
 
 def sweep() -> dict[str, str]:
@@ -178,6 +185,10 @@ CLAIMS = (
     below("general", "perplexity", -0.3, since="2026-11-22", after="seed 0 of both models"),
     *(above(score, "location", None, "our own order") for score in ("scaled_dot", "concat", "additive")),
     *(above(f"{name}-feeding", name, 1.3 if name == "location" else None, FEEDING) for name in FED),
+    *(
+        above(f"{name}-feeding, uniform", f"{name}, uniform", None, FEEDING, since="2026-11-25")
+        for name in ("general", "local-p")
+    ),
 )
 
 
