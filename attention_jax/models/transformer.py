@@ -128,13 +128,17 @@ class Embedding(nn.Module):
     """Rows of a learned table of positions."""
     scale: bool
     initial: Literal["normal", "xavier"]
+    deviation: float = 0.0
+    """Standard deviation of the tokens if `initial` is normal; 0 is that of 1 after scaling."""
     position_deviation: float = 1.0
     """Standard deviation of a learned table of positions if `initial` is normal; 1 is that of the scaled tokens."""
 
     def setup(self):
         width, (normal, xavier) = self.block.hidden_size, (nn.initializers.normal, nn.initializers.xavier_uniform())
         draw = lambda deviation: xavier if self.initial == "xavier" else normal(deviation)
-        self.token = nn.Embed(self.vocab, width, embedding_init=draw(width**-0.5 if self.scale else 1.0))
+        self.token = nn.Embed(
+            self.vocab, width, embedding_init=draw(self.deviation or (width**-0.5 if self.scale else 1.0))
+        )
         if self.block.position_embedding == "learned":
             self.position = nn.Embed(self.max_length, width, embedding_init=draw(self.position_deviation))
         else:
@@ -208,12 +212,14 @@ class Transformer(nn.Module):
                 f"--model.tied-embeddings all needs one vocabulary for both languages, got {self.source_vocab} and "
                 f"{self.target_vocab} tokens; use a joint vocabulary, or --model.tied-embeddings output"
             )
+        if options.embed_scale and options.embedding_init != "normal":
+            raise InputError(f"--model.embed-scale needs --model.embedding-init normal, got {options.embedding_init}")
         super().__post_init__()
 
     def setup(self):
         options, block = self.options, Block.of(self.options)
         embed = lambda size: Embedding(
-            size, block, options.max_length, options.scale_embeddings, options.embedding_init
+            size, block, options.max_length, options.scale_embeddings, options.embedding_init, options.embed_scale
         )
         self.target_embedding = embed(self.target_vocab)
         self.source_embedding = self.target_embedding if options.tied_embeddings == "all" else embed(self.source_vocab)
