@@ -47,7 +47,7 @@ POOLS = {
 """How the weights and values of an attention head become its output, by name."""
 MASKS = {"window": "attention_jax.ops.masks:window"}
 """Masks by name: window(128) lets a position attend to those at most 128 away."""
-NORMS = {"layer": "attention_jax.models.blocks:LayerNorm", "rms": "attention_jax.models.blocks:RMSNorm"}
+NORMS = {"layer": "attention_jax.models.norms:LayerNorm", "rms": "attention_jax.models.norms:RMSNorm"}
 """Normalizations by name: Flax modules, made as Module(epsilon)."""
 MLPS = {"dense": "attention_jax.models.blocks:FeedForward", "swiglu": "attention_jax.models.blocks:SwiGLU"}
 """Feed-forward layers by name: Flax modules, made as Module(block)."""

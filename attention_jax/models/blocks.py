@@ -20,19 +20,17 @@ from attention_jax.config.models import MASKS, MLPS, NORMS, Activation, Position
 from attention_jax.errors import InputError
 from attention_jax.models.multihead import Linear, MultiHeadAttention
 from attention_jax.models.named_scores import normalizer_class, pool_class, score_class
+from attention_jax.models.norms import EPSILON
 from attention_jax.models.parts import maker
 from attention_jax.models.position_encodings import RelativeBias, own_positions, relative_biases
 from attention_jax.ops.attention import Implementation
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dropout import dropout, is_zero
 from attention_jax.ops.masks import AssumeFinite, Mask, as_mask
-from attention_jax.ops.norm import layer_norm, rms_norm
 from attention_jax.ops.precision import is_half
 from attention_jax.ops.shared import BeamKVCache
 from attention_jax.ops.trees import pytree
 
-EPSILON = 1e-5
-"""Default epsilon of the normalizations, added to the variance."""
 ACTIVATIONS = {
     "relu": jax.nn.relu,
     "gelu": partial(jax.nn.gelu, approximate=False),
@@ -223,27 +221,6 @@ class SwiGLU(nn.Module):
 def drop(module: nn.Module, x: Array, rate, train: bool) -> Array:
     """Apply dropout with the module's "dropout" random stream, in training only."""
     return dropout(x, rate, module.make_rng("dropout")) if train and not is_zero(rate) else x
-
-
-class LayerNorm(nn.Module):
-    """`ops.norm.layer_norm` with its scale and bias."""
-
-    epsilon: float = EPSILON
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
-        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
-        return layer_norm(x, scale, self.param("bias", nn.initializers.zeros, (x.shape[-1],)), self.epsilon)
-
-
-class RMSNorm(nn.Module):
-    """`ops.norm.rms_norm` with its scale."""
-
-    epsilon: float = EPSILON
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
-        return rms_norm(x, self.param("scale", nn.initializers.ones, (x.shape[-1],)), self.epsilon)
 
 
 def pre_norm(block: Block, norm: nn.Module, x):

@@ -15,8 +15,9 @@ from jaxtyping import Array, Float
 
 from attention_jax import config
 from attention_jax.errors import InputError
-from attention_jax.models.blocks import Block, LayerNorm, drop
+from attention_jax.models.blocks import Block, drop
 from attention_jax.models.multihead import Linear
+from attention_jax.models.norms import LayerNorm
 from attention_jax.models.position_encodings import RelativeBias, own_positions
 from attention_jax.models.stem import ConvolutionalStem
 from attention_jax.ops.attention import attend, attention_weights

@@ -9,8 +9,8 @@ import re
 import numpy as np
 
 from attention_jax import config
-from attention_jax.models.blocks import EPSILON
 from attention_jax.models.language_model import LanguageModel
+from attention_jax.models.norms import EPSILON
 from attention_jax.weights.facts import Facts, heads_of
 from attention_jax.weights.layouts import Row, depth
 from attention_jax.weights.naming import LAYERS, Arrays, Naming, differing
