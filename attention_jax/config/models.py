@@ -49,8 +49,17 @@ MASKS = {"window": "attention_jax.ops.masks:window"}
 """Masks by name: window(128) lets a position attend to those at most 128 away."""
 NORMS = {"layer": "attention_jax.models.norms:LayerNorm", "rms": "attention_jax.models.norms:RMSNorm"}
 """Normalizations by name: Flax modules, made as Module(epsilon)."""
-MLPS = {"dense": "attention_jax.models.blocks:FeedForward", "swiglu": "attention_jax.models.blocks:SwiGLU"}
+MLPS = {
+    "dense": "attention_jax.models.blocks:FeedForward",
+    "swiglu": "attention_jax.models.blocks:SwiGLU",
+    "geglu": "attention_jax.models.blocks:GEGLU",
+}
 """Feed-forward layers by name: Flax modules, made as Module(block)."""
+ROPE_SCALINGS = {
+    "linear": "attention_jax.ops.positions:LinearScaling",
+    "llama3": "attention_jax.ops.positions:Llama3Scaling",
+}
+"""Scalings of the frequencies of rotary positions by name: linear(8), llama3(8, 1, 4, 8192)."""
 
 Score = Annotated[str, OneOf(tuple(SCORES), arguments=True)]
 HeadScore = Annotated[str, OneOf(tuple(name for name in SCORES if name != "location"), arguments=True)]
@@ -59,6 +68,8 @@ NormalizerName = Annotated[str, OneOf(tuple(NORMALIZERS), arguments=True)]
 POSITIONS = ("none", "sinusoidal", "learned", "shaw", "transformer_xl", "t5", "alibi", "rotary")
 PositionEmbedding = Annotated[str, OneOf(POSITIONS)]
 """How positions are encoded in a Transformer (attention_jax/models/position_encodings.py)."""
+NormPlacement = Literal["post", "pre", "sandwich"]
+"""Where the norms of a Transformer layer are."""
 Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
 """Activation of a feed-forward layer; gelu is exact, with the error function, and gelu_tanh its approximation."""
 
@@ -279,8 +290,8 @@ class TransformerLayers(ModelOptions):
     norm_layer: Annotated[str, OneOf(tuple(NORMS))] = "layer"
     """LayerNorm (layer), RMSNorm (rms), or package.file:Module of yours, made as Module(epsilon)."""
     mlp_layer: Annotated[str, OneOf(tuple(MLPS))] = "dense"
-    """The feed-forward layer: two linear maps around `activation` (dense), SwiGLU (swiglu), or package.file:Module of
-    yours, made as Module(block)."""
+    """The feed-forward layer: two linear maps around `activation` (dense); gated by a swish (swiglu) or a GELU (geglu),
+    without biases; or package.file:Module of yours, made as Module(block)."""
     num_kv_heads: int = option(0, smoke=1)
     """Heads of keys and values, each read by num_heads / num_kv_heads heads of queries (grouped-query attention, GQA);
     0 is as many as of queries, 1 is multi-query attention (MQA)."""
@@ -288,6 +299,13 @@ class TransformerLayers(ModelOptions):
     """Multiply the pooled values, before W_o, by sigmoid(x W_g + b_g) of the layer's input x (Qiu et al. 2025)."""
     rope_theta: float = option(10_000.0, above=1)
     """Base of rotary positions (RoPE): pair i of D/2 rotates by position / theta^(2i/D) radians."""
+    rope_scaling: Annotated[str, OneOf(("none", *ROPE_SCALINGS), arguments=True)] = "none"
+    """Scaling of these frequencies, for longer texts: linear(8) divides them by 8; llama3(8, 1, 4, 8192) those that
+    turn less than once in 8192 positions, and none that turns more than 4 times (Llama 3.1); or package.file:function
+    of yours, from frequencies to frequencies."""
+    normalize_qk: bool = False
+    """RMSNorm of each head's queries and keys, with a learned scale for all heads, before rotary positions (Qwen 3,
+    Gemma 3)."""
 
 
 @dataclass(frozen=True)
@@ -421,8 +439,9 @@ class TransformerConfig(TransformerLayers):
     """Dimensions of a head's queries and keys, d_k; 0 is hidden_size / num_heads."""
     value_dim: int = 0
     """Dimensions of a head's values, d_v; 0 is hidden_size / num_heads."""
-    norm: Literal["post", "pre"] = "post"
-    """post: x = norm(x + sublayer(x)) (Vaswani et al. 2017); pre: x = x + sublayer(norm(x)), with a norm at the end."""
+    norm: NormPlacement = "post"
+    """post: x = norm(x + sublayer(x)) (Vaswani et al. 2017); pre: x = x + sublayer(norm(x)), with a norm at the end;
+    sandwich: x = x + norm(sublayer(norm(x))) (Gemma 2), with a norm at the end."""
     activation: Activation = "relu"
     """Activation of the feed-forward layers."""
     position_embedding: PositionEmbedding = "sinusoidal"
@@ -483,13 +502,22 @@ class LanguageModelConfig(TransformerLayers):
     """Attention heads of a layer; they divide hidden_size."""
     mlp_dim: int = option(512, at_least=1, smoke=16)
     """Hidden units of the feed-forward layers, d_ff."""
-    norm: Literal["post", "pre"] = "pre"
-    """post: x = norm(x + sublayer(x)) (Vaswani et al. 2017); pre: x = x + sublayer(norm(x)), with a norm at the end."""
+    norm: NormPlacement = "pre"
+    """post: x = norm(x + sublayer(x)) (Vaswani et al. 2017); pre: x = x + sublayer(norm(x)), with a norm at the end;
+    sandwich: x = x + norm(sublayer(norm(x))) (Gemma 2), with a norm at the end."""
     activation: Activation = "gelu"
     """Activation of the feed-forward layers."""
     position_embedding: PositionEmbedding = "rotary"
     """Position encoding of the tokens (attention_jax/models/position_encodings.py), or package.file:Class of yours: a
     bias of the scores, or a Flax module."""
+    key_dim: int = option(0, at_least=0)
+    """Dimensions of a head's queries and keys, d_k; 0 is hidden_size / num_heads."""
+    value_dim: int = option(0, at_least=0)
+    """Dimensions of a head's values, d_v; 0 is hidden_size / num_heads."""
+    use_bias: bool = True
+    """Bias terms in the attention projections; Llama has none."""
+    norm_epsilon: float = option(1e-5, at_least=0)
+    """Constant that the norms add to the variance or the mean square."""
     dropout: float = rate(0.1, traced=True)
     """Dropout rate of the embeddings and of every sub-layer's output."""
     attention_dropout: float = rate(0.1, traced=True)
@@ -502,6 +530,9 @@ class LanguageModelConfig(TransformerLayers):
     """Multiply the embeddings by sqrt(hidden_size); GPT-2 does not."""
     output_bias: bool = True
     """Bias term of the output layer; GPT-2 has none."""
+    logit_cap: float = option(0.0, at_least=0)
+    """Soft cap c of the output logits, c tanh(logits / c) (Gemma 2); 0 has none. That of attention is the score
+    soft_cap(50)."""
     max_length: int = option(512, at_least=1, training_only=True)
     """Length of the table of learned positions, in tokens."""
     remat: bool = option(False, training_only=True)

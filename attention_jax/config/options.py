@@ -101,6 +101,8 @@ class ModelOptions(Options):
     """Whether it supports packed sequences (attention_jax/data/packing.py)."""
     needs_joint_vocabulary: ClassVar[bool] = False
     """Whether source and target tokens have one table of embeddings."""
+    logit_cap: ClassVar[float] = 0.0
+    """Soft cap of the output logits; 0 has none."""
     longest_input: ClassVar[int | None] = None
     """The maximum number of tokens with learned positions; None has no limit."""
 

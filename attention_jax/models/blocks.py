@@ -1,4 +1,4 @@
-"""Transformer blocks: residual connections in post-norm and pre-norm, feed-forward, encoder and decoder layers.
+"""Transformer blocks: residual connections (post-norm, pre-norm, sandwich), feed-forward, encoder and decoder layers.
 
 Dropout is applied at the paper's three positions (Vaswani et al. 2017, section 5.4, and its code): on every sub-layer's
 output before it is added, on the sum of embeddings and positions (models/transformer.py), and, with separate rates,
@@ -7,7 +7,7 @@ inside the sub-layers on attention weights and on the feed-forward network's hid
 
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -16,13 +16,13 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax.config import ModelOptions, part
-from attention_jax.config.models import MASKS, MLPS, NORMS, Activation, PositionEmbedding
+from attention_jax.config.models import MASKS, MLPS, NORMS, Activation, NormPlacement, PositionEmbedding
 from attention_jax.errors import InputError
 from attention_jax.models.multihead import Linear, MultiHeadAttention
 from attention_jax.models.named_scores import normalizer_class, pool_class, score_class
 from attention_jax.models.norms import EPSILON
 from attention_jax.models.parts import maker
-from attention_jax.models.position_encodings import RelativeBias, own_positions, relative_biases
+from attention_jax.models.position_encodings import RelativeBias, own_positions, relative_biases, rope_scaling
 from attention_jax.ops.attention import Implementation
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dropout import dropout, is_zero
@@ -53,7 +53,7 @@ class Block:
     """Per head, d_k; 0 means hidden_size / num_heads."""
     value_dim: int = 0
     """Per head, d_v; 0 means hidden_size / num_heads."""
-    norm: Literal["post", "pre"] = "pre"
+    norm: NormPlacement = "pre"
     norm_epsilon: float = EPSILON
     activation: Activation = "gelu"
     position_embedding: PositionEmbedding = "none"
@@ -72,7 +72,9 @@ class Block:
     num_kv_heads: int = 0
     output_gate: bool = False
     rope_theta: float = 10_000.0
-    """These three as in `config.TransformerLayers`."""
+    rope_scaling: str = "none"
+    normalize_qk: bool = False
+    """These five as in `config.TransformerLayers`."""
     use_bias: bool = True
     """Bias terms of the attention projections."""
     dropout: Any = 0.0
@@ -102,6 +104,7 @@ class Block:
         normalizer_class(self.normalizer)
         pool_class(self.head_pool)
         own_positions(self.position_embedding)
+        rope_scaling(self.rope_scaling)
         try:
             jax.eval_shape(self.masked_entries, jnp.ones((1, 1, 1), bool), jnp.int32(0))
         except TypeError as error:
@@ -130,6 +133,9 @@ class Block:
             use_bias=self.use_bias,
             rotary=self.position_embedding == "rotary",
             rope_theta=self.rope_theta,
+            rope_scaling=rope_scaling(self.rope_scaling),
+            normalize_qk=self.normalize_qk,
+            norm_epsilon=self.norm_epsilon,
             output_gate=self.output_gate,
             dropout=self.attention_dropout,
             dtype=self.dtype,
@@ -206,16 +212,30 @@ class FeedForward(nn.Module):
         return self.out(dropout(ACTIVATIONS[self.block.activation](x), rate, rng))
 
 
-class SwiGLU(nn.Module):
-    """(swish(x W) * x V) W_2, without biases (Shazeer 2020, eq. 6); here `gate` is W, `hidden` V and `out` W_2."""
+class GatedFeedForward(nn.Module):
+    """Base class: (f(x W) * x V) W_2, without biases (Shazeer 2020, eq. 6); `gate` is W, `hidden` V and `out` W_2."""
 
     block: Block
+    gate_activation: ClassVar[Activation]
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"], *, train: bool = False) -> Float[Array, "B T D"]:
         linear = lambda name, width: Linear(width, use_bias=False, dtype=self.block.dtype, name=name)
-        x = jax.nn.swish(linear("gate", self.block.mlp_dim)(x)) * linear("hidden", self.block.mlp_dim)(x)
+        gate = ACTIVATIONS[self.gate_activation](linear("gate", self.block.mlp_dim)(x))
+        x = gate * linear("hidden", self.block.mlp_dim)(x)
         return linear("out", self.block.hidden_size)(drop(self, x, self.block.mlp_dropout, train))
+
+
+class SwiGLU(GatedFeedForward):
+    """f is the swish (Llama, Qwen)."""
+
+    gate_activation = "swish"
+
+
+class GEGLU(GatedFeedForward):
+    """f is the tanh approximation of the GELU (T5 1.1, Gemma)."""
+
+    gate_activation = "gelu_tanh"
 
 
 def drop(module: nn.Module, x: Array, rate, train: bool) -> Array:
@@ -223,15 +243,27 @@ def drop(module: nn.Module, x: Array, rate, train: bool) -> Array:
     return dropout(x, rate, module.make_rng("dropout")) if train and not is_zero(rate) else x
 
 
-def pre_norm(block: Block, norm: nn.Module, x):
-    """The input of a sub-layer: norm(x) in pre-norm, x in post-norm."""
-    return norm(x) if block.norm == "pre" else x
+def make_norms(module: nn.Module, *sublayers: str):
+    """Give `module`, in its setup, the norms of its sub-layers: attention_norm for "attention", and in a sandwich
+    attention_output_norm beside it."""
+    for name in sublayers:
+        setattr(module, f"{name}_norm", module.block.normalization())
+        if module.block.norm == "sandwich":
+            setattr(module, f"{name}_output_norm", module.block.normalization())
 
 
-def add_residual(module: nn.Module, norm: nn.Module, x, y, train: bool):
-    """The residual connection around a sub-layer: x + drop(y) in pre-norm, norm(x + drop(y)) in post-norm."""
+def sublayer_input(module: nn.Module, name: str, x):
+    """The input of the sub-layer `name`: x in post-norm, else norm(x)."""
+    return x if module.block.norm == "post" else getattr(module, f"{name}_norm")(x)
+
+
+def add_residual(module: nn.Module, name: str, x, y, train: bool):
+    """The residual connection around the sub-layer `name` with output y: x + drop(y) in pre-norm, norm(x + drop(y)) in
+    post-norm, and x + drop(norm(y)) in a sandwich."""
+    placement = module.block.norm
+    y = getattr(module, f"{name}_output_norm")(y) if placement == "sandwich" else y
     x = x + drop(module, y, module.block.dropout, train)
-    return x if module.block.norm == "pre" else norm(x)
+    return getattr(module, f"{name}_norm")(x) if placement == "post" else x
 
 
 class EncoderLayer(nn.Module):
@@ -241,18 +273,18 @@ class EncoderLayer(nn.Module):
 
     def setup(self):
         self.attention, self.ffn = self.block.attention(), self.block.feed_forward()
-        self.attention_norm, self.ffn_norm = self.block.normalization(), self.block.normalization()
+        make_norms(self, "attention", "ffn")
 
     def __call__(
         self, x: Float[Array, "B T D"], mask=None, bias=None, train: bool = False, return_weights: bool = False
     ):
         """Return (output [B, T, D], weights [B, H, T, T] or None)."""
-        h = pre_norm(self.block, self.attention_norm, x)
+        h = sublayer_input(self, "attention", x)
         mask = self.block.self_mask(mask, x.shape[0])
         y, weights = self.attention(h, h, h, mask=mask, bias=bias, train=train, return_weights=return_weights)
-        x = add_residual(self, self.attention_norm, x, y, train)
-        y = self.ffn(pre_norm(self.block, self.ffn_norm, x), train=train)
-        return add_residual(self, self.ffn_norm, x, y, train), weights
+        x = add_residual(self, "attention", x, y, train)
+        y = self.ffn(sublayer_input(self, "ffn", x), train=train)
+        return add_residual(self, "ffn", x, y, train), weights
 
 
 @pytree
@@ -295,15 +327,16 @@ class DecoderLayer(nn.Module):
 
     def setup(self):
         self.attention, self.ffn = self.block.attention(), self.block.feed_forward()
-        self.attention_norm, self.ffn_norm = self.block.normalization(), self.block.normalization()
+        make_norms(self, "attention", "ffn")
         if self.cross:
-            self.cross_attention, self.cross_norm = self.block.cross_attention(), self.block.normalization()
+            self.cross_attention = self.block.cross_attention()
+            make_norms(self, "cross")
 
     def __call__(self, x: Float[Array, "B T D"], mask, bias=None, memory=None, train=False, return_weights=False):
         """Return (output [B, T, D], self-attention weights or None, cross-attention weights [B, H, T, S] or None)."""
-        h, flags = pre_norm(self.block, self.attention_norm, x), {"train": train, "return_weights": return_weights}
+        h, flags = sublayer_input(self, "attention", x), {"train": train, "return_weights": return_weights}
         y, own = self.attention(h, h, h, mask=self.block.self_mask(mask, x.shape[0]), bias=bias, **flags)
-        x, cross = self._rest(add_residual(self, self.attention_norm, x, y, train), memory, flags)
+        x, cross = self._rest(add_residual(self, "attention", x, y, train), memory, flags)
         return x, own, cross
 
     def project(self, states: Float[Array, "B S D"]):
@@ -316,7 +349,7 @@ class DecoderLayer(nn.Module):
         `cache` is a pair of `BeamKVCache`, keys [B, Hkv, E, T k] and values [B, Hkv, T k, V]; `entries` [B, k, T k] are
         those that each hypothesis may attend to. The k hypotheses of a sentence are k queries of one attention.
         """
-        h, hypotheses = pre_norm(self.block, self.attention_norm, x), entries.shape[1]
+        h, hypotheses = sublayer_input(self, "attention", x), entries.shape[1]
         query = _together(self.attention.project_q(h, position), hypotheses)  # [B, H, k, E]
         key, value = (_together(y, hypotheses) for y in self.attention.project_kv(h, h, position))
         keys, values = cache[0].write(key.swapaxes(2, 3), position), cache[1].write(value, position)
@@ -326,17 +359,17 @@ class DecoderLayer(nn.Module):
         known, inputs = keys.value.swapaxes(2, 3), h.reshape(-1, hypotheses, h.shape[-1])  # [B, Hkv, T k, E], [B, k, D]
         y, own = self.attention.attend(query, known, values.value, inputs, **rules, **flags)  # y [B, k, D]
         own = _by_position(_by_hypothesis(own, x.shape[0]), hypotheses) if return_weights else None
-        x, cross = self._rest(add_residual(self, self.attention_norm, x, y.reshape(x.shape), False), memory, flags)
+        x, cross = self._rest(add_residual(self, "attention", x, y.reshape(x.shape), False), memory, flags)
         return x, (keys, values), own, cross
 
     def _rest(self, x: Float[Array, "R T D"], memory, flags):
         """Apply the sub-layers after self-attention: (output, cross-attention weights or None)."""
         weights = None
         if self.cross:
-            y, weights = self._attend_to(pre_norm(self.block, self.cross_norm, x), *memory, flags)
-            x = add_residual(self, self.cross_norm, x, y, flags["train"])
-        y = self.ffn(pre_norm(self.block, self.ffn_norm, x), train=flags["train"])
-        return add_residual(self, self.ffn_norm, x, y, flags["train"]), weights
+            y, weights = self._attend_to(sublayer_input(self, "cross", x), *memory, flags)
+            x = add_residual(self, "cross", x, y, flags["train"])
+        y = self.ffn(sublayer_input(self, "ffn", x), train=flags["train"])
+        return add_residual(self, "ffn", x, y, flags["train"]), weights
 
     def _attend_to(self, x: Float[Array, "R T D"], keys, values, mask, flags):
         """Apply cross-attention; in beam search the k hypotheses of a sentence share its memory, R = B k."""

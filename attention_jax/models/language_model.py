@@ -7,6 +7,7 @@ from jaxtyping import Array, Float, Int
 from attention_jax import config
 from attention_jax.models.blocks import Block
 from attention_jax.models.transformer import Decoder, Embedding, KVCache
+from attention_jax.ops.losses import soft_cap
 from attention_jax.ops.masks import causal
 
 
@@ -52,7 +53,7 @@ class LanguageModel(nn.Module):
         return x.astype(jnp.float32), {"decoder_attention": own} if return_weights else {}
 
     def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:
-        """The output layer, logits = hidden @ kernel + bias."""
+        """The output layer, logits = hidden @ kernel + bias, before the cap if there is one."""
         kernel = self.embedding.token.embedding.T if self.options.tied_embeddings else self.kernel  # [D, V]
         return kernel, self.bias if self.options.output_bias else jnp.zeros((self.vocab,))
 
@@ -75,4 +76,4 @@ class LanguageModel(nn.Module):
 
     def _logits(self, hidden):
         kernel, bias = self.output()
-        return hidden @ kernel + bias[None, None, :]
+        return soft_cap(hidden @ kernel + bias[None, None, :], self.options.logit_cap)

@@ -27,6 +27,7 @@ value):
 | mask=causal()                          | attn_mask=generate_square_subsequent_mask(T)                          |
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -37,6 +38,7 @@ from jaxtyping import Array, Float
 
 from attention_jax.errors import InputError
 from attention_jax.models.named_scores import normalizer_class, pool_class, score_class
+from attention_jax.models.norms import EPSILON, RMSNorm
 from attention_jax.models.parts import per_head
 from attention_jax.ops.attention import Implementation, attend, attention_weights
 from attention_jax.ops.dropout import is_zero
@@ -111,6 +113,12 @@ class MultiHeadAttention(nn.Module):
     rotary: bool = False
     rope_theta: float = 10_000.0
     """Base of the wavelengths of rotary positions."""
+    rope_scaling: Callable | None = None
+    """What their frequencies become (ops/positions.py)."""
+    normalize_qk: bool = False
+    """RMSNorm of each head's queries and keys, with one learned scale for all heads, before the rotation."""
+    norm_epsilon: float = EPSILON
+    """Of these norms."""
     output_gate: bool = False
     """Multiply the pooled values by sigmoid(x W_g + b_g) of the queries' inputs x, before W_o (Qiu et al. 2025, G1).
     """
@@ -142,6 +150,8 @@ class MultiHeadAttention(nn.Module):
         self.key = Linear(kv_heads * key_width, self.use_bias, self.dtype)
         self.value = Linear(kv_heads * value_width, self.use_bias, self.dtype)
         self.out = Linear(self.hidden_size, self.use_bias, self.dtype)
+        if self.normalize_qk:
+            self.query_norm, self.key_norm = RMSNorm(self.norm_epsilon), RMSNorm(self.norm_epsilon)
         self.pool = head_pool(self, self.head_pool, self.num_heads, key_width)
         if self.output_gate:
             width = pooled_width(jax.tree.map(lambda x: x[0], self.pool), key_width, value_width)
@@ -157,12 +167,14 @@ class MultiHeadAttention(nn.Module):
 
     def project_q(self, query: Float[Array, "B Q D"], offset=0) -> Float[Array, "B H Q E"]:
         """The queries of all heads; `offset` is the position of the first."""
-        return self._rotate(self._split(self.query(query), self.num_heads), offset)
+        query = self._split(self.query(query), self.num_heads)
+        return self._rotate(self.query_norm(query) if self.normalize_qk else query, offset)
 
     def project_kv(self, key, value, offset=0) -> tuple[Float[Array, "B Hkv K E"], Float[Array, "B Hkv K V"]]:
         """The keys and values of all heads, as a KV cache holds them; `offset` is the position of the first."""
         kv_heads = self.num_kv_heads or self.num_heads
-        return self._rotate(self._split(self.key(key), kv_heads), offset), self._split(self.value(value), kv_heads)
+        key, value = self._split(self.key(key), kv_heads), self._split(self.value(value), kv_heads)
+        return self._rotate(self.key_norm(key) if self.normalize_qk else key, offset), value
 
     def attend(
         self, query, key, value, inputs, *, bias=None, mask=None, query_offset=0, train=False, return_weights=False
@@ -188,7 +200,7 @@ class MultiHeadAttention(nn.Module):
         if not self.rotary:
             return x
         positions = jnp.arange(x.shape[2], dtype=jnp.int32) + offset
-        turn = partial(rotary, theta=self.rope_theta)
+        turn = partial(rotary, theta=self.rope_theta, scaling=self.rope_scaling)
         return jax.vmap(jax.vmap(turn, in_axes=(0, None)), in_axes=(0, None))(x, positions)  # [B, H, T, E]
 
 

@@ -22,10 +22,11 @@ from collections.abc import Callable
 
 import flax.linen as nn
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
-from attention_jax.config.models import POSITIONS, PositionEmbedding
-from attention_jax.config.options import named
+from attention_jax.config.models import POSITIONS, ROPE_SCALINGS, PositionEmbedding
+from attention_jax.config.options import named, part
 from attention_jax.errors import InputError
 from attention_jax.models.parts import maker, per_head
 from attention_jax.ops.biases import ALiBi, Bias, ShawBias, T5Bias, TransformerXLBias
@@ -50,6 +51,23 @@ def own_positions(kind: PositionEmbedding) -> Callable[..., nn.Module] | None:
         return lambda width, **name: found(width, *(arguments or ()), **name)
     bias_maker(kind)
     return None
+
+
+def rope_scaling(option: str) -> Callable | None:
+    """The function of the frequencies of rotary positions that `option` names; None for "none"."""
+    if option == "none":
+        return None
+    name, called, arguments = option.partition("(")
+    try:
+        scaling = part(ROPE_SCALINGS.get(name, name) + called + arguments, {})
+        if isinstance(scaling, type) or np.shape(scaling(np.ones(2))) != (2,):
+            raise InputError("it must map frequencies to frequencies")
+        return scaling
+    except (InputError, TypeError) as error:
+        raise InputError(
+            f"--model.rope-scaling must be none, linear(8), llama3(8, 1, 4, 8192) or package.file:function, got "
+            f"{option}: {error}"
+        ) from error
 
 
 def bias_maker(kind: PositionEmbedding):

@@ -28,7 +28,7 @@ def layers_with_biases(stack: "Encoder | Decoder") -> list[tuple]:
 
 
 class Encoder(nn.Module):
-    """A stack of encoder layers; in pre-norm one normalization at the end."""
+    """A stack of encoder layers; in pre-norm and sandwich one normalization at the end."""
 
     block: Block
     layers: int
@@ -41,7 +41,7 @@ class Encoder(nn.Module):
         layer = nn.remat(EncoderLayer, static_argnums=(4, 5)) if self.remat else EncoderLayer
         self.layer = [layer(self.block) for _ in range(1 if self.shared else self.layers)]
         self.bias = self.block.relative_biases(len(self.layer), bidirectional=True)
-        self.norm = self.block.normalization() if self.block.norm == "pre" else None
+        self.norm = None if self.block.norm == "post" else self.block.normalization()
 
     def __call__(self, x: Float[Array, "B T D"], mask=None, train: bool = False, return_weights: bool = False):
         """(states [B, T, D], weights [B, layers, H, T, T] or None)."""
@@ -73,7 +73,7 @@ class Decoder(nn.Module):
         layer = nn.remat(DecoderLayer, static_argnums=(5, 6)) if self.remat else DecoderLayer
         self.layer = [layer(self.block, self.cross) for _ in range(1 if self.shared else self.layers)]
         self.bias = self.block.relative_biases(len(self.layer), bidirectional=False)
-        self.norm = self.block.normalization() if self.block.norm == "pre" else None
+        self.norm = None if self.block.norm == "post" else self.block.normalization()
 
     def __call__(self, x: Float[Array, "B T D"], mask, memory=None, train: bool = False, return_weights: bool = False):
         """(states [B, T, D], self-attention weights [B, layers, H, T, T] or None, cross-attention weights [B,

@@ -5,6 +5,7 @@ images need: 2-D rotary positions, stochastic depth, and a last layer that compu
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from attention_jax.errors import InputError
 from attention_jax.models.blocks import Block, drop
 from attention_jax.models.multihead import Linear
 from attention_jax.models.norms import LayerNorm
-from attention_jax.models.position_encodings import RelativeBias, own_positions
+from attention_jax.models.position_encodings import RelativeBias, own_positions, rope_scaling
 from attention_jax.models.stem import ConvolutionalStem
 from attention_jax.ops.attention import attend, attention_weights
 from attention_jax.ops.biases import Bias
@@ -90,9 +91,9 @@ def interpolate(table: Float[Array, "N D"], grid: int) -> Float[Array, "M D"]:
     return resize(table.reshape(1, old, old, -1), grid).reshape(grid * grid, -1)  # [M, D]
 
 
-def rotary_2d(x: Float[Array, "B H T E"], grid: int, prefix: int, theta: float = 10_000.0) -> Float[Array, "B H T E"]:
+def rotary_2d(x: Float[Array, "B H T E"], grid: int, prefix: int, turn: Callable = rotary) -> Float[Array, "B H T E"]:
     """Rotate one half of the channels by the row and the other by the column; the first `prefix` tokens
-    are not rotated.
+    are not rotated. `turn` is `ops.positions.rotary`, with its options.
 
     The product of a rotated query and a rotated key depends on their two displacements alone (rotary, Su et al. 2021,
     per axis).
@@ -100,7 +101,7 @@ def rotary_2d(x: Float[Array, "B H T E"], grid: int, prefix: int, theta: float =
     at = jnp.arange(x.shape[2]) - prefix
     row, column = (jnp.where(at < 0, 0, place) for place in jnp.divmod(at, grid))
     half = x.shape[-1] // 2
-    turn = jax.vmap(jax.vmap(partial(rotary, theta=theta), in_axes=(0, None)), in_axes=(0, None))
+    turn = jax.vmap(jax.vmap(turn, in_axes=(0, None)), in_axes=(0, None))
     return jnp.concatenate([turn(x[..., :half], row), turn(x[..., half:], column)], axis=-1)  # [B, H, T, E]
 
 
@@ -185,7 +186,8 @@ class ImageLayer(nn.Module):
         query, (key, value) = self.attention.project_q(h[:, :outputs]), self.attention.project_kv(h, h)
         if grid:
             prefix = x.shape[1] - grid * grid
-            query, key = (rotary_2d(heads, grid, prefix, self.block.rope_theta) for heads in (query, key))
+            turn = partial(rotary, theta=self.block.rope_theta, scaling=rope_scaling(self.block.rope_scaling))
+            query, key = (rotary_2d(heads, grid, prefix, turn) for heads in (query, key))
         mask = self.block.self_mask(None, x.shape[0])
         y, weights = self.attention.attend(
             query, key, value, h[:, :outputs], bias=bias, mask=mask, train=train, return_weights=return_weights

@@ -73,6 +73,15 @@ def linear_cross_entropy(
     return loopable(_linear_loss)(hidden, kernel, bias, targets, weight, smoothing), weight.sum()
 
 
+def soft_cap(logits: Float[Array, "*shape"], cap: float) -> Float[Array, "*shape"]:
+    """Return cap * tanh(logits / cap); a cap of 0 changes nothing (Gemma 2).
+
+    >>> soft_cap(jnp.array([0.0, 1e3]), 30.0).tolist()
+    [0.0, 30.0]
+    """
+    return cap * jnp.tanh(logits / cap) if cap else logits
+
+
 class ChunkPlan(NamedTuple):
     """Static chunking strategy of a platform."""
 

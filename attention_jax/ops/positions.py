@@ -3,11 +3,16 @@
 Encodings that act on scores are biases of `attend`: attention_jax/ops/biases.py.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
+
+from attention_jax.errors import InputError
 
 FAR = 2**12
 """Positions from which angles are computed by integer arithmetic: in float32 their error grows with the position, to
@@ -69,32 +74,85 @@ def sinusoidal(positions: Int[Array, "T"], width: int) -> Float[Array, "T D"]:
     return pairs.reshape(positions.shape[0], -1)[:, :width]  # [T, D]
 
 
-def rotary(x: Float[Array, "T D"], positions: Int[Array, "T"], theta: float = 10_000.0) -> Float[Array, "T D"]:
+@dataclass(frozen=True)
+class LinearScaling:
+    """Positions divided by `factor`, as frequencies (position interpolation: Chen et al. 2023, eq. 4).
+
+    >>> float(LinearScaling(4.0)(np.array(1.0)))
+    0.25
+    """
+
+    factor: float
+
+    def __post_init__(self):
+        _check_positive(self)
+
+    def __call__(self, frequency):
+        return frequency / self.factor
+
+
+@dataclass(frozen=True)
+class Llama3Scaling:
+    """Frequencies of Llama 3.1 for longer texts: those that turn less than `low` times in the `original` length are
+    divided by `factor`, those that turn more than `high` times are kept, and a line connects the two between.
+
+    >>> [round(float(Llama3Scaling(8.0, 1.0, 4.0, 8192.0)(np.array(f))), 6) for f in (1.0, 2e-3, 1e-4)]
+    [1.0, 0.001188, 1.2e-05]
+    """
+
+    factor: float
+    low: float
+    high: float
+    original: float
+
+    def __post_init__(self):
+        _check_positive(self)
+        if self.low >= self.high:
+            raise InputError(f"a scaling llama3 needs low < high, turns in the original length, got {self}")
+
+    def __call__(self, frequency):
+        turns = self.original * frequency / (2 * np.pi)
+        kept = ((turns - self.low) / (self.high - self.low)).clip(0.0, 1.0)
+        return frequency * (kept + (1.0 - kept) / self.factor)
+
+
+def _check_positive(scaling):
+    if not all(isinstance(x, int | float) and 0 < x < np.inf for x in vars(scaling).values()):
+        raise InputError(f"a scaling of rotary positions needs positive numbers, got {scaling}")
+
+
+def rotary(
+    x: Float[Array, "T D"],
+    positions: Int[Array, "T"],
+    theta: float = 10_000.0,
+    scaling: Callable[[Array], Array] | None = None,
+) -> Float[Array, "T D"]:
     """Rotary position embedding (RoPE): the pairs (x_i, x_{i+D/2}) of the vector at position t are rotated by the angle
     t / theta^(2i/D) (Su et al. 2021, eq. 34, theta = 10000).
 
     The dot product of a rotated query and a rotated key depends on their positions only through the difference. Pairs
     are halves apart rather than neighbors (as in GPT-NeoX), which is the same map up to an order of the channels.
-    Ones before zeros become the sinusoids of a position, cosines before sines.
+    Ones before zeros become the sinusoids of a position, cosines before sines. `scaling` maps the frequencies
+    1 / theta^(2i/D) to others.
 
     >>> [round(float(x), 3) for x in rotary(jnp.array([[1.0, 0.0]]), jnp.array([2]))[0]]  # cos 2, sin 2
     [-0.416, 0.909]
     """
     x, half = jnp.asarray(x), x.shape[-1] // 2
-    angles = _angles(positions, half, 2 * half, theta)
+    angles = _angles(positions, half, 2 * half, theta, scaling or (lambda frequency: frequency))
     cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)  # [T, D/2]
     first, second = x[:, :half], x[:, half : 2 * half]
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, x[:, 2 * half :]], axis=-1)
 
 
-def _angles(positions, pairs: int, width: int, theta: float = 10_000.0):
+def _angles(positions, pairs: int, width: int, theta: float = 10_000.0, scaling=lambda frequency: frequency):
     """Compute t / theta^(2i/width) for i < pairs, [T, pairs], plus or minus whole turns for large integers t."""
-    frequencies = theta ** (-2.0 * jnp.arange(pairs, dtype=jnp.float32) / width)
+    frequencies = scaling(theta ** (-2.0 * jnp.arange(pairs, dtype=jnp.float32) / width))
     near = positions.astype(jnp.float32)[:, None] * frequencies[None, :]
     if isinstance(theta, jax.core.Tracer) or not jnp.issubdtype(positions.dtype, jnp.integer):
         return near
     positions = as_positions(positions)[:, None]
-    turns = float(theta) ** (-2.0 * np.arange(pairs) / width) / (2 * np.pi)
+    turns = np.asarray(scaling(float(theta) ** (-2.0 * np.arange(pairs) / width))) / (2 * np.pi)
     far = _part_of_turn(jnp.abs(positions).astype(jnp.uint32), turns) * jnp.where(positions < 0, -1.0, 1.0)
     return jnp.where(jnp.abs(positions) < FAR, near, far)
 

@@ -59,7 +59,7 @@ class LanguageTask(Task):
         targets = batch["tokens"][:, 1:]
         mask = jnp.broadcast_to((batch["weight"] > 0)[:, None], targets.shape)
         rows = (hidden.reshape(-1, hidden.shape[-1]), kernel, bias, targets.reshape(-1), mask.reshape(-1))
-        return *readout_loss(self.config.train, *rows), {}
+        return *readout_loss(self.config.train, *rows, cap=self.config.model.logit_cap), {}
 
     def score_rows(self, params, batch):
         """Return the loss of each window [B] in nats, summed over its tokens."""

@@ -2,7 +2,7 @@
 
 from attention_jax.config import Train, import_object
 from attention_jax.errors import InputError
-from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy
+from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy, soft_cap
 
 
 def class_loss(train: Train, logits, targets, mask):
@@ -12,12 +12,12 @@ def class_loss(train: Train, logits, targets, mask):
     return loss(logits, targets, mask, train.label_smoothing)
 
 
-def readout_loss(train: Train, hidden, kernel, bias, targets, mask):
-    """Return `class_loss` of the logits hidden [N, D] @ kernel [D, V] + bias [V]; cross-entropy never holds them all at
-    once (`linear_cross_entropy`)."""
-    if train.loss == "cross_entropy":
+def readout_loss(train: Train, hidden, kernel, bias, targets, mask, cap: float = 0.0):
+    """Return `class_loss` of the logits hidden [N, D] @ kernel [D, V] + bias [V] under a soft cap; cross-entropy
+    without a cap never holds them all at once (`linear_cross_entropy`)."""
+    if train.loss == "cross_entropy" and not cap:
         return linear_cross_entropy(hidden, kernel, bias, targets, mask, train.label_smoothing)
-    return custom_loss(train.loss)(hidden @ kernel + bias[None], targets, mask, train.label_smoothing)
+    return class_loss(train, soft_cap(hidden @ kernel + bias[None], cap), targets, mask)
 
 
 def custom_loss(path: str):

@@ -101,6 +101,11 @@ HAS = {
     "tied_embeddings": True,
     "scale_embeddings": False,
     "output_bias": False,
+    "use_bias": True,
+    "key_dim": 0,
+    "value_dim": 0,
+    "norm_epsilon": EPSILON,
+    "logit_cap": 0.0,
     **LAYERS,
 }
 """The options that have no other value there."""

@@ -55,6 +55,8 @@ LAYERS = {
     "mlp_layer": "dense",
     "num_kv_heads": 0,
     "output_gate": False,
+    "rope_scaling": "none",
+    "normalize_qk": False,
 }
 """Options of Transformer layers (config.TransformerLayers) with the one value that the other libraries have."""
 

@@ -96,5 +96,14 @@ def test_a_run_from_elsewhere_runs_no_code_unless_it_is_trusted(tmp_path, monkey
 def test_only_scores_and_types_of_a_config_name_code():
     kinds = [kind for name, kind in configs.Options.kinds.items() if ":" not in name]
     fields = {name for kind in kinds for name, allowed in _choices(kind).items() if isinstance(allowed, OneOf)}
-    parts = {"score", "normalizer", "head_pool", "mask", "norm_layer", "mlp_layer", "position_embedding"}
+    parts = {
+        "score",
+        "normalizer",
+        "head_pool",
+        "mask",
+        "norm_layer",
+        "mlp_layer",
+        "position_embedding",
+        "rope_scaling",
+    }
     assert len(kinds) > 20 and fields == parts | {"name", "schedule", "loss"}
