@@ -533,6 +533,13 @@ class LanguageModelConfig(TransformerLayers):
     logit_cap: float = option(0.0, at_least=0)
     """Soft cap c of the output logits, c tanh(logits / c) (Gemma 2); 0 has none. That of attention is the score
     soft_cap(50)."""
+    per_layer: str = ""
+    """Options of single layers, counted from 0, in place of the model's: "0-4,6:mask=window(512);5:rope_theta=1000000".
+    A layer may have its own score, normalizer, head_pool, mask, rope_theta, rope_scaling, and position_embedding (none
+    or rotary)."""
+    scan_layers: bool = False
+    """Go through runs of equal layers in a loop, so that programs do not grow with depth and compile as fast as one
+    layer; their weights are stacked, decoder/layers_0 in place of decoder/layer_0, layer_1, ..."""
     max_length: int = option(512, at_least=1, training_only=True)
     """Length of the table of learned positions, in tokens."""
     remat: bool = option(False, training_only=True)

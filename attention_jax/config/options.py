@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from attention_jax.config.fields import check, option_name, renamed
 from attention_jax.config.former import KINDS, present_path
+from attention_jax.config.per_layer import per_layer_options
 from attention_jax.errors import InputError
 
 
@@ -173,7 +174,15 @@ def code_paths(values: dict) -> set[str]:
         return set()
     values = renamed(kind, values)
     names = {name for name, allowed in _choices(kind).items() if isinstance(allowed, OneOf)}
-    return {str(values[name]) for name in names & values.keys()}
+    return {str(values[name]) for name in names & values.keys()} | _paths_of_layers(values.get("per_layer", ""))
+
+
+def _paths_of_layers(per_layer) -> set[str]:
+    """The values in an option `per_layer`; one that cannot be read has none, and is refused later."""
+    try:
+        return {value for _, values in per_layer_options(str(per_layer or "")) for value in values.values()}
+    except InputError:
+        return set()
 
 
 def import_object(import_path: str) -> Any:

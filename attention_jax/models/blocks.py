@@ -5,7 +5,8 @@ output before it is added, on the sum of embeddings and positions (models/transf
 inside the sub-layers on attention weights and on the feed-forward network's hidden units.
 """
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax.config import ModelOptions, part
 from attention_jax.config.models import MASKS, MLPS, NORMS, Activation, NormPlacement, PositionEmbedding
+from attention_jax.config.per_layer import options_by_layer
 from attention_jax.errors import InputError
 from attention_jax.models.multihead import Linear, MultiHeadAttention
 from attention_jax.models.named_scores import normalizer_class, pool_class, score_class
@@ -77,6 +79,8 @@ class Block:
     """These five as in `config.TransformerLayers`."""
     use_bias: bool = True
     """Bias terms of the attention projections."""
+    per_layer: str = ""
+    """Options of single layers, as in `config.LanguageModelConfig`."""
     dropout: Any = 0.0
     """Residual dropout rate; like the other two rates, a float or a traced scalar."""
     attention_dropout: Any = 0.0
@@ -113,6 +117,32 @@ class Block:
             kind = part(getattr(self, option), names)
             if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
                 raise InputError(f"--model.{option.replace('_', '-')} must be a Flax module, got {kind!r}")
+
+    def of_layers(self, count: int) -> Iterator["Block"]:
+        """Iterate over the blocks of `count` layers, with the options that `per_layer` gives them.
+
+        Raises InputError for a layer that does not exist, and for an option or a value that a layer cannot have.
+        """
+        whole, made = replace(self, per_layer=""), {}
+        for values in options_by_layer(self.per_layer, count):
+            key = tuple(sorted(values.items()))
+            if key not in made:
+                made[key] = whole._with(values)
+            yield made[key]
+
+    def _with(self, values: dict[str, str]) -> "Block":
+        """This block with other options of one layer, given as text."""
+        values = dict(values)
+        try:
+            if "rope_theta" in values:
+                values["rope_theta"] = float(values["rope_theta"])
+                if not 1 < values["rope_theta"] < float("inf"):
+                    raise InputError(f"rope_theta must be above 1, got {values['rope_theta']:g}")
+            if values.get("position_embedding", "none") not in ("none", "rotary"):
+                raise InputError(f"position_embedding must be none or rotary, got {values['position_embedding']}")
+            return replace(self, **values)
+        except (InputError, ValueError) as error:
+            raise InputError(f"--model.per-layer: {error}") from error
 
     @property
     def head_widths(self) -> tuple[int, int]:
@@ -178,13 +208,16 @@ class Block:
             raise InputError(f"--model.mask {self.mask} must not have init: a mask has no gradient, so use a bias")
         return own()
 
-    def empty_cache(self, batch_size: int, max_length: int) -> tuple[BeamKVCache, BeamKVCache]:
-        """Create an empty KV cache of a self-attention layer: zeros, keys [B, Hkv, E, T] and values [B, Hkv, T, V]."""
-        empty = lambda axis, *shape: BeamKVCache(
-            jnp.zeros((batch_size, self.num_kv_heads or self.num_heads, *shape), self.dtype), axis
-        )
+    def empty_cache(
+        self, batch_size: int, max_length: int, layers: int | None = None
+    ) -> tuple[BeamKVCache, BeamKVCache]:
+        """Create an empty KV cache of a self-attention layer: zeros, keys [B, Hkv, E, T] and values [B, Hkv, T, V]; of
+        several `layers`, with a leading axis."""
+        lead = (batch_size, self.num_kv_heads or self.num_heads)
+        lead = lead if layers is None else (layers, *lead)
+        empty = lambda axis, *shape: BeamKVCache(jnp.zeros((*lead, *shape), self.dtype), axis)
         key_width, value_width = self.head_widths
-        return empty(3, key_width, max_length), empty(2, max_length, value_width)
+        return empty(-1, key_width, max_length), empty(-2, max_length, value_width)
 
     def relative_biases(self, layers: int, bidirectional: bool) -> list[RelativeBias]:
         """Create the relative position biases of a stack of this block's self-attention layers."""
@@ -342,6 +375,15 @@ class DecoderLayer(nn.Module):
     def project(self, states: Float[Array, "B S D"]):
         """Project the memory to the keys and values of the cross-attention, once per sentence."""
         return self.cross_attention.project_kv(states, states)
+
+    def prefill(self, x: Float[Array, "B P D"], cache, mask, bias=None):
+        """The first positions of a language model at once: (output [B, P, D], the cache with their keys and values)."""
+        h = sublayer_input(self, "attention", x)
+        key, value = self.attention.project_kv(h, h)
+        rules = {"mask": self.block.self_mask(mask, x.shape[0]), "bias": bias}
+        y, _ = self.attention.attend(self.attention.project_q(h), key, value, h, **rules)
+        x, _ = self._rest(add_residual(self, "attention", x, y, False), None, {"train": False})
+        return x, (cache[0].write(key.swapaxes(2, 3), 0), cache[1].write(value, 0))
 
     def step(self, x: Float[Array, "R 1 D"], cache, position, entries, bias=None, memory=None, return_weights=False):
         """One position of R = B k hypotheses: (output, cache, own weights [R, H, 1, T], cross weights [R, H, 1, S]).

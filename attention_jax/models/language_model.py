@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention_jax import config
+from attention_jax.errors import InputError
 from attention_jax.models.blocks import Block
 from attention_jax.models.transformer import Decoder, Embedding, KVCache
 from attention_jax.ops.losses import soft_cap
@@ -30,7 +31,7 @@ class LanguageModel(nn.Module):
     vocab: int
 
     def __post_init__(self):
-        Block.of(self.options)  # refuses sizes and parts that do not fit
+        list(Block.of(self.options).of_layers(self.options.num_layers))  # refuses sizes and parts that do not fit
         super().__post_init__()
 
     def setup(self):
@@ -40,7 +41,7 @@ class LanguageModel(nn.Module):
         self.embedding = Embedding(
             self.vocab, block, options.max_length, options.scale_embeddings, "normal", position_deviation=small
         )
-        self.decoder = Decoder(block, options.num_layers, False, options.remat)
+        self.decoder = Decoder(block, options.num_layers, False, options.remat, scan=options.scan_layers)
         if not options.tied_embeddings:
             glorot = nn.initializers.xavier_uniform()
             self.kernel = self.param("kernel", glorot, (options.hidden_size, self.vocab))
@@ -66,6 +67,16 @@ class LanguageModel(nn.Module):
         """The cache before the first token."""
         self.embedding.check(max_length)
         return self.decoder.start(batch_size, max_length)
+
+    def prefill(self, tokens: Int[Array, "B P"], lengths: Int[Array, "B"], max_length: int):
+        """Read prompts, padded behind their `lengths`, at once: (logits [B, V] after the last token of each, the cache
+        for `max_length` positions). Each row is at the position after its own prompt, so `step` takes one row of them,
+        or many of one length."""
+        if tokens.shape[1] > max_length:
+            raise InputError(f"a cache of {max_length} positions cannot hold prompts of {tokens.shape[1]} tokens")
+        x, cache = self.decoder.prefill(self.embedding(tokens), self.start(tokens.shape[0], max_length), lengths)
+        last = jnp.take_along_axis(x, (lengths - 1)[:, None, None], axis=1)  # [B, 1, D]
+        return self._logits(last.astype(jnp.float32))[:, 0], cache
 
     def step(self, cache: KVCache, token: Int[Array, "B"], *, return_weights: bool = False):
         """One more token: (logits [B, V], cache, intermediates)."""

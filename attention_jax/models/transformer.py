@@ -14,17 +14,13 @@ from jaxtyping import Array, Float, Int
 from attention_jax import config
 from attention_jax.errors import InputError
 from attention_jax.models.blocks import Block, DecoderLayer, EncoderLayer, drop
+from attention_jax.models.layer_stack import layer_segments, make_layers, run_layers, side_by_side
 from attention_jax.models.position_encodings import added_positions, own_positions
 from attention_jax.ops.masks import causal, lengths, segments
 from attention_jax.ops.positions import within
 from attention_jax.ops.shared import BeamInvariant, ancestor_mask, mark_self
 
 Weights = Float[Array, "B L H Q K"]
-
-
-def layers_with_biases(stack: "Encoder | Decoder") -> list[tuple]:
-    """(layer, bias) of each layer of a stack, in which several layers may share one module."""
-    return [(stack.layer[i % len(stack.layer)], stack.bias[i % len(stack.bias)]) for i in range(stack.layers)]
 
 
 class Encoder(nn.Module):
@@ -36,28 +32,28 @@ class Encoder(nn.Module):
     """Save only the layers' inputs for the backward pass and recompute the rest."""
     shared: bool = False
     """All layers share one set of weights (Dehghani et al. 2019)."""
+    scan: bool = False
+    """Runs of equal layers are one scan (models/layer_stack.py)."""
 
     def setup(self):
         layer = nn.remat(EncoderLayer, static_argnums=(4, 5)) if self.remat else EncoderLayer
-        self.layer = [layer(self.block) for _ in range(1 if self.shared else self.layers)]
-        self.bias = self.block.relative_biases(len(self.layer), bidirectional=True)
+        make_layers(self, layer, bidirectional=True)
         self.norm = None if self.block.norm == "post" else self.block.normalization()
 
     def __call__(self, x: Float[Array, "B T D"], mask=None, train: bool = False, return_weights: bool = False):
         """(states [B, T, D], weights [B, layers, H, T, T] or None)."""
-        weights = []
-        for layer, bias in layers_with_biases(self):
-            x, w = layer(x, mask, bias(), train, return_weights)
-            weights.append(w)
-        return (x if self.norm is None else self.norm(x)), jnp.stack(weights, axis=1) if return_weights else None
+        x, weights = run_layers(self, lambda layer, bias, x, _: layer(x, mask, bias, train, return_weights), x)
+        return (x if self.norm is None else self.norm(x)), side_by_side(self, weights) if return_weights else None
 
 
 class KVCache(NamedTuple):
     """The keys and values of the positions generated so far, for R = B k hypotheses (ops/shared.py)."""
 
-    position: Int[Array, "R"]  # of the next token, the same for all
+    position: Int[Array, "R"]  # of the next token; `step` needs it to be the same for all
     ancestors: Int[Array, "R T"]  # the hypothesis of its sentence from which each one descends, by position
-    layers: Any  # per layer keys [B, Hkv, E, T k] and values [B, Hkv, T k, V], each `BeamKVCache`
+    layers: (
+        Any  # per segment keys [B, Hkv, E, T k] and values [B, Hkv, T k, V], each `BeamKVCache`; scanned: [L, B, ..]
+    )
 
 
 class Decoder(nn.Module):
@@ -68,55 +64,80 @@ class Decoder(nn.Module):
     cross: bool = True
     remat: bool = False
     shared: bool = False
+    scan: bool = False
 
     def setup(self):
         layer = nn.remat(DecoderLayer, static_argnums=(5, 6)) if self.remat else DecoderLayer
-        self.layer = [layer(self.block, self.cross) for _ in range(1 if self.shared else self.layers)]
-        self.bias = self.block.relative_biases(len(self.layer), bidirectional=False)
+        make_layers(self, lambda block: layer(block, self.cross), bidirectional=False)
         self.norm = None if self.block.norm == "post" else self.block.normalization()
 
     def __call__(self, x: Float[Array, "B T D"], mask, memory=None, train: bool = False, return_weights: bool = False):
         """(states [B, T, D], self-attention weights [B, layers, H, T, T] or None, cross-attention weights [B,
         layers, H, T, S] or None); `memory` is that of `project`."""
-        own, cross = [], []
-        for i, (layer, bias) in enumerate(layers_with_biases(self)):
-            projected = None if memory is None else memory[i]
-            x, w, c = layer(x, mask, bias(), projected, train, return_weights)
-            own.append(w)
-            cross.append(c)
-        return self._finish(x, own, cross, return_weights)
 
-    def project(self, states: Float[Array, "B S D"], mask):
-        """(keys, values, mask) for the cross-attention of each layer."""
-        return tuple((*layer.project(states), mask) for layer, _ in layers_with_biases(self))
+        def one(layer, bias, x, projected):
+            x, own, cross = layer(x, mask, bias, _with_mask(projected, memory), train, return_weights)
+            return x, (own, cross)
+
+        x, seen = run_layers(self, one, x, memory and memory.layers)
+        return self._finish(x, seen, return_weights)
+
+    def project(self, states: Float[Array, "B S D"], mask) -> "ProjectedMemory":
+        """The keys and values for the cross-attention of each layer."""
+        _, layers = run_layers(self, lambda layer, bias, x, _: (x, layer.project(states)), None)
+        return ProjectedMemory(tuple(layers), mask)
 
     def start(self, batch_size: int, max_length: int) -> KVCache:
         """Create an empty cache for `max_length` positions."""
-        layers = tuple(self.block.empty_cache(batch_size, max_length) for _ in range(self.layers))
+        counts = [segment.count for segment in layer_segments(self)]
+        layers = tuple(self.block.empty_cache(batch_size, max_length, count) for count in counts)
         return KVCache(jnp.zeros((batch_size,), jnp.int32), jnp.zeros((batch_size, max_length), jnp.int32), layers)
+
+    def prefill(self, x: Float[Array, "B P D"], past: KVCache, lengths: Int[Array, "B"]):
+        """Run the first positions of a language model at once: (states [B, P, D], the cache, in which each row is at
+        the position after its own `lengths`)."""
+        mask = causal()
+        x, layers = run_layers(self, lambda layer, bias, x, kv: layer.prefill(x, kv, mask, bias), x, past.layers)
+        x = x if self.norm is None else self.norm(x)
+        return x, KVCache(lengths.astype(jnp.int32), past.ancestors, tuple(layers))
 
     def step(self, x: Float[Array, "R 1 D"], past: KVCache, memory=None, return_weights: bool = False):
         """Run one position: (states [R, 1, D], the extended cache, self-attention weights, cross-attention weights)."""
-        position, hypotheses = past.position[0], x.shape[0] // past.layers[0][0].value.shape[0]
+        position, hypotheses = past.position[0], x.shape[0] // past.layers[0][0].value.shape[-4]
         ancestors = mark_self(past.ancestors, position, hypotheses)
         entries = ancestor_mask(ancestors, position, hypotheses)
-        own, cross, new = [], [], []
-        for i, (layer, bias) in enumerate(layers_with_biases(self)):
-            projected = None if memory is None else memory[i]
-            x, kv, w, c = layer.step(x, past.layers[i], position, entries, bias(), projected, return_weights)
-            new.append(kv)
-            own.append(w)
-            cross.append(c)
-        x, own, cross = self._finish(x, own, cross, return_weights)
-        return x, KVCache(past.position + 1, ancestors, tuple(new)), own, cross
 
-    def _finish(self, x, own, cross, return_weights):
+        def one(layer, bias, x, given):
+            kv, projected = given
+            projected = _with_mask(projected, memory)
+            x, kv, own, cross = layer.step(x, kv, position, entries, bias, projected, return_weights)
+            return x, (kv, (own, cross))
+
+        given = [(kv, memory and memory.layers[i]) for i, kv in enumerate(past.layers)]
+        x, outputs = run_layers(self, one, x, given)
+        layers, seen = zip(*outputs)
+        x, own, cross = self._finish(x, seen, return_weights)
+        return x, KVCache(past.position + 1, ancestors, layers), own, cross
+
+    def _finish(self, x, seen, return_weights):
         x = x if self.norm is None else self.norm(x)
+        own, cross = ([maps[i] for maps in seen] for i in (0, 1))
         return (
             x,
-            jnp.stack(own, axis=1) if return_weights else None,
-            jnp.stack(cross, axis=1) if return_weights and self.cross else None,
+            side_by_side(self, own) if return_weights else None,
+            side_by_side(self, cross) if return_weights and self.cross else None,
         )
+
+
+class ProjectedMemory(NamedTuple):
+    """The encoder's output as the layers of a decoder attend to it."""
+
+    layers: tuple  # per segment keys [B, Hkv, S, E] and values [B, Hkv, S, V]; scanned: [L, B, ...]
+    mask: Any  # leaves [B, ...]
+
+
+def _with_mask(projected, memory: ProjectedMemory | None):
+    return None if memory is None else (*projected, memory.mask)
 
 
 class Embedding(nn.Module):

@@ -26,8 +26,8 @@ class BeamInvariant(NamedTuple):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class BeamKVCache:
-    """The keys or values of all hypotheses of a sentence: along `axis` the k entries of position 0, then those of
-    position 1, ...
+    """The keys or values of all hypotheses of a sentence, [..., B, H, ., .]: along `axis`, counted from the end, the k
+    entries of position 0, then those of position 1, ...
 
     A hypothesis attends to the entries of its ancestors. Reordering hypotheses changes only the table of their
     ancestors [R, T]; the entries are never moved.

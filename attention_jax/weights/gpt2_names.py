@@ -106,6 +106,8 @@ HAS = {
     "value_dim": 0,
     "norm_epsilon": EPSILON,
     "logit_cap": 0.0,
+    "per_layer": "",
+    "scan_layers": False,
     **LAYERS,
 }
 """The options that have no other value there."""

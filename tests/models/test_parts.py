@@ -217,7 +217,7 @@ def test_a_cache_of_grouped_heads_is_smaller_by_their_ratio(kind):
             memory = jax.eval_shape(lambda p, m=model: m.apply({"params": p}, TOKENS, LENGTHS, method="encode"), params)
             begin = lambda p, memory, m=model: m.apply({"params": p}, memory, 10, method="start")
             cache = jax.eval_shape(begin, params, memory)
-            cache = (cache.past.layers, [layer[:2] for layer in cache.memory.value])  # keys and values of both kinds
+            cache = (cache.past.layers, cache.memory.value.layers)  # keys and values of both kinds
         sizes[kv_heads] = sum(leaf.size for leaf in jax.tree.leaves(cache))
     # keys and values of 2 layers: 2 rows, 10 positions, 16 numbers; and those of 6 source positions
     assert sizes[0] == 2 * 2 * 2 * 16 * (10 if kind == "decoder-only" else 16)

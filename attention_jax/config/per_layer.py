@@ -1,0 +1,68 @@
+"""Options of single layers of a Transformer, as one string: "0-4,6:mask=window(512);5:rope_theta=1000000"."""
+
+import re
+from collections.abc import Iterator
+
+from attention_jax.errors import InputError
+
+ALLOWED = ("score", "normalizer", "head_pool", "mask", "rope_theta", "rope_scaling", "position_embedding")
+"""The options that a layer may have of its own: those that leave the shapes of its weights as they are."""
+EXAMPLE = "0-4,6:mask=window(512);5:rope_theta=1000000"
+
+
+def per_layer_options(text: str) -> Iterator[tuple[range, dict[str, str]]]:
+    """Iterate over the groups of `text`: for each of its ranges of layers, the options as strings.
+
+    Raises InputError for text of another form and for options that a layer has not of its own.
+
+    >>> list(per_layer_options("0-4,6:mask=window(512);5:rope_theta=1000000,score=dot"))[1:]
+    [(range(6, 7), {'mask': 'window(512)'}), (range(5, 6), {'rope_theta': '1000000', 'score': 'dot'})]
+    """
+    for group in _split(text, ";"):
+        layers, colon, assignments = (x.strip() for x in group.partition(":"))
+        values = {}
+        for assignment in _split(assignments, ","):
+            name, equals, value = (x.strip() for x in assignment.partition("="))
+            if not equals or not value or name in values:
+                raise InputError(f"--model.per-layer must be like {EXAMPLE}, got {assignment!r} in {text!r}")
+            if name not in ALLOWED:
+                raise InputError(f"--model.per-layer takes {', '.join(ALLOWED)}, got {name!r}")
+            values[name] = value
+        for part in layers.split(","):
+            found = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip(), re.ASCII)
+            if not (colon and values and found) or int(found[2] or found[1]) < int(found[1]):
+                raise InputError(f"--model.per-layer must be like {EXAMPLE}, got {group!r}")
+            yield range(int(found[1]), int(found[2] or found[1]) + 1), values
+
+
+def options_by_layer(text: str, count: int) -> list[dict[str, str]]:
+    """The options of each of `count` layers; InputError for a layer that does not exist, or that gets one twice.
+
+    >>> options_by_layer("1:mask=window(8)", 2)
+    [{}, {'mask': 'window(8)'}]
+    """
+    layers = [{} for _ in range(count)]
+    for places, values in per_layer_options(text) if text.strip() else ():
+        if places[-1] >= count:
+            raise InputError(f"--model.per-layer must name layers 0 to {count - 1}, got {places[-1]} in {text!r}")
+        for i in places:
+            if twice := layers[i].keys() & values.keys():
+                raise InputError(f"--model.per-layer gives layer {i} its {min(twice)} twice, in {text!r}")
+            layers[i] |= values
+    return layers
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """Split at `separator` outside of parentheses.
+
+    >>> _split("a(1, 2),b", ",")
+    ['a(1, 2)', 'b']
+    """
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        if character == separator and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts

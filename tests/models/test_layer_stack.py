@@ -1,0 +1,153 @@
+"""Options of single layers, and layers in a scan."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax import config
+from attention_jax.config import foreign_code, replace, to_json
+from attention_jax.errors import InputError
+from attention_jax.models.blocks import Block
+from attention_jax.models.language_model import LanguageModel
+from attention_jax.models.layer_stack import stack_layers, unstack_layers
+from tests.models.conftest import UNOPTIMIZED
+
+TOKENS = jnp.array([[1, 2, 3, 4, 5, 6], [5, 4, 3, 2, 1, 0]], jnp.int32)
+SMALL = config.LanguageModelConfig(
+    num_layers=3, hidden_size=8, num_heads=2, num_kv_heads=1, mlp_dim=12, dropout=0.0, attention_dropout=0.0
+)
+MIXED = replace(SMALL, per_layer="0:mask=window(2),rope_theta=50,normalizer=sigmoid")
+
+
+def params_of(options, seed=0):
+    shapes = jax.eval_shape(LanguageModel(options, 7).init, jax.random.key(0), TOKENS)["params"]
+    r = np.random.default_rng(seed)
+    return jax.tree.map(lambda x: jnp.asarray(r.normal(size=x.shape, scale=0.5), jnp.float32), shapes)
+
+
+def test_a_layer_has_its_own_options():
+    """The first map is that of a model in which all layers have its options; the last window blocks far keys."""
+    own = replace(SMALL, per_layer="0,2:mask=window(2),rope_theta=50;1:score=dot,position_embedding=none")
+
+    @partial(jax.jit, static_argnums=0, compiler_options=UNOPTIMIZED)
+    def run(options, params):
+        model = LanguageModel(options, 7)
+        return model.apply({"params": params}, TOKENS, return_weights=True)[1]["decoder_attention"]
+
+    params = params_of(own)
+    seen, first = run(own, params), run(replace(SMALL, num_layers=1, mask="window(2)", rope_theta=50.0), params)
+    beyond = np.abs(np.subtract.outer(np.arange(6), np.arange(6))) > 2
+    assert [bool((np.asarray(seen)[:, i][..., beyond] == 0).all()) for i in range(3)] == [True, False, True]
+    np.testing.assert_array_equal(seen[:, 0], first[:, 0])
+    assert [(b.position_embedding, b.score) for b in Block.of(own).of_layers(3)][1] == ("none", "dot")
+
+
+@pytest.mark.parametrize(
+    ("per_layer", "said"),
+    [
+        ("5:mask=window(2)", "layers 0 to 2, got 5"),
+        ("3-7:mask=window(2)", "layers 0 to 2, got 7"),
+        ("0:num_heads=4", "got 'num_heads'"),
+        ("0:scores=dot", "got 'scores'"),
+        ("4-3:score=dot", "must be like"),
+        ("-1:score=dot", "must be like"),
+        ("0", "must be like"),
+        ("0:", "must be like"),
+        (":score=dot", "must be like"),
+        ("0:score", "must be like"),
+        ("0:score=dot;", "must be like"),
+        ("0:score=dot;0-1:score=mean", "its score twice"),
+        ("0:score=dots", "score must be one of"),
+        ("0:mask=window", "must be|could not"),
+        ("0:rope_theta=one", "must be|could not"),
+        ("0:rope_theta=nan", "above 1"),
+        ("0:position_embedding=alibi", "none or rotary"),
+        ("0:rope_scaling=linear(0)", "positive"),
+    ],
+)
+def test_wrong_options_of_layers_are_one_line(per_layer, said):
+    with pytest.raises(InputError, match=f"--model.per-layer.*{said}") as caught:
+        LanguageModel(replace(SMALL, per_layer=per_layer), 7)
+    assert "\n" not in str(caught.value)
+
+
+def test_code_of_a_layer_is_seen_before_it_runs():
+    own = replace(SMALL, per_layer="0:score=mine.scores:Radial(1, 2),mask=window(2);1:normalizer=its:Own")
+    assert foreign_code(to_json(own)) == {"mine.scores:Radial(1, 2)", "its:Own"}
+
+
+def forms(options, params):
+    """Gradients, logits, maps, logits of steps and the last step's maps."""
+    model = LanguageModel(options, 7)
+
+    def loss(params):
+        logits, seen = model.apply({"params": params}, TOKENS, return_weights=True)
+        return jnp.square(logits).sum(), (logits, seen["decoder_attention"])
+
+    def step(cache, token):
+        logits, cache, seen = model.apply({"params": params}, cache, token, return_weights=True, method="step")
+        return cache, (logits, seen["decoder_attention"])
+
+    grads, (logits, maps) = jax.grad(loss, has_aux=True)(params)
+    cache = model.apply({"params": params}, 2, 6, method="start")
+    _, (steps, seen) = jax.lax.scan(step, cache, TOKENS.T)
+    return grads, logits, maps, steps.swapaxes(0, 1), seen[-1, :, :, :, 0]
+
+
+@pytest.mark.parametrize(
+    "options", [MIXED, pytest.param(replace(SMALL, position_embedding="t5", norm="sandwich"), marks=pytest.mark.slow)]
+)
+def test_scanned_layers_are_the_layers(options):
+    """Two programs, of one forward and backward pass and a step each."""
+    scanned = replace(options, scan_layers=True)
+    params = params_of(options)
+    stacked = stack_layers(params, options)
+    shapes = jax.eval_shape(LanguageModel(scanned, 7).init, jax.random.key(0), TOKENS)["params"]
+    assert jax.tree.map(jnp.shape, stacked) == jax.tree.map(jnp.shape, shapes)
+    jax.tree.map(np.testing.assert_array_equal, unstack_layers(stacked, options), params)
+    run = jax.jit(forms, static_argnums=0, compiler_options=UNOPTIMIZED)
+    unrolled, looped = run(options, params), run(scanned, stacked)
+    close = lambda a, b: np.testing.assert_allclose(a, b, atol=5e-5, rtol=5e-5)
+    jax.tree.map(close, unstack_layers(looped[0], options), unrolled[0])
+    jax.tree.map(close, looped[1:], unrolled[1:])
+    close(looped[3], looped[1])
+    close(looped[4], looped[2][:, :, :, -1])
+
+
+@pytest.mark.parametrize("scan", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_prefill_is_the_whole_pass_and_its_cache_that_of_steps(scan):
+    options = replace(MIXED, scan_layers=scan)
+    model, params, lengths = LanguageModel(options, 7), params_of(options), jnp.array([5, 2])
+
+    @partial(jax.jit, compiler_options=UNOPTIMIZED)
+    def run(params):
+        call = lambda method, *x: model.apply({"params": params}, *x, method=method)
+        alone = call("prefill", TOKENS[:1, :5], jnp.array([5]), 6)[1]
+        padded = call("prefill", TOKENS[:, :5], lengths, 6)
+        return *padded, call("step", alone, TOKENS[:1, 5])[0], call("__call__", TOKENS)[0]
+
+    logits, cache, stepped, whole = run(params)
+    np.testing.assert_allclose(logits, whole[jnp.arange(2), lengths - 1], atol=2e-5)
+    assert cache.position.tolist() == [5, 2]
+    np.testing.assert_allclose(stepped, whole[:1, 5], atol=2e-5)
+    with pytest.raises(InputError, match="4 positions cannot hold prompts of 5"):
+        model.apply({"params": params}, TOKENS[:, :5], lengths, 4, method="prefill")
+
+
+def test_a_scanned_program_does_not_grow_with_depth():
+    def lines(layers, scan):
+        model = LanguageModel(replace(SMALL, num_layers=layers, scan_layers=scan), 7)
+        shapes = jax.eval_shape(model.init, jax.random.key(0), TOKENS)
+        loss = lambda params: jnp.square(model.apply(params, TOKENS)[0]).sum()
+        return len(jax.jit(jax.grad(loss)).lower(shapes).as_text().splitlines())
+
+    assert lines(2, True) == lines(8, True) < lines(8, False) / 2
+
+
+def test_scans_with_weights_of_layers_outside_are_refused():
+    model = LanguageModel(replace(SMALL, scan_layers=True, position_embedding="shaw"), 7)
+    with pytest.raises(InputError, match="--model.scan-layers cannot scan"):
+        jax.eval_shape(model.init, jax.random.key(0), TOKENS)
