@@ -28,7 +28,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:  # read by editors and by `lazily`, and never executed: these modules import JAX
     from attention_jax import config, models
     from attention_jax.claims.catalog import Experiment, load_experiment
-    from attention_jax.decode import beam_search, greedy, sample
+    from attention_jax.decode import beam_search, generate, greedy, sample
     from attention_jax.ops import biases, masks, normalizers, pooling, scores
     from attention_jax.ops.attention import attend, attention_weights, masked_softmax
     from attention_jax.ops.blockwise.ring import attend_sharded

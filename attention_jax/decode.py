@@ -1,4 +1,5 @@
-"""Decoding for any model, given `step(tokens [B], cache) -> (logits [B, V], cache)`: greedy and beam search, sampling.
+"""Decoding for any model, given `step(tokens [B], cache) -> (logits [B, V], cache)`: greedy and beam search, sampling;
+and `generate`, which continues prompts of different lengths with a language model.
 
 All functions are pure and belong inside a `jax.jit` of the caller (outside of it every call traces the callback again):
 
@@ -10,11 +11,13 @@ common, such as the encoded source, and a `BeamKVCache`. The callback may return
 latter are already normalized.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key
 
@@ -22,7 +25,7 @@ from attention_jax.errors import InputError
 from attention_jax.ops.meshes import replicated, settled
 from attention_jax.ops.platforms import by_platform
 from attention_jax.ops.precision import accumulator
-from attention_jax.ops.shared import map_per_hypothesis, repeat_for_beams
+from attention_jax.ops.shared import map_per_hypothesis, map_rows, repeat_for_beams, where_rows
 
 Cache = Any
 Step = Callable[[Array, Cache], tuple[Array, Cache]]
@@ -158,6 +161,125 @@ def sample(
     start = settled(lambda carry: one(carry, (given[0], rngs[0]))[0], (cache, jnp.zeros((rows,), jnp.int32)))
     _, written = lax.scan(one, start, (given, rngs))
     return written[begun - 1 :].T
+
+
+def generate(
+    model: Any,
+    params: Any,
+    prompt: Int[Array, "B P"],
+    lengths: Int[Array, "B"],
+    length: int,
+    *,
+    eos: int | Sequence[int] | None = None,
+    pad: int = 0,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    repetition_penalty: float = 1.0,
+    rng: Key[Array, ""] | None = None,
+    stream: Callable[[Array], None] | None = None,
+) -> Int[Array, "B T"]:
+    """Continue prompts of different lengths, padded on the right, with at most `length` tokens each: [B, length], with
+    `pad` after `eos`. Stops when every row has ended.
+
+    Args:
+      model: a language model with `start` and `step` as in tasks/language.py. Its `prefill(tokens, lengths, max_length)
+        -> (logits [B, V], cache)`, if it has one, reads the prompts in one pass; else they are read token by token.
+      params: its parameters.
+      eos: the token, or tokens, after which a row has ended.
+      temperature, top_k, top_p: as in `sample`; temperature 0 takes the most probable tokens.
+      repetition_penalty: divides positive logits of tokens of the prompt and of the text so far, and multiplies
+        negative ones (Keskar et al. 2019, section 4.1, as transformers has it); 1 changes nothing.
+      rng: of the samples; without it they are those of `jax.random.key(0)`.
+      stream: called on the host with the tokens [B] of each step, in order.
+
+    Every row is at positions 0, 1, ... of its own, and what it continues with depends on no other row (samples do on
+    its index). Raises InputError for prompts without tokens, a length below 1 and numbers out of range.
+    """
+    rows, width = prompt.shape
+    _check_generation(prompt, lengths, length, temperature, repetition_penalty)
+    call = lambda method, *given: model.apply({"params": params}, *given, method=method)
+    step = lambda cache, token: call("step", cache, token)[:2]
+    if rows > 1:  # each at its own position, which is one scalar to a model
+        step = partial(map_rows, lambda cache, token, step=step: _squeezed(*step(cache, token[None])))
+    rngs = jax.random.split(jax.random.key(0) if rng is None else rng, length)
+    penalizes = isinstance(repetition_penalty, jax.core.Tracer) or repetition_penalty != 1
+
+    def choose(t, logits, ended, seen):
+        logits = replicated(logits)
+        logits = penalized(logits, seen, repetition_penalty) if penalizes else logits
+        if isinstance(temperature, jax.core.Tracer) or temperature:
+            logits = truncated(_tempered(logits, temperature), top_k, top_p)
+            logits = logits + jax.random.gumbel(rngs[t], logits.shape, logits.dtype)
+        token = jnp.where(ended, jnp.int32(pad), lax.top_k(logits, 1)[1][:, 0].astype(jnp.int32))
+        if stream is not None:
+            jax.debug.callback(stream, token, ordered=True)
+        return token, ended | jnp.isin(token, ends), seen.at[jnp.arange(rows), token].set(True) if penalizes else None
+
+    def body(carry):
+        t, token, ended, seen, written, cache = carry
+        logits, cache = step(cache, token)
+        token, ended, seen = choose(t, logits, ended, seen)
+        return t + 1, token, ended, seen, lax.dynamic_update_slice_in_dim(written, token[:, None], t, axis=1), cache
+
+    ends = jnp.asarray(() if eos is None else (eos if isinstance(eos, Sequence) else (eos,)), jnp.int32)
+    logits, cache = _read(model, call, step, prompt, lengths, width + length - 1)
+    there = jnp.arange(width)[None] < lengths[:, None]
+    seen = jnp.zeros(logits.shape, bool).at[jnp.arange(rows)[:, None], prompt].max(there) if penalizes else None
+    token, ended, seen = choose(0, logits, jnp.zeros((rows,), bool), seen)
+    written = jnp.full((rows, length), pad, jnp.int32).at[:, 0].set(token)
+    start = (jnp.int32(1), token, ended, seen, written, cache)
+    return lax.while_loop(lambda carry: (carry[0] < length) & ~carry[2].all(), body, settled(body, start))[4]
+
+
+def penalized(
+    logits: Float[Array, "B V"], seen: Bool[Array, "B V"], penalty: float | Float[Array, ""]
+) -> Float[Array, "B V"]:
+    """Divide positive logits of the tokens `seen` by a penalty, and multiply negative ones.
+
+    >>> penalized(jnp.array([[2.0, -2.0, 1.0]]), jnp.array([[True, True, False]]), 2.0).tolist()
+    [[1.0, -4.0, 1.0]]
+    """
+    penalty = jnp.asarray(penalty, logits.dtype)
+    return jnp.where(seen, jnp.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+def _read(model, call, step, prompt, lengths, max_length):
+    """Return the logits after the last token of each prompt, and the cache there."""
+    if hasattr(model, "prefill"):
+        return call("prefill", prompt, lengths, max_length)
+    rows, width = prompt.shape
+    cache = call("start", rows, max_length)
+
+    def one(carry, now):
+        t, tokens = now
+        logits, cache = step(carry[1], tokens)
+        going = t < lengths
+        return where_rows(going, (logits, cache), carry), None
+
+    logits = jax.eval_shape(step, cache, prompt[:, 0])[0]
+    start = (jnp.zeros(logits.shape, logits.dtype), cache)
+    return lax.scan(one, start, (jnp.arange(width), prompt.T))[0]
+
+
+def _squeezed(logits, cache):
+    return logits[0], cache
+
+
+def _check_generation(prompt, lengths, length, temperature, repetition_penalty):
+    """Raise InputError for what `generate` does not take, as far as it is known."""
+    width = prompt.shape[1]
+    if width < 1 or length < 1:
+        raise InputError(f"generate needs prompts of at least one token and a length >= 1, got {width} and {length}")
+    if jnp.shape(lengths) != prompt.shape[:1]:
+        raise InputError(f"generate needs one length for each of {len(prompt)} prompts, got shape {jnp.shape(lengths)}")
+    known = lambda x: not isinstance(x, jax.core.Tracer)
+    if known(lengths) and not all(1 <= one <= width for one in np.asarray(lengths).tolist()):
+        raise InputError(f"the lengths of prompts must be in 1..{width}, got {np.asarray(lengths).tolist()}")
+    if known(temperature) and not temperature >= 0:
+        raise InputError(f"temperature must be at least 0, got {temperature}")
+    if known(repetition_penalty) and not repetition_penalty > 0:
+        raise InputError(f"repetition_penalty must be above 0, got {repetition_penalty}")
 
 
 def _tempered(logits, temperature):

@@ -81,6 +81,41 @@ def repeat_for_beams(cache: Any, hypotheses: int) -> Any:
     return _map(lambda leaf: jnp.repeat(leaf, hypotheses, axis=0), resize, cache)
 
 
+def map_rows(function: Callable, cache: Any, *given: Array) -> tuple[Any, Any]:
+    """Apply `function(cache of one row, *given of it) -> (output, cache of one row)` to each row: the outputs [B, ...]
+    and the cache. To the function a row is a batch of one, so each is at a position of its own."""
+    is_part = lambda node: isinstance(node, BeamKVCache)
+    axes = jax.tree.map(
+        lambda x: dataclasses.replace(x, value=x.value.ndim - 4) if is_part(x) else 0, cache, is_leaf=is_part
+    )
+
+    def edit(row, change):
+        one = lambda x: dataclasses.replace(x, value=change(x.value, x.value.ndim)) if is_part(x) else change(x, None)
+        return jax.tree.map(one, row, is_leaf=is_part)
+
+    def one(row, *given):
+        row = edit(row, lambda x, ndim: jnp.expand_dims(x, 0 if ndim is None else ndim - 3))
+        output, row = function(row, *given)
+        return output, edit(row, lambda x, ndim: jnp.squeeze(x, 0 if ndim is None else ndim - 4))
+
+    return jax.vmap(one, in_axes=(axes, *(0 for _ in given)), out_axes=(0, axes))(cache, *given)
+
+
+def where_rows(rows: Bool[Array, "B"], cache: Any, other: Any) -> Any:
+    """The rows of `cache` where `rows`, else those of the `other`."""
+
+    def choose(x, y):
+        if isinstance(x, BeamKVCache):
+            return dataclasses.replace(x, value=_where(rows, x.value, y.value, x.value.ndim - 4))
+        return _where(rows, x, y, 0)
+
+    return jax.tree.map(choose, cache, other, is_leaf=lambda node: isinstance(node, BeamKVCache))
+
+
+def _where(rows, x, y, axis: int):
+    return jnp.where(rows.reshape(-1, *(1 for _ in x.shape[axis + 1 :])), x, y)
+
+
 def _map(per_hypothesis: Callable, per_sentence: Callable, cache: Any) -> Any:
     in_place = lambda node: isinstance(node, BeamInvariant | BeamKVCache)
     return jax.tree.map(lambda x: per_sentence(x) if in_place(x) else per_hypothesis(x), cache, is_leaf=in_place)
