@@ -42,7 +42,8 @@ class Encoder(nn.Module):
 
     def __call__(self, x: Float[Array, "B T D"], mask=None, train: bool = False, return_weights: bool = False):
         """(states [B, T, D], weights [B, layers, H, T, T] or None)."""
-        x, weights = run_layers(self, lambda layer, bias, x, _: layer(x, mask, bias, train, return_weights), x)
+        one = lambda layer, bias, x, *_: (*layer(x, mask, bias, train, return_weights), None)
+        x, weights, _ = run_layers(self, one, x)
         return (x if self.norm is None else self.norm(x)), side_by_side(self, weights) if return_weights else None
 
 
@@ -75,16 +76,16 @@ class Decoder(nn.Module):
         """(states [B, T, D], self-attention weights [B, layers, H, T, T] or None, cross-attention weights [B,
         layers, H, T, S] or None); `memory` is that of `project`."""
 
-        def one(layer, bias, x, projected):
+        def one(layer, bias, x, projected, _):
             x, own, cross = layer(x, mask, bias, _with_mask(projected, memory), train, return_weights)
-            return x, (own, cross)
+            return x, (own, cross), None
 
-        x, seen = run_layers(self, one, x, memory and memory.layers)
+        x, seen, _ = run_layers(self, one, x, memory and memory.layers)
         return self._finish(x, seen, return_weights)
 
     def project(self, states: Float[Array, "B S D"], mask) -> "ProjectedMemory":
         """The keys and values for the cross-attention of each layer."""
-        _, layers = run_layers(self, lambda layer, bias, x, _: (x, layer.project(states)), None)
+        _, layers, _ = run_layers(self, lambda layer, bias, x, *_: (x, layer.project(states), None), None)
         return ProjectedMemory(tuple(layers), mask)
 
     def start(self, batch_size: int, max_length: int) -> KVCache:
@@ -97,7 +98,8 @@ class Decoder(nn.Module):
         """Run the first positions of a language model at once: (states [B, P, D], the cache, in which each row is at
         the position after its own `lengths`)."""
         mask = causal()
-        x, layers = run_layers(self, lambda layer, bias, x, kv: layer.prefill(x, kv, mask, bias), x, past.layers)
+        one = lambda layer, bias, x, _, kv: layer.prefill(x, kv, mask, bias)
+        x, _, layers = run_layers(self, one, x, caches=past.layers)
         x = x if self.norm is None else self.norm(x)
         return x, KVCache(lengths.astype(jnp.int32), past.ancestors, tuple(layers))
 
@@ -107,17 +109,14 @@ class Decoder(nn.Module):
         ancestors = mark_self(past.ancestors, position, hypotheses)
         entries = ancestor_mask(ancestors, position, hypotheses)
 
-        def one(layer, bias, x, given):
-            kv, projected = given
+        def one(layer, bias, x, projected, kv):
             projected = _with_mask(projected, memory)
             x, kv, own, cross = layer.step(x, kv, position, entries, bias, projected, return_weights)
-            return x, (kv, (own, cross))
+            return x, (own, cross), kv
 
-        given = [(kv, memory and memory.layers[i]) for i, kv in enumerate(past.layers)]
-        x, outputs = run_layers(self, one, x, given)
-        layers, seen = zip(*outputs)
+        x, seen, layers = run_layers(self, one, x, memory and memory.layers, past.layers)
         x, own, cross = self._finish(x, seen, return_weights)
-        return x, KVCache(past.position + 1, ancestors, layers), own, cross
+        return x, KVCache(past.position + 1, ancestors, tuple(layers)), own, cross
 
     def _finish(self, x, seen, return_weights):
         x = x if self.norm is None else self.norm(x)
