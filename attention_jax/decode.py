@@ -209,9 +209,10 @@ def generate(
         logits = replicated(logits)
         logits = penalized(logits, seen, repetition_penalty) if penalizes else logits
         if isinstance(temperature, jax.core.Tracer) or temperature:
-            logits = truncated(_tempered(logits, temperature), top_k, top_p)
-            logits = logits + jax.random.gumbel(rngs[t], logits.shape, logits.dtype)
-        token = jnp.where(ended, jnp.int32(pad), lax.top_k(logits, 1)[1][:, 0].astype(jnp.int32))
+            token = _drawn(_tempered(logits, temperature), top_k, top_p, rngs[t])
+        else:
+            token = lax.top_k(logits, 1)[1][:, 0]
+        token = jnp.where(ended, jnp.int32(pad), token.astype(jnp.int32))
         if stream is not None:
             jax.debug.callback(stream, token, ordered=True)
         return token, ended | jnp.isin(token, ends), seen.at[jnp.arange(rows), token].set(True) if penalizes else None
@@ -230,6 +231,17 @@ def generate(
     written = jnp.full((rows, length), pad, jnp.int32).at[:, 0].set(token)
     start = (jnp.int32(1), token, ended, seen, written, cache)
     return lax.while_loop(lambda carry: (carry[0] < length) & ~carry[2].all(), body, settled(body, start))[4]
+
+
+def _drawn(logits, top_k, top_p, rng):
+    """A token of each row from the softmax of its `truncated` logits. The top k, if that is a known number, are looked
+    up first: sorting a large vocabulary for the nucleus takes as long as a small model."""
+    columns = None
+    if not isinstance(top_k, jax.core.Tracer) and 0 < top_k < logits.shape[1]:
+        (logits, columns), top_k = lax.top_k(logits, top_k), 0
+    logits = truncated(logits, top_k, top_p)
+    chosen = lax.top_k(logits + jax.random.gumbel(rng, logits.shape, logits.dtype), 1)[1]  # argmax: a softmax sample
+    return (chosen if columns is None else jnp.take_along_axis(columns, chosen, axis=1))[:, 0]
 
 
 def penalized(
