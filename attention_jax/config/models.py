@@ -449,6 +449,8 @@ class TransformerConfig(TransformerLayers):
     bias of the scores, or a Flax module."""
     use_bias: bool = True
     """Bias terms in the attention projections."""
+    norm_epsilon: float = option(1e-5, at_least=0)
+    """Constant that the norms add to the variance or the mean square."""
     dropout: float = rate(0.1, traced=True)
     """Dropout rate of the embeddings and of every sub-layer's output."""
     attention_dropout: float = rate(0.0, traced=True)
@@ -471,6 +473,8 @@ class TransformerConfig(TransformerLayers):
     """One layer per stack, applied `num_encoder_layers` and `num_decoder_layers` times, as in the Universal Transformer
     (Dehghani et al. 2019, section 2.1); without its halting, and positions are added before the first application
     only."""
+    scan_layers: bool = False
+    """Go through the layers of a stack in a loop, as `LanguageModelConfig.scan_layers`."""
     max_length: int = option(512, at_least=1, training_only=True)
     """Length of the table of learned positions, in tokens."""
     remat: bool = option(False, training_only=True)

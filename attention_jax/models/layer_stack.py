@@ -48,6 +48,8 @@ def make_layers(stack: nn.Module, make: Callable[[Block], nn.Module], bidirectio
     """Give `stack`, in its setup, its layers and the biases of their relative positions."""
     block, blocks = stack.block, list(stack.block.of_layers(stack.layers))
     if stack.scan:
+        if stack.shared:
+            raise InputError("--model.scan-layers stacks the layers' weights, and --model.shared-layers has one layer")
         if block.position_embedding in ("shaw", "transformer_xl"):
             raise InputError(
                 f"--model.scan-layers cannot scan --model.position-embedding {block.position_embedding}, which has "

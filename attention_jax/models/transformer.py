@@ -243,8 +243,9 @@ class Transformer(nn.Module):
         )
         self.target_embedding = embed(self.target_vocab)
         self.source_embedding = self.target_embedding if options.tied_embeddings == "all" else embed(self.source_vocab)
-        self.encoder = Encoder(block, options.num_encoder_layers, options.remat, options.shared_layers)
-        self.decoder = Decoder(block, options.num_decoder_layers, True, options.remat, options.shared_layers)
+        layers = {"remat": options.remat, "shared": options.shared_layers, "scan": options.scan_layers}
+        self.encoder = Encoder(block, options.num_encoder_layers, **layers)
+        self.decoder = Decoder(block, options.num_decoder_layers, True, **layers)
         if options.tied_embeddings == "none":
             glorot = nn.initializers.xavier_uniform()
             self.kernel = self.param("kernel", glorot, (options.hidden_size, self.target_vocab))

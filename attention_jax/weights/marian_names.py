@@ -10,6 +10,7 @@ import numpy as np
 
 from attention_jax import config
 from attention_jax.errors import InputError
+from attention_jax.models.norms import EPSILON
 from attention_jax.models.transformer import Transformer
 from attention_jax.weights.facts import Facts, heads_of
 from attention_jax.weights.layouts import Row, depth
@@ -156,6 +157,8 @@ def lacking(ours: config.TransformerConfig) -> str:
         f"--model.tied-embeddings {ours.tied_embeddings}": ours.tied_embeddings != "all",
         "--model.no-use-bias": not ours.use_bias,
         "--model.shared-layers": ours.shared_layers,
+        "--model.scan-layers": ours.scan_layers,
+        f"--model.norm-epsilon {ours.norm_epsilon}": ours.norm_epsilon != EPSILON,
         "--model.no-output-bias": not ours.output_bias,
         "--model.key-dim": ours.key_dim not in (0, ours.hidden_size // ours.num_heads),
         "--model.value-dim": ours.value_dim not in (0, ours.hidden_size // ours.num_heads),
