@@ -203,33 +203,65 @@ def generate(
     if rows > 1:  # each at its own position, which is one scalar to a model
         step = partial(map_rows, lambda cache, token, step=step: _squeezed(*step(cache, token[None])))
     rngs = jax.random.split(jax.random.key(0) if rng is None else rng, length)
-    penalizes = isinstance(repetition_penalty, jax.core.Tracer) or repetition_penalty != 1
-
-    def choose(t, logits, ended, seen):
-        logits = replicated(logits)
-        logits = penalized(logits, seen, repetition_penalty) if penalizes else logits
-        if isinstance(temperature, jax.core.Tracer) or temperature:
-            logits = truncated(_tempered(logits, temperature), top_k, top_p)
-            logits = logits + jax.random.gumbel(rngs[t], logits.shape, logits.dtype)
-        token = jnp.where(ended, jnp.int32(pad), lax.top_k(logits, 1)[1][:, 0].astype(jnp.int32))
-        if stream is not None:
-            jax.debug.callback(stream, token, ordered=True)
-        return token, ended | jnp.isin(token, ends), seen.at[jnp.arange(rows), token].set(True) if penalizes else None
+    ends = jnp.asarray(() if eos is None else (eos if isinstance(eos, Sequence) else (eos,)), jnp.int32)
+    choose = _Choice(temperature, top_k, top_p, repetition_penalty, ends, pad, stream)
 
     def body(carry):
         t, token, ended, seen, written, cache = carry
         logits, cache = step(cache, token)
-        token, ended, seen = choose(t, logits, ended, seen)
+        token, ended, seen = choose(logits, ended, seen, rngs[t])
         return t + 1, token, ended, seen, lax.dynamic_update_slice_in_dim(written, token[:, None], t, axis=1), cache
 
-    ends = jnp.asarray(() if eos is None else (eos if isinstance(eos, Sequence) else (eos,)), jnp.int32)
     logits, cache = _read(model, call, step, prompt, lengths, width + length - 1)
-    there = jnp.arange(width)[None] < lengths[:, None]
-    seen = jnp.zeros(logits.shape, bool).at[jnp.arange(rows)[:, None], prompt].max(there) if penalizes else None
-    token, ended, seen = choose(0, logits, jnp.zeros((rows,), bool), seen)
+    seen = choose.seen(prompt, lengths, logits.shape)
+    token, ended, seen = choose(logits, jnp.zeros((rows,), bool), seen, rngs[0])
     written = jnp.full((rows, length), pad, jnp.int32).at[:, 0].set(token)
     start = (jnp.int32(1), token, ended, seen, written, cache)
     return lax.while_loop(lambda carry: (carry[0] < length) & ~carry[2].all(), body, settled(body, start))[4]
+
+
+class _Choice(NamedTuple):
+    """How `generate` chooses the next tokens."""
+
+    temperature: Any
+    top_k: Any
+    top_p: Any
+    penalty: Any
+    ends: Int[Array, "n"]  # the tokens that end a row
+    pad: int
+    stream: Callable | None
+
+    def __call__(self, logits, ended, seen, rng):
+        """Return the next tokens [B], the rows that have ended with them, and the tokens seen so far."""
+        logits = replicated(logits)
+        logits = logits if seen is None else penalized(logits, seen, self.penalty)
+        if isinstance(self.temperature, jax.core.Tracer) or self.temperature:
+            token = _drawn(_tempered(logits, self.temperature), self.top_k, self.top_p, rng)
+        else:
+            token = lax.top_k(logits, 1)[1][:, 0]
+        token = jnp.where(ended, jnp.int32(self.pad), token.astype(jnp.int32))
+        if self.stream is not None:
+            jax.debug.callback(self.stream, token, ordered=True)
+        seen = None if seen is None else seen.at[jnp.arange(len(token)), token].set(True)
+        return token, ended | jnp.isin(token, self.ends), seen
+
+    def seen(self, prompt, lengths, shape):
+        """Return the tokens of each prompt as a mask of the given shape [B, V], or None without a penalty."""
+        if not isinstance(self.penalty, jax.core.Tracer) and self.penalty == 1:
+            return None
+        there = jnp.arange(prompt.shape[1])[None] < lengths[:, None]
+        return jnp.zeros(shape, bool).at[jnp.arange(shape[0])[:, None], prompt].max(there)
+
+
+def _drawn(logits, top_k, top_p, rng):
+    """Draw a token of each row from the softmax of its `truncated` logits. The top k, if that is a known number, are
+    found first: sorting a large vocabulary for the nucleus takes as long as a small model."""
+    columns = None
+    if not isinstance(top_k, jax.core.Tracer) and 0 < top_k < logits.shape[1]:
+        (logits, columns), top_k = lax.top_k(logits, top_k), 0
+    logits = truncated(logits, top_k, top_p)
+    chosen = lax.top_k(logits + jax.random.gumbel(rng, logits.shape, logits.dtype), 1)[1]  # argmax: a softmax sample
+    return (chosen if columns is None else jnp.take_along_axis(columns, chosen, axis=1))[:, 0]
 
 
 def penalized(

@@ -76,6 +76,8 @@ CLAIMS = (
         minus="no-attention",
         at_least=0.0,
         kind="order",
+        differs="Multi30k German to English, partly concatenated, instead of WMT English-French; GRUs of width 384 "
+        "instead of 1,000, no maxout, 6 epochs, Adam",
         since="2026-11-22",
         after="the recorded runs of one seed",
     ),

@@ -54,6 +54,8 @@ CLAIMS = (
         at_least=0.0,
         at_most=0.01,
         kind="order",
+        differs="the book's code leaves out the last 72 pairs of an epoch, adds Adam's epsilon of 1e-7 outside of the "
+        "bias correction, and begins with normal weights that are not truncated",
         since="2026-11-20",
     ),
 )

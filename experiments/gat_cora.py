@@ -112,6 +112,7 @@ CLAIMS = (
         variant=GAT,
         minus=EQUAL,
         kind="order",
+        differs="their graph convolution is another network; ours is that of the first claim with equal weights",
         at_least=0.0,
         **NEW,
     ),

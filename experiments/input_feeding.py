@@ -106,6 +106,7 @@ CLAIMS = (
         minus="general",
         at_least=0.0,
         kind="order",
+        differs="theirs begins with matrices within 0.1, ours with truncated normal ones of variance 1 / fan-in",
         since="2026-11-22",
         after="seed 0 of ours and of OpenNMT-py, 7 minutes before",
     ),

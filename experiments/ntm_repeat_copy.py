@@ -18,6 +18,10 @@ in training. Ours does not go as far: at twice the length 22 % of the 32,000 bit
 0.4 % with the third; in the replication 14 %, 10 % and 0.7 %. With a feed-forward controller of 100 units at a rate of
 1e-4 (table 1; `--model.controller feedforward --optim.learning-rate 1e-4 --optim.schedule constant`) 4 and 16 % are
 wrong with two seeds.
+
+The paper clips every entry of the gradient to [-10, 10], inside of the backward pass; here the norm is clipped to 10.
+"entrywise clip" clips every entry of the sums over time; it was registered before its run (2026-11-25), and the first
+variant is the former protocol.
 """
 
 from attention_jax.config import Algorithmic, Claim, Config, NTMConfig, Optim, Train, Withdrawn, replace
@@ -39,6 +43,10 @@ def config() -> Config:
 def smoke() -> Config:
     data = {"data.sequences": 40, "data.epoch_sequences": 40, "data.valid_sequences": 4}
     return replace(config(), **data | {"model.hidden_size": 8, "train.total_epochs": 1})
+
+
+def variants() -> dict[str, Config]:
+    return {"": config(), "entrywise clip": replace(config(), **{"optim.clip_norm": 0.0, "optim.clip_value": 10.0})}
 
 
 def sweep() -> dict[str, str]:
@@ -66,6 +74,26 @@ CLAIMS = (
         at_most=1600.0,
         since="2026-11-23",
         after="7,055, 7,152 and 119 wrong bits with three seeds",
+    ),
+    Claim(
+        "bits per sequence, entries of the gradient clipped",
+        "test.bits_per_sequence",
+        None,
+        REPEATED,
+        variant="entrywise clip",
+        kind="aim",
+        at_most=1.0,
+        since="2026-11-25",
+    ),
+    Claim(
+        "wrong bits at length 20, 10 times (20 sequences, 32,000 bits), entries of the gradient clipped: at most 5 %",
+        "test.wrong_bits_length_20_times_10",
+        None,
+        'Graves et al. 2014, figure 8: "almost perfectly"',
+        variant="entrywise clip",
+        kind="aim",
+        at_most=1600.0,
+        since="2026-11-25",
     ),
     Claim(
         "wrong bits at length 10, 20 times (20 sequences)",

@@ -114,6 +114,7 @@ class History:
         self.commits = [tuple(line.split()) for line in log.splitlines()]
         self.first: dict[Entry, int] = {}
         self.published: dict[Entry, set[float]] = {}
+        self.kinds: dict[Entry, set[str]] = {}
         self.spreads: dict[tuple[Entry, tuple[float, float]], int] = {}
         self.results: dict[tuple[str, str, str], int] = {}
         self._read()
@@ -138,6 +139,8 @@ class History:
                     self.first.setdefault(entry, number)
                     if (value := claim.fields.get("published")) is not None:
                         self.published.setdefault(entry, set()).add(value)
+                    if (kind := claim.fields.get("kind")) is not None:
+                        self.kinds.setdefault(entry, set()).add(kind)
                     if (spread := claim.fields.get("spread")) is not None:
                         self.spreads.setdefault((entry, tuple(spread)), number)
         elif match := re.fullmatch(r"experiments/results/(\w+)\.json", path):

@@ -306,6 +306,7 @@ def test_a_file_is_translated_line_by_line(run, tmp_path):
     assert "line 2: not valid UTF-8" in refused("translate", run, tmp_path / "bad.txt")
 
 
+@pytest.mark.slow
 def test_a_file_of_ones_own_is_reproduced_beside_it(tmp_path):
     experiment = tmp_path / "mine.py"
     experiment.write_text(

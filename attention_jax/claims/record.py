@@ -1,7 +1,7 @@
 """Recording of results: run the variants of an experiment, and store their numbers with the command.
 
-experiments/results/NAME.json has the recorded runs, and experiments/replication.json the rows of the registered
-replication (`attention_jax/claims/replication.py`).
+experiments/results/NAME.json has the recorded runs; experiments/replication.json and experiments/corrections.json have
+the rows of registered runs (`attention_jax/claims/replication.py`).
 """
 
 import datetime
@@ -24,6 +24,8 @@ from attention_jax.runs import directory as run_directory, lifecycle
 
 RESULTS = ROOT / "results"
 REGISTRATION = ROOT / "replication.json"
+REGISTRATIONS = (REGISTRATION, ROOT / "corrections.json")
+"""The replication of recorded results, and the runs of corrected protocols; each froze the code at a commit."""
 LONG = 200
 """The number of epochs above which a recorded history is thinned."""
 
@@ -64,9 +66,16 @@ def seeds_of_row(row: Mapping) -> range:
     return range(row["first_seed"], row["first_seed"] + row["seeds"])
 
 
-def registered(path: Path = REGISTRATION) -> dict[tuple[str, str], frozenset[int]]:
-    """The registered seeds by experiment and variant."""
-    return {(row["experiment"], row["variant"]): frozenset(seeds_of_row(row)) for row in rows(path)}
+def registered(*paths: Path) -> dict[tuple[str, str], frozenset[int]]:
+    """The registered seeds by experiment and variant, of these files; by default of all REGISTRATIONS."""
+    listed = [row for path in paths or REGISTRATIONS for row in rows(path)]
+    return {(row["experiment"], row["variant"]): frozenset(seeds_of_row(row)) for row in listed}
+
+
+def finished(*paths: Path) -> frozenset[tuple[str, str]]:
+    """Experiment and variant of the registered rows that have been run: those without "pending"."""
+    listed = [row for path in paths or REGISTRATIONS for row in rows(path)]
+    return frozenset((row["experiment"], row["variant"]) for row in listed if not row.get("pending"))
 
 
 def record(name: str, run: dict, results: Path = RESULTS):

@@ -16,7 +16,11 @@ from attention_jax.claims.intervals import Interval
 from attention_jax.errors import lower_is_better
 from attention_jax.report.tables import number, span
 
-Verdict = Literal["reproduced", "beaten", "above", "below", "holds", "missed", "measured", "not run"]
+Verdict = Literal[
+    "reproduced", "beaten", "better", "near", "worse", "holds", "undecided", "missed", "measured", "not run"
+]
+MET = ("reproduced", "beaten", "better", "near", "worse", "holds")
+"""The verdicts of claims that are met; an undecided one is neither met nor missed."""
 SEEDS = 3
 """The number of runs below which no claim is beaten, because the variance of our training is unknown."""
 
@@ -85,27 +89,43 @@ def judged_value(bound, runs: Sequence[Mapping]) -> float | None:
 def judge(claim, runs: Sequence[Mapping]) -> tuple[float | None, Verdict]:
     """Return the number of a `config.Claim` and its status.
 
-    not run: no run, or too few seeds, have the number. measured: the claim sets no bound. missed: outside of the bounds
-    (NaN, too). Within the bounds the kind of the claim decides. exact, order, aim: holds. other protocol: above (at or
-    above the published number) or below it. same protocol: beaten, if three seeds or more are all better than the
-    source's own best (`beats`); reproduced, if the number is within the source's spread or 5 % of its number;
-    otherwise above or below.
+    not run: no run, or too few seeds, have the number. measured: the claim sets no bound. undecided: single seeds
+    contradict the median, or the interval of the only seed covers a bound (`undecided`). missed: outside of the bounds
+    (NaN, too). Within the bounds the kind of the claim decides. exact, order, aim: holds. same protocol: beaten, if
+    three seeds or more are all better than the source's own best (`beats`); reproduced, if the number is within the
+    source's spread or 5 % of its number. other protocol: near, in the same range. Both are better or worse otherwise.
     """
     value = judged_value(claim, runs)
     if value is None:
         return None, "not run"
     if not claim.bounded:
         return value, "measured"
+    if undecided(claim, runs, value):
+        return value, "undecided"
     if not within(claim, value):
         return value, "missed"
     if claim.kind in ("exact", "order", "aim"):
         return value, "holds"
-    if claim.kind == "same protocol":
-        if beats(claim, runs):
-            return value, "beaten"
-        if any(low <= value <= high for low, high in claim.near):
-            return value, "reproduced"
-    return value, "above" if value >= claim.published else "below"
+    same = claim.kind == "same protocol"
+    if same and beats(claim, runs):
+        return value, "beaten"
+    if any(low <= value <= high for low, high in claim.near):
+        return value, "reproduced" if same else "near"
+    lower = lower_is_better(claim.metric) or not upward(claim)
+    return value, "better" if (value < claim.published) == lower else "worse"
+
+
+def undecided(claim, runs: Sequence[Mapping], value: float) -> bool:
+    """Whether the runs leave open if a claim is met: single seeds miss what the judged `value` meets, or meet what it
+    misses, or the interval of the only seed has numbers of both. A claim that counts seeds is always decided."""
+    values = by_seed(claim, runs).values()
+    if claim.seeds_needed:
+        return False
+    return (
+        uncertain(claim, runs)
+        if len(values) == 1
+        else any(within(claim, one) != within(claim, value) for one in values)
+    )
 
 
 def within(bound, value: float) -> bool:
@@ -180,22 +200,17 @@ def uncertain(claim, runs: Sequence[Mapping]) -> bool:
 
 
 def caveats(claim, runs: Sequence[Mapping]) -> list[str]:
-    """Return the caveats of a status, which do not change it.
+    """Return what stands in parentheses beside a status.
 
-    one seed: a model was trained once. within noise: one seed misses the claim, and other numbers in its interval
-    (`noise`) would not, or the other way round. seeds disagree: single seeds miss a claim that the median meets, or the
-    other way round; a claim that counts seeds (`seeds_needed`) has no such caveat. bound set after a result:
-    `Claim.after` says which. no commit: a run does not name the commit that it ran.
+    one seed: a model was trained once. within noise, seeds disagree: why a claim is undecided, with one seed or with
+    several. bound set after a result: `Claim.after` says which. no commit: a run does not name the commit that it ran.
     """
-    verdict, values = judge(claim, runs)[1], by_seed(claim, runs)
+    verdict, one_seed = judge(claim, runs)[1], len(by_seed(claim, runs)) == 1
     if verdict in ("measured", "not run"):
         return []
-    one_seed, met = len(values) == 1, verdict != "missed"
-    disagree = not claim.seeds_needed and any(within(claim, value) != met for value in values.values())
-    doubtful = uncertain(claim, runs) if one_seed else disagree
     return [
         *(["one seed"] if one_seed and any(map(trained, runs_of(claim, runs))) else []),
-        *(["within noise" if one_seed else "seeds disagree"] if doubtful else []),
+        *(["within noise" if one_seed else "seeds disagree"] if verdict == "undecided" else []),
         *(["bound set after a result"] if claim.after else []),
         *(["no commit"] if without_commit(claim, runs) else []),
     ]

@@ -114,6 +114,8 @@ class Optim(Options):
     """Optimizer steps in which the learning rate rises linearly from 0 to its peak."""
     clip_norm: float = option(0.0, traced=True)
     """Clip gradients to this global norm; 0 does not clip."""
+    clip_value: float = 0.0
+    """Clip each entry of the gradients to between this and its negative, before `clip_norm`; 0 does not clip."""
     weight_decay: float = option(0.0, traced=True)
     """sgd and adam add it times the parameters to the gradient (L2 regularization); the others subtract it times the
     learning rate and the parameters (decoupled, Loshchilov & Hutter 2019).
@@ -169,6 +171,12 @@ class Train(Options):
     init_weights: str = ""
     """Begin with these weights: a file (`launch.py import --help`) or a run; parameters that do not fit are initialized
     at random."""
+    init_range: float = 0.0
+    """Draw the initial values of all matrices, embeddings included, uniformly from between this and its negative; 0
+    leaves them to the model."""
+    init_linear: Literal["model", "biases", "all"] = "model"
+    """Draw the initial biases (biases), or kernels and biases (all), of linear maps uniformly from between r and -r,
+    where r = 1 / sqrt(number of inputs), as PyTorch does; model leaves them to the model."""
     steps_per_call: int = option(32, at_least=1)
     """Optimizer steps per call of the compiled program, which scans them; 1 with buckets of several lengths."""
     keep_last: int = option(1, resumable=True)

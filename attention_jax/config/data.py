@@ -69,10 +69,14 @@ class TextPairs(DataOptions):
     vocabulary_file: str = option("", user_data=True)
     """An existing vocabulary: a sentencepiece model, or for other tokenizers one token per line; or two files,
     source,target."""
+    keep_whitespace: bool = False
+    """Keep the tokens of nothing but whitespace that the spacy tokenizer makes of doubled spaces."""
     reverse_source: bool = False
     """Reverse the tokens of the source."""
+    source_bos: bool = False
+    """Begin the source with the bos token, too."""
     max_length: int = option(100, at_least=1)
-    """The maximum number of tokens of a sentence, including the end token."""
+    """The maximum number of tokens of a sentence, including the end token, and of a source that begins with bos."""
     overlong: Literal["error", "truncate", "drop"] = "truncate"
     """The treatment of training pairs with a longer sentence; held-out pairs are never dropped."""
     batch_tokens: int = 0

@@ -143,12 +143,18 @@ class TranslatorConfig(ModelOptions):
     decoder_init: Literal["pass", "hidden", "dense", "mean"] = "dense"
     """Initial decoder state: the encoder's last state; its hidden part alone (an LSTM's cell starts at zero); a dense
     layer of it; or a dense layer of the annotations' mean."""
+    encoder_state: Literal["last_token", "last_step"] = "last_token"
+    """The encoder's last state: that after the last token, or after the last step, which may be padding."""
+    forget_bias: float = 0.0
+    """Initial bias of an LSTM's forget gates; 0 starts them half closed."""
     readout_size: int = option(512, at_least=1, smoke=8)
     """Dimensions of the input of the output layer, where the readout has weights."""
     tied_embeddings: bool = False
     """Use the target embeddings as the weights of the output layer."""
     embed_scale: float = 0.0
     """Standard deviation of the embeddings at initialization; 0 is 1/sqrt(embed_size), PyTorch's default is 1."""
+    attention_dropout: float = rate(0.0)
+    """Dropout rate of the attention weights of a model that attends."""
     embed_dropout: float = rate(0.0)
     """Dropout rate of the token embeddings."""
     layer_dropout: float = rate(0.0)
@@ -460,6 +466,9 @@ class TransformerConfig(TransformerLayers):
     embedding_init: Literal["normal", "xavier"] = "normal"
     """Initialization of token embeddings and learned positions. normal: standard deviation 1 after scaling, so 1 /
     sqrt(hidden_size) for embeddings that are scaled."""
+    embed_scale: float = 0.0
+    """Standard deviation of the token embeddings at initialization, before they are scaled, if `embedding_init` is
+    normal; 0 is 1 after scaling."""
     output_bias: bool = True
     """Bias term of the output layer."""
     scale_output: bool = False
@@ -468,6 +477,8 @@ class TransformerConfig(TransformerLayers):
     """One layer per stack, applied `num_encoder_layers` and `num_decoder_layers` times, as in the Universal Transformer
     (Dehghani et al. 2019, section 2.1); without its halting, and positions are added before the first application
     only."""
+    scan_layers: bool = False
+    """Go through the layers of a stack in a loop, as `LanguageModelConfig.scan_layers`."""
     max_length: int = option(512, at_least=1, training_only=True)
     """Length of the table of learned positions, in tokens."""
     remat: bool = option(False, training_only=True)
@@ -685,6 +696,10 @@ class NTMConfig(ModelOptions):
     """Number of allowed location shifts around 0: 3 are -1, 0 and +1."""
     memory_init: Literal["constant", "learned", "random"] = "constant"
     """Initial memory: constant, learned, or sampled once and not trained (random)."""
+    forget_bias: float = 0.0
+    """Initial bias of the forget gates of an LSTM controller; 0 starts them half closed."""
+    output_clip: float = 0.0
+    """Clip what the controller emits for the heads to between this and its negative; 0 does not clip."""
 
 
 @dataclass(frozen=True)

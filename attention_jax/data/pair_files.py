@@ -7,7 +7,7 @@ import numpy as np
 from attention_jax.config import TextPairs
 from attention_jax.data import buckets as bucketing, text_files, tokenizers
 from attention_jax.data.languages import language
-from attention_jax.data.pairs import PairData, Pairs, Texts, Tokenizer, make_pairs, occurs_in, padding_share
+from attention_jax.data.pairs import PairData, Pairs, Texts, Tokenizer, begun, make_pairs, occurs_in, padding_share
 from attention_jax.data.splits import take
 from attention_jax.data.text_keys import comparable
 from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
@@ -55,6 +55,8 @@ def _as_written(
     options: TextPairs, train: Texts, languages: tuple[str, str], merges: str
 ) -> tuple[list[Tokenizer], list[list[str] | None]]:
     """Source and target words in their original order, without `reverse_source`."""
+    if options.keep_whitespace and options.tokenizer != "spacy":
+        raise InputError(f"--data.keep-whitespace needs --data.tokenizer spacy, got {options.tokenizer}")
     given = text_files.listed(options.vocabulary_file)
     if len(given) > 2:
         raise InputError(f"--data.vocabulary-file is one file or source,target; got {options.vocabulary_file}")
@@ -63,7 +65,7 @@ def _as_written(
         return [tokenizer for tokenizer, _ in made], [pieces for _, pieces in made]
     pieces = [read_vocabulary(path) for path in given] * (3 - len(given)) or [None, None]
     if options.tokenizer == "spacy":
-        return [tokenizers.spacy(language(code)) for code in languages], pieces
+        return [tokenizers.spacy(language(code), options.keep_whitespace) for code in languages], pieces
     if options.tokenizer == "sentencepiece" and options.joint_vocabulary:
         tokenizer, pieces = tokenizers.sentencepiece([*train.source, *train.target], options.vocabulary_size)
         return [tokenizer] * 2, [pieces] * 2
@@ -107,7 +109,7 @@ def _encoded(
         source, target = (
             [vocabulary.encode_text(row) for row in rows] for vocabulary, rows in zip(vocabularies, sides)
         )
-        ids[name] = source, target
+        ids[name] = begun(source, vocabularies[0]) if options.source_bos else source, target
     return ids, vocabularies
 
 
@@ -132,9 +134,10 @@ def reversed_order(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _overlong(split: str, sides: tuple[Rows, Rows], options: TextPairs, lines: np.ndarray | None) -> np.ndarray:
-    """Return which pairs [N] are longer than the limit, including eos, on either side; InputError if `options` refuse
-    them."""
-    lengths = np.array([[len(row) + 1 for row in rows] for rows in sides])
+    """Return which pairs [N] are longer than the limit, including eos (and bos), on either side; InputError if
+    `options` refuse them."""
+    ends = (1 + options.source_bos, 1)
+    lengths = np.array([[len(row) + more for row in rows] for rows, more in zip(sides, ends)])
     over = (lengths > options.max_length).any(0)
     if over.any() and options.overlong == "error":
         row = int(np.argmax(over))
@@ -243,4 +246,5 @@ def assemble(
         target_tokenizer=target_tokenizer,
         facts=facts,
         bleu_tokenize=bleu_tokenize,
+        source_bos=options.source_bos,
     )

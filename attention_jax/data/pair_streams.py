@@ -14,7 +14,7 @@ import numpy as np
 from attention_jax.config import TextPairs
 from attention_jax.data import pair_files
 from attention_jax.data.line_index import PairLines
-from attention_jax.data.pairs import Texts, make_pairs
+from attention_jax.data.pairs import Texts, begun, make_pairs
 from attention_jax.data.streams import Call, Share, Stream
 from attention_jax.data.vocabulary import Vocabulary
 from attention_jax.errors import InputError
@@ -80,7 +80,7 @@ class PairEncoder:
     def __call__(self, texts: Texts, vocabularies: Sequence[Vocabulary]) -> tuple[list[list[int]], list[list[int]]]:
         rows = (tokenizer.split(side) for tokenizer, side in zip(_tokenizers(self), texts))
         source, target = ([v.encode_text(row) for row in side] for v, side in zip(vocabularies, rows))
-        return source, target
+        return begun(source, vocabularies[0]) if self.options.source_bos else source, target
 
 
 @functools.lru_cache(maxsize=2)

@@ -70,6 +70,8 @@ class PairData(NamedTuple):
     """sacrebleu's tokenizer for this data: "13a" for plain text, "none" where the references are tokens already"""
     stream: Stream | None = None
     """the streamed training data; `train` is a sample of it then"""
+    source_bos: bool = False
+    """whether sources begin with bos"""
 
 
 def pad_rows(rows: Sequence[Sequence[int]], pad: int | None, width: int | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -85,6 +87,15 @@ def pad_rows(rows: Sequence[Sequence[int]], pad: int | None, width: int | None =
     for number, row in enumerate(rows):
         array[number, : len(row)] = row[:width]
     return array, np.minimum(lengths, np.int32(width))
+
+
+def begun(rows: Sequence[Sequence[int]], vocabulary: Vocabulary) -> list[list[int]]:
+    """The rows of token indices with bos before each.
+
+    >>> begun([[2, 3], []], Vocabulary(["a"], bos="<s>", unk="?"))
+    [[0, 2, 3], [0]]
+    """
+    return [[vocabulary.bos_id, *row] for row in rows]
 
 
 def make_pairs(
@@ -130,8 +141,12 @@ def occurs_in(texts: Sequence[str], others: Sequence[str]) -> np.ndarray:
     return np.fromiter((composed(text) in others for text in texts), bool, len(texts))
 
 
-def encode_sources(data: PairData, texts: Sequence[str], limit: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+def encode_sources(
+    data: PairData, texts: Sequence[str], limit: int | None = None, width: int = 1
+) -> tuple[np.ndarray, np.ndarray]:
     """Encode new texts as (source [N, S], source_length [N]) with the dataset's tokenizer and vocabulary.
+
+    S is that of the longest text, or `width` if this is larger.
 
     Raises:
       InputError: a text has more than `limit` tokens, or characters outside a vocabulary without unk.
@@ -139,13 +154,14 @@ def encode_sources(data: PairData, texts: Sequence[str], limit: int | None = Non
     vocabulary = data.source_vocabulary
     end = [] if vocabulary.eos_id is None else [vocabulary.eos_id]
     rows = [[*vocabulary.encode_text(data.source_tokenizer.tokens(text)), *end] for text in texts]
+    rows = begun(rows, vocabulary) if data.source_bos else rows
     for text, row in zip(texts, rows):
         if limit is not None and len(row) > limit:
             raise InputError(
-                f"a source may have at most {limit} tokens (eos included), but {text[:40]!r}... has {len(row)}; "
-                "shorten or split it"
+                f"a source may have at most {limit} tokens (bos and eos included), but {text[:40]!r}... has "
+                f"{len(row)}; shorten or split it"
             )
-    return pad_rows(rows, vocabulary.pad_id)
+    return pad_rows(rows, vocabulary.pad_id, max(width, *map(len, rows)) if rows else None)
 
 
 def references(data: PairData, split: str) -> list[str]:

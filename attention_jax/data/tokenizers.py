@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import importlib.util
 import itertools
+import json
 import os
 import re
 import tempfile
@@ -81,12 +82,12 @@ def words() -> Tokenizer:
     return Tokenizer(tokens, " ".join, recipe=("words",))
 
 
-def spacy(language: str) -> Tokenizer:
+def spacy(language: str, keep_whitespace: bool = False) -> Tokenizer:
     """spaCy's tokenizer rules of a language ("de", "en", ...): `spacy.blank` needs no model. Whole corpora
     are tokenized once and cached.
 
-    Tokens of nothing but space (after a doubled space) are left out. spaCy is optional, and not needed for
-    a corpus that is in the cache.
+    Tokens of nothing but space (after a doubled space) are left out unless `keep_whitespace`. spaCy is optional, and
+    not needed for a corpus that is in the cache.
     """
 
     @functools.cache
@@ -107,21 +108,34 @@ def spacy(language: str) -> Tokenizer:
             ) from error
 
     def tokens(text: str) -> list[str]:
-        return [token.text for token in pipeline()(text) if not any(map(str.isspace, token.text))]
+        found = [token.text for token in pipeline()(text)]
+        return found if keep_whitespace else [token for token in found if not any(map(str.isspace, token))]
 
+    if keep_whitespace:
+        every = lambda texts: _cached_tokens(f"spacy-spaces-{language}", texts, tokens, json.dumps, json.loads)
+        return Tokenizer(tokens, " ".join, every, ("spacy", language, True))
     every = lambda texts: _cached_tokens(f"spacy-{language}", texts, tokens)
     return Tokenizer(tokens, " ".join, every, ("spacy", language))
 
 
-def _cached_tokens(name: str, texts: Sequence[str], tokens: Callable[[str], list[str]]) -> list[list[str]]:
-    """Return `[tokens(text) for text in texts]`, cached in a file named after a digest of its input."""
+def _cached_tokens(
+    name: str,
+    texts: Sequence[str],
+    tokens: Callable[[str], list[str]],
+    line: Callable[[list[str]], str] = " ".join,
+    row: Callable[[str], list[str]] = str.split,
+) -> list[list[str]]:
+    """Return `[tokens(text) for text in texts]`, cached in a file named after a digest of its input.
+
+    `line` writes the tokens of a text in one line, and `row` reads them.
+    """
     key = hashlib.sha256("\n".join([name, *texts]).encode()).hexdigest()[:24]
     path = os.path.join(data_home(), "attention_jax", "tokens", f"{name}-{key}.gz")
     if os.path.exists(path):
         with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
-            return [line.rstrip("\n").split(" ") if line.rstrip("\n") else [] for line in file]
+            return [row(stored.rstrip("\n")) for stored in file]
     rows = [tokens(text) for text in texts]
-    content = "".join(" ".join(row) + "\n" for row in rows)
+    content = "".join(line(found) + "\n" for found in rows)
     _write(path, gzip.compress(content.encode("utf-8"), mtime=0))
     return rows
 

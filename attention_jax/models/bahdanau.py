@@ -7,7 +7,7 @@ from attention_jax import config
 from attention_jax.models.alignment import Alignment, Scorer
 from attention_jax.models.readout import DeepOutput
 from attention_jax.models.recurrent import Cell, cells_of, stacked_step
-from attention_jax.models.translator import Inputs, Step
+from attention_jax.models.translator import Inputs, Step, attended
 from attention_jax.ops.recurrent.deferred import DeferredWeight, deferred_scan
 
 
@@ -24,7 +24,7 @@ def step(w: Weights, states, x: Inputs):
     """One decoder step with additive attention (Bahdanau et al. 2015, A.2.2). `x.token` is E y_{i-1}, projected for all
     steps before the scan."""
     alpha = w.align(states[-1][0])  # eq. 6: alpha_ij = softmax_j a(s_{i-1}, h_j)
-    context = alpha @ w.annotations  # eq. 5: c_i = sum_j alpha_ij h_j
+    context = attended(alpha, x.kept) @ w.annotations  # eq. 5: c_i = sum_j alpha_ij h_j
     states = stacked_step(w.layers, states, x.token + context @ w.context, x.noise)  # s_i = f(s_{i-1}, y_{i-1}, c_i)
     return states, Step(states[-1][0], context, alpha)
 
@@ -57,4 +57,6 @@ class Bahdanau(DeepOutput):
     def run(self, memory, states, token, train):
         align = self.alignment(memory.key, memory.length)
         w = Weights(align, DeferredWeight(memory.hidden), DeferredWeight(self.stack[0].kernel(1)), cells_of(self.stack))
-        return deferred_scan(step, w, states, Inputs(token, self.noise(token, train)))
+        return deferred_scan(
+            step, w, states, Inputs(token, self.noise(token, train), self.kept(memory, len(token), train))
+        )

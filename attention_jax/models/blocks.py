@@ -379,13 +379,13 @@ class DecoderLayer(nn.Module):
         return self.cross_attention.project_kv(states, states)
 
     def prefill(self, x: Float[Array, "B P D"], cache, mask, bias=None):
-        """The first positions of a language model at once: (output [B, P, D], the cache with their keys and values)."""
+        """The first positions of a language model at once: (output [B, P, D], None, the cache with their entries)."""
         h = sublayer_input(self, "attention", x)
         key, value = self.attention.project_kv(h, h)
         rules = {"mask": self.block.self_mask(mask, x.shape[0]), "bias": bias}
         y, _ = self.attention.attend(self.attention.project_q(h), key, value, h, **rules)
         x, _ = self._rest(add_residual(self, "attention", x, y, False), None, {"train": False})
-        return x, (cache[0].write(key.swapaxes(2, 3), 0), cache[1].write(value, 0))
+        return x, None, (cache[0].write(key.swapaxes(2, 3), 0), cache[1].write(value, 0))
 
     def step(self, x: Float[Array, "R 1 D"], cache, position, entries, bias=None, memory=None, return_weights=False):
         """One position of R = B k hypotheses: (output, cache, own weights [R, H, 1, T], cross weights [R, H, 1, S]).
@@ -400,8 +400,11 @@ class DecoderLayer(nn.Module):
         bias = None if bias is None else BeamBias(bias, jnp.full((self.block.num_heads,), position), hypotheses)
         flags = {"train": False, "return_weights": return_weights}
         rules = {"bias": bias, "mask": AncestorMask(self.block.masked_entries(entries, position))}
-        known, inputs = keys.value.swapaxes(2, 3), h.reshape(-1, hypotheses, h.shape[-1])  # [B, Hkv, T k, E], [B, k, D]
-        y, own = self.attention.attend(query, known, values.value, inputs, **rules, **flags)  # y [B, k, D]
+        known, inputs = (
+            keys.entries.swapaxes(2, 3),
+            h.reshape(-1, hypotheses, h.shape[-1]),
+        )  # [B, Hkv, T k, E], [B, k, D]
+        y, own = self.attention.attend(query, known, values.entries, inputs, **rules, **flags)  # y [B, k, D]
         own = _by_position(_by_hypothesis(own, x.shape[0]), hypotheses) if return_weights else None
         x, cross = self._rest(add_residual(self, "attention", x, y.reshape(x.shape), False), memory, flags)
         return x, (keys, values), own, cross

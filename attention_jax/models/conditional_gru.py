@@ -7,7 +7,7 @@ from attention_jax.errors import InputError
 from attention_jax.models.alignment import Alignment, Scorer
 from attention_jax.models.readout import DeepOutput
 from attention_jax.models.recurrent import Cell, Layer
-from attention_jax.models.translator import Inputs, Step
+from attention_jax.models.translator import Inputs, Step, attended
 from attention_jax.ops.recurrent.deferred import DeferredWeight, deferred_scan
 
 
@@ -25,7 +25,7 @@ def step(w: Weights, states, x: Inputs):
     projected for all steps before the scan."""
     between = w.first.step(x.token, states[0])  # eq. 2: s'_j = GRU_1(y_{j-1}, s_{j-1})
     alpha = w.align(between[0])  # eq. 3, its weights
-    context = alpha @ w.annotations  # eq. 3: c_j = ATT(C, s'_j)
+    context = attended(alpha, x.kept) @ w.annotations  # eq. 3: c_j = ATT(C, s'_j)
     state = w.second.step(context @ w.second.input + w.second.bias[None], between)  # eq. 4: s_j = GRU_2(s'_j, c_j)
     return [state], Step(state[0], context, alpha)
 
@@ -54,7 +54,7 @@ class ConditionalGRU(DeepOutput):
         if o.num_layers != 1:
             raise InputError(f"a conditional GRU has one layer; got layers {o.num_layers}: use 1")
         self.stack = self.layers(())
-        self.second = Layer((annotation_size,), o.hidden_size, o.cell)
+        self.second = Layer((annotation_size,), o.hidden_size, o.cell, o.forget_bias)
         self.alignment = Scorer(o, annotation_size)
         return self.make_readout(annotation_size)
 
@@ -62,5 +62,8 @@ class ConditionalGRU(DeepOutput):
         align = self.alignment(memory.key, memory.length)
         first, second = self.stack[0].cell_weights(first=True), self.second.cell_weights(first=False)
         return deferred_scan(
-            step, Weights(align, DeferredWeight(memory.hidden), first, second), states, Inputs(token, [])
+            step,
+            Weights(align, DeferredWeight(memory.hidden), first, second),
+            states,
+            Inputs(token, [], self.kept(memory, len(token), train)),
         )

@@ -19,8 +19,9 @@ def merge(forward, backward, how: str):
 class Encoder(nn.Module):
     """Embeds the source and runs a stack of recurrent layers over it.
 
-    No step is masked: the forward state is read at each sequence's last token, and the backward direction runs over the
-    sequence reversed within its length, so padding comes last and its states are discarded.
+    No step is masked: the forward state is read at each sequence's last token (or, with `state` "last_step", at the
+    last step, padding or not), and the backward direction runs over the sequence reversed within its length, so padding
+    comes last and its states are discarded.
     `bidirectional`: "none", "first" (only the first layer, as GNMT, Wu et al. 2016) or "all".
     `residual` adds a layer's input to its output from the second layer on, where both have one width.
     """
@@ -36,12 +37,15 @@ class Encoder(nn.Module):
     embed_dropout: float | Array = 0.0
     layer_dropout: float | Array = 0.0
     embed_scale: float = 0.01
+    state: str = "last_token"
+    forget_bias: float = 0.0
 
     def setup(self):
         self.embed = Embedding(self.vocab, self.embed_size, self.embed_scale)
         sizes = [self.embed_size] + [self.output_size(i) for i in range(self.layers - 1)]
-        self.forward = [Layer((size,), self.hidden_size, self.cell) for size in sizes]
-        self.backward = [Layer((size,), self.hidden_size, self.cell) for i, size in enumerate(sizes) if self.two_way(i)]
+        layer = lambda size: Layer((size,), self.hidden_size, self.cell, self.forget_bias)
+        self.forward = [layer(size) for size in sizes]
+        self.backward = [layer(size) for i, size in enumerate(sizes) if self.two_way(i)]
 
     def two_way(self, layer: int) -> bool:
         """Whether this layer runs in both directions."""
@@ -68,7 +72,7 @@ class Encoder(nn.Module):
 
         for i, layer in enumerate(self.forward):
             out = run(layer, x, tokens)
-            state = tuple(cells.at_length(s, length) for s in out)
+            state = tuple(s[-1] if self.state == "last_step" else cells.at_length(s, length) for s in out)
             hidden = out[0]
             if self.two_way(i):
                 turn = lambda y: cells.reverse_within(y, length)

@@ -42,7 +42,7 @@ class GNMT(DeepOutput):
         align = self.alignment(memory.key, memory.length)
         w = bahdanau.Weights(align, DeferredWeight(memory.hidden), DeferredWeight(first.kernel(1)), cells_of([first]))
         last, steps = deferred_scan(
-            bahdanau.step, w, states[:1], Inputs(token, [])
+            bahdanau.step, w, states[:1], Inputs(token, [], self.kept(memory, len(token), train))
         )  # eq. 4: layer 1 attends, step by step
         hidden = steps.hidden
         for layer, state in zip(above, states[1:], strict=True):  # the others are one fused scan each

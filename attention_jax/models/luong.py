@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from attention_jax import config
 from attention_jax.models.alignment import Alignment, Scorer
 from attention_jax.models.recurrent import Cell, cells_of, kernel_init, run_stack, stacked_step
-from attention_jax.models.translator import Inputs, Memory, Step, Translator
+from attention_jax.models.translator import Inputs, Memory, Step, Translator, attended
 from attention_jax.ops.precision import matmul
 from attention_jax.ops.recurrent.deferred import DeferredWeight, deferred_scan
 from attention_jax.ops.trees import pytree
@@ -71,7 +71,7 @@ def feeding_step(w: Weights, state: InputFeedingState, x: Inputs):
     """Section 3.3: the attentional vector of the previous step is an input of this one."""
     states = stacked_step(w.layers, state.states, x.token + state.fed @ w.feed, x.noise)  # h_t
     alpha = w.align(states[-1][0], state.time)  # eq. 7
-    context = alpha @ w.annotations  # c_t
+    context = attended(alpha, x.kept) @ w.annotations  # c_t
     fed = jnp.tanh(jnp.concatenate([states[-1][0], context], axis=-1) @ w.readout + w.bias[None])  # eq. 5: h~_t
     return InputFeedingState(states, fed, state.time + 1), Step(fed, context, alpha)
 
@@ -141,7 +141,8 @@ class Luong(Translator):
         feed = DeferredWeight(self.stack[0].kernel(1))
         readout = DeferredWeight(self.readout_kernel), self.readout_bias
         w = Weights(self.align(memory), DeferredWeight(memory.hidden), feed, cells_of(self.stack), *readout)
-        return deferred_scan(feeding_step, w, state, Inputs(token, self.noise(token, train)))
+        kept = self.kept(memory, len(token), train)
+        return deferred_scan(feeding_step, w, state, Inputs(token, self.noise(token, train), kept))
 
     def run_without_feeding(self, memory: Memory, state: InputFeedingState, token, train):
         """The recurrence over all steps, then attention of all its states at once."""
@@ -150,7 +151,9 @@ class Luong(Translator):
         time = state.time[:, None] + jnp.arange(hidden.shape[0])[None]  # [B, T]
         hidden = hidden.swapaxes(0, 1)  # [B, T, H]
         alpha = jax.vmap(self.align(memory), in_axes=1, out_axes=1)(hidden, time)  # eq. 7: [B, T, S]
-        context = jnp.einsum("bts,bsc->btc", alpha, memory.hidden)  # [B, T, C]
+        kept = self.kept(memory, len(token), train)
+        kept = None if kept is None else kept.swapaxes(0, 1)  # [B, T, S]
+        context = jnp.einsum("bts,bsc->btc", attended(alpha, kept), memory.hidden)  # [B, T, C]
         both = jnp.concatenate([hidden, context], axis=-1)
         attentional = jnp.tanh(matmul(both, self.readout_kernel) + self.readout_bias[None, None])  # eq. 5
         steps = jax.tree.map(lambda x: x.swapaxes(0, 1), Step(attentional, context, alpha))  # [T, B, ...]

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax import config
-from attention_jax.models.recurrent import Layer
+from attention_jax.errors import InputError
+from attention_jax.models.recurrent import Layer, gate_bias
 from attention_jax.ops import addressing, meshes
 from attention_jax.ops.recurrent import cells
 
@@ -127,9 +128,11 @@ class NTM(nn.Module):
         """Logits `[B, T, O]` and, with `return_weights`, {"write": [B, T, Hw, N], "read": [B, T, Hr, N]}."""
         options = self.options
         shape = Shape(*(getattr(options, name) for name in Shape._fields))
-        size, reads = options.hidden_size, options.num_read_heads * options.word_size
+        size, reads, clip = options.hidden_size, options.num_read_heads * options.word_size, options.output_clip
         dense = nn.initializers.lecun_normal()
         has_cell = options.controller == "lstm"
+        if options.forget_bias and not has_cell:
+            raise InputError(f"--model.forget-bias needs --model.controller lstm, got {options.controller}")
         gates, recurrent, first = (4 * size, reads + size, gate_order(dense)) if has_cell else (size, reads, dense)
         controller_kernel = self.param("controller", first, (recurrent, gates))
         head_kernel = self.param("heads", dense, (size, shape.interface))
@@ -140,11 +143,13 @@ class NTM(nn.Module):
         def step(state: State, x: Float[Array, "B G"]):
             hidden, controller = control(state, x, controller_kernel)
             emitted = hidden @ head_kernel + head_bias[None]
+            emitted = jnp.clip(emitted, -clip, clip) if clip else emitted
             state = jax.vmap(turn, in_axes=(0, 0, None))(state._replace(controller=controller), emitted, shape)
             features = jnp.concatenate([hidden, state.reads.reshape(len(x), -1)], axis=1)  # [B, C + R W]
             return state, (features, *((state.weights,) if return_weights else ()))
 
-        projected = nn.Dense(gates, kernel_init=first, name="input")(inputs)  # [B, T, G]
+        bias = gate_bias(options.forget_bias)
+        projected = nn.Dense(gates, kernel_init=first, bias_init=bias, name="input")(inputs)  # [B, T, G]
         _, (features, *weights) = meshes.scan_with_closure(step, state, projected.swapaxes(0, 1))
         logits = nn.Dense(self.outputs, name="output")(features.swapaxes(0, 1))  # [B, T, O]
         if not return_weights:

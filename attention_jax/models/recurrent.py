@@ -34,18 +34,36 @@ class Embedding(nn.Module):
         return self.table[tokens]
 
 
+def gate_bias(forget: float):
+    """The initializer of an LSTM's bias [4 H], gates in the order of `ops.recurrent.cells`: zero, but for the forget
+    gates `forget`. It is zero for a GRU, which has none.
+
+    >>> gate_bias(1.0)(None, (8,)).tolist()
+    [0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+    """
+    if not forget:
+        return nn.initializers.zeros
+
+    def initial(rng, shape, dtype=jnp.float32):
+        hidden = shape[0] // 4
+        return jnp.zeros(shape, dtype).at[hidden : 2 * hidden].set(forget)
+
+    return initial
+
+
 class Layer(nn.Module):
     """An LSTM or GRU layer in one direction. Inputs may come in parts (`sizes`), each with its rows of the kernel."""
 
     sizes: tuple[int, ...]
     hidden_size: int
     cell: str = "lstm"
+    forget_bias: float = 0.0
 
     def setup(self):
         width = GATES[self.cell] * self.hidden_size
         self.input_kernel = self.param("input_kernel", kernel_init, (sum(self.sizes), width))
         self.recurrent_kernel = self.param("recurrent_kernel", kernel_init, (self.hidden_size, width))
-        self.bias = self.param("bias", nn.initializers.zeros, (width,))
+        self.bias = self.param("bias", gate_bias(self.forget_bias), (width,))
         if self.cell == "gru":
             self.inner_bias = self.param("inner_bias", nn.initializers.zeros, (self.hidden_size,))
 

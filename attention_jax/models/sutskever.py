@@ -31,6 +31,8 @@ class Sutskever(DeepOutput):
     options: config.SutskeverConfig
 
     def make_decoder(self, annotation_size: int) -> int:
+        if self.options.attention_dropout:
+            raise InputError("--model.attention-dropout needs a model that attends: leave it out")
         if (o := self.options).decoder_init != "mean" and (o.layer_norm or o.memory_dropout):
             raise InputError(
                 "--model.layer-norm and --model.memory-dropout are of the annotations, which without attention only "

@@ -42,7 +42,8 @@ class Encoder(nn.Module):
 
     def __call__(self, x: Float[Array, "B T D"], mask=None, train: bool = False, return_weights: bool = False):
         """(states [B, T, D], weights [B, layers, H, T, T] or None)."""
-        x, weights = run_layers(self, lambda layer, bias, x, _: layer(x, mask, bias, train, return_weights), x)
+        one = lambda layer, bias, x, *_: (*layer(x, mask, bias, train, return_weights), None)
+        x, weights, _ = run_layers(self, one, x)
         return (x if self.norm is None else self.norm(x)), side_by_side(self, weights) if return_weights else None
 
 
@@ -75,16 +76,16 @@ class Decoder(nn.Module):
         """(states [B, T, D], self-attention weights [B, layers, H, T, T] or None, cross-attention weights [B,
         layers, H, T, S] or None); `memory` is that of `project`."""
 
-        def one(layer, bias, x, projected):
+        def one(layer, bias, x, projected, _):
             x, own, cross = layer(x, mask, bias, _with_mask(projected, memory), train, return_weights)
-            return x, (own, cross)
+            return x, (own, cross), None
 
-        x, seen = run_layers(self, one, x, memory and memory.layers)
+        x, seen, _ = run_layers(self, one, x, memory and memory.layers)
         return self._finish(x, seen, return_weights)
 
     def project(self, states: Float[Array, "B S D"], mask) -> "ProjectedMemory":
         """The keys and values for the cross-attention of each layer."""
-        _, layers = run_layers(self, lambda layer, bias, x, _: (x, layer.project(states)), None)
+        _, layers, _ = run_layers(self, lambda layer, bias, x, *_: (x, layer.project(states), None), None)
         return ProjectedMemory(tuple(layers), mask)
 
     def start(self, batch_size: int, max_length: int) -> KVCache:
@@ -97,7 +98,8 @@ class Decoder(nn.Module):
         """Run the first positions of a language model at once: (states [B, P, D], the cache, in which each row is at
         the position after its own `lengths`)."""
         mask = causal()
-        x, layers = run_layers(self, lambda layer, bias, x, kv: layer.prefill(x, kv, mask, bias), x, past.layers)
+        one = lambda layer, bias, x, _, kv: layer.prefill(x, kv, mask, bias)
+        x, _, layers = run_layers(self, one, x, caches=past.layers)
         x = x if self.norm is None else self.norm(x)
         return x, KVCache(lengths.astype(jnp.int32), past.ancestors, tuple(layers))
 
@@ -107,17 +109,14 @@ class Decoder(nn.Module):
         ancestors = mark_self(past.ancestors, position, hypotheses)
         entries = ancestor_mask(ancestors, position, hypotheses)
 
-        def one(layer, bias, x, given):
-            kv, projected = given
+        def one(layer, bias, x, projected, kv):
             projected = _with_mask(projected, memory)
             x, kv, own, cross = layer.step(x, kv, position, entries, bias, projected, return_weights)
-            return x, (kv, (own, cross))
+            return x, (own, cross), kv
 
-        given = [(kv, memory and memory.layers[i]) for i, kv in enumerate(past.layers)]
-        x, outputs = run_layers(self, one, x, given)
-        layers, seen = zip(*outputs)
+        x, seen, layers = run_layers(self, one, x, memory and memory.layers, past.layers)
         x, own, cross = self._finish(x, seen, return_weights)
-        return x, KVCache(past.position + 1, ancestors, layers), own, cross
+        return x, KVCache(past.position + 1, ancestors, tuple(layers)), own, cross
 
     def _finish(self, x, seen, return_weights):
         x = x if self.norm is None else self.norm(x)
@@ -149,13 +148,17 @@ class Embedding(nn.Module):
     """Rows of a learned table of positions."""
     scale: bool
     initial: Literal["normal", "xavier"]
+    deviation: float = 0.0
+    """Standard deviation of the tokens if `initial` is normal; 0 is that of 1 after scaling."""
     position_deviation: float = 1.0
     """Standard deviation of a learned table of positions if `initial` is normal; 1 is that of the scaled tokens."""
 
     def setup(self):
         width, (normal, xavier) = self.block.hidden_size, (nn.initializers.normal, nn.initializers.xavier_uniform())
         draw = lambda deviation: xavier if self.initial == "xavier" else normal(deviation)
-        self.token = nn.Embed(self.vocab, width, embedding_init=draw(width**-0.5 if self.scale else 1.0))
+        self.token = nn.Embed(
+            self.vocab, width, embedding_init=draw(self.deviation or (width**-0.5 if self.scale else 1.0))
+        )
         if self.block.position_embedding == "learned":
             self.position = nn.Embed(self.max_length, width, embedding_init=draw(self.position_deviation))
         else:
@@ -230,17 +233,20 @@ class Transformer(nn.Module):
                 f"{self.source_vocab} and {self.target_vocab} tokens; use a joint vocabulary, or "
                 "--model.tied-embeddings output"
             )
+        if options.embed_scale and options.embedding_init != "normal":
+            raise InputError(f"--model.embed-scale needs --model.embedding-init normal, got {options.embedding_init}")
         super().__post_init__()
 
     def setup(self):
         options, block = self.options, Block.of(self.options)
         embed = lambda size: Embedding(
-            size, block, options.max_length, options.scale_embeddings, options.embedding_init
+            size, block, options.max_length, options.scale_embeddings, options.embedding_init, options.embed_scale
         )
         self.target_embedding = embed(self.target_vocab)
         self.source_embedding = self.target_embedding if options.needs_joint_vocabulary else embed(self.source_vocab)
-        self.encoder = Encoder(block, options.num_encoder_layers, options.remat, options.shared_layers)
-        self.decoder = Decoder(block, options.num_decoder_layers, True, options.remat, options.shared_layers)
+        layers = {"remat": options.remat, "shared": options.shared_layers, "scan": options.scan_layers}
+        self.encoder = Encoder(block, options.num_encoder_layers, **layers)
+        self.decoder = Decoder(block, options.num_decoder_layers, True, **layers)
         if options.tied_embeddings in ("none", "inputs"):
             glorot = nn.initializers.xavier_uniform()
             self.kernel = self.param("kernel", glorot, (options.hidden_size, self.target_vocab))

@@ -34,6 +34,12 @@ class Inputs(NamedTuple):
 
     token: Float[Array, "B G"]  # the embedded token E y_{t-1}, projected by the first layer
     noise: list[Float[Array, "B H"]]  # dropout between layers, in training
+    kept: Float[Array, "B S"] | None = None  # dropout of the attention weights, in training
+
+
+def attended(alpha: Float[Array, "B S"], kept: Float[Array, "B S"] | None) -> Float[Array, "B S"]:
+    """The attention weights after dropout by the factors `kept`, if there are any."""
+    return alpha if kept is None else alpha * kept
 
 
 class Step(NamedTuple):
@@ -66,10 +72,18 @@ class Translator(nn.Module):
                 f"--model.decoder-init {o.decoder_init} needs bidirectional none, got {o.bidirectional}: "
                 "use decoder_init dense or mean"
             )
+        if o.encoder_state == "last_step" and o.bidirectional != "none":
+            raise InputError(
+                "--model.encoder-state last_step needs bidirectional none: a backward direction ends at the first "
+                f"token; got {o.bidirectional}"
+            )
+        if o.forget_bias and o.cell != "lstm":
+            raise InputError(f"--model.forget-bias needs --model.cell lstm, got {o.cell}, which has no forget gates")
         scale = o.embed_scale or o.embed_size**-0.5
         self.encoder = Encoder(
             self.source_vocab, o.embed_size, o.hidden_size, o.cell, o.num_layers, o.bidirectional, "concat",
             residual=o.residual, embed_dropout=o.embed_dropout, layer_dropout=o.layer_dropout, embed_scale=scale,
+            state=o.encoder_state, forget_bias=o.forget_bias,
         )  # fmt: skip
         if o.layer_norm:
             self.norm = nn.LayerNorm()
@@ -107,8 +121,9 @@ class Translator(nn.Module):
     def layers(self, first: tuple[int, ...], above: tuple[int, ...] = ()) -> list[Layer]:
         """Create the decoder's layers; `first` and `above` are the widths of inputs besides token and state below."""
         o = self.options
-        rest = [Layer((o.hidden_size, *above), o.hidden_size, o.cell) for _ in range(o.num_layers - 1)]
-        return [Layer((o.embed_size, *first), o.hidden_size, o.cell), *rest]
+        layer = lambda *sizes: Layer(sizes, o.hidden_size, o.cell, o.forget_bias)
+        rest = [layer(o.hidden_size, *above) for _ in range(o.num_layers - 1)]
+        return [layer(o.embed_size, *first), *rest]
 
     def drop(self, x, rate: float | Array, train: bool):
         return dropout(x, rate, self.make_rng("dropout") if train else None)
@@ -168,6 +183,12 @@ class Translator(nn.Module):
             return []
         ones = jnp.ones((*token.shape[:2], o.hidden_size))
         return [self.drop(ones, o.layer_dropout, train) for _ in range(o.num_layers - 1)]
+
+    def kept(self, memory: Memory, steps: int, train: bool) -> Float[Array, "T B S"] | None:
+        """Dropout of the attention weights of all steps: factors 0 or 1 / (1 - rate); None without."""
+        if not train or is_zero(self.options.attention_dropout):
+            return None
+        return self.drop(jnp.ones((steps, *memory.hidden.shape[:2])), self.options.attention_dropout, train)
 
     def start(self, memory: Memory, max_length: int) -> Cache:
         """The cache before the first step; after it the decoder's own state replaces the initial ones."""

@@ -16,11 +16,13 @@ from attention_jax.ops.biases import Bias
 from attention_jax.ops.blockwise.derivatives import in_blocks
 from attention_jax.ops.blockwise.score_blocks import (
     Inputs,
+    Place,
     attended_positions,
-    biased_scores,
+    partition,
     pool_squares,
     precision_of,
     replace_nonfinite,
+    scores_of,
 )
 from attention_jax.ops.blockwise.top_k import cuts
 from attention_jax.ops.dispatch import Implementation, choose, choose_blocks
@@ -186,7 +188,8 @@ def _on_kernel(plan, kernel, inputs):
     whole = _plain_with_log if plan.with_log else _plain
     if "fused" in plan.chosen.values() and query.size and key.size:  # without keys there is no block to go through
         prepared, blocks = _prepared(inputs, plan)
-        out, log = in_blocks(prepared, blocks, whole)
+        floats, others, combine = partition(prepared)
+        out, log = in_blocks(tuple(blocks.items()), whole, combine, floats, others)[0]
     else:
         out, log = whole(inputs)
     if not plan.with_log:
@@ -320,7 +323,8 @@ def _scores(inputs: Inputs):
         bias_query = None if bias_query is None else replace_nonfinite(bias_query, allowed.any(axis=1))
         key, value = (replace_nonfinite(x, allowed.any(axis=0)) for x in (key, value))
     bias_query = query if bias_query is None else bias_query
-    scores = biased_scores(score, bias, query, key, bias_query, query_positions, key_positions)
+    rules, others, combine = partition((score, bias, None))
+    scores = scores_of(Place(combine, others, query_positions, key_positions), rules, query, key, bias_query)
     some = scores != -jnp.inf
     some = some if allowed is None else some & allowed
     some = some if cut is None else some & ~(scores < cut[:, None].astype(scores.dtype))

@@ -35,11 +35,23 @@ class BeamKVCache:
 
     value: Array
     axis: int = dataclasses.field(metadata={"static": True})
+    layer: Int[Array, ""] | None = None
+    """The layer that reads and writes, if `value` has a leading axis of layers, [L, B, H, ., .]."""
+
+    @property
+    def entries(self) -> Array:
+        """What the layer reads, [B, H, ., .]."""
+        return self.value if self.layer is None else lax.dynamic_index_in_dim(self.value, self.layer, keepdims=False)
 
     def write(self, entries: Array, position: Int[Array, ""]) -> "BeamKVCache":
         """Return a copy in which the k `entries` of one position are written along `axis`."""
-        start = position * entries.shape[self.axis]
-        value = lax.dynamic_update_slice_in_dim(self.value, entries.astype(self.value.dtype), start, self.axis)
+        start, entries = position * entries.shape[self.axis], entries.astype(self.value.dtype)
+        if self.layer is None:
+            value = lax.dynamic_update_slice_in_dim(self.value, entries, start, self.axis)
+        else:
+            places = [self.layer, 0, 0, 0, 0]
+            places[self.axis] = start
+            value = lax.dynamic_update_slice(self.value, entries[None], [jnp.asarray(x, jnp.int32) for x in places])
         return dataclasses.replace(self, value=value)
 
 

@@ -8,9 +8,11 @@ from typing import NamedTuple, TextIO
 COLORS = {
     "beaten": "bold green",
     "reproduced": "green",
-    "above": "green",
-    "below": "green",
+    "better": "green",
+    "near": "green",
+    "worse": "yellow",
     "holds": "green",
+    "undecided": "yellow",
     "missed": "red",
     "measured": "cyan",
     "not run": "dim",

@@ -117,6 +117,7 @@ def take(config: configs.Config, directory: Path):
 
     from attention_jax import tasks
     from attention_jax.train.checkpoint import save_params
+    from attention_jax.train.initial import with_ranges
 
     if directory.exists():
         raise InputError(f"--out must be a directory that does not exist yet; {directory} does")
@@ -124,7 +125,7 @@ def take(config: configs.Config, directory: Path):
     begin = initial_params(config, task, directory, quiet=False)
     fresh, _ = jax.random.split(jax.random.PRNGKey(config.train.seed))
     run_directory.create(directory, fresh=True)
-    save_params(directory / "final", begin(task.init(fresh)))
+    save_params(directory / "final", begin(with_ranges(task.init, config.train)(fresh)))
     describe(config, directory, task)
 
 

@@ -351,7 +351,8 @@ def taken(arrays: dict[str, np.ndarray], path: str, shape: tuple, dtype, source:
         names = [f"{stacked[1]}layer_{int(stacked[2]) + i}{stacked[3]}" for i in range(shape[0])]
     if not {*names} <= arrays.keys():
         return None
-    shape_of_one = shape[bool(stacked) :]
+    flipped = stacked and path.endswith("/kernel")  # models/layer_stack.py: flip_kernels
+    shape_of_one = shape[:0:-1] if flipped else shape[bool(stacked) :]
     if differ := [name for name in names if arrays[name].shape != shape_of_one]:
         raise InputError(
             f"{source} has {differ[0]} of {list(arrays[differ[0]].shape)}, and these options need "
@@ -361,5 +362,5 @@ def taken(arrays: dict[str, np.ndarray], path: str, shape: tuple, dtype, source:
         return np.asarray(arrays.pop(path)).astype(dtype, copy=False)
     made = np.empty(shape, dtype)
     for i, name in enumerate(names):
-        made[i] = np.asarray(arrays.pop(name))
+        made[i] = np.asarray(arrays.pop(name)).T if flipped else np.asarray(arrays.pop(name))
     return made

@@ -25,6 +25,7 @@ from attention_jax.runs import directory as run_directory, lifecycle
 from attention_jax.sweep.space import get
 from attention_jax.train.checkpoint import Checkpoints, split_checkpoint
 from attention_jax.train.feed import streamed
+from attention_jax.train.initial import with_ranges
 from attention_jax.train.loop import Interrupt, check_batches, fit, planned_steps
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.placement import replicate
@@ -158,7 +159,8 @@ def spread(tree, devices: int):
 
 def initial_states(task: tasks.Task, members: Sequence[configs.Config], total_steps: int) -> TrainState:
     """Return the stacked initial states of the members, each equal to that of the run alone."""
-    init, numbers, states = task.init, varied(members), []  # one function, so that it is compiled once
+    init = with_ranges(task.init, members[0].train)  # one function, so that it is compiled once
+    numbers, states = varied(members), []
     for index, config in enumerate(members):
         config = configs.replace(config, **{name: jnp.float32(values[index]) for name, values in numbers.items()})
         states.append(jax.device_get(init_state(init, optimizer(config.optim, total_steps), config.train.seed)))

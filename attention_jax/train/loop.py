@@ -20,6 +20,7 @@ from attention_jax.printing import escaped, in_a_line
 from attention_jax.train import hosts
 from attention_jax.train.checkpoint import Checkpoints, average, host
 from attention_jax.train.feed import START, Resident, Streamed, streamed
+from attention_jax.train.initial import with_ranges
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.placement import Program
 from attention_jax.train.run import Run
@@ -212,7 +213,7 @@ def train_one(task, optim, train, directory: Path, *, begin=lambda params: param
     update = optimizer(optim, total_steps)
     options = {"shard": train.shard_parameters, "streamed": streamed(task)}
     program = Program(task.loss, update, train.accumulation_steps, train.matmul_precision, **options)
-    start = host(init_state(task.init, update, train.seed, begin))
+    start = host(init_state(with_ranges(task.init, train), update, train.seed, begin))
     run = Run(train, task.plan, total_steps, directory, quiet=quiet)
     with contextlib.closing(Checkpoints(directory / "checkpoints", train, best_of=1)) as checkpoints:
         [params] = fit(program, start, task, [run], checkpoints, until)

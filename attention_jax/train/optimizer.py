@@ -49,9 +49,9 @@ def schedule(optim, total_steps: int):
 
 
 def optimizer(optim, total_steps: int) -> optax.GradientTransformation:
-    """Clip by global norm, precondition (`precondition`), decay weights, scale by the scheduled rate."""
+    """Clip entries, clip by global norm, precondition (`precondition`), decay weights, scale by the scheduled rate."""
     clip = optim.clip_norm
-    parts = []
+    parts = [optax.clip(optim.clip_value)] if optim.clip_value else []
     if not is_zero(clip):
         parts.append(
             optax.clip_by_global_norm(clip if isinstance(clip, int | float) else jnp.where(clip > 0, clip, jnp.inf))

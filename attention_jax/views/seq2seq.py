@@ -27,8 +27,9 @@ class Seq2seqView(View):
 
     def read(self, texts: list[str]) -> dict[str, np.ndarray]:
         """Encode the sources of new texts; InputError for a text that is too long."""
-        source, length = encode_sources(self.data, texts, None)
         limit = self.data.train[0].source.shape[1]
+        padded = getattr(self.task.config.model, "encoder_state", "last_token") == "last_step"  # padding is read, too
+        source, length = encode_sources(self.data, texts, None, limit if padded else 1)
         if not are_sentences(self.data) and source.shape[1] > limit:
             raise InputError(
                 f"a source may have at most {limit} characters; {max(texts, key=len)!r} has {source.shape[1]}: "

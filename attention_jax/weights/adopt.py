@@ -82,7 +82,8 @@ def stacked(given: dict[str, np.ndarray], wanted: dict[str, tuple]) -> dict[str,
         if (found := re.fullmatch(r"(.*/|)layers_(\d+)(/.*)", path)) and path not in given:
             names = [f"{found[1]}layer_{int(found[2]) + i}{found[3]}" for i in range(shape[0])]
             if {*names} <= given.keys():
-                given[path] = np.stack([given.pop(name) for name in names])
+                flip = np.transpose if path.endswith("/kernel") else np.asarray  # models/layer_stack.py: flip_kernels
+                given[path] = np.stack([flip(given.pop(name)) for name in names])
     return given
 
 

@@ -66,7 +66,8 @@ def unstacked(arrays: dict) -> dict:
     for path, array in arrays.items():
         layers = re.fullmatch(r"(.*/|)layers_(\d+)(/.*)", path)
         one = lambda i, layers=layers: f"{layers[1]}layer_{int(layers[2]) + i}{layers[3]}"
-        found |= {one(i): x for i, x in enumerate(array)} if layers else {path: array}
+        flip = np.transpose if path.endswith("/kernel") else np.asarray  # models/layer_stack.py: flip_kernels
+        found |= {one(i): flip(x) for i, x in enumerate(array)} if layers else {path: array}
     return found
 
 

@@ -160,6 +160,7 @@ def lacking(ours: config.TransformerConfig) -> str:
         "--model.scale-output": ours.scale_output,
         f"--model.norm-epsilon {ours.norm_epsilon}": ours.norm_epsilon != EPSILON,
         "--model.shared-layers": ours.shared_layers,
+        "--model.scan-layers": ours.scan_layers,
         "--model.no-output-bias": not ours.output_bias,
         "--model.key-dim": ours.key_dim not in (0, ours.hidden_size // ours.num_heads),
         "--model.value-dim": ours.value_dim not in (0, ours.hidden_size // ours.num_heads),

@@ -26,7 +26,8 @@ def prepare(texts: list[str]) -> tuple[np.ndarray, ...]:
     for row, text in enumerate(texts):
         tokens = apply(recipe["steps"], text)[: recipe["most"]]
         numbers = [known["unk"] if token in special else ids.get(token, known["unk"]) for token in tokens]
-        numbers = numbers + [ids[token] for token in recipe["end"]] or [ids[token] for token in recipe["empty"]]
+        begin, end = ([ids[token] for token in recipe[place]] for place in ("begin", "end"))
+        numbers = begin + numbers + end or [ids[token] for token in recipe["empty"]]
         if len(numbers) > width or None in numbers:
             raise ValueError(f"at most {width} tokens of the vocabulary are needed, got {tokens}")
         lengths[row], array[row, : len(numbers)] = len(numbers), numbers
@@ -91,11 +92,12 @@ def model(file: str):
     return SentencePieceProcessor(model_file=str(HERE / file))
 
 
-def spacy_tokens(text: str, language: str) -> list[str]:
-    """Tokenize with spaCy's rules of a language and drop whitespace tokens."""
+def spacy_tokens(text: str, language: str, keep_whitespace: bool = False) -> list[str]:
+    """Tokenize with spaCy's rules of a language and drop whitespace tokens unless they are to be kept."""
     import spacy
 
-    return [token.text for token in spacy.blank(language).tokenizer(text) if not any(map(str.isspace, token.text))]
+    found = [token.text for token in spacy.blank(language).tokenizer(text)]
+    return found if keep_whitespace else [token for token in found if not any(map(str.isspace, token))]
 
 
 STEPS = {

@@ -118,7 +118,9 @@ def _(task: Seq2seqTask) -> Service:
     example, files = (row, pairs.source_length[:1].astype(np.int32)), {}
     encode, _ = steps(task.data.source_tokenizer, "source", files)
     _, decode = steps(task.data.target_tokenizer, "target", files)
-    recipe = text_recipe(encode, "source", task.data.source_vocabulary, end=True) | decoding(decode, "target")
+    source = task.data.source_vocabulary
+    begin = source.decode([source.bos_id]) if task.data.source_bos else []
+    recipe = text_recipe(encode, "source", source, begin=begin, end=True) | decoding(decode, "target")
     return Service(tokens, inputs, "tokens [batch, longest], to the first eos", example, words, recipe, files)
 
 
@@ -163,14 +165,21 @@ def _with_beam_of_one(config):
     return replace(config, **{"decode.beam_size": 1})
 
 
-def text_recipe(encode: list, words: str, vocabulary: Vocabulary, end=False, most=None, empty=()) -> dict:
+def text_recipe(encode: list, words: str, vocabulary: Vocabulary, begin=(), end=False, most=None, empty=()) -> dict:
     """Return the preprocessing recipe of texts.
 
-    It holds the steps to tokens, the entry of words.json with their ids, whether eos is appended, the number of tokens
-    that are kept, and the tokens that replace an empty text.
+    It holds the steps to tokens, the entry of words.json with their ids, the tokens that a text begins with, whether
+    eos is appended, the number of tokens that are kept, and the tokens that replace an empty text.
     """
     ends = vocabulary.decode([vocabulary.eos_id]) if end and vocabulary.eos_id is not None else []
-    recipe = {"steps": encode, "vocabulary": words, "end": ends, "most": most, "empty": list(empty)}
+    recipe = {
+        "steps": encode,
+        "vocabulary": words,
+        "begin": list(begin),
+        "end": ends,
+        "most": most,
+        "empty": list(empty),
+    }
     return {"reference": "prepare_text.py", "encode": recipe}
 
 

@@ -29,8 +29,8 @@ def steps(tokenizer: Tokenizer, name: str, files: dict[str, bytes]) -> tuple[lis
             return RULES[rule]
         case ["padded", width, step]:
             return [["pad", width], CHARACTERS, *[["reverse"]] * (step < 0)], [JOINED]
-        case ["spacy", language]:
-            return [["spacy", language]], [SPACED]
+        case ["spacy", *arguments]:
+            return [["spacy", *arguments]], [SPACED]
         case ["bpe", merges]:
             files[f"{name}.bpe"] = "\n".join(map(" ".join, merges)).encode()
             return [["bpe", f"{name}.bpe"]], [SPACED, ["replace", "@@ ", ""], ["replace", r"@@\Z", ""]]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from attention_jax import load_experiment
+from attention_jax.claims.catalog import names
 from attention_jax.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,3 +68,11 @@ def test_a_module_that_an_experiment_file_lacks_is_named(tmp_path):
     (tmp_path / "mine.py").write_text("import a_package_of_mine\n")
     with pytest.raises(InputError, match="mine.py.*a_package_of_mine.*PYTHONPATH"):
         load_experiment(str(tmp_path / "mine.py"))
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_comparison_with_a_published_number_says_what_differs(name):
+    """Claims of the kind "other protocol" need it anyway; an order is of another size, corpus or program."""
+    orders = [claim for claim in load_experiment(name).claims if claim.kind == "order" and claim.published is not None]
+    silent = [claim.text for claim in orders if not claim.differs]
+    assert not silent, "say in `differs` what differs from the source"

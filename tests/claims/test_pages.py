@@ -205,3 +205,13 @@ def test_a_registered_run_without_the_number_does_not_complete_a_replication(exp
     without = run(None, 101) | {"metrics": {"test.loss": 1.0}}
     claim, _ = judged(experiment, [run(1.5), run(5.0, 100), without], ROWS)
     assert not claim.replication_decides and claim.verdict == "above"
+
+
+@pytest.mark.parametrize("ran", [(100,), (101,), ()])
+def test_a_replication_that_was_complete_does_not_fall_back_to_the_original_runs(experiment, ran):
+    fresh = [run(9.0, seed) for seed in ran]
+    before, _ = judged(experiment, [run(1.5), *fresh], ROWS)
+    assert before.verdict == "above", "before the registered runs are complete the original ones decide"
+    after, _ = judged(experiment, [run(1.5), *fresh], ROWS, ended={("toy", "")})
+    assert after.verdict == "not run" and not after.replicated
+    assert pages.replication_table([after]).rows == []

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from pathlib import Path
 
 import pytest
 from toy_experiment import CONFIG, toy
@@ -124,10 +125,16 @@ def test_every_bound_is_registered_and_every_registered_run_is_of_the_frozen_com
     needed = {(name, variant) for claim in bounds for variant in {claim.variant, claim.minus} - {None}}
     assert needed - registered.keys() <= NOT_REGISTERED
     assert {variant for one, variant in registered if one == name} <= experiment.variants().keys()
-    frozen = read_json(record.REGISTRATION)["commit"]
-    for run in record.recorded_runs(name):
-        if run["seed"] in registered.get((name, run["variant"]), ()):
-            assert run["environment"]["commit"] == frozen and run["environment"]["changed"] == []
+    for path in filter(Path.exists, record.REGISTRATIONS):
+        frozen, registered = read_json(path)["commit"], record.registered(path)
+        for run in record.recorded_runs(name):
+            if run["seed"] in registered.get((name, run["variant"]), ()):
+                assert run["environment"]["commit"] == frozen and run["environment"]["changed"] == []
+
+
+def test_no_variant_is_registered_twice():
+    """A claim's registered seeds are those of one file."""
+    assert not set.intersection(*(set(record.registered(path)) for path in record.REGISTRATIONS))
 
 
 @pytest.mark.parametrize("name", catalog.names())

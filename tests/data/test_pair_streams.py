@@ -190,7 +190,7 @@ def test_a_stream_knows_its_data_again_and_keeps_no_tokens_of_it(home, monkeypat
     for name in ("1.en", "2.en"):
         (home / name).write_text((home / name).read_text()[::-1].lstrip("\n") + "\n")
     assert load_pairs(config).facts["fingerprint"] != first
-    spacy = lambda language: tokenizers.whitespace()._replace(all_tokens=lambda texts: pytest.fail("kept on the disk"))
+    spacy = lambda *_: tokenizers.whitespace()._replace(all_tokens=lambda texts: pytest.fail("kept on the disk"))
     monkeypatch.setattr(tokenizers, "spacy", spacy)
     encoder = PairEncoder(Corpus(tokenizer="spacy"), ("en", "de"), "")
     assert encoder(Texts(["a"], ["a"]), [Vocabulary("a")] * 2) == ([[0]], [[0]])

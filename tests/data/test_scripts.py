@@ -178,7 +178,7 @@ def test_an_unknown_token_in_a_text_is_the_unknown_token():
 
 def test_the_exported_reference_reads_special_tokens_as_this_package_does(monkeypatch):
     tokens = Vocabulary(["dog"], **SPECIAL).tokens
-    recipe = {"steps": [["find", r"\S+"]], "vocabulary": "source", "end": [EOS], "most": None, "empty": []}
+    recipe = {"steps": [["find", r"\S+"]], "vocabulary": "source", "begin": [], "end": [EOS], "most": None, "empty": []}
     files = {
         "manifest.json": {"preprocessing": {"encode": recipe}, "inputs": [{"shape": [8, 8]}, {"shape": [8]}]},
         "words.json": {"source": {"tokens": tokens, "pad": 0, "bos": 1, "eos": 2, "unk": 3}},

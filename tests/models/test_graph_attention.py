@@ -83,6 +83,7 @@ def test_without_dropout_training_is_evaluation(variables):
         assert not np.allclose(dropped, logits)
 
 
+@pytest.mark.slow
 def test_values_are_dropped_once_more_and_weights_as_well():
     """Nodes that attend to themselves alone, with vectors of ones: what is kept is divided by 0.4, for each dropout."""
     itself, ones = jnp.repeat(jnp.arange(50)[:, None], 2, axis=1), jnp.ones((50, H, U))

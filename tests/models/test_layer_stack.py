@@ -9,10 +9,12 @@ import pytest
 
 from attention_jax import config
 from attention_jax.config import foreign_code, replace, to_json
+from attention_jax.decode import beam_search
 from attention_jax.errors import InputError
 from attention_jax.models.blocks import Block
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.layer_stack import stack_layers, unstack_layers
+from attention_jax.models.transformer import Transformer
 from tests.models.conftest import UNOPTIMIZED
 
 TOKENS = jnp.array([[1, 2, 3, 4, 5, 6], [5, 4, 3, 2, 1, 0]], jnp.int32)
@@ -151,3 +153,48 @@ def test_scans_with_weights_of_layers_outside_are_refused():
     model = LanguageModel(replace(SMALL, scan_layers=True, position_embedding="shaw"), 7)
     with pytest.raises(InputError, match="--model.scan-layers cannot scan"):
         jax.eval_shape(model.init, jax.random.key(0), TOKENS)
+
+
+T5 = config.TransformerConfig(
+    num_encoder_layers=2,
+    num_decoder_layers=3,
+    hidden_size=8,
+    num_heads=2,
+    mlp_dim=12,
+    norm="pre",
+    norm_layer="rms",
+    norm_epsilon=1e-3,
+    mlp_layer="geglu",
+    use_bias=False,
+    score="dot",
+    position_embedding="t5",
+    scale_embeddings=False,
+    output_bias=False,
+    dropout=0.0,
+)
+
+
+@pytest.mark.slow
+def test_scanned_layers_of_an_encoder_decoder(contract):
+    """As T5's; two programs of a beam search, and two of teacher forcing."""
+    source, length, target = contract.SOURCE, contract.LENGTH, contract.TARGET
+    unrolled, scanned = Transformer(T5, 11, 9), Transformer(replace(T5, scan_layers=True), 11, 9)
+    params = contract.variables_of(unrolled)["params"]
+    stacked = stack_layers(params, T5)
+
+    def search(model, params):
+        call = lambda method, *x: model.apply({"params": params}, *x, method=method)
+        step = lambda tokens, cache: call("step", cache, tokens)[:2]
+        cache = call("start", call("encode", source, length), 5)
+        found = beam_search(step, cache, 3, beam_size=2, bos=1, eos=2, pad=0, max_length=5)
+        return found, model.apply({"params": params}, source, length, target, return_weights=True)
+
+    run = jax.jit(search, static_argnums=0)
+    for one, other in zip(*map(jax.tree.leaves, (run(unrolled, params), run(scanned, stacked))), strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-5, rtol=2e-5)
+
+
+def test_shared_layers_are_not_scanned():
+    model = Transformer(replace(T5, scan_layers=True, shared_layers=True), 11, 9)
+    with pytest.raises(InputError, match="--model.shared-layers has one layer"):
+        jax.eval_shape(model.init, jax.random.key(0), TOKENS, jnp.array([6, 6]), TOKENS)

@@ -97,6 +97,7 @@ def test_gates_begin_with_the_values_they_had_in_the_order_i_f_o_g():
         np.testing.assert_array_equal(ordered[now], drawn[then])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("controller", ["lstm", "feedforward"])
 def test_causal_finite_and_rows_do_not_meet(controller):
     model = ntm.NTM(NTMConfig(controller, hidden_size=5, num_locations=6, word_size=3), 2)
@@ -120,6 +121,7 @@ def test_weights_are_distributions(small):
     np.testing.assert_allclose(jax.jit(model.apply)(params, inputs)[0], logits, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_long_sequence_and_extreme_parameters_have_finite_gradients():
     model = ntm.NTM(NTMConfig(hidden_size=4, num_locations=5, word_size=3), 1)
     params = jax.jit(model.init)(jax.random.key(0), jnp.ones((1, 1, 2)))

@@ -64,6 +64,7 @@ def test_padding_changes_nothing(variables, weights):
     np.testing.assert_allclose(np.exp(jax.jit(MODEL.apply)(variables, other, LENGTH, BEFORE)), weights, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_probability_that_underflows_has_a_finite_logarithm_and_gradient(variables):
     score = variables["params"]["score"]
     sure = {"params": variables["params"] | {"score": score | {"vector": 1e3 * score["vector"]}}}

@@ -88,6 +88,7 @@ def test_shifted_patches_cost_a_wider_embedding_and_its_norm():
         counted(replace(SMALL, patch_size=1, stem="shifted"), 5, 8, 3)
 
 
+@pytest.mark.slow
 def test_the_convolutional_stem_is_strided_convolutions_normalized_and_rectified():
     """By NumPy and XLA's own convolution: halving, groups of 8 channels with mean 0 and variance 1, ReLU, a map."""
     stem = ConvolutionalStem(4, 16, jnp.float32)

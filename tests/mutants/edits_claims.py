@@ -126,6 +126,13 @@ MUTANTS = (
         ("tests/claims/test_pages.py", "tests/claims/test_replication.py"),
     ),
     Mutant(
+        "incomplete-replication-falls-back-to-the-original-run",
+        "attention_jax/claims/judged.py",
+        "decides = bool(common) and (complete or was_complete)",
+        "decides = bool(common) and complete",
+        ("tests/claims/test_pages.py",),
+    ),
+    Mutant(
         "smoke-run-larger-than-the-experiment",
         "attention_jax/claims/catalog.py",
         "larger = lambda info, value: value > info.smoke or",

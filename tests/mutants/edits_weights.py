@@ -86,8 +86,8 @@ MUTANTS = (
     Mutant(
         "program-pads-the-source-with-tokens",
         "attention_jax/weights/stablehlo.py",
-        'recipe = text_recipe(encode, "source", task.data.source_vocabulary, end=True)',
-        'recipe = text_recipe(encode, "source", task.data.source_vocabulary)',
+        'recipe = text_recipe(encode, "source", source, begin=begin, end=True)',
+        'recipe = text_recipe(encode, "source", source, begin=begin)',
         ("tests/weights/test_stablehlo.py",),
     ),
 )

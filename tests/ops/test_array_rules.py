@@ -83,6 +83,7 @@ def test_arrays_in_blocks_are_those_at_once_for_other_normalizers(normalizer):
     np.testing.assert_allclose(fused[1], plain[1], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_rows_are_the_queries_of_the_call_at_every_offset():
     """As with a KV cache. `dense` is indexed by position instead. Keys that no row allows may be NaN."""
     mask = np.arange(S) < np.array([[5], [3]])[:, :, None]  # [B, 1, S]
@@ -103,6 +104,7 @@ def test_rows_are_the_queries_of_the_call_at_every_offset():
     np.testing.assert_array_equal(attention_weights(one, key, mask=dense(absolute), query_offset=6), np.eye(8, S)[6:])
 
 
+@pytest.mark.slow
 def test_the_module_takes_arrays_as_flax_does():
     x, mask = QUERY.reshape(B, T, -1), np.tril(np.ones((1, 1, T, T), bool))
     module = MultiHeadAttention(num_heads=4, hidden_size=8, num_kv_heads=2)

@@ -12,8 +12,8 @@ from attention_jax.errors import InputError
 from attention_jax.ops import attention, dispatch, scores
 from attention_jax.ops.attention import _plain, attend
 from attention_jax.ops.biases import ALiBi
-from attention_jax.ops.blockwise.derivatives import in_blocks
-from attention_jax.ops.blockwise.score_blocks import Blocks, Inputs
+from attention_jax.ops.blockwise import derivatives
+from attention_jax.ops.blockwise.score_blocks import Blocks, Inputs, partition
 from attention_jax.ops.dispatch import PLATFORMS, choose, choose_blocks, pair_cost
 from attention_jax.ops.masks import causal
 from attention_jax.ops.normalizers import Sigmoid, Softmax, Sparsemax, StickBreaking, TopK
@@ -68,12 +68,18 @@ def test_each_platform_gets_its_blocks_in_value_and_gradient(length, on_cpu, els
         assert [f"<{elsewhere}xf32>" in text for text in texts] == [False, True, True]
 
 
+def in_blocks(inputs, blocks):
+    """The outputs of `derivatives.in_blocks` with the same blocks on every platform."""
+    floats, others, combine = partition(inputs)
+    return derivatives.in_blocks((("default", blocks),), _plain, combine, floats, others)[0]
+
+
 def test_where_no_block_is_needed_gradients_are_those_of_plain():
     """A platform without blocks computes the whole again for the gradient: `in_blocks` with blocks of None."""
     query, key, value = jax.random.normal(jax.random.key(0), (3, 300, 8))
     call = lambda query, bias: Inputs((SCALED_DOT, bias, Softmax()), query, key, value, query, causal(), None, 0)
     bias = ALiBi(jnp.float32(0.3))
-    whole = lambda query, bias: jnp.sin(in_blocks(call(query, bias), {"default": None}, _plain)[0]).sum()
+    whole = lambda query, bias: jnp.sin(in_blocks(call(query, bias), None)[0]).sum()
     plain = lambda query, bias: jnp.sin(_plain(call(query, bias))[0]).sum()
     ours, theirs = (jax.jit(jax.value_and_grad(f, argnums=(0, 1)))(query, bias) for f in (whole, plain))
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
@@ -88,7 +94,7 @@ def test_a_block_whose_scores_are_computed_again_gives_what_plain_gives(dtype, t
         query, key, value = arrays
         return jnp.sin(run(Inputs((SCALED_DOT, None, Softmax()), query, key, value, None, causal(), None, 0))).sum()
 
-    again = lambda inputs: in_blocks(inputs, {"default": Blocks(20, 20, recompute_scores=True)}, _plain)[0]
+    again = lambda inputs: in_blocks(inputs, Blocks(20, 20, recompute_scores=True))[0]
     ours = jax.jit(jax.value_and_grad(functools.partial(once, run=again)))((query, key, value))
     theirs = jax.jit(jax.value_and_grad(functools.partial(once, run=lambda inputs: _plain(inputs)[0])))(
         tuple(x.astype(jnp.float32) for x in (query, key, value))

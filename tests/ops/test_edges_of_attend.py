@@ -39,6 +39,7 @@ def test_normmax_has_a_gradient_for_every_alpha(call):
             assert float(at) == pytest.approx(float(numeric), rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalizer", [StudentKernel(6.0), CompactKernel(3)])
 def test_weights_before_division_may_leave_the_range_of_float16(normalizer):
     x = normal(8, 4).astype(jnp.float16)
@@ -50,6 +51,7 @@ def test_weights_before_division_may_leave_the_range_of_float16(normalizer):
     np.testing.assert_allclose(attend(x, key, value, **call, **BLOCKS), exact, atol=4e-3)
 
 
+@pytest.mark.slow
 def test_a_score_in_bfloat16_is_normalized_in_float32():
     query, key, value = (normal(16, 8, seed=seed).astype(jnp.bfloat16) for seed in range(3))
     logits = normal(16, 16).astype(jnp.bfloat16)
@@ -120,6 +122,7 @@ def test_the_lowest_number_in_a_bias_masks_a_key(call):
     assert np.isfinite(gradient).all()
 
 
+@pytest.mark.slow
 def test_a_batch_as_large_as_its_sequences_are_long():
     """Four lengths are those of the examples and not of the four queries; equal scores give means of so many keys."""
     x = normal(4, 4, 1, 2)

@@ -79,6 +79,7 @@ def test_hidden_markov(targets, sources, forward_only):
     check(call, log_probability, targets, sources)
 
 
+@pytest.mark.slow
 def test_transitions_that_forget_make_a_markov_model_of_hard_attention():
     align, emission = jnp.float32(ALIGN), jnp.float32(EMISSION)
     transition = jnp.broadcast_to(align[1:, None, :], (T - 1, S, S))
@@ -86,6 +87,7 @@ def test_transitions_that_forget_make_a_markov_model_of_hard_attention():
     np.testing.assert_allclose(found, hard_attention(align, emission), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_gradients_of_transition_scores_are_finite_and_zero_in_padding():
     def loss(scores, emission, length):
         return hidden_markov(jnp.float32(INITIAL), monotonic_transitions(scores, length), emission, length, 3)
@@ -119,6 +121,7 @@ def test_expected_monotonic_alignments(sources):
     assert np.all(found.sum(1) < 1)
 
 
+@pytest.mark.slow
 def test_expected_alignments_at_the_ends_and_from_any_start():
     """Probabilities of 0 and 1, at which a quotient of products would be 0 / 0."""
     stop = jnp.array([[0.0, 1.0, 0.5], [0.0, 0.0, 1.0]])

@@ -120,6 +120,7 @@ def test_positive_features_of_long_vectors_neither_overflow_nor_vanish(size):
         np.testing.assert_allclose(run(*call, score=score, implementation=implementation), expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_padding_does_not_set_the_scale_of_the_keys():
     """Keys of long vectors have tiny features; a padded key of zeros has large ones and must not count."""
     query, key, value = (10 * jax.random.normal(k, (5, 4)) for k in jax.random.split(jax.random.key(1), 3))

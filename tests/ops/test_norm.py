@@ -47,6 +47,7 @@ def test_bfloat16_keeps_float32_statistics():
     assert x_bar.dtype == jnp.bfloat16 and scale_bar.dtype == jnp.float32
 
 
+@pytest.mark.slow
 def test_in_half_precision_the_gradient_is_that_of_float64_and_keeps_x():
     x, bar = jax.random.normal(jax.random.key(0), (2, 4, 64)).astype(jnp.bfloat16) + 1
     scale = jax.random.normal(jax.random.key(1), (64,))
@@ -67,6 +68,7 @@ def test_a_constant_row_is_finite():
     assert value == 3.0 and np.isfinite(slope).all()
 
 
+@pytest.mark.slow
 def test_the_gradients_have_the_types_of_scale_and_bias():
     x, scale, bias = jnp.ones((3, 8)), jnp.ones(8, jnp.float32), jnp.zeros(8, jnp.bfloat16)
     gradients = jax.grad(lambda *args: layer_norm(*args).sum(), argnums=(1, 2))(x, scale, bias)

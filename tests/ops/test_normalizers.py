@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import slow_but
 
 from attention_jax.errors import InputError
 from attention_jax.ops import normalizers
@@ -110,11 +111,6 @@ ORACLES = {  # normalizer, the same in NumPy for the allowed scores of one query
 }
 EACH_KIND = ("softmax", "sigmoid", "sparsemax", "top-k", "stick-breaking")
 """One of each way in which weights are computed; the others of a test over all of them are slow."""
-
-
-def slow_but(chosen, cases):
-    """The cases as parameters, marked slow unless they are among the chosen ones."""
-    return [case if case in chosen else pytest.param(*case, marks=pytest.mark.slow) for case in cases]
 
 
 def negative(query, key):

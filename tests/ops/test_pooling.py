@@ -120,6 +120,7 @@ def test_heads_share_keys_without_repeating_them(implementation):
         np.testing.assert_allclose(ours, theirs.reshape(2, 7, 2, 2, -1).sum(axis=3), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["plain", "fused"])
 def test_two_caches_are_merged_by_their_log_sums(implementation):
     """As in ring attention: the sum of both outputs by their shares of the sum of exponentials, gradients too."""

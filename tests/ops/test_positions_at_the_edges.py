@@ -39,6 +39,7 @@ def normal(*shape, seed=0):
 # --- integers ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("x64", [False, True])
 def test_bounds_may_be_integers_of_any_type(x64):
     """Four programs."""
@@ -76,6 +77,7 @@ class Narrow(Mask):
 jax.tree_util.register_static(Narrow)
 
 
+@pytest.mark.slow
 def test_the_bounds_of_a_custom_mask_may_be_narrow():
     x = normal(384, 4)
     np.testing.assert_allclose(attend(x[:2], x, x, mask=Narrow(), **FUSED), attend(x[:2], x[:100], x[:100]), atol=1e-6)
@@ -136,6 +138,7 @@ def test_angles_of_ordinary_positions_keep_their_bits():
     np.testing.assert_array_equal(sinusoidal(jnp.asarray(positions), 6)[:, ::2], jnp.sin(angles))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [2**24 + 1, 2**30 + 7])
 def test_relative_biases_depend_on_the_distance_alone_however_far(at):
     query, keys = normal(1, 4), jnp.arange(at - 3, at + 3)
@@ -153,7 +156,7 @@ POOLS = [LocalLinear(), *(pytest.param(pool, marks=pytest.mark.slow) for pool in
 
 
 @pytest.mark.parametrize("pool", POOLS, ids=lambda pool: type(pool).__name__)
-@pytest.mark.parametrize("mask", [None, causal()], ids=["all", "causal"])
+@pytest.mark.parametrize("mask", [pytest.param(None, marks=pytest.mark.slow), causal()], ids=["all", "causal"])
 @pytest.mark.parametrize("implementation", [pytest.param("plain", marks=pytest.mark.slow), "fused"])
 def test_without_queries_keys_or_values(pool, mask, implementation):
     for queries, keys, features, width in EMPTY:

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import slow_but
 
 from attention_jax import attend
 from attention_jax.decode import sample, truncated
@@ -55,6 +56,7 @@ def test_a_constant_added_to_all_scores_changes_no_weight(name, implementation):
     np.testing.assert_allclose(found[0], exact.get(name, found[0]), atol=3e-7)
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_threshold_does_not_know_the_height():
     """Of sparsemax at 10^5, for all weights together and in blocks: (I - 11^T / 3) on the support of three keys."""
     direction = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
@@ -131,6 +133,7 @@ def test_attention_does_not_depend_on_the_unit(dtype, size, implementation):
         np.testing.assert_allclose(np.float64(bar) * size, right_bar, atol=tolerance)
 
 
+@pytest.mark.slow
 @both
 def test_moments_about_the_mean_of_each_query(implementation):
     """Two queries that see distant values: variances of a few numbers, by hand; and the gradient, 2 (v - mean) / 3."""
@@ -146,6 +149,7 @@ def test_moments_about_the_mean_of_each_query(implementation):
     np.testing.assert_allclose(bar[:, 0], 2 * (value[:, 0] - mean) / 3, atol=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", [100.0, 1.0, 1e-4])
 def test_local_lines_of_features_that_are_multiples_of_one_another(unit):
     """A line through (t, t) is reproduced, whatever the unit of t."""
@@ -155,6 +159,7 @@ def test_local_lines_of_features_that_are_multiples_of_one_another(unit):
     np.testing.assert_allclose(found, [[2.0]], atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log_decay", [[0, 0, -np.inf, np.log(0.5)], [-0.1, -1e6, -0.1, -0.1]])
 def test_forms_of_retention_agree_after_a_reset(log_decay):
     """Against the recurrence in NumPy; gradients of all forms are those of the recurrence."""
@@ -185,6 +190,7 @@ def test_weights_beyond_float16(implementation):
     np.testing.assert_allclose(np.float32(pull(half((1, 1), 1e-3))[0]), [[160.0], [160.0]], rtol=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scored", "valued"), [("float32", "float64"), ("float64", "float32")])
 def test_types_do_not_depend_on_the_implementation(scored, valued):
     """2^24 + 1 survives in float64, and the log-sum-exp has the widest type, in both implementations."""
@@ -231,6 +237,7 @@ def test_traced_options_of_sampling_are_those_given():
         assert jax.jit(run)(*options).tolist() == run(*options).tolist()
 
 
+@pytest.mark.slow
 def test_the_nucleus_is_summed_in_float32():
     kept = jnp.isfinite(truncated(jnp.zeros((1, 4096), jnp.bfloat16), top_p=0.5))
     assert int(kept.sum()) == 2048
@@ -252,7 +259,7 @@ PARAMETERS = {
 }
 
 
-@pytest.mark.parametrize("name", PARAMETERS)
+@pytest.mark.parametrize("name", slow_but(["additive"], PARAMETERS))
 def test_bfloat16_queries_and_float32_parameters(name):
     """Promotion is strict in these tests."""
     rule = {"bias" if isinstance(PARAMETERS[name], Bias) else "score": PARAMETERS[name]}

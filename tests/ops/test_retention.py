@@ -100,6 +100,7 @@ def test_a_sequence_may_be_continued_from_its_state(rule):
     np.testing.assert_allclose(end, last, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_without_decay_retention_is_linear_attention_without_a_normalizer():
     query, key, value, _, _ = case()
     expected = attend(query, key, value, score=Dot(), normalizer=Signed(), mask=causal())
@@ -115,6 +116,7 @@ def test_the_decays_of_retnet_double_the_reach_from_head_to_head():
     np.testing.assert_allclose(np.exp(retention.retnet_decays(3)), [31 / 32, 63 / 64, 127 / 128], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_delta_rule_stores_as_many_orthogonal_pairs_as_the_keys_are_wide():
     """In any order and however often written, where linear attention returns multiples."""
     keys, values = jnp.eye(D), case()[2][:D]

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import slow_but
 
 import attention_jax
 from attention_jax import attend, attend_heads
@@ -115,7 +116,10 @@ class ModuleMask(Activated):
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("score", ModuleScore), ("normalizer", ModuleNormalizer), ("bias", ModuleBias), ("mask", ModuleMask)],
+    slow_but(
+        [("mask", ModuleMask)],
+        [("score", ModuleScore), ("normalizer", ModuleNormalizer), ("bias", ModuleBias), ("mask", ModuleMask)],
+    ),
 )
 def test_a_module_with_a_function_as_a_leaf(name, kind):
     """Blockwise as plain, with the gradient of its parameter; `attend_heads` takes it, too."""
@@ -235,6 +239,7 @@ def test_numpy_float64_gives_no_warning(implementation):
         chunked_delta(x, x, x, np.ones(6), -np.ones(6))
 
 
+@pytest.mark.slow
 def test_numpy_float64_gives_no_warning_elsewhere():
     x = points(6, np.float64)
     with warnings.catch_warnings():
@@ -248,6 +253,7 @@ def test_numpy_float64_gives_no_warning_elsewhere():
         assert sample(step, x, prompt, 3, temperature=np.float64(0.7), top_p=np.float64(0.9)).shape == (2, 3)
 
 
+@pytest.mark.slow
 @both
 def test_debug_nans_finds_nothing_where_nothing_is_nan(implementation):
     """Eager: queries without a key, and a score with a prepared side."""
@@ -276,6 +282,7 @@ def test_heads_that_do_not_fit_are_refused(options):
         MultiHeadAttention(hidden_size=12, **options)
 
 
+@pytest.mark.slow
 def test_heads_take_a_mask_of_one_number():
     x = jnp.ones((2, 5, 12))
     model = MultiHeadAttention(num_heads=4, hidden_size=12, num_kv_heads=2)

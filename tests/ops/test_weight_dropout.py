@@ -18,6 +18,7 @@ def test_a_traced_rate_is_the_same_as_a_number(rate):
     assert np.mean(plain == 0) == pytest.approx(rate, abs=0.01)
 
 
+@pytest.mark.slow
 def test_a_traced_rate_of_one_drops_all_weights_with_finite_gradients():
     query, key, value = jax.random.normal(jax.random.key(0), (3, 4, 8))
     call = lambda rate, query: attend(query, key, value, dropout=rate, rng=jax.random.key(1)).sum()

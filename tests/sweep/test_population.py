@@ -158,6 +158,7 @@ def test_a_member_that_lost_its_checkpoint_begins_again_with_the_others(three, t
         assert_same(tmp_path / str(place), root / str(place))
 
 
+@pytest.mark.slow
 def test_a_member_that_diverges_says_why_and_stops_no_other(three, tmp_path):
     configs, root = three
     trained([configs[0], replace(configs[0], **{"optim.learning_rate": 1e30, "train.seed": 5})], tmp_path)

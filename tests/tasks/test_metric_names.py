@@ -17,7 +17,7 @@ FAMILIES = {model.task: model for model in MODELS}
 NOT_ALWAYS = {f"{split}.bleu_kept_beyond_30" for split in ("valid", "test")}
 
 
-QUICK = ("seq2seq", "language", "nodes")
+QUICK = ("language", "nodes")
 """Families whose evaluation compiles little; the others' metrics are compared in the slow tests."""
 MARKED = [
     pytest.param(model, id=name, marks=() if name.partition(":")[0] in QUICK else pytest.mark.slow)

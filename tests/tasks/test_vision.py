@@ -126,6 +126,7 @@ def test_all_augmentations_together_train(tiny):
     assert all(np.isfinite(g).all() for _, gradients in losses for g in jax.tree.leaves(gradients))
 
 
+@pytest.mark.slow
 def test_mixed_labels_are_shared_out(tiny):
     """With mixup the loss lies between those of the two labels: here all images are one image, so it is their weighted
     mean."""

@@ -54,6 +54,7 @@ def test_a_head_of_a_layer_that_is_repeated_is_off_in_all_its_turns(task_of):
     assert encoder.head_ablation[0, 0] != encoder.head_ablation[0, 1]
 
 
+@pytest.mark.slow
 def test_each_hypothesis_is_shown_with_the_weights_that_wrote_it(transformer):
     task, params, looked = transformer
     source, target = task.data.source_vocabulary, task.data.target_vocabulary

@@ -10,7 +10,7 @@
 All of them need memory linear in Q + K and use the residuals of the forward pass.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -34,16 +34,6 @@ Whole = Callable[[Inputs], Outputs]
 """The same outputs with the whole matrix of scores in memory."""
 
 
-def in_blocks(inputs: Inputs, blocks: Mapping[str, Blocks | None], whole: Whole) -> Outputs:
-    """Compute exact attention block by block, in memory linear in Q + K.
-
-    `blocks` are the block sizes of each platform (`platforms.by_platform`). On a platform where they are None, `whole`
-    computes all weights at once, and again for the gradient: every platform saves the same arrays, none of size Q * K.
-    """
-    floats, others, combine = partition(inputs)
-    return _attend(tuple(blocks.items()), whole, combine, floats, others)[0]
-
-
 def _program(inputs):
     """Return the module with `forward` and `backward` for the normalizer of these inputs."""
     normalizer = inputs.rules[2]
@@ -53,8 +43,15 @@ def _program(inputs):
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
-def _attend(blocks, whole, combine, floats, others):
-    """(outputs, what is saved for the derivatives and has none itself, `floats`, finite in fully masked rows)."""
+def in_blocks(blocks: tuple, whole: Whole, combine: Combine, floats: list, others: list):
+    """Compute exact attention block by block, in memory linear in Q + K: (outputs, what is saved for the derivatives
+    and has none itself, `floats`, finite in fully masked rows). `floats`, `others` and `combine` are `partition` of the
+    `Inputs`.
+
+    `blocks` are pairs of a platform and its block sizes (`platforms.by_platform`). On a platform where they are None,
+    `whole` computes all weights at once, and again for the gradient: every platform saves the same arrays, none of
+    size Q * K.
+    """
     inputs = finite_where_unattended(combine(floats, others))
     program = _program(inputs)
     some = [b for _, b in blocks if b is not None] or [Blocks(1, 1)]
@@ -95,10 +92,10 @@ class Point(NamedTuple):
     saved: tuple
 
 
-@partial(_attend.defjvp, symbolic_zeros=True)
-def _attend_jvp(blocks, whole, combine, primals, dots):
+@partial(in_blocks.defjvp, symbolic_zeros=True)
+def _in_blocks_jvp(blocks, whole, combine, primals, dots):
     floats, others = primals
-    outputs, saved, clean = _attend(blocks, whole, combine, floats, others)
+    outputs, saved, clean = in_blocks(blocks, whole, combine, floats, others)
     moving = tuple(n for n, dot in enumerate(dots[0]) if not is_symbolic_zero(dot))
     found, structure = jax.tree.flatten(outputs)
     constants, point = jax.tree.flatten(Point(list(clean), list(others), *lax.stop_gradient((outputs, saved))))

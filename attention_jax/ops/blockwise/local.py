@@ -25,6 +25,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from attention_jax.ops.blockwise.score_blocks import (
+    Blocks,
+    Inputs,
     add_tile,
     if_worth,
     key_blocks,
@@ -157,46 +159,65 @@ def _worth(function, tops, j, shift):
     return max_over_batch((function(top, top != -jnp.inf, shift) != 0).any())
 
 
+class Row(NamedTuple):
+    """A block of queries in the passes for its shift."""
+
+    inputs: Inputs
+    blocks: Blocks
+    ranges: tuple  # of its keys: `key_blocks`
+    i: jax.Array | int
+    precision: jnp.dtype
+
+
 def _shifts(inputs, blocks, ranges, i, top, precision):
     """Compute the shift of a block of queries. For a `Threshold` it is relative to the largest score of each query,
     which is put into `top` [Q]: return (inputs with `top`, shift, largest score of each block of keys, number of
     keys)."""
-    normalizer = inputs.rules[2]
+    normalizer, row = inputs.rules[2], Row(inputs, blocks, ranges, i, precision)
+    zero = jnp.zeros((blocks.query,), precision)
     if not isinstance(normalizer, Threshold):
-        return inputs, jnp.zeros((blocks.query,), precision), None, None
-
-    def scores_of(inputs, masked, j):
-        tile = tile_of(inputs, blocks, i, j, masked)
-        return tile.scores(*tile.operands).astype(precision)
-
-    def extent(masked, j, carry):
-        smallest, count, tops = carry
-        scores = scores_of(inputs, masked, j)
-        allowed = scores != -jnp.inf
-        smallest = jnp.minimum(smallest, jnp.where(allowed, scores, jnp.inf).min(axis=1))
-        tops = lax.dynamic_update_slice_in_dim(tops, scores.max(axis=1)[:, None], j, axis=1)
-        return smallest, count + allowed.sum(axis=1).astype(precision), tops
-
-    zero = vary_like(jnp.zeros((blocks.query,), precision), inputs)
+        return inputs, zero, None, None
+    zero = vary_like(zero, inputs)
     tops = jnp.full((blocks.query, -(-inputs.key.shape[0] // blocks.key)), -jnp.inf, precision)
-    smallest, count, tops = over_keys(ranges, i, extent, (zero + jnp.inf, zero, vary_like(tops, inputs)))
+    start = zero + jnp.inf, zero, vary_like(tops, inputs)
+    smallest, count, tops = over_keys(ranges, i, partial(_add_extent, row), start)
     largest = tops.max(axis=1)
     moved = inputs._replace(top=put_rows(top, largest, i, blocks.query))
     tops, smallest, top = (relative_to(largest, x) for x in (tops, smallest[:, None], largest[:, None]))
     smallest, largest = jnp.where(count > 0, smallest[:, 0], 0.0), jnp.where(count > 0, top[:, 0], 0.0)
-
-    def sums(t, low):
-        def add(masked, j, carry):
-            scores = scores_of(moved, masked, j)
-            return jax.tree.map(jnp.add, carry, sums_of(normalizer, scores, scores != -jnp.inf, t))
-
-        def step(masked, j, carry):
-            worth = _worth(partial(equations_of, normalizer), tops, j, low)
-            return lax.cond(worth, partial(add, masked, j), lambda carry: carry, carry)
-
-        return over_keys(ranges, i, step, Sums(zero, zero))
-
+    sums = partial(_sums, row._replace(inputs=moved), tops, zero)
     return moved, find_threshold(normalizer, sums, smallest, largest, jnp.maximum(count, 1)), tops, count
+
+
+def _row_scores(row, masked, j):
+    tile = tile_of(row.inputs, row.blocks, row.i, j, masked)
+    return tile.scores(*tile.operands).astype(row.precision)
+
+
+def _add_extent(row, masked, j, carry):
+    """Add block j of the keys to (smallest score [q], number of keys [q], largest scores of blocks [q, blocks])."""
+    smallest, count, tops = carry
+    scores = _row_scores(row, masked, j)
+    allowed = scores != -jnp.inf
+    smallest = jnp.minimum(smallest, jnp.where(allowed, scores, jnp.inf).min(axis=1))
+    tops = lax.dynamic_update_slice_in_dim(tops, scores.max(axis=1)[:, None], j, axis=1)
+    return smallest, count + allowed.sum(axis=1).astype(row.precision), tops
+
+
+def _sums(row, tops, zero, t, low):
+    """Compute the sums over the keys at the shift t; a block in which all are zero at the shift `low` is left out."""
+    return over_keys(row.ranges, row.i, partial(_add_sums, row, tops, t, low), Sums(zero, zero))
+
+
+def _add_sums(row, tops, t, low, masked, j, carry):
+    normalizer = row.inputs.rules[2]
+
+    def add(carry):
+        scores = _row_scores(row, masked, j)
+        return jax.tree.map(jnp.add, carry, sums_of(normalizer, scores, scores != -jnp.inf, t))
+
+    worth = _worth(partial(equations_of, normalizer), tops, j, low)
+    return lax.cond(worth, add, lambda carry: carry, carry)
 
 
 # --- backward ---------------------------------------------------------------------------------------------------------

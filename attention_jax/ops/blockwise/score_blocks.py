@@ -83,6 +83,49 @@ def partition(tree) -> tuple[list, list, Combine]:
 # --- one block --------------------------------------------------------------------------------------------------------
 
 
+class Place(NamedTuple):
+    """Which part of the matrix of scores `scores_of` computes, and what it needs there that has no gradient."""
+
+    combine: Combine  # of the floating leaves of (score, bias, normalizer) with
+    others: list  # the other leaves
+    query_positions: jax.Array  # [q]
+    key_positions: jax.Array  # [k]
+    allowed: jax.Array | None = None  # [q, k]
+    cut: jax.Array | None = None  # [q]
+    top: jax.Array | None = None  # [q]
+
+
+def scores_of(place: Place, rules, query, key, bias_query):
+    """Compute score + bias, [q, k], in float32 at least, as logits of an `Exponential` normalizer if there is one; -inf
+    where forbidden. Raises InputError if the score or the bias returns another shape, as [k] would broadcast without
+    notice."""
+    score, bias, normalizer = place.combine(rules, place.others)
+    scores, needed = score(query, key), (query.shape[0], key.shape[0])
+    name_of = lambda rule: getattr(rule, "func", type(rule)).__name__  # a function is in a Partial
+    if getattr(scores, "shape", None) != needed:
+        raise InputError(
+            f"the score {name_of(score)} must return logits [Q, K] = {list(needed)} for query "
+            f"{list(query.shape)} and key {list(key.shape)}, got {_shown(scores)}"
+        )
+    scores = scores.astype(accumulator(scores.dtype))
+    scores = vary_like(scores, query)  # those of a constant score
+    if bias is not None:
+        added = bias(bias_query, place.query_positions, place.key_positions)
+        if not hasattr(added, "shape") or not broadcasts(added.shape, needed):
+            raise InputError(
+                f"the bias {name_of(bias)} must return an array that broadcasts to [Q, K] = {list(needed)}, "
+                f"got {_shown(added)}"
+            )
+        scores = scores + added.astype(scores.dtype)
+    if isinstance(normalizer, Exponential):
+        scores = normalizer.logits(scores)
+    if place.cut is not None:
+        scores = jnp.where(scores < place.cut[:, None].astype(scores.dtype), -jnp.inf, scores)  # NaN stays
+    if place.top is not None:
+        scores = relative_to(place.top.astype(scores.dtype), scores)
+    return scores if place.allowed is None else jnp.where(place.allowed, scores, -jnp.inf)
+
+
 class Tile(NamedTuple):
     """Block (i, j) of the matrix of scores: `scores(*operands)` is [q, k], -inf where forbidden."""
 
@@ -91,30 +134,6 @@ class Tile(NamedTuple):
     value: jax.Array
     dropout: jax.Array | None
     center: jax.Array | None
-
-
-def biased_scores(score, bias, query, key, bias_query, query_positions, key_positions):
-    """Compute score + bias, [Q, K], in float32 at least; raise InputError if the score or the bias returns another
-    shape, as [K] would broadcast without notice."""
-    scores, needed = score(query, key), (query.shape[0], key.shape[0])
-    name_of = lambda rule: getattr(rule, "func", type(rule)).__name__  # a function is in a Partial
-    shape = getattr(scores, "shape", None)
-    if shape != needed:
-        raise InputError(
-            f"the score {name_of(score)} must return logits [Q, K] = {list(needed)} for query "
-            f"{list(query.shape)} and key {list(key.shape)}, got {_shown(scores)}"
-        )
-    scores = scores.astype(accumulator(scores.dtype))
-    scores = vary_like(scores, query)  # those of a constant score
-    if bias is None:
-        return scores
-    added = bias(bias_query, query_positions, key_positions)
-    if not hasattr(added, "shape") or not broadcasts(added.shape, needed):
-        raise InputError(
-            f"the bias {name_of(bias)} must return an array that broadcasts to [Q, K] = {list(needed)}, "
-            f"got {_shown(added)}"
-        )
-    return scores + added.astype(scores.dtype)
 
 
 def _shown(found):
@@ -139,23 +158,13 @@ def tile_of(inputs, blocks, i, j, masked):
         )  # [q, k]; nothing counts twice
         allowed = allowed if inputs.mask is None else allowed & inputs.mask(query_positions, key_positions)
 
-    def scores(rules, query, key, bias_query):
-        score, bias, normalizer = combine(rules, others)
-        scores = biased_scores(score, bias, query, key, bias_query, query_positions, key_positions)
-        if isinstance(normalizer, Exponential):
-            scores = normalizer.logits(scores)
-        if cut is not None:
-            scores = jnp.where(scores < cut[:, None].astype(scores.dtype), -jnp.inf, scores)  # NaN stays
-        if top is not None:
-            scores = relative_to(top.astype(scores.dtype), scores)
-        return scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
-
+    place = Place(combine, others, query_positions, key_positions, allowed, cut, top)
     dropout = None
     if inputs.dropout is not None:
         query_words, key_words, rate = inputs.dropout
         dropout = dropout_factor(rows_of(query_words, i, blocks.query), rows_of(key_words, j, blocks.key), rate)
     center = None if inputs.center is None else rows_of(inputs.center, i, blocks.query)
-    return Tile(scores, (rules, query, key, bias_query), value, dropout, center)
+    return Tile(partial(scores_of, place), (rules, query, key, bias_query), value, dropout, center)
 
 
 def matmul(a, b):

@@ -117,6 +117,7 @@ def test_derivatives_of_every_leaf_and_order(name, mode):
     assert_close(blockwise(inputs, dots), plain(inputs, dots))
 
 
+@pytest.mark.slow
 def test_one_tangent_of_many_and_heads_at_once():
     """Only the query moves, for every head of two, which share their keys."""
     query, key, value = arrays()
@@ -146,6 +147,7 @@ def test_the_gradient_of_a_mean_flow_loss():
     assert_close(*gradients)
 
 
+@pytest.mark.slow
 def test_forward_mode_in_half_precision():
     inputs, dots = arrays(dtype=jnp.bfloat16), arrays(1, jnp.bfloat16)
     run = lambda implementation: lambda *inputs: attend(*inputs, score=ScaledDot(), implementation=implementation)
@@ -162,6 +164,7 @@ def test_forward_mode_keeps_no_weights():
     assert memory.temp_size_in_bytes < 2048 * 2048 * 4 / 2
 
 
+@pytest.mark.slow
 def test_a_linear_function_whose_transpose_is_given():
     """A matrix product whose two directions are functions of our own, in every mode and under vmap."""
     pair = Pair(lambda c, t: [c[0] @ t[0]], lambda c, b: [c[0].T @ b[0]])

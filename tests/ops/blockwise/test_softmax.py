@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from tiers import slow_but
 
 from attention_jax.ops import scores
 from attention_jax.ops.attention import attend
@@ -123,11 +124,6 @@ def arrays(queries, keys, seed=0):
     return [draw(shape).astype(np.float32) for shape in ((queries, WIDTH), (keys, WIDTH), (keys, VALUE_WIDTH))]
 
 
-def slow_but(chosen, cases):
-    """The cases as parameters, marked slow unless they are among the chosen ones."""
-    return [case if case in chosen else pytest.param(*case, marks=pytest.mark.slow) for case in cases]
-
-
 def table(queries, keys, seed=0):
     return np.random.default_rng(seed).random((queries, keys)) < 0.4
 
@@ -141,6 +137,7 @@ def test_every_score_is_here():
     assert every == set(SCORES)
 
 
+@pytest.mark.slow
 def test_without_queries_or_keys_there_is_nothing_to_go_through():
     for queries, keys in ((2, 0), (0, 3)):
         query, key, value = jnp.ones((queries, 2)), jnp.ones((keys, 2)), jnp.ones((keys, 3))
@@ -257,7 +254,7 @@ def test_nan_that_a_query_attends_to_is_nan_in_its_output(broken, score, mask):
     assert np.isnan(gradients[2]).any() == nan.any()
 
 
-@pytest.mark.parametrize("score", ["ScaledDot", "Cosine", "Gaussian"])
+@pytest.mark.parametrize("score", slow_but(["ScaledDot"], ["ScaledDot", "Cosine", "Gaussian"]))
 def test_scores_too_large_to_be_rounded_to_a_few_units(score):
     """A score is one number: a multiplication that XLA contracts with the difference to the largest score would make
     that difference hundreds where it is zero. Width 8: its root is no power of two, so that the product rounds."""
@@ -303,6 +300,7 @@ def test_lengths_that_differ_between_examples():
     assert not fused[1].any()
 
 
+@pytest.mark.slow
 def test_composes_with_vmap_of_parameters_checkpoint_scan_and_pmap_without_recompiling():
     query, key, value = (jnp.asarray(x) for x in arrays(7, 9))
     heads = jax.vmap(lambda rng: scores.Additive.init(rng, WIDTH, WIDTH, 6))(jax.random.split(KEY, 2))

@@ -1,0 +1,50 @@
+"""Initial values that the training options ask for, and gradients that are clipped entry by entry."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax.config import Optim, Train
+from attention_jax.train.initial import with_ranges
+from attention_jax.train.optimizer import optimizer
+
+PARAMS = {
+    "layer": {"kernel": jnp.ones((400, 30)), "bias": jnp.zeros(30)},
+    "norm": {"scale": jnp.ones(30), "bias": jnp.zeros(30)},
+    "embed": {"table": jnp.ones((50, 30))},
+}
+init = lambda rng: PARAMS
+
+
+def largest(**options) -> dict[str, float]:
+    drawn = with_ranges(init, Train(**options))(jax.random.key(0))
+    return {f"{a} {b}": float(jnp.abs(x).max()) for a, inner in drawn.items() for b, x in inner.items()}
+
+
+def test_by_default_nothing_is_drawn_again():
+    assert with_ranges(init, Train()) is init
+
+
+def test_all_matrices_are_drawn_from_one_range():
+    found = with_ranges(init, Train(init_range=0.1))(jax.random.key(0))
+    for matrix in (found["layer"]["kernel"], found["embed"]["table"]):
+        assert 0.095 < float(jnp.abs(matrix).max()) <= 0.1 and abs(float(matrix.mean())) < 0.01
+        assert float(matrix.std()) == pytest.approx(0.1 / 3**0.5, rel=0.05)  # of a uniform distribution
+    assert not np.array_equal(found["layer"]["kernel"][:50], found["embed"]["table"])
+    assert float(found["norm"]["scale"].min()) == 1.0 and float(jnp.abs(found["layer"]["bias"]).max()) == 0.0
+
+
+def test_linear_maps_are_drawn_by_the_number_of_their_inputs():
+    biases, both = largest(init_linear="biases"), largest(init_linear="all")
+    assert biases["layer kernel"] == 1.0 and 0.04 < biases["layer bias"] <= 0.05  # 1 / sqrt(400)
+    assert 0.049 < both["layer kernel"] <= 0.05 and 0.04 < both["layer bias"] <= 0.05
+    for found in (biases, both):
+        assert (found["norm bias"], found["norm scale"], found["embed table"]) == (0.0, 1.0, 1.0)
+
+
+def test_each_entry_of_a_gradient_is_clipped():
+    gradient = {"w": jnp.array([-30.0, 0.5, 12.0])}
+    made = optimizer(Optim("sgd", learning_rate=1.0, clip_value=10.0), 1)
+    update, _ = made.update(gradient, made.init(gradient), gradient)
+    assert update["w"].tolist() == [10.0, -0.5, -10.0]
