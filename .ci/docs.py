@@ -2,7 +2,7 @@
 
 Of each page: links, paths, tests and goals of make that exist, lines of at most 120 columns, and one title. Of
 docs/mechanisms.md and README: objects that exist and are as short as stated. Of the package: cited papers that
-docs/references.md lists, functions of at most 60 lines without their docstring, and no two modules of one name.
+docs/references.md lists, functions of at most 60 lines without docstrings, and no two modules of one name.
 """
 
 import ast
@@ -62,10 +62,12 @@ def layout(page: Path) -> Iterator[str]:
 
 
 def lines_of(node: ast.AST, documented: bool) -> int:
-    """The length of a function or class; unless `documented`, its docstring does not count."""
+    """The length of a function or class; unless `documented`, docstrings, its own and those inside, do not count."""
     lines = node.end_lineno - node.lineno + 1 + len(node.decorator_list)
-    docstring = node.body[0] if ast.get_docstring(node) is not None else None
-    return lines if documented or docstring is None else lines - (docstring.end_lineno - docstring.lineno + 1)
+    if documented:
+        return lines
+    inside = [x for x in ast.walk(node) if isinstance(x, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(x)]
+    return lines - sum(x.body[0].end_lineno - x.body[0].lineno + 1 for x in inside)
 
 
 def object_lines(path: Path, name: str, documented: bool) -> int | None:

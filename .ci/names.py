@@ -27,7 +27,7 @@ RECORDED = re.compile(
     r"randomised_(?:seed|worst|seeds_below)\w*|[\"'(,. ]randomised(?:[\"'.]|\s*$)|truncat\w*[ ,]randomised"
     r"|(?:queries|largest_estimate)_without_neighbour|no neighbours|error\.epanechikov"
     r"|er_head\(module, \"normaliser\"|prefix: str = \"normaliser\"|normaliser_(?:sink|\{layer\})"
-    r"|\[[\"']normaliser[\"']\]|\"normaliser\" in jax\.tree_util|was=\"\w+\"|compressed optimisation|https?://\S+"
+    r"|attention/normaliser\b|'normaliser'|\bnormaliser=\"sparsemax\"|\[[\"']normaliser[\"']\]|\"normaliser\" in jax\.tree_util|was=\"\w+\"|compressed optimisation|https?://\S+"
 )
 PATTERN = re.compile(f"{BRITISH}|{FORMER}")
 LEFT_OUT = (
@@ -37,6 +37,7 @@ LEFT_OUT = (
     "CHANGELOG.md",
     ".ci/names.py",
     "attention_jax/config/former.py",
+    "tests/claims/test_frozen.py",
     "tests/config/test_former.py",
 )
 
