@@ -43,6 +43,7 @@ PACKAGES = {
     "claims": ({"scipy"}, {"config", "provenance", "runs", "report"}),
     "weights": ({"jax", "safetensors", "PIL", "sentencepiece", "spacy"}, {"config", "data", "models", "tasks"}),
     "compile": ({"jax"}, {"config", "tasks", "train", "claims"}),
+    "laws": ({"jax", "optax", "scipy"}, {"ops", "claims", "report"}),
     "cli.command_options": ({"tyro"}, {"config", "claims"}),
     "cli.compilation_cache": (set(), {"provenance"}),
     "cli.signals": (set(), set()),
