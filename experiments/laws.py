@@ -236,7 +236,7 @@ CLAIMS = (
     order(
         "parity of 256 bits, eigenvalues in [0, 1]: best accuracy",
         "memory.parity_positive",
-        "Grazzi et al. 2025, arXiv 2411.12537, theorem 1",
+        "Grazzi et al. 2024, arXiv 2411.12537, theorem 1",
         None,
         0.6,
     ),
@@ -244,7 +244,7 @@ CLAIMS = (
         "parity of 256 bits, eigenvalue -1: accuracy",
         "memory.parity_negative",
         1.0,
-        "Grazzi et al. 2025, arXiv 2411.12537",
+        "Grazzi et al. 2024, arXiv 2411.12537",
         1.0,
         1.0,
     ),

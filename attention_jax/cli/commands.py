@@ -451,7 +451,7 @@ def laws(words: list[str]):
     for line in passport.lines(attention):
         print(f"{line.seconds:5.1f} s  {line.verdict:6}  {line.law}", file=sys.stderr, flush=True)
         measured.append(line)
-    table = passport.table(measured, f"Laws of attention: {asked.attention or 'this package'}")
+    table = passport.table(measured, asked.attention or "laws of attention")
     for part in fitted(table, shutil.get_terminal_size((100, 24)).columns):
         show(part)
     raise SystemExit(int(attention is None and any(line.verdict != "holds" for line in measured)))

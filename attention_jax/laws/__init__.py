@@ -9,7 +9,7 @@ from functools import partial
 
 import jax.numpy as jnp
 
-from attention_jax.laws import memory, regression, weights
+from attention_jax.laws import fast_weights, regression, weights
 from attention_jax.laws.law import Law
 from attention_jax.ops.attention import attend
 from attention_jax.ops.normalizers import ReluPower, Softmax
@@ -19,48 +19,48 @@ LAWS = {
     "kernel.rate_inside": Law(
         partial(regression.rate_on_circle, 0.5),
         attend,
-        general="is kernel regression: its error falls as n^-0.8 inside the data",
+        general="kernel regression: the error falls as n^-0.8 inside",
     ),
     "kernel.rate_boundary": Law(
         partial(regression.rate_on_circle, 0.0),
         attend,
-        general="is a local constant: its error falls as n^-0.4 at the boundary",
+        general="kernel regression: as n^-0.4 at the boundary",
     ),
     "kernel.local_linear_rate_boundary": Law(partial(regression.rate, 0.0), regression.local_linear),
     "kernel.ridge_error": Law(regression.normal_equations, regression.ridge),
     "kernel.parallax_error": Law(regression.as_local_linear, regression.parallax),
-    "weights.dispersion": Law(weights.dispersion, attend, general="disperses: the weight of one winner falls as 1 / n"),
+    "weights.dispersion": Law(weights.dispersion, attend, general="dispersion: the weight of a winner falls as 1 / n"),
     "weights.concentration": Law(
-        weights.concentration, weights.sparse, general="concentrates: one winner among 65,536 keys keeps all weight"
+        weights.concentration, weights.sparse, general="concentration: a winner of 65,536 keys keeps all weight"
     ),
     "weights.retrieval_error": Law(
-        partial(weights.retrieval, 1.01), weights.sparse, general="retrieves a stored pattern exactly in one step"
+        partial(weights.retrieval, 1.01), weights.sparse, general="retrieval: one step completes a pattern exactly"
     ),
     "weights.retrieval_error_below": Law(partial(weights.retrieval, 0.9), weights.sparse),
     "weights.growth_sigmoid": Law(weights.growth, weights.sigmoid),
     "weights.growth": Law(
-        weights.growth, weights.biased_sigmoid, general="its weights have a sum that does not grow with n"
+        weights.growth, weights.biased_sigmoid, general="growth: the sum of the weights does not grow with n"
     ),
     "weights.sink_softmax": Law(weights.sink, SOFTMAX),
     "weights.sink_relu": Law(weights.sink, RELU),
     "weights.sink_softmax_loss": Law(weights.sink_loss, SOFTMAX),
     "weights.sink_relu_loss": Law(weights.sink_loss, RELU),
     "weights.own_value": Law(
-        weights.own_value, weights.exclusive, general="its outputs are orthogonal to the value at their own position"
+        weights.own_value, weights.exclusive, general="exclusion: outputs are orthogonal to their own value"
     ),
     "weights.permutation_error": Law(
-        weights.permutation, attend, general="is equivariant to permutations of the positions"
+        weights.permutation, attend, general="permutation: outputs move with their positions"
     ),
     "weights.closure_errors": Law(partial(weights.closure, weights.window_of_three()), weights.windowed),
-    "memory.hebbian_crosstalk": Law(memory.crosstalk, memory.hebbian),
-    "memory.delta_last_error": Law(memory.last_pair, memory.delta),
-    "memory.least_squares_residual": Law(memory.residual_share, memory.least_squares),
-    "memory.exact_flow_error": Law(memory.exact_flow, memory.exact_rate),
-    "memory.duality_error": Law(memory.duality, memory.dual_form),
+    "memory.hebbian_crosstalk": Law(fast_weights.crosstalk, fast_weights.hebbian),
+    "memory.delta_last_error": Law(fast_weights.last_pair, fast_weights.delta),
+    "memory.least_squares_residual": Law(fast_weights.residual_share, fast_weights.least_squares),
+    "memory.exact_flow_error": Law(fast_weights.exact_flow, fast_weights.exact_rate),
+    "memory.duality_error": Law(fast_weights.duality, fast_weights.dual_form),
     "memory.state_rank": Law(
-        memory.state_rank, memory.linear, general="is causal and a recurrence with D state dimensions for each value"
+        fast_weights.state_rank, fast_weights.linear, general="recurrence: late queries see early keys by D numbers"
     ),
-    "memory.parity_positive": Law(memory.parity, jnp.linspace(0.0, 1.0, 21)),
-    "memory.parity_negative": Law(memory.parity, jnp.array([2.0])),
+    "memory.parity_positive": Law(fast_weights.parity, jnp.linspace(0.0, 1.0, 21)),
+    "memory.parity_negative": Law(fast_weights.parity, jnp.array([2.0])),
 }
 """{metric: law}"""

@@ -5,15 +5,15 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax.laws import memory, regression, weights
+from attention_jax.laws import fast_weights, regression, weights
 from attention_jax.report.curves import line_panels
 
 
 def panels(path: Path, seed: int) -> Path:
     """Measure and plot."""
     rates = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
-    accuracy = [memory.parity(jnp.array([beta]), seed, words=500) for beta in rates]
-    errors = memory.errors_figure(seed)
+    accuracy = [fast_weights.parity(jnp.array([beta]), seed, words=500) for beta in rates]
+    errors = fast_weights.errors_figure(seed)
     ratios = np.array(errors["Hebbian"][0])
     errors |= {"N / d": (ratios, ratios), "1 - d / N": (ratios[4:], 1 - 1 / ratios[4:])}
     return line_panels(

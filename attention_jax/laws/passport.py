@@ -1,9 +1,10 @@
 """The passport of an attention function: which laws hold for it, as a table of law, verdict, number and bound."""
 
-import math
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
+
+import jax.numpy as jnp
 
 from attention_jax.claims.catalog import load_experiment
 from attention_jax.claims.verdicts import bounds, within
@@ -20,9 +21,14 @@ class Line(NamedTuple):
     law: str
     verdict: str
     """holds, fails, or the error that the attention function raised."""
-    value: float
+    value: float | None
     bound: str
     seconds: float
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is a number."""
+        return self.value is not None
 
 
 def attention_of(path: str) -> Attention:
@@ -35,11 +41,10 @@ def attention_of(path: str) -> Attention:
 
     def checked(query, key, value):
         output = found(query, key, value)
-        shape = getattr(output, "shape", None)
-        if shape != (len(query), value.shape[1]):
+        if jnp.shape(output) != (len(query), value.shape[1]):
             raise InputError(
                 f"{path} must return [Q, V] = {[len(query), value.shape[1]]} for query {list(query.shape)}, key "
-                f"{list(key.shape)} and value {list(value.shape)}; got {shape or type(output).__name__}"
+                f"{list(key.shape)} and value {list(value.shape)}; got {list(jnp.shape(output))}"
             )
         return output
 
@@ -65,12 +70,13 @@ def measured(measure, subject, claim, text: str) -> Line:
     except InputError:
         raise
     except Exception as error:  # of a user's function, whatever it is
-        value, verdict = math.nan, f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"[:60]
+        value, verdict = None, f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"[:60]
     return Line(text, verdict, value, bounds(claim), time.perf_counter() - started)
 
 
-def table(measured: list[Line], title: str) -> Table:
-    """The lines as a table."""
-    columns = ("law", "verdict", "number", "bound", "seconds")
-    rows = [(one.law, one.verdict, number(one.value), one.bound, f"{one.seconds:.1f}") for one in measured]
-    return Table(title, columns, rows, right=("number", "bound", "seconds"))
+def table(found: list[Line], title: str) -> Table:
+    """The lines as a table; InputError if the subject raised an error in every law."""
+    if not any(one.measured for one in found):
+        raise InputError(f"{title} cannot be measured: each law ended with {found[0].verdict}")
+    rows = [(one.law, one.verdict, number(one.value), one.bound) for one in found]
+    return Table(title, ("law", "verdict", "number", "bound"), rows, right=("number", "bound"))

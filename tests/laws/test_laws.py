@@ -1,6 +1,10 @@
 """Every law fails for a broken subject, and the cheap ones are seen to hold; passports of attention functions."""
 
 import functools
+import re
+import sys
+import types
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +14,12 @@ from tiers import slow_but
 
 from attention_jax import attend, masks, normalizers
 from attention_jax.claims.catalog import load_experiment
-from attention_jax.claims.verdicts import within
-from attention_jax.laws import LAWS, memory, regression, weights
+from attention_jax.claims.record import recorded_runs
+from attention_jax.claims.verdicts import bounds, judged_value, within
+from attention_jax.cli import commands
+from attention_jax.errors import InputError
+from attention_jax.laws import LAWS, fast_weights, passport, regression, weights
+from attention_jax.report import tables
 
 CLAIMS = {claim.metric: claim for claim in load_experiment("laws").claims}
 causal = functools.partial(attend, mask=masks.causal())
@@ -41,11 +49,11 @@ BROKEN = {
     "weights.own_value": attend,
     "weights.permutation_error": causal,
     "weights.closure_errors": causal,
-    "memory.hebbian_crosstalk": memory.delta,
-    "memory.delta_last_error": memory.hebbian,
-    "memory.least_squares_residual": memory.delta,
+    "memory.hebbian_crosstalk": fast_weights.delta,
+    "memory.delta_last_error": fast_weights.hebbian,
+    "memory.least_squares_residual": fast_weights.delta,
     "memory.exact_flow_error": lambda beta, key: beta,
-    "memory.duality_error": lambda query, key, value, log_decay: memory.linear(query, key, value),
+    "memory.duality_error": lambda query, key, value, log_decay: fast_weights.linear(query, key, value),
     "memory.state_rank": attend,
     "memory.parity_positive": jnp.array([2.0]),
     "memory.parity_negative": jnp.array([0.5]),
@@ -83,6 +91,117 @@ def test_a_law_holds_for_its_subject_and_fails_for_a_broken_one(metric):
 def test_least_error_of_a_threshold_by_hand():
     """States 0, 0, 1, 2 of odd, even, odd, even: no threshold between equal states, 3 of 4 are right at best."""
     odd = np.array([True, False, True, False])
-    assert memory.best_threshold(np.array([0.0, 0.0, 1.0, 2.0]), odd) == 0.75
-    assert memory.best_threshold(np.array([1.0, 2.0, 1.0, 2.0]), odd) == 1.0
-    assert memory.best_threshold(np.zeros(4), odd) == 0.5
+    assert fast_weights.best_threshold(np.array([0.0, 0.0, 1.0, 2.0]), odd) == 0.75
+    assert fast_weights.best_threshold(np.array([1.0, 2.0, 1.0, 2.0]), odd) == 1.0
+    assert fast_weights.best_threshold(np.zeros(4), odd) == 0.5
+
+
+def linear(query, key, value):
+    """Normalized linear attention with the features exp(x / 2), without this package."""
+    weights = jnp.exp(query / 2) @ jnp.exp(key / 2).T
+    return weights / weights.sum(1, keepdims=True) @ value
+
+
+class Windowed:
+    def __call__(self, query, key, value):
+        return attend(query, key, value, mask=masks.window(len(key)))
+
+
+HOLDS = {
+    "linear": {"weights.dispersion", "weights.growth", "weights.permutation_error", "memory.state_rank"},
+    "Windowed": {
+        "kernel.rate_inside",
+        "kernel.rate_boundary",
+        "weights.dispersion",
+        "weights.growth",
+        "weights.permutation_error",
+    },
+}
+
+
+def passport_of(name) -> dict[str, passport.Line]:
+    lines = passport.lines(passport.attention_of(f"mine_laws:{name}"))
+    return dict(zip([metric for metric, law in LAWS.items() if law.general], lines, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HOLDS)
+def test_the_passport_of_a_function_and_of_a_class(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mine_laws", types.SimpleNamespace(**globals()))
+    found = passport_of(name)
+    assert {metric for metric, line in found.items() if line.verdict == "holds"} == HOLDS[name]
+    assert {line.verdict for line in found.values()} == {"holds", "fails"}
+
+
+def scalar(query, key, value):
+    return value.sum()
+
+
+def square(query, key, value):
+    """For as many queries as keys only."""
+    if len(query) != len(key):
+        raise ValueError("needs as many queries\nas keys")
+    return attend(query, key, value)
+
+
+def broken(query, key, value):
+    raise ValueError("too short")
+
+
+three = 3
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("three", "must be a function .*, got int"),
+        ("scalar", r"must return \[Q, V\] = .* value .*; got \[\]"),
+        ("absent", "must be package.file:name"),
+        ("broken", "cannot be measured: each law ended with ValueError: too short"),
+    ],
+)
+def test_what_is_no_attention_function_is_refused(name, message, monkeypatch):
+    """Nothing is compiled."""
+    monkeypatch.setitem(sys.modules, "mine_laws", types.SimpleNamespace(**globals()))
+    with pytest.raises(InputError, match=message):
+        passport.table(list(passport.lines(passport.attention_of(f"mine_laws:{name}"))), name)
+
+
+def test_a_law_that_an_attention_function_cannot_run_says_why():
+    claim = CLAIMS["weights.dispersion"]
+    line = passport.measured(weights.dispersion, square, claim, "dispersion")
+    assert (line.verdict, line.value) == ("ValueError: needs as many queries", None)
+    row = ("dispersion", "ValueError: needs as many queries", "-", "-1.01 to -0.98")
+    assert passport.table([line, line._replace(value=0.5)], "").rows[0] == row
+
+
+def test_the_page_has_each_law_with_its_bound_and_recorded_number():
+    text = (Path(__file__).resolve().parents[2] / "docs/laws.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.strip("| \n").split(" | ")] for line in text.splitlines() if "| `" in line]
+    found = {row[0].strip("`"): (row[3], row[4]) for row in rows if row[0].strip("`") in LAWS}
+    runs = recorded_runs("laws")
+    numbers = {metric: tables.number(judged_value(claim, runs)) for metric, claim in CLAIMS.items()}
+    assert found == {metric: (bounds(CLAIMS[metric]), numbers[metric]) for metric in LAWS}
+    general = [law.general for law in LAWS.values() if law.general]
+    first = [line.removeprefix("| ").split(" | ")[0] for line in text.splitlines()]
+    assert [cell for cell in first if cell in general] == general
+
+
+@pytest.mark.slow
+def test_the_study_measures_laws_and_plots_four_panels(tmp_path, monkeypatch):
+    experiment = load_experiment("laws")
+    some = {metric: LAWS[metric] for metric in ("weights.permutation_error", "memory.parity_positive")}
+    monkeypatch.setattr("attention_jax.laws.LAWS", some)
+    found = experiment.study(experiment.smoke(), tmp_path)
+    assert all(within(CLAIMS[metric], found[metric]) for metric in some)
+    assert (tmp_path / "figures" / "panels.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("attention, code", [([], 1), (["attention_jax:attend"], 0)], ids=["package", "own"])
+def test_a_law_that_fails_is_an_error_of_this_package_only(attention, code, monkeypatch, capsys):
+    line = passport.Line("a law", "fails", 2.0, "<= 1", 0.0)
+    monkeypatch.setattr(passport, "lines", lambda attention: [line, line._replace(verdict="holds")])
+    with pytest.raises(SystemExit) as stop:
+        commands.laws(attention)
+    assert stop.value.code == code
+    assert re.search(r"a law +fails +2 +<= 1", capsys.readouterr().out)

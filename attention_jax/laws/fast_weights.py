@@ -75,7 +75,7 @@ def last_pair(memory: Memory, seed: int = 0, count: int = 256) -> float:
 
 def residual_share(memory: Memory, seed: int = 0, count: int = 256) -> float:
     """The error over 1 - d / N: least squares explains d of N dimensions of random values, and no linear memory of d
-    dimensions has a smaller error (arXiv 2605.11196: capacity)."""
+    dimensions has a smaller error; without error only up to d pairs (as a memory: arXiv 2605.11196)."""
     return forgotten(memory, seed, count) / (1 - WIDTH / count)
 
 
@@ -137,7 +137,7 @@ def linear(query, key, value):
 def parity(rates: Float[Array, " N"], seed: int = 0, words: int = 2_000) -> float:
     """The best accuracy of a threshold on the state S_t = (1 - beta b_t) S_(t-1) for the parity of 256 random bits,
     over all thresholds and `rates` beta: with an eigenvalue 1 - beta in [0, 1] the state is a monotone function of the
-    number of ones, and with -1 it changes its sign with each (Grazzi et al. 2025, arXiv 2411.12537, theorem 1)."""
+    number of ones, and with -1 it changes its sign with each (Grazzi et al. 2024, arXiv 2411.12537, theorem 1)."""
     bits = jax.random.bernoulli(jax.random.key(seed), 0.5, (words, 256)).astype(jnp.float32)
 
     def last(beta, bits):
