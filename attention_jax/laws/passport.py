@@ -52,11 +52,11 @@ def attention_of(path: str) -> Attention:
 
 
 def lines(attention: Attention | None = None) -> Iterator[Line]:
-    """Measure the general laws of an attention function, or without one all laws of their own subjects, one by one."""
+    """Measure the general laws of an attention function, or without one all laws, which are named by their metrics."""
     claims = {claim.metric: claim for claim in load_experiment("laws").claims}
     for metric, law in LAWS.items():
         if attention is None:
-            yield measured(law.measure, law.subject, claims[metric], claims[metric].text)
+            yield measured(law.measure, law.subject, claims[metric], metric)
         elif law.general:
             yield measured(law.measure, attention, claims[metric], law.general)
 
