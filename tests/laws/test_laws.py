@@ -14,7 +14,7 @@ from tiers import slow_but
 
 from attention_jax import attend, masks, normalizers
 from attention_jax.claims.catalog import load_experiment
-from attention_jax.claims.record import recorded_runs
+from attention_jax.claims.judged import judged
 from attention_jax.claims.verdicts import bounds, judged_value, within
 from attention_jax.cli import commands
 from attention_jax.errors import InputError
@@ -179,8 +179,8 @@ def test_the_page_has_each_law_with_its_bound_and_recorded_number():
     text = (Path(__file__).resolve().parents[2] / "docs/laws.md").read_text(encoding="utf-8")
     rows = [[cell.strip() for cell in line.strip("| \n").split(" | ")] for line in text.splitlines() if "| `" in line]
     found = {row[0].strip("`"): (row[3], row[4]) for row in rows if row[0].strip("`") in LAWS}
-    runs = recorded_runs("laws")
-    numbers = {metric: tables.number(judged_value(claim, runs)) for metric, claim in CLAIMS.items()}
+    rows = judged(load_experiment("laws"))
+    numbers = {one.claim.metric: tables.number(judged_value(one.claim, one.runs)) for one in rows}
     assert found == {metric: (bounds(CLAIMS[metric]), numbers[metric]) for metric in LAWS}
     general = [law.general for law in LAWS.values() if law.general]
     first = [line.removeprefix("| ").split(" | ")[0] for line in text.splitlines()]
