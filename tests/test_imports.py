@@ -46,6 +46,7 @@ PACKAGES = {
         {"config", "data", "models", "tasks"},
     ),
     "compile": ({"jax"}, {"config", "tasks", "train", "claims"}),
+    "laws": ({"jax", "optax", "scipy"}, {"ops", "claims", "report"}),
     "cli.command_options": ({"tyro"}, {"config", "claims"}),
     "cli.compilation_cache": (set(), {"provenance"}),
     "cli.signals": (set(), set()),

@@ -1,7 +1,7 @@
 """Recording of results: run the variants of an experiment, and store their numbers with the command.
 
-experiments/results/NAME.json has the recorded runs; experiments/replication.json and experiments/corrections.json have
-the rows of registered runs (`attention_jax/claims/replication.py`).
+experiments/results/NAME.json has the recorded runs; the files of REGISTRATIONS in experiments/ have the rows of
+registered runs (`attention_jax/claims/replication.py`).
 """
 
 import datetime
@@ -24,8 +24,9 @@ from attention_jax.runs import directory as run_directory, lifecycle
 
 RESULTS = ROOT / "results"
 REGISTRATION = ROOT / "replication.json"
-REGISTRATIONS = (REGISTRATION, ROOT / "corrections.json")
-"""The replication of recorded results, and the runs of corrected protocols; each froze the code at a commit."""
+REGISTRATIONS = (REGISTRATION, ROOT / "corrections.json", ROOT / "laws.json")
+"""The replication of recorded results, the runs of corrected protocols, and the laws of attention; each file froze the
+code at a commit."""
 LONG = 200
 """The number of epochs above which a recorded history is thinned."""
 

@@ -258,6 +258,14 @@ class Compile:
 
 
 @dataclass(frozen=True)
+class Laws:
+    """Measure laws of attention (docs/laws.md): all of this package, or those that apply to your own function."""
+
+    attention: Annotated[Positional[str], positional("[mine:attention]")] = ""
+    """The import path of a JAX function (query [Q, D], key [K, D], value [K, V]) -> [Q, V], or of a class of them."""
+
+
+@dataclass(frozen=True)
 class Bench:
     """Benchmark against other libraries; options of a benchmark: launch.py bench WHAT --help."""
 

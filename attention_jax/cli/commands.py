@@ -443,6 +443,25 @@ def compile_for_target(words: list[str]):
     command.run(catalog.load_experiment(asked.experiment), config, asked.target, facts, asked.out, normalizers)
 
 
+def laws(words: list[str]):
+    """[mine:attention]: measure laws of attention in this package, or of your own attention function."""
+    from attention_jax.cli import command_options
+    from attention_jax.report.tables import fitted, show
+
+    asked = command_options.parse(command_options.Laws, words)
+    require("train", "report")
+    from attention_jax.laws import passport
+
+    attention, measured = passport.attention_of(asked.attention) if asked.attention else None, []
+    for line in passport.lines(attention):
+        print(f"{line.seconds:5.1f} s  {line.verdict:6}  {line.law}", file=sys.stderr, flush=True)
+        measured.append(line)
+    table = passport.table(measured, asked.attention or "laws of attention")
+    for part in fitted(table, shutil.get_terminal_size((100, 24)).columns):
+        show(part)
+    raise SystemExit(int(attention is None and any(line.verdict != "holds" for line in measured)))
+
+
 def bench(words: list[str]):
     """attention | compile | date | input | normalizers | ntm | sweep | transformer | ...: benchmarks."""
     import importlib
@@ -465,7 +484,7 @@ COMMANDS = {
     "list": list_experiments, "train": train, "evaluate": evaluate, "predict": predict, "look": look,
     "translate": translate, "watch": watch, "plot": plot, "export": export, "pack": pack, "import": import_weights,
     "reproduce": reproduce, "sweep": sweep, "sweep-report": sweep_report, "bench": bench,
-    "compile": compile_for_target,
+    "compile": compile_for_target, "laws": laws,
 }  # fmt: skip
 
 

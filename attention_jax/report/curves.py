@@ -71,6 +71,23 @@ def lines(
     return save(figure, path, inputs)
 
 
+def line_panels(panels: Mapping[str, tuple], path: str | Path) -> Path:
+    """Panels of lines, two in a row: {title: (series, xlabel, ylabel, log)}, each as in `lines`, with its legend."""
+    figure = canvas(WIDTH, 2.1 * -(-len(panels) // 2))
+    with styled():
+        axes = np.ravel(figure.subplots(-(-len(panels) // 2), 2, squeeze=False))
+        for axis, (title, (series, xlabel, ylabel, log)) in zip(axes, panels.items()):
+            for i, (name, (x, y)) in enumerate(series.items()):
+                _line(axis, name, x, y, line_style(i))
+            _scales(axis, series, log)
+            axis.set(xlabel=xlabel, ylabel=ylabel, title=short(title, 40))
+            if len(series) > 1:
+                axis.legend()
+        for axis in axes[len(panels) :]:
+            axis.remove()
+    return save(figure, path)
+
+
 def _names_at_ends(axis) -> bool:
     """Write the name of each line at its right end, unless two names would touch or one is long; whether it did."""
     found = axis.get_lines()

@@ -1,0 +1,27 @@
+"""One figure of four laws: rates at the boundary, dispersion, the capacity of fast weights, and parity."""
+
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+
+from attention_jax.laws import fast_weights, regression, weights
+from attention_jax.report.curves import line_panels
+
+
+def panels(path: Path, seed: int) -> Path:
+    """Measure and plot."""
+    rates = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
+    accuracy = [fast_weights.parity(jnp.array([beta]), seed, words=500) for beta in rates]
+    errors = fast_weights.errors_figure(seed)
+    ratios = np.array(errors["Hebbian"][0])
+    errors |= {"N / d": (ratios, ratios), "1 - d / N": (ratios[4:], 1 - 1 / ratios[4:])}
+    return line_panels(
+        {
+            "at the boundary": (regression.rates_figure(), "points n", "root of the expected error", "xy"),
+            "one winner": (weights.winners_figure(), "keys n", "weight", "xy"),
+            "fast weights": (errors, "pairs / dimensions", "relative squared error", ""),
+            "parity of 256 bits": ({"delta rule": (rates, accuracy)}, "rate beta", "best accuracy", ""),
+        },
+        path,
+    )
