@@ -42,7 +42,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from attention_jax.config import BAR, Claim, Config, Grid, Optim, Withdrawn, replace
+from attention_jax.config import Claim, Config, Grid, Optim, replace
 from experiments import table3_directions
 
 SEEDS = 3
@@ -323,29 +323,6 @@ CLAIMS = (
         differs=RUSSIAN,
         at_least=-1.0,
         since="2026-11-22",
-    ),
-)
-EARLIER = "missed; not the authors' estimator (it sums over a sentence first), greedy on test2016; replaced by theirs"
-WITHDRAWN = (
-    Withdrawn(
-        "share of heads that can go for at most 1 BLEU",
-        "prunable_share",
-        0.2,
-        SOURCE,
-        at_least=0.2,
-        since="2026-11-20",
-        until="2026-11-23",
-        reason=EARLIER,
-    ),
-    Withdrawn(
-        "share of heads that can go for at most 1 BLEU",
-        "prunable_share",
-        0.2,
-        SOURCE,
-        bar=0.4,
-        since="2026-11-20",
-        until="2026-11-23",
-        reason=BAR,
     ),
 )
 

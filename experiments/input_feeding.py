@@ -43,7 +43,7 @@ sentences.
 import json
 from pathlib import Path
 
-from attention_jax.config import Claim, Config, Decode, Grid, LuongConfig, Multi30k, Optim, Train, Withdrawn, replace
+from attention_jax.config import Claim, Config, Decode, Grid, LuongConfig, Multi30k, Optim, Train, replace
 
 SIZES = {
     "hidden_size": 128,
@@ -118,15 +118,3 @@ GRIDS = (
         variants=(*GLOBAL, "local-p-general-feeding", "local-p-scaled-feeding"),
     ),
 )
-WITHDRAWN = tuple(
-    Withdrawn(
-        f"validation loss, {variant} - {minus}", "valid.loss", None, "our explanation", variant=variant, minus=minus,
-        at_least=0.05, since="2026-11-22", until="2026-11-22",
-        reason="a bound of our own, set after seed 0 and removed 3 minutes later; the losses are in the table above",
-    )
-    for variant, minus in (
-        ("general-feeding", "scaled-feeding"),
-        ("general", "scaled"),
-        ("local-p-general-feeding", "local-p-scaled-feeding"),
-    )
-)  # fmt: skip

@@ -24,8 +24,8 @@ The paper clips every entry of the gradient to [-10, 10], inside of the backward
 variant is the former protocol.
 """
 
-from attention_jax.config import Algorithmic, Claim, Config, NTMConfig, Optim, Train, Withdrawn, replace
-from experiments.ntm_copy import CHOSE, REUSED
+from attention_jax.config import Algorithmic, Claim, Config, NTMConfig, Optim, Train, replace
+from experiments.ntm_copy import CHOSE
 
 SEEDS = 3
 
@@ -101,19 +101,5 @@ CLAIMS = (
         None,
         "Graves et al. 2014, figure 8: it repeats but cannot count",
         kind="measurement",
-    ),
-)
-WITHDRAWN = (
-    Withdrawn(
-        "bits per sequence",
-        "valid.bits_per_sequence",
-        0.0,
-        REPEATED,
-        best=True,
-        at_most=1.0,
-        bar=0.1,
-        since="2026-11-20",
-        until="2026-11-23",
-        reason=f"{REUSED}; the bar was our own, and a published 0 cannot be beaten",
     ),
 )

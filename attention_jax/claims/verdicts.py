@@ -118,14 +118,10 @@ def judge(claim, runs: Sequence[Mapping]) -> tuple[float | None, Verdict]:
 def undecided(claim, runs: Sequence[Mapping], value: float) -> bool:
     """Whether the runs leave open if a claim is met: single seeds miss what the judged `value` meets, or meet what it
     misses, or the interval of the only seed has numbers of both. A claim that counts seeds is always decided."""
-    values = by_seed(claim, runs).values()
+    values, met = by_seed(claim, runs).values(), within(claim, value)
     if claim.seeds_needed:
         return False
-    return (
-        uncertain(claim, runs)
-        if len(values) == 1
-        else any(within(claim, one) != within(claim, value) for one in values)
-    )
+    return uncertain(claim, runs) if len(values) == 1 else any(within(claim, one) != met for one in values)
 
 
 def within(bound, value: float) -> bool:
@@ -200,7 +196,7 @@ def uncertain(claim, runs: Sequence[Mapping]) -> bool:
 
 
 def caveats(claim, runs: Sequence[Mapping]) -> list[str]:
-    """Return what is in parentheses beside a status.
+    """Return what stands in parentheses beside a status.
 
     one seed: a model was trained once. within noise, seeds disagree: why a claim is undecided, with one seed or with
     several. bound set after a result: `Claim.after` says which. no commit: a run does not name the commit that it ran.
