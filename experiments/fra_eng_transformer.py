@@ -89,7 +89,7 @@ CLAIMS = (
         best=True,
         at_most=1.73,
         since="2026-11-20",
-        after="three seeds, 1.49 to 1.53, when the range of editions was added on 2026-11-23; the bound came before any run",
+        after="three seeds, 1.49 to 1.53, when the range was added on 2026-11-23; the bound came before any run",
     ),
     Claim(
         "validation loss, best epoch, the book's initial values: within the range of its editions",

@@ -290,3 +290,13 @@ def test_a_loss_between_two_bounds_is_better_the_lower_it_is():
     assert judge(first, runs) == (0.7, "holds")
     noisy = [one | {"metrics": one["metrics"] | {"test.loss_low": 0.6, "test.loss_high": 0.98}} for one in runs]
     assert judge(loss, noisy) == (0.8, "better"), "with other test examples the loss might be the source's"
+
+
+def test_a_seed_within_the_runs_of_the_source_is_no_disagreement():
+    """The bound is for the median of ten, of which single seeds scatter as the source's do."""
+    seeds = [run(value, seed=seed) for seed, value in enumerate((38.9, 39.0, 39.1, 40.2))]
+    bounds = {"at_least": 38.5, "at_most": 39.5}
+    assert judge(claim("same protocol", spread=(37.5, 40.5), **bounds), seeds)[1] == "reproduced"
+    assert judge(claim("same protocol", spread=(37.5, 40.0), **bounds), seeds)[1] == "undecided"
+    beyond = [run(value, seed=seed) for seed, value in enumerate((39.0, 39.9, 40.0))]
+    assert judge(claim("same protocol", spread=(37.5, 40.5), **bounds), beyond)[1] == "undecided", "one seed meets it"

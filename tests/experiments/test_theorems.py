@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 import pytest
-from experiments import complexity, exact_identities, linear_attention
 
 from attention_jax import attend, masked_softmax, scores
+from experiments import complexity, exact_identities, linear_attention
 
 N, D = 32, 256
 
