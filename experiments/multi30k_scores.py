@@ -6,6 +6,9 @@ Data: Multi30k German to English, lower-cased Moses tokens; `--data.path DIR` re
 Command: python launch.py reproduce multi30k_scores
 Cost: 3 to 21 minutes on one CPU core for each of the models of 6 epochs, and 8 to 50 for those of 12 (other work
   beside them). The replication has three seeds of every model of 6 epochs but mean and the divided scores
+Figure: BLEU by score, with and without input feeding (German to English, six epochs; medians and ranges of one to six
+  seeds, original and replicated): no attention, a plain mean of the encoder states, and nine scores. Luong et al. have
+  +1.3 for input feeding with location
 
 One GRU of width 256 reads the source, in one direction as Luong's does, so that dot products are of equal widths;
 another writes; the attentional vector has 256. Without input feeding the attention follows the recurrence; with it

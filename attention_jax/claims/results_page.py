@@ -40,12 +40,13 @@ def found(one: Judged) -> str:
     return f"{number(float(np.median(values)))} ({span(around.low, around.high)})"
 
 
-def seeds(one: Judged) -> str:
-    return str(len(by_seed(one.claim, one.runs)))
-
-
 def selected(rows: Sequence[Judged], kind: str, *verdicts: str) -> list[Judged]:
     return [one for one in rows if one.claim.kind == kind and one.verdict in verdicts]
+
+
+def named(one: Judged) -> str:
+    """The beginning of a claim, after a link to its experiment."""
+    return f"{link(one.experiment)}: {beginning(one.claim.text)}"
 
 
 def reproductions(rows: Sequence[Judged]) -> str:
@@ -54,10 +55,10 @@ def reproductions(rows: Sequence[Judged]) -> str:
     computed = Counter(one.experiment for one in agree if not any(map(trained, one.runs)))
     lines = []
     for one in (one for one in agree if one.experiment not in computed):
-        late = "yes" if "bound set after a result" in caveats(one.claim, one.runs) else ""
-        lines.append((link(one.experiment), one.claim.text, published(one), found(one), seeds(one), late))
-    columns = ("experiment", "number", "published (range)", "ours (range)", "seeds", "later bound")
-    table = markdown(Table("", columns, lines, right=columns[2:5]))
+        late = "\\*" if "bound set after a result" in caveats(one.claim, one.runs) else ""
+        lines.append((named(one), published(one), found(one) + late, str(len(by_seed(one.claim, one.runs)))))
+    columns = ("experiment: number", "published (range)", "ours (range)", "seeds")
+    table = markdown(Table("", columns, lines, right=columns[1:]))
     formulas = [f"Parameter counts of {link(name)} that agree, by one formula: {n}." for name, n in computed.items()]
     return "\n\n".join([table, *formulas])
 
@@ -68,7 +69,7 @@ def beginning(text: str, most: int = 60) -> str:
     >>> beginning("theirs: clip 5, L2 1e-5, METEOR; ours: 1, none", most=24)
     'theirs: clip 5, L2 1e-5 ...'
     """
-    clauses = re.split(r"(?<=[,;]) ", text)
+    clauses = re.split(r"(?<=[,;]) (?![^(]*\))", text)
     kept = clauses[:1]
     while len(kept) < len(clauses) and len(" ".join([*kept, clauses[len(kept)]])) <= most:
         kept.append(clauses[len(kept)])
@@ -81,11 +82,10 @@ def comparisons(rows: Sequence[Judged]) -> str:
     for one in selected(rows, "other protocol", "near", "better", "worse"):
         differs = "as above" if one.claim.differs == before else beginning(one.claim.differs)
         verdict = one.verdict + " (one seed)" * ("one seed" in caveats(one.claim, one.runs))
-        cells = (published(one), found(one), verdict, differs)
-        lines.append((link(one.experiment), beginning(one.claim.text), *cells))
+        lines.append((named(one), published(one), found(one), verdict, differs))
         before = one.claim.differs
-    columns = ("experiment", "number", "published (range)", "ours (range)", "verdict", "differs in")
-    return markdown(Table("", columns, lines, right=columns[2:4]))
+    columns = ("experiment: number", "published (range)", "ours (range)", "verdict", "differs in")
+    return markdown(Table("", columns, lines, right=columns[1:3]))
 
 
 def compared_signs(rows: Sequence[Judged]) -> list[Judged]:
@@ -104,18 +104,18 @@ def finding_line(finding: Finding) -> tuple[str, ...]:
     """A row of the table of findings."""
     one = finding.shown
     title = f"[{finding.title}](results/{finding.experiment}.md)"
-    return title, finding.status, found(one), bounds(one.claim), finding.cause, finding.settles
+    return title, finding.status, f"{found(one)}; {bounds(one.claim)}", finding.cause, finding.settles
 
 
 def findings_table(known: Sequence[Finding]) -> str:
-    columns = ("finding", "state", "ours (range)", "bound", "cause", "would settle it, or next suspect")
-    return markdown(Table("", columns, list(map(finding_line, known)), right=columns[2:4]))
+    columns = ("finding", "state", "ours (range); bound", "cause", "would settle it, or next suspect")
+    return markdown(Table("", columns, list(map(finding_line, known))))
 
 
 def undecided_lines(known: Sequence[Finding]) -> str:
     """The findings that are only undecided, one line each."""
     rows = map(finding_line, known)
-    return "\n".join(f"* {t}: {ours}, bound {bound}. {cause}; {settles}." for t, _, ours, bound, cause, settles in rows)
+    return "\n".join(f"* {title}: {numbers}. {cause}; {settles}." for title, _, numbers, cause, settles in rows)
 
 
 def theorems(rows: Sequence[Judged]) -> str:
@@ -173,9 +173,13 @@ verdicts, [replication.md](replication.md) how fresh seeds were registered. Numb
 range, or one seed with its 95 % interval over test examples. Each experiment's page has its figure, claims,
 differences, command, cost and history.
 """
+CAPTION = """
+*All published numbers of trained models: dots and lines are our medians and ranges, gray bars the source's. Theorems,
+parameter counts and published zeros are left out (`make figures`).*
+"""
 REPRODUCED = """
 Same data, preprocessing, metric, budget and selection as the source, and within the range of its own runs or 5 % of its
-number. A later bound was set after a first result; fresh seeds have met it since.
+number. A star marks a bound that was set after a first result; fresh seeds have met it since.
 """
 COMPARED = """
 "Near" means within the same range. A difference may come from the data, the training or the decoding.
@@ -184,19 +188,31 @@ MISSED = """
 Mended: a deviation from the source was removed, and the claim registered anew.
 """
 UNDECIDED = """
-Seeds disagree about these claims, or the interval of the only seed covers the bound. Cause; what would settle it:
+Seeds disagree about these claims, or the interval of the only seed covers the bound. Ours; bound. Cause; what would
+settle it.
 """
 TREE = "```{toctree}\n:hidden:\n:glob:\n\nresults/*\n```"
 
 
+def present(rows: Sequence[Judged]) -> list[Judged]:
+    """The claims without those about a former protocol whose corrected one has been run."""
+    ran = [finding for finding in findings.findings(rows) if finding.shown in finding.corrected]
+    former = [one for finding in ran for one in finding.claims]
+    return [one for one in rows if one not in former]
+
+
 def results_page(experiments: Sequence[Experiment], rows: Sequence[Judged]) -> str:
     """Write docs/results.md."""
-    known = findings.findings(rows)
+    known, now = findings.findings(rows), present(rows)
     decided = [finding for finding in known if finding.status != "undecided"]
     loose = ", ".join(f"{link(one.experiment)}: {one.claim.text}" for one in findings.unexplained(rows, known))
     parts = {
-        "Reproductions": [REPRODUCED, reproductions(rows)],
-        "Comparisons with known differences": [COMPARED, comparisons(rows), f"Same sign as published: {signs(rows)}."],
+        "Reproductions": [REPRODUCED, reproductions(now)],
+        "Comparisons with known differences": [
+            COMPARED,
+            comparisons(now),
+            f"Same sign as published: {signs(rows)}.",
+        ],
         "Missed, mended, contradicting": [MISSED, findings_table(decided), loose and f"Not examined yet: {loose}."],
         "Undecided": [UNDECIDED, undecided_lines([finding for finding in known if finding not in decided])],
         "Theorems": [theorems(rows)],
@@ -205,7 +221,7 @@ def results_page(experiments: Sequence[Experiment], rows: Sequence[Judged]) -> s
         "All experiments": [index(experiments), "Re-runs on other machines: [checks](results/checks.md).", TREE],
     }
     texts = [INTRODUCTION, markdown(counts_table(rows)), fill(caveats_line(rows), 120)]
-    texts += ["![Published numbers and ours](../experiments/results/published.png)"]
+    texts += ["![Published numbers and ours](../experiments/results/published.png)", CAPTION]
     for title, part in parts.items():
         texts += [f"## {title}", *part]
     return "\n\n".join(text.strip() for text in texts if text.strip()) + "\n"
@@ -232,11 +248,9 @@ def headline_table(rows: Sequence[Judged], entries: Sequence[Mapping]) -> Table:
 
 def systems(rows: Sequence[Judged], names: Mapping[str, str]) -> tuple[str, str]:
     """What is reproduced under the same protocol, and what is not, as two lists: a system is reproduced if more of its
-    numbers are reproduced than missed. Claims about a former protocol do not count where the corrected one has run."""
+    numbers are reproduced than missed."""
     yes, no = [], []
-    ran = [finding for finding in findings.findings(rows) if finding.shown in finding.corrected]
-    former = [one for finding in ran for one in finding.claims]
-    same = [one for one in rows if one.claim.kind == "same protocol" and one.verdict != "not run" and one not in former]
+    same = [one for one in rows if one.claim.kind == "same protocol" and one.verdict != "not run"]
     for name in dict.fromkeys(one.experiment for one in same if names.get(one.experiment) != ""):
         verdicts = Counter(one.verdict for one in same if one.experiment == name)
         good = verdicts["reproduced"] + verdicts["beaten"]
@@ -248,7 +262,7 @@ def systems(rows: Sequence[Judged], names: Mapping[str, str]) -> tuple[str, str]
 def readme_section(rows: Sequence[Judged]) -> str:
     """Write README's results: at most 25 lines."""
     listed = findings.read()
-    yes, no = systems(rows, listed["systems"])
+    yes, no = systems(present(rows), listed["systems"])
     known = findings.findings(rows, listed["finding"])
     states = Counter(state_in_words(finding) for finding in known)
     texts = [
@@ -257,7 +271,7 @@ def readme_section(rows: Sequence[Judged]) -> str:
         "[Results](docs/results.md) has the cause of each finding and what would settle it; verdicts are defined in "
         "[reproduce.md](docs/reproduce.md)."
     ]
-    picture = "![Published numbers and ours](experiments/results/published.png)"
+    picture = '<img src="experiments/results/published.png" width="560" alt="Published numbers and ours">'
     command = (
         "`python launch.py reproduce date_luong --no-record` reruns an experiment and judges it;\n"
         "`python launch.py reproduce --check --minutes 30` repeats recorded runs."
