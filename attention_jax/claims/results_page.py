@@ -102,9 +102,10 @@ def signs(rows: Sequence[Judged]) -> str:
 
 def finding_line(finding: Finding) -> tuple[str, ...]:
     """A row of the table of findings."""
-    one = finding.shown
+    one, ended = finding.shown, finding.status == "mended and now met"
     title = f"[{finding.title}](results/{finding.experiment}.md)"
-    return title, finding.status, f"{found(one)}; {bounds(one.claim)}", finding.cause, finding.settles
+    numbers = f"{found(one)}; {bounds(one.claim)}"
+    return title, finding.status, numbers, finding.cause, "settled" if ended else finding.settles
 
 
 def findings_table(known: Sequence[Finding]) -> str:
@@ -203,7 +204,8 @@ def present(rows: Sequence[Judged]) -> list[Judged]:
 
 def results_page(experiments: Sequence[Experiment], rows: Sequence[Judged]) -> str:
     """Write docs/results.md."""
-    known, now = findings.findings(rows), present(rows)
+    known = [finding for finding in findings.findings(rows) if finding.status != "met"]
+    now = present(rows)
     decided = [finding for finding in known if finding.status != "undecided"]
     loose = ", ".join(f"{link(one.experiment)}: {one.claim.text}" for one in findings.unexplained(rows, known))
     parts = {
@@ -263,24 +265,22 @@ def readme_section(rows: Sequence[Judged]) -> str:
     """Write README's results: at most 25 lines."""
     listed = findings.read()
     yes, no = systems(present(rows), listed["systems"])
-    known = findings.findings(rows, listed["finding"])
-    states = Counter(state_in_words(finding) for finding in known)
-    texts = [
-        f"**Reproduced**, with the source's data, settings and metric: {yes}. **Not yet**: {no}. What disagrees makes "
-        f"{len(known)} findings: {'; '.join(f'{n} {state}' for state, n in states.items())}. {balance(rows)} "
-        "[Results](docs/results.md) has the cause of each finding and what would settle it; verdicts are defined in "
-        "[reproduce.md](docs/reproduce.md)."
-    ]
+    known = [finding for finding in findings.findings(rows, listed["finding"]) if finding.status != "met"]
+    states = Counter(finding.status.replace("contradicts", "contradict").replace(",", " but") for finding in known)
+    same = selected(present(rows), "same protocol", "reproduced", "beaten")
+    agree = [one for one in same if any(map(trained, one.runs))]
+    before, fresh = sum(not one.claim.after for one in agree), sum(one.replicated for one in agree)
+    text = (
+        f"**Reproduced**, with the source's data, settings and metric: {yes}. **Not yet**: {no}. Of {len(agree)} "
+        f"reproduced numbers of trained models, {before} had their bound before any result, {fresh} rest on fresh seeds. "
+        f"What disagrees makes {len(known)} findings: {'; '.join(f'{n} {state}' for state, n in states.items())}. "
+        f"{balance(rows)} [Results](docs/results.md) has the cause of each finding and what would settle it, "
+        "[reproduce.md](docs/reproduce.md) the rules."
+    )
     picture = '<img src="experiments/results/published.png" width="560" alt="Published numbers and ours">'
     command = (
         "`python launch.py reproduce date_luong --no-record` reruns an experiment and judges it;\n"
         "`python launch.py reproduce --check --minutes 30` repeats recorded runs."
     )
-    texts = [fill(text, 120, break_on_hyphens=False, break_long_words=False) for text in texts]
-    return "\n\n".join([*texts, markdown(headline_table(rows, listed["headline"])), picture, command])
-
-
-def state_in_words(finding: Finding) -> str:
-    """The status after a number, such as "3 contradict the source"."""
-    state = finding.status.replace("contradicts", "contradict")
-    return {"missed": "missed", "undecided": "undecided", "met": "met by now"}.get(state, state.replace(",", " but"))
+    text = fill(text, 120, break_on_hyphens=False, break_long_words=False)
+    return "\n\n".join([text, markdown(headline_table(rows, listed["headline"])), picture, command])
