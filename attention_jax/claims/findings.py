@@ -47,7 +47,7 @@ class Finding:
 
     @property
     def shown(self) -> Judged:
-        """The claim whose numbers stand for it: of the corrected ones if one has been run, a missed one if there is."""
+        """The claim whose numbers represent it: of the corrected ones if one has been run, a missed one if there is."""
         for claims in (self.corrected, self.claims):
             ran = [one for one in claims if one.verdict != "not run"]
             if ran:

@@ -32,7 +32,7 @@ def row_of(one: Judged) -> Row:
     middle = float(np.median(values))
     low, high = (middle, middle) if around is None or math.isnan(around.low) else (around.low, around.high)
     inverted = claim.minus is None and lower_is_better(claim.metric)
-    ratio = lambda x: claim.published / x if inverted else x / claim.published
+    ratio = lambda x: round(claim.published / x if inverted else x / claim.published, 4)
     what = [f"epoch {claim.epoch}" if claim.epoch else "", f"{claim.variant} - {claim.minus or 'base'}"]
     what = [claim.metric, *(what if claim.minus is not None else [what[0], claim.variant])]
     theirs = claim.spread or (claim.published, claim.published)

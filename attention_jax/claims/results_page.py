@@ -21,6 +21,12 @@ AGREES = {
 }  # fmt: skip
 
 
+def wrapped(text: str) -> str:
+    """Prose or an item of a list in lines of at most 120 columns; links are not broken."""
+    indent = "  " if text.startswith("* ") else ""
+    return fill(text, 120, break_on_hyphens=False, break_long_words=False, subsequent_indent=indent)
+
+
 def link(name: str) -> str:
     """A link from docs/results.md to the page of an experiment."""
     return f"[{name}](results/{name}.md)"
@@ -116,7 +122,8 @@ def findings_table(known: Sequence[Finding]) -> str:
 def undecided_lines(known: Sequence[Finding]) -> str:
     """The findings that are only undecided, one line each."""
     rows = map(finding_line, known)
-    return "\n".join(f"* {title}: {numbers}. {cause}; {settles}." for title, _, numbers, cause, settles in rows)
+    items = (f"* {title}: {numbers}. {cause}; {settles}." for title, _, numbers, cause, settles in rows)
+    return "\n".join(map(wrapped, items))
 
 
 def theorems(rows: Sequence[Judged]) -> str:
@@ -129,7 +136,7 @@ def theorems(rows: Sequence[Judged]) -> str:
         sources = Counter(match.group() if match else "closed forms" for match in cited)
         listed = ", ".join(f"{source}{f' ({n})' if n > 1 else ''}" for source, n in sources.items())
         verdicts = Counter(one.verdict for one in mine)
-        lines.append(f"* {link(name)}: {verdicts['holds']} of {len(mine)} hold: {listed}")
+        lines.append(wrapped(f"* {link(name)}: {verdicts['holds']} of {len(mine)} hold: {listed}"))
     return "\n".join(lines)
 
 
@@ -153,8 +160,8 @@ def unrun(rows: Sequence[Judged], experiments: Sequence[Experiment]) -> str:
         for experiment in experiments
         if experiment.plans
     )
-    awaited = f"Claims without a run under their present protocol: {waiting}."
-    return f"{awaited}\n\nPlans with their published numbers, too large for a CPU: {plans}."
+    awaited = wrapped(f"Claims without a run under their present protocol: {waiting}.")
+    return "\n\n".join([awaited, wrapped(f"Plans with their published numbers, too large for a CPU: {plans}.")])
 
 
 def index(experiments: Sequence[Experiment]) -> str:
@@ -162,7 +169,7 @@ def index(experiments: Sequence[Experiment]) -> str:
     lines = []
     for chapter in CHAPTERS:
         inside = [link(experiment.name) for experiment in experiments if experiment.about("Chapter") == chapter]
-        lines += [f"* {chapter[0].upper()}{chapter[1:]}: {', '.join(inside)}"] if inside else []
+        lines += [wrapped(f"* {chapter[0].upper()}{chapter[1:]}: {', '.join(inside)}")] if inside else []
     return "\n".join(lines)
 
 
@@ -186,7 +193,7 @@ COMPARED = """
 "Near" means within the same range. A difference may come from the data, the training or the decoding.
 """
 MISSED = """
-Mended: a deviation from the source was removed, and the claim registered anew.
+Mended: a deviation from the source was removed, and the claim registered again.
 """
 UNDECIDED = """
 Seeds disagree about these claims, or the interval of the only seed covers the bound. Ours; bound. Cause; what would
@@ -213,7 +220,7 @@ def results_page(experiments: Sequence[Experiment], rows: Sequence[Judged]) -> s
         "Comparisons with known differences": [
             COMPARED,
             comparisons(now),
-            f"Same sign as published: {signs(rows)}.",
+            wrapped(f"Same sign as published: {signs(rows)}."),
         ],
         "Missed, mended, contradicting": [MISSED, findings_table(decided), loose and f"Not examined yet: {loose}."],
         "Undecided": [UNDECIDED, undecided_lines([finding for finding in known if finding not in decided])],
@@ -222,7 +229,7 @@ def results_page(experiments: Sequence[Experiment], rows: Sequence[Judged]) -> s
         "Not run": [unrun(rows, experiments)],
         "All experiments": [index(experiments), "Re-runs on other machines: [checks](results/checks.md).", TREE],
     }
-    texts = [INTRODUCTION, markdown(counts_table(rows)), fill(caveats_line(rows), 120)]
+    texts = [INTRODUCTION, markdown(counts_table(rows)), wrapped(caveats_line(rows))]
     texts += ["![Published numbers and ours](../experiments/results/published.png)", CAPTION]
     for title, part in parts.items():
         texts += [f"## {title}", *part]
@@ -270,10 +277,11 @@ def readme_section(rows: Sequence[Judged]) -> str:
     same = selected(present(rows), "same protocol", "reproduced", "beaten")
     agree = [one for one in same if any(map(trained, one.runs))]
     before, fresh = sum(not one.claim.after for one in agree), sum(one.replicated for one in agree)
+    in_words = "; ".join(f"{n} {state}" for state, n in states.items())
     text = (
         f"**Reproduced**, with the source's data, settings and metric: {yes}. **Not yet**: {no}. Of {len(agree)} "
-        f"reproduced numbers of trained models, {before} had their bound before any result, {fresh} rest on fresh seeds. "
-        f"What disagrees makes {len(known)} findings: {'; '.join(f'{n} {state}' for state, n in states.items())}. "
+        f"reproduced numbers of trained models, {before} had their bound before any result, and {fresh} have fresh "
+        f"seeds. What disagrees makes {len(known)} findings: {in_words}. "
         f"{balance(rows)} [Results](docs/results.md) has the cause of each finding and what would settle it, "
         "[reproduce.md](docs/reproduce.md) the rules."
     )
@@ -282,5 +290,4 @@ def readme_section(rows: Sequence[Judged]) -> str:
         "`python launch.py reproduce date_luong --no-record` reruns an experiment and judges it;\n"
         "`python launch.py reproduce --check --minutes 30` repeats recorded runs."
     )
-    text = fill(text, 120, break_on_hyphens=False, break_long_words=False)
-    return "\n\n".join([text, markdown(headline_table(rows, listed["headline"])), picture, command])
+    return "\n\n".join([wrapped(text), markdown(headline_table(rows, listed["headline"])), picture, command])

@@ -205,7 +205,7 @@ def uncertain(claim, runs: Sequence[Mapping]) -> bool:
 
 
 def caveats(claim, runs: Sequence[Mapping]) -> list[str]:
-    """Return what stands in parentheses beside a status.
+    """Return what is in parentheses beside a status.
 
     one seed: a model was trained once. within noise, seeds disagree: why a claim is undecided, with one seed or with
     several. bound set after a result: `Claim.after` says which. no commit: a run does not name the commit that it ran.

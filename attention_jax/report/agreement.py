@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 def agreement(panels: Mapping[str, tuple[Sequence[Row], tuple[float, float]]], path: str | Path, inputs=None) -> Path:
     """Panels below each other, {title: (rows, limits of the axis)}: a row has a gray bar for the source's range, and a
-    dot and a line for the median and range of ours. What lies beyond the limits is drawn at the edge as an arrow."""
+    dot and a line for the median and range of ours. What lies beyond the limits is an arrow at the edge."""
     heights = [len(rows) for rows, _ in panels.values()]
     figure = canvas(WIDTH, ROW * sum(heights) + 0.75 * len(heights))
     with styled():
