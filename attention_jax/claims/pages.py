@@ -114,7 +114,7 @@ def plans(experiment: Experiment) -> str:
     )
 
 
-def experiment_page(
+def page_of(
     experiment: Experiment, rows: Sequence[Judged], runs: Sequence[Mapping], known: Sequence[Finding] = ()
 ) -> str:
     """Write docs/results/NAME.md: the question, a figure, claims as `rows`, measurements of all `runs`, differences,
@@ -165,7 +165,7 @@ def write_pages(root: Path = ROOT.parent):
     by_name = {experiment.name: judged(experiment, runs[experiment.name]) for experiment in experiments}
     rows = [one for some in by_name.values() for one in some]
     known, docs = findings(rows), root / "docs"
-    pages = {f"results/{e.name}.md": experiment_page(e, by_name[e.name], runs[e.name], known) for e in experiments}
+    pages = {f"results/{e.name}.md": page_of(e, by_name[e.name], runs[e.name], known) for e in experiments}
     pages |= {"results.md": results_page(experiments, rows), "results/checks.md": checks_page(ROOT / "results")}
     kept = (docs / "replication.md").read_text(encoding="utf-8").partition(GENERATED)[0]
     pages["replication.md"] = f"{kept}{GENERATED}{replication_page(rows)}\n"

@@ -200,7 +200,7 @@ def test_the_page_has_every_claim_withdrawn_bound_and_grid(experiment):
     grid = Grid("Errors", {"error": "test.error"}, ("", "b"))
     full = dataclasses.replace(experiment, withdrawn=(old,), grids=(grid,))
     runs = [run(1.5), run(0.25, variant="b")]
-    page = pages.experiment_page(full, judged(full, runs, {}), runs)
+    page = pages.page_of(full, judged(full, runs, {}), runs)
     for text in ("# toy", "It works.", "the error", "a - b", "old error", "missed", "why", "| b | 0.25 |"):
         assert text in page
 
