@@ -247,8 +247,8 @@ def headline_table(rows: Sequence[Judged], entries: Sequence[Mapping]) -> Table:
     lines = []
     for entry in entries:
         one = first_run(rows, entry)
-        same = one.claim.kind == "same protocol" and "differs" not in entry
-        differs = "same" if same else entry.get("differs", one.claim.differs)
+        first = one.claim.text.startswith(entry["claims"][0])
+        differs = entry.get("differs" if first else "former") or one.claim.differs or "same"
         numbers = published(one), ours(one.claim, one.runs)
         lines.append((entry["system"], entry["source"], *numbers, differs, AGREES[one.verdict]))
     columns = ("system", "source", "theirs (range)", "ours (range)", "same, or differs in", "agrees?")

@@ -66,8 +66,9 @@ def test_readme_names_what_is_reproduced_and_what_is_not(experiment):
 
 def test_readme_shows_the_first_claim_that_has_been_run(experiment):
     entry = {"system": "toy", "source": "a paper", "experiment": "toy", "claims": ["accuracy, corrected", "accuracy"]}
+    entry["former"] = "half the data"
     shown = lambda *runs: results_page.headline_table(judged(experiment, runs, {}), [entry]).rows[0]
-    assert shown(run(0.6))[2:] == ("0.8 (0.78-0.82)", "0.6", "same", "**no**")
+    assert shown(run(0.6))[2:] == ("0.8 (0.78-0.82)", "0.6", "half the data", "**no**")
     assert shown(run(0.6), run(0.8, variant="c"))[3:] == ("0.8", "same", "yes")
 
 
