@@ -16,7 +16,7 @@ are the range of the three seeds of the book's code. The medians of the book's c
 the original runs are 0.102, 0.357 and 0.970, in the replication 0.089, 0.365 and 0.968: reversed sources are a little
 worse here, and why is not known. The order of the three models is the same with every seed.
 
-Earlier claims, all withdrawn below: exact match after epoch 25, held against a single run of the book's code (0.121,
+Earlier claims, all withdrawn: exact match after epoch 25, held against a single run of the book's code (0.121,
 0.540, 0.984), and the best of the 25 epochs, which selects the epoch on the test sums.
 """
 
@@ -29,7 +29,6 @@ from attention_jax.config import (
     PeekySeq2seqConfig,
     Seq2seqConfig,
     Train,
-    Withdrawn,
     replace,
 )
 
@@ -88,36 +87,4 @@ CLAIMS = (
     mean_of_six("plain", "plain", 0.081, (0.0769, 0.2247)),
     mean_of_six("source reversed", "reversed", 0.388, (0.382, 0.4701)),
     mean_of_six("source reversed, decoder peeks", "reversed-peeky", 0.971, (0.9675, 0.9746)),
-)
-
-ONE_RUN = "Deep Learning from Scratch 2, ch. 7: its own code, one run"
-ONE_EPOCH = (
-    "one epoch and one run of the book's code say little, so the best of 25 epochs with three seeds replaced it; "
-)
-BEST_EPOCH = "the best of 25 epochs is selected on the test sums; the mean of the last six epochs replaced it"
-
-
-def after_25(variant: str, published: float, at_least: float, bar: float, reason: str) -> Withdrawn:
-    """The first bounds, of the last epoch."""
-    return Withdrawn(
-        f"{variant}, exact match after 25 epochs", "test.exact_match", published, ONE_RUN, variant=variant, epoch=25,
-        at_least=at_least, bar=bar, since="2026-11-20", until="2026-11-22", reason=ONE_EPOCH + reason,
-    )  # fmt: skip
-
-
-def best_of_25(variant: str, published: float, at_least: float, bar: float) -> Withdrawn:
-    """The second bounds, of the best epoch."""
-    return Withdrawn(
-        f"{variant}, exact match in the best of 25 epochs", "test.exact_match", published, SOURCE, variant=variant,
-        best=True, at_least=at_least, bar=bar, since="2026-11-22", until="2026-11-23", reason=BEST_EPOCH,
-    )  # fmt: skip
-
-
-WITHDRAWN = (
-    after_25("plain", 0.121, 0.05, 0.2, "it was met then"),
-    after_25("reversed", 0.54, 0.4, 0.65, "three seeds had just missed it with a median of 0.377"),
-    after_25("reversed-peeky", 0.984, 0.95, 0.99, "three seeds had just missed it with a median of 0.930"),
-    best_of_25("plain", 0.104, 0.05, 0.2),
-    best_of_25("reversed", 0.451, 0.4, 0.65),
-    best_of_25("reversed-peeky", 0.989, 0.95, 0.995),
 )

@@ -14,7 +14,7 @@ attention dropout 0.1, stochastic depth 0.1. The published number is the best ep
 of the last epoch, which selects nothing.
 """
 
-from attention_jax.config import BAR, CCTConfig, Claim, Config, Images, Optim, Train, Withdrawn, replace
+from attention_jax.config import CCTConfig, Claim, Config, Images, Optim, Train, replace
 
 
 def config() -> Config:
@@ -79,27 +79,4 @@ CLAIMS = (
         variant="5 epochs",
         since="2026-11-20",
     ),
-)
-
-
-def withdrawn(text: str, until: str, reason: str, **bound) -> Withdrawn:
-    """A former bound on the last or the best epoch; neither was ever run."""
-    return Withdrawn(text, "test.accuracy", 0.8917, PUBLISHED, bar=0.8922, until=until, reason=reason, **bound)
-
-
-FIRST = {"at_least": 0.885, "since": "2026-11-20", "today": "200 epochs"}
-NAMED = "it went on under the variant '200 epochs' after 16 minutes, before any run"
-WITHDRAWN = (
-    withdrawn("CCT-2/3x2, best epoch", "2026-11-20", NAMED, best=True, **FIRST),
-    withdrawn("CCT-2/3x2, last epoch", "2026-11-20", NAMED, **FIRST),
-    withdrawn(
-        "CCT-2/3x2, best epoch",
-        "2026-11-23",
-        "it chose the epoch on the test images, as the authors do; the claim on the last epoch is left",
-        variant="200 epochs",
-        best=True,
-        at_least=0.885,
-        since="2026-11-20",
-    ),
-    withdrawn("CCT-2/3x2, last epoch", "2026-11-23", BAR, variant="200 epochs", since="2026-11-20"),
 )

@@ -9,8 +9,8 @@ Cost: 6 to 15 seconds on one CPU core
 Sequences have n vectors of width d, self-attention has no projections, the kernel size is k = 3. Operations: XLA's cost
 analysis of the program, exponents fitted over n and d. Sequential steps: the longest chain of matrix products in the
 traced program. Path length: the number of hops from position to position (layers; for the recurrent layer, steps) until
-the last output's gradient reaches the first input. Steps and path lengths hold by construction of the three layers and
-are a test, not a claim; complexity.md lists them.
+the last output's gradient reaches the first input. All of these are fixed by the shapes of matrix products, so they are
+tests (tests/experiments/test_theorems.py and test_recurrent.py), not claims; complexity.md lists them.
 """
 
 import time
@@ -18,11 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Claim, Config, Sizes, Withdrawn, replace
+from attention_jax.config import Config, Sizes, replace
 
 KERNEL, REACH = 3, 24
 LAYERS = ("convolution", "recurrent", "self-attention")
-SOURCE = "Vaswani et al. 2017, table 1"
 
 
 def config() -> Config:
@@ -184,47 +183,3 @@ def study(config: Config, directory: Path) -> dict:
     )
     (directory / "complexity.md").write_text(markdown(Table("Cost of a layer", columns, rows)), encoding="utf-8")
     return metrics
-
-
-def exponent_claim(name: str, of: str, value: float) -> Claim:
-    """An order of growth of table 1."""
-    text, metric = f"operations of {name} grow as {of}^{value:.0f}", f"{name}.operations.exponent_{of}"
-    bounds = {"at_least": value - 0.05, "at_most": value + 0.05}
-    return Claim(text, metric, value, SOURCE, kind="exact", since="2026-11-20", **bounds)
-
-
-CLAIMS = (
-    exponent_claim("convolution", "n", 1.0),
-    exponent_claim("convolution", "d", 2.0),
-    exponent_claim("recurrent", "n", 1.0),
-    exponent_claim("recurrent", "d", 2.0),
-    exponent_claim("self-attention", "n", 2.0),
-    exponent_claim("self-attention", "d", 1.0),
-    Claim(
-        "n / d where self-attention takes the operations of recurrence",
-        "crossover.n_over_d",
-        1.0,
-        SOURCE,
-        kind="exact",
-        at_least=0.9,
-        at_most=1.1,
-        since="2026-11-20",
-    ),
-)
-
-
-def withdrawn(text: str, metric: str, **bound) -> Withdrawn:
-    """A property of the layers as they are written, not of attention."""
-    reason = "holds by construction; now a test: tests/experiments/test_recurrent.py"
-    return Withdrawn(text, metric, None, SOURCE, since="2026-11-20", until="2026-11-23", reason=reason, **bound)
-
-
-WITHDRAWN = (
-    withdrawn(
-        "recurrent: n sequential steps (and the projection)", "recurrent.sequential_steps", at_least=24, at_most=25
-    ),
-    withdrawn("self-attention: a constant number", "self-attention.sequential_steps", at_most=2),
-    withdrawn("self-attention: every position one hop away", "self-attention.path_length", at_least=1, at_most=1),
-    withdrawn("recurrent: as many hops as positions", "recurrent.path_length", at_least=24, at_most=24),
-    withdrawn("convolution: (n - 1) / (k // 2) hops", "convolution.path_length", at_least=23, at_most=23),
-)

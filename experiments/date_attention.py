@@ -21,7 +21,6 @@ learning: ours has 0.55 to 0.75 there, and 0.24, 0.80 and 0.04 in the replicatio
 """
 
 from attention_jax.config import (
-    BAR,
     AttentionSeq2seqConfig,
     Claim,
     Config,
@@ -29,7 +28,6 @@ from attention_jax.config import (
     Decode,
     Optim,
     Train,
-    Withdrawn,
     replace,
 )
 
@@ -92,10 +90,3 @@ CLAIMS = (
         since="2026-11-20",
     ),
 )
-WITHDRAWN = tuple(
-    Withdrawn(
-        f"attention, exact match after epoch {epoch}", "test.exact_match", 0.999, SOURCE, epoch=epoch, bar=0.9995,
-        since="2026-11-20", until="2026-11-23", reason=BAR,
-    )
-    for epoch in (3, 4)
-)  # fmt: skip

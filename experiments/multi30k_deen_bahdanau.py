@@ -17,7 +17,7 @@ have other initial values, weights are multiplied in bfloat16, and translations 
 therefore no better implementation of the same experiment.
 """
 
-from attention_jax.config import BAR, BahdanauConfig, Claim, Config, Decode, Multi30k, Optim, Train, Withdrawn
+from attention_jax.config import BahdanauConfig, Claim, Config, Decode, Multi30k, Optim, Train
 
 SEEDS = 1
 SOURCE = "bentrevett/pytorch-seq2seq, tutorial 3"
@@ -49,42 +49,5 @@ CLAIMS = (
         "most 25 tokens; ours: teacher forcing, bfloat16 products",
         at_least=26.30,
         since="2026-11-20",
-    ),
-)
-WITHDRAWN = (
-    Withdrawn(
-        "BLEU on test2016, the tutorial's settings",
-        "test.bleu",
-        28.3,
-        SOURCE,
-        variant="published",
-        today="",
-        at_least=26.30,
-        bar=30.3,
-        since="2026-11-20",
-        until="2026-11-22",
-        reason="the variant was renamed when it became the only one; the claim above has the same bound",
-    ),
-    Withdrawn(
-        "BLEU on test2016, better settings",
-        "test.bleu",
-        28.3,
-        SOURCE,
-        variant="better",
-        at_least=26.30,
-        bar=28.3,
-        since="2026-11-20",
-        until="2026-11-22",
-        reason="the variant with twice the epochs was removed before it was ever run, to save hours",
-    ),
-    Withdrawn(
-        "BLEU on test2016, the tutorial's settings",
-        "test.bleu",
-        28.3,
-        SOURCE,
-        bar=30.3,
-        since="2026-11-22",
-        until="2026-11-23",
-        reason=BAR,
     ),
 )

@@ -19,7 +19,6 @@ here and 1.834 there; a higher BLEU is no better implementation of the same mode
 """
 
 from attention_jax.config import (
-    BAR,
     Claim,
     Config,
     ConvolutionalConfig,
@@ -27,7 +26,6 @@ from attention_jax.config import (
     Multi30k,
     Optim,
     Train,
-    Withdrawn,
     replace,
 )
 
@@ -66,42 +64,5 @@ CLAIMS = (
         "Gehring's initial values, padding zeroed, bfloat16 products",
         at_least=32.14,
         since="2026-11-20",
-    ),
-)
-WITHDRAWN = (
-    Withdrawn(
-        "BLEU on test2016, the tutorial's settings",
-        "test.bleu",
-        34.14,
-        SOURCE,
-        variant="published",
-        today="",
-        at_least=32.14,
-        bar=36.14,
-        since="2026-11-20",
-        until="2026-11-22",
-        reason="the variant was renamed when it became the only one; the claim above has the same bound",
-    ),
-    Withdrawn(
-        "BLEU on test2016, better settings",
-        "test.bleu",
-        34.14,
-        SOURCE,
-        variant="better",
-        at_least=32.14,
-        bar=34.14,
-        since="2026-11-20",
-        until="2026-11-22",
-        reason="the variant with twice the epochs was removed before it was ever run, to save hours",
-    ),
-    Withdrawn(
-        "BLEU on test2016, the tutorial's settings",
-        "test.bleu",
-        34.14,
-        SOURCE,
-        bar=36.14,
-        since="2026-11-22",
-        until="2026-11-23",
-        reason=BAR,
     ),
 )

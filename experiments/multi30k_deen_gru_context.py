@@ -17,7 +17,7 @@ have other initial values, and translations may be longer. A higher BLEU is ther
 same experiment.
 """
 
-from attention_jax.config import BAR, Claim, Config, Decode, Multi30k, Optim, SutskeverConfig, Train, Withdrawn
+from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, SutskeverConfig, Train
 
 SEEDS = 1
 SOURCE = "bentrevett/pytorch-seq2seq, tutorial 2"
@@ -58,42 +58,5 @@ CLAIMS = (
         "most 25 tokens; ours: teacher forcing",
         at_least=18.61,
         since="2026-11-20",
-    ),
-)
-WITHDRAWN = (
-    Withdrawn(
-        "BLEU on test2016, the tutorial's settings",
-        "test.bleu",
-        20.61,
-        SOURCE,
-        variant="published",
-        today="",
-        at_least=18.61,
-        bar=22.61,
-        since="2026-11-20",
-        until="2026-11-22",
-        reason="the variant was renamed when it became the only one; the claim above has the same bound",
-    ),
-    Withdrawn(
-        "BLEU on test2016, better settings",
-        "test.bleu",
-        20.61,
-        SOURCE,
-        variant="better",
-        at_least=18.61,
-        bar=20.61,
-        since="2026-11-20",
-        until="2026-11-22",
-        reason="the variant with twice the epochs was removed before it was ever run, to save hours",
-    ),
-    Withdrawn(
-        "BLEU on test2016, the tutorial's settings",
-        "test.bleu",
-        20.61,
-        SOURCE,
-        bar=22.61,
-        since="2026-11-22",
-        until="2026-11-23",
-        reason=BAR,
     ),
 )

@@ -18,7 +18,7 @@ in the paper. A higher BLEU is therefore no better implementation of the same ex
 notebook, with another BLEU, reverses the source, too.)
 """
 
-from attention_jax.config import BAR, Claim, Config, Decode, Multi30k, Optim, SutskeverConfig, Train, Withdrawn
+from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, SutskeverConfig, Train
 
 SEEDS = 1
 SOURCE = "bentrevett/pytorch-seq2seq, tutorial 1"
@@ -68,42 +68,5 @@ CLAIMS = (
         "25 tokens at most; ours: teacher forcing, reversed source",
         at_least=11.76,
         since="2026-11-20",
-    ),
-)
-WITHDRAWN = (
-    Withdrawn(
-        "BLEU on test2016, the tutorial's settings",
-        "test.bleu",
-        13.76,
-        SOURCE,
-        variant="published",
-        today="",
-        at_least=11.76,
-        bar=15.76,
-        since="2026-11-20",
-        until="2026-11-22",
-        reason="the variant was renamed when it became the only one; the claim above has the same bound",
-    ),
-    Withdrawn(
-        "BLEU on test2016, better settings",
-        "test.bleu",
-        13.76,
-        SOURCE,
-        variant="better",
-        at_least=11.76,
-        bar=13.76,
-        since="2026-11-20",
-        until="2026-11-22",
-        reason="the variant with twice the epochs was removed before it was ever run, to save hours",
-    ),
-    Withdrawn(
-        "BLEU on test2016, the tutorial's settings",
-        "test.bleu",
-        13.76,
-        SOURCE,
-        bar=15.76,
-        since="2026-11-22",
-        until="2026-11-23",
-        reason=BAR,
     ),
 )

@@ -31,7 +31,6 @@ three fresh seeds have 38.5, 37.4 and 38.1 BLEU and the original run 38.9, so it
 """
 
 from attention_jax.config import (
-    BAR,
     Claim,
     Config,
     Decode,
@@ -39,7 +38,6 @@ from attention_jax.config import (
     Optim,
     Train,
     TransformerConfig,
-    Withdrawn,
     replace,
 )
 
@@ -124,20 +122,6 @@ def loss(split: str, published: float) -> Claim:
     )
 
 
-def bar(text: str, variant: str) -> Withdrawn:
-    return Withdrawn(
-        text,
-        "test.bleu",
-        36.52,
-        SOURCE,
-        variant=variant,
-        bar=38.0,
-        since="2026-11-20",
-        until="2026-11-23",
-        reason=BAR,
-    )
-
-
 def corrected(split: str, published: float, spread: tuple[float, float]) -> Claim:
     """The loss of the corrected protocol, at most the largest of the notebook's runs."""
     return Claim(
@@ -193,8 +177,4 @@ CLAIMS = (
         at_least=38.0,
         since="2026-11-20",
     ),
-)
-WITHDRAWN = (
-    bar("BLEU on test2016, the notebook's settings, greedy", "notebook"),
-    bar("BLEU on test2016, our settings", "better"),
 )

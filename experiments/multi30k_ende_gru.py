@@ -18,7 +18,7 @@ penalty and takes the epoch of the best validation loss, with a patience of 5 ep
 (`--train.matmul-precision`).
 """
 
-from attention_jax.config import BAR, Claim, ConditionalGRUConfig, Config, Decode, Multi30k, Optim, Train, Withdrawn
+from attention_jax.config import Claim, ConditionalGRUConfig, Config, Decode, Multi30k, Optim, Train
 
 SOURCE = "Caglayan et al. 2017, README of the code: one run"
 
@@ -60,15 +60,7 @@ def bleu(text: str, metric: str, published: float, at_least: float) -> Claim:
     return Claim(text, metric, published, SOURCE, at_least=at_least, **common)
 
 
-def withdrawn_bar(text: str, metric: str, published: float, bar: float) -> Withdrawn:
-    return Withdrawn(text, metric, published, SOURCE, bar=bar, since="2026-11-20", until="2026-11-23", reason=BAR)
-
-
 CLAIMS = (
     bleu("BLEU on test2016", "test.bleu", 39.00, 38.0),
     bleu("BLEU on test2017", "test_2017.bleu", 31.25, 30.25),
-)
-WITHDRAWN = (
-    withdrawn_bar("BLEU on test2016", "test.bleu", 39.00, 39.5),
-    withdrawn_bar("BLEU on test2017", "test_2017.bleu", 31.25, 31.75),
 )

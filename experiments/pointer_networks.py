@@ -19,7 +19,7 @@ the recorded accuracy is tuned on the test sets that it reports. Another seed (1
 has 0.949 and 0.860 on the same sets.
 """
 
-from attention_jax.config import BAR, Claim, Config, ConvexHulls, Optim, PointerNetworkConfig, Train, Withdrawn, replace
+from attention_jax.config import Claim, Config, ConvexHulls, Optim, PointerNetworkConfig, Train, replace
 
 SOURCE = "Vinyals et al. 2015, table 1, Ptr-Net trained on 5 to 50 points"
 DIFFERS = (
@@ -69,10 +69,3 @@ CLAIMS = (
         since="2026-11-22",
     ),
 )
-WITHDRAWN = tuple(
-    Withdrawn(
-        f"accuracy on {points} points", f"test.accuracy_{points}", published, SOURCE, bar=bar,
-        since="2026-11-22", until="2026-11-23", reason=BAR,
-    )
-    for points, published, bar in ((5, 0.92, 0.94), (10, 0.87, 0.89))
-)  # fmt: skip

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Claim, Config, Samples, Withdrawn, replace
+from attention_jax.config import Claim, Config, Samples, replace
 
 DIMENSIONS = 8
 FEATURES = (1, 2, 4, 8, 16, 32, 64)
@@ -187,17 +187,5 @@ CLAIMS = (
         at_least=6,
         at_most=10,
         **WHEN,
-    ),
-)
-WITHDRAWN = (
-    Withdrawn(
-        "positive features, 8 orthogonal over 8 independent",
-        "positive.orthogonal_over_independent",
-        None,
-        "Choromanski et al. 2021, theorem 2",
-        at_most=0.99,
-        since="2026-11-21",
-        until="2026-11-22",
-        reason="replaced by the bound of theorem 2 itself, 0.9155, which is tighter",
     ),
 )

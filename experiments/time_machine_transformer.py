@@ -14,7 +14,7 @@ chapters is its GRU with the library's layer in PyTorch, 6.55. The epoch is chos
 reported, where the book reports the last epoch.
 """
 
-from attention_jax.config import BAR, Claim, Config, LanguageModelConfig, Optim, TimeMachine, Train, Withdrawn, replace
+from attention_jax.config import Claim, Config, LanguageModelConfig, Optim, TimeMachine, Train, replace
 
 SEEDS = 3
 
@@ -66,18 +66,5 @@ CLAIMS = (
         best=True,
         at_most=6.68,
         since="2026-11-20",
-    ),
-)
-WITHDRAWN = (
-    Withdrawn(
-        "validation perplexity, best epoch; the best of d2l's recurrent models",
-        "valid.perplexity",
-        6.68,
-        "d2l 10.2, GRU",
-        best=True,
-        bar=6.0,
-        since="2026-11-20",
-        until="2026-11-23",
-        reason=BAR,
     ),
 )

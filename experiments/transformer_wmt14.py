@@ -16,7 +16,6 @@ here they are the last epochs'.
 """
 
 from attention_jax.config import (
-    BAR,
     Claim,
     Config,
     Corpus,
@@ -25,7 +24,6 @@ from attention_jax.config import (
     Reverse,
     Train,
     TransformerConfig,
-    Withdrawn,
     replace,
 )
 
@@ -105,19 +103,4 @@ def claim(variant: str, published: float, at_least: float) -> Claim:
     )
 
 
-def withdrawn_bar(variant: str, published: float) -> Withdrawn:
-    return Withdrawn(
-        f"{variant}: BLEU on newstest2014 (not run)",
-        "test.bleu",
-        published,
-        SOURCE,
-        variant=variant,
-        bar=28.4,
-        since="2026-11-20",
-        until="2026-11-23",
-        reason=BAR,
-    )
-
-
-CLAIMS = (claim("base", 27.3, 26.8), claim("big", 28.4, 27.9))
-WITHDRAWN = (withdrawn_bar("base", 27.3), withdrawn_bar("big", 28.4))
+PLANS = (claim("base", 27.3, 26.8), claim("big", 28.4, 27.9))

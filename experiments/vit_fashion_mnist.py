@@ -13,7 +13,7 @@ pixels from 0 to 1, no augmentation. As in the book, accuracy is measured on the
 of the last epoch is reported. The settings are the book's, and no epoch is chosen.
 """
 
-from attention_jax.config import BAR, Claim, Config, Images, Optim, Train, ViTConfig, Withdrawn, replace
+from attention_jax.config import Claim, Config, Images, Optim, Train, ViTConfig, replace
 
 
 def config() -> Config:
@@ -55,17 +55,5 @@ CLAIMS = (
         at_least=0.85,
         at_most=0.88,
         since="2026-11-20",
-    ),
-)
-WITHDRAWN = (
-    Withdrawn(
-        "d2l's ViT after 10 epochs",
-        "test.accuracy",
-        0.866,
-        "d2l 11.8.6, JAX edition",
-        bar=0.88,
-        since="2026-11-20",
-        until="2026-11-23",
-        reason=BAR,
     ),
 )

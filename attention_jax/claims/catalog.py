@@ -21,6 +21,7 @@ from types import ModuleType
 
 from attention_jax.config import Claim, Config, Grid, Withdrawn, info_of, replace, walk
 from attention_jax.errors import InputError
+from attention_jax.files import read_json
 from attention_jax.printing import docstrings
 
 
@@ -78,8 +79,10 @@ class Experiment:
     """The directory of its measured results."""
     facts: dict
     """Sizes of its data as `Task.describe` gives them (its FACTS), to compile without the data."""
+    plans: tuple[Claim, ...] = ()
+    """Claims about runs that are too large for the machines of this record (its PLANS): no verdict."""
     withdrawn: tuple[Withdrawn, ...] = ()
-    """Committed bounds that no longer count (its WITHDRAWN)."""
+    """Committed bounds that no longer count, from withdrawn.json in the directory of its file."""
     grids: tuple[Grid, ...] = ()
     """Tables of measured numbers below the claims (its GRIDS)."""
     file: Path | None = None
@@ -263,10 +266,18 @@ def _described(module: ModuleType, results: Path) -> Experiment:
         seeds=getattr(module, "SEEDS", 1),
         results=results,
         facts=getattr(module, "FACTS", {}),
-        withdrawn=getattr(module, "WITHDRAWN", ()),
+        plans=getattr(module, "PLANS", ()),
+        withdrawn=withdrawn_bounds(Path(module.__file__)),
         grids=getattr(module, "GRIDS", ()),
         file=Path(module.__file__),
     )
+
+
+def withdrawn_bounds(file: Path) -> tuple[Withdrawn, ...]:
+    """The withdrawn bounds of an experiment's file: its rows of withdrawn.json beside it, which may be missing."""
+    path = file.with_name("withdrawn.json")
+    rows = read_json(path).get(file.stem, []) if path.exists() else []
+    return tuple(Withdrawn(**row | {"also": tuple(row.get("also", ()))}) for row in rows)
 
 
 @functools.lru_cache

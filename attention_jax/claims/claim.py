@@ -9,10 +9,6 @@ from attention_jax.errors import InputError
 Kind = Literal["same protocol", "other protocol", "exact", "order", "aim", "measurement"]
 
 
-BAR = 'the bar for "beaten" was our own; a number now counts as beaten only beyond the noise of both sides'
-"""The reason of every `Withdrawn.bar` that was in force until 2026-11-23."""
-
-
 @dataclass(frozen=True)
 class Bound:
     """A number of an experiment's runs with its bounds; the fields that `Claim` and `Withdrawn` share.
@@ -73,7 +69,7 @@ class _Registered:
 
 @dataclass(frozen=True)
 class Claim(_Registered, Bound):
-    """A number with the bounds within which it counts as reproduced, above, below or holding.
+    """A number with the bounds within which it is met.
 
     Raises InputError where the kind does not fit the other fields.
 
@@ -123,7 +119,10 @@ class _Ended:
 
 @dataclass(frozen=True)
 class Withdrawn(_Ended, Bound):
-    """A former bound that no longer decides a status; docs/results.md compares it with the recorded results."""
+    """A former bound that no longer decides a status; docs/results/NAME.md compares it with the recorded results.
+
+    The bounds of built-in experiments are in experiments/withdrawn.json.
+    """
 
     @property
     def on_record(self) -> "Withdrawn":

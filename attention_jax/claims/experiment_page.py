@@ -10,8 +10,8 @@ WIDTH = 100
 
 
 def experiment_page(experiment, judged: Sequence, user_data: Mapping[str, str]) -> str:
-    """Return a page with claim, source, data, command, cost, variants, status of the claims, and the options for user
-    data.
+    """Return a page with claim, source, data, command, cost, variants, plans, status of the claims, and the options for
+    user data.
 
     `experiment` is a catalog.Experiment, `judged` its claims as `judged.Judged`; `user_data` is {option: help}.
     """
@@ -24,6 +24,8 @@ def experiment_page(experiment, judged: Sequence, user_data: Mapping[str, str]) 
         lines.append(f"Variants: {', '.join(variants)}")
     if experiment.presets():
         lines.append(f"Presets: {', '.join(experiment.presets())}")
+    for plan in experiment.plans:
+        lines.append(f"Plan:     {plan.text}; published {number(plan.published)} ({plan.source})")
     page = "\n".join(fill(line, WIDTH, subsequent_indent=" " * 10, break_on_hyphens=False) for line in lines)
     parts = [page, verdicts(judged), your_data(experiment.name, user_data)]
     return "\n\n".join(part for part in parts if part)

@@ -347,9 +347,12 @@ def draw(experiment: Experiment):
 
 
 def draw_all():
-    """`make figures`: the figures of all recorded experiments, from the stored data alone."""
+    """`make figures`: the figures of all recorded experiments and of the published numbers, from stored data alone."""
+    from attention_jax.claims import published
+
     for name in catalog.names():
         draw(catalog.load_experiment(name))
+    published.draw()
 
 
 if __name__ == "__main__":

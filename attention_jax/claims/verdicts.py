@@ -117,15 +117,20 @@ def judge(claim, runs: Sequence[Mapping]) -> tuple[float | None, Verdict]:
 
 def undecided(claim, runs: Sequence[Mapping], value: float) -> bool:
     """Whether the runs leave open if a claim is met: single seeds miss what the judged `value` meets, or meet what it
-    misses, or the interval of the only seed has numbers of both. A claim that counts seeds is always decided."""
-    values = by_seed(claim, runs).values()
+    misses, or the interval of the only seed has numbers of both.
+
+    A claim that counts seeds is always decided. A seed within the source's own `spread` does not miss: the median is
+    bounded, and the source's runs vary as much.
+    """
+    values = list(by_seed(claim, runs).values())
     if claim.seeds_needed:
         return False
-    return (
-        uncertain(claim, runs)
-        if len(values) == 1
-        else any(within(claim, one) != within(claim, value) for one in values)
-    )
+    if len(values) == 1:
+        return uncertain(claim, runs)
+    if not within(claim, value):
+        return any(within(claim, one) for one in values)
+    low, high = claim.spread or (math.inf, -math.inf)
+    return not all(within(claim, one) or low <= one <= high for one in values)
 
 
 def within(bound, value: float) -> bool:

@@ -317,7 +317,7 @@ def watch(words: list[str]):
 
 def reproduce(words: list[str]):
     """[NAME ...] [--scale smoke|full|recorded] [--check --minutes 30]: run experiments and evaluate their claims."""
-    from attention_jax.claims import catalog, check, pages, record, replication
+    from attention_jax.claims import catalog, check, claim_tables, record, replication
     from attention_jax.claims.comparison import elsewhere
     from attention_jax.claims.judged import judged
     from attention_jax.cli import command_options
@@ -346,15 +346,15 @@ def reproduce(words: list[str]):
         runs = record.reproduce(experiment, asked, override, [word for word in words if word not in asked.names])
         registered = None if asked.scale == "recorded" else {}  # a new run is judged, whatever its seed
         rows += judged(experiment, [] if asked.scale == "smoke" else runs, registered)
-        compared += [pages.variants_table(experiment, runs)] if asked.scale == "full" else []
+        compared += [claim_tables.variants_table(experiment, runs)] if asked.scale == "full" else []
     for found in filter(None, compared):
         for part in fitted(found, shutil.get_terminal_size((100, 24)).columns):
             show(part)
             print()
-    show(pages.rerun_table(rows, before) if asked.scale == "full" else pages.claims_table(rows))
+    show(claim_tables.rerun_table(rows, before) if asked.scale == "full" else claim_tables.claims_table(rows))
     print()
-    show(pages.counts_table(rows))
-    print("\n".join(filter(None, [pages.caveats_line(rows), pages.survival_line(rows)])))
+    show(claim_tables.counts_table(rows))
+    print("\n".join(filter(None, [claim_tables.caveats_line(rows), claim_tables.survival_line(rows)])))
     if asked.scale == "recorded" and not asked.names:
         for found in elsewhere(catalog.ROOT / "results"):
             print()

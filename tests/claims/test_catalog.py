@@ -11,6 +11,7 @@ import pytest
 from attention_jax import load_experiment
 from attention_jax.claims.catalog import names
 from attention_jax.errors import InputError
+from attention_jax.files import read_json, write_json
 
 ROOT = Path(__file__).resolve().parents[2]
 LOAD = "from attention_jax import load_experiment; print(load_experiment({!r}).config().name)"
@@ -76,3 +77,18 @@ def test_a_comparison_with_a_published_number_says_what_differs(name):
     orders = [claim for claim in load_experiment(name).claims if claim.kind == "order" and claim.published is not None]
     silent = [claim.text for claim in orders if not claim.differs]
     assert not silent, "say in `differs` what differs from the source"
+
+
+def test_withdrawn_bounds_are_read_from_the_file_beside_an_experiment(tmp_path):
+    row = {"text": "t", "metric": "m", "published": None, "source": "s", "also": ["n"], "at_most": 1.0}
+    ended = {"since": "2026-01-01", "until": "2026-01-02", "reason": "r"}
+    write_json(tmp_path / "withdrawn.json", {"mine": [row | ended], "other": []})
+    (tmp_path / "mine.py").write_text("from experiments.date_luong import config\n")
+    [bound] = load_experiment(str(tmp_path / "mine.py")).withdrawn
+    assert bound.also == ("n",) and bound.at_most == 1.0 and bound.reason == "r"
+    assert read_json(ROOT / "experiments" / "withdrawn.json").keys() <= {*names()}
+
+
+def test_plans_are_no_claims():
+    plans = {name: load_experiment(name) for name in ("transformer_wmt14", "vit_i1k_s16")}
+    assert all(one.plans and not one.claims for one in plans.values())

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from toy_experiment import toy
 
-from attention_jax.claims import pages
+from attention_jax.claims import claim_tables, pages
 from attention_jax.claims.experiment_page import experiment_page
 from attention_jax.claims.judged import judged
 from attention_jax.config import Claim, Grid, Withdrawn
@@ -30,17 +30,17 @@ def experiment(tmp_path):
 
 
 def test_every_claim_has_a_line_with_kind_bound_and_what_is_judged(experiment):
-    [first, second] = pages.claims_table(judged(experiment, [run(1.5)], {}), sources=True).rows
+    [first, second] = claim_tables.claims_table(judged(experiment, [run(1.5)], {}), sources=True).rows
     assert first[:5] == ("toy", "the error", "other protocol", "<= 2", "1")
-    assert first[5:9] == ("1.5", "-", "1.5", "above") and first[9] == "table 1; differs: half the data"
+    assert first[5:9] == ("1.5", "-", "1.5", "worse") and first[9] == "table 1; differs: half the data"
     assert second[3:9] == ("<= 0", "-", "-", "-", "-", "not run")
 
 
 def test_the_nth_best_seed_is_shown_as_what_is_judged_beside_the_median(experiment):
     counted = dataclasses.replace(CLAIM, seeds_needed=1)
     one = dataclasses.replace(experiment, claims=(counted,))
-    [line] = pages.claims_table(judged(one, [run(1.5), run(9.0, 1), run(8.0, 2)], {})).rows
-    assert line[5] == "8 (1.5-9, 3 seeds)" and line[7] == "1.5 (seed 1 of 3)" and line[8] == "above"
+    [line] = claim_tables.claims_table(judged(one, [run(1.5), run(9.0, 1), run(8.0, 2)], {})).rows
+    assert line[5] == "8 (1.5-9, 3 seeds)" and line[7] == "1.5 (seed 1 of 3)" and line[8] == "worse"
 
 
 ROWS = {("toy", ""): frozenset({100, 101}), ("toy", "b"): frozenset({100, 101})}
@@ -49,26 +49,26 @@ ROWS = {("toy", ""): frozenset({100, 101}), ("toy", "b"): frozenset({100, 101})}
 def test_the_replication_is_judged_once_all_registered_seeds_have_been_run(experiment):
     runs = [run(1.5), run(5.0, 100)]
     claim, _ = judged(experiment, runs, ROWS)
-    assert not claim.replication_decides and claim.verdict == "above" and claim.survived is None
+    assert not claim.replication_decides and claim.verdict == "worse" and claim.survived is None
     claim, _ = judged(experiment, [*runs, run(7.0, 101)], ROWS)
     assert claim.replication_decides and claim.verdict == "missed" and claim.survived is False
-    [line] = pages.replication_table([claim]).rows
-    assert line[4:] == ("1.5", "6 (5-7, 2 seeds)", "above", "missed", "changed")
-    line = pages.survival_line([claim])
-    assert "1 of 1 registered" in line and "0 keep" in line and "1 change it: above to missed (1)." in line
-    assert pages.claims_table([claim]).rows[0][5:8] == ("1.5", "6 (5-7, 2 seeds)", "6")
+    [line] = claim_tables.replication_table([claim]).rows
+    assert line[4:] == ("1.5", "6 (5-7, 2 seeds)", "worse", "missed", "changed")
+    line = claim_tables.survival_line([claim])
+    assert "1 of 1 registered" in line and "0 keep" in line and "1 change it: worse to missed (1)." in line
+    assert claim_tables.claims_table([claim]).rows[0][5:8] == ("1.5", "6 (5-7, 2 seeds)", "6")
 
 
 def test_a_number_that_is_the_same_for_every_seed_counts_apart(experiment):
     claim, _ = judged(experiment, [run(1.5), run(1.5, 100), run(1.5, 101)], ROWS)
-    line = pages.survival_line([claim])
+    line = claim_tables.survival_line([claim])
     assert "1 of 1 registered claims so far. 1 of them" in line and "the other 0, 0 keep" in line
-    assert pages.replication_table([claim]).rows[0][5] == "1.5 (equal for 2 seeds)"
+    assert claim_tables.replication_table([claim]).rows == [], "its verdict was kept"
 
 
 def test_fresh_seeds_that_agree_on_another_verdict_change_it(experiment):
     claim, _ = judged(experiment, [run(9.0), run(1.5, 100), run(1.5, 101)], ROWS)
-    assert claim.survived is False and "1 change it: missed to above (1)." in pages.survival_line([claim])
+    assert claim.survived is False and "1 change it: missed to worse (1)." in claim_tables.survival_line([claim])
 
 
 def test_a_seed_that_is_not_registered_is_neither_original_nor_replication(experiment):
@@ -77,14 +77,14 @@ def test_a_seed_that_is_not_registered_is_neither_original_nor_replication(exper
     assert [one["seed"] for one in claim.original] == [0] and claim.survived is True
     sibling = ROWS | {("toy", "c"): frozenset({100, 101, 102})}
     claim, _ = judged(experiment, runs, sibling)
-    assert [one["seed"] for one in claim.replication] == [100, 101] and claim.verdict == "above"
+    assert [one["seed"] for one in claim.replication] == [100, 101] and claim.verdict == "worse"
 
 
 def test_the_number_that_decides_a_claim_about_n_seeds_stands_beside_the_median(experiment):
     counted = dataclasses.replace(experiment, claims=(dataclasses.replace(CLAIM, seeds_needed=1),))
     [claim] = judged(counted, [run(9.0), run(1.5, 100), run(7.0, 101)], ROWS)
-    assert pages.replication_table([claim]).rows[0][5] == "4.25 (1.5-7, 2 seeds); judged: 1.5 (seed 1 of 2)"
-    assert "4.25 (1.5-7, 2 seeds); judged: 1.5 (seed 1 of 2) | above" in pages.readme_line(claim)
+    assert claim_tables.replication_table([claim]).rows[0][5] == "4.25 (1.5-7, 2 seeds); judged: 1.5 (seed 1 of 2)"
+    assert "4.25 (1.5-7, 2 seeds); judged: 1.5 (seed 1 of 2) | worse" in pages.claims_now([claim])
 
 
 def test_a_measurement_is_not_registered_and_shows_the_fresh_seeds_of_both_variants(experiment):
@@ -92,14 +92,18 @@ def test_a_measurement_is_not_registered_and_shows_the_fresh_seeds_of_both_varia
     one = dataclasses.replace(experiment, claims=(measured, CLAIM))
     runs = [run(1.0, 100), run(3.0, 100, "c"), run(9.0)]
     difference, bounded = judged(one, runs, ROWS)
-    assert difference.verdict == "measured" and pages.claims_table([difference]).rows[0][5:8] == ("-", "2", "2")
+    assert difference.verdict == "measured" and claim_tables.claims_table([difference]).rows[0][5:8] == ("-", "2", "2")
     assert not bounded.replication_decides, "one of its two registered seeds is missing"
 
 
 def test_a_claim_that_had_no_run_before_neither_keeps_nor_changes_its_verdict(experiment):
     claim, _ = judged(experiment, [run(1.0, 100), run(1.5, 101)], ROWS)
-    assert claim.replicated and claim.survived is None and pages.replication_table([claim]).rows[0][-1] == "first run"
-    assert "1 had no original run" in pages.survival_line([claim])
+    assert (
+        claim.replicated
+        and claim.survived is None
+        and claim_tables.replication_table([claim]).rows[0][-1] == "first run"
+    )
+    assert "1 had no original run" in claim_tables.survival_line([claim])
 
 
 def test_a_difference_is_replicated_where_both_variants_are(experiment):
@@ -130,12 +134,12 @@ def test_a_difference_is_judged_once_every_registered_seed_of_both_variants_has_
 
 def test_counts_are_by_kind_and_the_sum_is_the_number_of_claims(experiment):
     rows = judged(experiment, [run(1.5), run(9.0, variant="b")], {})
-    table = pages.counts_table(rows)
-    assert table.columns == ("kind", "above", "holds")
+    table = claim_tables.counts_table(rows)
+    assert table.columns == ("kind", "worse", "holds")
     assert table.rows == [("other protocol", "1", "0"), ("order", "0", "1"), ("all", "1", "1")]
     late = dataclasses.replace(rows[0], claim=dataclasses.replace(CLAIM, after="the runs"))
-    assert pages.caveats_line([late, rows[1]]) == (
-        "Of 2 judged claims, 2 are met and 0 missed. Caveats: bound set after a result (1)"
+    assert claim_tables.caveats_line([late, rows[1]]) == (
+        "Of 2 judged claims, 2 are met, 0 undecided and 0 missed. Caveats: bound set after a result (1)."
     )
 
 
@@ -159,28 +163,28 @@ OLD = Withdrawn(
 )
 def test_a_withdrawn_bound_is_compared_with_current_results(experiment, value, state):
     old = dataclasses.replace(experiment, withdrawn=(OLD,))
-    [(bound, _, found)] = pages.withdrawn_today(old, [run(value, variant="b")], {})
+    [(bound, _, found)] = claim_tables.withdrawn_today(old, [run(value, variant="b")], {})
     assert bound is OLD and found == state
-    assert pages.withdrawn_today(old, [run(value, variant="was")], {}) == [(OLD, "-", "not run")]
-    [line] = pages.withdrawn_table(pages.withdrawn_today(old, [run(value, variant="b")], {})).rows
+    assert claim_tables.withdrawn_today(old, [run(value, variant="was")], {}) == [(OLD, "-", "not run")]
+    [line] = claim_tables.withdrawn_table(claim_tables.withdrawn_today(old, [run(value, variant="b")], {})).rows
     assert line[1] == "<= 2, bar <= 0.5" and line[3] == "2026-01-01 to 2026-01-02" and line[-1] == "it was wrong"
 
 
 def test_a_withdrawn_bound_is_compared_with_the_replication_once_it_is_complete(experiment):
     old = dataclasses.replace(experiment, withdrawn=(OLD,))
     runs = [run(1.0, seed, "b") for seed in (0, 1, 2)] + [run(3.0, 100, "b")]
-    assert [found[1:] for found in pages.withdrawn_today(old, runs, ROWS)] == [("1", "met, bar not met")]
+    assert [found[1:] for found in claim_tables.withdrawn_today(old, runs, ROWS)] == [("1", "met, bar not met")]
     runs.append(run(5.0, 101, "b"))
-    assert [found[1:] for found in pages.withdrawn_today(old, runs, ROWS)] == [("4", "missed, bar not met")]
+    assert [found[1:] for found in claim_tables.withdrawn_today(old, runs, ROWS)] == [("4", "missed, bar not met")]
 
 
 def test_a_withdrawn_bar_is_compared_with_the_runs_that_decide_a_claim(experiment):
     bar = dataclasses.replace(OLD, at_most=None)
     runs = [run(1.0, variant="b"), run(0.25, 100, "b")]
     old = dataclasses.replace(experiment, withdrawn=(bar,))
-    assert [found[1:] for found in pages.withdrawn_today(old, runs, ROWS)] == [("1", "bar not met")]
+    assert [found[1:] for found in claim_tables.withdrawn_today(old, runs, ROWS)] == [("1", "bar not met")]
     runs.append(run(0.25, 101, "b"))
-    assert [found[1:] for found in pages.withdrawn_today(old, runs, ROWS)] == [("0.25", "bar met")]
+    assert [found[1:] for found in claim_tables.withdrawn_today(old, runs, ROWS)] == [("0.25", "bar met")]
 
 
 def test_the_page_of_an_experiment_judges_as_the_record_does(experiment):
@@ -196,22 +200,22 @@ def test_the_page_has_every_claim_withdrawn_bound_and_grid(experiment):
     grid = Grid("Errors", {"error": "test.error"}, ("", "b"))
     full = dataclasses.replace(experiment, withdrawn=(old,), grids=(grid,))
     runs = [run(1.5), run(0.25, variant="b")]
-    page = pages.section(full, judged(full, runs, {}), runs)
-    for text in ("### toy", "It works.", "the error", "a - b", "old error", "missed", "why", "| b | 0.25 |"):
+    page = pages.page_of(full, judged(full, runs, {}), runs)
+    for text in ("# toy", "It works.", "the error", "a - b", "old error", "missed", "why", "| b | 0.25 |"):
         assert text in page
 
 
 def test_a_registered_run_without_the_number_does_not_complete_a_replication(experiment):
     without = run(None, 101) | {"metrics": {"test.loss": 1.0}}
     claim, _ = judged(experiment, [run(1.5), run(5.0, 100), without], ROWS)
-    assert not claim.replication_decides and claim.verdict == "above"
+    assert not claim.replication_decides and claim.verdict == "worse"
 
 
 @pytest.mark.parametrize("ran", [(100,), (101,), ()])
 def test_a_replication_that_was_complete_does_not_fall_back_to_the_original_runs(experiment, ran):
     fresh = [run(9.0, seed) for seed in ran]
     before, _ = judged(experiment, [run(1.5), *fresh], ROWS)
-    assert before.verdict == "above", "before the registered runs are complete the original ones decide"
+    assert before.verdict == "worse", "before the registered runs are complete the original ones decide"
     after, _ = judged(experiment, [run(1.5), *fresh], ROWS, ended={("toy", "")})
     assert after.verdict == "not run" and not after.replicated
-    assert pages.replication_table([after]).rows == []
+    assert claim_tables.replication_table([after]).rows == []

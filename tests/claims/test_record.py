@@ -63,7 +63,7 @@ def test_every_seed_is_run_once_and_recorded_with_its_command_but_not_its_place(
     reproduce(toy, tmp_path)
     assert calls == [0, 1, 2], "what had ended was run again"
     assert [run["seed"] for run in record.recorded_runs("toy", toy.results)] == [0, 1, 2]
-    assert judge(CLAIM, done) == (1.25, "holds")
+    assert judge(CLAIM, done) == (1.25, "undecided"), "seed 2 misses"
     assert reproduce(toy, tmp_path, scale="recorded") == record.recorded_runs("toy", toy.results)
 
 
@@ -172,7 +172,7 @@ def test_a_seed_that_diverges_is_recorded_and_the_next_one_runs(toy, tmp_path, c
     diverging = dataclasses.replace(toy, study=study)
     done = reproduce(diverging, tmp_path)
     assert [run["seed"] for run in done] == [0, 1, 2] and "diverged" in capsys.readouterr().out
-    assert judge(CLAIM, done)[1] == judge(CLAIM, record.recorded_runs("toy", toy.results))[1] == "missed"
+    assert judge(CLAIM, done)[1] == judge(CLAIM, record.recorded_runs("toy", toy.results))[1] == "undecided"
     assert "step 7" in record.recorded_runs("toy", toy.results)[1]["diverged"]
     smoke = dataclasses.replace(diverging, smoke=lambda: configs.replace(CONFIG, **{"train.seed": 1}))
     with pytest.raises(Diverged):

@@ -98,7 +98,7 @@ def test_a_run_that_diverges_is_recorded_and_misses(experiment, tmp_path, monkey
     assert "step 7" in first["diverged"] and second["metrics"] == {"test.error": 0.5}
     assert first["command"] == "python launch.py reproduce toy --variant a --train.seed 100 --seeds 1"
     claim = Claim("error", "test.error", None, "s", kind="aim", variant="a", at_most=1.0)
-    assert verdicts.judge(claim, [second])[1] == "holds" and verdicts.judge(claim, runs)[1] == "missed"
+    assert verdicts.judge(claim, [second])[1] == "holds" and verdicts.judge(claim, runs)[1] == "undecided"
     for shown in (runs, runs[::-1]):
         assert verdicts.ours(claim, shown) == "nan (0.5-0.5, 2 seeds, 1 diverged)"
         assert "seeds disagree" in verdicts.caveats(claim, shown)

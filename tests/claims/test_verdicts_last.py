@@ -27,5 +27,6 @@ def test_a_run_with_fewer_epochs_does_not_have_it():
 
 def test_the_median_over_seeds_is_of_the_means():
     runs = [run(0.0, 1.0), run(0.5, 0.75, seed=1), run(0.25, 0.25, seed=2)]  # means 0.5, 0.625 and 0.25
-    assert judge(claim(2, at_least=0.5), runs) == (0.5, "holds")
-    assert judge(claim(2, at_least=0.55), runs) == (0.5, "missed")
+    assert judge(claim(2, at_least=0.25), runs) == (0.5, "holds")
+    assert judge(claim(2, at_least=0.65), runs) == (0.5, "missed")
+    assert judge(claim(2, at_least=0.5), runs) == (0.5, "undecided")

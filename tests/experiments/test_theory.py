@@ -6,7 +6,6 @@ from attention_jax.claims.catalog import load_experiment
 from attention_jax.claims.verdicts import judge
 
 EXACT = {
-    "linear_attention": {"linear.operations.exponent", "plain.operations.exponent"},
     "rank_collapse": {"alone.exponent", "alone.residual_12"},
     "hopfield_retrieval": {"retrieved.share", "small_beta.from_mean"},
     "random_features": {"trigonometric.orthogonal_over_independent"},

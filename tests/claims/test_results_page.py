@@ -1,0 +1,96 @@
+"""Findings, README's table and the figure of published numbers follow the verdicts."""
+
+import dataclasses
+
+import pytest
+from toy_experiment import toy
+
+from attention_jax.claims import findings, published, results_page
+from attention_jax.claims.judged import judged
+from attention_jax.config import Claim
+from attention_jax.errors import InputError
+
+SAME = Claim("accuracy", "test.accuracy", 0.8, "table 1", kind="same protocol", spread=(0.78, 0.82), at_least=0.75)
+AGAIN = dataclasses.replace(SAME, text="accuracy, corrected", variant="c")
+LOSS = Claim("loss", "test.loss", 2.0, "table 2", kind="other protocol", differs="half the data", at_most=3.0)
+ENTRY = {"title": "it misses", "experiment": "toy", "claims": ["accuracy"], "cause": "c", "settles": "s"}
+MENDED = ENTRY | {"corrected": ["accuracy, corrected"]}
+
+
+def run(accuracy, loss=2.0, seed=0, variant=""):
+    metrics = {"test.accuracy": accuracy, "test.loss": loss}
+    known = {"history": [], "steps": 9, "environment": {"commit": "c"}}
+    return {"variant": variant, "seed": seed, "metrics": metrics} | known
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    return toy(tmp_path, doc="It works.\n\nChapter: kernels", claims=(SAME, AGAIN, LOSS))
+
+
+@pytest.mark.parametrize(
+    "entry, corrected, status",
+    [
+        (ENTRY, (), "missed"),
+        (ENTRY | {"contradicts": True}, (), "contradicts the source"),
+        (MENDED, (), "mended, not yet run"),
+        (MENDED, (0.81, 0.8, 0.79), "mended and now met"),
+        (MENDED, (0.6, 0.61, 0.62), "mended and still missed"),
+        (MENDED, (0.6, 0.8, 0.9), "mended, undecided"),
+    ],
+)
+def test_the_state_of_a_finding_follows_the_corrected_runs(experiment, entry, corrected, status):
+    runs = [run(0.6)] + [run(value, seed=seed, variant="c") for seed, value in enumerate(corrected)]
+    rows = judged(experiment, runs, {})
+    [finding] = findings.findings(rows, [entry])
+    assert finding.status == status and findings.unexplained(rows, [finding]) == []
+    assert [one.claim for one in finding.claims] == ([SAME] if "corrected" in entry else [SAME, AGAIN])
+    assert finding.shown.claim == (AGAIN if corrected else SAME)
+
+
+def test_a_claim_without_a_cause_is_named_and_a_prefix_without_a_claim_refused(experiment):
+    rows = judged(experiment, [run(0.6)], {})
+    assert [one.claim for one in findings.unexplained(rows, [])] == [SAME]
+    with pytest.raises(InputError, match="no claim of toy begins with 'precision'"):
+        findings.findings(rows, [ENTRY | {"claims": ["precision"]}])
+
+
+def test_readme_names_what_is_reproduced_and_what_is_not(experiment):
+    rows = lambda *runs: judged(experiment, runs, {})
+    assert results_page.systems(rows(run(0.8)), {"toy": "the toy"}) == ("the toy", "nothing")
+    assert results_page.systems(rows(run(0.6)), {}) == ("nothing", "toy")
+    both = rows(run(0.6), run(0.8, variant="c"), run(0.79, seed=1, variant="c"))
+    assert results_page.systems(both, {}) == ("nothing", "toy (1 of 2 numbers)")
+    assert results_page.systems(both, {"toy": ""}) == ("nothing", "nothing")
+
+
+def test_readme_shows_the_first_claim_that_has_been_run(experiment):
+    entry = {"system": "toy", "source": "a paper", "experiment": "toy", "claims": ["accuracy, corrected", "accuracy"]}
+    entry["former"] = "half the data"
+    shown = lambda *runs: results_page.headline_table(judged(experiment, runs, {}), [entry]).rows[0]
+    assert shown(run(0.6))[2:] == ("0.8 (0.78-0.82)", "0.6", "half the data", "**no**")
+    assert shown(run(0.6), run(0.8, variant="c"))[3:] == ("0.8", "same", "yes")
+
+
+def test_the_figure_puts_better_to_the_right_and_has_both_ranges(experiment):
+    runs = [run(0.8, loss, seed) for seed, loss in enumerate((2.0, 2.5, 4.0))]
+    accuracy, loss = published.compared(judged(experiment, runs, {}))
+    assert published.row_of(accuracy)[1:] == (1.0, 1.0, 1.0, (0.78 / 0.8, 0.82 / 0.8), "reproduced")
+    assert published.row_of(loss)[1:4] == (0.8, 1.0, 0.5), "a loss of 2.5 is worse than 2"
+
+
+def test_the_figure_is_that_of_the_committed_results():
+    from PIL import Image
+
+    from attention_jax.claims.catalog import load_experiment, names
+    from attention_jax.report import style
+
+    found = published.panels([one for name in names() for one in judged(load_experiment(name))])
+    stored = Image.open(published.FIGURE).text["Inputs"]
+    assert stored == style.fingerprint([row for some, _ in found.values() for row in some]), "make figures"
+
+
+def test_clauses_are_left_out_at_commas_outside_parentheses():
+    text = "theirs: N(0, 1), clip 5, METEOR; ours: none"
+    assert results_page.beginning(text, most=24) == "theirs: N(0, 1), clip 5 ..."
+    assert results_page.beginning("short, and whole") == "short, and whole"
