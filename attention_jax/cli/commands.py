@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from attention_jax import __version__
 from attention_jax.cli.compilation_cache import keep_compiled_programs
 from attention_jax.cli.signals import end_on_sigterm
 from attention_jax.errors import Diverged, InputError, Interrupted, explained, require
@@ -21,7 +22,6 @@ from attention_jax.printing import (
     escaped,
     outlasting_readers,
     prepare_streams,
-    program,
     refuse,  # fmt: skip
 )
 from attention_jax.runs import pack as packed
@@ -466,13 +466,14 @@ COMMANDS = {
 
 def main(words: list[str]):
     """Dispatch to the command that the first word names."""
-    if words and words[0] in ("-h", "--help"):
-        told = docstrings(__file__)
-        print(f"{told['']}\n\nusage: {program()} COMMAND ...\n")
-        for name, command in COMMANDS.items():
-            print(f"  {name:12} {told[command.__name__]}")
-        print(f"\nAll options of a command: {program()} COMMAND --help")
-        return
+    if words[:1] == ["help"] and words[1:]:
+        words = [words[1], "--help"]
+    if words and words[0] in ("-h", "--help", "help"):
+        from attention_jax.cli.help import overview
+
+        return print(overview(docstrings(__file__)[""]))
+    if words and words[0] in ("-V", "--version"):
+        return print(f"attention_jax {__version__}")
     if bad := [word for word in words if not is_utf8(word)]:
         raise InputError(f"what is on the command line must be UTF-8; got {bad[0]!a}")
     name, *rest = words or ["train", MAIN_JOB]
@@ -482,7 +483,7 @@ def main(words: list[str]):
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"perhaps you meant {near[0]}" if near else "choose one of " + ", ".join(COMMANDS)
         raise InputError(f"there is no command {name!r}; {hint}")
-    outlasts = name in OUTLASTING and not {"-h", "--help"} & set(rest)
+    outlasts = name in OUTLASTING and not {"-h", "--help", "--help-all"} & set(rest)
     with outlasting_readers() if outlasts else contextlib.nullcontext(), explained():
         COMMANDS[name](rest)
 
