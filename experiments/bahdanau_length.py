@@ -5,7 +5,7 @@ Source: Bahdanau et al. 2015, figure 2 and table 1 (WMT English-French: other da
 Data: Multi30k German to English, lower-cased Moses tokens; every pair occurs once by itself and once concatenated with
   1 to 3 others, since the corpus has few long sentences
 Command: python launch.py reproduce bahdanau_length
-Cost: 75 minutes on one CPU core for the two models with one seed
+Cost: 74 minutes
 
 Two models of equal width train on the same pairs: an encoder-decoder whose encoder hands over one vector, and the same
 with additive attention. experiments/results/bahdanau_length.png has both curves of BLEU by length, drawn on 2026-11-20

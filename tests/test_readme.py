@@ -28,7 +28,7 @@ def rows(experiments) -> list[Judged]:
 
 
 def test_the_pages_are_those_of_the_committed_results(tmp_path):
-    pages = ("README.md", "docs/results.md", "docs/replication.md")
+    pages = ("README.md", "docs/results.md", "docs/replication.md", "docs/reproduce.md")
     (tmp_path / "docs").mkdir()
     for name in pages:
         (tmp_path / name).write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")

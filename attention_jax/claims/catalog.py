@@ -56,7 +56,7 @@ class Experiment:
 
     name: str
     doc: str
-    """The claim in a line; then the lines Chapter:, Source:, Data:, Command: and Cost:."""
+    """The claim in a line; then the lines Chapter:, Source:, Data:, Command: and "Cost: 2.2 minutes"."""
     config: Callable[[], Config]
     smoke: Callable[[], Config]
     """A run of seconds; by default `smaller(config())`."""
@@ -109,6 +109,15 @@ class Experiment:
     def claim(self) -> str:
         """The claim: the first paragraph of the docstring."""
         return " ".join(self.doc.partition("\n\n")[0].split())
+
+    @property
+    def minutes(self) -> float | None:
+        """The cost: minutes of all variants and seeds on one quiet core, or None if its docstring states none.
+
+        docs/reproduce.md says how they were obtained.
+        """
+        stated = re.match(r"([\d.]+) minutes", self.about("Cost"))
+        return float(stated[1]) if stated else None
 
 
 def names() -> list[str]:

@@ -1,7 +1,7 @@
 """Tables of the recorded results: claims with verdicts, withdrawn bounds, measurements, and the replication.
 
 `launch.py reproduce` prints it; `make results` (`python -m attention_jax.claims.pages`) writes docs/results.md,
-docs/replication.md and README's numbers from experiments/results/*.json.
+docs/replication.md and README's numbers from experiments/results/*.json, and the costs in docs/reproduce.md.
 """
 
 from collections import Counter
@@ -273,8 +273,18 @@ def fresh_readme(text: str, experiments: Sequence[Experiment], rows: Sequence[Ju
     )
 
 
+def costs_table(experiments: Sequence[Experiment]) -> Table:
+    """Tabulate the minutes of the experiments of each chapter, the cheapest first."""
+    lines = []
+    for chapter in CHAPTERS:
+        inside = [one for one in experiments if one.about("Chapter") == chapter and one.minutes is not None]
+        costs = [f"`{one.name}` {number(one.minutes)}" for one in sorted(inside, key=lambda one: one.minutes)]
+        lines.append((chapter, ", ".join(costs)))
+    return Table("", ("chapter", "minutes on one quiet core, all variants and seeds"), lines)
+
+
 def write_pages(root: Path = ROOT.parent):
-    """Update README and the generated parts of docs/results.md and docs/replication.md."""
+    """Update README and the generated parts of docs/results.md, docs/replication.md and docs/reproduce.md."""
     experiments = [load_experiment(name) for name in names()]
     runs = {experiment.name: recorded_runs(experiment.name, experiment.results) for experiment in experiments}
     by_name = {experiment.name: judged(experiment, runs[experiment.name]) for experiment in experiments}
@@ -285,6 +295,10 @@ def write_pages(root: Path = ROOT.parent):
         path = root / "docs" / f"{name}.md"
         kept = path.read_text(encoding="utf-8").partition("<!-- generated -->\n")[0]
         write_atomically(path, f"{kept}<!-- generated -->\n{generated}")
+    reproduce = root / "docs" / "reproduce.md"
+    before, _, rest = reproduce.read_text(encoding="utf-8").partition("<!-- costs -->\n")
+    costs, after = markdown(costs_table(experiments)), rest.partition("<!-- end -->")[2]
+    write_atomically(reproduce, f"{before}<!-- costs -->\n{costs}\n<!-- end -->{after}")
     readme = root / "README.md"
     write_atomically(readme, fresh_readme(readme.read_text(encoding="utf-8"), experiments, rows))
 

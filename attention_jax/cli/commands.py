@@ -33,20 +33,19 @@ PICTURES = (".png", ".svg", ".pdf")
 
 
 def list_experiments(words: list[str]):
-    """list the experiments by chapter; NAME: everything about one, and how to run it on your own data."""
-    from attention_jax.claims import catalog
+    """[NAME or WORD]: list the experiments by chapter; NAME: everything about one."""
+    from attention_jax.claims import catalog, listing
     from attention_jax.claims.experiment_page import experiment_page
     from attention_jax.claims.judged import judged
     from attention_jax.cli import command_options
-    from attention_jax.report.tables import experiments_list
 
     name = command_options.parse(command_options.List, words).experiment
-    if name:
+    known = [] if name in catalog.names() else [catalog.load_experiment(one) for one in catalog.names()]
+    if found := [] if name.endswith(".py") else listing.selected(known, name):
+        print(listing.listing(found, shutil.get_terminal_size((100, 24)).columns))
+    else:
         experiment = catalog.load_experiment(name)
         print(experiment_page(experiment, judged(experiment), catalog.user_data(experiment.config())))
-    else:
-        known = [catalog.load_experiment(name) for name in catalog.names()]
-        print(experiments_list([(e.name, e.about("Chapter"), e.claim) for e in known], catalog.CHAPTERS))
 
 
 def train(words: list[str]):
