@@ -33,7 +33,7 @@ PACKAGES = {
     "views": ({"jax", "flax"}, {"ops", "config", "data", "decode", "train", "report", "tasks", "weights"}),
     "runs": (
         {"jax", "safetensors"},
-        {"config", "data", "tasks", "train", "views", "weights", "report", "claims.catalog"},
+        {"config", "data", "tasks", "train", "views", "weights", "report", "claims.catalog", "provenance"},
     ),
     "sweep": (
         {"jax", "optuna", "ray", "rich"},

@@ -33,10 +33,10 @@ def duration(seconds: float) -> str:
     """Format a duration for people.
 
     >>> duration(3.2), duration(44), duration(95), duration(8711)
-    ('a few seconds', '44 seconds', '1.6 minutes', '2.4 hours')
+    ('a few seconds', 'about 44 seconds', 'about 1.6 minutes', 'about 2.4 hours')
     """
     if seconds < 10:
         return "a few seconds"
     if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.2g} minutes" if seconds < 5400 else f"{seconds / 3600:.2g} hours"
+        return f"about {seconds:.0f} seconds"
+    return f"about {seconds / 60:.2g} minutes" if seconds < 5400 else f"about {seconds / 3600:.2g} hours"

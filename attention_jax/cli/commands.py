@@ -50,7 +50,7 @@ def list_experiments(words: list[str]):
 
 def train(words: list[str]):
     """NAME [--preset base] [--model.hidden-size 128 ...] [--out DIR] [--resume]: train an experiment, or resume it."""
-    from attention_jax.claims import catalog
+    from attention_jax.claims import catalog, cost
     from attention_jax.cli import command_options
     from attention_jax.runs import lifecycle
 
@@ -67,7 +67,9 @@ def train(words: list[str]):
             )
         hosts.join(asked.coordinator, asked.hosts, asked.host)
     directory = directory_of(asked, experiment.name)
-    result = lifecycle.start(config, directory, study=experiment.study, resume=asked.resume)
+    seconds = cost.expected_seconds(experiment, config)
+    expected = f"{cost.duration(seconds)} on one quiet CPU core" if seconds else ""
+    result = lifecycle.start(config, directory, study=experiment.study, resume=asked.resume, expected=expected)
     if hosts.is_primary():
         print_result(result, directory)
 
