@@ -27,7 +27,9 @@ RECORDED = re.compile(
     r"randomised_(?:seed|worst|seeds_below)\w*|[\"'(,. ]randomised(?:[\"'.]|\s*$)|truncat\w*[ ,]randomised"
     r"|(?:queries|largest_estimate)_without_neighbour|no neighbours|error\.epanechikov"
     r"|er_head\(module, \"normaliser\"|prefix: str = \"normaliser\"|normaliser_(?:sink|\{layer\})"
-    r"|attention/normaliser\b|'normaliser'|\bnormaliser=\"sparsemax\"|\[[\"']normaliser[\"']\]|\"normaliser\" in jax\.tree_util|was=\"\w+\"|compressed optimisation|https?://\S+"
+    r"|attention/normaliser\b"
+    r"|'normaliser'|\bnormaliser=\"sparsemax\"|\[[\"']normaliser[\"']\]"
+    r"|\"normaliser\" in jax\.tree_util|was=\"\w+\"|compressed optimisation|https?://\S+"
 )
 PATTERN = re.compile(f"{BRITISH}|{FORMER}")
 LEFT_OUT = (

@@ -34,11 +34,11 @@ def in_a_line(facts: Mapping) -> str:
     """Format the numbers and names in a dictionary of facts about data in one line, without nested values.
 
     >>> in_a_line({"train_pairs": 32000, "buckets": [{"pairs": 1}], "streamed": True})
-    'data: train pairs 32,000, streamed True'
+    'train pairs 32,000, streamed True'
     """
     plain = {name.replace("_", " "): value for name, value in facts.items() if isinstance(value, int | float | str)}
     number = lambda value: f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else value
-    return "data: " + ", ".join(f"{name} {number(value)}" for name, value in plain.items()) if plain else ""
+    return ", ".join(f"{name} {number(value)}" for name, value in plain.items())
 
 
 def program() -> str:

@@ -4,7 +4,7 @@ Chapter: training theory
 Source: Tallec & Ollivier 2017 (arXiv 1705.08209), section 4; d2l 9.7
 Data: none; a tanh network of 4 units on a random sequence of 30 steps
 Command: python launch.py reproduce bptt_unbiasedness
-Cost: a few seconds
+Cost: 0.1 minutes
 
 Gradients of the sum of losses with respect to the 16 recurrent weights, cut with probability 1/8 a step, in
 float64. The figure: the norm of the last loss's gradient against how far back it is taken, for recurrent matrices

@@ -5,8 +5,7 @@ Source: Hassani et al. 2021, "Escaping the Big Data Paradigm with Compact Transf
   89.17 % on the test set with 0.284 million parameters after 200 epochs
 Data: CIFAR-10, 50,000 and 10,000 images
 Command: python launch.py reproduce cct_cifar10 --data.path DIR   (DIR: the binary version's six .bin files, read once)
-Cost: "5 epochs": 19 minutes on one CPU core, other work beside it; "200 epochs", 78,200
-  steps: half a day, not run here
+Cost: 19 minutes; "200 epochs", 78,200 steps and about half a day, has not been run
 
 The recipe is that of the authors' example script: AutoAugment's CIFAR-10 policy, random crops with 4 pixels of padding,
 flips, label smoothing 0.1, AdamW with weight decay 0.03, learning rate 5e-4 with 5 epochs of warm-up and cosine decay,

@@ -4,7 +4,7 @@ Chapter: your own data
 Source: the model is the Compact Convolutional Transformer (Hassani et al. 2021), made for few images
 Data: yours, --data.path DIR with class/image.png in it, of any sizes, gray or in color; without one, 8 x 8 digits
 Command: python launch.py train classify_images --data.path DIR
-Cost: at most 2,000 steps; 177 seconds of processor time for 200 images (docs/own_data.md)
+Cost: 3 minutes for 200 images; at most 2,000 steps (docs/own_data.md)
 
 Every fifth image of a class tests, unless DIR has train/class/image.png and test/class/image.png. Every fifth of the
 training images of a class validates, or `--data.validation N` of all: training ends with the epoch of the best

@@ -4,7 +4,7 @@ Chapter: your own data
 Source: attention pooling of Yang et al. 2016, section 2.2, over a Transformer's encoder
 Data: yours, --data.tsv-file FILE (`label TAB text` a line); without one 2,000 generated dates in six languages
 Command: python launch.py train classify_text --data.tsv-file FILE
-Cost: at most 2,000 steps; 41 seconds of processor time for 5,100 short texts (docs/own_data.md)
+Cost: 0.7 minutes for 5,100 short texts; at most 2,000 steps (docs/own_data.md)
 
 A tenth of the texts of each class is held out for validation, which selects the checkpoint, and a tenth for the test.
 """

@@ -4,7 +4,7 @@ Chapter: recurrent attention
 Source: "Deep Learning from Scratch 2" (Saito 2018), section 8.4, which proposes the three and measures none of them
 Data: 50,000 date conversions, generated, as in the recorded runs; `--data.path date.txt.gz` reads the published file
 Command: python launch.py reproduce date_architectures
-Cost: 4 to 16 minutes a model and seed on one CPU core, with other work beside it
+Cost: 98 minutes
 
 "book" is the model and the training of `date_attention`. What the book says about the changes, in our words:
 

@@ -6,7 +6,7 @@ Source: "Dive into Deep Learning" (Zhang et al.), section 11.4 and its exercises
 Data: English-French sentences of tatoeba.org; `--data.path fra-eng.zip` reads the published file; d2l trains on its
   first 512 pairs and validates on the next 128
 Command: python launch.py reproduce fra_eng_bahdanau
-Cost: half a minute a seed and variant on one CPU core, up to 10 with other work beside it
+Cost: 6 minutes
 
 The settings are d2l's: 512 training pairs cut to 9 tokens, words that occur at least twice, embeddings and two GRU
 layers of width 256, dropout 0.2 between them, Adam at 0.005, batches of 128, gradients clipped to norm 1, 30 epochs.
@@ -23,11 +23,10 @@ variants are the former protocol, and their claims stand as they were.
 
 The exercises ask what an LSTM in place of the GRU, and a scaled dot product in place of the additive score, do to the
 loss and to the speed. "LSTM" and "scaled dot" answer that; no answer is published. Seconds are those of the run until
-the end of its 30th epoch, compilation and evaluations included. The recorded ones say little, because changing work
-beside them made the same variant take 27 to 558 seconds. Run one after the other on one core of an AMD EPYC, 2026-11-24
-(`reproduce fra_eng_bahdanau --seeds 1 --no-record`, three times, the other core busy throughout), an epoch takes
-0.667 s, 0.823 s with the LSTM (1.23 times as long) and 0.584 s with the scaled dot product (0.87 times); medians over
-rounds that differ by at most 4 %. `fra_eng_sentences` measures the BLEU of the book's four sentences.
+the end of its 30th epoch, compilation and evaluations included. Run one after the other on one core of an AMD EPYC,
+2026-11-24 (`reproduce fra_eng_bahdanau --seeds 1 --no-record`, three times), an epoch takes 0.667 s, 0.823 s with the
+LSTM (1.23 times as long) and 0.584 s with the scaled dot product (0.87 times); medians over rounds that differ by at
+most 4 %. `fra_eng_sentences` measures the BLEU of the book's four sentences.
 """
 
 from attention_jax.config import (

@@ -5,7 +5,7 @@ Source: Power et al. 2022, "Grokking: Generalization Beyond Overfitting on Small
   2201.02177), figures 1 and 2; Nanda et al. 2023 (arXiv 2301.05217), section 4
 Data: generated; half of the 9,409 equations a + b = c modulo 97 train
 Command: python launch.py reproduce grokking
-Cost: 5 to 10 minutes a run on one CPU core; three seeds
+Cost: 29 minutes
 
 Two layers of width 128 read "a + b" and classify c. Where a + b trains, b + a trains too, so that the held-out half
 cannot be known from the symmetry of what was memorized, only by addition. Without weight decay the table stays a table

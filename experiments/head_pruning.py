@@ -6,8 +6,8 @@ Source: Michel, Levy, Neubig 2019, "Are Sixteen Heads Really Better than One?" (
   (ACL), section 6; exercise 11.5 of Dive into Deep Learning
 Data: Multi30k English to German, as in `table3_directions`; `--data.path DIR` reads the published files
 Command: python launch.py reproduce head_pruning
-Cost: 21 minutes on one CPU core for a seed: a training of `table3_directions`, a third of one with gates, a pass over
-  the training set, 15 decodings of the validation set with a beam of 5, 2 greedy ones of a test set
+Cost: 61 minutes; a seed is a training of `table3_directions`, a third of one with gates, a pass over the training set,
+  15 decodings of the validation set with a beam of 5, and 2 greedy ones of a test set
 
 The base model of `table3_directions` has sixteen heads of 8 here instead of four of 32: 96 heads (encoder, decoder,
 cross-attention: 2 layers of 16 each). A head's importance is estimated as in the authors' code: the sum over the

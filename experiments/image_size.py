@@ -4,7 +4,7 @@ Chapter: vision
 Source: Zhang et al., Dive into Deep Learning, 11.8, exercise 1: how does `img_size` affect training time?
 Data: random images; the time of a step does not depend on what is in them
 Command: python launch.py reproduce image_size
-Cost: about a minute on 2 CPU cores, 3 to 4 minutes on one
+Cost: 0.76 minutes
 
 With patches of 16 pixels the number of tokens is (size / 16)^2. So the operations of a step grow with size^2 as long as
 the products with the weights dominate, and with size^4 once the T x T attention does: an exponent between 2 and 4. The

@@ -4,7 +4,7 @@ Chapter: theory of attention
 Source: von Oswald et al. 2023 (arXiv 2212.07677); Ahn et al. 2023; Zhang, Frei, Bartlett 2024 (arXiv 2306.09927)
 Data: generated; 20 pairs (x, w . x) and a question, x and w normal in 10 dimensions
 Command: python launch.py reproduce in_context_regression
-Cost: about 30 seconds on 2 cores
+Cost: 0.5 minutes
 
 One step of gradient descent on the context from w = 0 is attention without a softmax, sum_i y_i (x_i . G q) / N
 (von Oswald et al., proposition 1). The best G is a multiple of the identity, and the error that is left is

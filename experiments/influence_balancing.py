@@ -6,7 +6,7 @@ Source: Tallec & Ollivier 2017 (arXiv 1705.08209), section 5.1, which shows curv
   the results)
 Data: none; a linear system of 23 units with one parameter
 Command: python launch.py reproduce influence_balancing
-Cost: about 10 seconds on 2 cores
+Cost: 0.1 minutes
 
 s' = A s + theta b, A = 0.5 I + 0.5 superdiagonal, b = +1 on the first 10 units and -1 on the other 13, loss 0.5
 (s_0 - 1)^2. At rest s_0 = -6 theta, but the first steps of influence are positive, and a gradient that sees only those

@@ -5,7 +5,7 @@ Source: a decoder-only Transformer (Radford et al. 2018) whose positions are bia
   generate more than its training window
 Data: yours, --data.text-file FILE; without one the manual that comes with Python
 Command: python launch.py train language_model --data.text-file FILE
-Cost: at most 4,000 steps; 218 seconds of processor time for a million characters (docs/own_data.md)
+Cost: 3.6 minutes for a million characters; at most 4,000 steps (docs/own_data.md)
 
 The last tenth of the text is held out: its first half for validation, which selects the checkpoint, and its second half
 for the test.

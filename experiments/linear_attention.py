@@ -4,7 +4,7 @@ Chapter: theory of attention
 Source: Katharopoulos et al. 2020 (arXiv 2006.16236), equations 4-7, 16-20
 Data: none; random sequences of width 32
 Command: python launch.py reproduce linear_attention
-Cost: about 5 seconds on one CPU core, 2 to 3 minutes with other work beside it
+Cost: 0.1 minutes
 
 The same call, `attend(q, k, v, score=Elu())`, computes all weights or the sums over keys. Operations are those of the
 matrix products in the traced program, with the body of a scan counted as often as it runs (XLA's `cost_analysis` counts

@@ -4,7 +4,7 @@ Chapter: kernels
 Source: Nadaraya 1964, Watson 1964; Dive into Deep Learning 11.2; rate of convergence: Stone 1982
 Data: y = 2 sin x + x + noise of variance 1 at x uniform on [0, 5], 40 points, generated
 Command: python launch.py reproduce nadaraya_watson
-Cost: about 10 seconds on 2 cores
+Cost: 0.1 minutes
 
 Consistency: mean squared error inside the interval ([1, 4], away from the edges) against n = 50 ... 6,400 with a
 Gaussian of width 0.6 n^(-1/5), mean over 200 data sets; theory: n^(-4/5). That a constant kernel gives the mean and

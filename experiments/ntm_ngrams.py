@@ -4,7 +4,7 @@ Chapter: memory
 Source: Graves, Wayne, Danihelka 2014 (arXiv 1410.5401), section 4.4, figures 13 to 15
 Data: 200 bits from a table of 32 probabilities that is sampled anew for each sequence, generated
 Command: python launch.py reproduce ntm_ngrams
-Cost: 7 to 10 minutes a model and seed on one core, beside other work
+Cost: 15 minutes
 
 The optimum (equation 10), 131 to 137 bits a sequence, is computed for the very sequences that are judged; the number is
 the cost above it. The controller is an LSTM of 100 units; the baseline has three LSTM layers of 128 (table 3). The

@@ -4,7 +4,7 @@ Chapter: memory
 Source: Graves, Wayne, Danihelka 2014 (arXiv 1410.5401), section 4.2, figures 7 to 9
 Data: 1 to 10 random 8-bit vectors to be written 1 to 10 times, then an end marker, generated
 Command: python launch.py reproduce ntm_repeat_copy
-Cost: 1.5 minutes a seed on 2 cores, 17 to 64 minutes on one with other work beside it
+Cost: 8.7 minutes
 
 The validation sequences choose the epoch, other ones test it. The paper shows curves and prints no numbers: all bounds
 are our own. Two settings were tried: a constant rate of 1e-4 and 30,000 sequences left 4.4 bits (one seed), the present

@@ -4,7 +4,7 @@ Chapter: memory
 Source: Graves, Wayne, Danihelka 2014 (arXiv 1410.5401), section 4.5, figures 16 to 18
 Data: 20 random 8-bit vectors with priorities in [-1, 1]; the 16 highest are wanted in order; generated
 Command: python launch.py reproduce ntm_sort
-Cost: 35 to 38 minutes on one CPU core, 57 with much other work beside it
+Cost: 69 minutes
 
 This is the paper's best machine: a feed-forward controller of 512 units, 8 read and 8 write heads, RMSProp at 3e-5
 (table 1). The paper trains on hundreds of thousands of sequences and its curve ends near 0 bits (it prints no number);

@@ -4,7 +4,7 @@ Chapter: recurrent attention
 Source: Vinyals, Fortunato, Jaitly 2015, "Pointer Networks" (arXiv 1506.03134), section 3.1 and table 1
 Data: generated; 5 to 10 points uniform in the unit square
 Command: python launch.py reproduce pointer_networks
-Cost: 37 minutes on one CPU core (64 beside much other work)
+Cost: 37 minutes
 
 The output has as many classes as there are points: no output layer of a fixed size can have them, but the attention
 weights do. A hull is right if it is the same polygon, as in the paper: from whichever corner, whether or not the first

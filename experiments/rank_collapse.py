@@ -4,7 +4,7 @@ Chapter: theory of attention
 Source: Dong, Cordonnier, Loukas 2021 (arXiv 2103.03404), theorem 2.2, corollary 3.1
 Data: none; 32 random positions of width 32, random weights, no training
 Command: python launch.py reproduce rank_collapse
-Cost: about 10 seconds on 2 cores
+Cost: 0.1 minutes
 
 The residual of a layer's output is what remains of it when the mean of its rows is subtracted, relative to the whole. A
 layer of attention raises it to the third power: attention differs between rows by as much as queries and keys differ,

@@ -5,8 +5,7 @@ Source: Csordas, Irie, Schmidhuber 2021, "The Devil is in the Detail" (EMNLP, ar
   SCAN's commands longer than a cutoff of 26; section 3
 Data: SCAN's 20,910 commands (Lake & Baroni 2018, arXiv 1711.00350), generated; those of at most 26 actions train
 Command: python launch.py reproduce scan
-Cost: 28 minutes on one CPU core for "universal", 11 and 9 for "relative" and "absolute", about 103 for "universal,
-  longer"; one seed is recorded under the former protocol
+Cost: 450 minutes; of which "universal, longer", which has not been run, 310
 
 "universal" is their best model: three times the same layer of width 128 with eight heads (`--model.shared-layers`),
 Transformer-XL's relative positions (`ops.biases:TransformerXLBias`), dropout wherever they have it; 10,880 steps of 64

@@ -4,7 +4,7 @@ Chapter: Transformer
 Source: Vaswani et al. 2017, table 3, last column (millions)
 Data: none
 Command: python launch.py reproduce table3_parameters
-Cost: seconds: nothing is computed, `jax.eval_shape` only traces the initialization
+Cost: 0.17 minutes; nothing is computed, `jax.eval_shape` only traces the initialization
 
 The paper's vocabulary has "about 37,000" joint pieces; one table serves both languages and the output layer. With
 37,000 pieces every row but one is within 5 % of the paper: N = 2 has 33.7 million instead of 36. The base row has 63.1

@@ -5,7 +5,7 @@ Source: the model of Vaswani et al. 2017 in pre-norm; the sizes for few pairs ar
 Data: yours, --data.tsv-file pairs.tsv (`source TAB target` a line) or --data.source-file a.en --data.target-file a.de;
   without a file 2,000 generated dates, English to German
 Command: python launch.py train translate_files --data.tsv-file pairs.tsv
-Cost: at most 2,500 steps; 293 seconds of processor time for 5,000 short pairs (docs/own_data.md)
+Cost: 4.9 minutes for 5,000 short pairs; at most 2,500 steps (docs/own_data.md)
 
 A tenth of the sources is held out for validation, which selects the checkpoint, and a tenth for the test (at most 2,000
 each). The presets base and big have the paper's sizes, for millions of pairs and a GPU or TPU: --preset base.

@@ -33,7 +33,7 @@ PACKAGES = {
     "views": ({"jax", "flax"}, {"ops", "config", "data", "decode", "train", "report", "tasks", "weights"}),
     "runs": (
         {"jax", "safetensors"},
-        {"config", "data", "tasks", "train", "views", "weights", "report", "claims.catalog"},
+        {"config", "data", "tasks", "train", "views", "weights", "report", "claims.catalog", "provenance"},
     ),
     "sweep": (
         {"jax", "optuna", "ray", "rich"},
@@ -47,7 +47,8 @@ PACKAGES = {
     ),
     "compile": ({"jax"}, {"config", "tasks", "train", "claims"}),
     "laws": ({"jax", "optax", "scipy"}, {"ops", "claims", "report"}),
-    "cli.command_options": ({"tyro"}, {"config", "claims"}),
+    "cli.command_options": ({"tyro"}, {"config", "claims", "cli.help"}),
+    "cli.help": (set(), {"config", "claims"}),
     "cli.compilation_cache": (set(), {"provenance"}),
     "cli.signals": (set(), set()),
     "provenance": (set(), set()),

@@ -104,7 +104,8 @@ def test_what_an_encoding_lacks_is_escaped(encoding, shown):
 
 def test_help_is_there_without_docstrings():
     done = launch("--help", python=("-OO",), PYTHONIOENCODING="ascii")
-    assert done.returncode == 0 and docstrings(ROOT / "attention_jax" / "cli" / "commands.py")["train"] in done.stdout
+    file = ROOT / "attention_jax" / "cli" / "command_options.py"
+    assert done.returncode == 0 and docstrings(file)["Evaluate"] in done.stdout
     assert launch("--help").stdout == done.stdout
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from attention_jax.claims import catalog
 from attention_jax.claims.catalog import Experiment
 from attention_jax.claims.comparison import Compared, compared, machine, table
+from attention_jax.claims.cost import smallest_seconds
 from attention_jax.claims.judged import judged
 from attention_jax.claims.record import ended
 from attention_jax.claims.recorded_command import current_names, recorded_words
@@ -40,11 +41,13 @@ class Again:
     """Its command from the name on, with local paths of its files."""
     repeat: int
     """The number of seeds of its variant that come before it (`deciding_first`)."""
+    quickest: float
+    """The smallest recorded seconds of its variant."""
 
     @property
     def seconds(self) -> float:
-        """Its recorded seconds, plus those that it saved if it was in a population."""
-        return self.run["seconds"] + (COMPILING if self.run.get("population", 1) > 1 else 0.0)
+        """The seconds it is expected to take: the smallest of its variant, plus what was saved in a population."""
+        return self.quickest + (COMPILING if self.run.get("population", 1) > 1 else 0.0)
 
     @property
     def name(self) -> str:
@@ -120,7 +123,7 @@ def runs_to_do(experiments: Iterable[Experiment], minutes: float, here: Here, ou
     planned = chosen(able, 60 * minutes)
     if not planned:
         least = min(able, key=lambda again: again.seconds)
-        cheapest = f"the cheapest here, {least.name}, took {least.seconds:.0f} s"
+        cheapest = f"the cheapest here, {least.name}, takes {least.seconds:.0f} s"
         raise InputError(f"--minutes {minutes:g} is too short for any run; {cheapest}")
     return planned
 
@@ -132,6 +135,7 @@ def candidates(experiment: Experiment, here: Here, outcome: Outcome) -> list[Aga
     found, seeds, variants = [], {}, experiment.variants()
     claimed = {variant for claim in experiment.claims for variant in (claim.variant, claim.minus)}
     recorded_runs = deciding_first(experiment)
+    seconds = smallest_seconds(recorded_runs)
     if experiment.claims and not recorded_runs:
         outcome.skip(experiment.name, "nothing is recorded")
     for run in recorded_runs:
@@ -148,7 +152,7 @@ def candidates(experiment: Experiment, here: Here, outcome: Outcome) -> list[Aga
             continue
         config = replace(variants[variant], **{"train.seed": run["seed"]})
         repeat = seeds[variant] = seeds.get(variant, -1) + 1
-        found.append(Again(experiment, run, config, words, repeat))
+        found.append(Again(experiment, run, config, words, repeat, seconds[variant]))
     return found
 
 
@@ -256,7 +260,7 @@ def announce(planned: Sequence[Again], minutes: float, outcome: Outcome):
     show(Table("", ("run", "seconds", "chapter"), rows, right=("seconds",)))
     print(
         f"\n{len(planned)} runs of {len({again.experiment.name for again in planned})} experiments of {len(chapters)} "
-        f"chapters took {total:.1f} minutes when they were recorded; --minutes {minutes:g}, in {outcome.directory}"
+        f"chapters take about {total:.1f} minutes on a quiet core; --minutes {minutes:g}, in {outcome.directory}"
     )
     print("\n".join(left_out(outcome)))
 
@@ -272,7 +276,7 @@ def summary(found: Sequence[Compared], outcome: Outcome) -> list[str]:
     counts = ", ".join(f"{verdicts.count(kind)} {kind}" for kind in dict.fromkeys(verdicts)) or "nothing compared"
     exact = sum(one.recorded == one.here for one in found)
     then = sum(again.seconds for again, _ in outcome.done) / 60
-    ended = f"{len(outcome.done)} runs in {outcome.seconds / 60:.1f} minutes, recorded with {then:.1f}"
+    ended = f"{len(outcome.done)} runs in {outcome.seconds / 60:.1f} minutes, expected {then:.1f}"
     here = {machine(result["environment"]) for _, result in outcome.done}
     there = {machine(again.run["environment"]) for again, _ in outcome.done}
     same = "the same kind of machine" if here == there else "another machine or version: the last digits may differ"
@@ -291,7 +295,7 @@ def as_json(outcome: Outcome) -> dict:
     """Return the contents of check.json: each run with both environments, each number with its expected interval."""
     one_run = lambda again, result: {
         "run": again.name,
-        "seconds": {"recorded": again.seconds, "here": result.get("seconds")},
+        "seconds": {"recorded": again.run["seconds"], "here": result.get("seconds")},
         "environment": {"recorded": again.run["environment"], "here": result["environment"]},
     }
     one_number = lambda one: {

@@ -21,7 +21,8 @@ def experiment_page(experiment, judged: Sequence, user_data: Mapping[str, str]) 
             lines.append(f"{what + ':':9} {experiment.about(what)}")
     variants = [name for name in experiment.variants() if name]
     if variants:
-        lines.append(f"Variants: {', '.join(variants)}")
+        separator = "; " if any("," in name for name in variants) else ", "
+        lines.append(f"Variants: {separator.join(variants)}")
     if experiment.presets():
         lines.append(f"Presets: {', '.join(experiment.presets())}")
     for plan in experiment.plans:

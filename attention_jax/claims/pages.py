@@ -1,14 +1,14 @@
 """`make results` (`python -m attention_jax.claims.pages`): write the pages of the record from the recorded results.
 
 These are docs/results.md, a page docs/results/NAME.md for each experiment, docs/results/checks.md, the table of
-docs/replication.md, and README's results.
+docs/replication.md, the costs in docs/reproduce.md, and README's results.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 
-from attention_jax.claims.catalog import ROOT, Experiment, load_experiment, names
+from attention_jax.claims.catalog import CHAPTERS, ROOT, Experiment, load_experiment, names
 from attention_jax.claims.claim_tables import (
     grid_table,
     replication_table,
@@ -28,6 +28,7 @@ from attention_jax.files import write_atomically
 from attention_jax.report.tables import Table, markdown, number, span
 
 GENERATED, README_START, README_END = "<!-- generated -->\n", "<!-- results -->\n", "<!-- end of results -->"
+COSTS_START, COSTS_END = "<!-- costs -->\n", "<!-- end -->"
 
 
 def figures(experiment: Experiment) -> list[Path]:
@@ -158,6 +159,16 @@ def between(text: str, start: str, end: str, new: str) -> str:
     return f"{before}{start}{new}\n{end}{rest.partition(end)[2]}"
 
 
+def costs_table(experiments: Sequence[Experiment]) -> Table:
+    """Tabulate the minutes of the experiments of each chapter, the cheapest first."""
+    lines = []
+    for chapter in CHAPTERS:
+        inside = [one for one in experiments if one.about("Chapter") == chapter and one.minutes is not None]
+        costs = [f"`{one.name}` {number(one.minutes)}" for one in sorted(inside, key=lambda one: one.minutes)]
+        lines.append((chapter, ", ".join(costs)))
+    return Table("", ("chapter", "minutes on one quiet core, all variants and seeds"), lines)
+
+
 def write_pages(root: Path = ROOT.parent):
     """Write the pages into README.md and docs/ of a directory."""
     experiments = [load_experiment(name) for name in names()]
@@ -174,6 +185,10 @@ def write_pages(root: Path = ROOT.parent):
         (docs / "results" / stale).unlink()
     for name, text in pages.items():
         write_atomically(docs / name, text)
+    reproduce = docs / "reproduce.md"
+    if reproduce.exists():
+        text = reproduce.read_text(encoding="utf-8")
+        write_atomically(reproduce, between(text, COSTS_START, COSTS_END, markdown(costs_table(experiments))))
     readme = root / "README.md"
     text = readme.read_text(encoding="utf-8")
     write_atomically(readme, between(text, README_START, README_END, readme_section(rows)))

@@ -18,11 +18,14 @@ from tyro.conf import Positional
 
 from attention_jax import config as configs
 from attention_jax.claims.record import Reproduction
+from attention_jax.cli.help import NEEDED, common_help, known_options, unknown_option
 from attention_jax.config import Config
 from attention_jax.config.options import Method
 from attention_jax.errors import InputError
 
 Command = TypeVar("Command")
+ALL = "--help-all"
+"""Shows every option of an experiment, of which `--help` shows those that are changed most."""
 Lists = tyro.conf.UseAppendAction[tuple[tuple[str, ...], ...]]
 """An option that takes several values and may be repeated: one tuple per occurrence."""
 
@@ -44,10 +47,11 @@ class RunCommand:
 
 @dataclass(frozen=True)
 class List:
-    """List the experiments by chapter, one per line; with a NAME, show everything about one."""
+    """List the experiments: all, those of a chapter, or those with a word; with a NAME, show everything about one."""
 
-    experiment: Annotated[Positional[str], positional("[NAME]")] = ""
-    """An experiment: claim, source, data, command, cost, variants, results, and how to run it on your own data."""
+    experiment: Annotated[Positional[str], positional("[NAME or WORD]")] = ""
+    """An experiment: claim, source, data, command, cost, variants, results, and how to run it on your own data. Or a
+    chapter or a word, such as vision or multi30k, of the experiments to list."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class Train:
     experiment: Annotated[Positional[str], positional("NAME")]
     """An experiment of `launch.py list`, or your own file, such as my/experiment.py; before all options."""
     preset: str = ""
-    """One of the sizes that the experiment offers (`launch.py list NAME`): small, base, big."""
+    """One of the sizes that the experiment offers, if it has any (`launch.py list NAME`)."""
     out: str = ""
     """Directory of the run; by default a fresh runs/NAME/001, 002, ..."""
     resume: bool = False
@@ -311,7 +315,13 @@ def parse_with_config(
     There are two passes: the first reads the command's options, from which `default` finds the configuration (a stored
     one for --resume); the second reads all words, including the fields of that configuration.
     """
-    first, _ = parse_known(kind, words)
+    asks = bool({"-h", "--help"} & {*words})
+    try:
+        first, _ = parse_known(kind, words)
+    except InputError:
+        if not asks:
+            raise
+        return parse(kind, ["--help"])  # which exits
     config = default(first)
     refuse_earlier_names(config, words)
     fields = Annotated[tyro.conf.SuppressFixed[configs.concrete(config)], tyro.conf.arg(name="")]
@@ -320,7 +330,12 @@ def parse_with_config(
         kind.__name__, [("options", own), ("config", fields, dataclasses.field(default=config))]
     )
     joined.__doc__ = kind.__doc__
-    both = parse(joined, words, command_name(kind), *words[:1])
+    before = (command_name(kind), *words[:1])
+    if asks:
+        print(common_help(before[0], getattr(first, "experiment", "") or config.name, kind, config))
+        raise SystemExit(0)
+    known = (*known_options(kind, config), "help_all")
+    both = _tyro(joined, ["--help" if word == ALL else word for word in words], before, known)
     return both.options, both.config
 
 
@@ -370,8 +385,13 @@ def complaint(box: str) -> str:
     return re.sub(r"^Error parsing [\w.]+: (?=--)", "", line)
 
 
-def _tyro(kind: Callable, words: Sequence[str], before: Sequence[str], **settings) -> Any:
-    """tyro's parser, with its error message as an InputError."""
+def _tyro(
+    kind: Callable, words: Sequence[str], before: Sequence[str], known: Sequence[str] | None = None, **settings
+) -> Any:
+    """tyro's parser, with its error message as an InputError.
+
+    `known` are the dotted names of the options of a command and of an experiment; None takes those of `kind`.
+    """
     command = " ".join(["launch.py", *before])
     box = io.StringIO()
     try:
@@ -380,4 +400,10 @@ def _tyro(kind: Callable, words: Sequence[str], before: Sequence[str], **setting
     except SystemExit as stop:
         if stop.code != 2:  # --help, or a signal
             raise
-        raise InputError(f"{complaint(box.getvalue())}; see {command} --help") from None
+        said, see = complaint(box.getvalue()), "--help" if known is None else ALL
+        if said.startswith("Unrecognized options"):
+            said = unknown_option(words, known or known_options(kind), "".join(before[1:2])) or said
+        elif missing := re.match(r"Missing from [^:]*: ([A-Z]+) ", said):
+            said = f"{before[0]} needs {NEEDED.get(missing[1]) or missing[1]}"
+            raise InputError(said) from None
+        raise InputError(f"{said}; see {command} {see}") from None

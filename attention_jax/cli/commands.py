@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from attention_jax import __version__
 from attention_jax.cli.compilation_cache import keep_compiled_programs
 from attention_jax.cli.signals import end_on_sigterm
 from attention_jax.errors import Diverged, InputError, Interrupted, explained, require
@@ -21,7 +22,6 @@ from attention_jax.printing import (
     escaped,
     outlasting_readers,
     prepare_streams,
-    program,
     refuse,  # fmt: skip
 )
 from attention_jax.runs import pack as packed
@@ -33,25 +33,24 @@ PICTURES = (".png", ".svg", ".pdf")
 
 
 def list_experiments(words: list[str]):
-    """list the experiments by chapter; NAME: everything about one, and how to run it on your own data."""
-    from attention_jax.claims import catalog
+    """[NAME or WORD]: list the experiments by chapter; NAME: everything about one."""
+    from attention_jax.claims import catalog, listing
     from attention_jax.claims.experiment_page import experiment_page
     from attention_jax.claims.judged import judged
     from attention_jax.cli import command_options
-    from attention_jax.report.tables import experiments_list
 
     name = command_options.parse(command_options.List, words).experiment
-    if name:
+    known = [] if name in catalog.names() else [catalog.load_experiment(one) for one in catalog.names()]
+    if found := [] if name.endswith(".py") else listing.selected(known, name):
+        print(listing.listing(found, shutil.get_terminal_size((100, 24)).columns))
+    else:
         experiment = catalog.load_experiment(name)
         print(experiment_page(experiment, judged(experiment), catalog.user_data(experiment.config())))
-    else:
-        known = [catalog.load_experiment(name) for name in catalog.names()]
-        print(experiments_list([(e.name, e.about("Chapter"), e.claim) for e in known], catalog.CHAPTERS))
 
 
 def train(words: list[str]):
     """NAME [--preset base] [--model.hidden-size 128 ...] [--out DIR] [--resume]: train an experiment, or resume it."""
-    from attention_jax.claims import catalog
+    from attention_jax.claims import catalog, cost
     from attention_jax.cli import command_options
     from attention_jax.runs import lifecycle
 
@@ -68,7 +67,9 @@ def train(words: list[str]):
             )
         hosts.join(asked.coordinator, asked.hosts, asked.host)
     directory = directory_of(asked, experiment.name)
-    result = lifecycle.start(config, directory, study=experiment.study, resume=asked.resume)
+    seconds = cost.expected_seconds(experiment, config)
+    expected = f"{cost.duration(seconds)} on one quiet CPU core" if seconds else ""
+    result = lifecycle.start(config, directory, study=experiment.study, resume=asked.resume, expected=expected)
     if hosts.is_primary():
         print_result(result, directory)
 
@@ -490,13 +491,14 @@ COMMANDS = {
 
 def main(words: list[str]):
     """Dispatch to the command that the first word names."""
-    if words and words[0] in ("-h", "--help"):
-        told = docstrings(__file__)
-        print(f"{told['']}\n\nusage: {program()} COMMAND ...\n")
-        for name, command in COMMANDS.items():
-            print(f"  {name:12} {told[command.__name__]}")
-        print(f"\nAll options of a command: {program()} COMMAND --help")
-        return
+    if words[:1] == ["help"] and words[1:]:
+        words = [words[1], "--help"]
+    if words and words[0] in ("-h", "--help", "help"):
+        from attention_jax.cli.help import overview
+
+        return print(overview(docstrings(__file__)[""]))
+    if words and words[0] in ("-V", "--version"):
+        return print(f"attention_jax {__version__}")
     if bad := [word for word in words if not is_utf8(word)]:
         raise InputError(f"what is on the command line must be UTF-8; got {bad[0]!a}")
     name, *rest = words or ["train", MAIN_JOB]
@@ -506,7 +508,7 @@ def main(words: list[str]):
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"perhaps you meant {near[0]}" if near else "choose one of " + ", ".join(COMMANDS)
         raise InputError(f"there is no command {name!r}; {hint}")
-    outlasts = name in OUTLASTING and not {"-h", "--help"} & set(rest)
+    outlasts = name in OUTLASTING and not {"-h", "--help", "--help-all"} & set(rest)
     with outlasting_readers() if outlasts else contextlib.nullcontext(), explained():
         COMMANDS[name](rest)
 

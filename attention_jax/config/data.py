@@ -35,6 +35,10 @@ class Dates(DataOptions):
     validation: int = 0
     """Number of training dates to hold out for validation metrics."""
 
+    @property
+    def without_file(self) -> str:
+        return "" if self.path else f"no --data.path given: using {self.examples:,} generated dates"
+
 
 @dataclass(frozen=True)
 class Addition(DataOptions):
@@ -48,6 +52,10 @@ class Addition(DataOptions):
     """Reverse the characters of the source."""
     examples: int = option(50_000, smoke=1000, unlimited=True)
     """Number of generated sums; 90 % are for training, 10 % for testing."""
+
+    @property
+    def without_file(self) -> str:
+        return "" if self.path else f"no --data.path given: using {self.examples:,} generated sums"
 
 
 @dataclass(frozen=True)
@@ -186,6 +194,11 @@ class Corpus(TextPairs, Streamed):
     overlong: Literal["error", "truncate", "drop"] = "error"
 
     @property
+    def without_file(self) -> str:
+        given = self.source_file or self.target_file or self.tsv_file or not self.examples
+        return "" if given else f"no --data.tsv-file given: using {self.examples:,} generated date pairs"
+
+    @property
     def is_local(self) -> bool:
         return bool(self.source_file or self.tsv_file or self.examples)
 
@@ -217,6 +230,13 @@ class LabeledFile(DataOptions):
     max_buckets: int = option(4, at_least=1)
     """Maximum number of buckets of texts of similar length; each is a shape to compile."""
 
+    @property
+    def without_file(self) -> str:
+        given = self.tsv_file or not self.examples
+        return (
+            "" if given else f"no --data.tsv-file given: using {self.examples:,} generated dates in several languages"
+        )
+
 
 @dataclass(frozen=True)
 class TextFile(DataOptions):
@@ -240,6 +260,10 @@ class TextFile(DataOptions):
     """Length of a training window in tokens, the longest context."""
     overlap: int = option(2, at_least=1)
     """Training windows start every sequence_length / overlap tokens."""
+
+    @property
+    def without_file(self) -> str:
+        return "" if self.text_file else "no --data.text-file given: using the documentation that comes with Python"
 
 
 @dataclass(frozen=True)
@@ -293,6 +317,10 @@ class Images(Streamed):
     @property
     def downloads(self) -> str:
         return self.dataset if self.dataset in ("fashion_mnist", "cifar10") and not self.path else ""
+
+    @property
+    def without_file(self) -> str:
+        return "no --data.path given: using scikit-learn's digits" if self.dataset == "own" and not self.path else ""
 
     @property
     def is_local(self) -> bool:

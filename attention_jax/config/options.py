@@ -126,6 +126,16 @@ class DataOptions(Options):
         return ""
 
     @property
+    def without_file(self) -> str:
+        """What is used instead of the user's file if none is given, in a line; "" for data that need none.
+
+        >>> from attention_jax.config import Corpus
+        >>> Corpus(examples=2000).without_file
+        'no --data.tsv-file given: using 2,000 generated date pairs'
+        """
+        return ""
+
+    @property
     def is_local(self) -> bool:
         """Whether the data are generated, come with a package, or are files that the options name: no download.
 

@@ -49,29 +49,30 @@ def span(low: float, high: float) -> str:
     return f"{number(low)}{' to ' if low < 0 else '-'}{number(high)}"
 
 
-def experiments_list(entries: Sequence[tuple[str, str, str]], chapters: Sequence[str], width: int = 100) -> str:
-    """List experiments (name, chapter, claim) under the `chapters`, one line each of at most `width` characters.
+def experiments_list(tables: Sequence[Table], width: int) -> str:
+    """Format tables of experiments with the same columns under their titles, one line each of at most `width`
+    characters: the longest column is shortened, which is the second or the third.
 
-    >>> print(experiments_list([("b", "two", "B is  so."), ("a", "one", "A."), ("c", "", "Or not.")], ("one", "two")))
+    >>> rows = [("a", "Luong et al. 2015", "50,000 dates"), ("b", "-", "digits")]
+    >>> print(experiments_list([Table("one", ("name", "paper", "data"), rows[:1])], 32))
+    name  paper         data
+    <BLANKLINE>
     one
-      a  A.
-    <BLANKLINE>
-    two
-      b  B is so.
-    <BLANKLINE>
-    others
-      c  Or not.
+    a     Luong et ...  50,000 dates
     """
-    column = max(len(name) for name, _, _ in entries)
-    parts = []
-    for chapter in (*chapters, "others"):
-        inside = [e for e in entries if e[1] == chapter or (chapter == "others" and e[1] not in chapters)]
-        lines = [
-            f"  {name:{column}}  {shorten(claim, width - column - 4, placeholder=' ...')}" for name, _, claim in inside
-        ]
-        if lines:
-            parts.append("\n".join([chapter, *lines]))
-    return "\n\n".join(parts)
+    rows = [table.columns for table in tables[:1]] + [row for table in tables for row in table.rows]
+    widths = [max(map(len, cells)) for cells in zip(*rows)]
+    while sum(widths) + 2 * len(widths) - 2 > width and max(widths[1:3]) > 8:
+        widths[1 if widths[1] > widths[2] else 2] -= 1
+    right = {tables[0].columns.index(name) for name in tables[0].right}
+
+    def line(row: tuple[str, ...]) -> str:
+        cells = [cell if len(cell) <= w else shorten(cell, w, placeholder=" ...") for cell, w in zip(row, widths)]
+        flush = [c.rjust(w) if at in right else c.ljust(w) for at, (c, w) in enumerate(zip(cells, widths))]
+        return "  ".join(flush).rstrip()
+
+    parts = [line(tables[0].columns)]
+    return "\n\n".join([*parts, *("\n".join([table.title, *map(line, table.rows)]) for table in tables)])
 
 
 def plain(table: Table) -> str:

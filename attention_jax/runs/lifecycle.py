@@ -9,7 +9,9 @@ from pathlib import Path
 from attention_jax import config as configs
 from attention_jax.errors import InputError, Interrupted, explained, require
 from attention_jax.files import one_at_a_time, write_json
+from attention_jax.printing import escaped
 from attention_jax.runs import directory as run_directory, saved
+from attention_jax.runs.header import header
 
 
 def start(
@@ -20,13 +22,14 @@ def start(
     resume: bool = False,
     quiet: bool = False,
     until: float = math.inf,
+    expected: str = "",
 ) -> dict | None:
     """Run `config` in `directory` to its end and return its result, which is also written to result.json and page.md.
 
     `study`, a function (config, directory) -> metrics, is called instead of training for an experiment without
     training; if it trains in `directory`, its result has the history. A run that stops at epoch `until` before its end
-    has no result yet: None. With several hosts (`train.hosts`) each calls this with the same arguments, and host 0
-    writes.
+    has no result yet: None. `expected` is how long it takes, for the lines that are printed first. With several hosts
+    (`train.hosts`) each calls this with the same arguments, and host 0 writes.
     """
     directory = Path(directory)
     configs.check_selection(config.train)
@@ -42,7 +45,7 @@ def start(
     with one_at_a_time(directory, wait=False) if hosts.is_primary() else contextlib.nullcontext():
         try:
             with explained():
-                return run_in(config, directory, study, quiet, until)
+                return run_in(config, directory, study, quiet, until, expected)
         except InputError:
             if hosts.is_primary() and not any((directory / "checkpoints").glob("[0-9]*")):
                 run_directory.withdraw(fresh)
@@ -53,7 +56,7 @@ def start(
             raise
 
 
-def run_in(config: configs.Config, directory: Path, study, quiet: bool, until: float) -> dict | None:
+def run_in(config: configs.Config, directory: Path, study, quiet: bool, until: float, expected: str) -> dict | None:
     """`start` in a directory that no other process is at work in."""
     import jax
 
@@ -62,16 +65,20 @@ def run_in(config: configs.Config, directory: Path, study, quiet: bool, until: f
     from attention_jax.train.loop import Interrupt, check_batches, check_metric, train_one
 
     (directory / "failure.json").unlink(missing_ok=True)
-    task = None if study is not None else tasks.build(config)
+    task, parameters = None if study is not None else tasks.build(config), 0
     if task is not None:
         check_batches(task, config.train)
         check_metric(task, "--train.best-metric", config.train.best_metric)
         run_directory.check_data(directory, task)
-        jax.eval_shape(task.init, jax.random.PRNGKey(0))  # InputError for an invalid model
+        shapes = jax.eval_shape(task.init, jax.random.PRNGKey(0))  # InputError for an invalid model
+        parameters = sum(x.size for x in jax.tree.leaves(shapes))
         begin = initial_params(config, task, directory, quiet)
     if hosts.is_primary():
         set_aside(config, directory)
         describe(config, directory, task)
+        if not quiet:
+            facts = {} if task is None else task.describe()
+            print(escaped(header(config, directory, facts, parameters, expected)), flush=True)
     if task is None:
         started = time.perf_counter()
         metrics = study(config, directory)

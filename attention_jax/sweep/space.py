@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from attention_jax import config as configs
+from attention_jax.config.synonyms import meant
 from attention_jax.errors import InputError
 
 
@@ -117,11 +118,11 @@ def parse(config, over: Mapping[str, str]) -> Space:
 
 def _hint(name: str, known: Mapping[str, type]) -> str:
     """Return suggestions for a misspelled name."""
-    last = {option.rsplit(".", 1)[-1]: option for option in known}
-    near = difflib.get_close_matches(name, known, n=2)
-    near = near or [last[n] for n in difflib.get_close_matches(name.rsplit(".", 1)[-1], last, n=2)]
+    near = meant(name, known)
     return (
-        f"perhaps you meant {' or '.join(near).replace('_', '-')}" if near else "launch.py train NAME --help shows all"
+        f"perhaps you meant {' or '.join(near).replace('_', '-')}"
+        if near
+        else "launch.py train NAME --help-all shows all"
     )
 
 

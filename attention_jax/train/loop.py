@@ -16,7 +16,6 @@ import numpy as np
 
 from attention_jax.cli.signals import ENDING, not_ignored
 from attention_jax.errors import InputError, Interrupted
-from attention_jax.printing import escaped, in_a_line
 from attention_jax.train import hosts
 from attention_jax.train.checkpoint import Checkpoints, average, host
 from attention_jax.train.feed import START, Resident, Streamed, streamed
@@ -205,8 +204,6 @@ def train_one(task, optim, train, directory: Path, *, begin=lambda params: param
       Interrupted: on a signal that ends a process (signals.py), after a checkpoint was written.
       Diverged: the loss is not finite, with the step.
     """
-    if (line := in_a_line(task.describe())) and not quiet and hosts.is_primary():
-        print(escaped(line))
     total_steps = planned_steps(task, train)
     if total_steps <= optim.warmup_steps and not quiet:
         print(f"the learning rate warms up over {optim.warmup_steps} steps and training has {total_steps}")

@@ -234,7 +234,7 @@ def configuration() -> str:
         "A run is described by one `Config` with the parts `data`, `model`, `optim`, `train` and `decode`. Each "
         "option is a field of a frozen dataclass in `attention_jax.config` and a flag of the command line: "
         "`--optim.learning-rate 1e-3` sets `config.optim.learning_rate`. The defaults below are those of the "
-        "dataclass; an experiment may set others, which `python launch.py train NAME --help` prints. This page is "
+        "dataclass; an experiment may set others, which `python launch.py train NAME --help-all` prints. This page is "
         "generated.",
         "## Run",
     ]
@@ -303,7 +303,7 @@ def commands() -> str:
     text = [
         "(command-line-reference)=\n# Command-line reference",
         "`python launch.py COMMAND ...`; without a command it trains the default experiment, `date_luong`. Commands "
-        "that name an experiment also take its options ([configuration](configuration.md)), and `--help` prints both. "
+        "that name an experiment also take its options ([configuration](configuration.md)); `--help-all` prints both. "
         "Exit codes: [run directory](../run_directory.md). This page is generated.",
     ]
     kinds = [

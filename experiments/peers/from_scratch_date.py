@@ -5,7 +5,7 @@
 
 `PeekySeq2seq` of that repository with the settings of its ch08/train.py, as in from_scratch_addition.py beside this
 file. Written to experiments/results/date_peeky_peer.json: exact match after each of 5 epochs. 10 minutes a seed on one
-core, other work beside it.
+core.
 """
 
 import json

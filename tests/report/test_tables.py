@@ -27,8 +27,12 @@ def test_plain_table_without_rows():
 
 
 def test_the_list_of_experiments_is_grouped_and_every_line_is_short():
-    entries = [("late", "two", "b " * 99), ("early", "one", "An\nodd  claim."), ("lost", "", "c")]
-    lines = experiments_list(entries, ("one", "two", "three"), width=40).splitlines()
-    assert lines[:3] == ["one", "  early  An odd claim.", ""]
-    assert [line for line in lines if not line.startswith("  ") and line] == ["one", "two", "others"]
-    assert max(map(len, lines)) <= 40 and lines[4].endswith(" ...")
+    columns = ("name", "paper", "data", "minutes")
+    late = Table("two", columns, [("late", "b " * 30, "c " * 20, "12")], right=("minutes",))
+    early = Table("one", columns, [("early", "A. 2017", "-", "< 1")], right=("minutes",))
+    lines = experiments_list([early, late], width=50).splitlines()
+    assert [line for line in lines if line in ("one", "two")] == ["one", "two"]
+    assert max(map(len, lines)) <= 50 and lines[-1].startswith("late") and lines[-1].count(" ...") == 2
+    assert [len(line) for line in (lines[0], lines[3], lines[-1])] == [50] * 3, "numbers are flush right"
+    wide = experiments_list([early, late], width=200).splitlines()
+    assert " ".join(wide[-1].split()) == "late " + "b " * 30 + "c " * 20 + "12"

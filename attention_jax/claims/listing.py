@@ -1,0 +1,80 @@
+"""The list of experiments: `launch.py list`, all of them or those of a chapter or with a word."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from attention_jax.claims.catalog import CHAPTERS, Experiment
+from attention_jax.claims.judged import Judged, judged
+from attention_jax.report.tables import Table, experiments_list, number
+
+OWN = "your own data"
+"""The chapter that comes first: the list is for people who choose one to run."""
+COLUMNS = ("name", "paper", "data", "minutes", "status")
+
+
+def selected(experiments: Sequence[Experiment], word: str) -> list[Experiment]:
+    """The experiments of the chapters that `word` is in, or else those whose name or description it is in; all without
+    a word."""
+    word = word.lower()
+    in_chapter = [one for one in experiments if word in one.about("Chapter").lower()]
+    described = lambda one: " ".join([one.name, one.claim, one.about("Source"), one.about("Data")]).lower()
+    return in_chapter or [one for one in experiments if word in described(one)]
+
+
+def listing(experiments: Sequence[Experiment], width: int) -> str:
+    """Return the experiments by chapter as text of at most `width` columns: name, paper, data, minutes, status."""
+    chapters = sorted((*CHAPTERS, "others"), key=lambda chapter: chapter != OWN)
+    chapter = lambda one: one.about("Chapter") if one.about("Chapter") in CHAPTERS else "others"
+    tables = [Table(name, COLUMNS, [row(one) for one in experiments if chapter(one) == name]) for name in chapters]
+    return experiments_list([table._replace(right=("minutes",)) for table in tables if table.rows], width)
+
+
+def row(experiment: Experiment) -> tuple[str, ...]:
+    """Name, paper, data, minutes and status of an experiment."""
+    data = re.split(r"[;:,(](?!\d)", experiment.about("Data"))[0].strip()
+    data = "-" if data in ("", "none") else data
+    return experiment.name, paper(experiment.about("Source")), data, minutes(experiment), status(judged(experiment))
+
+
+def minutes(experiment: Experiment) -> str:
+    """The cost of an experiment in whole minutes.
+
+    >>> from attention_jax.claims.catalog import load_experiment
+    >>> [minutes(load_experiment(name)) for name in ("date_luong", "rank_collapse", "vit_i1k_s16")]
+    ['2', '< 1', '-']
+    """
+    if experiment.minutes is None:
+        return "-"
+    return "< 1" if experiment.minutes < 0.95 else number(round(experiment.minutes))
+
+
+def paper(source: str) -> str:
+    """The first work that a source names, in short: authors and year, the section of a book, or a repository.
+
+    >>> paper("Luong et al. 2015 (arXiv:1508.04025), eq. 5-6"), paper('"Deep Learning from Scratch 2" (Saito 2018)')
+    ('Luong et al. 2015', 'Saito 2018')
+    >>> paper("Michel, Levy, Neubig 2019, ..."), paper("Tallec & Ollivier 2017"), paper("Dive into Deep Learning 11.2;")
+    ('Michel et al. 2019', 'Tallec & Ollivier 2017', 'd2l 11.2')
+    >>> paper("bentrevett/pytorch-seq2seq, tutorial 3"), paper("this project")
+    ('pytorch-seq2seq', '-')
+    """
+    book = re.search(r"Dive into Deep Learning\D{0,35}?(\d+(?:\.\d+)*)", source)
+    dated = re.search(r"([A-Z][\w-]+(?:(?:,| and|,? &)? [A-Z][\w-]+)*(?: et al\.)?),? \(?((?:19|20)\d\d)\b", source)
+    if book and (not dated or book.start() < dated.start()):
+        return f"d2l {book[1]}"
+    if not dated:
+        repository = re.match(r"[\w-]+/([\w-]+)", source)
+        return repository[1] if repository else "-"
+    authors = re.split(r", and |, & |, | and ", dated[1])
+    short = f"{authors[0]} et al." if len(authors) > 2 else " & ".join(authors)
+    return f"{short} {dated[2]}"
+
+
+def status(rows: Sequence[Judged]) -> str:
+    """Say how many of the claims are met: "9 of 10 met"; "measured" if none has a bound, "not run" if none was run."""
+    verdicts = Counter(one.verdict for one in rows)
+    bounded = sum(verdicts.values()) - verdicts["measured"] - verdicts["not run"]
+    if bounded:
+        return f"{bounded - verdicts['missed']} of {bounded} met"
+    return next((verdict for verdict in ("measured", "not run") if verdicts[verdict]), "-")

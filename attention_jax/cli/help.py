@@ -1,0 +1,158 @@
+"""What the command line says about itself: the commands in groups, the options that are changed most, and what an
+option that does not exist may mean."""
+
+import dataclasses
+import re
+import shutil
+import textwrap
+import typing
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from attention_jax.claims import catalog
+from attention_jax.config.fields import info_of, walk
+from attention_jax.config.synonyms import lacking, meant
+from attention_jax.printing import docstrings, program
+
+GROUPS = {
+    "Train and use a model": ("list", "train", "evaluate", "predict", "translate", "look", "watch", "plot"),
+    "Share a model": ("export", "import", "pack"),
+    "Research": ("reproduce", "sweep", "sweep-report", "compile", "bench"),
+}
+"""The commands in the order in which they are listed."""
+COMMON = (
+    "model.hidden_size", "model.num_layers", "model.num_encoder_layers", "model.num_decoder_layers",
+    "model.num_heads", "model.dropout", "model.score", "optim.learning_rate", "train.batch_size",
+    "train.total_epochs", "train.max_steps", "train.seed",
+)  # fmt: skip
+"""Options of a configuration that `--help` shows, besides the user's data; `--help-all` shows every option."""
+OPTIONS = Path(__file__).with_name("command_options.py")
+"""The file of the commands' options, whose docstrings are read from the source: `python -OO` has no others."""
+TITLES = {"data": "Data", "model": "Model", "optim": "Optimizer", "train": "Training"}
+RARE = ("trust_code", "coordinator", "hosts", "host", "name")
+"""Options of commands that only `--help-all` shows."""
+NEEDED = {
+    "NAME": "the name of an experiment: `launch.py list` shows them",
+    "RUN": "the directory of a run, such as runs/date_luong/001",
+}
+"""What a command needs that was given none, by the name in its usage."""
+
+
+def overview(about: str) -> str:
+    """Return the text of `launch.py --help`: `about` the program, and the commands in groups."""
+    width = shutil.get_terminal_size((100, 24)).columns
+    said = docstrings(OPTIONS)
+    lines = [about, "", f"usage: {program()} COMMAND ..."]
+    for group, commands in GROUPS.items():
+        lines += ["", group]
+        for command in commands:
+            summary = said[command.title().replace("-", "")].partition("\n\n")[0]
+            lines += _entry(command, summary, 16, width)
+    ending = [f"The options of a command: {program()} COMMAND --help", f"New here? {program()} list, docs/index.md"]
+    return "\n".join([*lines, "", *ending])
+
+
+def common_help(command: str, experiment: str, kind: type, config) -> str:
+    """Return the options of an experiment that people change, with their defaults, as `train NAME --help` prints them.
+
+    `kind` is the dataclass of the command's own options.
+    """
+    width = shutil.get_terminal_size((100, 24)).columns
+    line = " ".join([program(), command, experiment])
+    lines = [
+        f"usage: {line} [OPTIONS]",
+        "",
+        *textwrap.wrap(" ".join(docstrings(OPTIONS)[kind.__name__].split()), width),
+    ]
+    presets, section = tuple(catalog.load_experiment(experiment).presets()), None
+    for name, metavar, default, text in _common(kind, config, presets):
+        if section != (section := name.rpartition(".")[0]):
+            lines += ["", TITLES.get(section, f"Options of {command}")]
+        plain = default is None or default is False or default in ("", (), dataclasses.MISSING)
+        given = "" if plain else f" (default: {default})"
+        lines += _entry(f"{flag(name)} {metavar}".rstrip(), text + given, 32, width)
+    total = len(known_options(kind, config))
+    return "\n".join([*lines, "", f"All {total} options: {line} --help-all"])
+
+
+def _common(kind: type, config, presets: Sequence[str]) -> Iterator[tuple[str, str, object, str]]:
+    """Name, type, default and help of the options that are changed most: of the command, then of the configuration."""
+    docs = catalog.field_docs(kind)
+    for field in _options_of(kind):
+        if field.name not in RARE and (field.name != "preset" or presets):
+            text = f"Start from a size: {', '.join(presets)}." if field.name == "preset" else docs[field.name]
+            yield _spelled(kind, field), _metavar(kind, field), field.default, text
+    for section in TITLES:
+        options = getattr(config, section)
+        docs = catalog.field_docs(type(options)) if options is not None else {}
+        for field in dataclasses.fields(options) if docs else ():
+            if f"{section}.{field.name}" in COMMON or info_of(field).user_data:
+                text, default = docs.get(field.name, ""), getattr(options, field.name)
+                yield f"{section}.{field.name}", _metavar(type(options), field), default, text
+
+
+def known_options(kind: type, config=None) -> list[str]:
+    """The names of all options of a command and of a configuration, dotted and with underscores."""
+    own = [_spelled(kind, field) for field in _options_of(kind)] if dataclasses.is_dataclass(kind) else []
+    return own + ([name for name, _, _ in walk(config)] if config is not None else [])
+
+
+def unknown_option(words: Iterable[str], known: Sequence[str], experiment: str = "") -> str:
+    """Return in a line which option in `words` does not exist and what may be meant; "" if none is found.
+
+    >>> unknown_option(["x", "--optim.lr=1"], ["optim.learning_rate"])
+    'there is no option --optim.lr; perhaps you meant --optim.learning-rate'
+    >>> unknown_option(["x", "--model.layers", "2"], ["out"], "x")
+    'there is no option --model.layers; the model of x has no number of layers'
+    """
+    for word in words:
+        typed = re.match(r"--?([A-Za-z][\w.-]*)", word)
+        name = typed[1].replace("-", "_") if typed else "h"
+        if name in (*known, "h", "help") or re.sub(r"(^|\.)no_", r"\1", name) in known:
+            continue
+        hint = ""
+        if near := meant(name, known):
+            hint = f"; perhaps you meant {' or '.join(map(flag, near))}"
+        elif experiment and lacking(name):
+            hint = f"; the model of {experiment} has no {lacking(name)}"
+        return f"there is no option {typed[0]}{hint}"
+    return ""
+
+
+def flag(name: str) -> str:
+    """The flag of a dotted name: --optim.learning-rate."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _options_of(kind: type) -> list[dataclasses.Field]:
+    """The fields of a command's dataclass that are options, without its positional arguments."""
+    positional = lambda field: getattr(_argument(kind, field), "metavar", None)
+    return [field for field in dataclasses.fields(kind) if not positional(field)]
+
+
+def _spelled(kind: type, field: dataclasses.Field) -> str:
+    """The name of an option on the command line, which is that of its field unless it is annotated with another."""
+    return getattr(_argument(kind, field), "name", None) or field.name
+
+
+def _argument(kind: type, field: dataclasses.Field):
+    """The annotation of a field with a name for the command line, or None."""
+    hint = typing.get_type_hints(kind, include_extras=True)[field.name]
+    return next((mark for mark in getattr(hint, "__metadata__", ()) if hasattr(mark, "metavar")), None)
+
+
+def _metavar(kind: type, field: dataclasses.Field) -> str:
+    """What follows an option in its help: the type of its value, or its choices; nothing after a switch."""
+    hint = typing.get_type_hints(kind)[field.name]
+    if typing.get_origin(hint) is typing.Literal:
+        return "{" + ",".join(map(str, typing.get_args(hint))) + "}"
+    return {bool: "", int: "INT", float: "FLOAT"}.get(hint, "..." if typing.get_origin(hint) is tuple else "STR")
+
+
+def _entry(name: str, text: str, column: int, width: int) -> list[str]:
+    """A name and its text, wrapped to the right of `column`; a long name has a line of its own."""
+    body = textwrap.wrap(" ".join(text.split()), max(width - column, 20), break_on_hyphens=False) or [""]
+    head = f"  {name}"
+    if len(head) + 2 > column:
+        return [head, *(" " * column + line for line in body)]
+    return [f"{head:{column}}{body[0]}", *(" " * column + line for line in body[1:])]

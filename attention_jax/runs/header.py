@@ -1,0 +1,50 @@
+"""The first lines that a run prints: what is trained on what, parameters, device, directory and time."""
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from attention_jax import provenance
+from attention_jax.config import Config, model_name
+from attention_jax.printing import as_typed, in_a_line
+
+SPLITS = ("train", "valid", "test")
+TROUBLES = ("left_out", "dropped", "damaged", "skipped", "bad_")
+"""Parts of the names of facts about data that a user has to know of if they are not zero."""
+
+
+def header(config: Config, directory: Path, facts: Mapping, parameters: int, expected: str) -> str:
+    """Return the lines about a run of `config` in `directory`; `facts` are those of `Task.describe`.
+
+    `parameters` is 0 for an experiment that trains nothing. `expected` is the time it takes, "" if it is unknown.
+    """
+    lines = {"experiment": config.name}
+    if config.model is not None and config.data is not None:
+        data = ": ".join(filter(None, [type(config.data).__name__, in_a_line(important(facts))]))
+        lines = {"training": f"{config.name}, {model_name(config.model)} on {data}"}
+    if parameters:
+        lines["parameters"] = f"{parameters:,}"
+    lines |= {"device": devices(), "directory": str(directory)}
+    lines["time"] = expected or as_typed(f"unknown; launch.py watch {directory} estimates it")
+    substitute = config.data.without_file if config.data is not None else ""
+    return "\n".join([*filter(None, [substitute]), *(f"{name + ':':11} {text}" for name, text in lines.items())])
+
+
+def important(facts: Mapping) -> dict:
+    """The sizes of the splits, and what is wrong with the data.
+
+    >>> important({"source_vocabulary": 87, "train_pairs": 1600, "pairs_left_out": 0, "bad_lines": 2})
+    {'train_pairs': 1600, 'bad_lines': 2}
+    """
+    of_splits = [name for name in facts if name.startswith(SPLITS) and name.count("_") == 1][:3]
+    wrong = [name for name, value in facts.items() if any(part in name for part in TROUBLES) and value]
+    return {name: facts[name] for name in dict.fromkeys([*of_splits, *wrong])}
+
+
+def devices() -> str:
+    """The devices of JAX, such as "cpu, 2 cores" or "4 x gpu: NVIDIA H100"."""
+    import jax
+
+    kinds = Counter(d.platform if d.platform == "cpu" else f"{d.platform}: {d.device_kind}" for d in jax.devices())
+    found = ", ".join(f"{count} x {kind}" if count > 1 else kind for kind, count in kinds.items())
+    return f"{found}, {provenance.cores()} cores" if found == "cpu" else found

@@ -1,0 +1,91 @@
+"""The help of the command line, and what a wrong first guess at an option is answered."""
+
+import re
+
+import pytest
+
+import attention_jax
+from attention_jax.claims import catalog
+from attention_jax.cli import command_options, commands, help
+from attention_jax.config import walk
+from attention_jax.config.synonyms import SYNONYMS
+from attention_jax.errors import InputError
+
+GUESSES = {
+    "train date_luong --optim.lr 0.1": "perhaps you meant --optim.learning-rate;",
+    "train date_luong --lr 0.1": "perhaps you meant --optim.learning-rate;",
+    "train date_luong --train.num-epochs 3": "perhaps you meant --train.total-epochs;",
+    "train date_luong --model.layers 2": "the model of date_luong has no number of layers;",
+    "train date_luong --batch-size 64": "perhaps you meant --train.batch-size or --decode.batch-size;",
+    "sweep date_luong --over optim.lr=1,2": "perhaps you meant optim.learning-rate",
+    "train": "train needs the name of an experiment: `launch.py list` shows them",
+    "train vit_digits --layers 2": "perhaps you meant --model.num-layers;",
+    "train translate_files --model.layers 2": "--model.num-encoder-layers or --model.num-decoder-layers;",
+    "train vit_digits --heads 2": "perhaps you meant --model.num-heads;",
+    "train vit_digits --model.dim 2": "perhaps you meant --model.hidden-size;",
+    "train vit_digits -lr=2": "perhaps you meant --optim.learning-rate;",
+    "train vit_digits --bs 2": "perhaps you meant --train.batch-size;",
+    "train vit_digits --wd 2": "perhaps you meant --optim.weight-decay;",
+    "train vit_digits --epochs 2": "perhaps you meant --train.total-epochs;",
+    "train translate_files --file a.tsv": "perhaps you meant --data.tsv-file;",
+    "train date_luong --output_dir x": "perhaps you meant --out;",
+    "train date_luong --model.hiden-size 2": "perhaps you meant --model.hidden-size;",
+    "train date_luong --nonsense 2": "there is no option --nonsense; see launch.py train date_luong --help-all",
+    "predict runs/x --atention a.png": "perhaps you meant --attention;",
+    "predict": "predict needs the directory of a run",
+}
+"""What newcomers type first, and the answer. The first seven are those of a review."""
+
+
+@pytest.mark.parametrize("typed", GUESSES)
+def test_a_wrong_first_guess_leads_to_the_right_option_in_one_line(typed):
+    with pytest.raises(InputError) as error:
+        commands.main(typed.split())
+    assert GUESSES[typed] in str(error.value) and "\n" not in str(error.value)
+    assert len(str(error.value)) < 160 and "default" not in str(error.value), "names only"
+
+
+def test_every_synonym_is_of_an_option():
+    options = {"out", "resume", "from"}
+    for name in catalog.names():
+        options |= {option.rpartition(".")[2] for option, _, _ in walk(catalog.load_experiment(name).config())}
+    assert SYNONYMS.keys() <= options
+    for option, words in SYNONYMS.items():
+        assert option not in words.split()
+
+
+def said(capsys, *words: str) -> str:
+    with pytest.raises(SystemExit) as stop:
+        commands.main(list(words))
+    assert stop.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["date_luong", "translate_files", "vit_digits", "exact_identities"])
+def test_help_shows_a_dozen_options_that_exist_and_help_all_the_rest(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    config = catalog.load_experiment(name).config()
+    known = {help.flag(option) for option in help.known_options(command_options.Train, config)}
+    short, full = said(capsys, "train", name, "--help"), said(capsys, "train", name, "--help-all")
+    shown = re.findall(r"^  (--[\w.-]+)", short, re.MULTILINE)
+    assert 5 <= len(shown) <= 20 and {*shown} <= known and "--out" in shown and max(map(len, short.splitlines())) <= 80
+    assert {*catalog.user_data(config)} <= {*shown}, "the user's files"
+    assert all(flag in full for flag in known - {"--name"}) and f"train {name} --help-all" in short
+    assert ("--preset" in shown) == bool(catalog.load_experiment(name).presets())
+
+
+def test_every_command_is_in_one_group_of_the_help(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert sorted(sum(help.GROUPS.values(), ())) == sorted(commands.COMMANDS)
+    commands.main(["help"])
+    text = capsys.readouterr().out
+    assert all(re.search(rf"^  {name}\s+[A-Z]", text, re.MULTILINE) for name in commands.COMMANDS)
+    assert max(map(len, text.splitlines())) <= 120 and "NAME" not in text.splitlines()[0]
+    commands.main(["--help"])
+    assert capsys.readouterr().out == text
+    assert said(capsys, "help", "train") == said(capsys, "train", "--help")
+
+
+def test_the_version_is_told(capsys):
+    commands.main(["--version"])
+    assert capsys.readouterr().out == f"attention_jax {attention_jax.__version__}\n"
