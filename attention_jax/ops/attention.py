@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention_jax.errors import InputError
 from attention_jax.ops import linear, masks
-from attention_jax.ops.arrays import as_rules, is_array
+from attention_jax.ops.arrays import as_rules, is_array, several
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.blockwise.derivatives import in_blocks
 from attention_jax.ops.blockwise.score_blocks import (
@@ -28,7 +28,7 @@ from attention_jax.ops.blockwise.top_k import cuts
 from attention_jax.ops.dispatch import Implementation, choose, choose_blocks
 from attention_jax.ops.dropout import dropout_bits, dropout_factor, is_zero
 from attention_jax.ops.kernels import cudnn, flash
-from attention_jax.ops.masks import AssumeFinite, Mask, as_mask
+from attention_jax.ops.masks import AssumeFinite, Mask
 from attention_jax.ops.meshes import loopable
 from attention_jax.ops.normalizer_kinds import Exponential, Normalizer
 from attention_jax.ops.normalizers import Softmax, TopK, as_normalizer, log_sum_exp, without_sink
@@ -62,8 +62,8 @@ def attend(
     value: Float[Array, "K V"],
     *,
     score: Score = ScaledDot(),
-    bias: Bias | Float[Array, "Q K"] | None = None,
-    mask: Mask | Bool[Array, "Q K"] | None = None,
+    bias: Bias | Float[Array, "Q K"] | tuple | None = None,
+    mask: Mask | Bool[Array, "Q K"] | tuple | None = None,
     normalizer: Normalizer | Callable = Softmax(),
     pool: Pool = Mean(),
     dropout: Float[Array, ""] | float = 0.0,
@@ -85,7 +85,8 @@ def attend(
         parameters. True in a mask means that the query may attend to the key. As under `jax.jit`, a function is traced
         once: pass arrays that change, or that are traced, as leaves (`jax.tree_util.Partial(function, array)`), not
         through a closure or a global variable. A mask may be a boolean array [Q, K], a bias a floating one, which has a
-        gradient; row i is that of query i, and an axis of 1 is broadcast.
+        gradient; row i is that of query i, and an axis of 1 is broadcast. A tuple of masks allows what all of them
+        allow, a tuple of biases is their sum.
       normalizer: how logits become weights: a callable pytree (`ops/normalizers.py`) whose leaves receive gradients,
         or an elementwise function.
       pool: how weights and values become outputs: a pytree of `ops/pooling.py`.
@@ -120,7 +121,7 @@ def attend(
     query_offset = check_offset(query_offset, query.shape[0])
     query, key, value = map(jnp.asarray, (query, key, value))  # NumPy's float64 is float32, unless that is enabled
     bias, mask = as_rules(bias, mask, query, key, query_offset)
-    rules = {"score": as_tree(score), "bias": as_tree(bias), "mask": as_mask(mask)}
+    rules = {"score": as_tree(score), "bias": bias, "mask": mask}
     rules |= {"normalizer": as_normalizer(normalizer), "dropout": dropout, "rng": rng, "query_offset": query_offset}
     static = {"implementation": implementation, "block_q": block_q, "block_k": block_k}
     if isinstance(pool, Mean):
@@ -280,8 +281,8 @@ def attention_weights(
     key: Float[Array, "K E"],
     *,
     score: Score = ScaledDot(),
-    bias: Bias | Float[Array, "Q K"] | None = None,
-    mask: Mask | Bool[Array, "Q K"] | None = None,
+    bias: Bias | Float[Array, "Q K"] | tuple | None = None,
+    mask: Mask | Bool[Array, "Q K"] | tuple | None = None,
     normalizer: Normalizer | Callable = Softmax(),
     query_offset: Int[Array, ""] | int = 0,
 ) -> Float[Array, "Q K"]:
@@ -301,13 +302,13 @@ def attention_weights(
     query_offset = check_offset(query_offset, query.shape[0])
     query, key = jnp.asarray(query), jnp.asarray(key)
     bias, mask = as_rules(bias, mask, query, key, query_offset)
-    rules = as_tree(score), as_tree(bias), as_normalizer(normalizer)
+    rules = as_tree(score), bias, as_normalizer(normalizer)
 
     def weights(inputs):
         scores, allowed, _ = _scores(inputs)
         return inputs.rules[2].weights(scores, allowed)
 
-    return loopable(weights)(Inputs(rules, query, key, key, None, as_mask(mask), None, query_offset))
+    return loopable(weights)(Inputs(rules, query, key, key, None, mask, None, query_offset))
 
 
 def _scores(inputs: Inputs):
@@ -379,18 +380,21 @@ def check_offset(query_offset, queries):
 def check_rules(score, bias, mask, normalizer):
     """Raise InputError unless these are rules, or arrays in place of a bias or mask: neither anything else nor the
     classes and functions that make rules."""
-    for name, rule in {"score": score, "bias": bias, "mask": mask, "normalizer": normalizer}.items():
+    if any(type(rule) is tuple and not rule for rule in (bias, mask)):
+        raise InputError("a tuple of masks or biases must have a part, got (): write None for no mask or bias")
+    given = {"score": (score,), "bias": several(bias), "mask": several(mask), "normalizer": (normalizer,)}
+    for name, rule in ((name, rule) for name, rules in given.items() for rule in rules):
         if inspect.isclass(rule) or (inspect.isfunction(rule) and rule.__module__ == masks.__name__):
             raise InputError(
                 f"{name} must be a rule, got what makes one: write {rule.__name__}(), with arguments if any"
             )
-    if mask is not None and not callable(mask) and not is_array(mask):
-        raise InputError(
-            f"mask must be a mask such as causal() or lengths(n), or a boolean array, got {type(mask).__name__}"
-        )
+        if name == "mask" and rule is not None and not callable(rule) and not is_array(rule):
+            raise InputError(
+                f"mask must be a mask such as causal() or lengths(n), or a boolean array, got {type(rule).__name__}"
+            )
+        if name == "bias" and rule is not None and not callable(rule) and not is_array(rule):
+            raise InputError(f"bias must be a callable pytree of ops.biases or an array, got {type(rule).__name__}")
     if not callable(score):
         raise InputError(f"score must be a callable pytree such as ScaledDot(), got {type(score).__name__}")
     if not (callable(normalizer) or isinstance(normalizer, Normalizer)):
         raise InputError(f"normalizer must be a callable pytree such as Softmax(), got {type(normalizer).__name__}")
-    if bias is not None and not callable(bias) and not is_array(bias):
-        raise InputError(f"bias must be a callable pytree of ops.biases or an array, got {type(bias).__name__}")
