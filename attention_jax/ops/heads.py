@@ -39,10 +39,11 @@ def attend_heads(
     rng: Key[Array, ""] | None = None,
     query_offset: Int[Array, ""] | Int[Array, " B"] | int = 0,
     return_log_sum_exp: bool = False,
+    return_max_score: bool = False,
     implementation: Implementation | None = None,
     block_q: int | None = None,
     block_k: int | None = None,
-) -> Float[Array, "B T H V"] | tuple[Float[Array, "B T H V"], Float[Array, "B T H"]]:
+) -> Float[Array, "B T H V"] | tuple[Float[Array, "..."], ...]:
     """`attend` for every sequence of a batch and every head, [B, T, H, V]: multi-head, grouped- or multi-query.
 
     There may be fewer heads of keys and values than of queries: G must divide H, and the heads h of queries with the
@@ -59,10 +60,11 @@ def attend_heads(
         all of them allow, as in `mask=(causal(), array)`; a tuple of biases is their sum.
       query_offset: the position of the first query, a number or one for each sequence, [B].
       rng: as in `attend`, or a key for each sequence and head, [B, H].
-      dropout, return_log_sum_exp, implementation, block_q, block_k: as in `attend`.
+      dropout, return_log_sum_exp, return_max_score, implementation, block_q, block_k: as in `attend`.
 
     Returns:
-      [B, T, H, V]; with `return_log_sum_exp` also the log-sum-exp [B, T, H].
+      [B, T, H, V]; with `return_log_sum_exp` also the log-sum-exp [B, T, H], and with `return_max_score` the largest
+      scores [B, T, H].
 
     Raises:
       InputError: for what `attend` does not take, and for leaves and arrays of other shapes.
@@ -74,8 +76,9 @@ def attend_heads(
     query, key, value = map(jnp.asarray, (query, key, value))
     _check_shapes(query, key, value)
     rules = {"score": score, "bias": bias, "mask": mask, "normalizer": normalizer, "pool": pool}
-    call = {"dropout": dropout, "return_log_sum_exp": return_log_sum_exp, "implementation": implementation}
-    one = partial(attend, **call, block_q=block_q, block_k=block_k)
+    call = {"dropout": dropout, "implementation": implementation, "block_q": block_q, "block_k": block_k}
+    call |= {"return_log_sum_exp": return_log_sum_exp, "return_max_score": return_max_score}
+    one = partial(attend, **call)
     by_head = (x.swapaxes(1, 2) for x in (query, key, value))  # [B, H, T, D], [B, G, S, E], [B, G, S, V]
     out = over_heads(one, *by_head, rules, rng, query_offset)  # [B, H, T, V], and [B, H, T] of the log-sum-exp
     return jax.tree.map(lambda x: x.swapaxes(1, 2), out)  # [B, T, H, V], [B, T, H]
