@@ -213,7 +213,7 @@ def train_one(task, optim, train, directory: Path, *, begin=lambda params: param
     if total_steps <= optim.warmup_steps and not quiet:
         print(f"the learning rate warms up over {optim.warmup_steps} steps and training has {total_steps}")
     update = optimizer(optim, total_steps)
-    options = {"shard": train.shard_parameters, "streamed": streamed(task)}
+    options = {"shard": train.shard_parameters, "streamed": streamed(task), "parallel": train.parallel}
     program = Program(task.loss, update, train.accumulation_steps, train.matmul_precision, **options)
     start = host(init_state(with_ranges(task.init, train), update, train.seed, begin))
     attention = AttentionLog(task, train.seed) if train.log_attention else None
