@@ -61,6 +61,15 @@ def metrics_row(line: str | bytes) -> dict | None:
     return row if numbers and "step" in row and ("epoch" in row or "seconds" not in row) else None
 
 
+def is_of_attention(row: dict) -> bool:
+    """Whether a line of metrics.jsonl has the statistics of `--train.log-attention`, one number for each head.
+
+    >>> is_of_attention({"step": 3, "attention.encoder.0.entropy": 1.5}), is_of_attention({"step": 3})
+    (True, False)
+    """
+    return any(name.startswith("attention.") for name in row)
+
+
 def write_json(path: Path, value) -> Path:
     """Write `value` so that the file is either the old one or the whole new one, never a half; make its directory."""
     return write_atomically(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")

@@ -19,7 +19,7 @@ ANY = {"numpy", "jaxtyping", "attention_jax"}  # "attention_jax" itself: only wh
 PACKAGES = {
     "ops": ({"jax"}, set()),
     "data": (
-        {"tensorflow_datasets", "babel", "sentencepiece", "spacy", "PIL", "sklearn", "tokenizers"},
+        {"tensorflow_datasets", "babel", "sentencepiece", "spacy", "PIL", "sklearn", "tokenizers", "pyarrow"},
         {"config", "provenance", "ops.images.boxes", "cli.signals"},
     ),
     "models": ({"jax", "flax"}, {"ops", "config"}),

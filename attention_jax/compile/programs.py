@@ -85,6 +85,7 @@ def training(task, config: configs.Config, there: list) -> Named:
     there_are = lambda a: (math.prod(shape), *a.shape[1:]) if read else a.shape
     of_type = {name: jax.ShapeDtypeStruct(there_are(a), a.dtype) for name, a in arrays.items()}
     train, ways = config.train, {"shard": config.train.shard_parameters, "streamed": bool(read), "devices": there}
+    ways["parallel"] = train.parallel
     program = Program(task.loss, update, train.accumulation_steps, train.matmul_precision, **ways)
     others = [] if read else [a for number, b in enumerate(task.buckets) if number != bucket for a in b.values()]
     return Named("training", *shape, sum(array.nbytes for array in others), program.lower(state, of_type, *rows))

@@ -217,6 +217,14 @@ class Train(Options):
     """Divide parameters of 4 MiB or more and their moments over the devices (FSDP, ZeRO), instead of a copy on each:
     less memory, more traffic, the same numbers as without, dropout included.
     """
+    parallel: Literal["pmap", "jit"] = option("pmap", resumable=True)
+    """Train copies of the parameters on several devices by jax.pmap, or by jax.jit over a mesh, with the same bits;
+    sharded parameters always use jit.
+    """
+    log_attention: int = option(0, unlimited=True, resumable=True)
+    """Log the largest logit, the entropy and the weight of the first token of each layer and head every N steps, on one
+    batch of the training data; 0 does not.
+    """
     log: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = option((), resumable=True)
     """Also write the metrics for these (attention_jax/train/sinks.py); the runs of a sweep do so, too."""
 

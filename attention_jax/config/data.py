@@ -177,7 +177,9 @@ class Corpus(TextPairs, Streamed):
     target_file: str = option("", user_data=True)
     """Target sentences, line-aligned with the source."""
     tsv_file: str = option("", user_data=True)
-    """A file of `source TAB target` lines, instead of the other two."""
+    """A file of `source TAB target` lines, instead of the other two; or a .jsonl or .parquet file."""
+    columns: tuple[str, str] = ("source", "target")
+    """The columns of source and target in a .jsonl or .parquet file; translation.en is the field en in translation."""
     examples: int = option(0, smoke=1000, unlimited=True)
     """The number of generated dates to translate if no file is given; 0 requires files."""
     languages: tuple[str, str] = ("xx", "xx")
@@ -210,7 +212,10 @@ class LabeledFile(DataOptions):
     loader: ClassVar[str] = "attention_jax.data.labeled_texts:load"
 
     tsv_file: str = option("", user_data=True)
-    """A file of `label TAB text` lines (.gz, .bz2 and .xz, too); empty generates dates, labeled by their language."""
+    """A file of `label TAB text` lines (.gz, .bz2 and .xz, too), or a .jsonl or .parquet file; empty generates dates,
+    labeled by their language."""
+    columns: tuple[str, str] = ("label", "text")
+    """The columns of label and text in a .jsonl or .parquet file."""
     examples: int = option(2_000, smoke=1000, unlimited=True)
     """The number of generated dates if no file is given; 0 requires a file."""
     on_bad_record: Literal["error", "skip"] = option("error", resumable=True)
@@ -245,7 +250,10 @@ class TextFile(DataOptions):
     loader: ClassVar[str] = "attention_jax.data.text_windows:load"
 
     text_file: str = option("", user_data=True)
-    """A text in UTF-8 (.gz, .bz2 and .xz, too); empty reads the documentation that comes with Python."""
+    """A text in UTF-8 (.gz, .bz2 and .xz, too), or a .jsonl or .parquet file, whose texts are joined; empty reads the
+    documentation that comes with Python."""
+    column: str = "text"
+    """The column of texts in a .jsonl or .parquet file."""
     on_bad_record: Literal["error", "skip"] = option("error", resumable=True)
     """A line that is not UTF-8: stop with a message (error), or drop and count it (skip)."""
     held_out_fraction: float = option(0.1, above=0, below=0.5)

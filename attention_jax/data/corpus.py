@@ -18,6 +18,7 @@ from attention_jax.data import (
     pair_files,
     splits as splitting,
     text_files,
+    text_tables,
     tokenizers,
 )
 from attention_jax.data.line_index import PairLines, index_pairs
@@ -42,17 +43,23 @@ def file_pairs(config: settings.Corpus) -> list[tuple[str, ...]]:
             "a corpus is --data.source-file FILE and --data.target-file FILE, or --data.tsv-file FILE; "
             "several files with commas between them, as many of both sides"
         )
+    if any(map(text_tables.is_table, (*source, *target))):
+        raise InputError("a JSON Lines or Parquet file has both sides: give it as --data.tsv-file FILE")
     return [(path,) for path in both] or list(zip(source, target))
 
 
-def read(files: list[tuple[str, ...]], damaged: Literal["error", "skip"] = "error") -> tuple[Texts, list, list[str]]:
-    """Read all pairs in the order of the lines; return them, the number of each line (from 0), and an error message for
-    every line that was skipped."""
+def read(
+    files: list[tuple[str, ...]],
+    damaged: Literal["error", "skip"] = "error",
+    columns: tuple[str, str] = ("source", "target"),
+) -> tuple[Texts, list, list[str]]:
+    """Read all pairs in the order of the lines, of tables those in `columns`; return them, the number of each line
+    (from 0), and an error message for every line that was skipped."""
     texts, numbers, complaints = Texts([], []), [], []
     for paths in files:
-        sides = [text_files.raw_lines(text_files.read_bytes(path, "file of sentence pairs"), path) for path in paths]
+        sides = [lines_of(path, columns) for path in paths]
         text_files.check_equal(paths, map(len, sides))
-        made = text_files.parsed(list(zip(*sides)), functools.partial(pair_of, paths), damaged)
+        made = text_files.parsed(list(zip(*sides)), functools.partial(pair_of, paths, columns), damaged)
         for side, column in zip(texts, zip(*made.values)):
             side.extend(column)
         numbers += made.numbers
@@ -60,8 +67,18 @@ def read(files: list[tuple[str, ...]], damaged: Literal["error", "skip"] = "erro
     return texts, numbers, complaints
 
 
-def pair_of(paths: tuple[str, ...], lines: tuple[bytes, ...], number: int) -> tuple[str, str]:
+def lines_of(path: str, columns: tuple[str, str]) -> list[bytes]:
+    """The lines of a file of sentence pairs, or the rows of a table as lines of JSON."""
+    what = "file of sentence pairs"
+    if text_tables.is_table(path):
+        return text_tables.lines_of(path, what, columns)
+    return text_files.raw_lines(text_files.read_bytes(path, what), path)
+
+
+def pair_of(paths: tuple[str, ...], columns: tuple[str, str], lines: tuple[bytes, ...], number: int) -> tuple[str, str]:
     """Parse a pair from a line of one file, or from a line of two files."""
+    if text_tables.is_table(paths[0]):
+        return text_tables.pair_of(lines[0], columns, f"{paths[0]} line {number}")
     decoded = [text_files.decode_line(line, f"{path} line {number}") for path, line in zip(paths, lines)]
     if len(paths) == 1:
         return text_files.two_columns(decoded[0], f"{paths[0]} line {number}")
@@ -80,8 +97,8 @@ def load(config: settings.Corpus, batch_size: int = 128) -> PairData:
         files = file_pairs(config)
         size = sum(os.path.getsize(path) for paths in files for path in paths if os.path.isfile(path))
         if config.packing or is_streamed(config.stream, IN_MEMORY * size):
-            return load_streamed(config, index_pairs(files), batch_size)
-        texts, numbers, complaints = read(files, config.on_bad_record)
+            return load_streamed(config, index_pairs(files, config.columns), batch_size)
+        texts, numbers, complaints = read(files, config.on_bad_record, config.columns)
     keys = [[pair_files.key(text, config) for text in side] for side in texts]
     sources = set(keys[0])
     held_out = min(MOST_HELD_OUT, max(1, int(len(sources) * config.held_out_fraction)))

@@ -8,7 +8,15 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_jax import config as settings
-from attention_jax.data import buckets, data_summary, example_texts, pretrained_tokenizer, text_files, tokenizers
+from attention_jax.data import (
+    buckets,
+    data_summary,
+    example_texts,
+    pretrained_tokenizer,
+    text_files,
+    text_tables,
+    tokenizers,
+)
 from attention_jax.data.pairs import Tokenizer, pad_rows
 from attention_jax.data.text_keys import comparable, composed
 from attention_jax.data.vocabulary import PAD, UNK, Vocabulary
@@ -60,8 +68,14 @@ class LabeledTexts(NamedTuple):
     facts: dict
 
 
-def read(path: str, damaged: str) -> tuple[list[Example], list[str]]:
-    """Read the examples of a file of `label TAB text` lines, and the error messages of skipped lines."""
+def read(path: str, damaged: str, columns: tuple[str, str] = ("label", "text")) -> tuple[list[Example], list[str]]:
+    """Read the examples of a file of `label TAB text` lines, or of `columns` of a table, and the error messages of
+    skipped lines."""
+    if text_tables.is_table(path):
+        rows = text_tables.lines_of(path, "file of labeled texts", columns)
+        row = lambda line, number: text_tables.fields_of(line, columns, f"{path} line {number}")
+        made = text_files.parsed(rows, row, damaged)
+        return [(composed(label.strip()), text) for label, text in made.values], made.complaints
     lines = text_files.raw_lines(text_files.read_bytes(path, "file of labeled texts"), path)
 
     def parse(line: bytes, number: int) -> Example:
@@ -163,7 +177,7 @@ def classes_of(examples: list[Example]) -> tuple[tuple[str, ...], np.ndarray]:
 def load(options: settings.LabeledFile, batch_size: int) -> LabeledTexts:
     """Load the texts of `options`, split by a fixed seed into parts without common texts."""
     if options.tsv_file:
-        found, complaints = read(options.tsv_file, options.on_bad_record)
+        found, complaints = read(options.tsv_file, options.on_bad_record, options.columns)
     else:
         found, complaints = example_texts.dates_by_language(options.examples), []
     check_labels(found)

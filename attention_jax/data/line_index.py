@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_jax.data.text_files import PACKED, TextCheck, check_equal, decode_line, suffix_of, two_columns
+from attention_jax.data.text_tables import as_json_lines, is_table, pair_of
 from attention_jax.errors import InputError
 from attention_jax.files import data_home, temporary
 
@@ -32,12 +33,14 @@ class Lines(NamedTuple):
     """The file of its index: int64 [N + 1], where each line begins, and the file's size"""
     count: int
     """N"""
+    name: str
+    """The file that the user gave, for messages"""
 
     def read(self, number: int) -> str:
         """Line `number`, from 0. Raises InputError for one that is empty, not UTF-8, or no longer there."""
         first, end = struct.unpack("<qq", os.pread(_opened(self.offsets), 16, 8 * number))
         line = os.pread(_opened(self.path), end - first, first)
-        location = f"{self.path} line {number + 1}"
+        location = f"{self.name} line {number + 1}"
         if len(line) < end - first:
             raise InputError(f"{location}: the file became shorter since it was indexed; leave it unchanged")
         text = decode_line(line, location)
@@ -55,8 +58,9 @@ def _opened(path: str) -> int:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
 
 
-def index(path: str) -> Lines:
-    """Index the lines of the file at `path`; the index is cached in the data home by size and modification time."""
+def index(path: str, given: str = "") -> Lines:
+    """Index the lines of the file at `path`, which was made from the file `given`, if any; the index is cached in the
+    data home by size and modification time."""
     if not os.path.isfile(path):
         raise InputError(f"no text file at {path}: give the file itself")
     status = os.stat(path)
@@ -77,7 +81,7 @@ def index(path: str) -> Lines:
     count = os.path.getsize(offsets) // 8 - 1
     if count < 1:
         raise InputError(f"{path} is empty; expected one sentence a line")
-    return Lines(path, offsets, count)
+    return Lines(path, offsets, count, given or path)
 
 
 def _write_offsets(path: str, to: Path):
@@ -106,10 +110,14 @@ class PairLines(NamedTuple):
     """(source, target) of each pair of files; or (both,), two columns with a tab between them"""
     ends: tuple[int, ...]
     """The number of pairs up to the end of each file."""
+    columns: tuple[str, str] = ("source", "target")
+    """The names of the two columns in a table."""
 
     def read(self, number: int) -> tuple[str, str]:
         """Return source and target; InputError with file and line if they cannot be read."""
         lines, row = self._find(number)
+        if is_table(lines[0].name):
+            return pair_of(lines[0].read(row), self.columns, self.location(number))
         if len(lines) == 1:
             return two_columns(lines[0].read(row), self.location(number))
         return lines[0].read(row), lines[1].read(row)
@@ -117,16 +125,18 @@ class PairLines(NamedTuple):
     def location(self, number: int) -> str:
         """Return the (source) file and line of a pair, for messages."""
         lines, row = self._find(number)
-        return f"{lines[0].path} line {row + 1}"
+        return f"{lines[0].name} line {row + 1}"
 
     def _find(self, number: int) -> tuple[tuple[Lines, ...], int]:
         index = bisect.bisect_right(self.ends, number)
         return self.files[index], number - (self.ends[index - 1] if index else 0)
 
 
-def index_pairs(files: Sequence[tuple[str, ...]]) -> PairLines:
-    """Index the pairs of (source file, target file), or of files of two columns (file,), in order."""
-    indexed = tuple(tuple(map(index, paths)) for paths in files)
+def index_pairs(files: Sequence[tuple[str, ...]], columns: tuple[str, str] = ("source", "target")) -> PairLines:
+    """Index the pairs of (source file, target file), or of files of two columns (file,), in order; `columns` are those
+    of tables."""
+    lines = lambda path: index(as_json_lines(path, columns), path)
+    indexed = tuple(tuple(map(lines, paths)) for paths in files)
     for lines in indexed:
         check_equal([side.path for side in lines], [side.count for side in lines])
-    return PairLines(indexed, tuple(np.cumsum([lines[0].count for lines in indexed]).tolist()))
+    return PairLines(indexed, tuple(np.cumsum([lines[0].count for lines in indexed]).tolist()), columns)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_jax import config as settings
-from attention_jax.data import data_summary, example_texts, pretrained_tokenizer, text_files, tokenizers
+from attention_jax.data import data_summary, example_texts, pretrained_tokenizer, text_files, text_tables, tokenizers
 from attention_jax.data.pairs import Tokenizer
 from attention_jax.data.text_keys import composed
 from attention_jax.data.vocabulary import UNK, Vocabulary
@@ -52,6 +52,11 @@ def read(options: settings.TextFile) -> tuple[list[str], list[str]]:
     path = options.text_file
     if not path:
         return example_texts.manual().split("\n"), []
+    if text_tables.is_table(path):
+        rows, names = text_tables.lines_of(path, "text file", (options.column,)), (options.column,)
+        row = lambda line, number: text_tables.fields_of(line, names, f"{path} line {number}")[0]
+        made = text_files.parsed(rows, row, options.on_bad_record)
+        return [line for text in made.values for line in text.splitlines()], made.complaints
     raw = text_files.raw_lines(text_files.read_bytes(path, "text file"), path)
     made = text_files.parsed(
         raw, lambda line, number: text_files.decode_line(line, f"{path} line {number}"), options.on_bad_record

@@ -55,6 +55,20 @@ def _weights(query, key, value, *, rng, **call):
     return attention_weights(query, key, **call)
 
 
+def _statistics(query, key, value, *, rng, normalizer, **call):
+    """The largest logit, the mean entropy and the mean weight of the first key of one head's queries that may attend to
+    a key, [3]."""
+    largest = attend(query, key, value, **call, implementation="plain", return_max_score=True)[1]
+    weights = attention_weights(query, key, **call, normalizer=normalizer).astype(largest.dtype)
+    some = largest != -jnp.inf
+    shares = weights / jnp.maximum(weights.sum(axis=1, keepdims=True), jnp.finfo(weights.dtype).tiny)
+    entropy = -jnp.sum(jax.scipy.special.xlogy(shares, shares), axis=1)
+    means = [
+        jnp.sum(jnp.where(some, x, 0.0)) / jnp.maximum(some.sum(dtype=x.dtype), 1) for x in (entropy, weights[:, 0])
+    ]
+    return jnp.stack([largest.max(), *means])
+
+
 def head_score(module: nn.Module, name: str, heads: int, size: int) -> Score:
     """The score called `name`; its leaves, if it has any, are parameters of `module` with one row per head."""
     return per_head(module, "score", score_class(name), heads, size)
@@ -186,6 +200,10 @@ class MultiHeadAttention(nn.Module):
         rng = self.make_rng("dropout") if train and not is_zero(self.dropout) else None
         one = partial(attend, dropout=self.dropout, implementation=self.implementation)
         pooled = over_heads(one, query, key, value, rules | {"pool": self.pool}, rng, query_offset)  # [B, H, Q, V]
+        if self.is_mutable_collection("attention_statistics") and not self.is_initializing():
+            found = over_heads(_statistics, query, key, value, rules, query_offset=query_offset)  # [B, H, 3]
+            found = jnp.concatenate([found[..., :1].max(axis=0), found[..., 1:].mean(axis=0)], axis=1)
+            self.sow("attention_statistics", "attention_statistics", found)
         pooled = pooled.swapaxes(1, 2).reshape(query.shape[0], query.shape[2], -1)  # [B, Q, H V]
         if self.output_gate:
             pooled = pooled * jax.nn.sigmoid(self.gate(inputs))

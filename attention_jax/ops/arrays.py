@@ -6,6 +6,8 @@ position instead.
 """
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +16,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax.errors import InputError
 from attention_jax.ops.biases import Bias
-from attention_jax.ops.masks import Mask, broadcasts
-from attention_jax.ops.trees import pytree
+from attention_jax.ops.masks import Mask, as_mask, broadcasts
+from attention_jax.ops.trees import as_tree, pytree
 
 
 @pytree
@@ -42,6 +44,17 @@ class ArrayBias(Bias):
         return _block(self.added, query_positions - self.first, key_positions)
 
 
+@pytree
+@dataclass(frozen=True)
+class Sum(Bias):
+    """The sum of several biases."""
+
+    parts: tuple
+
+    def __call__(self, query, query_positions, key_positions):
+        return sum(part(query, query_positions, key_positions) for part in self.parts)
+
+
 def _block(array, rows, columns):
     """The slice of an array at consecutive rows [q] and columns [k], [q, k]; an axis of 1 is broadcast."""
     start = lambda n, at: at[0] if n > 1 and at.shape[0] else 0
@@ -57,19 +70,31 @@ def is_array(rule) -> bool:
     return isinstance(rule, jax.Array | np.ndarray)
 
 
+def several(rule) -> tuple:
+    """The parts of a mask or bias: those of a plain tuple, or itself."""
+    return rule if type(rule) is tuple else (rule,)
+
+
 def as_rules(bias, mask, query: Float[Array, "Q D"], key: Float[Array, "K E"], query_offset):
-    """(bias, mask) of a call, with arrays [Q, K] as rules; InputError for arrays of other shapes and types."""
+    """(bias, mask) of a call as rules, of arrays [Q, K], of rules and of tuples of both; InputError for arrays of other
+    shapes and types."""
     pairs = query.shape[0], key.shape[0]
-    for name, array in {"bias": bias, "mask": mask}.items():
-        if is_array(array):
-            check_type(name, array)
-            if array.ndim != 2 or not broadcasts(array.shape, pairs):
-                raise InputError(
-                    f"{name} must be [Q, K] = {list(pairs)}, an axis of 1 is broadcast, got {list(array.shape)}"
-                    + (": attend_heads takes [B, H, Q, K]" if array.ndim > 2 else "")
-                )
-    bias = ArrayBias(jnp.asarray(bias), query_offset) if is_array(bias) else bias
-    return bias, ArrayMask(jnp.asarray(mask), query_offset) if is_array(mask) else mask
+
+    def rule(name, part, kind, convert):
+        if not is_array(part):
+            return convert(part)
+        check_type(name, part)
+        if part.ndim != 2 or not broadcasts(part.shape, pairs):
+            raise InputError(
+                f"{name} must be [Q, K] = {list(pairs)}, an axis of 1 is broadcast, got {list(part.shape)}"
+                + (": attend_heads takes [B, H, Q, K]" if part.ndim > 2 else "")
+            )
+        return kind(jnp.asarray(part), query_offset)
+
+    biases = tuple(rule("bias", part, ArrayBias, as_tree) for part in several(bias) if part is not None)
+    masks = [rule("mask", part, ArrayMask, as_mask) for part in several(mask) if part is not None]
+    summed = Sum(biases) if len(biases) > 1 else biases[0] if biases else None
+    return summed, reduce(and_, masks) if masks else None
 
 
 def check_type(name: str, array):

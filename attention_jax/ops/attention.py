@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention_jax.errors import InputError
 from attention_jax.ops import linear, masks
-from attention_jax.ops.arrays import as_rules, is_array
+from attention_jax.ops.arrays import as_rules, is_array, several
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.blockwise.derivatives import in_blocks
 from attention_jax.ops.blockwise.score_blocks import (
@@ -28,7 +28,7 @@ from attention_jax.ops.blockwise.top_k import cuts
 from attention_jax.ops.dispatch import Implementation, choose, choose_blocks
 from attention_jax.ops.dropout import dropout_bits, dropout_factor, is_zero
 from attention_jax.ops.kernels import cudnn, flash
-from attention_jax.ops.masks import AssumeFinite, Mask, as_mask
+from attention_jax.ops.masks import AssumeFinite, Mask
 from attention_jax.ops.meshes import loopable
 from attention_jax.ops.normalizer_kinds import Exponential, Normalizer
 from attention_jax.ops.normalizers import Softmax, TopK, as_normalizer, log_sum_exp, without_sink
@@ -62,18 +62,19 @@ def attend(
     value: Float[Array, "K V"],
     *,
     score: Score = ScaledDot(),
-    bias: Bias | Float[Array, "Q K"] | None = None,
-    mask: Mask | Bool[Array, "Q K"] | None = None,
+    bias: Bias | Float[Array, "Q K"] | tuple | None = None,
+    mask: Mask | Bool[Array, "Q K"] | tuple | None = None,
     normalizer: Normalizer | Callable = Softmax(),
     pool: Pool = Mean(),
     dropout: Float[Array, ""] | float = 0.0,
     rng: Key[Array, ""] | None = None,
     query_offset: Int[Array, ""] | int = 0,
     return_log_sum_exp: bool = False,
+    return_max_score: bool = False,
     implementation: Implementation | None = None,
     block_q: int | None = None,
     block_k: int | None = None,
-) -> Float[Array, "Q V"] | tuple[Float[Array, "Q V"], Float[Array, " Q"]]:
+) -> Float[Array, "Q V"] | tuple[Float[Array, "..."], ...]:
     """Exact attention, `normalize(score(query, key) + bias, where=mask) @ value`.
 
     It is written for ONE sequence and one head: use `jax.vmap` over batch and heads (and over whatever leaves of
@@ -85,7 +86,8 @@ def attend(
         parameters. True in a mask means that the query may attend to the key. As under `jax.jit`, a function is traced
         once: pass arrays that change, or that are traced, as leaves (`jax.tree_util.Partial(function, array)`), not
         through a closure or a global variable. A mask may be a boolean array [Q, K], a bias a floating one, which has a
-        gradient; row i is that of query i, and an axis of 1 is broadcast.
+        gradient; row i is that of query i, and an axis of 1 is broadcast. A tuple of masks allows what all of them
+        allow, a tuple of biases is their sum.
       normalizer: how logits become weights: a callable pytree (`ops/normalizers.py`) whose leaves receive gradients,
         or an elementwise function.
       pool: how weights and values become outputs: a pytree of `ops/pooling.py`.
@@ -95,6 +97,9 @@ def attend(
       query_offset: the position of the first query (keys start at 0), for decoding with a cache.
       return_log_sum_exp: also return log sum_j exp(score_j) over the keys that each query may attend to, [Q], in
         float32 at least, -inf where there are none; a sink is not counted. It has a gradient. For the softmax only.
+      return_max_score: also return, after the log-sum-exp if any, the largest score + bias over the keys that each
+        query may attend to, [Q], in float32 at least, -inf where there are none. "fused" has it from its running
+        maximum, without another pass. It has no gradient. For the softmax only.
       implementation: "plain" materializes the weights; "fused" computes block by block in memory linear in Q + K,
         exactly (`ops/blockwise/softmax.py` for the softmax, `ops/blockwise/local.py` and `ops/blockwise/ordered.py` for
         other normalizers); "cudnn" is NVIDIA's kernel, "flash" JAX's for TPUs, where they can express the call;
@@ -120,12 +125,13 @@ def attend(
     query_offset = check_offset(query_offset, query.shape[0])
     query, key, value = map(jnp.asarray, (query, key, value))  # NumPy's float64 is float32, unless that is enabled
     bias, mask = as_rules(bias, mask, query, key, query_offset)
-    rules = {"score": as_tree(score), "bias": as_tree(bias), "mask": as_mask(mask)}
+    rules = {"score": as_tree(score), "bias": bias, "mask": mask}
     rules |= {"normalizer": as_normalizer(normalizer), "dropout": dropout, "rng": rng, "query_offset": query_offset}
     static = {"implementation": implementation, "block_q": block_q, "block_k": block_k}
+    more = {"return_log_sum_exp": return_log_sum_exp, "return_max_score": return_max_score}
     if isinstance(pool, Mean):
-        return _attend(query, key, value, **rules, **static, return_log_sum_exp=return_log_sum_exp)
-    pooled = partial(_pooled, static, return_log_sum_exp)
+        return _attend(query, key, value, **rules, **static, **more)
+    pooled = partial(_pooled, static, more)
     return loopable(pooled)(with_arrays(pool), query, key, value, rules)
 
 
@@ -145,15 +151,17 @@ def _attend(
     block_q,
     block_k,
     return_log_sum_exp=False,
+    return_max_score=False,
     center=None,
 ):
     """`attend` with `Mean`, or, with `center` [Q, V], the weighted sums of the squares of v_j - center_i."""
     if rng is None or is_zero(dropout):
         dropout = None
     base = normalizer.of if isinstance(normalizer, TopK) else normalizer
-    if return_log_sum_exp and not isinstance(base, Softmax):
-        raise InputError(f"return_log_sum_exp=True needs the softmax, got the normalizer {type(base).__name__}")
-    with_log = return_log_sum_exp or (isinstance(base, Softmax) and base.sink is not None)
+    for name, asked in {"return_log_sum_exp": return_log_sum_exp, "return_max_score": return_max_score}.items():
+        if asked and not isinstance(base, Softmax):
+            raise InputError(f"{name}=True needs the softmax, got the normalizer {type(base).__name__}")
+    with_log = return_log_sum_exp or return_max_score or (isinstance(base, Softmax) and base.sink is not None)
     softmax_alone = isinstance(normalizer, Softmax) and not with_log and center is None
     if center is not None and implementation not in ("plain", "fused"):
         implementation = None
@@ -164,9 +172,12 @@ def _attend(
 
     inputs = Inputs((score, bias, normalizer), query, key, value, None, mask, words, query_offset, center=center)
     kernels = {p: "xla" if i in ("plain", "fused") else i for p, i in chosen.items()}
-    plan = _Plan(chosen, with_log, block_q, block_k)
+    plan = _Plan(chosen, with_log, return_max_score, block_q, block_k)
     found = loopable(partial(by_platform, partial(_on_kernel, plan), kernels))(inputs)
-    return found[0] if with_log and not return_log_sum_exp else found
+    if not with_log:
+        return found
+    out, log, *largest = found
+    return (out, *([log] if return_log_sum_exp else []), *largest) if return_log_sum_exp or largest else out
 
 
 class _Plan(NamedTuple):
@@ -174,29 +185,32 @@ class _Plan(NamedTuple):
 
     chosen: dict  # the implementation on each platform
     with_log: bool  # whether the log-sum-exp is needed
+    with_largest: bool  # whether the largest scores are, too
     block_q: int | None
     block_k: int | None
 
 
 def _on_kernel(plan, kernel, inputs):
-    """The output [Q, V] by one kernel, "xla" for this package, and with `plan.with_log` the log-sum-exp [Q]."""
+    """The output [Q, V] by one kernel, "xla" for this package, with `plan.with_log` the log-sum-exp [Q], and with
+    `plan.with_largest` the largest scores [Q]."""
     (score, _, normalizer), query, key, value, _, mask, *_ = inputs
     if kernel == "cudnn":
         return cudnn.attend(query, key, value, mask)
     if kernel in ("flash", "linear"):
         return {"flash": flash, "linear": linear}[kernel].attend(query, key, value, score, mask)
-    whole = _plain_with_log if plan.with_log else _plain
+    whole = _plain_with_largest if plan.with_largest else _plain_with_log if plan.with_log else _plain
     if "fused" in plan.chosen.values() and query.size and key.size:  # without keys there is no block to go through
         prepared, blocks = _prepared(inputs, plan)
         floats, others, combine = partition(prepared)
-        out, log = in_blocks(tuple(blocks.items()), whole, combine, floats, others)[0]
+        (out, log), saved, _ = in_blocks(tuple(blocks.items()), whole, combine, floats, others)
+        largest = list(saved) if plan.with_largest else []
     else:
-        out, log = whole(inputs)
+        out, log, *largest = whole(inputs)
     if not plan.with_log:
         return out
     log = jnp.where(log == jnp.inf, -jnp.inf, log)  # no key: "fused" has +inf
     base = normalizer.of if isinstance(normalizer, TopK) else normalizer
-    return (out if base.sink is None else _less_sink(out, base.kept(log))), log
+    return (out if base.sink is None else _less_sink(out, base.kept(log))), log, *map(jax.lax.stop_gradient, largest)
 
 
 def _prepared(inputs, plan):
@@ -205,6 +219,8 @@ def _prepared(inputs, plan):
     (score, bias, normalizer), query = inputs.rules, inputs.query
     score, prepared, key = prepare(score, query, inputs.key)
     sizes = choose_blocks(score, prepared, key, plan.block_q, plan.block_k)
+    if plan.with_largest:
+        sizes = {platform: size._replace(keep_largest=True) for platform, size in sizes.items()}
     bias_query = None if bias is None else query
     inputs = inputs._replace(rules=(score, bias, normalizer), query=prepared, key=key, bias_query=bias_query)
     if isinstance(normalizer, TopK):
@@ -217,7 +233,7 @@ def _prepared(inputs, plan):
     return inputs._replace(rules=(score, bias, normalizer)), blocks
 
 
-def _pooled(static, return_log_sum_exp, pool, query, key, value, rules):
+def _pooled(static, more, pool, query, key, value, rules):
     """`attend` with another pooling than the mean, by attention over lifted values."""
     mask, attended = rules["mask"], jnp.ones(key.shape[:1], bool)
     if mask is not None:
@@ -226,14 +242,14 @@ def _pooled(static, return_log_sum_exp, pool, query, key, value, rules):
     clean = (jnp.where(attended[:, None], x, jnp.zeros_like(x)) for x in (key, value))
     lifted, known = pool.lift(*clean, attended)
     attend_to = partial(_attend, query, key, **rules, **static)
-    out, log = attend_to(lifted, return_log_sum_exp=return_log_sum_exp), None
-    if return_log_sum_exp:
-        out, log = out
+    out, found = attend_to(lifted, **more), []
+    if any(more.values()):
+        out, *found = out
     if isinstance(pool, Moments):  # squares of differences from the mean of each query, which is known only now
         center = jax.lax.stop_gradient(pool.means(out))
         out = jnp.concatenate([out, attend_to(lifted[:, 1:], center=center), center], axis=1)
     out = pool.finish(query, out, known, value.shape[1]).astype(value.dtype)
-    return (out, log) if return_log_sum_exp else out
+    return (out, *found) if found else out
 
 
 def _attended_keys(inputs):
@@ -251,6 +267,13 @@ def _plain(inputs: Inputs):
     """All weights at once: the output, and zeros in place of the log-sum-exp (None for normalizers without)."""
     out, log = _plain_with_log(inputs)
     return out, None if log is None else jnp.zeros_like(log)
+
+
+def _plain_with_largest(inputs: Inputs):
+    """The outputs of `_plain_with_log` and the largest allowed score of each query [Q]."""
+    scores, allowed, _ = _scores(inputs)
+    largest = jnp.max(scores, axis=1, where=allowed, initial=-jnp.inf)
+    return *_plain_with_log(inputs), largest.astype(precision_of(inputs))
 
 
 def _plain_with_log(inputs: Inputs):
@@ -280,8 +303,8 @@ def attention_weights(
     key: Float[Array, "K E"],
     *,
     score: Score = ScaledDot(),
-    bias: Bias | Float[Array, "Q K"] | None = None,
-    mask: Mask | Bool[Array, "Q K"] | None = None,
+    bias: Bias | Float[Array, "Q K"] | tuple | None = None,
+    mask: Mask | Bool[Array, "Q K"] | tuple | None = None,
     normalizer: Normalizer | Callable = Softmax(),
     query_offset: Int[Array, ""] | int = 0,
 ) -> Float[Array, "Q K"]:
@@ -301,13 +324,13 @@ def attention_weights(
     query_offset = check_offset(query_offset, query.shape[0])
     query, key = jnp.asarray(query), jnp.asarray(key)
     bias, mask = as_rules(bias, mask, query, key, query_offset)
-    rules = as_tree(score), as_tree(bias), as_normalizer(normalizer)
+    rules = as_tree(score), bias, as_normalizer(normalizer)
 
     def weights(inputs):
         scores, allowed, _ = _scores(inputs)
         return inputs.rules[2].weights(scores, allowed)
 
-    return loopable(weights)(Inputs(rules, query, key, key, None, as_mask(mask), None, query_offset))
+    return loopable(weights)(Inputs(rules, query, key, key, None, mask, None, query_offset))
 
 
 def _scores(inputs: Inputs):
@@ -379,18 +402,21 @@ def check_offset(query_offset, queries):
 def check_rules(score, bias, mask, normalizer):
     """Raise InputError unless these are rules, or arrays in place of a bias or mask: neither anything else nor the
     classes and functions that make rules."""
-    for name, rule in {"score": score, "bias": bias, "mask": mask, "normalizer": normalizer}.items():
+    if any(type(rule) is tuple and not rule for rule in (bias, mask)):
+        raise InputError("a tuple of masks or biases must have a part, got (): write None for no mask or bias")
+    given = {"score": (score,), "bias": several(bias), "mask": several(mask), "normalizer": (normalizer,)}
+    for name, rule in ((name, rule) for name, rules in given.items() for rule in rules):
         if inspect.isclass(rule) or (inspect.isfunction(rule) and rule.__module__ == masks.__name__):
             raise InputError(
                 f"{name} must be a rule, got what makes one: write {rule.__name__}(), with arguments if any"
             )
-    if mask is not None and not callable(mask) and not is_array(mask):
-        raise InputError(
-            f"mask must be a mask such as causal() or lengths(n), or a boolean array, got {type(mask).__name__}"
-        )
+        if name == "mask" and rule is not None and not callable(rule) and not is_array(rule):
+            raise InputError(
+                f"mask must be a mask such as causal() or lengths(n), or a boolean array, got {type(rule).__name__}"
+            )
+        if name == "bias" and rule is not None and not callable(rule) and not is_array(rule):
+            raise InputError(f"bias must be a callable pytree of ops.biases or an array, got {type(rule).__name__}")
     if not callable(score):
         raise InputError(f"score must be a callable pytree such as ScaledDot(), got {type(score).__name__}")
     if not (callable(normalizer) or isinstance(normalizer, Normalizer)):
         raise InputError(f"normalizer must be a callable pytree such as Softmax(), got {type(normalizer).__name__}")
-    if bias is not None and not callable(bias) and not is_array(bias):
-        raise InputError(f"bias must be a callable pytree of ops.biases or an array, got {type(bias).__name__}")

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention_jax.errors import InputError
-from attention_jax.ops.arrays import is_array, one_per_head
+from attention_jax.ops.arrays import is_array, one_per_head, several
 from attention_jax.ops.attention import attend, check_offset, check_rules
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dispatch import Implementation
@@ -31,18 +31,19 @@ def attend_heads(
     value: Float[Array, "B S G V"],
     *,
     score: Score = ScaledDot(),
-    bias: Bias | Float[Array, "..."] | None = None,
-    mask: Mask | Bool[Array, "..."] | None = None,
+    bias: Bias | Float[Array, "..."] | tuple | None = None,
+    mask: Mask | Bool[Array, "..."] | tuple | None = None,
     normalizer: Normalizer | Callable = Softmax(),
     pool: Pool = Mean(),
     dropout: Float[Array, ""] | float = 0.0,
     rng: Key[Array, ""] | None = None,
     query_offset: Int[Array, ""] | Int[Array, " B"] | int = 0,
     return_log_sum_exp: bool = False,
+    return_max_score: bool = False,
     implementation: Implementation | None = None,
     block_q: int | None = None,
     block_k: int | None = None,
-) -> Float[Array, "B T H V"] | tuple[Float[Array, "B T H V"], Float[Array, "B T H"]]:
+) -> Float[Array, "B T H V"] | tuple[Float[Array, "..."], ...]:
     """`attend` for every sequence of a batch and every head, [B, T, H, V]: multi-head, grouped- or multi-query.
 
     There may be fewer heads of keys and values than of queries: G must divide H, and the heads h of queries with the
@@ -55,12 +56,15 @@ def attend_heads(
         the first axis is H.
       bias: the same, or a floating array that is added to the scores: [T, S], [H, T, S] or [B, H, T, S].
       mask: leaves that are single numbers are shared by the batch; of all others the first axis is B. Or a boolean
-        array, True = may attend: [T, S] or [B, H, T, S]. Axes of such arrays may be 1.
+        array, True = may attend: [T, S] or [B, H, T, S]. Axes of such arrays may be 1. A tuple of masks allows what
+        all of them allow, as in `mask=(causal(), array)`; a tuple of biases is their sum.
       query_offset: the position of the first query, a number or one for each sequence, [B].
-      dropout, rng, return_log_sum_exp, implementation, block_q, block_k: as in `attend`.
+      rng: as in `attend`, or a key for each sequence and head, [B, H].
+      dropout, return_log_sum_exp, return_max_score, implementation, block_q, block_k: as in `attend`.
 
     Returns:
-      [B, T, H, V]; with `return_log_sum_exp` also the log-sum-exp [B, T, H].
+      [B, T, H, V]; with `return_log_sum_exp` also the log-sum-exp [B, T, H], and with `return_max_score` the largest
+      scores [B, T, H].
 
     Raises:
       InputError: for what `attend` does not take, and for leaves and arrays of other shapes.
@@ -72,8 +76,9 @@ def attend_heads(
     query, key, value = map(jnp.asarray, (query, key, value))
     _check_shapes(query, key, value)
     rules = {"score": score, "bias": bias, "mask": mask, "normalizer": normalizer, "pool": pool}
-    call = {"dropout": dropout, "return_log_sum_exp": return_log_sum_exp, "implementation": implementation}
-    one = partial(attend, **call, block_q=block_q, block_k=block_k)
+    call = {"dropout": dropout, "implementation": implementation, "block_q": block_q, "block_k": block_k}
+    call |= {"return_log_sum_exp": return_log_sum_exp, "return_max_score": return_max_score}
+    one = partial(attend, **call)
     by_head = (x.swapaxes(1, 2) for x in (query, key, value))  # [B, H, T, D], [B, G, S, E], [B, G, S, V]
     out = over_heads(one, *by_head, rules, rng, query_offset)  # [B, H, T, V], and [B, H, T] of the log-sum-exp
     return jax.tree.map(lambda x: x.swapaxes(1, 2), out)  # [B, T, H, V], [B, T, H]
@@ -98,7 +103,7 @@ def over_heads(
     given, axes, structure = _with_axes(rules, batch, heads, (queries, key.shape[2]))
     offsets = _offsets(query_offset, queries)
     _check_axes("query_offset", [] if offsets is None else [offsets], "sequences", batch)
-    rngs = None if rng is None else jax.random.split(rng, (batch, heads))
+    rngs = rng if rng is None or _one_each(rng, batch, heads) else jax.random.split(rng, (batch, heads))
 
     def one(query, key, value, given, rng, offset):
         offset = query_offset if offset is None else offset
@@ -123,15 +128,29 @@ def _with_axes(rules, batch, heads, pairs):
     convert = {"score": as_tree, "bias": as_tree, "mask": as_mask, "normalizer": as_normalizer, "pool": as_pool}
     trees, axes = {}, {}
     for name, rule in rules.items():
-        if is_array(rule):
-            trees[name], axes[name] = one_per_head(name, rule, batch, heads, pairs)
-            continue
-        of, size, first = ("sequences", batch, "b") if name == "mask" else ("heads", heads, "h")
-        tree = jax.tree.map(jnp.asarray, convert[name](rule))
-        _check_axes(f"a leaf of the {name}", jax.tree.leaves(tree), of, size)
-        trees[name], axes[name] = tree, jax.tree.map(lambda x, first=first: first if x.ndim else "", tree)
+        parts = [_with_axes_of(name, part, convert[name], batch, heads, pairs) for part in several(rule)]
+        trees[name], axes[name] = (tuple(x) for x in zip(*parts)) if type(rule) is tuple else parts[0]
     leaves, structure = jax.tree.flatten(trees)
     return leaves, jax.tree.leaves(axes), structure
+
+
+def _with_axes_of(name, rule, convert, batch, heads, pairs):
+    """One rule, or an array in its place, with the axes that each leaf begins with."""
+    if is_array(rule):
+        return one_per_head(name, rule, batch, heads, pairs)
+    of, size, first = ("sequences", batch, "b") if name == "mask" else ("heads", heads, "h")
+    tree = jax.tree.map(jnp.asarray, convert(rule))
+    _check_axes(f"a leaf of the {name}", jax.tree.leaves(tree), of, size)
+    return tree, jax.tree.map(lambda x: first if x.ndim else "", tree)
+
+
+def _one_each(rng, batch, heads):
+    """Whether there is a key for each sequence and head; InputError for keys of another shape."""
+    if not jnp.issubdtype(rng.dtype, jax.dtypes.prng_key) or not rng.ndim:
+        return False
+    if rng.shape != (batch, heads):
+        raise InputError(f"rng must be one key, or one for each sequence and head [{batch}, {heads}], got {rng.shape}")
+    return True
 
 
 def _check_shapes(query, key, value):

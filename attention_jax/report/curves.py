@@ -8,7 +8,7 @@ import numpy as np
 
 from attention_jax import config as configs
 from attention_jax.errors import InputError
-from attention_jax.files import metrics_row
+from attention_jax.files import is_of_attention, metrics_row
 from attention_jax.report.style import (
     SMALLEST,
     WIDTH,
@@ -195,9 +195,9 @@ def read_history(source: str | Path | Sequence[Mapping]) -> list[dict]:
     text = Path(source).read_text(encoding="utf-8", errors="replace").split("\n")
     for number, line in enumerate(text, 1):
         row = metrics_row(line)
-        if row:
+        if row and not is_of_attention(row):
             rows.append(row)
-        elif line.strip() and number < len(text):  # a complete line ends with a newline, so something follows it
+        elif not row and line.strip() and number < len(text):  # a complete line has a newline, so something follows
             raise InputError(f"{source}, line {number} is no row of metrics in JSON: {line[:60]!r}; delete the line")
     epochs = [row for row in rows if "seconds" in row]
     return epochs or rows

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attention_jax.errors import InputError, lower_is_better
-from attention_jax.files import metrics_row
+from attention_jax.files import is_of_attention, metrics_row
 from attention_jax.printing import escaped
 from attention_jax.report.curves import NOT_METRICS
 from attention_jax.report.tables import number
@@ -88,7 +88,11 @@ def rows_of(path: Path) -> list[dict]:
     """Return the rows of a metrics.jsonl so far, without an incomplete last line."""
     if not path.is_file():
         return []
-    return [row for line in path.read_text("utf-8", "replace").splitlines() if (row := metrics_row(line))]
+    return [
+        row
+        for line in path.read_text("utf-8", "replace").splitlines()
+        if (row := metrics_row(line)) and not is_of_attention(row)
+    ]
 
 
 def table(rows: list[Mapping], curves: bool = True):

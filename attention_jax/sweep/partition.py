@@ -34,6 +34,8 @@ def why_alone(config: configs.Config, staged: bool) -> str:
         return "its parameters are divided over all devices"
     if config.data is not None and (config.data.stream == "always" or config.data.packing):
         return "its data are read while it trains"
+    if train.log_attention:
+        return "the statistics of its attention are logged"
     if train.init_weights:
         return "it begins with weights that were given"
     if train.patience and train.average_last:

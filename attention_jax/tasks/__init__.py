@@ -3,9 +3,10 @@
 Predictions, figures and attention maps of trained models are in `attention_jax/views`.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -93,6 +94,16 @@ class Task:
         """
         raise NotImplementedError
 
+    def attention_statistics(self, params, batch: dict, rng) -> dict:
+        """Return {layer: [H, 3]}, the largest logit, the entropy and the weight of the first token of every head, in
+        the forward pass of `loss`; empty for a model without `MultiHeadAttention`."""
+        recorder = Recorder(self.model)
+        replace(self, model=recorder).loss(params, batch, rng)
+        leaves, _ = jax.tree_util.tree_flatten_with_path(recorder.found)
+        names = [jax.tree_util.keystr(path[1:-2], simple=True, separator=".") for path, _ in leaves]
+        calls = [path[-1].idx for path, _ in leaves]  # of a layer that is called more than once
+        return {f"{name}.call{n}" if n else name: x for name, n, (_, x) in zip(names, calls, leaves, strict=True)}
+
     def plan(self, epoch: int, steps_per_call: int) -> list[batches.Chunk]:
         """Return the compiled calls of an epoch: [(bucket, indices [K, B], weight [K, B]), ...] of K steps each.
 
@@ -103,6 +114,16 @@ class Task:
         steps = steps_per_call if len(sizes) == 1 else 1
         return batches.plan(self.config.train.seed, epoch, sizes, self.batch_sizes, steps)
 
+    def first_batch(self) -> dict[str, np.ndarray]:
+        """Return the batch of the first step of epoch 0, as `loss` takes it."""
+        if self.stream:
+            with contextlib.closing(self.stream.read((0, 1, 1), 0, 0, 1)) as reading:
+                call = next(iter(reading))[2][0]
+            rows = slice(0, call.weight.shape[1])
+            return {name: x[0][rows] for name, x in call.bucket.items()} | {"weight": call.weight[0]}
+        bucket, indices, weight = self.plan(0, 1)[0]
+        return {name: x[indices[0]] for name, x in self.buckets[bucket].items()} | {"weight": weight[0]}
+
     def evaluate(self, params, full: bool) -> Evaluation:
         """Compute metrics on held-out data, briefly after an epoch or in `full` at the end of a run."""
         raise NotImplementedError
@@ -110,6 +131,21 @@ class Task:
     def describe(self) -> dict:
         """Return facts about data and model for result.json."""
         return {}
+
+
+class Recorder:
+    """A Flax module that records the statistics of its attention while it is applied."""
+
+    def __init__(self, model):
+        self.model, self.found = model, []
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+    def apply(self, *args, **kwargs):
+        out, state = self.model.apply(*args, **kwargs, mutable=["attention_statistics"])
+        self.found.append(state.get("attention_statistics", {}))
+        return out
 
 
 @functools.lru_cache(maxsize=2)

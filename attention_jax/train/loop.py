@@ -17,6 +17,7 @@ import numpy as np
 from attention_jax.cli.signals import ENDING, not_ignored
 from attention_jax.errors import InputError, Interrupted
 from attention_jax.train import hosts
+from attention_jax.train.attention_log import AttentionLog
 from attention_jax.train.checkpoint import Checkpoints, average, host
 from attention_jax.train.feed import START, Resident, Streamed, streamed
 from attention_jax.train.initial import with_ranges
@@ -58,6 +59,7 @@ def fit(program, start, task, runs: list[Run], checkpoints: Checkpoints, until: 
                 weight = np.stack([run.mask_finished_steps(rows) for run, rows in zip(runs, weight)])  # [M, K, B]
                 state, metrics = program.train_steps(state, bucket, indices, weight)
                 record(runs, epoch, weight, metrics, feed.waited)
+                runs[0].log_attention(lambda: program.params(program.fetch(state), 0))  # noqa: B023
                 if not any(run.active for run in runs):
                     break
                 if position and any(requests := hosts.any_host(interrupt.requested, checkpoints.due())):
@@ -208,10 +210,13 @@ def train_one(task, optim, train, directory: Path, *, begin=lambda params: param
     if total_steps <= optim.warmup_steps and not quiet:
         print(f"the learning rate warms up over {optim.warmup_steps} steps and training has {total_steps}")
     update = optimizer(optim, total_steps)
-    options = {"shard": train.shard_parameters, "streamed": streamed(task)}
+    options = {"shard": train.shard_parameters, "streamed": streamed(task), "parallel": train.parallel}
     program = Program(task.loss, update, train.accumulation_steps, train.matmul_precision, **options)
     start = host(init_state(with_ranges(task.init, train), update, train.seed, begin))
-    run = Run(train, task.plan, total_steps, directory, quiet=quiet)
+    attention = AttentionLog(task, train.seed) if train.log_attention else None
+    if attention:
+        attention.check(start.params)
+    run = Run(train, task.plan, total_steps, directory, quiet=quiet, attention=attention)
     with contextlib.closing(Checkpoints(directory / "checkpoints", train, best_of=1)) as checkpoints:
         [params] = fit(program, start, task, [run], checkpoints, until)
     if run.failure:

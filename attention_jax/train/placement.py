@@ -1,8 +1,8 @@
 """Device placement: the compiled training and evaluation programs, and how their arrays are laid out on the devices.
 
 One device uses `jax.jit`. Several use `jax.pmap`: each has a copy of the state and its part of every batch, and sums
-are added by `psum` (data parallelism). A sharded state (FSDP, ZeRO stage 3) uses `jax.jit` over arrays that are divided
-over the devices. No other module places arrays.
+are added by `psum` (data parallelism); `--train.parallel jit` is the same by `jax.jit` over a mesh. A sharded state
+(FSDP, ZeRO stage 3) uses `jax.jit` over arrays that are divided over the devices. No other module places arrays.
 """
 
 import weakref
@@ -14,6 +14,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from attention_jax.errors import InputError
 from attention_jax.train.checkpoint import host
 from attention_jax.train.step import gradient_sums, train_chunk
 
@@ -31,6 +32,10 @@ class Program:
     moments are divided over the devices. With `streamed`, a bucket holds the examples of one call, and each device has
     its own. `devices` None means all devices of all hosts; for devices that are not installed (of a compile-only
     topology) a program can be lowered and compiled but not called.
+
+    `parallel` says how a replicated state is trained on several devices, by "pmap" or by "jit" over a mesh, with the
+    same bits. `mesh` is your own mesh, with an axis "data", over which batches are divided; along its other axes
+    everything is replicated.
     """
 
     def __init__(
@@ -43,19 +48,25 @@ class Program:
         shard=False,
         streamed=False,
         devices=None,
+        parallel="pmap",
+        mesh=None,
     ):
-        self.devices, self.streamed, self.mesh = devices, streamed, None
-        self.several = (jax.device_count() if devices is None else len(devices)) > 1
+        self.devices, self.streamed, self.shard = devices, streamed, shard
+        self.several = mesh is not None or (jax.device_count() if devices is None else len(devices)) > 1
+        on_mesh = self.several and (shard or parallel == "jit" or mesh is not None)
+        self.mesh = (mesh_of(devices) if mesh is None else own_mesh(mesh)) if on_mesh else None
         chunk = lambda gradients: partial(train_chunk, gradients, optimizer, matmul_precision)
         if not self.several:
             self.compiled = jax.jit(chunk(partial(gradient_sums, loss, accumulation_steps)), donate_argnums=0)
         elif not shard:
             gradients = partial(replicated_gradients, loss, accumulation_steps)
+            if self.mesh:
+                self.compiled = jax.jit(on_every_device(chunk(gradients), self.mesh, streamed), donate_argnums=0)
+                return
             in_axes = (None, 0 if streamed else None, 1, 1)  # of state, bucket, indices and weight
             settings = {"in_axes": in_axes, "out_axes": None, "donate_argnums": 0, "devices": devices}
             self.compiled = jax.pmap(chunk(gradients), AXIS, **settings)
         else:
-            self.mesh = mesh(devices)
             gradients = partial(sharded_gradients, loss, accumulation_steps, self.mesh, streamed)
             self.compiled = jax.jit(partial(sharded_chunk, chunk(gradients), self.mesh), donate_argnums=0)
 
@@ -67,7 +78,13 @@ class Program:
 
     def put_state(self, saved):
         """Copy a state of NumPy arrays to the devices."""
-        return jax.tree.map(put, saved, shardings(saved, self.mesh)) if self.mesh else replicate(saved)
+        return jax.tree.map(put, saved, self.shardings(saved)) if self.mesh else replicate(saved)
+
+    def shardings(self, state):
+        """Return the sharding on the mesh of every array of a state."""
+        if self.shard:
+            return shardings(state, self.mesh)
+        return jax.tree.map(lambda x: NamedSharding(self.mesh, PartitionSpec()), state)
 
     def put_data(self, buckets):
         """Copy a task's buckets to each device."""
@@ -80,7 +97,7 @@ class Program:
         if not self.several:
             return {name: jax.device_put(x[0]) for name, x in rows.items()}
         if not self.mesh:
-            return jax.device_put(rows, NamedSharding(mesh(jax.local_devices()), PartitionSpec(AXIS)))
+            return jax.device_put(rows, NamedSharding(mesh_of(jax.local_devices()), PartitionSpec(AXIS)))
         by_device = NamedSharding(self.mesh, PartitionSpec(AXIS))
         joined = lambda x: jax.make_array_from_process_local_data(by_device, x.reshape(-1, *x.shape[2:]))
         return {name: joined(x) for name, x in rows.items()}
@@ -91,7 +108,7 @@ class Program:
             return rows
         if not self.mesh:
             return divide(rows, axis=1)
-        return put(pad(rows, axis=1), NamedSharding(self.mesh, PartitionSpec(None, AXIS)))
+        return put(pad(rows, axis=1, parts=self.mesh.shape[AXIS]), NamedSharding(self.mesh, PartitionSpec(None, AXIS)))
 
     def fetch(self, state):
         """Copy a state to whole NumPy arrays, which do not depend on the number of devices: what a checkpoint holds."""
@@ -114,9 +131,10 @@ class Program:
             return self.compiled.lower(*(absent(tree, self.devices, axis) for tree, axis in axes))
         by_row, by_batch = PartitionSpec(AXIS) if self.streamed else PartitionSpec(), PartitionSpec(None, AXIS)
         on_mesh = lambda x, spec: shape_of(x, x.shape, NamedSharding(self.mesh, spec))
-        padded = lambda x: shape_of(x, (len(x), -(-x.shape[1] // self.mesh.size) * self.mesh.size))
+        size = self.mesh.shape[AXIS]
+        padded = lambda x: shape_of(x, (len(x), -(-x.shape[1] // size) * size))
         return self.compiled.lower(
-            jax.tree.map(lambda x, at: shape_of(x, x.shape, at), state, shardings(state, self.mesh)),
+            jax.tree.map(lambda x, at: shape_of(x, x.shape, at), state, self.shardings(state)),
             jax.tree.map(lambda x: on_mesh(x, by_row), bucket),
             *(on_mesh(padded(x), by_batch) for x in (indices, weight)),
         )
@@ -128,6 +146,13 @@ def replicated_gradients(loss, accumulation_steps: int, params, bucket, rows, rn
     return jax.lax.psum(gradient_sums(loss, accumulation_steps, params, bucket, rows, rng), AXIS)
 
 
+def on_every_device(chunk, across: Mesh, streamed: bool):
+    """`chunk` as `jax.pmap` calls it, by `jax.shard_map` over a mesh: replicated states, divided batches."""
+    batches = PartitionSpec(None, AXIS)
+    in_specs = (PartitionSpec(), PartitionSpec(AXIS) if streamed else PartitionSpec(), batches, batches)
+    return jax.shard_map(chunk, mesh=across, in_specs=in_specs, out_specs=PartitionSpec(), check_vma=False)
+
+
 def sharded_gradients(loss, accumulation_steps: int, across: Mesh, streamed: bool, params, bucket, rows, rng):
     """`gradient_sums` over all devices of a mesh, with sharded parameters and gradients.
 
@@ -135,7 +160,7 @@ def sharded_gradients(loss, accumulation_steps: int, across: Mesh, streamed: boo
     (github.com/google-research/big_vision, sharding.py). Random keys, sums and counts are those of
     `replicated_gradients`.
     """
-    specs = jax.tree.map(lambda x: partition_spec(x, across.size), params)
+    specs = jax.tree.map(lambda x: partition_spec(x, across.shape[AXIS]), params)
     bucket_spec = PartitionSpec(AXIS) if streamed else PartitionSpec()
     in_specs = (specs, bucket_spec, PartitionSpec(AXIS), PartitionSpec())
     local = partial(local_gradients, loss, accumulation_steps, specs)
@@ -165,7 +190,17 @@ def sharded_chunk(chunk, across: Mesh, state, *batches):
     return jax.lax.with_sharding_constraint(state, shardings(state, across)), metrics
 
 
-def mesh(devices=None) -> Mesh:
+def own_mesh(mesh: Mesh) -> Mesh:
+    """Return a mesh of the user's with axes that `jax.shard_map` and `jax.jit` lay out; InputError without an axis
+    "data"."""
+    if AXIS not in mesh.axis_names:
+        raise InputError(
+            f"a mesh for training needs an axis {AXIS!r} over which batches are divided, got {mesh.axis_names}"
+        )
+    return Mesh(mesh.devices, mesh.axis_names)
+
+
+def mesh_of(devices=None) -> Mesh:
     """Return `devices` as a mesh of one axis; None means all devices of all hosts."""
     return Mesh(np.array(jax.devices() if devices is None else devices), (AXIS,))
 
@@ -189,7 +224,7 @@ def partition_spec(x, devices: int) -> PartitionSpec:
 
 def shardings(tree, across: Mesh):
     """Return the sharding of every array of a state on a mesh (`partition_spec`)."""
-    return jax.tree.map(lambda x: NamedSharding(across, partition_spec(x, across.size)), tree)
+    return jax.tree.map(lambda x: NamedSharding(across, partition_spec(x, across.shape[AXIS])), tree)
 
 
 def all_gather(x, spec: PartitionSpec):
@@ -207,14 +242,14 @@ def replicate(tree):
     """Copy a tree of arrays to every local device (a copy: the training step donates its state)."""
     if jax.local_device_count() == 1:
         return jax.tree.map(lambda x: jnp.array(x, copy=True), tree)
-    everywhere = NamedSharding(mesh(jax.local_devices()), PartitionSpec())
+    everywhere = NamedSharding(mesh_of(jax.local_devices()), PartitionSpec())
     return jax.tree.map(lambda x: jax.device_put(np.array(x), everywhere), tree)
 
 
-def pad(rows: np.ndarray, axis: int) -> np.ndarray:
-    """Append zeros along `axis` until the number of devices divides it."""
+def pad(rows: np.ndarray, axis: int, parts: int) -> np.ndarray:
+    """Append zeros along `axis` until `parts` divides it."""
     padding = [(0, 0)] * rows.ndim
-    padding[axis] = (0, -rows.shape[axis] % jax.device_count())
+    padding[axis] = (0, -rows.shape[axis] % parts)
     return np.pad(rows, padding)
 
 
@@ -224,7 +259,8 @@ def divide(rows: np.ndarray, axis: int) -> np.ndarray:
     >>> divide(np.array([[1, 2, 3]]), axis=1).shape == (1, jax.local_device_count(), -(-3 // jax.device_count()))
     True
     """
-    devices, rows = jax.device_count(), pad(rows, axis)
+    devices = jax.device_count()
+    rows = pad(rows, axis, devices)
     rows = rows.reshape(*rows.shape[:axis], devices, -1, *rows.shape[axis + 1 :])
     first = jax.process_index() * jax.local_device_count()
     return rows.take(range(first, first + jax.local_device_count()), axis=axis)

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +20,11 @@ class Run:
     """One run in `directory` of at most `total_steps` optimizer steps.
 
     `train` is a `config.Train`, `plan(epoch, steps_per_call)` returns the chunks of an epoch (data/batches.py), and
-    `share` is the number of runs that train at the same time, by which the elapsed time is divided.
+    `share` is the number of runs that train at the same time, by which the elapsed time is divided. `attention` is an
+    `attention_log.AttentionLog` or None.
     """
 
-    def __init__(self, train, plan, total_steps: int, directory: Path, *, share=1, quiet=False):
+    def __init__(self, train, plan, total_steps: int, directory: Path, *, share=1, quiet=False, attention=None):
         self.train, self.total_steps, self.directory, self.share = train, total_steps, Path(directory), share
         self.plan = lambda epoch: plan(epoch, train.steps_per_call)
         self.quiet = quiet or not hosts.is_primary()
@@ -32,6 +34,7 @@ class Run:
         self.calls = []  # the metrics of this epoch's calls
         self.done = 0  # steps of a chunk inside which the last step was
         self.pace = Pace()
+        self.attention, self.observed = attention, 0
 
     def begin(self, progress: dict | None):
         """Resume from `progress`, or start if it is None; open the log."""
@@ -46,7 +49,7 @@ class Run:
             if self.calls and not self.failure and self.step < self.total_steps:
                 self.history = [row for row in self.history if row["step"] < self.step]  # its last epoch continues
         self.log = MetricsLog(self.directory, self.step, len(self.history), self.train.log)
-        self.first = self.step  # of this process
+        self.first = self.observed = self.step  # of this process
         self.status, self.timed = Status(self.directory, self.total_steps), None
         self.bar = Progress(self.total_steps, self.step, self.quiet)
         self.started = time.perf_counter()
@@ -125,6 +128,14 @@ class Run:
         self.pace.update(self.examples, waited)
         self.bar.step(self.step, scalars(metrics)["train.loss"], self.pace)
         self.status.write("training", self.step, self.pace, self.seconds_left())
+
+    def log_attention(self, params: Callable):
+        """Log statistics of the attention with `params()` if the last call has passed a multiple of
+        `--train.log-attention` steps."""
+        every, before = self.train.log_attention, self.observed
+        self.observed = self.step
+        if self.attention and not self.failure and before // every < self.step // every:
+            self.log.write(self.step, **self.attention(params()))
 
     def end_epoch(self, epoch: int, evaluated: dict, whole: bool = True):
         """Log an epoch: the means over its steps, and the metrics `evaluated` after it.

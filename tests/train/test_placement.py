@@ -247,3 +247,39 @@ def test_an_evaluated_task_and_its_data_do_not_outlive_their_last_user():
     del task, function
     gc.collect()
     assert [reference() for reference in kept] == [None, None]
+
+
+def devices_of_a_mesh(directory: str):
+    """pmap, jit, and jit over a mesh of one's own with another axis: the same bits, with dropout, streamed or not."""
+    directory, ends = Path(directory), {}
+    for parallel in ("pmap", "jit"):
+        ends[parallel] = trained(directory / parallel, dropout=0.3, parallel=parallel, accumulation_steps=2)
+    np.testing.assert_array_equal(ends["pmap"][0], ends["jit"][0])
+    jax.tree.map(np.testing.assert_array_equal, ends["pmap"][1], ends["jit"][1])
+
+    half = jax.device_count() // 2 or 1
+    own = jax.make_mesh((half, jax.device_count() // half), ("data", "model"))
+    update = optimizer(OPTIM, 10)
+    rows = np.arange(32, dtype=np.int32).reshape(1, 2, 16)
+    found = {}
+    for name, ways in {"own": {"mesh": own}, "devices": {"devices": jax.devices()[:half], "parallel": "jit"}}.items():
+        program = Program(loss, update, **ways)
+        if name == "devices" and half == 1:
+            program = Program(loss, update, mesh=jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",)))
+        start = jax.tree.map(np.asarray, init_state(init, update, 0))
+        state, buckets = program.put_state(start), program.put_data(({"x": X, "tokens": TOKENS},))
+        state, _ = program.train_steps(state, buckets[0], rows, np.ones(rows.shape, np.float32))
+        found[name] = program.fetch(state).params
+    jax.tree.map(np.testing.assert_array_equal, found["own"], found["devices"])
+
+
+def test_a_mesh_of_ones_own_needs_an_axis_of_data():
+    with pytest.raises(InputError, match="needs an axis 'data'"):
+        Program(loss, optimizer(OPTIM, 10), mesh=jax.make_mesh((1,), ("batch",)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2, 4])
+def test_pmap_and_jit_have_the_same_bits(devices, tmp_path):
+    """A subprocess each, with emulated devices."""
+    on(devices, "devices_of_a_mesh", tmp_path)

@@ -30,8 +30,8 @@ from attention_jax.ops.platforms import by_platform
 Outputs = tuple[jax.Array, jax.Array | None]
 """Pooled values [Q, V], and for the softmax the log-normalizer [Q] (+inf where a query may attend to nothing)."""
 
-Whole = Callable[[Inputs], Outputs]
-"""The same outputs with the whole matrix of scores in memory."""
+Whole = Callable[[Inputs], tuple]
+"""The same outputs with the whole matrix of scores in memory, and with `Blocks.keep_largest` the largest scores [Q]."""
 
 
 def _program(inputs):
@@ -60,8 +60,11 @@ def in_blocks(blocks: tuple, whole: Whole, combine: Combine, floats: list, other
 
     def whole_or_blocks(blocks):
         if blocks is None:
+            out, log, *largest = whole(inputs)
+            if largest:
+                return (out, log), softmax.Largest(*largest)
             _, saved = jax.eval_shape(lambda: program.forward(inputs, some[0], grid))
-            return whole(inputs), vary_like(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), saved), inputs)
+            return (out, log), vary_like(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), saved), inputs)
         return program.forward(inputs, blocks, grid)
 
     everywhere = all(sizes for _, sizes in blocks)
@@ -142,7 +145,7 @@ def _cotangents(call, point, bars, blocks):
     floats, others, outputs, saved = point
     inputs = call.combine(floats, others)
     if blocks is None:
-        found = jax.vjp(lambda floats: call.whole(call.combine(floats, others)), floats)[1](bars)[0]
+        found = jax.vjp(lambda floats: call.whole(call.combine(floats, others))[:2], floats)[1](bars)[0]
     else:
         found = jax.tree.leaves(_program(inputs).backward(inputs, blocks, outputs, saved, bars))
         found += [jnp.zeros_like(x) for x in floats[len(found) :]]  # mask, dropout rate and cut
@@ -161,7 +164,7 @@ def _by_tiles(call, point, blocks, *moving):
     """Compute the outputs as a function of the moving floats, by means that JAX can differentiate."""
     floats = _replaced(point.floats, call.moving, moving)
     if blocks is None:
-        return jax.tree.leaves(call.whole(call.combine(floats, point.others)))
+        return jax.tree.leaves(call.whole(call.combine(floats, point.others))[:2])
     shift, top = _shift(point.outputs, point.saved), getattr(point.saved, "top", None)
     return jax.tree.leaves(attend_by_tiles(call.combine, blocks, floats, point.others, shift, top))
 

@@ -25,7 +25,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
 from attention_jax.errors import InputError
-from attention_jax.ops.arrays import is_array
+from attention_jax.ops.arrays import as_rules, is_array, several
 from attention_jax.ops.attention import check_call
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.blockwise import local, ordered, softmax, top_k
@@ -44,7 +44,7 @@ from attention_jax.ops.blockwise.score_blocks import (
 )
 from attention_jax.ops.dispatch import choose_blocks
 from attention_jax.ops.dropout import dropout_bits, is_zero
-from attention_jax.ops.masks import Mask, as_mask
+from attention_jax.ops.masks import Mask
 from attention_jax.ops.meshes import vary_like, vary_together
 from attention_jax.ops.normalizer_kinds import (
     Exponential,
@@ -109,14 +109,15 @@ def attend_sharded(
     """
     devices, mine = _place(axis_name)
     check_call(query, key, value, score, bias, mask, normalizer, dropout, block_q, block_k)
-    if is_array(bias) or is_array(mask):
+    if any(map(is_array, (*several(bias), *several(mask)))):
         raise InputError(
             "attend_sharded needs a bias and a mask of positions, got an array: write mask=dense(array), of the whole "
             "sequence, and a bias as a function of positions"
         )
     if not (query.size and key.size and value.size):
         return vary_like(jnp.zeros((query.shape[0], value.shape[1]), value.dtype), (query, key, value))
-    score, bias, mask, normalizer = as_tree(score), as_tree(bias), as_mask(mask), as_normalizer(normalizer)
+    bias, mask = as_rules(bias, mask, query, key, 0)
+    score, normalizer = as_tree(score), as_normalizer(normalizer)
     base = normalizer.of if isinstance(normalizer, TopK) else normalizer
     if not isinstance(base, Local | Ordered):
         raise InputError(

@@ -30,6 +30,8 @@ class Blocks(NamedTuple):
     key: int
     recompute_scores: bool = False
     """Scores are computed once for their largest and once more for the weights, so that they are never written."""
+    keep_largest: bool = False
+    """The softmax also returns the largest score of each query."""
 
 
 class Inputs(NamedTuple):

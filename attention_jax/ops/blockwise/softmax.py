@@ -12,6 +12,7 @@ the algorithm treats the score as a black box.
 """
 
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,12 +33,20 @@ from attention_jax.ops.blockwise.score_blocks import (
 )
 from attention_jax.ops.meshes import vary_like
 
+
+class Largest(NamedTuple):
+    """What the forward pass returns beside its outputs with `Blocks.keep_largest`; it has no derivative."""
+
+    score: jax.Array  # [Q], -inf for fully masked queries
+
+
 # --- forward ----------------------------------------------------------------------------------------------------------
 
 
 @partial(jax.jit, static_argnames=("blocks", "grid"), inline=True)  # layers of one shape are traced once
 def forward(inputs, blocks, grid=None):
-    """Return ((output [Q, V], log-normalizer [Q]), ()); +inf for fully masked queries. `grid` is unused."""
+    """Return ((output [Q, V], log-normalizer [Q]), () or `Largest`); +inf for fully masked queries. `grid` is
+    unused."""
     queries, width = inputs.query.shape[0], inputs.value.shape[1]
     precision = precision_of(inputs)
     ranges = key_blocks(inputs, blocks)
@@ -57,7 +66,6 @@ def forward(inputs, blocks, grid=None):
         return new, total, pooled * shrink[:, None] + pool(weights, tile)
 
     def rows(i, carry):
-        out, normalizer = carry
         zeros = vary_like(jnp.zeros((blocks.query, width + 2), precision), inputs)
         start = zeros[:, 0] - jnp.inf, zeros[:, 1], zeros[:, 2:]
         largest, total, pooled = over_keys(ranges, i, partial(step, i), start)
@@ -65,10 +73,13 @@ def forward(inputs, blocks, grid=None):
         divisor = jnp.where(some, total, 1.0)
         pooled = jnp.where(some[:, None], pooled / divisor[:, None], 0.0)
         log = jnp.where(some, largest + jnp.log(divisor), jnp.inf)
-        return put_rows(out, pooled.astype(out.dtype), i, blocks.query), put_rows(normalizer, log, i, blocks.query)
+        found = (pooled.astype(inputs.value.dtype), log, *([largest] if blocks.keep_largest else []))
+        return tuple(put_rows(x, new, i, blocks.query) for x, new in zip(carry, found, strict=True))
 
     start = jnp.zeros((queries, width), inputs.value.dtype), jnp.zeros((queries,), precision)
-    return lax.fori_loop(0, -(-queries // blocks.query), rows, vary_like(start, inputs)), ()
+    start = (*start, start[1]) if blocks.keep_largest else start
+    out, log, *largest = lax.fori_loop(0, -(-queries // blocks.query), rows, vary_like(start, inputs))
+    return (out, log), Largest(*largest) if largest else ()
 
 
 # --- backward ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,116 @@
+"""Texts in JSON Lines and Parquet files: rows with named columns, of which some are read.
+
+A JSON Lines file is a text file with one object a line, so its rows are read by number like those of other text files
+(data/line_index.py). A Parquet file is converted to one in the data home once, before its rows are read by number.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from attention_jax.data.text_files import PACKED, decode_line, raw_lines, read_bytes, suffix_of
+from attention_jax.errors import InputError
+from attention_jax.files import data_home, temporary
+
+JSON_LINES = (".jsonl", ".ndjson")
+PARQUET = ".parquet"
+
+
+def is_table(path: str) -> bool:
+    """Whether a file is JSON Lines, possibly packed, or Parquet, by its name.
+
+    >>> is_table("a.jsonl.gz"), is_table("A.Parquet"), is_table("a.tsv.gz")
+    (True, True, False)
+    """
+    unpacked = os.path.splitext(path)[0] if suffix_of(path) in PACKED else path
+    return suffix_of(unpacked) in JSON_LINES or suffix_of(path) == PARQUET
+
+
+def lines_of(path: str, what: str, columns: Sequence[str]) -> list[bytes]:
+    """All rows of a table as lines of JSON."""
+    if suffix_of(path) != PARQUET:
+        return raw_lines(read_bytes(path, what), path)
+    rows = list(_parquet_lines(path, columns))
+    if not rows:
+        raise InputError(f"{path} is empty; expected rows with the columns {', '.join(columns)}")
+    return rows
+
+
+def fields_of(line: str | bytes, columns: Sequence[str], location: str) -> tuple[str, ...]:
+    """The values of `columns` in a line of JSON as texts; a name with dots is that of a field in a field.
+
+    Raises InputError for a line that is no object, and for a value that is missing, empty or neither text nor number.
+
+    >>> fields_of('{"label": 1, "translation": {"en": "one"}}', ("label", "translation.en"), "a.jsonl line 1")
+    ('1', 'one')
+    """
+    line = decode_line(line, location) if isinstance(line, bytes) else line
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        row = None
+    if not isinstance(row, dict):
+        raise InputError(f"{location}: expected a JSON object with {', '.join(columns)}, got {line[:60]!r}")
+    return tuple(_field(row, name, location) for name in columns)
+
+
+def _field(row: dict, name: str, location: str) -> str:
+    value = row
+    for part in [name] if name in row else name.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InputError(
+            f"{location}: expected a text or a number in the column {name}, got {str(value)[:60]!r}; the columns are "
+            f"{', '.join(row)[:200]}"
+        )
+    if not str(value).strip():
+        raise InputError(f"{location}: the column {name} is empty")
+    return str(value)
+
+
+def pair_of(line: str | bytes, columns: Sequence[str], location: str) -> tuple[str, str]:
+    """Return the source and target in a line of JSON; InputError also for a line break in one."""
+    pair = fields_of(line, columns, location)
+    for name, text in zip(columns, pair):
+        if len(text.splitlines()) > 1:
+            raise InputError(f"{location}: the column {name} has a line break; a sentence is one line")
+    return pair
+
+
+def as_json_lines(path: str, columns: Sequence[str]) -> str:
+    """Return a JSON Lines file with the rows of a table: itself, or for a Parquet file one in the data home, which is
+    written once for each content (by size and modification time) and choice of columns."""
+    if suffix_of(path) != PARQUET or not os.path.isfile(path):
+        return path
+    status = os.stat(path)
+    words = (os.path.abspath(path), status.st_size, status.st_mtime_ns, *columns)
+    name = hashlib.sha256("\0".join(map(str, words)).encode()).hexdigest()[:16]
+    converted = Path(data_home()) / "attention_jax" / "tables" / f"{name}.jsonl"
+    if not converted.exists():
+        print(f"converting {path} to lines of JSON (once)", file=sys.stderr)
+        with temporary(converted) as part, part.open("wb") as file:
+            file.writelines(_parquet_lines(path, columns))
+    return str(converted)
+
+
+def _parquet_lines(path: str, columns: Sequence[str]) -> Iterator[bytes]:
+    """The rows of a Parquet file as lines of JSON, read a batch at a time."""
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
+    if not os.path.isfile(path):
+        raise InputError(f"no file of texts at {path}: give the path of a file that exists")
+    try:
+        with parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            tops = [name if name in names else name.partition(".")[0] for name in columns]
+            if not {*tops} <= {*names}:
+                raise InputError(f"{path} needs the columns {', '.join(columns)}, it has {', '.join(names)[:200]}")
+            for batch in file.iter_batches(1024, columns=list(dict.fromkeys(tops))):
+                for row in batch.to_pylist():
+                    yield json.dumps(row, ensure_ascii=False, default=str).encode() + b"\n"
+    except (arrow.ArrowException, OSError) as error:
+        raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}") from error

@@ -1,0 +1,145 @@
+"""JSON Lines and Parquet files train, stream and resume like a file of two columns."""
+
+import gzip
+import itertools
+import json
+import re
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from attention_jax import config as configs
+from attention_jax.data import corpus, labeled_texts, text_windows
+from attention_jax.data.line_index import index_pairs
+from attention_jax.data.streams import Share
+from attention_jax.errors import InputError
+from attention_jax.tasks import build
+from attention_jax.train.loop import train_one
+
+pyarrow = pytest.importorskip("pyarrow", reason="Parquet files need pyarrow")
+PAIRS = [(f"one {i} é", f"un {i}") for i in range(60)]
+KINDS = ("jsonl", "jsonl.gz", "parquet")
+
+
+def write(path: Path, rows: list[dict]) -> str:
+    """A table of these rows, in the format of its name."""
+    import pyarrow.parquet as parquet
+
+    if path.suffix == ".parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=16)
+    else:
+        opened = gzip.open if path.suffix == ".gz" else open
+        with opened(path, "wt", encoding="utf-8") as file:
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "home"))
+    (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS))
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_holds_what_two_columns_hold(kind, home):
+    """Pairs also from a field in a field, labels that are numbers, and a text in several rows."""
+    path = write(home / f"a.{kind}", [{"source": a, "other": 1, "target": b} for a, b in PAIRS])
+    assert corpus.read([(path,)])[:2] == corpus.read([(str(home / "pairs.tsv"),)])[:2]
+    path = write(home / f"b.{kind}", [{"translation": {"en": a, "fr": b}} for a, b in PAIRS])
+    assert list(zip(*corpus.read([(path,)], columns=("translation.en", "translation.fr"))[0])) == PAIRS
+    path = write(home / f"c.{kind}", [{"text": a, "label": i} for i, (a, _) in enumerate(PAIRS)])
+    assert labeled_texts.read(path, "error")[0] == [(str(i), a) for i, (a, _) in enumerate(PAIRS)]
+    path = write(home / f"d.{kind}", [{"text": "a\nb"}, {"text": "c"}])
+    assert text_windows.read(configs.TextFile(path)) == (["a", "b", "c"], [])
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_table_is_streamed_like_a_file_of_two_columns(kind, home):
+    """The same windows, in any order and again after a fresh start."""
+    path, windows = write(home / f"a.{kind}", [{"source": a, "target": b} for a, b in PAIRS]), {}
+    for name in (str(home / "pairs.tsv"), path):
+        data = corpus.load(configs.Corpus(tsv_file=name, stream="always", held_out_fraction=0.1, max_length=8), 4)
+        windows[name] = data.stream.calls(3, 0, Share())
+    for one, two in zip(*windows.values(), strict=True):
+        for column in one.bucket:
+            np.testing.assert_array_equal(one.bucket[column], two.bucket[column])
+    assert index_pairs([(path,)]).read(7) == PAIRS[7] and index_pairs([(path,)]).location(7) == f"{path} line 8"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_run_on_a_table_stops_and_goes_on_like_one_on_two_columns(kind, home):
+    """The parameters of a whole run on two columns, and of one on a table in two parts, bit for bit."""
+    path, ends = write(home / f"a.{kind}", [{"source": a, "target": b} for a, b in PAIRS]), {}
+    for name, stops in ((str(home / "pairs.tsv"), (9,)), (path, (1, 9))):
+        data = configs.Corpus(tsv_file=name, stream="always", held_out_fraction=0.1, max_length=8)
+        model = configs.TransformerConfig(1, 1, hidden_size=8, num_heads=2, mlp_dim=8)
+        train = configs.Train(batch_size=8, total_epochs=2, max_steps=40)
+        task = build(configs.Config("x", data, model, train=train, decode=configs.Decode(max_length=4)))
+        place = home / "run" / Path(name).name
+        place.mkdir(parents=True)
+        for until in stops:
+            _, ends[name] = train_one(task, configs.Optim(), train, place, quiet=True, until=until)
+    jax.tree.map(np.testing.assert_array_equal, *ends.values())
+
+
+DAMAGED = {
+    "no-object": ('["a", "b"]', "expected a JSON object with source, target, got"),
+    "cut-off": ('{"source": "a', "expected a JSON object"),
+    "missing": ('{"source": "a"}', "expected a text or a number in the column target, got 'None'"),
+    "empty": ('{"source": "a", "target": " "}', "the column target is empty"),
+    "list": ('{"source": ["a"], "target": "b"}', "in the column source"),
+    "break": ('{"source": "a\\nb", "target": "b"}', "the column source has a line break"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_damaged_row_is_named_or_skipped(case, home):
+    line, message = DAMAGED[case]
+    path = home / "a.jsonl"
+    path.write_text('{"source": "x", "target": "y"}\n' + line + "\n")
+    with pytest.raises(InputError, match=rf"a\.jsonl line 2: .*{message}"):
+        corpus.read([(str(path),)])
+    with pytest.raises(InputError, match=rf"a\.jsonl line 2: .*{message}"):
+        index_pairs([(str(path),)]).read(1)
+    assert corpus.read([(str(path),)], "skip")[0].source == ["x"]
+
+
+def test_a_file_that_is_no_table_is_one_line(home):
+    table = write(home / "a.parquet", [{"en": "a", "fr": "b"}])
+    with pytest.raises(InputError, match="a.parquet needs the columns source, target, it has en, fr"):
+        corpus.read([(table,)])
+    (home / "b.parquet").write_bytes(b"PAR1 and then something else")
+    for read in (lambda path: corpus.read([(path,)]), lambda path: index_pairs([(path,)])):
+        with pytest.raises(InputError, match=r"cannot read .*b\.parquet"):
+            read(str(home / "b.parquet"))
+        with pytest.raises(InputError, match="no .* at"):
+            read(str(home / "c.parquet"))
+    assert not [*(home / "home").rglob("*.jsonl*")]
+    with pytest.raises(InputError, match="has both sides: give it as --data.tsv-file"):
+        corpus.file_pairs(configs.Corpus(source_file=table, target_file=table))
+
+
+def numbers(epoch, start):
+    """Examples of a data set of 10, in an order of each epoch."""
+    order = np.random.default_rng(epoch).permutation(10)
+    return ({"x": np.full(2, i)} for i in order[start:])
+
+
+def test_the_adapter_of_the_page_resumes(home):
+    """The class of docs/streaming.md: every call once, and the same ones from the middle on, by a reader process."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "streaming.md"
+    [source] = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    found = {}
+    exec(source, found)
+    make = lambda: found["Examples"](numbers, batch_size=3, windows=3, workers=0)
+    calls = {(e, w): make().calls(e, w, Share())[0].bucket["x"] for e in (0, 1) for w in range(3)}
+    stream = make()
+    for place in itertools.product((0, 1), range(3)):
+        [call] = stream.calls(*place, Share())
+        np.testing.assert_array_equal(call.bucket["x"], calls[place])
+        assert call.bucket["x"].shape == (1, 3, 2) and call.weight.tolist() == [[1, 1, 1]]
+    assert len({int(x[0, i, 0]) for (e, _), x in calls.items() if not e for i in range(3)}) == 9

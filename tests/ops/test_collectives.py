@@ -1,0 +1,96 @@
+"""`attend_heads` under `jax.jit` with sharded arrays: devices that have whole sequences and heads need not communicate.
+
+One process with four emulated devices compiles a gradient for every normalizer and both axes.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from attention_jax import attend_heads, causal, normalizers
+from attention_jax.ops.normalizer_kinds import Threshold
+
+ROOT = Path(__file__).resolve().parents[2]
+B, T, H, D = 4, 16, 4, 4
+COLLECTIVE = re.compile(r"= (.+?) (all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all)(?:-start)?\(")
+
+
+def every_normalizer() -> dict:
+    """Each public normalizer once; leaves that are arrays have one number for each head."""
+    given = {"TopK": [3], "Budget": [3]}
+    classes = {name: getattr(normalizers, name) for name in normalizers.__all__}
+    bases = {"Normalizer", "Ordered", "Pointwise", "Ratio", "Threshold", "Signed", "Local", "Exponential"}
+    made = {name: c(*given.get(name, [])) for name, c in classes.items() if isinstance(c, type) and name not in bases}
+    return made | {
+        "sink": normalizers.Softmax(sink=jnp.zeros(H)),
+        "TopK-Sparsemax": normalizers.TopK(3, normalizers.Sparsemax()),
+    }
+
+
+def collectives(normalizer, spec, implementation) -> list[str]:
+    """The collective operations, with the types of their results, in the compiled gradient of all arrays."""
+    mesh = Mesh(jax.devices(), ("devices",))
+    sharding = NamedSharding(mesh, spec)
+    x = jax.ShapeDtypeStruct((B, T, H, D), jnp.float32, sharding=sharding)
+    call = {"normalizer": normalizer, "mask": causal(), "implementation": implementation, "block_q": 8, "block_k": 8}
+
+    def gradient(query, key, value, bar):
+        out, pull = jax.vjp(lambda *arrays: attend_heads(*arrays, **call), query, key, value)
+        return out, pull(bar)
+
+    compiled = jax.jit(gradient, out_shardings=sharding).lower(x, x, x, x).compile()
+    return [f"{re.sub(r'{.*?}', '', kind)} {operation}" for kind, operation in COLLECTIVE.findall(compiled.as_text())]
+
+
+def find():
+    """Print {normalizer: {axis: collectives}} as JSON; axis 1 is the sequence, for which there must be some."""
+    found = {}
+    for name, normalizer in every_normalizer().items():
+        found[name] = {}
+        for axis in (0, 2):
+            spec = PartitionSpec(*[None] * axis, "devices")
+            found[name][axis] = collectives(normalizer, spec, "fused") + collectives(normalizer, spec, "plain")
+    found["control"] = {1: collectives(normalizers.Softmax(), PartitionSpec(None, "devices"), "plain")}
+    print(json.dumps(found))
+
+
+@pytest.fixture(scope="module")
+def found():
+    script = (
+        "import jax, runpy, sys; jax.config.update('jax_num_cpu_devices', 4); runpy.run_path(sys.argv[1])['find']()"
+    )
+    environment = os.environ | {"NPROC": "8", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", script, __file__], capture_output=True, text=True, env=environment, timeout=900
+    )
+    assert not done.returncode, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_sharded_sequences_are_seen_by_the_search(found):
+    """What the other tests search for is there where keys are on other devices."""
+    assert found["control"]["1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in every_normalizer() if "TopK" not in name])
+@pytest.mark.parametrize("axis", ["0", "2"])
+def test_devices_with_whole_heads_send_no_numbers(found, name, axis):
+    """Sharded over the batch there is nothing to send, sharded over the heads booleans alone: whether to skip a block
+    is decided for all heads of a sequence together. The search for a threshold ends when all rows have theirs, which is
+    a boolean for each step; a fixed number of steps would be several times as many on a CPU.
+
+    `TopK` is not here: XLA does not divide `lax.top_k` over the devices, and gathers the scores.
+    """
+    searches = isinstance(every_normalizer()[name], Threshold)
+    allowed = {"pred[] all-reduce"} if searches else set()
+    assert {*found[name][axis]} <= (allowed | {f"pred[{B}] all-reduce"} if axis == "2" else allowed)

@@ -1,0 +1,71 @@
+"""`--train.log-attention`: the statistics of every head, computed beside the training step."""
+
+import json
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from attention_jax import config as configs
+from attention_jax.errors import InputError
+from attention_jax.models.multihead import MultiHeadAttention
+from attention_jax.ops.masks import causal
+from attention_jax.tasks import build
+from attention_jax.train.loop import train_one
+
+
+@pytest.mark.parametrize("normalizer", ["softmax", pytest.param("sparsemax", marks=pytest.mark.slow)])
+def test_statistics_of_a_layer_against_float64(normalizer):
+    """Those of a causal layer, from its own projections; another normalizer has the same largest logit."""
+    x = np.random.default_rng(0).standard_normal((3, 6, 8)).astype(np.float32)
+    module = MultiHeadAttention(2, 8, normalizer=normalizer)
+    variables = module.init(jax.random.key(0), x, x, x, mask=causal())
+    assert {*variables} == {"params"}
+    run = lambda **more: module.apply(variables, x, x, x, mask=causal(), return_weights=True, **more)
+    (_, weights), state = run(mutable=["attention_statistics"])
+    [found] = state["attention_statistics"]["attention_statistics"]
+    params = jax.tree.map(np.float64, variables["params"])
+    query, key = ((x @ params[n]["kernel"] + params[n]["bias"]).reshape(3, 6, 2, 4) for n in ("query", "key"))
+    scores = np.einsum("bqhe,bkhe->bhqk", query, key) / 2.0
+    scores = np.where(np.tri(6) > 0, scores, -np.inf)
+    w = np.float64(weights)
+    entropy = -(w * np.log(np.where(w > 0, w, 1))).sum(-1)
+    wanted = np.stack([scores.max((0, 2, 3)), entropy.mean((0, 2)), w[..., 0].mean((0, 2))], axis=1)
+    np.testing.assert_allclose(found, wanted, atol=2e-6)
+
+
+@pytest.fixture(scope="module")
+def language(tmp_path_factory):
+    text = tmp_path_factory.mktemp("text") / "timemachine.txt"
+    text.write_text("the time machine " * 40)
+    data = configs.TimeMachine(str(text), 16, 40, 8)
+    train = configs.Train(batch_size=4, total_epochs=1, max_steps=5, steps_per_call=1, log_attention=2)
+    return build(configs.Config("x", data, configs.LanguageModelConfig(2, 8, 2, 8, dropout=0.1), train=train))
+
+
+@pytest.mark.slow
+def test_a_run_logs_every_n_steps_and_trains_the_same(language, tmp_path):
+    """The parameters of a run with and without it, bit for bit; lines for steps 2 and 4, of 2 layers of 2 heads."""
+    ends = {}
+    for every in (0, 2):
+        (tmp_path / str(every)).mkdir()
+        train = configs.replace(language.config.train, log_attention=every)
+        ends[every] = train_one(language, configs.Optim(), train, tmp_path / str(every), quiet=True)[1]
+    jax.tree.map(np.testing.assert_array_equal, *ends.values())
+    rows = [json.loads(line) for line in (tmp_path / "2" / "metrics.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if any(name.startswith("attention.") for name in row)]
+    assert [row["step"] for row in rows] == [2, 4] and len(rows[0]) == 1 + 2 * 2 * 3
+    entropies = [value for name, value in rows[0].items() if name.endswith("entropy")]
+    assert len(entropies) == 4 and all(0 < value < np.log(40) for value in entropies)
+
+
+@pytest.mark.slow
+def test_a_model_without_heads_is_refused_before_training(language, tmp_path):
+    none = types.SimpleNamespace(
+        **{name: getattr(language, name) for name in ("init", "loss", "plan", "buckets", "first_batch")}
+    )
+    none.attention_statistics, none.describe = (lambda params, batch, rng: {}), dict
+    with pytest.raises(InputError, match="needs a model with multi-head attention"):
+        train_one(none, configs.Optim(), language.config.train, tmp_path, quiet=True)
+    assert not (tmp_path / "metrics.jsonl").exists()
