@@ -17,7 +17,7 @@ from attention_jax.printing import docstrings, program
 GROUPS = {
     "Train and use a model": ("list", "train", "evaluate", "predict", "translate", "look", "watch", "plot"),
     "Share a model": ("export", "import", "pack"),
-    "Research": ("reproduce", "sweep", "sweep-report", "compile", "bench"),
+    "Research": ("reproduce", "sweep", "sweep-report", "laws", "compile", "bench"),
 }
 """The commands in the order in which they are listed."""
 COMMON = (

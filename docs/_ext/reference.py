@@ -23,7 +23,7 @@ from attention_jax.config import DataOptions, ModelOptions, Options
 GROUPS = {
     "attention": (
         "Attention functions",
-        ("ops.attention", "ops.heads", "ops.blockwise.ring", "ops.kernel_regression"),
+        ("ops.attention", "ops.heads", "ops.dropin", "ops.blockwise.ring", "ops.kernel_regression"),
     ),
     "scores": ("Score functions", ("ops.scores",)),
     "normalizers": ("Normalizers: softmax, entmax, sigmoid and others", ("ops.normalizers",)),
@@ -34,7 +34,7 @@ GROUPS = {
     "biases": ("Biases and relative positions", ("ops.biases",)),
     "models": ("Models (Flax Linen modules)", ("models",)),
     "decoding": ("Greedy and beam search", ("decode",)),
-    "runs": ("Experiments and runs from Python", ("runs.api", "claims.catalog")),
+    "runs": ("Pretrained models, experiments and runs from Python", ("runs.pretrained", "runs.api", "claims.catalog")),
     "pytrees": ("Custom pytrees", ("ops.trees",)),
 }
 """Page of the API reference: its title, and the modules of `attention_jax` whose public names are on it."""
@@ -224,7 +224,13 @@ def _item(line: str) -> str:
 
 # --- options ----------------------------------------------------------------------------------------------------------
 
-RUN = (("optim", configs.Optim), ("train", configs.Train), ("decode", configs.Decode), ("decode", configs.Sampling))
+RUN = (
+    ("optim", configs.Optim),
+    ("train", configs.Train),
+    ("decode", configs.Decode),
+    ("decode", configs.Sampling),
+    ("decode", configs.Generation),
+)
 
 
 def configuration() -> str:
