@@ -180,6 +180,7 @@ def test_dropout_as_flax_does_it():
         run()
 
 
+@pytest.mark.slow
 def test_rules_of_the_function_and_arrays_of_the_module_count_together():
     """A score, bias, mask and normalizer of its own, beside the mask and bias of the call."""
     rules = {"score": scores.Gaussian(2.0), "normalizer": normalizers.Sparsemax(), "mask": window(3)}
@@ -192,6 +193,9 @@ def test_rules_of_the_function_and_arrays_of_the_module_count_together():
             one = rules | {"bias": bias, "mask": jnp.asarray(allowed)}
             weights = attention_weights(QUERY[b, :, h], KEY[b, :, h], **one)
             same(found[b, :, h], weights @ VALUE[b, :, h], atol=1e-5)
+
+
+def test_tuples_and_keys_that_do_not_fit():
     rng = jnp.broadcast_to(jax.random.key(0), (B, H - 1))
     for call, message in (
         ({"mask": ()}, "must have a part"),
