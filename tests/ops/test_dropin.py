@@ -72,7 +72,12 @@ def test_a_query_without_keys_is_zero():
 
 REFUSED = {
     "half": ({"key": KEY[:1]}, "sequences|batch|needs query"),
-    "lengths": ({"key_value_seq_lengths": np.array([1, 2, 3])}, r"must be \[B\] = \[2\]"),
+    "lengths": ({"key_value_seq_lengths": np.array([1, 2, 3])}, r"must be integers \[B\] = \[2\]"),
+    "lengths-of-numbers": ({"query_seq_lengths": np.ones(2, np.float32)}, "must be integers .* got float32"),
+    "mask-of-another-batch": ({"mask": np.ones((3, 1, T, S), bool)}, r"mask must broadcast to \[2, H, T, S\]"),
+    "mask-of-another-length": ({"mask": np.ones((T, S + 1), bool)}, "mask must be"),
+    "bias-of-five-axes": ({"bias": BIAS[None]}, "bias must broadcast to"),
+    "window": ({"local_window_size": -1}, "window needs a whole number"),
     "mask": ({"mask": BIAS}, "must be boolean"),
     "implementation": ({"implementation": "triton"}, "implementation must be one of"),
 }
