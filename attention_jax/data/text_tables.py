@@ -61,13 +61,15 @@ def _field(row: dict, name: str, location: str) -> str:
     value = row
     for part in [name] if name in row else name.split("."):
         value = value.get(part) if isinstance(value, dict) else None
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or value != value:
         raise InputError(
             f"{location}: expected a text or a number in the column {name}, got {str(value)[:60]!r}; the columns are "
             f"{', '.join(row)[:200]}"
         )
     if not str(value).strip():
         raise InputError(f"{location}: the column {name} is empty")
+    if "\0" in str(value) or any("\ud800" <= character <= "\udfff" for character in str(value)):
+        raise InputError(f"{location}: the column {name} has a NUL or half of a character, which are never text")
     return str(value)
 
 
@@ -110,7 +112,7 @@ def _parquet_lines(path: str, columns: Sequence[str]) -> Iterator[bytes]:
             if not {*tops} <= {*names}:
                 raise InputError(f"{path} needs the columns {', '.join(columns)}, it has {', '.join(names)[:200]}")
             for batch in file.iter_batches(1024, columns=list(dict.fromkeys(tops))):
-                for row in batch.to_pylist():
-                    yield json.dumps(row, ensure_ascii=False, default=str).encode() + b"\n"
+                for row in batch.to_pylist():  # dates and bytes become lists, which are no text
+                    yield json.dumps(row, ensure_ascii=False, default=lambda x: [str(x)]).encode() + b"\n"
     except (arrow.ArrowException, OSError) as error:
         raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}") from error

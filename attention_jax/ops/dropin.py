@@ -19,7 +19,7 @@ from attention_jax.ops.biases import Bias
 from attention_jax.ops.dispatch import Implementation
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.heads import attend_heads, over_heads
-from attention_jax.ops.masks import Mask, causal, lengths, window
+from attention_jax.ops.masks import Mask, broadcasts, causal, lengths, window
 from attention_jax.ops.normalizer_kinds import Normalizer
 from attention_jax.ops.normalizers import Softmax
 from attention_jax.ops.scores import ScaledDot, Score
@@ -92,7 +92,8 @@ def _attention(
         )
     _check_positions(rules, query.shape[-3], key.shape[-3])
     query, key, value = (x.astype(kind).reshape(-1, *x.shape[-3:]) for x in (query, key, value))
-    given = {"bias": _in_batch(bias, batch), "mask": _in_batch(None if mask is None else mask.astype(bool), batch)}
+    given = {"bias": _in_batch("bias", bias, batch), "mask": _in_batch("mask", mask, batch)}
+    given["mask"] = None if mask is None else given["mask"].astype(bool)  # of numbers in Linen
     rules = rules | {"bias": _joined(rules["bias"], given["bias"])}
     rules = rules | {"mask": _joined(rules["mask"], given["mask"], causal() if is_causal else None)}
     if module is not None:
@@ -119,11 +120,13 @@ def _joined(*parts):
     return (parts if len(parts) > 1 else parts[0]) if parts else None
 
 
-def _in_batch(array, batch: tuple[int, ...]):
-    """An array that broadcasts to [*batch, H, T, S] as [B or 1, H or 1, T or 1, S or 1]."""
+def _in_batch(name: str, array, batch: tuple[int, ...]):
+    """An array that broadcasts to [*batch, H, T, S] as [B or 1, H or 1, T or 1, S or 1]; InputError for another."""
     if array is None:
         return None
     array = jnp.asarray(array)
+    if array.ndim > len(batch) + 3 or not broadcasts(array.shape[:-3], batch):
+        raise InputError(f"{name} must broadcast to [{', '.join(map(str, batch))}, H, T, S], got {list(array.shape)}")
     array = array.reshape((1,) * (len(batch) + 3 - array.ndim) + array.shape)
     if any(size != 1 for size in array.shape[:-3]):
         array = jnp.broadcast_to(array, (*batch, *array.shape[-3:]))
@@ -171,12 +174,15 @@ def dot_product_attention(
     if not query.ndim == key.ndim == value.ndim or query.ndim not in (3, 4):
         raise InputError(f"query must be [B, T, N, H] or [T, N, H], as key and value, got {query.ndim} axes")
     query, key, value = (x.reshape(-1, *x.shape[-3:]) for x in (query, key, value))
-    bias, mask = (_in_batch(x, query.shape[:1] if query.ndim == 4 else ()) for x in arrays.values())
+    bias, mask = (_in_batch(name, x, query.shape[:1]) for name, x in arrays.items())
     masks = [mask, causal() if is_causal else None, _local(local_window_size)]
     for sizes, rule in ((query_seq_lengths, _queries_before), (key_value_seq_lengths, lengths)):
         if sizes is not None:
-            if jnp.shape(sizes) != query.shape[:1]:
-                raise InputError(f"sequence lengths must be [B] = [{query.shape[0]}], got {list(jnp.shape(sizes))}")
+            kind = jnp.result_type(sizes)
+            if jnp.shape(sizes) != query.shape[:1] or not jnp.issubdtype(kind, jnp.integer):
+                raise InputError(
+                    f"sequence lengths must be integers [B] = [{query.shape[0]}], got {kind} {list(jnp.shape(sizes))}"
+                )
             masks.append(rule(jnp.asarray(sizes)))
     found = attend_heads(
         query if scale is None else query * jnp.asarray(scale * math.sqrt(query.shape[-1]), query.dtype),
@@ -196,7 +202,7 @@ def _local(size: int | tuple[int, int] | None) -> Mask | None:
     """Keys at most `left` positions before a query and `right` after it."""
     if size is None:
         return None
-    left, right = size if isinstance(size, tuple) else (size, size)
+    left, right = (size, size) if isinstance(size, int) else size
     if left == right:
         return window(left)
     return window(max(left, right)) & jax.tree_util.Partial(_between, left, right)

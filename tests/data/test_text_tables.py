@@ -1,5 +1,6 @@
 """JSON Lines and Parquet files train, stream and resume like a file of two columns."""
 
+import datetime
 import gzip
 import itertools
 import json
@@ -92,6 +93,10 @@ DAMAGED = {
     "missing": ('{"source": "a"}', "expected a text or a number in the column target, got 'None'"),
     "empty": ('{"source": "a", "target": " "}', "the column target is empty"),
     "list": ('{"source": ["a"], "target": "b"}', "in the column source"),
+    "truth": ('{"source": true, "target": "b"}', "in the column source"),
+    "nan": ('{"source": "a", "target": NaN}', "in the column target, got 'nan'"),
+    "nul": ('{"source": "a\\u0000", "target": "b"}', "has a NUL or half of a character"),
+    "surrogate": ('{"source": "a\\ud83d", "target": "b"}', "has a NUL or half of a character"),
     "break": ('{"source": "a\\nb", "target": "b"}', "the column source has a line break"),
 }
 
@@ -106,6 +111,13 @@ def test_a_damaged_row_is_named_or_skipped(case, home):
     with pytest.raises(InputError, match=rf"a\.jsonl line 2: .*{message}"):
         index_pairs([(str(path),)]).read(1)
     assert corpus.read([(str(path),)], "skip")[0].source == ["x"]
+
+
+def test_bytes_and_dates_of_a_parquet_file_are_no_text(home):
+    for value in (b"a", datetime.date(2026, 1, 2), ["a"], None):
+        path = write(home / "a.parquet", [{"source": "x", "target": value}])
+        with pytest.raises(InputError, match="line 1: expected a text or a number in the column target"):
+            corpus.read([(path,)])
 
 
 def test_a_file_that_is_no_table_is_one_line(home):

@@ -72,7 +72,12 @@ def test_a_query_without_keys_is_zero():
 
 REFUSED = {
     "half": ({"key": KEY[:1]}, "sequences|batch|needs query"),
-    "lengths": ({"key_value_seq_lengths": np.array([1, 2, 3])}, r"must be \[B\] = \[2\]"),
+    "lengths": ({"key_value_seq_lengths": np.array([1, 2, 3])}, r"must be integers \[B\] = \[2\]"),
+    "lengths-of-numbers": ({"query_seq_lengths": np.ones(2, np.float32)}, "must be integers .* got float32"),
+    "mask-of-another-batch": ({"mask": np.ones((3, 1, T, S), bool)}, r"mask must broadcast to \[2, H, T, S\]"),
+    "mask-of-another-length": ({"mask": np.ones((T, S + 1), bool)}, "mask must be"),
+    "bias-of-five-axes": ({"bias": BIAS[None]}, "bias must broadcast to"),
+    "window": ({"local_window_size": -1}, "window needs a whole number"),
     "mask": ({"mask": BIAS}, "must be boolean"),
     "implementation": ({"implementation": "triton"}, "implementation must be one of"),
 }
@@ -180,6 +185,7 @@ def test_dropout_as_flax_does_it():
         run()
 
 
+@pytest.mark.slow
 def test_rules_of_the_function_and_arrays_of_the_module_count_together():
     """A score, bias, mask and normalizer of its own, beside the mask and bias of the call."""
     rules = {"score": scores.Gaussian(2.0), "normalizer": normalizers.Sparsemax(), "mask": window(3)}
@@ -192,6 +198,9 @@ def test_rules_of_the_function_and_arrays_of_the_module_count_together():
             one = rules | {"bias": bias, "mask": jnp.asarray(allowed)}
             weights = attention_weights(QUERY[b, :, h], KEY[b, :, h], **one)
             same(found[b, :, h], weights @ VALUE[b, :, h], atol=1e-5)
+
+
+def test_tuples_and_keys_that_do_not_fit():
     rng = jnp.broadcast_to(jax.random.key(0), (B, H - 1))
     for call, message in (
         ({"mask": ()}, "must have a part"),

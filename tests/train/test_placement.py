@@ -257,9 +257,19 @@ def devices_of_a_mesh(directory: str):
     np.testing.assert_array_equal(ends["pmap"][0], ends["jit"][0])
     jax.tree.map(np.testing.assert_array_equal, ends["pmap"][1], ends["jit"][1])
 
+    n, update = jax.device_count(), optimizer(OPTIM, 10)
+    rows = {"x": X[:32].reshape(n, -1, 8), "tokens": TOKENS[:32].reshape(n, -1)}  # of 2 steps of 16
+    indices = np.tile(np.arange(32 // n, dtype=np.int32).reshape(1, 2, -1), (1, 1, n))
+    streamed = []
+    for parallel in ("pmap", "jit"):
+        program = Program(loss, update, streamed=True, parallel=parallel)
+        state = program.put_state(jax.tree.map(np.asarray, init_state(init, update, 0)))
+        state, _ = program.train_steps(state, program.put_streamed(rows), indices, np.ones((1, 2, 16), np.float32))
+        streamed.append(program.fetch(state).params)
+    jax.tree.map(np.testing.assert_array_equal, *streamed)
+
     half = jax.device_count() // 2 or 1
     own = jax.make_mesh((half, jax.device_count() // half), ("data", "model"))
-    update = optimizer(OPTIM, 10)
     rows = np.arange(32, dtype=np.int32).reshape(1, 2, 16)
     found = {}
     for name, ways in {"own": {"mesh": own}, "devices": {"devices": jax.devices()[:half], "parallel": "jit"}}.items():

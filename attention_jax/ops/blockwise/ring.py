@@ -61,6 +61,7 @@ from attention_jax.ops.normalizer_kinds import (
 )
 from attention_jax.ops.normalizers import Softmax, TopK, as_normalizer, without_sink
 from attention_jax.ops.platforms import by_platform
+from attention_jax.ops.pooling import Mean, Pool, as_pool
 from attention_jax.ops.positions import as_positions
 from attention_jax.ops.precision import accumulator
 from attention_jax.ops.scores import ScaledDot, Score, prepare
@@ -77,11 +78,13 @@ def attend_sharded(
     bias: Bias | None = None,
     mask: Mask | None = None,
     normalizer: Normalizer | Callable = Softmax(),
+    pool: Pool = Mean(),
     dropout: Float[Array, ""] | float = 0.0,
     rng: Key[Array, ""] | None = None,
+    return_log_sum_exp: bool = False,
     block_q: int | None = None,
     block_k: int | None = None,
-) -> Float[Array, "Q V"]:
+) -> Float[Array, "Q V"] | tuple[Float[Array, "Q V"], Float[Array, " Q"]]:
     """`attend` over a sequence that is sharded over the devices of the mesh axis `axis_name`: sequence parallelism.
 
     Call it inside `jax.shard_map`. On each of n devices, query [Q, D], key [K, E] and value
@@ -94,7 +97,8 @@ def attend_sharded(
     with respect to a leaf of score, bias or normalizer that is taken INSIDE `shard_map(..., check_vma=False)` is this
     device's part of a sum: apply `lax.psum`. Otherwise `jax.grad` does so by itself.
 
-    There is no `pool`, `query_offset`, `return_log_sum_exp` or `implementation`, and masks and biases are not arrays.
+    Masks and biases are not arrays, and `pool` is the mean: others center values about a mean over all keys, which no
+    device has. There is no `query_offset`, `return_max_score` or `implementation`.
 
     Raises:
       InputError: outside of `shard_map`, and for what `attend` does not take.
@@ -109,13 +113,7 @@ def attend_sharded(
     """
     devices, mine = _place(axis_name)
     check_call(query, key, value, score, bias, mask, normalizer, dropout, block_q, block_k)
-    if any(map(is_array, (*several(bias), *several(mask)))):
-        raise InputError(
-            "attend_sharded needs a bias and a mask of positions, got an array: write mask=dense(array), of the whole "
-            "sequence, and a bias as a function of positions"
-        )
-    if not (query.size and key.size and value.size):
-        return vary_like(jnp.zeros((query.shape[0], value.shape[1]), value.dtype), (query, key, value))
+    _check_rules(bias, mask, pool)
     bias, mask = as_rules(bias, mask, query, key, 0)
     score, normalizer = as_tree(score), as_normalizer(normalizer)
     base = normalizer.of if isinstance(normalizer, TopK) else normalizer
@@ -123,6 +121,12 @@ def attend_sharded(
         raise InputError(
             f"attend_sharded needs a Pointwise, Ratio, Threshold or Ordered normalizer, got {type(base).__name__}"
         )
+    if return_log_sum_exp and not isinstance(base, Softmax):
+        raise InputError(f"return_log_sum_exp=True needs the softmax, got the normalizer {type(base).__name__}")
+    if not (query.size and key.size and (value.size or return_log_sum_exp)):
+        out = jnp.zeros((query.shape[0], value.shape[1]), value.dtype)
+        nothing = out, jnp.full(query.shape[:1], -jnp.inf, accumulator(query.dtype))
+        return vary_like(nothing if return_log_sum_exp else out, (query, key, value))
     first, words = mine * query.shape[0], None
     if rng is not None and not is_zero(dropout):
         query_words, key_words = dropout_bits(rng, devices * query.shape[0], devices * key.shape[0])
@@ -136,10 +140,27 @@ def attend_sharded(
         inputs = inputs._replace(cut=_cut(ring, lax.stop_gradient(inputs), normalizer.k))
     floats, others, combine = partition(inputs)
     out, log = _attend(ring, combine, floats, others)
-    if not isinstance(base, Softmax) or base.sink is None:
+    if not isinstance(base, Softmax):
         return out
-    kept = base.kept(jnp.where(log == jnp.inf, -jnp.inf, log))
-    return (out.astype(kept.dtype) * kept[:, None]).astype(out.dtype)
+    log = jnp.where(log == jnp.inf, -jnp.inf, log)
+    if base.sink is not None:
+        kept = base.kept(log)
+        out = (out.astype(kept.dtype) * kept[:, None]).astype(out.dtype)
+    return (out, log) if return_log_sum_exp else out
+
+
+def _check_rules(bias, mask, pool):
+    """Raise InputError for poolings other than the mean, and for arrays as masks and biases."""
+    if not isinstance(as_pool(pool), Mean):
+        raise InputError(
+            f"attend_sharded pools the mean alone, got {type(pool).__name__}: gather the keys and values with "
+            "jax.lax.all_gather(x, axis_name, tiled=True), and call attend with query_offset"
+        )
+    if any(map(is_array, (*several(bias), *several(mask)))):
+        raise InputError(
+            "attend_sharded needs a bias and a mask of positions, got an array: write mask=dense(array), of the whole "
+            "sequence, and a bias as a function of positions"
+        )
 
 
 def _place(axis_name) -> tuple[int, Int[Array, ""]]:

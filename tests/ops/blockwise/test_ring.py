@@ -38,6 +38,7 @@ from attention_jax.ops.normalizers import (
     StudentKernel,
     TopK,
 )
+from attention_jax.ops.pooling import Moments
 from attention_jax.ops.scores import Additive, Dot, Gaussian, NegativeSquaredDistance, ScaledDot
 
 Q, K, D, V = 16, 24, 4, 3
@@ -243,10 +244,47 @@ class Unknown(Normalizer):
         (lambda: alone(lambda x: attend_sharded(x, x, x, "other")), ("'other'", "shard_map")),
         (lambda: alone(lambda x: attend_sharded(x, x, x[:3], "sequence")), ("4 keys", "3 values")),
         (lambda: alone(lambda x: attend_sharded(x, x, x, "sequence", normalizer=Unknown())), ("Unknown",)),
+        (lambda: alone(lambda x: attend_sharded(x, x, x, "sequence", pool=Moments())), ("the mean alone", "Moments")),
+        (lambda: alone(lambda x: attend_sharded(x, x, x, "sequence", pool=jnp.mean)), ("must be a pooling",)),
+        (lambda: alone(lambda x: attend_sharded(x, x, x, "sequence", normalizer=Sparsemax(), return_log_sum_exp=True)),
+         ("needs the softmax", "Sparsemax")),
     ],
-    ids=["outside", "another axis", "unequal parts", "normalizer"],
+    ids=["outside", "another axis", "unequal parts", "normalizer", "pool", "no pool", "log-sum-exp"],
 )  # fmt: skip
 def test_misuse_is_one_line(run, said):
     with pytest.raises(InputError) as error:
         run()
     assert all(word in str(error.value) for word in said) and "\n" not in str(error.value)
+
+
+def log_sum_exps():
+    """The output and log-sum-exp of four devices against those of one, and the gradient of both, with and without the
+    checks of `shard_map`, with a sink, with queries that may attend to nothing, and without values."""
+    rng = np.random.default_rng(0)
+    arrays = tuple(jnp.asarray(rng.normal(size=s)) for s in ((Q, D), (K, D), (K, V)))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("sequence",), axis_types=(AxisType.Auto,))
+    late = lambda rows, columns: columns[None] + 5 < rows[:, None]  # the first six queries have no key
+    for normalizer in (Softmax(), Softmax(jnp.asarray(0.4))):
+        call = {"mask": late, "normalizer": normalizer, "return_log_sum_exp": True}
+        part = lambda query, key, value: attend_sharded(query, key, value, "sequence", **call)
+        both = lambda attention, *arrays: sum(jnp.sin(jnp.where(x == -jnp.inf, 0, x)).sum() for x in attention(*arrays))
+        for check in (True, False):
+            sharded = jax.shard_map(part, mesh=mesh, in_specs=SHARDED, out_specs=SHARDED, check_vma=check)
+            one = lambda query, key, value: attend(query, key, value, **call)
+            for a, b in zip(jax.jit(sharded)(*arrays), one(*arrays), strict=True):
+                np.testing.assert_allclose(a, b, atol=1e-12)
+            grad = lambda attention: jax.jit(jax.grad(lambda *x: both(attention, *x), argnums=(0, 1, 2)))(*arrays)
+            for a, b in zip(grad(sharded), grad(one), strict=True):
+                np.testing.assert_allclose(a, b, atol=1e-12)
+        np.testing.assert_allclose(sharded(*arrays[:2], arrays[2][:, :0])[1], one(*arrays)[1], atol=1e-12)
+
+
+@pytest.mark.slow
+def test_the_log_sum_exp_of_four_devices_and_its_gradient():
+    script = "import jax, runpy, sys; jax.config.update('jax_num_cpu_devices', 4); "
+    script += "jax.config.update('jax_enable_x64', True); runpy.run_path(sys.argv[1])['log_sum_exps']()"
+    environment = os.environ | {"NPROC": "8", "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+    done = subprocess.run(
+        [sys.executable, "-c", script, __file__], env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert not done.returncode, done.stderr
