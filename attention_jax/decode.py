@@ -128,9 +128,11 @@ def sample(
     top_p: float = 1.0,
     rng: Key[Array, ""] | None = None,
 ) -> Int[Array, "B T"]:
-    """Sample `length` tokens after each prompt from softmax(logits / temperature), `truncated` by `top_k` and `top_p`;
-    temperature 0 takes the most probable tokens and needs no `rng`. Without `rng` the samples are those of
-    `jax.random.key(0)`. Raises InputError for a prompt without tokens or a length below 1.
+    """Sample `length` tokens after each prompt, with a temperature, top-k and top-p.
+
+    A token is sampled from softmax(logits / temperature), `truncated` by `top_k` and `top_p`; temperature 0 takes the
+    most probable tokens and needs no `rng`. Without `rng` the samples are those of `jax.random.key(0)`. Raises
+    InputError for a prompt without tokens or a length below 1.
 
     >>> chain = jnp.log(jnp.array([[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [1.0, 0.0, 0.0]]))  # 0 -> 1 -> 2 -> 0
     >>> step = lambda tokens, cache: (chain[tokens], cache)
@@ -253,6 +255,14 @@ def beam_search(
     of 1 is `greedy`, and a beam wide enough to prune nothing is exhaustive search. An example is done once no open
     hypothesis can overtake its n best: log p only decreases, so log p / penalty(max_length) bounds every continuation.
     Missing hypotheses (fewer sequences than `n_best`) have the score -inf.
+
+    >>> logits = jnp.log(jnp.array([0.0, 0.25, 0.75]))  # of the tokens 0 (end), 1 and 2, always the same
+    >>> step = lambda token, cache: (jnp.broadcast_to(logits, (token.shape[0], 3)), cache)
+    >>> tokens, scores = beam_search(
+    ...     step, (), 1, beam_size=2, n_best=2, bos=1, eos=0, pad=0, max_length=2, length_penalty="none"
+    ... )
+    >>> tokens.tolist(), jnp.exp(scores).round(4).tolist()
+    ([[[2, 2], [2, 1]]], [[0.5625, 0.1875]])
     """
     if beam_size < 1 or not 1 <= n_best <= beam_size:
         raise InputError(f"beam search needs 1 <= n_best <= beam_size, not n_best {n_best} and beam_size {beam_size}")

@@ -30,11 +30,20 @@ class InputError(ValueError):
     """Invalid input. The message is one line: what was required, what was given, what to do.
 
     `launch.py` prints it as `error: ...` and exits with code 2, without a traceback.
+
+    >>> from attention_jax.config import Train
+    >>> Train(batch_size=0)
+    Traceback (most recent call last):
+    attention_jax.errors.InputError: --train.batch-size must be at least 1, got 0
     """
 
 
 class Interrupted(Exception):
-    """Interruption by SIGINT or a signal of signals.py; all up to `step` is in a checkpoint if it was `saved`."""
+    """Interruption by SIGINT or a signal of signals.py; all up to `step` is in a checkpoint if it was `saved`.
+
+    >>> print(Interrupted(500))
+    interrupted; the checkpoint of step 500 is complete
+    """
 
     def __init__(self, step: int, saved: bool = True):
         super().__init__(
@@ -44,7 +53,11 @@ class Interrupted(Exception):
 
 
 class Diverged(Exception):
-    """The loss at `step` is not finite, or so large that its square overflows float32."""
+    """The loss at `step` is not finite, or so large that its square overflows float32.
+
+    >>> print(Diverged(7, float("nan")))
+    the loss was nan at step 7; a smaller --optim.learning-rate or --optim.clip-norm 1 usually helps
+    """
 
     def __init__(self, step: int, loss: float):
         super().__init__(

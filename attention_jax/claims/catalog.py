@@ -52,7 +52,12 @@ CHAPTERS = (
 
 @dataclass(frozen=True)
 class Experiment:
-    """The contents of an experiment's file. All but `config` and `CLAIMS` are optional."""
+    """The contents of an experiment's file. All but `config` and `CLAIMS` are optional.
+
+    >>> experiment = load_experiment("date_luong")
+    >>> experiment.config().model.hidden_size, experiment.seeds, experiment.minutes
+    (128, 3, 2.2)
+    """
 
     name: str
     doc: str
@@ -129,6 +134,9 @@ def load_experiment(name: str) -> Experiment:
     """Load the experiment experiments/NAME.py, or of the file with the path `name` ("my/experiment.py").
 
     Raises InputError for an unknown name, with suggestions.
+
+    >>> load_experiment("date_luong").config().data
+    Dates(path='', reverse_source=True, examples=50000, validation=0)
     """
     if name.endswith(".py"):
         path = Path(name).resolve()

@@ -87,8 +87,10 @@ class PredictiveScorer(Scorer):
 
 
 class Luong(Translator):
-    """The encoder-decoder of Luong et al. (2015): logits from the attentional vector h~_t = tanh(W_c [h_t; c_t]) (eq.
-    5), which with input feeding is also an input of the next step.
+    """The encoder-decoder of Luong et al. (2015), with global or local attention and input feeding.
+
+    Logits are computed from the attentional vector h~_t = tanh(W_c [h_t; c_t]) (eq. 5), which with input feeding is
+    also an input of the next step.
 
     Call it with source [B, S], source_length [B] and target_in [B, T], the target shifted right behind `bos`; returns
     logits [B, T, V] and a dict of attention weights, empty unless `return_weights`.

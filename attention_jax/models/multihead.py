@@ -81,9 +81,10 @@ def pooled_width(pool: Pool, key_width: int, value_width: int) -> int:
 
 
 class MultiHeadAttention(nn.Module):
-    """Multi-head attention with its projections: softmax(score(q W_q, k W_k)) v W_v for every head, concatenated and
-    projected by W_o (Vaswani et al. 2017, section 3.2.2). Fewer heads of keys and values than of queries are
-    grouped-query attention (GQA), one is multi-query attention (MQA).
+    """Multi-head attention with its projections (Vaswani et al. 2017, section 3.2.2).
+
+    It is softmax(score(q W_q, k W_k)) v W_v for every head, concatenated and projected by W_o. Fewer heads of keys and
+    values than of queries are grouped-query attention (GQA), one is multi-query attention (MQA).
 
     Query, key and value may have different widths; `hidden_size` is the output's, `key_dim` and `value_dim` are those
     of a head's queries and keys and of its values, 0 meaning hidden_size / num_heads. Leaves of `mask` have the batch

@@ -40,8 +40,10 @@ class Bias:
 @pytree
 @dataclass(frozen=True)
 class ShawBias(Bias):
-    """q . a[clip(k - q, -c, c)] / sqrt(D) with `table` a [2 c + 1, D] (Shaw et al. 2018, eq. 4-5;
-    values get no vectors of positions, eq. 3).
+    """Relative position representations: a learned vector per distance, dotted with the query (Shaw et al. 2018).
+
+    It is q . a[clip(k - q, -c, c)] / sqrt(D) with `table` a [2 c + 1, D] (eq. 4-5; values get no vectors of positions,
+    eq. 3).
 
     With the score `ScaledDot` this is q . (k + a) / sqrt(D). One matmul with the table serves all keys.
 
@@ -71,8 +73,10 @@ class ShawBias(Bias):
 @pytree
 @dataclass(frozen=True)
 class TransformerXLBias(Bias):
-    """q . W r(i - j) / sqrt(D) for a query at i and a key at j, with r the sinusoid of the distance and a learned
-    `kernel` W [D, S] (Dai et al. 2019, section 3.3, terms b and d). S is even: half of r are cosines, half sines.
+    """Transformer-XL's relative position bias, from sinusoids of the distance (Dai et al. 2019).
+
+    It is q . W r(i - j) / sqrt(D) for a query at i and a key at j, with r the sinusoid of the distance and a learned
+    `kernel` W [D, S] (section 3.3, terms b and d). S is even: half of r are cosines, half sines.
 
     With the score `ScaledDot` this is q . (k + W r), also for distances beyond those in training. The paper's u and v
     (terms c and d) are one vector per layer here, the bias of the query projection, if it has one. r(i - j) is r(-j)
@@ -106,8 +110,9 @@ class TransformerXLBias(Bias):
 @pytree
 @dataclass(frozen=True)
 class T5Bias(Bias):
-    """A learned scalar for each bucket of relative positions k - q, `table` [buckets] (Raffel et al. 2020, section
-    2.1).
+    """T5's relative position bias: a learned number per bucket of distances (Raffel et al. 2020).
+
+    `table` [buckets] has the number for each bucket of relative positions k - q (section 2.1).
 
     Half of the buckets hold one distance each, the other half grow logarithmically up to `max_distance` (positions),
     beyond which all share the last one. `bidirectional` gives half of all buckets to keys after the query; otherwise
@@ -156,6 +161,9 @@ class Location(Bias):
 
     `kernel` [D, P] has a column for each of P positions. With the score `Constant` this is the paper's whole score,
     of which shorter sentences use the first columns. A key beyond them scores NaN, unless it is masked.
+
+    >>> Location(jnp.array([[1.0, 2.0]]))(jnp.array([[3.0]]), jnp.arange(1), jnp.arange(2)).tolist()
+    [[3.0, 6.0]]
     """
 
     kernel: Float[Array, "D P"]
@@ -178,7 +186,7 @@ class Location(Bias):
 @pytree
 @dataclass(frozen=True)
 class ALiBi(Bias):
-    """-slope * |i - j| for positions i and j (Press et al. 2022, section 3); the slope is fixed per head (`slopes`).
+    """ALiBi: -slope * |i - j| for positions i and j, with a fixed slope per head (Press et al. 2022, section 3).
 
     >>> ALiBi(slope=0.5)(jnp.ones((1, 2)), jnp.array([2]), jnp.arange(3)).tolist()
     [[-1.0, -0.5, -0.0]]

@@ -21,8 +21,9 @@ from attention_jax.ops.scores import Gaussian, Score
 def nadaraya_watson(
     query: Float[Array, "Q D"], x: Float[Array, "K D"], y: Float[Array, "K V"], score: Score = Gaussian()
 ) -> Float[Array, "Q V"]:
-    """The Nadaraya-Watson estimate at every query: the kernel-weighted mean of the outputs y, 0 where all
-    weights are 0.
+    """The Nadaraya-Watson estimate: the kernel-weighted mean of the outputs at every query.
+
+    It is 0 where all weights are 0.
 
     >>> x, y = jnp.array([[0.0], [1.0], [9.0]]), jnp.array([[1.0], [3.0], [5.0]])
     >>> nadaraya_watson(jnp.array([[0.5], [9.0]]), x, y).tolist()

@@ -286,8 +286,10 @@ def causal() -> Mask:
 
 
 def lengths(length: Int[Array, ""] | int) -> Mask:
-    """A padding mask: only the first `length` keys may be attended to. For a batch of lengths [B], vmap it:
-    `jax.vmap(lambda q, k, v, n: attend(q, k, v, mask=lengths(n)))`. Raises InputError if it is not an integer.
+    """A padding mask: only the first `length` keys may be attended to.
+
+    For a batch of lengths [B], vmap it: `jax.vmap(lambda q, k, v, n: attend(q, k, v, mask=lengths(n)))`. Raises
+    InputError if it is not an integer.
 
     >>> lengths(2)(jnp.arange(1), jnp.arange(3)).astype(int).tolist()
     [[1, 1, 0]]
@@ -325,9 +327,10 @@ def sliding_window(size: int) -> Mask:
 
 
 def segments(query_ids: Int[Array, " Q"], key_ids: Int[Array, " K"]) -> Mask:
-    """A mask for sequence packing: each query attends to the keys of its own segment. There is one id per position, and
-    ids do not decrease, so padding at the end has the largest id. Raises InputError for ids that are not integers, and
-    for known ones (outside of `jax.jit`) that decrease.
+    """A mask for packed sequences: each query attends to the keys of its own segment.
+
+    There is one id per position, and ids do not decrease, so padding at the end has the largest id. Raises InputError
+    for ids that are not integers, and for known ones (outside of `jax.jit`) that decrease.
 
     >>> segments(jnp.array([0, 1, 1]), jnp.array([0, 0, 1]))(jnp.arange(3), jnp.arange(3)).astype(int).tolist()
     [[1, 1, 0], [0, 0, 1], [0, 0, 1]]

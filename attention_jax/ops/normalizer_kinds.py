@@ -120,7 +120,9 @@ def has_factor(normalizer: Local) -> bool:
 
 
 class Pointwise(Local):
-    """w_j = f(s_j), or f(s_j) * factor(number of keys that the query may attend to); define f as `__call__`.
+    """Base class of elementwise normalizers, such as the sigmoid; define f as `__call__`.
+
+    Weights are w_j = f(s_j), or f(s_j) * factor(number of keys that the query may attend to).
 
     >>> class Relu(Pointwise):
     ...     def __call__(self, x):
@@ -131,9 +133,10 @@ class Pointwise(Local):
 
 
 class Ratio(Local):
-    """w_j = f(s_j) / (extra + sum_l f(s_l)) with f >= 0. Where the divisor is 0, all weights are 0.
+    """Base class of normalizers that divide by a sum, as the softmax does; define f >= 0 as `__call__`.
 
-    For f = exp use `normalizers.Softmax`, which does not overflow.
+    Weights are w_j = f(s_j) / (extra + sum_l f(s_l)). Where the divisor is 0, all weights are 0. For f = exp use
+    `normalizers.Softmax`, which does not overflow.
 
     >>> class Square(Ratio):
     ...     def __call__(self, x):
@@ -168,11 +171,12 @@ def _softmax(logits, allowed):
 
 
 class Threshold(Local):
-    """w_j = f(s_j - t) with the threshold t of each query such that sum_j f(s_j - t) = total.
+    """Base class of sparse normalizers with a threshold, such as sparsemax; define f as `__call__`.
 
-    f is increasing and not negative. Its `inverse` bounds t, and makes Newton's method fast, which is applied to
-    inverse(sum_j f(s_j - t)). That is nearly linear in t: for f = exp it is log-sum-exp minus t, exactly linear; for a
-    power it is a norm, so convex, and the iteration from the left never overshoots.
+    Weights are w_j = f(s_j - t) with the threshold t of each query such that sum_j f(s_j - t) = total. f is increasing
+    and not negative. Its `inverse` bounds t, and makes Newton's method fast, which is applied to inverse(sum_j f(s_j -
+    t)). That is nearly linear in t: for f = exp it is log-sum-exp minus t, exactly linear; for a power it is a norm, so
+    convex, and the iteration from the left never overshoots.
 
     >>> from attention_jax.ops.normalizers import Sparsemax  # f(x) = max(x, 0)
     >>> Sparsemax().weights(jnp.array([[0.5, 0.0, -3.0]]), jnp.ones((1, 3), bool)).round(4).tolist()
@@ -313,8 +317,10 @@ def _threshold_jvp(primals, tangents):
 
 
 class Ordered(Normalizer):
-    """w_j = exp(take_j + sum_{i > j} leave_i): from the last key to the first, the fraction that key j takes of
-    what the keys after it leave. `__call__` returns the logarithms (take, leave), elementwise.
+    """Base class of normalizers that go through the keys in their order, such as stick-breaking.
+
+    The weights are w_j = exp(take_j + sum_{i > j} leave_i): from the last key to the first, the fraction that key j
+    takes of what the keys after it leave. `__call__` returns the logarithms (take, leave), elementwise.
 
     >>> class Half(Ordered):
     ...     def __call__(self, score):

@@ -89,8 +89,9 @@ def log_sum_exp(scores: Float[Array, "Q K"], allowed) -> Float[Array, " Q"]:
 @pytree
 @dataclass(frozen=True)
 class Sigmoid(Pointwise):
-    """Sigmoid attention, sigmoid(s_j + bias) (Ramapuram et al. 2024, eq. 3, where the bias is -log of the number of
-    keys). Weights do not sum to 1.
+    """Sigmoid attention: each weight is the sigmoid of its score (Ramapuram et al. 2024).
+
+    Weights are sigmoid(s_j + bias) (eq. 3, where the bias is -log of the number of keys). Weights do not sum to 1.
 
     >>> Sigmoid().weights(jnp.zeros((1, 3)), jnp.ones((1, 3), bool)).tolist()
     [[0.5, 0.5, 0.5]]
@@ -105,8 +106,9 @@ class Sigmoid(Pointwise):
 @pytree
 @dataclass(frozen=True)
 class ReluPower(Pointwise):
-    """max(s_j, 0)^power / n with n the number of keys that the query may attend to (Wortsman et al. 2023; power 2: So
-    et al. 2021).
+    """ReLU attention: powers of the positive scores, divided by the number of keys (Wortsman et al. 2023).
+
+    Weights are max(s_j, 0)^power / n with n the number of keys that the query may attend to (power 2: So et al. 2021).
 
     >>> ReluPower(2).weights(jnp.array([[2.0, -1.0]]), jnp.ones((1, 2), bool)).tolist()
     [[2.0, 0.0]]
@@ -129,8 +131,10 @@ class ReluPower(Pointwise):
 @pytree
 @dataclass(frozen=True)
 class Signed(Pointwise):
-    """The score s_j itself, of either sign: with dot products this is linear attention without normalization, and with
-    decay retention (`ops/retention.py`).
+    """No normalizer: the scores themselves are the weights, as in linear attention and retention.
+
+    A weight is the score s_j, of either sign: with dot products this is linear attention without normalization, and
+    with decay retention (`ops/retention.py`).
 
     >>> Signed().weights(jnp.array([[2.0, -1.0]]), jnp.array([[True, False]])).tolist()
     [[2.0, 0.0]]
@@ -143,8 +147,10 @@ class Signed(Pointwise):
 @pytree
 @dataclass(frozen=True)
 class CompactKernel(Ratio):
-    """max(0, 1 + s_j)^power / sum: with `NegativeSquaredDistance` of x / width as the score, the kernels of
-    Epanechnikov (power 1), of Tukey's biweight (2) and triweight (3) (Silverman 1986, table 3.1).
+    """Kernels of compact support: Epanechnikov, Tukey's biweight and triweight (Silverman 1986).
+
+    Weights are max(0, 1 + s_j)^power / sum. With `NegativeSquaredDistance` of x / width as the score these are the
+    kernels of Epanechnikov (power 1), of Tukey's biweight (2) and triweight (3) (table 3.1).
 
     >>> CompactKernel(1).weights(jnp.array([[0.0, 0.0, -2.0]]), jnp.ones((1, 3), bool)).tolist()
     [[0.5, 0.5, 0.0]]
@@ -164,8 +170,10 @@ class CompactKernel(Ratio):
 @pytree
 @dataclass(frozen=True)
 class StudentKernel(Exponential):
-    """(1 - s_j)^-power / sum: with `NegativeSquaredDistance` as the score, a kernel with heavy tails (for power 1 that
-    of t-SNE, van der Maaten & Hinton 2008). Scores must be below 1.
+    """A kernel with heavy tails, such as the Student-t kernel of t-SNE (van der Maaten & Hinton 2008).
+
+    Weights are (1 - s_j)^-power / sum, with `NegativeSquaredDistance` as the score; power 1 is t-SNE's. Scores must be
+    below 1.
 
     >>> StudentKernel().weights(jnp.array([[0.0, -2.0]]), jnp.ones((1, 2), bool)).round(4).tolist()
     [[0.75, 0.25]]
@@ -183,7 +191,7 @@ class StudentKernel(Exponential):
 @pytree
 @dataclass(frozen=True)
 class Sparsemax(Threshold):
-    """max(s_j - t, 0): the Euclidean projection of the scores onto the simplex (Martins & Astudillo 2016, eq. 5).
+    """Sparsemax, max(s_j - t, 0): the projection of the scores onto the simplex (Martins & Astudillo 2016, eq. 5).
 
     >>> Sparsemax().weights(jnp.array([[0.5, 0.0, -3.0]]), jnp.ones((1, 3), bool)).round(4).tolist()
     [[0.75, 0.25, 0.0]]
@@ -199,8 +207,10 @@ class Sparsemax(Threshold):
 @pytree
 @dataclass(frozen=True)
 class Entmax(Threshold):
-    """max((alpha - 1) (s_j - t), 0)^(1 / (alpha - 1)) (Peters et al. 2019, eq. 10): sparser for larger `alpha`, which
-    is above 1 and at most 2 and may be learned (Correia et al. 2019). 2 is sparsemax; the limit 1 is softmax.
+    """Entmax: sparse weights, between softmax (alpha near 1) and sparsemax (alpha = 2) (Peters et al. 2019).
+
+    Weights are max((alpha - 1) (s_j - t), 0)^(1 / (alpha - 1)) (eq. 10), sparser for larger `alpha`, which is above 1
+    and at most 2 and may be learned (Correia et al. 2019). 2 is sparsemax; the limit 1 is softmax.
 
     >>> Entmax(2.0).weights(jnp.array([[0.5, 0.0, -3.0]]), jnp.ones((1, 3), bool)).round(4).tolist()
     [[0.75, 0.25, 0.0]]
@@ -234,8 +244,10 @@ def positive_power(x: Float[Array, "..."], exponent: Float[Array, ""] | float) -
 @pytree
 @dataclass(frozen=True)
 class Normmax(Threshold):
-    """The weights p that maximize p . s - |p|_alpha (Blondel, Martins & Niculae 2020, section 4.3): u_j = max(s_j - t,
-    0)^(1 / (alpha - 1)) over their sum, where the sum of u_j^alpha is 1.
+    """Normmax: sparse weights from a norm as the regularizer (Blondel, Martins & Niculae 2020).
+
+    The weights p maximize p . s - |p|_alpha (section 4.3): they are u_j = max(s_j - t, 0)^(1 / (alpha - 1)) over their
+    sum, where the sum of u_j^alpha is 1.
 
     >>> Normmax(2.0).weights(jnp.zeros((1, 4)), jnp.ones((1, 4), bool)).round(4).tolist()
     [[0.25, 0.25, 0.25, 0.25]]
@@ -260,8 +272,10 @@ class Normmax(Threshold):
 @pytree
 @dataclass(frozen=True)
 class Budget(Threshold):
-    """Weights min(max(s_j - t, 0), 1) that sum to `budget`, or to the number of keys if there are fewer (Malaviya et
-    al. 2018, eq. 5, with bounds of 1).
+    """Sparsemax with a budget: weights between 0 and 1 that sum to `budget` (Malaviya et al. 2018).
+
+    Weights are min(max(s_j - t, 0), 1) and sum to `budget`, or to the number of keys if there are fewer (eq. 5, with
+    bounds of 1).
 
     >>> Budget(2).weights(jnp.array([[9.0, 5.0, 0.0]]), jnp.ones((1, 3), bool)).round(4).tolist()
     [[1.0, 1.0, 0.0]]
@@ -287,8 +301,9 @@ class Budget(Threshold):
 @pytree
 @dataclass(frozen=True)
 class TopK(Normalizer):
-    """The normalizer `of` over the `k` keys with the largest scores, ties included (Gupta et al. 2021). The choice of
-    keys has no gradient.
+    """Top-k attention: another normalizer over the k keys with the largest scores (Gupta et al. 2021).
+
+    The normalizer is `of`, the number of keys `k`, ties included. The choice of keys has no gradient.
 
     >>> TopK(2).weights(jnp.array([[1.0, 0.0, 1.0]]), jnp.ones((1, 3), bool)).tolist()
     [[0.5, 0.0, 0.5]]
@@ -317,8 +332,10 @@ class TopK(Normalizer):
 @pytree
 @dataclass(frozen=True)
 class StickBreaking(Ordered):
-    """Stick-breaking attention: sigmoid(s_j) times the product of 1 - sigmoid(s_i) over the keys i > j, which favors
-    recent keys (Tan et al. 2024, eq. 3). The weights sum to 1 minus that product over all keys.
+    """Stick-breaking attention, which favors recent keys (Tan et al. 2024).
+
+    A weight is sigmoid(s_j) times the product of 1 - sigmoid(s_i) over the keys i > j (eq. 3). The weights sum to 1
+    minus that product over all keys.
 
     >>> StickBreaking().weights(jnp.zeros((1, 3)), jnp.ones((1, 3), bool)).round(4).tolist()
     [[0.125, 0.25, 0.5]]

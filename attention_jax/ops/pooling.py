@@ -66,9 +66,11 @@ class Mean(Pool):
 @pytree
 @dataclass(frozen=True)
 class Moments(Pool):
-    """The weighted mean of the values and their variance about it, [Q, 2 V]: attention with an error bar. The weights
-    are divided by their sum. `attend` goes through the keys twice, for the variance with the mean of each query: the
-    mean of the squares minus the square of the mean would lose a variance that is small beside either.
+    """The weighted mean of the values and their variance: attention with an error bar, [Q, 2 V].
+
+    The variance is that about the mean, and the weights are divided by their sum. `attend` goes through the keys twice,
+    for the variance with the mean of each query: the mean of the squares minus the square of the mean would lose a
+    variance that is small beside either.
 
     >>> from attention_jax.ops.attention import attend
     >>> attend(jnp.ones((1, 2)), jnp.ones((2, 2)), jnp.array([[1.0], [3.0]]), pool=Moments()).tolist()
@@ -98,9 +100,11 @@ class Moments(Pool):
 @pytree
 @dataclass(frozen=True)
 class LocalLinear(Pool):
-    """Local linear regression [Q, V]: the a of the (a, b) that minimize sum_j w_j (|v_j - a - b (k_j - q)|^2 +
-    ridge |b|^2) (Stone 1977; Fan 1992; as attention: Zuo et al. 2025). Without `ridge` it is 1e-6 times the mean
-    variance of a feature of the keys, whatever their unit; features may be multiples of one another.
+    """Local linear attention: a weighted linear regression at each query (Stone 1977; Zuo et al. 2025).
+
+    The result [Q, V] is the a of the (a, b) that minimize sum_j w_j (|v_j - a - b (k_j - q)|^2 + ridge |b|^2) (Stone
+    1977; Fan 1992; as attention: Zuo et al. 2025). Without `ridge` it is 1e-6 times the mean variance of a feature of
+    the keys, whatever their unit; features may be multiples of one another.
 
     Plain attention has b = 0. Queries and keys have one width D, else InputError. The sums have 1 + D + D (D + 1) / 2 +
     V + D V numbers per key, and each query solves D equations: for D up to about 16.
@@ -151,9 +155,11 @@ class LocalLinear(Pool):
 @pytree
 @dataclass(frozen=True)
 class LogMixture(Pool):
-    """log sum_j w_j exp(v_j) [Q, V] for values that are log-probabilities: a mixture with the attention weights as its
-    mixture weights, as in latent attention (Wu et al. 2018, eq. 5). -inf for a fully masked query, and for one whose
-    values are all more than 87 (the range of float32) below the largest value that any query attends to.
+    """A mixture of distributions: the attention weights mix values that are log-probabilities (Wu et al. 2018).
+
+    The result [Q, V] is log sum_j w_j exp(v_j), as in latent attention (eq. 5). It is -inf for a fully masked query,
+    and for one whose values are all more than 87 (the range of float32) below the largest value that any query attends
+    to.
 
     >>> from attention_jax.ops.attention import attend
     >>> x, log_p = jnp.ones((2, 2)), jnp.log(jnp.array([[0.5], [1.0]]))

@@ -239,9 +239,10 @@ class Additive(Score):
 @pytree
 @dataclass(frozen=True)
 class Concat(Score):
-    """v . tanh(W [q; k]) (Luong et al. 2015, section 3.1, "concat"): `kernel` W [D + E, H], `vector` v [H].
+    """Concatenation score v . tanh(W [q; k]) (Luong et al. 2015, section 3.1, "concat").
 
-    W [q; k] is W_q q + W_k k for the two blocks of W, so it is computed and prepared as `Additive`.
+    The weights are `kernel` W [D + E, H] and `vector` v [H]. W [q; k] is W_q q + W_k k for the two blocks of W, so it
+    is computed and prepared as `Additive`.
 
     >>> score = Concat.init(jax.random.key(0), query_width=4, key_width=6, hidden=8)
     >>> score.kernel.shape, score(jnp.ones((2, 4)), jnp.ones((5, 6))).shape
@@ -274,10 +275,14 @@ class Concat(Score):
 @pytree
 @dataclass(frozen=True)
 class LeakySum(Score):
-    """LeakyReLU((a_q . q + b_q) + (a_k . k + b_k)) with slope 0.2 below zero (Velickovic et al. 2018, eq. 3).
+    """The score of graph attention: LeakyReLU((a_q . q + b_q) + (a_k . k + b_k)) (Velickovic et al. 2018, eq. 3).
 
     The paper's vector a is `query_vector` a_q [D] and `key_vector` a_k [E] one after the other; the biases b_q and b_k
-    are those of the authors' code. A vector of None means that this side is already projected to one number.
+    are those of the authors' code, and the slope below zero is 0.2. A vector of None means that this side is already
+    projected to one number.
+
+    >>> LeakySum(jnp.array([1.0]), jnp.array([-1.0]), jnp.array(0.0), jnp.array(0.0))(*jnp.array([[[1.0]], [[2.0]]]))
+    Array([[-0.2]], dtype=float32)
     """
 
     query_vector: Float[Array, " D"] | None
@@ -315,8 +320,10 @@ def _line(x, vector, bias):
 @pytree
 @dataclass(frozen=True)
 class Cosine(Score):
-    """Cosine similarity times `sharpness`, sharpness * cos(q, k): content-based addressing (Graves et al. 2014,
-    eq. 5-6, where the sharpness is the key strength beta). A query or key of zeros scores 0.
+    """Cosine similarity times a sharpness: content-based addressing (Graves et al. 2014).
+
+    It is sharpness * cos(q, k) (eq. 5-6, where the sharpness is the key strength beta). A query or key of zeros scores
+    0.
 
     >>> Cosine(2.0)(jnp.array([[3.0, 0.0]]), jnp.array([[5.0, 0.0], [0.0, 1.0]])).tolist()
     [[2.0, 0.0]]
@@ -336,7 +343,9 @@ class Cosine(Score):
 @pytree
 @dataclass(frozen=True)
 class QKNorm(Score):
-    """rms(q) . rms(k) / sqrt(D), where rms(x) = scale * x / sqrt(mean(x^2)) with a learned scale [D] for queries and
+    """QK norm: a dot product of normalized queries and keys, with learned scales (Dehghani et al. 2023).
+
+    It is rms(q) . rms(k) / sqrt(D), where rms(x) = scale * x / sqrt(mean(x^2)) with a learned scale [D] for queries and
     one for keys (QK norm: query-key normalization, Henry et al. 2020; Dehghani et al. 2023, eq. 1, there LayerNorm).
 
     In a head with rotary positions, queries and keys are rotated first, which does not change their lengths.

@@ -15,7 +15,12 @@ from attention_jax.runs import directory as run_directory, lifecycle, pack, save
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A run and its directory. Data and parameters are loaded on first use."""
+    """A run and its directory. Data and parameters are loaded on first use.
+
+    >>> run = load_run("runs/date_luong/001")  # doctest: +SKIP
+    >>> run.predict(["May 1, 1999"]), run.result["metrics"]["test.exact_match"]  # doctest: +SKIP
+    (['1999-05-01'], 1.0)
+    """
 
     directory: Path
     config: Config
@@ -115,6 +120,10 @@ def load_run(directory: Path | str, *, trust_code: bool = False) -> LoadedRun:
     """Load the run in `directory`, or in a file of `launch.py pack`. Raises InputError if there is none.
 
     A run with a score, model or dataset from outside of this package imports their code, which needs `trust_code`.
+
+    >>> load_run("runs/none")
+    Traceback (most recent call last):
+    attention_jax.errors.InputError: ...runs/none...
     """
     directory = pack.opened(directory)
     return LoadedRun(directory, run_directory.read_config(directory, trust_code), run_directory.read_result(directory))
@@ -132,6 +141,12 @@ def train_run(
 
     `study(config, directory) -> metrics` is called instead of training for an experiment without training; with
     `resume` an interrupted run continues. Raises InputError, Interrupted or Diverged.
+
+    >>> from tempfile import mkdtemp
+    >>> answer = lambda config, directory: {"answer": 42.0}
+    >>> run = train_run(Config("x", None, None), f"{mkdtemp()}/x", study=answer, quiet=True)
+    >>> run.result["metrics"]
+    {'answer': 42.0}
     """
     directory = run_directory.fresh_directory(config.name) if directory is None else Path(directory)
     with explained(), outlasting_readers():
