@@ -216,7 +216,7 @@ def test_an_inherited_method_is_described_once_and_the_usual_names_come_first(pa
 
 @pytest.mark.slow
 def test_options_are_copied_from_the_site_as_they_are_typed_and_names_lead_to_their_source(site):
-    assert not [page.name for page in site.rglob("*.html") if re.search("–[a-z]+[.-]", page.read_text("utf-8"))]
+    assert not [page.name for page in site.rglob("*.html") if re.search("\u2013[a-z]+[.-]", page.read_text("utf-8"))]
     api = (site / "generated" / "api_attention.html").read_text("utf-8")
     assert re.search(r'href="\.\./_modules/attention_jax/ops/attention\.html#attend"', api)
     assert "toctree-wrapper" not in (site / "index.html").read_text("utf-8").partition("<footer>")[0].replace(
