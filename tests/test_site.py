@@ -41,7 +41,9 @@ def pages(reference) -> dict[str, str]:
 def test_every_page_is_in_the_table_of_contents_once(pages):
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     trees = re.findall(r"^```\{toctree\}\n(.*?)^```$", index, re.DOTALL | re.MULTILINE)
-    listed = [line for tree in trees for line in tree.splitlines() if line and line[0] != ":" and "<self>" not in line]
+    lines = [line for tree in trees for line in tree.splitlines() if line and line[0] != ":"]
+    listed = [re.sub(r".*<(.+)>", r"\1", line) for line in lines if "<self>" not in line]
+    assert all(len(re.sub(r" <.+>", "", line)) <= 16 for line in lines), "labels of the sidebar are short"
     written = {path.stem for path in DOCS.glob("*.md")} - {"index"}
     written |= {f"notebooks/{path.stem}" for path in (DOCS / "notebooks").glob("*.ipynb")}
     assert Counter(listed) == Counter(written | {f"generated/{Path(name).stem}" for name in pages})
@@ -203,3 +205,20 @@ def first_pages(driver, site: Path, query: str) -> list[str]:
 def test_a_query_finds_its_page_by_the_search_of_the_site(site, chromium):
     found = {query: first_pages(chromium, site, query) for query in QUERIES}
     assert not {query: pages for query, pages in found.items() if not QUERIES[query] & {*pages}}
+
+
+def test_an_inherited_method_is_described_once_and_the_usual_names_come_first(pages):
+    page = pages["api_normalizers.md"]
+    assert len(re.findall(r"\{py:method\} weights\(", page)) == 1 and page.count("[`Threshold`](#api-threshold)") > 3
+    names = re.findall(r"\{py:class\} attention_jax\.normalizers\.(\w+)", page)
+    assert names[0] == "Softmax" and {*names[-5:]} == {"Normalizer", "Ordered", "Pointwise", "Ratio", "Threshold"}
+
+
+@pytest.mark.slow
+def test_options_are_copied_from_the_site_as_they_are_typed_and_names_lead_to_their_source(site):
+    assert not [page.name for page in site.rglob("*.html") if re.search("\u2013[a-z]+[.-]", page.read_text("utf-8"))]
+    api = (site / "generated" / "api_attention.html").read_text("utf-8")
+    assert re.search(r'href="\.\./_modules/attention_jax/ops/attention\.html#attend"', api)
+    assert "toctree-wrapper" not in (site / "index.html").read_text("utf-8").partition("<footer>")[0].replace(
+        '<div class="toctree-wrapper compound">\n</div>', ""
+    ), "the start page does not repeat the navigation"

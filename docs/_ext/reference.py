@@ -7,6 +7,7 @@ look as they were written, `Float[Array, "Q D"]`, and no default shows an addres
 
 import ast
 import dataclasses
+import functools
 import importlib
 import inspect
 import re
@@ -18,6 +19,7 @@ import attention_jax
 from attention_jax import config as configs
 from attention_jax.claims.catalog import field_docs
 from attention_jax.cli import command_options
+from attention_jax.cli.help import GROUPS as COMMAND_GROUPS
 from attention_jax.config import DataOptions, ModelOptions, Options
 
 GROUPS = {
@@ -38,6 +40,13 @@ GROUPS = {
     "pytrees": ("Custom pytrees", ("ops.trees",)),
 }
 """Page of the API reference: its title, and the modules of `attention_jax` whose public names are on it."""
+FIRST = (
+    "Softmax", "Sigmoid", "Sparsemax", "Entmax", "TopK", "StickBreaking", "ReluPower", "ScaledDot", "Dot", "Additive",
+    "Bilinear", "Concat", "Cosine", "QKNorm", "SoftCap", "Gaussian", "causal", "lengths", "sliding_window", "window",
+    "segments", "dense", "Mean", "ALiBi", "T5Bias", "ShawBias", "Transformer", "LanguageModel", "ViT",
+    "MultiHeadAttention", "attend", "attend_heads", "attention_weights", "load_experiment", "train_run", "load_run",
+)  # fmt: skip
+"""What most users need, in this order; the rest of a page follows, and base classes come last."""
 ERRORS = ("InputError", "Diverged", "Interrupted", "lower_is_better")
 HIDDEN = {"parent", "name", "kinds"}
 MODEL_METHODS = {"__call__", "encode", "decode", "start", "step", "output"}
@@ -71,8 +80,15 @@ def public_names(module: str) -> dict[str, object]:
 
 def _api_page(title: str, modules) -> str:
     things = {path: thing for module in modules for path, thing in public_names(module).items()}
+    things = dict(sorted(things.items(), key=lambda item: rank(*item)))
     entries = [entry(thing, path) for path, thing in things.items()]
     return "\n\n".join([f"# {title}", _contents(path.rpartition(".")[2] for path in things), *entries]) + "\n"
+
+
+def rank(path: str, thing) -> tuple[bool, int]:
+    """The place of a public name on its page: those in FIRST, then the others, then the base classes."""
+    name = path.rpartition(".")[2]
+    return prose(thing).startswith("Base class"), FIRST.index(name) if name in FIRST else len(FIRST)
 
 
 def config_functions() -> str:
@@ -111,23 +127,37 @@ def _directive(kind: str, line: str, body: str, option: str = "") -> str:
 
 
 def _methods(kind: type) -> list[str]:
-    """The public methods and properties that a class of this package documents, a nested directive each."""
-    found = {}
+    """The public methods and properties that a class of this package documents, a nested directive each.
+
+    Those that it takes from a public base class are only named.
+    """
+    found, bases = {}, [parent for parent in _parents(kind)[1:] if parent in public_things()]
     for parent in reversed(_parents(kind)):
         for name, value in vars(parent).items():
             raw = value.__func__ if isinstance(value, classmethod | staticmethod) else value
             raw = raw.fget if isinstance(raw, property) else getattr(raw, "func", raw)
             public = name in MODEL_METHODS if hasattr(kind, "setup") else name == "__call__" or name[0] != "_"
             if public and inspect.isfunction(raw) and raw.__doc__ and raw.__module__.startswith("attention_jax"):
-                found[name] = (value, raw)
-    entries = []
-    for name, (value, raw) in found.items():
-        if isinstance(value, property) or hasattr(value, "attrname"):
+                found[name] = (value, raw, parent)
+    entries, inherited = [], {}
+    for name, (value, raw, parent) in found.items():
+        base = next((base for base in bases if name in dir(base)), None)
+        if parent is not kind and base is not None:
+            inherited.setdefault(base.__name__, []).append(f"`{name}`")
+        elif isinstance(value, property) or hasattr(value, "attrname"):
             entries.append(_directive("property", name, prose(raw)))
         else:
             option = ":classmethod:\n" if isinstance(value, classmethod) else ""
             entries.append(_directive("method", f"{name}{signature(raw)}", prose(raw), option))
-    return entries
+    named = [f"Of [`{base}`](#{_anchor(base)}): {', '.join(names)}." for base, names in inherited.items()]
+    return entries + named
+
+
+@functools.cache
+def public_things() -> dict[object, str]:
+    """{function or class: path by which users import it} of everything on the API pages."""
+    modules = [module for _, modules in GROUPS.values() for module in modules]
+    return {thing: path for module in modules for path, thing in public_names(module).items()}
 
 
 def _fields(kind: type) -> list[str]:
@@ -317,8 +347,9 @@ def commands() -> str:
         for kind in vars(command_options).values()
         if inspect.isclass(kind) and kind.__module__ == command_options.__name__
     ]
-    commands = [kind for kind in kinds if dataclasses.is_dataclass(kind) and kind is not command_options.RunCommand]
-    return "\n\n".join([*text, *map(command_section, commands)]) + "\n"
+    by_name = {command_options.command_name(kind): kind for kind in kinds if dataclasses.is_dataclass(kind)}
+    ordered = [name for names in COMMAND_GROUPS.values() for name in names]
+    return "\n\n".join([*text, *(command_section(by_name[name]) for name in ordered)]) + "\n"
 
 
 def command_section(kind: type) -> str:
@@ -362,7 +393,23 @@ def double_quotes(app, tree) -> None:
             node.children = [nodes.Text(f'"{text[1:-1]}"')]
 
 
+def sources(app, tree) -> None:
+    """Name the module in which each public thing is defined, from which `sphinx.ext.viewcode` shows the source."""
+    from sphinx import addnodes
+
+    homes = {path: thing for thing, path in public_things().items()}
+    for node in tree.findall(addnodes.desc_signature):
+        path, rest = node.get("fullname", ""), []
+        while path and path not in homes:
+            path, _, last = path.rpartition(".")
+            rest.insert(0, last)
+        if path:
+            thing = homes[path]
+            node["module"], node["fullname"] = thing.__module__, ".".join([thing.__qualname__, *rest])
+
+
 def setup(app) -> dict:
     app.connect("builder-inited", write)
+    app.connect("doctree-read", sources, priority=400)  # before viewcode
     app.connect("doctree-read", double_quotes)
     return {"version": attention_jax.__version__, "parallel_read_safe": True}
