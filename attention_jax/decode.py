@@ -181,8 +181,9 @@ def generate(
     rng: Key[Array, ""] | None = None,
     stream: Callable[[Array], None] | None = None,
 ) -> Int[Array, "B T"]:
-    """Continue prompts of different lengths, padded on the right, with at most `length` tokens each: [B, length], with
-    `pad` after `eos`. Stops when every row has ended.
+    """Continue prompts of different lengths, padded on the right, with at most `length` tokens each.
+
+    The result is [B, length], with `pad` after `eos`. Decoding stops when every row has ended.
 
     Args:
       model: a language model with `start` and `step` as in tasks/language.py. Its `prefill(tokens, lengths, max_length)
