@@ -7,6 +7,7 @@ from jaxtyping import Array, Float, Int
 from attention_jax import config
 from attention_jax.errors import InputError
 from attention_jax.models.blocks import Block
+from attention_jax.models.taps import tap
 from attention_jax.models.transformer import Decoder, Embedding, KVCache
 from attention_jax.ops.losses import soft_cap
 from attention_jax.ops.masks import causal
@@ -61,7 +62,7 @@ class LanguageModel(nn.Module):
     def __call__(self, tokens: Int[Array, "B T"], *, train: bool = False, return_weights: bool = False):
         """(logits [B, T, V] of each next token, intermediates)."""
         hidden, weights = self.hidden(tokens, train=train, return_weights=return_weights)
-        return self._logits(hidden), weights
+        return tap(self, "logits", self._logits(hidden)), weights
 
     def start(self, batch_size: int, max_length: int) -> KVCache:
         """The cache before the first token."""
