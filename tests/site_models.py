@@ -16,7 +16,13 @@ LENGTH = jnp.array([5, 3])
 
 def language_model(dtype="float32", **options):
     """A decoder as Llama's."""
-    return models.LanguageModel(configs.LanguageModelConfig(num_layers=3, dtype=dtype, **SMALL | LLAMA | options), 11)
+    return models.LanguageModel(typed(configs.LanguageModelConfig(num_layers=3, **SMALL | LLAMA | options), dtype), 11)
+
+
+def typed(options, dtype: str):
+    """The options with any dtype: float64 is for tests only."""
+    object.__setattr__(options, "dtype", dtype)
+    return options
 
 
 def family(name: str, dtype: str = "float32"):
@@ -35,16 +41,16 @@ def family(name: str, dtype: str = "float32"):
     elif name in ("llama", "scanned", "remat"):
         model, batch = language_model(dtype, scan_layers=name != "llama", remat=name == "remat"), (TOKENS,)
     elif name == "transformer":
-        model = models.Transformer(configs.TransformerConfig(2, 2, dtype=dtype, **SMALL), 11, 11)
+        model = models.Transformer(typed(configs.TransformerConfig(2, 2, **SMALL), dtype), 11, 11)
         batch = TOKENS, LENGTH, TOKENS[:, :4]
     elif name == "vit":
-        options = configs.ViTConfig(patch_size=4, num_layers=2, dtype=dtype, **SMALL)
+        options = typed(configs.ViTConfig(patch_size=4, num_layers=2, **SMALL), dtype)
         images = jnp.asarray(np.random.default_rng(1).normal(size=(2, 8, 8, 1)), dtype)
         model, batch = models.ViT(options, classes=3, image_size=8), (images,)
     elif name == "text":
         model = TextClassifier(configs.TextClassifierConfig(num_layers=2, **SMALL), 11, 3)
     elif name == "bert":
-        options = configs.MaskedLanguageModelConfig(num_layers=2, max_length=6, dtype=dtype, **SMALL)
+        options = typed(configs.MaskedLanguageModelConfig(num_layers=2, max_length=6, **SMALL), dtype)
         model = models.MaskedLanguageModel(options, 11)
     other = tuple(x[::-1] if x.ndim == 4 else (x * 3 + 1) % 11 if x.ndim == 2 else x for x in batch)
     return model, filled(model, batch, dtype), batch, other

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 from attention_jax import lazily
 
 if TYPE_CHECKING:
-    from attention_jax.interpret.intervene import Part, ablate, patch, run, trace
+    from attention_jax.interpret.edits import Part
+    from attention_jax.interpret.heads import head_scores, repeated_tokens
+    from attention_jax.interpret.intervene import ablate, head_sweep, patch, path_patch, run, trace
+    from attention_jax.interpret.lenses import (
+        detached_attribution,
+        direct_attribution,
+        gradient_times_activation,
+        integrated_gradients,
+        jacobian_lens,
+        logit_lens,
+    )
     from attention_jax.interpret.sites import model_sites
 
 HOMES, __getattr__, __dir__ = lazily(__name__)

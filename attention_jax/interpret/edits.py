@@ -19,7 +19,8 @@ Indices = Sequence[int] | int | None
 @pytree
 @dataclass(frozen=True)
 class Part:
-    """What replaces a part of an activation: `value`, of its shape or broadcast to it, or `function` of it.
+    """What replaces a part of an activation: `value`, of its shape or broadcast to it, `function` of it, or with
+    `adds` its sum with `value`, as to steer by a direction.
 
     The part is all of it, or that of some `heads`, `positions` (of queries, in scores and weights) and `rows` of the
     batch, each a number or several, from the end if negative; and `where` a boolean array, broadcast to its shape, is
@@ -29,6 +30,7 @@ class Part:
     value: Float[Array, "..."] | None = None
     where: Bool[Array, "..."] | None = None
     function: Callable | None = field(default=None, metadata={"static": True})
+    adds: bool = field(default=False, metadata={"static": True})
     heads: Indices = field(default=None, metadata={"static": True})
     positions: Indices = field(default=None, metadata={"static": True})
     rows: Indices = field(default=None, metadata={"static": True})
@@ -43,9 +45,9 @@ def wanted(known: Mapping[str, Any], names: str | Iterable[str]) -> list[str]:
     """The names of sites, and of heads in the short form, that names and patterns name, each once."""
     wanted: dict[str, None] = {}
     for name in [names] if isinstance(names, str) else names:
-        site, head = of_head(name)
+        site, head = (name, None) if isinstance(name, str) and name in known else of_head(name)
         short = lambda one, head=head: one if head is None else f"{one.removesuffix('_output')}.{head}"
-        wanted |= dict.fromkeys(short(one) for one in chosen(known, site))
+        wanted |= dict.fromkeys(short(one) for one in chosen(known, [site]))
     return list(wanted)
 
 
@@ -88,7 +90,7 @@ def _edit(name: str, site: Site, given) -> Edit:
     shape, axes = site.shape, len(site.shape)
     by_axis = [(heads_axis(whole), "head", part.heads if head is None else (head,))]
     by_axis += [(positions_axis(whole, axes), "position", part.positions), (0, "row", part.rows)]
-    where = None if part.where is None else jnp.broadcast_to(part.where, shape)
+    where = None if part.where is None else _of_rank(jnp.asarray(part.where), axes)
     for axis, what, indices in by_axis:
         if indices is None:
             continue
@@ -105,8 +107,12 @@ def _edit(name: str, site: Site, given) -> Edit:
         return Edit(None, where, part.function if head is None else _OfHead(part.function, head))
     value = jnp.asarray(given if part.value is None else part.value)
     _check_value(name, value, shape, exact=part is not given)
-    value = jnp.broadcast_to(value, (1,) * (len(shape) - value.ndim) + value.shape)
-    return Edit(value if head is None else jnp.expand_dims(value, 2), where)
+    value = _of_rank(value, len(shape))
+    return Edit(value if head is None else jnp.expand_dims(value, 2), where, adds=part.adds)
+
+
+def _of_rank(x: Array, axes: int) -> Array:
+    return x.reshape((1,) * (axes - x.ndim) + x.shape)
 
 
 def _check_value(name: str, value, shape, exact: bool):
@@ -147,9 +153,11 @@ def _stacked(by_layer: Mapping[int, list[Edit]], layers: int) -> tuple[Edit, ...
     made = []
     for n in range(max(map(len, by_layer.values()))):
         edits = {layer: ones[n] for layer, ones in by_layer.items() if n < len(ones)}
-        values = {layer: edit for layer, edit in edits.items() if edit.function is None}
-        if values:
-            made.append(Edit(_rows([edit.value for edit in values.values()], values, layers), _where(values, layers)))
+        for adds in (False, True):
+            values = {i: edit for i, edit in edits.items() if edit.function is None and edit.adds == adds}
+            if values:
+                rows = _rows([edit.value for edit in values.values()], values, layers)
+                made.append(Edit(rows, _where(values, layers), adds=adds))
         for function in dict.fromkeys(edit.function for edit in edits.values() if edit.function is not None):
             made.append(
                 Edit(None, _where({i: e for i, e in edits.items() if e.function == function}, layers), function)
@@ -157,11 +165,11 @@ def _stacked(by_layer: Mapping[int, list[Edit]], layers: int) -> tuple[Edit, ...
     return tuple(made)
 
 
-def _where(edits: Mapping[int, Edit], layers: int):
+def _where(edits: Mapping[int, Edit], layers: int) -> Bool[Array, "L ..."]:
     """Where the edits of some layers apply, in all layers."""
-    given = [jnp.ones((), bool) if edit.where is None else edit.where for edit in edits.values()]
-    axes = max(edit.ndim for edit in given) or max(getattr(edit.value, "ndim", 0) for edit in edits.values())
-    return _rows([x.reshape(x.shape or (1,) * axes) for x in given], edits, layers)
+    axes = max(getattr(x, "ndim", 0) for edit in edits.values() for x in (edit.where, edit.value))
+    given = (jnp.ones((), bool) if edit.where is None else edit.where for edit in edits.values())
+    return _rows([_of_rank(x, axes) for x in given], edits, layers)
 
 
 def _rows(arrays: Sequence[Array], at: Iterable[int], layers: int) -> Array:

@@ -4,7 +4,7 @@
 joined by `|`, kept, and passed through `jax.jit`, `jax.vmap` and `jax.grad`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -12,11 +12,12 @@ from typing import Any, Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Key
 
 from attention_jax.errors import InputError
 from attention_jax.interpret.edits import Indices, Part, collection, part_of, several, wanted
-from attention_jax.interpret.sites import Site, chosen, find, of_head, positions_axis
+from attention_jax.interpret.sites import Site, chosen, find, heads_axis, of_head, positions_axis
 from attention_jax.models.taps import SET, TRACE
 
 
@@ -46,11 +47,16 @@ def run(
     >>> jnp.abs(seen["decoder.0.head_output"]).max(axis=(0, 1, 3)).round(1).tolist()[1]
     0.0
     """
+    return called(_compiled, model, params, inputs, set or {}, sites)
+
+
+def called(call: Callable, model: nn.Module, params, inputs: tuple, given: Mapping, sites=()) -> tuple[Any, dict]:
+    """`run` by `call`, `apply` or a compiled one."""
     inputs = jax.tree.map(jnp.asarray, inputs)
     found = find(model, params, inputs)
     names = wanted(found, sites)
-    edits = collection(found, set or {})
-    output, seen = _apply(model, tuple(found[of_head(name)[0]] for name in names), params, edits, inputs)
+    edits = collection(found, given)
+    output, seen = call(model, tuple(found[of_head(name)[0]] for name in names), params, edits, inputs)
     return output, {name: part_of(name, x) for name, x in zip(names, seen, strict=True)}
 
 
@@ -73,7 +79,8 @@ def patch(
     """
     part = Part(heads=several(heads), positions=several(positions), rows=several(rows))
     _check_source(source)
-    return {name: replace(part, value=part_of(name, source[of_head(name)[0]])) for name in wanted(source, sites)}
+    value = lambda name: source[name] if name in source else part_of(name, source[of_head(name)[0]])
+    return {name: replace(part, value=value(name)) for name in wanted(source, sites)}
 
 
 def ablate(
@@ -117,8 +124,7 @@ def _check_source(source):
         raise InputError(f"activations are {{site: array}}, as trace returns them, got a {type(source).__name__}")
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _apply(model: nn.Module, sites: tuple[Site, ...], params, edits, inputs):
+def apply(model: nn.Module, sites: tuple[Site, ...], params, edits, inputs):
     """The output of a call, and the activations of `sites`."""
     variables = {"params": params} | ({SET: edits} if edits else {})
     out, state = model.apply(variables, *inputs, mutable=[TRACE] if sites else [])
@@ -126,7 +132,76 @@ def _apply(model: nn.Module, sites: tuple[Site, ...], params, edits, inputs):
     return out[0] if isinstance(out, tuple) else out, seen
 
 
+_compiled = jax.jit(apply, static_argnums=(0, 1))
+
+
 def _at(tree, site: Site):
     for key in site.path:
         tree = tree[key]
     return tree if site.layer is None else tree[site.layer]
+
+
+def path_patch(
+    model: nn.Module,
+    params,
+    inputs: tuple,
+    source: tuple,
+    sender: str | Iterable[str],
+    receivers: str | Iterable[str] = "logits",
+    *,
+    freeze: str | Iterable[str] = ("*head_output", "*mlp_output"),
+) -> Any:
+    """The output for `inputs` with the paths from `sender` to `receivers` as they are for `source` (Wang et al. 2022,
+    section 3.1).
+
+    The sender has its activation for `source`, and the sites of `freeze` theirs for `inputs`, so that only direct paths
+    change the receivers; these are then set in a call in which all else follows.
+    """
+    own = trace(model, params, *inputs, sites=freeze)
+    other = trace(model, params, *source, sites=sender)
+    frozen = patch(own) if own else {}
+    _, received = run(model, params, *inputs, set=frozen | patch(other), sites=receivers)
+    return run(model, params, *inputs, set=patch(received))[0]
+
+
+def head_sweep(
+    model: nn.Module,
+    params,
+    *inputs,
+    measure: Callable[[Array], Array],
+    source: Mapping[str, Array] | None = None,
+    sites: str | Iterable[str] = "*head_output",
+    positions: Indices = None,
+    together: int = 16,
+) -> dict[str, Array]:
+    """`measure` of the output with each head of `sites` ablated, or patched from the activations `source`, one at a
+    time and in one compiled program: {site: [heads, ...]}. At most so many heads are computed `together`.
+    """
+    inputs = jax.tree.map(jnp.asarray, inputs)
+    found = find(model, params, inputs)
+    names = chosen(found, sites)
+    for name in names:
+        if heads_axis(name) is None:
+            raise InputError(f"a sweep of heads needs sites with heads, as head_output; got {name}")
+    values = ablate(names) if source is None else patch(source, names)
+    values = {name: replace(part, positions=several(positions)) for name, part in values.items()}
+    counts = tuple(found[name].shape[heads_axis(name)] for name in names)
+    swept = _swept(model, measure, tuple(names), counts, together, params, values, inputs)
+    ends = np.cumsum(counts)[:-1].tolist()
+    return dict(zip(names, jnp.split(swept, ends), strict=True))
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def _swept(model, measure, names, counts, together, params, values, inputs):
+    """`measure` for each head of all sites, [heads, ...]."""
+    pairs = jnp.asarray([(i, head) for i, count in enumerate(counts) for head in range(count)], jnp.int32)
+
+    def one(pair):
+        edits = {}
+        for i, (name, count) in enumerate(zip(names, counts, strict=True)):
+            mine = (pair[0] == i) & (jnp.arange(count) == pair[1])
+            edits[name] = replace(values[name], where=mine.reshape(-1, *(1,) * (3 - heads_axis(name))))
+        return measure(run(model, params, *inputs, set=edits)[0])
+
+    size = max(n for n in range(1, max(together, 1) + 1) if len(pairs) % n == 0)  # no second program for a rest
+    return jax.lax.map(one, pairs, batch_size=size)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.errors import FlaxError
 
 from attention_jax.errors import InputError
 from attention_jax.models.layer_stack import LAYER, LAYERS
@@ -89,7 +90,7 @@ def _find(model, structure, leaves) -> dict[str, Site]:
     call = lambda params, inputs: model.apply({"params": params}, *inputs, mutable=[TRACE])[1]
     try:
         traced = jax.eval_shape(call, params, inputs)
-    except (TypeError, ValueError, IndexError, AttributeError, nn.errors.FlaxError) as error:
+    except (TypeError, ValueError, IndexError, AttributeError, FlaxError) as error:
         if isinstance(error, InputError):
             raise
         shapes = ", ".join(str(list(x.shape)) for x in jax.tree.leaves(inputs)) or "none"

@@ -27,7 +27,8 @@ MARK = "@"
 @pytree
 @dataclass(frozen=True)
 class Edit:
-    """Replaces an activation by `function` of it, or by `value`, `where` that is true; everywhere if it is None.
+    """Replaces an activation by `function` of it, by `value`, or with `adds` by its sum with `value`, `where` that is
+    true; everywhere if it is None.
 
     >>> Edit(jnp.zeros(()), jnp.array([True, False]))(jnp.ones(2)).tolist()
     [0.0, 1.0]
@@ -36,9 +37,11 @@ class Edit:
     value: Float[Array, "..."] | None = None
     where: Bool[Array, "..."] | None = None
     function: Callable | None = field(default=None, metadata={"static": True})
+    adds: bool = field(default=False, metadata={"static": True})
 
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         new = self.value if self.function is None else self.function(x)
+        new = x + self.value.astype(x.dtype) if self.adds else new
         new = jnp.broadcast_to(new, x.shape).astype(x.dtype)
         return new if self.where is None else jnp.where(self.where, new, x)
 
