@@ -36,6 +36,7 @@ def test_all_heads_in_one_program_are_those_one_at_a_time(name):
                 np.testing.assert_allclose(found[head], one, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_ablated_head_is_one_whose_rows_of_the_output_matrix_are_zero():
     """Michel et al. 2019, by the parameters; and the short name of a head is that head."""
     model, params, batch, _ = family("llama")

@@ -34,7 +34,8 @@ def test_the_logit_lens_after_the_last_layer_is_the_output(name):
         )
 
 
-@pytest.mark.parametrize("name", [pytest.param("llama", marks=slow), "scanned"])
+@slow
+@pytest.mark.parametrize("name", ["llama", "scanned"])
 def test_the_jacobian_lens_is_that_of_the_explicit_jacobian(name):
     model, params, batch, _ = family(name)
     site, end = "decoder.1.residual_out", "decoder.residual_out"
@@ -49,9 +50,8 @@ def test_the_jacobian_lens_is_that_of_the_explicit_jacobian(name):
     np.testing.assert_allclose(lens["decoder.2.residual_out"], output, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "name", ["scanned", *(pytest.param(n, marks=slow) for n in ("gpt", "gemma", "vit", "transformer"))]
-)
+@slow
+@pytest.mark.parametrize("name", ["scanned", "gpt", "gemma", "vit", "transformer"])
 def test_direct_contributions_sum_to_the_logits(name):
     model, params, batch, _ = family(name)
     parts = interpret.direct_attribution(model, params, *batch, measure=measure)
@@ -70,7 +70,7 @@ def test_a_direct_contribution_is_the_row_of_a_head_times_the_output_matrix_and_
     seen, params = jax.tree.map(np.asarray, (seen, params))
     x = seen["decoder.residual_out"][0, -1]
     scale = params["decoder"]["norm"]["scale"] / np.sqrt(np.square(x).mean() + 1e-5)
-    kernel = params["decoder"]["layers_0"]["attention"]["out"]["kernel"][2].reshape(2, 4, 8)[1]
+    kernel = params["decoder"]["layers_0"]["attention"]["out"]["kernel"][2].T.reshape(2, 4, 8)[1]
     by_hand = seen["decoder.2.head.1"][0, -1] @ kernel * scale @ params["embedding"]["token"]["embedding"][3]
     np.testing.assert_allclose(parts["decoder.2.head_output"][1], by_hand, rtol=1e-5)
 
