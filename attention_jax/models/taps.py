@@ -79,6 +79,17 @@ def tap(module: nn.Module, name: str, x: Float[Array, "..."], heads: int = 0) ->
     return jax.lax.optimization_barrier(seen.reshape(x.shape)) if edits else x
 
 
+def record(module: nn.Module, name: str, x: Float[Array, "..."]):
+    """Store an activation of all steps of a recurrence, which has passed each of them when it is seen here.
+
+    Raises InputError if it is to be replaced.
+    """
+    if is_set(module, name):
+        raise InputError(f"{name} is computed step by step, inside of a recurrence: it can be traced, not replaced")
+    if is_traced(module):
+        module.put_variable(TRACE, MARK + name, jax.lax.optimization_barrier(x))
+
+
 def tap_heads(module: nn.Module, name: str, x: Float[Array, "B H T E"]) -> Float[Array, "B H T E"]:
     """`tap` of an activation that is read and written as [B, T, H, E]."""
     active = is_set(module, name) or is_traced(module)
