@@ -10,7 +10,7 @@ from attention_jax import lazily
 
 if TYPE_CHECKING:
     from attention_jax.interpret.edits import Part
-    from attention_jax.interpret.heads import head_scores, repeated_tokens
+    from attention_jax.interpret.head_scores import head_scores, repeated_tokens
     from attention_jax.interpret.intervene import ablate, head_sweep, patch, path_patch, run, trace
     from attention_jax.interpret.lenses import (
         detached_attribution,

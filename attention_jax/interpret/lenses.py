@@ -143,7 +143,7 @@ def direct_attribution(model: nn.Module, params, *inputs, measure: Measure) -> d
     values = trace(model, params, *inputs, sites=[names[0], *parts])
     shares, biases = _shares(model, measure, (), params, inputs, values)
     total = lambda name, x: x.sum((0, 1, 3)) if name.endswith("head_output") else x.sum()
-    return {name: total(name, x) for name, x in shares.items()} | {"biases": biases}
+    return {name: total(name, shares[name]) for name in values} | {"biases": biases}
 
 
 def detached_attribution(model: nn.Module, params, *inputs, measure: Measure) -> dict[str, Array]:
@@ -157,7 +157,7 @@ def detached_attribution(model: nn.Module, params, *inputs, measure: Measure) ->
     values = trace(model, params, *inputs, sites="*.embedding")
     held = [name for name in find(model, params, jax.tree.map(jnp.asarray, inputs)) if name.endswith("weights")]
     shares, biases = _shares(model, measure, tuple(held), params, inputs, values)
-    return {name: x.sum(-1) for name, x in shares.items()} | {"biases": biases}
+    return {name: shares[name].sum(-1) for name in values} | {"biases": biases}
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

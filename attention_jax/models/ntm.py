@@ -139,7 +139,6 @@ class NTM(nn.Module):
         head_kernel = self.param("heads", dense, (size, shape.interface))
         head_bias = self.param("heads_bias", nn.initializers.normal(0.01), (shape.interface,))
         state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (inputs.shape[0], *leaf.shape)), self.start(shape))
-
         seen = is_traced(self) or is_set(self, "ntm.read_weights", "ntm.write_weights")
 
         @jax.checkpoint  # only the states are kept for the gradient: faster here than keeping every small intermediate
@@ -157,11 +156,10 @@ class NTM(nn.Module):
         logits = tap(self, "logits", nn.Dense(self.outputs, name="output")(features.swapaxes(0, 1)))  # [B, T, O]
         if not weights:
             return logits, {}
-        weights, writing = weights[0].swapaxes(0, 1), shape.num_write_heads  # [B, T, H, N]
-        weights = {"write": weights[:, :, :writing], "read": weights[:, :, writing:]}
-        for name, x in weights.items():
+        weights = jnp.split(weights[0].swapaxes(0, 1), [shape.num_write_heads], axis=2)  # [B, T, Hw, N], [B, T, Hr, N]
+        for name, x in zip(("write", "read"), weights, strict=True):
             record(self, f"ntm.{name}_weights", x)
-        return logits, weights if return_weights else {}
+        return logits, {"write": weights[0], "read": weights[1]} if return_weights else {}
 
     def start(self, shape: Shape) -> State:
         """The state before the first step: learned controller state and reads, all heads at location 0, an empty

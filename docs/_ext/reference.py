@@ -33,6 +33,7 @@ GROUPS = {
     "masks": ("Masks", ("ops.masks",)),
     "biases": ("Biases and relative positions", ("ops.biases",)),
     "models": ("Models (Flax Linen modules)", ("models",)),
+    "interpret": ("Interventions, lenses and attributions", ("interpret",)),
     "decoding": ("Greedy and beam search", ("decode",)),
     "runs": ("Experiments and runs from Python", ("runs.api", "claims.catalog")),
     "pytrees": ("Custom pytrees", ("ops.trees",)),

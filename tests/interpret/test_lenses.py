@@ -56,6 +56,8 @@ def test_direct_contributions_sum_to_the_logits(name):
     model, params, batch, _ = family(name)
     parts = interpret.direct_attribution(model, params, *batch, measure=measure)
     heads = [x for site, x in parts.items() if site.endswith("head_output")]
+    sites = list(interpret.model_sites(model, *batch))
+    assert [site for site in sites if site in parts] == list(parts)[:-1]
     assert len(heads) == {"vit": 2, "transformer": 4}.get(name, 3) and all(x.shape == (2,) for x in heads)
     total = sum(x.sum() for x in parts.values())
     np.testing.assert_allclose(total, measure(interpret.run(model, params, *batch)[0]), rtol=1e-5, atol=1e-5)
