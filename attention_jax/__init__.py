@@ -26,7 +26,7 @@ from attention_jax.errors import Diverged, InputError, Interrupted
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # read by editors and by `lazily`, and never executed: these modules import JAX
-    from attention_jax import config, models
+    from attention_jax import config, interpret, models
     from attention_jax.claims.catalog import Experiment, load_experiment
     from attention_jax.decode import beam_search, generate, greedy, sample
     from attention_jax.ops import biases, masks, normalizers, pooling, scores

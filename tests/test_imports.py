@@ -23,6 +23,7 @@ PACKAGES = {
         {"config", "provenance", "ops.images.boxes", "cli.signals"},
     ),
     "models": ({"jax", "flax"}, {"ops", "config"}),
+    "interpret": ({"jax", "flax"}, {"ops", "config", "models"}),
     "decode": ({"jax"}, {"ops"}),
     "train": (
         {"jax", "optax", "orbax", "rich", "tensorboardX", "wandb", "mlflow"},

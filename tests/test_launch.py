@@ -89,7 +89,7 @@ COMMANDS = {
     "list": "List", "train": "Train", "evaluate": "Evaluate", "predict": "Predict", "look": "Look",
     "translate": "Translate", "plot": "Plot", "export": "Export", "import": "Import", "reproduce": "Reproduce",
     "sweep": "Sweep", "sweep-report": "SweepReport", "bench": "Bench", "compile": "Compile", "watch": "Watch",
-    "pack": "Pack", "laws": "Laws",
+    "pack": "Pack", "laws": "Laws", "intervene": "Intervene",
 }  # fmt: skip
 
 

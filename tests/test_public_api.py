@@ -44,7 +44,7 @@ def test_importing_the_package_imports_nothing_heavy():
     assert not set(done.stdout.split()) & CORE and not set(done.stdout.split()) & set(errors.EXTRAS), done.stderr
 
 
-SPACES = ("biases", "masks", "models", "normalizers", "pooling", "scores")
+SPACES = ("biases", "interpret", "masks", "models", "normalizers", "pooling", "scores")
 
 
 def test_the_namespaces_and_the_names_outside_of_them():
@@ -55,7 +55,9 @@ def test_the_namespaces_and_the_names_outside_of_them():
         assert (thing.__module__, thing.__name__) == (home, name) and thing.__doc__, name
     for space in SPACES:
         module = getattr(attention_jax, space)
-        assert module is importlib.import_module(f"attention_jax.{'' if space == 'models' else 'ops.'}{space}")
+        assert module is importlib.import_module(
+            f"attention_jax.{'' if space in ('interpret', 'models') else 'ops.'}{space}"
+        )
         for name in module.__all__:
             thing = getattr(module, name)
             assert thing.__doc__ and thing.__module__.startswith(module.__name__.rstrip("s")), name

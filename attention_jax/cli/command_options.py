@@ -160,6 +160,26 @@ class Look(RunCommand):
 
 
 @dataclass(frozen=True)
+class Intervene(RunCommand):
+    """Replace activations of a language model while it reads a text, and print what it says before and after."""
+
+    text: Annotated[Positional[str], positional("TEXT")]
+    """The text, in quotes."""
+    ablate: tuple[str, ...] = ()
+    """Sites and heads to set to zero: decoder.3.head.5 "decoder.*.mlp_output" ... (docs/interpretability.md)."""
+    patch: tuple[str, ...] = ()
+    """Sites and heads to set to their activations for the text of --patch-from."""
+    patch_from: str = ""
+    """Another text, of as many tokens."""
+    positions: tuple[int, ...] = ()
+    """The tokens at which --ablate and --patch apply, from 0, or from the end if negative; by default all."""
+    lens: Literal["none", "logit", "jacobian"] = "none"
+    """Also print what the residual stream after each layer says of the next token."""
+    heads: bool = False
+    """Also print the heads with the highest scores: induction, previous token, duplicate token, first token."""
+
+
+@dataclass(frozen=True)
 class Translate(RunCommand):
     """Translate a text file line by line."""
 

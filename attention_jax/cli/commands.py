@@ -290,6 +290,13 @@ def translate(words: list[str]):
         sys.stdout.write(escaped(text) if sys.stdout.isatty() else text)
 
 
+def intervene(words: list[str]):
+    """MODEL TEXT [--ablate SITE ...] [--patch SITE ... --patch-from TEXT] [--lens logit]: replace activations."""
+    from attention_jax.cli import command_options, intervene_command
+
+    intervene_command.print_results(command_options.parse(command_options.Intervene, words))
+
+
 def plot(words: list[str]):
     """RUN: redraw the figures of a finished run."""
     from attention_jax import load_run
@@ -483,7 +490,8 @@ def bench(words: list[str]):
 
 COMMANDS = {
     "list": list_experiments, "train": train, "evaluate": evaluate, "predict": predict, "look": look,
-    "translate": translate, "watch": watch, "plot": plot, "export": export, "pack": pack, "import": import_weights,
+    "translate": translate, "intervene": intervene, "watch": watch, "plot": plot, "export": export, "pack": pack,
+    "import": import_weights,
     "reproduce": reproduce, "sweep": sweep, "sweep-report": sweep_report, "bench": bench,
     "compile": compile_for_target, "laws": laws,
 }  # fmt: skip

@@ -15,9 +15,19 @@ from attention_jax.config.synonyms import lacking, meant
 from attention_jax.printing import docstrings, program
 
 GROUPS = {
-    "Train and use a model": ("list", "train", "evaluate", "predict", "translate", "look", "watch", "plot"),
+    "Train and use a model": (
+        "list",
+        "train",
+        "evaluate",
+        "predict",
+        "translate",
+        "look",
+        "intervene",
+        "watch",
+        "plot",
+    ),
     "Share a model": ("export", "import", "pack"),
-    "Research": ("reproduce", "sweep", "sweep-report", "laws", "compile", "bench"),
+    "Research": ("intervene", "reproduce", "sweep", "sweep-report", "laws", "compile", "bench"),
 }
 """The commands in the order in which they are listed."""
 COMMON = (

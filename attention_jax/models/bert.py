@@ -10,6 +10,7 @@ from attention_jax import config
 from attention_jax.errors import InputError
 from attention_jax.models.blocks import ACTIVATIONS, Block, drop
 from attention_jax.models.multihead import Linear
+from attention_jax.models.taps import tap
 from attention_jax.models.transformer import Encoder
 from attention_jax.ops.masks import lengths
 
@@ -127,5 +128,7 @@ class MaskedLanguageModel(nn.Module):
         """(class logits [B, classes], word logits [B, T, V] or sentence embeddings [B, D], intermediates)."""
         states, weights = self.hidden(tokens, length, token_types, train=train, return_weights=return_weights)
         if self.classes:
-            return self.classify(states, length, train), weights
-        return self.words(states) if self.options.word_head else self.embed(states, length), weights
+            return tap(self, "logits", self.classify(states, length, train)), weights
+        if self.options.word_head:
+            return tap(self, "logits", self.words(states)), weights
+        return self.embed(states, length), weights

@@ -25,6 +25,7 @@ from attention_jax.models.named_scores import normalizer_class, pool_class, scor
 from attention_jax.models.norms import EPSILON
 from attention_jax.models.parts import maker
 from attention_jax.models.position_encodings import RelativeBias, own_positions, relative_biases, rope_scaling
+from attention_jax.models.taps import tap
 from attention_jax.ops.attention import Implementation
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dropout import dropout, is_zero
@@ -244,7 +245,7 @@ class FeedForward(nn.Module):
     def _rest(self, x, rate, rng):
         """Apply activation, dropout and the second layer. In half precision only the first matmul's output is saved for
         the gradient: of these widest arrays, neither a GELU's output, its error function nor a float32 copy is kept."""
-        return self.out(dropout(ACTIVATIONS[self.block.activation](x), rate, rng))
+        return self.out(dropout(tap(self, "mlp_hidden", ACTIVATIONS[self.block.activation](x)), rate, rng))
 
 
 class GatedFeedForward(nn.Module):
@@ -257,7 +258,7 @@ class GatedFeedForward(nn.Module):
     def __call__(self, x: Float[Array, "B T D"], *, train: bool = False) -> Float[Array, "B T D"]:
         linear = lambda name, width: Linear(width, use_bias=False, dtype=self.block.dtype, name=name)
         gate = ACTIVATIONS[self.gate_activation](linear("gate", self.block.mlp_dim)(x))
-        x = gate * linear("hidden", self.block.mlp_dim)(x)
+        x = tap(self, "mlp_hidden", gate * linear("hidden", self.block.mlp_dim)(x))
         return linear("out", self.block.hidden_size)(drop(self, x, self.block.mlp_dropout, train))
 
 
@@ -276,6 +277,10 @@ class GEGLU(GatedFeedForward):
 def drop(module: nn.Module, x: Array, rate, train: bool) -> Array:
     """Apply dropout with the module's "dropout" random stream, in training only."""
     return dropout(x, rate, module.make_rng("dropout")) if train and not is_zero(rate) else x
+
+
+OUTPUTS = {"attention": "attention_output", "cross": "cross_attention_output", "ffn": "mlp_output"}
+"""The taps of what a sub-layer adds to the residual stream."""
 
 
 def make_norms(module: nn.Module, *sublayers: str):
@@ -297,6 +302,7 @@ def add_residual(module: nn.Module, name: str, x, y, train: bool):
     post-norm, and x + drop(norm(y)) in a sandwich."""
     placement = module.block.norm
     y = getattr(module, f"{name}_output_norm")(y) if placement == "sandwich" else y
+    y = tap(module, OUTPUTS[name], y)
     x = x + drop(module, y, module.block.dropout, train)
     return getattr(module, f"{name}_norm")(x) if placement == "post" else x
 
@@ -314,12 +320,13 @@ class EncoderLayer(nn.Module):
         self, x: Float[Array, "B T D"], mask=None, bias=None, train: bool = False, return_weights: bool = False
     ):
         """Return (output [B, T, D], weights [B, H, T, T] or None)."""
+        x = tap(self, "residual_in", x)
         h = sublayer_input(self, "attention", x)
         mask = self.block.self_mask(mask, x.shape[0])
         y, weights = self.attention(h, h, h, mask=mask, bias=bias, train=train, return_weights=return_weights)
         x = add_residual(self, "attention", x, y, train)
         y = self.ffn(sublayer_input(self, "ffn", x), train=train)
-        return add_residual(self, "ffn", x, y, train), weights
+        return tap(self, "residual_out", add_residual(self, "ffn", x, y, train)), weights
 
 
 @pytree
@@ -369,6 +376,7 @@ class DecoderLayer(nn.Module):
 
     def __call__(self, x: Float[Array, "B T D"], mask, bias=None, memory=None, train=False, return_weights=False):
         """Return (output [B, T, D], self-attention weights or None, cross-attention weights [B, H, T, S] or None)."""
+        x = tap(self, "residual_in", x)
         h, flags = sublayer_input(self, "attention", x), {"train": train, "return_weights": return_weights}
         y, own = self.attention(h, h, h, mask=self.block.self_mask(mask, x.shape[0]), bias=bias, **flags)
         x, cross = self._rest(add_residual(self, "attention", x, y, train), memory, flags)
@@ -416,7 +424,7 @@ class DecoderLayer(nn.Module):
             y, weights = self._attend_to(sublayer_input(self, "cross", x), *memory, flags)
             x = add_residual(self, "cross", x, y, flags["train"])
         y = self.ffn(sublayer_input(self, "ffn", x), train=flags["train"])
-        return add_residual(self, "ffn", x, y, flags["train"]), weights
+        return tap(self, "residual_out", add_residual(self, "ffn", x, y, flags["train"])), weights
 
     def _attend_to(self, x: Float[Array, "R T D"], keys, values, mask, flags):
         """Apply cross-attention; in beam search the k hypotheses of a sentence share its memory, R = B k."""

@@ -16,6 +16,7 @@ from attention_jax import config
 from attention_jax.models.encoder import Encoder
 from attention_jax.models.named_scores import Rules, make_rules, prepared_keys
 from attention_jax.models.recurrent import Embedding, Layer, kernel_init
+from attention_jax.models.taps import tap
 from attention_jax.ops.attention import attend, attention_weights
 from attention_jax.ops.masks import lengths
 from attention_jax.ops.recurrent import cells
@@ -69,6 +70,7 @@ class BookModel(nn.Module):
         """Encode the source."""
         hidden, ((last, *cell),) = self.encoder(source, source_length, train=train)
         state = (last, *(jnp.zeros_like(c) for c in cell))
+        hidden = tap(self, "encoder.states", hidden)
         return self.remember(Memory(hidden, source_length, last, state))
 
     def decode(
@@ -76,7 +78,8 @@ class BookModel(nn.Module):
     ):
         """Teacher forced: hidden [B, T, D] and intermediates; logits are `hidden @ kernel + bias` (see `output`)."""
         hidden = self.run(memory, self.layer.lookup(self.embed.table, target_in.T))[0]  # [T, B, H]
-        return self.read(memory, hidden.swapaxes(0, 1), return_weights)  # hidden [B, T, H]
+        states = tap(self, "decoder.states", hidden.swapaxes(0, 1))  # [B, T, H]
+        return self.read(memory, states, return_weights)
 
     def start(self, memory: Memory, max_length: int) -> Memory:
         """The cache before the first step; a recurrent cache does not grow with `max_length`."""
@@ -98,7 +101,7 @@ class BookModel(nn.Module):
         hidden, intermediates = self.decode(
             self.encode(source, source_length), target_in, return_weights=return_weights
         )
-        return hidden @ self.kernel + self.bias[None, None], intermediates
+        return tap(self, "logits", hidden @ self.kernel + self.bias[None, None]), intermediates
 
 
 class Seq2seq(BookModel):

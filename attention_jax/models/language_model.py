@@ -7,9 +7,11 @@ from jaxtyping import Array, Float, Int
 from attention_jax import config
 from attention_jax.errors import InputError
 from attention_jax.models.blocks import Block
+from attention_jax.models.taps import tap
 from attention_jax.models.transformer import Decoder, Embedding, KVCache
 from attention_jax.ops.losses import soft_cap
 from attention_jax.ops.masks import causal
+from attention_jax.ops.precision import accumulator
 
 
 class LanguageModel(nn.Module):
@@ -49,9 +51,9 @@ class LanguageModel(nn.Module):
             self.bias = self.param("bias", nn.initializers.zeros, (self.vocab,))
 
     def hidden(self, tokens: Int[Array, "B T"], *, train: bool = False, return_weights: bool = False):
-        """(states [B, T, D] in float32, intermediates)."""
+        """(states [B, T, D] in float32 at least, intermediates)."""
         x, own, _ = self.decoder(self.embedding(tokens, train=train), causal(), None, train, return_weights)
-        return x.astype(jnp.float32), {"decoder_attention": own} if return_weights else {}
+        return x.astype(accumulator(x.dtype)), {"decoder_attention": own} if return_weights else {}
 
     def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:
         """The output layer, logits = hidden @ kernel + bias, before the cap if there is one."""
@@ -61,7 +63,7 @@ class LanguageModel(nn.Module):
     def __call__(self, tokens: Int[Array, "B T"], *, train: bool = False, return_weights: bool = False):
         """(logits [B, T, V] of each next token, intermediates)."""
         hidden, weights = self.hidden(tokens, train=train, return_weights=return_weights)
-        return self._logits(hidden), weights
+        return tap(self, "logits", self._logits(hidden)), weights
 
     def start(self, batch_size: int, max_length: int) -> KVCache:
         """The cache before the first token."""

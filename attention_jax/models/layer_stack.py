@@ -20,6 +20,7 @@ from jaxtyping import Array
 from attention_jax.config import ModelOptions
 from attention_jax.errors import InputError
 from attention_jax.models.blocks import Block
+from attention_jax.models.taps import SET, TRACE
 from attention_jax.ops.shared import BeamKVCache
 
 
@@ -104,7 +105,8 @@ def _scanned(initializing: bool, one: Callable, layer: nn.Module, carry: tuple, 
         return (x, _at_layer(cache, None)), output
 
     body = nn.map_variables(body, "params", trans_in_fn=flip_kernels, trans_out_fn=flip_kernels, init=initializing)
-    scan = nn.scan(body, variable_axes={"params": 0}, split_rngs={"params": True, "dropout": True})
+    axes = dict.fromkeys(("params", TRACE, SET), 0)
+    scan = nn.scan(body, variable_axes=axes, split_rngs={"params": True, "dropout": True})
     return scan(layer, carry, given)
 
 

@@ -40,6 +40,16 @@ from attention_jax.errors import InputError
 from attention_jax.models.named_scores import normalizer_class, pool_class, score_class
 from attention_jax.models.norms import EPSILON, RMSNorm
 from attention_jax.models.parts import per_head
+from attention_jax.models.taps import (
+    attention_map,
+    is_set,
+    is_traced,
+    pooled_by,
+    tap,
+    tap_heads,
+    tapped_weights,
+    trace_weights,
+)
 from attention_jax.ops.attention import Implementation, attend, attention_weights
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.heads import over_heads
@@ -48,11 +58,6 @@ from attention_jax.ops.pooling import Pool
 from attention_jax.ops.positions import rotary
 from attention_jax.ops.precision import affine
 from attention_jax.ops.scores import Score
-
-
-def _weights(query, key, value, *, rng, **call):
-    """The attention map of one head, for `over_heads`."""
-    return attention_weights(query, key, **call)
 
 
 def _statistics(query, key, value, *, rng, normalizer, **call):
@@ -196,10 +201,18 @@ class MultiHeadAttention(nn.Module):
     ):
         """Attention of projected queries over projected keys and values, then W_o: (output, weights or None). The
         output gate, if there is one, is computed from `inputs` [B, Q, Dq]."""
+        query, key, value = (tap_heads(self, *pair) for pair in (("query", query), ("key", key), ("value", value)))
         rules = {"score": self.head_score, "bias": bias, "mask": mask, "normalizer": self.head_normalizer}
         rng = self.make_rng("dropout") if train and not is_zero(self.dropout) else None
-        one = partial(attend, dropout=self.dropout, implementation=self.implementation)
-        pooled = over_heads(one, query, key, value, rules | {"pool": self.pool}, rng, query_offset)  # [B, H, Q, V]
+        weights, pooling = None, rules | {"pool": self.pool}
+        if is_set(self, "scores", "weights"):
+            weights = tapped_weights(self, query, key, rules, query_offset)
+            pooled = pooled_by(weights, query, key, value, pooling, rng, self.dropout)
+        else:
+            one = partial(attend, dropout=self.dropout, implementation=self.implementation)
+            pooled = over_heads(one, query, key, value, pooling, rng, query_offset)  # [B, H, Q, V]
+            if is_traced(self):
+                trace_weights(self, query, key, rules, query_offset)
         if self.is_mutable_collection("attention_statistics") and not self.is_initializing():
             found = over_heads(_statistics, query, key, value, rules, query_offset=query_offset)  # [B, H, 3]
             found = jnp.concatenate([found[..., :1].max(axis=0), found[..., 1:].mean(axis=0)], axis=1)
@@ -207,9 +220,12 @@ class MultiHeadAttention(nn.Module):
         pooled = pooled.swapaxes(1, 2).reshape(query.shape[0], query.shape[2], -1)  # [B, Q, H V]
         if self.output_gate:
             pooled = pooled * jax.nn.sigmoid(self.gate(inputs))
+        pooled = tap(self, "head_output", pooled, self.num_heads)
         if not return_weights:
             return self.out(pooled), None
-        return self.out(pooled), over_heads(_weights, query, key, key, rules, query_offset=query_offset)
+        if weights is not None:
+            return self.out(pooled), weights
+        return self.out(pooled), over_heads(attention_map, query, key, key, rules, query_offset=query_offset)
 
     def _split(self, x, heads):
         """[B, T, H E] -> [B, H, T, E]."""

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 from attention_jax import config
 from attention_jax.errors import InputError
 from attention_jax.models.recurrent import Layer, gate_bias
+from attention_jax.models.taps import is_set, is_traced, record, tap
 from attention_jax.ops import addressing, meshes
 from attention_jax.ops.recurrent import cells
 
@@ -138,6 +139,7 @@ class NTM(nn.Module):
         head_kernel = self.param("heads", dense, (size, shape.interface))
         head_bias = self.param("heads_bias", nn.initializers.normal(0.01), (shape.interface,))
         state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (inputs.shape[0], *leaf.shape)), self.start(shape))
+        seen = is_traced(self) or is_set(self, "ntm.read_weights", "ntm.write_weights")
 
         @jax.checkpoint  # only the states are kept for the gradient: faster here than keeping every small intermediate
         def step(state: State, x: Float[Array, "B G"]):
@@ -146,16 +148,18 @@ class NTM(nn.Module):
             emitted = jnp.clip(emitted, -clip, clip) if clip else emitted
             state = jax.vmap(turn, in_axes=(0, 0, None))(state._replace(controller=controller), emitted, shape)
             features = jnp.concatenate([hidden, state.reads.reshape(len(x), -1)], axis=1)  # [B, C + R W]
-            return state, (features, *((state.weights,) if return_weights else ()))
+            return state, (features, *((state.weights,) if return_weights or seen else ()))
 
         bias = gate_bias(options.forget_bias)
         projected = nn.Dense(gates, kernel_init=first, bias_init=bias, name="input")(inputs)  # [B, T, G]
         _, (features, *weights) = meshes.scan_with_closure(step, state, projected.swapaxes(0, 1))
-        logits = nn.Dense(self.outputs, name="output")(features.swapaxes(0, 1))  # [B, T, O]
-        if not return_weights:
+        logits = tap(self, "logits", nn.Dense(self.outputs, name="output")(features.swapaxes(0, 1)))  # [B, T, O]
+        if not weights:
             return logits, {}
-        weights = weights[0].swapaxes(0, 1)  # [B, T, H, N]
-        return logits, {"write": weights[:, :, : shape.num_write_heads], "read": weights[:, :, shape.num_write_heads :]}
+        weights = jnp.split(weights[0].swapaxes(0, 1), [shape.num_write_heads], axis=2)  # [B, T, Hw, N], [B, T, Hr, N]
+        for name, x in zip(("write", "read"), weights, strict=True):
+            record(self, f"ntm.{name}_weights", x)
+        return logits, {"write": weights[0], "read": weights[1]} if return_weights else {}
 
     def start(self, shape: Shape) -> State:
         """The state before the first step: learned controller state and reads, all heads at location 0, an empty

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 from attention_jax import config
 from attention_jax.models.named_scores import make_score
 from attention_jax.models.recurrent import Layer
+from attention_jax.models.taps import tap
 from attention_jax.ops.recurrent import cells
 
 
@@ -49,7 +50,8 @@ class PointerNetwork(nn.Module):
         """Encode the inputs in the given order."""
         hidden, cell = self.encoder.scan(self.encoder.project(inputs.swapaxes(0, 1)), self.encoder.zero(len(inputs)))
         last = cells.at_length(hidden, length), cells.at_length(cell, length)
-        return Memory(inputs, length, hidden.swapaxes(0, 1), last)  # hidden [B, S, H]
+        states = tap(self, "encoder.states", hidden.swapaxes(0, 1))  # [B, S, H]
+        return Memory(inputs, length, states, last)
 
     def point(self, memory: Memory, states: Float[Array, "B T H"]) -> Float[Array, "B T S"]:
         """log p(C_i | C_1, ..., C_{i-1}, P), p = softmax_j v . tanh(W_1 e_j + W_2 d_i) (equation 3); -inf for padding.
@@ -66,7 +68,8 @@ class PointerNetwork(nn.Module):
         """Teacher forced: log p of every step, where `before` is the index before it, 0 at first."""
         read = jnp.take_along_axis(memory.inputs, before[:, :, None], axis=1).swapaxes(0, 1)  # [T, B, F]
         hidden, _ = self.decoder.scan(self.decoder.project(read), memory.last)
-        return self.point(memory, hidden.swapaxes(0, 1))  # hidden [B, T, H]
+        states = tap(self, "decoder.states", hidden.swapaxes(0, 1))  # [B, T, H]
+        return tap(self, "logits", self.point(memory, states))
 
     def start(self, memory: Memory) -> Cache:
         """The cache before the first step."""

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention_jax import config
+from attention_jax.models.taps import tap
 from attention_jax.ops import meshes
 from attention_jax.ops.dropout import dropout
 from attention_jax.ops.recurrent import bptt, cells
@@ -67,7 +68,7 @@ class RecurrentLanguageModel(nn.Module):
         self, tokens: Int[Array, "B T"], *, train: bool = False, return_weights: bool = False
     ) -> tuple[Float[Array, "B T H"], dict]:
         """Return the hidden states of all steps, the input of the output layer; in training with dropout."""
-        hidden = self.states(tokens, train)
+        hidden = tap(self, "decoder.states", self.states(tokens, train))
         if train:
             hidden = dropout(hidden, self.options.dropout, self.make_rng("dropout"))
         return hidden, {}
@@ -117,4 +118,4 @@ class RecurrentLanguageModel(nn.Module):
     ) -> tuple[Float[Array, "B T V"], dict]:
         """Logits of the character after each one."""
         hidden, intermediates = self.hidden(tokens, train=train, return_weights=return_weights)
-        return hidden @ self.output_kernel + self.output_bias[None, None], intermediates
+        return tap(self, "logits", hidden @ self.output_kernel + self.output_bias[None, None]), intermediates

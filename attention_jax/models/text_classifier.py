@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 from attention_jax import config
 from attention_jax.models.blocks import Block, drop
 from attention_jax.models.multihead import Linear
+from attention_jax.models.taps import tap
 from attention_jax.models.transformer import Embedding, Encoder
 from attention_jax.ops.attention import attend, attention_weights
 from attention_jax.ops.masks import lengths
@@ -62,5 +63,5 @@ class TextClassifier(nn.Module):
             weights = {"encoder_attention": own}
         pooled, pool = AttentionPool(name="pool")(x, length, return_weights)
         pooled = drop(self, pooled.astype(jnp.float32), block.dropout, train)
-        logits = Linear(self.classes, name="head")(pooled)
+        logits = tap(self, "logits", Linear(self.classes, name="head")(pooled))
         return logits, weights | {"pool_attention": pool} if return_weights else {}

@@ -16,6 +16,7 @@ from attention_jax.errors import InputError
 from attention_jax.models.blocks import Block, DecoderLayer, EncoderLayer, drop
 from attention_jax.models.layer_stack import layer_segments, make_layers, run_layers, side_by_side
 from attention_jax.models.position_encodings import added_positions, own_positions
+from attention_jax.models.taps import tap
 from attention_jax.ops.masks import causal, lengths, segments
 from attention_jax.ops.positions import within
 from attention_jax.ops.shared import BeamInvariant, ancestor_mask, mark_self
@@ -43,8 +44,14 @@ class Encoder(nn.Module):
     def __call__(self, x: Float[Array, "B T D"], mask=None, train: bool = False, return_weights: bool = False):
         """(states [B, T, D], weights [B, layers, H, T, T] or None)."""
         one = lambda layer, bias, x, *_: (*layer(x, mask, bias, train, return_weights), None)
-        x, weights, _ = run_layers(self, one, x)
-        return (x if self.norm is None else self.norm(x)), side_by_side(self, weights) if return_weights else None
+        x, weights, _ = run_layers(self, one, tap(self, "embedding", x))
+        return normalized_end(self, x), side_by_side(self, weights) if return_weights else None
+
+
+def normalized_end(stack: nn.Module, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+    """The states of a stack, from the residual stream after its last layer."""
+    x = tap(stack, "residual_out", x)
+    return x if stack.norm is None else tap(stack, "final_norm", stack.norm(x))
 
 
 class KVCache(NamedTuple):
@@ -80,7 +87,7 @@ class Decoder(nn.Module):
             x, own, cross = layer(x, mask, bias, _with_mask(projected, memory), train, return_weights)
             return x, (own, cross), None
 
-        x, seen, _ = run_layers(self, one, x, memory and memory.layers)
+        x, seen, _ = run_layers(self, one, tap(self, "embedding", x), memory and memory.layers)
         return self._finish(x, seen, return_weights)
 
     def project(self, states: Float[Array, "B S D"], mask) -> "ProjectedMemory":
@@ -100,7 +107,7 @@ class Decoder(nn.Module):
         mask = causal()
         one = lambda layer, bias, x, _, kv: layer.prefill(x, kv, mask, bias)
         x, _, layers = run_layers(self, one, x, caches=past.layers)
-        x = x if self.norm is None else self.norm(x)
+        x = normalized_end(self, x)
         return x, KVCache(lengths.astype(jnp.int32), past.ancestors, tuple(layers))
 
     def step(self, x: Float[Array, "R 1 D"], past: KVCache, memory=None, return_weights: bool = False):
@@ -119,7 +126,7 @@ class Decoder(nn.Module):
         return x, KVCache(past.position + 1, ancestors, tuple(layers)), own, cross
 
     def _finish(self, x, seen, return_weights):
-        x = x if self.norm is None else self.norm(x)
+        x = normalized_end(self, x)
         own, cross = ([maps[i] for maps in seen] for i in (0, 1))
         return (
             x,
@@ -303,7 +310,8 @@ class Transformer(nn.Module):
         "cross_attention": [B, layers, H, Q, K]}."""
         memory, encoder_weights = self._encode(source, source_length, train, return_weights)
         hidden, weights = self.decode(memory, target_in, train=train, return_weights=return_weights)
-        return self._logits(hidden), weights | {"encoder_attention": encoder_weights} if return_weights else {}
+        logits = tap(self, "logits", self._logits(hidden))
+        return logits, weights | {"encoder_attention": encoder_weights} if return_weights else {}
 
     def _encode(self, source, source_length, train, return_weights, segment=None):
         x = self.source_embedding(source, train=train, segment=segment)

@@ -15,6 +15,7 @@ from attention_jax import config
 from attention_jax.errors import InputError
 from attention_jax.models.encoder import Encoder
 from attention_jax.models.recurrent import Embedding, Layer, kernel_init
+from attention_jax.models.taps import record, tap
 from attention_jax.ops.dropout import dropout, is_zero
 from attention_jax.ops.recurrent import cells
 
@@ -134,6 +135,7 @@ class Translator(nn.Module):
         if self.options.layer_norm:
             hidden = self.norm(hidden)
         hidden = self.drop(hidden, self.options.memory_dropout, train)
+        hidden = tap(self, "encoder.states", hidden)
         memory = Memory(source_length, self.first_states(hidden, states, source_length), states[-1][0])
         if self.alignment is None:
             return memory
@@ -165,6 +167,10 @@ class Translator(nn.Module):
         embedded, token = self.inputs(target_in.T, train)  # [T, B, E], [T, B, G]
         _, steps = self.run(memory, self.begin(memory), token, train)
         steps, embedded = jax.tree.map(lambda x: x.swapaxes(0, 1), (steps, embedded))  # [B, T, ...]
+        seen = {"decoder.states": steps.hidden, "attention.context": steps.context, "attention.weights": steps.weights}
+        for name, x in seen.items():
+            if x is not None:
+                record(self, name, x)
         hidden = self.drop(self.read(steps, embedded), self.options.output_dropout, train)
         return hidden, _heads(steps) if return_weights else {}
 
@@ -211,7 +217,7 @@ class Translator(nn.Module):
         memory = self.encode(source, source_length, train=train)
         hidden, intermediates = self.decode(memory, target_in, train=train, return_weights=return_weights)
         kernel, bias = self.output()
-        return hidden @ kernel + bias[None, None], intermediates
+        return tap(self, "logits", hidden @ kernel + bias[None, None]), intermediates
 
 
 def _heads(steps: Step) -> dict[str, Float[Array, "B 1 1 T S"]]:

@@ -21,6 +21,7 @@ from attention_jax.models.multihead import Linear
 from attention_jax.models.norms import LayerNorm
 from attention_jax.models.position_encodings import RelativeBias, own_positions, rope_scaling
 from attention_jax.models.stem import ConvolutionalStem
+from attention_jax.models.taps import tap
 from attention_jax.ops.attention import attend, attention_weights
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dropout import dropout, is_zero
@@ -182,6 +183,7 @@ class ImageLayer(nn.Module):
         `grid` turns queries and keys by their places in a grid x grid image behind the tokens that have none; 0 does
         not.
         """
+        x = tap(self, "residual_in", x)
         h = self.attention_norm(x)
         query, (key, value) = self.attention.project_q(h[:, :outputs]), self.attention.project_kv(h, h)
         if grid:
@@ -192,9 +194,9 @@ class ImageLayer(nn.Module):
         y, weights = self.attention.attend(
             query, key, value, h[:, :outputs], bias=bias, mask=mask, train=train, return_weights=return_weights
         )
-        x = x[:, :outputs] + self._branch(y, train)
+        x = x[:, :outputs] + self._branch(tap(self, "attention_output", y), train)
         y = drop(self, self.ffn(self.ffn_norm(x), train=train), self.block.dropout, train)
-        return x + self._branch(y, train), weights
+        return tap(self, "residual_out", x + self._branch(tap(self, "mlp_output", y), train)), weights
 
     def _branch(self, y, train):
         skips = train and not is_zero(self.drop_path_rate)
@@ -231,13 +233,14 @@ class EncoderWithHead(nn.Module):
         weights, last = [], self.layers - 1
         heads, width = self.block.num_heads, self.block.head_widths[0]
         bias = RelativeBias(self.block.position_embedding, heads, width, True, name="bias")()
+        x = tap(self, "embedding", x)
         for i in range(self.layers):
             skip = self.stochastic_depth * (i / last if last else 1.0)
             layer = ImageLayer(self.block, drop_path_rate=skip, name=f"layer_{i}")
             outputs = 1 if self.pool == "token" and i == last and not return_weights else None
             x, w = layer(x, grid, outputs, train, return_weights, bias)
             weights.append(w)
-        x = self.block.normalization("norm")(x)
+        x = tap(self, "final_norm", self.block.normalization("norm")(tap(self, "residual_out", x)))
         if self.pool == "attention":
             query = self.param("pool_query", nn.initializers.normal(0.02), (x.shape[-1],))
             pooled = jax.vmap(attention_pool, in_axes=(None, 0))(query, x)  # [B, D]
@@ -247,7 +250,7 @@ class EncoderWithHead(nn.Module):
         if self.pre_logits_dim:
             pooled = jnp.tanh(Linear(self.pre_logits_dim, name="pre_logits")(pooled))
         start = {"kernel_init": nn.initializers.zeros} if self.zero_head else {}
-        logits = Linear(self.classes, name="head", **start)(pooled)
+        logits = tap(self, "logits", Linear(self.classes, name="head", **start)(pooled))
         if not return_weights:
             return logits, {}
         intermediates = {"encoder_attention": jnp.stack(weights, axis=1)}  # [B, layers, H, T, T]

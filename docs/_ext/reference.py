@@ -35,6 +35,7 @@ GROUPS = {
     "masks": ("Masks", ("ops.masks",)),
     "biases": ("Biases and relative positions", ("ops.biases",)),
     "models": ("Models (Flax Linen modules)", ("models",)),
+    "interpret": ("Interventions, lenses and attributions", ("interpret",)),
     "decoding": ("Greedy and beam search", ("decode",)),
     "runs": ("Pretrained models, experiments and runs from Python", ("runs.pretrained", "runs.api", "claims.catalog")),
     "pytrees": ("Custom pytrees", ("ops.trees",)),

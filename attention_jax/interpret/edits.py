@@ -1,0 +1,179 @@
+"""What replaces the activations of a call, as variables of the model: from {site: value} to the edits of its taps."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from attention_jax.errors import InputError
+from attention_jax.interpret.sites import Site, chosen, heads_axis, of_head, positions_axis
+from attention_jax.models.taps import Edit
+from attention_jax.ops.trees import pytree
+
+Indices = Sequence[int] | int | None
+
+
+@pytree
+@dataclass(frozen=True)
+class Part:
+    """What replaces a part of an activation: `value`, of its shape or broadcast to it, `function` of it, or with
+    `adds` its sum with `value`, as to steer by a direction.
+
+    The part is all of it, or that of some `heads`, `positions` (of queries, in scores and weights) and `rows` of the
+    batch, each a number or several, from the end if negative; and `where` a boolean array, broadcast to its shape, is
+    true.
+    """
+
+    value: Float[Array, "..."] | None = None
+    where: Bool[Array, "..."] | None = None
+    function: Callable | None = field(default=None, metadata={"static": True})
+    adds: bool = field(default=False, metadata={"static": True})
+    heads: Indices = field(default=None, metadata={"static": True})
+    positions: Indices = field(default=None, metadata={"static": True})
+    rows: Indices = field(default=None, metadata={"static": True})
+
+
+def several(indices: Indices) -> tuple[int, ...] | None:
+    """Indices as a tuple; None means all."""
+    return indices if indices is None else (indices,) if isinstance(indices, int) else tuple(int(i) for i in indices)
+
+
+def wanted(known: Mapping[str, Any], names: str | Iterable[str]) -> list[str]:
+    """The names of sites, and of heads in the short form, that names and patterns name, each once."""
+    wanted: dict[str, None] = {}
+    for name in [names] if isinstance(names, str) else names:
+        site, head = (name, None) if isinstance(name, str) and name in known else of_head(name)
+        short = lambda one, head=head: one if head is None else f"{one.removesuffix('_output')}.{head}"
+        wanted |= dict.fromkeys(short(one) for one in chosen(known, [site]))
+    return list(wanted)
+
+
+def part_of(name: str, x):
+    """An activation, or that of the head that the name of a head names."""
+    site, head = of_head(name)
+    return x if head is None else x[:, :, index(name, "head", head, x.shape[heads_axis(site)])]
+
+
+def index(name: str, what: str, index: int, size: int) -> int:
+    if not -size <= index < size:
+        raise InputError(f"{name} has {what}s 0 to {size - 1} in this call, got {what} {index}")
+    return index % size
+
+
+def collection(found: Mapping[str, Site], given: Mapping[str, Any]) -> dict:
+    """The variables of the collection "set" for what `run` is given: {module: {...: {tap: edits}}}."""
+    if not isinstance(given, Mapping):
+        raise InputError(f"set is {{site: an array, a function or a Part}}, got a {type(given).__name__}")
+    by_path: dict[tuple, dict] = {}
+    layers = {}
+    for name, value in given.items():
+        for one in wanted(found, name):
+            site = found[of_head(one)[0]]
+            layers[site.path] = site.layers
+            by_path.setdefault(site.path, {}).setdefault(site.layer, []).append(_edit(one, site, value))
+    tree: dict = {}
+    for path, edits in by_path.items():
+        inner = tree
+        for key in path[:-1]:
+            inner = inner.setdefault(key, {})
+        inner[path[-1]] = tuple(edits[None]) if layers[path] is None else _stacked(edits, layers[path])
+    return tree
+
+
+def _edit(name: str, site: Site, given) -> Edit:
+    """The edit of one site. Raises InputError for what does not fit its shape."""
+    whole, head = of_head(name)
+    part = given if isinstance(given, Part) else Part(function=given) if callable(given) else Part(given)
+    shape, axes = site.shape, len(site.shape)
+    by_axis = [(heads_axis(whole), "head", part.heads if head is None else (head,))]
+    by_axis += [(positions_axis(whole, axes), "position", part.positions), (0, "row", part.rows)]
+    where = None if part.where is None else _of_rank(jnp.asarray(part.where), axes)
+    for axis, what, indices in by_axis:
+        if indices is None:
+            continue
+        if axis is None:
+            raise InputError(f"{name} has no {what}s: its activation is {list(shape)}")
+        chosen_ones = jnp.asarray([index(name, what, i, shape[axis]) for i in several(indices)], int)
+        one_hot = jnp.zeros(shape[axis], bool).at[chosen_ones].set(True)
+        one_hot = one_hot.reshape([-1 if i == axis else 1 for i in range(axes)])
+        where = one_hot if where is None else where & one_hot
+    if head is not None:
+        shape = shape[:2] + shape[3:]
+    if part.function is not None:
+        _check_function(name, part.function, jax.ShapeDtypeStruct(shape, site.dtype))
+        return Edit(None, where, part.function if head is None else _OfHead(part.function, head))
+    value = jnp.asarray(given if part.value is None else part.value)
+    _check_value(name, value, shape, exact=part is not given)
+    value = _of_rank(value, len(shape))
+    return Edit(value if head is None else jnp.expand_dims(value, 2), where, adds=part.adds)
+
+
+def _of_rank(x: Array, axes: int) -> Array:
+    return x.reshape((1,) * (axes - x.ndim) + x.shape)
+
+
+def _check_value(name: str, value, shape, exact: bool):
+    fits = value.shape == shape if exact else _broadcasts(value.shape, shape)
+    if not fits or not jnp.issubdtype(value.dtype, jnp.floating):
+        raise InputError(
+            f"{name} is {list(shape)} in this call, got {value.dtype} {list(value.shape)}: patch between inputs of one "
+            "shape, texts of one length"
+        )
+
+
+def _broadcasts(shape, to) -> bool:
+    return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(shape[::-1], to[::-1]))
+
+
+@dataclass(frozen=True)
+class _OfHead:
+    """A function of the activation of one head as one of all of them, which other heads do not see."""
+
+    function: Callable
+    head: int
+
+    def __call__(self, x):
+        return jnp.expand_dims(self.function(x[:, :, self.head]), 2)
+
+
+def _check_function(name: str, function: Callable, like: jax.ShapeDtypeStruct):
+    made = jax.eval_shape(function, like)
+    if jnp.shape(made) != like.shape or not jnp.issubdtype(made.dtype, jnp.floating):
+        raise InputError(
+            f"the function for {name} must return an array of its shape, {list(like.shape)}, got "
+            f"{list(jnp.shape(made))} {made.dtype}"
+        )
+
+
+def _stacked(by_layer: Mapping[int, list[Edit]], layers: int) -> tuple[Edit, ...]:
+    """The edits of scanned layers, with a leading axis of layers; the n-th of each layer together."""
+    made = []
+    for n in range(max(map(len, by_layer.values()))):
+        edits = {layer: ones[n] for layer, ones in by_layer.items() if n < len(ones)}
+        for adds in (False, True):
+            values = {i: edit for i, edit in edits.items() if edit.function is None and edit.adds == adds}
+            if values:
+                rows = _rows([edit.value for edit in values.values()], values, layers)
+                made.append(Edit(rows, _where(values, layers), adds=adds))
+        for function in dict.fromkeys(edit.function for edit in edits.values() if edit.function is not None):
+            made.append(
+                Edit(None, _where({i: e for i, e in edits.items() if e.function == function}, layers), function)
+            )
+    return tuple(made)
+
+
+def _where(edits: Mapping[int, Edit], layers: int) -> Bool[Array, "L ..."]:
+    """Where the edits of some layers apply, in all layers."""
+    axes = max(getattr(x, "ndim", 0) for edit in edits.values() for x in (edit.where, edit.value))
+    given = (jnp.ones((), bool) if edit.where is None else edit.where for edit in edits.values())
+    return _rows([_of_rank(x, axes) for x in given], edits, layers)
+
+
+def _rows(arrays: Sequence[Array], at: Iterable[int], layers: int) -> Array:
+    """Arrays, broadcast to one shape, as rows `at` of an array of zeros for each layer."""
+    shape = jnp.broadcast_shapes(*(x.shape for x in arrays))
+    rows = jnp.stack([jnp.broadcast_to(x, shape) for x in arrays])
+    return jnp.zeros((layers, *shape), rows.dtype).at[jnp.asarray(list(at), int)].set(rows)

@@ -1,0 +1,58 @@
+"""Scores of attention heads: how much of its attention a head gives to positions of one kind."""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from attention_jax.errors import InputError
+
+KINDS = ("induction", "previous token", "duplicate token", "first token")
+
+
+def head_scores(weights: Float[Array, "... H T T"], tokens: Int[Array, "B T"]) -> dict[str, Float[Array, "... H"]]:
+    """{kind: score} of self-attention weights of a batch, whose axes are [B, ..., H, T, T]: the attention that a query
+    gives to keys of a kind, averaged over the queries that have one, and over the batch: [..., H].
+
+    "induction" keys follow an earlier occurrence of the query's token (Olsson et al. 2022), "duplicate token" keys are
+    these occurrences, "previous token" is the key before the query, and "first token" the first one.
+
+    >>> weights = jnp.eye(4, k=-1)[None, None]  # each query attends to the one before it
+    >>> scores = head_scores(weights, jnp.array([[5, 6, 5, 6]]))
+    >>> {kind: round(score[0].item(), 2) for kind, score in scores.items()}
+    {'induction': 1.0, 'previous token': 1.0, 'duplicate token': 0.0, 'first token': 0.33}
+    """
+    weights, tokens = jnp.asarray(weights), jnp.asarray(tokens)
+    if weights.ndim < 4 or tokens.shape != (weights.shape[0], weights.shape[-1]):
+        raise InputError(
+            f"head_scores needs weights [B, ..., H, T, T] and tokens [B, T], got {weights.shape} and {tokens.shape}"
+        )
+    return {kind: _score(weights, keys) for kind, keys in _keys(tokens).items()}
+
+
+def _keys(tokens) -> Mapping[str, Array]:
+    """The keys of each kind for every query, [B, T, T]."""
+    length = tokens.shape[1]
+    query, key = jnp.arange(length)[:, None], jnp.arange(length)[None]
+    same = tokens[:, :, None] == tokens[:, None, :]
+    earlier = same & (key < query)[None]
+    whole = lambda keys: jnp.broadcast_to(keys[None], same.shape)
+    follows = jnp.pad(earlier, ((0, 0), (0, 0), (1, 0)))[:, :, :length] & (key <= query)[None]
+    first = whole((key == 0) & (query > 0))
+    return dict(zip(KINDS, (follows, whole(key == query - 1), earlier, first), strict=True))
+
+
+def _score(weights, keys):
+    given = keys.reshape(keys.shape[0], *(1,) * (weights.ndim - 3), *keys.shape[1:])  # [B, 1 ..., T, T]
+    mass = jnp.where(given, weights, 0).sum(-1)  # [B, ..., H, T]
+    queries = given.any(-1)  # [B, 1 ..., T]
+    counted = jnp.maximum(queries.sum().astype(mass.dtype), 1)
+    return jnp.where(queries, mass, 0).sum((0, -1)) / counted
+
+
+def repeated_tokens(rng: Key[Array, ""], vocab: int, length: int, batch: int = 1, first: int | None = None):
+    """Random tokens and the same again, [B, 2 `length`], behind a `first` one if it is given: what only induction can
+    predict."""
+    tokens = jnp.tile(jax.random.randint(rng, (batch, length), 0, vocab), (1, 2))
+    return tokens if first is None else jnp.pad(tokens, ((0, 0), (1, 0)), constant_values=first)

@@ -1,0 +1,207 @@
+"""Interventions: read any activation of a model, and continue with another in its place.
+
+`run` is the one function that calls a model; `patch` and `ablate` make what it sets, which are values: they can be
+joined by `|`, kept, and passed through `jax.jit`, `jax.vmap` and `jax.grad`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from attention_jax.errors import InputError
+from attention_jax.interpret.edits import Indices, Part, collection, part_of, several, wanted
+from attention_jax.interpret.sites import Site, chosen, find, heads_axis, of_head, positions_axis
+from attention_jax.models.taps import SET, TRACE
+
+
+def run(
+    model: nn.Module,
+    params,
+    *inputs,
+    set: Mapping[str, Any] | None = None,
+    sites: str | Iterable[str] = (),
+) -> tuple[Any, dict[str, Array]]:
+    """Call a model with other activations in the places that `set` names: (its output, {site: activation}).
+
+    Args:
+      model, params, inputs: a Flax module, its parameters, and what it is called with.
+      set: {site: an array of its shape, a function of it, or a `Part`}. A name may have `*`, or be that of a head,
+        "decoder.3.head.5", whose activation is [B, T, V].
+      sites: the sites whose activations are returned, as they are after what is set; with `*` and heads, too.
+
+    Raises:
+      InputError: for a site that this call does not pass, and for heads, positions and shapes that do not fit it.
+
+    >>> from attention_jax import config, models
+    >>> options = config.LanguageModelConfig(num_layers=1, hidden_size=8, mlp_dim=16, num_heads=2)
+    >>> model, tokens = models.LanguageModel(options, vocab=11), jnp.ones((1, 5), jnp.int32)
+    >>> params = model.init(jax.random.key(0), tokens)["params"]
+    >>> _, seen = run(model, params, tokens, set={"decoder.0.head.1": jnp.zeros_like}, sites="decoder.0.head_output")
+    >>> jnp.abs(seen["decoder.0.head_output"]).max(axis=(0, 1, 3)).round(1).tolist()[1]
+    0.0
+    """
+    return called(_compiled, model, params, inputs, set or {}, sites)
+
+
+def called(call: Callable, model: nn.Module, params, inputs: tuple, given: Mapping, sites=()) -> tuple[Any, dict]:
+    """`run` by `call`, `apply` or a compiled one."""
+    inputs = jax.tree.map(jnp.asarray, inputs)
+    found = find(model, params, inputs)
+    names = wanted(found, sites)
+    edits = collection(found, given)
+    output, seen = call(model, tuple(found[of_head(name)[0]] for name in names), params, edits, inputs)
+    return output, {name: part_of(name, x) for name, x in zip(names, seen, strict=True)}
+
+
+def trace(model: nn.Module, params, *inputs, sites: str | Iterable[str] = "*") -> dict[str, Array]:
+    """The activations {site: array} of a call of a model, of all `sites` by default; takes what `run` takes."""
+    return run(model, params, *inputs, sites=sites)[1]
+
+
+def patch(
+    source: Mapping[str, Array],
+    sites: str | Iterable[str] = "*",
+    *,
+    heads: Indices = None,
+    positions: Indices = None,
+    rows: Indices = None,
+) -> dict[str, Part]:
+    """What `run` sets to patch in the activations `source` that `trace` found for another input, at these sites.
+
+    The source has the shapes of the call that it is patched into: texts of one length.
+    """
+    part = Part(heads=several(heads), positions=several(positions), rows=several(rows))
+    _check_source(source)
+    value = lambda name: source[name] if name in source else part_of(name, source[of_head(name)[0]])
+    return {name: replace(part, value=value(name)) for name in wanted(source, sites)}
+
+
+def ablate(
+    sites: str | Iterable[str],
+    how: Literal["zero", "mean", "resample"] = "zero",
+    *,
+    source: Mapping[str, Array] | None = None,
+    rng: Key[Array, ""] | None = None,
+    heads: Indices = None,
+    positions: Indices = None,
+    rows: Indices = None,
+) -> dict[str, Part]:
+    """What `run` sets to ablate these sites: zeros; the mean of the activations `source`, of `trace`, over their rows
+    and positions; or those of `source`, in rows that are permuted by `rng`.
+    """
+    given = {"source": source is not None, "rng": rng is not None}
+    if how not in NEEDS:
+        raise InputError(f"ablate takes one of {', '.join(NEEDS)}, got {how!r}")
+    if any(given[name] != (name in NEEDS[how]) for name in given):
+        raise InputError(f"ablate {how!r} takes {' and '.join(NEEDS[how]) or 'neither source nor rng'}")
+    if how == "zero":
+        part = Part(jnp.zeros(()), heads=several(heads), positions=several(positions), rows=several(rows))
+        return dict.fromkeys([sites] if isinstance(sites, str) else sites, part)
+    _check_source(source)
+    names = chosen(source, [of_head(name)[0] for name in ([sites] if isinstance(sites, str) else sites)])
+    order = None if rng is None else jax.random.permutation(rng, source[names[0]].shape[0])
+    values = {name: _mean(name, source[name]) if order is None else source[name][order] for name in names}
+    return patch(values, sites, heads=heads, positions=positions, rows=rows)
+
+
+NEEDS = {"zero": (), "mean": ("source",), "resample": ("source", "rng")}
+
+
+def _mean(name: str, x):
+    axis = positions_axis(name, x.ndim)
+    return x.mean(axis=0 if axis is None else (0, axis), keepdims=True)
+
+
+def _check_source(source):
+    if not isinstance(source, Mapping):
+        raise InputError(f"activations are {{site: array}}, as trace returns them, got a {type(source).__name__}")
+
+
+def apply(model: nn.Module, sites: tuple[Site, ...], params, edits, inputs):
+    """The output of a call, and the activations of `sites`."""
+    variables = {"params": params} | ({SET: edits} if edits else {})
+    out, state = model.apply(variables, *inputs, mutable=[TRACE] if sites else [])
+    seen = [_at(state[TRACE], site) for site in sites]
+    return out[0] if isinstance(out, tuple) else out, seen
+
+
+_compiled = jax.jit(apply, static_argnums=(0, 1))
+
+
+def _at(tree, site: Site):
+    for key in site.path:
+        tree = tree[key]
+    return tree if site.layer is None else tree[site.layer]
+
+
+def path_patch(
+    model: nn.Module,
+    params,
+    inputs: tuple,
+    source: tuple,
+    sender: str | Iterable[str],
+    receivers: str | Iterable[str] = "logits",
+    *,
+    freeze: str | Iterable[str] = ("*head_output", "*mlp_output"),
+) -> Any:
+    """The output for `inputs` with the paths from `sender` to `receivers` as they are for `source` (Wang et al. 2022,
+    section 3.1).
+
+    The sender has its activation for `source`, and the sites of `freeze` theirs for `inputs`, so that only direct paths
+    change the receivers; these are then set in a call in which all else follows.
+    """
+    own = trace(model, params, *inputs, sites=freeze)
+    other = trace(model, params, *source, sites=sender)
+    frozen = patch(own) if own else {}
+    _, received = run(model, params, *inputs, set=frozen | patch(other), sites=receivers)
+    return run(model, params, *inputs, set=patch(received))[0]
+
+
+def head_sweep(
+    model: nn.Module,
+    params,
+    *inputs,
+    measure: Callable[[Array], Array],
+    source: Mapping[str, Array] | None = None,
+    sites: str | Iterable[str] = "*head_output",
+    positions: Indices = None,
+    together: int = 16,
+) -> dict[str, Array]:
+    """`measure` of the output with each head of `sites` ablated, or patched from the activations `source`, one at a
+    time and in one compiled program: {site: [heads, ...]}. At most so many heads are computed `together`.
+    """
+    inputs = jax.tree.map(jnp.asarray, inputs)
+    found = find(model, params, inputs)
+    names = chosen(found, sites)
+    for name in names:
+        if heads_axis(name) is None:
+            raise InputError(f"a sweep of heads needs sites with heads, as head_output; got {name}")
+    values = ablate(names) if source is None else patch(source, names)
+    values = {name: replace(part, positions=several(positions)) for name, part in values.items()}
+    counts = tuple(found[name].shape[heads_axis(name)] for name in names)
+    swept = _swept(model, measure, tuple(names), counts, together, params, values, inputs)
+    ends = np.cumsum(counts)[:-1].tolist()
+    return dict(zip(names, jnp.split(swept, ends), strict=True))
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def _swept(model, measure, names, counts, together, params, values, inputs):
+    """`measure` for each head of all sites, [heads, ...]."""
+    pairs = jnp.asarray([(i, head) for i, count in enumerate(counts) for head in range(count)], jnp.int32)
+
+    def one(pair):
+        edits = {}
+        for i, (name, count) in enumerate(zip(names, counts, strict=True)):
+            mine = (pair[0] == i) & (jnp.arange(count) == pair[1])
+            edits[name] = replace(values[name], where=mine.reshape(-1, *(1,) * (3 - heads_axis(name))))
+        return measure(run(model, params, *inputs, set=edits)[0])
+
+    size = max(n for n in range(1, max(together, 1) + 1) if len(pairs) % n == 0)  # no second program for a rest
+    return jax.lax.map(one, pairs, batch_size=size)

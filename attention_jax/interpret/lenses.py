@@ -1,0 +1,217 @@
+"""Lenses, which read a layer as if it were the last one, and attributions, which divide an output among its causes.
+
+A `measure` is a function of the output of a model, such as the difference of two logits, to one number. Forward-mode
+derivatives are transposed reverse ones, since the layers define these by hand.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from attention_jax.errors import InputError
+from attention_jax.interpret.edits import Part
+from attention_jax.interpret.intervene import apply, called, trace
+from attention_jax.interpret.sites import find
+from attention_jax.models.blocks import ACTIVATIONS, FeedForward
+from attention_jax.models.multihead import Linear
+from attention_jax.models.norms import LayerNorm, RMSNorm
+from attention_jax.ops.precision import accumulator
+
+Measure = Callable[[Array], Float[Array, ""]]
+
+
+def logit_lens(model: nn.Module, params, *inputs) -> dict[str, Array]:
+    """The output of a model whose layers end after each one (nostalgebraist 2020): {site: output}, of the embeddings
+    and of residual_out of every layer of the last stack. That of the last layer is the output of the model."""
+    names, stack = _residuals(model, params, inputs)
+    return dict(zip(names, _read(model, tuple(names), stack, False, params, inputs), strict=True))
+
+
+def jacobian_lens(model: nn.Module, params, *inputs) -> dict[str, Array]:
+    """The output for J x in place of the last residual stream, where x is that after a layer, and J the derivative of
+    the last by it for these inputs, all positions together: {site: output}, as `logit_lens`.
+
+    This is the lens of Gurnee et al. 2026 ("Verbalizable Representations Form a Global Workspace in Language Models")
+    with the Jacobian of the input itself in place of its mean over a corpus.
+    """
+    names, stack = _residuals(model, params, inputs)
+    return dict(zip(names, _read(model, tuple(names), stack, True, params, inputs), strict=True))
+
+
+def _residuals(model, params, inputs) -> tuple[list[str], str]:
+    """The sites that lenses read, and the stack that they are of."""
+    found = find(model, params, jax.tree.map(jnp.asarray, inputs))
+    stack = next((one for one in ("decoder", "encoder") if f"{one}.residual_out" in found), None)
+    if stack is None:
+        raise InputError(f"a lens needs a residual stream, which {type(model).__name__} does not have")
+    layers = [name for name in found if name.startswith(f"{stack}.") and name.endswith(".residual_out")]
+    return [f"{stack}.embedding", *(name for name in layers if name != f"{stack}.residual_out")], stack
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _read(model, names, stack, transported: bool, params, inputs):
+    """The outputs of a lens for all sites, [sites, ...]."""
+    end = f"{stack}.residual_out"
+    read = lambda x: called(apply, model, params, inputs, {end: x})[0]
+    seen = called(apply, model, params, inputs, {}, (*names, end))[1]
+    rows = seen[end].shape[1]  # the last layer of a classifier may compute fewer positions than the others
+
+    def one(given):
+        x, flags = given
+        if not transported:
+            return read(x[:, :rows])
+
+        def last(x):
+            fitted = {name: x[:, : seen[name].shape[1]] for name in names}
+            edits = {name: Part(fitted[name], where=flag) for name, flag in zip(names, flags, strict=True)}
+            return called(apply, model, params, inputs, edits, (end,))[1][end]
+
+        return read(derivative(last, x, x))
+
+    longest = max(seen[name].shape[1] for name in names)
+    pad = lambda x: jnp.pad(x, ((0, 0), (0, longest - x.shape[1]), (0, 0)))
+    return jax.lax.map(one, (jnp.stack([pad(seen[name]) for name in names]), jnp.eye(len(names), dtype=bool)))
+
+
+def derivative(function: Callable, x: Array, direction: Array) -> Array:
+    """The derivative of `function` at x in a direction, from its reverse-mode one.
+
+    >>> derivative(jnp.square, jnp.array([3.0]), jnp.array([2.0])).tolist()
+    [12.0]
+    """
+    out, back = jax.vjp(function, x)
+    return jax.linear_transpose(lambda bar: back(bar)[0], out)(direction)[0]
+
+
+def gradient_times_activation(
+    model: nn.Module, params, *inputs, measure: Measure, sites: str | Iterable[str] = "*weights"
+) -> dict[str, Array]:
+    """Each activation of `sites` times the gradient of `measure` by it: to first order, what setting it to zero takes
+    away. Of the attention weights it is their gradient-based relevance."""
+    seen = trace(model, params, *inputs, sites=sites)
+    gradients = _gradients(model, measure, params, inputs, jax.tree.map(jnp.zeros_like, seen))
+    return {name: jnp.where(gradients[name] == 0, 0, seen[name] * gradients[name]) for name in seen}  # scores are -inf
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _gradients(model, measure, params, inputs, zeros):
+    added = lambda parts: {name: Part(x, adds=True) for name, x in parts.items()}
+    return jax.grad(lambda parts: measure(called(apply, model, params, inputs, added(parts))[0]))(zeros)
+
+
+def integrated_gradients(
+    model: nn.Module, params, *inputs, measure: Measure, baseline: Mapping[str, Array] | None = None, steps: int = 64
+) -> dict[str, Float[Array, "B T"]]:
+    """The part of each token's embedding in measure(output) - measure(output for the `baseline`), whose embeddings are
+    zeros by default (Sundararajan et al. 2017, eq. 1), by the midpoint rule: {site: [B, T]}."""
+    if steps < 1:
+        raise InputError(f"integrated gradients need at least one step, got {steps}")
+    ends = trace(model, params, *inputs, sites="*.embedding")
+    starts = {name: jnp.zeros_like(x) for name, x in ends.items()} | dict(baseline or {})
+    if {name: x.shape for name, x in starts.items()} != {name: x.shape for name, x in ends.items()}:
+        raise InputError(f"the baseline needs the sites and shapes {[(n, x.shape) for n, x in ends.items()]}")
+    return _integrated(model, measure, steps, params, inputs, starts, ends)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _integrated(model, measure, steps, params, inputs, starts, ends):
+    gradient = jax.grad(lambda x: measure(called(apply, model, params, inputs, x)[0]))
+    at = lambda share: jax.tree.map(lambda a, b: a + share.astype(a.dtype) * (b - a), starts, ends)
+    means = jax.tree.map(lambda x: x.mean(0), jax.lax.map(lambda share: gradient(at(share)), _midpoints(steps)))
+    return {name: ((ends[name] - starts[name]) * means[name]).sum(-1) for name in ends}
+
+
+def _midpoints(steps: int) -> Float[Array, " S"]:
+    return (jnp.arange(steps).astype(jnp.float32) + 0.5) / steps
+
+
+def direct_attribution(model: nn.Module, params, *inputs, measure: Measure) -> dict[str, Array]:
+    """The direct part of each component of the last stack in `measure`, a linear function of the logits: {site: []} of
+    the embeddings and the MLPs, {site: [H]} of the heads, and "biases", which sum to it (direct logit attribution).
+
+    Direct is what a component writes to the residual stream that the last layer reads, with the normalizations held at
+    their scales.
+    """
+    names, stack = _residuals(model, params, inputs)
+    _check_linear(model)
+    found = find(model, params, jax.tree.map(jnp.asarray, inputs))
+    parts = [name for name in found if name.startswith(f"{stack}.") and name.endswith(("head_output", "mlp_output"))]
+    values = trace(model, params, *inputs, sites=[names[0], *parts])
+    shares, biases = _shares(model, measure, (), params, inputs, values)
+    total = lambda name, x: x.sum((0, 1, 3)) if name.endswith("head_output") else x.sum()
+    return {name: total(name, shares[name]) for name in values} | {"biases": biases}
+
+
+def detached_attribution(model: nn.Module, params, *inputs, measure: Measure) -> dict[str, Array]:
+    """The part of each token's embedding in `measure`, a linear function of the logits: {site: [B, T]}, and "biases",
+    which sum to it.
+
+    With attention weights, normalizations and gates held constant the logits are a linear function of the embeddings
+    and biases, whose matrix is the detached Jacobian (Golden 2025, arXiv 2505.24293).
+    """
+    _check_linear(model)
+    values = trace(model, params, *inputs, sites="*.embedding")
+    held = [name for name in find(model, params, jax.tree.map(jnp.asarray, inputs)) if name.endswith("weights")]
+    shares, biases = _shares(model, measure, tuple(held), params, inputs, values)
+    return {name: shares[name].sum(-1) for name in values} | {"biases": biases}
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _shares(model, measure, held, params, inputs, values):
+    """The activations `values` times the gradient of `measure` by them, and the sum of these products of the biases,
+    where normalizations, gates and the sites `held` are constants."""
+    flat, structure = jax.tree_util.tree_flatten_with_path(params)
+    is_bias = [path[-1].key == "bias" for path, _ in flat]
+    biases = [x for (_, x), bias in zip(flat, is_bias, strict=True) if bias]
+
+    def measured(values, biases):
+        given = iter(biases)
+        leaves = [next(given) if bias else x for (_, x), bias in zip(flat, is_bias, strict=True)]
+        edits = dict.fromkeys(held, jax.lax.stop_gradient) | values
+        with nn.intercept_methods(_hold):
+            return measure(called(apply, model, jax.tree.unflatten(structure, leaves), inputs, edits)[0])
+
+    of_values, of_biases = jax.grad(measured, (0, 1))(values, biases)
+    shares = jax.tree.map(jnp.multiply, values, of_values)
+    return shares, sum((jnp.vdot(x, d) for x, d in zip(biases, of_biases, strict=True)), jnp.zeros(()))
+
+
+def _hold(method, args, kwargs, context):
+    """An interceptor of Linen's calls that holds the scales of normalizations and the gates of layers constant."""
+    module = context.module
+    if context.method_name != "__call__" or not isinstance(module, LayerNorm | RMSNorm | FeedForward | Linear):
+        return method(*args, **kwargs)
+    if isinstance(module, LayerNorm | RMSNorm):
+        return _held_norm(module, args[0])
+    if isinstance(module, FeedForward):
+        x = module.hidden(args[0])
+        active = ACTIVATIONS[module.block.activation](x)
+        return module.out(x * jax.lax.stop_gradient(jnp.where(x == 0, 0, active / jnp.where(x == 0, 1, x))))
+    made = method(*args, **kwargs)
+    return jax.lax.stop_gradient(made) if module.name == "gate" else made
+
+
+def _held_norm(module: LayerNorm | RMSNorm, x):
+    exact = x.astype(accumulator(x.dtype))
+    if isinstance(module, LayerNorm):
+        exact = exact - exact.mean(axis=-1, keepdims=True)
+    scale = jax.lax.rsqrt(jnp.square(exact).mean(axis=-1, keepdims=True) + module.epsilon)
+    parameter = lambda name: module.get_variable("params", name).reshape((1,) * (x.ndim - 1) + (-1,))
+    y = exact * jax.lax.stop_gradient(scale) * parameter("scale")
+    return (y + parameter("bias") if isinstance(module, LayerNorm) else y).astype(x.dtype)
+
+
+def _check_linear(model):
+    """Raise InputError unless the logits are a linear function of the normalized residual stream."""
+    options = getattr(model, "options", None)
+    pool = getattr(options, "pool", "token")
+    simple = hasattr(model, "output") or (pool in ("token", "mean") and hasattr(options, "pre_logits_dim"))
+    if not simple or getattr(options, "logit_cap", 0) or getattr(options, "pre_logits_dim", 0):
+        raise InputError(
+            "this attribution needs logits that are a linear function of the last normalized states, as those of a "
+            f"LanguageModel without --model.logit-cap; {type(model).__name__} has others: use integrated_gradients"
+        )

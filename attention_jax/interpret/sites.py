@@ -1,0 +1,177 @@
+"""Sites: the public names of a model's activations.
+
+`decoder.3.query` is an activation of layer 3 of a stack of Transformer layers, `decoder.3.cross_query` one of its
+attention over the encoder, `decoder.residual_out` one of the whole stack. docs/interpretability.md has the list.
+"""
+
+import difflib
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax.errors import FlaxError
+
+from attention_jax.errors import InputError
+from attention_jax.models.layer_stack import LAYER, LAYERS
+from attention_jax.models.taps import MARK, TRACE
+
+VERSION = 1
+"""Of the names of sites. It grows when one of them changes its meaning or disappears."""
+STACKS = {"trunk": "encoder"}
+"""{module: the name of its stack}, where these differ."""
+BY_HEAD = {"query": 2, "key": 2, "value": 2, "scores": 1, "weights": 1, "head_output": 2}
+"""{the last part of a site: its axis of heads}; the batch is axis 0, and positions the other of axes 1 and 2."""
+HEAD = re.compile(r"(.*\.(?:cross_)?)head\.(-?\d+)")
+
+
+class Site(NamedTuple):
+    """An activation of a call of a model."""
+
+    path: tuple[str, ...]
+    """Of the variable of its tap."""
+    layer: int | None
+    """Its row in that variable, which scanned layers share."""
+    shape: tuple[int, ...]
+    dtype: Any
+    layers: int | None = None
+    """The number of these rows."""
+
+
+def heads_axis(name: str) -> int | None:
+    """The axis of heads of the activation of a site, or None."""
+    return BY_HEAD.get(name.rpartition(".")[2].removeprefix("cross_"))
+
+
+def positions_axis(name: str, axes: int) -> int | None:
+    """The axis of positions of an activation of so many axes (of queries, in scores and weights), or None.
+
+    >>> positions_axis("decoder.3.weights", 4), positions_axis("decoder.3.head_output", 4)
+    (2, 1)
+    """
+    return None if axes < 3 else 2 if heads_axis(name) == 1 else 1
+
+
+def model_sites(model: nn.Module, *inputs) -> dict[str, jax.ShapeDtypeStruct]:
+    """The sites of a model that is called with `inputs`, arrays or their shapes, with the shapes of their activations.
+
+    >>> from attention_jax import config, models
+    >>> options = config.LanguageModelConfig(num_layers=1, hidden_size=8, mlp_dim=16, num_heads=2)
+    >>> sites = model_sites(models.LanguageModel(options, vocab=11), jnp.ones((2, 5), jnp.int32))
+    >>> sites["decoder.0.head_output"].shape, sites["logits"].shape
+    ((2, 5, 2, 4), (2, 5, 11))
+    """
+    check_model(model)
+    params = jax.eval_shape(lambda *inputs: model.init(jax.random.key(0), *inputs), *inputs)["params"]
+    return {name: jax.ShapeDtypeStruct(site.shape, site.dtype) for name, site in find(model, params, inputs).items()}
+
+
+def check_model(model):
+    """Raise InputError unless `model` is a Flax module."""
+    if not isinstance(model, nn.Module):
+        hint = ": give its .model and .params" if hasattr(model, "params") else ""
+        raise InputError(f"a Flax module is needed, got {type(model).__name__}{hint}")
+
+
+def find(model: nn.Module, params, inputs: tuple) -> dict[str, Site]:
+    """The sites of a call. Raises InputError for inputs that the model does not take, and for one without sites."""
+    check_model(model)
+    leaves, structure = jax.tree.flatten((params, inputs))
+    return _find(model, structure, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves))
+
+
+@lru_cache(maxsize=64)
+def _find(model, structure, leaves) -> dict[str, Site]:
+    params, inputs = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
+    call = lambda params, inputs: model.apply({"params": params}, *inputs, mutable=[TRACE])[1]
+    try:
+        traced = jax.eval_shape(call, params, inputs)
+    except (TypeError, ValueError, IndexError, AttributeError, FlaxError) as error:
+        if isinstance(error, InputError):
+            raise
+        shapes = ", ".join(str(list(x.shape)) for x in jax.tree.leaves(inputs)) or "none"
+        said = " ".join(str(error).split())[:160]
+        raise InputError(
+            f"{type(model).__name__} cannot be called with inputs of the shapes {shapes}: {said}"
+        ) from error
+    found = {}
+    for keys, leaf in jax.tree_util.tree_flatten_with_path(traced.get(TRACE, {}))[0]:
+        found |= _named(tuple(key.key for key in keys), leaf)
+    if not found:
+        raise InputError(
+            f"{type(model).__name__} has no sites: its activations have no names that could be read or set"
+        )
+    return dict(sorted(found.items(), key=_order))
+
+
+def _named(path: tuple[str, ...], leaf) -> dict[str, Site]:
+    """The sites of one variable, of which scanned layers share one."""
+    *modules, name = path
+    name, stack = name.removeprefix(MARK), STACKS.get(modules[0], modules[0]) if modules else ""
+    if name == "logits" or not modules:
+        return {name: Site(path, None, leaf.shape, leaf.dtype)}
+    name = f"cross_{name}" if "cross_attention" in modules else name
+    if len(modules) > 1 and (many := LAYERS.fullmatch(modules[1])):
+        first = int(many[1])
+        count, shape = leaf.shape[0], leaf.shape[1:]
+        return {f"{stack}.{first + i}.{name}": Site(path, i, shape, leaf.dtype, count) for i in range(count)}
+    if len(modules) > 1 and (one := LAYER.fullmatch(modules[1])):
+        return {f"{stack}.{one[1]}.{name}": Site(path, None, leaf.shape, leaf.dtype)}
+    return {f"{stack}.{name}": Site(path, None, leaf.shape, leaf.dtype)}
+
+
+ORDER = (
+    *("embedding", "residual_in", "query", "key", "value", "scores", "weights", "head_output", "attention_output"),
+    *(f"cross_{name}" for name in (*BY_HEAD, "attention_output")),
+    *("mlp_hidden", "mlp_output", "residual_out", "final_norm", "logits"),
+)
+
+
+def _order(item) -> tuple:
+    """Sites are listed as a call passes them: by stack, layer, and place in the layer."""
+    stack, *rest = item[0].split(".")
+    place = ORDER.index(item[0].rpartition(".")[2]) if item[0].rpartition(".")[2] in ORDER else len(ORDER)
+    layer = int(rest[0]) if rest and rest[0].isdigit() else -1 if place == 0 else 10**6
+    return stack == "logits", stack != "encoder", layer, place, item[0]
+
+
+def chosen(sites: Mapping[str, Any], names: str | Iterable[str]) -> list[str]:
+    """The sites that names and patterns with `*` name, in the order of `sites`, each once.
+
+    Raises InputError for a name that no site has and a pattern that fits none.
+    """
+    names = [names] if isinstance(names, str) else list(names)
+    wanted = set()
+    for name in names:
+        if not isinstance(name, str):
+            raise InputError(f"the name of a site is a text, got a {type(name).__name__}")
+        fitting = fnmatch.filter(sites, name) if "*" in name else [name] if name in sites else []
+        if not fitting:
+            raise InputError(_unknown(sites, name))
+        wanted.update(fitting)
+    return [name for name in sites if name in wanted]
+
+
+def _unknown(sites: Mapping[str, Any], name: str) -> str:
+    """What is wrong with a name: its layer, or all of it."""
+    stack, _, rest = name.partition(".")
+    layers = sorted({int(found[1]) for site in sites if (found := re.match(rf"{re.escape(stack)}\.(\d+)\.", site))})
+    number = rest.partition(".")[0]
+    if layers and re.fullmatch(r"-?\d+", number) and int(number) not in layers:
+        return f"there is no site {name!r}: the layers of the {stack} are 0 to {layers[-1]}"
+    near = difflib.get_close_matches(name, sites, n=3, cutoff=0.3)
+    return f"there is no site {name!r} in this call of the model; the closest are {', '.join(near or list(sites)[:3])}"
+
+
+def of_head(name: str) -> tuple[str, int | None]:
+    """The site and the head of a name in the short form, else the name and None.
+
+    >>> of_head("decoder.3.head.5"), of_head("decoder.3.query")
+    (('decoder.3.head_output', 5), ('decoder.3.query', None))
+    """
+    found = HEAD.fullmatch(name) if isinstance(name, str) else None
+    return (f"{found[1]}head_output", int(found[2])) if found else (name, None)

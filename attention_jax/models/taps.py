@@ -1,0 +1,142 @@
+"""Taps: the activations of a model that `attention_jax.interpret` records and replaces.
+
+Both are variables of a call of a Flax module. Where the collection "trace" is mutable, a tap stores what passes it;
+where the collection "set" has edits for it, it applies them first. Without these collections a tap is no operation.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from attention_jax.errors import InputError
+from attention_jax.ops.attention import attend, attention_weights
+from attention_jax.ops.heads import over_heads
+from attention_jax.ops.normalizer_kinds import Normalizer
+from attention_jax.ops.trees import pytree
+
+TRACE, SET = "trace", "set"
+MARK = "@"
+"""Begins the name of a tap's variable, which no submodule can have."""
+
+
+@pytree
+@dataclass(frozen=True)
+class Edit:
+    """Replaces an activation by `function` of it, by `value`, or with `adds` by its sum with `value`, `where` that is
+    true; everywhere if it is None.
+
+    >>> Edit(jnp.zeros(()), jnp.array([True, False]))(jnp.ones(2)).tolist()
+    [0.0, 1.0]
+    """
+
+    value: Float[Array, "..."] | None = None
+    where: Bool[Array, "..."] | None = None
+    function: Callable | None = field(default=None, metadata={"static": True})
+    adds: bool = field(default=False, metadata={"static": True})
+
+    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        new = self.value if self.function is None else self.function(x)
+        new = x + self.value.astype(x.dtype) if self.adds else new
+        new = jnp.broadcast_to(new, x.shape).astype(x.dtype)
+        return new if self.where is None else jnp.where(self.where, new, x)
+
+
+def is_set(module: nn.Module, *names: str) -> bool:
+    """Whether there are edits for one of these taps of `module`."""
+    return any(module.has_variable(SET, MARK + name) for name in names)
+
+
+def is_traced(module: nn.Module) -> bool:
+    """Whether the taps of `module` store what passes them."""
+    return module.is_mutable_collection(TRACE) and not module.is_initializing()
+
+
+def tap(module: nn.Module, name: str, x: Float[Array, "..."], heads: int = 0) -> Float[Array, "..."]:
+    """The activation x, after the edits for the tap `name` of `module`, if any; stored if the call is traced. Those who
+    read and write an x of [B, T, H V] see [B, T, H, V], with so many `heads`.
+
+    Raises InputError for a tap that is passed twice in a call: of layers that share their weights.
+    """
+    if not (is_set(module, name) or is_traced(module)):
+        return x
+    seen = jax.lax.optimization_barrier(x)  # what is computed before and after is not fused with what is done here
+    seen = seen.reshape(*seen.shape[:2], heads, -1) if heads else seen
+    edits = module.get_variable(SET, MARK + name, ())
+    for edit in edits:
+        seen = edit(seen)
+    if is_traced(module):
+        if module.has_variable(TRACE, MARK + name):
+            raise InputError(
+                f"the activation {'/'.join(module.path)}/{name} is computed more than once, as of layers that "
+                "share their weights, so it has no name: use a model without --model.shared-layers"
+            )
+        module.put_variable(TRACE, MARK + name, seen)
+    return jax.lax.optimization_barrier(seen.reshape(x.shape)) if edits else x
+
+
+def record(module: nn.Module, name: str, x: Float[Array, "..."]):
+    """Store an activation of all steps of a recurrence, which has passed each of them when it is seen here.
+
+    Raises InputError if it is to be replaced.
+    """
+    if is_set(module, name):
+        raise InputError(f"{name} is computed step by step, inside of a recurrence: it can be traced, not replaced")
+    if is_traced(module):
+        module.put_variable(TRACE, MARK + name, jax.lax.optimization_barrier(x))
+
+
+def tap_heads(module: nn.Module, name: str, x: Float[Array, "B H T E"]) -> Float[Array, "B H T E"]:
+    """`tap` of an activation that is read and written as [B, T, H, E]."""
+    active = is_set(module, name) or is_traced(module)
+    return tap(module, name, x.swapaxes(1, 2)).swapaxes(1, 2) if active else x
+
+
+@pytree
+@dataclass(frozen=True)
+class Unnormalized(Normalizer):
+    """The scores themselves, -inf where a query may not attend to a key."""
+
+    def weights(self, scores, allowed):
+        return jnp.where(allowed, scores, -jnp.inf)
+
+
+def attention_map(query, key, value, *, rng, **call) -> Float[Array, "Q K"]:
+    """The attention map of one head, for `over_heads`."""
+    return attention_weights(query, key, **call)
+
+
+def tapped_weights(module: nn.Module, query, key, rules: dict, query_offset=0) -> Float[Array, "B H Q K"]:
+    """The attention weights of all heads, by the taps "scores", -inf where masked, and "weights" of `module`."""
+    scores = over_heads(attention_map, query, key, key, rules | {"normalizer": Unnormalized()}, None, query_offset)
+    scores = tap(module, "scores", scores)
+    return tap(module, "weights", over_heads(_normalized, scores, key, key, rules))
+
+
+def trace_weights(module: nn.Module, query, key, rules: dict, query_offset=0):
+    """Store scores and weights beside an attention that does not need them; its bits do not depend on it."""
+    query, key = jax.lax.optimization_barrier((query, key))
+    tapped_weights(module, query, key, rules, query_offset)
+
+
+def pooled_by(
+    weights: Float[Array, "B H Q K"], query, key, value, rules: dict, rng, dropout
+) -> Float[Array, "B H Q V"]:
+    """What the heads pool with given weights."""
+    joined = jnp.concatenate([query.astype(weights.dtype), weights], axis=-1)  # what is lifted over heads is one array
+    return over_heads(partial(_pooled, query.dtype, dropout), joined, key, value, rules, rng)
+
+
+def _normalized(scores, key, value, *, normalizer, rng, **others):
+    return normalizer.weights(scores, scores != -jnp.inf)
+
+
+def _pooled(dtype, dropout, joined, key, value, *, pool, rng, **others):
+    width = joined.shape[1] - key.shape[0]
+    given = jax.tree_util.Partial(lambda weights, query, key: weights, joined[:, width:])
+    call = {"score": given, "normalizer": lambda weight: weight, "pool": pool, "implementation": "plain"}
+    return attend(joined[:, :width].astype(dtype), key, value, **call, dropout=dropout, rng=rng)

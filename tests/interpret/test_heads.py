@@ -1,0 +1,110 @@
+"""Ablations, patches, sweeps of heads and paths: what they are equal to."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from site_models import family
+
+from attention_jax import interpret
+from attention_jax.interpret import Part
+from attention_jax.views.attention_maps import replaced, zero_head
+
+
+def difference(output):
+    return output[0, -1, 3] - output[0, -1, 7]
+
+
+@pytest.mark.parametrize(
+    "name", ["scanned", *(pytest.param(n, marks=pytest.mark.slow) for n in ("llama", "transformer"))]
+)
+def test_all_heads_in_one_program_are_those_one_at_a_time(name):
+    """Ablated, and patched at one position from another input."""
+    model, params, batch, other = family(name)
+    source = interpret.trace(model, params, *other, sites="*head_output")
+    for given, at in ((None, None), (source, -1)):
+        swept = interpret.head_sweep(model, params, *batch, measure=difference, source=given, positions=at)
+        assert len(swept) == {"transformer": 6}.get(name, 3)
+        for site, found in swept.items():
+            for head in range(2):
+                edit = (
+                    interpret.ablate(site, heads=head)
+                    if given is None
+                    else interpret.patch(source, site, heads=head, positions=at)
+                )
+                one = difference(interpret.run(model, params, *batch, set=edit)[0])
+                np.testing.assert_allclose(found[head], one, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_an_ablated_head_is_one_whose_rows_of_the_output_matrix_are_zero():
+    """Michel et al. 2019, by the parameters; and the short name of a head is that head."""
+    model, params, batch, _ = family("llama")
+    path = ("decoder", "layer_1", "attention", "out", "kernel")
+    kernel = params["decoder"]["layer_1"]["attention"]["out"]["kernel"]
+    expected = model.apply({"params": replaced(params, path, zero_head(kernel, 1, 2))}, *batch)[0]
+    for edits in (interpret.ablate("decoder.1.head_output", heads=1), interpret.ablate("decoder.1.head.-1")):
+        np.testing.assert_allclose(interpret.run(model, params, *batch, set=edits)[0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_parts_of_an_activation_and_their_values_by_hand():
+    """Positions, heads, rows, means, permuted rows and sums, each read back by the trace of what was set."""
+    model, params, batch, other = family("scanned")
+    site = "decoder.1.head_output"
+    own, source = (interpret.trace(model, params, *x, sites=[site])[site] for x in (batch, other))
+    seen = lambda edits: np.asarray(interpret.run(model, params, *batch, set=edits, sites=[site])[1][site])
+    expected = np.array(own)
+    expected[1, -2, 0] = np.asarray(source)[1, -2, 0]
+    np.testing.assert_array_equal(seen(interpret.patch({site: source}, heads=0, positions=[-2], rows=1)), expected)
+    mean = np.broadcast_to(np.asarray(source).mean((0, 1), keepdims=True), own.shape)
+    np.testing.assert_allclose(seen(interpret.ablate(site, "mean", source={site: source})), mean, rtol=1e-6)
+    drawn = seen(interpret.ablate(site, "resample", source={site: source}, rng=jax.random.key(1)))
+    assert any((drawn == np.asarray(source)[order]).all() for order in ([0, 1], [1, 0]))
+    steered = seen({site: Part(jnp.ones(4), adds=True, heads=(1,))})
+    np.testing.assert_allclose(steered, np.asarray(own) + np.array([0, 1])[:, None], rtol=1e-5, atol=1e-6)
+    halves = seen({"decoder.1.head.0": lambda x: x / 2, "decoder.1.head.1": jnp.zeros((2, 5, 4))})
+    np.testing.assert_array_equal(halves, np.asarray(own) * np.array([0.5, 0])[:, None])
+
+
+@pytest.mark.slow
+def test_it_is_a_function_under_jit_vmap_and_grad():
+    model, params, batch, _ = family("scanned")
+    site = "decoder.1.head_output"
+    value = interpret.trace(model, params, *batch, sites=site)[site]
+    output = lambda scale: difference(interpret.run(model, params, *batch, set={site: scale * value})[0])
+    scales = jnp.array([0.5, 1.0, 2.0])
+    each = np.stack([output(x) for x in scales])
+    np.testing.assert_allclose(jax.jit(jax.vmap(output))(scales), each, rtol=1e-5, atol=1e-5)
+    slope = (output(1.0 + 1e-2) - output(1.0 - 1e-2)) / 2e-2
+    np.testing.assert_allclose(jax.grad(output)(1.0), slope, rtol=2e-2)
+
+
+@pytest.mark.slow
+def test_paths_of_the_embedding_to_the_logits_and_through_a_head():
+    """With all between frozen, the direct path of the embeddings changes the residual stream by their difference; all
+    paths together, a patch of everything that follows nothing, are the other input."""
+    model, params, batch, other = family("llama")
+    own, theirs = (interpret.trace(model, params, *x) for x in (batch, other))
+    moved = own["decoder.residual_out"] + theirs["decoder.embedding"] - own["decoder.embedding"]
+    expected = interpret.run(model, params, *batch, set={"decoder.residual_out": moved})[0]
+    direct = interpret.path_patch(model, params, batch, other, "decoder.embedding")
+    np.testing.assert_allclose(direct, expected, rtol=1e-4, atol=1e-5)
+    every = interpret.path_patch(model, params, batch, other, "decoder.embedding", freeze=())
+    np.testing.assert_array_equal(every, theirs["logits"])
+    to_query = interpret.path_patch(model, params, batch, other, "decoder.0.head.1", "decoder.1.query")
+    assert np.abs(to_query - own["logits"]).max() > 0
+    unmoved = interpret.path_patch(model, params, batch, other, "decoder.2.head.1", "decoder.1.query")
+    np.testing.assert_allclose(unmoved, own["logits"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_weights_that_are_set_count_beside_the_fused_path():
+    """Attention to the first token alone returns its value; the fused path and the plain one read the same weights."""
+    model, params, batch, _ = family("llama")
+    site = "decoder.0.weights"
+    first = jnp.zeros((2, 2, 5, 5)).at[..., 0].set(1.0)
+    _, seen = interpret.run(
+        model, params, *batch, set={site: first}, sites=["decoder.0.value", "decoder.0.head_output"]
+    )
+    value = np.asarray(seen["decoder.0.value"])[:, :1]  # [B, 1, 1, V], shared by the heads
+    np.testing.assert_allclose(seen["decoder.0.head_output"], np.broadcast_to(value, (2, 5, 2, 4)), rtol=1e-6)

@@ -1,0 +1,107 @@
+"""What cannot be meant raises one line that says what was needed; nothing is ignored. No program is compiled."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from site_models import TOKENS, family, language_model
+
+from attention_jax import InputError, config, interpret, models
+from attention_jax.interpret import Part
+
+SITE = "decoder.1.head_output"
+
+
+@pytest.fixture(scope="module")
+def made():
+    model, params, batch, _ = family("scanned")
+    return model, params, batch
+
+
+def shapes(sites):
+    return {name: jnp.zeros(site.shape) for name, site in sites.items()}
+
+
+MISUSES = {
+    "unknown site": (lambda run, at: run(sites="decoder.1.querry"), r"no site 'decoder.1.querry'.*decoder.1.query"),
+    "wrong layer": (lambda run, at: run(sites="decoder.7.query"), "layers of the decoder are 0 to 2"),
+    "negative layer": (lambda run, at: run(set=interpret.ablate("decoder.-1.query")), "layers of the decoder are"),
+    "another stack": (lambda run, at: run(sites="encoder.1.query"), "no site 'encoder.1.query'"),
+    "a pattern that fits nothing": (lambda run, at: run(sites="*.cross_query"), "no site"),
+    "not reached": (lambda run, at: run(set={"decoder.1.cross_query": jnp.zeros_like}), "no site 'decoder.1"),
+    "no name": (lambda run, at: run(sites=[3]), "name of a site is a text, got a int"),
+    "head out of range": (lambda run, at: run(set=interpret.ablate(SITE, heads=2)), "heads 0 to 1 in this call"),
+    "head of the short form": (lambda run, at: run(sites="decoder.1.head.2"), "heads 0 to 1"),
+    "head of a site without heads": (
+        lambda run, at: run(set=interpret.ablate("decoder.1.mlp_output", heads=0)), "mlp_output has no heads"),
+    "position beyond the text": (lambda run, at: run(set=interpret.ablate(SITE, positions=5)), "positions 0 to 4"),
+    "row beyond the batch": (lambda run, at: run(set=interpret.ablate(SITE, rows=2)), "rows 0 to 1"),
+    "shape": (lambda run, at: run(set={SITE: jnp.zeros((2, 5, 2, 3))}), r"is \[2, 5, 2, 4\] in this call, got"),
+    "a number for an array": (lambda run, at: run(set={SITE: 0.0}), r"is \[2, 5, 2, 4\] in this call, got"),
+    "integers": (lambda run, at: run(set={SITE: jnp.zeros((2, 5, 2, 4), int)}), "got int"),
+    "between lengths": (
+        lambda run, at: run(set=interpret.patch({SITE: jnp.zeros((2, 7, 2, 4))})), "texts of one length"),
+    "a function of another shape": (lambda run, at: run(set={SITE: lambda x: x[:1]}), "must return an array"),
+    "a patch of a site that was not traced": (lambda run, at: interpret.patch({SITE: 0}, "decoder.0.query"), "no site"),
+    "a patch of no trace": (lambda run, at: interpret.patch(jnp.zeros(3)), "as trace returns them"),
+    "a set of no sites": (lambda run, at: run(set=[SITE]), "set is {site"),
+    "another kind of ablation": (lambda run, at: interpret.ablate(SITE, "median"), "one of zero, mean, resample"),
+    "a mean of nothing": (lambda run, at: interpret.ablate(SITE, "mean"), "takes source"),
+    "rows without rng": (lambda run, at: interpret.ablate(SITE, "resample", source=at), "takes source and rng"),
+    "a sweep of what has no heads": (
+        lambda run, at: run(interpret.head_sweep, measure=jnp.sum, sites="*.mlp_output"), "needs sites with heads"),
+    "scores of other tokens": (
+        lambda run, at: interpret.head_scores(jnp.zeros((1, 2, 5, 5)), TOKENS[:, :4]), "needs weights"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISUSES)
+def test_a_misuse_is_one_line(name, made):
+    model, params, batch = made
+    call, message = MISUSES[name]
+    run = lambda function=interpret.run, **given: function(model, params, *batch, **given)
+    with pytest.raises(InputError, match=message) as raised:
+        call(run, {SITE: jnp.zeros((2, 5, 2, 4))})
+    assert "\n" not in str(raised.value) and len(str(raised.value)) < 320
+
+
+def test_inputs_and_models_that_have_no_sites(made):
+    model, params, batch = made
+    with pytest.raises(InputError, match=r"LanguageModel cannot be called with inputs of the shapes \[5\]"):
+        interpret.run(model, params, TOKENS[0])
+    with pytest.raises(InputError, match="Flax module is needed"):
+        interpret.run("model", params, *batch)
+    with pytest.raises(InputError, match="GraphAttention|no sites|has no sites"):
+        baseline = config.StackedLSTMConfig(num_layers=1, hidden_size=4)
+        from attention_jax.models.ntm import StackedLSTM
+
+        interpret.model_sites(StackedLSTM(baseline, 2), jnp.ones((1, 3, 2)))
+    shared = config.TransformerConfig(2, 2, hidden_size=8, num_heads=2, mlp_dim=8, shared_layers=True)
+    with pytest.raises(InputError, match="computed more than once"):
+        interpret.model_sites(models.Transformer(shared, 11, 11), TOKENS, jnp.array([5, 3]), TOKENS)
+    capped = language_model(logit_cap=5.0, scan_layers=True)
+    with pytest.raises(InputError, match="linear function of the last"):
+        interpret.direct_attribution(capped, params, *batch, measure=jnp.sum)
+
+
+def test_the_names_of_sites_are_these():
+    """Version 1: whoever changes a name changes the version. Of an encoder-decoder, which has them all."""
+    from attention_jax.interpret import sites
+
+    model, _, batch, _ = family("transformer")
+    names = interpret.model_sites(model, *batch)
+    layer = ["residual_in", "query", "key", "value", "scores", "weights", "head_output", "attention_output"]
+    cross = [f"cross_{name}" for name in layer[1:]]
+    rest = ["mlp_hidden", "mlp_output", "residual_out"]
+    ends = lambda stack, layers: [f"{stack}.embedding", *layers, f"{stack}.residual_out", f"{stack}.final_norm"]
+    encoder = [f"encoder.{i}.{name}" for i in (0, 1) for name in [*layer, *rest]]
+    decoder = [f"decoder.{i}.{name}" for i in (0, 1) for name in [*layer, *cross, *rest]]
+    options = model.options
+    expected = [*ends("encoder", encoder), *ends("decoder", decoder), "logits"]
+    assert list(names) == [x for x in expected if options.norm != "post" or not x.endswith("final_norm")]
+    assert sites.VERSION == 1
+    assert names["decoder.0.cross_weights"].shape == (2, 2, 4, 5) and names["encoder.1.key"].shape == (2, 5, 2, 4)
+
+
+def test_a_part_is_a_pytree():
+    part = Part(jnp.ones(2), heads=(1,))
+    assert jax.tree.map(lambda x: x + 1, part).value.tolist() == [2.0, 2.0]

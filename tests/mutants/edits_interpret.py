@@ -1,0 +1,57 @@
+"""Mutants of attention_jax/interpret and of the taps of models."""
+
+from mutants.mutant import Mutant
+
+INTERVENE, HEADS, LENSES = (f"tests/interpret/test_{name}.py" for name in ("intervene", "heads", "lenses"))
+
+MUTANTS = (
+    Mutant(
+        "scanned-layers-are-set-in-the-wrong-order",
+        "attention_jax/interpret/edits.py",
+        ".at[jnp.asarray(list(at), int)].set(rows)",
+        ".at[jnp.asarray(list(at)[::-1], int)].set(rows)",
+        (INTERVENE,),
+    ),
+    Mutant(
+        "a-set-activation-is-ignored",
+        "attention_jax/models/taps.py",
+        "return jax.lax.optimization_barrier(seen.reshape(x.shape)) if edits else x",
+        "return x",
+        (INTERVENE,),
+    ),
+    Mutant(
+        "a-sweep-ablates-the-next-head",
+        "attention_jax/interpret/intervene.py",
+        "jnp.arange(count) == pair[1])",
+        "jnp.arange(count) == (pair[1] + 1) % count)",
+        (HEADS,),
+    ),
+    Mutant(
+        "positions-of-keys-for-those-of-queries",
+        "attention_jax/interpret/sites.py",
+        "2 if heads_axis(name) == 1 else 1",
+        "3 if heads_axis(name) == 1 else 1",
+        ("attention_jax/interpret/sites.py",),
+    ),
+    Mutant(
+        "the-scale-of-a-norm-is-not-held",
+        "attention_jax/interpret/lenses.py",
+        "y = exact * jax.lax.stop_gradient(scale) * parameter",
+        "y = exact * scale * parameter",
+        (LENSES,),
+    ),
+    Mutant(
+        "the-gate-is-not-held",
+        "attention_jax/interpret/lenses.py",
+        'jax.lax.stop_gradient(made) if module.name == "gate" else made',
+        "made",
+        (LENSES,),
+    ),
+    Mutant(
+        "induction-attends-to-the-occurrence-itself",
+        "attention_jax/interpret/head_scores.py",
+        "(KINDS, (follows, whole(key == query - 1), earlier, first), strict=True)",
+        "(KINDS, (earlier, whole(key == query - 1), earlier, first), strict=True)",
+        (LENSES,),
+    ),
+)

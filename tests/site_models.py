@@ -1,0 +1,64 @@
+"""One small model of each family, its parameters, and two inputs of one shape."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention_jax import config as configs, models
+from attention_jax.models.text_classifier import TextClassifier
+
+SMALL = {"hidden_size": 8, "num_heads": 2, "mlp_dim": 12}
+LLAMA = {"norm_layer": "rms", "mlp_layer": "swiglu", "num_kv_heads": 1, "position_embedding": "rotary"}
+LLAMA |= {"use_bias": False, "output_bias": False, "scale_embeddings": False}
+TOKENS = jnp.array([[1, 2, 3, 4, 5], [6, 7, 8, 9, 1]])
+LENGTH = jnp.array([5, 3])
+
+
+def language_model(dtype="float32", **options):
+    """A decoder as Llama's."""
+    return models.LanguageModel(typed(configs.LanguageModelConfig(num_layers=3, **SMALL | LLAMA | options), dtype), 11)
+
+
+def typed(options, dtype: str):
+    """The options with any dtype: float64 is for tests only."""
+    object.__setattr__(options, "dtype", dtype)
+    return options
+
+
+def family(name: str, dtype: str = "float32"):
+    """(model, parameters, inputs, other inputs)."""
+    batch = TOKENS, LENGTH
+    if name == "gpt":
+        model = language_model(
+            dtype, **{"norm_layer": "layer", "mlp_layer": "dense", "num_kv_heads": 0, "use_bias": True}
+        )
+        batch = (TOKENS,)
+    elif name == "gemma":
+        model, batch = (
+            language_model(dtype, norm="sandwich", mlp_layer="geglu", per_layer="1:mask=window(2)"),
+            (TOKENS,),
+        )
+    elif name in ("llama", "scanned", "remat"):
+        model, batch = language_model(dtype, scan_layers=name != "llama", remat=name == "remat"), (TOKENS,)
+    elif name == "transformer":
+        model = models.Transformer(typed(configs.TransformerConfig(2, 2, **SMALL), dtype), 11, 11)
+        batch = TOKENS, LENGTH, TOKENS[:, :4]
+    elif name == "vit":
+        options = typed(configs.ViTConfig(patch_size=4, num_layers=2, **SMALL), dtype)
+        images = jnp.asarray(np.random.default_rng(1).normal(size=(2, 8, 8, 1)), dtype)
+        model, batch = models.ViT(options, classes=3, image_size=8), (images,)
+    elif name == "text":
+        model = TextClassifier(configs.TextClassifierConfig(num_layers=2, **SMALL), 11, 3)
+    elif name == "bert":
+        options = typed(configs.MaskedLanguageModelConfig(num_layers=2, max_length=6, **SMALL), dtype)
+        model = models.MaskedLanguageModel(options, 11)
+    other = tuple(x[::-1] if x.ndim == 4 else (x * 3 + 1) % 11 if x.ndim == 2 else x for x in batch)
+    return model, filled(model, batch, dtype), batch, other
+
+
+def filled(model, batch, dtype="float32"):
+    """Parameters that are neither zero nor tiny, so that every path through the model matters."""
+    shapes = jax.eval_shape(model.init, jax.random.key(0), *batch)
+    assert set(shapes) == {"params"}
+    r = np.random.default_rng(0)
+    return jax.tree.map(lambda x: jnp.asarray(r.normal(size=x.shape, scale=0.5), dtype), shapes["params"])
