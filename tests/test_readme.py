@@ -92,7 +92,7 @@ for implementation in ("fused", "plain"):
     def of_one(width, *arrays):
         score = jax.tree_util.Partial(laplace, width)
         return attend(*arrays, score=score, mask=causal(), implementation=implementation).sum()
-    compiled = jax.jit(jax.grad(of_one)).lower(1.0, query, key, value).compile()
+    compiled = jax.jit(jax.grad(of_one, argnums=(0, 1, 2, 3))).lower(1.0, query, key, value).compile()
     print(compiled.memory_analysis().temp_size_in_bytes / 2**20)
 """
 
@@ -106,7 +106,7 @@ def test_attend_of_readme_runs_as_pasted(tmp_path):
     assert ended.returncode == 0, ended.stderr[-3000:]
     *gradient, fused, plain = re.findall(r"-?\d+\.\d+", ended.stdout)
     assert len(gradient) == 4 and all(float(number) != 0 for number in gradient)
-    assert float(fused) < 7.5 and float(plain) > 4000
+    assert float(fused) < 5.5 and float(plain) > 4000
 
 
 @pytest.mark.slow
