@@ -25,8 +25,7 @@ from attention_jax.runs import directory as run_directory, lifecycle
 RESULTS = ROOT / "results"
 REGISTRATION = ROOT / "replication.json"
 REGISTRATIONS = (REGISTRATION, *(ROOT / f"{name}.json" for name in ("corrections", "laws", "scipy_docs")))
-"""The replication of recorded results, the runs of corrected protocols, the laws of attention, and fine-tuning; each file
-froze the code at a commit."""
+"""The replication of recorded results, corrected protocols, the laws of attention, fine-tuning: each froze the code."""
 LONG = 200
 """The number of epochs above which a recorded history is thinned."""
 
