@@ -15,17 +15,7 @@ from attention_jax.config.synonyms import lacking, meant
 from attention_jax.printing import docstrings, program
 
 GROUPS = {
-    "Train and use a model": (
-        "list",
-        "train",
-        "evaluate",
-        "predict",
-        "translate",
-        "look",
-        "intervene",
-        "watch",
-        "plot",
-    ),
+    "Train and use a model": ("list", "train", "evaluate", "predict", "translate", "look", "watch", "plot"),
     "Share a model": ("export", "import", "pack"),
     "Research": ("intervene", "reproduce", "sweep", "sweep-report", "laws", "compile", "bench"),
 }
