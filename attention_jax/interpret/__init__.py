@@ -10,7 +10,6 @@ from attention_jax import lazily
 
 if TYPE_CHECKING:
     from attention_jax.interpret.edits import Part
-    from attention_jax.interpret.head_scores import head_scores, repeated_tokens
     from attention_jax.interpret.intervene import ablate, head_sweep, patch, path_patch, run, trace
     from attention_jax.interpret.lenses import (
         detached_attribution,
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
         jacobian_lens,
         logit_lens,
     )
+    from attention_jax.interpret.patterns import head_scores, repeated_tokens
     from attention_jax.interpret.sites import model_sites
 
 HOMES, __getattr__, __dir__ = lazily(__name__)

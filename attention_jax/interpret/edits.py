@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from attention_jax.errors import InputError
@@ -90,14 +91,14 @@ def _edit(name: str, site: Site, given) -> Edit:
     shape, axes = site.shape, len(site.shape)
     by_axis = [(heads_axis(whole), "head", part.heads if head is None else (head,))]
     by_axis += [(positions_axis(whole, axes), "position", part.positions), (0, "row", part.rows)]
-    where = None if part.where is None else _of_rank(jnp.asarray(part.where), axes)
+    where = None if part.where is None else _of_rank(part.where, axes)
     for axis, what, indices in by_axis:
         if indices is None:
             continue
         if axis is None:
             raise InputError(f"{name} has no {what}s: its activation is {list(shape)}")
-        chosen_ones = jnp.asarray([index(name, what, i, shape[axis]) for i in several(indices)], int)
-        one_hot = jnp.zeros(shape[axis], bool).at[chosen_ones].set(True)
+        one_hot = np.zeros(shape[axis], bool)
+        one_hot[[index(name, what, i, shape[axis]) for i in several(indices)]] = True
         one_hot = one_hot.reshape([-1 if i == axis else 1 for i in range(axes)])
         where = one_hot if where is None else where & one_hot
     if head is not None:
@@ -168,12 +169,14 @@ def _stacked(by_layer: Mapping[int, list[Edit]], layers: int) -> tuple[Edit, ...
 def _where(edits: Mapping[int, Edit], layers: int) -> Bool[Array, "L ..."]:
     """Where the edits of some layers apply, in all layers."""
     axes = max(getattr(x, "ndim", 0) for edit in edits.values() for x in (edit.where, edit.value))
-    given = (jnp.ones((), bool) if edit.where is None else edit.where for edit in edits.values())
+    given = (np.ones((), bool) if edit.where is None else edit.where for edit in edits.values())
     return _rows([_of_rank(x, axes) for x in given], edits, layers)
 
 
 def _rows(arrays: Sequence[Array], at: Iterable[int], layers: int) -> Array:
     """Arrays, broadcast to one shape, as rows `at` of an array of zeros for each layer."""
-    shape = jnp.broadcast_shapes(*(x.shape for x in arrays))
-    rows = jnp.stack([jnp.broadcast_to(x, shape) for x in arrays])
-    return jnp.zeros((layers, *shape), rows.dtype).at[jnp.asarray(list(at), int)].set(rows)
+    xp = np if all(isinstance(x, np.ndarray) for x in arrays) else jnp  # which compiles nothing
+    shape = np.broadcast_shapes(*(x.shape for x in arrays))
+    rows = {i: xp.broadcast_to(x, shape) for i, x in zip(at, arrays, strict=True)}
+    zeros = xp.zeros(shape, arrays[0].dtype)
+    return xp.stack([rows.get(i, zeros) for i in range(layers)])

@@ -42,7 +42,7 @@ def run(
     >>> from attention_jax import config, models
     >>> options = config.LanguageModelConfig(num_layers=1, hidden_size=8, mlp_dim=16, num_heads=2)
     >>> model, tokens = models.LanguageModel(options, vocab=11), jnp.ones((1, 5), jnp.int32)
-    >>> params = model.init(jax.random.key(0), tokens)["params"]
+    >>> params = jax.jit(model.init)(jax.random.key(0), tokens)["params"]
     >>> _, seen = run(model, params, tokens, set={"decoder.0.head.1": jnp.zeros_like}, sites="decoder.0.head_output")
     >>> jnp.abs(seen["decoder.0.head_output"]).max(axis=(0, 1, 3)).round(1).tolist()[1]
     0.0

@@ -23,6 +23,14 @@ def small(monkeypatch):
     return loaded
 
 
+def test_an_ablated_head_changes_what_the_model_says(small, capsys):
+    commands.main(["intervene", "m", "a b c a", "--ablate", "decoder.1.head.0"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["next", "token", "after", "the", "intervention"] and len(lines) == 7
+    assert lines[6].startswith("loss ") and lines[6][:28].strip() != lines[6][30:]
+
+
+@pytest.mark.slow
 def test_it_prints_what_a_model_says_before_and_after(small, capsys):
     """A patch of the whole residual stream is the other text; a lens ends with what the model says."""
     given = ["--patch", "decoder.2.residual_out", "--patch-from", "b a c d", "--lens", "logit"]

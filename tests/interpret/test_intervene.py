@@ -17,7 +17,7 @@ FAMILIES = ["scanned", *(pytest.param(name, marks=pytest.mark.slow) for name in 
 def test_the_identities_of_tracing_setting_and_patching(name):
     """Five programs a family. That with edits at all sites sets one after another to its own value and to half of
     it."""
-    tolerance = 1e-5 if name in ("vit", "bert") else 0
+    tolerance = 2e-6 if name in ("vit", "bert", "text", "transformer") else 0
     model, params, batch, other = family(name)
     plain = jax.jit(lambda batch: model.apply({"params": params}, *batch)[0])
     seen = interpret.trace(model, params, *batch)
@@ -30,7 +30,7 @@ def test_the_identities_of_tracing_setting_and_patching(name):
 
     for site, flags in zip(seen, jnp.eye(len(seen), dtype=bool), strict=True):
         # XLA fuses a program with edits at all sites in other ways than one without
-        np.testing.assert_allclose(one(flags, jnp.float32(1.0)), seen["logits"], rtol=tolerance, err_msg=site)
+        np.testing.assert_allclose(one(flags, jnp.float32(1.0)), seen["logits"], rtol=0, atol=tolerance, err_msg=site)
         assert np.abs(one(flags, jnp.float32(0.5)) - seen["logits"]).max() > 1e-6, site  # every site matters
     for site in ("head_output", "mlp_output"):
         own = interpret.patch(seen, f"*.0.{site}")

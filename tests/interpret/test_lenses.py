@@ -16,9 +16,8 @@ def measure(output):
     return output[0, 2] - output[0, 1] if output.ndim == 2 else output[0, -1, 3] - output[0, -1, 7] + output[1, 0, 2]
 
 
-@pytest.mark.parametrize(
-    "name", ["scanned", *(pytest.param(n, marks=slow) for n in ("gpt", "bert", "vit", "transformer"))]
-)
+@slow
+@pytest.mark.parametrize("name", ["scanned", "gpt", "bert", "vit", "transformer"])
 def test_the_logit_lens_after_the_last_layer_is_the_output(name):
     model, params, batch, _ = family(name)
     output, seen = interpret.run(model, params, *batch, sites="*.residual_out")
@@ -63,6 +62,7 @@ def test_direct_contributions_sum_to_the_logits(name):
     np.testing.assert_allclose(total, measure(interpret.run(model, params, *batch)[0]), rtol=1e-5, atol=1e-5)
 
 
+@slow
 def test_a_direct_contribution_is_the_row_of_a_head_times_the_output_matrix_and_the_scale():
     """By hand in NumPy, of one head of the last layer."""
     model, params, batch, _ = family("scanned")

@@ -8,8 +8,8 @@ MUTANTS = (
     Mutant(
         "scanned-layers-are-set-in-the-wrong-order",
         "attention_jax/interpret/edits.py",
-        ".at[jnp.asarray(list(at), int)].set(rows)",
-        ".at[jnp.asarray(list(at)[::-1], int)].set(rows)",
+        "zip(at, arrays, strict=True)",
+        "zip(at, arrays[::-1], strict=True)",
         (INTERVENE,),
     ),
     Mutant(
@@ -49,9 +49,9 @@ MUTANTS = (
     ),
     Mutant(
         "induction-attends-to-the-occurrence-itself",
-        "attention_jax/interpret/head_scores.py",
-        "(KINDS, (follows, whole(key == query - 1), earlier, first), strict=True)",
-        "(KINDS, (earlier, whole(key == query - 1), earlier, first), strict=True)",
+        "attention_jax/interpret/patterns.py",
+        "return follows, whole",
+        "return earlier, whole",
         (LENSES,),
     ),
 )

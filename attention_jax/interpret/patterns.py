@@ -1,7 +1,5 @@
 """Scores of attention heads: how much of its attention a head gives to positions of one kind."""
 
-from collections.abc import Mapping
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
@@ -28,11 +26,16 @@ def head_scores(weights: Float[Array, "... H T T"], tokens: Int[Array, "B T"]) -
         raise InputError(
             f"head_scores needs weights [B, ..., H, T, T] and tokens [B, T], got {weights.shape} and {tokens.shape}"
         )
-    return {kind: _score(weights, keys) for kind, keys in _keys(tokens).items()}
+    return dict(zip(KINDS, _scores(weights, tokens), strict=True))
 
 
-def _keys(tokens) -> Mapping[str, Array]:
-    """The keys of each kind for every query, [B, T, T]."""
+@jax.jit
+def _scores(weights, tokens) -> list[Array]:
+    return [_score(weights, keys) for keys in _keys(tokens)]
+
+
+def _keys(tokens) -> tuple[Array, ...]:
+    """The keys of each of `KINDS` for every query, [B, T, T]."""
     length = tokens.shape[1]
     query, key = jnp.arange(length)[:, None], jnp.arange(length)[None]
     same = tokens[:, :, None] == tokens[:, None, :]
@@ -40,7 +43,7 @@ def _keys(tokens) -> Mapping[str, Array]:
     whole = lambda keys: jnp.broadcast_to(keys[None], same.shape)
     follows = jnp.pad(earlier, ((0, 0), (0, 0), (1, 0)))[:, :, :length] & (key <= query)[None]
     first = whole((key == 0) & (query > 0))
-    return dict(zip(KINDS, (follows, whole(key == query - 1), earlier, first), strict=True))
+    return follows, whole(key == query - 1), earlier, first
 
 
 def _score(weights, keys):
