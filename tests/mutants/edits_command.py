@@ -122,8 +122,8 @@ MUTANTS = (
     Mutant(
         "sample-reuses-one-key",
         "attention_jax/decode.py",
-        "jax.random.gumbel(rng, logits.shape, logits.dtype)",
-        "jax.random.gumbel(rngs[0], logits.shape, logits.dtype)",
+        "jax.random.gumbel(rng, logits.shape, logits.dtype)  # the argmax",
+        "jax.random.gumbel(rngs[0], logits.shape, logits.dtype)  # the argmax",
         ("tests/test_decode.py::test_what_is_sampled_is_what_a_slow_definition_allows", *DECODE),
     ),
     Mutant(

@@ -59,8 +59,10 @@ MUTANTS = (
     Mutant(
         "swiglu-gates-the-other-half",
         "attention_jax/models/blocks.py",
-        'jax.nn.swish(linear("gate", self.block.mlp_dim)(x)) * linear("hidden", self.block.mlp_dim)(x)',
-        'linear("gate", self.block.mlp_dim)(x) * jax.nn.swish(linear("hidden", self.block.mlp_dim)(x))',
+        'gate = ACTIVATIONS[self.gate_activation](linear("gate", self.block.mlp_dim)(x))\n'
+        '        x = tap(self, "mlp_hidden", gate * linear("hidden", self.block.mlp_dim)(x))',
+        'gate = linear("gate", self.block.mlp_dim)(x)\n'
+        '        x = gate * ACTIVATIONS[self.gate_activation](linear("hidden", self.block.mlp_dim)(x))',
         ("tests/models/test_parts.py::test_every_part_is_that_of_a_slow_transformer", *TRANSFORMER),
     ),
     Mutant(
