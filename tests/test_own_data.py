@@ -291,7 +291,7 @@ def test_a_test_image_that_is_also_trained_on_is_counted(tmp_path):
 
 
 def test_a_preset_is_chosen_by_name_and_others_are_one_line(tmp_path):
-    done = launch_here("train", "translate_files", "--preset", "base", "--help", cwd=tmp_path)
+    done = launch_here("train", "translate_files", "--preset", "base", "--help-all", cwd=tmp_path)
     assert done.returncode == 0 and "(default: 512)" in done.stdout
     done = launch_here("train", "translate_files", "--preset", "huge", cwd=tmp_path)
     assert done.returncode == 2 and "choose one of small, base, big" in done.stderr

@@ -46,7 +46,7 @@ def test_a_run_that_is_not_recorded_is_shown_beside_the_record_with_its_place(tm
     lines = capsys.readouterr().out.splitlines()
     assert not stop.value.code and (tmp_path / "results" / "mine.json").read_bytes() == before
     directory = tmp_path / "runs" / "full" / "mine"
-    assert [line for line in lines if str(directory) in line] == [
+    assert [line for line in lines if str(directory) in line and line.startswith("mine")] == [
         f"mine first seed 0: in {directory / 'first-seed0'}", f"mine second seed 0: in {directory / 'second-seed0'}",
         f"mine: {directory / 'mine.png'}",
     ]  # fmt: skip

@@ -96,8 +96,8 @@ class Llama3Scaling:
     """Frequencies of Llama 3.1 for longer texts: those that turn less than `low` times in the `original` length are
     divided by `factor`, those that turn more than `high` times are kept, and a line connects the two between.
 
-    >>> [round(float(Llama3Scaling(8.0, 1.0, 4.0, 8192.0)(np.array(f))), 6) for f in (1.0, 2e-3, 1e-4)]
-    [1.0, 0.001188, 1.2e-05]
+    >>> [round(float(Llama3Scaling(8.0, 1.0, 4.0, 8192.0)(np.array(f))), 6) for f in (1.0, 2e-3, 8e-5)]
+    [1.0, 0.001188, 1e-05]
     """
 
     factor: float

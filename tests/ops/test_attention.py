@@ -16,7 +16,7 @@ from attention_jax.ops import attention
 from attention_jax.ops.attention import attention_weights, masked_softmax
 from attention_jax.ops.biases import ALiBi
 from attention_jax.ops.heads import attend_heads
-from attention_jax.ops.masks import causal, dense, lengths, window
+from attention_jax.ops.masks import as_mask, causal, dense, lengths, window
 from attention_jax.ops.normalizers import Softmax
 from attention_jax.ops.scores import Additive, Constant, Dot, Gaussian, NegativeSquaredDistance, Score
 from attention_jax.ops.trees import pytree
@@ -202,7 +202,7 @@ def test_a_function_is_a_mask_and_a_bias_without_parameters():
         np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
     out = attend_heads(*heads(query, key, value), **rules)
     np.testing.assert_allclose(out[0, :, 0], expected, rtol=1e-5, atol=1e-6)
-    both = attention.attend(query, key, value, mask=causal() & attention.as_mask(rules["mask"]))
+    both = attention.attend(query, key, value, mask=causal() & as_mask(rules["mask"]))
     np.testing.assert_allclose(both, attention.attend(query, key, value, mask=causal() & window(2)), rtol=1e-5)
 
 
