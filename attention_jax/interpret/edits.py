@@ -20,7 +20,9 @@ Indices = Sequence[int] | int | None
 @pytree
 @dataclass(frozen=True)
 class Part:
-    """What replaces a part of an activation: `value`, of its shape or broadcast to it, `function` of it, or with
+    """A replacement of a part of an activation: a value, a function of it, or a value that is added to it.
+
+    What replaces a part of an activation: `value`, of its shape or broadcast to it, `function` of it, or with
     `adds` its sum with `value`, as to steer by a direction.
 
     The part is all of it, or that of some `heads`, `positions` (of queries, in scores and weights) and `rows` of the

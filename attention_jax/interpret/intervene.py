@@ -93,9 +93,10 @@ def ablate(
     positions: Indices = None,
     rows: Indices = None,
 ) -> dict[str, Part]:
-    """What `run` sets to ablate these sites: zeros; the mean of the activations `source`, of `trace`, over their rows
-    and positions; or those of `source`, in rows that are permuted by `rng`.
-    """
+    """Replace activations by zeros, by a mean, or by those of other rows: the edits that `run` takes as `set`.
+
+    What `run` sets to ablate these sites: zeros; the mean of the activations `source`, of `trace`, over their rows
+    and positions; or those of `source`, in rows that are permuted by `rng`."""
     given = {"source": source is not None, "rng": rng is not None}
     if how not in NEEDS:
         raise InputError(f"ablate takes one of {', '.join(NEEDS)}, got {how!r}")
@@ -151,7 +152,9 @@ def path_patch(
     *,
     freeze: str | Iterable[str] = ("*head_output", "*mlp_output"),
 ) -> Any:
-    """The output for `inputs` with the paths from `sender` to `receivers` as they are for `source` (Wang et al. 2022,
+    """Patch the paths from one site to others alone (path patching: Wang et al. 2022, section 3.1).
+
+    The output for `inputs` with the paths from `sender` to `receivers` as they are for `source` (Wang et al. 2022,
     section 3.1).
 
     The sender has its activation for `source`, and the sites of `freeze` theirs for `inputs`, so that only direct paths
@@ -174,9 +177,10 @@ def head_sweep(
     positions: Indices = None,
     together: int = 16,
 ) -> dict[str, Array]:
-    """`measure` of the output with each head of `sites` ablated, or patched from the activations `source`, one at a
-    time and in one compiled program: {site: [heads, ...]}. At most so many heads are computed `together`.
-    """
+    """Measure the output with each head ablated or patched, one at a time, in one compiled program.
+
+    `measure` of the output with each head of `sites` ablated, or patched from the activations `source`, one at a
+    time and in one compiled program: {site: [heads, ...]}. At most so many heads are computed `together`."""
     inputs = jax.tree.map(jnp.asarray, inputs)
     found = find(model, params, inputs)
     names = chosen(found, sites)

@@ -25,14 +25,19 @@ Measure = Callable[[Array], Float[Array, ""]]
 
 
 def logit_lens(model: nn.Module, params, *inputs) -> dict[str, Array]:
-    """The output of a model whose layers end after each one (nostalgebraist 2020): {site: output}, of the embeddings
-    and of residual_out of every layer of the last stack. That of the last layer is the output of the model."""
+    """The logit lens (nostalgebraist 2020): the output of a model whose layers end after each one.
+
+    The output of a model whose layers end after each one (nostalgebraist 2020): {site: output}, of the embeddings
+    and of residual_out of every layer of the last stack. That of the last layer is the output of the model.
+    """
     names, stack = _residuals(model, params, inputs)
     return dict(zip(names, _read(model, tuple(names), stack, False, params, inputs), strict=True))
 
 
 def jacobian_lens(model: nn.Module, params, *inputs) -> dict[str, Array]:
-    """The output for J x in place of the last residual stream, where x is that after a layer, and J the derivative of
+    """The Jacobian lens: the output for J x in place of the last residual stream: {site: output}.
+
+    The output for J x in place of the last residual stream, where x is that after a layer, and J the derivative of
     the last by it for these inputs, all positions together: {site: output}, as `logit_lens`.
 
     This is the lens of Gurnee et al. 2026 ("Verbalizable Representations Form a Global Workspace in Language Models")
@@ -90,8 +95,11 @@ def derivative(function: Callable, x: Array, direction: Array) -> Array:
 def gradient_times_activation(
     model: nn.Module, params, *inputs, measure: Measure, sites: str | Iterable[str] = "*weights"
 ) -> dict[str, Array]:
-    """Each activation of `sites` times the gradient of `measure` by it: to first order, what setting it to zero takes
-    away. Of the attention weights it is their gradient-based relevance."""
+    """Multiply each activation by the gradient of `measure` by it.
+
+    Each activation of `sites` times the gradient of `measure` by it: to first order, what setting it to zero takes
+    away. Of the attention weights it is their gradient-based relevance.
+    """
     seen = trace(model, params, *inputs, sites=sites)
     gradients = _gradients(model, measure, params, inputs, jax.tree.map(jnp.zeros_like, seen))
     return {name: jnp.where(gradients[name] == 0, 0, seen[name] * gradients[name]) for name in seen}  # scores are -inf
@@ -106,8 +114,11 @@ def _gradients(model, measure, params, inputs, zeros):
 def integrated_gradients(
     model: nn.Module, params, *inputs, measure: Measure, baseline: Mapping[str, Array] | None = None, steps: int = 64
 ) -> dict[str, Float[Array, "B T"]]:
-    """The part of each token's embedding in measure(output) - measure(output for the `baseline`), whose embeddings are
-    zeros by default (Sundararajan et al. 2017, eq. 1), by the midpoint rule: {site: [B, T]}."""
+    """Integrated gradients of the token embeddings (Sundararajan et al. 2017, eq. 1): {site: [B, T]}.
+
+    The part of each token's embedding in measure(output) - measure(output for the `baseline`), whose embeddings are
+    zeros by default (Sundararajan et al. 2017, eq. 1), by the midpoint rule: {site: [B, T]}.
+    """
     if steps < 1:
         raise InputError(f"integrated gradients need at least one step, got {steps}")
     ends = trace(model, params, *inputs, sites="*.embedding")
@@ -130,7 +141,9 @@ def _midpoints(steps: int) -> Float[Array, " S"]:
 
 
 def direct_attribution(model: nn.Module, params, *inputs, measure: Measure) -> dict[str, Array]:
-    """The direct part of each component of the last stack in `measure`, a linear function of the logits: {site: []} of
+    """Direct logit attribution: the direct part of each embedding, head and MLP in a linear function of logits.
+
+    The direct part of each component of the last stack in `measure`, a linear function of the logits: {site: []} of
     the embeddings and the MLPs, {site: [H]} of the heads, and "biases", which sum to it (direct logit attribution).
 
     Direct is what a component writes to the residual stream that the last layer reads, with the normalizations held at
@@ -147,7 +160,9 @@ def direct_attribution(model: nn.Module, params, *inputs, measure: Measure) -> d
 
 
 def detached_attribution(model: nn.Module, params, *inputs, measure: Measure) -> dict[str, Array]:
-    """The part of each token's embedding in `measure`, a linear function of the logits: {site: [B, T]}, and "biases",
+    """Attribute logits to the token embeddings with weights, norms and gates held constant: {site: [B, T]}.
+
+    The part of each token's embedding in `measure`, a linear function of the logits: {site: [B, T]}, and "biases",
     which sum to it.
 
     With attention weights, normalizations and gates held constant the logits are a linear function of the embeddings

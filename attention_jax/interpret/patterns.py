@@ -10,7 +10,9 @@ KINDS = ("induction", "previous token", "duplicate token", "first token")
 
 
 def head_scores(weights: Float[Array, "... H T T"], tokens: Int[Array, "B T"]) -> dict[str, Float[Array, "... H"]]:
-    """{kind: score} of self-attention weights of a batch, whose axes are [B, ..., H, T, T]: the attention that a query
+    """Score attention heads by the keys that they attend to: {kind: [..., H]}.
+
+    {kind: score} of self-attention weights of a batch, whose axes are [B, ..., H, T, T]: the attention that a query
     gives to keys of a kind, averaged over the queries that have one, and over the batch: [..., H].
 
     "induction" keys follow an earlier occurrence of the query's token (Olsson et al. 2022), "duplicate token" keys are
@@ -55,7 +57,10 @@ def _score(weights, keys):
 
 
 def repeated_tokens(rng: Key[Array, ""], vocab: int, length: int, batch: int = 1, first: int | None = None):
-    """Random tokens and the same again, [B, 2 `length`], behind a `first` one if it is given: what only induction can
-    predict."""
+    """Draw random tokens and the same again, [B, 2 `length`]: what only induction can predict.
+
+    Random tokens and the same again, [B, 2 `length`], behind a `first` one if it is given: what only induction can
+    predict.
+    """
     tokens = jnp.tile(jax.random.randint(rng, (batch, length), 0, vocab), (1, 2))
     return tokens if first is None else jnp.pad(tokens, ((0, 0), (1, 0)), constant_values=first)
