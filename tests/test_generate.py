@@ -102,6 +102,7 @@ def test_the_repetition_penalty_by_hand():
     assert run_chain(negative, [[3]], [1], 2, temperature=0.0, repetition_penalty=2.0).tolist() == [[0, 1]]
 
 
+@pytest.mark.slow
 def test_samples_have_the_probabilities_of_what_is_kept():
     """4,000 rows; the top two of softmax(logits / 0.5), by hand."""
     table, rows = np.tile(np.log([0.1, 0.4, 0.2, 0.3]), (4, 1)), 4_000

@@ -47,6 +47,7 @@ def test_an_ablated_head_is_one_whose_rows_of_the_output_matrix_are_zero():
         np.testing.assert_allclose(interpret.run(model, params, *batch, set=edits)[0], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_parts_of_an_activation_and_their_values_by_hand():
     """Positions, heads and rows, and functions, each read back by the trace of what was set."""
     model, params, batch, other = family("scanned")

@@ -139,6 +139,7 @@ def test_prefill_is_the_whole_pass_and_its_cache_that_of_steps(scan):
         model.apply({"params": params}, TOKENS[:, :5], lengths, 4, method="prefill")
 
 
+@pytest.mark.slow
 def test_a_scanned_program_does_not_grow_with_depth():
     def lines(layers, scan):
         model = LanguageModel(replace(SMALL, num_layers=layers, scan_layers=scan), 7)

@@ -82,6 +82,7 @@ def test_dropout_of_attention_needs_attention():
         with_params(Sutskever(config.SutskeverConfig(**SMALL, attention_dropout=0.1), 9, 7), SOURCE, LENGTH, TARGET)
 
 
+@pytest.mark.slow
 def test_forget_gates_begin_open_in_every_lstm():
     layer = Layer((2,), 3, "lstm", 1.5)
     drawn = layer.init(jax.random.key(0), jnp.ones((1, 2)), method="project")["params"]["bias"]

@@ -52,6 +52,7 @@ def test_a_directory_computes_what_its_weights_say(llama):
     assert model.generate([TEXT], length=5, stream=pieces.append) == ["".join(pieces)]
 
 
+@pytest.mark.slow
 def test_texts_together_are_each_alone(llama):
     model, texts = llama[0], ["The quick dog", "a", "The quick brown fox jumps over the lazy dog. Again"]
     together = model.generate(texts, length=4)
@@ -67,6 +68,7 @@ def test_options_replace_those_of_the_file(llama, options):
     assert largest(model.logits([TEXT])[0], llama[0].logits([TEXT])[0]) > 1e-3
 
 
+@pytest.mark.slow
 def test_twelve_layers_are_scanned_and_compute_the_same(tmp_path):
     state = theirs.directory(tmp_path, num_hidden_layers=12)
     model = attention_jax.load_pretrained(tmp_path)

@@ -42,6 +42,7 @@ def drawn(classes=0):
 TEXTS = ["the dog runs", "a cat", "the [MASK] sleeps and the [MASK] runs after the cat and the dog", "[MASK]", ""]
 
 
+@pytest.mark.slow
 def test_together_is_alone(monkeypatch):
     """In batches of four texts and of one; five programs."""
     monkeypatch.setattr(view, "ROWS", 4)

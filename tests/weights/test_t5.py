@@ -162,6 +162,7 @@ def test_round_trip(tmp_path, naming):
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_output_is_scaled_and_the_inputs_are_shared():
     tokens, length = np.array([[1, 2, 3]], np.int32), np.array([3], np.int32)
     plain = dataclasses.replace(OPTIONS, tied_embeddings="inputs")
