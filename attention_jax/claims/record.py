@@ -24,9 +24,9 @@ from attention_jax.runs import directory as run_directory, lifecycle
 
 RESULTS = ROOT / "results"
 REGISTRATION = ROOT / "replication.json"
-REGISTRATIONS = (REGISTRATION, ROOT / "corrections.json", ROOT / "laws.json")
-"""The replication of recorded results, the runs of corrected protocols, and the laws of attention; each file froze the
-code at a commit."""
+REGISTRATIONS = (REGISTRATION, *(ROOT / f"{name}.json" for name in ("corrections", "laws", "real_model")))
+"""The replication of recorded results, the runs of corrected protocols, the laws of attention, and the statements about
+a pretrained model; each file froze the code at a commit."""
 LONG = 200
 """The number of epochs above which a recorded history is thinned."""
 
