@@ -12,7 +12,7 @@ import pytest
 
 import attention_jax
 from attention_jax import config as configs
-from attention_jax.claims import catalog
+from attention_jax.claims import catalog, record
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.runs import pretrained
 from experiments import softmax_in_a_real_model as real
@@ -84,3 +84,15 @@ def test_a_study_runs_and_goes_on_where_it_was(tmp_path, monkeypatch):
         assert real.study(config, tmp_path) == first and np.isfinite(list(first.values())).all()
     run = {"": [{"metrics": first}]}
     assert real.figure(run, tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_the_page_has_the_recorded_numbers():
+    page = catalog.ROOT.parent / "docs" / "real_model.md"
+    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in page.read_text().splitlines()]
+    found = {row[0].strip("`"): row[2:] for row in rows if row[0].startswith("`")}
+    [run] = record.recorded_runs("softmax_in_a_real_model")
+    number = lambda name: "{:.3f} ({:.3f} to {:.3f})".format(
+        *(run["metrics"][name + end] for end in ("", "_low", "_high"))
+    )
+    names = ["loss", *real.VARIANTS, "entmax_tuned"]
+    assert found == {name: [number(f"{text}.{name}") for text in real.TEXTS] for name in names}
