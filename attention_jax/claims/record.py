@@ -24,8 +24,12 @@ from attention_jax.runs import directory as run_directory, lifecycle
 
 RESULTS = ROOT / "results"
 REGISTRATION = ROOT / "replication.json"
-REGISTRATIONS = (REGISTRATION, *(ROOT / f"{name}.json" for name in ("corrections", "laws", "scipy_docs")))
-"""The replication of recorded results, corrected protocols, the laws of attention, fine-tuning: each froze the code."""
+REGISTRATIONS = (
+    REGISTRATION,
+    *(ROOT / f"{name}.json" for name in ("corrections", "laws", "real_model", "scipy_docs")),
+)
+"""The replication of recorded results, corrected protocols, laws of attention, claims about a pretrained model,
+fine-tuning: each file froze the code at a commit."""
 LONG = 200
 """The number of epochs above which a recorded history is thinned."""
 

@@ -12,6 +12,7 @@ from attention_jax.claims.claim import Bound, Claim, Grid, Withdrawn
 from attention_jax.config.data import (
     Addition,
     Algorithmic,
+    Books,
     Citations,
     ConvexHulls,
     Corpus,

@@ -492,3 +492,23 @@ class Sizes(DataOptions):
     """Largest sequence length, in tokens."""
     max_width: int = 512
     """Largest width of queries, keys and values."""
+
+
+@dataclass(frozen=True)
+class Books(DataOptions):
+    """Two books in windows of tokens (experiments/softmax_in_a_real_model.py)."""
+
+    time_machine: str = option("", user_data=True)
+    """The published timemachine.txt (.gz, too), or its directory; empty downloads it."""
+    shakespeare: str = option("", user_data=True)
+    """The published input.txt of tiny Shakespeare (.gz, too), or its directory; empty downloads it."""
+    windows: int = option(8, at_least=2, smoke=2)
+    """Windows of each text on which losses are measured."""
+    window_tokens: int = option(512, at_least=16, smoke=16)
+    """Tokens of a window, the first of which is given."""
+    tuning_steps: int = option(100, at_least=1, smoke=2)
+    """Steps of tuning, with one window of half as many tokens each."""
+
+    @property
+    def downloads(self) -> str:
+        return "" if self.time_machine and self.shakespeare else "time_machine/d2l"

@@ -62,15 +62,19 @@ def find(path: str) -> str:
     )
 
 
+def read(path: str) -> str:
+    """The text at `path`, a file or the directory of timemachine.txt (.gz, too); downloaded if `path` is empty."""
+    corpus = "d2l"
+    if path:
+        path = find(path)
+        corpus = TimeMachineConfig(name=f"file_{store.fingerprint([digest(path)])}", path=os.path.abspath(path))
+    return "\n".join(store.rows(store.prepared(TimeMachine, corpus), ["train"])["train"]["text"])
+
+
 def load(config: settings.TimeMachine) -> Windows:
     """Load the windows of `config` from the file at `config.path`, or download it."""
-    corpus = "d2l"
-    if config.path:
-        path = find(config.path)
-        corpus = TimeMachineConfig(name=f"file_{store.fingerprint([digest(path)])}", path=os.path.abspath(path))
-    lines = store.rows(store.prepared(TimeMachine, corpus), ["train"])["train"]["text"]
     vocabulary, tokenizer = Vocabulary(CHARACTERS, unk=UNK), tokenizers.letters()
-    text = np.array(vocabulary.encode(tokenizer.tokens("\n".join(lines))), np.int32)
+    text = np.array(vocabulary.encode(tokenizer.tokens(read(config.path))), np.int32)
     capacity = (len(text) - config.sequence_length - 1) // config.stride + 1
     total = config.train_windows + config.valid_windows
     if total > capacity:
