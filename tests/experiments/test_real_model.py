@@ -89,7 +89,7 @@ def test_a_study_runs_and_goes_on_where_it_was(tmp_path, monkeypatch):
 def test_the_page_has_the_recorded_numbers():
     page = catalog.ROOT.parent / "docs" / "real_model.md"
     rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in page.read_text().splitlines()]
-    found = {row[0].strip("`"): row[2:] for row in rows if row[0].startswith("`")}
+    found = {row[0].strip("`"): row[2:] for row in rows if row[0].startswith("`") and row[2:]}
     [run] = record.recorded_runs("softmax_in_a_real_model")
     number = lambda name: "{:.3f} ({:.3f} to {:.3f})".format(
         *(run["metrics"][name + end] for end in ("", "_low", "_high"))
