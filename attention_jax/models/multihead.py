@@ -41,7 +41,6 @@ from attention_jax.models.named_scores import normalizer_class, pool_class, scor
 from attention_jax.models.norms import EPSILON, RMSNorm
 from attention_jax.models.parts import per_head
 from attention_jax.models.taps import (
-    attention_map,
     is_set,
     is_traced,
     pooled_by,
@@ -52,7 +51,7 @@ from attention_jax.models.taps import (
 )
 from attention_jax.ops.attention import Implementation, attend, attention_weights
 from attention_jax.ops.dropout import is_zero
-from attention_jax.ops.heads import over_heads
+from attention_jax.ops.heads import head_weights, over_heads
 from attention_jax.ops.normalizer_kinds import Normalizer
 from attention_jax.ops.pooling import Pool
 from attention_jax.ops.positions import rotary
@@ -225,7 +224,7 @@ class MultiHeadAttention(nn.Module):
             return self.out(pooled), None
         if weights is not None:
             return self.out(pooled), weights
-        return self.out(pooled), over_heads(attention_map, query, key, key, rules, query_offset=query_offset)
+        return self.out(pooled), head_weights(query, key, rules, query_offset)
 
     def _split(self, x, heads):
         """[B, T, H E] -> [B, H, T, E]."""

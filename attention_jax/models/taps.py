@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from attention_jax.errors import InputError
-from attention_jax.ops.attention import attend, attention_weights
-from attention_jax.ops.heads import over_heads
+from attention_jax.ops.attention import attend
+from attention_jax.ops.heads import head_weights, over_heads
 from attention_jax.ops.normalizer_kinds import Normalizer
 from attention_jax.ops.trees import pytree
 
@@ -105,14 +105,9 @@ class Unnormalized(Normalizer):
         return jnp.where(allowed, scores, -jnp.inf)
 
 
-def attention_map(query, key, value, *, rng, **call) -> Float[Array, "Q K"]:
-    """The attention map of one head, for `over_heads`."""
-    return attention_weights(query, key, **call)
-
-
 def tapped_weights(module: nn.Module, query, key, rules: dict, query_offset=0) -> Float[Array, "B H Q K"]:
     """The attention weights of all heads, by the taps "scores", -inf where masked, and "weights" of `module`."""
-    scores = over_heads(attention_map, query, key, key, rules | {"normalizer": Unnormalized()}, None, query_offset)
+    scores = head_weights(query, key, rules | {"normalizer": Unnormalized()}, query_offset)
     scores = tap(module, "scores", scores)
     return tap(module, "weights", over_heads(_normalized, scores, key, key, rules))
 

@@ -14,11 +14,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.errors import InputError
-from attention_jax.ops.attention import attention_weights
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dispatch import Implementation
 from attention_jax.ops.dropout import is_zero
-from attention_jax.ops.heads import attend_heads, over_heads
+from attention_jax.ops.heads import attend_heads, head_weights
 from attention_jax.ops.masks import Mask, broadcasts, causal, lengths, window
 from attention_jax.ops.normalizer_kinds import Normalizer
 from attention_jax.ops.normalizers import Softmax
@@ -97,9 +96,7 @@ def _attention(
     rules = rules | {"bias": _joined(rules["bias"], given["bias"])}
     rules = rules | {"mask": _joined(rules["mask"], given["mask"], causal() if is_causal else None)}
     if module is not None:
-        by_head = (x.swapaxes(1, 2) for x in (query, key, key))
-        weigh = lambda query, key, _, rng, query_offset, **rules: attention_weights(query, key, **rules)
-        weights = over_heads(weigh, *by_head, rules)
+        weights = head_weights(query.swapaxes(1, 2), key.swapaxes(1, 2), rules)  # [B, H, T, S]
         module.sow("intermediates", "attention_weights", weights.reshape(*batch, *weights.shape[1:]).astype(kind))
     drop = {} if deterministic else _dropout(dropout_rate, dropout_rng, broadcast_dropout, query)
     return attend_heads(query, key, value, **rules, **static, **drop).reshape(shape)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention_jax.errors import InputError
 from attention_jax.ops.arrays import is_array, one_per_head, several
-from attention_jax.ops.attention import attend, check_offset, check_rules
+from attention_jax.ops.attention import attend, attention_weights, check_offset, check_rules
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dispatch import Implementation
 from attention_jax.ops.masks import Mask, as_mask
@@ -120,6 +120,17 @@ def over_heads(
         lifted = jax.vmap(lifted, in_axes=(0, 0, 0, over("h"), 0, None))  # [G, H / G, Q, V]
     out = jax.vmap(lifted, in_axes=(0, 0, 0, over("b"), 0, 0))(query, key, value, given, rngs, offsets)
     return out if groups == heads else jax.tree.map(lambda x: x.reshape(batch, heads, *x.shape[3:]), out)
+
+
+def head_weights(
+    query: Float[Array, "B H Q D"], key: Float[Array, "B G K E"], rules: dict, query_offset=0
+) -> Float[Array, "B H Q K"]:
+    """The attention maps of all sequences and heads, by `rules` as in `over_heads`, without pool."""
+    return over_heads(_map, query, key, key, rules, query_offset=query_offset)
+
+
+def _map(query, key, value, *, rng, **call):
+    return attention_weights(query, key, **call)
 
 
 def _with_axes(rules, batch, heads, pairs):
