@@ -159,6 +159,10 @@ class Pretrained:
         """The translation of each text."""
         raise self._other("translations")
 
+    @property
+    def _call(self) -> tuple:
+        return self.model, self.params, self.tokenizer
+
     def _other(self, what: str) -> InputError:
         can = [name for name in METHODS if getattr(type(self), name) is not getattr(Pretrained, name)]
         kind = configs.model_name(self.config)
@@ -199,10 +203,6 @@ class PretrainedLanguageModel(Pretrained):
     def generate(self, texts: Texts, stream: Callable[[str], None] | None = None, **sampling: Any) -> list[str]:
         texts = checked(texts, "generate")
         return self._view().continuations(*self._call, texts, configs.Generation(**sampling), stream) if texts else []
-
-    @property
-    def _call(self) -> tuple:
-        return self.model, self.params, self.tokenizer
 
     @staticmethod
     def _view():
@@ -246,10 +246,6 @@ class PretrainedEncoder(Pretrained):
 
     def classify(self, texts: Texts) -> np.ndarray:
         return self._view().classify(*self._call, checked(texts, "classify"))
-
-    @property
-    def _call(self) -> tuple:
-        return self.model, self.params, self.tokenizer
 
     @staticmethod
     def _view():

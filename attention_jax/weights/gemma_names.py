@@ -16,6 +16,7 @@ from attention_jax.weights.llama_names import (
     COMMON,
     DECODER,
     HERE,
+    READ_ONLY,
     THERE,
     activation,
     decoder_options,
@@ -96,25 +97,8 @@ def finish(options: config.LanguageModelConfig, facts: Facts, ours: Arrays) -> A
     return {name: array.then(times) if name.endswith(queries) else array for name, array in ours.items()}
 
 
+GEMMA = COMMON | READ_ONLY | {"prepare": without_tied_head(True), "finish": finish}
 NAMINGS = {
-    "gemma2": Naming(
-        **COMMON,
-        table=GEMMA2,
-        options=gemma2_options,
-        lacking=lambda ours: "",
-        read_only=True,
-        model_types=("gemma2",),
-        prepare=without_tied_head(True),
-        finish=finish,
-    ),
-    "gemma3": Naming(
-        **COMMON,
-        table=GEMMA3,
-        options=gemma3_options,
-        lacking=lambda ours: "",
-        read_only=True,
-        model_types=("gemma3_text",),
-        prepare=without_tied_head(True),
-        finish=finish,
-    ),
+    "gemma2": Naming(**GEMMA, table=GEMMA2, options=gemma2_options, model_types=("gemma2",)),
+    "gemma3": Naming(**GEMMA, table=GEMMA3, options=gemma3_options, model_types=("gemma3_text",)),
 }

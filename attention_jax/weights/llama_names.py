@@ -267,6 +267,8 @@ COMMON = {
     "ignored": NO_BUFFERS,
 }
 """What all of these families have in common."""
+READ_ONLY = {"lacking": lambda ours: "", "read_only": True}
+"""Of a family that is read and not written."""
 NAMINGS = {
     "llama": Naming(
         **COMMON,
@@ -279,10 +281,9 @@ NAMINGS = {
     ),
     "mistral": Naming(
         **COMMON,
+        **READ_ONLY,
         table=LLAMA,
         options=mistral_options,
-        lacking=lambda ours: "",
-        read_only=True,
         model_types=("mistral",),
         prepare=without_tied_head(False),
     ),
