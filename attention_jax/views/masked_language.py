@@ -16,6 +16,7 @@ from attention_jax.data.pairs import pad_rows
 from attention_jax.errors import InputError
 from attention_jax.report.attention_data import AttentionRecord, Prediction, check_length
 from attention_jax.views.attention_maps import token_attention, with_rollout
+from attention_jax.views.pretrained_language import check_ids
 
 ROWS, WIDTH = 32, 16
 """Texts of a batch at most, and the smallest number of tokens to which they are padded: batches have sizes that are
@@ -90,8 +91,7 @@ def encoded(model: nn.Module, tokenizer, texts: Sequence[str]) -> list[list[int]
                 f"a text must have 1 to {model.options.max_length} tokens, the model's positions; {text[:40]!r}... has "
                 f"{len(row)}: shorten or split it"
             )
-        if max(row) >= model.vocab:
-            raise InputError(f"the tokenizer has token {max(row)}, the model {model.vocab}: are they of one model?")
+        check_ids(model, row)
     return rows
 
 
