@@ -340,13 +340,13 @@ def draw(axes, panels: dict):
     sinks.set(title="Attention to the first token", xlabel="layer", ylabel="share", ylim=(0, 1))
     alone.axhline(0, color=style.ink(), linewidth=0.5)
     alone.plot(*panels["heads"], "o", color=style.color(0), markersize=2.5, alpha=0.7, markeredgewidth=0)
-    alone.set(title="Each head alone", xlabel="gradient importance, |dL / dξ|", ylabel="nats a token without it")
+    alone.set(title="Each head removed alone", xlabel="gradient importance, |dL / dξ|", ylabel="nats a token more")
     alone.set_xscale("log")
     alone.set_yscale("symlog", linthresh=0.01)
     named = {"ranked": "least important first", "random": "at random"}
     lines(together, REMOVED, {named[name]: rows for name, rows in panels["removed"].items()})
     together.set(title="Heads removed together", xlabel="percent of the heads", ylabel="nats a token more")
-    together.set_yscale("log")
+    together.axhline(0, color=style.ink(), linewidth=0.5)
     minilm = {TARGETS[name]: rows for name, rows in panels["minilm"].items()}
     lines(shares, range(1, 1 + len(panels["minilm"]["cls"])), minilm)
     shares.set(title="MiniLM: where attention goes", xlabel="layer", ylabel="share")
