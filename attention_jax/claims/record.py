@@ -26,7 +26,7 @@ RESULTS = ROOT / "results"
 REGISTRATION = ROOT / "replication.json"
 REGISTRATIONS = (
     REGISTRATION,
-    *(ROOT / f"{name}.json" for name in ("corrections", "laws", "real_model", "scipy_docs")),
+    *(ROOT / f"{name}.json" for name in ("corrections", "padding", "laws", "real_model", "scipy_docs")),
 )
 """The replication of recorded results, corrected protocols, laws of attention, claims about a pretrained model,
 fine-tuning: each file froze the code at a commit."""
