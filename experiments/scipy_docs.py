@@ -4,7 +4,7 @@ Chapter: your own data
 Source: all-MiniLM-L6-v2 (Wang et al. 2020; sentence-transformers), fine-tuned as in Devlin et al. 2019, section 4
 Data: the first sentences of the docstrings of ten parts of the installed SciPy, 1,198 texts, a fifth for training
 Command: python launch.py reproduce scipy_docs
-Cost: 15 minutes
+Cost: 20 minutes
 
 Both models are trained by `classify_text` with the same texts, batches and number of epochs, and the best epoch is
 chosen by validation accuracy. Two fifths of the texts validate and two fifths test. `scratch` is its own model, one

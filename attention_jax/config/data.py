@@ -106,6 +106,8 @@ class FraEng(TextPairs):
     predict_padding: bool = False
     """Pad targets to `max_length` tokens, and predict the padding as a part of the loss, as sections 11.4 and 11.7 of
     d2l do."""
+    pad_source: bool = False
+    """Pad sources to `max_length` tokens, too: an encoder whose state is that of the last step reads all of them."""
     tokenizer: Literal["whitespace", "character", "words", "spacy", "bpe", "sentencepiece"] = "words"
     min_frequency: int = 2
     max_length: int = option(30, at_least=1)

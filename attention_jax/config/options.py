@@ -118,6 +118,7 @@ class DataOptions(Options):
     packing: ClassVar[int] = 0
     reverse_source: ClassVar[bool] = False
     predict_padding: ClassVar[bool] = False
+    pad_source: ClassVar[bool] = False
     max_length: ClassVar[int | None] = None
 
     @property

@@ -7,6 +7,7 @@ split "full" is seeded: 2,000 sources validate and 2,000 test, each with the fir
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -106,12 +107,29 @@ def load(config: settings.FraEng, batch_size: int = 128) -> PairData:
         vocabulary_from=counted,
         bleu_tokenize="13a" if plain else "none",
     )
-    if not config.predict_padding:
-        return data
-    whole = lambda pairs: with_padding(pairs, config.max_length, data.target_vocabulary.pad_id)
+    if config.predict_padding:
+        data = _each(data, lambda pairs: with_padding(pairs, config.max_length, data.target_vocabulary.pad_id))
+    if config.pad_source:
+        data = _each(data, lambda pairs: wider_source(pairs, config.max_length, data.source_vocabulary.pad_id))
+    return data
+
+
+def _each(data: PairData, change: Callable[[Pairs], Pairs]) -> PairData:
+    """The data with every bucket and held-out split changed."""
     return data._replace(
-        train=tuple(map(whole, data.train)), held_out={name: whole(pairs) for name, pairs in data.held_out.items()}
+        train=tuple(map(change, data.train)), held_out={name: change(pairs) for name, pairs in data.held_out.items()}
     )
+
+
+def wider_source(pairs: Pairs, width: int, pad: int) -> Pairs:
+    """Return the pairs with sources of `width` tokens, including padding; their lengths stay.
+
+    >>> rows = Pairs(np.array([[5, 2]]), np.array([2]), np.array([[1, 7, 2]]), np.array([2]))
+    >>> wider_source(rows, 4, pad=0).source.tolist(), wider_source(rows, 4, pad=0).source_length.tolist()
+    ([[5, 2, 0, 0]], [2])
+    """
+    more = [(0, 0), (0, width - pairs.source.shape[1])]  # [N, S] -> [N, width]
+    return pairs._replace(source=np.pad(pairs.source, more, constant_values=pad))
 
 
 def with_padding(pairs: Pairs, width: int, pad: int) -> Pairs:

@@ -116,6 +116,7 @@ def pair_task(config: configs.Config, facts: dict) -> Task:
 
 def _pairs(rows: int, source: int, target: int, options: configs.TextPairs) -> Pairs:
     """Return pairs of one length."""
+    source = options.max_length if options.pad_source else source
     target = options.max_length if options.predict_padding else target
     full = lambda width: np.broadcast_to(np.int32(width), (rows,))
     return Pairs(zeros(rows, source), full(source), zeros(rows, target + 1), full(target))

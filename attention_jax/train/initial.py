@@ -24,6 +24,7 @@ def with_ranges(init: Callable, train: Train) -> Callable:
         params = init(rng)
         flat, tree = jax.tree_util.tree_flatten_with_path(params)
         inputs = {path[:-1]: leaf.shape[0] for path, leaf in flat if _name(path) == "kernel"}
+        inputs |= {path: leaf.shape[0] for path, leaf in flat if _name(path[:-1]) == "score"}  # its linear maps
         keys = jax.random.split(own, len(flat))
         leaves = []
         for key, (path, leaf) in zip(keys, flat, strict=True):
@@ -35,11 +36,13 @@ def with_ranges(init: Callable, train: Train) -> Callable:
 
 
 def _name(path) -> str:
-    return str(getattr(path[-1], "key", ""))
+    return str(getattr(path[-1], "key", "")) if path else ""
 
 
 def _bound(path, leaf: jax.Array, inputs: dict[tuple, int], train: Train) -> float | None:
     """The r of the distribution U(-r, r) of a parameter, or None; `inputs` are those of each linear map, by path."""
+    if train.init_linear == "all" and path in inputs:
+        return inputs[path] ** -0.5
     linear = path[:-1] in inputs and _name(path) in ("bias", *["kernel"] * (train.init_linear == "all"))
     if linear and train.init_linear != "model":
         return inputs[path[:-1]] ** -0.5

@@ -9,9 +9,11 @@ The settings and the data are the book's (PyTorch edition): tokens are padded to
 one pair weighs as much as the 128. The recurrent layers have Xavier weights, and the output layer PyTorch's default:
 the book's is lazy, so when its initializer runs the layer is not an nn.Linear yet and is passed over.
 
-Written to experiments/results/fra_eng_seq2seq_peer_default_output.json, for each of 8 seeds: the best epoch's loss of
-the 128 pairs and, as the book plots it, the best epoch's mean of the two batches. Until 2026-11-25 the script gave the
-output layer Xavier weights, too; its five seeds are in fra_eng_seq2seq_peer.json.
+Written to experiments/results/fra_eng_seq2seq_peer_whole_targets.json, for each of 8 seeds: the best epoch's loss of
+the 128 pairs and, as the book plots it, the best epoch's mean of the two batches. Former versions of the script are on
+record, too: until 2026-11-25 the output layer had Xavier weights (fra_eng_seq2seq_peer.json), and until 2026-11-26
+targets were cut to 9 tokens with their first one counted, so that two of the 128 lost their end mark
+(fra_eng_seq2seq_peer_default_output.json).
 """
 
 import json
@@ -38,9 +40,9 @@ def sentences(path: str) -> tuple[list, list]:
     return [[*row[0].split(), "<eos>"] for row in rows], [["<bos>", *row[1].split(), "<eos>"] for row in rows]
 
 
-def numbered(rows: list) -> tuple[torch.Tensor, int, int]:
+def numbered(rows: list, width: int) -> tuple[torch.Tensor, int, int]:
     """Tokens as numbers, those seen once as 0; the size of the vocabulary; the number of the padding."""
-    rows = [(row + ["<pad>"] * LENGTH)[:LENGTH] for row in rows]
+    rows = [(row + ["<pad>"] * width)[:width] for row in rows]
     counts = Counter(token for row in rows for token in row)
     numbers = {token: n for n, token in enumerate(sorted(t for t in counts if counts[t] >= 2), start=1)}
     return torch.tensor([[numbers.get(token, 0) for token in row] for row in rows]), len(numbers) + 1, numbers["<pad>"]
@@ -93,7 +95,10 @@ def trained(seed: int, source, target, sizes: tuple[int, int], padding: int) -> 
 def main(path: str):
     torch.set_num_threads(1)
     (source, target), found = sentences(path), []
-    (source, source_size, _), (target, target_size, padding) = numbered(source), numbered(target)
+    (source, source_size, _), (target, target_size, padding) = (
+        numbered(source, LENGTH),
+        numbered(target, LENGTH + 1),  # <bos> is not counted
+    )
     for seed in range(SEEDS):
         history = trained(seed, source, target, (source_size, target_size), padding)
         best, plotted = min(loss for loss, _ in history), min(sum(losses) / 2 for losses in history)
@@ -103,7 +108,7 @@ def main(path: str):
     environment = {"torch": torch.__version__, "python": platform.python_version(), "machine": platform.machine()}
     report = {"command": "python experiments/peers/d2l_seq2seq.py fra-eng.zip", "median": median, "seeds": found}
     text = json.dumps(report | {"environment": environment}, indent=1) + "\n"
-    place = Path(__file__).resolve().parents[1] / "results" / "fra_eng_seq2seq_peer_default_output.json"
+    place = Path(__file__).resolve().parents[1] / "results" / "fra_eng_seq2seq_peer_whole_targets.json"
     place.write_text(text, encoding="utf-8")
 
 

@@ -1,5 +1,6 @@
 """fra_eng, Multi30k, reverse and a user's corpus, from small files of their formats."""
 
+import dataclasses
 import gzip
 import hashlib
 import zipfile
@@ -31,6 +32,17 @@ def test_fra_eng_d2l_split(fra_directory):
     assert data.target_vocabulary.sentence(data.train[0].target[0]) == ["mot", "<unk>", "!"]  # 0 occurs once only
     assert data.source_vocabulary.sentence(data.train[0].source[5]) == ["word", "5", "."]
     assert data.facts["vocabulary_from"] == "train+valid"
+
+
+def test_fra_eng_pads_sources_as_the_book_does(fra_directory):
+    options = FraEng(path=str(fra_directory), split="d2l", max_length=9, max_buckets=1)
+    plain, wide = load_pairs(options, 128), load_pairs(dataclasses.replace(options, pad_source=True), 128)
+    for before, after in zip((*plain.train, plain.held_out["valid"]), (*wide.train, wide.held_out["valid"])):
+        width = before.source.shape[1]
+        assert width < 9 and after.source.shape[1] == 9
+        assert (after.source[:, :width] == before.source).all()
+        assert (after.source[:, width:] == wide.source_vocabulary.pad_id).all()
+        assert (after.source_length == before.source_length).all() and (after.target == before.target).all()
 
 
 def test_fra_eng_full_split_shares_no_source(fra_directory):

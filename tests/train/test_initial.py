@@ -48,3 +48,14 @@ def test_each_entry_of_a_gradient_is_clipped():
     made = optimizer(Optim("sgd", learning_rate=1.0, clip_value=10.0), 1)
     update, _ = made.update(gradient, made.init(gradient), gradient)
     assert update["w"].tolist() == [10.0, -0.5, -10.0]
+
+
+def test_matrices_of_a_score_are_linear_maps():
+    """A PyTorch layer of attention draws its linear maps W_q, W_k and v from 1 / sqrt(inputs), too."""
+    score = {"query_kernel": jnp.ones((400, 30)), "key_kernel": jnp.ones((100, 30)), "vector": jnp.ones(25)}
+    init = lambda rng: {"alignment": {"score": score}}
+    drawn = with_ranges(init, Train(init_linear="all"))(jax.random.key(0))["alignment"]["score"]
+    found = {name: float(jnp.abs(x).max()) for name, x in drawn.items()}
+    assert 0.049 < found["query_kernel"] <= 0.05 and 0.095 < found["key_kernel"] <= 0.1 and 0.1 < found["vector"] <= 0.2
+    kept = with_ranges(init, Train(init_linear="biases"))(jax.random.key(0))["alignment"]["score"]
+    assert all((x == 1).all() for x in kept.values())
