@@ -32,7 +32,8 @@ REGISTRATIONS = (
     ),
 )
 """The replication of recorded results, corrected protocols, heads of pretrained models and positions beyond the trained
-length, laws of attention, changed attention of a pretrained model, fine-tuning: each file froze the code at a commit."""
+length, laws of attention, d2l's padding, changed attention of a pretrained model, fine-tuning: each file froze the code
+at a commit."""
 LONG = 200
 """The number of epochs above which a recorded history is thinned."""
 
