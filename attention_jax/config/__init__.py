@@ -34,6 +34,7 @@ from attention_jax.config.data import (
     TextFile,
     TextPairs,
     TimeMachine,
+    TwoBooks,
 )
 from attention_jax.config.fields import (
     OptionInfo,

@@ -497,8 +497,8 @@ class Sizes(DataOptions):
 
 
 @dataclass(frozen=True)
-class Books(DataOptions):
-    """Two books in windows of tokens (experiments/softmax_in_a_real_model.py)."""
+class TwoBooks(DataOptions):
+    """Two books in windows of tokens (experiments/heads_of_a_real_model.py)."""
 
     time_machine: str = option("", user_data=True)
     """The published timemachine.txt (.gz, too), or its directory; empty downloads it."""
@@ -508,9 +508,15 @@ class Books(DataOptions):
     """Windows of each text on which losses are measured."""
     window_tokens: int = option(512, at_least=16, smoke=16)
     """Tokens of a window, the first of which is given."""
-    tuning_steps: int = option(100, at_least=1, smoke=2)
-    """Steps of tuning, with one window of half as many tokens each."""
 
     @property
     def downloads(self) -> str:
         return "" if self.time_machine and self.shakespeare else "time_machine/d2l"
+
+
+@dataclass(frozen=True)
+class Books(TwoBooks):
+    """Two books, and windows of them to tune on (experiments/softmax_in_a_real_model.py)."""
+
+    tuning_steps: int = option(100, at_least=1, smoke=2)
+    """Steps of tuning, with one window of half as many tokens each."""

@@ -6,12 +6,13 @@ import pytest
 
 from attention_jax import tasks
 from attention_jax.claims.catalog import load_experiment
+from attention_jax.config import replace
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.transformer import count_parameters
 from attention_jax.ops import scores
 from attention_jax.runs import lifecycle
 from attention_jax.tasks import language
-from experiments import grokking, induction_heads, shakespeare
+from experiments import grokking, induction_heads, length_extrapolation, shakespeare
 
 
 def test_the_model_of_shakespeare_is_as_large_as_nanogpt_says():
@@ -67,3 +68,22 @@ def test_a_study_that_trains_has_a_history(tmp_path):
     assert {"train.accuracy", "valid.accuracy"} <= set(result["history"][0])
     assert {claim.metric for claim in grokking.CLAIMS if not claim.epoch} <= set(result["metrics"])
     assert 0 < result["metrics"]["fourier.key_share"] <= 1
+
+
+@pytest.mark.slow
+def test_longer_windows_are_of_the_same_text_and_the_claims_find_their_numbers(tmp_path):
+    """With windows of 8 in training: by hand, the mean loss of the characters of 13 windows of 64."""
+    (tmp_path / "input.txt").write_text("To be, or not to be. " * 400)
+    config = replace(length_extrapolation.smoke(), **{"data.path": str(tmp_path)})
+    task = tasks.build(config)
+    params = jax.jit(task.init)(jax.random.key(0))
+    valid = task.data.held_out["valid"]  # 104 windows of 8 and the character behind them
+    text = np.append(valid[:, :-1], valid[-1, -1])
+    rows = text[np.arange(13)[:, None] * 64 + np.arange(65)]
+    log_p = jax.nn.log_softmax(task.model.apply({"params": params}, rows[:, :-1])[0])
+    by_hand = -np.take_along_axis(np.asarray(log_p), rows[:, 1:, None], axis=2).mean()
+    assert length_extrapolation.loss_on_windows(task, params, 64) == pytest.approx(by_hand, rel=1e-5)
+    valid = task.evaluate(params, True).metrics["valid.loss"]
+    assert length_extrapolation.loss_on_windows(task, params, 8) == pytest.approx(valid, rel=1e-5)
+    result = lifecycle.start(config, tmp_path / "run", study=length_extrapolation.study, quiet=True)
+    assert {claim.metric for claim in length_extrapolation.CLAIMS} <= set(result["metrics"])
