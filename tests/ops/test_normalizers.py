@@ -308,6 +308,14 @@ def test_the_examples_of_the_package_entmax(normalizer, published):
     np.testing.assert_allclose(attention_weights(*ROW, normalizer=normalizer)[0], published, atol=5e-5)
 
 
+def test_the_weights_of_a_budget_sum_to_it():
+    """Also where the sum bends both ways, so that steps of Newton's method alone would go back and forth for ever."""
+    scores = np.random.default_rng(0).standard_normal((500, 8)).astype(np.float32)
+    weights = np.asarray(Budget(4).weights(jnp.asarray(scores), jnp.ones(scores.shape, bool)))
+    assert abs(weights.sum(axis=1) - 4).max() < 1e-5
+    np.testing.assert_allclose(weights, [budget(row, 4) for row in np.float64(scores)], atol=1e-5)
+
+
 @pytest.mark.parametrize("implementation", ["plain", "fused"])
 def test_the_gradient_of_alpha_in_the_example_of_the_package_entmax(implementation):
     """d p_0 / d alpha = -0.2562 for the scores -1, 0 and 0.5 at alpha 1.33 (its README)."""
