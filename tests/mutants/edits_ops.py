@@ -48,8 +48,8 @@ MUTANTS = (
     Mutant(
         "top-k-without-ties",
         "attention_jax/ops/normalizers.py",
-        "allowed & ~(known < last)",
-        "allowed & (known > last)",
+        "allowed & ~(known < last[:, None])",
+        "allowed & (known > last[:, None])",
         ("tests/ops/test_normalizers.py",),
     ),
     Mutant(

@@ -32,7 +32,7 @@ JAX_CALLS = {
     "mask-causal-lengths": {
         "mask": MASK[:, :1],
         "is_causal": True,
-        "query_seq_lengths": np.array([3, 5], np.int32),
+        "query_seq_lengths": [3, 5],
         "key_value_seq_lengths": np.array([6, 7], np.int32),
     },
     "window": {"local_window_size": 2},

@@ -29,6 +29,7 @@ from attention_jax.ops.normalizers import (
     StickBreaking,
     StudentKernel,
     TopK,
+    kth_largest,
 )
 from attention_jax.ops.trees import pytree
 
@@ -306,6 +307,26 @@ ROW = jnp.ones((1, 1)), jnp.array([[-2.0], [0.0], [0.5]])
 )
 def test_the_examples_of_the_package_entmax(normalizer, published):
     np.testing.assert_allclose(attention_weights(*ROW, normalizer=normalizer)[0], published, atol=5e-5)
+
+
+def test_the_weights_of_a_budget_sum_to_it():
+    """Also where the sum bends both ways, so that steps of Newton's method alone would go back and forth for ever."""
+    scores = np.random.default_rng(0).standard_normal((500, 8)).astype(np.float32)
+    weights = np.asarray(Budget(4).weights(jnp.asarray(scores), jnp.ones(scores.shape, bool)))
+    assert abs(weights.sum(axis=1) - 4).max() < 1e-5
+    np.testing.assert_allclose(weights, [budget(row, 4) for row in np.float64(scores)], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [jnp.float32, jnp.bfloat16])
+def test_the_k_th_largest_of_a_sorted_row(kind):
+    """Ties, infinities, zeros of both signs and numbers near zero among them; NaN where there are fewer."""
+    x = np.random.default_rng(0).standard_normal((6, 10)).astype(np.float32)
+    x[0, :5], x[1], x[2, 3:], x[3] = 1.0, -np.inf, -np.inf, np.tile([0.0, -0.0], 5)
+    x[4, 2], x[5] = np.inf, 1e-30 * x[5]
+    x = jnp.asarray(x, kind)
+    found = [kth_largest(k, x) for k in range(1, 12)]
+    np.testing.assert_array_equal(np.float32(found[:10]), np.sort(np.float32(x), axis=1).T[::-1])
+    assert np.isnan(np.float32(found[10])).all()
 
 
 @pytest.mark.parametrize("implementation", ["plain", "fused"])

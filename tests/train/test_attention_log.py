@@ -9,6 +9,7 @@ import pytest
 
 from attention_jax import config as configs
 from attention_jax.errors import InputError
+from attention_jax.models.layer_stack import stack_layers
 from attention_jax.models.multihead import MultiHeadAttention
 from attention_jax.ops.masks import causal
 from attention_jax.tasks import build
@@ -42,6 +43,35 @@ def language(tmp_path_factory):
     data = configs.TimeMachine(str(text), 16, 40, 8)
     train = configs.Train(batch_size=4, total_epochs=1, max_steps=5, steps_per_call=1, log_attention=2)
     return build(configs.Config("x", data, configs.LanguageModelConfig(2, 8, 2, 8, dropout=0.1), train=train))
+
+
+def unrolled_and_scanned(language) -> list:
+    """Tasks whose models have the layers 0, and 1 and 2, as modules of their own and in a scan."""
+    options = configs.replace(language.config.model, num_layers=3, per_layer="0:mask=window(4)")
+    options = configs.replace(options, dropout=0.0, attention_dropout=0.0)
+    models = [configs.replace(options, scan_layers=scan) for scan in (False, True)]
+    return [build(configs.replace(language.config, model=model), language.data) for model in models]
+
+
+def test_scanned_layers_have_the_names_of_layers(language):
+    """Traced only."""
+    batch, rng = language.first_batch(), jax.random.key(1)
+    unrolled, scanned = (
+        jax.eval_shape(lambda rng, task=task: task.attention_statistics(task.init(rng), batch, rng), rng)
+        for task in unrolled_and_scanned(language)
+    )
+    assert unrolled == scanned and [*scanned] == [f"decoder.layer_{i}.attention" for i in range(3)]
+
+
+@pytest.mark.slow
+def test_scanned_layers_have_the_statistics_of_each_layer(language):
+    """Three compiled programs."""
+    unrolled, scanned = unrolled_and_scanned(language)
+    params, batch, rng = unrolled.init(jax.random.key(0)), language.first_batch(), jax.random.key(1)
+    stacked = stack_layers(params, unrolled.config.model)
+    found = jax.jit(scanned.attention_statistics)(stacked, batch, rng)
+    wanted = jax.jit(unrolled.attention_statistics)(params, batch, rng)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), found, wanted)
 
 
 @pytest.mark.slow
