@@ -31,8 +31,9 @@ REGISTRATIONS = (
         for name in ("corrections", "heads_and_positions", "laws", "padding", "real_model", "scipy_docs")
     ),
 )
-"""The replication of recorded results, corrected protocols, heads of pretrained models and positions beyond the trained
-length, laws of attention, changed attention of a pretrained model, fine-tuning: each file froze the code at a commit."""
+"""The replication of recorded results, corrected protocols (twice), heads of pretrained models and positions beyond the
+trained length, laws of attention, changed attention of a pretrained model, fine-tuning: each froze the code at a commit.
+"""
 LONG = 200
 """The number of epochs above which a recorded history is thinned."""
 
