@@ -166,7 +166,7 @@ def costs_table(experiments: Sequence[Experiment]) -> Table:
         inside = [one for one in experiments if one.about("Chapter") == chapter and one.minutes is not None]
         costs = [f"`{one.name}` {number(one.minutes)}" for one in sorted(inside, key=lambda one: one.minutes)]
         lines.append((chapter, ", ".join(costs)))
-    return Table("", ("chapter", "minutes on one quiet core, all variants and seeds"), lines)
+    return Table("", ("chapter", "minutes on one core, all variants and seeds"), lines)
 
 
 def write_pages(root: Path = ROOT.parent):
