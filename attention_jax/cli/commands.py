@@ -68,7 +68,7 @@ def train(words: list[str]):
         hosts.join(asked.coordinator, asked.hosts, asked.host)
     directory = directory_of(asked, experiment.name)
     seconds = cost.expected_seconds(experiment, config)
-    expected = f"{cost.duration(seconds)} on one quiet CPU core" if seconds else ""
+    expected = f"{cost.duration(seconds)} on one CPU core" if seconds else ""
     result = lifecycle.start(config, directory, study=experiment.study, resume=asked.resume, expected=expected)
     if hosts.is_primary():
         print_result(result, directory)
@@ -505,7 +505,7 @@ def main(words: list[str]):
         from attention_jax.cli.help import overview
 
         return print(overview(docstrings(__file__)[""]))
-    if words and words[0] in ("-V", "--version"):
+    if words and words[0] in ("-V", "-v", "--version", "version"):
         return print(f"attention_jax {__version__}")
     if bad := [word for word in words if not is_utf8(word)]:
         raise InputError(f"what is on the command line must be UTF-8; got {bad[0]!a}")
