@@ -19,7 +19,8 @@ def selected(experiments: Sequence[Experiment], word: str) -> list[Experiment]:
     word = word.lower()
     in_chapter = [one for one in experiments if word in one.about("Chapter").lower()]
     begins = re.compile(rf"(?<![a-z]){re.escape(word)}", re.IGNORECASE)
-    return in_chapter or [one for one in experiments if begins.search(f"{one.name} {paper(one.about('Source'))} {one.doc}")]
+    described = lambda one: f"{one.name} {paper(one.about('Source'))} {one.doc}"
+    return in_chapter or [one for one in experiments if begins.search(described(one))]
 
 
 def listing(experiments: Sequence[Experiment], width: int) -> str:

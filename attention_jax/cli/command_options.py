@@ -414,8 +414,8 @@ def superfluous(said: str) -> str:
     'unexpected pairs.tsv: a file of data is given by its option, such as --data.tsv-file FILE'
     """
     words = said.removeprefix("Unrecognized options: ")
-    is_file = re.search(r"[./]", words)
-    return f"unexpected {words}" + (": a file of data is given by its option, such as --data.tsv-file FILE" * bool(is_file))
+    hint = ": a file of data is given by its option, such as --data.tsv-file FILE" if re.search(r"[./]", words) else ""
+    return f"unexpected {words}{hint}"
 
 
 def _tyro(
