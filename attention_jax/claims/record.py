@@ -322,10 +322,10 @@ def bleu_by_length(directory: Path) -> dict:
 
 
 def curves(experiment: Experiment) -> tuple[str, list[list[dict]]]:
-    """The first variant, and the recorded histories of its seeds, which its learning curves show."""
+    """The first variant, and the recorded histories of its seeds, which its learning curves show; none of one epoch."""
     first = first_variant(experiment)
     found = recorded_runs(experiment.name, experiment.results)
-    return first, [run["history"] for run in found if run["variant"] == first and run.get("history")]
+    return first, [run["history"] for run in found if run["variant"] == first and len(run.get("history", ())) > 1]
 
 
 def ended(experiment: Experiment) -> list[dict]:
