@@ -1,4 +1,4 @@
-"""What a pretrained language model loses when the softmax of its attention is replaced, and what tuning regains.
+"""What a pretrained language model loses when the softmax of its attention is replaced, and what fine-tuning regains.
 
 Chapter: theory of attention
 Source: Xiao et al. 2024 (windows and first tokens); Gupta et al. 2021 (top-k); Correia et al. 2019 (learned alpha)
@@ -180,7 +180,7 @@ def tuned(model, params, windows: np.ndarray) -> np.ndarray:
 
 
 def stored(path: Path, make):
-    """The content of a file, or what `make` returns, which is written to it: an interrupted run goes on."""
+    """The content of a file, or what `make` returns, which is written to it: an interrupted run resumes."""
     from attention_jax.files import read_json, write_json
 
     if not path.exists():
