@@ -19,6 +19,7 @@ myst_heading_anchors = 3
 nb_execution_mode = "off"  # the notebooks are committed with their outputs, and tests/test_notebooks.py runs them
 exclude_patterns = ["_ext", "notebooks/*.py"]
 
+highlight_language = "none"  # of blocks without a language: commands and what they print
 smartquotes = False  # options such as --model.hidden-size are copied from the pages
 toc_object_entries_show_parents = "hide"
 
