@@ -255,7 +255,7 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
             axis.grid(axis="x", alpha=0.15, linewidth=0.5)
             axis.set(title=f"{TEXTS[text]}\nsoftmax: {metrics[f'{text}.loss']:.2f}")
             axis.set(yticks=at, yticklabels=[LABELS[name] for name in names])
-        canvas.supxlabel("nats a token more than with the softmax", fontsize=7)
+        canvas.supxlabel("nats per token more than with the softmax", fontsize=7)
     return style.save(canvas, path, inputs=shown)
 
 
