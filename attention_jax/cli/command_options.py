@@ -439,4 +439,6 @@ def _tyro(
         elif missing := re.match(r"Missing from [^:]*: ([A-Z]+) ", said):
             said = f"{before[0]} needs {NEEDED.get(missing[1]) or missing[1]}"
             raise InputError(said) from None
+        elif "Missing value for argument 'experiment'" in said:
+            raise InputError(f"{before[0]} needs {NEEDED['NAME']}; it comes before all options") from None
         raise InputError(f"{said}; see {command} {see}") from None

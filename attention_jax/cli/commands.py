@@ -513,8 +513,13 @@ def main(words: list[str]):
     if name not in COMMANDS:
         import difflib
 
+        from attention_jax.claims import catalog
+
         near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"perhaps you meant {near[0]}" if near else "choose one of " + ", ".join(COMMANDS)
+        if name in catalog.names():
+            hint = f"to train the experiment of this name: launch.py train {name}"
+        else:
+            hint = f"perhaps you meant {near[0]}" if near else "choose one of " + ", ".join(COMMANDS)
         raise InputError(f"there is no command {name!r}; {hint}")
     outlasts = name in OUTLASTING and not {"-h", "--help", "--help-all"} & set(rest)
     with outlasting_readers() if outlasts else contextlib.nullcontext(), explained():

@@ -36,6 +36,8 @@ GUESSES = {
     "predict": "predict needs the directory of a run",
     "train translate_files pairs.tsv": "a file of data is given by its option, such as --data.tsv-file FILE;",
     "train date_luong date_attention": "unexpected date_attention;",
+    "train --optim.learning-rate 3 date_luong": "train needs the name of an experiment",
+    "date_luong": "to train the experiment of this name: launch.py train date_luong",
 }
 """What newcomers type first, and the answer. The first seven are those of a review."""
 
