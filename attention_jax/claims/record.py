@@ -32,8 +32,8 @@ REGISTRATIONS = (
     ),
 )
 """The replication of recorded results, corrected protocols (twice), heads of pretrained models and positions beyond the
-trained length, laws of attention, changed attention of a pretrained model, fine-tuning: each froze the code at a commit.
-"""
+length of training, laws of attention, changed attention of a pretrained model, fine-tuning: each froze the code at a
+commit."""
 LONG = 200
 """The number of epochs above which a recorded history is thinned."""
 
