@@ -18,7 +18,7 @@ from tyro.conf import Positional
 
 from attention_jax import config as configs
 from attention_jax.claims.record import Reproduction
-from attention_jax.cli.help import NEEDED, common_help, known_options, unknown_option
+from attention_jax.cli.help import NEEDED, command_help, common_help, known_options, unknown_option
 from attention_jax.config import Config
 from attention_jax.config.options import Method
 from attention_jax.errors import InputError
@@ -297,13 +297,15 @@ class Bench:
     """attention, compile, date, input, normalizers, ntm, sweep, transformer, translation or vision."""
 
 
-def parse(kind: type[Command], words: Sequence[str], *before: str) -> Command:
+def parse(kind: type[Command], words: Sequence[str]) -> Command:
     """The options in the arguments `words`, as a dataclass.
 
-    `before` are the preceding arguments of the command. --help prints and exits with code 0. Raises InputError with
-    tyro's message in one line.
+    --help prints and exits with code 0. Raises InputError with tyro's message in one line.
     """
-    return _tyro(kind, words, before or (command_name(kind),))
+    if {"-h", "--help"} & {*words}:
+        print(command_help(command_name(kind), kind))
+        raise SystemExit(0)
+    return _tyro(kind, words, (command_name(kind),))
 
 
 def parse_call(function: Callable, words: Sequence[str], *before: str) -> Callable[[], Any]:
@@ -368,7 +370,7 @@ def parse_with_model(
     fields += [] if decode is None else [("decode", configs.Generation, dataclasses.field(default=decode))]
     joined = dataclasses.make_dataclass(kind.__name__, fields)
     joined.__doc__ = kind.__doc__
-    both = parse(joined, words, command_name(kind), *words[:1])
+    both = _tyro(joined, words, (command_name(kind), *words[:1]))
     return both.options, both.model, getattr(both, "decode", None)
 
 
@@ -405,6 +407,17 @@ def complaint(box: str) -> str:
     return re.sub(r"^Error parsing [\w.]+: (?=--)", "", line)
 
 
+def superfluous(said: str) -> str:
+    """Say of words that are no options that they are one too many, and how a file is given.
+
+    >>> superfluous("Unrecognized options: pairs.tsv")
+    'unexpected pairs.tsv: a file of data is given by its option, such as --data.tsv-file FILE'
+    """
+    words = said.removeprefix("Unrecognized options: ")
+    hint = ": a file of data is given by its option, such as --data.tsv-file FILE" if re.search(r"[./]", words) else ""
+    return f"unexpected {words}{hint}"
+
+
 def _tyro(
     kind: Callable, words: Sequence[str], before: Sequence[str], known: Sequence[str] | None = None, **settings
 ) -> Any:
@@ -422,8 +435,10 @@ def _tyro(
             raise
         said, see = complaint(box.getvalue()), "--help" if known is None else ALL
         if said.startswith("Unrecognized options"):
-            said = unknown_option(words, known or known_options(kind), "".join(before[1:2])) or said
+            said = unknown_option(words, known or known_options(kind), "".join(before[1:2])) or superfluous(said)
         elif missing := re.match(r"Missing from [^:]*: ([A-Z]+) ", said):
             said = f"{before[0]} needs {NEEDED.get(missing[1]) or missing[1]}"
             raise InputError(said) from None
+        elif "Missing value for argument 'experiment'" in said:
+            raise InputError(f"{before[0]} needs {NEEDED['NAME']}; it comes before all options") from None
         raise InputError(f"{said}; see {command} {see}") from None

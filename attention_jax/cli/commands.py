@@ -68,7 +68,7 @@ def train(words: list[str]):
         hosts.join(asked.coordinator, asked.hosts, asked.host)
     directory = directory_of(asked, experiment.name)
     seconds = cost.expected_seconds(experiment, config)
-    expected = f"{cost.duration(seconds)} on one quiet CPU core" if seconds else ""
+    expected = f"{cost.duration(seconds)} on one CPU core" if seconds else ""
     result = lifecycle.start(config, directory, study=experiment.study, resume=asked.resume, expected=expected)
     if hosts.is_primary():
         print_result(result, directory)
@@ -505,7 +505,7 @@ def main(words: list[str]):
         from attention_jax.cli.help import overview
 
         return print(overview(docstrings(__file__)[""]))
-    if words and words[0] in ("-V", "--version"):
+    if words and words[0] in ("-V", "-v", "--version", "version"):
         return print(f"attention_jax {__version__}")
     if bad := [word for word in words if not is_utf8(word)]:
         raise InputError(f"what is on the command line must be UTF-8; got {bad[0]!a}")
@@ -513,8 +513,13 @@ def main(words: list[str]):
     if name not in COMMANDS:
         import difflib
 
+        from attention_jax.claims import catalog
+
         near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"perhaps you meant {near[0]}" if near else "choose one of " + ", ".join(COMMANDS)
+        if name in catalog.names():
+            hint = f"to train the experiment of this name: launch.py train {name}"
+        else:
+            hint = f"perhaps you meant {near[0]}" if near else "choose one of " + ", ".join(COMMANDS)
         raise InputError(f"there is no command {name!r}; {hint}")
     outlasts = name in OUTLASTING and not {"-h", "--help", "--help-all"} & set(rest)
     with outlasting_readers() if outlasts else contextlib.nullcontext(), explained():
