@@ -51,7 +51,7 @@ class Memory:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_teardown(self, item, nextitem):
-        if nextitem is not None and nextitem.path != item.path and resident_bytes() > 700e6:
+        if nextitem is not None and nextitem.path != item.path and resident_bytes() > 1e9:
             jax.clear_caches()
             gc.collect()
             with contextlib.suppress(OSError, AttributeError):  # glibc keeps what was freed
