@@ -87,6 +87,14 @@ def changed():
     return Changed
 
 
+@pytest.fixture
+def hangup():
+    """SIGHUP ends a process, also where the tests themselves were started by `nohup`, which ignores it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _data_home(tmp_path_factory):
     """Prepared datasets are cached in a directory of this test session, never in the user's."""

@@ -102,6 +102,12 @@ def test_the_repetition_penalty_by_hand():
     assert run_chain(negative, [[3]], [1], 2, temperature=0.0, repetition_penalty=2.0).tolist() == [[0, 1]]
 
 
+def test_the_only_token_that_is_kept_is_drawn():
+    """The largest of each row of the table, whatever is drawn, and after `top_k` under its own number."""
+    for kept in ({"top_k": 1}, {"top_p": 0.5}):
+        assert run_chain(ROTATE, [[0], [2]], [1, 1], 4, **kept).tolist() == [[1, 2, 3, 0], [3, 0, 1, 2]]
+
+
 @pytest.mark.slow
 def test_samples_have_the_probabilities_of_what_is_kept():
     """4,000 rows; the top two of softmax(logits / 0.5), by hand."""

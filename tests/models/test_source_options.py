@@ -39,7 +39,9 @@ def test_the_last_step_is_read_with_its_padding():
         Sutskever(config.SutskeverConfig(**SMALL, encoder_state=state), 9, 7) for state in ("last_token", "last_step")
     )
     params = drawn(token, SOURCE, LENGTH, TARGET)
-    run = jax.jit(lambda model, length: model.apply({"params": params}, SOURCE, length[None], TARGET)[0], static_argnums=0)
+    run = jax.jit(
+        lambda model, length: model.apply({"params": params}, SOURCE, length[None], TARGET)[0], static_argnums=0
+    )
     at_padding = run(step, jnp.int32(3))
     np.testing.assert_array_equal(at_padding, run(token, jnp.int32(5)))
     assert not np.array_equal(at_padding, run(token, jnp.int32(3)))

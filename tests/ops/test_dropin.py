@@ -44,7 +44,7 @@ JAX_CALLS = {
 }
 
 
-SEVERAL = ("alone", "mask-causal-lengths", "residual")
+SEVERAL = ("scale", "window-left", "mask-causal-lengths", "residual")
 
 
 @pytest.mark.parametrize("call", [pytest.param(n, marks=[pytest.mark.slow] * (n not in SEVERAL)) for n in JAX_CALLS])

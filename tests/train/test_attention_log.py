@@ -21,10 +21,10 @@ def test_statistics_of_a_layer_against_float64(normalizer):
     """Those of a causal layer, from its own projections; another normalizer has the same largest logit."""
     x = np.random.default_rng(0).standard_normal((3, 6, 8)).astype(np.float32)
     module = MultiHeadAttention(2, 8, normalizer=normalizer)
-    variables = module.init(jax.random.key(0), x, x, x, mask=causal())
+    variables = jax.jit(lambda rng: module.init(rng, x, x, x, mask=causal()))(jax.random.key(0))
     assert {*variables} == {"params"}
-    run = lambda **more: module.apply(variables, x, x, x, mask=causal(), return_weights=True, **more)
-    (_, weights), state = run(mutable=["attention_statistics"])
+    call = {"mask": causal(), "return_weights": True, "mutable": ["attention_statistics"]}
+    (_, weights), state = jax.jit(lambda variables: module.apply(variables, x, x, x, **call))(variables)
     [found] = state["attention_statistics"]["attention_statistics"]
     params = jax.tree.map(np.float64, variables["params"])
     query, key = ((x @ params[n]["kernel"] + params[n]["bias"]).reshape(3, 6, 2, 4) for n in ("query", "key"))
