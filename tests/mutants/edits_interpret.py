@@ -87,7 +87,7 @@ MUTANTS = (
         "attention_jax/interpret/edits.py",
         "made.append(Edit(rows, _where(values, layers), adds=adds))",
         "made.append(Edit(rows, _where(values, layers)))",
-        (HEADS, LENSES),
+        ("tests/interpret/test_misuse.py", HEADS),
     ),
     Mutant(
         "a-frozen-head-is-that-of-the-other-input",
