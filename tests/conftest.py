@@ -51,7 +51,7 @@ class Memory:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_teardown(self, item, nextitem):
-        if nextitem is not None and nextitem.path != item.path and resident_bytes() > 700e6:
+        if nextitem is not None and nextitem.path != item.path and resident_bytes() > 1e9:
             jax.clear_caches()
             gc.collect()
             with contextlib.suppress(OSError, AttributeError):  # glibc keeps what was freed
@@ -85,6 +85,14 @@ class Changed:
 def changed():
     """`changed(task, loss=...)` is the task with another loss."""
     return Changed
+
+
+@pytest.fixture
+def hangup():
+    """SIGHUP ends a process, also where the tests themselves were started by `nohup`, which ignores it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture(scope="session", autouse=True)

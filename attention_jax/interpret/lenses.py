@@ -85,8 +85,8 @@ def _read(model, names, stack, transported: bool, params, inputs):
 def derivative(function: Callable, x: Array, direction: Array) -> Array:
     """The derivative of `function` at x in a direction, from its reverse-mode one.
 
-    >>> derivative(jnp.square, jnp.array([3.0]), jnp.array([2.0])).tolist()
-    [12.0]
+    >>> derivative(lambda x: x**2 * x[::-1], jnp.array([3.0, 1.0]), jnp.array([2.0, 0.0])).tolist()
+    [12.0, 2.0]
     """
     out, back = jax.vjp(function, x)
     return jax.linear_transpose(lambda bar: back(bar)[0], out)(direction)[0]

@@ -281,7 +281,11 @@ class PretrainedClassifier(PretrainedTask):
     """A vision model."""
 
     def classify(self, texts: Texts) -> np.ndarray:
-        return np.asarray(self.view.classify(self.params, {"image": self.view.read(checked(texts, "classify"))}))
+        from attention_jax.tasks.vision import EVALUATED
+        from attention_jax.train.placement import map_batches
+
+        images = self.view.read(checked(texts, "classify"))
+        return map_batches(self.view.classify, self.params, {"image": images}, EVALUATED)
 
 
 class PretrainedTranslator(PretrainedTask):

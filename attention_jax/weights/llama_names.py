@@ -94,7 +94,12 @@ SWISH = {"silu": "swiglu", "swish": "swiglu"}
 
 
 def rotary(family: str, facts: Facts, usual: float = 10_000.0) -> dict[str, Any]:
-    """The options of rotary positions in config.json, as transformers 5 writes them or as earlier ones did."""
+    """The options of rotary positions in config.json, as transformers 5 writes them or as earlier ones did.
+
+    >>> newer, older = {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, {"rope_theta": 1e6}
+    >>> [rotary("Llama", Facts(said))["rope_theta"] for said in (newer, older, {})]
+    [500000.0, 1000000.0, 10000.0]
+    """
     newer = facts.get("rope_parameters", {})
     theta = newer.get("rope_theta", facts.get("rope_theta", usual))
     return {"rope_theta": float(theta), "rope_scaling": scaling(family, facts.get("rope_scaling", newer))}
@@ -129,7 +134,11 @@ def number(value: float) -> str:
 
 
 def window(keys: int) -> str:
-    """The mask of a sliding window, which counts a position itself there: 512 keys are at most 511 away."""
+    """The mask of a sliding window, which counts a position itself there: 512 keys are at most 511 away.
+
+    >>> window(512)
+    'window(511)'
+    """
     return f"window({int(keys) - 1})"
 
 

@@ -61,6 +61,15 @@ def test_parts_of_an_activation_and_their_values_by_hand():
     np.testing.assert_array_equal(halves, np.asarray(own) * np.array([0.5, 0])[:, None])
 
 
+def test_a_mean_is_over_rows_and_positions():
+    """Of heads [B, T, H, V], and of the residual stream [B, T, D]; nothing is compiled but the means."""
+    draw = np.random.default_rng(0).normal
+    source = {"decoder.1.head_output": draw(size=(2, 5, 2, 4)), "decoder.1.residual_out": draw(size=(2, 5, 8))}
+    for site, x in source.items():
+        part = interpret.ablate(site, "mean", source={site: jnp.float32(x)})[site]
+        np.testing.assert_allclose(part.value, x.mean((0, 1), keepdims=True), rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.slow
 def test_means_permuted_rows_and_sums_by_hand():
     model, params, batch, other = family("scanned")

@@ -105,3 +105,13 @@ def test_the_names_of_sites_are_these():
 def test_a_part_is_a_pytree():
     part = Part(jnp.ones(2), heads=(1,))
     assert jax.tree.map(lambda x: x + 1, part).value.tolist() == [2.0, 2.0]
+
+
+def test_what_is_added_in_a_scan_is_added_and_in_its_layer_alone(made):
+    from attention_jax.interpret.edits import collection
+    from attention_jax.interpret.sites import find
+
+    model, params, batch = made
+    edits = collection(find(model, params, batch), {"decoder.1.residual_out": Part(jnp.ones(8), adds=True)})
+    [edit] = jax.tree.leaves(edits, is_leaf=lambda x: hasattr(x, "adds"))
+    assert edit.adds and edit.where.reshape(3, -1).any(axis=1).tolist() == [False, True, False]

@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from tiers import slow_but
 
 from attention_jax import config as configs, tasks
 from attention_jax.claims import catalog, record
@@ -79,10 +80,7 @@ def test_two_vocabularies_of_one_size_do_not_share_an_embedding(tmp_path):
     assert build(configs.replace(other, joint_vocabulary=True), model).model.source_vocab == 10
 
 
-SLOW = ("translator", "convolutional")
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in MODELS])
+@pytest.mark.parametrize("name", slow_but(["luong"], MODELS))
 def test_loss_counts_real_tokens_of_rows_with_weight(corpus, name):
     task = build(corpus, MODELS[name])
     params = begin(task)
@@ -197,6 +195,7 @@ def test_a_model_without_attention_refuses_to_draw_it(corpus, tmp_path):
     assert len(view_of(task).predict(params, ["a b", "c"], None)) == 2
 
 
+@pytest.mark.slow
 def test_beam_search_evaluates_the_loss_that_greedy_does():
     config = configs.Config("d", configs.Dates(examples=200), MODELS["luong"], decode=configs.Decode())
     task = tasks.build(config)

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -35,8 +36,8 @@ class Tokenizer:
 def drawn(classes=0):
     model = MaskedLanguageModel(OPTIONS, len(WORDS), classes)
     batch = np.ones((1, 2), np.int32), np.array([2], np.int32)
-    params = jax.jit(model.init)(jax.random.key(0), *batch)["params"]
-    return model, jax.tree.map(lambda x: x + 0.3 * jax.random.normal(jax.random.key(x.size), x.shape), params)
+    shapes, r = jax.eval_shape(model.init, jax.random.key(0), *batch)["params"], np.random.default_rng(0)
+    return model, jax.tree.map(lambda x: jnp.asarray(r.normal(size=x.shape, scale=0.5), jnp.float32), shapes)
 
 
 TEXTS = ["the dog runs", "a cat", "the [MASK] sleeps and the [MASK] runs after the cat and the dog", "[MASK]", ""]

@@ -186,8 +186,10 @@ def small(**options):
     options = {"hidden_size": 8, "num_heads": 2, "mlp_dim": 12, "num_layers": 2, "max_length": 9} | options
     options = config.MaskedLanguageModelConfig(**options)
     model = bert.MaskedLanguageModel(options, 11, 3 if options.pooler != "none" else 0)
-    params = model.init(jax.random.key(0), np.ones((1, 2), np.int32), np.array([2]))["params"]
-    return model, exchange.Weights(options, exchange.flat(params), "a draw")
+    shapes = jax.eval_shape(model.init, jax.random.key(0), np.ones((1, 2), np.int32), np.array([2]))["params"]
+    draw = np.random.default_rng(0).normal
+    arrays = {name: draw(size=x.shape).astype(np.float32) for name, x in exchange.flat(shapes).items()}
+    return model, exchange.Weights(options, arrays, "a draw")
 
 
 FAMILY_OPTIONS = {
@@ -199,7 +201,6 @@ FAMILY_OPTIONS = {
 
 @pytest.mark.parametrize("family", FAMILY_OPTIONS)
 def test_round_trip_with_and_without_prefix(tmp_path, family):
-    """One program a family, the draw."""
     _, weights = small(**FAMILY_OPTIONS[family])
     exchange.write(weights, tmp_path / "out", "safetensors", family)
     again = exchange.read(tmp_path / "out")
