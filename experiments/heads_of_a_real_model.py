@@ -350,6 +350,7 @@ def draw(axes, panels: dict):
     alone.set(title="Each head removed alone", xlabel="gradient importance, |dL / dξ|", ylabel="nats a token more")
     alone.set_xscale("log")
     alone.set_yscale("symlog", linthresh=0.01)
+    alone.set(ylim=(-0.05, 1), yticks=(-0.01, 0, 0.01, 0.1, 1), yticklabels=("-0.01", "0", "0.01", "0.1", "1"))
     named = {"ranked": "least important first", "random": "at random"}
     lines(together, REMOVED, {named[name]: rows for name, rows in panels["removed"].items()})
     together.set(title="Heads removed together", xlabel="percent of the heads", ylabel="nats a token more")

@@ -9,7 +9,8 @@ import pytest
 
 import attention_jax
 from attention_jax import config as configs
-from attention_jax.claims import catalog
+from attention_jax.claims import catalog, record
+from attention_jax.claims.verdicts import bounds, judge
 from attention_jax.models.bert import MaskedLanguageModel
 from attention_jax.models.language_model import LanguageModel
 from experiments import heads_of_a_real_model as real
@@ -117,6 +118,18 @@ def test_orders_of_layers():
     assert found["minilm.cls_early_less_late"] == pytest.approx(0.4) == found["minilm.marks_late_less_early"]
     assert found["minilm.sep_middle_less_early"] == 1
     assert found["minilm.neighbors_first_half_less_second"] == pytest.approx(0.6)
+
+
+def test_the_page_has_the_recorded_numbers_and_verdicts():
+    experiment = catalog.load_experiment("heads_of_a_real_model")
+    [run] = record.recorded_runs(experiment.name)
+    text = (catalog.ROOT.parent / "docs" / "heads.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines() if "| " in line]
+    number = lambda name: "{:.3f} ({:.3f} to {:.3f})".format(
+        *(run["metrics"][name + end] for end in ("", "_low", "_high"))
+    )
+    expected = [[bounds(claim), number(claim.metric), judge(claim, [run])[1]] for claim in experiment.claims]
+    assert [row[2:] for row in rows if len(row) == 5 and row[4] in ("holds", "missed", "undecided")] == expected
 
 
 @pytest.mark.slow
