@@ -24,27 +24,33 @@ from attention_jax.ops.precision import accumulator
 Measure = Callable[[Array], Float[Array, ""]]
 
 
-def logit_lens(model: nn.Module, params, *inputs) -> dict[str, Array]:
+def whole(output):
+    """What a lens returns of an output by default."""
+    return output
+
+
+def logit_lens(model: nn.Module, params, *inputs, measure: Callable[[Array], Array] = whole) -> dict[str, Array]:
     """The logit lens (nostalgebraist 2020): the output of a model whose layers end after each one.
 
-    The output of a model whose layers end after each one (nostalgebraist 2020): {site: output}, of the embeddings
-    and of residual_out of every layer of the last stack. That of the last layer is the output of the model.
+    `measure` of the output of a model whose layers end after each one (nostalgebraist 2020): {site: output}, of the
+    embeddings and of residual_out of every layer of the last stack. That of the last layer is the output of the model.
+    A `measure` such as the argmax keeps the outputs of all layers from being in memory together.
     """
     names, stack = _residuals(model, params, inputs)
-    return dict(zip(names, _read(model, tuple(names), stack, False, params, inputs), strict=True))
+    return dict(zip(names, _read(model, tuple(names), stack, False, measure, params, inputs), strict=True))
 
 
-def jacobian_lens(model: nn.Module, params, *inputs) -> dict[str, Array]:
+def jacobian_lens(model: nn.Module, params, *inputs, measure: Callable[[Array], Array] = whole) -> dict[str, Array]:
     """The Jacobian lens: the output for J x in place of the last residual stream: {site: output}.
 
-    The output for J x in place of the last residual stream, where x is that after a layer, and J the derivative of
-    the last by it for these inputs, all positions together: {site: output}, as `logit_lens`.
+    `measure` of the output for J x in place of the last residual stream, where x is that after a layer, and J the
+    derivative of the last by it for these inputs, all positions together: {site: output}, as `logit_lens`.
 
     This is the lens of Gurnee et al. 2026 ("Verbalizable Representations Form a Global Workspace in Language Models")
     with the Jacobian of the input itself in place of its mean over a corpus.
     """
     names, stack = _residuals(model, params, inputs)
-    return dict(zip(names, _read(model, tuple(names), stack, True, params, inputs), strict=True))
+    return dict(zip(names, _read(model, tuple(names), stack, True, measure, params, inputs), strict=True))
 
 
 def _residuals(model, params, inputs) -> tuple[list[str], str]:
@@ -57,11 +63,11 @@ def _residuals(model, params, inputs) -> tuple[list[str], str]:
     return [f"{stack}.embedding", *(name for name in layers if name != f"{stack}.residual_out")], stack
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _read(model, names, stack, transported: bool, params, inputs):
-    """The outputs of a lens for all sites, [sites, ...]."""
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def _read(model, names, stack, transported: bool, measure, params, inputs):
+    """`measure` of the outputs of a lens for all sites, [sites, ...]."""
     end = f"{stack}.residual_out"
-    read = lambda x: called(apply, model, params, inputs, {end: x})[0]
+    read = lambda x: measure(called(apply, model, params, inputs, {end: x})[0])
     seen = called(apply, model, params, inputs, {}, (*names, end))[1]
     rows = seen[end].shape[1]  # the last layer of a classifier may compute fewer positions than the others
 
