@@ -43,7 +43,9 @@ class Site(NamedTuple):
 
 
 def heads_axis(name: str) -> int | None:
-    """The axis of heads of the activation of a site, or None."""
+    """The axis of heads of the activation of a site, or None, as of `attention.weights` of recurrent models."""
+    if name.startswith("attention."):
+        return None
     return BY_HEAD.get(name.rpartition(".")[2].removeprefix("cross_"))
 
 
@@ -52,6 +54,8 @@ def positions_axis(name: str, axes: int) -> int | None:
 
     >>> positions_axis("decoder.3.weights", 4), positions_axis("decoder.3.head_output", 4)
     (2, 1)
+    >>> positions_axis("attention.weights", 3)
+    1
     """
     return None if axes < 3 else 2 if heads_axis(name) == 1 else 1
 
