@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from attention_jax.errors import InputError
 from attention_jax.interpret.edits import Part
 from attention_jax.interpret.intervene import apply, called, trace
-from attention_jax.interpret.sites import find
+from attention_jax.interpret.sites import arrays, find
 from attention_jax.models.blocks import ACTIVATIONS, FeedForward
 from attention_jax.models.multihead import Linear
 from attention_jax.models.norms import LayerNorm, RMSNorm
@@ -27,6 +27,15 @@ Measure = Callable[[Array], Float[Array, ""]]
 def whole(output):
     """What a lens returns of an output by default."""
     return output
+
+
+def number(measure: Measure, output) -> Float[Array, ""]:
+    """`measure` of the output. Raises InputError if it is not one number."""
+    found = measure(output) if callable(measure) else None
+    if found is None or jnp.shape(found) != ():
+        got = type(measure).__name__ if found is None else f"one with results {list(jnp.shape(found))}"
+        raise InputError(f"measure is a function of the output to one number, got a {got}")
+    return found
 
 
 def logit_lens(model: nn.Module, params, *inputs, measure: Callable[[Array], Array] = whole) -> dict[str, Array]:
@@ -55,7 +64,7 @@ def jacobian_lens(model: nn.Module, params, *inputs, measure: Callable[[Array], 
 
 def _residuals(model, params, inputs) -> tuple[list[str], str]:
     """The sites that lenses read, and the stack that they are of."""
-    found = find(model, params, jax.tree.map(jnp.asarray, inputs))
+    found = find(model, params, arrays(inputs))
     stack = next((one for one in ("decoder", "encoder") if f"{one}.residual_out" in found), None)
     if stack is None:
         raise InputError(f"a lens needs a residual stream, which {type(model).__name__} does not have")
@@ -67,6 +76,8 @@ def _residuals(model, params, inputs) -> tuple[list[str], str]:
 def _read(model, names, stack, transported: bool, measure, params, inputs):
     """`measure` of the outputs of a lens for all sites, [sites, ...]."""
     end = f"{stack}.residual_out"
+    if not callable(measure):
+        raise InputError(f"measure is a function of the output, got a {type(measure).__name__}")
     read = lambda x: measure(called(apply, model, params, inputs, {end: x})[0])
     seen = called(apply, model, params, inputs, {}, (*names, end))[1]
     rows = seen[end].shape[1]  # the last layer of a classifier may compute fewer positions than the others
@@ -114,7 +125,7 @@ def gradient_times_activation(
 @partial(jax.jit, static_argnums=(0, 1))
 def _gradients(model, measure, params, inputs, zeros):
     added = lambda parts: {name: Part(x, adds=True) for name, x in parts.items()}
-    return jax.grad(lambda parts: measure(called(apply, model, params, inputs, added(parts))[0]))(zeros)
+    return jax.grad(lambda parts: number(measure, called(apply, model, params, inputs, added(parts))[0]))(zeros)
 
 
 def integrated_gradients(
@@ -125,8 +136,8 @@ def integrated_gradients(
     The part of each token's embedding in measure(output) - measure(output for the `baseline`), whose embeddings are
     zeros by default (Sundararajan et al. 2017, eq. 1), by the midpoint rule: {site: [B, T]}.
     """
-    if steps < 1:
-        raise InputError(f"integrated gradients need at least one step, got {steps}")
+    if not isinstance(steps, int) or steps < 1:
+        raise InputError(f"integrated gradients need at least one step, an integer, got {steps}")
     ends = trace(model, params, *inputs, sites="*.embedding")
     starts = {name: jnp.zeros_like(x) for name, x in ends.items()} | dict(baseline or {})
     if {name: x.shape for name, x in starts.items()} != {name: x.shape for name, x in ends.items()}:
@@ -136,7 +147,7 @@ def integrated_gradients(
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _integrated(model, measure, steps, params, inputs, starts, ends):
-    gradient = jax.grad(lambda x: measure(called(apply, model, params, inputs, x)[0]))
+    gradient = jax.grad(lambda x: number(measure, called(apply, model, params, inputs, x)[0]))
     at = lambda share: jax.tree.map(lambda a, b: a + share.astype(a.dtype) * (b - a), starts, ends)
     means = jax.tree.map(lambda x: x.mean(0), jax.lax.map(lambda share: gradient(at(share)), _midpoints(steps)))
     return {name: ((ends[name] - starts[name]) * means[name]).sum(-1) for name in ends}
@@ -157,7 +168,7 @@ def direct_attribution(model: nn.Module, params, *inputs, measure: Measure) -> d
     """
     names, stack = _residuals(model, params, inputs)
     _check_linear(model)
-    found = find(model, params, jax.tree.map(jnp.asarray, inputs))
+    found = find(model, params, arrays(inputs))
     parts = [name for name in found if name.startswith(f"{stack}.") and name.endswith(("head_output", "mlp_output"))]
     values = trace(model, params, *inputs, sites=[names[0], *parts])
     shares, biases = _shares(model, measure, (), params, inputs, values)
@@ -176,7 +187,7 @@ def detached_attribution(model: nn.Module, params, *inputs, measure: Measure) ->
     """
     _check_linear(model)
     values = trace(model, params, *inputs, sites="*.embedding")
-    held = [name for name in find(model, params, jax.tree.map(jnp.asarray, inputs)) if name.endswith("weights")]
+    held = [name for name in find(model, params, arrays(inputs)) if name.endswith("weights")]
     shares, biases = _shares(model, measure, tuple(held), params, inputs, values)
     return {name: shares[name].sum(-1) for name in values} | {"biases": biases}
 
@@ -194,7 +205,7 @@ def _shares(model, measure, held, params, inputs, values):
         leaves = [next(given) if bias else x for (_, x), bias in zip(flat, is_bias, strict=True)]
         edits = dict.fromkeys(held, jax.lax.stop_gradient) | values
         with nn.intercept_methods(_hold):
-            return measure(called(apply, model, jax.tree.unflatten(structure, leaves), inputs, edits)[0])
+            return number(measure, called(apply, model, jax.tree.unflatten(structure, leaves), inputs, edits)[0])
 
     of_values, of_biases = jax.grad(measured, (0, 1))(values, biases)
     shares = jax.tree.map(jnp.multiply, values, of_values)
