@@ -17,7 +17,7 @@ from attention_jax.config import Generation
 from attention_jax.data.pairs import pad_rows
 from attention_jax.errors import InputError
 from attention_jax.report.attention_data import AttentionRecord, Prediction, check_length
-from attention_jax.views.attention_maps import token_attention, with_rollout
+from attention_jax.views.attention_maps import token_attention, top_by_layer, with_readings, with_rollout
 
 WIDTH = 16
 """The smallest number of tokens to which a text is padded."""
@@ -127,8 +127,10 @@ def attention_maps(model: nn.Module, params, tokenizer, texts: Sequence[str]) ->
         tokens, batch = tuple(tokenizer.tokens(row)), padded(model, row)
         found = jax.device_get(_attention(model, params, batch))
         shown = token_attention(model.options, "decoder", 0, found, tokens, tokens, {})
-        after = int(np.asarray(_logits(model, params, batch)[0, len(row) - 1]).argmax())
-        records.append(AttentionRecord(text, (Prediction(f"then {tokenizer.decode([after])!r}", (shown,)),)))
+        read = np.asarray(_top_by_layer(model, params, batch)[0])  # that of the last layer is the model's
+        shown = with_readings(shown, row, read, tokenizer.tokens)
+        after = tokenizer.decode([int(read[-1, len(row) - 1])])
+        records.append(AttentionRecord(text, (Prediction(f"then {after!r}", (shown,)),)))
     return tuple(records)
 
 
@@ -175,6 +177,11 @@ def _logits(model, params, tokens):
 def _nats(model, params, tokens):
     log_p = jax.nn.log_softmax(model.apply({"params": params}, tokens[:, :-1])[0].astype(jnp.float32))
     return -jnp.take_along_axis(log_p, tokens[:, 1:, None], axis=-1)[..., 0]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _top_by_layer(model, params, tokens):
+    return top_by_layer(model, params, tokens)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -20,6 +20,13 @@ MUTANTS = (
         (INTERVENE,),
     ),
     Mutant(
+        "a-recurrence-is-set-at-the-steps-from-its-end",
+        "attention_jax/models/taps.py",
+        "jnp.broadcast_to(x, shape).swapaxes(0, 1)",
+        "jnp.broadcast_to(x, shape).swapaxes(0, 1)[::-1]",
+        ("tests/interpret/test_recurrent.py",),
+    ),
+    Mutant(
         "a-sweep-ablates-the-next-head",
         "attention_jax/interpret/intervene.py",
         "jnp.arange(count) == pair[1])",
