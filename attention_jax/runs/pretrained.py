@@ -234,12 +234,17 @@ class PretrainedEncoder(Pretrained):
 
     def attention(self, texts: Texts) -> tuple:
         texts = checked(texts, "attention")
-        return self._view().attention_maps(*self._call, texts, self.predict(texts))
+        answers = self._answers(texts) or [f"embedding of {self.config.hidden_size} numbers"] * len(texts)
+        return self._view().attention_maps(*self._call, texts, answers)
 
     def predict(self, texts: Texts, attention: Path | str | None = None) -> list[str]:
         if attention is not None:
             raise InputError("--attention is for runs: launch.py look writes the attention maps of a pretrained model")
         texts = checked(texts, "predict")
+        return self._answers(texts) or [" ".join(f"{x:.4f}" for x in row) for row in self.embed(texts)]
+
+    def _answers(self, texts: Texts) -> list[str] | None:
+        """The class of each text, or the words in the place of its masks; None if there are neither."""
         if self.model.classes:
             named = tensors.config_of(self.path).get("id2label", {})
             label = lambda row: named.get(str(row.argmax()), f"class {row.argmax()}")
@@ -247,7 +252,7 @@ class PretrainedEncoder(Pretrained):
         masked = self.config.word_head and all(self.tokenizer.mask in self.tokenizer.encode(text) for text in texts)
         if masked:
             return [", ".join(f"{word} {p:.3f}" for word, p in found[0]) for found in self.fill_mask(texts)]
-        return [" ".join(f"{x:.4f}" for x in row) for row in self.embed(texts)]
+        return None
 
     def embed(self, texts: Texts) -> np.ndarray:
         return self._view().embed(*self._call, checked(texts, "embed"))

@@ -112,22 +112,15 @@ def losses(model: nn.Module, params, tokenizer, texts: Sequence[str]) -> np.ndar
     return np.array([np.asarray(one, np.float64).mean() for one in nats])
 
 
-def attention(model: nn.Module, params, tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
-    """The attention weights [layers, H, T, T] of each text of T tokens."""
-    rows = encoded(model, tokenizer, texts)
-    found = [_attention(model, params, padded(model, row))["weights"]["decoder_attention"] for row in rows]
-    return [np.asarray(one[0, :, :, : len(row), : len(row)]) for one, row in zip(found, rows)]
-
-
 def attention_maps(model: nn.Module, params, tokenizer, texts: Sequence[str]) -> tuple[AttentionRecord, ...]:
     """The attention maps of each text as a page shows them, under the text and the most probable token after it."""
     records = []
     for text, row in zip(texts, encoded(model, tokenizer, texts, least=2)):
         check_length(row, text)
-        tokens, batch = tuple(tokenizer.tokens(row)), padded(model, row)
-        found = jax.device_get(_attention(model, params, batch))
-        shown = token_attention(model.options, "decoder", 0, found, tokens, tokens, {})
-        after = int(np.asarray(_logits(model, params, batch)[0, len(row) - 1]).argmax())
+        tokens = tuple(tokenizer.tokens(row))
+        logits, found = _attention(model, params, padded(model, row))
+        shown = token_attention(model.options, "decoder", 0, jax.device_get(found), tokens, tokens, {})
+        after = int(logits[0, len(row) - 1].argmax())
         records.append(AttentionRecord(text, (Prediction(f"then {tokenizer.decode([after])!r}", (shown,)),)))
     return tuple(records)
 
@@ -179,4 +172,5 @@ def _nats(model, params, tokens):
 
 @functools.partial(jax.jit, static_argnums=0)
 def _attention(model, params, tokens):
-    return with_rollout(model.apply({"params": params}, tokens, return_weights=True)[1])
+    logits, weights = model.apply({"params": params}, tokens, return_weights=True)
+    return logits, with_rollout(weights)

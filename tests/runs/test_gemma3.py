@@ -9,13 +9,12 @@ import real_models
 import their_decoders as theirs
 
 import attention_jax
-from attention_jax.views import pretrained_language
 from attention_jax.weights import tensors
 
 pytestmark = [pytest.mark.gemma, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 TEXT = "The capital of France is"
 WINDOW = 512
-LONG = " ".join([parity.TEXT, *parity.ODD[3:6]] * 12)
+LONG = " ".join([parity.TEXT, *parity.ODD[3:6]] * 10)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +33,7 @@ def test_logits_and_maps_are_those_of_float64(path, model, text):
     assert (len(ids) > WINDOW) == (text == LONG)
     logits, maps = theirs.gemma3_outputs(held.arrays, ids, held.config, last=8)
     assert parity.largest(model.logits([text])[0][-8:], logits) < parity.BOUND
-    [found] = pretrained_language.attention(model.model, model.params, model.tokenizer, [text])
+    found = model.attention([text])[0].predictions[0].attentions[0].weights
     assert parity.largest(found, maps) < parity.BOUND
     if text == LONG:
         local, whole = maps[0], maps[5]

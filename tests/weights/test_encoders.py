@@ -11,7 +11,7 @@ import pytest
 import their_encoders
 from real_models import minilm
 
-from attention_jax import config
+from attention_jax import config, load_pretrained
 from attention_jax.data.pairs import pad_rows
 from attention_jax.errors import InputError
 from attention_jax.models import bert
@@ -117,7 +117,7 @@ SENTENCES = [
 @pytest.mark.slow
 def test_real_minilm():
     """Sentence embeddings and the similarities of three pairs are those of sentence-transformers' formula: the mean of
-    the states, divided by its norm. Two compiled programs."""
+    the states, divided by its norm; and so are the maps that a page shows. Three compiled programs."""
     directory, tokenizers = minilm(), pytest.importorskip("tokenizers", reason="tokenizer.json needs tokenizers")
     from safetensors.numpy import load_file
 
@@ -142,6 +142,10 @@ def test_real_minilm():
     np.testing.assert_allclose(similarity(found), similarity(wanted), atol=1e-5)
     alone = np.asarray(jax.jit(model.apply)(params, np.array([rows[5]]), length[5:])[0])
     np.testing.assert_allclose(alone[0], found[5], atol=1e-6)
+    [record] = load_pretrained(directory).attention(SENTENCES[:1])
+    [prediction] = record.predictions
+    assert prediction.text == "embedding of 384 numbers"
+    np.testing.assert_allclose(prediction.attentions[0].weights, their_encoders.bert(theirs, rows[0])[1], atol=1e-5)
 
 
 def small(**options):
