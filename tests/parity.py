@@ -20,6 +20,9 @@ import real_models
 import their_decoders
 import their_encoders
 
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # for a checkout that is not installed
+
 import attention_jax
 from attention_jax import models
 from attention_jax.files import write_atomically
@@ -27,7 +30,6 @@ from attention_jax.report.tables import Table, markdown
 from attention_jax.weights import exchange, tensors
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-ROOT = Path(__file__).resolve().parents[1]
 RECORD, PAGE = ROOT / "tests" / "parity.json", ROOT / "docs" / "pretrained.md"
 START, END = "<!-- parity -->\n", "<!-- end of parity -->"
 BOUND = 1e-4

@@ -75,6 +75,8 @@ def decoder_options(family: str, theirs: Arrays, facts: Facts, **own) -> config.
         "scale_embeddings": False,
         "output_bias": False,
         "mlp_layer": "swiglu",
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
     }
     return config.LanguageModelConfig(**options | own)
 
