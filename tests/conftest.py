@@ -71,6 +71,12 @@ def pytest_configure(config):
         config.pluginmanager.register(Costs(config.getoption("--costs")))
 
 
+def pytest_collection_modifyitems(config, items):
+    """Tests of Gemma run on request, `-m gemma`: its file has terms of use, and they take minutes."""
+    if "gemma" not in config.getoption("markexpr"):
+        items[:] = [item for item in items if item.get_closest_marker("gemma") is None]
+
+
 class Changed:
     """A task with some of its names replaced."""
 

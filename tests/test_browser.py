@@ -417,6 +417,15 @@ def test_a_memory_is_looked_at_over_time(chromium, tmp_path):
     assert opened.all("#channels canvas[aria-label='inputs at each time step']") and opened.complaints() == []
 
 
+def test_a_decoder_is_seen_from_its_last_token(chromium, sentence, tmp_path):
+    """The first token of a causal model attends to itself alone."""
+    for kind, last in (("decoder", True), ("encoder", False)):
+        shown = Attention(kind, sentence.weights, sentence.queries, sentence.keys)
+        records = [AttentionRecord("one", (Prediction("text", (shown,)),))]
+        opened = Opened(chromium, page(records, "a run").save(tmp_path / f"{kind}.html"))
+        np.testing.assert_allclose(opened.table()[:, :4], sentence.weights[-1, :, -1 if last else 0].T, atol=6e-5)
+
+
 def test_the_numbers_are_those_of_the_model(chromium, tmp_path):
     """From a model's intermediates through task, page and script to the table that a reader sees."""
     task = builder(tmp_path)(configs.NTMConfig(hidden_size=8, num_locations=8, word_size=4))

@@ -21,6 +21,7 @@ from attention_jax.claims.record import Reproduction
 from attention_jax.cli.help import NEEDED, command_help, common_help, known_options, unknown_option
 from attention_jax.config import Config
 from attention_jax.config.options import Method
+from attention_jax.config.per_layer import laid_over
 from attention_jax.errors import InputError
 
 Command = TypeVar("Command")
@@ -358,7 +359,8 @@ def parse_with_config(
         raise SystemExit(0)
     known = (*known_options(kind, config), "help_all")
     both = _tyro(joined, ["--help" if word == ALL else word for word in words], before, known)
-    return both.options, both.config
+    model = laid_over(config.model, both.config.model)
+    return both.options, both.config if model is both.config.model else dataclasses.replace(both.config, model=model)
 
 
 def parse_with_model(
@@ -371,7 +373,7 @@ def parse_with_model(
     joined = dataclasses.make_dataclass(kind.__name__, fields)
     joined.__doc__ = kind.__doc__
     both = _tyro(joined, words, (command_name(kind), *words[:1]))
-    return both.options, both.model, getattr(both, "decode", None)
+    return both.options, laid_over(model, both.model), getattr(both, "decode", None)
 
 
 def refuse_earlier_names(config: Config, words: Sequence[str]):

@@ -95,7 +95,7 @@ def config_before(asked):
 
 def with_weights(weights: str, config):
     """A configuration that begins with the weights in a file or a run, and with the model they are of; a pretrained
-    model of texts brings its tokenizer."""
+    model of texts brings its tokenizer and its dropout rates."""
     if not weights:
         return config
     from attention_jax.config import replace
@@ -103,13 +103,15 @@ def with_weights(weights: str, config):
     from attention_jax.runs.pretrained import with_scan
     from attention_jax.weights import adopt
 
-    model = with_scan(adopt.options_from(saved.weights_of(Path(weights), like=config), config.model))
+    given = saved.weights_of(Path(weights), like=config)
+    model = with_scan(adopt.options_from(given, config.model))
     changes = {"model": model, "train.init_weights": weights}
     has_tokenizer = type(model) is not type(config.model) or (Path(weights) / "tokenizer.json").is_file()
     if hasattr(config.data, "pretrained") and (has_tokenizer or weights.endswith(".gguf")):
         name = "sequence_length" if hasattr(config.data, "sequence_length") else "max_length"
         own = getattr(config.data, name)
         changes |= {"data.pretrained": weights, f"data.{name}": min(own, model.longest_input or own)}
+        changes |= {f"model.{rate}": getattr(given.options, rate) for rate in ("dropout", "attention_dropout")}
     return replace(config, **changes)
 
 

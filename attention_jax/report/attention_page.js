@@ -876,6 +876,7 @@
     const { kind, queries } = view(),
       count = queries.tokens.length;
     if (kind === "kernel") return count >> 1;
+    if (kind === "decoder") return count - 1; // the first token sees itself alone
     return queries.image !== null && count === queries.grid ** 2 ? (queries.grid >> 1) * (queries.grid + 1) : 0;
   }
   function restore() {

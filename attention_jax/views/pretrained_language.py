@@ -112,24 +112,16 @@ def losses(model: nn.Module, params, tokenizer, texts: Sequence[str]) -> np.ndar
     return np.array([np.asarray(one, np.float64).mean() for one in nats])
 
 
-def attention(model: nn.Module, params, tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
-    """The attention weights [layers, H, T, T] of each text of T tokens."""
-    rows = encoded(model, tokenizer, texts)
-    found = [_attention(model, params, padded(model, row))["weights"]["decoder_attention"] for row in rows]
-    return [np.asarray(one[0, :, :, : len(row), : len(row)]) for one, row in zip(found, rows)]
-
-
 def attention_maps(model: nn.Module, params, tokenizer, texts: Sequence[str]) -> tuple[AttentionRecord, ...]:
     """The attention maps of each text as a page shows them, under the text and the most probable token after it."""
     records = []
     for text, row in zip(texts, encoded(model, tokenizer, texts, least=2)):
         check_length(row, text)
-        tokens, batch = tuple(tokenizer.tokens(row)), padded(model, row)
-        found = jax.device_get(_attention(model, params, batch))
+        tokens = tuple(tokenizer.tokens(row))
+        read, found = jax.device_get(_attention(model, params, padded(model, row)))
         shown = token_attention(model.options, "decoder", 0, found, tokens, tokens, {})
-        read = np.asarray(_top_by_layer(model, params, batch)[0])  # that of the last layer is the model's
-        shown = with_readings(shown, row, read, tokenizer.tokens)
-        after = tokenizer.decode([int(read[-1, len(row) - 1])])
+        shown = with_readings(shown, row, read[0], tokenizer.tokens)
+        after = tokenizer.decode([int(read[0, -1, len(row) - 1])])  # the reading of the last layer is the model's
         records.append(AttentionRecord(text, (Prediction(f"then {after!r}", (shown,)),)))
     return tuple(records)
 
@@ -180,10 +172,7 @@ def _nats(model, params, tokens):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _top_by_layer(model, params, tokens):
-    return top_by_layer(model, params, tokens)
-
-
-@functools.partial(jax.jit, static_argnums=0)
 def _attention(model, params, tokens):
-    return with_rollout(model.apply({"params": params}, tokens, return_weights=True)[1])
+    """The token that each layer would write [B, L, T], and the attention maps, of tokens [B, T]."""
+    weights = model.apply({"params": params}, tokens, return_weights=True)[1]
+    return top_by_layer(model, params, tokens), with_rollout(weights)

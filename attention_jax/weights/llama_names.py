@@ -6,7 +6,7 @@ keys and values, of width e. `qwen_names` and `gemma_names` add to this table.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,8 @@ def decoder_options(family: str, theirs: Arrays, facts: Facts, **own) -> config.
         "scale_embeddings": False,
         "output_bias": False,
         "mlp_layer": "swiglu",
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
     }
     return config.LanguageModelConfig(**options | own)
 
@@ -140,18 +142,6 @@ def window(keys: int) -> str:
     'window(511)'
     """
     return f"window({int(keys) - 1})"
-
-
-def layer_list(layers: Iterable[int]) -> str:
-    """Layers as in `per_layer`.
-
-    >>> layer_list([0, 1, 2, 4, 6, 7])
-    '0-2,4,6-7'
-    """
-    runs: list[list[int]] = []
-    for layer in layers:
-        runs[-1].append(layer) if runs and runs[-1][-1] == layer - 1 else runs.append([layer])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def sliding(family: str, kinds: list[str], layers: int) -> list[int]:

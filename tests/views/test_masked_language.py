@@ -50,9 +50,9 @@ def test_together_is_alone(monkeypatch):
     for what, given in ((view.embed, drawn()), (view.classify, drawn(3))):
         alone = np.concatenate([what(*given, Tokenizer(), [text]) for text in TEXTS])
         np.testing.assert_allclose(what(*given, Tokenizer(), TEXTS), alone, atol=1e-6)
-    maps = view.attention(*drawn(), Tokenizer(), TEXTS[:4])
-    for text, one in zip(TEXTS, maps):
-        length = len(Tokenizer().encode(text))
+    records = view.attention_maps(*drawn(), Tokenizer(), TEXTS[:4], TEXTS[:4])
+    for text, record in zip(TEXTS, records):
+        length, one = len(Tokenizer().encode(text)), record.predictions[0].attentions[0].weights
         assert one.shape == (2, 2, length, length)
         np.testing.assert_allclose(one.sum(-1), 1, atol=1e-5)
 
