@@ -59,7 +59,8 @@ def problems(path: str, text: str, words: list[tuple[re.Pattern, str]]) -> list[
 
 def files() -> list[str]:
     """The paths of all checked files, from the root of the repository."""
-    patterns = ("*.md", "docs/*.md", "*.py", "attention_jax/**/*.py", "benchmarks/*.py")
+    code = ("*.py", "attention_jax/**/*.py", "benchmarks/*.py", "experiments/*.py", "docs/notebooks/*.py")
+    patterns = ("*.md", "docs/*.md", *code)
     paths = sorted({path.relative_to(ROOT).as_posix() for pattern in patterns for path in ROOT.glob(pattern)})
     return [path for path in paths if path not in GENERATED]
 

@@ -4,7 +4,12 @@ from pathlib import Path
 
 from attention_jax.report.style import WIDTH, canvas, line_style, log_scale, save, styled
 
-IMPLEMENTATIONS = ("fused", "plain", "cudnn", "jax.nn", "torch_sdpa", "torch_flex")
+IMPLEMENTATIONS = {
+    "fused": "attend, block by block", "plain": "attend, all weights stored", "cudnn": "cuDNN", "jax.nn": "jax.nn",
+    "torch_sdpa": "PyTorch SDPA", "torch_flex": "PyTorch FlexAttention",
+}  # fmt: skip
+"""The implementations in the order of their styles, and their names in the legend."""
+CASES = {"scaled_dot": "scaled dot product", "gaussian": "Gaussian score", "window": "causal window"}
 MEASURED = {  # what a row of panels shows -> (key of a row, factor)
     "forward + gradient, ms": ("gradient_seconds", 1e3),
     "temporary memory, MiB": ("temporary_bytes", 2**-20),
@@ -28,28 +33,29 @@ def draw(rows: list[dict], path: Path, platform: str):
                 lengths = sorted({row["length"] for row in mine})
                 axis.set_xticks(lengths, [f"{n // 1024}k" if n >= 1024 else str(n) for n in lengths])
                 axis.set_ylabel(label if column == 0 else "")
-            axes[0, column].set_title(case)
+            axes[0, column].set_title(CASES.get(case, case))
             axes[1, column].set_xlabel("length")
         named = {}
         for axis in axes.flat:
             named |= {text: handle for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)}
-        figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=4)
-        size = f"batch x heads {rows[0]['batch']} x {rows[0]['heads']}, {rows[0]['dtype']}"
-        figure.suptitle(f"{rows[0]['device']}, {size} (cross: out of memory beyond)")
+        figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=2)
+        first = rows[0]
+        size = f"batch {first['batch']}, {first['heads']} heads of {first['width']}, {first['dtype']}"
+        figure.suptitle(f"{first['device'].upper()}, {size} (cross: out of memory beyond)")
     save(figure, path, stored)
 
 
 def _panel(axis, rows: list[dict], key: str, factor: float):
     """Plot one quantity of one case, with a line for each implementation."""
     values = []
-    for i, name in enumerate(IMPLEMENTATIONS):
+    for i, (name, said) in enumerate(IMPLEMENTATIONS.items()):
         mine = [row for row in rows if row["implementation"] == name]
         good = [row for row in mine if not row["problem"] and row[key] > 0]  # torch's memory shows where it grew
         if not good:
             continue
         lengths, shown = [row["length"] for row in good], [row[key] * factor for row in good]
         style = line_style(i)
-        axis.plot(lengths, shown, label=name, linewidth=1.1, **style)
+        axis.plot(lengths, shown, label=said, linewidth=1.1, **style)
         if any(row["problem"].startswith(("out of memory", "MemoryError")) for row in mine):
             axis.plot(lengths[-1:], shown[-1:], "x", color=style["color"], markersize=9, markeredgewidth=1.5)
         values += shown

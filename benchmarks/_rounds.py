@@ -1,6 +1,6 @@
 """Fair timing of programs on one machine: alternating rounds, medians, and the conditions they ran under.
 
-A ratio is printed only if the machine was quiet and the rounds agree; `--anyway` prints it all the same.
+A ratio is printed only if other processes use few of the cores and the rounds agree; `--anyway` prints it all the same.
 """
 
 import math

@@ -14,11 +14,12 @@ copyright = author
 version = release = __version__
 
 extensions = ["myst_nb", "sphinx-mathjax-offline", "sphinx.ext.viewcode", "reference"]
-myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist", "html_image"]
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # the notebooks are committed with their outputs, and tests/test_notebooks.py runs them
 exclude_patterns = ["_ext", "notebooks/*.py"]
 
+highlight_language = "none"  # of blocks without a language: commands and what they print
 smartquotes = False  # options such as --model.hidden-size are copied from the pages
 toc_object_entries_show_parents = "hide"
 

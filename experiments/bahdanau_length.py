@@ -9,8 +9,8 @@ Cost: 74 minutes
 Figure: BLEU by source length, for a fixed-size context vector and for additive attention; long sources are
   concatenated captions
 
-Two models of equal width train on the same pairs: an encoder-decoder whose encoder hands over one vector, and the same
-with additive attention. experiments/results/bahdanau_length.png has both curves of BLEU by length, drawn on 2026-11-20
+Two models of equal width train on the same pairs: an encoder-decoder whose encoder passes one vector, and the same with
+additive attention. experiments/results/bahdanau_length.png has both curves of BLEU by length, plotted on 2026-11-20
 from runs whose BLEU by length was not stored. The bounds on the share of BLEU that is kept beyond 30 tokens are our
 own, read off the shape of the paper's figure.
 """

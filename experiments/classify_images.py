@@ -1,4 +1,4 @@
-"""Your own images, a directory for each class, told apart by a small Transformer that trains on a laptop.
+"""Your own images, a directory for each class, classified by a small Transformer that trains on a laptop.
 
 Chapter: your own data
 Source: the model is the Compact Convolutional Transformer (Hassani et al. 2021), made for few images

@@ -8,9 +8,9 @@ Cost: 98 minutes
 
 "book" is the model and the training of `date_attention`. What the book says about the changes, in our words:
 
-8.4.1, "bidirectional": an encoder of both directions gives each character a state that knows what stands on either side
-of it, in balance. The book concatenates the two states and names their sum and mean as alternatives; here it is the
-sum, which leaves the rest of the model as it is. That it helps is what the claim tests.
+8.4.1, "bidirectional": an encoder of both directions gives each character a state that depends on what is on either
+side of it, in balance. The book concatenates the two states and names their sum and mean as alternatives; here it is
+the sum, which leaves the rest of the model as it is. That it helps is what the claim tests.
 8.4.2, "before": the context is an input of the decoder's next LSTM step, as in Bahdanau et al. 2015, where "book" gives
 it to the output layer. Which of the two is more accurate depends on the data and has to be tried: no bound.
 8.4.3, "deep" and "skip": three LSTM layers in encoder and decoder, the context given to all layers and to the output

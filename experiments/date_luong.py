@@ -1,4 +1,4 @@
-"""Date conversion with Luong's attentional vector: the main job, which `python launch.py` trains.
+"""Date conversion with Luong's attentional vector: the default experiment of `python launch.py`.
 
 Chapter: recurrent attention
 Source: Luong et al. 2015 (arXiv:1508.04025), eq. 5-6, on the data of "Deep Learning from Scratch 2", chapter 8; the
@@ -7,7 +7,7 @@ Data: 50,000 date conversions, generated; `--data.path date.txt.gz` reads the pu
 Command: python launch.py
 Cost: 2.2 minutes
 
-Nobody has published a number for this model on these data, so both bounds are our own. The general score, small batches
+There is no published number for this model on these data, so both bounds are our own. The general score, small batches
 and a learning rate that warms up to 0.002 and falls to zero let half of the book's width learn the task in 4 epochs.
 
 Days are sampled with replacement: 28.7 % of the 5,000 generated test dates occur in training as well (28.1 % in the

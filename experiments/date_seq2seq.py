@@ -9,7 +9,7 @@ Cost: 21 minutes
 
 The model has 576,155 parameters with the published file's vocabulary of 59.
 Exact match is over all ten characters of 5,000 held-out dates, of which 28.1 % also occur in the training part of the
-published file; accuracy on the others stands beside it. The settings are the book's:
+published file; accuracy on the others is beside it. The settings are the book's:
 source reversed, hidden 256, embedding 16, batch 128, Adam 0.001, gradients clipped to norm 5. There is no validation
 set, and nothing is selected.
 

@@ -21,7 +21,7 @@ Two more differences were found on 2026-11-25 by reading the book's code. It dro
 and its encoder's last state is that after the padding. "attention dropout" does the first; its sources end with the
 longest, 5 tokens, where the book pads them to 9, as a reader of both codes found on 2026-11-26. "nine steps" does that,
 too, and begins the score and the output layer as the book does, whose layers are lazy and keep PyTorch's values, a
-third of ours. The other variants are former protocols, and their claims stand as they were.
+third of ours. The other variants are former protocols, and their claims are as they were.
 
 The exercises ask what an LSTM in place of the GRU, and a scaled dot product in place of the additive score, do to the
 loss and to the speed. "LSTM" and "scaled dot" answer that; no answer is published. Seconds are those of the run until
@@ -86,7 +86,7 @@ def sweep() -> dict[str, str]:
 
 
 def change(exercise: int, variant: str, of: str) -> Claim:
-    """What a variant changes in loss; the exercise asks for the time, too, which the docstring has."""
+    """What a variant changes in loss; the exercise is about the time, too, which the docstring has."""
     seed_by_seed = {"variant": variant, "minus": "", "since": "2026-11-23", "kind": "measurement"}
     return Claim(
         f"validation loss, {of}", "valid.loss", None, f"d2l 11.4, exercise {exercise}", best=True, **seed_by_seed

@@ -7,7 +7,7 @@ Command: python launch.py reproduce fra_eng_full
 Cost: 25 minutes
 
 d2l trains on 512 of 167,130 pairs. This is what the same data gives when it is used: bidirectional GRU, additive
-attention, maxout output, greedy. The split is seeded, and no English sentence stands in two of its parts.
+attention, maxout output, greedy. The split is seeded, and no English sentence is in two of its parts.
 """
 
 from attention_jax.config import BahdanauConfig, Claim, Config, Decode, FraEng, Optim, Train

@@ -18,7 +18,7 @@ one validation pair more, which becomes a batch of its own, and the plot is the 
 Two more differences were found on 2026-11-25 by reading the book's code: its embeddings begin with a standard deviation
 of 1 before they are multiplied by sqrt(256), 16 times as large as ours, and its linear maps with PyTorch's uniform
 values (standard deviation 0.036; ours, Xavier's, have 0.063). "initial values" has both; the other variants are the
-former protocol, and their claims stand as they were. The four editions differ so much that their range says little.
+former protocol, and their claims are as they were. The four editions differ so much that their range says little.
 
 Exercise 1 asks what a deeper Transformer does to speed and quality: "4 + 4 layers" measures it, and no answer is
 published. It learns worse: the training loss ends at 1.3 to 1.9 instead of 0.2 with the same learning rate, and the

@@ -1,4 +1,4 @@
-"""Papers attend to the papers that they cite or are cited by: a graph attention network tells the subject of each.
+"""Graph attention network on Cora: each paper attends to its citations, and its subject is classified.
 
 Chapter: Transformer
 Source: Velickovic, Cucurull, Casanova, Romero, Lio, Bengio 2018, "Graph Attention Networks" (ICLR, arXiv 1710.10903),

@@ -1,4 +1,4 @@
-"""A table of sums is memorized at once, and understood long after: weight decay brings the understanding.
+"""Grokking: modular addition generalizes long after the training set is memorized, with weight decay alone.
 
 Chapter: theory of attention
 Source: Power et al. 2022, "Grokking: Generalization Beyond Overfitting on Small Algorithmic Datasets" (arXiv
@@ -88,10 +88,11 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
 
     series = {}
     for variant, runs in recorded.items():
+        decay = "no weight decay" if variant == "none" else variant
         steps = [row["step"] for row in runs[0]["history"]]
         for split, name in (("train", "training"), ("valid", "held out")):
             values = [[row[f"{split}.accuracy"] for row in run["history"]] for run in runs]
-            series[f"{variant}: {name}"] = (steps, values)
+            series[f"{decay}, {name}"] = (steps, values)
     return lines(series, path, xlabel="step", ylabel="accuracy", log="x", inputs=series)
 
 

@@ -187,7 +187,7 @@ class Gated:
         return masked(params["model"], {("encoder", layer, "attention"): gate for layer, gate in gates.items()})
 
     def loss(self, params, batch, rng):
-        """The task's loss with gates drawn, and what the open ones cost (Voita's equation in section 6.1)."""
+        """The task's loss with sampled gates, and what the open ones cost (Voita's equation in section 6.1)."""
         import jax
 
         from attention_jax.ops.gates import draw_gates, open_probability

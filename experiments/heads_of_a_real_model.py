@@ -15,7 +15,7 @@ windows.
 
 * Induction: 64 random tokens, twice. The score is the attention to the token behind the earlier occurrence. What
   repetition gains is the loss of the first time less that of the second, and heads are measured by the share of it that
-  their absence takes away: the five best, and ten times five of the others, drawn at random.
+  their absence takes away: the five best, and ten times five of the others, sampled at random.
 * Sinks: the share of heads that give the first of 64 tokens more than 0.3 of their attention, over all queries but
   the first (Gu et al. count it, too): on texts, and on one token 64 times. There all hidden states are equal, as the
   model has no absolute positions.

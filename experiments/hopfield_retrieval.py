@@ -32,7 +32,7 @@ def smoke() -> Config:
 
 
 def capacity(d: int, draws: int, seed: int) -> float:
-    """How many patterns weigh as much as the one asked for: measured at about that number, then scaled to it."""
+    """How many patterns weigh as much as the one to be retrieved: measured at about that number, then scaled to it."""
     import jax
     import jax.numpy as jnp
 
@@ -73,11 +73,15 @@ def study(config: Config, directory: Path) -> dict:
     seed = config.train.seed
     found = np.array([capacity(d, config.data.samples, seed) for d in DIMENSIONS])
     slope = np.polyfit(DIMENSIONS, np.log(found), 1)[0]
-    series = {
-        "measured": (DIMENSIONS, found),
-        "exp(d (1 - log cosh 1))": (DIMENSIONS, np.exp(EXACT * np.array(DIMENSIONS))),
-    }
-    lines(series, directory / "figures" / "capacity.png", xlabel="dimensions d", ylabel="patterns N", log="y")
+    theory = {"theory: exp(d (1 - log cosh 1))": (DIMENSIONS, np.exp(EXACT * np.array(DIMENSIONS)))}
+    lines(
+        theory,
+        directory / "figures" / "capacity.png",
+        xlabel="dimensions d",
+        ylabel="patterns that are retrieved",
+        log="y",
+        points={"measured": (DIMENSIONS, found)},
+    )
     share, _ = retrieved(64, 4096, BETA, 12, seed)
     _, away = retrieved(64, 4096, 0.002, 12, seed)
     return {

@@ -90,7 +90,7 @@ def study(config: Config, directory) -> dict:
     }
     path, axes = (
         directory / "figures" / "time.png",
-        {"xlabel": "image size (pixels)", "ylabel": "seconds a training step"},
+        {"xlabel": "image size (pixels)", "ylabel": "seconds per training step"},
     )
     lines(curves, path, **axes, log="xy", title=f"exponent {slope:.2f}")
     return {f"ms_{size}": round(1e3 * s, 3) for size, s in zip(sizes, seconds)} | {"exponent": round(float(slope), 3)}

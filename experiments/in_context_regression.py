@@ -111,8 +111,8 @@ def study(config: Config, directory: Path) -> dict:
     lines(
         series,
         directory / "figures" / "error.png",
-        xlabel="steps",
-        ylabel="error / d",
+        xlabel="training step",
+        ylabel="mean squared error per dimension",
         reference={"closed form": EXACT},
     )
     return {

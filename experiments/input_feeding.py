@@ -1,4 +1,4 @@
-"""What input feeding costs beside OpenNMT-py, and one cause: the general score saturates early in training.
+"""Input feeding compared with OpenNMT-py, and one cause of its loss: the general score saturates early in training.
 
 Chapter: recurrent attention
 Source: Luong et al. 2015, section 3.3; the decoders of OpenNMT-py on the same batches
@@ -94,7 +94,7 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
         name: ([row["epoch"] for row in seeds[0]], [[row["valid.loss"] for row in history] for history in seeds])
         for name, seeds in histories.items()
     }
-    return lines(series, path, xlabel="epoch", ylabel="validation loss, nats a token", inputs=series)
+    return lines(series, path, xlabel="epoch", ylabel="validation loss, nats per token", inputs=series)
 
 
 CLAIMS = (

@@ -13,7 +13,7 @@ attention still works there. A figure has BLEU by length.
 The model is larger than the tutorial's and trains longer. The tutorial has LSTMs of 64 units, embeddings of 16, dropout
 0.1, a decoder that starts from zeros, a learning rate that falls on a plateau of validation BLEU, at most 5 epochs, and
 the checkpoint of the best validation BLEU. The default data are those of the script with its seed; the tutorial's log
-counts 40,000 training sequences, so its own data may be others.
+counts 40,000 training sequences, so its data may be others.
 """
 
 from attention_jax.config import Claim, Config, Decode, LuongConfig, Optim, Reverse, Train, replace

@@ -1,4 +1,4 @@
-"""Multi30k German to English without attention: two LSTM layers hand over their last states (Sutskever et al. 2014).
+"""Multi30k German to English without attention: two LSTM layers pass on their last states (Sutskever et al. 2014).
 
 Chapter: recurrent attention
 Source: bentrevett/pytorch-seq2seq, tutorial 1 (Ben Trevett), BLEU of its own run

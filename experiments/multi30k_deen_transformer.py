@@ -21,7 +21,7 @@ over batches of sentences of similar length, ours the mean over tokens.
 Differences from the notebook's code were found on 2026-11-25. Its source begins with a token, as the target does, which
 gives the attention a constant place; its linear maps begin with PyTorch's biases, not with zeros; and it keeps tokens
 of nothing but space. The variant "notebook, source bos" has all three; "notebook" is the former protocol, and its
-claims stand as they were. The notebook's history has a second run of the same model with 35.08 BLEU and losses of 1.623
+claims are as they were. The notebook's history has a second run of the same model with 35.08 BLEU and losses of 1.623
 and 1.682, and four of models that differ in one part (35.27 to 36.09); the best validation losses of the six are 1.603
 to 1.641. It divides text into tokens before it lower-cases it, ours after, which changes the tokens of 13 German and 17
 English training lines ("Mr." and its like). Its batches come from pools of 100, sorted by length (227 steps an epoch),

@@ -1,4 +1,4 @@
-"""One translation model, the score swapped: which attention matters, and does input feeding help?
+"""Attention scores compared in one translation model, with and without input feeding.
 
 Chapter: recurrent attention
 Source: Luong et al. 2015, tables 1 and 4 (WMT English-German, other data: only the order is compared)
@@ -134,7 +134,7 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
     names = [variant for variant in variants() if f"{variant}-feeding" in variants() or variant == "none"]
     series = {
         "without input feeding": [scores.get(n) for n in names],
-        "with": [scores.get(f"{n}-feeding") for n in names],
+        "with input feeding": [scores.get(f"{n}-feeding") for n in names],
     }
     return bars(names, series, path, ylabel="BLEU on test2016", inputs=series)
 

@@ -143,17 +143,18 @@ def study(config: Config, directory: Path) -> dict:
         ("attention_widths", {f"width {width}": Gaussian(width) for width in WIDTHS}),
     ):
         maps = [np.asarray(attention_weights(query, x, score=score)) for score in shown.values()]
-        show_heatmaps(
-            [maps], None, None, figures / f"{name}.png", titles=list(shown), xlabel="inputs, in order", ylabel="queries"
-        )
+        axes = {"xlabel": "data points, in order", "ylabel": "query"}
+        show_heatmaps([maps], None, None, figures / f"{name}.png", titles=list(shown), **axes)
 
     page(attention_maps(config, []), config.name).save(figures / "look.html")
 
     errors = consistency(config.data.repetitions)
-    slope, height = np.polyfit(np.log(SIZES), np.log(errors), 1)
-    fitted = np.exp(height) * np.array(SIZES) ** slope
-    series = {"measured": (SIZES, errors), f"n^{slope:.2f}": (SIZES, fitted)}
-    lines(series, figures / "consistency.png", xlabel="points n", ylabel="mean squared error", log="xy")
+    slope, _ = np.polyfit(np.log(SIZES), np.log(errors), 1)
+    height = np.mean(np.log(errors) + 0.8 * np.log(SIZES))
+    theory = {"theory: n^-0.8": (SIZES, np.exp(height) * np.array(SIZES) ** -0.8)}
+    measured = {f"measured, fitted n^{slope:.2f}": (SIZES, errors)}
+    axes = {"xlabel": "data points n", "ylabel": "mean squared error", "log": "xy"}
+    lines(theory, figures / "consistency.png", points=measured, **axes)
 
     wide = jnp.arange(-2, 7, 0.25)[:, None]
     alone = np.asarray(nw.neighbors(wide, x, Boxcar(0.5)) == 0)

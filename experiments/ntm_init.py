@@ -1,4 +1,4 @@
-"""What should a Neural Turing Machine's memory hold at first: a constant, something learned, or something random?
+"""Initial memory of a Neural Turing Machine: constant, learned or random.
 
 Chapter: memory
 Source: Collier & Beel 2018 (arXiv 1807.08518), section 4: the constant 1e-6 learns to copy fastest and most reliably

@@ -2,7 +2,7 @@
 
 Chapter: memory
 Source: Graves, Wayne, Danihelka 2014 (arXiv 1410.5401), section 4.4, figures 13 to 15
-Data: 200 bits from a table of 32 probabilities that is sampled anew for each sequence, generated
+Data: 200 bits from a table of 32 probabilities that is sampled for each sequence, generated
 Command: python launch.py reproduce ntm_ngrams
 Cost: 15 minutes
 

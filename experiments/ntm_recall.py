@@ -1,8 +1,8 @@
-"""A Neural Turing Machine with a feed-forward controller recalls what followed an item; a far larger LSTM does not.
+"""Associative recall: a Neural Turing Machine with a feed-forward controller solves it, a far larger LSTM does not.
 
 Chapter: memory
 Source: Graves, Wayne, Danihelka 2014 (arXiv 1410.5401), section 4.3, figures 10 to 12
-Data: 2 to 6 items of three random 6-bit vectors, one of them asked for, generated
+Data: 2 to 6 items of three random 6-bit vectors, one of them queried, generated
 Command: python launch.py reproduce ntm_recall
 Cost: 29 minutes
 

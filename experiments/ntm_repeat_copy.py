@@ -1,4 +1,4 @@
-"""Repeat copy: a Neural Turing Machine has to run its copying in a loop, and to count.
+"""Repeat copy: a Neural Turing Machine has to loop over its copy, and to count.
 
 Chapter: memory
 Source: Graves, Wayne, Danihelka 2014 (arXiv 1410.5401), section 4.2, figures 7 to 9

@@ -1,4 +1,4 @@
-"""Priority sort: a Neural Turing Machine writes vectors where their priority says, then reads them in order.
+"""Priority sort: a Neural Turing Machine writes vectors to the place of their priority, then reads them in order.
 
 Chapter: memory
 Source: Graves, Wayne, Danihelka 2014 (arXiv 1410.5401), section 4.5, figures 16 to 18

@@ -1,4 +1,4 @@
-"""Attention alone loses its rank doubly exponentially with depth; skip connections stop it.
+"""Rank collapse: attention alone loses its rank doubly exponentially with depth; skip connections prevent it.
 
 Chapter: theory of attention
 Source: Dong, Cordonnier, Loukas 2021 (arXiv 2103.03404), theorem 2.2, corollary 3.1

@@ -1,4 +1,4 @@
-"""Commands longer than any in training: do relative positions, and one layer used again, carry out more of them?
+"""Length generalization on SCAN: relative positions and shared layers on commands longer than any in training.
 
 Chapter: Transformer
 Source: Csordas, Irie, Schmidhuber 2021, "The Devil is in the Detail" (EMNLP, arXiv 2108.12284), abstract: 100 % of
@@ -12,7 +12,7 @@ Transformer-XL's relative positions (`ops.biases:TransformerXLBias`), dropout wh
 commands where they take 50,000 of 256. "relative" has three layers of its own and Shaw's relative positions; "absolute"
 adds sinusoids to its word embeddings; both train for 5,440 steps. Nothing chooses the epoch: it is the last one.
 
-Protocol since 2026-11-23, as their conclusion asks for a generalization validation set: the 1,472 commands of 27, 28
+Protocol since 2026-11-23, as their conclusion demands a generalization validation set: the 1,472 commands of 27, 28
 and 30 actions ("valid_longer") choose among the models, the 1,152 of 32 to 48 ("test_longer") judge. The paper judges
 on all 2,624, which are easier.
 
@@ -20,7 +20,7 @@ The first run under this protocol (seed 1001, AMD EPYC, 2026-11-24) misses the b
 60 % of the longest commands, "relative" 29 %, "absolute" 11 %. By the number of actions, "universal" has 100 % of those
 with 27, 98 with 28, 93 with 30, 92 with 32, 83 with 33, 100 with 36, but 1 of 256 with 40 and none of 128 with 48. Of
 its 512 errors on all commands longer than 26, 482 are a beginning of the right answer that ends too early: the model
-goes on correctly, and has not learned when to stop at positions so far beyond training. The bound was taken from a
+continues correctly, and has not learned when to stop at positions so far beyond training. The bound was taken from a
 score on all longer commands, of which those with 27 to 30 are more than half and nearly all right. The run on which it
 rested would have missed it, too: its 252 errors were all among the longest commands, of which it had 78 %.
 

@@ -1,4 +1,4 @@
-"""A small Transformer writes Shakespeare character by character, and the score of its attention is swapped.
+"""A small character-level Transformer language model of Shakespeare, with four attention scores.
 
 Chapter: Transformer
 Source: nanoGPT (Karpathy 2022), README, "I only have a macbook": validation loss 1.88 on a CPU
@@ -85,7 +85,7 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
     names = [name for name in SCORES if name in losses]
     reference = {"nanoGPT": [PUBLISHED if name == "scaled_dot" else None for name in names]}
     series = {"2,000 steps": [losses[name] for name in names]}
-    return bars(names, series, path, ylabel="validation loss (nats)", reference=reference, inputs=series)
+    return bars(names, series, path, ylabel="validation loss (nats)", reference=reference, dots=True, inputs=series)
 
 
 def worse(score: str) -> Claim:

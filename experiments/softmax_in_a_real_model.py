@@ -1,4 +1,4 @@
-"""What a pretrained language model loses when the softmax of its attention is replaced, and what tuning regains.
+"""What a pretrained language model loses when the softmax of its attention is replaced, and what fine-tuning regains.
 
 Chapter: theory of attention
 Source: Xiao et al. 2024 (windows and first tokens); Gupta et al. 2021 (top-k); Correia et al. 2019 (learned alpha)
@@ -180,7 +180,7 @@ def tuned(model, params, windows: np.ndarray) -> np.ndarray:
 
 
 def stored(path: Path, make):
-    """The content of a file, or what `make` returns, which is written to it: an interrupted run goes on."""
+    """The content of a file, or what `make` returns, which is written to it: an interrupted run resumes."""
     from attention_jax.files import read_json, write_json
 
     if not path.exists():
@@ -255,7 +255,7 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
             axis.grid(axis="x", alpha=0.15, linewidth=0.5)
             axis.set(title=f"{TEXTS[text]}\nsoftmax: {metrics[f'{text}.loss']:.2f}")
             axis.set(yticks=at, yticklabels=[LABELS[name] for name in names])
-        canvas.supxlabel("nats a token more than with the softmax", fontsize=7)
+        canvas.supxlabel("nats per token more than with the softmax", fontsize=7)
     return style.save(canvas, path, inputs=shown)
 
 

@@ -14,7 +14,7 @@ One program trains all 36 runs, because they differ in numbers only. The schedul
 falls by 1 / sqrt(step). The published work is on translation. So every combination is measured, and one order is
 claimed: with the longest warm-up, 200 steps, the loss is lower than with one step, at every learning rate.
 
-The runs until 2026-11-23 trained on 9,000 dates, and both the sweep and the claims looked at the test loss. Until
+The runs until 2026-11-23 trained on 9,000 dates, and both the sweep and the claims used the test loss. Until
 2026-11-22 the claim was 50 steps against one, and came after two seeds; run again with three seeds on another processor
 it was missed at the highest rate, 0.03 (losses changed by 0.71, -0.32 and 0.00), where every model trains badly. At the
 other rates it held with every seed, by 0.37 to 0.68. With 200 steps two of these seeds gained 0.83 at 0.03, and one

@@ -28,8 +28,8 @@ two rows that had missed, one of the others.
 
 The replication with three fresh seeds confirms all five perplexities and three of the five BLEU. One head is undecided,
 +0.01, +0.01 and -0.83, and so is no smoothing, -0.05, +0.05 and -0.85: the seeds disagree. Neither change of BLEU can
-be told from zero on this corpus. Without dropout all three seeds lose 3.0 to 3.5, with narrow keys 1.1 to 2.0, with the
-small feed-forward layer 0.05 to 0.86.
+be distinguished from zero on this corpus. Without dropout all three seeds lose 3.0 to 3.5, with narrow keys 1.1 to 2.0,
+with the small feed-forward layer 0.05 to 0.86.
 
 Learned positions changed nearly nothing in the original run (one seed, +0.4 BLEU, within noise), as in the paper, if
 their table starts as large as the token vectors to which they are added. Until 2026-11-22 it started at 1 / sqrt(d) of
@@ -112,7 +112,7 @@ PUBLISHED = {
 
 
 def sign(published: float) -> dict[str, float]:
-    """The bound that asks for the sign of the paper's difference."""
+    """The bound that requires the sign of the paper's difference."""
     return {"at_least": 0.0} if published > 0 else {"at_most": 0.0}
 
 

@@ -60,7 +60,7 @@ def smoke() -> Config:
         "model.num_heads": 2,
         "model.mlp_dim": 16,
     }
-    numbers = Reverse(examples=64, joint_vocabulary=True)  # generated: WMT is not at hand
+    numbers = Reverse(examples=64, joint_vocabulary=True)  # generated: WMT is not available
     return replace(
         config(), data=numbers, **small, **{"train.max_steps": 2, "train.total_epochs": 1, "decode.max_length": 4}
     )

@@ -51,7 +51,7 @@ class Memory:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_teardown(self, item, nextitem):
-        if nextitem is not None and nextitem.path != item.path and resident_bytes() > 700e6:
+        if nextitem is not None and nextitem.path != item.path and resident_bytes() > 1e9:
             jax.clear_caches()
             gc.collect()
             with contextlib.suppress(OSError, AttributeError):  # glibc keeps what was freed
@@ -71,6 +71,12 @@ def pytest_configure(config):
         config.pluginmanager.register(Costs(config.getoption("--costs")))
 
 
+def pytest_collection_modifyitems(config, items):
+    """Tests of Gemma run on request, `-m gemma`: its file has terms of use, and they take minutes."""
+    if "gemma" not in config.getoption("markexpr"):
+        items[:] = [item for item in items if item.get_closest_marker("gemma") is None]
+
+
 class Changed:
     """A task with some of its names replaced."""
 
@@ -85,6 +91,14 @@ class Changed:
 def changed():
     """`changed(task, loss=...)` is the task with another loss."""
     return Changed
+
+
+@pytest.fixture
+def hangup():
+    """SIGHUP ends a process, also where the tests themselves were started by `nohup`, which ignores it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,10 +1,16 @@
 """One small model of each family, its parameters, and two inputs of one shape."""
 
+import contextlib
+import tempfile
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
+import their_decoders
 
-from attention_jax import config as configs, models
+from attention_jax import config as configs, load_pretrained, models
 from attention_jax.models.text_classifier import TextClassifier
 
 SMALL = {"hidden_size": 8, "num_heads": 2, "mlp_dim": 12}
@@ -12,6 +18,20 @@ LLAMA = {"norm_layer": "rms", "mlp_layer": "swiglu", "num_kv_heads": 1, "positio
 LLAMA |= {"use_bias": False, "output_bias": False, "scale_embeddings": False}
 TOKENS = jnp.array([[1, 2, 3, 4, 5], [6, 7, 8, 9, 1]])
 LENGTH = jnp.array([5, 3])
+
+
+FAMILIES = ("scanned", "llama", "gpt", "gemma", "remat", "pretrained", "transformer", "vit", "text", "bert")
+BOTH = [(name, dtype) for name in FAMILIES for dtype in ("float32", "float64")]
+EVERY = [BOTH[0], *(pytest.param(*both, marks=pytest.mark.slow) for both in BOTH[1:])]
+"""Every family in both precisions, of which the first is tested by default."""
+
+
+@contextlib.contextmanager
+def precision(dtype: str):
+    """Where arrays may have this dtype: in float64, for which layers have constants in float32, with promotion."""
+    wide = dtype == "float64"
+    with jax.enable_x64(wide), jax.numpy_dtype_promotion("standard" if wide else "strict"):
+        yield
 
 
 def language_model(dtype="float32", **options):
@@ -48,7 +68,14 @@ def family(name: str, dtype: str = "float32"):
         images = jnp.asarray(np.random.default_rng(1).normal(size=(2, 8, 8, 1)), dtype)
         model, batch = models.ViT(options, classes=3, image_size=8), (images,)
     elif name == "text":
-        model = TextClassifier(configs.TextClassifierConfig(num_layers=2, **SMALL), 11, 3)
+        model = TextClassifier(typed(configs.TextClassifierConfig(num_layers=2, **SMALL), dtype), 11, 3)
+    elif name == "pretrained":
+        with tempfile.TemporaryDirectory() as place:
+            their_decoders.directory(Path(place))
+            lm = load_pretrained(place)
+        typed(lm.model.options, dtype)
+        params = jax.tree.map(lambda x: jnp.asarray(x, dtype), lm.params)
+        return lm.model, params, (TOKENS,), ((TOKENS * 3 + 1) % 11,)
     elif name == "bert":
         options = typed(configs.MaskedLanguageModelConfig(num_layers=2, max_length=6, **SMALL), dtype)
         model = models.MaskedLanguageModel(options, 11)
@@ -62,3 +89,8 @@ def filled(model, batch, dtype="float32"):
     assert set(shapes) == {"params"}
     r = np.random.default_rng(0)
     return jax.tree.map(lambda x: jnp.asarray(r.normal(size=x.shape, scale=0.5), dtype), shapes["params"])
+
+
+def measure(output):
+    """Of a logit at the last position of the first row, and of one of a classifier."""
+    return output[0, 2] - output[0, 1] if output.ndim == 2 else output[0, -1, 3] - output[0, -1, 7] + output[1, 0, 2]

@@ -327,6 +327,43 @@ def test_word_pieces_are_joined_into_words(pieces):
     assert names() == ["_Good", "_night"] and not opened.one("#join").is_displayed() and not opened.complaints()
 
 
+def test_heads_are_sorted_by_score_and_the_lens_is_read_under_the_text(chromium, tmp_path):
+    weights = RNG.dirichlet(np.full(6, 0.5), (2, 3, 6)).astype(np.float32)
+    scores = {"induction": np.array([[0.1, 0.7, 0.1], [0.7, 0.2, 0.1]]), "first token": np.zeros((2, 3))}
+    read = tuple(tuple(f"{layer}{i}" for i in range(6)) for layer in "ab")
+    shown = Attention("decoder", weights, Axis(PIECES), Axis(PIECES), head_scores=scores, lens=read)
+    path = page([AttentionRecord("in", (Prediction("out", (shown,)),))], "a model").save(tmp_path / "look.html")
+    opened = Opened(chromium, path, "#layer=0&head=2&token=0")
+    names = lambda: [element.text for element in opened.all(".tile .name")]
+    under = lambda: [element.text for element in opened.all("#queries .lens")]
+    assert names() == ["head 1", "head 2", "head 3", "mean"] * 2
+    assert under() == ["a2", "a3", "a4", "a5"]  # of the last piece of each word
+    opened.one("#sort").send_keys("ind")  # the keyboard is enough
+    order = [(1, 2), (2, 1), (2, 2), (1, 1), (1, 3), (2, 3)]  # equal scores as they were, what has none at the end
+    heads = [f"Layer {layer}, head {head}" for layer, head in order]
+    assert names() == [*heads, "Layer 1, mean of the heads", "Layer 2, mean of the heads"]
+    told = [element.text for element in opened.all(".tile .told:last-child")][:6]
+    assert told == [f"score {x:.2f}" for x in (0.7, 0.7, 0.2, 0.1, 0.1, 0.1)]
+    assert opened.one(".tile[aria-pressed='true'] .name").text == "Layer 1, head 3"
+    opened.click(".tile:nth-of-type(2)")
+    assert "Layer 2, head 1" in opened.status and under() == ["b2", "b3", "b4", "b5"]
+    assert opened.one("#queries .token").get_attribute("aria-label") == "Today, the lens reads b2"
+    opened.click("#words")
+    opened.click("#lens summary")
+    time.sleep(0.1)
+    assert [row.text for row in opened.all("#lens tr")[1:]] == [f"layer {n + 1} {' '.join(read[n])}" for n in (0, 1)]
+    time.sleep(0.3)
+    address = opened.driver.current_url
+    opened.driver.get("about:blank")
+    opened.driver.get(address)
+    assert names()[:6] == heads and under() == list(read[1])
+    opened.driver.execute_script(
+        "const s = document.querySelector('#sort'); s.value = 'first token'; s.dispatchEvent(new Event('change'))"
+    )
+    assert names()[:6] == [f"Layer {layer}, head {head}" for layer in (1, 2) for head in (1, 2, 3)]
+    assert opened.complaints() == []
+
+
 def test_lines_go_from_a_token_to_what_each_head_attends_to(pieces):
     opened, weights = pieces
     opened.click("#words")
@@ -378,6 +415,15 @@ def test_a_memory_is_looked_at_over_time(chromium, tmp_path):
     assert len(listed) == 12 and "38 locations that no head" in opened.one("#hint").text
     np.testing.assert_array_equal(opened.table(), weights[0, :, 3].T)
     assert opened.all("#channels canvas[aria-label='inputs at each time step']") and opened.complaints() == []
+
+
+def test_a_decoder_is_seen_from_its_last_token(chromium, sentence, tmp_path):
+    """The first token of a causal model attends to itself alone."""
+    for kind, last in (("decoder", True), ("encoder", False)):
+        shown = Attention(kind, sentence.weights, sentence.queries, sentence.keys)
+        records = [AttentionRecord("one", (Prediction("text", (shown,)),))]
+        opened = Opened(chromium, page(records, "a run").save(tmp_path / f"{kind}.html"))
+        np.testing.assert_allclose(opened.table()[:, :4], sentence.weights[-1, :, -1 if last else 0].T, atol=6e-5)
 
 
 def test_the_numbers_are_those_of_the_model(chromium, tmp_path):

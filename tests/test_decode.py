@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from tiers import slow_but
 
 from attention_jax.decode import beam_search, greedy, largest, penalty, sample, truncated
 from attention_jax.errors import InputError
@@ -125,8 +126,11 @@ def test_a_beam_of_one_is_greedy(seed, kind):
     assert tokens[0].tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("kind, alpha", [("none", 0.6), ("gnmt", 0.6), ("gnmt", 2.0), ("simple", 1.0), ("simple", 0.0)])
-@pytest.mark.parametrize("seed", range(3))
+PENALTIES = [("none", 0.6), ("gnmt", 0.6), ("gnmt", 2.0), ("simple", 1.0), ("simple", 0.0)]
+
+
+@pytest.mark.parametrize("kind, alpha", slow_but([("none", 0.6), ("gnmt", 2.0), ("simple", 1.0)], PENALTIES))
+@pytest.mark.parametrize("seed", slow_but([0], range(3)))
 def test_a_wide_beam_is_exhaustive_search(kind, alpha, seed):
     """Three words, four steps, 31 sequences: a beam of 40 prunes nothing and returns all of them in order."""
     table = random_table(seed, 3)
@@ -141,7 +145,7 @@ def test_a_wide_beam_is_exhaustive_search(kind, alpha, seed):
     assert np.isneginf(scores[0, 31:]).all()
 
 
-@pytest.mark.parametrize("kind, alpha", [("none", 0.6), ("gnmt", 1.5), ("simple", 1.0)])
+@pytest.mark.parametrize("kind, alpha", slow_but([("gnmt", 1.5)], [("none", 0.6), ("gnmt", 1.5), ("simple", 1.0)]))
 def test_early_stop_never_loses_the_best(kind, alpha):
     """n_best = 1 may stop before max_length; it must still be the first of the exhaustive list."""
     tables = [random_table(100 + seed, 3) for seed in range(8)]

@@ -110,3 +110,32 @@ def test_the_tree_of_the_package_shows_every_folder_and_every_file_of_ops():
     assert folders | {path for path in files if path[0] != "_"} <= shown and len(tree.splitlines()) <= 40
     named = {path.name for path in [*ROOT.glob("*.py"), *package.rglob("*.py")]}
     assert {path for path in shown if path.endswith(".py")} <= named
+
+
+def test_the_gallery_shows_every_figure_of_an_experiment_beside_the_command_that_draws_it():
+    text, results = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8"), ROOT / "experiments" / "results"
+    row = (
+        r"^\| \[<img src=\"\.\./experiments/results/([\w-]+)\.png\" alt=\"\1\" width=\"300\">\]\([^)]+\1\.png\)"
+        r" \| ([^|]+) \| `(.+)` \|$"
+    )
+    rows = re.findall(row, text, re.MULTILINE)
+    assert len(rows) == text.count("<img") > 40 and len({figure for figure, _, _ in rows}) == len(rows)
+    for figure, sentence, command in rows:
+        assert (results / f"{figure}.png").exists() and sentence.endswith((".", ".)", "?")), figure
+        name = command.split()[-1].replace("launch.py", "date_luong")
+        assert figure.startswith((f"{name}-", f"bench_{name}", "published")) or figure == name, (figure, command)
+    own = {path.stem for path in results.glob("*.png") if path.stem in catalog.names()}
+    assert own <= {figure for figure, _, _ in rows}
+
+
+def test_the_functions_of_d2l_exist_and_no_section_of_the_index_is_missing():
+    text = (ROOT / "docs" / "d2l.md").read_text(encoding="utf-8")
+    entries = re.findall(r"\]\(\.\./(attention_jax/[\w/]+\.py)\): ((?:`\w+`(?:, )?)+)", text)
+    assert len(entries) > 15
+    for path, names in entries:
+        assert {*re.findall(r"\w+", names)} <= defined((ROOT / path).read_text(encoding="utf-8")), path
+    rows = " ".join(re.findall(r"^\| (\d[^|]+) \|", text, re.MULTILINE))
+    numbers = lambda words: {tuple(map(int, number.split("."))) for number in re.findall(r"\d+\.\d+", words)}
+    index = (ROOT / "docs" / "mechanisms.md").read_text(encoding="utf-8")
+    missing = numbers(" ".join(re.findall(r"d2l (\d+\.\d+)", index))) - numbers(rows)
+    assert not missing, missing

@@ -34,12 +34,11 @@ def params_of(model, seed=0):
     return jax.tree.map(lambda x: jnp.asarray(r.normal(size=x.shape), jnp.float32), shapes)
 
 
-def greedily(model, params, prompt, length):
+def greedily(whole, prompt, length):
     """The most probable tokens, each from a whole pass over the text so far."""
     text = list(prompt)
-    whole = jax.jit(lambda x: model.apply({"params": params}, x)[0], compiler_options=UNOPTIMIZED)
     for _ in range(length):
-        padded = np.zeros((1, len(prompt) + length), np.int32)
+        padded = np.zeros((1, PROMPT.shape[1] + length), np.int32)
         padded[0, : len(text)] = text
         text.append(int(np.asarray(whole(padded))[0, len(text) - 1].argmax()))
     return text[len(prompt) :]
@@ -49,14 +48,14 @@ def greedily(model, params, prompt, length):
     "name", ["scanned", "recurrent", *(pytest.param(x, marks=pytest.mark.slow) for x in ("unrolled", "learned"))]
 )
 def test_each_row_continues_as_by_whole_passes(name):
-    """One program of `generate` for the batch, one for a row alone, and one of a whole pass for each prompt length."""
+    """Two programs: `generate` for the batch, and a whole pass over one row."""
     model, length = MODELS[name], 6
     params = params_of(model)
     run = jax.jit(lambda p, x, n: generate(model, p, x, n, length, temperature=0.0), compiler_options=UNOPTIMIZED)
     got = run(params, PROMPT, LENGTHS)
+    whole = jax.jit(lambda x: model.apply({"params": params}, x)[0], compiler_options=UNOPTIMIZED)
     for row, alone in enumerate(LENGTHS.tolist()):
-        assert got[row].tolist() == greedily(model, params, PROMPT[row, :alone].tolist(), length)
-    assert run(params, PROMPT[1:2], LENGTHS[1:2]).tolist() == [got[1].tolist()]
+        assert got[row].tolist() == greedily(whole, PROMPT[row, :alone].tolist(), length)
 
 
 class Chain:
@@ -76,7 +75,8 @@ ROTATE = 5.0 * np.roll(np.eye(4), 1, axis=1)  # 0 -> 1 -> 2 -> 3 -> 0
 
 
 def run_chain(table, prompt, lengths, length, **options):
-    return generate(Chain(table), {}, jnp.array(prompt, jnp.int32), jnp.array(lengths), length, **options)
+    given = jnp.array(prompt, jnp.int32), jnp.array(lengths)
+    return jax.jit(lambda: generate(Chain(table), {}, *given, length, **options))()
 
 
 def test_a_row_ends_after_eos_and_the_loop_with_the_last_row():
@@ -100,6 +100,12 @@ def test_the_repetition_penalty_by_hand():
     assert run([[3]], [1], 3).tolist() == [[0, 0, 0]]
     negative = np.tile([-1.0, -1.5, -9.0, -9.0], (4, 1))
     assert run_chain(negative, [[3]], [1], 2, temperature=0.0, repetition_penalty=2.0).tolist() == [[0, 1]]
+
+
+def test_the_only_token_that_is_kept_is_drawn():
+    """The largest of each row of the table, whatever is drawn, and after `top_k` under its own number."""
+    for kept in ({"top_k": 1}, {"top_p": 0.5}):
+        assert run_chain(ROTATE, [[0], [2]], [1, 1], 4, **kept).tolist() == [[1, 2, 3, 0], [3, 0, 1, 2]]
 
 
 @pytest.mark.slow

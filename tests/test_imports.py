@@ -31,7 +31,10 @@ PACKAGES = {
     ),
     "report": ({"matplotlib", "sacrebleu", "rich", "scipy"}, {"config"}),
     "tasks": ({"jax", "flax"}, {"ops", "config", "data", "decode", "train", "report"}),
-    "views": ({"jax", "flax"}, {"ops", "config", "data", "decode", "train", "report", "tasks", "weights"}),
+    "views": (
+        {"jax", "flax"},
+        {"ops", "config", "data", "decode", "interpret", "train", "report", "tasks", "weights"},
+    ),
     "runs": (
         {"jax", "safetensors"},
         {"config", "data", "tasks", "train", "views", "weights", "report", "claims.catalog", "provenance"},

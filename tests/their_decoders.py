@@ -1,7 +1,7 @@
 """A Llama with its published names, small and random, its directory with a tokenizer, and what it computes in NumPy.
 
-`logits` is a float64 forward pass (Touvron et al. 2023): RMSNorm, rotary channels that are halves apart, grouped heads,
-SwiGLU. It shares no code with the package.
+`outputs` is a float64 forward pass (Touvron et al. 2023): RMSNorm, rotary channels that are halves apart, grouped
+heads, SwiGLU; `gemma3_outputs` is that of Gemma 3. They share no code with the package.
 """
 
 import json
@@ -74,31 +74,69 @@ def directory(place: Path, **config) -> dict[str, np.ndarray]:
 def outputs(state: dict, ids, config: dict = CONFIG) -> tuple[np.ndarray, np.ndarray]:
     """(logits [T, V], attention maps [layers, heads, T, T]) of one text, in float64."""
     get = lambda name: np.asarray(state[f"{name}.weight"], np.float64)
-    heads, groups, epsilon = config["num_attention_heads"], config["num_key_value_heads"], config["rms_norm_eps"]
-    norm = lambda x, scale: x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon) * scale
-    x = get("model.embed_tokens")[np.asarray(ids)]
-    length, width = len(ids), x.shape[1] // heads
-    angle = np.arange(length)[:, None] * config["rope_theta"] ** (-np.arange(0, width, 2) / width)
-
-    def turned(y):  # [T, heads, width]
-        first, second = np.split(y, 2, axis=-1)
-        cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
-        return np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
-
-    maps = []
+    norm = lambda x, name: rms_norm(x, get(name), config["rms_norm_eps"])
+    x, maps = get("model.embed_tokens")[np.asarray(ids)], []
+    earlier = np.tri(len(ids), dtype=bool)
     for i in range(config["num_hidden_layers"]):
-        at, part = f"model.layers.{i}", lambda y, count: y.reshape(length, count, width)
-        h = norm(x, get(f"{at}.input_layernorm"))
+        at = f"model.layers.{i}"
+        h = norm(x, f"{at}.input_layernorm")
         query, key, value = (h @ get(f"{at}.self_attn.{one}_proj").T for one in "qkv")
-        query, key = turned(part(query, heads)), turned(part(key, groups)).repeat(heads // groups, 1)
-        scores = np.einsum("qhe,khe->hqk", query, key) / np.sqrt(width)
-        scores = np.where(np.tri(length, dtype=bool), scores, -np.inf)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        weights /= weights.sum(-1, keepdims=True)
-        pooled = np.einsum("hqk,khe->qhe", weights, part(value, groups).repeat(heads // groups, 1))
-        x = x + pooled.reshape(length, -1) @ get(f"{at}.self_attn.o_proj").T
-        h = norm(x, get(f"{at}.post_attention_layernorm"))
+        heads, groups = (config[f"num_{name}_heads"] for name in ("attention", "key_value"))
+        width = query.shape[1] // heads
+        query, key = (turned(split(y, width), config["rope_theta"]) for y in (query, key))
+        pooled, weights = attention(query, key, split(value, width), heads // groups, width, earlier)
+        x = x + pooled @ get(f"{at}.self_attn.o_proj").T
+        h = norm(x, f"{at}.post_attention_layernorm")
         gate, up = (h @ get(f"{at}.mlp.{one}_proj").T for one in ("gate", "up"))
         x = x + gate / (1 + np.exp(-gate)) * up @ get(f"{at}.mlp.down_proj").T
         maps.append(weights)
-    return norm(x, get("model.norm")) @ get("model.embed_tokens").T, np.stack(maps)
+    return norm(x, "model.norm") @ get("model.embed_tokens").T, np.stack(maps)
+
+
+def gemma3_outputs(state: dict, ids, config: dict, last: int) -> tuple[np.ndarray, np.ndarray]:
+    """(logits [last, V] of the last tokens, attention maps) of a Gemma 3 (Gemma Team 2025), in float64: norms of 1 + w
+    before and after each sub-layer and of queries and keys, GeGLU, and layers of which some have a window."""
+    get = lambda name: np.asarray(state[f"{name}.weight"], np.float64)
+    norm = lambda x, name: rms_norm(x, 1 + get(name), config["rms_norm_eps"])
+    heads, groups, width = (config[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    table = np.asarray(state["model.embed_tokens.weight"])  # float32: half a gigabyte less
+    x, maps = table[np.asarray(ids)] * np.sqrt(np.float64(table.shape[1])), []
+    distance = np.arange(len(ids))[:, None] - np.arange(len(ids))
+    for i, kind in enumerate(config["layer_types"]):
+        at, local = f"model.layers.{i}", kind == "sliding_attention"
+        allowed = (distance >= 0) & (distance < (config["sliding_window"] if local else len(ids)))
+        theta = config["rope_local_base_freq" if local else "rope_theta"]
+        h = norm(x, f"{at}.input_layernorm")
+        query, key, value = (split(h @ get(f"{at}.self_attn.{one}_proj").T, width) for one in "qkv")
+        query, key = norm(query, f"{at}.self_attn.q_norm"), norm(key, f"{at}.self_attn.k_norm")
+        query, key = turned(query, theta), turned(key, theta)
+        pooled, weights = attention(query, key, value, heads // groups, config["query_pre_attn_scalar"], allowed)
+        x = x + norm(pooled @ get(f"{at}.self_attn.o_proj").T, f"{at}.post_attention_layernorm")
+        h = norm(x, f"{at}.pre_feedforward_layernorm")
+        gate, up = (h @ get(f"{at}.mlp.{one}_proj").T for one in ("gate", "up"))
+        y = theirs.gelu_tanh(gate) * up @ get(f"{at}.mlp.down_proj").T
+        x = x + norm(y, f"{at}.post_feedforward_layernorm")
+        maps.append(weights)
+    return norm(x[-last:], "model.norm") @ table.T, np.stack(maps)
+
+
+def rms_norm(x, scale, epsilon):
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon) * scale
+
+
+def split(x, width):  # [T, heads * width] -> [T, heads, width]
+    return x.reshape(len(x), -1, width)
+
+
+def turned(x, theta):
+    """Rotary positions of channels that are halves apart, [T, heads, width]."""
+    angle = np.arange(len(x))[:, None] * theta ** (-np.arange(0, x.shape[2], 2) / x.shape[2])
+    (first, second), cos, sin = np.split(x, 2, axis=-1), np.cos(angle)[:, None], np.sin(angle)[:, None]
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+
+
+def attention(query, key, value, shared: int, scale, allowed) -> tuple[np.ndarray, np.ndarray]:
+    """(outputs [T, heads * width], weights [heads, T, T]); a key and a value belong to `shared` heads of queries."""
+    scores = np.einsum("qhe,khe->hqk", query, key.repeat(shared, 1)) / np.sqrt(scale)
+    weights = theirs.softmax(np.where(allowed, scores, -np.inf))
+    return np.einsum("hqk,khe->qhe", weights, value.repeat(shared, 1)).reshape(len(query), -1), weights

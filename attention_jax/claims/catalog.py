@@ -120,7 +120,7 @@ class Experiment:
 
     @property
     def minutes(self) -> float | None:
-        """The cost: minutes of all variants and seeds on one quiet core, or None if its docstring states none.
+        """The cost: minutes of all variants and seeds on one core, or None if its docstring states none.
 
         docs/reproduce.md says how they were obtained.
         """

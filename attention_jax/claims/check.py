@@ -260,7 +260,7 @@ def announce(planned: Sequence[Again], minutes: float, outcome: Outcome):
     show(Table("", ("run", "seconds", "chapter"), rows, right=("seconds",)))
     print(
         f"\n{len(planned)} runs of {len({again.experiment.name for again in planned})} experiments of {len(chapters)} "
-        f"chapters take about {total:.1f} minutes on a quiet core; --minutes {minutes:g}, in {outcome.directory}"
+        f"chapters take about {total:.1f} minutes on one core; --minutes {minutes:g}, in {outcome.directory}"
     )
     print("\n".join(left_out(outcome)))
 

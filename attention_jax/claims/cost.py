@@ -18,7 +18,7 @@ def smallest_seconds(runs: Sequence[Mapping]) -> dict[str, float]:
 
 
 def expected_seconds(experiment: Experiment, config: Config) -> float | None:
-    """Return the seconds that one run of `config` takes on a quiet core, or None if no such run is recorded and the
+    """Return the seconds that one run of `config` takes on one core, or None if no such run is recorded and the
     experiment states no minutes; only the seed may differ from a variant's configuration."""
     seeded = {name: replace(one, **{"train.seed": config.train.seed}) for name, one in experiment.variants().items()}
     seconds = smallest_seconds(recorded_runs(experiment.name, experiment.results))

@@ -1,12 +1,20 @@
 """Description of one experiment as plain text: `launch.py list NAME`."""
 
+import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
-from textwrap import fill
 
 from attention_jax.claims.verdicts import bounds, ours, with_caveats
 from attention_jax.report.tables import number
 
 WIDTH = 100
+"""Columns, of a wider terminal."""
+
+
+def fill(text: str, **options) -> str:
+    """The text in lines that fit into the terminal."""
+    width = min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
+    return textwrap.fill(text, width, break_on_hyphens=False, **options)
 
 
 def experiment_page(experiment, judged: Sequence, user_data: Mapping[str, str]) -> str:
@@ -27,7 +35,7 @@ def experiment_page(experiment, judged: Sequence, user_data: Mapping[str, str]) 
         lines.append(f"Presets: {', '.join(experiment.presets())}")
     for plan in experiment.plans:
         lines.append(f"Plan:     {plan.text}; published {number(plan.published)} ({plan.source})")
-    page = "\n".join(fill(line, WIDTH, subsequent_indent=" " * 10, break_on_hyphens=False) for line in lines)
+    page = "\n".join(fill(line, subsequent_indent=" " * 10) for line in lines)
     parts = [page, verdicts(judged), your_data(experiment.name, user_data)]
     return "\n\n".join(part for part in parts if part)
 
@@ -42,7 +50,7 @@ def verdicts(judged: Sequence) -> str:
         claim, runs = one.claim, one.runs
         published = f"{claim.kind}, bound {bounds(claim)}, published {number(claim.published)} ({claim.source})"
         text = f"{with_caveats(claim, runs)}: {claim.text}; ours {ours(claim, runs)}; {published}"
-        lines.append(fill(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False))
+        lines.append(fill(text, initial_indent="  ", subsequent_indent="    "))
     return "\n".join(lines) if judged else ""
 
 
@@ -52,5 +60,5 @@ def your_data(name: str, user_data: Mapping[str, str]) -> str:
         return "Your own data: it makes or needs its own; there is no option for a file."
     lines = [f"Your own data: python launch.py train {name}, with"]
     for option, text in user_data.items():
-        lines.append(fill(f"  {option}  {text}", WIDTH, subsequent_indent="    ", break_on_hyphens=False).rstrip())
+        lines.append(fill(f"  {option}  {text}", subsequent_indent="    ").rstrip())
     return "\n".join(lines)

@@ -14,12 +14,13 @@ COLUMNS = ("name", "paper", "data", "minutes", "status")
 
 
 def selected(experiments: Sequence[Experiment], word: str) -> list[Experiment]:
-    """The experiments of the chapters that `word` is in, or else those whose name or description it is in; all without
-    a word."""
+    """The experiments of the chapters that `word` is in, or else those in whose name, docstring or paper a word begins
+    with it; all without a word."""
     word = word.lower()
     in_chapter = [one for one in experiments if word in one.about("Chapter").lower()]
-    described = lambda one: " ".join([one.name, one.claim, one.about("Source"), one.about("Data")]).lower()
-    return in_chapter or [one for one in experiments if word in described(one)]
+    begins = re.compile(rf"(?<![a-z]){re.escape(word)}", re.IGNORECASE)
+    described = lambda one: f"{one.name} {paper(one.about('Source'))} {one.doc}"
+    return in_chapter or [one for one in experiments if begins.search(described(one))]
 
 
 def listing(experiments: Sequence[Experiment], width: int) -> str:

@@ -1,9 +1,10 @@
 """`make results` (`python -m attention_jax.claims.pages`): write the pages of the record from the recorded results.
 
 These are docs/results.md, a page docs/results/NAME.md for each experiment, docs/results/checks.md, the table of
-docs/replication.md, the costs in docs/reproduce.md, and README's results.
+docs/replication.md, the costs in docs/reproduce.md, the numbers of docs/d2l.md, and README's results.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
@@ -22,13 +23,13 @@ from attention_jax.claims.findings import Finding, findings
 from attention_jax.claims.judged import Judged, judged
 from attention_jax.claims.record import recorded_runs
 from attention_jax.claims.results_page import readme_section, results_page
-from attention_jax.claims.verdicts import bounds, with_caveats
+from attention_jax.claims.verdicts import bounds, ours, with_caveats
 from attention_jax.config import Claim
 from attention_jax.files import write_atomically
 from attention_jax.report.tables import Table, markdown, number, span
 
 GENERATED, README_START, README_END = "<!-- generated -->\n", "<!-- results -->\n", "<!-- end of results -->"
-COSTS_START, COSTS_END = "<!-- costs -->\n", "<!-- end -->"
+COSTS_START, D2L_START, TABLE_END = "<!-- costs -->\n", "<!-- d2l -->\n", "<!-- end -->"
 
 
 def figures(experiment: Experiment) -> list[Path]:
@@ -166,7 +167,22 @@ def costs_table(experiments: Sequence[Experiment]) -> Table:
         inside = [one for one in experiments if one.about("Chapter") == chapter and one.minutes is not None]
         costs = [f"`{one.name}` {number(one.minutes)}" for one in sorted(inside, key=lambda one: one.minutes)]
         lines.append((chapter, ", ".join(costs)))
-    return Table("", ("chapter", "minutes on one quiet core, all variants and seeds"), lines)
+    return Table("", ("chapter", "minutes on one core, all variants and seeds"), lines)
+
+
+def d2l_table(rows: Sequence[Judged]) -> Table:
+    """Tabulate the claims with a number of "Dive into Deep Learning": theirs with its range, ours, and the verdict."""
+    lines = []
+    for one in rows:
+        claim, section = one.claim, re.match(r"d2l ([\d.]+)", one.claim.source)
+        if section and claim.published and claim.kind != "exact":
+            around = f" ({span(*claim.spread)})" if claim.spread else ""
+            page = f"[{one.experiment}](results/{one.experiment}.md)"
+            numbers = f"{number(claim.published)}{around}", ours(claim, one.runs)
+            lines.append((section[1], claim.text, page, *numbers, claim.kind, one.verdict))
+    lines.sort(key=lambda line: [int(part) for part in line[0].split(".")])
+    columns = ("d2l", "what", "experiment", "theirs", "ours", "kind", "verdict")
+    return Table("", columns, lines, right=("theirs", "ours"))
 
 
 def write_pages(root: Path = ROOT.parent):
@@ -185,10 +201,11 @@ def write_pages(root: Path = ROOT.parent):
         (docs / "results" / stale).unlink()
     for name, text in pages.items():
         write_atomically(docs / name, text)
-    reproduce = docs / "reproduce.md"
-    if reproduce.exists():
-        text = reproduce.read_text(encoding="utf-8")
-        write_atomically(reproduce, between(text, COSTS_START, COSTS_END, markdown(costs_table(experiments))))
+    tables = {"reproduce.md": (COSTS_START, costs_table(experiments)), "d2l.md": (D2L_START, d2l_table(rows))}
+    for name, (start, table) in tables.items():
+        if (docs / name).exists():
+            text = (docs / name).read_text(encoding="utf-8")
+            write_atomically(docs / name, between(text, start, TABLE_END, markdown(table)))
     readme = root / "README.md"
     text = readme.read_text(encoding="utf-8")
     write_atomically(readme, between(text, README_START, README_END, readme_section(rows)))

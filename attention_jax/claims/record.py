@@ -31,9 +31,9 @@ REGISTRATIONS = (
         for name in ("corrections", "heads_and_positions", "laws", "padding", "real_model", "scipy_docs")
     ),
 )
-"""The replication of recorded results, corrected protocols, heads of pretrained models and positions beyond the trained
-length, laws of attention, d2l's padding, changed attention of a pretrained model, fine-tuning: each file froze the code
-at a commit."""
+"""The replication of recorded results, corrected protocols (twice), heads of pretrained models and positions beyond the
+length of training, laws of attention, changed attention of a pretrained model, fine-tuning: each froze the code at a
+commit."""
 LONG = 200
 """The number of epochs above which a recorded history is thinned."""
 
@@ -322,10 +322,10 @@ def bleu_by_length(directory: Path) -> dict:
 
 
 def curves(experiment: Experiment) -> tuple[str, list[list[dict]]]:
-    """The first variant, and the recorded histories of its seeds, which its learning curves show."""
+    """The first variant, and the recorded histories of its seeds, which its learning curves show; none of one epoch."""
     first = first_variant(experiment)
     found = recorded_runs(experiment.name, experiment.results)
-    return first, [run["history"] for run in found if run["variant"] == first and run.get("history")]
+    return first, [run["history"] for run in found if run["variant"] == first and len(run.get("history", ())) > 1]
 
 
 def ended(experiment: Experiment) -> list[dict]:

@@ -18,9 +18,10 @@ from tyro.conf import Positional
 
 from attention_jax import config as configs
 from attention_jax.claims.record import Reproduction
-from attention_jax.cli.help import NEEDED, common_help, known_options, unknown_option
+from attention_jax.cli.help import NEEDED, command_help, common_help, known_options, unknown_option
 from attention_jax.config import Config
 from attention_jax.config.options import Method
+from attention_jax.config.per_layer import laid_over
 from attention_jax.errors import InputError
 
 Command = TypeVar("Command")
@@ -297,13 +298,15 @@ class Bench:
     """attention, compile, date, input, normalizers, ntm, sweep, transformer, translation or vision."""
 
 
-def parse(kind: type[Command], words: Sequence[str], *before: str) -> Command:
+def parse(kind: type[Command], words: Sequence[str]) -> Command:
     """The options in the arguments `words`, as a dataclass.
 
-    `before` are the preceding arguments of the command. --help prints and exits with code 0. Raises InputError with
-    tyro's message in one line.
+    --help prints and exits with code 0. Raises InputError with tyro's message in one line.
     """
-    return _tyro(kind, words, before or (command_name(kind),))
+    if {"-h", "--help"} & {*words}:
+        print(command_help(command_name(kind), kind))
+        raise SystemExit(0)
+    return _tyro(kind, words, (command_name(kind),))
 
 
 def parse_call(function: Callable, words: Sequence[str], *before: str) -> Callable[[], Any]:
@@ -356,7 +359,8 @@ def parse_with_config(
         raise SystemExit(0)
     known = (*known_options(kind, config), "help_all")
     both = _tyro(joined, ["--help" if word == ALL else word for word in words], before, known)
-    return both.options, both.config
+    model = laid_over(config.model, both.config.model)
+    return both.options, both.config if model is both.config.model else dataclasses.replace(both.config, model=model)
 
 
 def parse_with_model(
@@ -368,8 +372,8 @@ def parse_with_model(
     fields += [] if decode is None else [("decode", configs.Generation, dataclasses.field(default=decode))]
     joined = dataclasses.make_dataclass(kind.__name__, fields)
     joined.__doc__ = kind.__doc__
-    both = parse(joined, words, command_name(kind), *words[:1])
-    return both.options, both.model, getattr(both, "decode", None)
+    both = _tyro(joined, words, (command_name(kind), *words[:1]))
+    return both.options, laid_over(model, both.model), getattr(both, "decode", None)
 
 
 def refuse_earlier_names(config: Config, words: Sequence[str]):
@@ -405,6 +409,17 @@ def complaint(box: str) -> str:
     return re.sub(r"^Error parsing [\w.]+: (?=--)", "", line)
 
 
+def superfluous(said: str) -> str:
+    """Say of words that are no options that they are one too many, and how a file is given.
+
+    >>> superfluous("Unrecognized options: pairs.tsv")
+    'unexpected pairs.tsv: a file of data is given by its option, such as --data.tsv-file FILE'
+    """
+    words = said.removeprefix("Unrecognized options: ")
+    hint = ": a file of data is given by its option, such as --data.tsv-file FILE" if re.search(r"[./]", words) else ""
+    return f"unexpected {words}{hint}"
+
+
 def _tyro(
     kind: Callable, words: Sequence[str], before: Sequence[str], known: Sequence[str] | None = None, **settings
 ) -> Any:
@@ -422,8 +437,10 @@ def _tyro(
             raise
         said, see = complaint(box.getvalue()), "--help" if known is None else ALL
         if said.startswith("Unrecognized options"):
-            said = unknown_option(words, known or known_options(kind), "".join(before[1:2])) or said
+            said = unknown_option(words, known or known_options(kind), "".join(before[1:2])) or superfluous(said)
         elif missing := re.match(r"Missing from [^:]*: ([A-Z]+) ", said):
             said = f"{before[0]} needs {NEEDED.get(missing[1]) or missing[1]}"
             raise InputError(said) from None
+        elif "Missing value for argument 'experiment'" in said:
+            raise InputError(f"{before[0]} needs {NEEDED['NAME']}; it comes before all options") from None
         raise InputError(f"{said}; see {command} {see}") from None

@@ -68,7 +68,7 @@ def train(words: list[str]):
         hosts.join(asked.coordinator, asked.hosts, asked.host)
     directory = directory_of(asked, experiment.name)
     seconds = cost.expected_seconds(experiment, config)
-    expected = f"{cost.duration(seconds)} on one quiet CPU core" if seconds else ""
+    expected = f"{cost.duration(seconds)} on one CPU core" if seconds else ""
     result = lifecycle.start(config, directory, study=experiment.study, resume=asked.resume, expected=expected)
     if hosts.is_primary():
         print_result(result, directory)
@@ -95,7 +95,7 @@ def config_before(asked):
 
 def with_weights(weights: str, config):
     """A configuration that begins with the weights in a file or a run, and with the model they are of; a pretrained
-    model of texts brings its tokenizer."""
+    model of texts brings its tokenizer and its dropout rates."""
     if not weights:
         return config
     from attention_jax.config import replace
@@ -103,13 +103,15 @@ def with_weights(weights: str, config):
     from attention_jax.runs.pretrained import with_scan
     from attention_jax.weights import adopt
 
-    model = with_scan(adopt.options_from(saved.weights_of(Path(weights), like=config), config.model))
+    given = saved.weights_of(Path(weights), like=config)
+    model = with_scan(adopt.options_from(given, config.model))
     changes = {"model": model, "train.init_weights": weights}
     has_tokenizer = type(model) is not type(config.model) or (Path(weights) / "tokenizer.json").is_file()
     if hasattr(config.data, "pretrained") and (has_tokenizer or weights.endswith(".gguf")):
         name = "sequence_length" if hasattr(config.data, "sequence_length") else "max_length"
         own = getattr(config.data, name)
         changes |= {"data.pretrained": weights, f"data.{name}": min(own, model.longest_input or own)}
+        changes |= {f"model.{rate}": getattr(given.options, rate) for rate in ("dropout", "attention_dropout")}
     return replace(config, **changes)
 
 
@@ -505,7 +507,7 @@ def main(words: list[str]):
         from attention_jax.cli.help import overview
 
         return print(overview(docstrings(__file__)[""]))
-    if words and words[0] in ("-V", "--version"):
+    if words and words[0] in ("-V", "-v", "--version", "version"):
         return print(f"attention_jax {__version__}")
     if bad := [word for word in words if not is_utf8(word)]:
         raise InputError(f"what is on the command line must be UTF-8; got {bad[0]!a}")
@@ -513,8 +515,13 @@ def main(words: list[str]):
     if name not in COMMANDS:
         import difflib
 
+        from attention_jax.claims import catalog
+
         near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"perhaps you meant {near[0]}" if near else "choose one of " + ", ".join(COMMANDS)
+        if name in catalog.names():
+            hint = f"to train the experiment of this name: launch.py train {name}"
+        else:
+            hint = f"perhaps you meant {near[0]}" if near else "choose one of " + ", ".join(COMMANDS)
         raise InputError(f"there is no command {name!r}; {hint}")
     outlasts = name in OUTLASTING and not {"-h", "--help", "--help-all"} & set(rest)
     with outlasting_readers() if outlasts else contextlib.nullcontext(), explained():

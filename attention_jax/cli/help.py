@@ -52,27 +52,48 @@ def overview(about: str) -> str:
     return "\n".join([*lines, "", *ending])
 
 
+def command_help(command: str, kind: type) -> str:
+    """Return the help of a command: its usage, its arguments, and its options with their defaults."""
+    docs, options = catalog.field_docs(kind), _options_of(kind)
+    arguments = [field for field in dataclasses.fields(kind) if field not in options]
+    named = [(_argument(kind, field).metavar, docs[field.name]) for field in arguments]
+    line = " ".join([program(), command, *(name for name, _ in named)])
+    sections = {"Arguments": [(name, "", None, text) for name, text in named]}
+    sections["Options"] = [
+        (flag(_spelled(kind, field)), _metavar(kind, field), field.default, docs[field.name]) for field in options
+    ]
+    ending = f"The options of an experiment: {program()} {command} NAME --help"
+    return _laid_out(line, kind, sections, ending if named and named[0][0] == "NAME" and command != "compile" else "")
+
+
 def common_help(command: str, experiment: str, kind: type, config) -> str:
     """Return the options of an experiment that people change, with their defaults, as `train NAME --help` prints them.
 
     `kind` is the dataclass of the command's own options.
     """
-    width = shutil.get_terminal_size((100, 24)).columns
     line = " ".join([program(), command, experiment])
-    lines = [
-        f"usage: {line} [OPTIONS]",
-        "",
-        *textwrap.wrap(" ".join(docstrings(OPTIONS)[kind.__name__].split()), width),
-    ]
-    presets, section = tuple(catalog.load_experiment(experiment).presets()), None
+    presets, sections = tuple(catalog.load_experiment(experiment).presets()), {}
     for name, metavar, default, text in _common(kind, config, presets):
-        if section != (section := name.rpartition(".")[0]):
-            lines += ["", TITLES.get(section, f"Options of {command}")]
-        plain = default is None or default is False or default in ("", (), dataclasses.MISSING)
-        given = "" if plain else f" (default: {default})"
-        lines += _entry(f"{flag(name)} {metavar}".rstrip(), text + given, 32, width)
-    total = len(known_options(kind, config))
-    return "\n".join([*lines, "", f"All {total} options: {line} --help-all"])
+        title = TITLES.get(name.rpartition(".")[0], f"Options of {command}")
+        sections.setdefault(title, []).append((flag(name), metavar, default, text))
+    return _laid_out(line, kind, sections, f"All {len(known_options(kind, config))} options: {line} --help-all")
+
+
+def _laid_out(line: str, kind: type, sections: dict[str, list[tuple]], ending: str) -> str:
+    """The text of a help: the usage, what the command does, entries (name, type, default, help) by section, and a
+    line at the end."""
+    width = shutil.get_terminal_size((100, 24)).columns
+    about = " ".join(docstrings(OPTIONS)[kind.__name__].split())
+    options = " [OPTIONS]" if any(title != "Arguments" and entries for title, entries in sections.items()) else ""
+    lines = [f"usage: {line}{options}", "", *textwrap.wrap(about, width)]
+    for title, entries in sections.items():
+        lines += ["", title] if entries else []
+        for name, metavar, default, text in entries:
+            plain = default is None or isinstance(default, bool) or default in ("", (), dataclasses.MISSING)
+            given = "" if plain else f" (default: {' '.join(default) if isinstance(default, tuple) else default})"
+            opposite = f", {name.replace('--', '--no-', 1)}" if default is True else ""
+            lines += _entry(f"{name}{opposite} {metavar}".rstrip(), text + given, 32, width)
+    return "\n".join([*lines, *(["", ending] if ending else [])])
 
 
 def _common(kind: type, config, presets: Sequence[str]) -> Iterator[tuple[str, str, object, str]]:

@@ -544,7 +544,7 @@ class LanguageModelConfig(TransformerLayers):
     per_layer: str = ""
     """Options of single layers, counted from 0, in place of the model's: "0-4,6:mask=window(512);5:rope_theta=1000000".
     A layer may have its own score, normalizer, head_pool, mask, rope_theta, rope_scaling, and position_embedding (none
-    or rotary)."""
+    or rotary). What a layer of a pretrained model or of a run already has stays, unless it is given."""
     scan_layers: bool = False
     """Go through runs of equal layers in a loop, so that programs do not grow with depth and compile as fast as one
     layer; their weights are stacked, decoder/layers_0 in place of decoder/layer_0, layer_1, ..."""

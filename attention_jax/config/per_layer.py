@@ -1,7 +1,9 @@
 """Options of single layers of a Transformer, as one string: "0-4,6:mask=window(512);5:rope_theta=1000000"."""
 
+import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from attention_jax.errors import InputError
 
@@ -50,6 +52,41 @@ def options_by_layer(text: str, count: int) -> list[dict[str, str]]:
                 raise InputError(f"--model.per-layer gives layer {i} its {min(twice)} twice, in {text!r}")
             layers[i] |= values
     return layers
+
+
+def laid_over(own: Any, given: Any) -> Any:
+    """The options `given` for a model, with their `per_layer` laid over that of the model's `own` options."""
+    below, above = (getattr(options, "per_layer", "") for options in (own, given))
+    return given if above == below else dataclasses.replace(given, per_layer=merged(below, above))
+
+
+def merged(below: str, above: str) -> str:
+    """The options of `above` laid over those of `below`: a layer keeps those of its options that `above` does not give.
+
+    >>> merged("0-2:mask=window(4),score=dot", "1:mask=none")
+    '0,2:mask=window(4),score=dot;1:mask=none,score=dot'
+    """
+    if not below.strip():
+        return above
+    places = [places for text in (below, above) if text.strip() for places, _ in per_layer_options(text)]
+    own, given = (options_by_layer(text, 1 + max(place[-1] for place in places)) for text in (below, above))
+    groups: dict[str, list[int]] = {}
+    for layer, values in enumerate(own):
+        joined = ",".join(f"{name}={value}" for name, value in (values | given[layer]).items())
+        groups.setdefault(joined, []).append(layer)
+    return ";".join(f"{layer_list(layers)}:{joined}" for joined, layers in groups.items() if joined)
+
+
+def layer_list(layers: Iterable[int]) -> str:
+    """Layers as in an option `per_layer`.
+
+    >>> layer_list([0, 1, 2, 4, 6, 7])
+    '0-2,4,6-7'
+    """
+    runs: list[list[int]] = []
+    for layer in layers:
+        runs[-1].append(layer) if runs and runs[-1][-1] == layer - 1 else runs.append([layer])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _split(text: str, separator: str) -> list[str]:

@@ -1,5 +1,6 @@
 """What replaces the activations of a call, as variables of the model: from {site: value} to the edits of its taps."""
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from attention_jax.errors import InputError
-from attention_jax.interpret.sites import Site, chosen, heads_axis, of_head, positions_axis
+from attention_jax.interpret.sites import Site, chosen, heads_axis, listed, of_head, positions_axis
 from attention_jax.models.taps import Edit
 from attention_jax.ops.trees import pytree
 
@@ -40,15 +41,26 @@ class Part:
 
 
 def several(indices: Indices) -> tuple[int, ...] | None:
-    """Indices as a tuple; None means all."""
-    return indices if indices is None else (indices,) if isinstance(indices, int) else tuple(int(i) for i in indices)
+    """Indices as a tuple; None means all. Raises InputError for what is not one or more integers."""
+    if indices is None:
+        return None
+    given = tuple(indices) if isinstance(indices, Iterable) and np.ndim(indices) else (indices,)
+    try:
+        if not given or any(isinstance(i, bool | np.bool) for i in given):
+            raise TypeError
+        return tuple(operator.index(i) for i in given)
+    except TypeError as error:
+        raise InputError(
+            f"heads, positions and rows are one or more integers, known when a call is traced, got {indices!r}: a mask "
+            "is Part(where=...)"
+        ) from error
 
 
 def wanted(known: Mapping[str, Any], names: str | Iterable[str]) -> list[str]:
     """The names of sites, and of heads in the short form, that names and patterns name, each once."""
     wanted: dict[str, None] = {}
-    for name in [names] if isinstance(names, str) else names:
-        site, head = (name, None) if isinstance(name, str) and name in known else of_head(name)
+    for name in listed(names):
+        site, head = (name, None) if name in known else of_head(name)
         short = lambda one, head=head: one if head is None else f"{one.removesuffix('_output')}.{head}"
         wanted |= dict.fromkeys(short(one) for one in chosen(known, [site]))
     return list(wanted)
@@ -89,11 +101,15 @@ def collection(found: Mapping[str, Site], given: Mapping[str, Any]) -> dict:
 def _edit(name: str, site: Site, given) -> Edit:
     """The edit of one site. Raises InputError for what does not fit its shape."""
     whole, head = of_head(name)
+    if given is None:
+        raise InputError(f"{name} takes an array, a function or a Part, got None")
     part = given if isinstance(given, Part) else Part(function=given) if callable(given) else Part(given)
     shape, axes = site.shape, len(site.shape)
     by_axis = [(heads_axis(whole), "head", part.heads if head is None else (head,))]
     by_axis += [(positions_axis(whole, axes), "position", part.positions), (0, "row", part.rows)]
-    where = None if part.where is None else _of_rank(part.where, axes)
+    inner = shape if head is None else shape[:2] + shape[3:]
+    where = None if part.where is None else _checked_where(name, part.where, inner)
+    where = where if head is None or where is None else jnp.expand_dims(where, 2)
     for axis, what, indices in by_axis:
         if indices is None:
             continue
@@ -103,15 +119,33 @@ def _edit(name: str, site: Site, given) -> Edit:
         one_hot[[index(name, what, i, shape[axis]) for i in several(indices)]] = True
         one_hot = one_hot.reshape([-1 if i == axis else 1 for i in range(axes)])
         where = one_hot if where is None else where & one_hot
-    if head is not None:
-        shape = shape[:2] + shape[3:]
+    shape = inner
+    if (part.value is None) == (part.function is None) or (part.adds and part.value is None):
+        raise InputError(f"the Part for {name} needs a value or a function, not both, and adds is of a value")
     if part.function is not None:
         _check_function(name, part.function, jax.ShapeDtypeStruct(shape, site.dtype))
         return Edit(None, where, part.function if head is None else _OfHead(part.function, head))
-    value = jnp.asarray(given if part.value is None else part.value)
+    value = _array(name, part.value)
     _check_value(name, value, shape, exact=part is not given)
     value = _of_rank(value, len(shape))
     return Edit(value if head is None else jnp.expand_dims(value, 2), where, adds=part.adds)
+
+
+def _array(name: str, value) -> Array:
+    try:
+        return jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} takes an array, a function or a Part, got a {type(value).__name__}") from error
+
+
+def _checked_where(name: str, where, shape) -> Bool[Array, "..."]:
+    """A mask with an axis for each of `shape`."""
+    where = _array(name, where)
+    if where.dtype != bool or not _broadcasts(where.shape, shape):
+        raise InputError(
+            f"`where` of {name} is boolean and broadcast to {list(shape)}, got {where.dtype} {list(where.shape)}"
+        )
+    return _of_rank(where, len(shape))
 
 
 def _of_rank(x: Array, axes: int) -> Array:
@@ -143,12 +177,13 @@ class _OfHead:
 
 
 def _check_function(name: str, function: Callable, like: jax.ShapeDtypeStruct):
-    made = jax.eval_shape(function, like)
-    if jnp.shape(made) != like.shape or not jnp.issubdtype(made.dtype, jnp.floating):
-        raise InputError(
-            f"the function for {name} must return an array of its shape, {list(like.shape)}, got "
-            f"{list(jnp.shape(made))} {made.dtype}"
-        )
+    try:
+        made = jax.eval_shape(lambda x: jnp.asarray(function(x)), like)
+        said = f"{list(made.shape)} {made.dtype}"
+    except (TypeError, ValueError) as error:
+        made, said = None, " ".join(str(error).split())[:120]
+    if made is None or made.shape != like.shape or not jnp.issubdtype(made.dtype, jnp.floating):
+        raise InputError(f"the function for {name} must return an array of its shape, {list(like.shape)}, got {said}")
 
 
 def _stacked(by_layer: Mapping[int, list[Edit]], layers: int) -> tuple[Edit, ...]:

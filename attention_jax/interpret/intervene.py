@@ -17,7 +17,8 @@ from jaxtyping import Array, Key
 
 from attention_jax.errors import InputError
 from attention_jax.interpret.edits import Indices, Part, collection, part_of, several, wanted
-from attention_jax.interpret.sites import Site, chosen, find, heads_axis, of_head, positions_axis
+from attention_jax.interpret.patterns import check_rng
+from attention_jax.interpret.sites import Site, arrays, chosen, find, heads_axis, listed, of_head, positions_axis
 from attention_jax.models.taps import SET, TRACE
 
 
@@ -36,6 +37,9 @@ def run(
         "decoder.3.head.5", whose activation is [B, T, V].
       sites: the sites whose activations are returned, as they are after what is set; with `*` and heads, too.
 
+    XLA does not fuse across a site that is set, so that a call that sets nothing may round differently. To compare to
+    the bit, set the same sites in both calls, as `Part(value, where=False)` in one.
+
     Raises:
       InputError: for a site that this call does not pass, and for heads, positions and shapes that do not fit it.
 
@@ -52,7 +56,7 @@ def run(
 
 def called(call: Callable, model: nn.Module, params, inputs: tuple, given: Mapping, sites=()) -> tuple[Any, dict]:
     """`run` by `call`, `apply` or a compiled one."""
-    inputs = jax.tree.map(jnp.asarray, inputs)
+    inputs = arrays(inputs)
     found = find(model, params, inputs)
     names = wanted(found, sites)
     edits = collection(found, given)
@@ -104,9 +108,10 @@ def ablate(
         raise InputError(f"ablate {how!r} takes {' and '.join(NEEDS[how]) or 'neither source nor rng'}")
     if how == "zero":
         part = Part(jnp.zeros(()), heads=several(heads), positions=several(positions), rows=several(rows))
-        return dict.fromkeys([sites] if isinstance(sites, str) else sites, part)
+        return dict.fromkeys(listed(sites), part)
     _check_source(source)
-    names = chosen(source, [of_head(name)[0] for name in ([sites] if isinstance(sites, str) else sites)])
+    names = chosen(source, [of_head(name)[0] for name in listed(sites)])
+    check_rng(rng)
     order = None if rng is None else jax.random.permutation(rng, source[names[0]].shape[0])
     values = {name: _mean(name, source[name]) if order is None else source[name][order] for name in names}
     return patch(values, sites, heads=heads, positions=positions, rows=rows)
@@ -181,7 +186,9 @@ def head_sweep(
 
     `measure` of the output with each head of `sites` ablated, or patched from the activations `source`, one at a
     time and in one compiled program: {site: [heads, ...]}. At most so many heads are computed `together`."""
-    inputs = jax.tree.map(jnp.asarray, inputs)
+    inputs = arrays(inputs)
+    if not callable(measure):
+        raise InputError(f"measure is a function of the output, got a {type(measure).__name__}")
     found = find(model, params, inputs)
     names = chosen(found, sites)
     for name in names:

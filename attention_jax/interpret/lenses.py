@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from attention_jax.errors import InputError
 from attention_jax.interpret.edits import Part
 from attention_jax.interpret.intervene import apply, called, trace
-from attention_jax.interpret.sites import find
+from attention_jax.interpret.sites import arrays, find
 from attention_jax.models.blocks import ACTIVATIONS, FeedForward
 from attention_jax.models.multihead import Linear
 from attention_jax.models.norms import LayerNorm, RMSNorm
@@ -24,32 +24,47 @@ from attention_jax.ops.precision import accumulator
 Measure = Callable[[Array], Float[Array, ""]]
 
 
-def logit_lens(model: nn.Module, params, *inputs) -> dict[str, Array]:
+def whole(output):
+    """What a lens returns of an output by default."""
+    return output
+
+
+def number(measure: Measure, output) -> Float[Array, ""]:
+    """`measure` of the output. Raises InputError if it is not one number."""
+    found = measure(output) if callable(measure) else None
+    if found is None or jnp.shape(found) != ():
+        got = type(measure).__name__ if found is None else f"one with results {list(jnp.shape(found))}"
+        raise InputError(f"measure is a function of the output to one number, got a {got}")
+    return found
+
+
+def logit_lens(model: nn.Module, params, *inputs, measure: Callable[[Array], Array] = whole) -> dict[str, Array]:
     """The logit lens (nostalgebraist 2020): the output of a model whose layers end after each one.
 
-    The output of a model whose layers end after each one (nostalgebraist 2020): {site: output}, of the embeddings
-    and of residual_out of every layer of the last stack. That of the last layer is the output of the model.
+    `measure` of the output of a model whose layers end after each one (nostalgebraist 2020): {site: output}, of the
+    embeddings and of residual_out of every layer of the last stack. That of the last layer is the output of the model.
+    A `measure` such as the argmax keeps the outputs of all layers from being in memory together.
     """
     names, stack = _residuals(model, params, inputs)
-    return dict(zip(names, _read(model, tuple(names), stack, False, params, inputs), strict=True))
+    return dict(zip(names, _read(model, tuple(names), stack, False, measure, params, inputs), strict=True))
 
 
-def jacobian_lens(model: nn.Module, params, *inputs) -> dict[str, Array]:
+def jacobian_lens(model: nn.Module, params, *inputs, measure: Callable[[Array], Array] = whole) -> dict[str, Array]:
     """The Jacobian lens: the output for J x in place of the last residual stream: {site: output}.
 
-    The output for J x in place of the last residual stream, where x is that after a layer, and J the derivative of
-    the last by it for these inputs, all positions together: {site: output}, as `logit_lens`.
+    `measure` of the output for J x in place of the last residual stream, where x is that after a layer, and J the
+    derivative of the last by it for these inputs, all positions together: {site: output}, as `logit_lens`.
 
     This is the lens of Gurnee et al. 2026 ("Verbalizable Representations Form a Global Workspace in Language Models")
     with the Jacobian of the input itself in place of its mean over a corpus.
     """
     names, stack = _residuals(model, params, inputs)
-    return dict(zip(names, _read(model, tuple(names), stack, True, params, inputs), strict=True))
+    return dict(zip(names, _read(model, tuple(names), stack, True, measure, params, inputs), strict=True))
 
 
 def _residuals(model, params, inputs) -> tuple[list[str], str]:
     """The sites that lenses read, and the stack that they are of."""
-    found = find(model, params, jax.tree.map(jnp.asarray, inputs))
+    found = find(model, params, arrays(inputs))
     stack = next((one for one in ("decoder", "encoder") if f"{one}.residual_out" in found), None)
     if stack is None:
         raise InputError(f"a lens needs a residual stream, which {type(model).__name__} does not have")
@@ -57,11 +72,13 @@ def _residuals(model, params, inputs) -> tuple[list[str], str]:
     return [f"{stack}.embedding", *(name for name in layers if name != f"{stack}.residual_out")], stack
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _read(model, names, stack, transported: bool, params, inputs):
-    """The outputs of a lens for all sites, [sites, ...]."""
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def _read(model, names, stack, transported: bool, measure, params, inputs):
+    """`measure` of the outputs of a lens for all sites, [sites, ...]."""
     end = f"{stack}.residual_out"
-    read = lambda x: called(apply, model, params, inputs, {end: x})[0]
+    if not callable(measure):
+        raise InputError(f"measure is a function of the output, got a {type(measure).__name__}")
+    read = lambda x: measure(called(apply, model, params, inputs, {end: x})[0])
     seen = called(apply, model, params, inputs, {}, (*names, end))[1]
     rows = seen[end].shape[1]  # the last layer of a classifier may compute fewer positions than the others
 
@@ -85,8 +102,8 @@ def _read(model, names, stack, transported: bool, params, inputs):
 def derivative(function: Callable, x: Array, direction: Array) -> Array:
     """The derivative of `function` at x in a direction, from its reverse-mode one.
 
-    >>> derivative(jnp.square, jnp.array([3.0]), jnp.array([2.0])).tolist()
-    [12.0]
+    >>> derivative(lambda x: x**2 * x[::-1], jnp.array([3.0, 1.0]), jnp.array([2.0, 0.0])).tolist()
+    [12.0, 2.0]
     """
     out, back = jax.vjp(function, x)
     return jax.linear_transpose(lambda bar: back(bar)[0], out)(direction)[0]
@@ -108,7 +125,7 @@ def gradient_times_activation(
 @partial(jax.jit, static_argnums=(0, 1))
 def _gradients(model, measure, params, inputs, zeros):
     added = lambda parts: {name: Part(x, adds=True) for name, x in parts.items()}
-    return jax.grad(lambda parts: measure(called(apply, model, params, inputs, added(parts))[0]))(zeros)
+    return jax.grad(lambda parts: number(measure, called(apply, model, params, inputs, added(parts))[0]))(zeros)
 
 
 def integrated_gradients(
@@ -119,8 +136,8 @@ def integrated_gradients(
     The part of each token's embedding in measure(output) - measure(output for the `baseline`), whose embeddings are
     zeros by default (Sundararajan et al. 2017, eq. 1), by the midpoint rule: {site: [B, T]}.
     """
-    if steps < 1:
-        raise InputError(f"integrated gradients need at least one step, got {steps}")
+    if not isinstance(steps, int) or steps < 1:
+        raise InputError(f"integrated gradients need at least one step, an integer, got {steps}")
     ends = trace(model, params, *inputs, sites="*.embedding")
     starts = {name: jnp.zeros_like(x) for name, x in ends.items()} | dict(baseline or {})
     if {name: x.shape for name, x in starts.items()} != {name: x.shape for name, x in ends.items()}:
@@ -130,7 +147,7 @@ def integrated_gradients(
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _integrated(model, measure, steps, params, inputs, starts, ends):
-    gradient = jax.grad(lambda x: measure(called(apply, model, params, inputs, x)[0]))
+    gradient = jax.grad(lambda x: number(measure, called(apply, model, params, inputs, x)[0]))
     at = lambda share: jax.tree.map(lambda a, b: a + share.astype(a.dtype) * (b - a), starts, ends)
     means = jax.tree.map(lambda x: x.mean(0), jax.lax.map(lambda share: gradient(at(share)), _midpoints(steps)))
     return {name: ((ends[name] - starts[name]) * means[name]).sum(-1) for name in ends}
@@ -151,7 +168,7 @@ def direct_attribution(model: nn.Module, params, *inputs, measure: Measure) -> d
     """
     names, stack = _residuals(model, params, inputs)
     _check_linear(model)
-    found = find(model, params, jax.tree.map(jnp.asarray, inputs))
+    found = find(model, params, arrays(inputs))
     parts = [name for name in found if name.startswith(f"{stack}.") and name.endswith(("head_output", "mlp_output"))]
     values = trace(model, params, *inputs, sites=[names[0], *parts])
     shares, biases = _shares(model, measure, (), params, inputs, values)
@@ -170,7 +187,7 @@ def detached_attribution(model: nn.Module, params, *inputs, measure: Measure) ->
     """
     _check_linear(model)
     values = trace(model, params, *inputs, sites="*.embedding")
-    held = [name for name in find(model, params, jax.tree.map(jnp.asarray, inputs)) if name.endswith("weights")]
+    held = [name for name in find(model, params, arrays(inputs)) if name.endswith("weights")]
     shares, biases = _shares(model, measure, tuple(held), params, inputs, values)
     return {name: shares[name].sum(-1) for name in values} | {"biases": biases}
 
@@ -188,7 +205,7 @@ def _shares(model, measure, held, params, inputs, values):
         leaves = [next(given) if bias else x for (_, x), bias in zip(flat, is_bias, strict=True)]
         edits = dict.fromkeys(held, jax.lax.stop_gradient) | values
         with nn.intercept_methods(_hold):
-            return measure(called(apply, model, jax.tree.unflatten(structure, leaves), inputs, edits)[0])
+            return number(measure, called(apply, model, jax.tree.unflatten(structure, leaves), inputs, edits)[0])
 
     of_values, of_biases = jax.grad(measured, (0, 1))(values, biases)
     shares = jax.tree.map(jnp.multiply, values, of_values)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from attention_jax.errors import InputError
+from attention_jax.interpret.sites import arrays
 
 KINDS = ("induction", "previous token", "duplicate token", "first token")
 
@@ -23,10 +24,13 @@ def head_scores(weights: Float[Array, "... H T T"], tokens: Int[Array, "B T"]) -
     >>> {kind: round(score[0].item(), 2) for kind, score in scores.items()}
     {'induction': 1.0, 'previous token': 1.0, 'duplicate token': 0.0, 'first token': 0.33}
     """
-    weights, tokens = jnp.asarray(weights), jnp.asarray(tokens)
-    if weights.ndim < 4 or tokens.shape != (weights.shape[0], weights.shape[-1]):
+    weights, tokens = arrays((weights, tokens))
+    square = weights.ndim >= 4 and weights.shape[-2] == weights.shape[-1]
+    fit = square and tokens.shape == (weights.shape[0], weights.shape[-1])
+    if not fit or not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise InputError(
-            f"head_scores needs weights [B, ..., H, T, T] and tokens [B, T], got {weights.shape} and {tokens.shape}"
+            "head_scores needs weights [B, ..., H, T, T] and integer tokens [B, T], got "
+            f"{weights.shape} and {tokens.dtype} {tokens.shape}"
         )
     return dict(zip(KINDS, _scores(weights, tokens), strict=True))
 
@@ -56,11 +60,20 @@ def _score(weights, keys):
     return jnp.where(queries, mass, 0).sum((0, -1)) / counted
 
 
+def check_rng(rng):
+    """Raise InputError unless it is a key of jax.random, or None."""
+    if rng is not None and not hasattr(rng, "dtype"):
+        raise InputError(f"rng is a key, as jax.random.key(0), got a {type(rng).__name__}")
+
+
 def repeated_tokens(rng: Key[Array, ""], vocab: int, length: int, batch: int = 1, first: int | None = None):
     """Draw random tokens and the same again, [B, 2 `length`]: what only induction can predict.
 
     Random tokens and the same again, [B, 2 `length`], behind a `first` one if it is given: what only induction can
     predict.
     """
+    check_rng(rng)
+    if min(vocab, length, batch) < 1:
+        raise InputError(f"repeated_tokens needs a vocab, length and batch of at least 1, got {vocab, length, batch}")
     tokens = jnp.tile(jax.random.randint(rng, (batch, length), 0, vocab), (1, 2))
     return tokens if first is None else jnp.pad(tokens, ((0, 0), (1, 0)), constant_values=first)

@@ -43,7 +43,9 @@ class Site(NamedTuple):
 
 
 def heads_axis(name: str) -> int | None:
-    """The axis of heads of the activation of a site, or None."""
+    """The axis of heads of the activation of a site, or None, as of `attention.weights` of recurrent models."""
+    if name.startswith("attention."):
+        return None
     return BY_HEAD.get(name.rpartition(".")[2].removeprefix("cross_"))
 
 
@@ -52,6 +54,8 @@ def positions_axis(name: str, axes: int) -> int | None:
 
     >>> positions_axis("decoder.3.weights", 4), positions_axis("decoder.3.head_output", 4)
     (2, 1)
+    >>> positions_axis("attention.weights", 3)
+    1
     """
     return None if axes < 3 else 2 if heads_axis(name) == 1 else 1
 
@@ -66,7 +70,8 @@ def model_sites(model: nn.Module, *inputs) -> dict[str, jax.ShapeDtypeStruct]:
     ((2, 5, 2, 4), (2, 5, 11))
     """
     check_model(model)
-    params = jax.eval_shape(lambda *inputs: model.init(jax.random.key(0), *inputs), *inputs)["params"]
+    inputs = arrays(inputs)
+    params = _shapes(model, lambda *inputs: model.init(jax.random.key(0), *inputs), *inputs)["params"]
     return {name: jax.ShapeDtypeStruct(site.shape, site.dtype) for name, site in find(model, params, inputs).items()}
 
 
@@ -75,6 +80,14 @@ def check_model(model):
     if not isinstance(model, nn.Module):
         hint = ": give its .model and .params" if hasattr(model, "params") else ""
         raise InputError(f"a Flax module is needed, got {type(model).__name__}{hint}")
+
+
+def arrays(inputs):
+    """The inputs of a call as arrays; shapes stay as they are. Raises InputError for what is none."""
+    try:
+        return jax.tree.map(lambda x: x if isinstance(x, jax.ShapeDtypeStruct) else jnp.asarray(x), inputs)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"a call takes arrays: {' '.join(str(error).split())[:160]}") from error
 
 
 def find(model: nn.Module, params, inputs: tuple) -> dict[str, Site]:
@@ -88,16 +101,7 @@ def find(model: nn.Module, params, inputs: tuple) -> dict[str, Site]:
 def _find(model, structure, leaves) -> dict[str, Site]:
     params, inputs = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
     call = lambda params, inputs: model.apply({"params": params}, *inputs, mutable=[TRACE])[1]
-    try:
-        traced = jax.eval_shape(call, params, inputs)
-    except (TypeError, ValueError, IndexError, AttributeError, FlaxError) as error:
-        if isinstance(error, InputError):
-            raise
-        shapes = ", ".join(str(list(x.shape)) for x in jax.tree.leaves(inputs)) or "none"
-        said = " ".join(str(error).split())[:160]
-        raise InputError(
-            f"{type(model).__name__} cannot be called with inputs of the shapes {shapes}: {said}"
-        ) from error
+    traced = _shapes(model, call, params, inputs)
     found = {}
     for keys, leaf in jax.tree_util.tree_flatten_with_path(traced.get(TRACE, {}))[0]:
         found |= _named(tuple(key.key for key in keys), leaf)
@@ -106,6 +110,20 @@ def _find(model, structure, leaves) -> dict[str, Site]:
             f"{type(model).__name__} has no sites: its activations have no names that could be read or set"
         )
     return dict(sorted(found.items(), key=_order))
+
+
+def _shapes(model, call, *given):
+    """What a `call` of the model returns, as shapes; InputError for inputs, the last given, that it does not take."""
+    try:
+        return jax.eval_shape(call, *given)
+    except (TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError, FlaxError) as error:
+        if isinstance(error, InputError):
+            raise
+        shapes = ", ".join(str(list(x.shape)) for x in jax.tree.leaves(given[-1:])) or "none"
+        said = " ".join(str(error).split())[:160]
+        raise InputError(
+            f"{type(model).__name__} cannot be called with inputs of the shapes {shapes}: {said}"
+        ) from error
 
 
 def _named(path: tuple[str, ...], leaf) -> dict[str, Site]:
@@ -139,16 +157,22 @@ def _order(item) -> tuple:
     return stack == "logits", stack != "encoder", layer, place, item[0]
 
 
+def listed(names: str | Iterable[str]) -> list[str]:
+    """Names of sites as a list. Raises InputError for what is none."""
+    names = [names] if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
+    for name in names:
+        if not isinstance(name, str):
+            raise InputError(f"the name of a site is a text, got a {type(name).__name__}")
+    return names
+
+
 def chosen(sites: Mapping[str, Any], names: str | Iterable[str]) -> list[str]:
     """The sites that names and patterns with `*` name, in the order of `sites`, each once.
 
     Raises InputError for a name that no site has and a pattern that fits none.
     """
-    names = [names] if isinstance(names, str) else list(names)
     wanted = set()
-    for name in names:
-        if not isinstance(name, str):
-            raise InputError(f"the name of a site is a text, got a {type(name).__name__}")
+    for name in listed(names):
         fitting = fnmatch.filter(sites, name) if "*" in name else [name] if name in sites else []
         if not fitting:
             raise InputError(_unknown(sites, name))

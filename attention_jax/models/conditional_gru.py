@@ -7,7 +7,8 @@ from attention_jax.errors import InputError
 from attention_jax.models.alignment import Alignment, Scorer
 from attention_jax.models.readout import DeepOutput
 from attention_jax.models.recurrent import Cell, Layer
-from attention_jax.models.translator import Inputs, Step, attended
+from attention_jax.models.taps import edited
+from attention_jax.models.translator import ATTENTION, STATES, Inputs, Step, attended, top_edited
 from attention_jax.ops.recurrent.deferred import DeferredWeight, deferred_scan
 
 
@@ -24,9 +25,10 @@ def step(w: Weights, states, x: Inputs):
     """One step of the conditional GRU (Sennrich et al. 2017, arXiv:1703.04357, section 2). `x.token` is E y_{j-1},
     projected for all steps before the scan."""
     between = w.first.step(x.token, states[0])  # eq. 2: s'_j = GRU_1(y_{j-1}, s_{j-1})
-    alpha = w.align(between[0])  # eq. 3, its weights
-    context = attended(alpha, x.kept) @ w.annotations  # eq. 3: c_j = ATT(C, s'_j)
+    alpha = edited(x.edits.weights, w.align(between[0]))  # eq. 3, its weights
+    context = edited(x.edits.context, attended(alpha, x.kept) @ w.annotations)  # eq. 3: c_j = ATT(C, s'_j)
     state = w.second.step(context @ w.second.input + w.second.bias[None], between)  # eq. 4: s_j = GRU_2(s'_j, c_j)
+    [state] = top_edited([state], x.edits.states)
     return [state], Step(state[0], context, alpha)
 
 
@@ -47,6 +49,7 @@ class ConditionalGRU(DeepOutput):
     (2, 3, 7)
     """
 
+    settable = (*ATTENTION, STATES)
     options: config.ConditionalGRUConfig
 
     def make_decoder(self, annotation_size: int) -> int:
@@ -60,10 +63,11 @@ class ConditionalGRU(DeepOutput):
 
     def run(self, memory, states, token, train):
         align = self.alignment(memory.key, memory.length)
+        edits = self.edits(memory, len(token), self.options.hidden_size)
         first, second = self.stack[0].cell_weights(first=True), self.second.cell_weights(first=False)
         return deferred_scan(
             step,
             Weights(align, DeferredWeight(memory.hidden), first, second),
             states,
-            Inputs(token, [], self.kept(memory, len(token), train)),
+            Inputs(token, [], self.kept(memory, len(token), train), edits),
         )

@@ -6,7 +6,7 @@ from attention_jax.models import bahdanau
 from attention_jax.models.alignment import Scorer
 from attention_jax.models.readout import DeepOutput
 from attention_jax.models.recurrent import cells_of
-from attention_jax.models.translator import Inputs
+from attention_jax.models.translator import ATTENTION, Inputs
 from attention_jax.ops.recurrent.deferred import DeferredWeight, deferred_scan
 
 
@@ -29,6 +29,7 @@ class GNMT(DeepOutput):
     (2, 3, 7)
     """
 
+    settable = ATTENTION
     options: config.GNMTConfig
 
     def make_decoder(self, annotation_size: int) -> int:
@@ -42,7 +43,10 @@ class GNMT(DeepOutput):
         align = self.alignment(memory.key, memory.length)
         w = bahdanau.Weights(align, DeferredWeight(memory.hidden), DeferredWeight(first.kernel(1)), cells_of([first]))
         last, steps = deferred_scan(
-            bahdanau.step, w, states[:1], Inputs(token, [], self.kept(memory, len(token), train))
+            bahdanau.step,
+            w,
+            states[:1],
+            Inputs(token, [], self.kept(memory, len(token), train), self.edits(memory, len(token), 0)),
         )  # eq. 4: layer 1 attends, step by step
         hidden = steps.hidden
         for layer, state in zip(above, states[1:], strict=True):  # the others are one fused scan each

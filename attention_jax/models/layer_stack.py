@@ -105,7 +105,7 @@ def _scanned(initializing: bool, one: Callable, layer: nn.Module, carry: tuple, 
         return (x, _at_layer(cache, None)), output
 
     body = nn.map_variables(body, "params", trans_in_fn=flip_kernels, trans_out_fn=flip_kernels, init=initializing)
-    axes = dict.fromkeys(("params", TRACE, SET), 0)
+    axes = dict.fromkeys(("params", "attention_statistics", TRACE, SET), 0)
     scan = nn.scan(body, variable_axes=axes, split_rngs={"params": True, "dropout": True})
     return scan(layer, carry, given)
 

@@ -12,7 +12,8 @@ from jaxtyping import Array, Float, Int
 from attention_jax import config
 from attention_jax.models.alignment import Alignment, Scorer
 from attention_jax.models.recurrent import Cell, cells_of, kernel_init, run_stack, stacked_step
-from attention_jax.models.translator import Inputs, Memory, Step, Translator, attended
+from attention_jax.models.taps import edited
+from attention_jax.models.translator import ATTENTION, STATES, Inputs, Memory, Step, Translator, attended
 from attention_jax.ops.precision import matmul
 from attention_jax.ops.recurrent.deferred import DeferredWeight, deferred_scan
 from attention_jax.ops.trees import pytree
@@ -70,9 +71,10 @@ class InputFeedingState(NamedTuple):
 def feeding_step(w: Weights, state: InputFeedingState, x: Inputs):
     """Section 3.3: the attentional vector of the previous step is an input of this one."""
     states = stacked_step(w.layers, state.states, x.token + state.fed @ w.feed, x.noise)  # h_t
-    alpha = w.align(states[-1][0], state.time)  # eq. 7
-    context = attended(alpha, x.kept) @ w.annotations  # c_t
+    alpha = edited(x.edits.weights, w.align(states[-1][0], state.time))  # eq. 7
+    context = edited(x.edits.context, attended(alpha, x.kept) @ w.annotations)  # c_t
     fed = jnp.tanh(jnp.concatenate([states[-1][0], context], axis=-1) @ w.readout + w.bias[None])  # eq. 5: h~_t
+    fed = edited(x.edits.states, fed)
     return InputFeedingState(states, fed, state.time + 1), Step(fed, context, alpha)
 
 
@@ -105,6 +107,7 @@ class Luong(Translator):
     (2, 3, 7)
     """
 
+    settable = (*ATTENTION, STATES)
     options: config.LuongConfig
 
     def make_decoder(self, annotation_size: int) -> int:
@@ -143,8 +146,8 @@ class Luong(Translator):
         feed = DeferredWeight(self.stack[0].kernel(1))
         readout = DeferredWeight(self.readout_kernel), self.readout_bias
         w = Weights(self.align(memory), DeferredWeight(memory.hidden), feed, cells_of(self.stack), *readout)
-        kept = self.kept(memory, len(token), train)
-        return deferred_scan(feeding_step, w, state, Inputs(token, self.noise(token, train), kept))
+        kept, edits = self.kept(memory, len(token), train), self.edits(memory, len(token), self.options.readout_size)
+        return deferred_scan(feeding_step, w, state, Inputs(token, self.noise(token, train), kept, edits))
 
     def run_without_feeding(self, memory: Memory, state: InputFeedingState, token, train):
         """The recurrence over all steps, then attention of all its states at once."""
@@ -152,12 +155,17 @@ class Luong(Translator):
         hidden, states = run_stack(self.stack, token, state.states, drop)  # [T, B, H]
         time = state.time[:, None] + jnp.arange(hidden.shape[0])[None]  # [B, T]
         hidden = hidden.swapaxes(0, 1)  # [B, T, H]
+        edits = self.edits(memory, len(token), self.options.readout_size)
+        whole = lambda edits, x: edited(edits, x.swapaxes(0, 1)).swapaxes(0, 1) if edits else x  # of all steps at once
         alpha = jax.vmap(self.align(memory), in_axes=1, out_axes=1)(hidden, time)  # eq. 7: [B, T, S]
+        alpha = whole(edits.weights, alpha)
         kept = self.kept(memory, len(token), train)
         kept = None if kept is None else kept.swapaxes(0, 1)  # [B, T, S]
         context = jnp.einsum("bts,bsc->btc", attended(alpha, kept), memory.hidden)  # [B, T, C]
+        context = whole(edits.context, context)
         both = jnp.concatenate([hidden, context], axis=-1)
         attentional = jnp.tanh(matmul(both, self.readout_kernel) + self.readout_bias[None, None])  # eq. 5
+        attentional = whole(edits.states, attentional)
         steps = jax.tree.map(lambda x: x.swapaxes(0, 1), Step(attentional, context, alpha))  # [T, B, ...]
         return InputFeedingState(states, state.fed, state.time + hidden.shape[1]), steps
 

@@ -16,9 +16,12 @@ from jaxtyping import Array, Float
 from attention_jax import config
 from attention_jax.errors import InputError
 from attention_jax.models.recurrent import Layer, gate_bias
-from attention_jax.models.taps import is_set, is_traced, record, tap
+from attention_jax.models.taps import edited, is_traced, record, step_edits, tap
 from attention_jax.ops import addressing, meshes
 from attention_jax.ops.recurrent import cells
+
+WEIGHTS = ("ntm.write_weights", "ntm.read_weights")
+"""The taps of the weights of the heads."""
 
 
 class Shape(NamedTuple):
@@ -97,13 +100,25 @@ def addresses(
     return address, nn.sigmoid(erase), jnp.tanh(add)
 
 
-def turn(state: State, emitted: Float[Array, "P"], shape: Shape) -> State:
-    """One memory access: all heads are addressed, the write heads write, then the read heads read."""
+def turn(state: State, emitted: Float[Array, "P"], shape: Shape, edits: tuple = ()) -> State:
+    """One memory access: all heads are addressed, the write heads write, then the read heads read. `edits` of the
+    weights are those of the write heads and of the read heads."""
     address, erase, add = addresses(emitted, shape)
     weights = jax.vmap(addressing.locate, in_axes=(None, 0, 0))(state.memory, state.weights, address)  # [H, N]
+    if edits:
+        parts = zip(edits, jnp.split(weights, [shape.num_write_heads]), strict=True)
+        weights = jnp.concatenate([edited(*part) for part in parts])
     memory = addressing.write(state.memory, weights[: shape.num_write_heads], erase, add)
     reads = addressing.read(memory, weights[shape.num_write_heads :])  # [R, W]
     return state._replace(reads=reads, weights=weights, memory=memory)
+
+
+def weight_edits(module: nn.Module, shape: Shape, batch: int, steps: int) -> tuple:
+    """What replaces the weights of the write heads, and of the read heads, in all steps; () if nothing does."""
+    counts = shape.num_write_heads, shape.num_read_heads
+    whole = [(batch, steps, heads, shape.num_locations) for heads in counts]
+    edits = tuple(step_edits(module, *pair) for pair in zip(WEIGHTS, whole, strict=True))
+    return edits if any(edits) else ()
 
 
 class NTM(nn.Module):
@@ -139,26 +154,29 @@ class NTM(nn.Module):
         head_kernel = self.param("heads", dense, (size, shape.interface))
         head_bias = self.param("heads_bias", nn.initializers.normal(0.01), (shape.interface,))
         state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (inputs.shape[0], *leaf.shape)), self.start(shape))
-        seen = is_traced(self) or is_set(self, "ntm.read_weights", "ntm.write_weights")
 
         @jax.checkpoint  # only the states are kept for the gradient: faster here than keeping every small intermediate
-        def step(state: State, x: Float[Array, "B G"]):
+        def step(state: State, given: tuple):
+            x, edits = given  # [B, G], and edits of [B, heads, N]
             hidden, controller = control(state, x, controller_kernel)
             emitted = hidden @ head_kernel + head_bias[None]
             emitted = jnp.clip(emitted, -clip, clip) if clip else emitted
-            state = jax.vmap(turn, in_axes=(0, 0, None))(state._replace(controller=controller), emitted, shape)
+            state = state._replace(controller=controller)
+            state = jax.vmap(turn, in_axes=(0, 0, None, 0))(state, emitted, shape, edits)
             features = jnp.concatenate([hidden, state.reads.reshape(len(x), -1)], axis=1)  # [B, C + R W]
-            return state, (features, *((state.weights,) if return_weights or seen else ()))
+            return state, (features, *((state.weights,) if return_weights or is_traced(self) else ()))
 
         bias = gate_bias(options.forget_bias)
         projected = nn.Dense(gates, kernel_init=first, bias_init=bias, name="input")(inputs)  # [B, T, G]
-        _, (features, *weights) = meshes.scan_with_closure(step, state, projected.swapaxes(0, 1))
+        _, (features, *weights) = meshes.scan_with_closure(
+            step, state, (projected.swapaxes(0, 1), weight_edits(self, shape, *inputs.shape[:2]))
+        )
         logits = tap(self, "logits", nn.Dense(self.outputs, name="output")(features.swapaxes(0, 1)))  # [B, T, O]
         if not weights:
             return logits, {}
         weights = jnp.split(weights[0].swapaxes(0, 1), [shape.num_write_heads], axis=2)  # [B, T, Hw, N], [B, T, Hr, N]
-        for name, x in zip(("write", "read"), weights, strict=True):
-            record(self, f"ntm.{name}_weights", x)
+        for name, x in zip(WEIGHTS, weights, strict=True):
+            record(self, name, x)
         return logits, {"write": weights[0], "read": weights[1]} if return_weights else {}
 
     def start(self, shape: Shape) -> State:

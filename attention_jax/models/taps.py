@@ -79,12 +79,35 @@ def tap(module: nn.Module, name: str, x: Float[Array, "..."], heads: int = 0) ->
     return jax.lax.optimization_barrier(seen.reshape(x.shape)) if edits else x
 
 
-def record(module: nn.Module, name: str, x: Float[Array, "..."]):
+def step_edits(module: nn.Module, name: str, shape: tuple[int, ...]) -> tuple[Edit, ...]:
+    """The edits for the tap `name` of a recurrence, whose activation of all steps has the shape [B, T, ...], with their
+    arrays as [T, B, ...], for a scan: a step gives its own to `edited`.
+
+    Raises InputError for a function, which would see one step alone.
+    """
+    edits = module.get_variable(SET, MARK + name, ())
+    if any(edit.function is not None for edit in edits):
+        raise InputError(f"{name} is computed step by step: set an array or a Part with a value, not a function")
+    over_time = lambda x: None if x is None else jnp.broadcast_to(x, shape).swapaxes(0, 1)
+    return tuple(Edit(over_time(edit.value), over_time(edit.where), adds=edit.adds) for edit in edits)
+
+
+def edited(edits: tuple[Edit, ...], x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The activation x of one step of a recurrence after these edits."""
+    if not edits:
+        return x
+    x = jax.lax.optimization_barrier(x)
+    for edit in edits:
+        x = edit(x)
+    return jax.lax.optimization_barrier(x)
+
+
+def record(module: nn.Module, name: str, x: Float[Array, "..."], settable: bool = True):
     """Store an activation of all steps of a recurrence, which has passed each of them when it is seen here.
 
-    Raises InputError if it is to be replaced.
+    Raises InputError if it is to be replaced and the steps have not done it (`edited`).
     """
-    if is_set(module, name):
+    if is_set(module, name) and not settable:
         raise InputError(f"{name} is computed step by step, inside of a recurrence: it can be traced, not replaced")
     if is_traced(module):
         module.put_variable(TRACE, MARK + name, jax.lax.optimization_barrier(x))

@@ -4,7 +4,7 @@ Each model's file defines the decoder's recurrence and its attention: `sutskever
 `luong`, `gnmt`. The same `run` processes all target positions in training and a single one in decoding.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -15,7 +15,7 @@ from attention_jax import config
 from attention_jax.errors import InputError
 from attention_jax.models.encoder import Encoder
 from attention_jax.models.recurrent import Embedding, Layer, kernel_init
-from attention_jax.models.taps import record, tap
+from attention_jax.models.taps import Edit, edited, record, step_edits, tap
 from attention_jax.ops.dropout import dropout, is_zero
 from attention_jax.ops.recurrent import cells
 
@@ -30,12 +30,31 @@ class Memory(NamedTuple):
     key: Float[Array, "B S F"] | None = None  # what its score made of them
 
 
+ATTENTION = ("attention.weights", "attention.context")
+STATES = "decoder.states"
+
+
+class Edits(NamedTuple):
+    """What `interpret` sets in a decoder step; stacked over time, [T, B, ...]."""
+
+    weights: tuple[Edit, ...] = ()
+    context: tuple[Edit, ...] = ()
+    states: tuple[Edit, ...] = ()
+
+
 class Inputs(NamedTuple):
     """Inputs of a decoder step besides its state; stacked over time, [T, B, ...]."""
 
     token: Float[Array, "B G"]  # the embedded token E y_{t-1}, projected by the first layer
     noise: list[Float[Array, "B H"]]  # dropout between layers, in training
     kept: Float[Array, "B S"] | None = None  # dropout of the attention weights, in training
+    edits: Edits = Edits()
+
+
+def top_edited(states: list[cells.State], edits: tuple[Edit, ...]) -> list[cells.State]:
+    """The states of all layers after these edits of the hidden state of the top one."""
+    *below, (hidden, *cell) = states
+    return [*below, (edited(edits, hidden), *cell)]
 
 
 def attended(alpha: Float[Array, "B S"], kept: Float[Array, "B S"] | None) -> Float[Array, "B S"]:
@@ -61,6 +80,8 @@ class Cache(NamedTuple):
 class Translator(nn.Module):
     """Abstract. A model defines `make_decoder`, `run` and `read`, and `begin` if its state is more than its layers'."""
 
+    settable: ClassVar[tuple[str, ...]] = ()
+    """The taps of `Edits` that the steps of the decoder apply."""
     options: config.TranslatorConfig
     source_vocab: int
     target_vocab: int
@@ -135,7 +156,10 @@ class Translator(nn.Module):
         if self.options.layer_norm:
             hidden = self.norm(hidden)
         hidden = self.drop(hidden, self.options.memory_dropout, train)
-        hidden = tap(self, "encoder.states", hidden)
+        if self.alignment is None and self.options.decoder_init != "mean":  # the decoder has the last ones alone
+            record(self, "encoder.states", hidden, settable=False)
+        else:
+            hidden = tap(self, "encoder.states", hidden)
         memory = Memory(source_length, self.first_states(hidden, states, source_length), states[-1][0])
         if self.alignment is None:
             return memory
@@ -167,10 +191,10 @@ class Translator(nn.Module):
         embedded, token = self.inputs(target_in.T, train)  # [T, B, E], [T, B, G]
         _, steps = self.run(memory, self.begin(memory), token, train)
         steps, embedded = jax.tree.map(lambda x: x.swapaxes(0, 1), (steps, embedded))  # [B, T, ...]
-        seen = {"decoder.states": steps.hidden, "attention.context": steps.context, "attention.weights": steps.weights}
-        for name, x in seen.items():
+        seen = (steps.weights, steps.context, steps.hidden)
+        for name, x in zip((*ATTENTION, STATES), seen, strict=True):
             if x is not None:
-                record(self, name, x)
+                record(self, name, x, settable=name in self.settable)
         hidden = self.drop(self.read(steps, embedded), self.options.output_dropout, train)
         return hidden, _heads(steps) if return_weights else {}
 
@@ -195,6 +219,14 @@ class Translator(nn.Module):
         if not train or is_zero(self.options.attention_dropout):
             return None
         return self.drop(jnp.ones((steps, *memory.hidden.shape[:2])), self.options.attention_dropout, train)
+
+    def edits(self, memory: Memory, steps: int, width: int) -> Edits:
+        """What replaces activations of a decoder that attends, whose states are `width` wide, in all steps."""
+        batch, length, annotation = memory.hidden.shape
+        sizes = dict(zip((*ATTENTION, STATES), (length, annotation, width), strict=True))
+        return Edits(
+            *(step_edits(self, name, (batch, steps, n)) if name in self.settable else () for name, n in sizes.items())
+        )
 
     def start(self, memory: Memory, max_length: int) -> Cache:
         """The cache before the first step; after it the decoder's own state replaces the initial ones."""

@@ -160,7 +160,7 @@ def dot_product_attention(
     """`jax.nn.dot_product_attention` by `attend_heads`: its arguments, for [B, T, N, H] or [T, N, H], and its result.
 
     `implementation` is one of `attend_heads`, or "xla", which is "plain". The residual, the log-sum-exp, has a
-    gradient, and is -inf where a query may attend to no key.
+    gradient, and is -inf where a query may attend to no key. In half precision, a `scale` rounds the queries once.
 
     >>> x = jnp.ones((2, 3, 4, 8))
     >>> dot_product_attention(x, x, x, is_causal=True, local_window_size=(1, 0)).shape
@@ -175,12 +175,12 @@ def dot_product_attention(
     masks = [mask, causal() if is_causal else None, _local(local_window_size)]
     for sizes, rule in ((query_seq_lengths, _queries_before), (key_value_seq_lengths, lengths)):
         if sizes is not None:
-            kind = jnp.result_type(sizes)
-            if jnp.shape(sizes) != query.shape[:1] or not jnp.issubdtype(kind, jnp.integer):
+            sizes = jnp.asarray(sizes)
+            if sizes.shape != query.shape[:1] or not jnp.issubdtype(sizes.dtype, jnp.integer):
                 raise InputError(
-                    f"sequence lengths must be integers [B] = [{query.shape[0]}], got {kind} {list(jnp.shape(sizes))}"
+                    f"sequence lengths must be integers [B] = [{query.shape[0]}], got {sizes.dtype} {list(sizes.shape)}"
                 )
-            masks.append(rule(jnp.asarray(sizes)))
+            masks.append(rule(sizes))
     found = attend_heads(
         query if scale is None else query * jnp.asarray(scale * math.sqrt(query.shape[-1]), query.dtype),
         key,

@@ -12,12 +12,15 @@ top-k), sigmoid attention or others. `ops/normalizer_kinds.py` has their four ki
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float
 
 from attention_jax.errors import InputError
+from attention_jax.ops.meshes import loopable, vary_like
 from attention_jax.ops.normalizer_kinds import (
     Elementwise,
     Exponential,
@@ -320,13 +323,31 @@ class TopK(Normalizer):
 
     def weights(self, scores, allowed):
         known = jax.lax.stop_gradient(jnp.where(allowed, scores, -jnp.inf))
-        padded, k = known, self.k
-        if not isinstance(scores.shape[1], int):  # exported with any number of keys, which may be less than k
-            padded = jnp.concatenate([known, jnp.full((scores.shape[0], k), -jnp.inf, known.dtype)], axis=1)
-        elif scores.shape[1] < k:
-            k = scores.shape[1]
-        last = jax.lax.top_k(padded, k)[0][:, -1:]
-        return self.of.weights(scores, allowed & ~(known < last))
+        last = loopable(partial(kth_largest, self.k))(known)
+        return self.of.weights(scores, allowed & ~(known < last[:, None]))
+
+
+def kth_largest(k: int, x: Float[Array, "Q K"]) -> Float[Array, " Q"]:
+    """The k-th largest number of each row, as `jax.lax.top_k` finds it; NaN if a row has fewer.
+
+    Its bits are found one by one, from the first, each by counting (radix selection): a fixed number of sums along the
+    row, which XLA divides over devices that have different rows. It gathers the rows for `jax.lax.top_k`.
+
+    >>> kth_largest(2, jnp.array([[3.0, -1.0, 2.0], [-0.5, -0.5, -2.0]])).tolist()
+    [2.0, -0.5]
+    """
+    bits = jnp.finfo(x.dtype).bits
+    kind, sign = jnp.dtype(f"uint{bits}"), 1 << (bits - 1)
+    number = lambda value: jnp.asarray(value, kind)
+    ordered = lax.bitcast_convert_type(x, kind)  # unsigned, in the order of x
+    ordered = jnp.where(ordered < number(sign), ordered | number(sign), ~ordered)
+
+    def step(n, found):
+        larger = found | (number(sign) >> n.astype(kind))
+        return jnp.where((ordered >= larger[:, None]).sum(axis=1) >= k, larger, found)
+
+    found = lax.fori_loop(0, bits, step, vary_like(jnp.zeros(x.shape[:1], kind), x))
+    return lax.bitcast_convert_type(jnp.where(found < number(sign), ~found, found ^ number(sign)), x.dtype)
 
 
 @pytree

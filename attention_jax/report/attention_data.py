@@ -58,6 +58,10 @@ class Attention:
     """[K]: scalar values; the page recomputes their weighted average without the keys that are switched off."""
     head_ablation: np.ndarray | None = None
     """[L, H]: the prediction's `measure` with the output of one head set to zero."""
+    head_scores: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """{kind: [L, H]}: scores of the heads on this input, by which the page sorts them (interpret/patterns.py)."""
+    lens: tuple[tuple[str, ...], ...] = ()
+    """[L][Q]: the most probable next token at each query by the logit lens after each layer; () without a lens."""
     first_layer: int = 1
     """The number of the first layer in `weights`."""
     without_key: Literal["divided", "unchanged", "unknown"] = "divided"
@@ -70,6 +74,13 @@ class Attention:
             raise InputError(
                 f"an attention map needs a kind of {', '.join(KINDS)} and weights [layers, heads, queries, keys] "
                 f"for {shape[0]} queries and {shape[1]} keys; got {self.kind} and {self.weights.shape}"
+            )
+        layers, heads = self.weights.shape[:2]
+        read = {(len(self.lens), len(row)) for row in self.lens}
+        if read - {(layers, shape[0])} or any(np.shape(x) != (layers, heads) for x in self.head_scores.values()):
+            raise InputError(
+                f"an attention map of {layers} layers, {heads} heads and {shape[0]} queries needs head scores [layers, "
+                "heads], and a lens of a token for each layer and query, or none"
             )
 
 

@@ -22,7 +22,10 @@
   }
 
   // ---- What is shown: numbers that the address keeps. `over` and `under` are where the pointer is, or null. ----
-  const state = { input: 0, answer: 0, attention: 0, layer: 0, head: 0, query: 0, off: new Set(), words: true };
+  const state = {
+    ...{ input: 0, answer: 0, attention: 0, layer: 0, head: 0, query: 0, off: new Set(), words: true },
+    sort: "", // the score that sorts the tiles; "" is by layer
+  };
   let over = null,
     under = null,
     tiles = [],
@@ -95,6 +98,7 @@
       keys: named(keys, columns),
       weights: reduced(numbers(weights)),
       rollout: rollout === null ? null : reduced(numbers(rollout)),
+      lens: attention.lens.map((read) => rows.map((row) => read[row.at(-1)])), // what follows the whole word
     };
   }
   const repeatedIn = (tokens) => new Set(tokens.filter((token, i) => tokens.indexOf(token) !== i));
@@ -198,6 +202,12 @@
         }
   const exact = (w) => (w === 0 ? "0" : w.toFixed(4)); // 0 where the weight is exactly zero
   const percent = (w) => w.toFixed(w < 0.0995 ? 3 : 2);
+  const scoreOf = (tile) => view().scores[state.sort]?.[tile.layer]?.[tile.head] ?? null;
+  function inOrder() {
+    // the tiles by score, the highest first and equal ones as they were; those without a score are last
+    const last = (tile) => scoreOf(tile) ?? -1;
+    return state.sort in view().scores ? [...tiles].sort((a, b) => last(b) - last(a)) : tiles;
+  }
   const named = (tile) =>
     tile.layer === "rollout"
       ? "Rollout"
@@ -276,6 +286,7 @@
       const button = make("button", { type: "button", className: "token", textContent: shown(token), tabIndex: -1 });
       button.dataset.i = i;
       button.setAttribute("aria-label", spoken(side, i));
+      if (which === "queries" && view().lens.length) button.append(make("span", { className: "lens" }));
       return button;
     });
     elements[which] = buttons;
@@ -302,17 +313,37 @@
           ? "Locations of the memory"
           : "Keys";
   }
+  function drawLens() {
+    // what the lens reads after the layer of the chosen tile, under each token; after all layers in a table
+    const { lens, layers, lowest, queries } = view(),
+      layer = state.layer === "rollout" ? layers - 1 : state.layer;
+    $("lens-hint").hidden = $("lens").hidden = $("about-lens").hidden = !lens.length;
+    if (!lens.length) return;
+    elements.queries.forEach((button, i) => {
+      const read = Object.assign(button.lastElementChild, { textContent: shown(lens[layer][i]) });
+      read.title = lens[layer][i];
+      button.setAttribute("aria-label", `${spoken(queries, i)}, the lens reads ${shown(lens[layer][i])}`);
+    });
+    $("lens-hint").textContent =
+      `Under each token: what the model would say next if layer ${layer + lowest} were its last (logit lens).`;
+    if (!$("lens").open) return;
+    const cell = (textContent, scope) => make(scope ? "th" : "td", scope ? { textContent, scope } : { textContent });
+    const line = (name, texts, scope) => make("tr", {}, cell(name, "row"), ...texts.map((t) => cell(shown(t), scope)));
+    const rows = lens.map((read, l) => line(`layer ${l + lowest}`, read));
+    $("lens").lastElementChild.replaceChildren(make("table", {}, line("", queries.tokens, "col"), ...rows));
+  }
   function drawTiles() {
     const box = $("tiles"),
       ink = color(isImage() ? "--over" : "--ink"),
       [Q, K] = size();
     box.replaceChildren();
-    parts = tiles.map((tile) => {
+    const sorted = state.sort in view().scores;
+    parts = inOrder().map((tile, i) => {
       const canvas = make("canvas"),
         mark = make("span", { className: "mark" });
       canvas.setAttribute("aria-hidden", "true");
       const thumb = make("span", { className: "thumb" }),
-        name = make("span", { className: "name", textContent: tile.name });
+        name = make("span", { className: "name", textContent: sorted ? named(tile) : tile.name });
       const told = make("span", { className: "told" }),
         bits = make("span", { className: "told" });
       if (isImage()) thumb.append(make("img", { src: source(view().keys.image), alt: "" }), canvas);
@@ -328,7 +359,11 @@
         button.append(
           make("span", { className: "told", textContent: `off: ${less > 0 ? "+" : ""}${less.toFixed(2)}` }),
         );
-      if (tile.layer === "rollout") rowBox("all layers", box).append(button);
+      const score = scoreOf(tile);
+      if (score !== null)
+        button.append(make("span", { className: "told", textContent: `score ${score.toFixed(2)}` }));
+      if (sorted) (i ? box.lastElementChild : rowBox(`by ${state.sort} score`, box)).append(button);
+      else if (tile.layer === "rollout") rowBox("all layers", box).append(button);
       else if (tile.head === 0)
         rowBox(view().layers > 1 ? `layer ${tile.layer + view().lowest}` : "", box).append(button);
       else box.lastElementChild.append(button);
@@ -700,6 +735,7 @@
       (keysMayBeOff() ? "Press a key to switch it off." : "") +
       (unused ? ` ${unused} locations that no head ever gave more than 0.02 are not shown.` : "");
     $("reset").hidden = !state.off.size;
+    drawLens();
     drawMap();
     drawLines();
     show();
@@ -753,6 +789,13 @@
       ? `A head off: “off: x” on a tile is by how much ${answer().measure} of this output changes ` +
         `when that head alone is silent; the model computed it. Several heads off at once are not in this page.`
       : "Heads cannot be switched off here: what the model would do without one was not computed for this page.";
+    const kinds = Object.keys(view().scores);
+    $("sort-label").hidden = $("about-scores").hidden = !kinds.length;
+    $("sort").replaceChildren(
+      make("option", { value: "", textContent: "layer" }),
+      ...kinds.map((value) => make("option", { value, textContent: `${value} score` })),
+    );
+    $("sort").value = kinds.includes(state.sort) ? state.sort : "";
     drawSide("queries");
     drawSide("keys");
     $("sides").className = isImage() ? "pictures" : "";
@@ -818,6 +861,7 @@
       head,
       token: query,
       ...(state.words ? {} : { pieces: 1 }),
+      ...(state.sort in view().scores ? { sort: encodeURIComponent(state.sort) } : {}),
       ...(off.size ? { off: [...off].sort((a, b) => a - b).join(".") } : {}),
     };
     return (
@@ -832,6 +876,7 @@
     const { kind, queries } = view(),
       count = queries.tokens.length;
     if (kind === "kernel") return count >> 1;
+    if (kind === "decoder") return count - 1; // the first token sees itself alone
     return queries.image !== null && count === queries.grid ** 2 ? (queries.grid >> 1) * (queries.grid + 1) : 0;
   }
   function restore() {
@@ -845,6 +890,7 @@
     state.layer = told.get("layer") === "rollout" ? "rollout" : told.has("layer") ? number("layer") : -1;
     state.head = told.get("head") === "mean" ? "mean" : number("head");
     state.words = !told.has("pieces");
+    state.sort = told.get("sort") ?? "";
     state.query = told.has("token") ? number("token") : first();
     state.off = new Set((told.get("off") ?? "").split(".").filter(Boolean).map(Number).filter(Number.isInteger));
     change();
@@ -953,6 +999,11 @@
   });
   $("numbers").addEventListener("toggle", () => {
     if ($("numbers").open) showNumbers();
+  });
+  $("lens").addEventListener("toggle", drawLens);
+  $("sort").addEventListener("change", () => {
+    state.sort = $("sort").value;
+    choose();
   });
   $("controls").addEventListener("submit", (event) => event.preventDefault());
   $("inputs").append(...data.inputs.map((one, i) => make("option", { value: i, textContent: one.title })));

@@ -80,8 +80,10 @@ def layers_of(records: AttentionRecord) -> int:
 def last_layers(attention: Attention, layers: int) -> Attention:
     """Return an attention with its uppermost layers only."""
     without = None if attention.head_ablation is None else attention.head_ablation[-layers:]
+    scores = {kind: x[-layers:] for kind, x in attention.head_scores.items()}
     lowest = attention.first_layer + max(len(attention.weights) - layers, 0)
-    return replace(attention, weights=attention.weights[-layers:], head_ablation=without, first_layer=lowest)
+    parts = {"head_ablation": without, "head_scores": scores, "lens": attention.lens[-layers:], "first_layer": lowest}
+    return replace(attention, weights=attention.weights[-layers:], **parts)
 
 
 def omission_note(records: Sequence[AttentionRecord], shown: Sequence[AttentionRecord]) -> str:
@@ -145,6 +147,8 @@ def as_json(records: AttentionRecord, blobs: dict[str, int]) -> dict:
             "rollout": None if one.rollout is None else fractions(one.rollout, blobs),
             "values": None if one.values is None else np.asarray(one.values, float).tolist(),
             "without": None if one.head_ablation is None else [[finite(x) for x in row] for row in one.head_ablation],
+            "scores": {kind: np.round(np.asarray(x, float), 4).tolist() for kind, x in one.head_scores.items()},
+            "lens": one.lens,
         }
 
     def side(one: Axis) -> dict:

@@ -55,9 +55,9 @@ def lines(
     with styled():
         axis = figure.subplots()
         for name, (x, y) in (points or {}).items():
-            axis.plot(x, y, "o", color=ink(), alpha=0.45, markersize=3, markeredgewidth=0, label=name)
+            axis.plot(x, y, "o", color=ink(), alpha=0.6, markersize=3.5, markeredgewidth=0, label=name, zorder=3)
         for i, (name, (x, y)) in enumerate(series.items()):
-            _line(axis, name, x, y, line_style(i))
+            _line(axis, name, x, y, line_style(i) | ({"marker": ""} if points else {}))
         for i, (name, value) in enumerate((reference or {}).items()):
             axis.axhline(value, color=ink(), alpha=0.7, linewidth=0.9, linestyle=(0, (6, 2 + 2 * i)), label=name)
         _scales(axis, series, log)
@@ -144,11 +144,13 @@ def bars(
     ylabel: str,
     title: str = "",
     reference: Mapping[str, Sequence[float | None]] | None = None,
+    dots: bool = False,
     inputs=None,
 ) -> Path:
     """Grouped bars: `series` is {name: one entry per group}, an entry a number or a list over seeds.
 
-    Of several seeds the bar is the median and the whiskers are the range, as the legend says. None and NaN leave a gap.
+    `dots` plots points instead, on an axis without zero, for values that differ little. Of several seeds the bar is the
+    median and the whiskers are the range, as the legend says. None and NaN leave a gap.
     `reference` is {name: one number or None per group}, shown as a tick across the group (published numbers).
     """
     count, slot = len(groups), 0.8 / max(len(series), 1)
@@ -159,7 +161,10 @@ def bars(
             values = [np.atleast_1d(np.asarray([np.nan] if e is None else e, float)) for e in entries]
             middle, low, high = (np.array([pick(seeds) for seeds in values]) for pick in (np.median, np.min, np.max))
             x = np.arange(count) + (i - (len(series) - 1) / 2) * slot
-            axis.bar(x, middle, slot * 0.92, color=color(i), label=name)
+            if dots:
+                axis.plot(x, middle, "o", color=color(i), label=name)
+            else:
+                axis.bar(x, middle, slot * 0.92, color=color(i), label=name)
             many = np.array([len(seeds) > 1 for seeds in values])
             if many.any():
                 spread = np.stack([middle - low, high - middle])[:, many]
@@ -172,6 +177,7 @@ def bars(
         upright = 0.06 * max(map(len, names)) > 0.8 * figure.get_figwidth() / count
         axis.set_xticks(range(count), names, rotation=90 if upright else 0)
         axis.set(ylabel=ylabel, title=short(title, 70))
+        axis.margins(y=0.08)
         axis.yaxis.set_major_formatter("{x:g}")
         axis.grid(axis="y", alpha=0.15, linewidth=0.5)
         axis.set_axisbelow(True)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from textwrap import fill
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ class Panel(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The layout of panels."""
+    """How the panels of a figure are arranged and which of their axes have tokens as labels."""
 
     queries: bool
     """Whether tokens label the queries; otherwise their positions do."""
@@ -40,6 +41,8 @@ class Layout(NamedTuple):
     """The panels side by side, from top to bottom."""
     heights: list[float]
     """Inches of each line."""
+    inner: list[float]
+    """Inches of its panels alone."""
 
 
 def show_heatmaps(
@@ -84,7 +87,8 @@ def show_heatmaps(
             image = _draw(axis, panel, vmax or largest or 1.0, layout, left, below)
             if i == 0 or j >= len(lines[i - 1]) or panel.title != lines[i - 1][j].title:
                 axis.set_title(panel.title, fontfamily=families())
-            axis.set_ylabel(_named(panel.row, panel.queries, layout.queries) if j == 0 else "")
+            name = _named(panel.row, panel.queries, layout.queries) if j == 0 else ""
+            axis.set_ylabel(fill(name, int((layout.inner[i] + 0.6) / (1.2 * LETTER))))
         figure.supxlabel(_named(xlabel, lines[0][0].keys, layout.keys), fontsize=SMALLEST + 1)
         figure.colorbar(image, ax=axes, shrink=min(1.0, 1.8 / figure.get_figheight()), aspect=18, pad=0.01)
     return save(figure, path)
@@ -139,11 +143,12 @@ def _layout(grid: list[list[Panel]]) -> Layout:
         lines = [row[start : start + columns] for row in grid for start in range(0, len(row), columns)]
         each, most = (LABEL, PAGE) if queries else (0.15, room / columns)
         highest = [max(len(panel.weights) for panel in line) for line in lines]
-        heights = [float(np.clip(each * count, 0.4, most)) + 0.25 + below * (not shared) for count in highest]
+        inner = [float(np.clip(each * count, 0.4, most)) for count in highest]
+        heights = [height + 0.25 + below * (not shared) for height in inner]
         heights[-1] += below * shared
         if fits and sum(heights) <= PAGE:
             break
-    return Layout(queries, keys, shared, lines, heights)
+    return Layout(queries, keys, shared, lines, heights, inner)
 
 
 def _panels(grid, query_tokens, key_tokens, titles, ylabel) -> list[list[Panel]]:

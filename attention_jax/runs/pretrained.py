@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from attention_jax import config as configs
+from attention_jax.config.per_layer import ALLOWED, laid_over, layer_list, options_by_layer
 from attention_jax.errors import InputError, explained
 from attention_jax.weights import exchange, tensors
 from attention_jax.weights.tokenizer import PretrainedTokenizer, read as read_tokenizer
@@ -50,8 +51,9 @@ def load_pretrained(
     Args:
       path: a directory with config.json, one or several safetensors files and the tokenizer, or a .gguf file.
       dtype: the type of the parameters and of the computation.
-      options: options of the model that replace those of the file, such as `normalizer="top_k(32)"` or
-        `per_layer="0:mask=window(16)"`. Parameters that the file does not have are initialized, with a note.
+      options: options of the model that replace those of the file, such as `normalizer="top_k(32)"`, or are laid over
+        those of its layers, `per_layer="0:mask=window(16)"`. Parameters that the file does not have are initialized,
+        with a note.
 
     Raises:
       InputError: the files are missing, damaged or of a family that is not known, an option does not exist, or the
@@ -82,16 +84,25 @@ def with_scan(options: configs.ModelOptions) -> configs.ModelOptions:
 
 
 def loaded(path: Path, weights: exchange.Weights, options: configs.ModelOptions) -> "Pretrained":
-    """The model of `weights`, which are those of `path`, with these options."""
+    """The model of `weights`, those of `path`, with these options; a note says which do not reach all layers."""
+    for name, layers in own_of_layers(weights.options, options).items():
+        print(f"note: layers {layers} keep their own {name}: --model.per-layer changes it", file=sys.stderr)
     return KINDS[type(options)].of(path, weights, options)
 
 
 def with_options(own: configs.ModelOptions, changes: dict[str, Any]) -> configs.ModelOptions:
-    """The options with `changes`; InputError for an unknown one."""
+    """The options with `changes`; `per_layer` is laid over that of the model. InputError for an unknown one."""
     names = [field.name for field in dataclasses.fields(own)]
     if unknown := [name for name in changes if name not in names]:
         raise InputError(f"a {configs.model_name(own)} has no option {unknown[0]!r}; it has {', '.join(names)}")
-    return dataclasses.replace(own, **changes)
+    return laid_over(own, dataclasses.replace(own, **changes))
+
+
+def own_of_layers(own: configs.ModelOptions, given: configs.ModelOptions) -> dict[str, str]:
+    """{name: the layers with an option of their own}, of the options of the model that differ."""
+    layers = options_by_layer(getattr(given, "per_layer", ""), getattr(given, "num_layers", 0))
+    kept = {name: [i for i, values in enumerate(layers) if name in values] for name in ALLOWED}
+    return {name: layer_list(of) for name, of in kept.items() if of and getattr(own, name) != getattr(given, name)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,12 +234,17 @@ class PretrainedEncoder(Pretrained):
 
     def attention(self, texts: Texts) -> tuple:
         texts = checked(texts, "attention")
-        return self._view().attention_maps(*self._call, texts, self.predict(texts))
+        answers = self._answers(texts) or [f"embedding of {self.config.hidden_size} numbers"] * len(texts)
+        return self._view().attention_maps(*self._call, texts, answers)
 
     def predict(self, texts: Texts, attention: Path | str | None = None) -> list[str]:
         if attention is not None:
             raise InputError("--attention is for runs: launch.py look writes the attention maps of a pretrained model")
         texts = checked(texts, "predict")
+        return self._answers(texts) or [" ".join(f"{x:.4f}" for x in row) for row in self.embed(texts)]
+
+    def _answers(self, texts: Texts) -> list[str] | None:
+        """The class of each text, or the words in the place of its masks; None if there are neither."""
         if self.model.classes:
             named = tensors.config_of(self.path).get("id2label", {})
             label = lambda row: named.get(str(row.argmax()), f"class {row.argmax()}")
@@ -236,7 +252,7 @@ class PretrainedEncoder(Pretrained):
         masked = self.config.word_head and all(self.tokenizer.mask in self.tokenizer.encode(text) for text in texts)
         if masked:
             return [", ".join(f"{word} {p:.3f}" for word, p in found[0]) for found in self.fill_mask(texts)]
-        return [" ".join(f"{x:.4f}" for x in row) for row in self.embed(texts)]
+        return None
 
     def embed(self, texts: Texts) -> np.ndarray:
         return self._view().embed(*self._call, checked(texts, "embed"))
@@ -281,7 +297,11 @@ class PretrainedClassifier(PretrainedTask):
     """A vision model."""
 
     def classify(self, texts: Texts) -> np.ndarray:
-        return np.asarray(self.view.classify(self.params, {"image": self.view.read(checked(texts, "classify"))}))
+        from attention_jax.tasks.vision import EVALUATED
+        from attention_jax.train.placement import map_batches
+
+        images = self.view.read(checked(texts, "classify"))
+        return map_batches(self.view.classify, self.params, {"image": images}, EVALUATED)
 
 
 class PretrainedTranslator(PretrainedTask):

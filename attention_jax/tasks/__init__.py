@@ -5,6 +5,7 @@ Predictions, figures and attention maps of trained models are in `attention_jax/
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -100,9 +101,12 @@ class Task:
         recorder = Recorder(self.model)
         replace(self, model=recorder).loss(params, batch, rng)
         leaves, _ = jax.tree_util.tree_flatten_with_path(recorder.found)
-        names = [jax.tree_util.keystr(path[1:-2], simple=True, separator=".") for path, _ in leaves]
-        calls = [path[-1].idx for path, _ in leaves]  # of a layer that is called more than once
-        return {f"{name}.call{n}" if n else name: x for name, n, (_, x) in zip(names, calls, leaves, strict=True)}
+        found = {}
+        for path, x in leaves:
+            name, call = jax.tree_util.keystr(path[1:-2], simple=True, separator="."), path[-1].idx
+            name = f"{name}.call{call}" if call else name  # of a layer that is called more than once
+            found |= {name: x} if x.ndim == 2 else {_of_layer(name, i): row for i, row in enumerate(x)}
+        return found
 
     def plan(self, epoch: int, steps_per_call: int) -> list[batches.Chunk]:
         """Return the compiled calls of an epoch: [(bucket, indices [K, B], weight [K, B]), ...] of K steps each.
@@ -131,6 +135,15 @@ class Task:
     def describe(self) -> dict:
         """Return facts about data and model for result.json."""
         return {}
+
+
+def _of_layer(name: str, i: int) -> str:
+    """The name of layer `i` of those that a scan has stacked.
+
+    >>> _of_layer("decoder.layers_3.attention", 1)
+    'decoder.layer_4.attention'
+    """
+    return re.sub(r"layers_(\d+)", lambda first: f"layer_{int(first[1]) + i}", name)
 
 
 class Recorder:

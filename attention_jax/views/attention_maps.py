@@ -1,14 +1,18 @@
 """Attention weights, attention rollout and head ablation of Transformers, as `report/attention_data.py` has them."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int
 
 from attention_jax.config import ModelOptions, part
 from attention_jax.config.models import NORMALIZERS
+from attention_jax.interpret import head_scores, logit_lens
 from attention_jax.ops.normalizer_kinds import Pointwise, Ratio
 from attention_jax.ops.normalizers import as_normalizer
 from attention_jax.report.attention_data import Attention, Axis
@@ -133,6 +137,25 @@ def token_attention(
         head_ablation=without[name][row] if name in without else None,
         without_key=without_key(options),
     )
+
+
+def top_by_layer(model: nn.Module, params, tokens: Int[Array, "B T"]) -> Int[Array, "B L T"]:
+    """Return the most probable next tokens by the logit lens after each layer of a language model."""
+    read = logit_lens(model, params, tokens, measure=most_probable)
+    return jnp.stack(list(read.values())[1:], axis=1)  # the first is that of the embeddings
+
+
+def most_probable(logits: Float[Array, "B T V"]) -> Int[Array, "B T"]:
+    return logits.argmax(-1)
+
+
+def with_readings(
+    attention: Attention, ids: Sequence[int], read: Int[Array, "L T"], name: Callable[[Sequence[int]], list[str]]
+) -> Attention:
+    """Return the self-attention over `ids` with scores of its heads, and the names of what a lens has `read`."""
+    scores = head_scores(attention.weights[None], jnp.asarray([ids]))
+    lens = tuple(tuple(name(row)) for row in np.asarray(read)[:, : len(ids)].tolist())
+    return replace(attention, head_scores={kind: np.asarray(x) for kind, x in scores.items()}, lens=lens)
 
 
 def image_attentions(

@@ -18,7 +18,13 @@ from attention_jax.report.heatmaps import show_heatmaps
 from attention_jax.tasks import Evaluation
 from attention_jax.train.placement import map_batches
 from attention_jax.views import View
-from attention_jax.views.attention_maps import ablate_heads, token_attention, with_rollout
+from attention_jax.views.attention_maps import (
+    ablate_heads,
+    token_attention,
+    top_by_layer,
+    with_readings,
+    with_rollout,
+)
 from attention_jax.views.pictures import layer_names
 
 DRAWN = 24
@@ -57,6 +63,10 @@ class LanguageView(View):
         """Return the self-attention weights and their rollout."""
         return with_rollout(self.model.apply({"params": params}, batch["tokens"], return_weights=True)[1])
 
+    def lens(self, params, batch):
+        """Return what the logit lens reads after each layer, [B, layers, T]."""
+        return top_by_layer(self.model, params, batch["tokens"])
+
     def attention_maps(self, params, texts: list[str]) -> tuple[AttentionRecord, ...]:
         """Return the self-attention over each text and its continuation."""
         if not texts:
@@ -81,6 +91,8 @@ class LanguageView(View):
         value = float(map_batches(self.log_p, params, batch, 1)[0])
         without = ablate_heads(self.log_p, params, batch, found["weights"])
         attention = token_attention(self.task.config.model, "decoder", 0, found, tuple(tokens), tuple(tokens), without)
+        read = map_batches(self.lens, params, batch, 1)[0]
+        attention = with_readings(attention, batch["tokens"][0], read, self.data.vocabulary.decode)
         return AttentionRecord(text, (Prediction(written, (attention,), None, "log p", value),))
 
     def excerpt(self) -> Windows:

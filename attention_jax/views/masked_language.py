@@ -61,13 +61,6 @@ def classify(model: nn.Module, params, tokenizer, texts: Sequence[str]) -> np.nd
     return np.array(_over_batches(functools.partial(_classify, model), params, rows)).reshape(len(texts), -1)
 
 
-def attention(model: nn.Module, params, tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
-    """The attention weights [layers, H, T, T] of each text of T tokens."""
-    rows = encoded(model, tokenizer, texts)
-    found = _over_batches(functools.partial(_attention, model), params, rows)
-    return [one["weights"]["encoder_attention"][..., : len(row), : len(row)] for one, row in zip(found, rows)]
-
-
 def attention_maps(
     model: nn.Module, params, tokenizer, texts: Sequence[str], answers: Sequence[str]
 ) -> tuple[AttentionRecord, ...]:

@@ -31,12 +31,22 @@ def alignment(
         words, written = data.source_vocabulary.decode(source[:length]), data.target_vocabulary.sentence(row)
         if reversed_source:
             mean, words = mean[:, len(words) - 1 :: -1], words[::-1]
+        visible = [i for i, word in enumerate(words, 1) if word.strip()]
+        words = words[: visible[-1] if visible else None]  # without the blanks that fill up a date
         panels.append(mean[: max(len(written), 1), : len(words)])
         outputs.append(written or [""])  # an empty output: the step of eos
         sources.append(words)
     heads = cross.shape[1]
     output = "output" if heads == 1 else f"output (last layer, mean of {heads} heads)"
     return show_heatmaps([panels], [outputs], [sources], path, xlabel="source", ylabel=output)
+
+
+def clearest(data: PairData, batch: dict, tokens: np.ndarray) -> int:
+    """Return the first of the rows with the fewest unknown tokens in source and output: the example of a report."""
+    sides = ((batch["source"], data.source_vocabulary), (tokens, data.target_vocabulary))
+    rows = len(tokens)
+    unknown = [np.sum(side[:rows] == one.unk_id, axis=1) for side, one in sides if one.unk_id is not None]
+    return int(np.argmin(sum(unknown, np.zeros(rows))))
 
 
 def layers(weights: dict, data: PairData, batch: dict, tokens: np.ndarray, directory: Path) -> list[Path]:

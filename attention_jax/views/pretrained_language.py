@@ -17,7 +17,7 @@ from attention_jax.config import Generation
 from attention_jax.data.pairs import pad_rows
 from attention_jax.errors import InputError
 from attention_jax.report.attention_data import AttentionRecord, Prediction, check_length
-from attention_jax.views.attention_maps import token_attention, with_rollout
+from attention_jax.views.attention_maps import token_attention, top_by_layer, with_readings, with_rollout
 
 WIDTH = 16
 """The smallest number of tokens to which a text is padded."""
@@ -112,23 +112,17 @@ def losses(model: nn.Module, params, tokenizer, texts: Sequence[str]) -> np.ndar
     return np.array([np.asarray(one, np.float64).mean() for one in nats])
 
 
-def attention(model: nn.Module, params, tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
-    """The attention weights [layers, H, T, T] of each text of T tokens."""
-    rows = encoded(model, tokenizer, texts)
-    found = [_attention(model, params, padded(model, row))["weights"]["decoder_attention"] for row in rows]
-    return [np.asarray(one[0, :, :, : len(row), : len(row)]) for one, row in zip(found, rows)]
-
-
 def attention_maps(model: nn.Module, params, tokenizer, texts: Sequence[str]) -> tuple[AttentionRecord, ...]:
     """The attention maps of each text as a page shows them, under the text and the most probable token after it."""
     records = []
     for text, row in zip(texts, encoded(model, tokenizer, texts, least=2)):
         check_length(row, text)
-        tokens, batch = tuple(tokenizer.tokens(row)), padded(model, row)
-        found = jax.device_get(_attention(model, params, batch))
+        tokens = tuple(tokenizer.tokens(row))
+        read, found = jax.device_get(_attention(model, params, padded(model, row)))
         shown = token_attention(model.options, "decoder", 0, found, tokens, tokens, {})
-        after = int(np.asarray(_logits(model, params, batch)[0, len(row) - 1]).argmax())
-        records.append(AttentionRecord(text, (Prediction(f"then {tokenizer.decode([after])!r}", (shown,)),)))
+        shown = with_readings(shown, row, read[0], tokenizer.tokens)
+        after = tokenizer.decode([int(read[0, -1, len(row) - 1])])  # the reading of the last layer is the model's
+        records.append(AttentionRecord(text, (Prediction(f"then {after!r}", (shown,)),)))
     return tuple(records)
 
 
@@ -179,4 +173,6 @@ def _nats(model, params, tokens):
 
 @functools.partial(jax.jit, static_argnums=0)
 def _attention(model, params, tokens):
-    return with_rollout(model.apply({"params": params}, tokens, return_weights=True)[1])
+    """The token that each layer would write [B, L, T], and the attention maps, of tokens [B, T]."""
+    weights = model.apply({"params": params}, tokens, return_weights=True)[1]
+    return top_by_layer(model, params, tokens), with_rollout(weights)

@@ -179,21 +179,26 @@ class Seq2seqView(View):
         )
 
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
-        """Write samples.txt, alignments, and for sentences the translations of the test set with their BLEU."""
+        """Write samples.txt, the attention of one example, and for sentences the translations of the test set with
+        their BLEU."""
         data, split, sentences = self.data, self.sample_split, are_sentences(self.data)
         tokens, batch = self.write(params, data.texts[split].source[:SAMPLES], self.task.generate)
         lines = sample_lines(data, split, tokens)
         write_atomically(directory.parent / "samples.txt", "\n".join(lines) + "\n")
-        figures = [self.draw(params, batch, tokens, directory / "alignment.png")]
-        figures += self.draw_layers(params, batch, tokens, directory)
+        row = pictures.clearest(data, batch, tokens)
+        shown = slice(row, row + 1)
+        example = {name: array[shown] for name, array in batch.items()}, tokens[shown]
+        figures = [self.draw(params, *example, directory / "alignment.png")]
+        figures += self.draw_layers(params, *example, directory)
         if sentences:
             figures.append(write_translations(data, split, evaluation.written[split], self.task.config.name, directory))
         return [figure for figure in figures if figure]
 
 
-def write_translations(data: PairData, split: str, written: np.ndarray, name: str, directory: Path) -> Path:
+def write_translations(data: PairData, split: str, written: np.ndarray, name: str, directory: Path) -> Path | None:
     """Write the translations of a split, their BLEU with its signature, and BLEU by source length, to the parent of
-    `directory`; plot the latter for the experiment `name` in `directory` and return the figure's path."""
+    `directory`; plot the latter for the experiment `name` in `directory` if there are several bins, and return the
+    figure's path."""
     outputs, targets = decode_targets(data, written), references(data, split)
     write_atomically(directory.parent / f"{split}.txt", "".join(f"{line}\n" for line in outputs))
     lengths = data.held_out[split].source_length - 1
@@ -204,4 +209,4 @@ def write_translations(data: PairData, split: str, written: np.ndarray, name: st
         "by_length": [part._asdict() for part in bins],
     }
     write_json(directory.parent / f"{split}.bleu.json", scores)
-    return bleu.length_figure({name: bins}, directory / "bleu_by_length.png")
+    return bleu.length_figure({name: bins}, directory / "bleu_by_length.png") if len(bins) > 1 else None

@@ -9,6 +9,7 @@ of a head, the quotient is multiplied into the queries.
 import numpy as np
 
 from attention_jax import config
+from attention_jax.config.per_layer import layer_list
 from attention_jax.errors import InputError
 from attention_jax.weights.facts import Facts
 from attention_jax.weights.layouts import Row, depth
@@ -20,7 +21,6 @@ from attention_jax.weights.llama_names import (
     THERE,
     activation,
     decoder_options,
-    layer_list,
     number,
     rotary,
     scaling,

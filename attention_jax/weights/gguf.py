@@ -5,6 +5,7 @@ The header is read here, so that no length in it is trusted; the `gguf` library 
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
+import functools
 import math
 import re
 import struct
@@ -105,8 +106,14 @@ def read(path: Path) -> tuple[dict[str, Stored], dict, dict]:
 
 def header_of(path: Path) -> Header:
     """Read the header of a file; InputError for one that is damaged, or is of another format."""
-    with damaged_as_input_error(path), Path(path).open("rb") as file:
-        size = Path(path).stat().st_size
+    with damaged_as_input_error(path):
+        facts = Path(path).stat()
+        return _header(Path(path), facts.st_size, facts.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=1)  # of a large vocabulary it takes a second, and several readers need it
+def _header(path: Path, size: int, written: int) -> Header:
+    with path.open("rb") as file:
         values = _Values(file, size)
         magic, version = file.read(4), values.number("I")
         if magic != b"GGUF" or version not in (2, 3):

@@ -6,7 +6,7 @@ keys and values, of width e. `qwen_names` and `gemma_names` add to this table.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,8 @@ def decoder_options(family: str, theirs: Arrays, facts: Facts, **own) -> config.
         "scale_embeddings": False,
         "output_bias": False,
         "mlp_layer": "swiglu",
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
     }
     return config.LanguageModelConfig(**options | own)
 
@@ -94,7 +96,12 @@ SWISH = {"silu": "swiglu", "swish": "swiglu"}
 
 
 def rotary(family: str, facts: Facts, usual: float = 10_000.0) -> dict[str, Any]:
-    """The options of rotary positions in config.json, as transformers 5 writes them or as earlier ones did."""
+    """The options of rotary positions in config.json, as transformers 5 writes them or as earlier ones did.
+
+    >>> newer, older = {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, {"rope_theta": 1e6}
+    >>> [rotary("Llama", Facts(said))["rope_theta"] for said in (newer, older, {})]
+    [500000.0, 1000000.0, 10000.0]
+    """
     newer = facts.get("rope_parameters", {})
     theta = newer.get("rope_theta", facts.get("rope_theta", usual))
     return {"rope_theta": float(theta), "rope_scaling": scaling(family, facts.get("rope_scaling", newer))}
@@ -129,20 +136,12 @@ def number(value: float) -> str:
 
 
 def window(keys: int) -> str:
-    """The mask of a sliding window, which counts a position itself there: 512 keys are at most 511 away."""
-    return f"window({int(keys) - 1})"
+    """The mask of a sliding window, which counts a position itself there: 512 keys are at most 511 away.
 
-
-def layer_list(layers: Iterable[int]) -> str:
-    """Layers as in `per_layer`.
-
-    >>> layer_list([0, 1, 2, 4, 6, 7])
-    '0-2,4,6-7'
+    >>> window(512)
+    'window(511)'
     """
-    runs: list[list[int]] = []
-    for layer in layers:
-        runs[-1].append(layer) if runs and runs[-1][-1] == layer - 1 else runs.append([layer])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"window({int(keys) - 1})"
 
 
 def sliding(family: str, kinds: list[str], layers: int) -> list[int]:

@@ -5,6 +5,7 @@ with RMSNorm of each head's queries and keys (3). The layouts are those of `llam
 import numpy as np
 
 from attention_jax import config
+from attention_jax.config.per_layer import layer_list
 from attention_jax.errors import InputError
 from attention_jax.weights.facts import Facts
 from attention_jax.weights.layouts import Row, depth
@@ -21,7 +22,6 @@ from attention_jax.weights.llama_names import (
     THERE,
     activation,
     decoder_options,
-    layer_list,
     rotary,
     sliding,
     their_config,

@@ -270,6 +270,8 @@ def library_of_gguf(path: Path, fields: dict) -> tuple[Any, dict[str, int]]:
         raise InputError(f"{path}: a vocabulary of the kind {kind} is not supported; gpt2 and llama are")
     if kind == "gpt2" and split not in SPLITS:
         raise InputError(f"{path}: text that is split as {split} is not supported; supported: {', '.join(SPLITS)}")
+    if is_gemma(fields):  # its file has runs of spaces as they are
+        tokens = [token if token.strip(" ") else SPACE * len(token) for token in tokens]
     special = {name.removesuffix("_token_id"): number for name, number in gguf.special_ids(fields).items()}
     with damaged_tokenizer(path):
         made = byte_level(fields, tokens, SPLITS.get(split)) if kind == "gpt2" else sentencepiece(fields, tokens)
@@ -311,15 +313,16 @@ def byte_level(fields: dict, tokens: list[str], split: str | None):
     return made
 
 
+def is_gemma(fields: dict) -> bool:
+    return str(fields.get("general.architecture")).startswith("gemma")
+
+
 def sentencepiece(fields: dict, tokens: list[str]):
     """A BPE of sentencepiece with bytes for what it does not know; a file without merges implies them."""
     t = library()
-    of_gemma = str(fields.get("general.architecture")).startswith("gemma")
-    if of_gemma:  # its file has runs of spaces as they are
-        tokens[:] = [SPACE * len(token) if token.strip(" ") == "" else token for token in tokens]
     ids = {token: number for number, token in enumerate(tokens)}
     # Gemma's scores do not follow the order of its merges; the order in the file does
-    scores = [-number for number in range(len(tokens))] if of_gemma else fields["tokenizer.ggml.scores"]
+    scores = [-number for number in range(len(tokens))] if is_gemma(fields) else fields["tokenizer.ggml.scores"]
     merges = [
         (scores[number], len(token[:cut]), token[:cut], token[cut:])
         for number, token in enumerate(tokens)

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # `attend` with a score of your own
 #
-# Attention is a differentiable lookup: **score, mask, normalize, pool**. `attend` takes the score as an argument. It
-# never writes the matrix of all pairs where that would be large, whatever the score is.
+# Attention is a differentiable lookup: **score, mask, normalize, weighted sum**. `attend` takes the score as an
+# argument, and never writes the matrix of all pairs where that would be large, whatever the score is.
 
 # %%
 import sys
@@ -27,8 +27,9 @@ print(jnp.abs(attend(query, key, value) - weights @ value).max())
 # %% [markdown]
 # ## A score
 #
-# A score is any function of all queries and all keys, `[Q, D] x [K, D] -> [Q, K]`. Here one that falls with the sum of
-# absolute differences. What it has to learn, a width, is bound with `jax.tree_util.Partial`, so that JAX sees it:
+# A score is a function of all queries and all keys, `[Q, D] x [K, D] -> [Q, K]`. This one falls with the sum of
+# absolute differences. Its learned parameter, a width, is bound with `jax.tree_util.Partial`, so that gradients reach
+# it:
 
 
 # %%
@@ -52,8 +53,8 @@ print((loss(2.01) - loss(1.99)) / 0.02)
 # %% [markdown]
 # ## A mask, a bias
 #
-# A mask is true where a query may look. Masks join with `&` and `|`, and a query that may look at nothing gets zero,
-# not a mean over padding and not NaN. A bias is added to the score; ALiBi lowers what is far.
+# A mask is `True` where a query may attend to a key. Combine masks with `&` and `|`. A query with no allowed key
+# returns zero, not NaN and not a mean over padding. A bias is added to the scores; ALiBi's falls with the distance.
 
 # %%
 recent = attention_weights(query, key, mask=causal() & window(3), bias=biases.ALiBi(0.5))

@@ -36,7 +36,7 @@ def write(folder, part, pixels):
 many, mine = write(where / "many", slice(0, 150), 8), write(where / "mine", slice(150, 160), 12)
 
 # %% [markdown]
-# ## What there is already
+# ## A pretrained model
 #
 # A small ViT for images of 8 x 8 pixels. In your own work this is a file: `init_weights` takes safetensors of timm
 # and Hugging Face and google-research's `.npz` as well ([weights.md](../weights.md)).

@@ -1,7 +1,8 @@
 # %% [markdown]
 # # From kernel regression to many heads
 #
-# Four lookups, sixty years, one function. Only the score changes, and what is learned.
+# Kernel regression, additive attention, scaled dot products and multi-head attention are one function with different
+# scores.
 
 # %%
 import sys
@@ -19,11 +20,12 @@ from attention_jax.ops.kernel_regression import learn_width, nadaraya_watson
 # %% [markdown]
 # ## 1964: kernel regression
 #
-# Nadaraya and Watson estimate a curve from points: the mean of the seen outputs, weighted by how near their inputs are.
+# Nadaraya and Watson estimate a curve by a weighted mean of the training outputs, with weights that fall with the
+# distance of their inputs.
 #
 # $$f(q) = \sum_i \frac{\kappa(q, x_i)}{\sum_j \kappa(q, x_j)}\, y_i$$
 #
-# The places asked about are queries, the inputs keys, the outputs values. A softmax of $\log \kappa$ is the fraction
+# Test inputs are queries, training inputs keys, training outputs values. A softmax of $\log \kappa$ is the fraction
 # above, so the Gaussian kernel is the score $-|q - x|^2 / 2\sigma^2$.
 
 # %%
@@ -37,8 +39,8 @@ by_hand = by_hand / by_hand.sum(1, keepdims=True) @ y
 print(jnp.abs(attend(query, x, y, score=scores.Gaussian(1.0)) - by_hand).max())
 
 # %% [markdown]
-# The width is the one parameter. Too narrow chases the noise, too wide forgets the curve; the error of leaving each
-# point out once says which is right, and `jax.grad` finds it.
+# The width is the only parameter. A narrow kernel overfits and a wide one oversmooths. `learn_width` minimizes the
+# leave-one-out error by gradient descent.
 
 # %%
 width = learn_width(jnp.asarray(x), jnp.asarray(y))
@@ -51,10 +53,10 @@ plt.legend()
 plt.show()
 
 # %% [markdown]
-# ## 2015: a network asks
+# ## 2015: additive attention
 #
-# Bahdanau, Cho and Bengio let a decoder ask the source sentence: its state is the query, the source's states are keys
-# and values. Nearness between different spaces has no formula, so the score is a small network:
+# In Bahdanau, Cho and Bengio's translation model the state of the decoder is the query, and the states of the encoder
+# are keys and values. They have different sizes, so the score is a small network:
 #
 # $$a(q, k) = v^\top \tanh(W q + U k)$$
 
@@ -65,11 +67,11 @@ score = scores.Additive.init(rng[2], query_width=16, key_width=24, hidden=32)
 print(attend(states, source, source, score=score).shape)  # a context for each of 5 target words
 
 # %% [markdown]
-# ## 2017: products, and several at once
+# ## 2017: scaled dot products and multiple heads
 #
-# Vaswani et al. compare by scaled dot products after learned projections, $QK^\top / \sqrt d$, in several heads side by
-# side. On normalized vectors that is the kernel of 1964 again: $-|q - k|^2/2 = q \cdot k - |q|^2/2 - |k|^2/2$, and what
-# is the same for all keys leaves a softmax as it is.
+# Vaswani et al. use scaled dot products of learned projections, $QK^\top / \sqrt d$, in several heads. For vectors of
+# unit length this is the Gaussian kernel again: $-|q - k|^2/2 = q \cdot k - |q|^2/2 - |k|^2/2$, and a constant for all
+# keys does not change a softmax.
 
 # %%
 unit = lambda x: x / jnp.linalg.norm(x, axis=-1, keepdims=True)
@@ -88,10 +90,10 @@ output, weights = module.apply(params, words, words, words, return_weights=True)
 print(output.shape, weights.shape)
 
 # %% [markdown]
-# ## A task that needs the lookup
+# ## A task that needs attention
 #
-# Eight cells hold a letter each; the last position names a cell, and the answer is its letter. The one thing to learn
-# is to look there: attention whose query is the name and whose keys are the cells' names.
+# Eight cells hold a letter each. The query is the name of a cell, the keys are the names of all cells, the values are
+# their letters; the model has to return the letter of the cell.
 
 # %%
 CELLS, LETTERS, SIZE = 8, 16, 32
@@ -147,5 +149,5 @@ for head, panel in enumerate(panels):
     looks = [weights[asked == cell, head, 0].mean(0) for cell in range(CELLS)]
     panel.imshow(jnp.stack(looks), vmin=0, vmax=1, cmap="viridis")
     panel.set(title=f"head {head + 1}", xlabel="cell")
-panels[0].set_ylabel("cell asked for")
+panels[0].set_ylabel("queried cell")
 plt.show()

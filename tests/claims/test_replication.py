@@ -146,6 +146,13 @@ def test_every_run_since_the_freeze_says_where_its_number_comes_from(name):
             assert then["processor"] and then["instructions"] and then["cores"] and then["jax"]
 
 
+def test_a_row_that_is_pending_is_registered_and_not_finished(tmp_path):
+    row = {"experiment": "x", "variant": "", "first_seed": 3, "seeds": 2}
+    write_json(tmp_path / "rows.json", {"rows": [row, row | {"variant": "y", "pending": "no room"}]})
+    assert record.registered(tmp_path / "rows.json") == {("x", ""): {3, 4}, ("x", "y"): {3, 4}}
+    assert record.finished(tmp_path / "rows.json") == {("x", "")}
+
+
 def test_a_registration_that_is_not_there_is_one_line(tmp_path):
     with pytest.raises(InputError, match="--rows"):
         replication.replicate(tmp_path / "none.json", Reproduction(), (), OVERRIDE, Here())

@@ -272,6 +272,7 @@ def test_a_share_of_counted_examples_has_an_interval_and_so_has_a_difference_of_
     assert with_caveats(accuracy, runs) == "undecided (one seed, within noise)"
     narrow = claim(metric="test.accuracy", at_least=0.92, at_most=0.921)
     assert with_caveats(narrow, runs) == "undecided (one seed, within noise)", "the interval has both bounds in it"
+    assert with_caveats(claim(metric="test.accuracy", at_most=0.92), runs) == "undecided (one seed, within noise)"
     assert with_caveats(claim(metric="test.accuracy", at_least=0.93), runs) == "missed (one seed)"
     runs.append(trained(0.9196, metric="test.accuracy") | {"variant": "other"})
     low, high = wilson(0.9196, 10_000)

@@ -5,6 +5,7 @@ import re
 import pytest
 
 import attention_jax
+from attention_jax import printing
 from attention_jax.claims import catalog
 from attention_jax.cli import command_options, commands, help
 from attention_jax.config import walk
@@ -33,6 +34,10 @@ GUESSES = {
     "train date_luong --nonsense 2": "there is no option --nonsense; see launch.py train date_luong --help-all",
     "predict runs/x --atention a.png": "perhaps you meant --attention;",
     "predict": "predict needs the directory of a run",
+    "train translate_files pairs.tsv": "a file of data is given by its option, such as --data.tsv-file FILE;",
+    "train date_luong date_attention": "unexpected date_attention;",
+    "train --optim.learning-rate 3 date_luong": "train needs the name of an experiment",
+    "date_luong": "to train the experiment of this name: launch.py train date_luong",
 }
 """What newcomers type first, and the answer. The first seven are those of a review."""
 
@@ -86,6 +91,16 @@ def test_every_command_is_in_one_group_of_the_help(capsys, monkeypatch):
     assert said(capsys, "help", "train") == said(capsys, "train", "--help")
 
 
-def test_the_version_is_told(capsys):
-    commands.main(["--version"])
+@pytest.mark.parametrize("command", sorted({*commands.COMMANDS} - {"bench"}))
+def test_the_help_of_a_command_names_its_arguments_and_options(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text, kind = said(capsys, "help", command), getattr(command_options, command.title().replace("-", ""))
+    assert all(f"\n  {help.flag(name)}" in text for name in help.known_options(kind))
+    assert re.match(rf"usage: {printing.program()} {command}\b", text) and max(map(len, text.splitlines())) <= 100
+    assert not re.search(r"[╭│]|default: (''|False|True|\(\))", text)
+
+
+@pytest.mark.parametrize("word", ["--version", "-v", "version"])
+def test_the_version_is_told(word, capsys):
+    commands.main([word])
     assert capsys.readouterr().out == f"attention_jax {attention_jax.__version__}\n"

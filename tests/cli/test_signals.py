@@ -60,6 +60,7 @@ commands.run()
 """
 
 
+@pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGUSR1"])
 def test_what_batch_systems_and_closed_terminals_send_cleans_up(name):
     code = AROUND.format(INSIDE["plain code"].replace("SIGTERM", name))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from attention_jax import config as configs
-from attention_jax.data import corpus, labeled_texts, text_windows
+from attention_jax.data import corpus, labeled_texts, text_tables, text_windows
 from attention_jax.data.line_index import index_pairs
 from attention_jax.data.streams import Share
 from attention_jax.errors import InputError
@@ -55,6 +55,15 @@ def test_a_table_holds_what_two_columns_hold(kind, home):
     assert labeled_texts.read(path, "error")[0] == [(str(i), a) for i, (a, _) in enumerate(PAIRS)]
     path = write(home / f"d.{kind}", [{"text": "a\nb"}, {"text": "c"}])
     assert text_windows.read(configs.TextFile(path)) == (["a", "b", "c"], [])
+
+
+def test_other_columns_of_a_table_are_converted_anew(home):
+    path = write(home / "a.parquet", [{"source": a, "target": b} for a, b in PAIRS])
+    for columns in (("target",), ("source", "target")):
+        line = Path(text_tables.as_json_lines(path, columns)).read_text().splitlines()[7]
+        assert text_tables.fields_of(line, columns, "") == tuple(
+            dict(zip(("source", "target"), PAIRS[7]))[c] for c in columns
+        )
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])

@@ -23,7 +23,7 @@ def small_model():
         num_layers=2, hidden_size=16, mlp_dim=16, num_heads=2, num_kv_heads=1, scan_layers=True, use_bias=False
     )
     model = LanguageModel(options, vocab=300)
-    return model, model.init(jax.random.key(0), jnp.ones((1, 4), jnp.int32))["params"]
+    return model, jax.jit(model.init)(jax.random.key(0), jnp.ones((1, 4), jnp.int32))["params"]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def small_encoder():
         num_layers=6, hidden_size=8, mlp_dim=8, num_heads=2, max_length=40, word_head=False
     )
     model = MaskedLanguageModel(options, vocab=300)
-    params = model.init(jax.random.key(0), jnp.ones((1, 4), jnp.int32), jnp.array([4]))["params"]
+    params = jax.jit(model.init)(jax.random.key(0), jnp.ones((1, 4), jnp.int32), jnp.array([4]))["params"]
     zero = lambda path, x: 0 * x if "query" in jax.tree_util.keystr(path) else x
     encode = lambda text, special=True: [1, *text.encode(), 2] if special else list(text.encode())
     params = jax.tree_util.tree_map_with_path(zero, params)

@@ -3,6 +3,7 @@
 Four programs of two small layers: 8 s.
 """
 
+import functools
 import types
 
 import jax
@@ -18,12 +19,13 @@ from attention_jax.runs import pretrained
 from experiments import softmax_in_a_real_model as real
 
 
+@functools.cache
 def small_model():
     options = configs.LanguageModelConfig(
         num_layers=2, hidden_size=16, mlp_dim=16, num_heads=2, num_kv_heads=1, scan_layers=True, use_bias=False
     )
     model = LanguageModel(options, vocab=300)
-    return model, model.init(jax.random.key(0), jnp.ones((1, 4), jnp.int32))["params"]
+    return model, jax.jit(model.init)(jax.random.key(0), jnp.ones((1, 4), jnp.int32))["params"]
 
 
 def test_window_and_first_are_two_masks():

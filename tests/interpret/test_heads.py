@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from site_models import family
+from site_models import EVERY, family, measure, precision
 
 from attention_jax import interpret
 from attention_jax.interpret import Part
@@ -15,25 +15,22 @@ def difference(output):
     return output[0, -1, 3] - output[0, -1, 7]
 
 
-@pytest.mark.parametrize(
-    "name", ["scanned", *(pytest.param(n, marks=pytest.mark.slow) for n in ("llama", "transformer"))]
-)
-def test_all_heads_in_one_program_are_those_one_at_a_time(name):
+@pytest.mark.parametrize(("name", "dtype"), EVERY)
+def test_all_heads_in_one_program_are_those_one_at_a_time(name, dtype):
     """Ablated, and patched at one position from another input."""
-    model, params, batch, other = family(name)
-    source = interpret.trace(model, params, *other, sites="*head_output")
-    for given, at in ((source, -1), (None, None))[: 1 if name == "scanned" else 2]:
-        swept = interpret.head_sweep(model, params, *batch, measure=difference, source=given, positions=at)
-        assert len(swept) == {"transformer": 6}.get(name, 3)
-        for site, found in swept.items():
-            for head in range(2):
-                edit = (
-                    interpret.ablate(site, heads=head)
-                    if given is None
-                    else interpret.patch(source, site, heads=head, positions=at)
-                )
-                one = difference(interpret.run(model, params, *batch, set=edit)[0])
-                np.testing.assert_allclose(found[head], one, rtol=1e-5, atol=1e-5)
+    with precision(dtype):
+        model, params, batch, other = family(name, dtype)
+        source = interpret.trace(model, params, *other, sites="*head_output")
+        for given, at in ((source, -1), (None, None))[: 1 if name == "scanned" else 2]:
+            swept = interpret.head_sweep(model, params, *batch, measure=measure, source=given, positions=at)
+            assert set(swept) == set(source)
+            for site, found in swept.items():
+                assert len(found) == source[site].shape[2]
+                for head in range(len(found)):
+                    by_patch = lambda site=site, head=head: interpret.patch(source, site, heads=head, positions=at)
+                    edit = interpret.ablate(site, heads=head) if given is None else by_patch()
+                    one = measure(interpret.run(model, params, *batch, set=edit)[0])
+                    np.testing.assert_allclose(found[head], one, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -59,6 +56,15 @@ def test_parts_of_an_activation_and_their_values_by_hand():
     np.testing.assert_array_equal(seen(interpret.patch({site: source}, heads=0, positions=[-2], rows=1)), expected)
     halves = seen({"decoder.1.head.0": lambda x: x / 2, "decoder.1.head.1": jnp.zeros((2, 5, 4))})
     np.testing.assert_array_equal(halves, np.asarray(own) * np.array([0.5, 0])[:, None])
+
+
+def test_a_mean_is_over_rows_and_positions():
+    """Of heads [B, T, H, V], and of the residual stream [B, T, D]; nothing is compiled but the means."""
+    draw = np.random.default_rng(0).normal
+    source = {"decoder.1.head_output": draw(size=(2, 5, 2, 4)), "decoder.1.residual_out": draw(size=(2, 5, 8))}
+    for site, x in source.items():
+        part = interpret.ablate(site, "mean", source={site: jnp.float32(x)})[site]
+        np.testing.assert_allclose(part.value, x.mean((0, 1), keepdims=True), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow

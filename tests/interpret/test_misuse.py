@@ -49,6 +49,34 @@ MISUSES = {
     "rows without rng": (lambda run, at: interpret.ablate(SITE, "resample", source=at), "takes source and rng"),
     "a sweep of what has no heads": (
         lambda run, at: run(interpret.head_sweep, measure=jnp.sum, sites="*.mlp_output"), "needs sites with heads"),
+    "positions as a slice": (lambda run, at: interpret.ablate(SITE, positions=slice(0, 9)), "one or more integers"),
+    "positions as a mask": (lambda run, at: interpret.ablate(SITE, positions=[True, False]), r"mask is Part\(where"),
+    "no heads": (lambda run, at: interpret.ablate(SITE, heads=[]), "one or more integers"),
+    "heads as a text": (lambda run, at: interpret.ablate(SITE, heads="01"), "one or more integers.* got '01'"),
+    "a position that is traced": (
+        lambda run, at: jax.jit(lambda i: interpret.ablate(SITE, positions=i))(2), "known when a call is traced"),
+    "a Part of nothing": (lambda run, at: run(set={SITE: Part()}), "needs a value or a function"),
+    "a Part of both": (lambda run, at: run(set={SITE: Part(at[SITE], function=abs)}), "not both"),
+    "a sum with a function": (lambda run, at: run(set={SITE: Part(function=abs, adds=True)}), "adds is of a value"),
+    "a text for an array": (lambda run, at: run(set={SITE: "zero"}), "an array, a function or a Part, got a str"),
+    "nothing for an array": (lambda run, at: run(set={SITE: None}), "or a Part, got None"),
+    "a mask of numbers": (lambda run, at: run(set={SITE: Part(at[SITE], where=at[SITE])}), "is boolean and broadcast"),
+    "a mask of another shape": (
+        lambda run, at: run(set={SITE: Part(at[SITE], where=jnp.ones(3, bool))}), r"got bool \[3\]"),
+    "a function of nothing": (lambda run, at: run(set={SITE: lambda x: None}), "must return an array"),
+    "a function that leaves JAX": (lambda run, at: run(set={SITE: float}), "must return an array of its shape"),
+    "a call without inputs": (lambda run, at: interpret.model_sites(language_model()), "cannot be called"),
+    "a text as input": (lambda run, at: interpret.model_sites(language_model(), "a text"), "a call takes arrays"),
+    "an empty text": (
+        lambda run, at: interpret.model_sites(language_model(), TOKENS[:, :0]), r"inputs of the shapes \[2, 0\]"),
+    "a number for names": (lambda run, at: interpret.ablate(3), "name of a site is a text, got a int"),
+    "a seed for a key": (lambda run, at: interpret.repeated_tokens(0, 5, 4), "rng is a key, as jax.random.key"),
+    "no tokens to draw": (lambda run, at: interpret.repeated_tokens(jax.random.key(0), 0, 4), "of at least 1"),
+    "a measure of nothing": (lambda run, at: run(interpret.logit_lens, measure=3), "measure is a function"),
+    "a measure of many numbers": (
+        lambda run, at: run(interpret.gradient_times_activation, measure=abs, sites=SITE), "to one number"),
+    "scores of attention to others": (
+        lambda run, at: interpret.head_scores(jnp.zeros((2, 1, 2, 3, 5)), TOKENS), "needs weights"),
     "scores of other tokens": (
         lambda run, at: interpret.head_scores(jnp.zeros((1, 2, 5, 5)), TOKENS[:, :4]), "needs weights"),
 }  # fmt: skip
@@ -105,3 +133,13 @@ def test_the_names_of_sites_are_these():
 def test_a_part_is_a_pytree():
     part = Part(jnp.ones(2), heads=(1,))
     assert jax.tree.map(lambda x: x + 1, part).value.tolist() == [2.0, 2.0]
+
+
+def test_what_is_added_in_a_scan_is_added_and_in_its_layer_alone(made):
+    from attention_jax.interpret.edits import collection
+    from attention_jax.interpret.sites import find
+
+    model, params, batch = made
+    edits = collection(find(model, params, batch), {"decoder.1.residual_out": Part(jnp.ones(8), adds=True)})
+    [edit] = jax.tree.leaves(edits, is_leaf=lambda x: hasattr(x, "adds"))
+    assert edit.adds and edit.where.reshape(3, -1).any(axis=1).tolist() == [False, True, False]

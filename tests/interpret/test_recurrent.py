@@ -1,5 +1,7 @@
 """The sites of recurrent models, pointer networks and the Neural Turing Machine."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,31 +9,48 @@ import pytest
 from site_models import LENGTH, TOKENS, filled
 
 from attention_jax import InputError, config, interpret
+from attention_jax.interpret import Part
 from attention_jax.models import NTM, Bahdanau
 from attention_jax.models.book import LuongSeq2seq
+from attention_jax.models.conditional_gru import ConditionalGRU
+from attention_jax.models.gnmt import GNMT
 from attention_jax.models.luong import Luong
 from attention_jax.models.pointer import PointerNetwork
 from attention_jax.models.recurrent_lm import RecurrentLanguageModel
+from attention_jax.models.sutskever import Sutskever
 
 PAIR = TOKENS, LENGTH, TOKENS[:, :3]
 SIZES = {"hidden_size": 4, "embed_size": 4, "readout_size": 4}
 INPUTS = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 2)), jnp.float32)
+HALF = jnp.float32(0.24), jnp.float32(0.26)
 ATTENTION = ["attention.context", "attention.weights"]
-CASES = {
-    "bahdanau": (lambda: Bahdanau(config.BahdanauConfig(**SIZES), 11, 11), PAIR, ["encoder.states"], ATTENTION),
-    "luong": (lambda: Luong(config.LuongConfig(**SIZES), 11, 11), PAIR, ["encoder.states"], ATTENTION),
+STEPS = [*ATTENTION, "decoder.states"]
+CASES = {  # (model, inputs, what is set after the recurrence, within its steps, and what is only traced)
+    "bahdanau": (
+        lambda: Bahdanau(config.BahdanauConfig(**SIZES), 11, 11), PAIR, ["encoder.states"], STEPS, []),
+    "luong": (lambda: Luong(config.LuongConfig(**SIZES), 11, 11), PAIR, ["encoder.states"], STEPS, []),
+    "without feeding": (
+        lambda: Luong(config.LuongConfig(**SIZES, input_feeding=False), 11, 11), PAIR, ["encoder.states", *STEPS],
+        [], []),
+    "conditional": (
+        lambda: ConditionalGRU(config.ConditionalGRUConfig(**SIZES), 11, 11), PAIR, ["encoder.states"], STEPS, []),
+    "gnmt": (
+        lambda: GNMT(config.GNMTConfig(**SIZES), 11, 11), PAIR, ["encoder.states"], ATTENTION, ["decoder.states"]),
+    "sutskever": (
+        lambda: Sutskever(config.SutskeverConfig(**SIZES), 11, 11), PAIR, [], [],
+        ["decoder.states", "encoder.states"]),
     "book": (
         lambda: LuongSeq2seq(config.LuongSeq2seqConfig(hidden_size=4, embed_size=4), 11, 11), PAIR,
-        ["decoder.states", "encoder.states"], []),
+        ["decoder.states", "encoder.states"], [], []),
     "language": (
         lambda: RecurrentLanguageModel(config.RecurrentLanguageModelConfig(hidden_size=4), 11), (TOKENS,),
-        ["decoder.states"], []),
+        ["decoder.states"], [], []),
     "pointer": (
         lambda: PointerNetwork(config.PointerNetworkConfig(hidden_size=4), 2),
-        (INPUTS, LENGTH, jnp.array([[0, 1], [0, 2]])), ["decoder.states", "encoder.states"], []),
+        (INPUTS, LENGTH, jnp.array([[0, 1], [0, 2]])), ["decoder.states", "encoder.states"], [], []),
     "ntm": (
         lambda: NTM(config.NTMConfig(hidden_size=4, num_locations=6, word_size=3), 2), (INPUTS,), [],
-        ["ntm.read_weights", "ntm.write_weights"]),
+        ["ntm.read_weights", "ntm.write_weights"], []),
 }  # fmt: skip
 
 
@@ -39,22 +58,76 @@ CASES = {
     "name", ["pointer", *(pytest.param(n, marks=pytest.mark.slow) for n in CASES if n != "pointer")]
 )
 def test_tracing_changes_no_bit_and_what_is_set_counts(name):
-    make, batch, settable, recorded = CASES[name]
+    make, batch, after, stepwise, recorded = CASES[name]
     model = make()
     params = filled(model, batch)
     plain = jax.jit(lambda params: model.apply({"params": params}, *batch))(params)
     plain = plain[0] if isinstance(plain, tuple) else plain
     output, seen = interpret.run(model, params, *batch, sites="*")
     np.testing.assert_array_equal(output, plain)
-    states = ["decoder.states"] if name in ("bahdanau", "luong") else []
-    assert sorted(seen) == sorted([*settable, *recorded, *states, "logits"])
-    for site in settable:
+    assert sorted(seen) == sorted([*after, *stepwise, *recorded, "logits"])
+    for site in [*after, *stepwise]:
         own, half = (interpret.run(model, params, *batch, set={site: seen[site] / k})[0] for k in (1, 2))
         np.testing.assert_array_equal(own, plain, err_msg=site)
         assert not np.array_equal(half, plain), site
-    for site in [*recorded, *states]:
+    for site in stepwise:
+        with pytest.raises(InputError, match="step by step: set an array or a Part with a value, not a function"):
+            interpret.run(model, params, *batch, set={site: jnp.zeros_like})
+    for site in recorded:
         with pytest.raises(InputError, match="inside of a recurrence: it can be traced, not replaced"):
             interpret.run(model, params, *batch, set={site: seen[site]})
+
+
+@pytest.mark.parametrize("name", ["ntm", *(pytest.param(n, marks=pytest.mark.slow) for n in ("bahdanau", "luong"))])
+def test_what_is_set_at_a_step_is_read_by_this_step_and_those_after_it(name):
+    """At step 1: nothing changes before it, it has what was set, and the next step has read it."""
+    make, batch, _, stepwise, _ = CASES[name]
+    model = make()
+    params = filled(model, batch)
+    output, seen = interpret.run(model, params, *batch, sites=stepwise)
+    site = stepwise[-1]
+    edit = Part(jnp.float32(0.25), positions=1)
+    changed, set_ = interpret.run(model, params, *batch, set={site: edit}, sites=stepwise)
+    np.testing.assert_array_equal(set_[site][:, 0], seen[site][:, 0])
+    np.testing.assert_array_equal(set_[site][:, 1], jnp.full_like(seen[site][:, 1], 0.25))
+    np.testing.assert_array_equal(changed[:, 0], output[:, 0])
+    for other in stepwise:
+        assert np.abs(set_[other][:, 2] - seen[other][:, 2]).max() > 1e-6, other
+    scale = jax.grad(lambda x: interpret.run(model, params, *batch, set={site: replace(edit, value=x)})[0].sum())
+    slope = [interpret.run(model, params, *batch, set={site: replace(edit, value=x)})[0].sum() for x in HALF]
+    np.testing.assert_allclose(scale(jnp.float32(0.25)), (slope[1] - slope[0]) / 2e-2, rtol=2e-2, atol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bahdanau", "luong", "without feeding", "conditional", "gnmt"])
+def test_weights_that_are_set_to_one_position_read_its_annotation(name):
+    make, batch, *_ = CASES[name]
+    model = make()
+    weights = jax.nn.one_hot(jnp.array([[1, 0, 2]] * 2), 5)
+    sites = ["attention.context", "encoder.states"]
+    _, seen = interpret.run(model, filled(model, batch), *batch, set={"attention.weights": weights}, sites=sites)
+    np.testing.assert_allclose(seen[sites[0]], seen[sites[1]][:, jnp.array([1, 0, 2])], rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_machine_whose_heads_do_nothing_is_its_controller_alone():
+    """With weights of zero nothing is written or read: the output is that of the controller with reads of zero, here
+    step by step in NumPy."""
+    make, batch, *_ = CASES["ntm"]
+    model = make()
+    params = filled(model, batch)
+    output, _ = interpret.run(model, params, *batch, set=interpret.ablate(["ntm.read_weights", "ntm.write_weights"]))
+    p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    hidden, cell = (np.broadcast_to(p[name], (2, 4)) for name in ("hidden_start", "cell_start"))
+    reads, sigmoid = np.broadcast_to(p["reads_start"].ravel(), (2, 3)), lambda x: 1 / (1 + np.exp(-x))
+    for t in range(batch[0].shape[1]):
+        gates = np.asarray(batch[0][:, t]) @ p["input"]["kernel"] + p["input"]["bias"]
+        i, f, g, o = np.split(gates + np.concatenate([reads, hidden], axis=1) @ p["controller"], 4, axis=1)
+        cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
+        hidden, reads = sigmoid(o) * np.tanh(cell), np.zeros((2, 3))
+        features = np.concatenate([hidden, reads], axis=1)
+        expected = features @ p["output"]["kernel"] + p["output"]["bias"]
+        np.testing.assert_allclose(output[:, t], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

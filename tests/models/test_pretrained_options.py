@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import slow_but
 
 from attention_jax import config
 from attention_jax.config import replace
@@ -101,7 +102,7 @@ def random_params(model, seed=0):
     return jax.tree.map(lambda x: r.normal(size=x.shape, scale=0.7).astype(np.float32), shapes)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", slow_but(["llama", "gemma"], MODELS))
 def test_a_family_is_its_formula(name):
     """Two programs each."""
     options = MODELS[name]

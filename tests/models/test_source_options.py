@@ -1,9 +1,12 @@
 """Options of recurrent models and of the Transformer that published code has, each against a relation."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import slow_but
 
 from attention_jax import config
 from attention_jax.errors import InputError
@@ -21,8 +24,13 @@ SMALL = {"hidden_size": 4, "embed_size": 4, "readout_size": 4, "bidirectional": 
 SOURCE, LENGTH, TARGET = jnp.array([[3, 4, 5, 0, 0]]), jnp.array([3]), jnp.array([[1, 3, 4]])
 
 
-def with_params(model, *batch):
-    return model.init(jax.random.key(0), *batch)["params"]
+def initial(model, *batch):
+    return jax.jit(model.init)(jax.random.key(0), *batch)["params"]
+
+
+def drawn(model, *batch):
+    shapes, r = jax.eval_shape(model.init, jax.random.key(0), *batch)["params"], np.random.default_rng(0)
+    return jax.tree.map(lambda x: jnp.asarray(r.normal(size=x.shape, scale=0.5), jnp.float32), shapes)
 
 
 def test_the_last_step_is_read_with_its_padding():
@@ -30,16 +38,19 @@ def test_the_last_step_is_read_with_its_padding():
     token, step = (
         Sutskever(config.SutskeverConfig(**SMALL, encoder_state=state), 9, 7) for state in ("last_token", "last_step")
     )
-    params = with_params(token, SOURCE, LENGTH, TARGET)
-    run = lambda model, length: np.asarray(model.apply({"params": params}, SOURCE, jnp.array([length]), TARGET)[0])
-    np.testing.assert_array_equal(run(step, 3), run(token, 5))
-    assert not np.array_equal(run(step, 3), run(token, 3))
+    params = drawn(token, SOURCE, LENGTH, TARGET)
+    run = jax.jit(
+        lambda model, length: model.apply({"params": params}, SOURCE, length[None], TARGET)[0], static_argnums=0
+    )
+    at_padding = run(step, jnp.int32(3))
+    np.testing.assert_array_equal(at_padding, run(token, jnp.int32(5)))
+    assert not np.array_equal(at_padding, run(token, jnp.int32(3)))
 
 
 def test_the_last_step_of_two_directions_is_refused():
     model = Sutskever(config.SutskeverConfig(4, 4, encoder_state="last_step"), 9, 7)
     with pytest.raises(InputError, match=r"--model\.encoder-state last_step needs bidirectional none.*got all"):
-        with_params(model, SOURCE, LENGTH, TARGET)
+        initial(model, SOURCE, LENGTH, TARGET)
 
 
 ATTENDING = {
@@ -51,18 +62,19 @@ ATTENDING = {
 }
 
 
-@pytest.mark.parametrize("name", ATTENDING)
+@pytest.mark.parametrize("name", slow_but(("bahdanau", "luong feeding"), ATTENDING))
 def test_dropped_attention_weights_hide_the_source_from_the_decoder(name):
-    """With all weights dropped the annotations do not matter; while decoding none is dropped. Two small programs."""
+    """With all weights dropped the annotations do not matter; while decoding none is dropped. Four programs."""
     module, options, more = ATTENDING[name]
     plain, dropping = (module(options(**SMALL | more, attention_dropout=r), 9, 7) for r in (0.0, 1 - 1e-6))
-    variables = {"params": with_params(plain, SOURCE, LENGTH, TARGET)}
-    memory = plain.apply(variables, SOURCE, LENGTH, method="encode")
+    variables, rngs = {"params": drawn(plain, SOURCE, LENGTH, TARGET)}, {"dropout": jax.random.key(1)}
+    memory = jax.jit(partial(plain.apply, method="encode"))(variables, SOURCE, LENGTH)
     louder = memory._replace(hidden=2.0 * memory.hidden)
-    rngs = {"dropout": jax.random.key(1)}
-    run = lambda model, seen, train: np.asarray(
-        model.apply(variables, seen, TARGET, train=train, rngs=rngs, method="decode")[0]
-    )
+
+    @partial(jax.jit, static_argnums=(0, 2))
+    def run(model, seen, train):
+        return model.apply(variables, seen, TARGET, train=train, rngs=rngs, method="decode")[0]
+
     np.testing.assert_array_equal(run(dropping, memory, True), run(dropping, louder, True))
     np.testing.assert_array_equal(run(dropping, memory, False), run(plain, memory, True))
     assert not np.array_equal(run(plain, memory, True), run(plain, louder, True))
@@ -70,16 +82,21 @@ def test_dropped_attention_weights_hide_the_source_from_the_decoder(name):
 
 def test_half_of_the_attention_weights_are_dropped_and_the_others_doubled():
     model = Bahdanau(config.BahdanauConfig(**SMALL, attention_dropout=0.5), 9, 7)
-    variables = {"params": with_params(model, SOURCE, LENGTH, TARGET)}
-    memory = model.apply(variables, jnp.ones((8, 50), jnp.int32), jnp.full(8, 50), method="encode")
-    kept = model.apply(variables, memory, 3, True, rngs={"dropout": jax.random.key(1)}, method="kept")
+    variables = {"params": drawn(model, SOURCE, LENGTH, TARGET)}
+
+    @jax.jit
+    def run():
+        memory = model.apply(variables, jnp.ones((8, 50), jnp.int32), jnp.full(8, 50), method="encode")
+        return model.apply(variables, memory, 3, True, rngs={"dropout": jax.random.key(1)}, method="kept")
+
+    kept = run()
     assert kept.shape == (3, 8, 50) and sorted(set(kept.ravel().tolist())) == [0.0, 2.0]
     assert 0.9 < float(kept.mean()) < 1.1
 
 
 def test_dropout_of_attention_needs_attention():
     with pytest.raises(InputError, match=r"--model\.attention-dropout needs a model that attends"):
-        with_params(Sutskever(config.SutskeverConfig(**SMALL, attention_dropout=0.1), 9, 7), SOURCE, LENGTH, TARGET)
+        initial(Sutskever(config.SutskeverConfig(**SMALL, attention_dropout=0.1), 9, 7), SOURCE, LENGTH, TARGET)
 
 
 @pytest.mark.slow
@@ -95,7 +112,7 @@ def test_forget_gates_begin_open_in_every_lstm():
     )
     np.testing.assert_allclose(cell, 1 / (1 + np.exp(-1.5)), rtol=1e-6)
     model = GNMT(config.GNMTConfig(4, 4, "lstm", num_layers=2, readout_size=4, forget_bias=1.0), 9, 7)
-    flat, _ = jax.tree_util.tree_flatten_with_path(with_params(model, SOURCE, LENGTH, TARGET))
+    flat, _ = jax.tree_util.tree_flatten_with_path(initial(model, SOURCE, LENGTH, TARGET))
     biases = [leaf for path, leaf in flat if path[-1].key == "bias" and leaf.shape == (16,)]
     assert len(biases) == 6 and all(bias.tolist() == [0.0] * 4 + [1.0] * 4 + [0.0] * 8 for bias in biases)
 
@@ -103,36 +120,39 @@ def test_forget_gates_begin_open_in_every_lstm():
 def test_a_gru_has_no_forget_gates():
     model = Bahdanau(config.BahdanauConfig(**SMALL, cell="gru", forget_bias=1.0), 9, 7)
     with pytest.raises(InputError, match=r"--model\.forget-bias needs --model\.cell lstm, got gru"):
-        with_params(model, SOURCE, LENGTH, TARGET)
+        initial(model, SOURCE, LENGTH, TARGET)
 
 
 def test_what_the_controller_of_a_turing_machine_emits_is_clipped():
     """As if a bias beyond the clip were at the clip."""
     options = {"controller": "feedforward", "hidden_size": 4, "num_locations": 6, "word_size": 3}
     plain, clipped = (NTM(config.NTMConfig(**options, output_clip=clip), outputs=2) for clip in (0.0, 2.0))
-    params = with_params(plain, jnp.ones((1, 3, 2)))
-    params |= {"heads": jnp.zeros_like(params["heads"])}
-    run = lambda model, size: model.apply(
-        {"params": params | {"heads_bias": jnp.full_like(params["heads_bias"], size)}}, jnp.ones((1, 3, 2))
-    )[0]
+    params = drawn(plain, jnp.ones((1, 3, 2)))
+    params |= {"heads": np.zeros_like(params["heads"])}
+
+    @partial(jax.jit, static_argnums=0)
+    def run(model, size):
+        biased = params | {"heads_bias": jnp.full_like(params["heads_bias"], size)}
+        return model.apply({"params": biased}, jnp.ones((1, 3, 2)))[0]
+
     np.testing.assert_array_equal(run(clipped, 9.0), run(plain, 2.0))
     np.testing.assert_array_equal(run(clipped, 1.0), run(plain, 1.0))
     assert not np.array_equal(run(plain, 9.0), run(plain, 2.0))
 
 
 def test_forget_gates_of_a_controller_begin_open():
-    params = with_params(NTM(config.NTMConfig(hidden_size=2, forget_bias=1.0), outputs=2), jnp.ones((1, 1, 2)))
+    params = initial(NTM(config.NTMConfig(hidden_size=2, forget_bias=1.0), outputs=2), jnp.ones((1, 1, 2)))
     assert params["input"]["bias"].tolist() == [0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
     model = NTM(config.NTMConfig("feedforward", forget_bias=1.0), outputs=2)
     with pytest.raises(InputError, match=r"--model\.forget-bias needs --model\.controller lstm, got feedforward"):
-        with_params(model, jnp.ones((1, 1, 2)))
+        initial(model, jnp.ones((1, 1, 2)))
 
 
 @pytest.mark.parametrize("given, deviation", [(0.0, 0.25), (1.0, 1.0)])
 def test_token_embeddings_begin_with_the_given_deviation(given, deviation):
     options = config.TransformerConfig(1, 1, hidden_size=16, mlp_dim=16, num_heads=2, embed_scale=given)
     made = Embedding(400, Block.of(options), 9, options.scale_embeddings, options.embedding_init, options.embed_scale)
-    table = made.init(jax.random.key(0), TARGET)["params"]["token"]["embedding"]
+    table = jax.jit(made.init)(jax.random.key(0), TARGET)["params"]["token"]["embedding"]
     assert float(table.std()) == pytest.approx(deviation, rel=0.05)
 
 

@@ -47,8 +47,13 @@ def random_params(module, *inputs):
     return jax.tree.map(lambda x: jnp.asarray(0.5 * rng.standard_normal(x.shape, np.float32)), shapes)
 
 
+@functools.lru_cache
+def compiled(model, **options):
+    return jax.jit(functools.partial(model.apply, **options))
+
+
 def logits(model, params, *args, **options):
-    return jax.jit(lambda p, *a: model.apply(p, *a, **options))(params, *args)
+    return compiled(model, **options)(params, *args)
 
 
 def number(width, ffn, layers, cross):

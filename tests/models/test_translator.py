@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import slow_but
 
 from attention_jax import config
 from attention_jax.errors import InputError
@@ -45,9 +46,7 @@ def module(options, source_vocab=11, target_vocab=9):
 EACH_DECODER = ("sutskever", "bahdanau", "conditional-gru", "luong-feeding", "local-p", "gnmt")
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in EACH_DECODER else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
-)
+@pytest.mark.parametrize("name", slow_but(EACH_DECODER, MODELS))
 def test_contract(name, contract):
     contract.check(module(MODELS[name]))
 
@@ -110,7 +109,7 @@ RECURRENT = {
 
 @pytest.mark.parametrize(
     "name",
-    [name if name in ("luong-feeding", "book") else pytest.param(name, marks=pytest.mark.slow) for name in RECURRENT],
+    slow_but(["luong-feeding"], RECURRENT),
 )
 def test_a_cosine_has_a_sharpness_to_learn_as_in_the_heads_of_a_transformer(name, contract):
     """It starts at the square root of the width, as large as what a dot product is divided by."""
@@ -138,7 +137,7 @@ NORMALIZED["convolutional"] = config.ConvolutionalConfig(hidden_size=6, embed_si
 
 @pytest.mark.parametrize(
     "name",
-    [name if name in ("luong-feeding", "book") else pytest.param(name, marks=pytest.mark.slow) for name in NORMALIZED],
+    slow_but(["book"], NORMALIZED),
 )
 def test_any_normalizer_weighs_the_source(name, contract):
     """Of the same scores: a sparsemax does not change when they are shifted, so log softmax does as well as scores.
@@ -158,7 +157,7 @@ def test_any_normalizer_weighs_the_source(name, contract):
 @pytest.mark.parametrize(
     "options",
     [
-        config.LuongConfig(**SMALL, normalizer="learned_entmax", **ONE_WAY),
+        pytest.param(config.LuongConfig(**SMALL, normalizer="learned_entmax", **ONE_WAY), marks=pytest.mark.slow),
         pytest.param(config.BahdanauConfig(**SMALL, normalizer="learned_sink"), marks=pytest.mark.slow),
         pytest.param(
             config.LuongSeq2seqConfig(hidden_size=6, embed_size=4, normalizer="learned_sigmoid"), marks=pytest.mark.slow
@@ -279,7 +278,7 @@ def scan_carries(jaxpr):
                 yield from scan_carries(body)
 
 
-@pytest.mark.parametrize("name", ["bahdanau", "conditional-gru", "luong-feeding", "gnmt"])
+@pytest.mark.parametrize("name", slow_but(["luong-feeding"], ["bahdanau", "conditional-gru", "luong-feeding", "gnmt"]))
 def test_no_gradient_of_a_matrix_is_summed_inside_a_scan(name, contract):
     model = module(MODELS[name])
     variables = contract.variables_of(model)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import slow_but
 
 from attention_jax.config import VIT_SIZES, CCTConfig, ResNetConfig, ViTConfig, import_object
 from attention_jax.errors import InputError
@@ -64,14 +65,14 @@ def test_patches_times_a_matrix_is_a_strided_convolution():
     x = jax.random.normal(jax.random.key(0), (2, 12, 12, 3))
     kernel = jax.random.normal(jax.random.key(1), (4, 4, 3, 7))
     want = jax.lax.conv_general_dilated(x, kernel, (4, 4), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-    got = patches(x, 4) @ kernel.reshape(-1, 7)
+    got = jax.jit(lambda x: patches(x, 4) @ kernel.reshape(-1, 7))(x)
     np.testing.assert_allclose(got, want.reshape(2, 9, 7), atol=1e-5)
 
 
 def test_a_shifted_patch_holds_the_four_windows_around_its_corners():
     """Lee et al. 2021, figure 3: read off the image with NumPy, zeros beyond its edges."""
     image = np.random.default_rng(0).normal(size=(8, 8, 2)).astype(np.float32)
-    got = np.asarray(patches(with_shifts(jnp.asarray(image)[None], 2), 4))[0].reshape(2, 2, 4, 4, 5, 2)
+    got = np.asarray(jax.jit(lambda x: patches(with_shifts(x, 2), 4))(image[None]))[0].reshape(2, 2, 4, 4, 5, 2)
     wide = np.pad(image, ((2, 2), (2, 2), (0, 0)))
     for row in range(2):
         for column in range(2):
@@ -236,17 +237,18 @@ def test_interpolated_positions_take_larger_images():
 
 
 def test_sinusoidal_2d_tells_rows_from_columns():
-    at = sinusoidal_2d(4, 16).reshape(4, 4, 16)
-    np.testing.assert_allclose(at[2, :, :8], jnp.broadcast_to(at[2, 0, :8], (4, 8)))
-    np.testing.assert_allclose(at[:, 3, 8:], jnp.broadcast_to(at[0, 3, 8:], (4, 8)))
+    at = np.asarray(jax.jit(lambda: sinusoidal_2d(4, 16))()).reshape(4, 4, 16)
+    np.testing.assert_allclose(at[2, :, :8], np.broadcast_to(at[2, 0, :8], (4, 8)))
+    np.testing.assert_allclose(at[:, 3, 8:], np.broadcast_to(at[0, 3, 8:], (4, 8)))
     assert len(np.unique(np.round(at.reshape(16, 16), 5), axis=0)) == 16
 
 
 def test_rotary_2d_sees_displacements_only():
     q, k = jax.random.normal(jax.random.key(0), (2, 8))
-    spread = lambda v: rotary_2d(jnp.broadcast_to(v, (1, 1, 17, 8)), 4, prefix=1)[0, 0]
-    np.testing.assert_allclose(spread(q)[0], q, atol=1e-6)  # the class token is not turned
-    score = (spread(q)[1:] @ spread(k)[1:].T).reshape(4, 4, 4, 4)  # row and column of the query, of the key
+    spread = jax.jit(lambda v: rotary_2d(jnp.broadcast_to(v, (1, 1, 17, 8)), 4, prefix=1)[0, 0])
+    turned, key = np.asarray(spread(q)), np.asarray(spread(k))
+    np.testing.assert_allclose(turned[0], q, atol=1e-6)  # the class token is not turned
+    score = (turned[1:] @ key[1:].T).reshape(4, 4, 4, 4)  # row and column of the query, of the key
     np.testing.assert_allclose(score[0, 0, 1, 2], score[2, 1, 3, 3], atol=1e-5)
     for other in ((1, 1), (2, 2)):  # another column, another row
         assert abs(score[0, 0, 1, 2] - score[0, 0, *other]) > 1e-3
@@ -254,7 +256,7 @@ def test_rotary_2d_sees_displacements_only():
 
 def test_stochastic_depth_drops_whole_examples_and_keeps_the_mean():
     x = jnp.ones((4000, 2, 3))
-    y = stochastic_depth(x, 0.25, jax.random.key(0))
+    y = np.asarray(jax.jit(stochastic_depth)(x, 0.25, jax.random.key(0)))
     kept = np.asarray(y[:, 0, 0]) > 0
     np.testing.assert_allclose(y, np.where(kept, 1 / 0.75, 0)[:, None, None] * np.ones((1, 2, 3)), rtol=1e-5)
     assert abs(kept.mean() - 0.75) < 0.03
@@ -262,7 +264,8 @@ def test_stochastic_depth_drops_whole_examples_and_keeps_the_mean():
 
 def test_attention_pool_is_a_weighted_sum():
     query, tokens = jax.random.normal(jax.random.key(0), (4,)), jax.random.normal(jax.random.key(1), (6, 4))
-    np.testing.assert_allclose(attention_pool(query, tokens), jax.nn.softmax(tokens @ query) @ tokens, atol=1e-5)
+    both = jax.jit(lambda query, x: [attention_pool(query, x), jax.nn.softmax(x @ query) @ x])
+    np.testing.assert_allclose(*both(query, tokens), atol=1e-5)
 
 
 def test_layer_is_pre_norm_like_torch():
@@ -295,7 +298,10 @@ def test_layer_is_pre_norm_like_torch():
     np.testing.assert_allclose(run({"params": params}, x, outputs=1)[0], want[:, :1], atol=1e-5)
 
 
-@pytest.mark.parametrize("size, stride, pixels", [(1, 1, 5), (1, 2, 7), (3, 1, 8), (3, 2, 8), (3, 2, 9), (7, 2, 12)])
+CONVOLUTIONS = [(1, 1, 5), (1, 2, 7), (3, 1, 8), (3, 2, 8), (3, 2, 9), (7, 2, 12)]
+
+
+@pytest.mark.parametrize("size, stride, pixels", slow_but([(1, 2, 7), (3, 2, 8), (3, 2, 9)], CONVOLUTIONS))
 def test_convolution_as_a_product_is_the_convolution(size, stride, pixels):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2, pixels, pixels, 3), np.float32)

@@ -140,4 +140,32 @@ MUTANTS = (
         "metric = BLEU(tokenize=tokenize, lowercase=True, force=True)",
         ("tests/report/test_bleu.py",),
     ),
+    Mutant(
+        "padding-of-a-prompt-is-penalized",
+        "attention_jax/decode.py",
+        "jnp.arange(prompt.shape[1])[None] < lengths[:, None]",
+        "jnp.arange(prompt.shape[1])[None] <= lengths[:, None]",
+        ("tests/test_generate.py",),
+    ),
+    Mutant(
+        "penalty-rewards-unlikely-tokens",
+        "attention_jax/decode.py",
+        "jnp.where(logits > 0, logits / penalty, logits * penalty)",
+        "logits / penalty",
+        ("tests/test_generate.py",),
+    ),
+    Mutant(
+        "top-k-draws-its-own-columns",
+        "attention_jax/decode.py",
+        "(chosen if columns is None else jnp.take_along_axis(columns, chosen, axis=1))",
+        "chosen",
+        ("tests/test_generate.py",),
+    ),
+    Mutant(
+        "text-goes-on-after-its-end",
+        "attention_jax/decode.py",
+        "jnp.where(ended, jnp.int32(self.pad), token.astype(jnp.int32))",
+        "token.astype(jnp.int32)",
+        ("tests/test_generate.py",),
+    ),
 )

@@ -128,4 +128,25 @@ MUTANTS = (
         "train_rows = len(order) - -(-len(order) // 10)",
         ("tests/data/test_fixed_width.py", "tests/data/test_dates.py", "tests/data/test_addition.py"),
     ),
+    Mutant(
+        "line-break-in-a-sentence-kept",
+        "attention_jax/data/text_tables.py",
+        "if len(text.splitlines()) > 1:",
+        "if len(text.splitlines()) > 2:",
+        ("tests/data/test_text_tables.py",),
+    ),
+    Mutant(
+        "table-with-other-columns-not-converted-again",
+        "attention_jax/data/text_tables.py",
+        "status.st_mtime_ns, *columns)",
+        "status.st_mtime_ns)",
+        ("tests/data/test_text_tables.py",),
+    ),
+    Mutant(
+        "field-in-a-field-read-at-the-top",
+        "attention_jax/data/text_tables.py",
+        'for part in [name] if name in row else name.split("."):',
+        'for part in [name.split(".")[-1]]:',
+        ("tests/data/test_text_tables.py",),
+    ),
 )

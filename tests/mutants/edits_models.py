@@ -10,8 +10,8 @@ MUTANTS = (
     Mutant(
         "bottom-layer-queries-the-source",
         "attention_jax/models/bahdanau.py",
-        "alpha = w.align(states[-1][0])",
-        "alpha = w.align(states[0][0])",
+        "w.align(states[-1][0])",
+        "w.align(states[0][0])",
         ("tests/models/test_translator.py::test_bahdanau_step_by_hand", *TRANSLATOR),
     ),
     Mutant(
@@ -134,5 +134,47 @@ MUTANTS = (
         "jnp.take_along_axis(cache.memory.inputs, before[:, None, None], axis=1)[:, 0]",
         "jnp.take_along_axis(cache.memory.inputs, before[:, None, None] - 1, axis=1)[:, 0]",
         ("tests/models/test_pointer.py", "tests/tasks/test_pointing.py"),
+    ),
+    Mutant(
+        "entropy-over-masked-queries-too",
+        "attention_jax/models/multihead.py",
+        "jnp.maximum(some.sum(dtype=x.dtype), 1) for x in (entropy, weights[:, 0])",
+        "some.size for x in (entropy, weights[:, 0])",
+        ("tests/train/test_attention_log.py",),
+    ),
+    Mutant(
+        "first-token-share-of-the-last-key",
+        "attention_jax/models/multihead.py",
+        "for x in (entropy, weights[:, 0])",
+        "for x in (entropy, weights[:, -1])",
+        ("tests/train/test_attention_log.py",),
+    ),
+    Mutant(
+        "prefill-reads-the-padding-last",
+        "attention_jax/models/language_model.py",
+        "jnp.take_along_axis(x, (lengths - 1)[:, None, None], axis=1)",
+        "x[:, -1:]",
+        ("tests/models/test_layer_stack.py", "tests/test_generate.py"),
+    ),
+    Mutant(
+        "scanned-kernels-stay-transposed",
+        "attention_jax/models/layer_stack.py",
+        "flip_kernels(jax.tree.map(lambda x, i=i: x[i], value))",
+        "jax.tree.map(lambda x, i=i: x[i], value)",
+        ("tests/models/test_layer_stack.py",),
+    ),
+    Mutant(
+        "a-run-of-layers-begins-at-its-number",
+        "attention_jax/models/layer_stack.py",
+        "return [(group[0], len(group)) for group in groups]",
+        "return [(i, len(group)) for i, group in enumerate(groups)]",
+        ("tests/models/test_layer_stack.py",),
+    ),
+    Mutant(
+        "last-layer-of-a-range-left-out",
+        "attention_jax/config/per_layer.py",
+        "int(found[2] or found[1]) + 1)",
+        "int(found[2] or int(found[1]) + 1))",
+        ("tests/models/test_layer_stack.py",),
     ),
 )

@@ -48,8 +48,8 @@ MUTANTS = (
     Mutant(
         "top-k-without-ties",
         "attention_jax/ops/normalizers.py",
-        "allowed & ~(known < last)",
-        "allowed & (known > last)",
+        "allowed & ~(known < last[:, None])",
+        "allowed & (known > last[:, None])",
         ("tests/ops/test_normalizers.py",),
     ),
     Mutant(
@@ -163,5 +163,47 @@ MUTANTS = (
         "return n + z * (hidden - n), gates",
         "return hidden + z * (n - hidden), gates",
         ("tests/ops/recurrent/test_cells.py",),
+    ),
+    Mutant(
+        "lengths-of-queries-bound-the-keys",
+        "attention_jax/ops/dropin.py",
+        "((query_seq_lengths, _queries_before), (key_value_seq_lengths, lengths))",
+        "((key_value_seq_lengths, _queries_before), (query_seq_lengths, lengths))",
+        ("tests/ops/test_dropin.py",),
+    ),
+    Mutant(
+        "local-window-open-to-the-right",
+        "attention_jax/ops/dropin.py",
+        "(ahead >= -left) & (ahead <= right)",
+        "ahead >= -left",
+        ("tests/ops/test_dropin.py",),
+    ),
+    Mutant(
+        "scale-on-top-of-the-default-one",
+        "attention_jax/ops/dropin.py",
+        "query * jnp.asarray(scale * math.sqrt(query.shape[-1]), query.dtype)",
+        "query * jnp.asarray(scale, query.dtype)",
+        ("tests/ops/test_dropin.py",),
+    ),
+    Mutant(
+        "mask-of-a-flax-module-ignored",
+        "attention_jax/ops/dropin.py",
+        '_joined(rules["mask"], given["mask"], causal() if is_causal else None)',
+        '_joined(rules["mask"], causal() if is_causal else None)',
+        ("tests/ops/test_dropin.py",),
+    ),
+    Mutant(
+        "largest-score-of-masked-keys",
+        "attention_jax/ops/attention.py",
+        "jnp.max(scores, axis=1, where=allowed, initial=-jnp.inf)",
+        "jnp.max(scores, axis=1)",
+        ("tests/train/test_attention_log.py", "tests/ops/test_max_score.py"),
+    ),
+    Mutant(
+        "largest-score-is-the-log-sum-exp",
+        "attention_jax/ops/blockwise/softmax.py",
+        "*([largest] if blocks.keep_largest else [])",
+        "*([log] if blocks.keep_largest else [])",
+        ("tests/ops/test_max_score.py",),
     ),
 )

@@ -153,4 +153,11 @@ MUTANTS = (
         "self.failing = True",
         ("tests/train/test_checkpoint.py", "tests/train/test_loop.py"),
     ),
+    Mutant(
+        "jit-over-a-mesh-replicates-the-batch",
+        "attention_jax/train/placement.py",
+        "batches = PartitionSpec(None, AXIS)\n    in_specs",
+        "batches = PartitionSpec()\n    in_specs",
+        ("tests/train/test_placement.py",),
+    ),
 )

@@ -176,7 +176,7 @@ def test_bfloat16_is_close_to_float32():
 def test_weights_are_what_attend_pools_with():
     query, key, value = arrays(5, 8)
     score = Additive.init(jax.random.key(0), 4, 4, 6)
-    weights = attention_weights(query, key, score=score, mask=lengths(6))
+    weights = np.asarray(jax.jit(attention_weights)(query, key, score=score, mask=lengths(6)))
     np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-6)
     assert not weights[:, 6:].any()
     np.testing.assert_allclose(
@@ -186,24 +186,30 @@ def test_weights_are_what_attend_pools_with():
 
 def test_a_function_is_a_score_without_parameters():
     query, key, value = arrays(5, 8)
-    expected = attention.attend(query, key, value, score=Dot())
-    for implementation in IMPLEMENTATIONS:
-        out = attention.attend(query, key, value, score=lambda q, k: q @ k.T, implementation=implementation, block_k=3)
-        np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
+    run = lambda implementation: attention.attend(
+        query, key, value, score=lambda q, k: q @ k.T, implementation=implementation, block_k=3
+    )
+    for out in jax.jit(lambda: [run(implementation) for implementation in IMPLEMENTATIONS])():
+        np.testing.assert_allclose(out, attend(query, key, value, score=Dot()), rtol=1e-5, atol=1e-6)
 
 
 def test_a_function_is_a_mask_and_a_bias_without_parameters():
     query, key, value = arrays(5, 8)
     distance = lambda q, k: jnp.abs(q[:, None] - k[None])
     rules = {"mask": lambda q, k: distance(q, k) <= 2, "bias": lambda x, q, k: -distance(q, k).astype(x.dtype)}
-    expected = attention.attend(query, key, value, mask=window(2), bias=ALiBi(1.0))
-    for implementation in IMPLEMENTATIONS:
-        out = attention.attend(query, key, value, **rules, implementation=implementation, block_k=3)
+    run = lambda implementation: attention.attend(query, key, value, **rules, implementation=implementation, block_k=3)
+
+    @jax.jit
+    def every():
+        both = attention.attend(query, key, value, mask=causal() & as_mask(rules["mask"]))
+        in_heads = attend_heads(*heads(query, key, value), **rules)[0, :, 0]
+        return both, (in_heads, *(run(implementation) for implementation in IMPLEMENTATIONS))
+
+    both, found = every()
+    for out in found:
+        expected = attend(query, key, value, mask=window(2), bias=ALiBi(1.0))
         np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
-    out = attend_heads(*heads(query, key, value), **rules)
-    np.testing.assert_allclose(out[0, :, 0], expected, rtol=1e-5, atol=1e-6)
-    both = attention.attend(query, key, value, mask=causal() & as_mask(rules["mask"]))
-    np.testing.assert_allclose(both, attention.attend(query, key, value, mask=causal() & window(2)), rtol=1e-5)
+    np.testing.assert_allclose(both, attend(query, key, value, mask=causal() & window(2)), rtol=1e-5)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -213,7 +219,7 @@ def test_a_score_bias_or_mask_of_the_wrong_shape_is_refused_instead_of_broadcast
 
     def run(**rules):
         call = lambda q: attention.attend(q, key, value, implementation=implementation, block_k=3, **rules).sum()
-        return (jax.grad(call) if gradient else call)(query)
+        return jax.jit(jax.grad(call) if gradient else call)(query)
 
     shape = r"\[Q, K\] = \[\d, \d\]"
     for wrong in (lambda q, k: (q @ k.T)[0], lambda q, k: k @ q.T, lambda q, k: (q @ k.T)[None], lambda q, k: q[:, :1]):

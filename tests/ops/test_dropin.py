@@ -32,7 +32,7 @@ JAX_CALLS = {
     "mask-causal-lengths": {
         "mask": MASK[:, :1],
         "is_causal": True,
-        "query_seq_lengths": np.array([3, 5], np.int32),
+        "query_seq_lengths": [3, 5],
         "key_value_seq_lengths": np.array([6, 7], np.int32),
     },
     "window": {"local_window_size": 2},
@@ -44,7 +44,7 @@ JAX_CALLS = {
 }
 
 
-SEVERAL = ("alone", "mask-causal-lengths", "residual")
+SEVERAL = ("scale", "window-left", "mask-causal-lengths", "residual")
 
 
 @pytest.mark.parametrize("call", [pytest.param(n, marks=[pytest.mark.slow] * (n not in SEVERAL)) for n in JAX_CALLS])
@@ -104,8 +104,8 @@ def linen(**call):
 
 @pytest.mark.parametrize("mask", [*(pytest.param(n, marks=pytest.mark.slow) for n in ("none", "causal")), "padding"])
 def test_the_module_of_linen(mask):
-    params = linen().init(jax.random.key(0), X, Y)
-    run = lambda **call: linen(**call).apply(params, X, Y, mask=FLAX_MASKS[mask])
+    params = jax.jit(linen().init)(jax.random.key(0), X, Y)
+    run = lambda **call: jax.jit(lambda params: linen(**call).apply(params, X, Y, mask=FLAX_MASKS[mask]))(params)
     same(run(attention_fn=attention_fn()), run())
 
 

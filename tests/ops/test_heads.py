@@ -31,7 +31,7 @@ def test_heads_pool_and_block_as_one_head():
         for h in range(H):
             wanted = one(QUERY[b, :, h], KEY[b, :, h // 2], VALUE[b, :, h // 2], ridges[h])
             np.testing.assert_allclose(found[b, :, h], wanted, atol=1e-4)
-    assert attend_heads(QUERY, KEY, VALUE, pool=Moments()).shape == (B, T, H, 6)
+    assert jax.eval_shape(lambda: attend_heads(QUERY, KEY, VALUE, pool=Moments())).shape == (B, T, H, 6)
     for block in ("block_q", "block_k"):
         with pytest.raises(InputError, match="at least 1"):
             attend_heads(QUERY, KEY, VALUE, **{block: 0})

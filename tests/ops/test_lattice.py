@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import slow_but
 
 from attention_jax.ops.attention import attend
 from attention_jax.ops.lattice import expected_monotonic, hard_attention, hidden_markov, monotonic_transitions
@@ -43,7 +44,7 @@ def check(function, log_probability, targets=T, sources=S):
     np.testing.assert_allclose(gradient, posterior, atol=1e-6)
 
 
-@pytest.mark.parametrize("targets, sources", [(T, S), (3, 2), (1, 1)])
+@pytest.mark.parametrize("targets, sources", slow_but([(T, S), (3, 2)], [(T, S), (3, 2), (1, 1)]))
 def test_hard_attention(targets, sources):
     log_probability = lambda a: sum(ALIGN[t, s] + EMISSION[t, s] for t, s in enumerate(a))
     check(lambda e: hard_attention(jnp.float32(ALIGN), e, sources, targets), log_probability, targets, sources)
@@ -51,12 +52,16 @@ def test_hard_attention(targets, sources):
 
 def test_hard_attention_is_attention_that_pools_log_probabilities():
     query, key = jnp.float32(DRAW.normal(size=(T, 3))), jnp.float32(DRAW.normal(size=(S, 3)))
-    pooled = attend(query, key, jnp.float32(EMISSION.T), score=Dot(), pool=LogMixture())  # [T, T]
-    found = hard_attention(jax.nn.log_softmax(query @ key.T), jnp.float32(EMISSION))
-    np.testing.assert_allclose(found, jnp.diagonal(pooled).sum(), atol=1e-6)
+
+    @jax.jit
+    def both():
+        pooled = attend(query, key, jnp.float32(EMISSION.T), score=Dot(), pool=LogMixture())  # [T, T]
+        return hard_attention(jax.nn.log_softmax(query @ key.T), jnp.float32(EMISSION)), jnp.diagonal(pooled).sum()
+
+    np.testing.assert_allclose(*both(), atol=1e-6)
 
 
-@pytest.mark.parametrize("targets, sources", [(T, S), (3, 2), (1, 1)])
+@pytest.mark.parametrize("targets, sources", slow_but([(T, S), (3, 2)], [(T, S), (3, 2), (1, 1)]))
 @pytest.mark.parametrize("forward_only", [False, True], ids=["any", "monotonic"])
 def test_hidden_markov(targets, sources, forward_only):
     if forward_only:

@@ -84,20 +84,21 @@ def test_the_bounds_of_a_custom_mask_may_be_narrow():
 
 
 @pytest.mark.parametrize("call", [PLAIN, FUSED], ids=["plain", "fused"])
-@pytest.mark.parametrize("mask, weight", [(causal(), 1.0), (window(5), 0.0), (causal() | window(1), 1.0)])
-def test_the_last_position_of_the_type(call, mask, weight):
-    ones = jnp.ones((3, 2))
-    assert attend(ones[:1], ones, ones[:, :1], mask=mask, query_offset=2**31 - 1, **call).tolist() == [[weight]]
+def test_the_last_position_of_the_type(call):
+    query, ones = np.ones((1, 2), np.float32), np.ones((3, 2), np.float32)
+    run = lambda mask: attend(query, ones, ones, mask=mask, query_offset=2**31 - 1, **call)[0, 0]
+    weights = jax.jit(lambda: [run(mask) for mask in (causal(), window(5), causal() | window(1))])()
+    assert [float(weight) for weight in weights] == [1, 0, 1]
 
 
 @pytest.mark.parametrize("call", [pytest.param(PLAIN, marks=pytest.mark.slow), FUSED], ids=["plain", "fused"])
 def test_an_offset_for_each_sequence(call):
     x = normal(2, 6, 2, 4)
     call = {"implementation": call["implementation"], "mask": causal()}
-    found = attend_heads(x[:, :2], x, x, query_offset=jnp.array([2, 4], jnp.int8), **call)
+    run = jax.jit(lambda x, at: attend_heads(x[:, :2], x, x, query_offset=at, **call))
+    found = run(x, jnp.array([2, 4], jnp.int8))
     for n, at in enumerate((2, 4)):
-        one = attend_heads(x[n : n + 1, :2], x[n : n + 1], x[n : n + 1], query_offset=at, **call)
-        np.testing.assert_allclose(found[n], one[0], atol=1e-6)
+        np.testing.assert_allclose(found[n], run(x[n : n + 1], at)[0], atol=1e-6)
 
 
 # --- outside of tables, and far away ----------------------------------------------------------------------------------
@@ -105,13 +106,13 @@ def test_an_offset_for_each_sequence(call):
 
 @pytest.mark.parametrize("call", [pytest.param(PLAIN, marks=pytest.mark.slow), FUSED], ids=["plain", "fused"])
 def test_positions_outside_of_a_table_attend_to_nothing(call):
-    ones, values = jnp.ones((3, 2)), jnp.eye(3)
-    lower = dense(jnp.tril(jnp.ones((3, 3), bool)))
-    found = attend(ones, ones, values, mask=lower, query_offset=-1, **call)
+    ones, values = np.ones((3, 2), np.float32), np.eye(3, dtype=np.float32)
+    run = jax.jit(lambda queries, mask, at: attend(queries, ones, values, mask=mask, query_offset=at, **call))
+    found = run(ones, dense(np.tril(np.ones((3, 3), bool))), -1)
     np.testing.assert_allclose(found, [[0, 0, 0], [1, 0, 0], [0.5, 0.5, 0]])
     two = segments(jnp.array([0, 1], jnp.uint8), np.array([0, 0]))  # of two types, and shorter than the keys
     for at, expected in ((0, [[0.5, 0.5, 0], [0, 0, 0]]), (-1, [[0, 0, 0], [0.5, 0.5, 0]]), (2, np.zeros((2, 3)))):
-        np.testing.assert_allclose(attend(ones[:2], ones, values, mask=two, query_offset=at, **call), expected)
+        np.testing.assert_allclose(run(ones[:2], two, at), expected)
 
 
 FAR = [4096, 10**6, 2**24 + 1, 2**31 - 1, -(2**24) - 1]
@@ -126,8 +127,8 @@ def exact(positions, width):
 
 def test_the_angles_of_far_positions_are_exact():
     positions = jnp.array(FAR)
-    np.testing.assert_allclose(sinusoidal(positions, 6), exact(FAR, 6), atol=1e-6)
-    turned = rotary(jnp.ones((len(FAR), 6)) * jnp.array([[1, 1, 1, 0, 0, 0.0]]), positions)
+    np.testing.assert_allclose(jax.jit(sinusoidal, static_argnums=1)(positions, 6), exact(FAR, 6), atol=1e-6)
+    turned = jax.jit(rotary)(np.tile(np.float32([1, 1, 1, 0, 0, 0]), (len(FAR), 1)), positions)
     np.testing.assert_allclose(turned[:, 3:], exact(FAR, 6)[:, ::2], atol=1e-6)
 
 
@@ -159,9 +160,10 @@ POOLS = [LocalLinear(), *(pytest.param(pool, marks=pytest.mark.slow) for pool in
 @pytest.mark.parametrize("mask", [pytest.param(None, marks=pytest.mark.slow), causal()], ids=["all", "causal"])
 @pytest.mark.parametrize("implementation", [pytest.param("plain", marks=pytest.mark.slow), "fused"])
 def test_without_queries_keys_or_values(pool, mask, implementation):
-    for queries, keys, features, width in EMPTY:
-        query, key, value = jnp.ones((queries, features)), jnp.ones((keys, features)), jnp.ones((keys, width))
-        found = attend(query, key, value, pool=pool, mask=mask, implementation=implementation)
+    ones = lambda *shape: np.ones(shape, np.float32)
+    run = lambda *x: attend(*x, pool=pool, mask=mask, implementation=implementation)
+    every = jax.jit(lambda: [run(ones(q, d), ones(k, d), ones(k, v)) for q, k, d, v in EMPTY])()
+    for (queries, keys, _, width), found in zip(EMPTY, every):
         assert found.shape == (queries, width * (1 + isinstance(pool, Moments)))
         if not keys:
             assert (found == (-jnp.inf if isinstance(pool, LogMixture) else 0)).all()
@@ -176,13 +178,13 @@ def test_without_keys_on_any_device():
 
 @pytest.mark.parametrize("steps, features, width", [(0, 2, 2), (3, 0, 2), (3, 2, 0)])
 def test_recurrences_over_nothing(steps, features, width):
-    x, v, g = jnp.ones((steps, features)), jnp.ones((steps, width)), jnp.zeros(steps)
-    found = [quadratic_retention(x, x, v, g), recurrent_retention(x, x, v, g)[0], chunked_retention(x, x, v, g)[0]]
-    found += [
-        recurrent_delta(x, x, v, g, g)[0],
-        chunked_delta(x, x, v, g, g)[0],
-        linear.recurrent(x, x, v, linear.Elu()),
-    ]
+    @jax.jit
+    def every(x, v, g):
+        retained = quadratic_retention(x, x, v, g), recurrent_retention(x, x, v, g)[0], chunked_retention(x, x, v, g)[0]
+        written = recurrent_delta(x, x, v, g, g)[0], chunked_delta(x, x, v, g, g)[0]
+        return *retained, *written, linear.recurrent(x, x, v, linear.Elu())
+
+    found = every(jnp.ones((steps, features)), jnp.ones((steps, width)), jnp.zeros(steps))
     assert all(out.shape == (steps, width) and not out.any() for out in found)
 
 
@@ -196,7 +198,8 @@ def test_decoders_of_no_step():
 @pytest.mark.parametrize("size, bidirectional", [(1, False), (2, False), (2, True), (3, True)])
 def test_a_t5_table_with_one_bucket_for_a_direction(size, bidirectional):
     """All distances of a direction share its bucket where there is one; with two, 0 has one of its own."""
-    found = T5Bias(jnp.arange(float(size)), bidirectional=bidirectional)(None, jnp.array([2]), jnp.arange(4))
+    bias = T5Bias(jnp.arange(float(size)), bidirectional=bidirectional)
+    found = jax.jit(bias)(None, jnp.array([2]), jnp.arange(4))
     assert found.tolist() == {(1, False): [[0, 0, 0, 0]], (2, False): [[1, 1, 0, 0]]}.get(
         (size, bidirectional), [[0, 0, 0, 1]]
     )

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import slow_but
 
 from attention_jax.ops import delta, linear, retention
 from attention_jax.ops.attention import attend
@@ -51,10 +52,10 @@ def forms(rule):
     }
 
 
-every = pytest.mark.parametrize("rule, form", [(rule, form) for rule in ("retention", "delta") for form in forms(rule)])
+EVERY = [(rule, form) for rule in ("retention", "delta") for form in forms(rule)]
 
 
-@every
+@pytest.mark.parametrize("rule, form", slow_but([case for case in EVERY if case[1] != "one chunk"], EVERY))
 def test_values_are_those_of_the_recurrence_and_gradients_those_of_the_recurrent_form(rule, form):
     function, arrays = forms(rule)[form], case()
     expected = oracle(*(np.asarray(x, np.float64) if n != 3 or rule == "delta" else None for n, x in enumerate(arrays)))
@@ -65,7 +66,7 @@ def test_values_are_those_of_the_recurrence_and_gradients_those_of_the_recurrent
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), found, wanted)
 
 
-@every
+@pytest.mark.parametrize("rule, form", slow_but([("retention", "chunked"), ("delta", "chunked")], EVERY))
 def test_padding_changes_nothing_even_if_it_is_nan_and_vmap_is_a_loop(rule, form):
     function, (first, second) = forms(rule)[form], (case(1), case(2))
     nan = lambda x: x.at[20:].set(jnp.nan)
@@ -131,7 +132,8 @@ def test_delta_states_may_flip_signs_which_parity_needs():
     """beta = 2 reflects the state (Grazzi et al. 2024): the product of the signs of 9 inputs is kept exactly."""
     ones = jnp.ones((9, 1))
     flips = jnp.array([1.0, 0, 1, 1, 0, 0, 1, 1, 1])
-    out, _ = delta.chunked_delta(ones, ones, 0 * ones, 2.0 * flips, jnp.zeros(9), state=jnp.ones((1, 1)), chunk=4)
+    run = jax.jit(lambda beta: delta.chunked_delta(ones, ones, 0 * ones, beta, jnp.zeros(9), state=ones[:1], chunk=4))
+    out, _ = run(2.0 * flips)
     np.testing.assert_allclose(out[:, 0], np.cumprod(1 - 2 * np.asarray(flips)), atol=1e-6)
 
 

@@ -78,21 +78,24 @@ def test_scores_are_their_formulas(score, formula, width):
     query, key = QUERY[:, :width], KEY[:, :width]
     scale = np.sqrt(D / width) if isinstance(score, scores.ScaledDot) else 1.0
     expected = np.array([[formula(q, k) for k in key] for q in query]) * scale
-    out = score(jnp.float32(query), jnp.float32(key))
+    out = jax.jit(lambda query, key: score(query, key))(jnp.float32(query), jnp.float32(key))
     assert out.dtype == jnp.float32 and out.shape == (4, 6)
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("score", [score for score, _ in TABLE.values()], ids=lambda x: type(x).__name__)
 def test_preparing_changes_nothing(score):
-    query, key = jnp.float32(QUERY), jnp.float32(KEY)
-    expected = score(query, key)
-    rest, keys = score.prepare_key(key)
-    np.testing.assert_allclose(rest(query, keys), expected, rtol=1e-5, atol=1e-5)
-    rest, queries = score.prepare_query(query)
-    np.testing.assert_allclose(rest(queries, key), expected, rtol=1e-5, atol=1e-5)
-    rest, queries, keys = scores.prepare(score, query, key)
-    np.testing.assert_allclose(rest(queries, keys), expected, rtol=1e-5, atol=1e-5)
+
+    @jax.jit
+    def every(query, key):
+        of_key, keys = score.prepare_key(key)
+        of_query, queries = score.prepare_query(query)
+        of_both, *sides = scores.prepare(score, query, key)
+        return score(query, key), (of_key(query, keys), of_query(queries, key), of_both(*sides))
+
+    expected, prepared = every(jnp.float32(QUERY), jnp.float32(KEY))
+    for found in prepared:
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("score", [score for score, _ in TABLE.values()], ids=lambda x: type(x).__name__)
@@ -107,8 +110,8 @@ def test_gradients_are_finite_at_the_edge(score):
 
 @pytest.mark.parametrize("kind", [scores.Bilinear, scores.Additive, scores.Concat])
 def test_init_makes_parameters_for_different_widths(kind):
-    score = kind.init(jax.random.key(0), query_width=3, key_width=5, hidden=4)
-    assert score(jnp.ones((2, 3)), jnp.ones((6, 5))).shape == (2, 6)
+    score = jax.eval_shape(lambda: kind.init(jax.random.key(0), query_width=3, key_width=5, hidden=4))
+    assert jax.eval_shape(lambda score, *x: score(*x), score, jnp.ones((2, 3)), jnp.ones((6, 5))).shape == (2, 6)
     assert {leaf.dtype for leaf in jax.tree.leaves(score)} == {jnp.dtype("float32")}
 
 
@@ -116,15 +119,15 @@ def test_one_score_per_head():
     heads = jax.vmap(lambda rng: scores.Additive.init(rng, D, D, H))(jax.random.split(jax.random.key(0), 3))
     query, key = jnp.float32(QUERY), jnp.float32(KEY)
     one_head = lambda score: attend(query, key, key, score=score, implementation="fused", block_k=4)
-    out = jax.jit(jax.vmap(one_head))(heads)
+    out, alone = jax.jit(jax.vmap(one_head))(heads), jax.jit(lambda score: attend(query, key, key, score=score))
     for h in range(3):
-        one = attend(query, key, key, score=jax.tree.map(lambda x: x[h], heads))
+        one = alone(jax.tree.map(lambda x: x[h], heads))
         np.testing.assert_allclose(out[h], one, rtol=1e-5, atol=1e-6)
 
 
 def test_a_cosine_stays_between_minus_one_and_one():
     """Of vectors with themselves and their negatives, within two roundings of 1, so that none is clearly above it."""
     x = jnp.float32(np.random.default_rng(0).standard_normal((200, 33)))
-    found = np.asarray(scores.Cosine(1.0)(x, jnp.concatenate([x, -x])))
+    found = np.asarray(jax.jit(lambda x: scores.Cosine(1.0)(x, jnp.concatenate([x, -x])))(x))
     assert np.abs(found).max() <= 1 + 2 * np.finfo(np.float32).eps
     np.testing.assert_allclose(np.diag(found[:, :200]), 1, rtol=1e-6)

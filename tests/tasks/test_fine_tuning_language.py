@@ -80,6 +80,7 @@ def test_the_text_is_in_the_tokens_of_the_model(place):
     from attention_jax.data import text_windows
 
     config = settings(place)
+    assert config.model.dropout == config.model.attention_dropout == 0  # Llama was trained without
     data = text_windows.load(config.data)
     tokenizer = attention_jax.load_pretrained(place / "llama").tokenizer
     first = tokenizer.encode("\n".join(LINES))[:17]

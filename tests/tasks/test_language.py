@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import slow_but
 
 from attention_jax import tasks
 from attention_jax.config import Config, Decode, LanguageModelConfig, Sampling, TimeMachine, Train
@@ -84,7 +85,10 @@ def test_bad_sizes_are_one_line(tmp_path):
         tasks.build(Config("test", TimeMachine(str(path), 8, 10, 2), LanguageModelConfig(hidden_size=10, num_heads=4)))
 
 
-@pytest.mark.parametrize("sampling", [Sampling(6, 0.0), Sampling(6, 0.8, top_k=3), Sampling(6, 1.0, top_p=0.5, seed=2)])
+SAMPLINGS = [Sampling(6, 0.0), Sampling(6, 0.8, top_k=3), Sampling(6, 1.0, top_p=0.5, seed=2)]
+
+
+@pytest.mark.parametrize("sampling", slow_but(SAMPLINGS[2:], SAMPLINGS))
 def test_the_cache_writes_what_the_whole_model_would(task, sampling):
     model = task.model.clone(options=replace(task.config.model, num_kv_heads=1, mask="window(3)", norm_layer="rms"))
     tokens = task.buckets[0]["tokens"][:1, :5]

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import slow_but
 from tiny import MODELS, builder
 
 from attention_jax.config import Train, replace
@@ -34,7 +35,7 @@ def losses_of(tasks):
 CHOOSE = {type(MODELS[index]).__name__: MODELS[index] for index in (3, 10, 11, 12, 13, 16)}
 
 
-@pytest.mark.parametrize("name", CHOOSE)
+@pytest.mark.parametrize("name", slow_but(["LanguageModelConfig", "ViTConfig"], CHOOSE))
 def test_a_loss_by_its_import_path_is_what_trains(build, name):
     """Cross-entropy by its path is the default, and another loss is another."""
     smooth = {"train.label_smoothing": 0.1}

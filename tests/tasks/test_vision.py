@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import slow_but
 
 from attention_jax import config as configs
 from attention_jax.config import Config, Images, Optim, Train, ViTConfig, replace
@@ -57,7 +58,7 @@ def tiny():
     return task, begin(task)
 
 
-@pytest.mark.parametrize("module", ALL, ids=lambda m: m.__name__.split(".")[-1])
+@pytest.mark.parametrize("module", slow_but([pooling], ALL), ids=lambda m: m.__name__.split(".")[-1])
 def test_models_of_the_experiments_are_traced(module):
     variants, traced = module.variants() if hasattr(module, "variants") else {}, set()
     for config in (module.config(), module.smoke(), *variants.values()):

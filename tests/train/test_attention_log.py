@@ -9,6 +9,7 @@ import pytest
 
 from attention_jax import config as configs
 from attention_jax.errors import InputError
+from attention_jax.models.layer_stack import stack_layers
 from attention_jax.models.multihead import MultiHeadAttention
 from attention_jax.ops.masks import causal
 from attention_jax.tasks import build
@@ -17,19 +18,22 @@ from attention_jax.train.loop import train_one
 
 @pytest.mark.parametrize("normalizer", ["softmax", pytest.param("sparsemax", marks=pytest.mark.slow)])
 def test_statistics_of_a_layer_against_float64(normalizer):
-    """Those of a causal layer, from its own projections; another normalizer has the same largest logit."""
+    """Those of a causal layer, from its own projections, over queries that may attend to a key, as the first may not;
+    another normalizer has the same largest logit."""
     x = np.random.default_rng(0).standard_normal((3, 6, 8)).astype(np.float32)
     module = MultiHeadAttention(2, 8, normalizer=normalizer)
-    variables = module.init(jax.random.key(0), x, x, x, mask=causal())
+    mask = causal() & (lambda query, key: (query[:, None] > 0) & (key[None] >= 0))
+    seen = np.tri(6, dtype=bool) & (np.arange(6) > 0)[:, None]
+    variables = jax.jit(lambda rng: module.init(rng, x, x, x, mask=mask))(jax.random.key(0))
     assert {*variables} == {"params"}
-    run = lambda **more: module.apply(variables, x, x, x, mask=causal(), return_weights=True, **more)
-    (_, weights), state = run(mutable=["attention_statistics"])
+    call = {"mask": mask, "return_weights": True, "mutable": ["attention_statistics"]}
+    (_, weights), state = jax.jit(lambda variables: module.apply(variables, x, x, x, **call))(variables)
     [found] = state["attention_statistics"]["attention_statistics"]
     params = jax.tree.map(np.float64, variables["params"])
     query, key = ((x @ params[n]["kernel"] + params[n]["bias"]).reshape(3, 6, 2, 4) for n in ("query", "key"))
     scores = np.einsum("bqhe,bkhe->bhqk", query, key) / 2.0
-    scores = np.where(np.tri(6) > 0, scores, -np.inf)
-    w = np.float64(weights)
+    scores = np.where(seen, scores, -np.inf)
+    w = np.float64(weights)[:, :, 1:]
     entropy = -(w * np.log(np.where(w > 0, w, 1))).sum(-1)
     wanted = np.stack([scores.max((0, 2, 3)), entropy.mean((0, 2)), w[..., 0].mean((0, 2))], axis=1)
     np.testing.assert_allclose(found, wanted, atol=2e-6)
@@ -42,6 +46,35 @@ def language(tmp_path_factory):
     data = configs.TimeMachine(str(text), 16, 40, 8)
     train = configs.Train(batch_size=4, total_epochs=1, max_steps=5, steps_per_call=1, log_attention=2)
     return build(configs.Config("x", data, configs.LanguageModelConfig(2, 8, 2, 8, dropout=0.1), train=train))
+
+
+def unrolled_and_scanned(language) -> list:
+    """Tasks whose models have the layers 0, and 1 and 2, as modules of their own and in a scan."""
+    options = configs.replace(language.config.model, num_layers=3, per_layer="0:mask=window(4)")
+    options = configs.replace(options, dropout=0.0, attention_dropout=0.0)
+    models = [configs.replace(options, scan_layers=scan) for scan in (False, True)]
+    return [build(configs.replace(language.config, model=model), language.data) for model in models]
+
+
+def test_scanned_layers_have_the_names_of_layers(language):
+    """Traced only."""
+    batch, rng = language.first_batch(), jax.random.key(1)
+    unrolled, scanned = (
+        jax.eval_shape(lambda rng, task=task: task.attention_statistics(task.init(rng), batch, rng), rng)
+        for task in unrolled_and_scanned(language)
+    )
+    assert unrolled == scanned and [*scanned] == [f"decoder.layer_{i}.attention" for i in range(3)]
+
+
+@pytest.mark.slow
+def test_scanned_layers_have_the_statistics_of_each_layer(language):
+    """Three compiled programs."""
+    unrolled, scanned = unrolled_and_scanned(language)
+    params, batch, rng = unrolled.init(jax.random.key(0)), language.first_batch(), jax.random.key(1)
+    stacked = stack_layers(params, unrolled.config.model)
+    found = jax.jit(scanned.attention_statistics)(stacked, batch, rng)
+    wanted = jax.jit(unrolled.attention_statistics)(params, batch, rng)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), found, wanted)
 
 
 @pytest.mark.slow

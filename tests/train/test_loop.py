@@ -23,6 +23,7 @@ from attention_jax.train.optimizer import optimizer
 from attention_jax.train.placement import Program, absent, row_program
 from attention_jax.train.run import Run
 from attention_jax.train.step import gradient_sums, init_state, train_step
+from tests.tiers import slow_but
 
 X = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
 Y = (X @ np.array([1.0, -2.0, 0.5], np.float32)).astype(np.float32)
@@ -112,7 +113,7 @@ def test_progress_and_samples_are_there_to_be_watched(tmp_path):
     assert json.loads((tmp_path / "part" / "progress.json").read_text())["state"] == "stopped"
 
 
-@pytest.mark.parametrize("epochs", [1, 2, 3])
+@pytest.mark.parametrize("epochs", slow_but([2], [1, 2, 3]))
 def test_resuming_after_any_epoch_gives_the_same_bits(epochs, tmp_path):
     train = Train(total_epochs=4)
     _, whole = train_one(least_squares(), ADAM, train, tmp_path / "whole", quiet=True)
@@ -123,6 +124,7 @@ def test_resuming_after_any_epoch_gives_the_same_bits(epochs, tmp_path):
     assert [line["epoch"] for line in logged(tmp_path / "part") if "valid.loss" in line] == [1, 2, 3, 4]
 
 
+@pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
 def test_a_closed_terminal_and_a_batch_system_stop_a_training_that_is_saved(number, tmp_path):
     def evaluate_and_kill(params, full):
@@ -133,7 +135,7 @@ def test_a_closed_terminal_and_a_batch_system_stop_a_training_that_is_saved(numb
         train_one(least_squares(evaluate=evaluate_and_kill), OPTIM, Train(total_epochs=2), tmp_path, quiet=True)
 
 
-@pytest.mark.parametrize("chunk", range(8))
+@pytest.mark.parametrize("chunk", slow_but([0, 3], range(8)))
 def test_resuming_after_a_signal_gives_the_same_bits(chunk, tmp_path):
     """Two chunks an epoch; the signal comes while chunk number `chunk` is made ready."""
     train = Train(total_epochs=4)
@@ -198,7 +200,7 @@ def test_a_run_that_comes_to_its_last_step_ends_its_epoch_there(tmp_path):
     assert [line["step"] for line in logged(tmp_path)] == [2, 4, 4, 5, 5]
 
 
-@pytest.mark.parametrize("steps", [5, 6, 7, 8])
+@pytest.mark.parametrize("steps", slow_but([5, 6], [5, 6, 7, 8]))
 def test_with_more_steps_a_run_goes_on_where_its_last_one_was(steps, tmp_path):
     """Four steps an epoch, two a chunk: inside a chunk, between two, and after an epoch."""
     _, whole = train_one(least_squares(), ADAM, Train(total_epochs=3), tmp_path / "whole", quiet=True)

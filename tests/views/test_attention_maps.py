@@ -1,18 +1,23 @@
 """What tasks say of where their models look is what the models compute."""
 
 import functools
+import json
+import re
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from site_models import family
 from tiny import builder
 
-from attention_jax import config as configs
+from attention_jax import config as configs, interpret
 from attention_jax.claims import catalog
 from attention_jax.errors import InputError
+from attention_jax.report.attention_page import page
 from attention_jax.train import placement
-from attention_jax.views import run_figures, view_of
+from attention_jax.views import pretrained_language, run_figures, view_of
 from attention_jax.views.pictures import rollout
 from experiments import head_pruning, nadaraya_watson
 
@@ -131,6 +136,32 @@ def test_language_models_look_at_the_text_and_what_they_add(task_of):
     weights = applied(task, params, view_of(task).encode(text))[1]["decoder_attention"][0]
     np.testing.assert_allclose(own.weights, weights, atol=1e-5)
     assert np.triu(own.weights[0, 0], 1).max() == 0 and own.head_ablation.shape == (2, 2)
+    logits = applied(task, params, view_of(task).encode(text))[0][0]
+    assert own.lens[-1] == tuple(task.data.vocabulary.decode(logits.argmax(-1))) and len(own.lens) == 2
+    assert {x.shape for x in own.head_scores.values()} == {(2, 2)} and len(own.head_scores) == 4
+
+
+def test_scores_and_the_lens_on_the_page_are_those_of_interpret():
+    """From a pretrained model, whose texts are padded, to the page's JSON."""
+    model, params, _, _ = family("scanned")
+    names = list("abcdefghijk")
+    tokenizer = types.SimpleNamespace(encode=lambda text: [*map(names.index, text)])
+    tokenizer.tokens = lambda ids: [names[i] for i in ids]
+    tokenizer.decode = lambda ids: "".join(tokenizer.tokens(ids))
+    [record] = pretrained_language.attention_maps(model, params, tokenizer, ["abcab"])
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page([record], "x").html)[1])
+    [answer] = data["inputs"][0]["answers"]
+    [told] = answer["attentions"]
+    tokens = jnp.array([[0, 1, 2, 0, 1]])
+    logits, seen = interpret.run(model, params, tokens, sites="*.weights")
+    scores = interpret.head_scores(jnp.stack(list(seen.values()), axis=1), tokens)
+    assert list(told["scores"]) == list(scores) and scores["induction"].min() > 0
+    for kind, found in scores.items():
+        np.testing.assert_allclose(told["scores"][kind], found, atol=6e-5)
+    lens = interpret.logit_lens(model, params, tokens)
+    expected = [tokenizer.tokens(lens[f"decoder.{i}.residual_out"][0].argmax(-1)) for i in range(3)]
+    assert told["lens"] == expected and len({*map(tuple, expected)}) == 3
+    assert answer["text"] == f"then {names[logits[0, -1].argmax()]!r}"
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -35,8 +36,8 @@ class Tokenizer:
 def drawn(classes=0):
     model = MaskedLanguageModel(OPTIONS, len(WORDS), classes)
     batch = np.ones((1, 2), np.int32), np.array([2], np.int32)
-    params = jax.jit(model.init)(jax.random.key(0), *batch)["params"]
-    return model, jax.tree.map(lambda x: x + 0.3 * jax.random.normal(jax.random.key(x.size), x.shape), params)
+    shapes, r = jax.eval_shape(model.init, jax.random.key(0), *batch)["params"], np.random.default_rng(0)
+    return model, jax.tree.map(lambda x: jnp.asarray(r.normal(size=x.shape, scale=0.5), jnp.float32), shapes)
 
 
 TEXTS = ["the dog runs", "a cat", "the [MASK] sleeps and the [MASK] runs after the cat and the dog", "[MASK]", ""]
@@ -49,9 +50,9 @@ def test_together_is_alone(monkeypatch):
     for what, given in ((view.embed, drawn()), (view.classify, drawn(3))):
         alone = np.concatenate([what(*given, Tokenizer(), [text]) for text in TEXTS])
         np.testing.assert_allclose(what(*given, Tokenizer(), TEXTS), alone, atol=1e-6)
-    maps = view.attention(*drawn(), Tokenizer(), TEXTS[:4])
-    for text, one in zip(TEXTS, maps):
-        length = len(Tokenizer().encode(text))
+    records = view.attention_maps(*drawn(), Tokenizer(), TEXTS[:4], TEXTS[:4])
+    for text, record in zip(TEXTS, records):
+        length, one = len(Tokenizer().encode(text)), record.predictions[0].attentions[0].weights
         assert one.shape == (2, 2, length, length)
         np.testing.assert_allclose(one.sum(-1), 1, atol=1e-5)
 

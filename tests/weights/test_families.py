@@ -3,35 +3,21 @@
 Each model is a forward pass of ours, compiled once, and one of theirs. Nothing is downloaded.
 """
 
-import functools
 import json
-import os
 
-import jax
 import numpy as np
+import parity
 import pytest
+from parity import GEMMA2, GEMMA3, LLAMA3
 
 from attention_jax.errors import InputError
 from attention_jax.weights import exchange
 
-os.environ["HF_HUB_OFFLINE"] = "1"
 torch = pytest.importorskip("torch", reason="parity with transformers needs torch, of the extra `libraries`")
 transformers = pytest.importorskip("transformers", reason="parity with transformers needs it, of the extra `libraries`")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # the warnings are theirs
 
-SIZES = {"vocab_size": 31, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3}
-SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-LLAMA3 |= {"original_max_position_embeddings": 16, "rope_theta": 500.0}
-CAPS = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 1.5}
-GEMMA3_ROPE = {
-    "rope_parameters": {
-        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
-        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000.0},
-    }
-}
 YARN = {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}
-LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
 MODELS = [
     pytest.param("Llama", {}, id="Llama"),
     pytest.param("Llama", {"tie_word_embeddings": True, "num_key_value_heads": 4}, id="Llama, tied, all heads"),
@@ -47,50 +33,34 @@ MODELS = [
     pytest.param("Gemma2", {"head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 8}, id="Gemma 2"),
     pytest.param(
         "Gemma2",
-        {"head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 3} | CAPS,
+        GEMMA2,
         id="Gemma 2, other scale and caps",
     ),
     pytest.param(
         "Gemma3",
-        {"head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 5, "layer_types": LAYERS} | GEMMA3_ROPE,
+        GEMMA3,
         id="Gemma 3",
     ),
 ]  # fmt: skip
 
 
 def made(name: str, options: dict):
-    """A random model of theirs, of which no two parts can be exchanged unseen."""
-    kind = getattr(transformers, f"{name}ForCausalLM")
-    about = kind.config_class(**SIZES | {"attn_implementation": "eager"} | options)
-    torch.manual_seed(0)
-    model = kind(about).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    return model
-
-
-def ours(weights, tokens):
-    """(logits, attention maps) of our model."""
-    apply = functools.partial(exchange.module_of(weights).apply, return_weights=True)
-    logits, maps = jax.jit(apply)({"params": exchange.nested(weights.arrays)}, tokens)
-    return np.asarray(logits), np.asarray(maps["decoder_attention"])
-
-
-def theirs(model, tokens):
-    with torch.no_grad():
-        there = model(torch.tensor(tokens), output_attentions=True)
-    return there.logits.numpy(), torch.stack(there.attentions, 1).numpy()
-
-
-TOKENS = np.random.default_rng(0).integers(0, 31, (2, 23))
+    return parity.made(f"{name}ForCausalLM", parity.SIZES | options)
 
 
 def agree(found, expected):
-    """Within 1e-4 of the largest."""
-    for one, other in zip(found, expected, strict=True):
-        assert one.shape == other.shape
-        assert abs(one - other).max() <= 1e-4 * abs(other).max()
+    assert max(parity.differences(found, expected).values()) <= parity.BOUND
+
+
+def ours(weights):
+    return parity.ours(weights, input_ids=TOKENS)
+
+
+def theirs(model):
+    return parity.theirs(model, input_ids=TOKENS)
+
+
+TOKENS = np.random.default_rng(0).integers(0, 31, (2, 23))
 
 
 @pytest.mark.parametrize(("name", "options"), MODELS)
@@ -99,7 +69,7 @@ def test_logits_and_attention_maps_are_theirs(tmp_path, name, options):
     model.save_pretrained(tmp_path, max_shard_size="10KB" if name == "Llama" else "5GB")
     weights = exchange.read(tmp_path)
     assert "not read" not in weights.note
-    agree(ours(weights, TOKENS), theirs(model, TOKENS))
+    agree(ours(weights), theirs(model))
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float16"])
@@ -109,7 +79,7 @@ def test_half_precision_is_read_exactly(tmp_path, kind):
     weights = exchange.read(tmp_path)
     kind = transformers.LlamaForCausalLM  # `model.float()` would keep rotary frequencies that were rounded
     again = kind.from_pretrained(tmp_path, dtype=torch.float32, attn_implementation="eager").eval()
-    agree(ours(weights, TOKENS), theirs(again, TOKENS))
+    agree(ours(weights), theirs(again))
     there = model.model.embed_tokens.weight.float().detach().numpy()
     np.testing.assert_array_equal(weights.arrays["embedding/token/embedding"], there)
 
@@ -124,7 +94,7 @@ def test_they_read_what_we_write(tmp_path, name, naming):
     kind = getattr(transformers, f"{name}ForCausalLM")
     again, told = kind.from_pretrained(tmp_path / "back", output_loading_info=True, attn_implementation="eager")
     assert not set(told["missing_keys"]) - {"lm_head.weight"} and not told["unexpected_keys"]
-    agree(ours(weights, TOKENS), theirs(again.eval(), TOKENS))
+    agree(ours(weights), theirs(again.eval()))
 
 
 @pytest.mark.parametrize(

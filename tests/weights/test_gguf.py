@@ -54,15 +54,17 @@ def test_a_tensor_of_every_type_is_read_as_the_library_reads_it(tmp_path, kind):
 
 
 def test_rotated_channels_of_llama_are_halves_apart(tmp_path):
-    """The converter of llama.cpp: reshape(heads, 2, width / 2, -1).swapaxes(1, 2)."""
-    theirs = drawn(HEADS * WIDTH, HIDDEN)
-    stored = theirs.reshape(HEADS, 2, WIDTH // 2, HIDDEN).swapaxes(1, 2).reshape(theirs.shape)
-    arrays = {f"blk.0.attn_{one}.weight": stored for one in "qkv"}
-    llama = read(written(tmp_path / "llama.gguf", **arrays))
-    qwen = read(written(tmp_path / "qwen.gguf", "qwen2", **arrays))
-    for one, expected in {"q": theirs, "k": theirs, "v": stored}.items():
+    """The converter of llama.cpp: reshape(heads, 2, width / 2, -1).swapaxes(1, 2), by the heads of queries or keys."""
+    theirs = {"q": drawn(HEADS * WIDTH, HIDDEN), "k": drawn(2 * WIDTH, HIDDEN), "v": drawn(2 * WIDTH, HIDDEN)}
+    turned = lambda x: x.reshape(-1, 2, WIDTH // 2, HIDDEN).swapaxes(1, 2).reshape(x.shape)
+    arrays = {f"blk.0.attn_{one}.weight": turned(x) for one, x in theirs.items()}
+    fields = [("add_head_count_kv", 2)]
+    llama = read(written(tmp_path / "llama.gguf", fields=fields, **arrays))
+    qwen = read(written(tmp_path / "qwen.gguf", "qwen2", fields=fields, **arrays))
+    for one, x in theirs.items():
+        expected = turned(x) if one == "v" else x
         np.testing.assert_array_equal(llama[f"model.layers.0.self_attn.{one}_proj.weight"], expected)
-        np.testing.assert_array_equal(qwen[f"model.layers.0.self_attn.{one}_proj.weight"], stored)
+        np.testing.assert_array_equal(qwen[f"model.layers.0.self_attn.{one}_proj.weight"], turned(x))
 
 
 def test_what_the_header_says_is_a_config(tmp_path):

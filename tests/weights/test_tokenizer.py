@@ -4,6 +4,7 @@ import io
 import json
 
 import pytest
+from parity import ODD
 
 from attention_jax.errors import InputError
 from attention_jax.weights import tokenizer
@@ -11,13 +12,6 @@ from attention_jax.weights import tokenizer
 tokenizers = pytest.importorskip("tokenizers", reason="tokenizer.json needs tokenizers, of the extra `pretrained`")
 gguf = pytest.importorskip("gguf", reason="GGUF files need gguf, of the extra `pretrained`")
 
-ODD = [
-    "", " ", "  two  spaces ", "Hello, world!", "don't can't I'll we've", "na\u00efve caf\u00e9", "\u65e5\u672c\u8a9e",
-    "\U0001f642\U0001f469\u200d\U0001f469\u200d\U0001f467 emoji", "tabs\tand\nnew\r\nlines\n\n\n", "a\u00a0b\u2009c",
-    "e\u0301 vs \u00e9", "\ufb01 ligature", "ALLCAPS lower MiXeD", "x" * 60, '{"json": [true, null]}',
-    "def f(x):\n    return x + y", "<s>a text</s>", "[MASK] and [SEP]", "\u0661\u0662\u0663 digits", "\u0639\u0631",
-    "don\u2019t \u201cquote\u201d", "\u200bzero\u200dwidth", "3.14 and 1,000 and 2024", "\u00b2\u00b3\u00bd", "A\x00B",
-]  # fmt: skip
 TEXT = ["The quick brown fox jumps over the lazy dog, and don't we all know it in 1999?", "caf\u00e9 na\u00efve"] * 3
 
 
