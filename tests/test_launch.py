@@ -150,7 +150,7 @@ MISTAKES = {
     ),
     "no score": (["--model.score", "dotty"], "--model.score must be one of 'dot', 'scaled_dot', "),
     "no value": (["--out"], "Missing value for argument '--out'. Expected 1 values."),
-    "one word too many": (["more"], "Unrecognized options: more"),
+    "one word too many": (["more"], "unexpected more"),
 }
 
 

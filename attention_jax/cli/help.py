@@ -85,7 +85,7 @@ def _laid_out(line: str, kind: type, sections: dict[str, list[tuple]], ending: s
     width = shutil.get_terminal_size((100, 24)).columns
     about = " ".join(docstrings(OPTIONS)[kind.__name__].split())
     options = " [OPTIONS]" if any(title != "Arguments" and entries for title, entries in sections.items()) else ""
-    lines = [f"usage: {line}{options}", "", *textwrap.wrap(about, width)]
+    lines = [f"usage: {line}{options}", "", *textwrap.wrap(about, width, break_on_hyphens=False)]
     for title, entries in sections.items():
         lines += ["", title] if entries else []
         for name, metavar, default, text in entries:
