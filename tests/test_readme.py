@@ -134,3 +134,9 @@ def test_the_quickstart_of_readme_runs_as_pasted(tmp_path):
         ended = run("-c", small, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert ended.stdout.splitlines()[-1] == "(1, 1, 10, 29)" and (tmp_path / "attention.html").exists()
+
+
+def test_papers_name_the_minutes_of_their_experiments():
+    rows = re.findall(r"\[`(\w+)`\]\(docs/results/\1\.md\) \| ([\d.]+) \|", README)
+    assert len(rows) == 10
+    assert [float(minutes) for _, minutes in rows] == [catalog.load_experiment(name).minutes for name, _ in rows]

@@ -272,18 +272,14 @@ def readme_section(rows: Sequence[Judged]) -> str:
     """Write README's results: at most 25 lines."""
     listed = findings.read()
     yes, no = systems(present(rows), listed["systems"])
-    known = [finding for finding in findings.findings(rows, listed["finding"]) if finding.status != "met"]
-    states = Counter(finding.status.replace("contradicts", "contradict").replace(",", " but") for finding in known)
     same = selected(present(rows), "same protocol", "reproduced", "beaten")
     agree = [one for one in same if any(map(trained, one.runs))]
     before, fresh = sum(not one.claim.after for one in agree), sum(one.replicated for one in agree)
-    in_words = "; ".join(f"{n} {state}" for state, n in states.items())
     text = (
         f"**Reproduced**, with the source's data, settings and metric: {yes}. **Not yet**: {no}. Of {len(agree)} "
-        f"reproduced numbers of trained models, {before} had their bound before any result, and {fresh} have fresh "
-        f"seeds. What disagrees makes {len(known)} findings: {in_words}. "
-        f"{balance(rows)} [Results](docs/results.md) has the cause of each finding and what would settle it, "
-        "[reproduce.md](docs/reproduce.md) the rules."
+        f"reproduced numbers of trained models, {before} had their bound before any result, and {fresh} were tested "
+        f"again with new seeds. {balance(rows)} Undecided: seeds disagree. Near: something differs from the source. "
+        "[Results](docs/results.md) has the cause of each miss, [reproduce.md](docs/reproduce.md) the rules."
     )
     picture = '<img src="experiments/results/published.png" width="560" alt="Published numbers and ours">'
     command = (
