@@ -177,9 +177,9 @@ class Train(Options):
     """Draw the initial values of all matrices, embeddings included, uniformly from between this and its negative; 0
     leaves them to the model."""
     init_linear: Literal["model", "biases", "all"] = "model"
-    """Draw the initial biases (biases), or kernels and biases (all), of linear maps, those of a score included,
-    uniformly from between r and -r, where r = 1 / sqrt(number of inputs), as PyTorch does; model leaves them to the
-    model."""
+    """Draw the initial biases (biases), or kernels and biases (all), of linear maps, those in the score of a recurrent
+    model included, uniformly from between r and -r, where r = 1 / sqrt(number of inputs), as PyTorch does; model leaves
+    them to the model."""
     steps_per_call: int = option(32, at_least=1)
     """Optimizer steps per call of the compiled program, which scans them; 1 with buckets of several lengths."""
     keep_last: int = option(1, resumable=True)

@@ -57,13 +57,14 @@ def options_by_layer(text: str, count: int) -> list[dict[str, str]]:
 def laid_over(own: Any, given: Any) -> Any:
     """The options `given` for a model, with their `per_layer` laid over that of the model's `own` options."""
     below, above = (getattr(options, "per_layer", "") for options in (own, given))
-    return given if above == below else dataclasses.replace(given, per_layer=merged(below, above))
+    return given if above == below else dataclasses.replace(given, per_layer=merged(below, above, given.num_layers))
 
 
-def merged(below: str, above: str) -> str:
-    """The options of `above` laid over those of `below`: a layer keeps those of its options that `above` does not give.
+def merged(below: str, above: str, count: int) -> str:
+    """The options of `above` laid over those of `below` in the first `count` layers: a layer keeps those of its options
+    that `above` does not give.
 
-    >>> merged("0-2:mask=window(4),score=dot", "1:mask=none")
+    >>> merged("0-3:mask=window(4),score=dot", "1:mask=none", 3)
     '0,2:mask=window(4),score=dot;1:mask=none,score=dot'
     """
     if not below.strip():
@@ -72,7 +73,8 @@ def merged(below: str, above: str) -> str:
     own, given = (options_by_layer(text, 1 + max(place[-1] for place in places)) for text in (below, above))
     groups: dict[str, list[int]] = {}
     for layer, values in enumerate(own):
-        joined = ",".join(f"{name}={value}" for name, value in (values | given[layer]).items())
+        both = (values if layer < count else {}) | given[layer]
+        joined = ",".join(f"{name}={value}" for name, value in both.items())
         groups.setdefault(joined, []).append(layer)
     return ";".join(f"{layer_list(layers)}:{joined}" for joined, layers in groups.items() if joined)
 

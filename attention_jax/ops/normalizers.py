@@ -323,7 +323,7 @@ class TopK(Normalizer):
 
     def weights(self, scores, allowed):
         known = jax.lax.stop_gradient(jnp.where(allowed, scores, -jnp.inf))
-        last = loopable(partial(kth_largest, self.k))(known)
+        last = loopable(partial(kth_largest, min(self.k, 2**31 - 1)))(known)
         return self.of.weights(scores, allowed & ~(known < last[:, None]))
 
 

@@ -99,9 +99,13 @@ def with_options(own: configs.ModelOptions, changes: dict[str, Any]) -> configs.
 
 
 def own_of_layers(own: configs.ModelOptions, given: configs.ModelOptions) -> dict[str, str]:
-    """{name: the layers with an option of their own}, of the options of the model that differ."""
-    layers = options_by_layer(getattr(given, "per_layer", ""), getattr(given, "num_layers", 0))
-    kept = {name: [i for i, values in enumerate(layers) if name in values] for name in ALLOWED}
+    """{name: the layers that keep an option of their own}, of the options of the model that differ."""
+    before, after = (
+        options_by_layer(getattr(options, "per_layer", ""), getattr(options, "num_layers", 0))
+        for options in (own, given)
+    )
+    same = lambda name: [i for i, (old, new) in enumerate(zip(before, after)) if name in old and old[name] == new[name]]
+    kept = {name: same(name) for name in ALLOWED}
     return {name: layer_list(of) for name, of in kept.items() if of and getattr(own, name) != getattr(given, name)}
 
 

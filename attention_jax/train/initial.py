@@ -24,7 +24,7 @@ def with_ranges(init: Callable, train: Train) -> Callable:
         params = init(rng)
         flat, tree = jax.tree_util.tree_flatten_with_path(params)
         inputs = {path[:-1]: leaf.shape[0] for path, leaf in flat if _name(path) == "kernel"}
-        inputs |= {path: leaf.shape[0] for path, leaf in flat if _name(path[:-1]) == "score"}  # its linear maps
+        inputs |= {path: leaf.shape[0] for path, leaf in flat if _of_a_score(path)}
         keys = jax.random.split(own, len(flat))
         leaves = []
         for key, (path, leaf) in zip(keys, flat, strict=True):
@@ -37,6 +37,11 @@ def with_ranges(init: Callable, train: Train) -> Callable:
 
 def _name(path) -> str:
     return str(getattr(path[-1], "key", "")) if path else ""
+
+
+def _of_a_score(path) -> bool:
+    """Is it a linear map of a score? Scales and widths, as of a cosine, are none."""
+    return _name(path[:-1]) == "score" and (_name(path).endswith("kernel") or _name(path) == "vector")
 
 
 def _bound(path, leaf: jax.Array, inputs: dict[tuple, int], train: Train) -> float | None:

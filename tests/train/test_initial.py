@@ -59,3 +59,10 @@ def test_matrices_of_a_score_are_linear_maps():
     assert 0.049 < found["query_kernel"] <= 0.05 and 0.095 < found["key_kernel"] <= 0.1 and 0.1 < found["vector"] <= 0.2
     kept = with_ranges(init, Train(init_linear="biases"))(jax.random.key(0))["alignment"]["score"]
     assert all((x == 1).all() for x in kept.values())
+
+
+def test_scales_and_widths_of_a_score_are_left_alone():
+    score = {"sharpness": jnp.ones(()), "query_scale": jnp.ones(8)}
+    for options in ({"init_linear": "all"}, {"init_range": 0.1}):
+        drawn = with_ranges(lambda rng: {"alignment": {"score": score}}, Train(**options))(jax.random.key(0))
+        assert all((x == 1).all() for x in drawn["alignment"]["score"].values())
