@@ -107,6 +107,22 @@ def test_evaluation_counts_every_held_out_row_once(corpus):
     assert one["valid.perplexity"] == pytest.approx(np.exp(one["valid.loss"]), rel=1e-6)
 
 
+def test_the_loss_is_a_mean_over_tokens_not_over_sentences(corpus):
+    task = build(corpus, MODELS["luong"])
+    params = jax.tree.map(lambda x: 8 * x, begin(task))  # tokens of very different probabilities
+    pairs = task.data.held_out["valid"]
+    lengths = pairs.target_length[:4]
+    assert len(set(lengths.tolist())) > 1
+
+    def loss(rows) -> float:
+        some = task.data._replace(held_out={"valid": jax.tree.map(lambda x: x[rows], pairs)})
+        return dataclasses.replace(task, data=some).evaluate(params, False).metrics["valid.loss"]
+
+    each = [loss(slice(i, i + 1)) for i in range(4)]
+    assert np.std(each) > 0.1
+    assert loss(slice(4)) == pytest.approx(np.average(each, weights=lengths), rel=1e-5)
+
+
 def test_the_longest_output_does_not_depend_on_test_references(corpus):
     task = build(corpus, MODELS["luong"], **{"decode.max_length": 0})
     longest = max(int(pairs.target_length.max()) for pairs in (*task.data.train, task.data.held_out["valid"]))

@@ -113,7 +113,7 @@ def test_a_source_that_is_read_from_its_end_is_shown_in_reading_order(task_of):
     task = task_of(
         configs.LuongSeq2seqConfig(hidden_size=8, embed_size=4), data=configs.Dates(reverse_source=True, examples=200)
     )
-    params = begun(task)
+    params = jax.tree.map(lambda x: 8 * x, begun(task))  # weights that differ from query to query and key to key
     [one] = view_of(task).attention_maps(params, ["May 1, 1999"])
     [cross] = one.predictions[0].attentions
     assert "".join(cross.keys.tokens).strip().lower() == "may 1, 1999"
@@ -122,6 +122,7 @@ def test_a_source_that_is_read_from_its_end_is_shown_in_reading_order(task_of):
     rows = view_of(task).teacher_forced(batch, placement.map_batches(view_of(task).hypotheses, params, batch, 32)[0])
     weights = applied(task, params, rows["source"], rows["source_length"], rows["target"][:, :-1])[1]
     np.testing.assert_allclose(cross.weights, weights["cross_attention"][0, ..., ::-1], atol=1e-5)
+    assert np.abs(cross.weights - cross.weights[..., ::-1, ::-1]).max() > 1e-2
     assert cross.head_ablation is None and cross.rollout is None
 
 
