@@ -18,7 +18,17 @@ from jaxtyping import Array, Key
 from attention_jax.errors import InputError
 from attention_jax.interpret.edits import Indices, Part, collection, part_of, several, wanted
 from attention_jax.interpret.patterns import check_rng
-from attention_jax.interpret.sites import Site, arrays, chosen, find, heads_axis, listed, of_head, positions_axis
+from attention_jax.interpret.sites import (
+    Site,
+    arrays,
+    check_measure,
+    chosen,
+    find,
+    heads_axis,
+    listed,
+    of_head,
+    positions_axis,
+)
 from attention_jax.models.taps import SET, TRACE
 
 
@@ -187,8 +197,7 @@ def head_sweep(
     `measure` of the output with each head of `sites` ablated, or patched from the activations `source`, one at a
     time and in one compiled program: {site: [heads, ...]}. At most so many heads are computed `together`."""
     inputs = arrays(inputs)
-    if not callable(measure):
-        raise InputError(f"measure is a function of the output, got a {type(measure).__name__}")
+    check_measure(measure)
     found = find(model, params, inputs)
     names = chosen(found, sites)
     for name in names:

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from attention_jax.errors import InputError
 from attention_jax.interpret.edits import Part
 from attention_jax.interpret.intervene import apply, called, trace
-from attention_jax.interpret.sites import arrays, find
+from attention_jax.interpret.sites import arrays, check_measure, find
 from attention_jax.models.blocks import ACTIVATIONS, FeedForward
 from attention_jax.models.multihead import Linear
 from attention_jax.models.norms import LayerNorm, RMSNorm
@@ -76,8 +76,7 @@ def _residuals(model, params, inputs) -> tuple[list[str], str]:
 def _read(model, names, stack, transported: bool, measure, params, inputs):
     """`measure` of the outputs of a lens for all sites, [sites, ...]."""
     end = f"{stack}.residual_out"
-    if not callable(measure):
-        raise InputError(f"measure is a function of the output, got a {type(measure).__name__}")
+    check_measure(measure)
     read = lambda x: measure(called(apply, model, params, inputs, {end: x})[0])
     seen = called(apply, model, params, inputs, {}, (*names, end))[1]
     rows = seen[end].shape[1]  # the last layer of a classifier may compute fewer positions than the others

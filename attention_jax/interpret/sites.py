@@ -157,6 +157,12 @@ def _order(item) -> tuple:
     return stack == "logits", stack != "encoder", layer, place, item[0]
 
 
+def check_measure(measure):
+    """Raise InputError unless it is a function."""
+    if not callable(measure):
+        raise InputError(f"measure is a function of the output, got a {type(measure).__name__}")
+
+
 def listed(names: str | Iterable[str]) -> list[str]:
     """Names of sites as a list. Raises InputError for what is none."""
     names = [names] if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
