@@ -373,8 +373,8 @@ def test_off_by_one_is_a_sink_of_zero_and_vanishes_where_nothing_fits():
 def test_the_largest_n_of_n_keys_are_all_of_them(implementation):
     query, key, value = (jnp.asarray(x, jnp.float32) for x in case())
     call = {"implementation": implementation}
-    run = jax.jit(lambda normalizer: attend(query, key, value, normalizer=normalizer, **call))
-    np.testing.assert_allclose(run(TopK(11)), run(Softmax()), atol=1e-6)
+    run = lambda normalizer: attend(query, key, value, normalizer=normalizer, **call)  # jit would fuse them differently
+    assert np.array_equal(run(TopK(11)), run(Softmax()))
 
 
 def test_a_stick_loses_what_was_broken_off():
