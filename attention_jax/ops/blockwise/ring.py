@@ -90,7 +90,8 @@ def attend_sharded(
     Call it inside `jax.shard_map`. On each of n devices, query [Q, D], key [K, E] and value
     [K, V] are its part of n Q queries and n K keys, in the order of the devices. The result is this device's part of
     what `attend` computes from the whole arrays: masks, biases and dropout depend on positions in the whole sequence.
-    Use `jax.vmap` over batch and heads, and pad sequences that n does not divide, with the mask `lengths`.
+    As there, no weights are dropped without `rng`. Use `jax.vmap` over batch and heads, and pad sequences that n does
+    not divide, with the mask `lengths`.
 
     The other arguments are those of `attend`; score, bias, mask, normalizer and `rng` are equal on all devices. Memory
     is linear in Q + K, and each hop moves the (E + V) K numbers of one block. There is reverse mode, once. A gradient
