@@ -49,28 +49,28 @@ from attention_jax.models.taps import (
     tapped_weights,
     trace_weights,
 )
-from attention_jax.ops.attention import Implementation, attend, attention_weights
+from attention_jax.ops.attention import Implementation, attend
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.heads import head_weights, over_heads
 from attention_jax.ops.normalizer_kinds import Normalizer
+from attention_jax.ops.normalizers import Softmax
 from attention_jax.ops.pooling import Pool
 from attention_jax.ops.positions import rotary
-from attention_jax.ops.precision import affine
+from attention_jax.ops.precision import accumulator, affine
 from attention_jax.ops.scores import Score
 
 
 def _statistics(query, key, value, *, rng, normalizer, **call):
-    """The largest logit, the mean entropy and the mean weight of the first key of one head's queries that may attend to
-    a key, [3]."""
-    largest = attend(query, key, value, **call, implementation="plain", return_max_score=True)[1]
-    weights = attention_weights(query, key, **call, normalizer=normalizer).astype(largest.dtype)
-    some = largest != -jnp.inf
-    shares = weights / jnp.maximum(weights.sum(axis=1, keepdims=True), jnp.finfo(weights.dtype).tiny)
-    entropy = -jnp.sum(jax.scipy.special.xlogy(shares, shares), axis=1)
-    means = [
-        jnp.sum(jnp.where(some, x, 0.0)) / jnp.maximum(some.sum(dtype=x.dtype), 1) for x in (entropy, weights[:, 0])
-    ]
-    return jnp.stack([largest.max(), *means])
+    """The largest logit of one head, and over its queries the sums of the entropy, of the weight of the first key and
+    of those that may attend to a key, [4]. The others have entropy and weight 0."""
+    first = jnp.eye(key.shape[0], 1, dtype=accumulator(query.dtype))  # as values: their mean is the first key's weight
+    one = partial(attend, query, key, first, **call)
+    softmax = normalizer if isinstance(normalizer, Softmax) else Softmax()
+    weight, largest, entropy = one(normalizer=softmax, return_max_score=True, return_entropy=True)
+    if softmax is not normalizer:
+        weight, entropy = one(normalizer=normalizer, return_entropy=True)
+    some = (largest != -jnp.inf).astype(largest.dtype)
+    return jnp.stack([largest.max(), entropy.sum(), weight.sum(), some.sum()])
 
 
 def head_score(module: nn.Module, name: str, heads: int, size: int) -> Score:
@@ -213,9 +213,10 @@ class MultiHeadAttention(nn.Module):
             if is_traced(self):
                 trace_weights(self, query, key, rules, query_offset)
         if self.is_mutable_collection("attention_statistics") and not self.is_initializing():
-            found = over_heads(_statistics, query, key, value, rules, query_offset=query_offset)  # [B, H, 3]
-            found = jnp.concatenate([found[..., :1].max(axis=0), found[..., 1:].mean(axis=0)], axis=1)
-            self.sow("attention_statistics", "attention_statistics", found)
+            found = over_heads(_statistics, query, key, key, rules, query_offset=query_offset)  # [B, H, 4]
+            sums = found[..., 1:].sum(axis=0)  # of all queries of the batch
+            found = [found[..., :1].max(axis=0), sums[:, :2] / jnp.maximum(sums[:, 2:], 1)]
+            self.sow("attention_statistics", "attention_statistics", jnp.concatenate(found, axis=1))  # [H, 3]
         pooled = pooled.swapaxes(1, 2).reshape(query.shape[0], query.shape[2], -1)  # [B, Q, H V]
         if self.output_gate:
             pooled = pooled * jax.nn.sigmoid(self.gate(inputs))

@@ -17,7 +17,10 @@ from attention_jax.ops.blockwise.derivatives import in_blocks
 from attention_jax.ops.blockwise.score_blocks import (
     Inputs,
     Place,
+    Statistics,
     attended_positions,
+    entropy_of,
+    moment_of,
     partition,
     pool_squares,
     precision_of,
@@ -71,6 +74,7 @@ def attend(
     query_offset: Int[Array, ""] | int = 0,
     return_log_sum_exp: bool = False,
     return_max_score: bool = False,
+    return_entropy: bool = False,
     implementation: Implementation | None = None,
     block_q: int | None = None,
     block_k: int | None = None,
@@ -100,6 +104,10 @@ def attend(
       return_max_score: also return, after the log-sum-exp if any, the largest score + bias over the keys that each
         query may attend to, [Q], in float32 at least, -inf where there are none. "fused" has it from its running
         maximum, without another pass. It has no gradient. For the softmax only.
+      return_entropy: also return, last, the entropy -sum_j p_j log p_j of each query's weights before dropout, [Q], in
+        nats and float32 at least. p are the weights divided by their sum, which need not be 1: a sink is not counted.
+        It is 0 for a query without a key, and NaN where a weight is negative. "fused" has it from one more running sum,
+        without another pass. It has no gradient: for one, take it of `attention_weights`.
       implementation: "plain" materializes the weights; "fused" computes block by block in memory linear in Q + K,
         exactly (`ops/blockwise/softmax.py` for the softmax, `ops/blockwise/local.py` and `ops/blockwise/ordered.py` for
         other normalizers); "cudnn" is NVIDIA's kernel, "flash" JAX's for TPUs, where they can express the call;
@@ -119,6 +127,12 @@ def attend(
 
     >>> attend(jnp.eye(1, 2), 9 * jnp.eye(2), jnp.array([[1.0], [2.0]])).round(2).tolist()
     [[1.0]]
+
+    The weight of the first of four equal keys, as the output of a value that is 1 there, and the entropy, log 4:
+
+    >>> first, entropy = attend(jnp.ones((1, 2)), jnp.ones((4, 2)), jnp.eye(4, 1), return_entropy=True)
+    >>> first.tolist(), round(float(entropy[0]), 4)
+    ([[0.25]], 1.3863)
     """
     check_call(query, key, value, score, bias, mask, normalizer, dropout, block_q, block_k)
     pool = as_pool(pool)
@@ -129,6 +143,7 @@ def attend(
     rules |= {"normalizer": as_normalizer(normalizer), "dropout": dropout, "rng": rng, "query_offset": query_offset}
     static = {"implementation": implementation, "block_q": block_q, "block_k": block_k}
     more = {"return_log_sum_exp": return_log_sum_exp, "return_max_score": return_max_score}
+    more |= {"return_entropy": return_entropy}
     if isinstance(pool, Mean):
         return _attend(query, key, value, **rules, **static, **more)
     pooled = partial(_pooled, static, more)
@@ -152,6 +167,7 @@ def _attend(
     block_k,
     return_log_sum_exp=False,
     return_max_score=False,
+    return_entropy=False,
     center=None,
 ):
     """`attend` with `Mean`, or, with `center` [Q, V], the weighted sums of the squares of v_j - center_i."""
@@ -162,7 +178,7 @@ def _attend(
         if asked and not isinstance(base, Softmax):
             raise InputError(f"{name}=True needs the softmax, got the normalizer {type(base).__name__}")
     with_log = return_log_sum_exp or return_max_score or (isinstance(base, Softmax) and base.sink is not None)
-    softmax_alone = isinstance(normalizer, Softmax) and not with_log and center is None
+    softmax_alone = isinstance(normalizer, Softmax) and not with_log and not return_entropy and center is None
     if center is not None and implementation not in ("plain", "fused"):
         implementation = None
     chosen = choose(query, key, value, score, bias, mask, dropout, query_offset, implementation, softmax_alone)
@@ -172,45 +188,44 @@ def _attend(
 
     inputs = Inputs((score, bias, normalizer), query, key, value, None, mask, words, query_offset, center=center)
     kernels = {p: "xla" if i in ("plain", "fused") else i for p, i in chosen.items()}
-    plan = _Plan(chosen, with_log, return_max_score, block_q, block_k)
-    found = loopable(partial(by_platform, partial(_on_kernel, plan), kernels))(inputs)
-    if not with_log:
-        return found
-    out, log, *largest = found
-    return (out, *([log] if return_log_sum_exp else []), *largest) if return_log_sum_exp or largest else out
+    plan = _Plan(chosen, with_log, return_max_score, return_entropy, block_q, block_k)
+    out, log, statistics = loopable(partial(by_platform, partial(_on_kernel, plan), kernels))(inputs)
+    more = jax.tree.leaves((log if return_log_sum_exp else None, statistics))
+    return (out, *more) if more else out
 
 
 class _Plan(NamedTuple):
     """How a call of `attend` is computed."""
 
     chosen: dict  # the implementation on each platform
-    with_log: bool  # whether the log-sum-exp is needed
-    with_largest: bool  # whether the largest scores are, too
-    block_q: int | None
-    block_k: int | None
+    with_log: bool = False  # whether the log-sum-exp is needed
+    with_largest: bool = False  # whether the largest scores are, too
+    with_entropy: bool = False  # and the entropy of the weights
+    block_q: int | None = None
+    block_k: int | None = None
 
 
 def _on_kernel(plan, kernel, inputs):
-    """The output [Q, V] by one kernel, "xla" for this package, with `plan.with_log` the log-sum-exp [Q], and with
-    `plan.with_largest` the largest scores [Q]."""
+    """The output [Q, V] by one kernel, "xla" for this package, the log-sum-exp [Q] with `plan.with_log`, else None, and
+    the `Statistics` that the plan needs."""
     (score, _, normalizer), query, key, value, _, mask, *_ = inputs
     if kernel == "cudnn":
-        return cudnn.attend(query, key, value, mask)
+        return cudnn.attend(query, key, value, mask), None, Statistics()
     if kernel in ("flash", "linear"):
-        return {"flash": flash, "linear": linear}[kernel].attend(query, key, value, score, mask)
-    whole = _plain_with_largest if plan.with_largest else _plain_with_log if plan.with_log else _plain
+        return {"flash": flash, "linear": linear}[kernel].attend(query, key, value, score, mask), None, Statistics()
+    whole = partial(_plain, plan)
     if "fused" in plan.chosen.values() and query.size and key.size:  # without keys there is no block to go through
         prepared, blocks = _prepared(inputs, plan)
         floats, others, combine = partition(prepared)
-        (out, log), saved, _ = in_blocks(tuple(blocks.items()), whole, combine, floats, others)
-        largest = list(saved) if plan.with_largest else []
+        (out, log), _, statistics, _ = in_blocks(tuple(blocks.items()), whole, combine, floats, others)
     else:
-        out, log, *largest = whole(inputs)
+        out, log, statistics = whole(inputs)
+    statistics = jax.lax.stop_gradient(statistics)
     if not plan.with_log:
-        return out
+        return out, None, statistics
     log = jnp.where(log == jnp.inf, -jnp.inf, log)  # no key: "fused" has +inf
     base = normalizer.of if isinstance(normalizer, TopK) else normalizer
-    return (out if base.sink is None else _less_sink(out, base.kept(log))), log, *map(jax.lax.stop_gradient, largest)
+    return (out if base.sink is None else _less_sink(out, base.kept(log))), log, statistics
 
 
 def _prepared(inputs, plan):
@@ -219,8 +234,8 @@ def _prepared(inputs, plan):
     (score, bias, normalizer), query = inputs.rules, inputs.query
     score, prepared, key = prepare(score, query, inputs.key)
     sizes = choose_blocks(score, prepared, key, plan.block_q, plan.block_k)
-    if plan.with_largest:
-        sizes = {platform: size._replace(keep_largest=True) for platform, size in sizes.items()}
+    keep = {"keep_largest": plan.with_largest, "keep_entropy": plan.with_entropy}
+    sizes = {platform: size._replace(**keep) for platform, size in sizes.items()}
     bias_query = None if bias is None else query
     inputs = inputs._replace(rules=(score, bias, normalizer), query=prepared, key=key, bias_query=bias_query)
     if isinstance(normalizer, TopK):
@@ -263,21 +278,9 @@ def _less_sink(out, kept):
     return (out.astype(kept.dtype) * kept[:, None]).astype(out.dtype)
 
 
-def _plain(inputs: Inputs):
-    """All weights at once: the output, and zeros in place of the log-sum-exp (None for normalizers without)."""
-    out, log = _plain_with_log(inputs)
-    return out, None if log is None else jnp.zeros_like(log)
-
-
-def _plain_with_largest(inputs: Inputs):
-    """The outputs of `_plain_with_log` and the largest allowed score of each query [Q]."""
-    scores, allowed, _ = _scores(inputs)
-    largest = jnp.max(scores, axis=1, where=allowed, initial=-jnp.inf)
-    return *_plain_with_log(inputs), largest.astype(precision_of(inputs))
-
-
-def _plain_with_log(inputs: Inputs):
-    """The output [Q, V], and for the softmax the log-sum-exp [Q]; a sink is left out of both."""
+def _plain(plan: _Plan, inputs: Inputs):
+    """All weights at once: the output [Q, V], the log-sum-exp [Q], zeros if the plan does not need it and None for
+    normalizers without, and the `Statistics` of the plan; a sink is left out of all."""
     normalizer = inputs.rules[2]
     base = without_sink(normalizer.of if isinstance(normalizer, TopK) else normalizer)
     normalizer = TopK(normalizer.k, base) if isinstance(normalizer, TopK) else base
@@ -287,15 +290,25 @@ def _plain_with_log(inputs: Inputs):
     log = None
     if isinstance(base, Exponential):
         log = log_sum_exp(base.logits(scores), weights > 0 if isinstance(normalizer, TopK) else allowed)
+    statistics = _statistics(plan, *jax.lax.stop_gradient((scores, allowed, weights)))
     if inputs.dropout is not None:
         weights = weights * dropout_factor(*inputs.dropout).astype(weights.dtype)
     kind = weights.dtype
     if value.dtype == jnp.bfloat16 or (value.dtype == jnp.float16 and isinstance(base, Exponential)):
         kind = value.dtype  # weights of other normalizers may exceed 65504, the range of float16
-    if inputs.center is not None:
-        return pool_squares(weights, value, inputs.center).astype(value.dtype), log
-    pooled = jnp.einsum("qk,kv->qv", weights.astype(kind), value.astype(kind), preferred_element_type=weights.dtype)
-    return pooled.astype(value.dtype), log
+    if inputs.center is None:
+        pooled = jnp.einsum("qk,kv->qv", weights.astype(kind), value.astype(kind), preferred_element_type=weights.dtype)
+    else:
+        pooled = pool_squares(weights, value, inputs.center)
+    out = pooled.astype(value.dtype)
+    log = log if log is None or plan.with_log else jnp.zeros_like(log)
+    return out, log, statistics
+
+
+def _statistics(plan, scores, allowed, weights):
+    largest = jnp.max(scores, axis=1, where=allowed, initial=-jnp.inf) if plan.with_largest else None
+    entropy = entropy_of(weights.sum(axis=1), moment_of(weights)) if plan.with_entropy else None
+    return Statistics(largest, entropy)
 
 
 def attention_weights(

@@ -62,7 +62,7 @@ def choose(
     4. "linear" where the score is a product of features (`linear.unsupported_reason`);
     5. "fused".
 
-    Kernels and "linear" compute only the softmax: no other normalizer, no sink and no log-sum-exp.
+    Kernels and "linear" compute only the softmax: no other normalizer, no sink, no log-sum-exp and no entropy.
     """
     if asked not in (None, *get_args(Implementation)):
         raise InputError(f"implementation must be one of {', '.join(get_args(Implementation))} or None, got {asked!r}")
@@ -74,7 +74,7 @@ def choose(
     if asked in ON_REQUEST:
         reason = ON_REQUEST[asked].unsupported_reason(*call)
         if not softmax_alone:
-            reason = "computes the softmax alone, without a sink and without its log-sum-exp"
+            reason = "computes the softmax alone, without a sink, its log-sum-exp and its entropy"
         if reason is not None:
             raise InputError(f'implementation="{asked}" {reason}: take "fused", or None to choose by itself')
         return dict.fromkeys(PLATFORMS, asked)

@@ -40,6 +40,7 @@ def attend_heads(
     query_offset: Int[Array, ""] | Int[Array, " B"] | int = 0,
     return_log_sum_exp: bool = False,
     return_max_score: bool = False,
+    return_entropy: bool = False,
     implementation: Implementation | None = None,
     block_q: int | None = None,
     block_k: int | None = None,
@@ -60,11 +61,10 @@ def attend_heads(
         all of them allow, as in `mask=(causal(), array)`; a tuple of biases is their sum.
       query_offset: the position of the first query, a number or one for each sequence, [B].
       rng: as in `attend`, or a key for each sequence and head, [B, H].
-      dropout, return_log_sum_exp, return_max_score, implementation, block_q, block_k: as in `attend`.
+      dropout, implementation, block_q, block_k, return_log_sum_exp, return_max_score, return_entropy: as in `attend`.
 
     Returns:
-      [B, T, H, V]; with `return_log_sum_exp` also the log-sum-exp [B, T, H], and with `return_max_score` the largest
-      scores [B, T, H].
+      [B, T, H, V]; then log-sum-exp, largest scores and entropies, if requested, each [B, T, H].
 
     Raises:
       InputError: for what `attend` does not take, and for leaves and arrays of other shapes.
@@ -78,9 +78,10 @@ def attend_heads(
     rules = {"score": score, "bias": bias, "mask": mask, "normalizer": normalizer, "pool": pool}
     call = {"dropout": dropout, "implementation": implementation, "block_q": block_q, "block_k": block_k}
     call |= {"return_log_sum_exp": return_log_sum_exp, "return_max_score": return_max_score}
+    call |= {"return_entropy": return_entropy}
     one = partial(attend, **call)
     by_head = (x.swapaxes(1, 2) for x in (query, key, value))  # [B, H, T, D], [B, G, S, E], [B, G, S, V]
-    out = over_heads(one, *by_head, rules, rng, query_offset)  # [B, H, T, V], and [B, H, T] of the log-sum-exp
+    out = over_heads(one, *by_head, rules, rng, query_offset)  # [B, H, T, V], and [B, H, T] of the log-sum-exp, ...
     return jax.tree.map(lambda x: x.swapaxes(1, 2), out)  # [B, T, H, V], [B, T, H]
 
 

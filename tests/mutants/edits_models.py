@@ -138,15 +138,15 @@ MUTANTS = (
     Mutant(
         "entropy-over-masked-queries-too",
         "attention_jax/models/multihead.py",
-        "jnp.maximum(some.sum(dtype=x.dtype), 1) for x in (entropy, weights[:, 0])",
-        "some.size for x in (entropy, weights[:, 0])",
+        "jnp.maximum(sums[:, 2:], 1)",
+        "(query.shape[0] * query.shape[2])",
         ("tests/train/test_attention_log.py",),
     ),
     Mutant(
         "first-token-share-of-the-last-key",
         "attention_jax/models/multihead.py",
-        "for x in (entropy, weights[:, 0])",
-        "for x in (entropy, weights[:, -1])",
+        "jnp.eye(key.shape[0], 1, dtype",
+        "jnp.eye(key.shape[0], 1, 1 - key.shape[0], dtype",
         ("tests/train/test_attention_log.py",),
     ),
     Mutant(

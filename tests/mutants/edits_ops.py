@@ -202,8 +202,29 @@ MUTANTS = (
     Mutant(
         "largest-score-is-the-log-sum-exp",
         "attention_jax/ops/blockwise/softmax.py",
-        "*([largest] if blocks.keep_largest else [])",
-        "*([log] if blocks.keep_largest else [])",
+        "Statistics(largest if blocks.keep_largest else None, entropy)",
+        "Statistics(log if blocks.keep_largest else None, entropy)",
         ("tests/ops/test_max_score.py",),
+    ),
+    Mutant(
+        "entropy-relative-to-the-first-block",
+        "attention_jax/ops/blockwise/softmax.py",
+        "moment[0] * shrink + _times_log(kept, largest - reference) + more",
+        "moment[0] * shrink + more",
+        ("tests/ops/test_entropy.py",),
+    ),
+    Mutant(
+        "entropy-of-weights-not-divided-by-their-sum",
+        "attention_jax/ops/blockwise/score_blocks.py",
+        "return jnp.log(divisor) - moment / divisor",
+        "return -moment",
+        ("tests/ops/test_entropy.py",),
+    ),
+    Mutant(
+        "entropy-of-the-last-block",
+        "attention_jax/ops/blockwise/ordered.py",
+        "sums[1] + moment_of(weights)",
+        "moment_of(weights)",
+        ("tests/ops/test_entropy.py",),
     ),
 )

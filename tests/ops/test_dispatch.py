@@ -10,7 +10,7 @@ import pytest
 
 from attention_jax.errors import InputError
 from attention_jax.ops import attention, dispatch, scores
-from attention_jax.ops.attention import _plain, attend
+from attention_jax.ops.attention import _plain, _Plan, attend
 from attention_jax.ops.biases import ALiBi
 from attention_jax.ops.blockwise import derivatives
 from attention_jax.ops.blockwise.score_blocks import Blocks, Inputs, partition
@@ -20,6 +20,7 @@ from attention_jax.ops.normalizers import Sigmoid, Softmax, Sparsemax, StickBrea
 
 SCALED_DOT = scores.ScaledDot()
 ADDITIVE = scores.Additive.init(jax.random.key(0), 8, 8, 128)
+at_once = functools.partial(_plain, _Plan({}))
 
 
 def chosen(queries, keys, score=SCALED_DOT, implementation=None, elsewhere="default", dtype=jnp.float32):
@@ -71,7 +72,7 @@ def test_each_platform_gets_its_blocks_in_value_and_gradient(length, on_cpu, els
 def in_blocks(inputs, blocks):
     """The outputs of `derivatives.in_blocks` with the same blocks on every platform."""
     floats, others, combine = partition(inputs)
-    return derivatives.in_blocks((("default", blocks),), _plain, combine, floats, others)[0]
+    return derivatives.in_blocks((("default", blocks),), at_once, combine, floats, others)[0]
 
 
 def test_where_no_block_is_needed_gradients_are_those_of_plain():
@@ -80,7 +81,7 @@ def test_where_no_block_is_needed_gradients_are_those_of_plain():
     call = lambda query, bias: Inputs((SCALED_DOT, bias, Softmax()), query, key, value, query, causal(), None, 0)
     bias = ALiBi(jnp.float32(0.3))
     whole = lambda query, bias: jnp.sin(in_blocks(call(query, bias), None)[0]).sum()
-    plain = lambda query, bias: jnp.sin(_plain(call(query, bias))[0]).sum()
+    plain = lambda query, bias: jnp.sin(at_once(call(query, bias))[0]).sum()
     ours, theirs = (jax.jit(jax.value_and_grad(f, argnums=(0, 1)))(query, bias) for f in (whole, plain))
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
@@ -96,7 +97,7 @@ def test_a_block_whose_scores_are_computed_again_gives_what_plain_gives(dtype, t
 
     again = lambda inputs: in_blocks(inputs, Blocks(20, 20, recompute_scores=True))[0]
     ours = jax.jit(jax.value_and_grad(functools.partial(once, run=again)))((query, key, value))
-    theirs = jax.jit(jax.value_and_grad(functools.partial(once, run=lambda inputs: _plain(inputs)[0])))(
+    theirs = jax.jit(jax.value_and_grad(functools.partial(once, run=lambda inputs: at_once(inputs)[0])))(
         tuple(x.astype(jnp.float32) for x in (query, key, value))
     )
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):

@@ -225,6 +225,12 @@ def heads_with_set_mesh():
     return (difference(found, attend_heads(x, x, x, mask=causal(), implementation="plain")),)
 
 
+def entropy(normalizer):
+    call = {"mask": causal(), "normalizer": normalizer, "implementation": "fused", "block_q": 4, "block_k": 4}
+    one = lambda x: attend(x, x, x, **call, return_entropy=True)[1]
+    return errors(lambda x, _: jax.vmap(one)(x), normal(2, T, D), [])
+
+
 def sequence_parallel(name):
     """Values and gradients of `attend_sharded` inside a `shard_map` with its checks, against `attend`."""
     auto, _ = meshes()
@@ -246,6 +252,7 @@ CASES = {f"attend {name}": lambda name=name: by_rule(name) for name in rules()}
 CASES |= {name: lambda name=name: by_recurrence(name) for name in recurrences()}
 CASES |= {name: lambda run=run: errors(run, normal(4, 5), [normal(5, 5, seed=1)]) for name, run in decoders().items()}
 CASES |= {f"ring {name}": partial(sequence_parallel, name) for name in SHARDED} | {"heads": heads_with_set_mesh}
+CASES |= {f"entropy {type(n).__name__}": partial(entropy, n) for n in (Softmax(), Sparsemax(), StickBreaking())}
 FAST = ("attend causal", "recurrent retention", "greedy")
 
 if __name__ == "__main__":  # in a process with two devices

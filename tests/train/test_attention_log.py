@@ -18,12 +18,13 @@ from attention_jax.train.loop import train_one
 
 @pytest.mark.parametrize("normalizer", ["softmax", pytest.param("sparsemax", marks=pytest.mark.slow)])
 def test_statistics_of_a_layer_against_float64(normalizer):
-    """Those of a causal layer, from its own projections, over queries that may attend to a key, as the first may not;
-    another normalizer has the same largest logit."""
+    """Those of a causal layer, from its own projections, over all queries of the batch that may attend to a key: five,
+    two and none of three sequences. Another normalizer has the same largest logit."""
     x = np.random.default_rng(0).standard_normal((3, 6, 8)).astype(np.float32)
     module = MultiHeadAttention(2, 8, normalizer=normalizer)
-    mask = causal() & (lambda query, key: (query[:, None] > 0) & (key[None] >= 0))
-    seen = np.tri(6, dtype=bool) & (np.arange(6) > 0)[:, None]
+    some = np.arange(6) >= np.array([[1], [4], [6]])  # [B, Q]
+    seen = (np.tri(6, dtype=bool) & some[..., None])[:, None]  # [B, 1, Q, K]
+    mask = (causal(), seen)
     variables = jax.jit(lambda rng: module.init(rng, x, x, x, mask=mask))(jax.random.key(0))
     assert {*variables} == {"params"}
     call = {"mask": mask, "return_weights": True, "mutable": ["attention_statistics"]}
@@ -33,9 +34,9 @@ def test_statistics_of_a_layer_against_float64(normalizer):
     query, key = ((x @ params[n]["kernel"] + params[n]["bias"]).reshape(3, 6, 2, 4) for n in ("query", "key"))
     scores = np.einsum("bqhe,bkhe->bhqk", query, key) / 2.0
     scores = np.where(seen, scores, -np.inf)
-    w = np.float64(weights)[:, :, 1:]
+    w = np.float64(weights).swapaxes(1, 2)[some]  # [7, H, K]
     entropy = -(w * np.log(np.where(w > 0, w, 1))).sum(-1)
-    wanted = np.stack([scores.max((0, 2, 3)), entropy.mean((0, 2)), w[..., 0].mean((0, 2))], axis=1)
+    wanted = np.stack([scores.max((0, 2, 3)), entropy.mean(0), w[..., 0].mean(0)], axis=1)
     np.testing.assert_allclose(found, wanted, atol=2e-6)
 
 
@@ -78,9 +79,11 @@ def test_scanned_layers_have_the_statistics_of_each_layer(language):
 
 
 @pytest.mark.slow
-def test_a_run_logs_every_n_steps_and_trains_the_same(language, tmp_path):
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_a_run_logs_every_n_steps_and_trains_the_same(language, tmp_path, scan_layers):
     """The parameters of a run with and without it, bit for bit; lines for steps 2 and 4, of 2 layers of 2 heads."""
-    ends = {}
+    model = configs.replace(language.config.model, scan_layers=scan_layers)
+    language, ends = build(configs.replace(language.config, model=model), language.data), {}
     for every in (0, 2):
         (tmp_path / str(every)).mkdir()
         train = configs.replace(language.config.train, log_attention=every)

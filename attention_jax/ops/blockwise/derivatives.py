@@ -31,7 +31,7 @@ Outputs = tuple[jax.Array, jax.Array | None]
 """Pooled values [Q, V], and for the softmax the log-normalizer [Q] (+inf where a query may attend to nothing)."""
 
 Whole = Callable[[Inputs], tuple]
-"""The same outputs with the whole matrix of scores in memory, and with `Blocks.keep_largest` the largest scores [Q]."""
+"""The same outputs, and `Statistics`, with the whole matrix of scores in memory."""
 
 
 def _program(inputs):
@@ -44,9 +44,9 @@ def _program(inputs):
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
 def in_blocks(blocks: tuple, whole: Whole, combine: Combine, floats: list, others: list):
-    """Compute exact attention block by block, in memory linear in Q + K: (outputs, what is saved for the derivatives
-    and has none itself, `floats`, finite in fully masked rows). `floats`, `others` and `combine` are `partition` of the
-    `Inputs`.
+    """Compute exact attention block by block, in memory linear in Q + K: (outputs, what is saved for the derivatives,
+    `Statistics`, neither of which has a derivative, `floats`, finite in fully masked rows). `floats`, `others` and
+    `combine` are `partition` of the `Inputs`.
 
     `blocks` are pairs of a platform and its block sizes (`platforms.by_platform`). On a platform where they are None,
     `whole` computes all weights at once, and again for the gradient: every platform saves the same arrays, none of
@@ -60,11 +60,10 @@ def in_blocks(blocks: tuple, whole: Whole, combine: Combine, floats: list, other
 
     def whole_or_blocks(blocks):
         if blocks is None:
-            out, log, *largest = whole(inputs)
-            if largest:
-                return (out, log), softmax.Largest(*largest)
-            _, saved = jax.eval_shape(lambda: program.forward(inputs, some[0], grid))
-            return (out, log), vary_like(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), saved), inputs)
+            out, log, statistics = whole(inputs)
+            _, saved, _ = jax.eval_shape(lambda: program.forward(inputs, some[0], grid))
+            saved = vary_like(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), saved), inputs)
+            return (out, log), saved, statistics
         return program.forward(inputs, blocks, grid)
 
     everywhere = all(sizes for _, sizes in blocks)
@@ -98,7 +97,7 @@ class Point(NamedTuple):
 @partial(in_blocks.defjvp, symbolic_zeros=True)
 def _in_blocks_jvp(blocks, whole, combine, primals, dots):
     floats, others = primals
-    outputs, saved, clean = in_blocks(blocks, whole, combine, floats, others)
+    outputs, saved, statistics, clean = in_blocks(blocks, whole, combine, floats, others)
     moving = tuple(n for n, dot in enumerate(dots[0]) if not is_symbolic_zero(dot))
     found, structure = jax.tree.flatten(outputs)
     constants, point = jax.tree.flatten(Point(list(clean), list(others), *lax.stop_gradient((outputs, saved))))
@@ -108,9 +107,9 @@ def _in_blocks_jvp(blocks, whole, combine, primals, dots):
         pair = Pair(partial(_forward, call), partial(_transpose, call))
         differentiable = Pair(partial(_forward_again, call), partial(_transpose_again, call))
         found_dots = linear(pair, differentiable, found, constants, [dots[0][n] for n in moving])
-    zeros = jax.tree.map(_zero_tangent, saved)
+    zeros = jax.tree.map(_zero_tangent, (saved, statistics))
     clean_dots = [dot if n in moving else jnp.zeros_like(x) for n, (x, dot) in enumerate(zip(floats, dots[0]))]
-    return (outputs, saved, clean), (jax.tree.unflatten(structure, found_dots), zeros, clean_dots)
+    return (outputs, saved, statistics, clean), (jax.tree.unflatten(structure, found_dots), *zeros, clean_dots)
 
 
 # --- tangents and their transpose, and both again by means that JAX can differentiate ---------------------------------

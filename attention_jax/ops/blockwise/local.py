@@ -27,10 +27,13 @@ from jax import lax
 from attention_jax.ops.blockwise.score_blocks import (
     Blocks,
     Inputs,
+    Statistics,
     add_tile,
+    entropy_of,
     if_worth,
     key_blocks,
     max_over_batch,
+    moment_of,
     over_keys,
     over_queries,
     partition,
@@ -76,6 +79,7 @@ class Totals(NamedTuple):
     slope: jax.Array | None  # [q] of f'
     equation: jax.Array | None  # [q] of c'
     active: jax.Array | None  # bool [blocks of keys]
+    moment: jax.Array | None = None  # [q] of f log f
 
 
 # --- forward ----------------------------------------------------------------------------------------------------------
@@ -83,7 +87,8 @@ class Totals(NamedTuple):
 
 @partial(jax.jit, static_argnames=("blocks", "grid"), inline=True)
 def forward(inputs, blocks, grid):
-    """Return ((output [Q, V], None), `Saved`). `grid` is the shape of `Saved.active`, at least the number of blocks."""
+    """Return ((output [Q, V], None), `Saved`, `Statistics`). `grid` is the shape of `Saved.active`, at least the number
+    of blocks."""
     normalizer = inputs.rules[2]
     queries, width = inputs.query.shape[0], inputs.value.shape[1]
     precision = precision_of(inputs)
@@ -91,12 +96,13 @@ def forward(inputs, blocks, grid):
     rooted = isinstance(normalizer, Threshold)
 
     def rows(i, carry):
-        out, saved = carry
+        out, saved, statistics = carry
         moved, shift, tops, count = _shifts(inputs, blocks, ranges, i, saved.top, precision)
         zeros = jnp.zeros((blocks.query, width + 2), precision)
         vector, number = zeros[:, 2:], zeros[:, 0]
         slopes = (vector, number, number) if rooted else (None, None, None)
-        start = Totals(vector, number, number, *slopes, jnp.zeros(grid[1:], bool) if normalizer.sparse else None)
+        active = jnp.zeros(grid[1:], bool) if normalizer.sparse else None
+        start = Totals(vector, number, number, *slopes, active, number if blocks.keep_entropy else None)
         add = partial(add_totals, moved, blocks, i, shift, tops)
         totals = over_keys(ranges, i, add, vary_like(start, inputs))
         scale = scale_of(normalizer, totals.mass, totals.count if count is None else count)
@@ -106,15 +112,18 @@ def forward(inputs, blocks, grid):
         counted = None if saved.count is None else totals.count
         new = jax.tree.map(put, saved._replace(active=None, top=None), Saved(shift, scale, turn, None, counted, None))
         active = None if saved.active is None else saved.active.at[i].set(totals.active)
-        return put(out, pooled), new._replace(active=active, top=moved.top)
+        entropy = None if totals.moment is None else entropy_of(totals.mass, totals.moment)
+        statistics = jax.tree.map(put, statistics, Statistics(entropy=entropy))
+        return put(out, pooled), new._replace(active=active, top=moved.top), statistics
 
     number = jnp.zeros((queries,), precision)
     turn = jnp.zeros((queries, width), precision) if rooted else None
     active, counted = jnp.zeros(grid, bool) if normalizer.sparse else None, number if has_factor(normalizer) else None
     saved = Saved(number, number, turn, active, counted, number if rooted else None)
-    start = jnp.zeros((queries, width), inputs.value.dtype), saved
-    out, saved = lax.fori_loop(0, -(-queries // blocks.query), rows, vary_like(start, inputs))
-    return (out, None), saved
+    statistics = Statistics(entropy=number if blocks.keep_entropy else None)
+    start = jnp.zeros((queries, width), inputs.value.dtype), saved, statistics
+    out, saved, statistics = lax.fori_loop(0, -(-queries // blocks.query), rows, vary_like(start, inputs))
+    return (out, None), saved, statistics
 
 
 def turn_of(normalizer, totals, pooled, scale):
@@ -141,7 +150,8 @@ def add_totals(inputs, blocks, i, shift, tops, masked, j, totals):
             slopes = pool(slope, tile), slope.sum(axis=1), equation.sum(axis=1)
         else:
             found = values(scores, allowed, shift)
-        more = Totals(pool(found, tile), found.sum(axis=1), count, *slopes, None)
+        moment = None if totals.moment is None else moment_of(found)
+        more = Totals(pool(found, tile), found.sum(axis=1), count, *slopes, None, moment)
         sums = jax.tree.map(jnp.add, totals._replace(active=None), more)
         active = None if totals.active is None else totals.active.at[j].set((found != 0).any())
         return sums._replace(active=active)

@@ -17,10 +17,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from attention_jax.ops.blockwise.score_blocks import (
+    Statistics,
     add_tile,
+    entropy_of,
     if_worth,
     key_blocks,
     max_over_batch,
+    moment_of,
     over_keys_reversed,
     over_queries,
     partition,
@@ -37,30 +40,36 @@ from attention_jax.ops.normalizer_kinds import after
 
 @partial(jax.jit, static_argnames=("blocks", "grid"), inline=True)
 def forward(inputs, blocks, grid):
-    """Return ((output [Q, V], None), ()): only the output is saved."""
+    """Return ((output [Q, V], None), (), `Statistics`): only the output is saved."""
     queries, width = inputs.query.shape[0], inputs.value.shape[1]
     precision = precision_of(inputs)
     ranges = key_blocks(inputs, blocks)
 
-    def rows(i, out):
+    def rows(i, carry):
         start = jnp.zeros((blocks.query,), precision), jnp.zeros((blocks.query, width), precision)
+        start = (*start, start[0], start[0]) if blocks.keep_entropy else start
         add = partial(add_block, inputs, blocks, i)
-        _, pooled = over_keys_reversed(ranges, i, add, vary_like(start, inputs))
-        return put_rows(out, pooled.astype(out.dtype), i, blocks.query)
+        _, pooled, *sums = over_keys_reversed(ranges, i, add, vary_like(start, inputs))
+        found = pooled.astype(inputs.value.dtype), Statistics(entropy=entropy_of(*sums) if sums else None)
+        return jax.tree.map(lambda x, new: put_rows(x, new, i, blocks.query), carry, found)
 
-    out = vary_like(jnp.zeros((queries, width), inputs.value.dtype), inputs)
-    return (lax.fori_loop(0, -(-queries // blocks.query), rows, out), None), ()
+    out = jnp.zeros((queries, width), inputs.value.dtype)
+    start = out, Statistics(entropy=jnp.zeros((queries,), precision) if blocks.keep_entropy else None)
+    out, statistics = lax.fori_loop(0, -(-queries // blocks.query), rows, vary_like(start, inputs))
+    return (out, None), (), statistics
 
 
 def add_block(inputs, blocks, i, masked, j, carry):
-    """Return (passed [q], pooled [q, V]) after block j of the keys."""
+    """Return (passed [q], pooled [q, V]) after block j of the keys; if `carry` has them, also the sums of the weights
+    w and of w log w, each [q]."""
 
     def add(carry):
-        passed, pooled = carry
+        passed, pooled, *sums = carry
         tile = tile_of(inputs, blocks, i, j, masked)
         scores = tile.scores(*tile.operands).astype(passed.dtype)
         weights, leave = _weights(inputs.rules[2], scores, passed)
-        return passed + leave.sum(axis=1), pooled + pool(weights, tile)
+        more = passed + leave.sum(axis=1), pooled + pool(weights, tile)
+        return (*more, sums[0] + weights.sum(axis=1), sums[1] + moment_of(weights)) if sums else more
 
     return lax.cond(_some_left(carry[0]), add, lambda carry: carry, carry)
 

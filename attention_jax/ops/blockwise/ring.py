@@ -90,7 +90,8 @@ def attend_sharded(
     Call it inside `jax.shard_map`. On each of n devices, query [Q, D], key [K, E] and value
     [K, V] are its part of n Q queries and n K keys, in the order of the devices. The result is this device's part of
     what `attend` computes from the whole arrays: masks, biases and dropout depend on positions in the whole sequence.
-    Use `jax.vmap` over batch and heads, and pad sequences that n does not divide, with the mask `lengths`.
+    As there, no weights are dropped without `rng`. Use `jax.vmap` over batch and heads, and pad sequences that n does
+    not divide, with the mask `lengths`.
 
     The other arguments are those of `attend`; score, bias, mask, normalizer and `rng` are equal on all devices. Memory
     is linear in Q + K, and each hop moves the (E + V) K numbers of one block. There is reverse mode, once. A gradient
@@ -98,7 +99,7 @@ def attend_sharded(
     device's part of a sum: apply `lax.psum`. Otherwise `jax.grad` does so by itself.
 
     Masks and biases are not arrays, and `pool` is the mean: others center values about a mean over all keys, which no
-    device has. There is no `query_offset`, `return_max_score` or `implementation`.
+    device has. There is no `query_offset`, `return_max_score`, `return_entropy` or `implementation`.
 
     Raises:
       InputError: outside of `shard_map`, and for what `attend` does not take.

@@ -31,7 +31,9 @@ class Blocks(NamedTuple):
     recompute_scores: bool = False
     """Scores are computed once for their largest and once more for the weights, so that they are never written."""
     keep_largest: bool = False
-    """The softmax also returns the largest score of each query."""
+    """The softmax also returns the largest score of each query, in `Statistics`."""
+    keep_entropy: bool = False
+    """The forward pass also returns the entropy of each query's weights, in `Statistics`."""
 
 
 class Inputs(NamedTuple):
@@ -58,6 +60,13 @@ class Gradients(NamedTuple):
     key: jax.Array
     value: jax.Array
     bias_query: jax.Array | None
+
+
+class Statistics(NamedTuple):
+    """What a forward pass returns beside its outputs where `Blocks` keep it; it has no derivative."""
+
+    largest: jax.Array | None = None  # [Q] score, -inf for fully masked queries
+    entropy: jax.Array | None = None  # [Q] of the weights, divided by their sum, before dropout
 
 
 # --- what has gradients and what has none -----------------------------------------------------------------------------
@@ -210,6 +219,18 @@ def pull_pool(weights, tile, row_bar, narrowed):
         weights_bar, pooling = weights_bar * factor, pooling * factor
     kind = row_bar.dtype if narrowed or row_bar.dtype != jnp.float16 else weights.dtype
     return weights_bar, matmul_transposed(pooling.astype(kind), row_bar.astype(kind))
+
+
+def moment_of(weights):
+    """Compute the sum of w log w [q] over the keys, where 0 log 0 is 0, for `entropy_of`."""
+    return jnp.sum(weights * jnp.log(jnp.where(weights == 0, 1.0, weights)), axis=1)
+
+
+def entropy_of(mass, moment):
+    """Compute the entropy [q] of weights w_j / sum(w) from the sums of w_j and of w_j log w_j, each [q], for weights of
+    any scale: log(sum w) - sum(w log w) / sum w. It is 0 where all are 0, and NaN where one is negative."""
+    divisor = jnp.where(mass != 0, mass, 1.0)
+    return jnp.log(divisor) - moment / divisor
 
 
 def narrow(x, dtype):

@@ -3,7 +3,8 @@
 Forward: the online softmax (Milakov and Gimelshein 2018; Rabe and Staats 2021, algorithm 1; Dao et al. 2022,
 algorithm 1). For each block of queries a loop over blocks of keys keeps the largest score m, the sum l of
 exp(score - m) and the pooled values; what is saved for the backward pass is the output O and the
-log-normalizer L = m + log l of each query.
+log-normalizer L = m + log l of each query. For the entropy log l - e / l of the weights it also keeps the sum e of
+exp(score - m) (score - m): neither term is negative, so that nothing cancels however large the scores are.
 
 Backward: with P = exp(S - L) and dP = dO V^T, the gradient of the scores is dS = P * (dP - rowsum(dO * O)) (Dao
 et al. 2022, algorithm 4). The scores of each block are recomputed through `jax.vjp` of score and bias,
@@ -12,14 +13,15 @@ the algorithm treats the score as a black box.
 """
 
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from attention_jax.ops.blockwise.score_blocks import (
+    Statistics,
     add_tile,
+    entropy_of,
     key_blocks,
     narrow,
     over_keys,
@@ -33,26 +35,19 @@ from attention_jax.ops.blockwise.score_blocks import (
 )
 from attention_jax.ops.meshes import vary_like
 
-
-class Largest(NamedTuple):
-    """What the forward pass returns beside its outputs with `Blocks.keep_largest`; it has no derivative."""
-
-    score: jax.Array  # [Q], -inf for fully masked queries
-
-
 # --- forward ----------------------------------------------------------------------------------------------------------
 
 
 @partial(jax.jit, static_argnames=("blocks", "grid"), inline=True)  # layers of one shape are traced once
 def forward(inputs, blocks, grid=None):
-    """Return ((output [Q, V], log-normalizer [Q]), () or `Largest`); +inf for fully masked queries. `grid` is
+    """Return ((output [Q, V], log-normalizer [Q]), (), `Statistics`); +inf for fully masked queries. `grid` is
     unused."""
     queries, width = inputs.query.shape[0], inputs.value.shape[1]
     precision = precision_of(inputs)
     ranges = key_blocks(inputs, blocks)
 
     def step(i, masked, j, carry):
-        largest, total, pooled = carry
+        largest, total, pooled, *moment = carry
         tile = tile_of(inputs, blocks, i, j, masked)
         scores = tile.scores(*tile.operands).astype(precision)
         new = jnp.maximum(largest, scores.max(axis=1))
@@ -62,24 +57,29 @@ def forward(inputs, blocks, grid=None):
             scores = tile.scores(*operands).astype(precision)
         weights = _exp_below(scores, reference)
         shrink = jnp.exp(largest - reference)
-        total = total * shrink + weights.sum(axis=1)
-        return new, total, pooled * shrink[:, None] + pool(weights, tile)
+        kept = total * shrink
+        total = kept + weights.sum(axis=1)
+        if moment:  # the sum of w log w, whose logarithms are relative to the largest score so far
+            more = _times_log(weights, _below(scores, reference)).sum(axis=1)
+            moment = [moment[0] * shrink + _times_log(kept, largest - reference) + more]
+        return new, total, pooled * shrink[:, None] + pool(weights, tile), *moment
 
     def rows(i, carry):
         zeros = vary_like(jnp.zeros((blocks.query, width + 2), precision), inputs)
-        start = zeros[:, 0] - jnp.inf, zeros[:, 1], zeros[:, 2:]
-        largest, total, pooled = over_keys(ranges, i, partial(step, i), start)
+        start = zeros[:, 0] - jnp.inf, zeros[:, 1], zeros[:, 2:], *([zeros[:, 1]] if blocks.keep_entropy else [])
+        largest, total, pooled, *moment = over_keys(ranges, i, partial(step, i), start)
         some = total != 0  # true for NaN, which is kept
         divisor = jnp.where(some, total, 1.0)
         pooled = jnp.where(some[:, None], pooled / divisor[:, None], 0.0)
         log = jnp.where(some, largest + jnp.log(divisor), jnp.inf)
-        found = (pooled.astype(inputs.value.dtype), log, *([largest] if blocks.keep_largest else []))
-        return tuple(put_rows(x, new, i, blocks.query) for x, new in zip(carry, found, strict=True))
+        entropy = entropy_of(total, *moment) if moment else None
+        found = pooled.astype(inputs.value.dtype), log, Statistics(largest if blocks.keep_largest else None, entropy)
+        return jax.tree.map(lambda x, new: put_rows(x, new, i, blocks.query), carry, found)
 
-    start = jnp.zeros((queries, width), inputs.value.dtype), jnp.zeros((queries,), precision)
-    start = (*start, start[1]) if blocks.keep_largest else start
-    out, log, *largest = lax.fori_loop(0, -(-queries // blocks.query), rows, vary_like(start, inputs))
-    return (out, log), Largest(*largest) if largest else ()
+    out, log = jnp.zeros((queries, width), inputs.value.dtype), jnp.zeros((queries,), precision)
+    start = out, log, Statistics(log if blocks.keep_largest else None, log if blocks.keep_entropy else None)
+    out, log, statistics = lax.fori_loop(0, -(-queries // blocks.query), rows, vary_like(start, inputs))
+    return (out, log), (), statistics
 
 
 # --- backward ---------------------------------------------------------------------------------------------------------
@@ -111,10 +111,20 @@ def backward(inputs, blocks, outputs, saved, bars):
     return over_queries(inputs, blocks, out_bar, rows)
 
 
+def _times_log(weights, logs):
+    """Compute weights * logs, and 0 where a weight is 0, whose logarithm may be -inf."""
+    return weights * jnp.where(weights == 0, 0.0, logs)
+
+
 def _exp_below(scores, bound):
-    """Compute exp(scores [q, k] - bound [q]), where no score exceeds the bound.
+    """Compute exp(scores [q, k] - bound [q]), where no score exceeds the bound."""
+    return jnp.exp(_below(scores, bound))
+
+
+def _below(scores, bound):
+    """Compute scores [q, k] - bound [q], where no score exceeds the bound.
 
     The minimum changes no number. Without it XLA may contract the last multiplication of a score with the difference
     (a fused multiply-add), which then keeps what rounding took from the bound: hundreds, where a score is about 1e10.
     """
-    return jnp.exp(jnp.minimum(scores, bound[:, None]) - bound[:, None])
+    return jnp.minimum(scores, bound[:, None]) - bound[:, None]

@@ -257,6 +257,17 @@ def test_misuse_is_one_line(run, said):
     assert all(word in str(error.value) for word in said) and "\n" not in str(error.value)
 
 
+def test_as_in_attend_no_weights_are_dropped_without_rng():
+    """Traced only: of both functions the program is that without dropout, and another one with a key."""
+
+    def program(**call):
+        ring = lambda: alone(lambda x: attend_sharded(x, x, x, "sequence", **call))
+        return [str(jax.make_jaxpr(run)()) for run in (ring, lambda: attend(*jnp.ones((3, 4, 2)), **call))]
+
+    without, silent, dropped = program(), program(dropout=0.5), program(dropout=0.5, rng=jax.random.key(0))
+    assert silent == without and all(a != b for a, b in zip(dropped, without, strict=True))
+
+
 def log_sum_exps():
     """The output and log-sum-exp of four devices against those of one, and the gradient of both, with and without the
     checks of `shard_map`, with a sink, with queries that may attend to nothing, and without values."""
