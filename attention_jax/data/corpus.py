@@ -57,7 +57,7 @@ def read(
     (from 0), and an error message for every line that was skipped."""
     texts, numbers, complaints = Texts([], []), [], []
     for paths in files:
-        sides = [lines_of(path, columns) for path in paths]
+        sides = [list(text_tables.each_line(path, "file of sentence pairs", columns)) for path in paths]
         text_files.check_equal(paths, map(len, sides))
         made = text_files.parsed(list(zip(*sides)), functools.partial(pair_of, paths, columns), damaged)
         for side, column in zip(texts, zip(*made.values)):
@@ -65,14 +65,6 @@ def read(
         numbers += made.numbers
         complaints += made.complaints
     return texts, numbers, complaints
-
-
-def lines_of(path: str, columns: tuple[str, str]) -> list[bytes]:
-    """The lines of a file of sentence pairs, or the rows of a table as lines of JSON."""
-    what = "file of sentence pairs"
-    if text_tables.is_table(path):
-        return text_tables.lines_of(path, what, columns)
-    return text_files.raw_lines(text_files.read_bytes(path, what), path)
 
 
 def pair_of(paths: tuple[str, ...], columns: tuple[str, str], lines: tuple[bytes, ...], number: int) -> tuple[str, str]:

@@ -1,8 +1,10 @@
 """Labeled texts from a user's file of two columns; without a file, dates in six languages."""
 
+import functools
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -71,22 +73,28 @@ class LabeledTexts(NamedTuple):
 def read(path: str, damaged: str, columns: tuple[str, str] = ("label", "text")) -> tuple[list[Example], list[str]]:
     """Read the examples of a file of `label TAB text` lines, or of `columns` of a table, and the error messages of
     skipped lines."""
-    if text_tables.is_table(path):
-        rows = text_tables.lines_of(path, "file of labeled texts", columns)
-        row = lambda line, number: text_tables.fields_of(line, columns, f"{path} line {number}")
-        made = text_files.parsed(rows, row, damaged)
-        return [(composed(label.strip()), text) for label, text in made.values], made.complaints
-    lines = text_files.raw_lines(text_files.read_bytes(path, "file of labeled texts"), path)
+    complaints = []
+    return list(each_example(path, damaged, columns, complaints)), complaints
 
-    def parse(line: bytes, number: int) -> Example:
-        location = f"{path} line {number}"
-        columns = text_files.decode_line(line, location).split("\t")
-        if len(columns) != 2 or not all(map(str.strip, columns)):
-            raise InputError(f"{location}: expected `label TAB text`, got {'    '.join(columns)[:60]!r}")
-        return composed(columns[0].strip()), columns[1]
 
-    made = text_files.parsed(lines, parse, damaged)
-    return made.values, made.complaints
+def each_example(path: str, damaged: str, columns: tuple[str, str], complaints: list[str]) -> Iterator[Example]:
+    """What `read` returns, one example after the other; adds to `complaints`."""
+    parse = functools.partial(_row if text_tables.is_table(path) else _columns, path, columns)
+    lines = text_tables.each_line(path, "file of labeled texts", columns)
+    for _, (label, text) in text_files.each_parsed(lines, parse, damaged, complaints):
+        yield composed(label.strip()), text
+
+
+def _row(path: str, columns: tuple[str, str], line: bytes, number: int) -> Example:
+    return text_tables.fields_of(line, columns, f"{path} line {number}")
+
+
+def _columns(path: str, columns: tuple[str, str], line: bytes, number: int) -> Example:
+    location = f"{path} line {number}"
+    found = text_files.decode_line(line, location).split("\t")
+    if len(found) != 2 or not all(map(str.strip, found)):
+        raise InputError(f"{location}: expected `label TAB text`, got {'    '.join(found)[:60]!r}")
+    return tuple(found)
 
 
 def without_doubles(examples: list[Example]) -> list[Example]:

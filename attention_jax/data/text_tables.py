@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from attention_jax.data.text_files import PACKED, decode_line, raw_lines, read_bytes, suffix_of
+from attention_jax.data import text_files
+from attention_jax.data.text_files import PACKED, decode_line, suffix_of
 from attention_jax.errors import InputError
 from attention_jax.files import data_home, temporary
 
@@ -29,14 +30,16 @@ def is_table(path: str) -> bool:
     return suffix_of(unpacked) in JSON_LINES or suffix_of(path) == PARQUET
 
 
-def lines_of(path: str, what: str, columns: Sequence[str]) -> list[bytes]:
-    """All rows of a table as lines of JSON."""
+def each_line(path: str, what: str, columns: Sequence[str]) -> Iterator[bytes]:
+    """The rows of a table as lines of JSON, or the lines of another text, one after the other."""
     if suffix_of(path) != PARQUET:
-        return raw_lines(read_bytes(path, what), path)
-    rows = list(_parquet_lines(path, columns))
-    if not rows:
+        yield from text_files.each_line(path, what)
+        return
+    row = None
+    for row in _parquet_lines(path, columns):
+        yield row
+    if row is None:
         raise InputError(f"{path} is empty; expected rows with the columns {', '.join(columns)}")
-    return rows
 
 
 def fields_of(line: str | bytes, columns: Sequence[str], location: str) -> tuple[str, ...]:
