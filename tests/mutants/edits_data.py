@@ -138,8 +138,8 @@ MUTANTS = (
     Mutant(
         "table-with-other-columns-not-converted-again",
         "attention_jax/data/text_tables.py",
-        "status.st_mtime_ns, *columns)",
-        "status.st_mtime_ns)",
+        'derived(path, "tables", ".jsonl", write, columns)',
+        'derived(path, "tables", ".jsonl", write)',
         ("tests/data/test_text_tables.py",),
     ),
     Mutant(
