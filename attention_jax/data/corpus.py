@@ -4,7 +4,7 @@ Files that fit in memory are read whole (plain or .gz) and never cached; larger 
 """
 
 import functools
-import os
+import itertools
 from typing import Literal
 
 import numpy as np
@@ -25,12 +25,10 @@ from attention_jax.data.line_index import PairLines, index_pairs
 from attention_jax.data.packing import Packing, packed_padding
 from attention_jax.data.pair_streams import WINDOW_BATCHES, Buckets, PairEncoder, PairStream, shuffled
 from attention_jax.data.pairs import PairData, Texts
-from attention_jax.data.streams import is_streamed
+from attention_jax.data.streams import are_texts_streamed
 from attention_jax.errors import InputError
 
 MOST_HELD_OUT = 2_000
-IN_MEMORY = 16
-"""Bytes of Python objects for each byte of a text file, approximately."""
 SAMPLE, VOCABULARY_SAMPLE = 10_000, 200_000
 """Pairs of a streamed corpus from which bucket widths are estimated, and a vocabulary is built unless one is given."""
 
@@ -87,8 +85,7 @@ def load(config: settings.Corpus, batch_size: int = 128) -> PairData:
         texts, numbers, complaints = example_texts.dates_to_translate(config.examples), range(config.examples), []
     else:
         files = file_pairs(config)
-        size = sum(os.path.getsize(path) for paths in files for path in paths if os.path.isfile(path))
-        if config.packing or is_streamed(config.stream, IN_MEMORY * size):
+        if config.packing or are_texts_streamed(config.stream, itertools.chain.from_iterable(files)):
             return load_streamed(config, index_pairs(files, config.columns), batch_size)
         texts, numbers, complaints = read(files, config.on_bad_record, config.columns)
     keys = [[pair_files.key(text, config) for text in side] for side in texts]

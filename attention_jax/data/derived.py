@@ -16,10 +16,10 @@ def derived(path: str, directory: str, suffix: str, write: Callable[[Path], obje
     It is made once for each size and modification time of that file, and for each choice of `words`, by one process
     while others wait; then those of earlier contents are removed.
     """
-    status, home = os.stat(path), os.path.join(data_home(), "attention_jax", directory)
+    home = os.path.join(data_home(), "attention_jax", directory)
     key = "\0".join([os.path.abspath(path), *words])
     name = os.path.join(home, hashlib.sha256(key.encode()).hexdigest()[:16])
-    made = f"{name}-{status.st_size}-{status.st_mtime_ns}{suffix}"
+    made = f"{name}-{stamp(path)}{suffix}"
     if os.path.exists(made):
         return made
     os.makedirs(home, exist_ok=True)
@@ -32,3 +32,9 @@ def derived(path: str, directory: str, suffix: str, write: Callable[[Path], obje
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(file)
     return made
+
+
+def stamp(path: str) -> str:
+    """The size and the modification time of a file, by which its content is recognized."""
+    status = os.stat(path)
+    return f"{status.st_size}-{status.st_mtime_ns}"
