@@ -4,7 +4,7 @@ Files that fit in memory are read whole (plain or .gz) and never cached; larger 
 """
 
 import functools
-import os
+import itertools
 from typing import Literal
 
 import numpy as np
@@ -25,12 +25,10 @@ from attention_jax.data.line_index import PairLines, index_pairs
 from attention_jax.data.packing import Packing, packed_padding
 from attention_jax.data.pair_streams import WINDOW_BATCHES, Buckets, PairEncoder, PairStream, shuffled
 from attention_jax.data.pairs import PairData, Texts
-from attention_jax.data.streams import is_streamed
+from attention_jax.data.streams import are_texts_streamed
 from attention_jax.errors import InputError
 
 MOST_HELD_OUT = 2_000
-IN_MEMORY = 16
-"""Bytes of Python objects for each byte of a text file, approximately."""
 SAMPLE, VOCABULARY_SAMPLE = 10_000, 200_000
 """Pairs of a streamed corpus from which bucket widths are estimated, and a vocabulary is built unless one is given."""
 
@@ -57,7 +55,7 @@ def read(
     (from 0), and an error message for every line that was skipped."""
     texts, numbers, complaints = Texts([], []), [], []
     for paths in files:
-        sides = [lines_of(path, columns) for path in paths]
+        sides = [list(text_tables.each_line(path, "file of sentence pairs", columns)) for path in paths]
         text_files.check_equal(paths, map(len, sides))
         made = text_files.parsed(list(zip(*sides)), functools.partial(pair_of, paths, columns), damaged)
         for side, column in zip(texts, zip(*made.values)):
@@ -65,14 +63,6 @@ def read(
         numbers += made.numbers
         complaints += made.complaints
     return texts, numbers, complaints
-
-
-def lines_of(path: str, columns: tuple[str, str]) -> list[bytes]:
-    """The lines of a file of sentence pairs, or the rows of a table as lines of JSON."""
-    what = "file of sentence pairs"
-    if text_tables.is_table(path):
-        return text_tables.lines_of(path, what, columns)
-    return text_files.raw_lines(text_files.read_bytes(path, what), path)
 
 
 def pair_of(paths: tuple[str, ...], columns: tuple[str, str], lines: tuple[bytes, ...], number: int) -> tuple[str, str]:
@@ -95,8 +85,7 @@ def load(config: settings.Corpus, batch_size: int = 128) -> PairData:
         texts, numbers, complaints = example_texts.dates_to_translate(config.examples), range(config.examples), []
     else:
         files = file_pairs(config)
-        size = sum(os.path.getsize(path) for paths in files for path in paths if os.path.isfile(path))
-        if config.packing or is_streamed(config.stream, IN_MEMORY * size):
+        if config.packing or are_texts_streamed(config.stream, itertools.chain.from_iterable(files)):
             return load_streamed(config, index_pairs(files, config.columns), batch_size)
         texts, numbers, complaints = read(files, config.on_bad_record, config.columns)
     keys = [[pair_files.key(text, config) for text in side] for side in texts]

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 
-def lengths(tokens: np.ndarray, unit: str = "tokens") -> dict[str, float]:
-    """Return the mean and the maximum of lengths.
+def lengths(tokens: np.ndarray, unit: str = "tokens", counts: np.ndarray | None = None) -> dict[str, float]:
+    """Return the mean and the maximum of lengths, each of which occurs `counts` times.
 
-    >>> lengths(np.array([2, 3]))
-    {'mean_tokens': 2.5, 'longest_tokens': 3}
+    >>> lengths(np.array([2, 3])), lengths(np.array([2, 3]), counts=np.array([1, 3]))
+    ({'mean_tokens': 2.5, 'longest_tokens': 3}, {'mean_tokens': 2.8, 'longest_tokens': 3})
     """
-    return {f"mean_{unit}": round(float(tokens.mean()), 1), f"longest_{unit}": int(tokens.max())}
+    mean = float(np.average(tokens, weights=counts))
+    return {f"mean_{unit}": round(mean, 1), f"longest_{unit}": int(tokens.max())}
 
 
 def classes(names: Sequence[str], label: np.ndarray) -> dict:

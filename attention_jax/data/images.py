@@ -117,7 +117,14 @@ def stream(config: Images, train: Split, seed: int, batch_size: int, steps_per_c
         image, crop = replace(image, size=config.pixels), crops.inception_box
     row_bytes = int(np.prod(image.shape[1:]))
     steps = steps_in_call(row_bytes, batch_size, min(steps_per_call, -(-len(train.label) // batch_size)))
-    return ImageStream(image, train.label, seed, batch_size, steps, config.workers, crop)
+    return ImageStream(
+        buckets=({"image": image, "label": train.label},),
+        batch_sizes=(batch_size,),
+        steps=steps,
+        seed=seed,
+        workers=config.workers,
+        crop=crop,
+    )
 
 
 def normalization(config: Images, train: Split) -> tuple[np.ndarray, np.ndarray] | None:

@@ -1,8 +1,11 @@
 """Labeled texts from a user's file of two columns; without a file, dates in six languages."""
 
+import functools
 import re
 import unicodedata
-from collections import Counter
+from array import array
+from collections.abc import Collection, Iterable, Iterator
+from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +27,9 @@ from attention_jax.errors import InputError
 
 Example = tuple[str, str]
 """A label and a text."""
+SPLITS = ("train", "valid", "test")
+DOUBLE = -1
+"""The part of an example whose text occurs before."""
 
 
 def combining() -> str:
@@ -45,7 +51,7 @@ class Labeled(NamedTuple):
     """N texts of one width."""
 
     tokens: np.ndarray
-    """[N, T] int32, padded at the end"""
+    """[N, T] int32, padded at the end; `TokenRows` of texts that are streamed"""
     length: np.ndarray
     """[N] int32"""
     label: np.ndarray
@@ -71,34 +77,81 @@ class LabeledTexts(NamedTuple):
 def read(path: str, damaged: str, columns: tuple[str, str] = ("label", "text")) -> tuple[list[Example], list[str]]:
     """Read the examples of a file of `label TAB text` lines, or of `columns` of a table, and the error messages of
     skipped lines."""
-    if text_tables.is_table(path):
-        rows = text_tables.lines_of(path, "file of labeled texts", columns)
-        row = lambda line, number: text_tables.fields_of(line, columns, f"{path} line {number}")
-        made = text_files.parsed(rows, row, damaged)
-        return [(composed(label.strip()), text) for label, text in made.values], made.complaints
-    lines = text_files.raw_lines(text_files.read_bytes(path, "file of labeled texts"), path)
-
-    def parse(line: bytes, number: int) -> Example:
-        location = f"{path} line {number}"
-        columns = text_files.decode_line(line, location).split("\t")
-        if len(columns) != 2 or not all(map(str.strip, columns)):
-            raise InputError(f"{location}: expected `label TAB text`, got {'    '.join(columns)[:60]!r}")
-        return composed(columns[0].strip()), columns[1]
-
-    made = text_files.parsed(lines, parse, damaged)
-    return made.values, made.complaints
+    complaints = []
+    return list(each_example(path, damaged, columns, complaints)), complaints
 
 
-def without_doubles(examples: list[Example]) -> list[Example]:
-    """Remove repeated texts, also in another Unicode form or spacing; the first label is kept.
+def each_example(path: str, damaged: str, columns: tuple[str, str], complaints: list[str]) -> Iterator[Example]:
+    """What `read` returns, one example after the other; adds to `complaints`."""
+    parse = functools.partial(_row if text_tables.is_table(path) else _columns, path, columns)
+    lines = text_tables.each_line(path, "file of labeled texts", columns)
+    for _, (label, text) in text_files.each_parsed(lines, parse, damaged, complaints):
+        yield composed(label.strip()), text
 
-    >>> without_doubles([("a", "x"), ("b", "x"), ("b", "y")])
-    [('a', 'x'), ('b', 'y')]
+
+def _row(path: str, columns: tuple[str, str], line: bytes, number: int) -> Example:
+    return text_tables.fields_of(line, columns, f"{path} line {number}")
+
+
+def _columns(path: str, columns: tuple[str, str], line: bytes, number: int) -> Example:
+    location = f"{path} line {number}"
+    found = text_files.decode_line(line, location).split("\t")
+    if len(found) != 2 or not all(map(str.strip, found)):
+        raise InputError(f"{location}: expected `label TAB text`, got {'    '.join(found)[:60]!r}")
+    return tuple(found)
+
+
+class Selection(NamedTuple):
+    """What `select` has found out about N examples."""
+
+    names: tuple[str, ...]
+    """The names of the classes."""
+    label: np.ndarray
+    """[N] int32"""
+    part: np.ndarray
+    """[N] int8: the number in `SPLITS` of the split that an example belongs to; `DOUBLE` if its text occurs before"""
+    of_several_labels: int
+    """The number of texts that occur with several labels."""
+    fingerprint: str
+
+    def labels(self, split: str) -> np.ndarray:
+        """The labels [n] of the examples of a split."""
+        return self.label[self.part == SPLITS.index(split)]
+
+
+def select(examples: Iterable[Example], fraction: float) -> Selection:
+    """Divide examples into splits without common texts, of which two have this `fraction` each, by a fixed seed.
+
+    Texts are the same also in another Unicode form or spacing; the first of them is kept. They are compared by 64 bits
+    of a digest. Raises InputError if the labels are none.
+
+    >>> select([(label, f"{label} {n}") for label in "ab" for n in range(3)] + [("b", "a 0")], 0.1).part.tolist()
+    [2, 0, 1, 0, 2, 1, -1]
     """
-    first = {}
-    for label, text in examples:
-        first.setdefault(comparable(text), (label, text))
-    return list(first.values())
+    numbers, labels, digests = {}, array("i"), array("Q")
+
+    def noted() -> Iterator[str]:
+        for example in examples:
+            labels.append(numbers.setdefault(example[0], len(numbers)))
+            digests.append(int.from_bytes(blake2b(comparable(example[1]).encode(), digest_size=8).digest()))
+            yield from example
+
+    fingerprint = data_summary.fingerprint(noted())
+    check_labels(numbers, len(labels))
+    label = np.array(labels, np.int32)
+    _, first, text = np.unique(np.array(digests, np.uint64), return_index=True, return_inverse=True)
+    of_several_labels = len(np.unique(text[label != label[first][text]]))
+    first.sort()
+    found = list(numbers)
+    names = tuple(sorted(found[number] for number in np.unique(label[first])))
+    numbers = {name: number for number, name in enumerate(names)}
+    label = np.array([numbers.get(name, DOUBLE) for name in found], np.int32)[label]
+    if np.bincount(label[first]).max() < 3:
+        raise InputError("labeled texts need a class with at least 3 of them: to train, to validate and to test")
+    part = np.full(len(label), DOUBLE, np.int8)
+    for name, rows in split(label[first], fraction).items():
+        part[first[rows]] = SPLITS.index(name)
+    return Selection(names, label, part, of_several_labels, fingerprint)
 
 
 def split(label: np.ndarray, fraction: float) -> dict[str, np.ndarray]:
@@ -132,7 +185,7 @@ def words_and_marks() -> Tokenizer:
     return Tokenizer(words, " ".join, recipe=("words and marks",))
 
 
-def make_tokenizer(options: settings.LabeledFile, train: list[str]) -> tuple[Tokenizer, Vocabulary]:
+def make_tokenizer(options: settings.LabeledFile, train: Iterable[str]) -> tuple[Tokenizer, Vocabulary]:
     """Return the tokenizer of `options`, trained on the training texts if necessary, and its vocabulary."""
     if options.pretrained:
         return pretrained_tokenizer.of_directory(options.pretrained, options.max_length)
@@ -141,71 +194,57 @@ def make_tokenizer(options: settings.LabeledFile, train: list[str]) -> tuple[Tok
         tokenizer, pieces = tokenizers.sentencepiece(train, options.vocabulary_size)
         return tokenizer, Vocabulary(pieces, **special)
     tokenizer = words_and_marks() if options.tokenizer == "words" else tokenizers.character()
-    rows = tokenizer.split(train)
+    rows = map(tokenizer.tokens, train)
     return tokenizer, Vocabulary.of_sentences(rows, min_frequency=options.min_frequency, **special)
 
 
 def encode(rows: list[list[str]], vocabulary: Vocabulary, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Encode the tokens of N texts, truncated after `most`, as indices [N, T] and lengths [N]; an empty text has one
-    unknown token."""
-    empty = [vocabulary.unk_id or 0]
-    return pad_rows([vocabulary.encode_text(row[:most]) or empty for row in rows], vocabulary.pad_id)
+    """Encode the tokens of N texts as indices [N, T] and lengths [N] (`encode_text`)."""
+    return pad_rows([encode_text(row, vocabulary, most) for row in rows], vocabulary.pad_id)
 
 
-def check_labels(found: list[Example]):
-    """Raise InputError for fewer than two classes, or if the columns seem to be swapped."""
-    names = sorted({label for label, _ in found})
+def encode_text(tokens: list[str], vocabulary: Vocabulary, most: int) -> list[int]:
+    """Encode the tokens of a text, truncated after `most`; an empty text has one unknown token."""
+    return vocabulary.encode_text(tokens[:most]) or [vocabulary.unk_id or 0]
+
+
+def check_labels(names: Collection[str], count: int):
+    """Raise InputError for fewer than two classes, or if the columns of `count` texts seem to be swapped."""
     if len(names) < 2:
         raise InputError(f"labeled texts need at least 2 classes, got {len(names)}: {', '.join(names)[:60] or 'none'}")
-    if len(names) > max(len(found) // 2, 2):
+    if len(names) > max(count // 2, 2):
         raise InputError(
-            f"the first column has {len(names):,} different labels in {len(found):,} texts; "
+            f"the first column has {len(names):,} different labels in {count:,} texts; "
             "a line is `label TAB text`: are the columns the other way round?"
         )
 
 
-def classes_of(examples: list[Example]) -> tuple[tuple[str, ...], np.ndarray]:
-    """Return the names of the classes and the label [N] of each example; InputError if no class can be tested."""
-    names = tuple(sorted({label for label, _ in examples}))
-    number = {name: number for number, name in enumerate(names)}
-    label = np.array([number[label] for label, _ in examples], np.int32)
-    if np.bincount(label).max() < 3:
-        raise InputError("labeled texts need a class with at least 3 of them: to train, to validate and to test")
-    return names, label
-
-
 def load(options: settings.LabeledFile, batch_size: int) -> LabeledTexts:
-    """Load the texts of `options`, split by a fixed seed into parts without common texts."""
+    """Load the texts of `options` in memory."""
     if options.tsv_file:
         found, complaints = read(options.tsv_file, options.on_bad_record, options.columns)
     else:
         found, complaints = example_texts.dates_by_language(options.examples), []
-    check_labels(found)
-    examples = without_doubles(found)
-    names, label = classes_of(examples)
-    rows = split(label, options.held_out_fraction)
-    texts = {name: [examples[row][1] for row in chosen] for name, chosen in rows.items()}
+    selection = select(found, options.held_out_fraction)
+    texts = {name: [] for name in SPLITS}
+    for (_, text), part in zip(found, selection.part.tolist()):
+        if part != DOUBLE:
+            texts[SPLITS[part]].append(text)
     tokenizer, vocabulary = make_tokenizer(options, texts["train"])
     tokens = {name: tokenizer.split(part) for name, part in texts.items()}
     coded = {name: encode(part, vocabulary, options.max_length) for name, part in tokens.items()}
-    whole = {name: Labeled(*coded[name], label[chosen]) for name, chosen in rows.items()}
+    whole = {name: Labeled(*coded[name], selection.labels(name)) for name in SPLITS}
     train = whole.pop("train")
     groups = buckets.assign(train.length, train.length, options.max_buckets)
-    facts = {
-        "train_texts": len(train.label),
-        **{f"{name}_texts": len(part.label) for name, part in whole.items()},
-        "vocabulary": len(vocabulary),
-        **data_summary.classes(names, label),
-        **counted(options, found, examples, tokens, complaints),
-    }
+    length = np.array([len(row) for part in tokens.values() for row in part])
     return LabeledTexts(
         train=tuple(Labeled(*(_cut(column[group], train.length[group]) for column in train)) for group in groups),
         held_out=whole,
         texts=texts,
-        names=names,
+        names=selection.names,
         vocabulary=vocabulary,
         tokenizer=tokenizer,
-        facts=facts,
+        facts=described(options, selection, length, vocabulary, complaints),
     )
 
 
@@ -214,15 +253,17 @@ def _cut(column: np.ndarray, length: np.ndarray) -> np.ndarray:
     return column[:, : length.max()] if column.ndim == 2 else column
 
 
-def counted(options, found: list[Example], examples, tokens: dict[str, list], complaints: list[str]) -> dict:
-    """Return facts: the number of texts, of duplicates and of damaged lines, lengths, and labels."""
-    length = np.array([len(row) for part in tokens.values() for row in part])
-    labels = Counter(text for _, text in {(label, comparable(text)) for label, text in found})
+def described(options, selection: Selection, length: np.ndarray, vocabulary, complaints: list[str]) -> dict:
+    """Return facts: the numbers of texts, of duplicates and of damaged lines, the classes, and the lengths."""
+    kept = selection.part != DOUBLE
     return {
-        "texts_left_out": len(found) - len(examples),
-        "texts_of_several_labels": sum(count > 1 for count in labels.values()),
+        **{f"{name}_texts": len(selection.labels(name)) for name in SPLITS},
+        "vocabulary": len(vocabulary),
+        **data_summary.classes(selection.names, selection.label[kept]),
+        "texts_left_out": int((~kept).sum()),
+        "texts_of_several_labels": selection.of_several_labels,
         "texts_cut": int((length > options.max_length).sum()),
         **data_summary.lengths(length),
         **data_summary.damaged(complaints),
-        "fingerprint": data_summary.fingerprint(column for example in found for column in example),
+        "fingerprint": selection.fingerprint,
     }

@@ -10,9 +10,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from attention_jax.data import batches
 from attention_jax.data.image_files import SKIP, decode
-from attention_jax.data.streams import Call, Share, Stream
+from attention_jax.data.planned_streams import PlannedStream
 from attention_jax.errors import InputError
 from attention_jax.provenance import cores
 
@@ -122,40 +121,12 @@ class LazyImages:
                 raise InputError(f"none of the {len(same)} images of a class can be read; the first: {lines[0]}")
 
 
-@functools.lru_cache(maxsize=2)
-def planned(seed: int, epoch: int, rows: int, batch_size: int, steps: int) -> list[batches.Chunk]:
-    """Cached `batches.plan` of one bucket, since a worker reads many chunks of an epoch."""
-    return batches.plan(seed, epoch, [rows], [batch_size], steps)
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ImageStream(PlannedStream):
+    """A stream of labeled images, of which `crop` cuts random parts."""
 
-
-@dataclass(frozen=True, eq=False)
-class ImageStream(Stream):
-    """A stream of labeled images in the order of `batches.plan`, one window for each compiled call."""
-
-    image: LazyImages
-    label: np.ndarray
-    """[N] int32"""
-    seed: int
-    batch_size: int
-    steps: int
-    """Examples per call."""
-    workers: int = 0
     crop: Crop | None = None
 
-    @property
-    def windows(self) -> int:
-        return -(-len(self.label) // (self.batch_size * self.steps))
-
-    @property
-    def epoch_steps(self) -> int:
-        return -(-len(self.label) // self.batch_size)
-
-    def calls(self, epoch: int, window: int, share: Share) -> list[Call]:
-        chunk = planned(self.seed, epoch, len(self.label), self.batch_size, self.steps)[window]
-        rows = share.cut(chunk.indices)  # [here, K, b]
-        image, damaged = self.image.read(rows.reshape(-1), self.crop, (self.seed, epoch))
-        bucket = {
-            "image": image.reshape(share.here, -1, *image.shape[1:]),
-            "label": self.label[rows.reshape(share.here, -1)],
-        }
-        return [Call(bucket, chunk.weight, damaged)]
+    def examples(self, bucket: int, rows: np.ndarray, epoch: int) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+        image, damaged = self.buckets[bucket]["image"].read(rows, self.crop, (self.seed, epoch))
+        return {"image": image, "label": self.buckets[bucket]["label"][rows]}, damaged

@@ -1,10 +1,7 @@
 """Random access to the lines of large text files: an index of where the lines begin is built once and cached."""
 
 import bisect
-import contextlib
 import functools
-import glob
-import hashlib
 import os
 import struct
 import sys
@@ -14,13 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attention_jax.data.text_files import PACKED, TextCheck, check_equal, decode_line, suffix_of, two_columns
+from attention_jax.data.derived import derived
+from attention_jax.data.text_files import BLOCK, PACKED, TextCheck, check_equal, decode_line, suffix_of, two_columns
 from attention_jax.data.text_tables import as_json_lines, is_table, pair_of
 from attention_jax.errors import InputError
-from attention_jax.files import data_home, temporary
 
-BLOCK = 2**23
-"""Bytes per read."""
 LONG = 2**26
 """The size in bytes from which on indexing prints a line."""
 
@@ -38,8 +33,8 @@ class Lines(NamedTuple):
 
     def read(self, number: int) -> str:
         """Line `number`, from 0. Raises InputError for one that is empty, not UTF-8, or no longer there."""
-        first, end = struct.unpack("<qq", os.pread(_opened(self.offsets), 16, 8 * number))
-        line = os.pread(_opened(self.path), end - first, first)
+        first, end = struct.unpack("<qq", os.pread(opened(self.offsets), 16, 8 * number))
+        line = os.pread(opened(self.path), end - first, first)
         location = f"{self.name} line {number + 1}"
         if len(line) < end - first:
             raise InputError(f"{location}: the file became shorter since it was indexed; leave it unchanged")
@@ -50,7 +45,7 @@ class Lines(NamedTuple):
 
 
 @functools.cache
-def _opened(path: str) -> int:
+def opened(path: str) -> int:
     """Open a file for the whole training: a file removed meanwhile can still be read."""
     try:
         return os.open(path, os.O_RDONLY)
@@ -63,21 +58,9 @@ def index(path: str, given: str = "") -> Lines:
     data home by size and modification time."""
     if not os.path.isfile(path):
         raise InputError(f"no text file at {path}: give the file itself")
-    status = os.stat(path)
     if suffix_of(path) in (*PACKED, ".zip"):
         raise InputError(f"{path} is packed, and lines of it cannot be read by number: unpack it")
-    directory = os.path.join(data_home(), "attention_jax", "lines")
-    name = os.path.join(directory, hashlib.sha256(os.path.abspath(path).encode()).hexdigest()[:16])
-    offsets = f"{name}-{status.st_size}-{status.st_mtime_ns}.offsets"
-    if not os.path.exists(offsets):
-        if status.st_size >= LONG:
-            print(f"reading {path} for where its lines begin (once)", file=sys.stderr)
-        older = glob.glob(f"{glob.escape(name)}-*.offsets")
-        with temporary(Path(offsets)) as part:
-            _write_offsets(path, part)
-        for file in older:
-            with contextlib.suppress(FileNotFoundError):  # another process has done so
-                os.remove(file)
+    offsets = derived(path, "lines", ".offsets", lambda to: _write_offsets(path, to))
     count = os.path.getsize(offsets) // 8 - 1
     if count < 1:
         raise InputError(f"{path} is empty; expected one sentence a line")
@@ -86,6 +69,8 @@ def index(path: str, given: str = "") -> Lines:
 
 def _write_offsets(path: str, to: Path):
     check = TextCheck(path)
+    if os.path.getsize(path) >= LONG:
+        print(f"reading {path} for where its lines begin (once)", file=sys.stderr)
     with open(path, "rb", buffering=0) as file, open(to, "wb") as out:
         start = 3 if file.read(3) == b"\xef\xbb\xbf" else 0  # a byte order mark is no text
         file.seek(start)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attention_jax.config import import_object
+from attention_jax.data.derived import stamp
 from attention_jax.data.pairs import Tokenizer
 from attention_jax.data.vocabulary import Vocabulary
 from attention_jax.errors import InputError
@@ -24,6 +25,13 @@ def of_directory(directory: str, most: int | None) -> tuple[Tokenizer, Vocabular
     with damaged(path):
         about = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
         return pretrained(content, most), vocabulary_of(content, int(about.get("vocab_size", 0)))
+
+
+def stamps(directory: str) -> str:
+    """The stamps of the files that `of_directory` reads; "" for no directory."""
+    path = Path(directory)
+    files = [path] if directory.endswith(".gguf") else [path / "tokenizer.json", path / "config.json"]
+    return " ".join(stamp(str(file)) for file in files if directory and file.is_file())
 
 
 @contextlib.contextmanager

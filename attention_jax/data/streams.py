@@ -8,6 +8,7 @@ call) without any state of the readers.
 import collections
 import contextlib
 import multiprocessing.util
+import os
 import pickle
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +27,8 @@ LARGEST_RESIDENT = 2**30
 """The largest training arrays, in bytes, that `--data.stream auto` keeps on the device."""
 CALL_BYTES = 2**24
 """The maximum number of bytes of a streamed call of several steps."""
+TEXT_IN_MEMORY = 16
+"""Bytes of Python objects for each byte of a text file, approximately."""
 
 
 class Share(NamedTuple):
@@ -83,6 +86,11 @@ def is_streamed(stream: Literal["auto", "always", "never"], size: int) -> bool:
     (False, True, True)
     """
     return stream == "always" or (stream == "auto" and size > LARGEST_RESIDENT)
+
+
+def are_texts_streamed(stream: Literal["auto", "always", "never"], paths: Iterable[str]) -> bool:
+    """Whether the texts in these files are streamed."""
+    return is_streamed(stream, TEXT_IN_MEMORY * sum(os.path.getsize(path) for path in paths if os.path.isfile(path)))
 
 
 def steps_in_call(row_bytes: int, batch_size: int, most: int) -> int:

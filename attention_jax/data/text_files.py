@@ -1,14 +1,16 @@
 """Lines of text from files as people have them - plain, packed, in a zip -, with errors that name the line."""
 
 import bz2
+import contextlib
+import functools
 import gzip
 import lzma
 import os
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import BinaryIO, Literal, NamedTuple
 
 from attention_jax.data.pairs import Texts
 from attention_jax.errors import InputError
@@ -23,6 +25,8 @@ MARK = "\ufeff"
 """The byte order mark, which is no text: a file that was concatenated from several has one in its middle."""
 OTHER_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")
 """The byte order marks of UTF-16 and UTF-32."""
+BLOCK = 2**23
+"""Bytes per read of a file that is read line by line."""
 
 
 class Parsed(NamedTuple):
@@ -67,8 +71,10 @@ def suffix_of(path: str) -> str:
     return os.path.splitext(path)[1].lower()
 
 
-def read_bytes(path: str, what: str, member: str = "") -> bytes:
-    """The file's content, unpacked: of a .gz, .bz2 or .xz, or of the file called `member` in a .zip."""
+@contextlib.contextmanager
+def opened(path: str, what: str, member: str = "") -> Iterator[BinaryIO]:
+    """A file to read from, unpacked: of a .gz, .bz2 or .xz, or the file called `member` in a .zip. Errors of reading
+    are InputErrors."""
     if not os.path.isfile(path):
         raise InputError(f"no {what} at {path}: give the path of a file that exists")
     suffix = suffix_of(path)
@@ -80,11 +86,19 @@ def read_bytes(path: str, what: str, member: str = "") -> bytes:
                 names = [name for name in archive.namelist() if os.path.basename(name) == member]
                 if not names:
                     raise InputError(f"{path} holds no {member}; it holds {', '.join(archive.namelist()[:5])}")
-                return archive.read(names[0])
-        with PACKED.get(suffix, (open, ""))[0](path, "rb") as file:
-            return file.read()
+                with archive.open(names[0]) as file:
+                    yield file
+        else:
+            with PACKED.get(suffix, (open, ""))[0](path, "rb") as file:
+                yield file
     except (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
         raise InputError(f"cannot read {path}: {error}") from error
+
+
+def read_bytes(path: str, what: str, member: str = "") -> bytes:
+    """The content of an `opened` file."""
+    with opened(path, what, member) as file:
+        return file.read()
 
 
 class TextCheck:
@@ -129,20 +143,32 @@ class TextCheck:
             )
 
 
+def each_line(path: str, what: str) -> Iterator[bytes]:
+    """The `raw_lines` of a file of any size, one after the other."""
+    with opened(path, what) as file:
+        yield from _lines_in(iter(functools.partial(file.read, BLOCK), b""), path)
+
+
 def raw_lines(content: bytes, path: str) -> list[bytes]:
     """The lines of a text with their ends; split at newlines only.
 
     Raises InputError for content that is empty or no text in UTF-8 at all (`TextCheck`).
     """
-    check = TextCheck(path)
-    check.block(content)
+    return list(_lines_in([content], path))
+
+
+def _lines_in(blocks: Iterable[bytes], path: str) -> Iterator[bytes]:
+    check, lines, rest = TextCheck(path), [], b""
+    for block in blocks:
+        check.block(block)
+        yield from lines  # of the block before: of a file of one block none until all of it is checked
+        *lines, rest = (rest + block).split(b"\n")
     check.end()
-    lines = content.split(b"\n")
-    if lines[-1] in (b"", MARK.encode()):
-        lines.pop()
-    if not lines:
+    if rest not in (b"", MARK.encode()):
+        lines.append(rest)
+    elif not check.newlines:
         raise InputError(f"{path} is empty; expected one sentence a line")
-    return lines
+    yield from lines
 
 
 def decode_lines(content: bytes, path: str) -> list[str]:
@@ -150,21 +176,32 @@ def decode_lines(content: bytes, path: str) -> list[str]:
     return [decode_line(line, f"{path} line {number}") for number, line in enumerate(raw_lines(content, path), 1)]
 
 
-def parsed(lines: Sequence, parse: Callable, damaged: Literal["error", "skip"]) -> Parsed:
+def parsed(lines: Iterable, parse: Callable, damaged: Literal["error", "skip"]) -> Parsed:
     """Apply `parse(line, number)` to each line, counted from 1.
 
     Raises the InputError of the first damaged line, or skips such lines.
     """
     made = Parsed([], [], [])
+    for number, value in each_parsed(lines, parse, damaged, made.complaints):
+        made.values.append(value)
+        made.numbers.append(number)
+    return made
+
+
+def each_parsed(
+    lines: Iterable, parse: Callable, damaged: Literal["error", "skip"], complaints: list[str]
+) -> Iterator[tuple[int, object]]:
+    """The values that are `parsed` from lines and their numbers, from 0, one after the other; adds to `complaints` what
+    is wrong with a line that is skipped."""
     for number, line in enumerate(lines, 1):
         try:
-            made.values.append(parse(line, number))
-            made.numbers.append(number - 1)
+            value = parse(line, number)
         except InputError as error:
             if damaged != "skip":
                 raise InputError(f"{error}; or leave out all such lines: --data.on-bad-record skip") from None
-            made.complaints.append(str(error))
-    return made
+            complaints.append(str(error))
+        else:
+            yield number - 1, value
 
 
 def decode_line(line: bytes, location: str) -> str:

@@ -4,16 +4,16 @@ A JSON Lines file is a text file with one object a line, so its rows are read by
 (data/line_index.py). A Parquet file is converted to one in the data home once, before its rows are read by number.
 """
 
-import hashlib
 import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from attention_jax.data.text_files import PACKED, decode_line, raw_lines, read_bytes, suffix_of
+from attention_jax.data import text_files
+from attention_jax.data.derived import derived
+from attention_jax.data.text_files import PACKED, decode_line, suffix_of
 from attention_jax.errors import InputError
-from attention_jax.files import data_home, temporary
 
 JSON_LINES = (".jsonl", ".ndjson")
 PARQUET = ".parquet"
@@ -29,14 +29,16 @@ def is_table(path: str) -> bool:
     return suffix_of(unpacked) in JSON_LINES or suffix_of(path) == PARQUET
 
 
-def lines_of(path: str, what: str, columns: Sequence[str]) -> list[bytes]:
-    """All rows of a table as lines of JSON."""
+def each_line(path: str, what: str, columns: Sequence[str]) -> Iterator[bytes]:
+    """The rows of a table as lines of JSON, or the lines of another text, one after the other."""
     if suffix_of(path) != PARQUET:
-        return raw_lines(read_bytes(path, what), path)
-    rows = list(_parquet_lines(path, columns))
-    if not rows:
+        yield from text_files.each_line(path, what)
+        return
+    row = None
+    for row in _parquet_lines(path, columns):
+        yield row
+    if row is None:
         raise InputError(f"{path} is empty; expected rows with the columns {', '.join(columns)}")
-    return rows
 
 
 def fields_of(line: str | bytes, columns: Sequence[str], location: str) -> tuple[str, ...]:
@@ -87,15 +89,13 @@ def as_json_lines(path: str, columns: Sequence[str]) -> str:
     written once for each content (by size and modification time) and choice of columns."""
     if suffix_of(path) != PARQUET or not os.path.isfile(path):
         return path
-    status = os.stat(path)
-    words = (os.path.abspath(path), status.st_size, status.st_mtime_ns, *columns)
-    name = hashlib.sha256("\0".join(map(str, words)).encode()).hexdigest()[:16]
-    converted = Path(data_home()) / "attention_jax" / "tables" / f"{name}.jsonl"
-    if not converted.exists():
+
+    def write(to: Path):
         print(f"converting {path} to lines of JSON (once)", file=sys.stderr)
-        with temporary(converted) as part, part.open("wb") as file:
+        with to.open("wb") as file:
             file.writelines(_parquet_lines(path, columns))
-    return str(converted)
+
+    return derived(path, "tables", ".jsonl", write, columns)
 
 
 def _parquet_lines(path: str, columns: Sequence[str]) -> Iterator[bytes]:

@@ -1,6 +1,8 @@
 """Windows of a text for language models, from a user's text file or other sources."""
 
-from collections.abc import Mapping, Sequence
+import bisect
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -14,14 +16,15 @@ from attention_jax.data.vocabulary import UNK, Vocabulary
 from attention_jax.errors import InputError
 
 LARGEST = 2**27
-"""Tokens of a text."""
+"""Tokens of a text in memory."""
+SPLITS = ("train", "valid", "test")
 
 
 class Windows(NamedTuple):
     """Windows of tokens for a language model."""
 
     train: np.ndarray
-    """[N, T + 1] int32: reads [:, :-1], predicts [:, 1:]"""
+    """[N, T + 1] int32: reads [:, :-1], predicts [:, 1:]; `TokenRows` of text that is streamed"""
     held_out: dict[str, np.ndarray]
     """"valid": the same"""
     vocabulary: Vocabulary
@@ -49,48 +52,81 @@ def windows(text: np.ndarray, first: int, count: int, steps: int, stride: int) -
 
 def read(options: settings.TextFile) -> tuple[list[str], list[str]]:
     """The lines of the text, and the complaints about lines that were left out."""
-    path = options.text_file
-    if not path:
+    if not options.text_file:
         return example_texts.manual().split("\n"), []
-    if text_tables.is_table(path):
-        rows, names = text_tables.lines_of(path, "text file", (options.column,)), (options.column,)
-        row = lambda line, number: text_tables.fields_of(line, names, f"{path} line {number}")[0]
-        made = text_files.parsed(rows, row, options.on_bad_record)
-        return [line for text in made.values for line in text.splitlines()], made.complaints
-    raw = text_files.raw_lines(text_files.read_bytes(path, "text file"), path)
-    made = text_files.parsed(
-        raw, lambda line, number: text_files.decode_line(line, f"{path} line {number}"), options.on_bad_record
-    )
-    return made.values, made.complaints
+    complaints = []
+    return list(each_line(options, complaints)), complaints
+
+
+def each_line(options: settings.TextFile, complaints: list[str]) -> Iterator[str]:
+    """The lines of the user's text, one after the other; adds to `complaints`."""
+    path, columns = options.text_file, (options.column,)
+    is_table = text_tables.is_table(path)
+
+    def lines_of(line: bytes, number: int) -> list[str]:
+        if is_table:
+            return text_tables.fields_of(line, columns, f"{path} line {number}")[0].splitlines()
+        return [text_files.decode_line(line, f"{path} line {number}")]
+
+    raw = text_tables.each_line(path, "text file", columns)
+    for _, lines in text_files.each_parsed(raw, lines_of, options.on_bad_record, complaints):
+        yield from lines
+
+
+def cuts(characters: int, share: float) -> tuple[int, int]:
+    """Where the parts of a text end: its beginning trains, the first half of the rest validates, the second half tests.
+
+    >>> cuts(100, 0.2)
+    (80, 90)
+    """
+    return round(characters * (1 - share)), round(characters * (1 - share / 2))
+
+
+def divided(lines: Iterable[str], at: Sequence[int], within: bool) -> Iterator[tuple[int, str]]:
+    """Number the part of each line of a text that is divided `at` these characters, between lines or `within` them.
+
+    >>> [*divided(["ab", "cd"], (3,), False)], [*divided(["ab", "cd"], (4,), True)]
+    ([(0, 'ab'), (1, 'cd')], [(0, 'ab'), (0, 'c'), (1, 'd')])
+    """
+    part, start = 0, 0
+    for line in lines:
+        end = start + len(line) + 1
+        if not within:
+            part = bisect.bisect_left(at, end)
+        while within and part < len(at) and at[part] < end:
+            here = at[part] - start
+            yield part, line[:here]
+            line, start, part = line[here:], at[part], part + 1
+        yield part, line
+        start = end
+    if within:
+        yield from ((late, "") for late in range(part + 1, len(at) + 1))
 
 
 def parted(lines: list[str], share: float) -> dict[str, list[str]]:
-    """Divide a text: its beginning trains, the first half of the rest validates, the second half tests.
-
-    The divisions are between lines if there are enough, else between characters.
-
+    """Divide a text (`cuts`) between lines if there are enough, else between characters.
 
     >>> parted(["a", "b", "c", "d"], 0.5)
     {'train': ['a', 'b'], 'valid': ['c'], 'test': ['d']}
     """
-    ends = np.cumsum([len(line) + 1 for line in lines])
-    cuts = [round(ends[-1] * (1 - part)) for part in (share, share / 2)]
-    first, second = np.searchsorted(ends, cuts, side="right").tolist()
-    if 0 < first < second < len(lines):
-        return {"train": lines[:first], "valid": lines[first:second], "test": lines[second:]}
-    text = "\n".join(lines)
-    pieces = text[: cuts[0]], text[cuts[0] : cuts[1]], text[cuts[1] :]
-    return {name: piece.split("\n") for name, piece in zip(("train", "valid", "test"), pieces)}
+    at = cuts(sum(len(line) + 1 for line in lines), share)
+    for within in (False, True):
+        parts = [[] for _ in SPLITS]
+        for part, line in divided(lines, at, within):
+            parts[part].append(line)
+        if all(parts):
+            break
+    return dict(zip(SPLITS, parts))
 
 
-def make_tokenizer(options: settings.TextFile, lines: list[str]) -> tuple[Tokenizer, Vocabulary]:
+def make_tokenizer(options: settings.TextFile, lines: Iterable[str]) -> tuple[Tokenizer, Vocabulary]:
     """Return a tokenizer of characters, or of subwords trained on `lines`, with a token for the end of a line, or
     that of a pretrained model."""
     if options.pretrained:
         return pretrained_tokenizer.of_directory(options.pretrained, None)
     if options.tokenizer == "character":
         tokenizer = tokenizers.character()
-        return tokenizer, Vocabulary(sorted({character for line in lines for character in line} | {"\n"}), unk=UNK)
+        return tokenizer, Vocabulary(sorted({*itertools.chain.from_iterable(lines), "\n"}), unk=UNK)
     model, pieces = tokenizers.sentencepiece(list(filter(str.strip, lines)), options.vocabulary_size, exact=True)
     return by_line(model), Vocabulary(["\n", *pieces], unk=UNK)
 
@@ -112,42 +148,59 @@ def by_line(model: Tokenizer) -> Tokenizer:
 
 
 def load(options: settings.TextFile) -> Windows:
-    """Load a text as windows. Held-out windows are from its end and do not overlap with training."""
+    """Load a text as windows in memory. Held-out windows are from its end and do not overlap with training."""
     lines, complaints = read(options)
     if not any(map(str.strip, lines)):
         raise InputError(f"{options.text_file} has no text in it, only empty lines")
     parts = parted(lines, options.held_out_fraction)
     tokenizer, vocabulary = make_tokenizer(options, parts["train"])
     coded = {name: _coded(part, tokenizer, vocabulary) for name, part in parts.items()}
-    steps, stride = options.sequence_length, max(options.sequence_length // options.overlap, 1)
-    shortest = min(coded, key=lambda name: len(coded[name]))
-    if len(coded[shortest]) <= steps or len(coded["train"]) > LARGEST:
+    tokens = {name: len(part) for name, part in coded.items()}
+    steps, stride = options.sequence_length, stride_of(options, tokens)
+    if tokens["train"] > LARGEST:
         raise InputError(
-            f"--data.sequence-length {steps} needs more tokens than that in each split, and at most {LARGEST:,}; "
-            f"the splits have {', '.join(f'{len(part):,}' for part in coded.values())}: give another text, or change "
-            "--data.sequence-length"
+            f"a text in memory may have at most {LARGEST:,} tokens for training, got {tokens['train']:,}: give "
+            "--data.stream always"
         )
     cut = lambda part, stride: windows(part, 0, (len(part) - steps - 1) // stride + 1, steps, stride)
-    held_out = {name: cut(coded[name], steps) for name in ("valid", "test")}
     characters = {name: sum(len(line) + 1 for line in part) for name, part in parts.items()}
     facts = {
-        "characters": sum(characters.values()),
-        "tokens": sum(map(len, coded.values())),
-        "vocabulary": len(vocabulary),
-        **{f"{name}_tokens": len(part) for name, part in coded.items()},
+        **sizes(tokens, characters, vocabulary),
         "fingerprint": data_summary.fingerprint(lines),
         **counted(parts, complaints),
     }
     beginning = next(line for line in [*parts["valid"], *parts["train"]] if line.strip())[:40]
     return Windows(
         train=cut(coded["train"], stride),
-        held_out=held_out,
+        held_out={name: cut(coded[name], steps) for name in ("valid", "test")},
         vocabulary=vocabulary,
         tokenizer=tokenizer,
         facts=facts,
-        characters_per_token={name: characters[name] / len(part) for name, part in coded.items()},
+        characters_per_token={name: characters[name] / tokens[name] for name in SPLITS},
         beginnings=(beginning,),
     )
+
+
+def stride_of(options: settings.TextFile, tokens: Mapping[str, int]) -> int:
+    """Return the tokens from one training window to the next; InputError if a split has too few for one window."""
+    steps = options.sequence_length
+    if min(tokens.values()) <= steps:
+        raise InputError(
+            f"--data.sequence-length {steps} needs more tokens than that in each split; the splits have "
+            f"{', '.join(f'{count:,}' for count in tokens.values())}: give another text, or change "
+            "--data.sequence-length"
+        )
+    return max(steps // options.overlap, 1)
+
+
+def sizes(tokens: Mapping[str, int], characters: Mapping[str, int], vocabulary: Vocabulary) -> dict[str, int]:
+    """The sizes of a text and of its splits."""
+    return {
+        "characters": sum(characters.values()),
+        "tokens": sum(tokens.values()),
+        "vocabulary": len(vocabulary),
+        **{f"{name}_tokens": tokens[name] for name in SPLITS},
+    }
 
 
 def _coded(lines: list[str], tokenizer: Tokenizer, vocabulary: Vocabulary) -> np.ndarray:

@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax.config import Config, Sampling
+from attention_jax.data.streams import Stream
 from attention_jax.data.text_windows import Windows
+from attention_jax.data.token_files import stream_of
 from attention_jax.errors import InputError
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.tasks import Evaluation, Task, build_model
@@ -53,8 +55,12 @@ class LanguageTask(Task):
     def examples(self) -> tuple[dict, ...]:
         return ({"tokens": self.data.train},)
 
+    @property
+    def stream(self) -> Stream | None:
+        return stream_of(self.examples, self.batch_sizes, self.config)
+
     def init(self, rng):
-        return self.model.init(rng, self.data.train[:1, :-1])["params"]
+        return self.model.init(rng, self.data.train[:1][:, :-1])["params"]
 
     def loss(self, params, batch, rng):
         def teacher_forced(module):
@@ -76,7 +82,7 @@ class LanguageTask(Task):
         metrics = {}
         for split, rows in self.data.held_out.items():
             nats = map_batches(self.score_rows, params, {"tokens": rows}, self.rows_evaluated)
-            per_token = float(nats.sum(dtype=np.float64) / rows[:, 1:].size)
+            per_token = float(nats.sum(dtype=np.float64) / (len(rows) * (rows.shape[1] - 1)))
             metrics |= {f"{split}.loss": per_token, f"{split}.perplexity": float(np.exp(min(per_token, 50.0)))}
             if self.data.characters_per_token:
                 metrics[f"{split}.bits_per_character"] = per_token / self.data.characters_per_token[split] / np.log(2.0)

@@ -6,6 +6,8 @@ import numpy as np
 
 from attention_jax.config import Config, import_object
 from attention_jax.data.labeled_texts import LabeledTexts
+from attention_jax.data.streams import Stream
+from attention_jax.data.token_files import stream_of
 from attention_jax.errors import InputError
 from attention_jax.ops.losses import masked_cross_entropy, token_accuracy
 from attention_jax.tasks import Evaluation, Task, build_model, load_once
@@ -37,6 +39,10 @@ class TextTask(Task):
     @property
     def examples(self) -> tuple[dict, ...]:
         return tuple(part._asdict() for part in self.data.train)
+
+    @property
+    def stream(self) -> Stream | None:
+        return stream_of(self.examples, self.batch_sizes, self.config)
 
     def init(self, rng):
         first = self.data.train[0]

@@ -71,7 +71,7 @@ class LanguageView(View):
         """Return the self-attention over each text and its continuation."""
         if not texts:
             rows = next(iter(self.data.held_out.values()))
-            first = rows[:: max(len(rows) // PROMPTS, 1), :PROMPT_TOKENS][:PROMPTS]
+            first = rows[:: max(len(rows) // PROMPTS, 1)][:PROMPTS, :PROMPT_TOKENS]
             texts = [self.data.tokenizer.text(self.data.vocabulary.decode(row)) for row in first]
         records = [self.attention_map(params, *pair) for pair in zip(texts, self.predict(params, texts, None))]
         return () if None in records else tuple(records)

@@ -151,7 +151,7 @@ def _(task: LanguageTask) -> Service:
     def logits(params, tokens):
         return task.model.apply({"params": params}, tokens)[0]
 
-    example, files = task.data.train[:1, :-1].astype(np.int32), {}
+    example, files = task.data.train[:1][:, :-1].astype(np.int32), {}
     words = {"tokens": _tokens(task.data.vocabulary)}
     encode, decode = steps(task.data.tokenizer, "tokens", files)
     recipe = text_recipe(encode, "tokens", task.data.vocabulary) | decoding(decode, "tokens")

@@ -16,6 +16,7 @@ from attention_jax.data import (
     pair_files,
     shakespeare,
     text_files,
+    text_streams,
     text_windows,
     tokenizers,
 )
@@ -33,6 +34,10 @@ def texts(path: str, damaged: str):
     return text_windows.read(TextFile(text_file=path, on_bad_record=damaged))[0]
 
 
+def streamed_text(path: str, damaged: str):
+    return text_streams.load(TextFile(path, stream="always", on_bad_record=damaged, sequence_length=1)).facts
+
+
 def strict(read):
     return lambda path, damaged: read(path)
 
@@ -43,6 +48,7 @@ READERS = {
     "streamed pairs": (PAIRS, streamed),
     "labeled texts": (PAIRS, lambda path, damaged: labeled_texts.read(path, damaged)[0]),
     "plain text": (PAIRS, texts),
+    "streamed text": (PAIRS, streamed_text),
     "lines to translate": (PAIRS, strict(partial(text_files.read_lines, what="file"))),
     "published pairs": (PAIRS, strict(lambda path: text_files.parallel(path, path))),
     "vocabulary": ([f"w{i}" for i in range(12)], strict(pair_files.read_vocabulary)),

@@ -1,15 +1,14 @@
 """JSON Lines and Parquet files train, stream and resume like a file of two columns."""
 
 import datetime
-import gzip
 import itertools
-import json
 import re
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from tables import write
 
 from attention_jax import config as configs
 from attention_jax.data import corpus, labeled_texts, text_tables, text_windows
@@ -19,22 +18,9 @@ from attention_jax.errors import InputError
 from attention_jax.tasks import build
 from attention_jax.train.loop import train_one
 
-pyarrow = pytest.importorskip("pyarrow", reason="Parquet files need pyarrow")
+pytest.importorskip("pyarrow", reason="Parquet files need pyarrow")
 PAIRS = [(f"one {i} é", f"un {i}") for i in range(60)]
 KINDS = ("jsonl", "jsonl.gz", "parquet")
-
-
-def write(path: Path, rows: list[dict]) -> str:
-    """A table of these rows, in the format of its name."""
-    import pyarrow.parquet as parquet
-
-    if path.suffix == ".parquet":
-        parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=16)
-    else:
-        opened = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "wt", encoding="utf-8") as file:
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    return str(path)
 
 
 @pytest.fixture(autouse=True)

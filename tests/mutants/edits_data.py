@@ -138,8 +138,8 @@ MUTANTS = (
     Mutant(
         "table-with-other-columns-not-converted-again",
         "attention_jax/data/text_tables.py",
-        "status.st_mtime_ns, *columns)",
-        "status.st_mtime_ns)",
+        'derived(path, "tables", ".jsonl", write, columns)',
+        'derived(path, "tables", ".jsonl", write)',
         ("tests/data/test_text_tables.py",),
     ),
     Mutant(
@@ -148,5 +148,33 @@ MUTANTS = (
         'for part in [name] if name in row else name.split("."):',
         'for part in [name.split(".")[-1]]:',
         ("tests/data/test_text_tables.py",),
+    ),
+    Mutant(
+        "streamed-text-trains-on-the-beginning-of-validation",
+        "attention_jax/data/text_streams.py",
+        "range(first[name], first[name] + tokens[name] - steps, stride)",
+        "range(first[name], first[name] + tokens[name], stride)",
+        ("tests/data/test_token_files.py",),
+    ),
+    Mutant(
+        "planned-stream-repeats-its-first-epoch",
+        "attention_jax/data/planned_streams.py",
+        "planned(self.seed, epoch, self.sizes",
+        "planned(self.seed, 0, self.sizes",
+        ("tests/data/test_token_files.py", "tests/data/test_streams.py"),
+    ),
+    Mutant(
+        "repeated-text-in-two-splits",
+        "attention_jax/data/labeled_texts.py",
+        "part = np.full(len(label), DOUBLE, np.int8)",
+        "part = np.full(len(label), 0, np.int8)",
+        ("tests/data/test_token_files.py", "tests/test_own_data.py", "tests/data/test_scripts.py"),
+    ),
+    Mutant(
+        "tokens-of-other-options-read-again",
+        "attention_jax/data/derived.py",
+        'key = "\\0".join([os.path.abspath(path), *words])',
+        "key = os.path.abspath(path)",
+        ("tests/data/test_token_files.py", "tests/data/test_text_tables.py"),
     ),
 )
