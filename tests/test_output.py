@@ -109,18 +109,21 @@ def test_help_is_there_without_docstrings():
     assert launch("--help").stdout == done.stdout
 
 
-COMMANDS = (f"train date_luong {' '.join(TINY)} --out OUT/t", f"predict {RUN} 1/2/93", "list")
-"""One that goes on working, one that computes what it prints, and one that only prints."""
+TRAIN = f"train date_luong {' '.join(TINY)} --out OUT"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("output", ["| true", "> /dev/full", ">&-", "2>&-", "| PYTHONIOENCODING=ascii cat"])
-def test_commands_work_wherever_their_output_goes(output, tmp_path):
-    """Three processes for each: one function prepares the output of all commands."""
-    variables = {"PYTHONIOENCODING": "ascii"} if "ascii" in output else {}
-    for words in COMMANDS:
-        done = launch(words.replace("OUT", str(tmp_path)), output.replace("PYTHONIOENCODING=ascii ", ""), **variables)
-        assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr, done.stderr
-        codes = {"| true": (0, 128 + signal.SIGPIPE), "> /dev/full": (2,)}.get(output, (0,))
-        assert done.returncode in ((0,) if words.startswith("train") else codes), (words, done.stderr)
-    assert (tmp_path / "t" / "result.json").exists()
+@pytest.mark.parametrize(
+    "words, output, code",
+    [
+        (TRAIN, "| true", (0,)),
+        (TRAIN, "> /dev/full", (0,)),
+        (f"predict {RUN} 1/2/93", "2>&-", (0,)),
+        (f"predict {RUN} 1/2/93", "> /dev/full", (2,)),
+    ],
+)
+def test_commands_work_wherever_their_output_goes(words, output, code, tmp_path):
+    """One that goes on working, and one that computes what it prints."""
+    done = launch(words.replace("OUT", str(tmp_path / "t")), output)
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr, done.stderr
+    assert done.returncode in code and (words != TRAIN or (tmp_path / "t" / "result.json").exists())
