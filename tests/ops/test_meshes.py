@@ -67,11 +67,8 @@ def rules():
         "budget": {"normalizer": Budget(2), "mask": segments(jnp.arange(T) // 5, jnp.arange(T) // 5)},
         "top-k": {"normalizer": TopK(3), "mask": causal()},
         "stick-breaking": {"normalizer": StickBreaking(), "mask": causal()},
-        "constant, stick-breaking": {"normalizer": StickBreaking(), "score": Constant()},
         "dropout": {"dropout": 0.3, "rng": jax.random.key(1)},
         "moments": {"pool": Moments(), "mask": causal()},
-        "moments, entmax": {"pool": Moments(), "normalizer": Entmax(jnp.float32(1.4))},
-        "moments, stick-breaking": {"pool": Moments(), "normalizer": StickBreaking(), "mask": causal()},
         "local linear": {"pool": LocalLinear(), "mask": causal()},
         "linear": {"score": linear.Elu(), "mask": causal(), "implementation": "linear"},
     }

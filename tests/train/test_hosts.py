@@ -103,10 +103,17 @@ def test_two_hosts_agree_with_the_first():
         assert json.loads(last) == [host == 0, {"host": 0}, [False, True]]
 
 
-@pytest.mark.slow
-def test_two_hosts_interrupted_and_resumed_equal_one(tmp_path):
-    [(code, _, error)] = ends([begin(tmp_path / "one", 2)])
+@pytest.fixture(scope="module")
+def one(tmp_path_factory) -> Path:
+    """The run of one host with two devices."""
+    out = tmp_path_factory.mktemp("one")
+    [(code, _, error)] = ends([begin(out, 2)])
     assert code == 0, error
+    return out
+
+
+@pytest.mark.slow
+def test_two_hosts_interrupted_and_resumed_equal_one(one, tmp_path):
     pair = begin_two(tmp_path / "two", "--train.save-minutes", "1e-9")  # a checkpoint whenever the disk is free
     metrics, patience = tmp_path / "two" / "metrics.jsonl", time.monotonic() + 120
     while time.monotonic() < patience and not (metrics.exists() and metrics.read_text()):
@@ -117,32 +124,33 @@ def test_two_hosts_interrupted_and_resumed_equal_one(tmp_path):
     (code, said, error), (other, silence, _) = ends(begin_two(tmp_path / "two", "--resume"))
     assert code == other == 0, error
     assert "test.accuracy" in said and "test.accuracy" not in silence  # the first speaks
-    histories = [run_directory.read_result(tmp_path / name)["history"] for name in ("one", "two")]
-    assert len(histories[0]) == len(histories[1]) == EPOCHS
-    for one, two in zip(*histories, strict=True):
-        for name in set(one) - {"seconds"}:
-            np.testing.assert_allclose(two[name], one[name], rtol=1e-4, err_msg=name)
+    compare(one, tmp_path / "two")
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     assert [line["step"] for line in lines if "test.loss" not in line] == sorted(
         {line["step"] for line in lines}
     )  # once each
     assert json.loads((tmp_path / "two" / "environment.json").read_text())["processes"] == 2
-    assert saved.load(tmp_path / "two")[2].keys() == saved.load(tmp_path / "one")[2].keys()
+    assert saved.load(tmp_path / "two")[2].keys() == saved.load(one)[2].keys()
 
 
 @pytest.mark.slow
-def test_two_hosts_with_a_sharded_state_equal_one(tmp_path):
-    few = ["--train.total-epochs", "2"]
-    both = [begin(tmp_path / "copies", 2, *few), *begin_two(tmp_path / "pieces", "--train.shard-parameters", *few)]
-    for code, _, error in ends(both):
+def test_two_hosts_with_a_sharded_state_equal_one(one, tmp_path):
+    for code, _, error in ends(begin_two(tmp_path, "--train.shard-parameters")):
         assert code == 0, error
-    [(code, _, error)] = ends([begin(tmp_path / "pieces", 2, "--resume", "--train.total-epochs", "3")])
+    compare(one, tmp_path)
+    [(code, _, error)] = ends([begin(tmp_path, 2, "--resume", "--train.total-epochs", str(EPOCHS + 1))])
     assert code == 0, error
-    copies, pieces = (run_directory.read_result(tmp_path / name)["history"] for name in ("copies", "pieces"))
-    assert len(pieces) == 3 and pieces[2]["step"] == 3 * pieces[0]["step"]
-    for one, two in zip(copies, pieces, strict=False):
-        for name in set(one) - {"seconds"}:
-            np.testing.assert_allclose(two[name], one[name], rtol=1e-4, err_msg=name)
+    pieces = run_directory.read_result(tmp_path)["history"]
+    assert len(pieces) == EPOCHS + 1 and pieces[-1]["step"] == (EPOCHS + 1) * pieces[0]["step"]
+
+
+def compare(one: Path, two: Path):
+    """The numbers of both runs at the ends of their epochs are the same."""
+    histories = [run_directory.read_result(directory)["history"] for directory in (one, two)]
+    assert len(histories[0]) == len(histories[1]) == EPOCHS
+    for first, second in zip(*histories, strict=True):
+        for name in set(first) - {"seconds"}:
+            np.testing.assert_allclose(second[name], first[name], rtol=1e-4, err_msg=name)
 
 
 @pytest.mark.parametrize(
