@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
@@ -31,6 +31,7 @@ SAMPLE = 2**24
 class TokenRows:
     """N rows of tokens in a file; indexed by rows, it gives an array [n, T] int32."""
 
+    dtype: ClassVar = np.dtype(np.int32)
     path: str
     kind: str
     """The type of a token in the file"""
