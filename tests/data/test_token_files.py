@@ -227,6 +227,14 @@ def test_a_damaged_line_is_named_or_left_out_and_counted(case, home):
     assert "line 151" in left.facts["first_damaged_line"]
 
 
+@of_both
+@pytest.mark.parametrize("stream", ("never", "always"))
+def test_where_all_lines_are_damaged_the_first_is_named(stream, what, home):
+    (home / "a.txt").write_bytes(b"caf\xe9\n" * 3)
+    with pytest.raises(InputError, match="^none of the 3 lines can be used; the first: .*a.txt line 1: not valid"):
+        LOADERS[what](given(what, home / "a.txt", stream=stream, on_bad_record="skip"))
+
+
 TOO_LITTLE = {
     ("text", "a.txt", b""): "is empty",
     ("labels", "a.txt", b""): "is empty",
