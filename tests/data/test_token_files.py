@@ -257,6 +257,19 @@ def test_where_all_lines_are_damaged_the_first_is_named(stream, what, home):
         LOADERS[what](given(what, home / "a.txt", stream=stream, on_bad_record="skip"))
 
 
+@pytest.mark.parametrize("size", (0, 5, 400))
+def test_a_file_of_tokens_that_is_not_whole_is_named(size, home):
+    options = options_of("text", home, stream="always")
+    text_streams.load(options)
+    [made] = (home / "home").rglob("*.tokens")
+    content = made.read_bytes()
+    made.unlink()
+    made.write_bytes(content[:size])
+    token_files.opened.cache_clear()
+    with pytest.raises(InputError, match=f"^{made} is damaged: delete it"):
+        text_streams.load(options)
+
+
 TOO_LITTLE = {
     ("text", "a.txt", b""): "is empty",
     ("labels", "a.txt", b""): "is empty",
