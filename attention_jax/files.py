@@ -111,6 +111,24 @@ def make_parent(path: Path, option: str):
         ) from error
 
 
+def closed_home(reason: object) -> InputError:
+    """The error of a data home that cannot be written."""
+    return InputError(f"cannot write to {data_home()}, where datasets are cached ({reason}); set TFDS_DATA_DIR")
+
+
+@contextmanager
+def home_written() -> Iterator[None]:
+    """Context, or decorator, in which an OSError about a file in the data home, or a directory above it, is an
+    InputError."""
+    try:
+        yield
+    except OSError as error:
+        home, where = os.path.abspath(data_home()), os.path.abspath(str(error.filename))
+        if not error.filename or os.path.commonpath([home, where]) not in (home, where):
+            raise
+        raise closed_home(error.strerror) from error
+
+
 @contextmanager
 def one_at_a_time(directory: Path, wait: bool = True) -> Iterator[None]:
     """Wait until no other process is within this for the same directory, which must exist; without `wait`, InputError

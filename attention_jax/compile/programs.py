@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attention_jax import config as configs
 from attention_jax.compile.report import DoesNotFit, Report, finish, report
@@ -72,23 +73,33 @@ def programs(task, config: configs.Config, target: Target) -> Iterator[Named]:
 
 
 def training(task, config: configs.Config, there: list) -> Named:
-    """Lower the training program for the bucket with the largest batches. Of streamed data, only the rows of one call
-    are on the devices."""
-    size = lambda bucket, shape: shape[1] * sum(math.prod(a.shape[1:]) for a in task.buckets[bucket].values())
-    bucket, shape = max(compiled_shapes(task, config.train), key=lambda call: size(*call))
+    """Lower the training program for the largest calls: those of the bucket with the largest batches, or of streamed
+    data, of which only the rows of one call are on the devices."""
+    shape, arrays, others = called(task, config)
+    streamed = bool(task.stream)
+    if read := not streamed and standin.read_call(config, arrays, shape):
+        streamed, shape, others = True, read, []
+        arrays = {name: standin.zeros(math.prod(shape), *a.shape[1:], dtype=a.dtype) for name, a in arrays.items()}
     update = optimizer(config.optim, planned_steps(task, config.train))
     state = jax.eval_shape(lambda: init_state(task.init, update, config.train.seed))
-    arrays = task.buckets[bucket]
-    read = standin.read_call(config, arrays, shape)
-    shape = read or shape
     rows = [jax.ShapeDtypeStruct(shape, dtype) for dtype in (jnp.int32, jnp.float32)]
-    there_are = lambda a: (math.prod(shape), *a.shape[1:]) if read else a.shape
-    of_type = {name: jax.ShapeDtypeStruct(there_are(a), a.dtype) for name, a in arrays.items()}
-    train, ways = config.train, {"shard": config.train.shard_parameters, "streamed": bool(read), "devices": there}
+    of_type = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in arrays.items()}
+    train, ways = config.train, {"shard": config.train.shard_parameters, "streamed": streamed, "devices": there}
     ways["parallel"] = train.parallel
     program = Program(task.loss, update, train.accumulation_steps, train.matmul_precision, **ways)
-    others = [] if read else [a for number, b in enumerate(task.buckets) if number != bucket for a in b.values()]
     return Named("training", *shape, sum(array.nbytes for array in others), program.lower(state, of_type, *rows))
+
+
+def called(task, config: configs.Config) -> tuple[tuple[int, int], dict[str, np.ndarray], list[np.ndarray]]:
+    """Return the (steps, examples per step) of the largest call, the arrays that it has on the devices, and the arrays
+    of other buckets that are there."""
+    if task.stream:
+        call = task.stream.largest()
+        return call.weight.shape, {name: x[0] for name, x in call.bucket.items()}, []
+    size = lambda bucket, shape: shape[1] * sum(math.prod(a.shape[1:]) for a in task.buckets[bucket].values())
+    bucket, shape = max(compiled_shapes(task, config.train), key=lambda call: size(*call))
+    others = [a for number, arrays in enumerate(task.buckets) if number != bucket for a in arrays.values()]
+    return shape, task.buckets[bucket], others
 
 
 def compiled(program: Named, target: Target) -> Outcome:

@@ -7,9 +7,10 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from attention_jax.files import data_home, one_at_a_time, temporary
+from attention_jax.files import data_home, home_written, one_at_a_time, temporary
 
 
+@home_written()
 def derived(path: str, directory: str, suffix: str, write: Callable[[Path], object], words: Sequence[str] = ()) -> str:
     """Return a file in `directory` of the data home that `write` makes of the file at `path`.
 

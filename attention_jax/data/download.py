@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 
 from attention_jax.errors import InputError
+from attention_jax.files import home_written
 
 TIMEOUT_SECONDS = 30
 
@@ -18,6 +19,7 @@ def digest(path: str, algorithm: str = "sha256") -> str:
         return hashlib.file_digest(file, algorithm).hexdigest()
 
 
+@home_written()
 def download(url: str, path: str, expected: str) -> str:
     """Download `url` to `path` unless the file exists; return `path`.
 

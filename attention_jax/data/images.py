@@ -21,7 +21,7 @@ from attention_jax.data.image_files import list_folder, read_folder, split_direc
 from attention_jax.data.lazy_images import Files, ImageStream, LazyImages
 from attention_jax.data.streams import is_streamed, steps_in_call
 from attention_jax.errors import InputError
-from attention_jax.files import data_home, temporary
+from attention_jax.files import data_home, home_written, temporary
 
 VERSIONS = {"fashion_mnist": "3.0.1", "cifar10": "3.0.2", "digits": "1.0.0"}
 HELD_OUT = 5
@@ -225,7 +225,7 @@ def _published(name: str, path: str) -> tuple[Split, dict[str, Split], tuple[str
     cache = os.path.join(data_home(), "arrays", f"{name}-{VERSIONS[name]}.npz")
     if not os.path.exists(cache):
         arrays = _decoded(name, path)
-        with temporary(Path(cache)) as part:
+        with home_written(), temporary(Path(cache)) as part:
             np.savez(part, **arrays)
     with np.load(cache) as arrays:
         train, test = (Split(arrays[f"{split}_image"], arrays[f"{split}_label"]) for split in ("train", "test"))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -63,6 +63,7 @@ class Read(NamedTuple):
 class LazyImages:
     """N images of `size` x `size` pixels in color; indexed by rows it gives an array of them, uint8."""
 
+    dtype: ClassVar = np.dtype(np.uint8)
     source: Source
     label: np.ndarray
     """[N] int32"""

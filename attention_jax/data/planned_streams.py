@@ -1,6 +1,7 @@
 """Streams in the order of `batches.plan`: their batches are those of the same examples in memory."""
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -53,6 +54,12 @@ class PlannedStream(Stream):
         columns, damaged = self.examples(bucket, rows.reshape(-1), epoch)
         shaped = {name: column.reshape(*rows.shape, *column.shape[1:]) for name, column in columns.items()}
         return [Call(shaped, weight, damaged)]
+
+    def largest(self) -> Call:
+        chunks = planned(self.seed, 0, self.sizes, self.batch_sizes, self.steps)
+        width = [sum(math.prod(x.shape[1:]) for x in columns.values()) for columns in self.buckets]
+        window = max(range(self.windows), key=lambda window: chunks[window].indices.size * width[chunks[window].bucket])
+        return self.calls(0, window, Share())[0]
 
     def examples(self, bucket: int, rows: np.ndarray, epoch: int) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
         """Return these rows of each column, and an error message for each example that was replaced."""

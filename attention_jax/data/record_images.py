@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from attention_jax.errors import InputError
-from attention_jax.files import data_home, temporary
+from attention_jax.files import data_home, home_written, temporary
 
 TRAIN, TEST = ("train",), ("test", "validation")
 """Names of the splits that train and that test, the first that is there."""
@@ -82,6 +82,6 @@ def labeled(directory: str, split: str) -> tuple[Records, np.ndarray]:
     path = os.path.join(data_home(), "attention_jax", "labels", f"{key}-{count}.npy")
     if not os.path.exists(path):
         label = np.array([source(directory, split)[row]["label"] for row in range(count)], np.int32)
-        with temporary(Path(path)) as part:
+        with home_written(), temporary(Path(path)) as part:
             np.save(part, label)
     return Records(directory, split, np.arange(count)), np.load(path)

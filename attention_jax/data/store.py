@@ -12,8 +12,7 @@ from collections.abc import Iterable
 
 import tensorflow_datasets as tfds
 
-from attention_jax.errors import InputError
-from attention_jax.files import data_home
+from attention_jax.files import closed_home, data_home
 
 
 def text_features(
@@ -83,9 +82,7 @@ def prepared(
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.join(data_home(), empty))
         reason = full or error.strerror or error
-        raise InputError(
-            f"cannot write to {data_home()}, where datasets are cached ({reason}); set TFDS_DATA_DIR"
-        ) from error
+        raise closed_home(reason) from error
     return make()
 
 

@@ -74,6 +74,11 @@ class Stream:
         """The calls of a window, at least one."""
         raise NotImplementedError
 
+    def largest(self) -> Call:
+        """A call of the largest size, for all hosts; by default of those of the first window."""
+        size = lambda call: sum(array.nbytes for array in call.bucket.values())
+        return max(self.calls(0, 0, Share()), key=size)
+
     def read(self, share: tuple[int, int, int], epoch: int, window: int, epochs: int) -> "Reading":
         """Iterate over (epoch, window, calls) from a position to the end of `epochs`."""
         return Reading(self, Share(*share), epoch, window, epochs)

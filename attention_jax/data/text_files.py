@@ -192,7 +192,8 @@ def each_parsed(
     lines: Iterable, parse: Callable, damaged: Literal["error", "skip"], complaints: list[str]
 ) -> Iterator[tuple[int, object]]:
     """The values that are `parsed` from lines and their numbers, from 0, one after the other; adds to `complaints` what
-    is wrong with a line that is skipped."""
+    is wrong with a line that is skipped. Raises InputError if all of them would be."""
+    usable = False
     for number, line in enumerate(lines, 1):
         try:
             value = parse(line, number)
@@ -201,7 +202,10 @@ def each_parsed(
                 raise InputError(f"{error}; or leave out all such lines: --data.on-bad-record skip") from None
             complaints.append(str(error))
         else:
+            usable = True
             yield number - 1, value
+    if complaints and not usable:
+        raise InputError(f"none of the {number:,} lines can be used; the first: {complaints[0]}")
 
 
 def decode_line(line: bytes, location: str) -> str:

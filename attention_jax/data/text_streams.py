@@ -85,7 +85,7 @@ def write(options: settings.TextFile, file: BinaryIO) -> Windows:
         vocabulary=vocabulary,
         tokenizer=tokenizer,
         facts=facts,
-        characters_per_token={name: characters[name] / tokens[name] for name in SPLITS},
+        characters_per_token={name: characters[name] / max(tokens[name], 1) for name in SPLITS},
         beginnings=(beginnings.get(1, beginnings.get(0, "")),),
     )
 

@@ -114,5 +114,7 @@ def _parquet_lines(path: str, columns: Sequence[str]) -> Iterator[bytes]:
             for batch in file.iter_batches(1024, columns=list(dict.fromkeys(tops))):
                 for row in batch.to_pylist():  # dates and bytes become lists, which are no text
                     yield json.dumps(row, ensure_ascii=False, default=lambda x: [str(x)]).encode() + b"\n"
-    except (arrow.ArrowException, OSError) as error:
+    except InputError:
+        raise
+    except (arrow.ArrowException, OSError, OverflowError, ValueError) as error:  # the last two: no value of Python's
         raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}") from error

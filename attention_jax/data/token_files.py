@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
@@ -31,6 +31,7 @@ SAMPLE = 2**24
 class TokenRows:
     """N rows of tokens in a file; indexed by rows, it gives an array [n, T] int32."""
 
+    dtype: ClassVar = np.dtype(np.int32)
     path: str
     kind: str
     """The type of a token in the file"""
@@ -113,11 +114,14 @@ def _append(file: BinaryIO, data):
 
 
 def _appended(path: str):
-    """The inverse of `_append`."""
+    """The inverse of `_append`; InputError for a file that is not whole."""
     file, arrays = opened(path), {}
     end = os.fstat(file).st_size - 8
-    length = int.from_bytes(os.pread(file, 8, end), "little")
-    content, places = json.loads(os.pread(file, length, end - length))
+    length = int.from_bytes(os.pread(file, 8, max(end, 0)), "little")
+    try:
+        content, places = json.loads(os.pread(file, length, end - length) if 0 < length <= end else b"")
+    except ValueError as error:
+        raise InputError(f"{path} is damaged: delete it, so that it is made again") from error
     for name, (place, dtype, shape) in places.items():
         size = math.prod(shape) * np.dtype(dtype).itemsize
         arrays[name] = np.frombuffer(os.pread(file, size, place), dtype).reshape(shape)

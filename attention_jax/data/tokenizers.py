@@ -16,7 +16,7 @@ from pathlib import Path
 from attention_jax.data import text_files
 from attention_jax.data.pairs import Tokenizer
 from attention_jax.errors import InputError
-from attention_jax.files import data_home, temporary
+from attention_jax.files import data_home, home_written, temporary
 
 LONGEST_BYTES, PIECE = 4_192, 1_000
 """The longest text on which sentencepiece trains, in bytes of UTF-8, and the characters to which longer ones are cut.
@@ -140,6 +140,7 @@ def _cached_tokens(
     return rows
 
 
+@home_written()
 def _write(path: str, content: bytes) -> None:
     """Write a file atomically, also with concurrent writers."""
     with temporary(Path(path)) as part:

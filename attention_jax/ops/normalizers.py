@@ -31,7 +31,16 @@ from attention_jax.ops.normalizer_kinds import (
     Threshold,
     check_elementwise,
 )
-from attention_jax.ops.trees import as_tree, check_option, is_leaf, option_number, pytree, whole_number, with_arrays
+from attention_jax.ops.trees import (
+    as_tree,
+    check_option,
+    is_leaf,
+    option_number,
+    pytree,
+    static_option,
+    whole_number,
+    with_arrays,
+)
 
 __all__ = [
     "Budget",
@@ -121,8 +130,7 @@ class ReluPower(Pointwise):
     sparse = True
 
     def __post_init__(self):
-        object.__setattr__(self, "power", whole_number(self.power))
-        check_option("power of ReluPower", self.power, above=0)
+        object.__setattr__(self, "power", static_option("power of ReluPower", self.power, above=0))
 
     def __call__(self, x):
         return jnp.maximum(x, 0) ** self.power
@@ -163,8 +171,7 @@ class CompactKernel(Ratio):
     sparse = True
 
     def __post_init__(self):
-        object.__setattr__(self, "power", whole_number(self.power))
-        check_option("power of CompactKernel", self.power, above=0)
+        object.__setattr__(self, "power", static_option("power of CompactKernel", self.power, above=0))
 
     def __call__(self, x):
         return jnp.maximum(1 + x, 0) ** self.power

@@ -42,7 +42,7 @@ from jaxtyping import Array, Float
 from attention_jax.errors import InputError
 from attention_jax.ops.blockwise.linear_call import Pair, linear
 from attention_jax.ops.precision import accumulator, matmul_transposed, promoted
-from attention_jax.ops.trees import check_option, pytree
+from attention_jax.ops.trees import check_option, pytree, static_option
 
 __all__ = [
     "Additive",
@@ -391,7 +391,7 @@ class SoftCap(Score):
     score: Score = ScaledDot()
 
     def __post_init__(self):
-        check_option("cap of SoftCap", self.cap, above=0)
+        object.__setattr__(self, "cap", static_option("cap of SoftCap", self.cap, above=0))
 
     def __call__(self, query, key):
         return self.cap * jnp.tanh(self.score(query, key) / self.cap)

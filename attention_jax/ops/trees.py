@@ -195,6 +195,19 @@ def whole_number(value: object) -> object:
     return int(value) if isinstance(value, int | np.integer) else value
 
 
+def static_option(name: str, value: object, above: float) -> int | float:
+    """The option `name` of a rule that is part of its structure, as a Python number; InputError if it is traced, or not
+    above a bound.
+
+    >>> static_option("power", np.array(2), above=0), static_option("power", 1.5, above=0)
+    (2, 1.5)
+    """
+    if option_number(value) is None:
+        raise InputError(f"{name} must be a number, which is compiled in: it can be no array of several and not traced")
+    check_option(name, value, above)
+    return value.item() if hasattr(value, "item") else value
+
+
 def check_option(name: str, value: object, above: float) -> None:
     """Raise InputError if the option `name` of a rule is known, and not above a bound."""
     number = option_number(value)

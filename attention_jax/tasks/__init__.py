@@ -119,14 +119,15 @@ class Task:
         return batches.plan(self.config.train.seed, epoch, sizes, self.batch_sizes, steps)
 
     def first_batch(self) -> dict[str, np.ndarray]:
-        """Return the batch of the first step of epoch 0, as `loss` takes it."""
+        """Return the batch of the first step of epoch 0, as `loss` takes it, without padding."""
         if self.stream:
             with contextlib.closing(self.stream.read((0, 1, 1), 0, 0, 1)) as reading:
                 call = next(iter(reading))[2][0]
-            rows = slice(0, call.weight.shape[1])
-            return {name: x[0][rows] for name, x in call.bucket.items()} | {"weight": call.weight[0]}
-        bucket, indices, weight = self.plan(0, 1)[0]
-        return {name: x[indices[0]] for name, x in self.buckets[bucket].items()} | {"weight": weight[0]}
+            rows, weight = np.flatnonzero(call.weight[0]), call.weight[0]
+            return {name: x[0][rows] for name, x in call.bucket.items()} | {"weight": weight[rows]}
+        bucket, indices, weight = self.plan(0, self.config.train.steps_per_call)[0]
+        rows = np.flatnonzero(weight[0])
+        return {name: x[indices[0][rows]] for name, x in self.buckets[bucket].items()} | {"weight": weight[0][rows]}
 
     def evaluate(self, params, full: bool) -> Evaluation:
         """Compute metrics on held-out data, briefly after an epoch or in `full` at the end of a run."""

@@ -1,5 +1,6 @@
 """The programs of experiments, compiled for the CPU as if it were a chip; what is said where that cannot be."""
 
+import contextlib
 import json
 import os
 import re
@@ -9,13 +10,15 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from PIL import Image
 
 from attention_jax import config as configs
 from attention_jax.claims import catalog
 from attention_jax.compile import command
 from attention_jax.compile.compared import chosen, compare
-from attention_jax.compile.programs import compiled, programs, size, table, to_json
+from attention_jax.compile.programs import called, compiled, programs, size, table, to_json
 from attention_jax.compile.report import DoesNotFit, compile_for, finish, report
 from attention_jax.compile.targets import parse
 from attention_jax.errors import InputError
@@ -64,6 +67,44 @@ def test_figures_for_readers_and_for_programs(dates):
     [first, *_] = json.loads(json.dumps(to_json("date_luong", CPU, outcomes), allow_nan=False))["programs"]
     assert first["needs"] == outcomes[0].needs and first["fits"] and first["of"] is None
     assert first["report"]["temporaries"] == outcomes[0].report.temporaries
+
+
+def local_task(what: str, place: Path):
+    """(task, configuration) of an experiment whose local data are streamed."""
+    lines = [("ab"[n % 2], f"the text {n}" + " and more" * (n % 7)) for n in range(60)]
+    columns = reversed if what == "translate_files" else tuple  # a source is a text
+    (place / "a.tsv").write_text("".join("\t".join(columns(line)) + "\n" for line in lines), encoding="utf-8")
+    sizes = {"model.hidden_size": 8, "model.num_heads": 2, "train.batch_size": 4}
+    given = {"data.stream": "always", "train.max_steps": 8, "train.steps_per_call": 3}
+    if what == "classify_images":
+        for n in range(12):
+            (place / "im" / "ab"[n % 2]).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.full((16, 16, 3), 9 * n, np.uint8)).save(place / "im" / "ab"[n % 2] / f"{n}.png")
+        return tiny(what, **sizes, **given, **{"data.path": str(place / "im"), "data.pixels": 16})
+    file = "data.text_file" if what == "language_model" else "data.tsv_file"
+    more = {"data.sequence_length": 16} if what == "language_model" else {"data.max_length": 9}
+    if what == "translate_files":
+        more |= {"data.tokenizer": "whitespace"}
+    return tiny(what, **sizes, **given, **more, **{file: str(place / "a.tsv")})
+
+
+@pytest.mark.parametrize("what", ["language_model", "classify_text", "translate_files", "classify_images"])
+def test_of_streamed_local_data_the_largest_call_is_compiled(what, tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "home"))
+    task, config = local_task(what, tmp_path)
+    with contextlib.closing(task.stream.read((0, 1, 1), 0, 0, 1)) as reading:
+        calls = [call for _, _, calls in reading for call in calls]
+    largest = max(calls, key=lambda call: sum(x.nbytes for x in call.bucket.values()))
+    shape, arrays, others = called(task, config)
+    assert shape == largest.weight.shape and not others
+    assert {name: (x.shape, x.dtype) for name, x in arrays.items()} == {
+        name: (x.shape[1:], x.dtype) for name, x in largest.bucket.items()
+    }
+    if what == "language_model":
+        lowered = list(programs(task, config, CPU))
+        assert [(program.name, program.steps, program.beside) for program in lowered] == [
+            ("training", 3, 0), ("evaluation", 1, 0),
+        ]  # fmt: skip
 
 
 def test_what_does_not_fit_says_what_it_needs(dates, monkeypatch):

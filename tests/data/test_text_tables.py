@@ -115,6 +115,22 @@ def test_bytes_and_dates_of_a_parquet_file_are_no_text(home):
             corpus.read([(path,)])
 
 
+def test_values_that_python_cannot_have_are_one_line(home):
+    """Text that is not UTF-8, and a time too far away: Arrow writes both."""
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    latin = pyarrow.array([b"caf\xe9"] * 3)
+    text = pyarrow.Array.from_buffers(pyarrow.string(), 3, latin.buffers())
+    for name, column in (("a", text), ("b", pyarrow.array([10**14] * 3, pyarrow.timestamp("s")))):
+        path = str(home / f"{name}.parquet")
+        parquet.write_table(pyarrow.table({"source": ["x"] * 3, "target": column}), path)
+        for read in (lambda path: corpus.read([(path,)]), lambda path: index_pairs([(path,)])):
+            with pytest.raises(InputError, match=rf"^cannot read {path}: .+$"):
+                read(path)
+    assert not [*(home / "home").rglob("*.jsonl*")]
+
+
 def test_a_file_that_is_no_table_is_one_line(home):
     table = write(home / "a.parquet", [{"en": "a", "fr": "b"}])
     with pytest.raises(InputError, match="a.parquet needs the columns source, target, it has en, fr"):

@@ -11,7 +11,8 @@ import pytest
 from tables import write
 
 from attention_jax import config as configs
-from attention_jax.data import labeled_streams, streams, text_files, text_streams, token_files
+from attention_jax.data import labeled_streams, streams, text_files, text_streams, text_windows, token_files
+from attention_jax.data.labeled_texts import words_and_marks
 from attention_jax.data.pretrained_tokenizer import stamps
 from attention_jax.data.streams import Reading, Share
 from attention_jax.data.token_files import TokenRows, kind_of
@@ -58,7 +59,7 @@ def given(what: str, path: Path, **changes):
 
 def task_of(what: str, options, **train):
     decode = configs.Sampling(length=4) if what == "text" else configs.Decode()
-    train = configs.Train(batch_size=8, steps_per_call=3, **train)
+    train = configs.Train(**({"batch_size": 8, "steps_per_call": 3} | train))
     return build(configs.Config("x", options, MODELS[what], train=train, decode=decode))
 
 
@@ -100,7 +101,8 @@ def test_a_streamed_epoch_has_the_batches_of_one_in_memory(what, kind, home):
     assert first[0] != first[1]
     [bucket, indices, weight], *_ = resident.plan(0, 3)
     batch = {name: column[indices[0]] for name, column in resident.buckets[bucket].items()} | {"weight": weight[0]}
-    jax.tree.map(np.testing.assert_array_equal, streamed.first_batch(), batch)
+    for task in (resident, streamed):
+        jax.tree.map(np.testing.assert_array_equal, task.first_batch(), batch)
 
 
 @of_both
@@ -225,6 +227,47 @@ def test_a_damaged_line_is_named_or_left_out_and_counted(case, home):
     left = LOADERS[what](replace(options, on_bad_record="skip"))
     assert left.facts == good.facts | {"damaged_lines": 1, "first_damaged_line": left.facts["first_damaged_line"]}
     assert "line 151" in left.facts["first_damaged_line"]
+
+
+@of_both
+@pytest.mark.parametrize("stream", ("never", "always"))
+def test_the_first_batch_has_each_example_once_where_it_has_all(stream, what, home):
+    """A batch is larger than the dataset: what fills it up would count in statistics of attention."""
+    task = task_of(what, options_of(what, home, stream=stream), batch_size=4096)
+    batch, [*buckets] = task.first_batch(), task.examples
+    rows = {batch["tokens"].shape: sorted(map(bytes, batch["tokens"]))}
+    assert rows.items() <= {x["tokens"].shape: sorted(map(bytes, x["tokens"][:])) for x in buckets}.items()
+    assert (batch["weight"] == 1).all() and len(batch["weight"]) == len(batch["tokens"])
+
+
+@pytest.mark.parametrize("stream", ("never", "always"))
+def test_a_tokenizer_that_leaves_out_spaces_may_leave_nothing_to_hold_out(stream, home, monkeypatch):
+    made = words_and_marks(), Vocabulary(["word"], unk="<unk>")
+    monkeypatch.setattr(text_windows, "make_tokenizer", lambda options, lines: made)
+    (home / "a.txt").write_text("word word\n" * 20 + "\n" * 200)
+    with pytest.raises(InputError, match="the splits have 40, 0, 0: "):
+        text_streams.load(given("text", home / "a.txt", stream=stream))
+
+
+@of_both
+@pytest.mark.parametrize("stream", ("never", "always"))
+def test_where_all_lines_are_damaged_the_first_is_named(stream, what, home):
+    (home / "a.txt").write_bytes(b"caf\xe9\n" * 3)
+    with pytest.raises(InputError, match="^none of the 3 lines can be used; the first: .*a.txt line 1: not valid"):
+        LOADERS[what](given(what, home / "a.txt", stream=stream, on_bad_record="skip"))
+
+
+@pytest.mark.parametrize("size", (0, 5, 400))
+def test_a_file_of_tokens_that_is_not_whole_is_named(size, home):
+    options = options_of("text", home, stream="always")
+    text_streams.load(options)
+    [made] = (home / "home").rglob("*.tokens")
+    content = made.read_bytes()
+    made.unlink()
+    made.write_bytes(content[:size])
+    token_files.opened.cache_clear()
+    with pytest.raises(InputError, match=f"^{made} is damaged: delete it"):
+        text_streams.load(options)
 
 
 TOO_LITTLE = {

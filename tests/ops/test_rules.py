@@ -200,10 +200,17 @@ def test_options_are_checked(make):
         make()
 
 
+@pytest.mark.parametrize("make", [ReluPower, CompactKernel, SoftCap, Budget, TopK])
+def test_options_that_are_compiled_in_cannot_be_traced(make):
+    with pytest.raises(InputError, match=r"number.*traced|whole number of keys"):
+        jax.eval_shape(lambda option: make(option), jnp.float32(2))
+
+
 def test_whole_numbers_of_numpy():
     assert Budget(np.int32(2)) == Budget(2)
     assert TopK(np.int64(3)) == TopK(3)
-    assert ReluPower(np.uint8(2)) == ReluPower(2)
+    assert ReluPower(np.uint8(2)) == ReluPower(jnp.array(2)) == ReluPower(2)
+    assert SoftCap(jnp.float32(2)) == SoftCap(2.0)
 
 
 @pytest.mark.parametrize(
@@ -258,11 +265,12 @@ def test_numpy_float64_gives_no_warning_elsewhere():
 @pytest.mark.slow
 @both
 def test_debug_nans_finds_nothing_where_nothing_is_nan(implementation):
-    """Eager: queries without a key, and a score with a prepared side."""
+    """Eager: queries without a key or with exactly the k of a `TopK`, and a score with a prepared side."""
     x = jnp.asarray(points(6))
     score = Additive.init(jax.random.key(0), 4, 4, 3)
+    masked, two = {"mask": lengths(0)}, {"mask": lengths(2), "normalizer": TopK(2)}
     with jax.debug_nans(True):
-        for call in ({"score": score}, {"mask": lengths(0)}, {"mask": lengths(0), "normalizer": Sparsemax()}):
+        for call in ({"score": score}, masked, masked | {"normalizer": Sparsemax()}, two):
             run = lambda x: attend(x, x, x, implementation=implementation, **call).sum()
             assert np.isfinite(run(x)) and np.isfinite(jax.grad(run)(x)).all()
 

@@ -39,7 +39,13 @@ def largest_of(largest, scores):
 
 
 def cut_of(largest):
-    """The cuts [q], given the k + 1 largest scores [q, k + 1]."""
-    last, following = largest[:, -2], largest[:, -1]
+    """The cuts [q], given the k + 1 largest scores [q, k + 1].
+
+    >>> cut_of(jnp.array([[2.0, -1.0], [3e38, -3e38], [2.0, -jnp.inf]])).tolist()
+    [0.5, 0.0, -inf]
+    """
+    more = largest[:, -1] != -jnp.inf  # than k keys are allowed
+    last, following = (jnp.where(more, x, 0.0) for x in (largest[:, -2], largest[:, -1]))
     margin = jnp.finfo(largest.dtype).eps * jnp.abs(last)
-    return jnp.where(following < last, following + (last - following) / 2, last - margin)
+    halfway = following + (last / 2 - following / 2)  # the difference itself may be infinite
+    return jnp.where(more, jnp.where(following < last, halfway, last - margin), -jnp.inf)
