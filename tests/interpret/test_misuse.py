@@ -72,6 +72,11 @@ MISUSES = {
     "a number for names": (lambda run, at: interpret.ablate(3), "name of a site is a text, got a int"),
     "a seed for a key": (lambda run, at: interpret.repeated_tokens(0, 5, 4), "rng is a key, as jax.random.key"),
     "no tokens to draw": (lambda run, at: interpret.repeated_tokens(jax.random.key(0), 0, 4), "of at least 1"),
+    "a token beyond the vocabulary": (
+        lambda run, at: interpret.model_sites(language_model(), jnp.array([[1, 11]])),
+        "tokens are ids 0 to 10 of a vocabulary of 11, got 1 to 11"),
+    "a negative token": (
+        lambda run, at: interpret.model_sites(language_model(), jnp.array([[-1, 2]])), "ids 0 to 10 .* got -1 to 2"),
     "a measure of nothing": (lambda run, at: run(interpret.logit_lens, measure=3), "measure is a function"),
     "a measure of many numbers": (
         lambda run, at: run(interpret.gradient_times_activation, measure=abs, sites=SITE), "to one number"),
@@ -106,6 +111,9 @@ def test_inputs_and_models_that_have_no_sites(made):
     shared = config.TransformerConfig(2, 2, hidden_size=8, num_heads=2, mlp_dim=8, shared_layers=True)
     with pytest.raises(InputError, match="computed more than once"):
         interpret.model_sites(models.Transformer(shared, 11, 11), TOKENS, jnp.array([5, 3]), TOKENS)
+    ids = jnp.array([[1, 2, 9, 4]])
+    with pytest.raises(InputError, match="target_in are ids 0 to 8 of a vocabulary of 9, got 1 to 9"):
+        interpret.model_sites(models.Transformer(shared, 11, 9), ids, jnp.array([4]), ids)
     capped = language_model(logit_cap=5.0, scan_layers=True)
     with pytest.raises(InputError, match="linear function of the last"):
         interpret.direct_attribution(capped, params, *batch, measure=jnp.sum)

@@ -55,6 +55,13 @@ MUTANTS = (
         (LENSES,),
     ),
     Mutant(
+        "a-token-beyond-the-vocabulary-is-clamped",
+        "attention_jax/interpret/sites.py",
+        "0 <= least <= most < count",
+        "0 <= least <= most <= count",
+        ("tests/interpret/test_misuse.py",),
+    ),
+    Mutant(
         "induction-attends-to-the-occurrence-itself",
         "attention_jax/interpret/patterns.py",
         "return follows, whole",
