@@ -14,8 +14,8 @@ from jaxtyping import Array, Float
 
 from attention_jax.errors import InputError
 from attention_jax.interpret.edits import Part
-from attention_jax.interpret.intervene import apply, called, trace
-from attention_jax.interpret.sites import arrays, check_measure, find
+from attention_jax.interpret.intervene import called, measured, run, trace
+from attention_jax.interpret.sites import arrays, find
 from attention_jax.models.blocks import ACTIVATIONS, FeedForward
 from attention_jax.models.multihead import Linear
 from attention_jax.models.norms import LayerNorm, RMSNorm
@@ -31,35 +31,36 @@ def whole(output):
 
 def number(measure: Measure, output) -> Float[Array, ""]:
     """`measure` of the output. Raises InputError if it is not one number."""
-    found = measure(output) if callable(measure) else None
-    if found is None or jnp.shape(found) != ():
-        got = type(measure).__name__ if found is None else f"one with results {list(jnp.shape(found))}"
-        raise InputError(f"measure is a function of the output to one number, got a {got}")
+    found = measured(measure, output)
+    if found.shape != () or not jnp.issubdtype(found.dtype, jnp.floating):
+        raise InputError(f"measure is a function of the output to one number, got {found.dtype} {list(found.shape)}")
     return found
 
 
 def logit_lens(model: nn.Module, params, *inputs, measure: Callable[[Array], Array] = whole) -> dict[str, Array]:
-    """The logit lens (nostalgebraist 2020): the output of a model whose layers end after each one.
+    """The logit lens (nostalgebraist 2020): the output of a model whose layers end after each one, {site: output}.
 
-    `measure` of the output of a model whose layers end after each one (nostalgebraist 2020): {site: output}, of the
-    embeddings and of residual_out of every layer of the last stack. That of the last layer is the output of the model.
-    A `measure` such as the argmax keeps the outputs of all layers from being in memory together.
+    Sites are the embeddings and residual_out of every layer of the last stack; after the last layer it is the output of
+    the model. A `measure` of the output, such as the argmax, keeps those of all layers from being in memory together.
     """
-    names, stack = _residuals(model, params, inputs)
-    return dict(zip(names, _read(model, tuple(names), stack, False, measure, params, inputs), strict=True))
+    return _lens(model, params, inputs, False, measure)
 
 
 def jacobian_lens(model: nn.Module, params, *inputs, measure: Callable[[Array], Array] = whole) -> dict[str, Array]:
-    """The Jacobian lens: the output for J x in place of the last residual stream: {site: output}.
+    """The Jacobian lens: the output for J x in place of the last residual stream, {site: output}.
 
-    `measure` of the output for J x in place of the last residual stream, where x is that after a layer, and J the
-    derivative of the last by it for these inputs, all positions together: {site: output}, as `logit_lens`.
+    x is the residual stream after a layer, and J the derivative of the last one by it for these inputs, all positions
+    together. Sites and `measure` are those of `logit_lens`.
 
     This is the lens of Gurnee et al. 2026 ("Verbalizable Representations Form a Global Workspace in Language Models")
     with the Jacobian of the input itself in place of its mean over a corpus.
     """
+    return _lens(model, params, inputs, True, measure)
+
+
+def _lens(model, params, inputs, transported: bool, measure) -> dict[str, Array]:
     names, stack = _residuals(model, params, inputs)
-    return dict(zip(names, _read(model, tuple(names), stack, True, measure, params, inputs), strict=True))
+    return dict(zip(names, _read(model, tuple(names), stack, transported, measure, params, inputs), strict=True))
 
 
 def _residuals(model, params, inputs) -> tuple[list[str], str]:
@@ -76,9 +77,8 @@ def _residuals(model, params, inputs) -> tuple[list[str], str]:
 def _read(model, names, stack, transported: bool, measure, params, inputs):
     """`measure` of the outputs of a lens for all sites, [sites, ...]."""
     end = f"{stack}.residual_out"
-    check_measure(measure)
-    read = lambda x: measure(called(apply, model, params, inputs, {end: x})[0])
-    seen = called(apply, model, params, inputs, {}, (*names, end))[1]
+    read = lambda x: measured(measure, run(model, params, *inputs, set={end: x})[0])
+    seen = trace(model, params, *inputs, sites=(*names, end))
     rows = seen[end].shape[1]  # the last layer of a classifier may compute fewer positions than the others
 
     def one(given):
@@ -89,7 +89,7 @@ def _read(model, names, stack, transported: bool, measure, params, inputs):
         def last(x):
             fitted = {name: x[:, : seen[name].shape[1]] for name in names}
             edits = {name: Part(fitted[name], where=flag) for name, flag in zip(names, flags, strict=True)}
-            return called(apply, model, params, inputs, edits, (end,))[1][end]
+            return run(model, params, *inputs, set=edits, sites=end)[1][end]
 
         return read(derivative(last, x, x))
 
@@ -111,10 +111,10 @@ def derivative(function: Callable, x: Array, direction: Array) -> Array:
 def gradient_times_activation(
     model: nn.Module, params, *inputs, measure: Measure, sites: str | Iterable[str] = "*weights"
 ) -> dict[str, Array]:
-    """Multiply each activation by the gradient of `measure` by it.
+    """Each activation of `sites` times the gradient of `measure` by it, {site: array of its shape}.
 
-    Each activation of `sites` times the gradient of `measure` by it: to first order, what setting it to zero takes
-    away. Of the attention weights it is their gradient-based relevance.
+    To first order it is what setting the activation to zero takes away; of the attention weights, it is their
+    gradient-based relevance.
     """
     seen = trace(model, params, *inputs, sites=sites)
     gradients = _gradients(model, measure, params, inputs, jax.tree.map(jnp.zeros_like, seen))
@@ -124,7 +124,7 @@ def gradient_times_activation(
 @partial(jax.jit, static_argnums=(0, 1))
 def _gradients(model, measure, params, inputs, zeros):
     added = lambda parts: {name: Part(x, adds=True) for name, x in parts.items()}
-    return jax.grad(lambda parts: number(measure, called(apply, model, params, inputs, added(parts))[0]))(zeros)
+    return jax.grad(lambda parts: number(measure, run(model, params, *inputs, set=added(parts))[0]))(zeros)
 
 
 def integrated_gradients(
@@ -132,8 +132,8 @@ def integrated_gradients(
 ) -> dict[str, Float[Array, "B T"]]:
     """Integrated gradients of the token embeddings (Sundararajan et al. 2017, eq. 1): {site: [B, T]}.
 
-    The part of each token's embedding in measure(output) - measure(output for the `baseline`), whose embeddings are
-    zeros by default (Sundararajan et al. 2017, eq. 1), by the midpoint rule: {site: [B, T]}.
+    The part of each token in measure(output) - measure(output for the `baseline`), whose embeddings are zeros by
+    default, by the midpoint rule.
     """
     if not isinstance(steps, int) or steps < 1:
         raise InputError(f"integrated gradients need at least one step, an integer, got {steps}")
@@ -146,7 +146,7 @@ def integrated_gradients(
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _integrated(model, measure, steps, params, inputs, starts, ends):
-    gradient = jax.grad(lambda x: number(measure, called(apply, model, params, inputs, x)[0]))
+    gradient = jax.grad(lambda x: number(measure, run(model, params, *inputs, set=x)[0]))
     at = lambda share: jax.tree.map(lambda a, b: a + share.astype(a.dtype) * (b - a), starts, ends)
     means = jax.tree.map(lambda x: x.mean(0), jax.lax.map(lambda share: gradient(at(share)), _midpoints(steps)))
     return {name: ((ends[name] - starts[name]) * means[name]).sum(-1) for name in ends}
@@ -203,8 +203,7 @@ def _shares(model, measure, held, params, inputs, values):
         given = iter(biases)
         leaves = [next(given) if bias else x for (_, x), bias in zip(flat, is_bias, strict=True)]
         edits = dict.fromkeys(held, jax.lax.stop_gradient) | values
-        with nn.intercept_methods(_hold):
-            return number(measure, called(apply, model, jax.tree.unflatten(structure, leaves), inputs, edits)[0])
+        return number(measure, called(_hold, model, jax.tree.unflatten(structure, leaves), inputs, edits)[0])
 
     of_values, of_biases = jax.grad(measured, (0, 1))(values, biases)
     shares = jax.tree.map(jnp.multiply, values, of_values)

@@ -40,8 +40,6 @@ class Site(NamedTuple):
     """Its row in that variable, which scanned layers share."""
     shape: tuple[int, ...]
     dtype: Any
-    layers: int | None = None
-    """The number of these rows."""
 
 
 def heads_axis(name: str) -> int | None:
@@ -153,7 +151,7 @@ def _named(path: tuple[str, ...], leaf) -> dict[str, Site]:
     if len(modules) > 1 and (many := LAYERS.fullmatch(modules[1])):
         first = int(many[1])
         count, shape = leaf.shape[0], leaf.shape[1:]
-        return {f"{stack}.{first + i}.{name}": Site(path, i, shape, leaf.dtype, count) for i in range(count)}
+        return {f"{stack}.{first + i}.{name}": Site(path, i, shape, leaf.dtype) for i in range(count)}
     if len(modules) > 1 and (one := LAYER.fullmatch(modules[1])):
         return {f"{stack}.{one[1]}.{name}": Site(path, None, leaf.shape, leaf.dtype)}
     return {f"{stack}.{name}": Site(path, None, leaf.shape, leaf.dtype)}
@@ -172,12 +170,6 @@ def _order(item) -> tuple:
     place = ORDER.index(item[0].rpartition(".")[2]) if item[0].rpartition(".")[2] in ORDER else len(ORDER)
     layer = int(rest[0]) if rest and rest[0].isdigit() else -1 if place == 0 else 10**6
     return stack == "logits", stack != "encoder", layer, place, item[0]
-
-
-def check_measure(measure):
-    """Raise InputError unless it is a function."""
-    if not callable(measure):
-        raise InputError(f"measure is a function of the output, got a {type(measure).__name__}")
 
 
 def listed(names: str | Iterable[str]) -> list[str]:

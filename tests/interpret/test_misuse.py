@@ -35,8 +35,8 @@ MISUSES = {
         lambda run, at: run(set=interpret.ablate("decoder.1.mlp_output", heads=0)), "mlp_output has no heads"),
     "position beyond the text": (lambda run, at: run(set=interpret.ablate(SITE, positions=5)), "positions 0 to 4"),
     "row beyond the batch": (lambda run, at: run(set=interpret.ablate(SITE, rows=2)), "rows 0 to 1"),
-    "shape": (lambda run, at: run(set={SITE: jnp.zeros((2, 5, 2, 3))}), r"is \[2, 5, 2, 4\] in this call, got"),
-    "a number for an array": (lambda run, at: run(set={SITE: 0.0}), r"is \[2, 5, 2, 4\] in this call, got"),
+    "shape": (lambda run, at: run(set={SITE: jnp.zeros((2, 5, 2, 3))}), r"is float32 \[2, 5, 2, 4\] in this call, got"),
+    "a number for an array": (lambda run, at: run(set={SITE: 0.0}), r"is float32 \[2, 5, 2, 4\] in this call, got"),
     "integers": (lambda run, at: run(set={SITE: jnp.zeros((2, 5, 2, 4), int)}), "got int"),
     "between lengths": (
         lambda run, at: run(set=interpret.patch({SITE: jnp.zeros((2, 7, 2, 4))})), "texts of one length"),
@@ -55,12 +55,13 @@ MISUSES = {
     "heads as a text": (lambda run, at: interpret.ablate(SITE, heads="01"), "one or more integers.* got '01'"),
     "a position that is traced": (
         lambda run, at: jax.jit(lambda i: interpret.ablate(SITE, positions=i))(2), "known when a call is traced"),
-    "a Part of nothing": (lambda run, at: run(set={SITE: Part()}), "needs a value or a function"),
-    "a Part of both": (lambda run, at: run(set={SITE: Part(at[SITE], function=abs)}), "not both"),
-    "a sum with a function": (lambda run, at: run(set={SITE: Part(function=abs, adds=True)}), "adds is of a value"),
-    "a text for an array": (lambda run, at: run(set={SITE: "zero"}), "an array, a function or a Part, got a str"),
-    "nothing for an array": (lambda run, at: run(set={SITE: None}), "or a Part, got None"),
-    "a mask of numbers": (lambda run, at: run(set={SITE: Part(at[SITE], where=at[SITE])}), "is boolean and broadcast"),
+    "a Part of nothing": (lambda run, at: run(set={SITE: Part()}), "needs an array or a function"),
+    "a Part of both": (lambda run, at: run(set={SITE: Part(at[SITE], function=abs)}), "with one of them"),
+    "a sum with a function": (lambda run, at: run(set={SITE: Part(function=abs, adds=True)}), "adds is of an array"),
+    "a text for an array": (lambda run, at: run(set={SITE: "zero"}), "in this call, got a str"),
+    "nothing for an array": (lambda run, at: run(set={SITE: None}), "needs an array or a function"),
+    "a mask of numbers": (
+        lambda run, at: run(set={SITE: Part(at[SITE], where=at[SITE])}), "`where` of .* is bool .* got float32"),
     "a mask of another shape": (
         lambda run, at: run(set={SITE: Part(at[SITE], where=jnp.ones(3, bool))}), r"got bool \[3\]"),
     "a function of nothing": (lambda run, at: run(set={SITE: lambda x: None}), "must return an array"),
@@ -72,14 +73,27 @@ MISUSES = {
     "a number for names": (lambda run, at: interpret.ablate(3), "name of a site is a text, got a int"),
     "a seed for a key": (lambda run, at: interpret.repeated_tokens(0, 5, 4), "rng is a key, as jax.random.key"),
     "no tokens to draw": (lambda run, at: interpret.repeated_tokens(jax.random.key(0), 0, 4), "of at least 1"),
+    "heads of a head": (
+        lambda run, at: run(set={"decoder.1.head.0": Part(jnp.zeros(()), heads=1)}), r"head.0 has no heads"),
     "a token beyond the vocabulary": (
         lambda run, at: interpret.model_sites(language_model(), jnp.array([[1, 11]])),
         "tokens are ids 0 to 10 of a vocabulary of 11, got 1 to 11"),
     "a negative token": (
         lambda run, at: interpret.model_sites(language_model(), jnp.array([[-1, 2]])), "ids 0 to 10 .* got -1 to 2"),
     "a measure of nothing": (lambda run, at: run(interpret.logit_lens, measure=3), "measure is a function"),
+    "a sweep by what is no function": (lambda run, at: run(interpret.head_sweep, measure=3), "measure is a function"),
+    "a sweep by what returns nothing": (
+        lambda run, at: run(interpret.head_sweep, measure=lambda x: None), "to an array, got one to a NoneType"),
+    "a sweep by two results": (
+        lambda run, at: run(interpret.head_sweep, measure=lambda x: (x, x)), "to an array, got one to a tuple"),
+    "a sweep by what leaves JAX": (
+        lambda run, at: run(interpret.head_sweep, measure=lambda x: float(x[0, 0, 0])), "use jax.numpy in it"),
+    "a lens of two results": (
+        lambda run, at: run(interpret.logit_lens, measure=lambda x: [x]), "to an array, got one to a list"),
     "a measure of many numbers": (
-        lambda run, at: run(interpret.gradient_times_activation, measure=abs, sites=SITE), "to one number"),
+        lambda run, at: run(interpret.gradient_times_activation, measure=abs, sites=SITE), r"number, got float32 \["),
+    "a measure of an integer": (
+        lambda run, at: run(interpret.integrated_gradients, measure=jnp.argmax), r"one number, got int32"),
     "scores of attention to others": (
         lambda run, at: interpret.head_scores(jnp.zeros((2, 1, 2, 3, 5)), TOKENS), "needs weights"),
     "scores of other tokens": (

@@ -8,8 +8,8 @@ MUTANTS = (
     Mutant(
         "scanned-layers-are-set-in-the-wrong-order",
         "attention_jax/interpret/edits.py",
-        "zip(at, arrays, strict=True)",
-        "zip(at, arrays[::-1], strict=True)",
+        "zip_longest(*layers)",
+        "zip_longest(*layers[::-1])",
         (INTERVENE,),
     ),
     Mutant(
@@ -99,8 +99,8 @@ MUTANTS = (
     Mutant(
         "an-added-activation-replaces-the-other",
         "attention_jax/interpret/edits.py",
-        "made.append(Edit(rows, _where(values, layers), adds=adds))",
-        "made.append(Edit(rows, _where(values, layers)))",
+        "reduce(operator.and_, masks) if masks else None, function, part.adds)",
+        "reduce(operator.and_, masks) if masks else None, function)",
         ("tests/interpret/test_misuse.py", HEADS),
     ),
     Mutant(
