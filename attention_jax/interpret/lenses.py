@@ -16,9 +16,8 @@ from attention_jax.errors import InputError
 from attention_jax.interpret.edits import Part
 from attention_jax.interpret.intervene import called, measured, run, trace
 from attention_jax.interpret.sites import arrays, find
-from attention_jax.models.blocks import ACTIVATIONS, FeedForward
-from attention_jax.models.multihead import Linear
 from attention_jax.models.norms import LayerNorm, RMSNorm
+from attention_jax.models.text_classifier import AttentionPool
 from attention_jax.ops.precision import accumulator
 
 Measure = Callable[[Array], Float[Array, ""]]
@@ -157,70 +156,82 @@ def _midpoints(steps: int) -> Float[Array, " S"]:
 
 
 def direct_attribution(model: nn.Module, params, *inputs, measure: Measure) -> dict[str, Array]:
-    """Direct logit attribution: the direct part of each embedding, head and MLP in a linear function of logits.
+    """Direct logit attribution: what each component of the last stack writes directly to a linear function of logits.
 
-    The direct part of each component of the last stack in `measure`, a linear function of the logits: {site: []} of
-    the embeddings and the MLPs, {site: [H]} of the heads, and "biases", which sum to it (direct logit attribution).
+    {site: []} of the embeddings and the MLPs and {site: [H]} of the heads, which with "biases" sum to `measure`. Direct
+    is what a component writes to the residual stream that the output layer reads, with the normalizations and the gates
+    behind it held constant.
 
-    Direct is what a component writes to the residual stream that the last layer reads, with the normalizations held at
-    their scales.
+    Raises InputError if they do not sum to it, which is known outside of `jax.jit`.
     """
     names, stack = _residuals(model, params, inputs)
-    _check_linear(model)
     found = find(model, params, arrays(inputs))
     parts = [name for name in found if name.startswith(f"{stack}.") and name.endswith(("head_output", "mlp_output"))]
-    values = trace(model, params, *inputs, sites=[names[0], *parts])
-    shares, biases = _shares(model, measure, (), params, inputs, values)
-    total = lambda name, x: x.sum((0, 1, 3)) if name.endswith("head_output") else x.sum()
-    return {name: total(name, shares[name]) for name in values} | {"biases": biases}
+    shares = _attributed(model, params, inputs, measure, [], [names[0], *parts])
+    return {name: x if name == "biases" else x.sum((0, 1)) for name, x in shares.items()}
 
 
 def detached_attribution(model: nn.Module, params, *inputs, measure: Measure) -> dict[str, Array]:
-    """Attribute logits to the token embeddings with weights, norms and gates held constant: {site: [B, T]}.
+    """The part of each token's embedding in a linear function of logits, with weights, norms and gates held constant.
 
-    The part of each token's embedding in `measure`, a linear function of the logits: {site: [B, T]}, and "biases",
-    which sum to it.
+    {site: [B, T]}, which with "biases" sum to `measure`: the logits are then a linear function of embeddings and
+    biases, whose matrix is the detached Jacobian (Golden 2025, arXiv 2505.24293).
 
-    With attention weights, normalizations and gates held constant the logits are a linear function of the embeddings
-    and biases, whose matrix is the detached Jacobian (Golden 2025, arXiv 2505.24293).
+    Raises InputError if they do not sum to it, which is known outside of `jax.jit`.
     """
-    _check_linear(model)
-    values = trace(model, params, *inputs, sites="*.embedding")
     held = [name for name in find(model, params, arrays(inputs)) if name.endswith("weights")]
-    shares, biases = _shares(model, measure, tuple(held), params, inputs, values)
-    return {name: shares[name].sum(-1) for name in values} | {"biases": biases}
+    return _attributed(model, params, inputs, measure, held, "*.embedding")
+
+
+def _attributed(model, params, inputs, measure, held, sites) -> dict[str, Array]:
+    """{site: the parts in `measure`, summed over the features of a token or a head}, and "biases"."""
+    values = trace(model, params, *inputs, sites=sites)
+    parts, total, value, rounding = _shares(model, measure, tuple(held), params, inputs, values)
+    if not isinstance(total, jax.core.Tracer) and abs(total - value) > rounding:
+        raise InputError(
+            f"the parts sum to {total:.4g}, the measure is {value:.4g}: use a measure that is linear in the logits, "
+            f"and a {type(model).__name__} without a cap, a tanh or a custom norm before them, or integrated_gradients"
+        )
+    return {name: parts[name] for name in (*values, "biases")}
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _shares(model, measure, held, params, inputs, values):
-    """The activations `values` times the gradient of `measure` by them, and the sum of these products of the biases,
-    where normalizations, gates and the sites `held` are constants."""
+    """The activations `values` times the gradient of `measure` by them, summed over the last axis, and the same of all
+    "biases", where normalizations, gates and the sites `held` are constants; the sum of them all; the measure; and how
+    far apart these two may be by rounding."""
     flat, structure = jax.tree_util.tree_flatten_with_path(params)
     is_bias = [path[-1].key == "bias" for path, _ in flat]
     biases = [x for (_, x), bias in zip(flat, is_bias, strict=True) if bias]
 
-    def measured(values, biases):
+    def linear(values, biases):
         given = iter(biases)
         leaves = [next(given) if bias else x for (_, x), bias in zip(flat, is_bias, strict=True)]
         edits = dict.fromkeys(held, jax.lax.stop_gradient) | values
         return number(measure, called(_hold, model, jax.tree.unflatten(structure, leaves), inputs, edits)[0])
 
-    of_values, of_biases = jax.grad(measured, (0, 1))(values, biases)
-    shares = jax.tree.map(jnp.multiply, values, of_values)
-    return shares, sum((jnp.vdot(x, d) for x, d in zip(biases, of_biases, strict=True)), jnp.zeros(()))
+    value, slopes = jax.value_and_grad(linear, (0, 1))(values, biases)
+    multiply = lambda x, slope: x.astype(value.dtype) * slope.astype(value.dtype)
+    shares, biases = jax.tree.map(multiply, (values, biases), slopes)
+    parts = {name: x.sum(-1) for name, x in shares.items()}
+    parts["biases"] = sum((x.sum() for x in biases), jnp.zeros((), value.dtype))
+    total, size = (sum(of(x).sum() for x in parts.values()) for of in (jnp.asarray, jnp.abs))
+    epsilon = max(float(jnp.finfo(x.dtype).eps) for x in values.values())
+    return parts, total, value, epsilon**0.7 * size  # 30 layers in float32 need a tenth of that
 
 
 def _hold(method, args, kwargs, context):
     """An interceptor of Linen's calls that holds the scales of normalizations and the gates of layers constant."""
-    module = context.module
-    if context.method_name != "__call__" or not isinstance(module, LayerNorm | RMSNorm | FeedForward | Linear):
+    module, x = context.module, args[0] if args else None
+    if context.method_name == "activate":  # x f(x) / x
+        return x * jax.lax.stop_gradient(jnp.where(x == 0, 0, method(x) / jnp.where(x == 0, 1, x)))
+    if context.method_name != "__call__":
         return method(*args, **kwargs)
     if isinstance(module, LayerNorm | RMSNorm):
-        return _held_norm(module, args[0])
-    if isinstance(module, FeedForward):
-        x = module.hidden(args[0])
-        active = ACTIVATIONS[module.block.activation](x)
-        return module.out(x * jax.lax.stop_gradient(jnp.where(x == 0, 0, active / jnp.where(x == 0, 1, x))))
+        return _held_norm(module, x)
+    if isinstance(module, AttentionPool):
+        weights = jax.lax.stop_gradient(method(*args[:2], return_weights=True)[1])
+        return jnp.einsum("bt,btd->bd", weights.astype(x.dtype), x), weights
     made = method(*args, **kwargs)
     return jax.lax.stop_gradient(made) if module.name == "gate" else made
 
@@ -233,15 +244,3 @@ def _held_norm(module: LayerNorm | RMSNorm, x):
     parameter = lambda name: module.get_variable("params", name).reshape((1,) * (x.ndim - 1) + (-1,))
     y = exact * jax.lax.stop_gradient(scale) * parameter("scale")
     return (y + parameter("bias") if isinstance(module, LayerNorm) else y).astype(x.dtype)
-
-
-def _check_linear(model):
-    """Raise InputError unless the logits are a linear function of the normalized residual stream."""
-    options = getattr(model, "options", None)
-    pool = getattr(options, "pool", "token")
-    simple = hasattr(model, "output") or (pool in ("token", "mean") and hasattr(options, "pre_logits_dim"))
-    if not simple or getattr(options, "logit_cap", 0) or getattr(options, "pre_logits_dim", 0):
-        raise InputError(
-            "this attribution needs logits that are a linear function of the last normalized states, as those of a "
-            f"LanguageModel without --model.logit-cap; {type(model).__name__} has others: use integrated_gradients"
-        )

@@ -54,9 +54,13 @@ class WordHead(nn.Module):
     @nn.compact
     def __call__(self, states: Float[Array, "B T D"], table: Float[Array, "V D"]) -> Float[Array, "B T V"]:
         x = Linear(self.block.hidden_size, dtype=self.block.dtype, name="dense")(states)
-        x = self.block.normalization("norm")(ACTIVATIONS[self.block.activation](x))
+        x = self.block.normalization("norm")(self.activate(x))
         x = x.astype(accumulator(x.dtype))
         return x @ table.T + self.param("bias", nn.initializers.zeros, (len(table),))[None, None]
+
+    def activate(self, x):
+        """The activation; attributions of `interpret` hold its quotient by x constant."""
+        return ACTIVATIONS[self.block.activation](x)
 
 
 class MaskedLanguageModel(nn.Module):

@@ -1,18 +1,17 @@
 """Lenses and attributions: what they are equal to, or sum to."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from site_models import BOTH, FAMILIES, family, measure, precision
+from site_models import BOTH, FAMILIES, family, filled, language_model, measure, precision
+from tiers import slow_but
 
 from attention_jax import InputError, interpret
 
 slow = pytest.mark.slow
-NONLINEAR = ("bert", "text")
-"""Families whose logits are no linear function of the last normalized states."""
-WHOLE = ("scanned", "gpt", "gemma", "remat", "pretrained")
-"""Those whose computation is all in float64; encoder-decoders and ViTs do a part in float32."""
 
 
 @slow
@@ -59,7 +58,7 @@ def check_the_jacobian_lens(model, params, batch):
 
 
 @slow
-@pytest.mark.parametrize(("name", "dtype"), [both for both in BOTH if both[0] not in NONLINEAR])
+@pytest.mark.parametrize(("name", "dtype"), BOTH)
 def test_direct_contributions_sum_to_the_logits(name, dtype):
     with precision(dtype):
         model, params, batch, _ = family(name, dtype)
@@ -75,12 +74,19 @@ def test_direct_contributions_sum_to_the_logits(name, dtype):
 
 
 @slow
-@pytest.mark.parametrize("name", NONLINEAR)
-def test_logits_that_are_no_linear_function_are_refused(name):
-    model, params, batch, _ = family(name)
-    for attribution in (interpret.direct_attribution, interpret.detached_attribution):
-        with pytest.raises(InputError, match="linear function of the last normalized states"):
-            attribution(model, params, *batch, measure=measure)
+@pytest.mark.parametrize("attribution", [interpret.direct_attribution, interpret.detached_attribution])
+def test_what_the_parts_do_not_sum_to_is_refused(attribution):
+    """A measure that is not linear, a cap of the logits, and the tanh of BERT's classifier."""
+    model, params, batch, _ = family("scanned")
+    refused = pytest.raises(InputError, match=r"^the parts sum to \S+, the measure is \S+: use a measure that is lin")
+    with refused:
+        attribution(model, params, *batch, measure=lambda logits: jax.nn.log_softmax(logits)[0, -1, 3])
+    with refused:
+        attribution(language_model(logit_cap=5.0, scan_layers=True), params, *batch, measure=measure)
+    model, _, batch, _ = family("bert")
+    model = model.clone(options=replace(model.options, pooler="tanh"), classes=3)
+    with refused:
+        attribution(model, filled(model, batch), *batch, measure=measure)
 
 
 @slow
@@ -98,7 +104,7 @@ def test_a_direct_contribution_is_the_row_of_a_head_times_the_output_matrix_and_
     np.testing.assert_allclose(parts["decoder.2.head_output"][1], by_hand, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["llama", *(pytest.param(x, marks=slow) for x in FAMILIES if x in WHOLE)])
+@pytest.mark.parametrize("name", slow_but(["llama"], FAMILIES))
 def test_the_detached_jacobian_times_the_embeddings_is_the_logits(name):
     with precision("float64"):
         model, params, batch, _ = family(name, "float64")
@@ -106,8 +112,9 @@ def test_the_detached_jacobian_times_the_embeddings_is_the_logits(name):
         output, _ = interpret.run(model, params, *batch)
         assert output.dtype == jnp.float64
         assert abs(sum(x.sum() for x in parts.values()) - measure(output)) < 1e-10
-        assert parts["decoder.embedding"].shape == (2, 5)
-        assert (parts["biases"] != 0) == (name == "gpt")
+        sites = interpret.model_sites(model, *batch)
+        assert all(parts[site].shape == x.shape[:2] for site, x in sites.items() if site in parts)
+        assert bool(np.any(parts["biases"])) == (name in ("gpt", "transformer", "vit", "text", "bert"))
 
 
 @slow

@@ -55,6 +55,27 @@ MUTANTS = (
         (LENSES,),
     ),
     Mutant(
+        "the-quotient-of-an-activation-is-not-held",
+        "attention_jax/interpret/lenses.py",
+        "return x * jax.lax.stop_gradient(jnp.where(x == 0, 0, method(x) / jnp.where(x == 0, 1, x)))",
+        "return method(x)",
+        (LENSES,),
+    ),
+    Mutant(
+        "the-weights-of-a-pool-are-not-held",
+        "attention_jax/interpret/lenses.py",
+        "weights = jax.lax.stop_gradient(method(*args[:2], return_weights=True)[1])",
+        "weights = method(*args[:2], return_weights=True)[1]",
+        (LENSES,),
+    ),
+    Mutant(
+        "parts-that-do-not-sum-to-the-measure",
+        "attention_jax/interpret/lenses.py",
+        "abs(total - value) > rounding",
+        "abs(total - value) < 0",
+        (LENSES,),
+    ),
+    Mutant(
         "a-token-beyond-the-vocabulary-is-clamped",
         "attention_jax/interpret/sites.py",
         "0 <= least <= most < count",
