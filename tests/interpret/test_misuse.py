@@ -23,7 +23,7 @@ def shapes(sites):
 
 MISUSES = {
     "unknown site": (lambda run, at: run(sites="decoder.1.querry"), r"no site 'decoder.1.querry'.*decoder.1.query"),
-    "wrong layer": (lambda run, at: run(sites="decoder.7.query"), "layers of the decoder are 0 to 2"),
+    "wrong layer": (lambda run, at: run(sites="decoder.7.query"), "layers of the decoder are 0 to 1"),
     "negative layer": (lambda run, at: run(set=interpret.ablate("decoder.-1.query")), "layers of the decoder are"),
     "another stack": (lambda run, at: run(sites="encoder.1.query"), "no site 'encoder.1.query'"),
     "a pattern that fits nothing": (lambda run, at: run(sites="*.cross_query"), "no site"),
@@ -93,7 +93,7 @@ MISUSES = {
     "a measure of many numbers": (
         lambda run, at: run(interpret.gradient_times_activation, measure=abs, sites=SITE), r"number, got float32 \["),
     "a measure of an integer": (
-        lambda run, at: run(interpret.integrated_gradients, measure=jnp.argmax), r"one number, got int32"),
+        lambda run, at: run(interpret.integrated_gradients, measure=jnp.argmax), "one number, got int32"),
     "scores of attention to others": (
         lambda run, at: interpret.head_scores(jnp.zeros((2, 1, 2, 3, 5)), TOKENS), "needs weights"),
     "scores of other tokens": (
@@ -140,13 +140,13 @@ def test_the_names_of_sites_are_these():
     cross = [f"cross_{name}" for name in layer[1:]]
     rest = ["mlp_hidden", "mlp_output", "residual_out"]
     ends = lambda stack, layers: [f"{stack}.embedding", *layers, f"{stack}.residual_out", f"{stack}.final_norm"]
-    encoder = [f"encoder.{i}.{name}" for i in (0, 1) for name in [*layer, *rest]]
+    encoder = [f"encoder.0.{name}" for name in [*layer, *rest]]
     decoder = [f"decoder.{i}.{name}" for i in (0, 1) for name in [*layer, *cross, *rest]]
     options = model.options
     expected = [*ends("encoder", encoder), *ends("decoder", decoder), "logits"]
     assert list(names) == [x for x in expected if options.norm != "post" or not x.endswith("final_norm")]
     assert sites.VERSION == 1
-    assert names["decoder.0.cross_weights"].shape == (2, 2, 4, 5) and names["encoder.1.key"].shape == (2, 5, 2, 4)
+    assert names["decoder.0.cross_weights"].shape == (2, 2, 4, 5) and names["encoder.0.key"].shape == (2, 5, 2, 4)
 
 
 def test_a_part_is_a_pytree():
@@ -161,4 +161,4 @@ def test_what_is_added_in_a_scan_is_added_and_in_its_layer_alone(made):
     model, params, batch = made
     edits = collection(find(model, params, batch), {"decoder.1.residual_out": Part(jnp.ones(8), adds=True)})
     [edit] = jax.tree.leaves(edits, is_leaf=lambda x: hasattr(x, "adds"))
-    assert edit.adds and edit.where.reshape(3, -1).any(axis=1).tolist() == [False, True, False]
+    assert edit.adds and edit.where.reshape(2, -1).any(axis=1).tolist() == [False, True]
