@@ -2,6 +2,8 @@
 
 import contextlib
 import tempfile
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import jax
@@ -11,6 +13,7 @@ import pytest
 import their_decoders
 
 from attention_jax import config as configs, load_pretrained, models
+from attention_jax.models.layer_stack import stack_layers
 from attention_jax.models.text_classifier import TextClassifier
 
 SMALL = {"hidden_size": 8, "num_heads": 2, "mlp_dim": 12}
@@ -20,7 +23,8 @@ TOKENS = jnp.array([[1, 2, 3, 4, 5], [6, 7, 8, 9, 1]])
 LENGTH = jnp.array([5, 3])
 
 
-FAMILIES = ("scanned", "llama", "gpt", "gemma", "remat", "pretrained", "transformer", "vit", "text", "bert")
+FAMILIES = ("scanned", "llama", "gpt", "gemma", "pretrained", "transformer", "vit", "text", "bert")
+"""The pretrained one is scanned and rematerialized."""
 BOTH = [(name, dtype) for name in FAMILIES for dtype in ("float32", "float64")]
 EVERY = [BOTH[0], *(pytest.param(*both, marks=pytest.mark.slow) for both in BOTH[1:])]
 """Every family in both precisions, of which the first is tested by default."""
@@ -28,7 +32,7 @@ EVERY = [BOTH[0], *(pytest.param(*both, marks=pytest.mark.slow) for both in BOTH
 
 @contextlib.contextmanager
 def precision(dtype: str):
-    """Where arrays may have this dtype: in float64, for which layers have constants in float32, with promotion."""
+    """Where arrays may have this dtype; positions, which are integers of 32 or 64 bits then, with promotion."""
     wide = dtype == "float64"
     with jax.enable_x64(wide), jax.numpy_dtype_promotion("standard" if wide else "strict"):
         yield
@@ -36,7 +40,7 @@ def precision(dtype: str):
 
 def language_model(dtype="float32", **options):
     """A decoder as Llama's."""
-    return models.LanguageModel(typed(configs.LanguageModelConfig(num_layers=3, **SMALL | LLAMA | options), dtype), 11)
+    return models.LanguageModel(typed(configs.LanguageModelConfig(num_layers=2, **SMALL | LLAMA | options), dtype), 11)
 
 
 def typed(options, dtype: str):
@@ -45,23 +49,20 @@ def typed(options, dtype: str):
     return options
 
 
+@lru_cache
 def family(name: str, dtype: str = "float32"):
     """(model, parameters, inputs, other inputs)."""
     batch = TOKENS, LENGTH
     if name == "gpt":
-        model = language_model(
-            dtype, **{"norm_layer": "layer", "mlp_layer": "dense", "num_kv_heads": 0, "use_bias": True}
-        )
-        batch = (TOKENS,)
+        dense = {"norm_layer": "layer", "mlp_layer": "dense", "num_kv_heads": 0, "use_bias": True}
+        model, batch = language_model(dtype, **dense, position_embedding="learned", max_length=6), (TOKENS,)
     elif name == "gemma":
-        model, batch = (
-            language_model(dtype, norm="sandwich", mlp_layer="geglu", per_layer="1:mask=window(2)"),
-            (TOKENS,),
-        )
-    elif name in ("llama", "scanned", "remat"):
-        model, batch = language_model(dtype, scan_layers=name != "llama", remat=name == "remat"), (TOKENS,)
+        own = {"norm": "sandwich", "mlp_layer": "geglu", "per_layer": "1:mask=window(2)"}
+        model, batch = language_model(dtype, **own), (TOKENS,)
+    elif name in ("llama", "scanned"):
+        model, batch = language_model(dtype, scan_layers=name == "scanned"), (TOKENS,)
     elif name == "transformer":
-        model = models.Transformer(typed(configs.TransformerConfig(2, 2, **SMALL), dtype), 11, 11)
+        model = models.Transformer(typed(configs.TransformerConfig(1, 2, **SMALL), dtype), 11, 11)
         batch = TOKENS, LENGTH, TOKENS[:, :4]
     elif name == "vit":
         options = typed(configs.ViTConfig(patch_size=4, num_layers=2, **SMALL), dtype)
@@ -73,9 +74,9 @@ def family(name: str, dtype: str = "float32"):
         with tempfile.TemporaryDirectory() as place:
             their_decoders.directory(Path(place))
             lm = load_pretrained(place)
-        typed(lm.model.options, dtype)
-        params = jax.tree.map(lambda x: jnp.asarray(x, dtype), lm.params)
-        return lm.model, params, (TOKENS,), ((TOKENS * 3 + 1) % 11,)
+        options = typed(replace(lm.model.options, scan_layers=True, remat=True), dtype)
+        params = jax.tree.map(lambda x: jnp.asarray(x, dtype), stack_layers(lm.params, options))
+        return lm.model.clone(options=options), params, (TOKENS,), ((TOKENS * 3 + 1) % 11,)
     elif name == "bert":
         options = typed(configs.MaskedLanguageModelConfig(num_layers=2, max_length=6, **SMALL), dtype)
         model = models.MaskedLanguageModel(options, 11)

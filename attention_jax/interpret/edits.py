@@ -3,11 +3,14 @@
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from itertools import zip_longest
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import unflatten_dict
 from jaxtyping import Array, Bool, Float
 
 from attention_jax.errors import InputError
@@ -16,15 +19,15 @@ from attention_jax.models.taps import Edit
 from attention_jax.ops.trees import pytree
 
 Indices = Sequence[int] | int | None
+INDEXED = ("heads", "positions", "rows")
 
 
 @pytree
 @dataclass(frozen=True)
 class Part:
-    """A replacement of a part of an activation: a value, a function of it, or a value that is added to it.
+    """A replacement of an activation or a part of it: by a value, by a function of it, or by its sum with a value.
 
-    What replaces a part of an activation: `value`, of its shape or broadcast to it, `function` of it, or with
-    `adds` its sum with `value`, as to steer by a direction.
+    `value` has the shape of the activation or is broadcast to it; with `adds` it is added, as to steer by a direction.
 
     The part is all of it, or that of some `heads`, `positions` (of queries, in scores and weights) and `rows` of the
     batch, each a number or several, from the end if negative; and `where` a boolean array, broadcast to its shape, is
@@ -38,6 +41,10 @@ class Part:
     heads: Indices = field(default=None, metadata={"static": True})
     positions: Indices = field(default=None, metadata={"static": True})
     rows: Indices = field(default=None, metadata={"static": True})
+
+    def __post_init__(self):
+        for what in INDEXED:
+            object.__setattr__(self, what, several(getattr(self, what)))
 
 
 def several(indices: Indices) -> tuple[int, ...] | None:
@@ -73,96 +80,63 @@ def part_of(name: str, x):
 
 
 def index(name: str, what: str, index: int, size: int) -> int:
+    """An index from the start. Raises InputError for one that is not there."""
     if not -size <= index < size:
         raise InputError(f"{name} has {what}s 0 to {size - 1} in this call, got {what} {index}")
     return index % size
 
 
 def collection(found: Mapping[str, Site], given: Mapping[str, Any]) -> dict:
-    """The variables of the collection "set" for what `run` is given: {module: {...: {tap: edits}}}."""
+    """The variables of the collection "set" for what `run` is given: {module: {...: {tap: edits}}}.
+
+    Raises InputError for what does not fit its site.
+    """
     if not isinstance(given, Mapping):
         raise InputError(f"set is {{site: an array, a function or a Part}}, got a {type(given).__name__}")
-    by_path: dict[tuple, dict] = {}
-    layers = {}
+    edits: dict[str, list[Edit]] = {name: [] for name in found}
     for name, value in given.items():
         for one in wanted(found, name):
-            site = found[of_head(one)[0]]
-            layers[site.path] = site.layers
-            by_path.setdefault(site.path, {}).setdefault(site.layer, []).append(_edit(one, site, value))
-    tree: dict = {}
-    for path, edits in by_path.items():
-        inner = tree
-        for key in path[:-1]:
-            inner = inner.setdefault(key, {})
-        inner[path[-1]] = tuple(edits[None]) if layers[path] is None else _stacked(edits, layers[path])
-    return tree
+            site = of_head(one)[0]
+            edits[site].append(_edit(one, found[site], value))
+    by_path: dict[tuple, dict] = {}  # {the path of a variable: {its layer, None if it has no axis of layers: edits}}
+    for name, site in found.items():
+        by_path.setdefault(site.path, {})[site.layer] = edits[name]
+    of_variable = lambda layers: tuple(layers[None]) if None in layers else _stacked([*layers.values()])
+    return unflatten_dict({path: of_variable(layers) for path, layers in by_path.items() if any(layers.values())})
 
 
 def _edit(name: str, site: Site, given) -> Edit:
-    """The edit of one site. Raises InputError for what does not fit its shape."""
-    whole, head = of_head(name)
-    if given is None:
-        raise InputError(f"{name} takes an array, a function or a Part, got None")
+    """The edit of a site by what is given for it or one of its heads; its arrays have all axes of the activation."""
     part = given if isinstance(given, Part) else Part(function=given) if callable(given) else Part(given)
-    shape, axes = site.shape, len(site.shape)
-    by_axis = [(heads_axis(whole), "head", part.heads if head is None else (head,))]
-    by_axis += [(positions_axis(whole, axes), "position", part.positions), (0, "row", part.rows)]
-    inner = shape if head is None else shape[:2] + shape[3:]
-    where = None if part.where is None else _checked_where(name, part.where, inner)
-    where = where if head is None or where is None else jnp.expand_dims(where, 2)
-    for axis, what, indices in by_axis:
-        if indices is None:
-            continue
-        if axis is None:
-            raise InputError(f"{name} has no {what}s: its activation is {list(shape)}")
-        one_hot = np.zeros(shape[axis], bool)
-        one_hot[[index(name, what, i, shape[axis]) for i in several(indices)]] = True
-        one_hot = one_hot.reshape([-1 if i == axis else 1 for i in range(axes)])
-        where = one_hot if where is None else where & one_hot
-    shape = inner
     if (part.value is None) == (part.function is None) or (part.adds and part.value is None):
-        raise InputError(f"the Part for {name} needs a value or a function, not both, and adds is of a value")
-    if part.function is not None:
-        _check_function(name, part.function, jax.ShapeDtypeStruct(shape, site.dtype))
-        return Edit(None, where, part.function if head is None else _OfHead(part.function, head))
-    value = _array(name, part.value)
-    _check_value(name, value, shape, exact=part is not given)
-    value = _of_rank(value, len(shape))
-    return Edit(value if head is None else jnp.expand_dims(value, 2), where, adds=part.adds)
+        raise InputError(f"{name} needs an array or a function, or a Part with one of them; adds is of an array")
+    whole, head = of_head(name)
+    shape = site.shape if head is None else site.shape[:2] + site.shape[3:]
+    value, function = part.value, part.function
+    if function is None:
+        value = _fitted(name, value, shape, site.dtype, exact=part is not given)
+    else:
+        _check_function(name, function, jax.ShapeDtypeStruct(shape, site.dtype))
+    masks = [] if part.where is None else [_fitted(f"`where` of {name}", part.where, shape, jnp.dtype(bool))]
+    for what, axis in zip(INDEXED, (heads_axis(name), positions_axis(name, len(shape)), 0), strict=True):
+        if getattr(part, what) is not None:
+            masks.append(_at(name, what, getattr(part, what), axis, shape))
+    if head is not None:  # of all heads, true for one of them
+        value, *masks = (x if x is None else x.reshape(*x.shape[:2], 1, -1) for x in (value, *masks))
+        masks.append(_at(whole, "heads", (head,), heads_axis(whole), site.shape))
+        function = function and _OfHead(function, head)
+    if site.layer is not None and not masks:  # of all layers, true for one of them
+        masks.append(np.ones((1,) * len(site.shape), bool))
+    return Edit(value, reduce(operator.and_, masks) if masks else None, function, part.adds)
 
 
-def _array(name: str, value) -> Array:
-    try:
-        return jnp.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} takes an array, a function or a Part, got a {type(value).__name__}") from error
-
-
-def _checked_where(name: str, where, shape) -> Bool[Array, "..."]:
-    """A mask with an axis for each of `shape`."""
-    where = _array(name, where)
-    if where.dtype != bool or not _broadcasts(where.shape, shape):
-        raise InputError(
-            f"`where` of {name} is boolean and broadcast to {list(shape)}, got {where.dtype} {list(where.shape)}"
-        )
-    return _of_rank(where, len(shape))
-
-
-def _of_rank(x: Array, axes: int) -> Array:
-    return x.reshape((1,) * (axes - x.ndim) + x.shape)
-
-
-def _check_value(name: str, value, shape, exact: bool):
-    fits = value.shape == shape if exact else _broadcasts(value.shape, shape)
-    if not fits or not jnp.issubdtype(value.dtype, jnp.floating):
-        raise InputError(
-            f"{name} is {list(shape)} in this call, got {value.dtype} {list(value.shape)}: patch between inputs of one "
-            "shape, texts of one length"
-        )
-
-
-def _broadcasts(shape, to) -> bool:
-    return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(shape[::-1], to[::-1]))
+def _at(name: str, what: str, indices: Sequence[int], axis: int | None, shape) -> Bool[np.ndarray, "..."]:
+    """True at some indices of an axis, with all axes of `shape`. Raises InputError for what is not there."""
+    if axis is None:
+        raise InputError(f"{name} has no {what}: its activation is {list(shape)}")
+    places = np.zeros(shape[axis], bool)
+    places[[index(name, what[:-1], i, shape[axis]) for i in indices]] = True
+    return places.reshape([-1 if i == axis else 1 for i in range(len(shape))])
 
 
 @dataclass(frozen=True)
@@ -176,6 +150,22 @@ class _OfHead:
         return jnp.expand_dims(self.function(x[:, :, self.head]), 2)
 
 
+def _stacked(layers: Sequence[Sequence[Edit]]) -> tuple[Edit, ...]:
+    """The edits of scanned layers, with a leading axis of layers: the first ones of all layers together, and so on."""
+    made, kind = [], lambda edit: edit and (edit.function, edit.adds)
+    for edits in zip_longest(*layers):
+        for one in {kind(edit): edit for edit in edits if edit}.values():
+            none = jax.tree.map(lambda x: np.zeros((1,) * x.ndim, x.dtype), one)
+            same = [edit if kind(edit) == kind(one) else none for edit in edits]
+            made.append(jax.tree.map(lambda *rows: _rows(rows), *same))
+    return tuple(made)
+
+
+def _rows(rows: Sequence[Array]) -> Array:
+    xp = np if all(isinstance(x, np.ndarray) for x in rows) else jnp  # which compiles nothing
+    return xp.stack(xp.broadcast_arrays(*rows))
+
+
 def _check_function(name: str, function: Callable, like: jax.ShapeDtypeStruct):
     try:
         made = jax.eval_shape(lambda x: jnp.asarray(function(x)), like)
@@ -186,34 +176,16 @@ def _check_function(name: str, function: Callable, like: jax.ShapeDtypeStruct):
         raise InputError(f"the function for {name} must return an array of its shape, {list(like.shape)}, got {said}")
 
 
-def _stacked(by_layer: Mapping[int, list[Edit]], layers: int) -> tuple[Edit, ...]:
-    """The edits of scanned layers, with a leading axis of layers; the n-th of each layer together."""
-    made = []
-    for n in range(max(map(len, by_layer.values()))):
-        edits = {layer: ones[n] for layer, ones in by_layer.items() if n < len(ones)}
-        for adds in (False, True):
-            values = {i: edit for i, edit in edits.items() if edit.function is None and edit.adds == adds}
-            if values:
-                rows = _rows([edit.value for edit in values.values()], values, layers)
-                made.append(Edit(rows, _where(values, layers), adds=adds))
-        for function in dict.fromkeys(edit.function for edit in edits.values() if edit.function is not None):
-            made.append(
-                Edit(None, _where({i: e for i, e in edits.items() if e.function == function}, layers), function)
-            )
-    return tuple(made)
-
-
-def _where(edits: Mapping[int, Edit], layers: int) -> Bool[Array, "L ..."]:
-    """Where the edits of some layers apply, in all layers."""
-    axes = max(getattr(x, "ndim", 0) for edit in edits.values() for x in (edit.where, edit.value))
-    given = (np.ones((), bool) if edit.where is None else edit.where for edit in edits.values())
-    return _rows([_of_rank(x, axes) for x in given], edits, layers)
-
-
-def _rows(arrays: Sequence[Array], at: Iterable[int], layers: int) -> Array:
-    """Arrays, broadcast to one shape, as rows `at` of an array of zeros for each layer."""
-    xp = np if all(isinstance(x, np.ndarray) for x in arrays) else jnp  # which compiles nothing
-    shape = np.broadcast_shapes(*(x.shape for x in arrays))
-    rows = {i: xp.broadcast_to(x, shape) for i, x in zip(at, arrays, strict=True)}
-    zeros = xp.zeros(shape, arrays[0].dtype)
-    return xp.stack([rows.get(i, zeros) for i in range(layers)])
+def _fitted(name: str, x, shape, dtype, exact: bool = False) -> Array:
+    """x with all axes of `shape`. Raises InputError unless it has this shape, or is broadcast to it if not `exact`."""
+    is_float = jnp.issubdtype(dtype, jnp.floating)
+    try:
+        x = jnp.asarray(x)
+        fits = x.shape == shape if exact else np.broadcast_shapes(x.shape, shape) == shape
+    except (TypeError, ValueError):
+        fits = False
+    if not fits or not (jnp.issubdtype(x.dtype, jnp.floating) if is_float else x.dtype == dtype):
+        got = f"{x.dtype} {list(x.shape)}" if isinstance(x, jax.Array) else f"a {type(x).__name__}"
+        hint = ": patch between inputs of one shape, texts of one length" if is_float else ""
+        raise InputError(f"{name} is {dtype} {list(shape)} in this call, got {got}{hint}")
+    return x.reshape((1,) * (len(shape) - x.ndim) + x.shape).astype(dtype)

@@ -5,6 +5,7 @@ joined by `|`, kept, and passed through `jax.jit`, `jax.vmap` and `jax.grad`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -16,12 +17,11 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from attention_jax.errors import InputError
-from attention_jax.interpret.edits import Indices, Part, collection, part_of, several, wanted
+from attention_jax.interpret.edits import Indices, Part, collection, part_of, wanted
 from attention_jax.interpret.patterns import check_rng
 from attention_jax.interpret.sites import (
     Site,
     arrays,
-    check_measure,
     chosen,
     find,
     heads_axis,
@@ -61,17 +61,32 @@ def run(
     >>> jnp.abs(seen["decoder.0.head_output"]).max(axis=(0, 1, 3)).round(1).tolist()[1]
     0.0
     """
-    return called(_compiled, model, params, inputs, set or {}, sites)
+    return called(None, model, params, inputs, set or {}, sites)
 
 
-def called(call: Callable, model: nn.Module, params, inputs: tuple, given: Mapping, sites=()) -> tuple[Any, dict]:
-    """`run` by `call`, `apply` or a compiled one."""
+def called(interceptor: Callable | None, model: nn.Module, params, inputs: tuple, given: Mapping, sites=()):
+    """`run` with the methods of the model's modules as a Linen `interceptor` changes them."""
     inputs = arrays(inputs)
     found = find(model, params, inputs)
     names = wanted(found, sites)
-    edits = collection(found, given)
-    output, seen = call(model, tuple(found[of_head(name)[0]] for name in names), params, edits, inputs)
-    return output, {name: part_of(name, x) for name, x in zip(names, seen, strict=True)}
+    seen = tuple(found[of_head(name)[0]] for name in names)
+    output, activations = _call(model, interceptor, seen, params, collection(found, given), inputs)
+    return output, {name: part_of(name, x) for name, x in zip(names, activations, strict=True)}
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _call(model, interceptor, sites: tuple[Site, ...], params, edits, inputs):
+    """The output of a call with these edits, and the activations of `sites`."""
+    variables = {"params": params} | ({SET: edits} if edits else {})
+    with nullcontext() if interceptor is None else nn.intercept_methods(interceptor):
+        output, state = model.apply(variables, *inputs, mutable=[TRACE] if sites else [])
+    return output[0] if isinstance(output, tuple) else output, [_at(state[TRACE], site) for site in sites]
+
+
+def _at(tree, site: Site):
+    for key in site.path:
+        tree = tree[key]
+    return tree if site.layer is None else tree[site.layer]
 
 
 def trace(model: nn.Module, params, *inputs, sites: str | Iterable[str] = "*") -> dict[str, Array]:
@@ -89,9 +104,10 @@ def patch(
 ) -> dict[str, Part]:
     """What `run` sets to patch in the activations `source` that `trace` found for another input, at these sites.
 
-    The source has the shapes of the call that it is patched into: texts of one length.
+    The source has the shapes of the call that it is patched into: texts of one length. It does not know its model: that
+    of another model with these sites and shapes is patched in as it is.
     """
-    part = Part(heads=several(heads), positions=several(positions), rows=several(rows))
+    part = Part(heads=heads, positions=positions, rows=rows)
     _check_source(source)
     value = lambda name: source[name] if name in source else part_of(name, source[of_head(name)[0]])
     return {name: replace(part, value=value(name)) for name in wanted(source, sites)}
@@ -107,27 +123,27 @@ def ablate(
     positions: Indices = None,
     rows: Indices = None,
 ) -> dict[str, Part]:
-    """Replace activations by zeros, by a mean, or by those of other rows: the edits that `run` takes as `set`.
+    """What `run` sets to ablate sites: to zeros, to a mean, or to the activations of other rows.
 
-    What `run` sets to ablate these sites: zeros; the mean of the activations `source`, of `trace`, over their rows
-    and positions; or those of `source`, in rows that are permuted by `rng`."""
-    given = {"source": source is not None, "rng": rng is not None}
-    if how not in NEEDS:
-        raise InputError(f"ablate takes one of {', '.join(NEEDS)}, got {how!r}")
-    if any(given[name] != (name in NEEDS[how]) for name in given):
-        raise InputError(f"ablate {how!r} takes {' and '.join(NEEDS[how]) or 'neither source nor rng'}")
+    The mean is that of the activations `source`, of `trace`, over their rows and positions; other rows are those of
+    `source`, permuted by `rng`.
+    """
+    needs = {"zero": [], "mean": ["source"], "resample": ["source", "rng"]}
+    if how not in needs:
+        raise InputError(f"ablate takes one of {', '.join(needs)}, got {how!r}")
+    if [name for name, x in {"source": source, "rng": rng}.items() if x is not None] != needs[how]:
+        raise InputError(f"ablate {how!r} takes {' and '.join(needs[how]) or 'neither source nor rng'}")
     if how == "zero":
-        part = Part(jnp.zeros(()), heads=several(heads), positions=several(positions), rows=several(rows))
-        return dict.fromkeys(listed(sites), part)
+        return dict.fromkeys(listed(sites), Part(jnp.zeros(()), heads=heads, positions=positions, rows=rows))
     _check_source(source)
     names = chosen(source, [of_head(name)[0] for name in listed(sites)])
-    check_rng(rng)
-    order = None if rng is None else jax.random.permutation(rng, source[names[0]].shape[0])
-    values = {name: _mean(name, source[name]) if order is None else source[name][order] for name in names}
+    if how == "mean":
+        values = {name: _mean(name, source[name]) for name in names}
+    else:
+        check_rng(rng)
+        order = jax.random.permutation(rng, source[names[0]].shape[0])
+        values = {name: source[name][order] for name in names}
     return patch(values, sites, heads=heads, positions=positions, rows=rows)
-
-
-NEEDS = {"zero": (), "mean": ("source",), "resample": ("source", "rng")}
 
 
 def _mean(name: str, x):
@@ -140,23 +156,6 @@ def _check_source(source):
         raise InputError(f"activations are {{site: array}}, as trace returns them, got a {type(source).__name__}")
 
 
-def apply(model: nn.Module, sites: tuple[Site, ...], params, edits, inputs):
-    """The output of a call, and the activations of `sites`."""
-    variables = {"params": params} | ({SET: edits} if edits else {})
-    out, state = model.apply(variables, *inputs, mutable=[TRACE] if sites else [])
-    seen = [_at(state[TRACE], site) for site in sites]
-    return out[0] if isinstance(out, tuple) else out, seen
-
-
-_compiled = jax.jit(apply, static_argnums=(0, 1))
-
-
-def _at(tree, site: Site):
-    for key in site.path:
-        tree = tree[key]
-    return tree if site.layer is None else tree[site.layer]
-
-
 def path_patch(
     model: nn.Module,
     params,
@@ -167,13 +166,11 @@ def path_patch(
     *,
     freeze: str | Iterable[str] = ("*head_output", "*mlp_output"),
 ) -> Any:
-    """Patch the paths from one site to others alone (path patching: Wang et al. 2022, section 3.1).
+    """The output for `inputs` with the paths from `sender` to `receivers` alone as they are for `source`.
 
-    The output for `inputs` with the paths from `sender` to `receivers` as they are for `source` (Wang et al. 2022,
-    section 3.1).
-
-    The sender has its activation for `source`, and the sites of `freeze` theirs for `inputs`, so that only direct paths
-    change the receivers; these are then set in a call in which all else follows.
+    This is path patching (Wang et al. 2022, section 3.1). The sender has its activation for `source`, and the sites of
+    `freeze` theirs for `inputs`, so that only direct paths change the receivers; these are then set in a call in which
+    all else follows.
     """
     own = trace(model, params, *inputs, sites=freeze)
     other = trace(model, params, *source, sites=sender)
@@ -192,19 +189,20 @@ def head_sweep(
     positions: Indices = None,
     together: int = 16,
 ) -> dict[str, Array]:
-    """Measure the output with each head ablated or patched, one at a time, in one compiled program.
+    """`measure` of the output with each head of `sites` ablated, one at a time, in one program: {site: [heads, ...]}.
 
-    `measure` of the output with each head of `sites` ablated, or patched from the activations `source`, one at a
-    time and in one compiled program: {site: [heads, ...]}. At most so many heads are computed `together`."""
+    With the activations `source` the heads are patched from it. At most so many heads are computed `together`.
+
+    Raises InputError for sites without heads, and a measure that returns no array.
+    """
     inputs = arrays(inputs)
-    check_measure(measure)
     found = find(model, params, inputs)
     names = chosen(found, sites)
     for name in names:
         if heads_axis(name) is None:
             raise InputError(f"a sweep of heads needs sites with heads, as head_output; got {name}")
-    values = ablate(names) if source is None else patch(source, names)
-    values = {name: replace(part, positions=several(positions)) for name, part in values.items()}
+    at = {"positions": positions}
+    values = ablate(names, **at) if source is None else patch(source, names, **at)
     counts = tuple(found[name].shape[heads_axis(name)] for name in names)
     swept = _swept(model, measure, tuple(names), counts, together, params, values, inputs)
     ends = np.cumsum(counts)[:-1].tolist()
@@ -221,7 +219,20 @@ def _swept(model, measure, names, counts, together, params, values, inputs):
         for i, (name, count) in enumerate(zip(names, counts, strict=True)):
             mine = (pair[0] == i) & (jnp.arange(count) == pair[1])
             edits[name] = replace(values[name], where=mine.reshape(-1, *(1,) * (3 - heads_axis(name))))
-        return measure(run(model, params, *inputs, set=edits)[0])
+        return measured(measure, run(model, params, *inputs, set=edits)[0])
 
     size = max(n for n in range(1, max(together, 1) + 1) if len(pairs) % n == 0)  # no second program for a rest
     return jax.lax.map(one, pairs, batch_size=size)
+
+
+def measured(measure: Callable, output) -> Array:
+    """`measure` of an output. Raises InputError unless it is an array."""
+    if not callable(measure):
+        raise InputError(f"measure is a function of the output, got a {type(measure).__name__}")
+    try:
+        found = measure(output)
+    except jax.errors.JAXTypeError as error:
+        raise InputError("measure is a part of a compiled program: use jax.numpy in it, no float or numpy") from error
+    if not isinstance(found, jax.Array):
+        raise InputError(f"measure is a function of the output to an array, got one to a {type(found).__name__}")
+    return found

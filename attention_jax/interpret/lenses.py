@@ -14,11 +14,10 @@ from jaxtyping import Array, Float
 
 from attention_jax.errors import InputError
 from attention_jax.interpret.edits import Part
-from attention_jax.interpret.intervene import apply, called, trace
-from attention_jax.interpret.sites import arrays, check_measure, find
-from attention_jax.models.blocks import ACTIVATIONS, FeedForward
-from attention_jax.models.multihead import Linear
+from attention_jax.interpret.intervene import called, measured, run, trace
+from attention_jax.interpret.sites import arrays, find
 from attention_jax.models.norms import LayerNorm, RMSNorm
+from attention_jax.models.text_classifier import AttentionPool
 from attention_jax.ops.precision import accumulator
 
 Measure = Callable[[Array], Float[Array, ""]]
@@ -31,35 +30,36 @@ def whole(output):
 
 def number(measure: Measure, output) -> Float[Array, ""]:
     """`measure` of the output. Raises InputError if it is not one number."""
-    found = measure(output) if callable(measure) else None
-    if found is None or jnp.shape(found) != ():
-        got = type(measure).__name__ if found is None else f"one with results {list(jnp.shape(found))}"
-        raise InputError(f"measure is a function of the output to one number, got a {got}")
+    found = measured(measure, output)
+    if found.shape != () or not jnp.issubdtype(found.dtype, jnp.floating):
+        raise InputError(f"measure is a function of the output to one number, got {found.dtype} {list(found.shape)}")
     return found
 
 
 def logit_lens(model: nn.Module, params, *inputs, measure: Callable[[Array], Array] = whole) -> dict[str, Array]:
-    """The logit lens (nostalgebraist 2020): the output of a model whose layers end after each one.
+    """The logit lens (nostalgebraist 2020): the output of a model whose layers end after each one, {site: output}.
 
-    `measure` of the output of a model whose layers end after each one (nostalgebraist 2020): {site: output}, of the
-    embeddings and of residual_out of every layer of the last stack. That of the last layer is the output of the model.
-    A `measure` such as the argmax keeps the outputs of all layers from being in memory together.
+    Sites are the embeddings and residual_out of every layer of the last stack; after the last layer it is the output of
+    the model. A `measure` of the output, such as the argmax, keeps those of all layers from being in memory together.
     """
-    names, stack = _residuals(model, params, inputs)
-    return dict(zip(names, _read(model, tuple(names), stack, False, measure, params, inputs), strict=True))
+    return _lens(model, params, inputs, False, measure)
 
 
 def jacobian_lens(model: nn.Module, params, *inputs, measure: Callable[[Array], Array] = whole) -> dict[str, Array]:
-    """The Jacobian lens: the output for J x in place of the last residual stream: {site: output}.
+    """The Jacobian lens: the output for J x in place of the last residual stream, {site: output}.
 
-    `measure` of the output for J x in place of the last residual stream, where x is that after a layer, and J the
-    derivative of the last by it for these inputs, all positions together: {site: output}, as `logit_lens`.
+    x is the residual stream after a layer, and J the derivative of the last one by it for these inputs, all positions
+    together. Sites and `measure` are those of `logit_lens`.
 
     This is the lens of Gurnee et al. 2026 ("Verbalizable Representations Form a Global Workspace in Language Models")
     with the Jacobian of the input itself in place of its mean over a corpus.
     """
+    return _lens(model, params, inputs, True, measure)
+
+
+def _lens(model, params, inputs, transported: bool, measure) -> dict[str, Array]:
     names, stack = _residuals(model, params, inputs)
-    return dict(zip(names, _read(model, tuple(names), stack, True, measure, params, inputs), strict=True))
+    return dict(zip(names, _read(model, tuple(names), stack, transported, measure, params, inputs), strict=True))
 
 
 def _residuals(model, params, inputs) -> tuple[list[str], str]:
@@ -76,9 +76,8 @@ def _residuals(model, params, inputs) -> tuple[list[str], str]:
 def _read(model, names, stack, transported: bool, measure, params, inputs):
     """`measure` of the outputs of a lens for all sites, [sites, ...]."""
     end = f"{stack}.residual_out"
-    check_measure(measure)
-    read = lambda x: measure(called(apply, model, params, inputs, {end: x})[0])
-    seen = called(apply, model, params, inputs, {}, (*names, end))[1]
+    read = lambda x: measured(measure, run(model, params, *inputs, set={end: x})[0])
+    seen = trace(model, params, *inputs, sites=(*names, end))
     rows = seen[end].shape[1]  # the last layer of a classifier may compute fewer positions than the others
 
     def one(given):
@@ -89,7 +88,7 @@ def _read(model, names, stack, transported: bool, measure, params, inputs):
         def last(x):
             fitted = {name: x[:, : seen[name].shape[1]] for name in names}
             edits = {name: Part(fitted[name], where=flag) for name, flag in zip(names, flags, strict=True)}
-            return called(apply, model, params, inputs, edits, (end,))[1][end]
+            return run(model, params, *inputs, set=edits, sites=end)[1][end]
 
         return read(derivative(last, x, x))
 
@@ -111,10 +110,10 @@ def derivative(function: Callable, x: Array, direction: Array) -> Array:
 def gradient_times_activation(
     model: nn.Module, params, *inputs, measure: Measure, sites: str | Iterable[str] = "*weights"
 ) -> dict[str, Array]:
-    """Multiply each activation by the gradient of `measure` by it.
+    """Each activation of `sites` times the gradient of `measure` by it, {site: array of its shape}.
 
-    Each activation of `sites` times the gradient of `measure` by it: to first order, what setting it to zero takes
-    away. Of the attention weights it is their gradient-based relevance.
+    To first order it is what setting the activation to zero takes away; of the attention weights, it is their
+    gradient-based relevance.
     """
     seen = trace(model, params, *inputs, sites=sites)
     gradients = _gradients(model, measure, params, inputs, jax.tree.map(jnp.zeros_like, seen))
@@ -124,7 +123,7 @@ def gradient_times_activation(
 @partial(jax.jit, static_argnums=(0, 1))
 def _gradients(model, measure, params, inputs, zeros):
     added = lambda parts: {name: Part(x, adds=True) for name, x in parts.items()}
-    return jax.grad(lambda parts: number(measure, called(apply, model, params, inputs, added(parts))[0]))(zeros)
+    return jax.grad(lambda parts: number(measure, run(model, params, *inputs, set=added(parts))[0]))(zeros)
 
 
 def integrated_gradients(
@@ -132,8 +131,8 @@ def integrated_gradients(
 ) -> dict[str, Float[Array, "B T"]]:
     """Integrated gradients of the token embeddings (Sundararajan et al. 2017, eq. 1): {site: [B, T]}.
 
-    The part of each token's embedding in measure(output) - measure(output for the `baseline`), whose embeddings are
-    zeros by default (Sundararajan et al. 2017, eq. 1), by the midpoint rule: {site: [B, T]}.
+    The part of each token in measure(output) - measure(output for the `baseline`), whose embeddings are zeros by
+    default, by the midpoint rule.
     """
     if not isinstance(steps, int) or steps < 1:
         raise InputError(f"integrated gradients need at least one step, an integer, got {steps}")
@@ -146,7 +145,7 @@ def integrated_gradients(
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _integrated(model, measure, steps, params, inputs, starts, ends):
-    gradient = jax.grad(lambda x: number(measure, called(apply, model, params, inputs, x)[0]))
+    gradient = jax.grad(lambda x: number(measure, run(model, params, *inputs, set=x)[0]))
     at = lambda share: jax.tree.map(lambda a, b: a + share.astype(a.dtype) * (b - a), starts, ends)
     means = jax.tree.map(lambda x: x.mean(0), jax.lax.map(lambda share: gradient(at(share)), _midpoints(steps)))
     return {name: ((ends[name] - starts[name]) * means[name]).sum(-1) for name in ends}
@@ -157,71 +156,82 @@ def _midpoints(steps: int) -> Float[Array, " S"]:
 
 
 def direct_attribution(model: nn.Module, params, *inputs, measure: Measure) -> dict[str, Array]:
-    """Direct logit attribution: the direct part of each embedding, head and MLP in a linear function of logits.
+    """Direct logit attribution: what each component of the last stack writes directly to a linear function of logits.
 
-    The direct part of each component of the last stack in `measure`, a linear function of the logits: {site: []} of
-    the embeddings and the MLPs, {site: [H]} of the heads, and "biases", which sum to it (direct logit attribution).
+    {site: []} of the embeddings and the MLPs and {site: [H]} of the heads, which with "biases" sum to `measure`. Direct
+    is what a component writes to the residual stream that the output layer reads, with the normalizations and the gates
+    behind it held constant.
 
-    Direct is what a component writes to the residual stream that the last layer reads, with the normalizations held at
-    their scales.
+    Raises InputError if they do not sum to it, which is known outside of `jax.jit`.
     """
     names, stack = _residuals(model, params, inputs)
-    _check_linear(model)
     found = find(model, params, arrays(inputs))
     parts = [name for name in found if name.startswith(f"{stack}.") and name.endswith(("head_output", "mlp_output"))]
-    values = trace(model, params, *inputs, sites=[names[0], *parts])
-    shares, biases = _shares(model, measure, (), params, inputs, values)
-    total = lambda name, x: x.sum((0, 1, 3)) if name.endswith("head_output") else x.sum()
-    return {name: total(name, shares[name]) for name in values} | {"biases": biases}
+    shares = _attributed(model, params, inputs, measure, [], [names[0], *parts])
+    return {name: x if name == "biases" else x.sum((0, 1)) for name, x in shares.items()}
 
 
 def detached_attribution(model: nn.Module, params, *inputs, measure: Measure) -> dict[str, Array]:
-    """Attribute logits to the token embeddings with weights, norms and gates held constant: {site: [B, T]}.
+    """The part of each token's embedding in a linear function of logits, with weights, norms and gates held constant.
 
-    The part of each token's embedding in `measure`, a linear function of the logits: {site: [B, T]}, and "biases",
-    which sum to it.
+    {site: [B, T]}, which with "biases" sum to `measure`: the logits are then a linear function of embeddings and
+    biases, whose matrix is the detached Jacobian (Golden 2025, arXiv 2505.24293).
 
-    With attention weights, normalizations and gates held constant the logits are a linear function of the embeddings
-    and biases, whose matrix is the detached Jacobian (Golden 2025, arXiv 2505.24293).
+    Raises InputError if they do not sum to it, which is known outside of `jax.jit`.
     """
-    _check_linear(model)
-    values = trace(model, params, *inputs, sites="*.embedding")
     held = [name for name in find(model, params, arrays(inputs)) if name.endswith("weights")]
-    shares, biases = _shares(model, measure, tuple(held), params, inputs, values)
-    return {name: shares[name].sum(-1) for name in values} | {"biases": biases}
+    return _attributed(model, params, inputs, measure, held, "*.embedding")
+
+
+def _attributed(model, params, inputs, measure, held, sites) -> dict[str, Array]:
+    """{site: the parts in `measure`, summed over the features of a token or a head}, and "biases"."""
+    values = trace(model, params, *inputs, sites=sites)
+    parts, total, value, rounding = _shares(model, measure, tuple(held), params, inputs, values)
+    if not isinstance(total, jax.core.Tracer) and abs(total - value) > rounding:
+        raise InputError(
+            f"the parts sum to {total:.4g}, the measure is {value:.4g}: use a measure that is linear in the logits, "
+            f"and a {type(model).__name__} without a cap, a tanh or a custom norm before them, or integrated_gradients"
+        )
+    return {name: parts[name] for name in (*values, "biases")}
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _shares(model, measure, held, params, inputs, values):
-    """The activations `values` times the gradient of `measure` by them, and the sum of these products of the biases,
-    where normalizations, gates and the sites `held` are constants."""
+    """The activations `values` times the gradient of `measure` by them, summed over the last axis, and the same of all
+    "biases", where normalizations, gates and the sites `held` are constants; the sum of them all; the measure; and how
+    far apart these two may be by rounding."""
     flat, structure = jax.tree_util.tree_flatten_with_path(params)
     is_bias = [path[-1].key == "bias" for path, _ in flat]
     biases = [x for (_, x), bias in zip(flat, is_bias, strict=True) if bias]
 
-    def measured(values, biases):
+    def linear(values, biases):
         given = iter(biases)
         leaves = [next(given) if bias else x for (_, x), bias in zip(flat, is_bias, strict=True)]
         edits = dict.fromkeys(held, jax.lax.stop_gradient) | values
-        with nn.intercept_methods(_hold):
-            return number(measure, called(apply, model, jax.tree.unflatten(structure, leaves), inputs, edits)[0])
+        return number(measure, called(_hold, model, jax.tree.unflatten(structure, leaves), inputs, edits)[0])
 
-    of_values, of_biases = jax.grad(measured, (0, 1))(values, biases)
-    shares = jax.tree.map(jnp.multiply, values, of_values)
-    return shares, sum((jnp.vdot(x, d) for x, d in zip(biases, of_biases, strict=True)), jnp.zeros(()))
+    value, slopes = jax.value_and_grad(linear, (0, 1))(values, biases)
+    multiply = lambda x, slope: x.astype(value.dtype) * slope.astype(value.dtype)
+    shares, biases = jax.tree.map(multiply, (values, biases), slopes)
+    parts = {name: x.sum(-1) for name, x in shares.items()}
+    parts["biases"] = sum((x.sum() for x in biases), jnp.zeros((), value.dtype))
+    total, size = (sum(of(x).sum() for x in parts.values()) for of in (jnp.asarray, jnp.abs))
+    epsilon = max(float(jnp.finfo(x.dtype).eps) for x in values.values())
+    return parts, total, value, epsilon**0.7 * size  # 30 layers in float32 need a tenth of that
 
 
 def _hold(method, args, kwargs, context):
     """An interceptor of Linen's calls that holds the scales of normalizations and the gates of layers constant."""
-    module = context.module
-    if context.method_name != "__call__" or not isinstance(module, LayerNorm | RMSNorm | FeedForward | Linear):
+    module, x = context.module, args[0] if args else None
+    if context.method_name == "activate":  # x f(x) / x
+        return x * jax.lax.stop_gradient(jnp.where(x == 0, 0, method(x) / jnp.where(x == 0, 1, x)))
+    if context.method_name != "__call__":
         return method(*args, **kwargs)
     if isinstance(module, LayerNorm | RMSNorm):
-        return _held_norm(module, args[0])
-    if isinstance(module, FeedForward):
-        x = module.hidden(args[0])
-        active = ACTIVATIONS[module.block.activation](x)
-        return module.out(x * jax.lax.stop_gradient(jnp.where(x == 0, 0, active / jnp.where(x == 0, 1, x))))
+        return _held_norm(module, x)
+    if isinstance(module, AttentionPool):
+        weights = jax.lax.stop_gradient(method(*args[:2], return_weights=True)[1])
+        return jnp.einsum("bt,btd->bd", weights.astype(x.dtype), x), weights
     made = method(*args, **kwargs)
     return jax.lax.stop_gradient(made) if module.name == "gate" else made
 
@@ -234,15 +244,3 @@ def _held_norm(module: LayerNorm | RMSNorm, x):
     parameter = lambda name: module.get_variable("params", name).reshape((1,) * (x.ndim - 1) + (-1,))
     y = exact * jax.lax.stop_gradient(scale) * parameter("scale")
     return (y + parameter("bias") if isinstance(module, LayerNorm) else y).astype(x.dtype)
-
-
-def _check_linear(model):
-    """Raise InputError unless the logits are a linear function of the normalized residual stream."""
-    options = getattr(model, "options", None)
-    pool = getattr(options, "pool", "token")
-    simple = hasattr(model, "output") or (pool in ("token", "mean") and hasattr(options, "pre_logits_dim"))
-    if not simple or getattr(options, "logit_cap", 0) or getattr(options, "pre_logits_dim", 0):
-        raise InputError(
-            "this attribution needs logits that are a linear function of the last normalized states, as those of a "
-            f"LanguageModel without --model.logit-cap; {type(model).__name__} has others: use integrated_gradients"
-        )

@@ -6,6 +6,7 @@ attention over the encoder, `decoder.residual_out` one of the whole stack. docs/
 
 import difflib
 import fnmatch
+import inspect
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.errors import FlaxError
 
 from attention_jax.errors import InputError
@@ -38,8 +40,6 @@ class Site(NamedTuple):
     """Its row in that variable, which scanned layers share."""
     shape: tuple[int, ...]
     dtype: Any
-    layers: int | None = None
-    """The number of these rows."""
 
 
 def heads_axis(name: str) -> int | None:
@@ -82,6 +82,20 @@ def check_model(model):
         raise InputError(f"a Flax module is needed, got {type(model).__name__}{hint}")
 
 
+VOCABULARIES = {"tokens": "vocab", "source": "source_vocab", "target_in": "target_vocab"}
+"""{an input of a model: the field that says how many tokens there are}."""
+
+
+def check_tokens(model: nn.Module, inputs: tuple):
+    """Raise InputError for ids, where they are known, of tokens that the model does not have: JAX would clamp them."""
+    for name, x in zip(inspect.signature(model.__call__).parameters, inputs):
+        count = getattr(model, VOCABULARIES.get(name, ""), None)
+        if count and isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and x.size:
+            least, most = np.asarray(x).min(), np.asarray(x).max()
+            if not 0 <= least <= most < count:
+                raise InputError(f"{name} are ids 0 to {count - 1} of a vocabulary of {count}, got {least} to {most}")
+
+
 def arrays(inputs):
     """The inputs of a call as arrays; shapes stay as they are. Raises InputError for what is none."""
     try:
@@ -93,6 +107,7 @@ def arrays(inputs):
 def find(model: nn.Module, params, inputs: tuple) -> dict[str, Site]:
     """The sites of a call. Raises InputError for inputs that the model does not take, and for one without sites."""
     check_model(model)
+    check_tokens(model, inputs)
     leaves, structure = jax.tree.flatten((params, inputs))
     return _find(model, structure, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves))
 
@@ -136,7 +151,7 @@ def _named(path: tuple[str, ...], leaf) -> dict[str, Site]:
     if len(modules) > 1 and (many := LAYERS.fullmatch(modules[1])):
         first = int(many[1])
         count, shape = leaf.shape[0], leaf.shape[1:]
-        return {f"{stack}.{first + i}.{name}": Site(path, i, shape, leaf.dtype, count) for i in range(count)}
+        return {f"{stack}.{first + i}.{name}": Site(path, i, shape, leaf.dtype) for i in range(count)}
     if len(modules) > 1 and (one := LAYER.fullmatch(modules[1])):
         return {f"{stack}.{one[1]}.{name}": Site(path, None, leaf.shape, leaf.dtype)}
     return {f"{stack}.{name}": Site(path, None, leaf.shape, leaf.dtype)}
@@ -155,12 +170,6 @@ def _order(item) -> tuple:
     place = ORDER.index(item[0].rpartition(".")[2]) if item[0].rpartition(".")[2] in ORDER else len(ORDER)
     layer = int(rest[0]) if rest and rest[0].isdigit() else -1 if place == 0 else 10**6
     return stack == "logits", stack != "encoder", layer, place, item[0]
-
-
-def check_measure(measure):
-    """Raise InputError unless it is a function."""
-    if not callable(measure):
-        raise InputError(f"measure is a function of the output, got a {type(measure).__name__}")
 
 
 def listed(names: str | Iterable[str]) -> list[str]:

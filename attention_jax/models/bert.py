@@ -1,6 +1,8 @@
 """BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019) and DistilBERT (Sanh et al. 2019): a Transformer encoder that is
 pretrained to predict masked words, with heads for words, classes and sentence embeddings."""
 
+from functools import partial
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -13,6 +15,7 @@ from attention_jax.models.multihead import Linear
 from attention_jax.models.taps import tap
 from attention_jax.models.transformer import Encoder
 from attention_jax.ops.masks import lengths
+from attention_jax.ops.precision import accumulator
 
 
 class BertEmbedding(nn.Module):
@@ -51,8 +54,13 @@ class WordHead(nn.Module):
     @nn.compact
     def __call__(self, states: Float[Array, "B T D"], table: Float[Array, "V D"]) -> Float[Array, "B T V"]:
         x = Linear(self.block.hidden_size, dtype=self.block.dtype, name="dense")(states)
-        x = self.block.normalization("norm")(ACTIVATIONS[self.block.activation](x)).astype(jnp.float32)
+        x = self.block.normalization("norm")(self.activate(x))
+        x = x.astype(accumulator(x.dtype))
         return x @ table.T + self.param("bias", nn.initializers.zeros, (len(table),))[None, None]
+
+    def activate(self, x):
+        """The activation; attributions of `interpret` hold its quotient by x constant."""
+        return ACTIVATIONS[self.block.activation](x)
 
 
 class MaskedLanguageModel(nn.Module):
@@ -84,13 +92,14 @@ class MaskedLanguageModel(nn.Module):
         options, block = self.options, Block.of(self.options, norm="post")
         self.embedding = BertEmbedding(options, block, self.vocab)
         self.encoder = Encoder(block, options.num_layers, options.remat, scan=options.scan_layers)
-        self.word_head, self.pooler, self.head = WordHead(block), Linear(options.hidden_size), Linear(self.classes)
+        linear = partial(Linear, dtype=accumulator(block.dtype))
+        self.word_head, self.pooler, self.head = WordHead(block), linear(options.hidden_size), linear(self.classes)
 
     def hidden(self, tokens, length, token_types=None, *, train: bool = False, return_weights: bool = False):
-        """(states [B, T, D] in float32, intermediates)."""
+        """(states [B, T, D] in float32 at least, intermediates)."""
         x = self.embedding(tokens, token_types, train)
         x, weights = self.encoder(x, lengths(length), train, return_weights)
-        return x.astype(jnp.float32), {"encoder_attention": weights} if return_weights else {}
+        return x.astype(accumulator(x.dtype)), {"encoder_attention": weights} if return_weights else {}
 
     def words(self, states: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """The logits of the word at each position."""
@@ -122,7 +131,7 @@ class MaskedLanguageModel(nn.Module):
             return states[:, 0]
         if self.options.pool == "max":
             return jnp.where(inside, states, -jnp.inf).max(axis=1)
-        return jnp.where(inside, states, 0).sum(axis=1) / jnp.maximum(length, 1)[:, None].astype(jnp.float32)
+        return jnp.where(inside, states, 0).sum(axis=1) / jnp.maximum(length, 1)[:, None].astype(states.dtype)
 
     def __call__(self, tokens, length, token_types=None, *, train: bool = False, return_weights: bool = False):
         """(class logits [B, classes], word logits [B, T, V] or sentence embeddings [B, D], intermediates)."""

@@ -245,7 +245,11 @@ class FeedForward(nn.Module):
     def _rest(self, x, rate, rng):
         """Apply activation, dropout and the second layer. In half precision only the first matmul's output is saved for
         the gradient: of these widest arrays, neither a GELU's output, its error function nor a float32 copy is kept."""
-        return self.out(dropout(tap(self, "mlp_hidden", ACTIVATIONS[self.block.activation](x)), rate, rng))
+        return self.out(dropout(tap(self, "mlp_hidden", self.activate(x)), rate, rng))
+
+    def activate(self, x):
+        """The activation; attributions of `interpret` hold its quotient by x constant."""
+        return ACTIVATIONS[self.block.activation](x)
 
 
 class GatedFeedForward(nn.Module):

@@ -78,13 +78,13 @@ class LanguageModel(nn.Module):
             raise InputError(f"a cache of {max_length} positions cannot hold prompts of {tokens.shape[1]} tokens")
         x, cache = self.decoder.prefill(self.embedding(tokens), self.start(tokens.shape[0], max_length), lengths)
         last = jnp.take_along_axis(x, (lengths - 1)[:, None, None], axis=1)  # [B, 1, D]
-        return self._logits(last.astype(jnp.float32))[:, 0], cache
+        return self._logits(last.astype(accumulator(last.dtype)))[:, 0], cache
 
     def step(self, cache: KVCache, token: Int[Array, "B"], *, return_weights: bool = False):
         """One more token: (logits [B, V], cache, intermediates)."""
         x = self.embedding(token[:, None], cache.position[0])
         x, cache, weights, _ = self.decoder.step(x, cache, None, return_weights)
-        logits = self._logits(x.astype(jnp.float32))[:, 0]
+        logits = self._logits(x.astype(accumulator(x.dtype)))[:, 0]
         return logits, cache, {"decoder_attention": weights} if return_weights else {}
 
     def _logits(self, hidden):

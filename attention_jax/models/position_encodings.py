@@ -81,16 +81,16 @@ def bias_maker(kind: PositionEmbedding):
 
 
 def added_positions(
-    kind: PositionEmbedding, positions: Int[Array, "T"], width: int, table: nn.Module | None
+    kind: PositionEmbedding, positions: Int[Array, "T"], width: int, table: nn.Module | None, dtype=jnp.float32
 ) -> Float[Array, "T D"] | None:
-    """The vectors to add to the embeddings at `positions`, from the module `table` if there is one; None where the kind
-    adds none.
+    """The vectors to add to the embeddings at `positions`, from the module `table` if there is one, or fixed ones in
+    `dtype`; None where the kind adds none.
 
     >>> added_positions("sinusoidal", jnp.arange(3), 8, None).shape
     (3, 8)
     """
     if kind == "sinusoidal":
-        return sinusoidal(positions, width)
+        return sinusoidal(positions, width, dtype)
     return None if table is None else table(positions)
 
 

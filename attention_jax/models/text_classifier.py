@@ -16,6 +16,7 @@ from attention_jax.models.taps import tap
 from attention_jax.models.transformer import Embedding, Encoder
 from attention_jax.ops.attention import attend, attention_weights
 from attention_jax.ops.masks import lengths
+from attention_jax.ops.precision import accumulator
 from attention_jax.ops.scores import Dot
 
 
@@ -62,6 +63,6 @@ class TextClassifier(nn.Module):
             x, own = Encoder(block, options.num_layers, name="encoder")(x, lengths(length), train, return_weights)
             weights = {"encoder_attention": own}
         pooled, pool = AttentionPool(name="pool")(x, length, return_weights)
-        pooled = drop(self, pooled.astype(jnp.float32), block.dropout, train)
-        logits = tap(self, "logits", Linear(self.classes, name="head")(pooled))
+        pooled = drop(self, pooled.astype(accumulator(pooled.dtype)), block.dropout, train)
+        logits = tap(self, "logits", Linear(self.classes, dtype=pooled.dtype, name="head")(pooled))
         return logits, weights | {"pool_attention": pool} if return_weights else {}

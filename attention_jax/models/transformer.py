@@ -19,6 +19,7 @@ from attention_jax.models.position_encodings import added_positions, own_positio
 from attention_jax.models.taps import tap
 from attention_jax.ops.masks import causal, lengths, segments
 from attention_jax.ops.positions import within
+from attention_jax.ops.precision import accumulator
 from attention_jax.ops.shared import BeamInvariant, ancestor_mask, mark_self
 
 Weights = Float[Array, "B L H Q K"]
@@ -190,7 +191,8 @@ class Embedding(nn.Module):
         x = x * self.block.hidden_size**0.5 if self.scale else x
         positions = jnp.arange(tokens.shape[1], dtype=jnp.int32) + offset if segment is None else within(segment)
         kind, width = self.block.position_embedding, self.block.hidden_size
-        vectors = added_positions(kind, positions.reshape(-1), width, self.position)  # [T, D] or [B T, D]
+        wide = accumulator(x.dtype)
+        vectors = added_positions(kind, positions.reshape(-1), width, self.position, wide)  # [T, D] or [B T, D]
         if vectors is not None:
             x = x + (vectors[None] if segment is None else vectors.reshape(x.shape))
         return drop(self, x, self.block.dropout, train).astype(self.block.dtype)
@@ -275,15 +277,16 @@ class Transformer(nn.Module):
         return_weights: bool = False,
         segment=None,
     ):
-        """Teacher forcing: (hidden [B, T, D] in float32, intermediates). With `segment` [B, T] tokens attend within
-        their own segment and to its source."""
+        """Teacher forcing: (hidden [B, T, D] in float32 at least, intermediates). With `segment` [B, T] tokens attend
+        within their own segment and to its source."""
         past, source = causal(), lengths(memory.source_length)
         if segment is not None:
             past, source = past & segments(segment, segment), segments(segment, memory.segment)
         projected = self.decoder.project(memory.states, source)
         x = self.target_embedding(target_in, train=train, segment=segment)
         x, own, cross = self.decoder(x, past, projected, train, return_weights)
-        return x.astype(jnp.float32), {"decoder_attention": own, "cross_attention": cross} if return_weights else {}
+        x = x.astype(accumulator(x.dtype))
+        return x, {"decoder_attention": own, "cross_attention": cross} if return_weights else {}
 
     def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:
         """Return (kernel, bias) of the output layer, logits = hidden @ kernel + bias."""
@@ -303,7 +306,7 @@ class Transformer(nn.Module):
         x = self.target_embedding(token[:, None], cache.past.position[0])
         x, past, own, cross = self.decoder.step(x, cache.past, cache.memory.value, return_weights)
         weights = {"decoder_attention": own, "cross_attention": cross} if return_weights else {}
-        return self._logits(x.astype(jnp.float32))[:, 0], cache._replace(past=past), weights
+        return self._logits(x.astype(accumulator(x.dtype)))[:, 0], cache._replace(past=past), weights
 
     def __call__(self, source, source_length, target_in, *, train: bool = False, return_weights: bool = False):
         """Teacher-forced logits [B, T, V] and, with `return_weights`, {"encoder_attention", "decoder_attention",

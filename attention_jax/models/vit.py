@@ -27,6 +27,7 @@ from attention_jax.ops.biases import Bias
 from attention_jax.ops.dropout import dropout, is_zero
 from attention_jax.ops.images.augment import resize
 from attention_jax.ops.positions import rotary, sinusoidal
+from attention_jax.ops.precision import accumulator
 from attention_jax.ops.scores import Dot
 
 
@@ -67,7 +68,7 @@ def with_shifts(images: Float[Array, "B S S C"], by: int) -> Float[Array, "B S S
     return jnp.concatenate([images, *(padded[:, y : y + height, x : x + width] for y in ends for x in ends)], axis=-1)
 
 
-def sinusoidal_2d(grid: int, width: int) -> Float[Array, "N D"]:
+def sinusoidal_2d(grid: int, width: int, dtype=jnp.float32) -> Float[Array, "N D"]:
     """Sinusoidal positions of a grid x grid image, row by row: half of the channels encode the row, half the column.
 
     >>> sinusoidal_2d(3, 8).shape
@@ -76,7 +77,7 @@ def sinusoidal_2d(grid: int, width: int) -> Float[Array, "N D"]:
     if width % 2:
         raise InputError(f"2-D sinusoidal positions need an even hidden size, got {width}")
     row, column = jnp.divmod(jnp.arange(grid * grid), grid)
-    return jnp.concatenate([sinusoidal(row, width // 2), sinusoidal(column, width // 2)], axis=1)
+    return jnp.concatenate([sinusoidal(at, width // 2, dtype) for at in (row, column)], axis=1)
 
 
 def interpolate(table: Float[Array, "N D"], grid: int) -> Float[Array, "M D"]:
@@ -246,11 +247,11 @@ class EncoderWithHead(nn.Module):
             pooled = jax.vmap(attention_pool, in_axes=(None, 0))(query, x)  # [B, D]
         else:
             pooled = x[:, 0] if self.pool == "token" else x.mean(axis=1)  # [B, D]
-        pooled = pooled.astype(jnp.float32)
+        pooled = pooled.astype(accumulator(pooled.dtype))
         if self.pre_logits_dim:
-            pooled = jnp.tanh(Linear(self.pre_logits_dim, name="pre_logits")(pooled))
+            pooled = jnp.tanh(Linear(self.pre_logits_dim, dtype=pooled.dtype, name="pre_logits")(pooled))
         start = {"kernel_init": nn.initializers.zeros} if self.zero_head else {}
-        logits = tap(self, "logits", Linear(self.classes, name="head", **start)(pooled))
+        logits = tap(self, "logits", Linear(self.classes, dtype=pooled.dtype, name="head", **start)(pooled))
         if not return_weights:
             return logits, {}
         intermediates = {"encoder_attention": jnp.stack(weights, axis=1)}  # [B, layers, H, T, T]
@@ -324,7 +325,7 @@ class ViT(nn.Module):
             table = jnp.concatenate([table[:prefix], interpolate(table[prefix:], grid)])
             return x + table.astype(x.dtype)[None, :, :]
         if self.options.position_embedding == "sinusoidal":
-            return x.at[:, prefix:].add(sinusoidal_2d(grid, width).astype(x.dtype)[None, :, :])
+            return x.at[:, prefix:].add(sinusoidal_2d(grid, width, accumulator(x.dtype)).astype(x.dtype)[None, :, :])
         if own := own_positions(self.options.position_embedding):
             vectors = own(width, name="position")(jnp.arange(grid * grid))
             return x.at[:, prefix:].add(vectors.astype(x.dtype)[None, :, :])

@@ -13,6 +13,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from attention_jax.errors import InputError
+from attention_jax.ops.precision import accumulator
 
 FAR = 2**12
 """Positions from which angles are computed by integer arithmetic: in float32 their error grows with the position, to
@@ -60,16 +61,16 @@ def within(segment: Int[Array, "B T"]) -> Int[Array, "B T"]:
     return index - lax.cummax(jnp.where(begins, index, 0), axis=1)
 
 
-def sinusoidal(positions: Int[Array, "T"], width: int) -> Float[Array, "T D"]:
+def sinusoidal(positions: Int[Array, "T"], width: int, dtype=jnp.float32) -> Float[Array, "T D"]:
     """PE(t, 2i) = sin(t / 10000^(2i/d)), PE(t, 2i+1) = cos(t / 10000^(2i/d)) (Vaswani et al. 2017, section 3.5).
 
-    For any k, PE(t + k) is a rotation of PE(t) that does not depend on t.
+    For any k, PE(t + k) is a rotation of PE(t) that does not depend on t. `dtype` is float32 or float64.
 
     >>> print(sinusoidal(jnp.arange(2), 4).round(3))
     [[0.    1.    0.    1.   ]
      [0.841 0.54  0.01  1.   ]]
     """
-    angles = _angles(positions, (width + 1) // 2, width)
+    angles = _angles(positions, (width + 1) // 2, width, dtype)
     pairs = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1)  # [T, D/2, 2]
     return pairs.reshape(positions.shape[0], -1)[:, :width]  # [T, D]
 
@@ -139,17 +140,19 @@ def rotary(
     [-0.416, 0.909]
     """
     x, half = jnp.asarray(x), x.shape[-1] // 2
-    angles = _angles(positions, half, 2 * half, theta, scaling or (lambda frequency: frequency))
+    dtype, scaling = accumulator(x.dtype), scaling or (lambda frequency: frequency)
+    angles = _angles(positions, half, 2 * half, dtype, theta, scaling)
     cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)  # [T, D/2]
     first, second = x[:, :half], x[:, half : 2 * half]
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, x[:, 2 * half :]], axis=-1)
 
 
-def _angles(positions, pairs: int, width: int, theta: float = 10_000.0, scaling=lambda frequency: frequency):
-    """Compute t / theta^(2i/width) for i < pairs, [T, pairs], plus or minus whole turns for large integers t."""
-    frequencies = scaling(theta ** (-2.0 * jnp.arange(pairs, dtype=jnp.float32) / width))
-    near = positions.astype(jnp.float32)[:, None] * frequencies[None, :]
-    if isinstance(theta, jax.core.Tracer) or not jnp.issubdtype(positions.dtype, jnp.integer):
+def _angles(positions, pairs: int, width: int, dtype, theta: float = 10_000.0, scaling=lambda frequency: frequency):
+    """Compute t / theta^(2i/width) for i < pairs, [T, pairs], plus or minus whole turns for large integers t in
+    float32."""
+    frequencies = scaling(theta ** (-2.0 * jnp.arange(pairs, dtype=dtype) / width))
+    near = positions.astype(dtype)[:, None] * frequencies[None, :]
+    if isinstance(theta, jax.core.Tracer) or dtype != jnp.float32 or not jnp.issubdtype(positions.dtype, jnp.integer):
         return near
     positions = as_positions(positions)[:, None]
     turns = np.asarray(scaling(float(theta) ** (-2.0 * np.arange(pairs) / width))) / (2 * np.pi)

@@ -33,15 +33,15 @@ def test_an_ablated_head_changes_what_the_model_says(small, capsys):
 @pytest.mark.slow
 def test_it_prints_what_a_model_says_before_and_after(small, capsys):
     """A patch of the whole residual stream is the other text; a lens ends with what the model says."""
-    given = ["--patch", "decoder.2.residual_out", "--patch-from", "b a c d", "--lens", "logit"]
+    given = ["--patch", "decoder.1.residual_out", "--patch-from", "b a c d", "--lens", "logit"]
     commands.main(["intervene", "m", "a b c a", *given])
     lines = capsys.readouterr().out.splitlines()
     commands.main(["intervene", "m", "b a c d"])
     other = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["next", "token", "after", "the", "intervention"] and len(lines) == 13
+    assert lines[0].split() == ["next", "token", "after", "the", "intervention"] and len(lines) == 12
     assert [line[30:] for line in lines[1:6]] == other[1:6]
     assert lines[6][:28] != lines[6][30:58] and lines[6].startswith("loss ")
-    assert lines[-1].startswith("decoder.2.residual_out") and lines[-1].split("  ")[-3] == lines[1][:28].strip()
+    assert lines[-1].startswith("decoder.1.residual_out") and lines[-1].split("  ")[-3] == lines[1][:28].strip()
 
 
 @pytest.mark.slow
@@ -56,7 +56,7 @@ MISUSES = {
     "positions alone": (["a b", "--positions", "1"], "are those of --ablate and --patch"),
     "lengths": (["a b", "--patch", "logits", "--patch-from", "a b c"], "as many tokens as the other, 2; it has 3"),
     "one token": (["a"], "at least two tokens"),
-    "no site": (["a b", "--ablate", "decoder.9.query"], "layers of the decoder are 0 to 2"),
+    "no site": (["a b", "--ablate", "decoder.9.query"], "layers of the decoder are 0 to 1"),
 }
 
 

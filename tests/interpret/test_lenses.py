@@ -1,86 +1,95 @@
 """Lenses and attributions: what they are equal to, or sum to."""
 
+from dataclasses import replace
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from site_models import BOTH, FAMILIES, family, measure, precision
+from site_models import BOTH, family, filled, language_model, measure, precision
+from tiers import slow_but
 
 from attention_jax import InputError, interpret
+from attention_jax.interpret.sites import find
 
 slow = pytest.mark.slow
-NONLINEAR = ("bert", "text")
-"""Families whose logits are no linear function of the last normalized states."""
-WHOLE = ("scanned", "gpt", "gemma", "remat", "pretrained")
-"""Those whose computation is all in float64; encoder-decoders and ViTs do a part in float32."""
 
 
-@slow
-@pytest.mark.parametrize(("name", "dtype"), BOTH)
-def test_the_logit_lens_after_the_last_layer_is_the_output(name, dtype):
-    with precision(dtype):
-        model, params, batch, _ = family(name, dtype)
-        output, seen = interpret.run(model, params, *batch, sites="*.residual_out")
-        lens = interpret.logit_lens(model, params, *batch)
-        last = interpret.logit_lens(model, params, *batch, measure=jnp.argmax)
-        stack = "decoder" if "decoder.residual_out" in seen else "encoder"
-        layers = [site for site in seen if site.startswith(stack) and site != f"{stack}.residual_out"]
-        assert list(lens) == [f"{stack}.embedding", *layers]
-        np.testing.assert_allclose(lens[layers[-1]], output, rtol=1e-6, atol=1e-6)
-        assert {site: x.argmax() for site, x in lens.items()} == last
-        if name == "gpt":  # a layer in the middle, by the modules
-            x = seen["decoder.1.residual_out"]
-            by_hand = model.bind({"params": params})
-            np.testing.assert_allclose(
-                lens["decoder.1.residual_out"], by_hand._logits(by_hand.decoder.norm(x)), rtol=1e-5, atol=1e-5
-            )
-
-
-@slow
-@pytest.mark.parametrize(("name", "dtype"), BOTH)
-def test_the_jacobian_lens_is_that_of_the_explicit_jacobian(name, dtype):
-    with precision(dtype):
-        check_the_jacobian_lens(*family(name, dtype)[:3])
-
-
-def check_the_jacobian_lens(model, params, batch):
-    names = interpret.model_sites(model, *batch)
-    stack = "decoder" if "decoder.residual_out" in names else "encoder"
+def everything(model, params, batch):
+    """Lenses and attributions, and the Jacobian lens by an explicit Jacobian: one program."""
+    stack = "decoder" if "decoder.residual_out" in find(model, params, batch) else "encoder"
     site, end = f"{stack}.0.residual_out", f"{stack}.residual_out"
-    x = interpret.trace(model, params, *batch, sites=site)[site]
+    output, seen = interpret.run(model, params, *batch, sites=[f"{stack}.embedding", f"{stack}.*.residual_out", end])
     last = lambda x: interpret.run(model, params, *batch, set={site: x}, sites=end)[1][end]
-    jacobian = jax.jacrev(last)(x)  # [B, T, D, B, T, D]
-    transported = jnp.einsum("btdsue,sue->btd", jacobian, x)
-    expected, _ = interpret.run(model, params, *batch, set={end: transported})
-    lens = interpret.jacobian_lens(model, params, *batch)
-    np.testing.assert_allclose(lens[site], expected, rtol=1e-5, atol=1e-5)
-    output = interpret.run(model, params, *batch)[0]
-    np.testing.assert_allclose(list(lens.values())[-1], output, rtol=1e-5, atol=1e-5)
+    jacobian = jax.jacrev(last)(seen[site])  # [B, T, D, B, T, D]
+    transported = jnp.einsum("btdsue,sue->btd", jacobian, seen[site])
+    return {
+        "output": output,
+        "seen": seen,
+        "by the Jacobian": interpret.run(model, params, *batch, set={end: transported})[0],
+        "logit lens": interpret.logit_lens(model, params, *batch),
+        "Jacobian lens": interpret.jacobian_lens(model, params, *batch),
+        "direct": interpret.direct_attribution(model, params, *batch, measure=measure),
+        "detached": interpret.detached_attribution(model, params, *batch, measure=measure),
+    }
 
 
-@slow
-@pytest.mark.parametrize(("name", "dtype"), [both for both in BOTH if both[0] not in NONLINEAR])
-def test_direct_contributions_sum_to_the_logits(name, dtype):
+@pytest.mark.parametrize(("name", "dtype"), slow_but([("llama", "float64")], BOTH))
+def test_lenses_are_the_output_after_the_last_layer_and_attributions_sum_to_it(name, dtype):
+    """The Jacobian lens is that of the explicit Jacobian, and the detached Jacobian times the embeddings the logits."""
     with precision(dtype):
         model, params, batch, _ = family(name, dtype)
-        parts = interpret.direct_attribution(model, params, *batch, measure=measure)
-        expected = measure(interpret.run(model, params, *batch)[0])
-        total = sum(x.sum() for x in parts.values())
-        np.testing.assert_allclose(total, expected, rtol=1e-5, atol=1e-5)
-        sites = interpret.model_sites(model, *batch)
-    assert [site for site in sites if site in parts] == list(parts)[:-1]
-    last = "decoder" if "decoder.embedding" in sites else "encoder"
-    heads = {site: x.shape[2:3] for site, x in sites.items() if site.startswith(last) and "head_output" in site}
-    assert heads == {site: x.shape for site, x in parts.items() if site.endswith("head_output")} and heads
+        sites = find(model, params, batch)
+        found = jax.jit(partial(everything, model))(params, batch)
+        last = max(site for site in found["logit lens"] if site.endswith("residual_out"))
+        output, first = found["output"], last.partition(".")[0] + ".0.residual_out"
+        assert output.dtype == dtype
+        np.testing.assert_allclose(found["logit lens"][last], output, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(found["Jacobian lens"][last], output, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(found["Jacobian lens"][first], found["by the Jacobian"], rtol=1e-5, atol=1e-5)
+        total = lambda parts: sum(np.float64(x).sum() for x in parts.values())
+        np.testing.assert_allclose(total(found["direct"]), measure(output), rtol=1e-5, atol=1e-5)
+        close = 1e-10 if dtype == "float64" else 1e-4
+        assert abs(total(found["detached"]) - measure(output)) < close
+        if name == "gpt":  # a layer in the middle, by the modules
+            by_hand = model.bind({"params": params})
+            expected = by_hand._logits(by_hand.decoder.norm(found["seen"]["decoder.0.residual_out"]))
+            np.testing.assert_allclose(found["logit lens"]["decoder.0.residual_out"], expected, rtol=1e-5, atol=1e-5)
+    stack = last.partition(".")[0]
+    heads = {site: x.shape[2:3] for site, x in sites.items() if site.startswith(stack) and "head_output" in site}
+    assert heads == {site: x.shape for site, x in found["direct"].items() if site.endswith("head_output")} and heads
+    embeddings = {site: x.shape[:2] for site, x in sites.items() if site.endswith("embedding")}
+    assert embeddings | {"biases": ()} == {site: x.shape for site, x in found["detached"].items()}
+    assert bool(np.any(found["detached"]["biases"])) == (name in ("gpt", "transformer", "vit", "text", "bert"))
 
 
 @slow
-@pytest.mark.parametrize("name", NONLINEAR)
-def test_logits_that_are_no_linear_function_are_refused(name):
-    model, params, batch, _ = family(name)
-    for attribution in (interpret.direct_attribution, interpret.detached_attribution):
-        with pytest.raises(InputError, match="linear function of the last normalized states"):
-            attribution(model, params, *batch, measure=measure)
+def test_sites_are_in_the_order_of_the_model_and_a_measure_is_of_each_output():
+    model, params, batch, _ = family("scanned")
+    lens = interpret.logit_lens(model, params, *batch)
+    assert list(lens) == ["decoder.embedding", "decoder.0.residual_out", "decoder.1.residual_out"]
+    assert {site: x.argmax() for site, x in lens.items()} == interpret.logit_lens(
+        model, params, *batch, measure=jnp.argmax
+    )
+    parts = [*interpret.direct_attribution(model, params, *batch, measure=measure)]
+    assert [*filter(parts.__contains__, interpret.model_sites(model, *batch)), "biases"] == parts
+
+
+@slow
+@pytest.mark.parametrize("attribution", [interpret.direct_attribution, interpret.detached_attribution])
+def test_what_the_parts_do_not_sum_to_is_refused(attribution):
+    """A measure that is not linear, a cap of the logits, and the tanh of BERT's classifier."""
+    model, params, batch, _ = family("scanned")
+    refused = pytest.raises(InputError, match=r"^the parts sum to \S+, the measure is \S+: use a measure that is lin")
+    with refused:
+        attribution(model, params, *batch, measure=lambda logits: jax.nn.log_softmax(logits)[0, -1, 3])
+    with refused:
+        attribution(language_model(logit_cap=5.0, scan_layers=True), params, *batch, measure=measure)
+    model, _, batch, _ = family("bert")
+    model = model.clone(options=replace(model.options, pooler="tanh"), classes=3)
+    with refused:
+        attribution(model, filled(model, batch), *batch, measure=measure)
 
 
 @slow
@@ -89,25 +98,13 @@ def test_a_direct_contribution_is_the_row_of_a_head_times_the_output_matrix_and_
     model, params, batch, _ = family("scanned")
     one = lambda output: output[0, -1, 3]
     parts = interpret.direct_attribution(model, params, *batch, measure=one)
-    seen = interpret.trace(model, params, *batch, sites=["decoder.2.head.1", "decoder.residual_out"])
+    seen = interpret.trace(model, params, *batch, sites=["decoder.1.head.1", "decoder.residual_out"])
     seen, params = jax.tree.map(np.asarray, (seen, params))
     x = seen["decoder.residual_out"][0, -1]
     scale = params["decoder"]["norm"]["scale"] / np.sqrt(np.square(x).mean() + 1e-5)
-    kernel = params["decoder"]["layers_0"]["attention"]["out"]["kernel"][2].T.reshape(2, 4, 8)[1]
-    by_hand = seen["decoder.2.head.1"][0, -1] @ kernel * scale @ params["embedding"]["token"]["embedding"][3]
-    np.testing.assert_allclose(parts["decoder.2.head_output"][1], by_hand, rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["llama", *(pytest.param(x, marks=slow) for x in FAMILIES if x in WHOLE)])
-def test_the_detached_jacobian_times_the_embeddings_is_the_logits(name):
-    with precision("float64"):
-        model, params, batch, _ = family(name, "float64")
-        parts = interpret.detached_attribution(model, params, *batch, measure=measure)
-        output, _ = interpret.run(model, params, *batch)
-        assert output.dtype == jnp.float64
-        assert abs(sum(x.sum() for x in parts.values()) - measure(output)) < 1e-10
-        assert parts["decoder.embedding"].shape == (2, 5)
-        assert (parts["biases"] != 0) == (name == "gpt")
+    kernel = params["decoder"]["layers_0"]["attention"]["out"]["kernel"][1].T.reshape(2, 4, 8)[1]
+    by_hand = seen["decoder.1.head.1"][0, -1] @ kernel * scale @ params["embedding"]["token"]["embedding"][3]
+    np.testing.assert_allclose(parts["decoder.1.head_output"][1], by_hand, rtol=1e-5)
 
 
 @slow

@@ -23,7 +23,7 @@ def shapes(sites):
 
 MISUSES = {
     "unknown site": (lambda run, at: run(sites="decoder.1.querry"), r"no site 'decoder.1.querry'.*decoder.1.query"),
-    "wrong layer": (lambda run, at: run(sites="decoder.7.query"), "layers of the decoder are 0 to 2"),
+    "wrong layer": (lambda run, at: run(sites="decoder.7.query"), "layers of the decoder are 0 to 1"),
     "negative layer": (lambda run, at: run(set=interpret.ablate("decoder.-1.query")), "layers of the decoder are"),
     "another stack": (lambda run, at: run(sites="encoder.1.query"), "no site 'encoder.1.query'"),
     "a pattern that fits nothing": (lambda run, at: run(sites="*.cross_query"), "no site"),
@@ -35,8 +35,8 @@ MISUSES = {
         lambda run, at: run(set=interpret.ablate("decoder.1.mlp_output", heads=0)), "mlp_output has no heads"),
     "position beyond the text": (lambda run, at: run(set=interpret.ablate(SITE, positions=5)), "positions 0 to 4"),
     "row beyond the batch": (lambda run, at: run(set=interpret.ablate(SITE, rows=2)), "rows 0 to 1"),
-    "shape": (lambda run, at: run(set={SITE: jnp.zeros((2, 5, 2, 3))}), r"is \[2, 5, 2, 4\] in this call, got"),
-    "a number for an array": (lambda run, at: run(set={SITE: 0.0}), r"is \[2, 5, 2, 4\] in this call, got"),
+    "shape": (lambda run, at: run(set={SITE: jnp.zeros((2, 5, 2, 3))}), r"is float32 \[2, 5, 2, 4\] in this call, got"),
+    "a number for an array": (lambda run, at: run(set={SITE: 0.0}), r"is float32 \[2, 5, 2, 4\] in this call, got"),
     "integers": (lambda run, at: run(set={SITE: jnp.zeros((2, 5, 2, 4), int)}), "got int"),
     "between lengths": (
         lambda run, at: run(set=interpret.patch({SITE: jnp.zeros((2, 7, 2, 4))})), "texts of one length"),
@@ -55,12 +55,13 @@ MISUSES = {
     "heads as a text": (lambda run, at: interpret.ablate(SITE, heads="01"), "one or more integers.* got '01'"),
     "a position that is traced": (
         lambda run, at: jax.jit(lambda i: interpret.ablate(SITE, positions=i))(2), "known when a call is traced"),
-    "a Part of nothing": (lambda run, at: run(set={SITE: Part()}), "needs a value or a function"),
-    "a Part of both": (lambda run, at: run(set={SITE: Part(at[SITE], function=abs)}), "not both"),
-    "a sum with a function": (lambda run, at: run(set={SITE: Part(function=abs, adds=True)}), "adds is of a value"),
-    "a text for an array": (lambda run, at: run(set={SITE: "zero"}), "an array, a function or a Part, got a str"),
-    "nothing for an array": (lambda run, at: run(set={SITE: None}), "or a Part, got None"),
-    "a mask of numbers": (lambda run, at: run(set={SITE: Part(at[SITE], where=at[SITE])}), "is boolean and broadcast"),
+    "a Part of nothing": (lambda run, at: run(set={SITE: Part()}), "needs an array or a function"),
+    "a Part of both": (lambda run, at: run(set={SITE: Part(at[SITE], function=abs)}), "with one of them"),
+    "a sum with a function": (lambda run, at: run(set={SITE: Part(function=abs, adds=True)}), "adds is of an array"),
+    "a text for an array": (lambda run, at: run(set={SITE: "zero"}), "in this call, got a str"),
+    "nothing for an array": (lambda run, at: run(set={SITE: None}), "needs an array or a function"),
+    "a mask of numbers": (
+        lambda run, at: run(set={SITE: Part(at[SITE], where=at[SITE])}), "`where` of .* is bool .* got float32"),
     "a mask of another shape": (
         lambda run, at: run(set={SITE: Part(at[SITE], where=jnp.ones(3, bool))}), r"got bool \[3\]"),
     "a function of nothing": (lambda run, at: run(set={SITE: lambda x: None}), "must return an array"),
@@ -72,9 +73,27 @@ MISUSES = {
     "a number for names": (lambda run, at: interpret.ablate(3), "name of a site is a text, got a int"),
     "a seed for a key": (lambda run, at: interpret.repeated_tokens(0, 5, 4), "rng is a key, as jax.random.key"),
     "no tokens to draw": (lambda run, at: interpret.repeated_tokens(jax.random.key(0), 0, 4), "of at least 1"),
+    "heads of a head": (
+        lambda run, at: run(set={"decoder.1.head.0": Part(jnp.zeros(()), heads=1)}), r"head.0 has no heads"),
+    "a token beyond the vocabulary": (
+        lambda run, at: interpret.model_sites(language_model(), jnp.array([[1, 11]])),
+        "tokens are ids 0 to 10 of a vocabulary of 11, got 1 to 11"),
+    "a negative token": (
+        lambda run, at: interpret.model_sites(language_model(), jnp.array([[-1, 2]])), "ids 0 to 10 .* got -1 to 2"),
     "a measure of nothing": (lambda run, at: run(interpret.logit_lens, measure=3), "measure is a function"),
+    "a sweep by what is no function": (lambda run, at: run(interpret.head_sweep, measure=3), "measure is a function"),
+    "a sweep by what returns nothing": (
+        lambda run, at: run(interpret.head_sweep, measure=lambda x: None), "to an array, got one to a NoneType"),
+    "a sweep by two results": (
+        lambda run, at: run(interpret.head_sweep, measure=lambda x: (x, x)), "to an array, got one to a tuple"),
+    "a sweep by what leaves JAX": (
+        lambda run, at: run(interpret.head_sweep, measure=lambda x: float(x[0, 0, 0])), "use jax.numpy in it"),
+    "a lens of two results": (
+        lambda run, at: run(interpret.logit_lens, measure=lambda x: [x]), "to an array, got one to a list"),
     "a measure of many numbers": (
-        lambda run, at: run(interpret.gradient_times_activation, measure=abs, sites=SITE), "to one number"),
+        lambda run, at: run(interpret.gradient_times_activation, measure=abs, sites=SITE), r"number, got float32 \["),
+    "a measure of an integer": (
+        lambda run, at: run(interpret.integrated_gradients, measure=jnp.argmax), "one number, got int32"),
     "scores of attention to others": (
         lambda run, at: interpret.head_scores(jnp.zeros((2, 1, 2, 3, 5)), TOKENS), "needs weights"),
     "scores of other tokens": (
@@ -106,9 +125,9 @@ def test_inputs_and_models_that_have_no_sites(made):
     shared = config.TransformerConfig(2, 2, hidden_size=8, num_heads=2, mlp_dim=8, shared_layers=True)
     with pytest.raises(InputError, match="computed more than once"):
         interpret.model_sites(models.Transformer(shared, 11, 11), TOKENS, jnp.array([5, 3]), TOKENS)
-    capped = language_model(logit_cap=5.0, scan_layers=True)
-    with pytest.raises(InputError, match="linear function of the last"):
-        interpret.direct_attribution(capped, params, *batch, measure=jnp.sum)
+    ids = jnp.array([[1, 2, 9, 4]])
+    with pytest.raises(InputError, match="target_in are ids 0 to 8 of a vocabulary of 9, got 1 to 9"):
+        interpret.model_sites(models.Transformer(shared, 11, 9), ids, jnp.array([4]), ids)
 
 
 def test_the_names_of_sites_are_these():
@@ -121,13 +140,13 @@ def test_the_names_of_sites_are_these():
     cross = [f"cross_{name}" for name in layer[1:]]
     rest = ["mlp_hidden", "mlp_output", "residual_out"]
     ends = lambda stack, layers: [f"{stack}.embedding", *layers, f"{stack}.residual_out", f"{stack}.final_norm"]
-    encoder = [f"encoder.{i}.{name}" for i in (0, 1) for name in [*layer, *rest]]
+    encoder = [f"encoder.0.{name}" for name in [*layer, *rest]]
     decoder = [f"decoder.{i}.{name}" for i in (0, 1) for name in [*layer, *cross, *rest]]
     options = model.options
     expected = [*ends("encoder", encoder), *ends("decoder", decoder), "logits"]
     assert list(names) == [x for x in expected if options.norm != "post" or not x.endswith("final_norm")]
     assert sites.VERSION == 1
-    assert names["decoder.0.cross_weights"].shape == (2, 2, 4, 5) and names["encoder.1.key"].shape == (2, 5, 2, 4)
+    assert names["decoder.0.cross_weights"].shape == (2, 2, 4, 5) and names["encoder.0.key"].shape == (2, 5, 2, 4)
 
 
 def test_a_part_is_a_pytree():
@@ -142,4 +161,4 @@ def test_what_is_added_in_a_scan_is_added_and_in_its_layer_alone(made):
     model, params, batch = made
     edits = collection(find(model, params, batch), {"decoder.1.residual_out": Part(jnp.ones(8), adds=True)})
     [edit] = jax.tree.leaves(edits, is_leaf=lambda x: hasattr(x, "adds"))
-    assert edit.adds and edit.where.reshape(3, -1).any(axis=1).tolist() == [False, True, False]
+    assert edit.adds and edit.where.reshape(2, -1).any(axis=1).tolist() == [False, True]

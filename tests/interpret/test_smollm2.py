@@ -8,6 +8,7 @@ import real_models
 
 import attention_jax
 from attention_jax import interpret
+from attention_jax.interpret import Part
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 CLEAN = "When Mary and John went to the store, John gave a drink to"
@@ -40,6 +41,30 @@ def test_patches_lenses_and_attributions_of_indirect_objects(lm):
     np.testing.assert_allclose(lens["decoder.29.residual_out"], plain, rtol=1e-4, atol=1e-4)
     words = [lm.tokenizer.decode([int(lens[f"decoder.{i}.residual_out"][0, -1].argmax())]) for i in (28, 29)]
     assert words == [" the", " Mary"]
+
+
+def test_sites_that_are_set_to_their_own_values_change_no_bit(lm):
+    """Each kind of site in all layers, and all sites, beside the same edits nowhere; three kinds also alone."""
+    tokens = jnp.asarray([lm.tokenizer.encode(CLEAN)])
+    seen = interpret.trace(lm.model, lm.params, tokens)
+
+    def run(values, where):
+        edits = {site: Part(x, where=np.array(where(site))) for site, x in values.items()}
+        return interpret.run(lm.model, lm.params, tokens, set=edits, sites="*")
+
+    nothing, own = run(seen, lambda site: False)
+    np.testing.assert_allclose(nothing, seen["logits"], rtol=0, atol=1e-4)  # rounded at other places
+    np.testing.assert_array_equal(run(own, lambda site: True)[0], nothing)
+    kinds = {site.rpartition(".")[2] for site in seen}
+    assert len(seen) == 334 and len(kinds) == 14
+    for kind in kinds:
+        of_kind = lambda site, kind=kind: site.endswith(f".{kind}") or site == kind
+        np.testing.assert_array_equal(run(own, of_kind)[0], nothing, err_msg=kind)
+        assert not np.array_equal(run(jax.tree.map(lambda x: x / 2, own), of_kind)[0], nothing), kind
+        if kind in ("query", "weights", "residual_out"):
+            alone = {site: x for site, x in seen.items() if of_kind(site)}
+            nowhere, its = run(alone, lambda site: False)
+            np.testing.assert_array_equal(run({site: its[site] for site in alone}, lambda site: True)[0], nowhere)
 
 
 def test_induction_heads(lm):

@@ -8,8 +8,8 @@ MUTANTS = (
     Mutant(
         "scanned-layers-are-set-in-the-wrong-order",
         "attention_jax/interpret/edits.py",
-        "zip(at, arrays, strict=True)",
-        "zip(at, arrays[::-1], strict=True)",
+        "zip_longest(*layers)",
+        "zip_longest(*layers[::-1])",
         (INTERVENE,),
     ),
     Mutant(
@@ -55,6 +55,34 @@ MUTANTS = (
         (LENSES,),
     ),
     Mutant(
+        "the-quotient-of-an-activation-is-not-held",
+        "attention_jax/interpret/lenses.py",
+        "return x * jax.lax.stop_gradient(jnp.where(x == 0, 0, method(x) / jnp.where(x == 0, 1, x)))",
+        "return method(x)",
+        (LENSES,),
+    ),
+    Mutant(
+        "the-weights-of-a-pool-are-not-held",
+        "attention_jax/interpret/lenses.py",
+        "weights = jax.lax.stop_gradient(method(*args[:2], return_weights=True)[1])",
+        "weights = method(*args[:2], return_weights=True)[1]",
+        (LENSES,),
+    ),
+    Mutant(
+        "parts-that-do-not-sum-to-the-measure",
+        "attention_jax/interpret/lenses.py",
+        "abs(total - value) > rounding",
+        "abs(total - value) < 0",
+        (LENSES,),
+    ),
+    Mutant(
+        "a-token-beyond-the-vocabulary-is-clamped",
+        "attention_jax/interpret/sites.py",
+        "0 <= least <= most < count",
+        "0 <= least <= most <= count",
+        ("tests/interpret/test_misuse.py",),
+    ),
+    Mutant(
         "induction-attends-to-the-occurrence-itself",
         "attention_jax/interpret/patterns.py",
         "return follows, whole",
@@ -92,8 +120,8 @@ MUTANTS = (
     Mutant(
         "an-added-activation-replaces-the-other",
         "attention_jax/interpret/edits.py",
-        "made.append(Edit(rows, _where(values, layers), adds=adds))",
-        "made.append(Edit(rows, _where(values, layers)))",
+        "reduce(operator.and_, masks) if masks else None, function, part.adds)",
+        "reduce(operator.and_, masks) if masks else None, function)",
         ("tests/interpret/test_misuse.py", HEADS),
     ),
     Mutant(

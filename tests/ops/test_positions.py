@@ -18,6 +18,18 @@ def test_sinusoidal_is_the_paper_s_formula():
     assert sinusoidal(jnp.arange(7), 5).shape == (7, 5)
 
 
+def test_encodings_of_float64_are_those_of_float64():
+    """Near and far, of which float32 would be off by 1e-7."""
+    positions = np.array([0, 1, 7, 4095, 4096, 10**6])
+    angles = positions[:, None] * 10_000.0 ** (-np.arange(3) / 3)
+    with jax.enable_x64(True):
+        table = sinusoidal(jnp.asarray(positions), 6, jnp.float64)
+        turned = rotary(jnp.ones((6, 6), jnp.float64), jnp.asarray(positions))
+    np.testing.assert_allclose(table, np.stack([np.sin(angles), np.cos(angles)], axis=2).reshape(6, 6), atol=1e-9)
+    first, second = np.cos(angles) - np.sin(angles), np.cos(angles) + np.sin(angles)
+    np.testing.assert_allclose(turned, np.concatenate([first, second], axis=1), atol=1e-9)
+
+
 @given(strategies.integers(0, 40))
 @settings(max_examples=10, deadline=None)
 def test_a_shift_is_one_linear_map(k):
