@@ -99,8 +99,8 @@ MUTANTS = (
     Mutant(
         "a-sweep-patches-every-position",
         "attention_jax/interpret/intervene.py",
-        "replace(part, positions=several(positions)) for name",
-        "replace(part, positions=None) for name",
+        'at = {"positions": positions}',
+        'at = {"positions": None}',
         (HEADS,),
     ),
     Mutant(
