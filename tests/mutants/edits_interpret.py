@@ -100,7 +100,7 @@ MUTANTS = (
         "a-sweep-patches-every-position",
         "attention_jax/interpret/intervene.py",
         'at = {"positions": positions}',
-        "at = {}",
+        'at = {"positions": None}',
         (HEADS,),
     ),
     Mutant(
