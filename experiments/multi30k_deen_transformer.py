@@ -5,7 +5,7 @@ Source: bentrevett/pytorch-seq2seq, notebook 6, "Attention is All You Need" (its
 Data: Multi30k, raw text, spaCy's tokenization rules, lower-cased, words seen at least twice;
   `--data.path DIR` reads the published files
 Command: python launch.py reproduce multi30k_deen_transformer
-Cost: 92 minutes
+Cost: 112 minutes
 
 The notebook's model has width 256, 3+3 layers, 8 heads, a feed-forward layer of 512, learned positions, dropout 0.1
 everywhere, batch 128, Adam 5e-4, clip 1, 10 epochs, the epoch of the best validation loss, and greedy decoding of at
