@@ -4,7 +4,7 @@ Chapter: memory
 Source: Collier & Beel 2018 (arXiv 1807.08518), section 4: the constant 1e-6 learns to copy fastest and most reliably
 Data: sequences of 1 to 20 random 8-bit vectors, generated
 Command: python launch.py reproduce ntm_init
-Cost: 11 minutes
+Cost: 43 minutes
 
 `ntm_copy` with each of the three. The random memory is sampled once a run and is not trained. All bounds are on costs
 after a fixed number of sequences; the paper shows curves and prints no numbers.

@@ -149,9 +149,7 @@ def test_a_ray_cluster_that_loses_a_machine_loses_nothing(tmp_path):
     pytest.importorskip("ray", reason="the Ray executor is tested where ray is installed: pip install ray")
     from ray.cluster_utils import Cluster
 
-    soon = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500}  # it misses the machine after 5 of them
-    arguments = {"num_cpus": 1, "include_dashboard": False, "_system_config": soon}
-    cluster = Cluster(initialize_head=True, head_node_args=arguments)
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
         nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
         arguments = command(*SIX, "--out", tmp_path / "cluster", "--ray", cluster.address)
