@@ -46,7 +46,7 @@ def sweep() -> dict[str, str]:
 
 BOOK = (
     "the book's code leaves out the last 72 pairs of an epoch, adds Adam's epsilon of 1e-7 outside of the bias "
-    "correction, and begins with normal weights that are not truncated"
+    "correction, adds 1e-6 to the norm by which it clips, and begins with normal weights that are not truncated"
 )
 CLAIMS = (
     Claim(

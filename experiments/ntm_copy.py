@@ -23,6 +23,12 @@ The paper clips every entry of the gradient to [-10, 10], inside of the backward
 norm is clipped to 10. The paper's rate is 1e-4 throughout; ours rises to 3e-4 and falls to 0 along a cosine, which may
 be why it learns from fewer sequences. "entrywise clip" clips every entry of the sums over time and trains on 30,000
 sequences; it was registered before its run (2026-11-25), and the first variant is the former protocol.
+
+The paper does not say how a machine begins. In public code (loudinthecloud/pytorch-ntm, 50,000 sequences at 1e-4) the
+memory is fixed and random, within 0.08, the heads' first weights are all 0, keys and added vectors are not limited, and
+reads precede the write. Its LSTM begins uniform within 0.44, its other matrices Glorot-uniform, those of the heads
+times 1.4; here all have a variance of 1 / inputs. Its loss is the mean over the bits, here their sum, so that clipping
+is another, and its RMSProp is not centered. It chooses no epoch and counts wrong bits of training sequences.
 """
 
 from attention_jax.config import Algorithmic, Claim, Config, NTMConfig, Optim, Train, replace
@@ -66,8 +72,9 @@ SEEN = "seeds 0 to 4 from a constant memory: 0.007 to 1.05 bits, 86 and 477 wron
 RATE = "a rate that rises to 3e-4 and falls to 0, the paper's is 1e-4 throughout (table 2)"
 MACHINE = (
     "sums of gradients over time are clipped, the paper's entries inside of the backward pass; the memory begins "
-    "learned and every head at location 0, reads follow the write, and keys and added vectors pass tanh, all of which "
-    "the paper leaves open and public code (loudinthecloud/pytorch-ntm) does otherwise"
+    "learned and every head at location 0, reads follow the write, keys and added vectors pass tanh, matrices have a "
+    "variance of 1 / inputs, and the loss is a sum over bits, all of which the paper leaves open and public code "
+    "(loudinthecloud/pytorch-ntm) does otherwise; 200 validation sequences choose the epoch"
 )
 CHOSE = "results on the validation sequences, which chose the epoch"
 CLAIMS = (

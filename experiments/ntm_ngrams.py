@@ -9,7 +9,10 @@ Cost: 15 minutes
 The optimum (equation 10), 131 to 137 bits a sequence, is computed for the very sequences that are judged; the number is
 the cost above it. The controller is an LSTM of 100 units; the baseline has three LSTM layers of 128 (table 3). The
 validation sequences choose the epoch, other ones test it. The paper shows curves and prints no numbers: the bounds are
-our own.
+our own. Its rates are constant, 3e-5 for the NTM and 1e-4 for the LSTM (tables 2 and 3), it trains for longer and clips
+every entry of the gradient to [-10, 10] inside of the backward pass; here both rise to 3e-4 and fall to 0, and the norm
+is clipped to 10. It measures 1,000 validation sequences, here 400 choose the epoch and 400 test. How a machine begins,
+which the paper leaves open, is described in `ntm_copy`.
 
 Two settings were tried: a constant rate of 1e-4 and 20,000 sequences left the NTM 26.5 and the LSTM 27.2 bits above the
 optimum; the present ones, those of `ntm_copy` and 50,000 sequences, 1.5 and 7.7 on the validation sequences (one seed

@@ -21,7 +21,7 @@ wrong with two seeds.
 
 The paper clips every entry of the gradient to [-10, 10], inside of the backward pass; here the norm is clipped to 10.
 "entrywise clip" clips every entry of the sums over time; it was registered before its run (2026-11-25), and the first
-variant is the former protocol.
+variant is the former protocol. How a machine begins, which the paper leaves open, is described in `ntm_copy`.
 """
 
 from attention_jax.config import Algorithmic, Claim, Config, NTMConfig, Optim, Train, replace

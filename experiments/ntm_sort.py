@@ -25,6 +25,7 @@ norm, as here, does not mend a NaN. The paper clips every entry to [-10, 10] in 
 
 "entrywise clip" clips every entry of the gradient to [-10, 10]; it was registered before its run (2026-11-25), and the
 first variant is the former protocol. The paper clips inside of the backward pass, here the sums over time are clipped.
+The memory begins at 1e-6 everywhere; what else the paper leaves open is described in `ntm_copy`.
 """
 
 from attention_jax.config import Algorithmic, Claim, Config, NTMConfig, Optim, Train, replace
