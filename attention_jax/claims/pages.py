@@ -77,8 +77,8 @@ def differences(rows: Sequence[Judged]) -> str:
 
 
 def about_finding(finding: Finding) -> str:
-    next_ = f"To settle it, or next suspect: {finding.settles}."
-    return f"* **{finding.title}**: {finding.status}. {finding.cause}. {next_}"
+    left = "" if finding.settled else f" To settle it, or next suspect: {finding.settles}."
+    return f"* **{finding.title}**: {finding.status}. {finding.cause}.{left}"
 
 
 def provenance(claim: Claim) -> tuple[str, str]:

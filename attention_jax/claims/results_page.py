@@ -108,10 +108,10 @@ def signs(rows: Sequence[Judged]) -> str:
 
 def finding_line(finding: Finding) -> tuple[str, ...]:
     """A row of the table of findings."""
-    one, ended = finding.shown, finding.status == "mended and now met"
+    one = finding.shown
     title = f"[{finding.title}](results/{finding.experiment}.md)"
     numbers = f"{found(one)}; {bounds(one.claim)}"
-    return title, finding.status, numbers, finding.cause, "settled" if ended else finding.settles
+    return title, finding.status, numbers, finding.cause, "settled" if finding.settled else finding.settles
 
 
 def findings_table(known: Sequence[Finding]) -> str:
@@ -146,7 +146,7 @@ def aims(rows: Sequence[Judged]) -> str:
     own = [one for one in rows if one.claim.kind in ("aim", "order") and one not in signed]
     verdicts = Counter(one.verdict for one in own)
     return (
-        f"{len(own)} claims compare with a bound or a sign of our own: {verdicts['holds']} hold, "
+        f"{len(own)} claims are aims, or orders without a published number: {verdicts['holds']} hold, "
         f"{verdicts['undecided']} are undecided, {verdicts['missed']} missed and {verdicts['not run']} not run."
     )
 
@@ -178,7 +178,7 @@ INTRODUCTION = """
 
 `make results` writes this page from `experiments/results/*.json`; [reproduce.md](reproduce.md) defines kinds and
 verdicts, [replication.md](replication.md) how fresh seeds were registered. Numbers are medians over seeds with their
-range, or one seed with its 95 % interval over test examples. Each experiment's page has its figure, claims,
+range, or one seed's with its 95 % interval over test examples, if known. Each experiment's page has figures, claims,
 differences, command, cost and history.
 """
 CAPTION = """
@@ -186,11 +186,11 @@ CAPTION = """
 parameter counts and published zeros are left out (`make figures`).*
 """
 REPRODUCED = """
-Same data, preprocessing, metric, budget and selection as the source, and within the range of its own runs or 5 % of its
-number. A star marks a bound that was set after a first result; fresh seeds have met it since.
+Same data, preprocessing, metric, budget and selection as the source; within the claim's bounds, and within the range of
+the source's own runs or 5 % of its number. A star marks a bound that was set after a first result; fresh seeds have met it since.
 """
 COMPARED = """
-"Near" means within the same range. A difference may come from the data, the training or the decoding.
+"Near": within the same range. Former protocols whose corrected one has run are left out.
 """
 MISSED = """
 Mended: a deviation from the source was removed, and the claim registered again.
@@ -220,12 +220,12 @@ def results_page(experiments: Sequence[Experiment], rows: Sequence[Judged]) -> s
         "Comparisons with known differences": [
             COMPARED,
             comparisons(now),
-            wrapped(f"Same sign as published: {signs(rows)}."),
+            wrapped(f"Differences with a published sign, and how many hold: {signs(rows)}."),
         ],
         "Missed, mended, contradicting": [MISSED, findings_table(decided), loose and f"Not examined yet: {loose}."],
         "Undecided": [UNDECIDED, undecided_lines([finding for finding in known if finding not in decided])],
         "Theorems": [theorems(rows)],
-        "Aims": [aims(rows)],
+        "Aims and orders": [aims(rows)],
         "Not run": [unrun(rows, experiments)],
         "All experiments": [index(experiments), "Re-runs on other machines: [checks](results/checks.md).", TREE],
     }
