@@ -13,7 +13,7 @@ attention still works there. A figure has BLEU by length.
 The model is larger than the tutorial's and trains longer. The tutorial has LSTMs of 64 units, embeddings of 16, dropout
 0.1, a decoder that starts from zeros, a learning rate that falls on a plateau of validation BLEU, at most 5 epochs, and
 the checkpoint of the best validation BLEU. The default data are those of the script with its seed; the tutorial's log
-counts 40,000 training sequences, so its data may be others.
+counts 40,000 training sequences, so its data may be others. Editions before 2024 have 98.49 with a beam of 10.
 """
 
 from attention_jax.config import Claim, Config, Decode, LuongConfig, Optim, Reverse, Train, replace
@@ -49,8 +49,12 @@ CLAIMS = (
         "Joey NMT documentation, tutorial",
         at_least=95.19,
         kind="other protocol",
-        differs="LSTMs of 128 units instead of 64, embeddings of 64 instead of 16, no dropout, 12 epochs with warm-up "
-        "and cosine decay instead of 5 with a plateau schedule, perhaps other generated data",
+        differs="LSTMs of 128 units instead of 64, embeddings of 64 instead of 16, no dropout, 12 epochs with "
+        "warm-up and cosine decay instead of 5 with a plateau schedule, perhaps other generated data; a decoder that "
+        "starts from a dense layer of the encoder's states instead of zeros, an output bias, truncated normal "
+        "initial values instead of Xavier's, batches of 128 in four length buckets instead of 24 of all lengths, a "
+        "peak rate of 0.003 instead of 0.001, gradients of the mean over tokens that are clipped instead of that "
+        "over sentences, the last epoch instead of the best validation BLEU, at most 40 tokens instead of 30",
         since="2026-11-20",
     ),
 )
