@@ -187,7 +187,8 @@ parameter counts and published zeros are left out (`make figures`).*
 """
 REPRODUCED = """
 Same data, preprocessing, metric, budget and selection as the source; within the claim's bounds, and within the range of
-the source's own runs or 5 % of its number. A star marks a bound that was set after a first result; fresh seeds have met it since.
+the source's own runs or 5 % of its number. A star marks a bound that was set after a first result; fresh seeds have met
+it since.
 """
 COMPARED = """
 "Near": within the same range. Former protocols whose corrected one has run are left out.
