@@ -57,7 +57,7 @@ class Finding:
             ran = [one for one in claims if one.verdict != "not run"]
             if ran:
                 return next((one for bad in ("missed", "undecided") for one in ran if one.verdict == bad), ran[0])
-        return self.claims[0]
+        return (*self.claims, *self.corrected)[0]
 
 
 def read(path: Path = FINDINGS) -> dict:

@@ -110,7 +110,7 @@ def finding_line(finding: Finding) -> tuple[str, ...]:
     """A row of the table of findings."""
     one = finding.shown
     title = f"[{finding.title}](results/{finding.experiment}.md)"
-    numbers = f"{found(one)}; {bounds(one.claim)}"
+    numbers = f"{'-' if one.verdict == 'not run' else found(one)}; {bounds(one.claim)}"
     return title, finding.status, numbers, finding.cause, "settled" if finding.settled else finding.settles
 
 

@@ -727,6 +727,8 @@ class RecurrentLanguageModelConfig(ModelOptions):
     """Recurrent cell."""
     hidden_size: int = option(32, at_least=1, smoke=8)
     """Units of the recurrent state."""
+    recurrent_bias: bool = False
+    """Add a second bias, to the recurrent product, as PyTorch does; a GRU's candidate always has one."""
     dropout: float = rate(0.0, traced=True)
     """Dropout rate of the input of the output layer."""
     truncation: Literal["full", "truncated", "randomised"] = "full"

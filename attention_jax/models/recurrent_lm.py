@@ -51,6 +51,9 @@ class RecurrentLanguageModel(nn.Module):
             self.inner_bias = self.param("inner_bias", uniform, (self.options.hidden_size,))
         self.output_kernel = self.param("output_kernel", uniform, (self.options.hidden_size, self.vocab))
         self.output_bias = self.param("output_bias", uniform, (self.vocab,))
+        if self.options.recurrent_bias:
+            added = width - self.options.hidden_size if self.options.cell == "gru" else width
+            self.bias = self.bias.at[:added].add(self.param("recurrent_bias", uniform, (added,)))
 
     def advance(self, projected: Float[Array, "B G"], state: cells.State) -> cells.State:
         """One step of the cell."""

@@ -6,7 +6,7 @@ Predictions, figures and attention maps of trained models are in `attention_jax/
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax.config import Config, import_object
+from attention_jax.config.options import model_name
 from attention_jax.data import batches
 from attention_jax.errors import InputError
 
@@ -52,6 +53,8 @@ class Task:
 
     view: ClassVar[str] = ""
     """The family's `View` as "package.file:name"; without one, a run cannot `predict` or `look`."""
+    averages_batches: ClassVar[bool] = False
+    """Whether `evaluate` takes means over `parts`, so that --train.eval-mean batches applies."""
 
     @classmethod
     def load(cls, config: Config) -> Any:
@@ -133,6 +136,11 @@ class Task:
         """Compute metrics on held-out data, briefly after an epoch or in `full` at the end of a run."""
         raise NotImplementedError
 
+    def parts(self, examples: int) -> list[slice]:
+        """Return the parts of so many held-out examples whose means `evaluate` averages: all, or batches in order."""
+        size = self.config.train.batch_size if self.config.train.eval_mean == "batches" else examples
+        return [slice(first, first + size) for first in range(0, examples, size)]
+
     def describe(self) -> dict:
         """Return facts about data and model for result.json."""
         return {}
@@ -173,8 +181,22 @@ def build(config: Config, data=None) -> Task:
     if config.model is None or config.data is None:
         raise InputError(f"training {config.name} needs data and a model; its configuration lacks one of them")
     kind = import_object(config.model.task)
+    if config.train.eval_mean == "batches" and not kind.averages_batches:
+        raise InputError(
+            "--train.eval-mean batches is for language models, translators and image classifiers; got "
+            f"{model_name(config.model)}, for which it must be examples"
+        )
     data = kind.load(config) if data is None else data
     return kind(config, data, kind.make_model(config, data))
+
+
+def mean_perplexity(losses: Sequence[float]) -> float:
+    """Return the mean of the perplexities of losses in nats a token, each at most e^50.
+
+    >>> mean_perplexity([0.0, np.log(3.0)])
+    2.0
+    """
+    return float(np.mean([np.exp(min(loss, 50.0)) for loss in losses]))
 
 
 def build_model(config: Config, *sizes):

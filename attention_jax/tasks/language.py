@@ -16,7 +16,7 @@ from attention_jax.data.text_windows import Windows
 from attention_jax.data.token_files import stream_of
 from attention_jax.errors import InputError
 from attention_jax.ops.losses import masked_cross_entropy
-from attention_jax.tasks import Evaluation, Task, build_model
+from attention_jax.tasks import Evaluation, Task, build_model, mean_perplexity
 from attention_jax.tasks.objectives import readout_loss
 from attention_jax.train.placement import map_batches
 
@@ -28,6 +28,7 @@ class LanguageTask(Task):
     """A language model on windows of a text; `data` are `Windows`."""
 
     view = "attention_jax.views.language:LanguageView"
+    averages_batches = True
 
     @classmethod
     def make_model(cls, config: Config, data: Windows):
@@ -82,8 +83,9 @@ class LanguageTask(Task):
         metrics = {}
         for split, rows in self.data.held_out.items():
             nats = map_batches(self.score_rows, params, {"tokens": rows}, self.rows_evaluated)
-            per_token = float(nats.sum(dtype=np.float64) / (len(rows) * (rows.shape[1] - 1)))
-            metrics |= {f"{split}.loss": per_token, f"{split}.perplexity": float(np.exp(min(per_token, 50.0)))}
+            losses = [nats[part].sum(dtype=np.float64) / rows[part, 1:].size for part in self.parts(len(rows))]
+            per_token, perplexity = float(np.mean(losses)), mean_perplexity(losses)
+            metrics |= {f"{split}.loss": per_token, f"{split}.perplexity": perplexity}
             if self.data.characters_per_token:
                 metrics[f"{split}.bits_per_character"] = per_token / self.data.characters_per_token[split] / np.log(2.0)
             for name, known in self.data.known.get(split, {}).items():

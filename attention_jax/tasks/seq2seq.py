@@ -20,7 +20,7 @@ from attention_jax.data.streams import Stream
 from attention_jax.errors import InputError
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.ops.positions import within
-from attention_jax.tasks import Evaluation, Task, build_model, load_once
+from attention_jax.tasks import Evaluation, Task, build_model, load_once, mean_perplexity
 from attention_jax.tasks.generation import generate
 from attention_jax.tasks.objectives import readout_loss
 from attention_jax.tasks.scoring import are_sentences, compare, score_names
@@ -68,6 +68,7 @@ class Seq2seqTask(Task):
     """An encoder-decoder on pairs of sequences; `data` is a `PairData`."""
 
     view = "attention_jax.views.seq2seq:Seq2seqView"
+    averages_batches = True
 
     @classmethod
     def load(cls, config: Config) -> PairData:
@@ -162,16 +163,18 @@ class Seq2seqTask(Task):
         for split in list(self.data.held_out)[: None if full else 1]:
             pairs = self.data.held_out[split]
             rows = map_batches(self.score_rows, params, pairs._asdict(), self.eval_batch_size)
-            per_token = float(rows["loss"].sum() / rows["tokens"].sum())
-            metrics[f"{split}.loss"] = per_token
-            metrics[f"{split}.token_accuracy"] = float(rows["correct"].sum() / rows["tokens"].sum())
+            parts = self.parts(len(rows["loss"]))
+            ratio = lambda name: [float(rows[name][i].sum() / rows["tokens"][i].sum()) for i in parts]  # noqa: B023
+            losses = ratio("loss")
+            metrics[f"{split}.loss"] = float(np.mean(losses))
+            metrics[f"{split}.token_accuracy"] = float(np.mean(ratio("correct")))
             if full or not sentences:
                 sources = {"source": pairs.source, "source_length": pairs.source_length}
                 written[split] = map_batches(self.generate, params, sources, self.eval_batch_size)
                 scores = compare(self.data, split, written[split])
                 metrics |= {f"{split}.{name}": value for name, value in scores.items()}
             if sentences:
-                metrics[f"{split}.perplexity"] = float(np.exp(min(per_token, 50.0)))
+                metrics[f"{split}.perplexity"] = mean_perplexity(losses)
         return Evaluation(metrics, written, self.samples(written))
 
     def metric_names(self, full: bool) -> list[str]:

@@ -87,6 +87,7 @@ class VisionTask(Task):
     """A classifier of images; `data` is an `ImageData`."""
 
     view = "attention_jax.views.vision:VisionView"
+    averages_batches = True
 
     @classmethod
     def load(cls, config: configs.Config) -> images.ImageData:
@@ -137,7 +138,9 @@ class VisionTask(Task):
         metrics = {}
         for split in self.splits(full):
             rows = map_batches(self.score_rows, params, self.data.held_out[split]._asdict(), EVALUATED)
-            metrics |= {f"{split}.{name}": float(values.mean(dtype=np.float64)) for name, values in rows.items()}
+            for name, values in rows.items():
+                means = [values[part].mean(dtype=np.float64) for part in self.parts(len(values))]
+                metrics[f"{split}.{name}"] = float(np.mean(means))
         return Evaluation(metrics, {})
 
     def splits(self, full: bool) -> list[str]:

@@ -1,19 +1,22 @@
-"""Section 10.7 of "Dive into Deep Learning" in PyTorch, beside `fra_eng_seq2seq`: what its published loss is a mean of.
+"""Sections 10.7 and 11.4 of "Dive into Deep Learning" in PyTorch, beside `fra_eng_seq2seq` and `fra_eng_bahdanau`: what
+their published losses are means of.
 
     pip install torch==2.13.0
     python experiments/peers/d2l_seq2seq.py fra-eng.zip
+    python experiments/peers/d2l_seq2seq.py fra-eng.zip attention
 
 The settings and the data are the book's (PyTorch edition): tokens are padded to 9, the encoder reads the padding,
 `Vocab` counts it, and the first 512 pairs train. The reader of the file stops after line 640 counted from 0, so that
 129 pairs validate: a batch of 128 and a batch of one. The book's plot shows the mean of the two losses, in which that
 one pair weighs as much as the 128. The recurrent layers have Xavier weights, and the output layer PyTorch's default:
-the book's is lazy, so when its initializer runs the layer is not an nn.Linear yet and is passed over.
+the book's is lazy, so when its initializer runs the layer is not an nn.Linear yet and is passed over. The linear maps
+of the attention are lazy, too. The loss of section 10.7 leaves padding out, that of 11.4 counts it.
 
-Written to experiments/results/fra_eng_seq2seq_peer_whole_targets.json, for each of 8 seeds: the best epoch's loss of
-the 128 pairs and, as the book plots it, the best epoch's mean of the two batches. Former versions of the script are on
-record, too: until 2026-11-25 the output layer had Xavier weights (fra_eng_seq2seq_peer.json), and until 2026-11-26
-targets were cut to 9 tokens with their first one counted, so that two of the 128 lost their end mark
-(fra_eng_seq2seq_peer_default_output.json).
+Written to experiments/results/fra_eng_seq2seq_peer_whole_targets.json and fra_eng_bahdanau_peer.json, for each of 8
+seeds: the best epoch's loss of the 128 pairs and, as the book plots it, the best epoch's mean of the two batches.
+Former versions of the script are on record, too: until 2026-11-25 the output layer had Xavier weights
+(fra_eng_seq2seq_peer.json), and until 2026-11-26 targets were cut to 9 tokens with their first one counted, so that two
+of the 128 lost their end mark (fra_eng_seq2seq_peer_default_output.json).
 """
 
 import json
@@ -22,6 +25,7 @@ import statistics
 import sys
 import zipfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -60,24 +64,36 @@ class Translator(nn.Module):
             if "weight" in name and not name.startswith(("read", "write", "out")):
                 nn.init.xavier_uniform_(weight)
 
-    def forward(self, source, target):
-        """Tokens [B, T] -> logits of the next target tokens [T, B, V]."""
+    def forward(self, source, target, length):
+        """Tokens [B, T] and the sources' lengths [B] -> logits of the next target tokens [T, B, V]."""
         seen, state = self.encoder(self.read(source.T))
         token = self.write(target.T)
         return self.out(self.decoder(torch.cat([token, seen[-1].expand(*token.shape[:2], -1)], -1), state)[0])
 
 
-def trained(seed: int, source, target, sizes: tuple[int, int], padding: int) -> list[tuple[float, float]]:
-    """The losses of the two validation batches after each of 30 epochs."""
-    torch.manual_seed(seed)
-    model = Translator(*sizes)
-    adam = torch.optim.Adam(model.parameters(), lr=0.005)
+class AttentiveTranslator(Translator):
+    """Additive attention to all states of the upper reader enters every step; its query is the upper writer's state."""
 
-    def loss(rows):
-        logits = model(source[rows], target[rows, :-1])
-        return nn.functional.cross_entropy(logits.flatten(0, 1), target[rows, 1:].T.flatten(), ignore_index=padding)
+    def __init__(self, source: int, target: int):
+        super().__init__(source, target)
+        self.query, self.key = nn.Linear(256, 256, bias=False), nn.Linear(256, 256, bias=False)
+        self.score, self.dropout = nn.Linear(256, 1, bias=False), nn.Dropout(0.2)
 
-    history = []
+    def forward(self, source, target, length):
+        seen, state = self.encoder(self.read(source.T))
+        keys, inside, outputs = self.key(seen), torch.arange(LENGTH)[:, None] < length, []  # [S, B, D], [S, B]
+        for token in self.write(target.T):
+            scores = self.score(torch.tanh(self.query(state[-1]) + keys)).squeeze(-1)  # [S, B]
+            weights = self.dropout(scores.masked_fill(~inside, -1e6).softmax(0))
+            context = (weights[..., None] * seen).sum(0)  # [B, D]
+            output, state = self.decoder(torch.cat([context, token], -1)[None], state)
+            outputs.append(output)
+        return self.out(torch.cat(outputs))
+
+
+def trained(model: nn.Module, rate: float, loss: Callable, held_out: Callable) -> list[tuple[float, ...]]:
+    """`held_out()` after each of 30 epochs of Adam on `loss(rows)`, with gradients clipped to norm 1."""
+    adam, history = torch.optim.Adam(model.parameters(), lr=rate), []
     for _ in range(30):
         model.train()
         for rows in torch.randperm(TRAIN).split(128):
@@ -87,29 +103,48 @@ def trained(seed: int, source, target, sizes: tuple[int, int], padding: int) -> 
             adam.step()
         model.eval()
         with torch.no_grad():
-            held_out = torch.arange(TRAIN, len(source))
-            history.append(tuple(loss(rows).item() for rows in held_out.split(VALID)))
+            history.append(held_out())
     return history
 
 
-def main(path: str):
+def write(name: str, command: str, best_of: Callable):
+    """Write `best_of()`, after seeding, for each seed to experiments/results/NAME.json."""
     torch.set_num_threads(1)
-    (source, target), found = sentences(path), []
-    (source, source_size, _), (target, target_size, padding) = (
-        numbered(source, LENGTH),
-        numbered(target, LENGTH + 1),  # <bos> is not counted
-    )
+    found = []
     for seed in range(SEEDS):
-        history = trained(seed, source, target, (source_size, target_size), padding)
-        best, plotted = min(loss for loss, _ in history), min(sum(losses) / 2 for losses in history)
-        found.append({"seed": seed, "valid.loss": best, "as_plotted": plotted})
+        torch.manual_seed(seed)
+        found.append({"seed": seed, **best_of()})
         print(found[-1], flush=True)
-    median = {name: statistics.median(row[name] for row in found) for name in ("valid.loss", "as_plotted")}
+    median = {key: statistics.median(row[key] for row in found) for key in ("valid.loss", "as_plotted")}
     environment = {"torch": torch.__version__, "python": platform.python_version(), "machine": platform.machine()}
-    report = {"command": "python experiments/peers/d2l_seq2seq.py fra-eng.zip", "median": median, "seeds": found}
+    report = {"command": f"python experiments/peers/{command}", "median": median, "seeds": found}
     text = json.dumps(report | {"environment": environment}, indent=1) + "\n"
-    place = Path(__file__).resolve().parents[1] / "results" / "fra_eng_seq2seq_peer_whole_targets.json"
+    place = Path(__file__).resolve().parents[1] / "results" / f"{name}.json"
     place.write_text(text, encoding="utf-8")
+
+
+def main(path: str, decoder: str = ""):
+    (source, target), validation = sentences(path), torch.arange(TRAIN, TRAIN + VALID + 1).split(VALID)
+    source, source_size, source_padding = numbered(source, LENGTH)
+    target, target_size, padding = numbered(target, LENGTH + 1)  # <bos> is not counted
+    length, attend = (source != source_padding).sum(1), decoder == "attention"
+    ignored = {} if attend else {"ignore_index": padding}
+
+    def best_of_seed():
+        model = (AttentiveTranslator if attend else Translator)(source_size, target_size)
+
+        def loss(rows):
+            logits = model(source[rows], target[rows, :-1], length[rows])
+            return nn.functional.cross_entropy(logits.flatten(0, 1), target[rows, 1:].T.flatten(), **ignored)
+
+        history = trained(model, 0.005, loss, lambda: tuple(loss(rows).item() for rows in validation))
+        return {
+            "valid.loss": min(losses[0] for losses in history),
+            "as_plotted": min(sum(losses) / 2 for losses in history),
+        }
+
+    name = "fra_eng_bahdanau_peer" if attend else "fra_eng_seq2seq_peer_whole_targets"
+    write(name, f"d2l_seq2seq.py fra-eng.zip {decoder}".rstrip(), best_of_seed)
 
 
 if __name__ == "__main__":

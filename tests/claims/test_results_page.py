@@ -48,6 +48,13 @@ def test_the_state_of_a_finding_follows_the_corrected_runs(experiment, entry, co
     assert finding.shown.claim == (AGAIN if corrected else SAME)
 
 
+def test_a_finding_whose_former_claims_are_withdrawn_shows_the_one_that_has_not_been_run(experiment):
+    rows = judged(experiment, [run(0.6)], {})
+    [finding] = findings.findings(rows, [MENDED | {"claims": []}])
+    assert finding.status == "mended, not yet run" and finding.shown.claim == AGAIN
+    assert results_page.finding_line(finding)[2].startswith("-; ")
+
+
 def test_a_claim_without_a_cause_is_named_and_a_prefix_without_a_claim_refused(experiment):
     rows = judged(experiment, [run(0.6)], {})
     assert [one.claim for one in findings.unexplained(rows, [])] == [SAME]

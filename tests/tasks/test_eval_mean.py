@@ -1,0 +1,67 @@
+"""Evaluation as a mean over batches, beside NumPy; by default it is the mean over all examples."""
+
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from attention_jax import config as configs
+from attention_jax.errors import InputError
+
+MODELS = {type(model).__name__: model for model in tiny.MODELS}
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    return tiny.builder(tmp_path_factory.mktemp("data"))
+
+
+def both(build, model, size: int):
+    """The task, its parameters, and its metrics by example and by batches of `size`."""
+    task = build(model, **{"train.batch_size": size})
+    params = jax.jit(task.init)(jax.random.key(0))
+    batches = build(model, **{"train.batch_size": size, "train.eval_mean": "batches"})
+    return task, params, task.evaluate(params, False).metrics, batches.evaluate(params, False).metrics
+
+
+def cut(rows: np.ndarray, size: int) -> list[np.ndarray]:
+    return [rows[first : first + size] for first in range(0, len(rows), size)]
+
+
+def test_a_language_model_has_the_mean_of_its_batches_perplexities(build):
+    """Eight windows in batches of 3, 3 and 2."""
+    task, params, whole, batches = both(build, MODELS["RecurrentLanguageModelConfig"], 3)
+    nats = np.asarray(task.score_rows(params, {"tokens": task.data.held_out["valid"]}), np.float64) / 16
+    losses = [part.mean() for part in cut(nats, 3)]
+    assert [len(part) for part in cut(nats, 3)] == [3, 3, 2]
+    assert whole["valid.perplexity"] == pytest.approx(np.exp(nats.mean()), rel=1e-6)
+    assert batches["valid.perplexity"] == pytest.approx(np.mean(np.exp(losses)), rel=1e-6)
+    assert batches["valid.loss"] == pytest.approx(np.mean(losses), rel=1e-6)
+    assert abs(np.mean(losses) - nats.mean()) > 1e-4 < abs(np.mean(np.exp(losses)) - np.exp(np.mean(losses)))
+
+
+def test_a_translator_has_the_mean_of_its_batches_losses(build):
+    """A token of a batch of few tokens weighs more."""
+    task, params, whole, batches = both(build, MODELS["SutskeverConfig"], 3)
+    rows = jax.device_get(task.score_rows(params, task.data.held_out["valid"]._asdict()))
+    for metric, name in (("loss", "loss"), ("token_accuracy", "correct")):
+        pairs = zip(cut(rows[name], 3), cut(rows["tokens"], 3), strict=True)
+        expected = np.mean([total.sum() / count.sum() for total, count in pairs])
+        assert batches[f"valid.{metric}"] == pytest.approx(expected, rel=1e-5)
+        assert whole[f"valid.{metric}"] == pytest.approx(rows[name].sum() / rows["tokens"].sum(), rel=1e-5)
+    assert abs(batches["valid.loss"] - whole["valid.loss"]) > 1e-5
+
+
+def test_an_image_classifier_has_the_mean_of_its_batches_accuracies(build):
+    task, params, whole, batches = both(build, MODELS["ViTConfig"], 3)
+    split = task.splits(False)[0]
+    rows = jax.device_get(task.score_rows(params, task.data.held_out[split]._asdict()))
+    for name, values in rows.items():
+        expected = np.mean([part.mean() for part in cut(values, 3)])
+        assert batches[f"{split}.{name}"] == pytest.approx(expected, rel=1e-5)
+        assert whole[f"{split}.{name}"] == pytest.approx(values.mean(), rel=1e-5)
+
+
+def test_other_models_refuse_it(build):
+    with pytest.raises(InputError, match=r"--train.eval-mean batches is for .*; got GraphAttention, for which"):
+        build(configs.GraphAttentionConfig(num_heads=2, hidden_size=4), **{"train.eval_mean": "batches"})
