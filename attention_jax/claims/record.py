@@ -31,9 +31,9 @@ REGISTRATIONS = (
         for name in ("corrections", "d2l", "heads_and_positions", "laws", "padding", "real_model", "scipy_docs")
     ),
 )
-"""The replication of recorded results, corrected protocols (three times), heads of pretrained models and positions beyond
-the length of training, laws of attention, changed attention of a pretrained model, fine-tuning: each froze the code at
-a commit."""
+"""The replication of recorded results, corrected protocols (three times), heads of pretrained models and positions
+beyond the length of training, laws of attention, changed attention of a pretrained model, fine-tuning: each froze the
+code at a commit."""
 LONG = 200
 """The number of epochs above which a recorded history is thinned."""
 

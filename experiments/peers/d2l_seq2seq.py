@@ -13,10 +13,10 @@ the book's is lazy, so when its initializer runs the layer is not an nn.Linear y
 of the attention are lazy, too. The loss of section 10.7 leaves padding out, that of 11.4 counts it.
 
 Written to experiments/results/fra_eng_seq2seq_peer_whole_targets.json and fra_eng_bahdanau_peer.json, for each of 8
-seeds: the best epoch's loss of the 128 pairs and, as the book plots it, the best epoch's mean of the two batches. Former versions of the script are on
-record, too: until 2026-11-25 the output layer had Xavier weights (fra_eng_seq2seq_peer.json), and until 2026-11-26
-targets were cut to 9 tokens with their first one counted, so that two of the 128 lost their end mark
-(fra_eng_seq2seq_peer_default_output.json).
+seeds: the best epoch's loss of the 128 pairs and, as the book plots it, the best epoch's mean of the two batches.
+Former versions of the script are on record, too: until 2026-11-25 the output layer had Xavier weights
+(fra_eng_seq2seq_peer.json), and until 2026-11-26 targets were cut to 9 tokens with their first one counted, so that two
+of the 128 lost their end mark (fra_eng_seq2seq_peer_default_output.json).
 """
 
 import json

@@ -22,12 +22,19 @@ MUTANTS = (
     Mutant(
         "loss-per-sentence-instead-of-per-token",
         "attention_jax/tasks/seq2seq.py",
-        'float(rows["loss"].sum() / rows["tokens"].sum())',
-        'float((rows["loss"] / rows["tokens"]).mean())',
+        'float(rows[name][i].sum() / rows["tokens"][i].sum())',
+        'float((rows[name][i] / rows["tokens"][i]).mean())',
         (
             "tests/tasks/test_seq2seq.py::test_evaluation_counts_every_held_out_row_once",
             *SEQ2SEQ,
         ),
+    ),
+    Mutant(
+        "last-batch-is-not-evaluated",
+        "attention_jax/tasks/__init__.py",
+        "range(0, examples, size)",
+        "range(0, examples - size + 1, size)",
+        ("tests/tasks/test_eval_mean.py",),
     ),
     Mutant(
         "decoding-limit-knows-the-test-targets",
