@@ -59,7 +59,9 @@ def test_sorted_batches_are_those_of_interleaved_lengths(build):
     params = jax.jit(task.init)(jax.random.key(0))
     pairs = task.data.held_out["valid"]
     rows = jax.device_get(task.score_rows(params, pairs._asdict()))
-    text = lambda ids, vocabulary: [i for i in ids if i not in (vocabulary.pad_id, vocabulary.bos_id, vocabulary.eos_id)]
+    text = lambda ids, vocabulary: [
+        i for i in ids if i not in (vocabulary.pad_id, vocabulary.bos_id, vocabulary.eos_id)
+    ]
     lengths = [
         (len(text(source, task.data.source_vocabulary)), len(text(target, task.data.target_vocabulary)))
         for source, target in zip(pairs.source.tolist(), pairs.target.tolist())
