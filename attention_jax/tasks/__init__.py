@@ -184,8 +184,8 @@ def build(config: Config, data=None) -> Task:
     if config.train.eval_mean not in kind.eval_means:
         raise InputError(
             f"{model_name(config.model)} needs --train.eval-mean {' or '.join(kind.eval_means)}, got "
-            f"{config.train.eval_mean}: batches are for language models, translators and image classifiers, sorted ones "
-            "for translators"
+            f"{config.train.eval_mean}: batches are for language models, translators and image classifiers, sorted "
+            "ones for translators"
         )
     data = kind.load(config) if data is None else data
     return kind(config, data, kind.make_model(config, data))
