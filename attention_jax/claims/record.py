@@ -28,10 +28,19 @@ REGISTRATIONS = (
     REGISTRATION,
     *(
         ROOT / f"{name}.json"
-        for name in ("corrections", "d2l", "heads_and_positions", "laws", "padding", "real_model", "scipy_docs")
+        for name in (
+            "corrections",
+            "d2l",
+            "heads_and_positions",
+            "laws",
+            "mixed_batches",
+            "padding",
+            "real_model",
+            "scipy_docs",
+        )
     ),
 )
-"""The replication of recorded results, corrected protocols (three times), heads of pretrained models and positions
+"""The replication of recorded results, corrected protocols (four times), heads of pretrained models and positions
 beyond the length of training, laws of attention, changed attention of a pretrained model, fine-tuning: each froze the
 code at a commit."""
 LONG = 200

@@ -192,9 +192,10 @@ class Train(Options):
     perplexity, error or bits is minimized. Give train.loss if there are no validation data. Of several metrics with
     commas between them, the best epoch is the last one that was at least as good as all before it in every metric.
     """
-    eval_mean: Literal["examples", "batches"] = "examples"
+    eval_mean: Literal["examples", "batches", "sorted-batches"] = "examples"
     """Evaluate losses, accuracies and perplexities as those of all held-out examples, or as the mean of those of
-    batches of `batch_size` examples: the last batch, which may be smaller, then weighs as much as the others.
+    batches of `batch_size` examples: the last batch, which may be smaller, then weighs as much as the others. Batches
+    are in the order of the data, or sorted by the lengths of source and target, as torchtext does.
     """
     patience: int = option(0, resumable=True)
     """Early stopping: stop after this many epochs without a better `best_metric`; of several metrics, without one that

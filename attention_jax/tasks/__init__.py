@@ -53,8 +53,8 @@ class Task:
 
     view: ClassVar[str] = ""
     """The family's `View` as "package.file:name"; without one, a run cannot `predict` or `look`."""
-    averages_batches: ClassVar[bool] = False
-    """Whether `evaluate` takes means over `parts`, so that --train.eval-mean batches applies."""
+    eval_means: ClassVar[tuple[str, ...]] = ("examples",)
+    """The values of --train.eval-mean that `evaluate` knows."""
 
     @classmethod
     def load(cls, config: Config) -> Any:
@@ -138,7 +138,7 @@ class Task:
 
     def parts(self, examples: int) -> list[slice]:
         """Return the parts of so many held-out examples whose means `evaluate` averages: all, or batches in order."""
-        size = self.config.train.batch_size if self.config.train.eval_mean == "batches" else examples
+        size = examples if self.config.train.eval_mean == "examples" else self.config.train.batch_size
         return [slice(first, first + size) for first in range(0, examples, size)]
 
     def describe(self) -> dict:
@@ -181,10 +181,11 @@ def build(config: Config, data=None) -> Task:
     if config.model is None or config.data is None:
         raise InputError(f"training {config.name} needs data and a model; its configuration lacks one of them")
     kind = import_object(config.model.task)
-    if config.train.eval_mean == "batches" and not kind.averages_batches:
+    if config.train.eval_mean not in kind.eval_means:
         raise InputError(
-            "--train.eval-mean batches is for language models, translators and image classifiers; got "
-            f"{model_name(config.model)}, for which it must be examples"
+            f"{model_name(config.model)} needs --train.eval-mean {' or '.join(kind.eval_means)}, got "
+            f"{config.train.eval_mean}: batches are for language models, translators and image classifiers, sorted "
+            "ones for translators"
         )
     data = kind.load(config) if data is None else data
     return kind(config, data, kind.make_model(config, data))

@@ -28,7 +28,7 @@ class LanguageTask(Task):
     """A language model on windows of a text; `data` are `Windows`."""
 
     view = "attention_jax.views.language:LanguageView"
-    averages_batches = True
+    eval_means = ("examples", "batches")
 
     @classmethod
     def make_model(cls, config: Config, data: Windows):

@@ -17,6 +17,7 @@ import numpy as np
 from attention_jax.config import Config, Decode, model_name
 from attention_jax.data.pairs import PairData, decode_targets, load_pairs, references
 from attention_jax.data.streams import Stream
+from attention_jax.data.vocabulary import Vocabulary
 from attention_jax.errors import InputError
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.ops.positions import within
@@ -49,6 +50,23 @@ def segment(batch, side: str) -> dict[str, jax.Array]:
     return {"segment": batch[name]} if name in batch else {}
 
 
+def words(tokens: np.ndarray, length: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
+    """Return the number of tokens [N] of padded sequences [N, T] that are neither bos nor eos."""
+    special = [number for number in (vocabulary.bos_id, vocabulary.eos_id) if number is not None]
+    return ((np.arange(tokens.shape[1])[None] < length[:, None]) & ~np.isin(tokens, special)).sum(1)
+
+
+def by_lengths(source: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Return the order of pairs by the lengths [N] of both sides, whose bits alternate, as torchtext sorts them.
+
+    >>> by_lengths(np.array([2, 2, 1, 1]), np.array([2, 1, 2, 1])).tolist()
+    [3, 2, 1, 0]
+    """
+    bits = np.arange(16)
+    apart = lambda lengths: (((lengths[:, None] >> bits) & 1) << (2 * bits)).sum(1)
+    return np.argsort(2 * apart(source) + apart(target), kind="stable")
+
+
 def check_packing(config: Config) -> None:
     """Raise InputError for sequence packing that the model does not support or has too few positions for."""
     if config.data.packing and not config.model.supports_packing:
@@ -68,7 +86,7 @@ class Seq2seqTask(Task):
     """An encoder-decoder on pairs of sequences; `data` is a `PairData`."""
 
     view = "attention_jax.views.seq2seq:Seq2seqView"
-    averages_batches = True
+    eval_means = ("examples", "batches", "sorted-batches")
 
     @classmethod
     def load(cls, config: Config) -> PairData:
@@ -163,6 +181,11 @@ class Seq2seqTask(Task):
         for split in list(self.data.held_out)[: None if full else 1]:
             pairs = self.data.held_out[split]
             rows = map_batches(self.score_rows, params, pairs._asdict(), self.eval_batch_size)
+            if self.config.train.eval_mean == "sorted-batches":
+                source = words(pairs.source, pairs.source_length, self.data.source_vocabulary)
+                target = words(pairs.target[:, 1:], pairs.target_length, self.data.target_vocabulary)
+                order = by_lengths(source, target)
+                rows = {name: values[order] for name, values in rows.items()}
             parts = self.parts(len(rows["loss"]))
             ratio = lambda name: [float(rows[name][i].sum() / rows["tokens"][i].sum()) for i in parts]  # noqa: B023
             losses = ratio("loss")

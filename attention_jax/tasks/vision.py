@@ -87,7 +87,7 @@ class VisionTask(Task):
     """A classifier of images; `data` is an `ImageData`."""
 
     view = "attention_jax.views.vision:VisionView"
-    averages_batches = True
+    eval_means = ("examples", "batches")
 
     @classmethod
     def load(cls, config: configs.Config) -> images.ImageData:

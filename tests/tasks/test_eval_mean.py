@@ -52,6 +52,27 @@ def test_a_translator_has_the_mean_of_its_batches_losses(build):
     assert abs(batches["valid.loss"] - whole["valid.loss"]) > 1e-5
 
 
+def test_sorted_batches_are_those_of_interleaved_lengths(build):
+    """torchtext sorts by one number whose bits are those of both lengths, in turn; here from its strings."""
+    model, size = MODELS["SutskeverConfig"], 2
+    task = build(model, **{"train.batch_size": size, "train.eval_mean": "sorted-batches"})
+    params = jax.jit(task.init)(jax.random.key(0))
+    pairs = task.data.held_out["valid"]
+    rows = jax.device_get(task.score_rows(params, pairs._asdict()))
+    text = lambda ids, vocabulary: [
+        i for i in ids if i not in (vocabulary.pad_id, vocabulary.bos_id, vocabulary.eos_id)
+    ]
+    lengths = [
+        (len(text(source, task.data.source_vocabulary)), len(text(target, task.data.target_vocabulary)))
+        for source, target in zip(pairs.source.tolist(), pairs.target.tolist())
+    ]
+    key = lambda n: int("".join(a + b for a, b in zip(*(format(length, "016b") for length in lengths[n]))), 2)
+    order = sorted(range(len(lengths)), key=key)
+    assert cut(np.array(order), size)[0].tolist() not in ([0, 1], [2, 3])
+    losses = [rows["loss"][part].sum() / rows["tokens"][part].sum() for part in cut(np.array(order), size)]
+    assert task.evaluate(params, False).metrics["valid.loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+
+
 def test_an_image_classifier_has_the_mean_of_its_batches_accuracies(build):
     task, params, whole, batches = both(build, MODELS["ViTConfig"], 3)
     split = task.splits(False)[0]
@@ -63,5 +84,7 @@ def test_an_image_classifier_has_the_mean_of_its_batches_accuracies(build):
 
 
 def test_other_models_refuse_it(build):
-    with pytest.raises(InputError, match=r"--train.eval-mean batches is for .*; got GraphAttention, for which"):
+    with pytest.raises(InputError, match=r"GraphAttention needs --train.eval-mean examples, got batches"):
         build(configs.GraphAttentionConfig(num_heads=2, hidden_size=4), **{"train.eval_mean": "batches"})
+    with pytest.raises(InputError, match=r"ViT needs --train.eval-mean examples or batches, got sorted-batches"):
+        build(MODELS["ViTConfig"], **{"train.eval_mean": "sorted-batches"})
