@@ -469,6 +469,14 @@ class TransformerConfig(TransformerLayers):
     embed_scale: float = 0.0
     """Standard deviation of the token embeddings at initialization, before they are scaled, if `embedding_init` is
     normal; 0 is 1 after scaling."""
+    dropout_embeddings: bool = True
+    """Apply `dropout` to the embeddings, not only to the output of every sub-layer."""
+    self_attention_init: Literal["xavier", "fan_in"] = "xavier"
+    """Initialization of the kernels of self-attention and of Transformer-XL's positions. fan_in: uniform within 1 /
+    sqrt(fan_in), as PyTorch's linear maps."""
+    mlp_init: Literal["xavier", "relu"] = "xavier"
+    """Initialization of the dense feed-forward layers. relu: Glorot's with the gain of a ReLU, sqrt(2), in the first
+    kernel, and biases that are uniform within 1 / sqrt(fan_in) instead of 0."""
     output_bias: bool = True
     """Bias term of the output layer."""
     scale_output: bool = False
