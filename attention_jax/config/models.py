@@ -708,6 +708,16 @@ class NTMConfig(ModelOptions):
     """Initial bias of the forget gates of an LSTM controller; 0 starts them half closed."""
     output_clip: float = 0.0
     """Clip what the controller emits for the heads to between this and its negative; 0 does not clip."""
+    controller_init: Literal["fan_in", "xavier"] = "fan_in"
+    """Initialization of the controller's two matrices: normal with a variance of 1 / inputs each (fan_in), or uniform
+    in Glorot's range for both side by side (xavier)."""
+    state_init: Literal["first_location", "trained"] = "first_location"
+    """State before the first step. first_location: every head at location 0, a trained controller state and trained
+    reads. trained: the memory, whatever `memory_init` is, the heads' weights and the reads are trained; the controller
+    begins at 0. Weights are a softmax, reads, a learned and a random memory a tanh, of values in Glorot's range for one
+    input; those of a random memory have a standard deviation of 0.5."""
+    read_first: bool = False
+    """Read the memory as it was before the step's write."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from attention_jax.config import ModelOptions, part
 from attention_jax.config.models import MASKS, MLPS, NORMS, Activation, NormPlacement, PositionEmbedding
 from attention_jax.config.per_layer import options_by_layer
 from attention_jax.errors import InputError
-from attention_jax.models.multihead import FAN_IN, XAVIER, Linear, MultiHeadAttention
+from attention_jax.models.initializers import FAN_IN, XAVIER
+from attention_jax.models.multihead import Linear, MultiHeadAttention
 from attention_jax.models.named_scores import normalizer_class, pool_class, score_class
 from attention_jax.models.norms import EPSILON
 from attention_jax.models.parts import maker

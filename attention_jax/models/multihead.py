@@ -37,6 +37,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.errors import InputError
+from attention_jax.models.initializers import XAVIER, within
 from attention_jax.models.named_scores import normalizer_class, pool_class, score_class
 from attention_jax.models.norms import EPSILON, RMSNorm
 from attention_jax.models.parts import per_head
@@ -58,15 +59,6 @@ from attention_jax.ops.pooling import Pool
 from attention_jax.ops.positions import rotary
 from attention_jax.ops.precision import accumulator, affine
 from attention_jax.ops.scores import Score
-
-XAVIER = nn.initializers.xavier_uniform()
-FAN_IN = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
-"""Uniform within 1 / sqrt(fan_in), as kernels and biases of PyTorch's linear maps."""
-
-
-def within(bound: float) -> Callable:
-    """The initializer that draws uniformly from between -bound and bound."""
-    return lambda rng, shape, dtype=jnp.float32: jax.random.uniform(rng, shape, dtype, -bound, bound)
 
 
 def _statistics(query, key, value, *, rng, normalizer, **call):

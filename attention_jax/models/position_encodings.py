@@ -28,7 +28,7 @@ from jaxtyping import Array, Float, Int
 from attention_jax.config.models import POSITIONS, ROPE_SCALINGS, PositionEmbedding
 from attention_jax.config.options import named, part
 from attention_jax.errors import InputError
-from attention_jax.models.multihead import within
+from attention_jax.models.initializers import within
 from attention_jax.models.parts import maker, per_head
 from attention_jax.ops.biases import ALiBi, Bias, ShawBias, T5Bias, TransformerXLBias
 from attention_jax.ops.positions import sinusoidal
