@@ -124,6 +124,45 @@ def weight_edits(module: nn.Module, shape: Shape, batch: int, steps: int) -> tup
     return edits if any(edits) else ()
 
 
+def start(machine: nn.Module, shape: Shape) -> State:
+    """The state before the first step: learned controller state and reads, all heads at location 0, an empty
+    memory; or `trained_start`."""
+    if machine.options.state_init == "trained":
+        return trained_start(machine, shape)
+    small = nn.initializers.normal(0.01)
+    controller = ()
+    if machine.options.controller == "lstm":
+        controller = tuple(
+            machine.param(name, small, (machine.options.hidden_size,)) for name in ("hidden_start", "cell_start")
+        )
+    reads = machine.param("reads_start", small, (shape.num_read_heads, shape.word_size))
+    weights = jnp.zeros((shape.num_heads, shape.num_locations)).at[:, 0].set(1.0)
+    size = (shape.num_locations, shape.word_size)
+    if machine.options.memory_init == "constant":
+        memory = jnp.full(size, 1e-6)
+    else:
+        memory = machine.param("memory_start", nn.initializers.truncated_normal(0.5), size)
+        memory = jax.lax.stop_gradient(memory) if machine.options.memory_init == "random" else memory
+    return State(controller, reads, weights, memory)
+
+
+def trained_start(machine: nn.Module, shape: Shape) -> State:
+    """Trained reads, weights and memory, the first two and a learned memory as linear maps from an input of 1."""
+    glorot = nn.initializers.xavier_uniform(batch_axis=0)
+    drawn = lambda name, count, size: machine.param(name, glorot, (count, 1, size))[:, 0]
+    size, kind = (shape.num_locations, shape.word_size), machine.options.memory_init
+    if kind == "constant":
+        memory = machine.param("memory_start", nn.initializers.constant(1e-6), size)
+    elif kind == "learned":
+        memory = jnp.tanh(drawn("memory_start", 1, shape.num_locations * shape.word_size).reshape(size))
+    else:
+        memory = jnp.tanh(machine.param("memory_start", nn.initializers.normal(0.5), size))
+    reads = jnp.tanh(drawn("reads_start", shape.num_read_heads, shape.word_size))
+    weights = nn.softmax(drawn("weights_start", shape.num_heads, shape.num_locations))
+    zero = jnp.zeros(machine.options.hidden_size)
+    return State((zero, zero) if machine.options.controller == "lstm" else (), reads, weights, memory)
+
+
 class NTM(nn.Module):
     """A Neural Turing Machine (Graves et al. 2014, figure 1) over a batch of sequences.
 
@@ -157,7 +196,7 @@ class NTM(nn.Module):
         controller_kernel = self.param("controller", first, (recurrent, gates))
         head_kernel = self.param("heads", dense, (size, shape.interface))
         head_bias = self.param("heads_bias", nn.initializers.normal(0.01), (shape.interface,))
-        state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (inputs.shape[0], *leaf.shape)), self.start(shape))
+        state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (inputs.shape[0], *leaf.shape)), start(self, shape))
         advance = jax.vmap(partial(turn, read_first=options.read_first), in_axes=(0, 0, None, 0))
 
         @jax.checkpoint  # only the states are kept for the gradient: faster here than keeping every small intermediate
@@ -183,43 +222,6 @@ class NTM(nn.Module):
         for name, x in zip(WEIGHTS, weights, strict=True):
             record(self, name, x)
         return logits, {"write": weights[0], "read": weights[1]} if return_weights else {}
-
-    def start(self, shape: Shape) -> State:
-        """The state before the first step: learned controller state and reads, all heads at location 0, an empty
-        memory; or `trained_start`."""
-        if self.options.state_init == "trained":
-            return self.trained_start(shape)
-        small = nn.initializers.normal(0.01)
-        controller = ()
-        if self.options.controller == "lstm":
-            controller = tuple(
-                self.param(name, small, (self.options.hidden_size,)) for name in ("hidden_start", "cell_start")
-            )
-        reads = self.param("reads_start", small, (shape.num_read_heads, shape.word_size))
-        weights = jnp.zeros((shape.num_heads, shape.num_locations)).at[:, 0].set(1.0)
-        size = (shape.num_locations, shape.word_size)
-        if self.options.memory_init == "constant":
-            memory = jnp.full(size, 1e-6)
-        else:
-            memory = self.param("memory_start", nn.initializers.truncated_normal(0.5), size)
-            memory = jax.lax.stop_gradient(memory) if self.options.memory_init == "random" else memory
-        return State(controller, reads, weights, memory)
-
-    def trained_start(self, shape: Shape) -> State:
-        """Trained reads, weights and memory, the first two and a learned memory as linear maps from an input of 1."""
-        glorot = nn.initializers.xavier_uniform(batch_axis=0)
-        drawn = lambda name, count, size: self.param(name, glorot, (count, 1, size))[:, 0]
-        size, kind = (shape.num_locations, shape.word_size), self.options.memory_init
-        if kind == "constant":
-            memory = self.param("memory_start", nn.initializers.constant(1e-6), size)
-        elif kind == "learned":
-            memory = jnp.tanh(drawn("memory_start", 1, shape.num_locations * shape.word_size).reshape(size))
-        else:
-            memory = jnp.tanh(self.param("memory_start", nn.initializers.normal(0.5), size))
-        reads = jnp.tanh(drawn("reads_start", shape.num_read_heads, shape.word_size))
-        weights = nn.softmax(drawn("weights_start", shape.num_heads, shape.num_locations))
-        zero = jnp.zeros(self.options.hidden_size)
-        return State((zero, zero) if self.options.controller == "lstm" else (), reads, weights, memory)
 
 
 class StackedLSTM(nn.Module):
