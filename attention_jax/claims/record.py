@@ -37,10 +37,11 @@ REGISTRATIONS = (
             "padding",
             "real_model",
             "scipy_docs",
+            "sums_and_initial_values",
         )
     ),
 )
-"""The replication of recorded results, corrected protocols (four times), heads of pretrained models and positions
+"""The replication of recorded results, corrected protocols (five times), heads of pretrained models and positions
 beyond the length of training, laws of attention, changed attention of a pretrained model, fine-tuning: each froze the
 code at a commit."""
 LONG = 200

@@ -469,6 +469,14 @@ class TransformerConfig(TransformerLayers):
     embed_scale: float = 0.0
     """Standard deviation of the token embeddings at initialization, before they are scaled, if `embedding_init` is
     normal; 0 is 1 after scaling."""
+    dropout_embeddings: bool = True
+    """Apply `dropout` to the embeddings, not only to the output of every sub-layer."""
+    self_attention_init: Literal["xavier", "fan_in"] = "xavier"
+    """Initialization of the kernels of self-attention and of Transformer-XL's positions. fan_in: uniform within 1 /
+    sqrt(fan_in), as PyTorch's linear maps."""
+    mlp_init: Literal["xavier", "relu"] = "xavier"
+    """Initialization of the dense feed-forward layers. relu: Glorot's with the gain of a ReLU, sqrt(2), in the first
+    kernel, and biases that are uniform within 1 / sqrt(fan_in) instead of 0."""
     output_bias: bool = True
     """Bias term of the output layer."""
     scale_output: bool = False
@@ -700,6 +708,16 @@ class NTMConfig(ModelOptions):
     """Initial bias of the forget gates of an LSTM controller; 0 starts them half closed."""
     output_clip: float = 0.0
     """Clip what the controller emits for the heads to between this and its negative; 0 does not clip."""
+    controller_init: Literal["fan_in", "xavier"] = "fan_in"
+    """Initialization of the controller's two matrices: normal with a variance of 1 / inputs each (fan_in), or uniform
+    in Glorot's range for both side by side (xavier)."""
+    state_init: Literal["first_location", "trained"] = "first_location"
+    """State before the first step. first_location: every head at location 0, a trained controller state and trained
+    reads. trained: the memory, whatever `memory_init` is, the heads' weights and the reads are trained; the controller
+    begins at 0. Weights are a softmax, reads, a learned and a random memory a tanh, of values in Glorot's range for one
+    input; those of a random memory have a standard deviation of 0.5."""
+    read_first: bool = False
+    """Read the memory as it was before the step's write."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ inside the sub-layers on attention weights and on the feed-forward network's hid
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -20,6 +20,7 @@ from attention_jax.config import ModelOptions, part
 from attention_jax.config.models import MASKS, MLPS, NORMS, Activation, NormPlacement, PositionEmbedding
 from attention_jax.config.per_layer import options_by_layer
 from attention_jax.errors import InputError
+from attention_jax.models.initializers import FAN_IN, XAVIER
 from attention_jax.models.multihead import Linear, MultiHeadAttention
 from attention_jax.models.named_scores import normalizer_class, pool_class, score_class
 from attention_jax.models.norms import EPSILON
@@ -84,6 +85,10 @@ class Block:
     """Options of single layers, as in `config.LanguageModelConfig`."""
     mlp_bias: bool = True
     """Bias terms of the dense feed-forward layers."""
+    self_attention_init: Literal["xavier", "fan_in"] = "xavier"
+    mlp_init: Literal["xavier", "relu"] = "xavier"
+    dropout_embeddings: bool = True
+    """These three as in `config.TransformerConfig`."""
     dropout: Any = 0.0
     """Residual dropout rate; like the other two rates, a float or a traced scalar."""
     attention_dropout: Any = 0.0
@@ -170,6 +175,7 @@ class Block:
             normalize_qk=self.normalize_qk,
             norm_epsilon=self.norm_epsilon,
             output_gate=self.output_gate,
+            kernel_init=FAN_IN if self.self_attention_init == "fan_in" else XAVIER,
             dropout=self.attention_dropout,
             dtype=self.dtype,
             implementation=self.implementation,
@@ -177,8 +183,8 @@ class Block:
 
     def cross_attention(self) -> MultiHeadAttention:
         """Create cross-attention over an encoder's output, without rotary positions, since keys and queries belong to
-        different sequences."""
-        return self.attention().clone(rotary=False)
+        different sequences; its kernels are Glorot-uniform."""
+        return self.attention().clone(rotary=False, kernel_init=XAVIER)
 
     def feed_forward(self) -> nn.Module:
         """Create the feed-forward layer, called as layer(x, train=False)."""
@@ -224,7 +230,8 @@ class Block:
 
     def relative_biases(self, layers: int, bidirectional: bool) -> list[RelativeBias]:
         """Create the relative position biases of a stack of this block's self-attention layers."""
-        return relative_biases(self.position_embedding, self.num_heads, self.head_widths[0], layers, bidirectional)
+        sizes, fan_in = (self.num_heads, self.head_widths[0]), self.self_attention_init == "fan_in"
+        return relative_biases(self.position_embedding, *sizes, layers, bidirectional, fan_in)
 
 
 class FeedForward(nn.Module):
@@ -233,8 +240,10 @@ class FeedForward(nn.Module):
     block: Block
 
     def setup(self):
-        self.hidden = Linear(self.block.mlp_dim, self.block.mlp_bias, self.block.dtype)
-        self.out = Linear(self.block.hidden_size, self.block.mlp_bias, self.block.dtype)
+        block, relu = self.block, self.block.mlp_init == "relu"
+        kernel = nn.initializers.variance_scaling(2.0, "fan_avg", "uniform") if relu else XAVIER
+        self.hidden = Linear(block.mlp_dim, block.mlp_bias, block.dtype, kernel, fan_in_bias=relu)
+        self.out = Linear(block.hidden_size, block.mlp_bias, block.dtype, fan_in_bias=relu)
 
     def __call__(self, x: Float[Array, "B T D"], *, train: bool = False) -> Float[Array, "B T D"]:
         rate = self.block.mlp_dropout

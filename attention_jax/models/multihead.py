@@ -37,6 +37,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.errors import InputError
+from attention_jax.models.initializers import XAVIER, within
 from attention_jax.models.named_scores import normalizer_class, pool_class, score_class
 from attention_jax.models.norms import EPSILON, RMSNorm
 from attention_jax.models.parts import per_head
@@ -146,6 +147,8 @@ class MultiHeadAttention(nn.Module):
     dtype: Any = jnp.float32
     implementation: Implementation | None = None
     """Of `attend`; None chooses by size and platform."""
+    kernel_init: Any = XAVIER
+    """Initializer of the kernels of the projections."""
 
     def __post_init__(self):
         heads, kv_heads = self.num_heads, self.num_kv_heads
@@ -164,17 +167,18 @@ class MultiHeadAttention(nn.Module):
     def setup(self):
         key_width = self.key_dim or self.hidden_size // self.num_heads
         value_width = self.value_dim or self.hidden_size // self.num_heads
-        self.query = Linear(self.num_heads * key_width, self.use_bias, self.dtype)
+        projection = lambda width: Linear(width, self.use_bias, self.dtype, self.kernel_init)
+        self.query = projection(self.num_heads * key_width)
         kv_heads = self.num_kv_heads or self.num_heads
-        self.key = Linear(kv_heads * key_width, self.use_bias, self.dtype)
-        self.value = Linear(kv_heads * value_width, self.use_bias, self.dtype)
-        self.out = Linear(self.hidden_size, self.use_bias, self.dtype)
+        self.key = projection(kv_heads * key_width)
+        self.value = projection(kv_heads * value_width)
+        self.out = projection(self.hidden_size)
         if self.normalize_qk:
             self.query_norm, self.key_norm = RMSNorm(self.norm_epsilon), RMSNorm(self.norm_epsilon)
         self.pool = head_pool(self, self.head_pool, self.num_heads, key_width)
         if self.output_gate:
             width = pooled_width(jax.tree.map(lambda x: x[0], self.pool), key_width, value_width)
-            self.gate = Linear(self.num_heads * width, self.use_bias, self.dtype)
+            self.gate = projection(self.num_heads * width)
         self.head_score = head_score(self, self.score, self.num_heads, key_width)
         self.head_normalizer = head_normalizer(self, self.normalizer, self.num_heads, key_width)
 
@@ -245,10 +249,13 @@ class Linear(nn.Module):
     features: int
     use_bias: bool = True
     dtype: Any = jnp.float32
-    kernel_init: Any = nn.initializers.xavier_uniform()
+    kernel_init: Any = XAVIER
+    fan_in_bias: bool = False
+    """Draw b uniformly within 1 / sqrt(D) instead of 0."""
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... F"]:
         kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features))
-        bias = self.param("bias", nn.initializers.zeros, (self.features,)) if self.use_bias else None
+        start = within(x.shape[-1] ** -0.5) if self.fan_in_bias else nn.initializers.zeros
+        bias = self.param("bias", start, (self.features,)) if self.use_bias else None
         return affine(x.astype(self.dtype), kernel, bias)

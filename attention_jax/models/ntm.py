@@ -6,6 +6,7 @@ two over time. What does not depend on the state is computed outside the scan: t
 that of all outputs after it.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -15,6 +16,7 @@ from jaxtyping import Array, Float
 
 from attention_jax import config
 from attention_jax.errors import InputError
+from attention_jax.models.initializers import within
 from attention_jax.models.recurrent import Layer, gate_bias
 from attention_jax.models.taps import edited, is_traced, record, step_edits, tap
 from attention_jax.ops import addressing, meshes
@@ -100,16 +102,17 @@ def addresses(
     return address, nn.sigmoid(erase), jnp.tanh(add)
 
 
-def turn(state: State, emitted: Float[Array, "P"], shape: Shape, edits: tuple = ()) -> State:
-    """One memory access: all heads are addressed, the write heads write, then the read heads read. `edits` of the
-    weights are those of the write heads and of the read heads."""
+def turn(state: State, emitted: Float[Array, "P"], shape: Shape, edits: tuple = (), read_first: bool = False) -> State:
+    """One memory access: all heads are addressed, the write heads write, then the read heads read, or before it if
+    `read_first`. `edits` of the weights are those of the write heads and of the read heads."""
     address, erase, add = addresses(emitted, shape)
     weights = jax.vmap(addressing.locate, in_axes=(None, 0, 0))(state.memory, state.weights, address)  # [H, N]
     if edits:
         parts = zip(edits, jnp.split(weights, [shape.num_write_heads]), strict=True)
         weights = jnp.concatenate([edited(*part) for part in parts])
     memory = addressing.write(state.memory, weights[: shape.num_write_heads], erase, add)
-    reads = addressing.read(memory, weights[shape.num_write_heads :])  # [R, W]
+    seen = state.memory if read_first else memory
+    reads = addressing.read(seen, weights[shape.num_write_heads :])  # [R, W]
     return state._replace(reads=reads, weights=weights, memory=memory)
 
 
@@ -121,13 +124,52 @@ def weight_edits(module: nn.Module, shape: Shape, batch: int, steps: int) -> tup
     return edits if any(edits) else ()
 
 
+def start(machine: nn.Module, shape: Shape) -> State:
+    """The state before the first step: learned controller state and reads, all heads at location 0, an empty
+    memory; or `trained_start`."""
+    if machine.options.state_init == "trained":
+        return trained_start(machine, shape)
+    small = nn.initializers.normal(0.01)
+    controller = ()
+    if machine.options.controller == "lstm":
+        controller = tuple(
+            machine.param(name, small, (machine.options.hidden_size,)) for name in ("hidden_start", "cell_start")
+        )
+    reads = machine.param("reads_start", small, (shape.num_read_heads, shape.word_size))
+    weights = jnp.zeros((shape.num_heads, shape.num_locations)).at[:, 0].set(1.0)
+    size = (shape.num_locations, shape.word_size)
+    if machine.options.memory_init == "constant":
+        memory = jnp.full(size, 1e-6)
+    else:
+        memory = machine.param("memory_start", nn.initializers.truncated_normal(0.5), size)
+        memory = jax.lax.stop_gradient(memory) if machine.options.memory_init == "random" else memory
+    return State(controller, reads, weights, memory)
+
+
+def trained_start(machine: nn.Module, shape: Shape) -> State:
+    """Trained reads, weights and memory, the first two and a learned memory as linear maps from an input of 1."""
+    glorot = nn.initializers.xavier_uniform(batch_axis=0)
+    drawn = lambda name, count, size: machine.param(name, glorot, (count, 1, size))[:, 0]
+    size, kind = (shape.num_locations, shape.word_size), machine.options.memory_init
+    if kind == "constant":
+        memory = machine.param("memory_start", nn.initializers.constant(1e-6), size)
+    elif kind == "learned":
+        memory = jnp.tanh(drawn("memory_start", 1, shape.num_locations * shape.word_size).reshape(size))
+    else:
+        memory = jnp.tanh(machine.param("memory_start", nn.initializers.normal(0.5), size))
+    reads = jnp.tanh(drawn("reads_start", shape.num_read_heads, shape.word_size))
+    weights = nn.softmax(drawn("weights_start", shape.num_heads, shape.num_locations))
+    zero = jnp.zeros(machine.options.hidden_size)
+    return State((zero, zero) if machine.options.controller == "lstm" else (), reads, weights, memory)
+
+
 class NTM(nn.Module):
     """A Neural Turing Machine (Graves et al. 2014, figure 1) over a batch of sequences.
 
     Call it with inputs [B, T, I]; returns logits [B, T, `outputs`] and, with `return_weights`, the weights of the
     heads over the memory locations. `memory_init`: "constant" 1e-6, "learned", or "random" (a truncated normal draw,
-    part of the parameters but never trained); compared by Collier & Beel 2018 (arXiv 1807.08518). Every head starts at
-    location 0.
+    part of the parameters but never trained); compared by Collier & Beel 2018 (arXiv 1807.08518), in whose code all
+    three are trained: `state_init` "trained". By default every head starts at location 0.
 
     >>> from attention_jax import config
     >>> model = NTM(config.NTMConfig(hidden_size=4, num_locations=6, word_size=3), outputs=2)
@@ -145,15 +187,17 @@ class NTM(nn.Module):
         options = self.options
         shape = Shape(*(getattr(options, name) for name in Shape._fields))
         size, reads, clip = options.hidden_size, options.num_read_heads * options.word_size, options.output_clip
-        dense = nn.initializers.lecun_normal()
+        dense, shared = nn.initializers.lecun_normal(), options.controller_init == "xavier"
         has_cell = options.controller == "lstm"
         if options.forget_bias and not has_cell:
             raise InputError(f"--model.forget-bias needs --model.controller lstm, got {options.controller}")
         gates, recurrent, first = (4 * size, reads + size, gate_order(dense)) if has_cell else (size, reads, dense)
+        first = within((6 / (inputs.shape[-1] + recurrent + gates)) ** 0.5) if shared else first
         controller_kernel = self.param("controller", first, (recurrent, gates))
         head_kernel = self.param("heads", dense, (size, shape.interface))
         head_bias = self.param("heads_bias", nn.initializers.normal(0.01), (shape.interface,))
-        state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (inputs.shape[0], *leaf.shape)), self.start(shape))
+        state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (inputs.shape[0], *leaf.shape)), start(self, shape))
+        advance = jax.vmap(partial(turn, read_first=options.read_first), in_axes=(0, 0, None, 0))
 
         @jax.checkpoint  # only the states are kept for the gradient: faster here than keeping every small intermediate
         def step(state: State, given: tuple):
@@ -162,7 +206,7 @@ class NTM(nn.Module):
             emitted = hidden @ head_kernel + head_bias[None]
             emitted = jnp.clip(emitted, -clip, clip) if clip else emitted
             state = state._replace(controller=controller)
-            state = jax.vmap(turn, in_axes=(0, 0, None, 0))(state, emitted, shape, edits)
+            state = advance(state, emitted, shape, edits)
             features = jnp.concatenate([hidden, state.reads.reshape(len(x), -1)], axis=1)  # [B, C + R W]
             return state, (features, *((state.weights,) if return_weights or is_traced(self) else ()))
 
@@ -178,25 +222,6 @@ class NTM(nn.Module):
         for name, x in zip(WEIGHTS, weights, strict=True):
             record(self, name, x)
         return logits, {"write": weights[0], "read": weights[1]} if return_weights else {}
-
-    def start(self, shape: Shape) -> State:
-        """The state before the first step: learned controller state and reads, all heads at location 0, an empty
-        memory."""
-        small = nn.initializers.normal(0.01)
-        controller = ()
-        if self.options.controller == "lstm":
-            controller = tuple(
-                self.param(name, small, (self.options.hidden_size,)) for name in ("hidden_start", "cell_start")
-            )
-        reads = self.param("reads_start", small, (shape.num_read_heads, shape.word_size))
-        weights = jnp.zeros((shape.num_heads, shape.num_locations)).at[:, 0].set(1.0)
-        size = (shape.num_locations, shape.word_size)
-        if self.options.memory_init == "constant":
-            memory = jnp.full(size, 1e-6)
-        else:
-            memory = self.param("memory_start", nn.initializers.truncated_normal(0.5), size)
-            memory = jax.lax.stop_gradient(memory) if self.options.memory_init == "random" else memory
-        return State(controller, reads, weights, memory)
 
 
 class StackedLSTM(nn.Module):

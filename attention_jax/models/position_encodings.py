@@ -28,6 +28,7 @@ from jaxtyping import Array, Float, Int
 from attention_jax.config.models import POSITIONS, ROPE_SCALINGS, PositionEmbedding
 from attention_jax.config.options import named, part
 from attention_jax.errors import InputError
+from attention_jax.models.initializers import within
 from attention_jax.models.parts import maker, per_head
 from attention_jax.ops.biases import ALiBi, Bias, ShawBias, T5Bias, TransformerXLBias
 from attention_jax.ops.positions import sinusoidal
@@ -102,6 +103,8 @@ class RelativeBias(nn.Module):
     key_dim: int
     bidirectional: bool
     """Keys may come after the query (in an encoder)."""
+    fan_in: bool = False
+    """Draw Transformer-XL's kernel uniformly within 1 / sqrt(fan_in) instead of Glorot's range for one head."""
 
     @nn.compact
     def __call__(self) -> Bias | None:
@@ -118,14 +121,15 @@ class RelativeBias(nn.Module):
             return ShawBias(jnp.broadcast_to(table[None], (self.num_heads, *table.shape)))  # [H, R, D]
         if self.kind == "transformer_xl":
             width = self.num_heads * self.key_dim
-            glorot = nn.initializers.xavier_uniform(batch_axis=0)
-            return TransformerXLBias(self.param("kernel", glorot, (self.num_heads, self.key_dim, width + width % 2)))
+            width += width % 2
+            start = within(width**-0.5) if self.fan_in else nn.initializers.xavier_uniform(batch_axis=0)
+            return TransformerXLBias(self.param("kernel", start, (self.num_heads, self.key_dim, width)))
         return None
 
 
 def relative_biases(
-    kind: PositionEmbedding, heads: int, key_width: int, layers: int, bidirectional: bool
+    kind: PositionEmbedding, heads: int, key_width: int, layers: int, bidirectional: bool, fan_in: bool = False
 ) -> list[RelativeBias]:
     """The biases of a stack: one for all its layers, or one for each of Shaw's and Transformer-XL's."""
     own = kind in ("shaw", "transformer_xl")
-    return [RelativeBias(kind, heads, key_width, bidirectional) for _ in range(layers if own else 1)]
+    return [RelativeBias(kind, heads, key_width, bidirectional, fan_in) for _ in range(layers if own else 1)]

@@ -195,7 +195,8 @@ class Embedding(nn.Module):
         vectors = added_positions(kind, positions.reshape(-1), width, self.position, wide)  # [T, D] or [B T, D]
         if vectors is not None:
             x = x + (vectors[None] if segment is None else vectors.reshape(x.shape))
-        return drop(self, x, self.block.dropout, train).astype(self.block.dtype)
+        rate = self.block.dropout if self.block.dropout_embeddings else 0.0
+        return drop(self, x, rate, train).astype(self.block.dtype)
 
 
 class Memory(NamedTuple):
@@ -244,6 +245,8 @@ class Transformer(nn.Module):
             )
         if options.embed_scale and options.embedding_init != "normal":
             raise InputError(f"--model.embed-scale needs --model.embedding-init normal, got {options.embedding_init}")
+        if options.mlp_init == "relu" and options.mlp_layer != "dense":
+            raise InputError(f"--model.mlp-init relu needs --model.mlp-layer dense, got {options.mlp_layer}")
         super().__post_init__()
 
     def setup(self):

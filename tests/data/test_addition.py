@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from attention_jax.config import Addition
@@ -29,3 +30,20 @@ def test_load():
     ]
     with pytest.raises(InputError, match="between 10 and 200000"):
         addition.load(Addition(examples=400_000))
+
+
+def test_a_file_is_divided_as_in_the_book(tmp_path):
+    """`load_data` of its dataset/sequence.py: the same rows in the same order, and no other characters."""
+    texts = addition.generate(57)
+    (tmp_path / "addition.txt").write_text("".join(f"{q}_{a}\n" for q, a in zip(*texts)))
+    x, t = (np.array([list(text) for text in side]) for side in (texts.source, ["_" + a for a in texts.target]))
+    indices = np.arange(len(x))
+    np.random.seed(1984)
+    np.random.shuffle(indices)
+    x, t, split_at = x[indices], t[indices], len(x) - len(x) // 10
+    data = addition.load(Addition(path=str(tmp_path / "addition.txt"), reverse_source=True))
+    characters = np.array(data.source_vocabulary.tokens)
+    assert set(characters) == set(" +_0123456789")
+    for found, rows in ((data.train[0], slice(split_at)), (data.held_out["test"], slice(split_at, None))):
+        np.testing.assert_array_equal(characters[found.source], x[rows, ::-1])
+        np.testing.assert_array_equal(characters[found.target], t[rows])

@@ -124,8 +124,8 @@ MUTANTS = (
     Mutant(
         "memory-read-before-it-is-written",
         "attention_jax/models/ntm.py",
-        "reads = addressing.read(memory, weights[shape.num_write_heads :])",
-        "reads = addressing.read(state.memory, weights[shape.num_write_heads :])",
+        "seen = state.memory if read_first else memory",
+        "seen = state.memory",
         ("tests/models/test_ntm.py",),
     ),
     Mutant(
