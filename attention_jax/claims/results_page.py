@@ -94,6 +94,12 @@ def comparisons(rows: Sequence[Judged]) -> str:
     return markdown(Table("", columns, lines, right=columns[1:3]))
 
 
+def that_hold(rows: Sequence[Judged]) -> str:
+    """How many claims hold, by experiment."""
+    total, hold = Counter(one.experiment for one in rows), Counter(o.experiment for o in rows if o.verdict == "holds")
+    return ", ".join(f"{link(name)} {hold[name]} of {n}" for name, n in total.items())
+
+
 def compared_signs(rows: Sequence[Judged]) -> list[Judged]:
     """The orders with a published number."""
     return [one for one in rows if one.claim.kind == "order" and one.claim.published is not None]
@@ -101,9 +107,7 @@ def compared_signs(rows: Sequence[Judged]) -> list[Judged]:
 
 def signs(rows: Sequence[Judged]) -> str:
     """How many orders have the sign of a published number, by experiment."""
-    ran = [one for one in compared_signs(rows) if one.verdict != "not run"]
-    total, hold = (Counter(one.experiment for one in some) for some in (ran, (o for o in ran if o.verdict == "holds")))
-    return ", ".join(f"{link(name)} {hold[name]} of {n}" for name, n in total.items())
+    return that_hold([one for one in compared_signs(rows) if one.verdict != "not run"])
 
 
 def finding_line(finding: Finding) -> tuple[str, ...]:
@@ -127,17 +131,9 @@ def undecided_lines(known: Sequence[Finding]) -> str:
 
 
 def theorems(rows: Sequence[Judged]) -> str:
-    """The closed forms that hold, one line an experiment: the sources and the number of claims of each."""
+    """How many of the closed forms hold, by experiment."""
     exact = [one for one in rows if one.claim.kind == "exact"]
-    lines = []
-    for name in dict.fromkeys(one.experiment for one in exact):
-        mine = [one for one in exact if one.experiment == name]
-        cited = (re.match(r"[A-Z][\w&. ]+ \d{4}|d2l [\d.]+\d", one.claim.source) for one in mine)
-        sources = Counter(match.group() if match else "closed forms" for match in cited)
-        listed = ", ".join(f"{source}{f' ({n})' if n > 1 else ''}" for source, n in sources.items())
-        verdicts = Counter(one.verdict for one in mine)
-        lines.append(wrapped(f"* {link(name)}: {verdicts['holds']} of {len(mine)} hold: {listed}"))
-    return "\n".join(lines)
+    return wrapped(f"Closed forms, and how many hold: {that_hold(exact)}.")
 
 
 def aims(rows: Sequence[Judged]) -> str:
@@ -256,30 +252,31 @@ def headline_table(rows: Sequence[Judged], entries: Sequence[Mapping]) -> Table:
     return Table("", columns, lines, right=columns[2:4])
 
 
-def systems(rows: Sequence[Judged], names: Mapping[str, str]) -> tuple[str, str]:
-    """What is reproduced under the same protocol, and what is not, as two lists: a system is reproduced if more of its
-    numbers are reproduced than missed."""
-    yes, no = [], []
+def systems(rows: Sequence[Judged], names: Mapping[str, str]) -> tuple[str, str, str]:
+    """What is reproduced under the same protocol, what is undecided, and what is not, as three lists: a system is
+    reproduced if more of its numbers are reproduced than missed."""
+    yes, open_, no = [], [], []
     same = [one for one in rows if one.claim.kind == "same protocol" and one.verdict != "not run"]
     for name in dict.fromkeys(one.experiment for one in same if names.get(one.experiment) != ""):
         verdicts = Counter(one.verdict for one in same if one.experiment == name)
         good = verdicts["reproduced"] + verdicts["beaten"]
         share = f" ({good} of {verdicts.total()} numbers)" if verdicts.total() not in (1, good) else ""
-        (yes if good > verdicts["missed"] else no).append(f"{names.get(name, name)}{share}")
-    return ", ".join(yes) or "nothing", ", ".join(no) or "nothing"
+        chosen = yes if good > verdicts["missed"] else no if verdicts["missed"] else open_
+        chosen.append(f"{names.get(name, name)}{share}")
+    return tuple(", ".join(found) or "nothing" for found in (yes, open_, no))
 
 
 def readme_section(rows: Sequence[Judged]) -> str:
     """Write README's results: at most 25 lines."""
     listed = findings.read()
-    yes, no = systems(present(rows), listed["systems"])
+    yes, open_, no = systems(present(rows), listed["systems"])
     same = selected(present(rows), "same protocol", "reproduced", "beaten")
     agree = [one for one in same if any(map(trained, one.runs))]
     before, fresh = sum(not one.claim.after for one in agree), sum(one.replicated for one in agree)
     text = (
-        f"**Reproduced**, with the source's data, settings and metric: {yes}. **Not yet**: {no}. Of {len(agree)} "
-        f"reproduced numbers of trained models, {before} had their bound before any result, and {fresh} were tested "
-        f"again with new seeds. {balance(rows)} Undecided: seeds disagree. Near: something differs from the source. "
+        f"**Reproduced**, with the source's data, settings and metric: {yes}. **Undecided**, as seeds disagree: "
+        f"{open_}. **Not yet**: {no}. Of {len(agree)} reproduced numbers of trained models, {before} had their bound before any result, and {fresh} were tested "
+        f"again with new seeds. {balance(rows)} Near: something differs from the source. "
         "[Results](docs/results.md) has the cause of each miss, [reproduce.md](docs/reproduce.md) the rules."
     )
     picture = '<img src="experiments/results/published.png" width="560" alt="Published numbers and ours">'
