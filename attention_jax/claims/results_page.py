@@ -255,28 +255,28 @@ def headline_table(rows: Sequence[Judged], entries: Sequence[Mapping]) -> Table:
 def systems(rows: Sequence[Judged], names: Mapping[str, str]) -> tuple[str, str, str]:
     """What is reproduced under the same protocol, what is undecided, and what is not, as three lists: a system is
     reproduced if more of its numbers are reproduced than missed."""
-    yes, open_, no = [], [], []
+    yes, undecided, no = [], [], []
     same = [one for one in rows if one.claim.kind == "same protocol" and one.verdict != "not run"]
     for name in dict.fromkeys(one.experiment for one in same if names.get(one.experiment) != ""):
         verdicts = Counter(one.verdict for one in same if one.experiment == name)
         good = verdicts["reproduced"] + verdicts["beaten"]
         share = f" ({good} of {verdicts.total()} numbers)" if verdicts.total() not in (1, good) else ""
-        chosen = yes if good > verdicts["missed"] else no if verdicts["missed"] else open_
+        chosen = yes if good > verdicts["missed"] else no if verdicts["missed"] else undecided
         chosen.append(f"{names.get(name, name)}{share}")
-    return tuple(", ".join(found) or "nothing" for found in (yes, open_, no))
+    return tuple(", ".join(found) or "nothing" for found in (yes, undecided, no))
 
 
 def readme_section(rows: Sequence[Judged]) -> str:
     """Write README's results: at most 25 lines."""
     listed = findings.read()
-    yes, open_, no = systems(present(rows), listed["systems"])
+    yes, undecided, no = systems(present(rows), listed["systems"])
     same = selected(present(rows), "same protocol", "reproduced", "beaten")
     agree = [one for one in same if any(map(trained, one.runs))]
     before, fresh = sum(not one.claim.after for one in agree), sum(one.replicated for one in agree)
     text = (
         f"**Reproduced**, with the source's data, settings and metric: {yes}. **Undecided**, as seeds disagree: "
-        f"{open_}. **Not yet**: {no}. Of {len(agree)} reproduced numbers of trained models, {before} had their bound before any result, and {fresh} were tested "
-        f"again with new seeds. {balance(rows)} Near: something differs from the source. "
+        f"{undecided}. **Not yet**: {no}. Of {len(agree)} reproduced numbers of trained models, {before} had their bound "
+        f"before any result, and {fresh} were tested again with new seeds. {balance(rows)} Near: something differs from the source. "
         "[Results](docs/results.md) has the cause of each miss, [reproduce.md](docs/reproduce.md) the rules."
     )
     picture = '<img src="experiments/results/published.png" width="560" alt="Published numbers and ours">'
