@@ -21,8 +21,8 @@ those of the book's code up to rounding. The order of the three models is the sa
 
 Three seeds say too little about the reversed model: eight of the book's code have 0.281 to 0.476, with a median of
 0.392. "reversed, the book's sums" is held against these; it reads the book's file, whose first 45,000 sums in the
-book's order train. It was registered before its run (2026-11-26); the other variants are the former protocol. Its three seeds
-have 0.225, 0.342 and 0.367, so the sums are not the cause. Left are Adam's epsilon and the truncated normal weights.
+book's order train. It was registered before its run (2026-11-26); the other variants are the former protocol. Its three
+seeds have 0.225, 0.342 and 0.367, so the sums are not the cause. Left are Adam's epsilon and truncated normal weights.
 
 Earlier claims, all withdrawn: exact match after epoch 25, held against a single run of the book's code (0.121,
 0.540, 0.984), and the best of the 25 epochs, which selects the epoch on the test sums.

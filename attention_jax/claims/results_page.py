@@ -275,9 +275,10 @@ def readme_section(rows: Sequence[Judged]) -> str:
     before, fresh = sum(not one.claim.after for one in agree), sum(one.replicated for one in agree)
     text = (
         f"**Reproduced**, with the source's data, settings and metric: {yes}. **Undecided**, as seeds disagree: "
-        f"{undecided}. **Not yet**: {no}. Of {len(agree)} reproduced numbers of trained models, {before} had their bound "
-        f"before any result, and {fresh} were tested again with new seeds. {balance(rows)} Near: something differs from the source. "
-        "[Results](docs/results.md) has the cause of each miss, [reproduce.md](docs/reproduce.md) the rules."
+        f"{undecided}. **Not yet**: {no}. Of {len(agree)} reproduced numbers of trained models, {before} had their "
+        f"bound before any result, and {fresh} were tested again with new seeds. {balance(rows)} Near: something "
+        "differs from the source. [Results](docs/results.md) has the cause of each miss, "
+        "[reproduce.md](docs/reproduce.md) the rules."
     )
     picture = '<img src="experiments/results/published.png" width="560" alt="Published numbers and ours">'
     command = (
