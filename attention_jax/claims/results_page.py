@@ -1,5 +1,6 @@
 """Text of docs/results.md and of README's results: which published numbers are reproduced, which are not, and why."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,8 @@ def published(one: Judged) -> str:
 def found(one: Judged) -> str:
     """The median with its range and the number of seeds, in fewer words than `ours`."""
     values, around = list(by_seed(one.claim, one.runs).values()), interval(one.claim, one.runs)
+    if diverged := sum(map(math.isnan, values)):
+        return f"{diverged} of {len(values)} seeds diverged"
     if around is None or alike(values):
         return number(float(np.median(values)))
     return f"{number(float(np.median(values)))} ({span(around.low, around.high)})"
