@@ -83,7 +83,9 @@ class LanguageTask(Task):
         metrics = {}
         for split, rows in self.data.held_out.items():
             nats = map_batches(self.score_rows, params, {"tokens": rows}, self.rows_evaluated)
-            losses = [nats[part].sum(dtype=np.float64) / rows[part, 1:].size for part in self.parts(len(rows))]
+            tokens = rows.shape[1] - 1
+            parts = (nats[part] for part in self.parts(len(rows)))
+            losses = [part.sum(dtype=np.float64) / (len(part) * tokens) for part in parts]
             per_token, perplexity = float(np.mean(losses)), mean_perplexity(losses)
             metrics |= {f"{split}.loss": per_token, f"{split}.perplexity": perplexity}
             if self.data.characters_per_token:
