@@ -8,6 +8,7 @@ intermediates)`. If the options of a model have `supports_packing`, its `encode`
 number of the pair that each token of a packed sequence belongs to.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import jax
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax.config import Config, Decode, model_name
-from attention_jax.data.pairs import PairData, decode_targets, load_pairs, references
+from attention_jax.data.pairs import PairData, Pairs, decode_targets, load_pairs, references
 from attention_jax.data.streams import Stream
 from attention_jax.data.vocabulary import Vocabulary
 from attention_jax.errors import InputError
@@ -65,6 +66,11 @@ def by_lengths(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     bits = np.arange(16)
     apart = lambda lengths: (((lengths[:, None] >> bits) & 1) << (2 * bits)).sum(1)
     return np.argsort(2 * apart(source) + apart(target), kind="stable")
+
+
+def per_token(name: str, rows: dict, parts: Sequence[slice]) -> list[float]:
+    """Return the total of `name` over the number of tokens, for every part of the rows that `score_rows` returns."""
+    return [float(rows[name][i].sum() / rows["tokens"][i].sum()) for i in parts]
 
 
 def check_packing(config: Config) -> None:
@@ -182,15 +188,12 @@ class Seq2seqTask(Task):
             pairs = self.data.held_out[split]
             rows = map_batches(self.score_rows, params, pairs._asdict(), self.eval_batch_size)
             if self.config.train.eval_mean == "sorted-batches":
-                source = words(pairs.source, pairs.source_length, self.data.source_vocabulary)
-                target = words(pairs.target[:, 1:], pairs.target_length, self.data.target_vocabulary)
-                order = by_lengths(source, target)
+                order = self.by_words(pairs)
                 rows = {name: values[order] for name, values in rows.items()}
             parts = self.parts(len(rows["loss"]))
-            ratio = lambda name: [float(rows[name][i].sum() / rows["tokens"][i].sum()) for i in parts]  # noqa: B023
-            losses = ratio("loss")
+            losses = per_token("loss", rows, parts)
             metrics[f"{split}.loss"] = float(np.mean(losses))
-            metrics[f"{split}.token_accuracy"] = float(np.mean(ratio("correct")))
+            metrics[f"{split}.token_accuracy"] = float(np.mean(per_token("correct", rows, parts)))
             if full or not sentences:
                 sources = {"source": pairs.source, "source_length": pairs.source_length}
                 written[split] = map_batches(self.generate, params, sources, self.eval_batch_size)
@@ -199,6 +202,12 @@ class Seq2seqTask(Task):
             if sentences:
                 metrics[f"{split}.perplexity"] = mean_perplexity(losses)
         return Evaluation(metrics, written, self.samples(written))
+
+    def by_words(self, pairs: Pairs) -> np.ndarray:
+        """Return the order of pairs by the number of words on both sides."""
+        source = words(pairs.source, pairs.source_length, self.data.source_vocabulary)
+        target = words(pairs.target[:, 1:], pairs.target_length, self.data.target_vocabulary)
+        return by_lengths(source, target)
 
     def metric_names(self, full: bool) -> list[str]:
         sentences, names = are_sentences(self.data), []
