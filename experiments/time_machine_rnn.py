@@ -13,7 +13,10 @@ in TensorFlow, 7.31 in JAX and 7.36 in MXNet; with the library's layer (9.6) 7.1
 7.32 in MXNet. Ours starts like PyTorch's layer, but for its second bias vector.
 
 "two biases, mean of batches" has that vector and the book's perplexity, below; it is compared with PyTorch's layer
-alone, and its bounds are the range of the notebook's runs. Without a name the former protocol.
+alone, and its bounds are the range of the notebook's runs. Without a name the former protocol. One of its three seeds
+was beyond that range, which leaves the claim undecided, but one of three runs of the same program is beyond the range
+of eleven in two of five cases. So eleven fresh seeds were registered, "eleven seeds", as many as the notebook's runs
+(`--seeds 11`): their median is judged, and whether more than three are worse than the notebook's worst.
 
 Each of these numbers is one run. The PyTorch notebook with the library's layer was run eleven times between July 2022
 and August 2023 (in the history of d2l-ai/d2l-pytorch-colab) and has 7.10 to 7.42, 7.27 in the median. The plotted
@@ -51,11 +54,12 @@ def config() -> Config:
 
 
 NOTEBOOK = "two biases, mean of batches"
+ELEVEN = f"{NOTEBOOK}, eleven seeds"
 PYTORCH = {"model.recurrent_bias": True, "train.eval_mean": "batches"}
 
 
 def variants() -> dict[str, Config]:
-    return {"": config(), NOTEBOOK: replace(config(), **PYTORCH)}
+    return {"": config(), NOTEBOOK: replace(config(), **PYTORCH), ELEVEN: replace(config(), **PYTORCH)}
 
 
 def smoke() -> Config:
@@ -72,20 +76,41 @@ DIFFERS = (
 )
 
 
-def of_the_notebook(section: str, published: float, low: float, high: float) -> Claim:
+def of_the_notebook(section: str, published: float, low: float, high: float, variant: str = NOTEBOOK, **more) -> Claim:
     """The perplexity of PyTorch's layer, within the range of eleven runs of the book's notebook."""
     return Claim(
-        f"validation perplexity, {NOTEBOOK}",
+        f"validation perplexity, {variant}",
         "valid.perplexity",
         published,
         f"{section}, PyTorch's layer; range of eleven runs of the notebook, decoded from its curves",
-        variant=NOTEBOOK,
+        variant=variant,
         kind="same protocol",
         spread=(low, high),
         at_least=low,
         at_most=high,
         since="2026-11-26",
+        **more,
     )
+
+
+def eleven_of_eleven(section: str, published: float, low: float, high: float, known: str) -> tuple[Claim, Claim]:
+    """The median of eleven fresh seeds is in the notebook's range, and eight of them are no worse than its worst run.
+
+    Where both programs are equal, the four worst of the 22 runs are all ours in 4.5 % of cases.
+    """
+    worst = Claim(
+        f"validation perplexity, {ELEVEN}: eight are no worse than the notebook's worst",
+        "valid.perplexity",
+        None,
+        f"{section}, PyTorch's layer; the worst of eleven runs of the notebook",
+        variant=ELEVEN,
+        kind="order",
+        seeds_needed=8,
+        at_most=high,
+        since="2026-11-26",
+        after=known,
+    )
+    return of_the_notebook(section, published, low, high, ELEVEN, seeds_needed=6, after=known), worst
 
 
 D2L = "d2l 9.5 and 9.6, two implementations in up to four frameworks, decoded from the notebooks' curves"
@@ -104,4 +129,5 @@ CLAIMS = (
         after="three seeds, 7.24 to 7.36, were known when 7.19 replaced 7.43 as the published number on 2026-11-23",
     ),
     of_the_notebook("d2l 9.6", 7.19, 7.10, 7.42),
+    *eleven_of_eleven("d2l 9.6", 7.19, 7.10, 7.42, "three runs with the same settings: 7.29, 7.37 and 7.68"),
 )
