@@ -31,6 +31,7 @@ REGISTRATIONS = (
         for name in (
             "corrections",
             "d2l",
+            "eleven_seeds",
             "heads_and_positions",
             "laws",
             "mixed_batches",
@@ -41,7 +42,7 @@ REGISTRATIONS = (
         )
     ),
 )
-"""The replication of recorded results, corrected protocols (five times), heads of pretrained models and positions
+"""The replication of recorded results, corrected protocols (six times), heads of pretrained models and positions
 beyond the length of training, laws of attention, changed attention of a pretrained model, fine-tuning: each froze the
 code at a commit."""
 LONG = 200
