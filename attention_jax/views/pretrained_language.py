@@ -17,6 +17,7 @@ from attention_jax.config import Generation
 from attention_jax.data.pairs import pad_rows
 from attention_jax.errors import InputError
 from attention_jax.report.attention_data import AttentionRecord, Prediction, check_length
+from attention_jax.tasks import mean_perplexity
 from attention_jax.views.attention_maps import token_attention, top_by_layer, with_readings, with_rollout
 
 WIDTH = 16
@@ -147,7 +148,7 @@ def perplexity(model: nn.Module, params, tokenizer, text: str) -> dict[str, floa
     return {
         "tokens": count,
         "loss": per_token,
-        "perplexity": float(np.exp(min(per_token, 50.0))),
+        "perplexity": mean_perplexity([per_token]),
         "bits_per_character": per_token * len(row) / max(len(text), 1) / float(np.log(2.0)),
     }
 
