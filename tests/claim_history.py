@@ -1,7 +1,8 @@
 """Every bound that was ever committed, read from the repository's history.
 
 Old versions of experiments/*.py are executed with a stand-in for this package: only `Claim` is kept, with the arguments
-that it was called with, and everything else accepts whatever is done with it. So a file of any age can be read.
+that it was called with, and everything else accepts whatever is done with it. So a file of any age can be read. What it
+imports from another of these files, such as a function that makes claims, is that of the same commit.
 """
 
 import builtins
@@ -9,7 +10,7 @@ import json
 import re
 import subprocess
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,21 +89,31 @@ class Package(types.ModuleType):
 
 
 STANDS_IN = ("attention_jax", "jax", "flax", "optax", "experiments")
+IMPORTED = re.compile(r"^from experiments\.([a-z]\w*) import", re.MULTILINE)
 
 
-def claims_in(source: str, name: str, directory: Path = Path()) -> list[Recorded]:
-    """The claims of a version of NAME.py in `directory`."""
+def executed(source: str, name: str, directory: Path, beside: Callable[[str], str | None]) -> types.ModuleType:
+    """A version of NAME.py as a module; `beside(other)` is the source of experiments/OTHER.py then, or None."""
 
     def load(module, *args):
-        return Package(module) if module.split(".")[0] in STANDS_IN else builtins.__import__(module, *args)
+        package, _, other = module.partition(".")
+        if package == "experiments" and (text := beside(other)) is not None:
+            return executed(text, other, directory, beside)
+        return Package(module) if package in STANDS_IN else builtins.__import__(module, *args)
 
-    namespace = {
-        "__name__": name,
-        "__file__": str(directory / f"{name}.py"),
-        "__builtins__": vars(builtins) | {"__import__": load},
-    }
-    exec(compile(source, name, "exec"), namespace)
-    return [claim for claim in namespace.get("CLAIMS", ()) if isinstance(claim, Recorded)]
+    module = types.ModuleType(name)
+    module.__file__ = str(directory / f"{name}.py")
+    module.__builtins__ = vars(builtins) | {"__import__": load}
+    exec(compile(source, name, "exec"), vars(module))
+    return module
+
+
+def claims_in(
+    source: str, name: str, directory: Path = Path(), beside: Callable[[str], str | None] = lambda other: None
+) -> list[Recorded]:
+    """The claims of a version of NAME.py in `directory`."""
+    declared = vars(executed(source, name, directory, beside)).get("CLAIMS", ())
+    return [claim for claim in declared if isinstance(claim, Recorded)]
 
 
 class History:
@@ -112,6 +123,7 @@ class History:
         self.repository = repository
         log = self.git("log", "--reverse", "--date-order", "--format=%H %cs", "--", "experiments")
         self.commits = [tuple(line.split()) for line in log.splitlines()]
+        self.texts: dict[str, str] = {}
         self.first: dict[Entry, int] = {}
         self.published: dict[Entry, set[float]] = {}
         self.kinds: dict[Entry, set[str]] = {}
@@ -123,18 +135,50 @@ class History:
         command = ["git", "-C", str(self.repository), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
+    def claims_at(self, commit: str, name: str) -> list[Recorded]:
+        """The claims of experiments/NAME.py at a commit."""
+        return self._claims(name, self._tree(commit))
+
+    def _tree(self, commit: str) -> dict[str, str]:
+        """{path: blob} of the files in experiments/ at a commit."""
+        lines = self.git("ls-tree", "-r", commit, "experiments").splitlines()
+        return {line.split("\t")[1]: line.split()[2] for line in lines}
+
+    def _text(self, blob: str) -> str:
+        if blob not in self.texts:
+            self.texts[blob] = self.git("cat-file", "blob", blob)
+        return self.texts[blob]
+
+    def _claims(self, name: str, tree: dict[str, str]) -> list[Recorded]:
+        def beside(other: str) -> str | None:
+            path = f"experiments/{other}.py"
+            return self._text(tree[path]) if path in tree else None
+
+        return claims_in(beside(name), name, self.repository / "experiments", beside)
+
+    def _with_imports(self, path: str, tree: dict[str, str]) -> frozenset[tuple[str, str]]:
+        """The blobs that determine what is read from a file: its own, and those of the files that it imports."""
+        found, left = set(), [path]
+        while left:
+            path = left.pop()
+            if path in tree and (path, tree[path]) not in found:
+                found.add((path, tree[path]))
+                if path.endswith(".py"):
+                    left += [f"experiments/{name}.py" for name in IMPORTED.findall(self._text(tree[path]))]
+        return frozenset(found)
+
     def _read(self):
         seen = set()
         for number, (commit, _) in enumerate(self.commits):
-            for line in self.git("ls-tree", "-r", commit, "experiments").splitlines():
-                blob, path = line.split()[2], line.split("\t")[1]
-                if (blob, path) not in seen:
-                    seen.add((blob, path))
-                    self._version(number, path, blob)
+            tree = self._tree(commit)
+            for path in tree:
+                if (version := (path, self._with_imports(path, tree))) not in seen:
+                    seen.add(version)
+                    self._version(number, path, tree)
 
-    def _version(self, number: int, path: str, blob: str):
+    def _version(self, number: int, path: str, tree: dict[str, str]):
         if match := re.fullmatch(r"experiments/([a-z]\w*)\.py", path):
-            for claim in claims_in(self.git("cat-file", "blob", blob), match[1], self.repository / "experiments"):
+            for claim in self._claims(match[1], tree):
                 for entry in entries(match[1], claim.fields.get):
                     self.first.setdefault(entry, number)
                     if (value := claim.fields.get("published")) is not None:
@@ -144,7 +188,7 @@ class History:
                     if (spread := claim.fields.get("spread")) is not None:
                         self.spreads.setdefault((entry, tuple(spread)), number)
         elif match := re.fullmatch(r"experiments/results/(\w+)\.json", path):
-            content = json.loads(self.git("cat-file", "blob", blob))
+            content = json.loads(self._text(tree[path]))
             for run in content.get("runs", ()) if isinstance(content, dict) else ():
                 for metric in {name for row in (run.get("metrics", {}), *run.get("history", ())) for name in row}:
                     self.results.setdefault((match[1], run.get("variant", ""), metric), number)

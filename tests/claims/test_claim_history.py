@@ -133,8 +133,7 @@ def test_registered_claims_are_those_of_the_frozen_commit(history, path):
         pytest.skip(f"{path.name} is not there: nothing is registered in it")
     frozen = read_json(path)["commit"]
     for name, variants in groupby(sorted(record.registered(path)), key=lambda row: row[0]):
-        source = history.git("show", f"{frozen}:experiments/{name}.py")
-        then = {e: c.fields for c in claims_in(source, name, ROOT / "experiments") for e in entries(name, c.fields.get)}
+        then = {e: c.fields for c in history.claims_at(frozen, name) for e in entries(name, c.fields.get)}
         registered = {variant for _, variant in variants}
         for claim in catalog.load_experiment(name).claims:
             if not claim.bounded or claim.variant not in registered:
@@ -156,3 +155,13 @@ def test_a_bound_of_any_age_can_be_read():
         Entry("old", ("test.loss", "b", (), None, None, False, 0, 0), bounds=(None, 1.0)),
         Entry("old", ("test.loss", "b", (), None, None, False, 0, 0), bar=0.5),
     ]
+
+
+def test_a_claim_made_by_a_function_of_another_file_is_that_of_its_commit():
+    other = (
+        "from attention_jax.config import Claim\ndef of(bound): return Claim('', 'test.loss', None, '', at_most=bound)"
+    )
+    source = "from experiments.other import of\nCLAIMS = (of(1.0),)"
+    assert claims_in(source, "mine") == []
+    [claim] = claims_in(source, "mine", beside={"other": other}.get)
+    assert claim.fields["at_most"] == 1.0
