@@ -55,7 +55,7 @@ def selected(rows: Sequence[Judged], kind: str, *verdicts: str) -> list[Judged]:
 
 def named(one: Judged) -> str:
     """The beginning of a claim, after a link to its experiment."""
-    return f"{link(one.experiment)}: {beginning(one.claim.text)}"
+    return f"{link(one.experiment)}: {beginning(one.claim.text, most=45)}"
 
 
 def reproductions(rows: Sequence[Judged]) -> str:
@@ -266,22 +266,26 @@ def systems(rows: Sequence[Judged], names: Mapping[str, str]) -> tuple[str, str,
         share = f" ({good} of {verdicts.total()} numbers)" if verdicts.total() not in (1, good) else ""
         chosen = yes if good > verdicts["missed"] else no if verdicts["missed"] else undecided
         chosen.append(f"{names.get(name, name)}{share}")
-    return tuple(", ".join(found) or "nothing" for found in (yes, undecided, no))
+    return ", ".join(yes), ", ".join(undecided), ", ".join(no)
 
 
 def readme_section(rows: Sequence[Judged]) -> str:
     """Write README's results: at most 25 lines."""
     listed = findings.read()
-    yes, undecided, no = systems(present(rows), listed["systems"])
+    titles = (
+        "**Reproduced**, with the source's data, settings and metric",
+        "**Undecided**, as seeds disagree",
+        "**Not yet**",
+    )
+    groups = zip(titles, systems(present(rows), listed["systems"]), strict=True)
     same = selected(present(rows), "same protocol", "reproduced", "beaten")
     agree = [one for one in same if any(map(trained, one.runs))]
     before, fresh = sum(not one.claim.after for one in agree), sum(one.replicated for one in agree)
     text = (
-        f"**Reproduced**, with the source's data, settings and metric: {yes}. **Undecided**, as seeds disagree: "
-        f"{undecided}. **Not yet**: {no}. Of {len(agree)} reproduced numbers of trained models, {before} had their "
-        f"bound before any result, and {fresh} were tested again with new seeds. {balance(rows)} Near: something "
-        "differs from the source. [Results](docs/results.md) has the cause of each miss, "
-        "[reproduce.md](docs/reproduce.md) the rules."
+        f"{' '.join(f'{title}: {found}.' for title, found in groups if found)} Of {len(agree)} reproduced numbers of "
+        f"trained models, {before} had their bound before any result, and {fresh} were tested again with new seeds. "
+        f"{balance(rows)} Near: something differs from the source. [Results](docs/results.md) has the cause of each "
+        "miss, [reproduce.md](docs/reproduce.md) the rules."
     )
     picture = '<img src="experiments/results/published.png" width="560" alt="Published numbers and ours">'
     command = (

@@ -64,13 +64,13 @@ def test_a_claim_without_a_cause_is_named_and_a_prefix_without_a_claim_refused(e
 
 def test_readme_names_what_is_reproduced_and_what_is_not(experiment):
     rows = lambda *runs: judged(experiment, runs, {})
-    assert results_page.systems(rows(run(0.8)), {"toy": "the toy"}) == ("the toy", "nothing", "nothing")
-    assert results_page.systems(rows(run(0.6)), {}) == ("nothing", "nothing", "toy")
+    assert results_page.systems(rows(run(0.8)), {"toy": "the toy"}) == ("the toy", "", "")
+    assert results_page.systems(rows(run(0.6)), {}) == ("", "", "toy")
     disagreeing = rows(run(0.8), run(0.81, seed=1), run(0.6, seed=2))
-    assert results_page.systems(disagreeing, {}) == ("nothing", "toy", "nothing")
+    assert results_page.systems(disagreeing, {}) == ("", "toy", "")
     both = rows(run(0.6), run(0.8, variant="c"), run(0.79, seed=1, variant="c"))
-    assert results_page.systems(both, {}) == ("nothing", "nothing", "toy (1 of 2 numbers)")
-    assert results_page.systems(both, {"toy": ""}) == ("nothing", "nothing", "nothing")
+    assert results_page.systems(both, {}) == ("", "", "toy (1 of 2 numbers)")
+    assert results_page.systems(both, {"toy": ""}) == ("", "", "")
 
 
 def test_readme_shows_the_first_claim_that_has_been_run(experiment):
