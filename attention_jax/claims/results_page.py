@@ -55,7 +55,7 @@ def selected(rows: Sequence[Judged], kind: str, *verdicts: str) -> list[Judged]:
 
 def named(one: Judged) -> str:
     """The beginning of a claim, after a link to its experiment."""
-    return f"{link(one.experiment)}: {beginning(one.claim.text, most=45)}"
+    return f"{link(one.experiment)}: {beginning(one.claim.text, most=35)}"
 
 
 def reproductions(rows: Sequence[Judged]) -> str:
