@@ -1,17 +1,19 @@
 """Initial values that replace those of a model, whatever it is: by the options `init_range` and `init_linear`."""
 
+import math
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 
 from attention_jax.config import Train
+from attention_jax.models.layer_stack import is_stacked
 
 
 def with_ranges(init: Callable, train: Train) -> Callable:
     """The function `init(rng) -> params` with the initial values that `train` sets; `init` itself by default.
 
-    >>> uniform = with_ranges(lambda rng: {"kernel": jnp.zeros((9, 9)), "bias": jnp.zeros(9)}, Train(init_range=0.1))
+    >>> zeros = jax.numpy.zeros
+    >>> uniform = with_ranges(lambda rng: {"kernel": zeros((9, 9)), "bias": zeros(9)}, Train(init_range=0.1))
     >>> params = uniform(jax.random.key(0))
     >>> bool(0.09 < abs(params["kernel"]).max() <= 0.1), float(abs(params["bias"]).max())
     (True, 0.0)
@@ -23,8 +25,8 @@ def with_ranges(init: Callable, train: Train) -> Callable:
         rng, own = jax.random.split(rng)
         params = init(rng)
         flat, tree = jax.tree_util.tree_flatten_with_path(params)
-        inputs = {path[:-1]: leaf.shape[0] for path, leaf in flat if _name(path) == "kernel"}
-        inputs |= {path: leaf.shape[0] for path, leaf in flat if _of_a_score(path)}
+        inputs = {path[:-1]: _inputs(path, leaf) for path, leaf in flat if _name(path) == "kernel"}
+        inputs |= {path: _inputs(path, leaf) for path, leaf in flat if _of_a_score(path)}
         keys = jax.random.split(own, len(flat))
         leaves = []
         for key, (path, leaf) in zip(keys, flat, strict=True):
@@ -33,6 +35,19 @@ def with_ranges(init: Callable, train: Train) -> Callable:
         return jax.tree.unflatten(tree, leaves)
 
     return sample
+
+
+def _shape(path, leaf) -> tuple[int, ...]:
+    """The shape of a parameter in one layer: kernels [..., in, out], which a scanned stack has as [layers, out, in]."""
+    if not is_stacked(path):
+        return leaf.shape
+    return leaf.shape[:0:-1] if _name(path) == "kernel" else leaf.shape[1:]
+
+
+def _inputs(path, leaf) -> int:
+    """The number of inputs of a linear map or a convolution [K, K, in, out]."""
+    shape = _shape(path, leaf)
+    return math.prod(shape[:-1]) if len(shape) == 4 else shape[0]
 
 
 def _name(path) -> str:
@@ -51,4 +66,4 @@ def _bound(path, leaf: jax.Array, inputs: dict[tuple, int], train: Train) -> flo
     linear = path[:-1] in inputs and _name(path) in ("bias", *["kernel"] * (train.init_linear == "all"))
     if linear and train.init_linear != "model":
         return inputs[path[:-1]] ** -0.5
-    return train.init_range if train.init_range and jnp.ndim(leaf) > 1 else None
+    return train.init_range if train.init_range and len(_shape(path, leaf)) > 1 else None

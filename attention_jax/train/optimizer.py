@@ -14,6 +14,7 @@ from optax.contrib import MuonDimensionNumbers, muon
 from attention_jax.config import import_object
 from attention_jax.config.fields import parse_pattern
 from attention_jax.errors import InputError
+from attention_jax.models.layer_stack import is_stacked
 from attention_jax.ops.dropout import is_zero
 
 
@@ -92,9 +93,23 @@ def precondition(optim) -> list[optax.GradientTransformation]:
             rms = {"consistent_rms": 0.2, "muon_weight_dimension_numbers": muon_dimensions}
             return [muon(-1.0, beta=beta, **adam, **rms, **first)]
         case "adafactor":
-            return [optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms()]
+            blocks = optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms()
+            return [optax.scale_by_factored_rms(), *map(for_each_layer, blocks)]
         case _:
             return [custom_optimizer(optim)]
+
+
+def for_each_layer(transform: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Apply a stateless transformation of single parameters to each layer of a scanned stack by itself."""
+
+    def one(update, param):
+        return transform.update(update, optax.EmptyState(), param)[0]
+
+    def update(updates, state, params=None):
+        apply = lambda path, u, p: (jax.vmap(one) if is_stacked(path) else one)(u, p)
+        return jax.tree_util.tree_map_with_path(apply, updates, params), state
+
+    return optax.GradientTransformation(transform.init, update)
 
 
 def custom_optimizer(optim) -> optax.GradientTransformation:
@@ -202,7 +217,12 @@ def kernels(params):
 
 
 def muon_dimensions(params):
-    """Return the dimensions of the matrices that muon orthogonalizes: `kernels` of two axes; None for the others."""
-    return jax.tree.map(
-        lambda x, kernel: MuonDimensionNumbers() if kernel and x.ndim == 2 else None, params, kernels(params)
-    )
+    """Return the dimensions of the matrices that muon orthogonalizes: `kernels` [in, out], and those of scanned layers
+    [layers, out, in]; None for other parameters."""
+
+    def dimensions(path, x, kernel: bool) -> MuonDimensionNumbers | None:
+        if is_stacked(path):
+            return MuonDimensionNumbers(2, 1) if kernel and x.ndim == 3 else None
+        return MuonDimensionNumbers(0, 1) if kernel and x.ndim == 2 else None
+
+    return jax.tree_util.tree_map_with_path(dimensions, params, kernels(params))

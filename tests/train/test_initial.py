@@ -66,3 +66,32 @@ def test_scales_and_widths_of_a_score_are_left_alone():
     for options in ({"init_linear": "all"}, {"init_range": 0.1}):
         drawn = with_ranges(lambda rng: {"alignment": {"score": score}}, Train(**options))(jax.random.key(0))
         assert all((x == 1).all() for x in drawn["alignment"]["score"].values())
+
+
+STACK = {
+    "decoder": {
+        "layers_0": {
+            "dense": {"kernel": jnp.ones((3, 30, 400)), "bias": jnp.zeros((3, 30))},  # [layers, out, in]
+            "norm": {"scale": jnp.ones((3, 30)), "bias": jnp.zeros((3, 30))},
+        }
+    }
+}
+
+
+def test_layers_of_a_scan_are_drawn_as_layers_alone():
+    drawn = with_ranges(lambda rng: STACK, Train(init_linear="all"))(jax.random.key(0))["decoder"]["layers_0"]
+    assert float(drawn["dense"]["kernel"].std()) == pytest.approx(0.05 / 3**0.5, rel=0.05)
+    assert 0.045 < float(drawn["dense"]["bias"].max()) <= 0.05
+    assert (drawn["norm"]["scale"] == 1).all() and (drawn["norm"]["bias"] == 0).all()
+
+
+def test_a_range_leaves_vectors_of_scanned_layers_alone():
+    drawn = with_ranges(lambda rng: STACK, Train(init_range=0.1))(jax.random.key(0))["decoder"]["layers_0"]
+    assert 0.099 < float(drawn["dense"]["kernel"].max()) <= 0.1 and (drawn["dense"]["bias"] == 0).all()
+    assert (drawn["norm"]["scale"] == 1).all()
+
+
+def test_a_convolution_has_the_inputs_of_its_window():
+    init = lambda rng: {"conv": {"kernel": jnp.ones((3, 3, 100, 20))}}
+    kernel = with_ranges(init, Train(init_linear="all"))(jax.random.key(0))["conv"]["kernel"]
+    assert 0.033 < float(kernel.max()) <= 1 / 30

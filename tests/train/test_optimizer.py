@@ -287,3 +287,26 @@ def run_traced(optim):
         change, state = update.update({"w": jnp.array(gradient)}, state, params)
         params = optax.apply_updates(params, change)
     return params["w"]
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "rmsprop", "lion", "muon", "adafactor"])
+def test_layers_of_a_scan_are_updated_as_layers_alone(name):
+    """Compiles two programs an optimizer. Widths of 128 and more, so that adafactor factors its moments."""
+
+    def tree(key):
+        layers = [
+            {"dense": {"kernel": jax.random.normal(k, (160, 128)) * (i + 1), "bias": jax.random.normal(k, 130) * 5**i}}
+            for i, k in enumerate(jax.random.split(key, 3))
+        ]
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
+        stacked["dense"]["kernel"] = stacked["dense"]["kernel"].swapaxes(1, 2)  # [layers, out, in]
+        return {"decoder": {f"layer_{i}": layer for i, layer in enumerate(layers)}}, {"decoder": {"layers_0": stacked}}
+
+    update = optimizer(Optim(name, learning_rate=0.1, weight_decay=0.01), 10)
+    step = jax.jit(lambda given, params: update.update(given, update.init(params), params)[0]["decoder"])
+    (alone, scanned), (params, stacked) = tree(jax.random.key(0)), tree(jax.random.key(1))
+    found, expected = step(scanned, stacked)["layers_0"]["dense"], step(alone, params)
+    for i in range(3):
+        layer = expected[f"layer_{i}"]["dense"]
+        np.testing.assert_allclose(found["kernel"][i].T, layer["kernel"], atol=1e-6)
+        np.testing.assert_allclose(found["bias"][i], layer["bias"], atol=1e-6)
