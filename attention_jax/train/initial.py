@@ -7,6 +7,7 @@ import jax
 
 from attention_jax.config import Train
 from attention_jax.models.layer_stack import is_stacked
+from attention_jax.train.optimizer import kernels
 
 
 def with_ranges(init: Callable, train: Train) -> Callable:
@@ -27,9 +28,13 @@ def with_ranges(init: Callable, train: Train) -> Callable:
         flat, tree = jax.tree_util.tree_flatten_with_path(params)
         inputs = {path[:-1]: _inputs(path, leaf) for path, leaf in flat if _name(path) == "kernel"}
         inputs |= {path: _inputs(path, leaf) for path, leaf in flat if _of_a_score(path)}
-        keys = jax.random.split(own, len(flat))
+        keys, weights = jax.random.split(own, len(flat)), jax.tree.leaves(kernels(params))
         leaves = []
-        for key, (path, leaf) in zip(keys, flat, strict=True):
+        for key, (path, leaf), weight in zip(keys, flat, weights, strict=True):
+            if train.init_linear == "normal" and weight:
+                deviation = _inputs(path, leaf) ** -0.5
+                leaves.append(deviation * jax.random.normal(key, leaf.shape, leaf.dtype))
+                continue
             bound = _bound(path, leaf, inputs, train)
             leaves.append(leaf if bound is None else jax.random.uniform(key, leaf.shape, leaf.dtype, -bound, bound))
         return jax.tree.unflatten(tree, leaves)
@@ -64,6 +69,6 @@ def _bound(path, leaf: jax.Array, inputs: dict[tuple, int], train: Train) -> flo
     if train.init_linear == "all" and path in inputs:
         return inputs[path] ** -0.5
     linear = path[:-1] in inputs and _name(path) in ("bias", *["kernel"] * (train.init_linear == "all"))
-    if linear and train.init_linear != "model":
+    if linear and train.init_linear in ("biases", "all"):
         return inputs[path[:-1]] ** -0.5
     return train.init_range if train.init_range and len(_shape(path, leaf)) > 1 else None

@@ -78,10 +78,11 @@ STACK = {
 }
 
 
-def test_layers_of_a_scan_are_drawn_as_layers_alone():
-    drawn = with_ranges(lambda rng: STACK, Train(init_linear="all"))(jax.random.key(0))["decoder"]["layers_0"]
-    assert float(drawn["dense"]["kernel"].std()) == pytest.approx(0.05 / 3**0.5, rel=0.05)
-    assert 0.045 < float(drawn["dense"]["bias"].max()) <= 0.05
+@pytest.mark.parametrize("kind", ["all", "normal"])
+def test_layers_of_a_scan_are_drawn_as_layers_alone(kind):
+    drawn = with_ranges(lambda rng: STACK, Train(init_linear=kind))(jax.random.key(0))["decoder"]["layers_0"]
+    assert float(drawn["dense"]["kernel"].std()) == pytest.approx(0.05 / (3**0.5 if kind == "all" else 1), rel=0.05)
+    assert (0.045 < float(drawn["dense"]["bias"].max()) <= 0.05) == (kind == "all")
     assert (drawn["norm"]["scale"] == 1).all() and (drawn["norm"]["bias"] == 0).all()
 
 
@@ -95,3 +96,12 @@ def test_a_convolution_has_the_inputs_of_its_window():
     init = lambda rng: {"conv": {"kernel": jnp.ones((3, 3, 100, 20))}}
     kernel = with_ranges(init, Train(init_linear="all"))(jax.random.key(0))["conv"]["kernel"]
     assert 0.033 < float(kernel.max()) <= 1 / 30
+
+
+def test_normal_values_have_the_variance_of_truncated_ones_and_their_tails():
+    layer = {"recurrent_kernel": jnp.ones((400, 90)), "bias": jnp.ones(90), "score": {"query_kernel": jnp.ones((4, 4))}}
+    drawn = with_ranges(lambda rng: {"cell": layer}, Train(init_linear="normal"))(jax.random.key(0))["cell"]
+    kernel = drawn["recurrent_kernel"] * 20  # sqrt(400)
+    assert float(kernel.std()) == pytest.approx(1.0, rel=0.02)
+    assert float((jnp.abs(kernel) > 2.3).mean()) == pytest.approx(0.0214, rel=0.15)  # of N(0, 1); truncated: 0
+    assert (drawn["bias"] == 1).all() and (drawn["score"]["query_kernel"] == 1).all()
