@@ -39,10 +39,11 @@ REGISTRATIONS = (
             "real_model",
             "scipy_docs",
             "sums_and_initial_values",
+            "weights_and_adam",
         )
     ),
 )
-"""The replication of recorded results, corrected protocols (six times), heads of pretrained models and positions
+"""The replication of recorded results, corrected protocols (seven times), heads of pretrained models and positions
 beyond the length of training, laws of attention, changed attention of a pretrained model, fine-tuning: each froze the
 code at a commit."""
 LONG = 200
