@@ -75,11 +75,11 @@ def sweep() -> dict[str, str]:
 D2L = "d2l 10.2, the library's layer in four frameworks, decoded from the notebooks' curves"
 CLAIMS = (
     Claim(
-        "validation perplexity",
+        "validation perplexity, one bias",
         "valid.perplexity",
         6.55,
         D2L,
-        kind="same protocol",
+        kind="other protocol",
         differs=f"in two of three gates {DIFFERS}",
         spread=(6.55, 9.74),
         variant="d2l",

@@ -39,7 +39,7 @@ def withdrawn_today(
 def judged_cell(claim: Claim, runs: Sequence[Mapping]) -> str:
     """Return the judged value, with its rank among the seeds if it is not the median."""
     value, seeds = number(judged_value(claim, runs)), len(by_seed(claim, runs))
-    return f"{value} (seed {claim.seeds_needed} of {seeds})" if claim.seeds_needed and seeds else value
+    return f"{value} (rank {claim.seeds_needed} of {seeds})" if claim.seeds_needed and seeds else value
 
 
 def with_rank(claim: Claim, runs: Sequence[Mapping]) -> str:

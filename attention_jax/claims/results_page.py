@@ -145,8 +145,8 @@ def aims(rows: Sequence[Judged]) -> str:
     own = [one for one in rows if one.claim.kind in ("aim", "order") and one not in signed]
     verdicts = Counter(one.verdict for one in own)
     return (
-        f"{len(own)} claims are aims, or orders without a published number: {verdicts['holds']} hold, "
-        f"{verdicts['undecided']} are undecided, {verdicts['missed']} missed and {verdicts['not run']} not run."
+        f"Aims, and orders without a published number: {verdicts['holds']} hold, "
+        f"{verdicts['undecided']} are undecided, {verdicts['missed']} missed, {verdicts['not run']} not run."
     )
 
 
@@ -182,12 +182,11 @@ differences, command, cost and history.
 """
 CAPTION = """
 *All published numbers of trained models: dots and lines are our medians and ranges, gray bars the source's. Theorems,
-parameter counts and published zeros are left out (`make figures`).*
+parameter counts and published zeros are left out.*
 """
 REPRODUCED = """
 Same data, preprocessing, metric, budget and selection as the source; within the claim's bounds, and within the range of
-the source's own runs or 5 % of its number. A star marks a bound that was set after a first result; fresh seeds have met
-it since.
+the source's own runs or 5 % of its number. A star: bound set after a first result, which fresh seeds have met since.
 """
 COMPARED = """
 "Near": within the same range. Former protocols whose corrected one has run are left out.
@@ -283,7 +282,7 @@ def readme_section(rows: Sequence[Judged]) -> str:
     before, fresh = sum(not one.claim.after for one in agree), sum(one.replicated for one in agree)
     text = (
         f"{' '.join(f'{title}: {found}.' for title, found in groups if found)} Of {len(agree)} reproduced numbers of "
-        f"trained models, {before} had their bound before any result, and {fresh} were tested again with new seeds. "
+        f"trained models, {before} had their bound before any result, and {fresh} come from registered seeds. "
         f"{balance(rows)} Near: something differs from the source. [Results](docs/results.md) has the cause of each "
         "miss, [reproduce.md](docs/reproduce.md) the rules."
     )

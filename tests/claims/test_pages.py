@@ -40,7 +40,7 @@ def test_the_nth_best_seed_is_shown_as_what_is_judged_beside_the_median(experime
     counted = dataclasses.replace(CLAIM, seeds_needed=1)
     one = dataclasses.replace(experiment, claims=(counted,))
     [line] = claim_tables.claims_table(judged(one, [run(1.5), run(9.0, 1), run(8.0, 2)], {})).rows
-    assert line[5] == "8 (1.5-9, 3 seeds)" and line[7] == "1.5 (seed 1 of 3)" and line[8] == "worse"
+    assert line[5] == "8 (1.5-9, 3 seeds)" and line[7] == "1.5 (rank 1 of 3)" and line[8] == "worse"
 
 
 ROWS = {("toy", ""): frozenset({100, 101}), ("toy", "b"): frozenset({100, 101})}
@@ -83,8 +83,8 @@ def test_a_seed_that_is_not_registered_is_neither_original_nor_replication(exper
 def test_the_number_that_decides_a_claim_about_n_seeds_stands_beside_the_median(experiment):
     counted = dataclasses.replace(experiment, claims=(dataclasses.replace(CLAIM, seeds_needed=1),))
     [claim] = judged(counted, [run(9.0), run(1.5, 100), run(7.0, 101)], ROWS)
-    assert claim_tables.replication_table([claim]).rows[0][5] == "4.25 (1.5-7, 2 seeds); judged: 1.5 (seed 1 of 2)"
-    assert "4.25 (1.5-7, 2 seeds); judged: 1.5 (seed 1 of 2) | worse" in pages.claims_now([claim])
+    assert claim_tables.replication_table([claim]).rows[0][5] == "4.25 (1.5-7, 2 seeds); judged: 1.5 (rank 1 of 2)"
+    assert "4.25 (1.5-7, 2 seeds); judged: 1.5 (rank 1 of 2) | worse" in pages.claims_now([claim])
 
 
 def test_a_measurement_is_not_registered_and_shows_the_fresh_seeds_of_both_variants(experiment):
