@@ -37,9 +37,6 @@ Earlier claims, all withdrawn: exact match after epoch 25, held against a single
 0.540, 0.984), and the best of the 25 epochs, which selects the epoch on the test sums.
 """
 
-import jax.numpy as jnp
-import optax
-
 from attention_jax.config import (
     Addition,
     Claim,
@@ -70,9 +67,12 @@ def config() -> Config:
     )
 
 
-def adam_of_the_book(b1: float, b2: float) -> optax.GradientTransformation:
+def adam_of_the_book(b1: float, b2: float):
     """Adam that adds an epsilon of 1e-7 to the root of the second moment before its bias correction, as in the last
     lines of section 2 of Kingma & Ba 2015, which is the usual one with an epsilon of 1e-7 / sqrt(1 - b2^step)."""
+    import jax.numpy as jnp
+    import optax
+
     epsilon = lambda step: 1e-7 / jnp.sqrt(1.0 - b2 ** jnp.asarray(step + 1, jnp.float32))
     return optax.inject_hyperparams(optax.scale_by_adam, static_args=("b1", "b2"))(b1=b1, b2=b2, eps=epsilon)
 

@@ -134,16 +134,6 @@ def flip_kernels(params: Mapping) -> Mapping:
 LAYER, LAYERS = re.compile(r"layer_(\d+)"), re.compile(r"layers_(\d+)")
 
 
-def is_stacked(path: Sequence[jax.tree_util.DictKey]) -> bool:
-    """Whether the parameter with this path in the tree has all layers of a run as its first axis (`scan_layers`).
-
-    >>> params = {"layer_0": {"scale": 1.0}, "layers_1": {"scale": 1.0}}
-    >>> [is_stacked(path) for path, _ in jax.tree.leaves_with_path(params)]
-    [False, True]
-    """
-    return any(LAYERS.fullmatch(str(key.key)) for key in path)
-
-
 def unstack_layers(params: Mapping, options: ModelOptions) -> dict:
     """The parameters of the model without `scan_layers`, from those of either; the inverse of `stack_layers`."""
     tree = {}

@@ -6,8 +6,7 @@ from collections.abc import Callable
 import jax
 
 from attention_jax.config import Train
-from attention_jax.models.layer_stack import is_stacked
-from attention_jax.train.optimizer import kernels
+from attention_jax.train.optimizer import is_stacked, kernels
 
 
 def with_ranges(init: Callable, train: Train) -> Callable:

@@ -5,6 +5,7 @@ zero the transformation is left out; for a traced scalar it is always present, a
 """
 
 import inspect
+import re
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,6 @@ from optax.contrib import MuonDimensionNumbers, muon
 from attention_jax.config import import_object
 from attention_jax.config.fields import parse_pattern
 from attention_jax.errors import InputError
-from attention_jax.models.layer_stack import is_stacked
 from attention_jax.ops.dropout import is_zero
 
 
@@ -192,6 +192,20 @@ def factors_by_path(option: str, patterns: tuple[str, ...], params, others=None)
             f"{unused[0]!r}; the {len(paths)} parameters are {known}"
         )
     return factors
+
+
+STACKED = re.compile(r"layers_\d+")
+"""The name of weights that `models.layer_stack` stacks."""
+
+
+def is_stacked(path) -> bool:
+    """Whether the parameter with this path in the tree has all layers of a run as its first axis (`scan_layers`).
+
+    >>> params = {"layer_0": {"scale": 1.0}, "layers_1": {"scale": 1.0}}
+    >>> [is_stacked(path) for path, _ in jax.tree.leaves_with_path(params)]
+    [False, True]
+    """
+    return any(STACKED.fullmatch(str(getattr(part, "key", ""))) for part in path)
 
 
 NTM_KERNELS = ("controller", "heads")

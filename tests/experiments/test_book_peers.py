@@ -25,8 +25,12 @@ def test_the_bounds_of_addition_are_the_range_of_the_book_s_seeds(claim):
     histories = of_the_book("addition_seq2seq", "_eight_seeds" if sums else "")[model]
     assert len(histories) == (8 if sums else 3)
     means = [fmean(history[-claim.last :]) for history in histories]
-    assert (claim.at_least, claim.at_most) == claim.spread == (round(min(means), 4), round(max(means), 4))
-    assert claim.published == round(median(means), 3)
+    low, high = round(min(means), 4), round(max(means), 4)
+    if claim.published is None:  # it counts the seeds that are no better than the book's best
+        assert (claim.at_least, claim.at_most) == (None, high)
+    else:
+        assert (claim.at_least, claim.at_most) == claim.spread == (low, high)
+        assert claim.published == round(median(means), 3)
 
 
 @pytest.mark.parametrize("claim", date_peeky.CLAIMS, ids=lambda claim: str(claim.epoch))
