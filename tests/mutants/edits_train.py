@@ -160,4 +160,32 @@ MUTANTS = (
         "batches = PartitionSpec()\n    in_specs",
         ("tests/train/test_placement.py",),
     ),
+    Mutant(
+        "muon-leaves-scanned-layers-to-adam",
+        "attention_jax/train/optimizer.py",
+        "return MuonDimensionNumbers(2, 1) if kernel and x.ndim == 3 else None",
+        "return None",
+        ("tests/train/test_optimizer.py",),
+    ),
+    Mutant(
+        "adafactor-clips-all-layers-together",
+        "attention_jax/train/optimizer.py",
+        "(jax.vmap(one) if is_stacked(path) else one)(u, p)",
+        "one(u, p)",
+        ("tests/train/test_optimizer.py",),
+    ),
+    Mutant(
+        "scanned-layers-drawn-by-their-outputs",
+        "attention_jax/train/initial.py",
+        'return leaf.shape[:0:-1] if _name(path) == "kernel" else leaf.shape[1:]',
+        "return leaf.shape[1:]",
+        ("tests/train/test_initial.py",),
+    ),
+    Mutant(
+        "normal-values-of-double-variance",
+        "attention_jax/train/initial.py",
+        "deviation = _inputs(path, leaf) ** -0.5",
+        "deviation = (2 / _inputs(path, leaf)) ** 0.5",
+        ("tests/train/test_initial.py",),
+    ),
 )
