@@ -145,6 +145,7 @@ class History:
         return {line.split("\t")[1]: line.split()[2] for line in lines}
 
     def _text(self, blob: str) -> str:
+        """The text of an experiment's file, which others import at many commits; results are read once."""
         if blob not in self.texts:
             self.texts[blob] = self.git("cat-file", "blob", blob)
         return self.texts[blob]
@@ -188,7 +189,7 @@ class History:
                     if (spread := claim.fields.get("spread")) is not None:
                         self.spreads.setdefault((entry, tuple(spread)), number)
         elif match := re.fullmatch(r"experiments/results/(\w+)\.json", path):
-            content = json.loads(self._text(tree[path]))
+            content = json.loads(self.git("cat-file", "blob", tree[path]))
             for run in content.get("runs", ()) if isinstance(content, dict) else ():
                 for metric in {name for row in (run.get("metrics", {}), *run.get("history", ())) for name in row}:
                     self.results.setdefault((match[1], run.get("variant", ""), metric), number)
