@@ -7,7 +7,6 @@ as the normalizer of its attention; its weights stay what they are.
 import dataclasses
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -365,10 +364,8 @@ def params_of(weights: exchange.Weights, model, *batch: np.ndarray) -> dict:
 def taken(arrays: dict[str, np.ndarray], path: str, shape: tuple, dtype, source: str) -> np.ndarray | None:
     """Take the array of a parameter, or those of the layers that are stacked in it, out of `arrays`; None if they are
     not there."""
-    stacked = re.fullmatch(r"(.*/)layers_(\d+)(/.*)", path)
-    names = [path]
-    if stacked:
-        names = [f"{stacked[1]}layer_{int(stacked[2]) + i}{stacked[3]}" for i in range(shape[0])]
+    stacked = exchange.paths_of_layers(path, shape[0] if shape else 0)
+    names = stacked or [path]
     if not {*names} <= arrays.keys():
         return None
     flipped = stacked and path.endswith("/kernel")  # models/layer_stack.py: flip_kernels

@@ -1,7 +1,6 @@
 """Initialization from pretrained weights of a model with other classes, another patch grid or other color channels."""
 
 import dataclasses
-import re
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ import numpy as np
 from attention_jax import config as configs
 from attention_jax.errors import InputError
 from attention_jax.models.vit import interpolate
-from attention_jax.weights.exchange import Weights, flat, nested
+from attention_jax.weights.exchange import Weights, flat, nested, paths_of_layers
 from attention_jax.weights.layouts import listed
 from attention_jax.weights.vit_names import prefix_of
 
@@ -79,11 +78,10 @@ def stacked(given: dict[str, np.ndarray], wanted: dict[str, tuple]) -> dict[str,
     """
     given = dict(given)
     for path, shape in wanted.items():
-        if (found := re.fullmatch(r"(.*/|)layers_(\d+)(/.*)", path)) and path not in given:
-            names = [f"{found[1]}layer_{int(found[2]) + i}{found[3]}" for i in range(shape[0])]
-            if {*names} <= given.keys():
-                flip = np.transpose if path.endswith("/kernel") else np.asarray  # models/layer_stack.py: flip_kernels
-                given[path] = np.stack([flip(given.pop(name)) for name in names])
+        names = [] if path in given else paths_of_layers(path, shape[0] if shape else 0)
+        if names and {*names} <= given.keys():
+            flip = np.transpose if path.endswith("/kernel") else np.asarray  # models/layer_stack.py: flip_kernels
+            given[path] = np.stack([flip(given.pop(name)) for name in names])
     return given
 
 

@@ -56,6 +56,16 @@ def flat(params) -> dict[str, np.ndarray]:
     return {"/".join(str(key.key) for key in path): leaf for path, leaf in leaves}
 
 
+def paths_of_layers(path: str, layers: int) -> list[str]:
+    """The paths of single layers of which the array of this path is a stack (`scan_layers`); none if it is not a stack.
+
+    >>> paths_of_layers("decoder/layers_3/w", 2), paths_of_layers("decoder/layer_3/w", 2)
+    (['decoder/layer_3/w', 'decoder/layer_4/w'], [])
+    """
+    found = re.fullmatch(r"(.*/|)layers_(\d+)(/.*)", path)
+    return [f"{found[1]}layer_{int(found[2]) + i}{found[3]}" for i in range(layers)] if found else []
+
+
 def unstacked(arrays: dict) -> dict:
     """The arrays with one for each layer in the place of those that a scan has stacked.
 
@@ -64,10 +74,11 @@ def unstacked(arrays: dict) -> dict:
     """
     found = {}
     for path, array in arrays.items():
-        layers = re.fullmatch(r"(.*/|)layers_(\d+)(/.*)", path)
-        one = lambda i, layers=layers: f"{layers[1]}layer_{int(layers[2]) + i}{layers[3]}"
-        flip = np.transpose if path.endswith("/kernel") else np.asarray  # models/layer_stack.py: flip_kernels
-        found |= {one(i): flip(x) for i, x in enumerate(array)} if layers else {path: array}
+        if names := paths_of_layers(path, len(array) if np.ndim(array) else 0):
+            flip = np.transpose if path.endswith("/kernel") else np.asarray  # models/layer_stack.py: flip_kernels
+            found |= {name: flip(x) for name, x in zip(names, array, strict=True)}
+        else:
+            found[path] = array
     return found
 
 
