@@ -177,10 +177,9 @@ class Train(Options):
     """Draw the initial values of all matrices, embeddings included, uniformly from between this and its negative; 0
     leaves them to the model."""
     init_linear: Literal["model", "biases", "all", "normal"] = "model"
-    """Draw the initial biases (biases), or kernels and biases (all), of linear maps, those in the score of a recurrent
-    model included, uniformly from between r and -r, where r = 1 / sqrt(number of inputs), as PyTorch does; or all
-    kernels, those of recurrent layers included, from N(0, r^2), not truncated (normal). model leaves them to the model.
-    """
+    """Initial values of linear maps instead of the model's, with r = 1 / sqrt(number of inputs). biases: the biases
+    from U(-r, r), as in PyTorch; all: kernels and biases from it, those in the score of a recurrent model included;
+    normal: all kernels, those of recurrent layers included, from N(0, r^2), not truncated."""
     steps_per_call: int = option(32, at_least=1)
     """Optimizer steps per call of the compiled program, which scans them; 1 with buckets of several lengths."""
     keep_last: int = option(1, resumable=True)

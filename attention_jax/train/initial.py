@@ -8,6 +8,9 @@ import jax
 from attention_jax.config import Train
 from attention_jax.train.optimizer import is_stacked, kernels
 
+UNIFORM = {"biases": ("bias",), "all": ("kernel", "bias")}
+"""The parameters of linear maps whose initial values `init_linear` replaces by those of PyTorch, by name."""
+
 
 def with_ranges(init: Callable, train: Train) -> Callable:
     """The function `init(rng) -> params` with the initial values that `train` sets; `init` itself by default.
@@ -26,19 +29,34 @@ def with_ranges(init: Callable, train: Train) -> Callable:
         params = init(rng)
         flat, tree = jax.tree_util.tree_flatten_with_path(params)
         inputs = {path[:-1]: _inputs(path, leaf) for path, leaf in flat if _name(path) == "kernel"}
-        inputs |= {path: _inputs(path, leaf) for path, leaf in flat if _of_a_score(path)}
         keys, weights = jax.random.split(own, len(flat)), jax.tree.leaves(kernels(params))
-        leaves = []
-        for key, (path, leaf), weight in zip(keys, flat, weights, strict=True):
-            if train.init_linear == "normal" and weight:
-                deviation = _inputs(path, leaf) ** -0.5
-                leaves.append(deviation * jax.random.normal(key, leaf.shape, leaf.dtype))
-                continue
-            bound = _bound(path, leaf, inputs, train)
-            leaves.append(leaf if bound is None else jax.random.uniform(key, leaf.shape, leaf.dtype, -bound, bound))
-        return jax.tree.unflatten(tree, leaves)
+        sampled = [
+            _sampled(key, path, leaf, weight, inputs.get(path[:-1]), train)
+            for key, (path, leaf), weight in zip(keys, flat, weights, strict=True)
+        ]
+        return jax.tree.unflatten(tree, sampled)
 
     return sample
+
+
+def _sampled(key, path, leaf: jax.Array, weight: bool, inputs: int | None, train: Train) -> jax.Array:
+    """The initial value of one parameter: sampled as `train` says, or `leaf`, that of the model.
+
+    `weight` says whether it is one of `kernels`; `inputs` is the number of inputs of the linear map that has this
+    kernel or bias, None for other parameters.
+    """
+    name, linear = _name(path), train.init_linear
+    uniform = lambda bound: jax.random.uniform(key, leaf.shape, leaf.dtype, -bound, bound)
+    if linear == "normal" and weight:
+        deviation = _inputs(path, leaf) ** -0.5
+        return deviation * jax.random.normal(key, leaf.shape, leaf.dtype)
+    if linear == "all" and _of_a_score(path):
+        return uniform(_inputs(path, leaf) ** -0.5)
+    if inputs and name in UNIFORM.get(linear, ()):
+        return uniform(inputs**-0.5)
+    if train.init_range and len(_shape(path, leaf)) > 1:
+        return uniform(train.init_range)
+    return leaf
 
 
 def _shape(path, leaf) -> tuple[int, ...]:
@@ -61,13 +79,3 @@ def _name(path) -> str:
 def _of_a_score(path) -> bool:
     """Is it a linear map of a score? Scales and widths, as of a cosine, are none."""
     return _name(path[:-1]) == "score" and (_name(path).endswith("kernel") or _name(path) == "vector")
-
-
-def _bound(path, leaf: jax.Array, inputs: dict[tuple, int], train: Train) -> float | None:
-    """The r of the distribution U(-r, r) of a parameter, or None; `inputs` are those of each linear map, by path."""
-    if train.init_linear == "all" and path in inputs:
-        return inputs[path] ** -0.5
-    linear = path[:-1] in inputs and _name(path) in ("bias", *["kernel"] * (train.init_linear == "all"))
-    if linear and train.init_linear in ("biases", "all"):
-        return inputs[path[:-1]] ** -0.5
-    return train.init_range if train.init_range and len(_shape(path, leaf)) > 1 else None
