@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import re
-from pathlib import Path
 
 import pytest
 from toy_experiment import CONFIG, toy
@@ -125,11 +124,17 @@ def test_every_bound_is_registered_and_every_registered_run_is_of_the_frozen_com
     needed = {(name, variant) for claim in bounds for variant in {claim.variant, claim.minus} - {None}}
     assert needed - registered.keys() <= NOT_REGISTERED
     assert {variant for one, variant in registered if one == name} <= experiment.variants().keys()
-    for path in filter(Path.exists, record.REGISTRATIONS):
+    for path in record.REGISTRATIONS:
         frozen, registered = read_json(path)["commit"], record.registered(path)
         for run in record.recorded_runs(name):
             if run["seed"] in registered.get((name, run["variant"]), ()):
                 assert run["environment"]["commit"] == frozen and run["environment"]["changed"] == []
+
+
+def test_every_registration_is_listed():
+    """One that is not listed would judge nothing."""
+    listed = {path.name for path in record.REGISTRATIONS}
+    assert {path.name for path in catalog.ROOT.glob("*.json")} == listed | {"withdrawn.json"}
 
 
 def test_no_variant_is_registered_twice():
