@@ -33,17 +33,21 @@ That run was one of four models that were compared on those 2,624 themselves, on
 of those with 48, and 229 of its 252 errors ended too early. A position that was never seen tells the model nothing.
 Shaw's distances are clipped at 16, so all of them were seen; Transformer-XL's distances beyond 26 were not.
 
-"universal, 40,000 steps" comes closer to the paper's code: 40,000 steps of 64 commands, a constant rate of 1e-3,
-gradients clipped to norm 5, a source that begins with bos, a score on all commands longer than 26, and its dropout and
-initial values: embeddings are not dropped, self-attention and positions begin uniform within 1 / sqrt(128), Xavier's
-range of the first feed-forward matrix is times sqrt(2), and the feed-forward biases are not 0. It was registered before
-its run (2026-11-26) and replaces "universal, longer", which has Xavier's ranges and was never run; the others are the
-former protocol.
+"universal, 40,000 steps" comes closer to the paper's code: 147 epochs (39,984 steps) of 64 commands, a constant rate of
+1e-3, gradients clipped to norm 5, a source that begins with bos, a score on all commands longer than 26, and its
+dropout and initial values: embeddings are not dropped, self-attention and positions begin uniform within 1 / sqrt(128),
+Xavier's range of the first feed-forward matrix is times sqrt(2), and the feed-forward biases are not 0. It was
+registered before its run (2026-11-26) and replaces "universal, longer", which has Xavier's ranges and was never run;
+the others are the former protocol.
 
 Its three seeds have 0.680, 0.902 and 0.939 (AMD EPYC, 2026-11-26), so the bound of 0.95 is missed. No seed carries out
 one of the 128 commands of 48 actions: nearly all of these answers end too early. Of the shorter ones, 27 to 40 actions,
-the best seed has 98.8 %. The worst seed errs from 28 actions on, and a third of its errors are no early ends. Trained
-commands are right (1.000, 1.000, 0.999).
+the best seed has 98.8 %. The worst seed errs from 28 actions on, and a third of its errors are no early ends. Held-out
+commands of at most 26 actions are right (1.000, 1.000, 0.999).
+
+Besides the budget, batches may matter. The ends of the longest trained answers are in one of our length buckets, 43 of
+272 steps, and each step is a mean of its own; in the source's code they are in every batch, and weigh as much as other
+tokens. This was found by reading (2026-11-26), and has not been tried.
 
 "relative" and "absolute" are measured without a bound: the paper's numbers for such models could not be confirmed, and
 they are scores on all commands longer than 26.
@@ -118,8 +122,9 @@ def sweep() -> dict[str, str]:
 MODEL = (
     "one vector a head for their two, of content and of positions; biases of the projections and none of the tied "
     "output; two tokens where theirs begins and ends answers with the same one, and three classes that are never "
-    "right; batches of similar lengths, each command once an epoch, theirs sampled with replacement; 95 % of the short "
-    "commands train, theirs 90 %"
+    "right; batches of similar lengths, so that the longest answers end in one step of six, in theirs in every one; "
+    "each command once an epoch, theirs sampled with replacement; 94.5 % of the short commands train, theirs 90 %; the "
+    "median of three seeds, theirs of five"
 )
 BEGUN = (
     "in their code the projections of self-attention and of positions begin with a standard deviation of 0.05 "
@@ -141,14 +146,22 @@ def right(variant: str, of: str, split: str, published: float | None = None, **m
     return Claim(name, f"{split}.exact_match", published, LONGER, variant=variant, **more)
 
 
-SHORT, NEAR, FAR = "at most 26 actions (training)", "27 to 30 actions", "more than 30 actions"
+SHORT, NEAR, FAR = "at most 26 actions (held out)", "27 to 30 actions", "more than 30 actions"
 NEW = {"since": "2026-11-23", "after": COMPARED}
 CLAIMS = (
     right("universal", SHORT, "valid", kind="aim", at_least=0.99, since="2026-11-22", after=SEEN),
     right("relative", SHORT, "valid", kind="aim", at_least=0.99, since="2026-11-22", after=SEEN),
     right(
-        "universal", f"{NEAR} - relative", "valid_longer", minus="relative", kind="order", at_least=0.0, **NEW
-    ),  # the choice of a model
+        "universal",
+        f"{NEAR} - relative",
+        "valid_longer",
+        minus="relative",
+        kind="order",
+        differs="the two models have other layers, positions, scales of embeddings, output layers, initial values and "
+        "numbers of epochs: a choice of a model, not of a mechanism",
+        at_least=0.0,
+        **NEW,
+    ),
     right("universal", FAR, "test_longer", 1.0, kind="other protocol", differs=DIFFERS, at_least=0.9, **NEW),
     right(
         "universal, 40,000 steps",
