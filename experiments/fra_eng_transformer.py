@@ -1,7 +1,7 @@
 """English to French on 512 sentence pairs: the Transformer of "Dive into Deep Learning", chapter 11.7.
 
 Chapter: Transformer
-Source: Dive into Deep Learning 11.7 and its exercise 1; its code in PyTorch, run on the same pairs (`python
+Source: Dive into Deep Learning 11.7 and its exercise 1; its PyTorch code, rewritten in one file (`python
   experiments/peers/d2l_transformer.py fra-eng.zip`: fra_eng_transformer_peer.json beside the results)
 Data: the first 640 pairs of tatoeba.org's English-French file, 512 train and 128 validate;
   `--data.path fra-eng.zip` reads the published file
@@ -16,7 +16,7 @@ The book's best epochs have 1.22 (TensorFlow), 1.73 (PyTorch), 2.57 (MXNet) and 
 else than ours. In three editions the decoder has its causal mask in training mode only, so that in validation every
 position attends to the targets after it, as it never did in training. TensorFlow validates with the mask, but also with
 dropout. The plot is the mean of two batches, these 128 pairs and one pair more (`fra_eng_seq2seq`). Two claims compared
-our loss with these numbers until 2026-11-26; they are withdrawn. Eight runs of the book's code in PyTorch have 1.67 as
+our loss with these numbers until 2026-11-26; they are withdrawn. Eight runs of the book's PyTorch code have 1.67 as
 it plots them (1.51 to 2.19), and 1.393 on the 128 pairs with the mask (1.375 to 1.424), which ours is held against.
 
 "initial values, rate 0.001" has the rate of the book's last version (0.0015 until August 2023) and its initial values:
@@ -89,7 +89,7 @@ CLAIMS = (
         "validation loss of the 128 pairs, best epoch, the book's initial values and rate",
         "valid.loss",
         1.393,
-        f"{SOURCE}, its code in PyTorch on the same pairs, validated with the causal mask, 8 seeds",
+        f"{SOURCE}, its PyTorch code rewritten in one file, same pairs, validated with the causal mask, 8 seeds",
         variant="initial values, rate 0.001",
         kind="same protocol",
         differs="vocabularies of 640 pairs instead of 641, one French word less",

@@ -10,7 +10,8 @@ The settings and the data are the book's (PyTorch edition): tokens are padded to
 129 pairs validate: a batch of 128 and a batch of one. The book's plot shows the mean of the two losses, in which that
 one pair weighs as much as the 128. The recurrent layers have Xavier weights, and the output layer PyTorch's default:
 the book's is lazy, so when its initializer runs the layer is not an nn.Linear yet and is passed over. The linear maps
-of the attention are lazy, too. The loss of section 10.7 leaves padding out, that of 11.4 counts it.
+of the attention are lazy, too. The loss of section 10.7 leaves padding out, that of 11.4 counts it. Three sentences
+have a thin space, at which this file divides and the book does not: a word of two of them has another name here.
 
 Written to experiments/results/fra_eng_seq2seq_peer_whole_targets.json and fra_eng_bahdanau_peer.json, for each of 8
 seeds: the best epoch's loss of the 128 pairs and, as the book plots it, the best epoch's mean of the two batches.
