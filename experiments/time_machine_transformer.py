@@ -8,10 +8,10 @@ Command: python launch.py reproduce time_machine_transformer
 Cost: 3.2 minutes
 
 The same 10,000 training and 5,000 validation windows of 32 characters as in `time_machine_rnn`, and a small pre-norm
-Transformer with rotary positions. The windows hold only about 10,000 different characters, which a model can memorize,
-so it has a dropout of 0.3. The bound is the best GRU from scratch of section 10.2, 6.68; the best model of these
-chapters is its GRU with the library's layer in PyTorch, 6.55. The epoch is chosen on the validation windows that are
-reported, where the book reports the last epoch.
+Transformer with rotary positions. The windows come from a stretch of about 10,000 characters, which a model can
+memorize, so it has a dropout of 0.3. The bound is the best GRU from scratch of section 10.2, 6.68; the best model of
+these chapters is its GRU with the library's layer in PyTorch, 6.55. The epoch is chosen on the validation windows that
+are reported, where the book reports the last epoch.
 """
 
 from attention_jax.config import Claim, Config, LanguageModelConfig, Optim, TimeMachine, Train, replace
@@ -60,7 +60,7 @@ CLAIMS = (
         "valid.perplexity",
         6.68,
         "d2l 10.2, GRU from scratch (JAX), decoded from the notebook's curve",
-        kind="other protocol",
+        kind="aim",
         differs="a Transformer with AdamW and dropout, 12 epochs of which the best on these windows counts; "
         "theirs is the last of a GRU's 50 epochs with SGD; batches of 256 instead of 1,024; the perplexity of the mean "
         "loss, theirs the mean of five batches' perplexities, about 0.03 higher for the same weights",

@@ -55,12 +55,12 @@ CLAIMS = (
         "test.accuracy",
         0.866,
         "d2l 11.8.6, JAX edition (PyTorch 0.861)",
-        kind="same protocol",
-        differs="initial values: position embeddings of deviation 0.02, theirs 0.01 (PyTorch 1); Glorot's linear maps, "
-        "theirs of variance 1 / fan-in (PyTorch U(-r, r), r = 1 / sqrt(fan-in), biases too); accuracy over all images, "
-        "theirs the mean of 79 batches, the last of 16 images; batches, exact GELU and a norm epsilon of 1e-5 as in "
-        "PyTorch, where the JAX edition keeps the same batches in every epoch and has the tanh approximation and 1e-6; "
-        "pixels that PyTorch rounds to 1/255 after resizing are not rounded",
+        kind="other protocol",
+        differs="accuracy over all images, theirs the mean of 79 batches, the last of 16 images; initial values: "
+        "position embeddings of deviation 0.02, theirs 0.01 (PyTorch 1), Glorot's linear maps, theirs of variance "
+        "1 / fan-in (PyTorch U(-r, r), r = 1 / sqrt(fan-in), biases too); batches, exact GELU and a norm epsilon of "
+        "1e-5 as in PyTorch, where the JAX edition keeps the same batches in every epoch and has the tanh "
+        "approximation and 1e-6; pixels that PyTorch rounds to 1/255 after resizing are not rounded",
         spread=(0.861, 0.866),
         at_least=0.85,
         at_most=0.88,

@@ -114,6 +114,8 @@ RECLASSIFIED = {  # claims (experiment, metric, variant) whose kind was changed;
     ("influence_balancing", "loss.truncation_100", ""): "exact",
     ("influence_balancing", "loss.forward_mode", ""): "exact",
     ("time_machine_gru", "valid.perplexity", "d2l"): "same protocol",
+    ("time_machine_transformer", "valid.perplexity", ""): "other protocol",
+    ("vit_fashion_mnist", "test.accuracy", ""): "same protocol",
     ("time_machine_lstm", "valid.perplexity", ""): "same protocol",
     ("time_machine_rnn", "valid.perplexity", ""): "same protocol",
     ("time_machine_truncation", "valid.perplexity", "full"): "same protocol",
