@@ -1,8 +1,8 @@
 """d2l's Bahdanau attention: additive scores, whose query is the previous decoder state.
 
 Chapter: recurrent attention
-Source: "Dive into Deep Learning" (Zhang et al.), section 11.4 and its exercises 1 and 2; losses decoded from the curves
-  in the published notebooks
+Source: "Dive into Deep Learning" (Zhang et al.), section 11.4 and its exercises 1 and 2; its PyTorch code, rewritten
+  in one file
 Data: English-French sentences of tatoeba.org; `--data.path fra-eng.zip` reads the published file; d2l trains on its
   first 512 pairs and validates on the next 128
 Command: python launch.py reproduce fra_eng_bahdanau

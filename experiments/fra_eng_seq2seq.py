@@ -36,7 +36,7 @@ from attention_jax.config import Claim, Config, Decode, FraEng, Optim, Sutskever
 
 SEEDS = 3
 INITIAL = (
-    "initial values of the GRUs: truncated normal of variance 1 / fan-in and one bias a gate, 0, where the book has "
+    "initial values of the GRUs, truncated normal of variance 1 / fan-in and one bias a gate, 0, where the book has "
     "Xavier's over [3 H, inputs] and two biases a gate, within 1/16"
 )
 

@@ -101,9 +101,10 @@ CLAIMS = (
         variant=GAT,
         minus=ALONE,
         kind="other protocol",
-        differs="their perceptron is that of Kipf & Welling 2017: 16 hidden units, ReLU, dropout 0.5 of the inputs of "
-        "both layers alone, L2 for the first layer alone, learning rate 0.01, at most 200 epochs, the last of which "
-        "is tested, and a rule that stops earlier; ours is the network of the first claim on a graph without links",
+        differs="another perceptron, theirs is that of Kipf & Welling 2017: 16 hidden units, ReLU, dropout 0.5 of the "
+        "inputs of both layers alone, L2 for the first layer alone, learning rate 0.01, at most 200 epochs, the last "
+        "of which is tested, and a rule that stops earlier; ours is the network of the first claim on a graph without "
+        "links",
         at_least=0.20,
         **NEW,
     ),

@@ -62,11 +62,11 @@ CLAIMS = (
         34.14,
         SOURCE,
         kind="other protocol",
-        differs="another model: projections of its own per decoder layer (39.7 M parameters, not 37.4 M), Gehring's "
-        "initial values (theirs PyTorch's, with embeddings N(0, 1)), padding zeroed and masked, residual connections "
-        "without dropout in the decoder, zeros before a sentence (theirs ones), bfloat16 products; four length "
-        "buckets, theirs batches of all lengths; the epoch is chosen by the loss a token, theirs by the mean over "
-        "batches; theirs has a first token before the source, tokens of space, translations of at most 50 tokens, "
+        differs="another model of 39.7 M parameters, theirs 37.4 M: projections of its own per decoder layer, "
+        "Gehring's initial values (theirs PyTorch's, with embeddings N(0, 1)), padding zeroed and masked, residual "
+        "connections without dropout in the decoder, zeros before a sentence (theirs ones), bfloat16 products; four "
+        "length buckets, theirs batches of all lengths; the epoch is chosen by the loss a token, theirs by the mean "
+        "over batches; theirs has a first token before the source, tokens of space, translations of at most 50 tokens, "
         "and divides text before it lower-cases it",
         at_least=32.14,
         since="2026-11-20",

@@ -21,7 +21,9 @@ wrong with two seeds.
 
 The paper clips every entry of the gradient to [-10, 10], inside of the backward pass; here the norm is clipped to 10.
 "entrywise clip" clips every entry of the sums over time; it was registered before its run (2026-11-25), and the first
-variant is the former protocol. How a machine begins, which the paper leaves open, is described in `ntm_copy`.
+variant is the former protocol. Two of its three seeds learn the task (0.014 bits), one has 2.7; at twice the length 10,
+20 and 22 % of the bits are wrong, more than before. How a machine begins, which the paper leaves open, is described in
+`ntm_copy`.
 """
 
 from attention_jax.config import Algorithmic, Claim, Config, NTMConfig, Optim, Train, replace

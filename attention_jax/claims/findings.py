@@ -46,11 +46,6 @@ class Finding:
         return "missed" if "missed" in verdicts else "undecided" if "undecided" in verdicts else "met"
 
     @property
-    def settled(self) -> bool:
-        """Whether the corrected protocol has met all of its claims, so that nothing is left to do."""
-        return self.status == "mended and now met"
-
-    @property
     def shown(self) -> Judged:
         """The claim whose numbers represent it: of the corrected ones if one has been run, a missed one if there is."""
         for claims in (self.corrected, self.claims):

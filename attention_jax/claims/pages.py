@@ -77,8 +77,7 @@ def differences(rows: Sequence[Judged]) -> str:
 
 
 def about_finding(finding: Finding) -> str:
-    left = "" if finding.settled else f" To settle it, or next suspect: {finding.settles}."
-    return f"* **{finding.title}**: {finding.status}. {finding.cause}.{left}"
+    return f"* **{finding.title}**: {finding.status}. {finding.cause}. Left, or would settle it: {finding.settles}."
 
 
 def provenance(claim: Claim) -> tuple[str, str]:

@@ -118,11 +118,11 @@ def finding_line(finding: Finding) -> tuple[str, ...]:
     one = finding.shown
     title = f"[{finding.title}](results/{finding.experiment}.md)"
     numbers = f"{'-' if one.verdict == 'not run' else found(one)}; {bounds(one.claim)}"
-    return title, finding.status, numbers, finding.cause, "settled" if finding.settled else finding.settles
+    return title, finding.status, numbers, finding.cause, finding.settles
 
 
 def findings_table(known: Sequence[Finding]) -> str:
-    columns = ("finding", "state", "ours (range); bound", "cause", "would settle it, or next suspect")
+    columns = ("finding", "state", "ours (range); bound", "change, or suspected cause", "left, or would settle it")
     return markdown(Table("", columns, list(map(finding_line, known))))
 
 
@@ -189,7 +189,7 @@ Same data, preprocessing, metric, budget and selection as the source; within the
 the source's own runs or 5 % of its number. A star: bound set after a first result, which fresh seeds have met since.
 """
 COMPARED = """
-"Near": within the same range. Former protocols whose corrected one has run are left out.
+"Near": within the bounds and the same range. Former protocols whose corrected one has run are left out.
 """
 MISSED = """
 Mended: a deviation from the source was removed, and the claim registered again.
@@ -219,7 +219,7 @@ def results_page(experiments: Sequence[Experiment], rows: Sequence[Judged]) -> s
         "Comparisons with known differences": [
             COMPARED,
             comparisons(now),
-            wrapped(f"Differences with a published sign, and how many hold: {signs(rows)}."),
+            wrapped(f"Orders beside a published number, and how many hold: {signs(rows)}."),
         ],
         "Missed, mended, contradicting": [MISSED, findings_table(decided), loose and f"Not examined yet: {loose}."],
         "Undecided": [UNDECIDED, undecided_lines([finding for finding in known if finding not in decided])],
@@ -272,7 +272,7 @@ def readme_section(rows: Sequence[Judged]) -> str:
     """Write README's results: at most 25 lines."""
     listed = findings.read()
     titles = (
-        "**Reproduced**, with the source's data, settings and metric",
+        "**Reproduced**, with the source's data, metric, budget and selection",
         "**Undecided**, as seeds disagree",
         "**Not yet**",
     )
@@ -283,8 +283,8 @@ def readme_section(rows: Sequence[Judged]) -> str:
     text = (
         f"{' '.join(f'{title}: {found}.' for title, found in groups if found)} Of {len(agree)} reproduced numbers of "
         f"trained models, {before} had their bound before any result, and {fresh} come from registered seeds. "
-        f"{balance(rows)} Near: something differs from the source. [Results](docs/results.md) has the cause of each "
-        "miss, [reproduce.md](docs/reproduce.md) the rules."
+        f"{balance(rows)} Near: something differs from the source. [Results](docs/results.md) has suspected causes "
+        "of misses, [reproduce.md](docs/reproduce.md) the rules."
     )
     picture = '<img src="experiments/results/published.png" width="560" alt="Published numbers and ours">'
     command = (
