@@ -10,9 +10,11 @@ Figure: BLEU by source length, for a fixed-size context vector and for additive 
   concatenated captions
 
 Two models of equal width train on the same pairs: an encoder-decoder whose encoder passes one vector, and the same with
-additive attention. experiments/results/bahdanau_length.png has both curves of BLEU by length, plotted on 2026-11-20
-from runs whose BLEU by length was not stored. The bounds on the share of BLEU that is kept beyond 30 tokens are our
-own, read off the shape of the paper's figure.
+additive attention. The bounds on the share of BLEU that is kept beyond 30 tokens are our own, read off the shape of the
+paper's figure.
+
+With attention the registered seed has 37.7 BLEU and keeps 104 % of it beyond 30 tokens, without it 18.2 and 53 % (the
+original runs, of an earlier date: 37.2 and 102 %, 18.9 and 54 %).
 """
 
 from pathlib import Path
@@ -56,11 +58,12 @@ def sweep() -> dict[str, str]:
 
 
 def figure(recorded: dict[str, list[dict]], path: Path) -> Path | None:
-    """BLEU by length on the test sentences, the first seed of each variant; None if a run was recorded before
-    2026-11-23, when BLEU by length was not yet stored."""
+    """BLEU by length on the test sentences, the first seed of each variant of which it is stored (since 2026-11-23);
+    None without one."""
     from attention_jax.report.bleu import LengthBin, length_figure
 
-    bins = {variant: runs[0].get("bleu_by_length", {}).get("test") for variant, runs in recorded.items()}
+    stored = lambda runs: [run["bleu_by_length"]["test"] for run in runs if "bleu_by_length" in run]
+    bins = {variant: next(iter(stored(runs)), None) for variant, runs in recorded.items()}
     if not bins or None in bins.values():
         return None
     series = {variant: [LengthBin(**part) for part in parts] for variant, parts in bins.items()}

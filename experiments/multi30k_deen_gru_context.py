@@ -5,7 +5,7 @@ Source: bentrevett/pytorch-seq2seq, tutorial 2 (Ben Trevett), BLEU of its own ru
 Data: Multi30k raw text, spaCy's tokens lower-cased (extra: pip install spacy), words seen at least twice;
   `--data.path DIR` reads the published files
 Command: python launch.py reproduce multi30k_deen_gru_context
-Cost: 35 minutes
+Cost: 27 minutes
 
 One rung of the ladder "no attention, Cho, Bahdanau, convolution". Sizes and optimizer are the tutorial's: width 512,
 embeddings of 256, Adam 0.001, batch 128, 10 epochs, the epoch of the best validation loss, greedy decoding.
@@ -14,7 +14,7 @@ The training is not the tutorial's. There the decoder reads its own last word in
 the steps (a teacher forcing ratio of 0.5) and at all of them in the validation loss that chooses the epoch, the weights
 start at N(0, 0.01^2), and translations have at most 24 words. Here every training step reads the reference, the weights
 have other initial values, and translations may be longer. A higher BLEU is therefore no better implementation of the
-same experiment.
+same experiment. The original run has 23.9 BLEU, the replication 24.9 (23.6 to 26.3 over test sentences).
 """
 
 from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, SutskeverConfig, Train

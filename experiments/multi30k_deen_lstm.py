@@ -5,7 +5,7 @@ Source: bentrevett/pytorch-seq2seq, tutorial 1 (Ben Trevett), BLEU of its own ru
 Data: Multi30k raw text, spaCy's tokens lower-cased (extra: pip install spacy), words seen at least twice;
   `--data.path DIR` reads the published files
 Command: python launch.py reproduce multi30k_deen_lstm
-Cost: 37 minutes
+Cost: 32 minutes
 
 One rung of the ladder "no attention, Cho, Bahdanau, convolution". Sizes and optimizer are the tutorial's: width 512,
 embeddings of 256, Adam 0.001, batch 128, 10 epochs, the epoch of the best validation loss, greedy decoding.
@@ -15,7 +15,8 @@ the steps (a teacher forcing ratio of 0.5) and at all of them in the validation 
 start at U(-0.08, 0.08), translations have at most 24 words, and the source is read forwards. Here every training step
 reads the reference, the weights have other initial values, translations may be longer, and the source is reversed, as
 in the paper. A higher BLEU is therefore no better implementation of the same experiment. (Editions before 2023 reverse
-the source, too, and have no BLEU; two later ones, which read it forwards, have 12.71 and 13.02.)
+the source, too, and have no BLEU; two later ones, which read it forwards, have 12.71 and 13.02.) The original run has
+17.8 BLEU, the replication 17.5 (16.4 to 18.5 over test sentences).
 """
 
 from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, SutskeverConfig, Train
