@@ -4,7 +4,7 @@ Chapter: recurrent attention
 Source: Luong et al. 2015, tables 1 and 4 (WMT English-German, other data: only the order is compared)
 Data: Multi30k German to English, lower-cased Moses tokens; `--data.path DIR` reads the published files
 Command: python launch.py reproduce multi30k_scores
-Cost: 200 minutes
+Cost: 180 minutes
 Figure: BLEU by score, with and without input feeding (German to English, six epochs; medians and ranges of one to six
   seeds, original and replicated): no attention, a plain mean of the encoder states, and nine scores. Luong et al. have
   +1.3 for input feeding with location
@@ -32,12 +32,12 @@ scores, which put all weight on one word before anything is learned (`input_feed
 1.72).
 
 Two steps of Luong's table 1 are claimed again of models that train for 12 epochs, as Luong's with dropout do, after the
-rows of 6 epochs had missed them. The window, now with the divided score, has 38.3 BLEU, +3.5 over location (one seed,
-both with feeding; 38.2 and +2.8 in the replication); score, window and scaling change at once in this step. Feeding
-location changes nothing (-0.2 and -0.3 with two seeds and +0.5 in the replication, where chance alone makes 2 either
-way). With 12 epochs location itself, which had lost most by short training, gains 4.3. Location's scores do not depend
-on the keys, so their size is not the cause. On 29,000 short captions a decoder may have little use for its previous
-attention. (Luong's models read a reversed source; these do not.)
+rows of 6 epochs had missed them. The window, now with the divided score, has 38.3 BLEU, +3.5 over location with feeding
+(one seed; 37.3 to 38.2 and +2.4 to +4.4 in the replication); score, window and scaling change at once in this step.
+Seeds disagree about feeding location (-0.2 and -0.3 with two seeds; -1.3, +0.5 and +1.0 in the replication). With 12
+epochs location itself, which had lost most by short training, gains 4.3. Location's scores do not depend on the keys,
+so their size is not the cause. On 29,000 short captions a decoder may have little use for its previous attention.
+(Luong's models read a reversed source; these do not.)
 
 Luong's matrices all begin within 0.1, uniformly. "general, uniform" and "local-p, uniform", with and without feeding,
 do so, too, to see whether feeding costs less where scores begin small; they were registered before their run
