@@ -192,7 +192,8 @@ COMPARED = """
 "Near": within the bounds and the same range. Former protocols whose corrected one has run are left out.
 """
 MISSED = """
-Mended: a deviation from the source was removed, and the claim registered again.
+Mended: a deviation from the source was removed, and the claim registered again. A cause is suspected unless the
+experiment's page names the runs that show it.
 """
 UNDECIDED = """
 Seeds disagree about these claims, or the interval of the only seed covers the bound. Ours; bound. Cause; what would
