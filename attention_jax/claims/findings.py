@@ -21,7 +21,7 @@ class Finding:
     experiment: str
     cause: str
     settles: str
-    """What would decide the matter, or the next suspect."""
+    """What is left, or would decide the matter."""
     claims: Sequence[Judged]
     corrected: Sequence[Judged] = ()
     """The same claims under a corrected protocol."""

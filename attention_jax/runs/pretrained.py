@@ -364,7 +364,7 @@ def params_of(weights: exchange.Weights, model, *batch: np.ndarray) -> dict:
 def taken(arrays: dict[str, np.ndarray], path: str, shape: tuple, dtype, source: str) -> np.ndarray | None:
     """Take the array of a parameter, or those of the layers that are stacked in it, out of `arrays`; None if they are
     not there."""
-    stacked = exchange.paths_of_layers(path, shape[0] if shape else 0)
+    stacked = exchange.paths_of_layers(path, shape)
     names = stacked or [path]
     if not {*names} <= arrays.keys():
         return None

@@ -78,7 +78,7 @@ def stacked(given: dict[str, np.ndarray], wanted: dict[str, tuple]) -> dict[str,
     """
     given = dict(given)
     for path, shape in wanted.items():
-        names = [] if path in given else paths_of_layers(path, shape[0] if shape else 0)
+        names = [] if path in given else paths_of_layers(path, shape)
         if names and {*names} <= given.keys():
             flip = np.transpose if path.endswith("/kernel") else np.asarray  # models/layer_stack.py: flip_kernels
             given[path] = np.stack([flip(given.pop(name)) for name in names])

@@ -56,14 +56,14 @@ def flat(params) -> dict[str, np.ndarray]:
     return {"/".join(str(key.key) for key in path): leaf for path, leaf in leaves}
 
 
-def paths_of_layers(path: str, layers: int) -> list[str]:
+def paths_of_layers(path: str, shape: tuple[int, ...]) -> list[str]:
     """The paths of single layers of which the array of this path is a stack (`scan_layers`); none if it is not a stack.
 
-    >>> paths_of_layers("decoder/layers_3/w", 2), paths_of_layers("decoder/layer_3/w", 2)
+    >>> paths_of_layers("decoder/layers_3/w", (2, 5)), paths_of_layers("decoder/layer_3/w", (5,))
     (['decoder/layer_3/w', 'decoder/layer_4/w'], [])
     """
     found = re.fullmatch(r"(.*/|)layers_(\d+)(/.*)", path)
-    return [f"{found[1]}layer_{int(found[2]) + i}{found[3]}" for i in range(layers)] if found else []
+    return [f"{found[1]}layer_{int(found[2]) + i}{found[3]}" for i in range(shape[0])] if found else []
 
 
 def unstacked(arrays: dict) -> dict:
@@ -74,7 +74,7 @@ def unstacked(arrays: dict) -> dict:
     """
     found = {}
     for path, array in arrays.items():
-        if names := paths_of_layers(path, len(array) if np.ndim(array) else 0):
+        if names := paths_of_layers(path, np.shape(array)):
             flip = np.transpose if path.endswith("/kernel") else np.asarray  # models/layer_stack.py: flip_kernels
             found |= {name: flip(x) for name, x in zip(names, array, strict=True)}
         else:
