@@ -3,7 +3,8 @@ structural masks.
 
 It is reached through `jax.nn.dot_product_attention(implementation="cudnn")`, whose batching rules
 (JAX 0.10 to 0.12) need every operand to be batched, and on its first axis. `_together` sees to that, so that
-`jax.vmap` over any axis of some operands is right.
+`jax.vmap` over any axis of some operands is right. Its gradient refuses odd lengths, so these are padded by a row. Its
+log-sum-exp loses its gradient there and is never used.
 """
 
 import functools
@@ -25,7 +26,7 @@ def missing() -> str | None:
     x = jax.ShapeDtypeStruct((1, 8, 1, 8), jnp.bfloat16)
     try:
         jax.eval_shape(functools.partial(jax.nn.dot_product_attention, implementation="cudnn"), x, x, x)
-    except RuntimeError as error:
+    except (RuntimeError, NotImplementedError) as error:  # no cuDNN, or one that is too old for the card
         return str(error)
     return None
 
@@ -61,27 +62,34 @@ def unsupported_reason(query, key, value, score, bias, mask, dropout, query_offs
 
 
 def attend(query, key, value, mask):
-    """softmax(q k^T / sqrt(D), where=mask) v [Q, V] by cuDNN; the call must have passed `unsupported_reason`."""
-    given = {type(part): part for part in parts(mask)}
-    length = jnp.asarray(key.shape[0], jnp.int32)
-    if Lengths in given:
-        length = jnp.clip(jnp.asarray(given[Lengths].length), 0, key.shape[0]).astype(jnp.int32)
-        real = jnp.arange(key.shape[0]) < length
-        key, value = replace_nonfinite(key, real), replace_nonfinite(value, real)
-    padded = Lengths in given
-    query, key, value, rows, length = _joined(query, key, value, jnp.asarray(query.shape[0], jnp.int32), length)
+    """softmax(q k^T / sqrt(D), where=mask) v [Q, V] by cuDNN; the call must have passed `unsupported_reason`.
+
+    An odd number of queries or keys gets one more row of zeros. The row of the query is cut off, so that its cotangent
+    is zero; the key is hidden by the causal mask or by the number of keys.
+    """
+    by_type = {type(part): part for part in parts(mask)}
+    (queries, keys), is_causal = (query.shape[0], key.shape[0]), Causal in by_type
+    num_keys = jnp.asarray(keys, jnp.int32)
+    if Lengths in by_type:
+        num_keys = jnp.clip(jnp.asarray(by_type[Lengths].length), 0, keys).astype(jnp.int32)
+        is_real = jnp.arange(keys) < num_keys
+        key, value = replace_nonfinite(key, is_real), replace_nonfinite(value, is_real)
+    has_lengths = Lengths in by_type or (keys % 2 == 1 and not is_causal)
+    query, key, value = (jnp.pad(x, ((0, x.shape[0] % 2), (0, 0))) for x in (query, key, value))
+    num_queries = jnp.asarray(query.shape[0], jnp.int32)
+    query, key, value, num_queries, num_keys = _joined(query, key, value, num_queries, num_keys)
     out = jax.nn.dot_product_attention(
-        query[None, :, None, :],  # [1, Q, 1, D]
-        key[None, :, None, :],  # [1, K, 1, D]
+        query[None, :, None, :],  # [1, Q, 1, D], Q even
+        key[None, :, None, :],  # [1, K, 1, D], K even
         value[None, :, None, :],  # [1, K, 1, V]
-        is_causal=Causal in given,
-        query_seq_lengths=rows[None] if padded else None,
-        key_value_seq_lengths=jnp.maximum(length, 1)[None] if padded else None,
-        local_window_size=(given[Window].width, 0) if Window in given else None,
+        is_causal=is_causal,
+        query_seq_lengths=num_queries[None] if has_lengths else None,
+        key_value_seq_lengths=jnp.maximum(num_keys, 1)[None] if has_lengths else None,
+        local_window_size=(by_type[Window].width, 0) if Window in by_type else None,
         implementation="cudnn",
     )
-    out = _settled(out)[0, :, 0]  # [Q, V]
-    return jnp.where(length > 0, out, jnp.zeros_like(out)) if padded else out
+    out = _settled(out)[0, :queries, 0]  # [Q, V]
+    return jnp.where(num_keys > 0, out, jnp.zeros_like(out)) if Lengths in by_type else out
 
 
 @jax.custom_batching.custom_vmap

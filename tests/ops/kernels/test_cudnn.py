@@ -1,8 +1,12 @@
 """When cuDNN is taken, and that the call it gets is well formed. Where there is no NVIDIA GPU
-the program is traced, not run."""
+the program is traced, not run; what the kernel is asked for is computed by `jax.nn`'s XLA implementation."""
+
+import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from attention_jax.ops.attention import attend
@@ -10,6 +14,7 @@ from attention_jax.ops.biases import ALiBi
 from attention_jax.ops.dispatch import PLATFORMS, choose
 from attention_jax.ops.kernels import cudnn
 from attention_jax.ops.masks import causal, dense, lengths, window
+from attention_jax.ops.normalizers import Softmax
 from attention_jax.ops.scores import Dot, ScaledDot
 
 X = jnp.ones((16, 64), jnp.bfloat16)
@@ -62,6 +67,115 @@ def test_what_cudnn_can_do_goes_there(library, mask):
         assert program.out_info[0].shape == many.shape
         text = {p: program.lower(lowering_platforms=(p,)).as_text() for p in ("cpu", "cuda", "tpu")}
         assert {p: "cudnn$fmhaSoftmaxBackward" in text[p] for p in text} == {"cpu": False, "cuda": True, "tpu": False}
+
+
+BATCHINGS = {
+    "one sequence": (lambda f: f, "T D", "T D", ""),
+    "heads": (lambda f: jax.vmap(f, (1, 1, 1, None), 1), "T H D", "T H D", ""),
+    "batch and heads": (lambda f: jax.vmap(jax.vmap(f, (1, 1, 1, None), 1)), "B T H D", "B T H D", "B"),
+    "shared keys": (lambda f: jax.vmap(f, (1, None, None, None), 1), "T H D", "T D", ""),
+    "grouped heads": (
+        lambda f: jax.vmap(jax.vmap(jax.vmap(f, (1, None, None, None), 1), (1, 1, 1, None), 1)),
+        "B T G H D",
+        "B T G D",
+        "B",
+    ),
+}
+"""How `attend` is vmapped, and the axes of queries, of keys and of the number of keys."""
+LENGTHS, HEAD_SIZES = (1, 2, 3, 63, 64, 197, 1023, 1024), (8, 40, 64, 72, 96, 128, 136, 256)
+
+
+def attend_loss(mask, length, head_size, batching, dtype):
+    """A loss of `attend` by default, mapped, and the shapes of its query, key, value and number of keys."""
+    lift, *axes = BATCHINGS[batching]
+    sizes = {"B": 2, "G": 2, "H": 3, "T": length, "D": head_size}
+    query, key, number = (tuple(sizes[axis] for axis in names.split()) for names in axes)
+    mapped = lift(lambda q, k, v, n: attend(q, k, v, mask=MASKS[mask](n)))
+    shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape in (query, key, key)]
+    loss = lambda *arrays: mapped(*arrays).astype(jnp.float32).sum()
+    return loss, (*shapes, jax.ShapeDtypeStruct(number, jnp.int32))
+
+
+def trace_gradient(*case):
+    """Trace a gradient, with the branch of every platform in it."""
+    loss, shapes = attend_loss(*case)
+    gradients = jax.eval_shape(jax.grad(loss, (0, 1, 2)), *shapes)
+    assert [x.shape for x in gradients] == [x.shape for x in shapes[:3]]
+
+
+PAIRS = [
+    (mask, length, HEAD_SIZES[(i + j) % 8], list(BATCHINGS)[(2 * i + j + shift) % 5], ("bfloat16", "float16")[shift])
+    for (i, mask), (j, length), shift in itertools.product(enumerate(MASKS), enumerate(LENGTHS), (0, 1))
+    if length < 1023 or shift == i % 2
+]
+"""Every mask at every length in one way to map it or two; the slow tests have the whole product."""
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_gradient_of_every_route_traces(library, length):
+    """JAX's wrapper of cuDNN has conditions that only a gradient meets, such as even lengths. Costs 8 s in all."""
+    for case in PAIRS:
+        if case[1] == length:
+            trace_gradient(*case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("mask", MASKS)
+def test_gradient_of_every_route_traces_in_every_combination(library, mask, length):
+    for case in itertools.product(HEAD_SIZES, BATCHINGS, ("bfloat16", "float16")):
+        trace_gradient(mask, length, *case)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("queries, keys", [(1, 1), (5, 5), (5, 8), (8, 5)])
+def test_padding_to_even_lengths_changes_nothing(library, monkeypatch, mask, queries, keys):
+    """Output and gradients are those of the definition, also with NaN beyond the lengths, and the kernel sees even
+    lengths only."""
+    if "causal" in mask and queries != keys:
+        return
+    by_library, lengths_seen = jax.nn.dot_product_attention, []
+
+    def by_xla(query, key, value, **call):
+        lengths_seen.extend((query.shape[1], key.shape[1]))
+        return by_library(query, key, value, **(call | {"implementation": "xla"}))
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", by_xla)
+    random = np.random.default_rng(0)
+    query, key, value, bar = (random.normal(size=(n, 8)).astype(np.float32) for n in (queries, keys, keys, queries))
+    number = keys // 2 if "lengths" in mask else keys
+    hidden = np.arange(keys)[:, None] >= number
+    key, value = np.where(hidden, np.nan, key), np.where(hidden, np.nan, value)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def output_and_gradients(attention):
+        out, pull = jax.vjp(attention, *map(jnp.asarray, (query, key, value)))
+        return out, *pull(jnp.asarray(bar))
+
+    by_kernel = output_and_gradients(lambda q, k, v: cudnn.attend(q, k, v, MASKS[mask](number)))
+    by_definition = output_and_gradients(
+        lambda q, k, v: attend(q, k, v, mask=MASKS[mask](number), implementation="plain")
+    )
+    for x, y in zip(by_kernel, by_definition, strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-5)
+    assert lengths_seen and not any(n % 2 for n in lengths_seen)
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "lengths"])
+def test_log_sum_exp_does_not_come_from_cudnn(library, mask):
+    """`jax.nn` returns cuDNN's log-sum-exp without its gradient: the gradient here is that of the definition, the
+    weights times the keys, and no program that needs it calls cuDNN."""
+    random = np.random.default_rng(0)
+    query, key = (jnp.asarray(random.normal(size=(16, 8)), jnp.bfloat16) for _ in range(2))
+    call = functools.partial(attend, key=key, value=key, mask=MASKS[mask](9))
+    log_sum = lambda query: call(query, return_log_sum_exp=True)[1].sum()
+    text = jax.jit(jax.grad(log_sum)).trace(query).lower(lowering_platforms=("cuda",)).as_text()
+    assert "cudnn" not in text
+    expected = call(query, value=key, implementation="plain").astype(jnp.float32) / np.sqrt(8)
+    np.testing.assert_allclose(jax.grad(log_sum)(query).astype(jnp.float32), expected, atol=2e-2)
+    for more in ({"return_max_score": True}, {"return_entropy": True}, {"normalizer": Softmax(sink=jnp.zeros(()))}):
+        program = jax.jit(functools.partial(call, **more)).trace(query)
+        assert "cudnn" not in program.lower(lowering_platforms=("cuda",)).as_text()
 
 
 @pytest.mark.parametrize(
