@@ -94,6 +94,23 @@ def changed():
 
 
 @pytest.fixture
+def cudnn_installed(monkeypatch):
+    """Make JAX believe that cuDNN and a Hopper are there, for tracing and lowering."""
+    from attention_jax.ops.kernels import cudnn
+
+    wrapper = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
+    for name, answer in {
+        "check_cudnn_version": 91100,
+        "check_compute_capability": True,
+        "is_cuda_compute_capability_equal": False,
+    }.items():
+        monkeypatch.setattr(wrapper, name, lambda *_, answer=answer: answer, raising=False)
+    cudnn.missing.cache_clear()
+    yield
+    cudnn.missing.cache_clear()
+
+
+@pytest.fixture
 def hangup():
     """SIGHUP ends a process, also where the tests themselves were started by `nohup`, which ignores it."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -2,6 +2,7 @@
 the program is traced, not run; what the kernel is asked for is computed by `jax.nn`'s XLA implementation."""
 
 import functools
+import importlib.util
 import itertools
 
 import jax
@@ -9,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attention_jax.compile.report import compile_for
+from attention_jax.compile.targets import parse
 from attention_jax.ops.attention import attend
 from attention_jax.ops.biases import ALiBi
 from attention_jax.ops.dispatch import PLATFORMS, choose
@@ -27,23 +30,8 @@ MASKS = {
 }
 
 
-@pytest.fixture
-def library(monkeypatch):
-    """Make jax believe that cuDNN is installed, for tracing and lowering."""
-    kernel = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
-    cudnn.missing.cache_clear()
-    for name, answer in {
-        "check_cudnn_version": 91100,
-        "check_compute_capability": True,
-        "is_cuda_compute_capability_equal": False,
-    }.items():
-        monkeypatch.setattr(kernel, name, lambda *_, answer=answer: answer, raising=False)
-    yield
-    cudnn.missing.cache_clear()
-
-
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-def test_what_cudnn_can_do_goes_there(library, mask):
+def test_what_cudnn_can_do_goes_there(cudnn_installed, mask):
     """Batched over any axes, with operands that are not batched, and gradients from outside and inside of the vmap."""
     many, shared, n = (
         jnp.ones((3, 16, 4, 64), jnp.bfloat16),
@@ -112,7 +100,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_gradient_of_every_route_traces(library, length):
+def test_gradient_of_every_route_traces(cudnn_installed, length):
     """JAX's wrapper of cuDNN has conditions that only a gradient meets, such as even lengths. Costs 8 s in all."""
     for case in PAIRS:
         if case[1] == length:
@@ -122,14 +110,31 @@ def test_gradient_of_every_route_traces(library, length):
 @pytest.mark.slow
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("mask", MASKS)
-def test_gradient_of_every_route_traces_in_every_combination(library, mask, length):
+def test_gradient_of_every_route_traces_in_every_combination(cudnn_installed, mask, length):
     for case in itertools.product(HEAD_SIZES, BATCHINGS, ("bfloat16", "float16")):
         trace_gradient(mask, length, *case)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("batching", BATCHINGS)
+@pytest.mark.parametrize("mask", MASKS)
+def test_gradients_compile_for_an_h100(mask, batching):
+    """One program for all lengths and head sizes. XLA leaves cuDNN's own plan to the card."""
+    if not importlib.util.find_spec("jax_cuda12_plugin"):
+        pytest.skip("needs jax[cuda12], which compiles for a GPU without one")
+    cases = [
+        attend_loss(mask, length, head_size, batching, dtype)
+        for length in (1, 63, 197, 1024)
+        for head_size, dtype in ((8, "bfloat16"), (72, "float16"), (128, "bfloat16"), (136, "bfloat16"))
+    ]
+    losses, shapes = zip(*cases)
+    program = lambda *arrays: [jax.grad(loss, (0, 1, 2))(*call) for loss, call in zip(losses, arrays, strict=True)]
+    assert "cudnn$fmhaSoftmaxBackward" in compile_for(parse("h100"), program, *shapes).as_text()
+
+
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("queries, keys", [(1, 1), (5, 5), (5, 8), (8, 5)])
-def test_padding_to_even_lengths_changes_nothing(library, monkeypatch, mask, queries, keys):
+def test_padding_to_even_lengths_changes_nothing(cudnn_installed, monkeypatch, mask, queries, keys):
     """Output and gradients are those of the definition, also with NaN beyond the lengths, and the kernel sees even
     lengths only."""
     if "causal" in mask and queries != keys:
@@ -162,7 +167,7 @@ def test_padding_to_even_lengths_changes_nothing(library, monkeypatch, mask, que
 
 
 @pytest.mark.parametrize("mask", ["none", "causal", "lengths"])
-def test_log_sum_exp_does_not_come_from_cudnn(library, mask):
+def test_log_sum_exp_does_not_come_from_cudnn(cudnn_installed, mask):
     """`jax.nn` returns cuDNN's log-sum-exp without its gradient: the gradient here is that of the definition, the
     weights times the keys, and no program that needs it calls cuDNN."""
     random = np.random.default_rng(0)
@@ -196,7 +201,7 @@ def test_log_sum_exp_does_not_come_from_cudnn(library, mask):
         {"query": X[:, :60], "key": X[:, :60], "value": X[:, :60]},
     ],
 )
-def test_what_cudnn_cannot_do_goes_elsewhere(library, change):
+def test_what_cudnn_cannot_do_goes_elsewhere(cudnn_installed, change):
     call = {
         "query": X,
         "key": X,
