@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from attention_jax import config as configs
 from attention_jax.compile.programs import Outcome, amount, compiled, size, training
-from attention_jax.compile.targets import Target, devices
+from attention_jax.compile.targets import Target
 from attention_jax.config.models import NORMALIZERS
 from attention_jax.errors import InputError
 from attention_jax.tasks import standin
@@ -39,7 +39,7 @@ def compare(config: configs.Config, facts: dict, names: Sequence[str], target: T
     found: dict[str, Outcome] = {}
     for name in names:
         with_it = configs.replace(config, **{"model.normalizer": name})
-        found[name] = compiled(training(standin.task(with_it, facts), with_it, devices(target)), target)
+        found[name] = compiled(training(standin.task(with_it, facts), with_it, target), target)
         print(line(name, found[name], found[names[0]]), flush=True)
     return found
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from attention_jax import config as configs
 from attention_jax.compile.report import DoesNotFit, Report, finish, report
-from attention_jax.compile.targets import Target, devices
+from attention_jax.compile.targets import Target, devices, lowering_for
 from attention_jax.tasks import standin
 from attention_jax.train.loop import compiled_shapes, planned_steps
 from attention_jax.train.optimizer import optimizer
@@ -62,17 +62,19 @@ def programs(task, config: configs.Config, target: Target) -> Iterator[Named]:
     """Lower the programs of a run for the devices of a target: training on the bucket with the largest batches, and the
     programs of `task.eval_functions()`."""
     there = devices(target)
-    yield training(task, config, there)
+    yield training(task, config, target)
     params = jax.eval_shape(task.init, jax.random.PRNGKey(0))
     for name, (fn, arrays, batch_size) in task.eval_functions().items():
         total = len(next(iter(arrays.values())))
         size = -(-min(batch_size, total) // len(there)) * len(there)
         batch = {key: jax.ShapeDtypeStruct((size, *array.shape[1:]), array.dtype) for key, array in arrays.items()}
         shapes = absent(params, there), absent(batch, there, 0)
-        yield Named(name, 1, size, 0, row_program(fn, tuple(there)).lower(*shapes))
+        with lowering_for(target):
+            lowered = row_program(fn, tuple(there)).lower(*shapes)
+        yield Named(name, 1, size, 0, lowered)
 
 
-def training(task, config: configs.Config, there: list) -> Named:
+def training(task, config: configs.Config, target: Target) -> Named:
     """Lower the training program for the largest calls: those of the bucket with the largest batches, or of streamed
     data, of which only the rows of one call are on the devices."""
     shape, arrays, others = called(task, config)
@@ -84,10 +86,12 @@ def training(task, config: configs.Config, there: list) -> Named:
     state = jax.eval_shape(lambda: init_state(task.init, update, config.train.seed))
     rows = [jax.ShapeDtypeStruct(shape, dtype) for dtype in (jnp.int32, jnp.float32)]
     of_type = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in arrays.items()}
-    train, ways = config.train, {"shard": config.train.shard_parameters, "streamed": streamed, "devices": there}
-    ways["parallel"] = train.parallel
+    train, ways = config.train, {"shard": config.train.shard_parameters, "streamed": streamed}
+    ways |= {"devices": devices(target), "parallel": train.parallel}
     program = Program(task.loss, update, train.accumulation_steps, train.matmul_precision, **ways)
-    return Named("training", *shape, sum(array.nbytes for array in others), program.lower(state, of_type, *rows))
+    with lowering_for(target):
+        lowered = program.lower(state, of_type, *rows)
+    return Named("training", *shape, sum(array.nbytes for array in others), lowered)
 
 
 def called(task, config: configs.Config) -> tuple[tuple[int, int], dict[str, np.ndarray], list[np.ndarray]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import jax
 
-from attention_jax.compile.targets import Target, devices
+from attention_jax.compile.targets import Target, devices, lowering_for
 from attention_jax.errors import InputError
 
 EXHAUSTED = (
@@ -51,7 +51,10 @@ def compile_for(target: Target, fn, *shapes, donate=()) -> jax.stages.Compiled:
     compiler is not installed, DoesNotFit if the program exceeds the device's memory.
     """
     there = jax.sharding.SingleDeviceSharding(devices(target)[0])
-    return finish(jax.jit(fn, in_shardings=there, out_shardings=there, donate_argnums=donate).lower(*shapes), target)
+    jitted = jax.jit(fn, in_shardings=there, out_shardings=there, donate_argnums=donate)
+    with lowering_for(target):
+        lowered = jitted.lower(*shapes)
+    return finish(lowered, target)
 
 
 def finish(lowered: jax.stages.Lowered, target: Target) -> jax.stages.Compiled:

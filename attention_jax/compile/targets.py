@@ -4,6 +4,7 @@ The compilers for TPUs and NVIDIA GPUs run on any machine: install `"jax[tpu]"` 
 jax, each in a separate environment. No driver is needed. Run one process at a time.
 """
 
+import contextlib
 import difflib
 import importlib.util
 import math
@@ -12,6 +13,7 @@ import re
 from dataclasses import dataclass, field
 
 import jax
+from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
 from attention_jax.errors import InputError
 
@@ -130,6 +132,19 @@ def devices(target: Target) -> list:
         raise InputError(f"there is no {target.name} for its compiler; give another --target ({reason})") from error
 
 
+def lowering_for(target: Target) -> contextlib.AbstractContextManager:
+    """Return a context in which programs are traced and lowered for a target.
+
+    From jax 0.11 on, the lowering of a Pallas kernel needs to know the model of the device, which is absent.
+    """
+    if target.chip.platform == "cpu":
+        return contextlib.nullcontext()
+    device = devices(target)[0]
+    cores = getattr(device, "core_count", getattr(device, "num_cores", None))
+    described = AbstractDevice(device.device_kind, num_cores=cores, platform=target.chip.platform)
+    return use_abstract_mesh(AbstractMesh((), (), abstract_device=described))
+
+
 def present_devices(target: Target) -> list:
     """Return CPU devices, several of them emulated, for tests without the compiler of an accelerator."""
     there = jax.devices("cpu")
@@ -157,7 +172,7 @@ def target_config(chip: Chip) -> str:
     gpu_device_info { threads_per_block_limit: 102
     """
     device = _proto(COMMON | chip.card)
-    name = f'platform_name: "CUDA" device_description_str: "{chip.name}"'
+    name = f'platform_name: "CUDA" device_description_str: "NVIDIA {chip.name.upper()}"'  # as the device calls itself
     return f"gpu_device_info {{ {device} }} {name} dnn_version_info {{ major: 9 minor: 10 patch: 0 }}"
 
 

@@ -1,11 +1,13 @@
 """Names of targets, and what is said where one is wrong or its compiler is not installed."""
 
 import importlib.util
+from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import pytest
 
-from attention_jax.compile import targets
+from attention_jax.compile import report, targets
 from attention_jax.errors import InputError
 
 
@@ -41,6 +43,7 @@ def test_a_missing_compiler_is_one_line_with_the_command_that_installs_it(name, 
 
 def test_a_gpu_is_described_to_its_compiler():
     text = targets.target_config(targets.CHIPS["h200"])
+    assert 'device_description_str: "NVIDIA H200"' in text
     assert "core_count: 132 " in text and "device_memory_size: 151397597184 " in text
     assert text.count("{") == text.count("}")
 
@@ -51,6 +54,44 @@ def test_absent_devices_are_described_by_their_compiler(name, package):
         pytest.skip(f"needs {package}, which is not installed")
     absent = targets.devices(targets.parse(name))
     assert len(absent) == 8 and {device.process_index for device in absent} == {0}
+
+
+def doubled(x):
+    """A Triton kernel, whose lowering asks from jax 0.11 on which GPU it is for."""
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+
+    def kernel(x_ref, out_ref):
+        out_ref[...] = 2 * jnp.tanh(x_ref[...])
+
+    parameters = triton.CompilerParams(num_warps=4, num_stages=2)
+    return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), compiler_params=parameters)(x)
+
+
+@pytest.mark.parametrize("name", [name for name, chip in targets.CHIPS.items() if chip.platform == "cuda"])
+def test_a_kernel_is_lowered_for_a_gpu_that_is_absent(name, monkeypatch):
+    device = SimpleNamespace(device_kind=f"NVIDIA {name.upper()}", core_count=132)
+    monkeypatch.setattr(targets, "devices", lambda target: [device])
+    with targets.lowering_for(targets.parse(name)):
+        described = jax.sharding.get_abstract_mesh().abstract_device
+        traced = jax.jit(doubled).trace(jax.ShapeDtypeStruct((64, 64), jnp.float32))
+        lowered = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert (described.device_kind, described.num_cores, described.platform) == (device.device_kind, 132, "cuda")
+    assert "triton" in lowered and jax.sharding.get_abstract_mesh().abstract_device is None
+
+
+def test_a_cpu_is_no_absent_device():
+    with targets.lowering_for(targets.parse("cpu")):
+        assert jax.sharding.get_abstract_mesh().abstract_device is None
+
+
+@pytest.mark.slow
+def test_a_kernel_compiles_for_a_gpu_that_is_absent():
+    packages = [name for name in ("jax_cuda12_plugin", "jax_cuda13_plugin") if importlib.util.find_spec(name)]
+    if not packages:
+        pytest.skip("needs jax_cuda12_plugin or jax_cuda13_plugin, which are not installed")
+    compiled = report.compile_for(targets.parse("h100"), doubled, jax.ShapeDtypeStruct((64, 64), jnp.float32))
+    assert "triton" in compiled.as_text() and report.report(compiled).arguments == 4 * 64 * 64
 
 
 def test_too_few_devices_are_an_error():
