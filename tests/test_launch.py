@@ -18,7 +18,7 @@ import pytest
 
 from attention_jax import config as configs
 from attention_jax.claims import catalog
-from attention_jax.cli import command_options
+from attention_jax.cli import command_options, commands
 from attention_jax.errors import InputError
 from attention_jax.files import one_at_a_time
 from attention_jax.runs import directory as run_directory, lifecycle
@@ -104,6 +104,26 @@ def test_every_command_documents_its_options(command, capsys):
     for field in dataclasses.fields(kind):
         text = catalog.field_docs(kind)[field.name]
         assert text and text in shown, field.name
+
+
+@pytest.mark.parametrize("options", [[], ["--out", "x"], ["--data.examples", "600", "--out=x"], ["--help-all"]])
+def test_options_without_a_command_are_those_of_the_main_job(options, monkeypatch):
+    trained = []
+    monkeypatch.setitem(commands.COMMANDS, "train", trained.append)
+    commands.main(options)
+    assert trained == [["date_luong", *options]]
+
+
+def test_a_wrong_option_without_a_command_is_one_line():
+    assert "perhaps you meant --out; see launch.py train date_luong --help-all" in refused("--outt", "x")
+    assert "there is no command 'trian'; perhaps you meant train" in refused("trian", "--out", "x")
+
+
+@pytest.mark.parametrize("first", ["-h", "--help", "help", "-V", "--version"])
+def test_help_and_version_need_no_command(first, capsys, monkeypatch):
+    monkeypatch.delitem(commands.COMMANDS, "train")
+    commands.main([first])
+    assert capsys.readouterr().out.startswith(("Attention in JAX", "attention_jax "))
 
 
 def test_the_list_is_by_chapter_and_narrow_in_a_pipe():

@@ -1,6 +1,6 @@
 """Attention in JAX: train, sweep and reproduce experiments.
 
-With no arguments it trains date_luong, an attention model that converts dates, in about a minute on two cores.
+Without a command it trains date_luong, an attention model that converts dates, in about a minute on two cores.
 """
 
 import contextlib
@@ -500,7 +500,7 @@ COMMANDS = {
 
 
 def main(words: list[str]):
-    """Dispatch to the command that the first word names."""
+    """Dispatch to the command that the first word names; without one, options are those of `train date_luong`."""
     if words[:1] == ["help"] and words[1:]:
         words = [words[1], "--help"]
     if words and words[0] in ("-h", "--help", "help"):
@@ -511,7 +511,9 @@ def main(words: list[str]):
         return print(f"attention_jax {__version__}")
     if bad := [word for word in words if not is_utf8(word)]:
         raise InputError(f"what is on the command line must be UTF-8; got {bad[0]!a}")
-    name, *rest = words or ["train", MAIN_JOB]
+    if not words or words[0].startswith("-"):
+        words = ["train", MAIN_JOB, *words]
+    name, *rest = words
     if name not in COMMANDS:
         import difflib
 
@@ -536,7 +538,8 @@ def run():
     """
     prepare_streams()
     end_on_sigterm()
-    keep_compiled_programs()
+    if sys.argv[1:2] != ["compile"]:  # a compiler without its device cannot read the programs that it stored
+        keep_compiled_programs()
     with contextlib.redirect_stdout(Lasting(sys.stdout, refuse)), contextlib.redirect_stderr(Lasting(sys.stderr)):
         try:
             main(sys.argv[1:])
