@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # read by editors and by `lazily`, and never executed: these 
     from attention_jax.ops import biases, masks, normalizers, pooling, scores
     from attention_jax.ops.attention import attend, attention_weights, masked_softmax
     from attention_jax.ops.blockwise.ring import attend_sharded
+    from attention_jax.ops.dispatch import explain
     from attention_jax.ops.dropin import attention_fn, dot_product_attention
     from attention_jax.ops.heads import attend_heads
     from attention_jax.ops.kernel_regression import nadaraya_watson

@@ -32,6 +32,7 @@ MAY_ASK = {  # what a run was made on is written down; rows and copies go to eve
     "train/placement.py:replicate",
     "train/placement.py:mesh_of",
     "runs/header.py:devices",
+    "runs/header.py:platform",
 }
 
 

@@ -132,6 +132,13 @@ def test_the_requirements_are_those_of_the_package_with_all_its_extras():
     assert [line for line in lines if line and not line.startswith("#")] == wanted
 
 
+def test_an_extra_for_each_accelerator_installs_the_same_jax():
+    [jax] = [line for line in PROJECT["dependencies"] if line.startswith("jax>=")]
+    for extra in ("cuda12", "cuda13", "tpu"):
+        assert PROJECT["optional-dependencies"][extra] == [jax.replace("jax", f"jax[{extra}]")]
+        assert extra in importlib.metadata.metadata("jax").get_all("Provides-Extra")
+
+
 @pytest.mark.slow
 def test_a_packed_run_answers_with_the_required_packages_only():
     code = (

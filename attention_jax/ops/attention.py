@@ -28,7 +28,7 @@ from attention_jax.ops.blockwise.score_blocks import (
     scores_of,
 )
 from attention_jax.ops.blockwise.top_k import cuts
-from attention_jax.ops.dispatch import Implementation, choose, choose_blocks
+from attention_jax.ops.dispatch import Implementation, choose, choose_blocks, with_reasons
 from attention_jax.ops.dropout import dropout_bits, dropout_factor, is_zero
 from attention_jax.ops.kernels import cudnn, flash
 from attention_jax.ops.masks import AssumeFinite, Mask
@@ -111,7 +111,8 @@ def attend(
       implementation: "plain" materializes the weights; "fused" computes block by block in memory linear in Q + K,
         exactly (`ops/blockwise/softmax.py` for the softmax, `ops/blockwise/local.py` and `ops/blockwise/ordered.py` for
         other normalizers); "cudnn" is NVIDIA's kernel, "flash" JAX's for TPUs, where they can express the call;
-        "linear" is for products of features. None lets `dispatch.choose` decide, for the platform that is lowered for.
+        "linear" is for products of features. None lets `dispatch.choose` decide, for the platform that is lowered for;
+        `explain(attend, query, key, value, ...)` returns what is chosen where, and why.
       block_q, block_k: the size of the blocks of "fused"; None takes those of `dispatch.choose_blocks`.
 
     Returns:
@@ -181,7 +182,9 @@ def _attend(
     softmax_alone = isinstance(normalizer, Softmax) and not with_log and not return_entropy and center is None
     if center is not None and implementation not in ("plain", "fused"):
         implementation = None
-    chosen = choose(query, key, value, score, bias, mask, dropout, query_offset, implementation, softmax_alone)
+    call = (query, key, value, score, bias, mask, dropout, query_offset)
+    chosen = choose(*call, implementation, softmax_alone)
+    query = with_reasons(query, chosen, call, implementation, softmax_alone)
     words = None
     if dropout is not None:
         words = (*dropout_bits(rng, query.shape[0], key.shape[0]), jnp.asarray(dropout, jnp.float32))

@@ -1,10 +1,14 @@
-"""Selection of the implementation and block sizes of `attend` on each platform. Measured with
+"""Selection of the implementation and block sizes of `attend` on each platform, and the reasons. Measured with
 `python launch.py bench attention`."""
 
+import json
 import math
-from typing import Literal, get_args
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple, get_args
 
 import jax
+import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 
 from attention_jax.errors import InputError
 from attention_jax.ops import linear
@@ -14,11 +18,22 @@ from attention_jax.ops.precision import is_half
 
 Implementation = Literal["plain", "fused", "cudnn", "flash", "linear"]
 
+
+class Choice(NamedTuple):
+    """How a call of `attend` is computed on one platform."""
+
+    implementation: Implementation
+    reason: str
+    """Why this is not the platform's kernel; "" if it is, and where there is none."""
+
+
 KERNELS = {"cuda": ("cudnn", cudnn), "tpu": ("flash", flash)}
 """The kernel of each platform that has one: its name, and the module that takes the calls it can compute exactly."""
 
 ON_REQUEST = {"cudnn": cudnn, "flash": flash, "linear": linear}
 """Implementations that a caller may select by name."""
+
+SOFTMAX_ALONE = "computes the softmax alone, without a sink, its log-sum-exp and its entropy"
 
 PLATFORMS = ("cpu", "cuda", "tpu", "default")
 """Platform names of `jax.lax.platform_dependent`; "default" is any other one."""
@@ -74,7 +89,7 @@ def choose(
     if asked in ON_REQUEST:
         reason = ON_REQUEST[asked].unsupported_reason(*call)
         if not softmax_alone:
-            reason = "computes the softmax alone, without a sink, its log-sum-exp and its entropy"
+            reason = SOFTMAX_ALONE
         if reason is not None:
             raise InputError(f'implementation="{asked}" {reason}: take "fused", or None to choose by itself')
         return dict.fromkeys(PLATFORMS, asked)
@@ -83,11 +98,71 @@ def choose(
         return chosen
     if linear.unsupported_reason(*call) is None:
         chosen = {platform: "linear" if i == "fused" else i for platform, i in chosen.items()}
-    pairs = query.shape[0] * key.shape[0]
-    for platform, (name, kernel) in KERNELS.items():
-        if pairs >= KERNEL_FROM[name] and not kernel.unsupported_reason(*call):
-            chosen[platform] = name
-    return chosen
+    return chosen | {platform: name for platform, (name, _) in KERNELS.items() if not refusal(platform, call)}
+
+
+def refusal(platform: str, call: tuple, softmax_alone: bool = True) -> str:
+    """Return why the kernel of a platform does not compute a call, the first arguments of `choose`; "" if it does."""
+    name, kernel = KERNELS[platform]
+    reason = kernel.unsupported_reason(*call) if softmax_alone else SOFTMAX_ALONE
+    pairs = call[0].shape[0] * call[1].shape[0]
+    if reason is None and pairs < KERNEL_FROM[name]:
+        reason = f"pays from {KERNEL_FROM[name]:,} pairs of query and key, got {pairs:,}"
+    return f"{name} {reason}" if reason else ""
+
+
+def explain(function: Callable, *args, **kwargs) -> list[dict[str, Choice]]:
+    """Return how each call of `attend` in `function(*args, **kwargs)` is computed, {platform: Choice}, and why not by a
+    kernel.
+
+    The function may call `attend` anywhere: itself, `attend_heads`, a model's `apply`, a loss or its gradient. It is
+    traced, not computed: `jax.ShapeDtypeStruct`s may replace arrays, and a loop's body counts once.
+
+    >>> x = jax.ShapeDtypeStruct((64, 8), jax.numpy.float32)
+    >>> from attention_jax.ops.attention import attend
+    >>> [choices] = explain(attend, x, x, x)
+    >>> choices["cpu"]
+    Choice(implementation='plain', reason='')
+    >>> choices["tpu"].reason
+    'flash needs query, key and value in bfloat16, got float32, float32 and float32'
+    """
+    leaves, structure = jax.tree.flatten((args, kwargs))
+    arrays = {i: x for i, x in enumerate(leaves) if isinstance(x, jax.Array | np.ndarray | jax.ShapeDtypeStruct)}
+
+    def traced(arrays):
+        args, kwargs = jax.tree.unflatten(structure, [arrays.get(i, x) for i, x in enumerate(leaves)])
+        return function(*args, **kwargs)
+
+    names = _names(jax.make_jaxpr(traced)(arrays).jaxpr)
+    calls = [json.loads(name.removeprefix(MARK)) for name in names if name.startswith(MARK)]
+    return [{platform: Choice(*choice) for platform, choice in choices.items()} for choices in calls]
+
+
+MARK = "attend: "
+"""The beginning of the name by which `explain` recognizes a call of `attend` in a trace."""
+
+
+def with_reasons(query, chosen: dict[str, Implementation], call: tuple, asked, softmax_alone: bool):
+    """Return `query`, with what was chosen for the call and why in the name that it has in traces (`checkpoint_name`);
+    compiled programs do not have it."""
+    reasons = dict.fromkeys(chosen, "")
+    if asked is not None:
+        reasons = dict.fromkeys(chosen, f'implementation="{asked}"')
+    elif not all(isinstance(size, int) for size in (*call[0].shape, *call[1].shape)):
+        reasons = dict.fromkeys(chosen, "the length is left open by jax.export")
+    else:
+        reasons |= {platform: refusal(platform, call, softmax_alone) for platform in KERNELS}
+    return checkpoint_name(query, MARK + json.dumps({p: Choice(chosen[p], reasons[p]) for p in chosen}))
+
+
+def _names(jaxpr) -> Iterator[str]:
+    """The names that `checkpoint_name` gave to values in a trace."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "name":
+            yield equation.params["name"]
+        for inner in jax.tree.leaves(list(equation.params.values())):
+            if hasattr(inner, "eqns"):
+                yield from _names(inner)
 
 
 def _by_size(score, query, key, fused_from) -> dict[str, Implementation]:

@@ -1,20 +1,32 @@
-"""The first lines that a run prints: what is trained on what, parameters, device, directory and time."""
+"""The first lines that a run prints: what is trained on what, parameters, device, attention, directory and time."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from attention_jax import provenance
 from attention_jax.config import Config, model_name
 from attention_jax.printing import as_typed, in_a_line
+from attention_jax.runs.accelerators import unused_accelerator
 
 SPLITS = ("train", "valid", "test")
 TROUBLES = ("left_out", "dropped", "damaged", "skipped", "bad_")
 """Parts of the names of facts about data that a user has to know of if they are not zero."""
+IMPLEMENTATIONS = {
+    "plain": "XLA, all weights at once",
+    "fused": "XLA, block by block",
+    "linear": "XLA, sums of features",
+    "cudnn": "cuDNN",
+    "flash": "JAX's flash attention kernel",
+}
+"""What a user calls the implementations of `attend`."""
 
 
-def header(config: Config, directory: Path, facts: Mapping, parameters: int, expected: str) -> str:
-    """Return the lines about a run of `config` in `directory`; `facts` are those of `Task.describe`.
+def header(
+    config: Config, directory: Path, facts: Mapping, parameters: int, expected: str, calls: Sequence[Mapping] = ()
+) -> str:
+    """Return the lines about a run of `config` in `directory`; `facts` are those of `Task.describe`, `calls` those of
+    `Task.attention_calls`.
 
     `parameters` is 0 for an experiment that trains nothing. `expected` is the time it takes, "" if it is unknown.
     """
@@ -24,10 +36,28 @@ def header(config: Config, directory: Path, facts: Mapping, parameters: int, exp
         lines = {"training": f"{config.name}, {model_name(config.model)} on {data}"}
     if parameters:
         lines["parameters"] = f"{parameters:,}"
-    lines |= {"device": devices(), "directory": str(directory)}
+    lines["device"] = devices()
+    if calls:
+        lines["attention"] = f"\n{'':12}".join(attention_lines(calls, platform()))
+    lines["directory"] = str(directory)
     lines["time"] = expected or as_typed(f"unknown; launch.py watch {directory} estimates it")
     substitute = config.data.without_file if config.data is not None else ""
-    return "\n".join([*filter(None, [substitute]), *(f"{name + ':':11} {text}" for name, text in lines.items())])
+    first = filter(None, [unused_accelerator(), substitute])
+    return "\n".join([*first, *(f"{name + ':':11} {text}" for name, text in lines.items())])
+
+
+def attention_lines(calls: Sequence[Mapping], platform: str) -> list[str]:
+    """Return a line for each way in which calls of `attend` are computed on a platform, with the reason why it is not
+    the platform's kernel.
+
+    >>> attention_lines([{"tpu": ("flash", "")}, {"tpu": ("flash", "")}, {"tpu": ("plain", "flash needs ...")}], "tpu")
+    ["2 x JAX's flash attention kernel", 'XLA, all weights at once: flash needs ...']
+    """
+    lines = []
+    for (implementation, reason), count in Counter(tuple(call[platform]) for call in calls).items():
+        line = f"{count} x " * (count > 1) + IMPLEMENTATIONS.get(implementation, implementation)
+        lines.append(f"{line}: {reason}" if reason else line)
+    return lines
 
 
 def important(facts: Mapping) -> dict:
@@ -48,3 +78,13 @@ def devices() -> str:
     kinds = Counter(d.platform if d.platform == "cpu" else f"{d.platform}: {d.device_kind}" for d in jax.devices())
     found = ", ".join(f"{count} x {kind}" if count > 1 else kind for kind, count in kinds.items())
     return f"{found}, {provenance.cores()} cores" if found == "cpu" else found
+
+
+def platform() -> str:
+    """The platform that programs are lowered for, as in `ops.dispatch.PLATFORMS`."""
+    import jax
+
+    device = jax.devices()[0]
+    if device.platform == "gpu":
+        return "cuda" if "cuda" in device.client.platform_version.lower() else "default"
+    return device.platform if device.platform in ("cpu", "tpu") else "default"

@@ -77,8 +77,8 @@ def run_in(config: configs.Config, directory: Path, study, quiet: bool, until: f
         set_aside(config, directory)
         describe(config, directory, task)
         if not quiet:
-            facts = {} if task is None else task.describe()
-            print(escaped(header(config, directory, facts, parameters, expected)), flush=True)
+            facts, calls = ({}, ()) if task is None else (task.describe(), task.attention_calls(shapes))
+            print(escaped(header(config, directory, facts, parameters, expected, calls)), flush=True)
     if task is None:
         started = time.perf_counter()
         metrics = study(config, directory)

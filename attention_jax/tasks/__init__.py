@@ -5,6 +5,7 @@ Predictions, figures and attention maps of trained models are in `attention_jax/
 
 import contextlib
 import functools
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from attention_jax.config import Config, import_object
 from attention_jax.config.options import model_name
 from attention_jax.data import batches
 from attention_jax.errors import InputError
+from attention_jax.ops.dispatch import explain
 
 
 class Evaluation(NamedTuple):
@@ -97,6 +99,17 @@ class Task:
         a sweep also with tracers in `config`.
         """
         raise NotImplementedError
+
+    def attention_calls(self, params) -> list[dict]:
+        """Return what `explain` returns for `loss`, on a batch of the largest examples: how each call of `attend` is
+        computed on each platform; empty for a model without attention. `params` may be shapes: the loss is traced once,
+        without its gradient.
+        """
+        size = lambda bucket: sum(math.prod(x.shape[1:]) for x in bucket[0].values())
+        arrays, rows = max(zip(self.examples, self.batch_sizes), key=size)
+        batch = {name: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype) for name, x in arrays.items()}
+        batch["weight"] = jax.ShapeDtypeStruct((rows,), np.float32)
+        return explain(self.loss, params, batch, jax.random.PRNGKey(0))
 
     def attention_statistics(self, params, batch: dict, rng) -> dict:
         """Return {layer: [H, 3]}, the largest logit, the entropy and the weight of the first token of every head, in

@@ -14,7 +14,9 @@ from attention_jax.ops.attention import _plain, _Plan, attend
 from attention_jax.ops.biases import ALiBi
 from attention_jax.ops.blockwise import derivatives
 from attention_jax.ops.blockwise.score_blocks import Blocks, Inputs, partition
-from attention_jax.ops.dispatch import PLATFORMS, choose, choose_blocks, pair_cost
+from attention_jax.ops.dispatch import PLATFORMS, choose, choose_blocks, explain, pair_cost
+from attention_jax.ops.heads import attend_heads
+from attention_jax.ops.kernels import cudnn
 from attention_jax.ops.masks import causal
 from attention_jax.ops.normalizers import Sigmoid, Softmax, Sparsemax, StickBreaking, TopK
 
@@ -163,3 +165,60 @@ def test_kernels_are_chosen_for_the_softmax_alone(monkeypatch, normalizer):
         else:
             with pytest.raises(InputError, match=f'"{kernel}".* softmax alone'):
                 call(kernel)
+
+
+HALF = jax.ShapeDtypeStruct((1024, 64), jnp.bfloat16)
+
+
+@pytest.mark.parametrize(
+    "platform, call, implementation, reason",
+    [
+        ("cuda", {}, "cudnn", ""),
+        ("cuda", {"score": scores.SoftCap(20.0)}, "fused", "cudnn computes scaled dot products only, not SoftCap"),
+        ("cuda", {"bias": ALiBi(0.5)}, "fused", "cudnn is used without bias and without dropout"),
+        ("cuda", {"normalizer": Sparsemax()}, "fused", "cudnn computes the softmax alone"),
+        ("cuda", {"return_entropy": True}, "fused", "cudnn computes the softmax alone"),
+        ("cuda", {"implementation": "plain"}, "plain", 'implementation="plain"'),
+        ("tpu", {"mask": causal()}, "flash", ""),
+        ("tpu", {"score": scores.Cosine()}, "fused", "flash computes dot products, scaled or not, but not Cosine"),
+        ("cpu", {}, "fused", ""),
+        ("default", {}, "fused", ""),
+    ],
+)
+def test_a_choice_is_explained(platform, call, implementation, reason, monkeypatch):
+    monkeypatch.setattr(cudnn, "missing", lambda: None)
+    monkeypatch.setattr(cudnn, "attend", lambda query, key, value, mask: value)  # no card, nothing to trace
+    [choices] = explain(attend, HALF, HALF, HALF, **call)
+    assert tuple(choices) == PLATFORMS and choices[platform].implementation == implementation
+    assert choices[platform].reason.startswith(reason) and bool(choices[platform].reason) == bool(reason)
+
+
+def test_a_short_call_does_not_pay_for_the_kernel_of_a_tpu():
+    short = jax.ShapeDtypeStruct((256, 64), jnp.bfloat16)
+    [choices] = explain(attend, short, short, short)
+    assert choices["tpu"].reason == "flash pays from 262,144 pairs of query and key, got 65,536"
+    assert choices["tpu"].implementation == choose(short, short, short, SCALED_DOT, *[None] * 3, 0, None)["tpu"]
+
+
+def test_calls_are_explained_wherever_they_are():
+    """In a compiled function that was traced before, a loop, a branch, a checkpoint, a gradient and under vmap."""
+    query = jnp.ones((2, 20, 4, 8))
+    heads = lambda x, implementation: attend_heads(x, x, x, implementation=implementation)
+    compiled = jax.jit(lambda x: heads(x, "plain"))
+    compiled(query)
+
+    def loss(x):
+        x = jax.checkpoint(lambda x: heads(compiled(x), "fused"))(x)
+        x = jax.lax.scan(lambda x, _: (heads(x, None), None), x, length=3)[0]
+        return jax.lax.cond(x[0, 0, 0, 0] > 0, lambda x: heads(x, "fused"), lambda x: x, x).sum()
+
+    reasons = [choices["cpu"].reason for choices in explain(loss, query)]
+    assert reasons == ['implementation="plain"', 'implementation="fused"', "", 'implementation="fused"']
+    assert {*reasons} == {choices["cpu"].reason for choices in explain(jax.grad(loss), query)}
+    assert explain(jnp.sin, query) == []
+
+
+def test_what_is_explained_is_not_in_the_program():
+    x = jax.ShapeDtypeStruct((300, 8), jnp.float32)
+    assert dispatch.MARK in str(jax.make_jaxpr(lambda x: attend(x, x, x))(x))
+    assert dispatch.MARK not in lowered(lambda x: attend(x, x, x), "cpu", x)

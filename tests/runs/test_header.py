@@ -1,12 +1,17 @@
 """The first lines of a run."""
 
+import importlib.util
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
+import jax
 import pytest
 
-from attention_jax import config as configs
+from attention_jax import config as configs, tasks
 from attention_jax.claims import catalog, cost
+from attention_jax.runs import accelerators, header as of_header
+from attention_jax.runs.accelerators import unused_accelerator
 from attention_jax.runs.header import header
 
 DIRECTORY = Path("runs/x/001")
@@ -56,3 +61,95 @@ def test_data_that_need_no_file_say_nothing():
 def test_the_default_run_is_expected_to_take_less_than_a_minute():
     luong = catalog.load_experiment("date_luong")
     assert cost.duration(cost.expected_seconds(luong, luong.config())) == "about 44 seconds"
+
+
+CALLS = [
+    {"cuda": ("cudnn", ""), "cpu": ("plain", "")},
+    {"cuda": ("fused", "cudnn is used without bias and without dropout"), "cpu": ("plain", "")},
+    {"cuda": ("cudnn", ""), "cpu": ("plain", "")},
+]
+
+
+@pytest.mark.parametrize(
+    "platform, lines",
+    [
+        ("cpu", ["attention:  3 x XLA, all weights at once"]),
+        (
+            "cuda",
+            ["attention:  2 x cuDNN", " " * 12 + "XLA, block by block: cudnn is used without bias and without dropout"],
+        ),
+    ],
+)
+def test_how_attention_is_computed_follows_the_device(platform, lines, monkeypatch):
+    monkeypatch.setattr(of_header, "platform", lambda: platform)
+    shown = header(configs.Config("x", None, None), DIRECTORY, {}, 0, "", CALLS).splitlines()
+    assert shown[1].startswith("device:") and shown[2:-2] == lines and shown[-2].startswith("directory:")
+
+
+@pytest.mark.parametrize(
+    "device, name",
+    [
+        (("gpu", "PJRT C API\ncuda 13010"), "cuda"), (("gpu", "PJRT C API\nrocm 60300"), "default"),
+        (("tpu", "libtpu"), "tpu"), (("cpu", "cpu"), "cpu"), (("metal", "1"), "default"),
+    ],
+)  # fmt: skip
+def test_a_device_has_a_platform(device, name, monkeypatch):
+    client = SimpleNamespace(platform_version=device[1])
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform=device[0], client=client)])
+    assert of_header.platform() == name
+
+
+def test_the_calls_of_a_model_are_those_of_its_training_loss():
+    """Dropout of weights, which only training has, is among the reasons; each layer calls attention once."""
+    config = catalog.load_experiment("vit_digits").config()
+    options = {"model.num_layers": 2, "model.attention_dropout": 0.1, "model.dtype": "bfloat16"}
+    task = tasks.build(configs.replace(config, **options))
+    calls = task.attention_calls(jax.eval_shape(task.init, jax.random.PRNGKey(0)))
+    assert [call["tpu"].reason for call in calls] == ["flash is used without bias and without dropout"] * 2
+    recurrent = tasks.build(catalog.load_experiment("date_seq2seq").config())
+    assert recurrent.attention_calls(jax.eval_shape(recurrent.init, jax.random.PRNGKey(0))) == []
+
+
+def machine(root: Path, *files: str, pci: tuple[str, str] | None = None) -> Path:
+    """A tree of the operating system's files."""
+    for name in files:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    if pci:
+        slot = root / "sys/bus/pci/devices/0000:00:04.0"
+        slot.mkdir(parents=True)
+        for name, number in zip(("vendor", "device"), pci):
+            (slot / name).write_text(number + "\n")
+    return root
+
+
+@pytest.mark.parametrize(
+    "files, pci, extra",
+    [
+        (["dev/nvidia0", "dev/nvidiactl"], None, "cuda12"),
+        (["dev/nvidia3"], None, "cuda12"),
+        (["dev/nvidiactl"], None, None),  # a driver without a card
+        (["dev/dxg"], None, None),  # Windows' Linux with a card of another maker
+        ([], ("0x1ae0", "0x0063"), "tpu"),
+        ([], ("0x1ae0", "0x0042"), None),  # Google's network card
+        ([], ("0x10de", "0x0063"), None),
+        ([], None, None),
+    ],
+)
+def test_an_accelerator_that_jax_does_not_use_is_one_line_with_the_command(files, pci, extra, tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(accelerators.shutil, "which", lambda name: None)
+    line = unused_accelerator(machine(tmp_path, *files, pci=pci), {})
+    assert "\n" not in line and line.endswith(f'pip install "jax[{extra}]=={jax.__version__}"' if extra else line)
+    assert bool(line) == bool(extra)
+    assert unused_accelerator(tmp_path, {"JAX_PLATFORMS": "cpu"}) == ""  # as the user wishes
+
+
+def test_an_accelerator_whose_jax_is_installed_is_no_news(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if "cuda13" in name else None)
+    assert unused_accelerator(machine(tmp_path, "dev/nvidia0"), {}) == ""
+
+
+def test_an_unused_accelerator_comes_before_everything_else(monkeypatch):
+    monkeypatch.setattr(of_header, "unused_accelerator", lambda: "this machine has a TPU")
+    assert header(configs.Config("x", None, None), DIRECTORY, {}, 0, "").startswith("this machine has a TPU\n")
