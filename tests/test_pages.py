@@ -23,6 +23,7 @@ FAST = (
     "recipes",
     "installation",
     "decoding",
+    "devices",
     "troubleshooting",
     "mixed_precision",
     "run_directory",

@@ -112,11 +112,11 @@ def refusal(platform: str, call: tuple, softmax_alone: bool = True) -> str:
 
 
 def explain(function: Callable, *args, **kwargs) -> list[dict[str, Choice]]:
-    """Return how each call of `attend` in `function(*args, **kwargs)` is computed, {platform: Choice}, and why not by a
-    kernel.
+    """Return by which implementation each call of `attend` in `function(*args, **kwargs)` is computed, and why.
 
-    The function may call `attend` anywhere: itself, `attend_heads`, a model's `apply`, a loss or its gradient. It is
-    traced, not computed: `jax.ShapeDtypeStruct`s may replace arrays, and a loop's body counts once.
+    The result has a dict {platform: `Choice`} for each call. The function may be `attend`, `attend_heads`, a model's
+    `apply`, a loss or its gradient. It is traced as by `jax.jit` and not computed: `jax.ShapeDtypeStruct`s may replace
+    arrays, and the body of a loop counts once. Calls of `attend_sharded` are not listed.
 
     >>> x = jax.ShapeDtypeStruct((64, 8), jax.numpy.float32)
     >>> from attention_jax.ops.attention import attend

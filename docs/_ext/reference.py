@@ -25,7 +25,7 @@ from attention_jax.config import DataOptions, ModelOptions, Options
 GROUPS = {
     "attention": (
         "Attention functions",
-        ("ops.attention", "ops.heads", "ops.dropin", "ops.blockwise.ring", "ops.kernel_regression"),
+        ("ops.attention", "ops.heads", "ops.dispatch", "ops.dropin", "ops.blockwise.ring", "ops.kernel_regression"),
     ),
     "scores": ("Score functions", ("ops.scores",)),
     "normalizers": ("Normalizers: softmax, entmax, sigmoid and others", ("ops.normalizers",)),
@@ -45,7 +45,8 @@ FIRST = (
     "Softmax", "Sigmoid", "Sparsemax", "Entmax", "TopK", "StickBreaking", "ReluPower", "ScaledDot", "Dot", "Additive",
     "Bilinear", "Concat", "Cosine", "QKNorm", "SoftCap", "Gaussian", "causal", "lengths", "sliding_window", "window",
     "segments", "dense", "Mean", "ALiBi", "T5Bias", "ShawBias", "Transformer", "LanguageModel", "ViT",
-    "MultiHeadAttention", "attend", "attend_heads", "attention_weights", "load_experiment", "train_run", "load_run",
+    "MultiHeadAttention", "attend", "attend_heads", "attention_weights", "explain",
+    "load_experiment", "train_run", "load_run",
 )  # fmt: skip
 """What most users need, in this order; the rest of a page follows, and base classes come last."""
 ERRORS = ("InputError", "Diverged", "Interrupted", "lower_is_better")
