@@ -12,7 +12,7 @@ from tiers import slow_but
 
 from attention_jax import config as configs
 from attention_jax.compile.programs import compiled, training
-from attention_jax.compile.targets import devices, parse
+from attention_jax.compile.targets import parse
 from attention_jax.tasks import standin
 
 DIMENSIONS = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "mlp_dim": 16}
@@ -62,7 +62,7 @@ def lower_step(changed):
         if isinstance(data, configs.LabeledFile):  # of three words
             lengthen = lambda arrays: arrays | {"tokens": standin.zeros(len(arrays["tokens"]), 63)}
             task = changed(task, buckets=[lengthen(arrays) for arrays in task.buckets])
-        return training(task, config, devices(target))
+        return training(task, config, target)
 
     return lower
 
