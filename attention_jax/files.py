@@ -2,8 +2,9 @@
 
 import fcntl
 import json
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def read_json(path: Path):
     """Read a file of `write_json`; InputError if it is damaged."""
     check_regular(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return from_json(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({' '.join(str(error).split())}): put it back, or delete it") from error
 
@@ -47,6 +48,66 @@ def read_object(path: Path) -> dict:
     return value
 
 
+def to_json(value, indent: int | None = None) -> str:
+    """Return `value` as JSON, which has neither NaN nor infinities: in an object they become null, and its entry
+    "not_finite" has their values by their places, as JSON pointers (RFC 6901).
+
+    >>> to_json({"step": 3, "train.loss": float("nan")})
+    '{"step": 3, "train.loss": null, "not_finite": {"/train.loss": "NaN"}}'
+    >>> from_json(to_json({"values": [1.0, float("-inf")]}))
+    {'values': [1.0, -inf]}
+    """
+    options = {"indent": indent, "ensure_ascii": False, "allow_nan": False}
+    try:
+        return json.dumps(value, **options)
+    except ValueError:
+        return json.dumps(replace_numbers(value), **options)
+
+
+def from_json(text: str | bytes):
+    """Parse JSON of `to_json`; ValueError if it is damaged."""
+    return restore_numbers(json.loads(text))
+
+
+def replace_numbers(value: dict) -> dict:
+    """Return the JSON values that `to_json` writes."""
+    places: dict[str, str] = {}
+    replaced = _replace_numbers(value, "", places)
+    return {**replaced, "not_finite": places} if places else replaced
+
+
+def _replace_numbers(value, pointer: str, places: dict[str, str]):
+    """Replace numbers that are not finite by None, and add them to `places`."""
+    if isinstance(value, float) and not math.isfinite(value):
+        places[pointer] = json.dumps(float(value))  # NaN, Infinity or -Infinity
+        return None
+    if isinstance(value, Mapping):
+        escaped = lambda name: str(name).replace("~", "~0").replace("/", "~1")
+        return {name: _replace_numbers(x, f"{pointer}/{escaped(name)}", places) for name, x in value.items()}
+    if isinstance(value, list | tuple):
+        return [_replace_numbers(x, f"{pointer}/{index}", places) for index, x in enumerate(value)]
+    return value
+
+
+def restore_numbers(value):
+    """Return parsed JSON with the numbers that its entry "not_finite" has; ValueError if that is damaged."""
+    if not isinstance(value, dict) or "not_finite" not in value:
+        return value
+    key = lambda place, name: int(name) if isinstance(place, list) else name
+    try:
+        for pointer, number in value.pop("not_finite").items():
+            *parents, last = [name.replace("~1", "/").replace("~0", "~") for name in pointer.split("/")[1:]]
+            place = value
+            for name in parents:
+                place = place[key(place, name)]
+            if place[key(place, last)] is not None:
+                raise LookupError(pointer)
+            place[key(place, last)] = float(number)
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ValueError(f'its "not_finite" is wrong: {type(error).__name__} {error}') from error
+    return value
+
+
 def metrics_row(line: str | bytes) -> dict | None:
     """Parse a line of metrics.jsonl, {"step": 3, "train.loss": 0.5}; None if it is damaged or incomplete.
 
@@ -54,7 +115,7 @@ def metrics_row(line: str | bytes) -> dict | None:
     ({'step': 3, 'train.loss': 0.5}, None, None)
     """
     try:
-        row = json.loads(line)
+        row = from_json(line)
     except (ValueError, RecursionError):
         return None
     numbers = isinstance(row, dict) and all(isinstance(value, int | float) for value in row.values())
@@ -72,7 +133,7 @@ def is_of_attention(row: dict) -> bool:
 
 def write_json(path: Path, value) -> Path:
     """Write `value` so that the file is either the old one or the whole new one, never a half; make its directory."""
-    return write_atomically(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    return write_atomically(path, to_json(value, indent=1) + "\n")
 
 
 def write_atomically(path: Path, text: str) -> Path:

@@ -1,11 +1,10 @@
 """Markdown page of one run: its settings, metrics and figures."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from attention_jax.errors import InputError
-from attention_jax.files import write_atomically
+from attention_jax.files import read_object, write_atomically
 from attention_jax.report.tables import Table, markdown, number
 
 
@@ -17,12 +16,9 @@ def run_page(directory: str | Path) -> Path:
     """
     directory = Path(directory)
     source = directory / "result.json"
-    try:
-        result = json.loads(source.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise InputError(f"{directory} has no result.json: the run must have ended before it gets a page") from error
-    except ValueError as error:
-        raise InputError(f"{source} is not JSON: {error}") from error
+    if not source.exists():
+        raise InputError(f"{directory} has no result.json: the run must have ended before it gets a page")
+    result = read_object(source)
     rows = [(name, number(value) if isinstance(value, int | float) else str(value)) for name, value in _flat(result)]
     parts = [f"# {directory.resolve().name}", markdown(Table("", ("what", "value"), rows, right=("value",)))]
     for figure in sorted((directory / "figures").glob("*.png")):

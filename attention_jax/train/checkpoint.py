@@ -23,6 +23,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy as keep
 
 from attention_jax.errors import InputError
+from attention_jax.files import replace_numbers, restore_numbers
 from attention_jax.train import hosts
 
 logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax logs every step, and the errors that it raises
@@ -135,8 +136,9 @@ class Checkpoints:
             self.writing = self.writer.submit(self._write, number, saved, progress, quality)
 
     def _write(self, number: int, saved, progress: dict, quality: list[float] | None):
-        parts = ocp.args.Composite(state=ocp.args.StandardSave(saved), progress=ocp.args.JsonSave(progress))
-        metrics = None if quality is None else {str(m): float(value) for m, value in enumerate(quality)}
+        progress = ocp.args.JsonSave(replace_numbers(progress))
+        parts = ocp.args.Composite(state=ocp.args.StandardSave(saved), progress=progress)
+        metrics = None if quality is None else {str(m): bounded(value) for m, value in enumerate(quality)}
         if number in self.manager.all_steps():
             return  # no run has trained since
         try:
@@ -180,7 +182,8 @@ class Checkpoints:
     def progress(self, number: int) -> dict:
         """Return {"epoch", "chunk", "runs": [`Run.progress()`]}; InputError if damaged or of another format."""
         parts = ocp.args.Composite(progress=ocp.args.JsonRestore())
-        progress = _read(lambda: self.manager.restore(number, args=parts).progress, self._name(number))
+        read = lambda: restore_numbers(self.manager.restore(number, args=parts).progress)
+        progress = _read(read, self._name(number))
         if "runs" not in progress:
             raise InputError(
                 f"{self._name(number)} is of an earlier version, whose unfinished runs cannot be resumed; "
@@ -277,6 +280,15 @@ def read_checkpoint(directory: Path, like=None) -> tuple[str, Any]:
     if like is None:
         return said, state["params"]
     return said, _read_like(like, lambda: state["params"], f"the checkpoint {Path(directory) / str(number)}")
+
+
+def bounded(quality: float) -> float:
+    """Return a quality as a number that JSON has: an infinite one becomes the largest number of its sign.
+
+    >>> bounded(float("-inf")), bounded(0.5)
+    (-1.7976931348623157e+308, 0.5)
+    """
+    return float(np.clip(quality, -sys.float_info.max, sys.float_info.max))
 
 
 def _empty(like):

@@ -1,7 +1,6 @@
 """Logging of a run: metrics.jsonl, progress.json, environment.json, and progress on the terminal."""
 
 import contextlib
-import json
 import os
 import platform
 import sys
@@ -13,7 +12,7 @@ import jax
 import numpy as np
 
 from attention_jax import provenance
-from attention_jax.files import metrics_row, write_atomically, write_json
+from attention_jax.files import metrics_row, to_json, write_atomically, write_json
 from attention_jax.train import hosts
 from attention_jax.train.sinks import Sinks
 
@@ -36,7 +35,7 @@ class MetricsLog:
         self.file = path.open("ab", buffering=0)
 
     def write(self, step: int, **values):
-        self.unwritten += (json.dumps({"step": step, **values}) + "\n").encode()
+        self.unwritten += (to_json({"step": step, **values}) + "\n").encode()
         with contextlib.suppress(OSError):
             self.unwritten = self.unwritten[self.file.write(self.unwritten) :]
         self.sinks.write(step, values)

@@ -27,7 +27,7 @@ def test_page_shows_numbers_and_figures(tmp_path):
     assert "history" not in text and "missing" not in text
 
 
-@pytest.mark.parametrize("content, message", [(None, "no result.json"), ("{", "not JSON")])
+@pytest.mark.parametrize("content, message", [(None, "no result.json"), ("{", "is damaged")])
 def test_a_run_without_result_is_refused(tmp_path, content, message):
     if content:
         (tmp_path / "result.json").write_text(content)

@@ -1,0 +1,71 @@
+"""JSON files: strict readers take them, and numbers that JSON lacks come back."""
+
+import json
+import math
+
+import pytest
+
+from attention_jax.errors import InputError
+from attention_jax.files import from_json, metrics_row, read_json, write_json
+from attention_jax.report.run_page import run_page
+from attention_jax.train.log import MetricsLog
+
+
+def strictly(text: str):
+    """Parse as RFC 8259 has it: `NaN`, `Infinity` and `-Infinity` are no JSON."""
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+VALUES = {
+    "metrics": {"test.loss": math.nan, "a/b~c": math.inf, "test.accuracy": 0.5},
+    "history": [{"epoch": 1, "valid.loss": -math.inf}, {"epoch": 2, "valid.loss": 2.0}],
+    "none": None,
+}
+
+
+def test_a_number_that_json_lacks_is_null_and_named_by_its_place(tmp_path):
+    written = strictly(write_json(tmp_path / "x.json", VALUES).read_text())
+    assert written["metrics"] == {"test.loss": None, "a/b~c": None, "test.accuracy": 0.5}
+    assert written["history"][0]["valid.loss"] is None
+    assert written["not_finite"] == {
+        "/metrics/test.loss": "NaN", "/metrics/a~1b~0c": "Infinity", "/history/0/valid.loss": "-Infinity"
+    }  # fmt: skip
+    back = read_json(tmp_path / "x.json")
+    assert math.isnan(back["metrics"].pop("test.loss")) and back.keys() == VALUES.keys()
+    assert back["metrics"] == {"a/b~c": math.inf, "test.accuracy": 0.5} and back["none"] is None
+    assert back["history"] == VALUES["history"]
+
+
+def test_files_of_earlier_versions_with_bare_nan_are_still_read(tmp_path):
+    (tmp_path / "x.json").write_text('{"metrics": {"test.loss": NaN}}')
+    assert math.isnan(read_json(tmp_path / "x.json")["metrics"]["test.loss"])
+
+
+@pytest.mark.parametrize("places", ['{"/b": "NaN", "/c/d": "NaN"}', "[1]", '{"/a/0": "NaN"}', '{"/a": "much"}', "3"])
+def test_a_damaged_list_of_places_is_one_clear_line(places, tmp_path):
+    (tmp_path / "x.json").write_text(f'{{"a": null, "not_finite": {places}}}')
+    with pytest.raises(InputError, match="x.json is damaged"):
+        read_json(tmp_path / "x.json")
+
+
+def test_the_log_and_the_page_of_a_run_keep_what_is_not_finite(tmp_path):
+    log = MetricsLog(tmp_path, 0, 0)
+    log.write(1, **{"train.loss": math.inf, "valid.loss": math.nan})
+    log.close()
+    [line] = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert strictly(line)["train.loss"] is None
+    row = metrics_row(line)
+    assert row["train.loss"] == math.inf and math.isnan(row["valid.loss"]) and set(row) == {
+        "step", "train.loss", "valid.loss"
+    }  # fmt: skip
+    assert metrics_row('{"step": 1, "train.loss": null}') is None, "not of this package"
+    write_json(tmp_path / "result.json", VALUES)
+    assert "| metrics.test.loss | nan |" in run_page(tmp_path).read_text()
+
+
+def test_json_without_such_numbers_is_as_before():
+    assert from_json('{"step": 3, "train.loss": 0.5}') == {"step": 3, "train.loss": 0.5}
