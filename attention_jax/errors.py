@@ -54,15 +54,17 @@ class Interrupted(Exception):
 
 
 class Diverged(Exception):
-    """The loss at `step` is not finite, or so large that its square overflows float32.
+    """The loss at `step`, or the parameters after it (`loss` is None), are not finite, or so large that the square of
+    the loss overflows float32.
 
     >>> print(Diverged(7, float("nan")))
     the loss was nan at step 7; a smaller --optim.learning-rate or --optim.clip-norm 1 usually helps
     """
 
-    def __init__(self, step: int, loss: float):
+    def __init__(self, step: int, loss: float | None):
+        what = f"the parameters are not finite after step {step}" if loss is None else ""
         super().__init__(
-            f"the loss was {loss:.4g} at step {step}; "
+            f"{what or f'the loss was {loss:.4g} at step {step}'}; "
             "a smaller --optim.learning-rate or --optim.clip-norm 1 usually helps"
         )
         self.step, self.loss = step, loss

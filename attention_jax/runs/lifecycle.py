@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from attention_jax import config as configs
-from attention_jax.errors import InputError, Interrupted, explained, require
+from attention_jax.errors import Diverged, InputError, Interrupted, explained, require
 from attention_jax.files import one_at_a_time, write_json
 from attention_jax.printing import escaped
 from attention_jax.runs import directory as run_directory, saved
@@ -160,13 +160,22 @@ def describe(config: configs.Config, directory: Path, task=None):
 
 
 def finish(config: configs.Config, task, run, params, *, figures: bool = True, **facts) -> dict:
-    """Write the results of a finished run, alone or in a population: final/, figures, result.json and page.md."""
+    """Write the results of a finished run, alone or in a population: final/, figures, result.json and page.md.
+
+    Raises:
+      Diverged: a loss of the final evaluation is not finite; nothing is written.
+    """
     import jax
 
     from attention_jax.train import hosts
     from attention_jax.train.checkpoint import save_params
+    from attention_jax.train.run import divergent_loss
 
     evaluation = task.evaluate(params, True)
+    if (loss := divergent_loss(evaluation.metrics)) is not None:
+        run.failure = Diverged(run.step, loss)
+        run.write_status()
+        raise run.failure
     outcome = {
         "metrics": evaluation.metrics,
         "history": run.history,

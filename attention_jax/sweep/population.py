@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax import config as configs, tasks
-from attention_jax.errors import InputError, Interrupted
+from attention_jax.errors import Diverged, InputError, Interrupted
 from attention_jax.runs import directory as run_directory, lifecycle
 from attention_jax.sweep.space import get
 from attention_jax.train.checkpoint import Checkpoints, split_checkpoint
@@ -198,9 +198,10 @@ def train_many(members: Sequence[Member], built: Sequence[tasks.Task], directory
             split_checkpoint(*checkpoints.restore(checkpoints.numbers()[-1], start), alone, train)
     with Interrupt() as interrupt:
         for member, run, params in zip(members, population, parameters):
+            if not (run.failure or run.active or run_directory.ended(member.directory)):
+                with contextlib.suppress(Diverged):  # `run.failure` has it
+                    lifecycle.finish(member.config, task, run, params, figures=False, population=count)
             if run.failure:
                 run_directory.fail(member.directory, run.failure)
-            elif not run.active and not run_directory.ended(member.directory):
-                lifecycle.finish(member.config, task, run, params, figures=False, population=count)
             if interrupt.requested:
                 raise Interrupted(run.step)

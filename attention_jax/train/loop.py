@@ -47,36 +47,42 @@ def fit(program, start, task, runs: list[Run], checkpoints: Checkpoints, until: 
         feed = stack.enter_context(contextlib.closing(feed_of(program, task, runs, epoch, position)))
         while epoch < until and any(run.active for run in runs):
             calls = feed.calls(epoch, position)
-            while position:
+            while position and any(run.active for run in runs):
                 before = position
                 try:
                     position, *batches = next(calls)
                 except InputError:  # unreadable data: training ends with a checkpoint
                     if has_unsaved_steps(runs, checkpoints):
-                        save(checkpoints, program.fetch(state), runs, epoch, position)
+                        save_between(program, state, checkpoints, runs, epoch, position)
                     raise
                 bucket, indices, weight = batches
                 weight = np.stack([run.mask_finished_steps(rows) for run, rows in zip(runs, weight)])  # [M, K, B]
                 state, metrics = program.train_steps(state, bucket, indices, weight)
                 record(runs, epoch, weight, metrics, feed.waited)
                 runs[0].log_attention(lambda: program.params(program.fetch(state), 0))  # noqa: B023
-                if not any(run.active for run in runs):
-                    break
-                if position and any(requests := hosts.any_host(interrupt.requested, checkpoints.due())):
-                    save(checkpoints, program.fetch(state), runs, epoch, position)
-                    if requests[0]:
+                between = position and any(run.active for run in runs)
+                if between and any(requests := hosts.any_host(interrupt.requested, checkpoints.due())):
+                    save_between(program, state, checkpoints, runs, epoch, position)
+                    if requests[0] and any(run.active for run in runs):
                         raise stopped(runs, checkpoints)
-            if all(run.failure for run in runs):
-                break
             position = before if any(run.done for run in runs) else position
             ended, whole, saved = epoch + 1, position is None, program.fetch(state)
+            check_parameters(program, runs, saved)
             evaluate(program, task, runs, saved, ended, whole)
+            if all(run.failure for run in runs):
+                break
             if whole:  # else the last step was inside the epoch: with more steps the run resumes there
                 epoch, position = ended, START
             save(checkpoints, saved, runs, epoch, position, [run.quality_after(ended) for run in runs])
             if any(hosts.any_host(interrupt.requested)):
                 raise stopped(runs, checkpoints)
     return best_params(program, runs, program.fetch(state), checkpoints)
+
+
+def check_parameters(program, runs: list[Run], saved):
+    """Mark the runs whose parameters in a fetched state are not finite as diverged."""
+    for member, run in enumerate(runs):
+        run.check_parameters(program.params(saved, member))
 
 
 def record(runs: list[Run], epoch: int, weight: np.ndarray, metrics: dict, waited: float):
@@ -90,6 +96,14 @@ def save(checkpoints: Checkpoints, saved, runs: list[Run], epoch: int, position:
     """Write a checkpoint of a fetched state; at the end of an epoch with `qualities`, one for each run."""
     progress = {"epoch": epoch, "chunk": position[0], "call": position[1], "runs": [run.progress() for run in runs]}
     checkpoints.save(sum(run.step for run in runs), saved, progress, qualities)
+
+
+def save_between(program, state, checkpoints, runs: list[Run], epoch: int, position: tuple[int, int]):
+    """Write a checkpoint between two calls of an epoch, unless every run has diverged."""
+    saved = program.fetch(state)
+    check_parameters(program, runs, saved)
+    if not all(run.failure for run in runs):
+        save(checkpoints, saved, runs, epoch, position)
 
 
 def has_unsaved_steps(runs: list[Run], checkpoints: Checkpoints) -> bool:
@@ -204,7 +218,7 @@ def train_one(task, optim, train, directory: Path, *, begin=lambda params: param
 
     Raises:
       Interrupted: on a signal that ends a process (signals.py), after a checkpoint was written.
-      Diverged: the loss is not finite, with the step.
+      Diverged: the loss or the parameters are not finite, with the step.
     """
     total_steps = planned_steps(task, train)
     if total_steps <= optim.warmup_steps and not quiet:

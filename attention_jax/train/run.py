@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from attention_jax.errors import Diverged, InputError, lower_is_better
@@ -148,9 +149,18 @@ class Run:
         for name in self.train.best_metric.split(","):
             quality(row, name)  # InputError for an unknown metric, before anything is saved
         self.history.append(row)
+        losses = [divergent_loss(row) for row in (self.history if self.train.use_best else [row])]
+        if not self.active and None not in losses:  # before that, the next epoch may be better
+            self.failure = Diverged(self.step, losses[-1])
         self.log.write(self.step, **{name: value for name, value in row.items() if name != "step"})
         self.bar.epoch(row, self.pace)
         self.pace.begin(self.examples)
+
+    def check_parameters(self, params):
+        """Mark a run that has trained in this epoch as diverged if its parameters are not finite: each loss is that
+        before an update, so the loop has not seen what the last update gave."""
+        if self.calls and not all(np.isfinite(x).all() for x in jax.tree.leaves(params)):
+            self.failure, self.calls = Diverged(self.step, None), []
 
     def write_samples(self, samples: tuple[str, ...]):
         """Write text that the model generated after an epoch to samples.txt, until the final report replaces it."""
@@ -172,11 +182,25 @@ class Run:
 
     def close(self):
         """Stop the clock and close the log."""
-        state = "diverged" if self.failure else "stopped" if self.active else "trained"
-        self.status.write(state, self.step, self.pace, self.seconds_left())
+        self.write_status()
         self.past, self.started = self.seconds(), None
         self.bar.close()
         self.log.close()
+
+    def write_status(self):
+        """Write how training has ended to progress.json."""
+        state = "diverged" if self.failure else "stopped" if self.active else "trained"
+        self.status.write(state, self.step, self.pace, self.seconds_left())
+
+
+def divergent_loss(metrics: dict) -> float | None:
+    """Return the first loss among metrics by which a run has diverged (see LARGEST), or None.
+
+    >>> divergent_loss({"valid.loss": float("nan")}), divergent_loss({"valid.loss": 2.0, "valid.bleu": float("nan")})
+    (nan, None)
+    """
+    losses = (value for name, value in metrics.items() if name.endswith(".loss"))
+    return next((loss for loss in losses if not abs(loss) <= LARGEST), None)
 
 
 def quality(metrics: dict, name: str) -> float:

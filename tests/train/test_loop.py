@@ -2,7 +2,9 @@
 
 import functools
 import json
+import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,6 +45,11 @@ def loss(params, batch, rng):
 
 def evaluate(params, full):
     return Evaluation({"valid.loss": float(np.mean((X @ np.asarray(params["w"]) - Y) ** 2))}, {})
+
+
+def one_step_calls(epoch, steps_per_call):
+    """`plan` with one step in each call, and a position between them, as a stream has."""
+    return [(b, i[k : k + 1], w[k : k + 1]) for b, i, w in plan(epoch, steps_per_call) for k in range(2)]
 
 
 def scripted(values):
@@ -301,6 +308,65 @@ def test_a_loss_that_is_not_finite_names_its_step(tmp_path):
     with pytest.raises(Diverged) as stopped:
         train_one(least_squares(explode), OPTIM, Train(total_epochs=1), tmp_path, quiet=True)
     assert stopped.value.step == 4  # the fourth batch is the short one
+
+
+@jax.custom_vjp
+def steep(x, slope):
+    """x, with this slope in place of 1."""
+    return x
+
+
+steep.defvjp(lambda x, slope: (x, slope), lambda slope, g: (g * slope, None))
+
+
+def overflowing(least):
+    """A loss that stays small, with a gradient that is not finite in batches of `least` rows and fewer."""
+
+    def one(params, batch, rng):
+        total, count, metrics = loss(params, batch, rng)
+        return steep(total, jnp.where(count <= least, jnp.inf, 1.0)), count, metrics
+
+    return one
+
+
+@pytest.mark.parametrize("train", [Train(total_epochs=1), Train(total_epochs=3, max_steps=4), Train(total_epochs=3)])
+def test_parameters_that_are_not_finite_after_the_last_step_are_divergence(train, tmp_path):
+    """Each loss is computed before its update, so none is NaN in the step that breaks the parameters."""
+    with pytest.raises(Diverged, match="parameters are not finite after step 4") as stopped:
+        train_one(least_squares(overflowing(2)), OPTIM, train, tmp_path, quiet=True)
+    assert stopped.value.step == 4
+    assert json.loads((tmp_path / "progress.json").read_text())["state"] == "diverged"
+    assert not list((tmp_path / "checkpoints").glob("[0-9]*")), "no checkpoint has such parameters"
+
+
+def test_a_checkpoint_within_an_epoch_never_has_parameters_that_are_not_finite(tmp_path):
+    train = Train(total_epochs=2, steps_per_call=1, save_minutes=1e-9)
+    with pytest.raises(Diverged, match="after step 1;"):
+        train_one(least_squares(overflowing(16), plan=one_step_calls), OPTIM, train, tmp_path, quiet=True)
+    assert not list((tmp_path / "checkpoints").glob("[0-9]*"))
+
+
+@pytest.mark.parametrize(
+    "values, options, step",
+    [([1.0, math.nan], {}, 8), ([math.nan, math.inf], {"use_best": True}, 8), ([1.0, 1e20], {"average_last": 2}, 8)],
+)
+def test_a_run_whose_last_evaluated_loss_is_not_finite_has_diverged(values, options, step, tmp_path):
+    """An update of 1e30 leaves parameters that are finite and a model that is not."""
+    with pytest.raises(Diverged, match=f"at step {step}"):
+        train_one(
+            least_squares(evaluate=scripted(values)), OPTIM, Train(total_epochs=2, **options), tmp_path, quiet=True
+        )
+    assert json.loads((tmp_path / "progress.json").read_text())["state"] == "diverged"
+
+
+@pytest.mark.parametrize("values, options", [([math.nan, 1.0], {}), ([1.0, math.nan], {"use_best": True})])
+def test_a_loss_that_is_not_finite_on_the_way_does_not_end_a_run(values, options, tmp_path):
+    train = Train(total_epochs=2, best_metric="valid.loss", **options)
+    run, params = train_one(least_squares(evaluate=scripted(values)), OPTIM, train, tmp_path, quiet=True)
+    assert run.step == 8 and np.isfinite(params["w"]).all()
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes()[:1] == b"{"]
+    assert {path.name for path in files} >= {"metrics.jsonl", "progress.json", "metrics"}
+    assert not [path for path in files if re.search(r"\b(NaN|Infinity)\b(?!\")", path.read_text())], "they are no JSON"
 
 
 def test_a_warm_up_that_never_ends_is_said(tmp_path, capsys):
