@@ -417,7 +417,14 @@ def sweep(words: list[str]):
             raise InputError("--record needs a checkout of the repository, where results are kept: leave it out")
         record.check_committed(experiment)
     try:
-        trials = driver.sweep(settings, directory, jobs=asked.jobs, ray=asked.ray, population=asked.population)
+        trials = driver.sweep(
+            settings,
+            directory,
+            jobs=asked.jobs,
+            ray=asked.ray,
+            population=asked.population,
+            retry_failed=asked.retry_failed,
+        )
     except (Interrupted, KeyboardInterrupt):
         print(f"interrupted; the same command resumes the sweep in {directory}", file=sys.stderr)
         raise SystemExit(130) from None

@@ -36,12 +36,13 @@ def settings_of(
         raise InputError(f"--seeds must be at least 1 and --trials at least 0; got {seeds} and {trials}")
     size = len(grid(space)) if is_finite(space) or method == "grid" else None
     count = min(trials or size or TRIALS, size or trials or TRIALS)
-    if method in ("halving", "hyperband") and config.train.total_epochs < 2:
+    settings = Settings(config, space, method, count, seeds, selecting(config, metric))
+    if method in ("halving", "hyperband") and plan.longest(settings) < 2:
         raise InputError(
             f"--method {method} compares runs after epochs 1, 3, 9, ..., so it needs --train.total-epochs 2 or more; "
-            f"got {config.train.total_epochs}"
+            f"got {plan.longest(settings)}"
         )
-    return Settings(config, space, method, count, seeds, selecting(config, metric))
+    return settings
 
 
 def selecting(config: configs.Config, metric: str) -> str:
@@ -88,12 +89,18 @@ def _settle(directory: Path, settings: Settings):
 
 
 def sweep(
-    settings: Settings, directory: Path, *, jobs: int = 0, ray: str = "", population: int = 64
+    settings: Settings,
+    directory: Path,
+    *,
+    jobs: int = 0,
+    ray: str = "",
+    population: int = 64,
+    retry_failed: bool = False,
 ) -> list[plan.Trial]:
     """Run or resume a sweep in `directory` and write its summary.
 
     `jobs` worker processes or the Ray cluster at `ray` train the runs, of which at most `population` are compiled into
-    one program.
+    one program. With `retry_failed`, runs that failed before are trained again, from their last checkpoints.
     """
     directory, began = Path(directory).absolute(), time.perf_counter()
     if population < 1:
@@ -102,6 +109,8 @@ def sweep(
     try:
         with worker.writing(directory), one_at_a_time(directory, wait=False):
             _settle(directory, settings)
+            for failed in directory.glob("trials/*/*/failure.json") if retry_failed else ():
+                failed.replace(failed.with_name(plan.RETRIED))
             study = search.new_study(settings, directory / "journal.log")
             for number in range(len(search.rounds(settings.method, settings.trials))):
                 if asked := _ask(study, settings, number):
@@ -119,15 +128,19 @@ def sweep(
 
 
 def _run_round(directory, settings: Settings, study: optuna.Study, asked: dict, where, population: int):
-    """Train the trials of a round rung by rung (successive halving); the pruner stops trials after each rung."""
-    rungs = search.rungs(settings.method, settings.config.train.total_epochs)
+    """Train the trials of a round rung by rung (successive halving); the pruner stops trials after each rung.
+
+    Trials may differ in length: each is trained to its own end.
+    """
+    rungs = search.rungs(settings.method, plan.longest(settings))
     for before, until in zip([0, *rungs], rungs):
         paths = _groups(directory, settings, asked, until, where.slots, population)
         for done, _ in enumerate(where.run(paths), 1):
             trials = _tell(directory, settings, study, asked, before)
             best = summary.best(settings, trials)
             best_so_far = f"; best so far: {summary.in_words(settings, best)}" if best else ""
-            print(f"group {done} of {len(paths)} has come to epoch {until}{best_so_far}", flush=True)
+            reached = "has ended" if until == rungs[-1] else f"has come to epoch {until}"
+            print(f"group {done} of {len(paths)} {reached}{best_so_far}", flush=True)
         trials = {trial.number: trial for trial in _tell(directory, settings, study, asked, before)}
         if until == rungs[-1]:
             return
@@ -146,7 +159,7 @@ def _tell(directory: Path, settings: Settings, study: optuna.Study, asked: dict,
             _report(settings, ended, trial, before)
             if trial.reason:
                 ended.set_user_attr("reason", trial.reason)
-            done = trial.state == "done"
+            done = trial.state == "done" and not plan.is_late(settings, trial)
             study.tell(ended, trial.value if done else None, TrialState.COMPLETE if done else TrialState.FAIL)
     return trials
 

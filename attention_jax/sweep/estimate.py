@@ -2,6 +2,7 @@
 
 import glob
 import os
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from attention_jax import config as configs
 from attention_jax.claims import record
 from attention_jax.files import read_json
 from attention_jax.report.tables import Table, number, show
+from attention_jax.sweep import plan
 from attention_jax.sweep.plan import Settings
 from attention_jax.sweep.space import short_names
 
@@ -60,7 +62,7 @@ def known_run(name: str, directory: Path) -> tuple[dict, str] | None:
 
 def announce(settings: Settings, points: Sequence[dict], directory: Path):
     """Print the trials for `--dry-run`, with an estimate of their time from the newest run of the experiment."""
-    name, train = settings.config.name, settings.config.train
+    name = settings.config.name
     cells = [[number(v) if isinstance(v, float) else str(v) for v in point.values()] for point in points]
     rows = [(str(index), *values) for index, values in enumerate(cells)]
     show(Table(f"Sweep of {name}", ("trial", *short_names(settings.space)), rows, right=("trial",)))
@@ -72,7 +74,8 @@ def announce(settings: Settings, points: Sequence[dict], directory: Path):
         return
     run, where = known
     epoch, steps, once = pace(run["history"], run["seconds"])
-    minutes = epoch * epochs(train, steps) * settings.trials * settings.seeds / 60
+    lengths = [epochs(plan.run_config(settings, point, 0).train, steps) for point in points]
+    minutes = epoch * statistics.fmean(lengths) * settings.trials * settings.seeds / 60
     compiled = f", and {once:.0f} s more for each program that is compiled" if once else ""
     print(
         f"time: about {minutes:.1f} minutes, one run after another as in {where}{compiled}; populations, --jobs and "

@@ -13,7 +13,10 @@ from attention_jax import config as configs
 from attention_jax.errors import InputError, lower_is_better
 from attention_jax.files import read_json
 from attention_jax.runs import directory as run_directory
-from attention_jax.sweep.space import Point, Space, parse, spelled
+from attention_jax.sweep.space import Point, Space, Values, parse, spelled
+
+RETRIED = "earlier_failure.json"
+"""The failure.json of a run that was trained again."""
 
 
 class Settings(NamedTuple):
@@ -89,6 +92,20 @@ def run_config(settings: Settings, point: Point, seed: int) -> configs.Config:
 def seeds(settings: Settings) -> list[int]:
     """Return the seeds of each trial, which count up from the experiment's seed."""
     return list(range(settings.config.train.seed, settings.config.train.seed + settings.seeds))
+
+
+def longest(settings: Settings) -> int:
+    """Return the epochs of the longest trial in the search space."""
+    dimension = settings.space.get("train.total_epochs")
+    if dimension is None:
+        return settings.config.train.total_epochs
+    return int(max(dimension.choices) if isinstance(dimension, Values) else dimension.high)
+
+
+def is_late(settings: Settings, trial: Trial) -> bool:
+    """Whether a trial has its result from a second attempt, of which the study must not know: TPE has proposed later
+    points without it, and a resumed sweep has to propose the same ones."""
+    return settings.method == "tpe" and any((path / RETRIED).exists() for path in trial.directories)
 
 
 def measured(settings: Settings, result: dict | None, history: Sequence[dict]) -> float | None:

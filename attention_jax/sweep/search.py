@@ -16,7 +16,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from attention_jax.sweep.plan import Settings
+from attention_jax.sweep.plan import Settings, longest
 from attention_jax.sweep.space import Point, Space, Values, grid, is_finite
 
 NAME = "sweep"
@@ -42,7 +42,7 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
 
 def new_study(settings: Settings, journal: Path | None = None) -> optuna.Study:
     """Create a study without trials, in memory or in a new journal, a file that every Optuna tool can read."""
-    epochs, seed = settings.config.train.total_epochs, settings.config.train.seed
+    epochs, seed = longest(settings), settings.config.train.seed
     storage, pruner = None, NopPruner()
     if settings.method == "halving":
         pruner = SuccessiveHalvingPruner(min_resource=1, reduction_factor=ETA)
@@ -112,7 +112,7 @@ def rounds(method: str, trials: int) -> list[int]:
 
 
 def rungs(method: str, epochs: int) -> list[int]:
-    """The epochs at which trials are compared; the last one is the end.
+    """The epochs at which trials are compared; the last one is the end of the longest, of `epochs` epochs.
 
     >>> rungs("halving", 9), rungs("random", 9)
     ([1, 3, 9], [9])

@@ -148,9 +148,19 @@ def as_json(settings: Settings, trials: Sequence[Trial], study: optuna.Study) ->
         "ranking": rows,
         "best": top.number if top else None,
         "command": command(settings, top) if top else None,
+        "failures": failures(trials),
         "importances": effects.importances(study, trials),
         "effects": [effect._asdict() for effect in effects.effects(settings, trials)],
     }
+
+
+def failures(trials: Sequence[Trial]) -> dict[str, list[int]]:
+    """Return {reason: numbers of the trials that failed for it}."""
+    reasons: dict[str, list[int]] = {}
+    for trial in trials:
+        if trial.state == "failed":
+            reasons.setdefault(trial.reason, []).append(trial.number)
+    return reasons
 
 
 def write(directory: Path, settings: Settings, trials: Sequence[Trial], study: optuna.Study):
@@ -161,6 +171,10 @@ def write(directory: Path, settings: Settings, trials: Sequence[Trial], study: o
     show(table(settings, trials))
     states = [trial.state for trial in trials]
     print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)) or "no trial yet")
+    for reason, numbers in values["failures"].items():
+        print(f"{len(numbers)} failed, trial{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}: {reason}")
+    if values["failures"]:
+        print("the same command with --retry-failed trains them again")
     for line in effects.lines(study, settings, trials):
         print(line)
     if values["command"]:

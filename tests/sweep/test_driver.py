@@ -83,6 +83,93 @@ def test_a_failed_trial_keeps_its_reason_and_stops_no_other(calls, tmp_path, cap
     assert len(calls) == 6
 
 
+@pytest.fixture
+def epochs(calls, monkeypatch):
+    """Every epoch takes no time: after N of them the loss is 1 / N. {directory: the epoch each call came to}."""
+    came = {}
+
+    def start(config, directory, *, until, **_):
+        last = min(until, config.train.total_epochs)
+        came.setdefault(f"{directory.parent.name}/{directory.name}", []).append(last)
+        rows = [{"step": n, "epoch": n, "seconds": 1.0 * n, "valid.loss": 1 / n} for n in range(1, last + 1)]
+        (directory / "checkpoints" / str(last)).mkdir(parents=True)
+        write_json(directory / "config.json", {})
+        (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        if last == config.train.total_epochs:
+            result = {"metrics": {"valid.loss": 1 / last}, "history": rows, "seconds": 1.0 * last}
+            write_json(directory / "result.json", result)
+
+    monkeypatch.setattr(driver.worker.lifecycle, "start", start)
+    monkeypatch.setattr(summary, "figures", lambda *_: [])
+    return came
+
+
+@pytest.mark.parametrize("method, base", [("grid", 1), ("grid", 2), ("random", 9), ("tpe", 2)])
+def test_each_trial_is_trained_to_its_own_end(epochs, tmp_path, method, base):
+    """Whatever the number of epochs in the configuration that the sweep starts from."""
+    config = replace(STUDY, **{"train.total_epochs": base})
+    found = driver.sweep(settings({"train.total-epochs": "1,3"}, method, config=config), tmp_path)
+    assert {t.point["train.total_epochs"]: (t.state, t.value) for t in found} == {1: ("done", 1.0), 3: ("done", 1 / 3)}
+    assert json.loads((tmp_path / "sweep.json").read_text())["ranking"][0]["params"] == {"train.total_epochs": 3}
+
+
+@pytest.mark.parametrize("method", ["halving", "hyperband"])
+def test_rungs_go_to_the_end_of_the_longest_trial(epochs, tmp_path, method):
+    """The configuration that the sweep starts from has a single epoch; no trial stays between two rungs."""
+    over = {"train.total-epochs": "2..9", "optim.learning-rate": "1e-3,1e-2"}
+    config = replace(STUDY, **{"train.total_epochs": 1})
+    found = driver.sweep(settings(over, method, trials=8, config=config), tmp_path)
+    assert {trial.state for trial in found} <= {"done", "pruned"} and "done" in {trial.state for trial in found}
+    for trial in found:
+        came = epochs[f"{trial.number:04d}/seed0"]
+        assert came[-1] == (trial.point["train.total_epochs"] if trial.state == "done" else len(trial.histories[0]))
+    with pytest.raises(InputError, match="got 1"):
+        settings({"train.total-epochs": "1"}, method, config=replace(STUDY, **{"train.total_epochs": 9}))
+
+
+def test_the_estimate_has_the_epochs_of_each_trial(calls, tmp_path, monkeypatch, capsys):
+    """By hand: (30 + 90) epochs of 2 s are 4 minutes."""
+    history = [{"epoch": n, "step": 10 * n, "seconds": 28.0 + 2 * n} for n in (1, 2, 3)]
+    known = {"seconds": 40.0, "history": history}
+    monkeypatch.setattr(estimate, "known_run", lambda *_: (known, "there"))
+    ours = settings({"train.total-epochs": "30,90"})
+    estimate.announce(ours, driver.first_points(ours), tmp_path)
+    assert "about 4.0 minutes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("method, trials", [("random", 6), ("tpe", 16), ("halving", 6)])
+def test_failed_trials_are_trained_again_by_one_option(calls, tmp_path, monkeypatch, capsys, method, trials):
+    """A full disk is no property of a point: with the disk of the second attempt, all have results."""
+    monkeypatch.setattr(summary, "figures", lambda *_: [])
+    config = replace(STUDY, **{"train.total_epochs": 9})
+    wanted = settings({"optim.learning-rate": "1e-4..1:log"}, method, trials, config=config)
+    undisturbed = driver.sweep(wanted, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        start = driver.worker.lifecycle.start
+
+        def full(config, directory, **options):
+            if directory.parent.name in ("0001", "0004"):
+                raise InputError("metrics.jsonl could not be written (No space left on device)")
+            return start(config, directory, **options)
+
+        patch.setattr(driver.worker.lifecycle, "start", full)
+        first = driver.sweep(wanted, tmp_path / "full")
+    said = capsys.readouterr().out
+    assert "2 failed, trials 1, 4: seed 0: metrics.jsonl could not be written" in said and "--retry-failed" in said
+    written = json.loads((tmp_path / "full" / "sweep.json").read_text())["failures"]
+    assert list(written.values()) == [[1, 4]]
+    made = len(calls)
+    assert [trial.state for trial in driver.sweep(wanted, tmp_path / "full")].count("failed") == 2
+    assert len(calls) == made, "without the option nothing runs again"
+    for retry in (True, False):  # and the same command afterwards changes nothing
+        found = driver.sweep(wanted, tmp_path / "full", retry_failed=retry)
+        assert {trial.state for trial in found} == {"done"} and len(calls) == made + 2
+        assert [trial.point for trial in found] == [trial.point for trial in first]
+    if method != "tpe":
+        assert [(t.point, t.value) for t in found] == [(t.point, t.value) for t in undisturbed]
+    assert "retry" not in capsys.readouterr().out.split("all runs have ended")[-1]
+
+
 class Killed(Exception):
     pass
 
