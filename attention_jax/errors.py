@@ -2,6 +2,7 @@
 
 import errno
 import importlib.util
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -22,9 +23,20 @@ DISTRIBUTIONS = {
 }  # fmt: skip
 """{import name: distribution name} if they differ"""
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
-CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
-MISPLACED = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG)
+RESUMED = "repeat the command, with --resume if it was training"
+PROBLEMS = {
+    (errno.ENOSPC, errno.EDQUOT, errno.EFBIG): f"could not be written ({{}}): free disk space and {RESUMED}",
+    (errno.EACCES, errno.EPERM, errno.EROFS): "is not open to this user ({}): change that, or give another path",
+    (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ): (
+        "cannot be read or written ({}): give another path"
+    ),
+    (errno.EMFILE, errno.ENFILE): "could not be opened ({}): allow more open files with `ulimit -n`",
+}
+"""{errors of a file system: what happened, with the system's words, and what to do}"""
+PROBLEM = f"could not be read or written ({{}}): once the file system works again, {RESUMED}"
+"""Any other one: ESTALE, EIO, ETIMEDOUT, ENOLCK, ..."""
+DEFECTS = (errno.ENOENT, errno.EBADF, errno.EFAULT, errno.EPIPE, errno.EINTR, errno.EAGAIN, errno.ECHILD, errno.ESRCH)
+"""Errors that are about this program, a pipe or a process, and not about a file system."""
 
 
 class InputError(ValueError):
@@ -54,8 +66,9 @@ class Interrupted(Exception):
 
 
 class Diverged(Exception):
-    """The loss at `step`, or the parameters after it (`loss` is None), are not finite, or so large that the square of
-    the loss overflows float32.
+    """The loss at `step`, or with `loss` None the parameters after it, are not finite, or too large.
+
+    A loss is too large if its square overflows float32.
 
     >>> print(Diverged(7, float("nan")))
     the loss was nan at step 7; a smaller --optim.learning-rate or --optim.clip-norm 1 usually helps
@@ -102,7 +115,7 @@ def installed(package: str) -> bool:
 def explained() -> Iterator[None]:
     """Context in which a missing optional package becomes an InputError with the command that installs it.
 
-    So do a full disk, a file without permission, and insufficient memory.
+    So do the errors of a file system, such as a full disk or a file without permission, and insufficient memory.
 
     >>> with explained():
     ...     raise ModuleNotFoundError(name="optuna.storages")
@@ -118,24 +131,25 @@ def explained() -> Iterator[None]:
             raise
         raise InputError(f"this needs {package}, which is not installed: {how_to_install([package])}") from error
     except OSError as error:
-        where = error.filename or "a file"
-        if error.errno in FULL:
-            raise InputError(
-                f"{where} could not be written ({error.strerror}): free disk space and repeat the "
-                "command, with --resume if it was training"
-            ) from error
-        if error.errno in CLOSED:
-            raise InputError(
-                f"{where} is not open to this user ({error.strerror}): change that, or give another path"
-            ) from error
-        if error.errno in MISPLACED:
-            raise InputError(f"{where} cannot be written ({error.strerror}): give another path") from error
-        raise
+        if error.errno == errno.ENOENT:
+            check_current_directory()
+        if error.errno is None or error.errno in DEFECTS:
+            raise
+        problem = next((problem for numbers, problem in PROBLEMS.items() if error.errno in numbers), PROBLEM)
+        raise InputError(f"{error.filename or 'a file'} {problem.format(error.strerror)}") from error
     except (MemoryError, RuntimeError) as error:  # NumPy raises the one, JAX the other
         if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise
         said = " ".join(str(error).split())[:160]
         raise InputError(f"the memory is too small ({said}): give smaller sizes of the model or the batch") from error
+
+
+def check_current_directory():
+    """Raise InputError if the current directory of this process was removed: no relative path has a meaning then."""
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise InputError("the current directory was removed: change to one that exists (cd) and repeat") from error
 
 
 def lower_is_better(metric: str) -> bool:

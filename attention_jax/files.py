@@ -162,6 +162,14 @@ def temporary(path: Path) -> Iterator[Path]:
         raise
 
 
+def removed(directory: Path) -> InputError:
+    """The error of a run or a sweep whose directory is no longer there."""
+    return InputError(
+        f"{directory} was removed or replaced while it was written to, so the work there has stopped: "
+        "start it again, with another --out DIR if the directory is of something else now"
+    )
+
+
 def make_parent(path: Path, option: str):
     """Create the directory of the file given by `option` before the work begins; InputError if that fails."""
     try:

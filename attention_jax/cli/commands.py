@@ -13,7 +13,7 @@ from pathlib import Path
 from attention_jax import __version__
 from attention_jax.cli.compilation_cache import keep_compiled_programs
 from attention_jax.cli.signals import end_on_sigterm
-from attention_jax.errors import Diverged, InputError, Interrupted, explained, require
+from attention_jax.errors import Diverged, InputError, Interrupted, check_current_directory, explained, require
 from attention_jax.files import is_utf8, make_parent
 from attention_jax.printing import (
     Lasting,
@@ -518,6 +518,7 @@ def main(words: list[str]):
         return print(f"attention_jax {__version__}")
     if bad := [word for word in words if not is_utf8(word)]:
         raise InputError(f"what is on the command line must be UTF-8; got {bad[0]!a}")
+    check_current_directory()
     if not words or words[0].startswith("-"):
         words = ["train", MAIN_JOB, *words]
     name, *rest = words

@@ -6,6 +6,7 @@ config.json, environment.json, facts.json, metrics.jsonl, checkpoints/, final/, 
 import contextlib
 import itertools
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -190,13 +191,20 @@ def create(directory: Path, fresh: bool = False):
         ) from error
 
 
-def withdraw(fresh: list[Path]):
-    """Remove the directory of a run that failed before its first checkpoint, and the parents that were created for it.
+def has_trained(directory: Path) -> bool:
+    """Whether a run has a checkpoint, or a log of its steps: then its directory is kept, whatever ends the run."""
+    return has_checkpoint(directory) or bool(rows(directory))
 
-    Invalid data, batches or weights, a full disk and a lack of memory then leave no files. `fresh` may be empty."""
-    for path in fresh[:1]:
-        shutil.rmtree(path)
-    with contextlib.suppress(OSError):  # another run has come into it
+
+def withdraw(fresh: list[Path], created: os.stat_result):
+    """Remove the directory of a run that failed before its first step, and the parents that were created for it.
+
+    Invalid data, batches or weights, a full disk and a lack of memory then leave no files. `fresh` may be empty; a
+    directory other than that `created` is of another run, and is left alone."""
+    with contextlib.suppress(OSError):  # it was removed, or another run has come into a parent
+        for path in fresh[:1]:
+            if os.path.samestat(path.stat(), created):
+                shutil.rmtree(path)
         for parent in fresh[1:]:
             parent.rmdir()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from attention_jax import config as configs
 from attention_jax.errors import Diverged, InputError, Interrupted, explained, require
-from attention_jax.files import one_at_a_time, write_json
+from attention_jax.files import one_at_a_time, removed, write_json
 from attention_jax.printing import escaped
 from attention_jax.runs import directory as run_directory, saved
 from attention_jax.runs.header import header
@@ -42,17 +42,18 @@ def start(
     hosts.barrier("the directory was checked")
     if hosts.is_primary():
         run_directory.create(directory, bool(fresh))
+        created = directory.stat()
     with one_at_a_time(directory, wait=False) if hosts.is_primary() else contextlib.nullcontext():
         try:
             with explained():
                 return run_in(config, directory, study, quiet, until, expected)
         except InputError:
-            if hosts.is_primary() and not any((directory / "checkpoints").glob("[0-9]*")):
-                run_directory.withdraw(fresh)
+            if hosts.is_primary() and not run_directory.has_trained(directory):
+                run_directory.withdraw(fresh, created)
             raise
         except (SystemExit, KeyboardInterrupt):  # stopped by a signal
             if hosts.is_primary() and not (directory / "config.json").exists():
-                run_directory.withdraw(fresh)
+                run_directory.withdraw(fresh, created)
             raise
 
 
@@ -185,6 +186,7 @@ def finish(config: configs.Config, task, run, params, *, figures: bool = True, *
         "parameters": sum(x.size for x in jax.tree.leaves(params)),
         "facts": task.describe(),
     }
+    run.log.check()
     save_params(run.directory / "final", params)
     if hosts.is_primary() and not (run.directory / "preprocessing.json").exists():  # of a population
         saved.store_preprocessing(run.directory, task)
@@ -201,6 +203,8 @@ def conclude(config: configs.Config, directory: Path, outcome: dict) -> dict:
     from attention_jax.report.run_page import run_page
     from attention_jax.train import hosts
 
+    if not (directory / "config.json").exists():
+        raise removed(directory)
     result = {"experiment": config.name, "seed": config.train.seed, **outcome}
     if hosts.is_primary():
         write_json(directory / "result.json", result)

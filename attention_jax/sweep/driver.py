@@ -15,7 +15,7 @@ from optuna.trial import TrialState
 from attention_jax import config as configs
 from attention_jax.claims import catalog
 from attention_jax.errors import InputError
-from attention_jax.files import one_at_a_time, write_json
+from attention_jax.files import one_at_a_time, removed, write_json
 from attention_jax.sweep import partition, plan, search, summary, worker
 from attention_jax.sweep.executors import executor
 from attention_jax.sweep.plan import Settings
@@ -136,6 +136,8 @@ def _run_round(directory, settings: Settings, study: optuna.Study, asked: dict, 
     for before, until in zip([0, *rungs], rungs):
         paths = _groups(directory, settings, asked, until, where.slots, population)
         for done, _ in enumerate(where.run(paths), 1):
+            if not (directory / "settings.json").exists():
+                raise removed(directory)
             trials = _tell(directory, settings, study, asked, before)
             best = summary.best(settings, trials)
             best_so_far = f"; best so far: {summary.in_words(settings, best)}" if best else ""

@@ -153,14 +153,17 @@ class Checkpoints:
 
     def _warn(self, number: int, error: Exception):
         """Print one warning for a series of failed saves."""
-        if not self.failing:
+        if self.failing:
+            return
+        stays, free = None, ""
+        with contextlib.suppress(OSError):  # the directory was removed
             stays = max(self.manager.all_steps(), default=None)
-            print(
-                f"warning: {self._name(number)} could not be written ({_reason(error)}; "
-                f"{shutil.disk_usage(self.directory).free / 1e6:.0f} MB are free); training continues, "
-                + ("and there is none yet" if stays is None else f"and checkpoint {stays} stays"),
-                file=sys.stderr,
-            )
+            free = f"; {shutil.disk_usage(self.directory).free / 1e6:.0f} MB are free"
+        print(
+            f"warning: {self._name(number)} could not be written ({_reason(error)}{free}); training continues, "
+            + ("and there is none yet" if stays is None else f"and checkpoint {stays} stays"),
+            file=sys.stderr,
+        )
 
     def numbers(self) -> list[int]:
         """Return the numbers of all committed checkpoints, oldest first, after waiting for a save in progress."""
@@ -238,6 +241,8 @@ def save_params(directory: Path, params):
         with _suppress_thread_errors(), ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save(Path(directory).absolute(), host(params), force=True)
     except Exception as error:  # orbax and tensorstore each raise their own kinds
+        for part in Path(directory).parent.glob(f"{Path(directory).name}.orbax-checkpoint-tmp*"):
+            shutil.rmtree(part, ignore_errors=True)
         raise InputError(
             f"the parameters could not be written to {directory} ({_reason(error)}); free disk space and --resume"
         ) from error

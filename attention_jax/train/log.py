@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from attention_jax import provenance
-from attention_jax.files import metrics_row, to_json, write_atomically, write_json
+from attention_jax.files import metrics_row, removed, to_json, write_atomically, write_json
 from attention_jax.train import hosts
 from attention_jax.train.sinks import Sinks
 
@@ -21,24 +21,46 @@ class MetricsLog:
     """Writer of metrics.jsonl: one JSON object a line with its "step"; the line of an epoch has "seconds", too.
 
     On resuming, lines after `step` and after the first `epochs` epochs are removed, since the run writes them again. A
-    full disk does not stop training: lines that could not be written are written with the next one that can.
+    full disk does not stop training: lines that could not be written are written with the next one that can. A
+    directory that was removed or replaced does: what is trained would be lost.
     """
 
     def __init__(self, directory: Path, step: int, epochs: int, sinks: tuple[str, ...] = ()):
-        path, self.unwritten = directory / "metrics.jsonl", b""
+        self.path, self.unwritten = directory / "metrics.jsonl", b""
         self.sinks = Sinks(sinks if hosts.is_primary() else (), directory, step)
         if not hosts.is_primary():
             self.file = Path(os.devnull).open("wb", buffering=0)  # noqa: SIM115
             return
+        path = self.path
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if path.exists() else []
         write_atomically(path, "".join(line for line in lines if line.endswith("\n") and _is_kept(line, step, epochs)))
         self.file = path.open("ab", buffering=0)
+        self.opened = os.fstat(self.file.fileno())
+        self.size = self.opened.st_size
 
     def write(self, step: int, **values):
+        self.check()
         self.unwritten += (to_json({"step": step, **values}) + "\n").encode()
         with contextlib.suppress(OSError):
-            self.unwritten = self.unwritten[self.file.write(self.unwritten) :]
+            written = self.file.write(self.unwritten)
+            self.unwritten, self.size = self.unwritten[written:], self.size + written
         self.sinks.write(step, values)
+
+    def check(self):
+        """Raise InputError if the file is no longer at its path."""
+        if not self.is_in_place():
+            raise removed(self.path.parent)
+
+    def is_in_place(self) -> bool:
+        """Whether the file is at its path. Some file systems give a file a new number, so one of another number is
+        another file only if its size differs, too."""
+        try:
+            there = self.path.stat() if hosts.is_primary() else None
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:  # a server that does not answer
+            return True
+        return there is None or os.path.samestat(there, self.opened) or there.st_size == self.size
 
     def close(self):
         self.file.close()

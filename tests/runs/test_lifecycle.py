@@ -1,16 +1,27 @@
 """The life of a run: what is refused before it starts, and a signal while it is finished."""
 
+import errno
+import json
+import math
 import os
+import shutil
 import signal
+import types
 
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
-from attention_jax import train_run
+from attention_jax import tasks, train_run
 from attention_jax.cli import commands
 from attention_jax.config import Config, Dates, Decode, LuongSeq2seqConfig, Train, replace
-from attention_jax.errors import InputError, Interrupted
+from attention_jax.errors import Diverged, InputError, Interrupted
 from attention_jax.files import write_json
 from attention_jax.runs import directory as run_directory, lifecycle
+from attention_jax.tasks import Evaluation
+from attention_jax.train.run import Run
+from attention_jax.views import view_of
 
 TRAIN = Train(total_epochs=1, max_steps=1, best_metric="train.loss")
 TINY = Config(
@@ -52,3 +63,64 @@ def test_a_run_may_be_anywhere(tmp_path):
     run = train_run(TINY, tmp_path / "link" / "run é", study=lambda config, directory: {"x": 1.0}, quiet=True)
     assert run.result["metrics"] == {"x": 1.0}
     assert (tmp_path / "eine Übung, 1" / "run é" / "result.json").is_file()
+
+
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_run_of_which_no_checkpoint_could_be_written_keeps_its_log(tmp_path, monkeypatch, capsys):
+    """It was trained to its end: its metrics and its configuration stay, and it can be resumed."""
+    with monkeypatch.context() as patch, pytest.raises(InputError, match="free disk space and --resume"):
+        patch.setattr(ocp.CheckpointManager, "save", full)
+        patch.setattr(ocp.StandardCheckpointer, "save", full)
+        lifecycle.start(TINY, tmp_path / "run", quiet=True)
+    assert [row["epoch"] for row in run_directory.history(tmp_path / "run")] == [1]
+    assert not [path for path in (tmp_path / "run").rglob("*") if "tmp" in path.name or "part" in path.name]
+    logged = [row["train.loss"] for row in run_directory.rows(tmp_path / "run")]
+    result = lifecycle.start(TINY, tmp_path / "run", resume=True, quiet=True)
+    assert result["steps"] == 1
+    assert [row["train.loss"] for row in run_directory.rows(tmp_path / "run")] == logged
+
+
+def test_a_run_that_has_not_trained_leaves_nothing_and_touches_no_other(tmp_path):
+    created = tmp_path.stat()
+    for name in ("mine", "of another run"):
+        (tmp_path / "parent" / name).mkdir(parents=True)
+    run_directory.withdraw([tmp_path / "parent" / "of another run", tmp_path / "parent"], created)
+    assert (tmp_path / "parent" / "of another run").exists(), "it came to the place of a run that was removed"
+    run_directory.withdraw([tmp_path / "nothing"], created)
+    created = (tmp_path / "parent" / "mine").stat()
+    run_directory.withdraw([tmp_path / "parent" / "mine", tmp_path / "parent"], created)
+    assert [path.name for path in (tmp_path / "parent").iterdir()] == ["of another run"]
+
+
+def test_a_study_whose_directory_is_removed_writes_no_result_elsewhere(tmp_path):
+    def study(config, directory):
+        shutil.rmtree(directory)
+        return {"x": 1.0}
+
+    with pytest.raises(InputError, match="run was removed or replaced"):
+        lifecycle.start(TINY, tmp_path / "run", study=study, quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name, loss", [("test.loss", math.nan), ("valid.loss", math.inf), ("test.loss", 1e20)])
+def test_a_final_loss_that_is_not_finite_is_divergence_and_no_result(name, loss, tmp_path):
+    task = types.SimpleNamespace(evaluate=lambda params, full: Evaluation({"valid.loss": 1.0, name: loss}, {}))
+    run = Run(TRAIN, None, 1, tmp_path, quiet=True)
+    run.begin(None)
+    run.close()
+    with pytest.raises(Diverged, match="at step 0"):
+        lifecycle.finish(TINY, task, run, {})
+    assert json.loads((tmp_path / "progress.json").read_text())["state"] == "diverged"
+    assert not (tmp_path / "result.json").exists() and not (tmp_path / "final").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("beam", [1, 2])
+def test_attention_maps_of_parameters_that_are_not_finite_are_one_clear_line(beam):
+    task = tasks.build(replace(TINY, **{"decode.beam_size": beam}))
+    params = jax.tree.map(lambda x: np.full(x.shape, np.nan, x.dtype), jax.eval_shape(task.init, jax.random.PRNGKey(0)))
+    with pytest.raises(InputError, match="parameters are not finite"):
+        view_of(task).attention_maps(params, ["May 1, 1999"])

@@ -1,6 +1,7 @@
 """The sweep in one process: what it writes and refuses; repeating it does nothing twice; pruning saves work."""
 
 import json
+import shutil
 import types
 
 import optuna
@@ -168,6 +169,14 @@ def test_failed_trials_are_trained_again_by_one_option(calls, tmp_path, monkeypa
     if method != "tpe":
         assert [(t.point, t.value) for t in found] == [(t.point, t.value) for t in undisturbed]
     assert "retry" not in capsys.readouterr().out.split("all runs have ended")[-1]
+
+
+def test_a_sweep_whose_directory_is_removed_stops_with_one_line(calls, tmp_path, monkeypatch):
+    original = driver.worker.run_group
+    monkeypatch.setattr(driver.worker, "run_group", lambda path: (original(path), shutil.rmtree(tmp_path / "s")))
+    with pytest.raises(InputError, match="s was removed or replaced"):
+        driver.sweep(settings(RATES), tmp_path / "s", population=1)
+    assert len(calls) == 1 and not (tmp_path / "s").exists()
 
 
 class Killed(Exception):

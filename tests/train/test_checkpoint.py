@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 import pytest
 
+from attention_jax.cli import commands
 from attention_jax.config import Train
 from attention_jax.errors import InputError, Interrupted, explained
 from attention_jax.train.checkpoint import Checkpoints, load_params, save_params
@@ -167,8 +168,36 @@ def test_a_closed_file_is_one_line_and_a_defect_is_a_traceback():
         explained(),
     ):
         raise PermissionError(errno.EACCES, "Permission denied", "pairs.tsv")
-    with pytest.raises(FileNotFoundError), explained():
-        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "ours.json")
+    for number in (errno.ENOENT, errno.EBADF, errno.EPIPE):
+        with pytest.raises(OSError, match=os.strerror(number)) as raised, explained():
+            raise OSError(number, os.strerror(number), "ours.json")
+        assert not isinstance(raised.value, InputError)
+
+
+@pytest.mark.parametrize(
+    "name, advice",
+    [
+        *((name, "file system works again") for name in ("ESTALE", "EIO", "ETIMEDOUT", "ENOLCK", "ENXIO", "EHOSTDOWN")),
+        *((name, "free disk space") for name in ("EDQUOT", "EFBIG")),
+        *((name, "ulimit -n") for name in ("EMFILE", "ENFILE")),
+        *((name, "give another path") for name in ("ELOOP", "ENAMETOOLONG", "EROFS")),
+    ],
+)
+def test_every_error_of_a_file_system_is_one_line_that_names_the_file(name, advice):
+    number = getattr(errno, name)
+    with pytest.raises(InputError, match=rf"checkpoints/4 .*\({os.strerror(number)}\): .*{advice}"), explained():
+        raise OSError(number, os.strerror(number), "checkpoints/4")
+
+
+def test_a_current_directory_that_was_removed_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    for act in (lambda: Path("run").absolute(), lambda: Path("run").mkdir(), lambda: Path("run").read_text()):
+        with pytest.raises(InputError, match="current directory was removed"), explained():
+            act()
+    with pytest.raises(InputError, match="current directory was removed"):
+        commands.main(["train", "date_luong"])
+    commands.main(["--version"])
 
 
 KILLED = """
