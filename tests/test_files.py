@@ -2,12 +2,15 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
 from attention_jax.errors import InputError
-from attention_jax.files import from_json, metrics_row, read_json, write_json
+from attention_jax.files import from_json, make_parent, metrics_row, read_json, write_json
 from attention_jax.report.run_page import run_page
+from attention_jax.runs import directory as run_directory
+from attention_jax.sweep import driver
 from attention_jax.train.log import MetricsLog
 
 
@@ -69,3 +72,46 @@ def test_the_log_and_the_page_of_a_run_keep_what_is_not_finite(tmp_path):
 
 def test_json_without_such_numbers_is_as_before():
     assert from_json('{"step": 3, "train.loss": 0.5}') == {"step": 3, "train.loss": 0.5}
+
+
+def deep(directory: Path, size: int) -> Path:
+    """A path of `size` bytes below a directory, of names that a file system takes."""
+    while len(str(directory)) < size - 201:
+        directory = directory / ("d" * 200)
+    return directory / ("e" * (size - len(str(directory)) - 1))
+
+
+@pytest.mark.parametrize("size", [4000, 4095])
+def test_a_directory_without_room_for_the_paths_inside_of_it_is_refused_before_the_work(size, tmp_path):
+    assert len(str(deep(tmp_path, size))) == size
+    for refuse in (
+        lambda: run_directory.create(deep(tmp_path, size)),
+        lambda: driver.sweep(None, deep(tmp_path, size)),
+    ):
+        with pytest.raises(InputError, match=f"has {size}: give a shorter one") as error:
+            refuse()
+        assert len(str(error.value)) < 400 and not list(tmp_path.iterdir())
+    run_directory.create(deep(tmp_path, 3600))
+
+
+def test_the_length_is_that_of_the_absolute_path(tmp_path, monkeypatch):
+    """Which orbax uses: a short relative path can be too long."""
+    base = deep(tmp_path, 3900)
+    base.mkdir(parents=True)
+    monkeypatch.chdir(base)
+    with pytest.raises(InputError, match="give a shorter one"):
+        run_directory.create(Path("run"))
+
+
+@pytest.mark.parametrize("length", [199, 200, 250, 255])
+def test_a_file_may_have_a_name_as_long_as_the_file_system_takes(length, tmp_path):
+    path = tmp_path / ("n" * (length - 5) + ".json")
+    make_parent(path, "--out")
+    assert read_json(write_json(path, {"a": 1})) == {"a": 1} and [each.name for each in tmp_path.iterdir()] == [
+        path.name
+    ]
+
+
+def test_a_file_whose_name_is_too_long_is_refused_before_the_work(tmp_path):
+    with pytest.raises(InputError, match="give a shorter one"):
+        make_parent(tmp_path / "new" / ("n" * 256), "--out")

@@ -48,7 +48,7 @@ def devices() -> list[str]:
     """The GPUs of this machine, by the names CUDA_VISIBLE_DEVICES uses; [] without any."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return [name for name in visible.split(",") if name]
+        return [name.strip() for name in visible.split(",") if name.strip()]
     return sorted(path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
 
 

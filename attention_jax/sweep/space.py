@@ -77,7 +77,7 @@ def assignments(words: Sequence[str]) -> dict[str, str]:
     """`["a=1", "b=2"]` as a dict."""
     texts = {}
     for word in words:
-        name, equals, text = word.partition("=")
+        name, equals, text = (part.strip() for part in word.partition("="))
         if not (name and equals and text):
             raise InputError(f"--over needs NAME=VALUES, such as optim.learning-rate=1e-4..1e-2:log; got {word!r}")
         if name in texts:
@@ -133,10 +133,13 @@ def _dimension(name: str, kind: type, text: str) -> Values | Range:
         return Values(tuple(dict.fromkeys(_value(name, kind, word) for word in listed(text))))
     if kind not in (int, float):
         raise InputError(f"{name} is not a number, so it has no range; list its values: {name}={_example(kind)}")
-    high, *marks = rest.split(":")
-    log, points = "log" in marks, [mark for mark in marks if mark.isdigit()]
-    if set(marks) - {"log", *points} or len(points) > 1:
-        raise InputError(f"a range is LOW..HIGH, LOW..HIGH:log or, for a grid, LOW..HIGH:log:5; got {name}={text}")
+    high, *marks = [mark.strip() for mark in rest.split(":")]
+    log, points = "log" in marks, [mark for mark in marks if mark.isdecimal() and int(mark) > 0]
+    if sorted(marks) != sorted(["log"] * log + points[:1]):
+        raise InputError(
+            "a range is LOW..HIGH, LOW..HIGH:log or, for a grid of 1 or more points, LOW..HIGH:log:5; "
+            f"got {name}={text}"
+        )
     low, high = _value(name, kind, low), _value(name, kind, high)
     if not low < high:
         raise InputError(f"the range of {name} is empty: its low end must be below its high end; got {text}")
@@ -146,9 +149,9 @@ def _dimension(name: str, kind: type, text: str) -> Values | Range:
 
 
 def listed(text: str) -> list[str]:
-    """Split a list of values at its commas, except for those inside parentheses.
+    """Split a list of values at its commas, except for those inside parentheses; spaces around values are dropped.
 
-    >>> listed("mine.ideas:Two(0.1,0.2),scaled_dot")
+    >>> listed("mine.ideas:Two(0.1,0.2), scaled_dot")
     ['mine.ideas:Two(0.1,0.2)', 'scaled_dot']
     """
     words, depth = [""], 0
@@ -158,7 +161,7 @@ def listed(text: str) -> list[str]:
             words.append("")
         else:
             words[-1] += letter
-    return words
+    return [word.strip() for word in words]
 
 
 def _value(name: str, kind: type, word: str):

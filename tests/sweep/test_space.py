@@ -29,6 +29,11 @@ def test_ranges_and_lists_have_the_types_of_their_fields():
         ({"optim.learning-rate": "0..1:log"}, "cannot touch zero"),
         ({"optim.weight-decay": "-1..1:log"}, "cannot touch zero"),
         ({"optim.learning-rate": "1..2:lin"}, "a range is LOW..HIGH"),
+        *(
+            ({"optim.learning-rate": f"1..2{marks}"}, "for a grid of 1 or more points")
+            for marks in (":0", ":log:0", ":00", ":-3", ":2.5", ":5:5", ":5:3", ":log:log", ":", ":log:", ":²", ":1e1")
+        ),
+        ({"model.hidden-size": "4..8:0"}, "for a grid of 1 or more points"),
         ({"model.hidden-size": "small"}, "whole number"),
         ({"model.hidden-size": "8.5"}, "whole number"),
         ({"optim.learning-rate": "nan"}, "finite"),
@@ -103,3 +108,23 @@ def test_commas_in_parentheses_belong_to_a_value(text, values):
     space = parse(DATE, {"model.score": text})
     assert space["model.score"].choices == tuple(values)
     assert parse(DATE, spelled(space)) == space
+
+
+@pytest.mark.parametrize(
+    "over, dense",
+    [
+        ("model.score = dot, general", "model.score=dot,general"),
+        ("data.reverse-source=true , false", "data.reverse-source=true,false"),
+        ("optim.learning-rate=1e-3, 1e-2", "optim.learning-rate=1e-3,1e-2"),
+        ("model.hidden-size= 4 .. 8 : 3 ", "model.hidden-size=4..8:3"),
+        ("optim.learning-rate=1e-4 .. 1e-2 : log : 5", "optim.learning-rate=1e-4..1e-2:log:5"),
+        ("optim.name=adam, sgd", "optim.name=adam,sgd"),
+    ],
+)
+def test_spaces_change_no_space(over, dense):
+    assert parse(DATE, assignments([over])) == parse(DATE, assignments([dense]))
+
+
+def test_a_name_without_values_is_refused():
+    with pytest.raises(InputError, match="NAME=VALUES"):
+        assignments(["model.score= "])
