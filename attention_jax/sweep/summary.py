@@ -173,8 +173,8 @@ def write(directory: Path, settings: Settings, trials: Sequence[Trial], study: o
     print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)) or "no trial yet")
     for reason, numbers in values["failures"].items():
         print(f"{len(numbers)} failed, trial{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}: {reason}")
-    if values["failures"]:
-        print("the same command with --retry-failed trains them again")
+    if any(trial.state == "failed" and not all(trial.results) for trial in trials):
+        print("the sweep's command with --retry-failed trains them again")
     for line in effects.lines(study, settings, trials):
         print(line)
     if values["command"]:

@@ -142,11 +142,12 @@ class Checkpoints:
         if number in self.manager.all_steps():
             return  # no run has trained since
         try:
+            self.directory.stat()  # orbax would make a new one
             with _suppress_thread_errors():
                 self.manager.save(number, args=parts, metrics=metrics, force=True)
             self.failing = False
         except Exception as error:  # orbax and tensorstore each raise their own kinds
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError):
                 self.manager = self._open()
             self._warn(number, error)
             self.failing, self.failed_saves = True, [*self.failed_saves, number]

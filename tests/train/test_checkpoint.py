@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
@@ -129,6 +131,16 @@ def test_when_there_is_room_again_checkpoints_are_written(tmp_path, monkeypatch,
     warnings = capsys.readouterr().err.splitlines()
     assert len(warnings) == 2 and "chosen without the checkpoints that could not be written, [8, 12]" in warnings[1]
     assert numbers(tmp_path) == [4, 16]
+
+
+@pytest.mark.parametrize("options", [{}, {"use_best": True}, {"average_last": 2}])
+def test_training_continues_without_checkpoints_that_were_removed(options, tmp_path, monkeypatch, capsys):
+    """It ends with its parameters, and says which checkpoints it lacks; the directory does not come again."""
+    removed = at_each(monkeypatch, lambda epoch, place: epoch == 2 and shutil.rmtree(tmp_path / "checkpoints", True))
+    train = Train(total_epochs=4, save_minutes=0, best_metric="valid.loss", **options)
+    assert np.isfinite(trained(tmp_path, train, removed)).all() and not (tmp_path / "checkpoints").exists()
+    warnings = capsys.readouterr().err
+    assert "No such file" in warnings and ("chosen without the checkpoints" in warnings) == bool(options)
 
 
 def test_an_interrupt_says_where_its_checkpoint_could_not_be_written(tmp_path, monkeypatch):
