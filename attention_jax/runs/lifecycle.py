@@ -164,7 +164,7 @@ def finish(config: configs.Config, task, run, params, *, figures: bool = True, *
     """Write the results of a finished run, alone or in a population: final/, figures, result.json and page.md.
 
     Raises:
-      Diverged: a loss of the final evaluation is not finite; nothing is written.
+      Diverged: no loss of the final evaluation is finite; nothing is written.
     """
     import jax
 

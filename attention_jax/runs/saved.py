@@ -101,14 +101,29 @@ def params_of(directory: Path, config: configs.Config, task):
 
 def read_parameters(directory: Path, config: configs.Config, like=None):
     """Return a run's final parameters; of an interrupted run, with a note, those of its best epoch, or of its latest
-    checkpoint before the first epoch ends. Their shapes must be those of `like`, if it is given."""
+    checkpoint before the first epoch ends. Their shapes must be those of `like`, if it is given, and all of them must
+    be finite."""
     from attention_jax.train.checkpoint import load_params, read_checkpoint, read_params
 
     if (directory / "final").is_dir() or not has_checkpoint(directory):
         final = final_of(directory, config)
-        return read_params(final) if like is None else load_params(final, like)
+        return check_finite(read_params(final) if like is None else load_params(final, like), directory)
     said, params = read_checkpoint(directory / "checkpoints", like)
     print(f"note: {directory} has not ended; the parameters are those of {said}", file=sys.stderr)
+    return check_finite(params, directory)
+
+
+def check_finite(params, directory: Path):
+    """Return parameters; InputError if one is NaN or infinite."""
+    import jax
+
+    for path, x in jax.tree.leaves_with_path(params):
+        if not np.isfinite(x).all():
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            raise InputError(
+                f"the parameters of the run in {directory} are not finite ({name}): its training diverged; train again "
+                "with a smaller --optim.learning-rate or with --optim.clip-norm 1"
+            )
     return params
 
 

@@ -195,13 +195,16 @@ class Run:
 
 
 def divergent_loss(metrics: dict) -> float | None:
-    """Return the first loss among metrics by which a run has diverged (see LARGEST), or None.
+    """Return the loss by which an evaluation shows divergence (see LARGEST), or None if it has one that does not.
 
-    >>> divergent_loss({"valid.loss": float("nan")}), divergent_loss({"valid.loss": 2.0, "valid.bleu": float("nan")})
-    (nan, None)
+    A model may fail on one split alone, such as that of longer sequences: that is a result.
+
+    >>> divergent_loss({"train.loss": 4.1, "valid.loss": float("nan"), "valid.accuracy": 0.0})
+    nan
+    >>> divergent_loss({"valid.loss": 2.0, "test_longer.loss": float("inf")})
     """
-    losses = (value for name, value in metrics.items() if name.endswith(".loss"))
-    return next((loss for loss in losses if not abs(loss) <= LARGEST), None)
+    losses = [x for name, x in metrics.items() if name.endswith(".loss") and not name.startswith("train.")]
+    return None if any(abs(loss) <= LARGEST for loss in losses) else next(iter(losses), None)
 
 
 def quality(metrics: dict, name: str) -> float:

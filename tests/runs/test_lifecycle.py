@@ -18,8 +18,9 @@ from attention_jax.cli import commands
 from attention_jax.config import Config, Dates, Decode, LuongSeq2seqConfig, Train, replace
 from attention_jax.errors import Diverged, InputError, Interrupted
 from attention_jax.files import write_json
-from attention_jax.runs import directory as run_directory, lifecycle
+from attention_jax.runs import directory as run_directory, lifecycle, saved
 from attention_jax.tasks import Evaluation
+from attention_jax.train.checkpoint import save_params
 from attention_jax.train.run import Run
 from attention_jax.views import view_of
 
@@ -105,9 +106,9 @@ def test_a_study_whose_directory_is_removed_writes_no_result_elsewhere(tmp_path)
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name, loss", [("test.loss", math.nan), ("valid.loss", math.inf), ("test.loss", 1e20)])
-def test_a_final_loss_that_is_not_finite_is_divergence_and_no_result(name, loss, tmp_path):
-    task = types.SimpleNamespace(evaluate=lambda params, full: Evaluation({"valid.loss": 1.0, name: loss}, {}))
+@pytest.mark.parametrize("loss", [math.nan, math.inf, 1e20])
+def test_a_final_loss_that_is_not_finite_is_divergence_and_no_result(loss, tmp_path):
+    task = types.SimpleNamespace(evaluate=lambda params, full: Evaluation({"valid.loss": loss, "test.loss": loss}, {}))
     run = Run(TRAIN, None, 1, tmp_path, quiet=True)
     run.begin(None)
     run.close()
@@ -115,6 +116,14 @@ def test_a_final_loss_that_is_not_finite_is_divergence_and_no_result(name, loss,
         lifecycle.finish(TINY, task, run, {})
     assert json.loads((tmp_path / "progress.json").read_text())["state"] == "diverged"
     assert not (tmp_path / "result.json").exists() and not (tmp_path / "final").exists()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_parameters_of_a_run_that_are_not_finite_are_not_used(value, tmp_path):
+    """Such as a version left that did not check them: `evaluate`, `look`, `export` and `--from` read them here."""
+    save_params(tmp_path / "final", {"a": np.ones(2, np.float32), "b": {"c": np.array([1.0, value], np.float32)}})
+    with pytest.raises(InputError, match=r"not finite \(b/c\)"):
+        saved.read_parameters(tmp_path, TINY)
 
 
 @pytest.mark.slow
