@@ -101,8 +101,8 @@ class Seq2seqView(View):
             return ()
         without = ablate_heads(self.log_p, params, rows, found["weights"])
         scores = (found["log_p"] if scores is None else scores[:count]).reshape(tokens.shape[:2])
-        for text, own in zip(texts, scores):
-            if not np.isfinite(own).any():
+        for text, row in zip(texts, scores):
+            if not np.isfinite(row).any():
                 raise InputError(
                     f"an attention map needs an output of finite log-probability; for {text.strip()[:40]!r} there is "
                     "none: the parameters are not finite, or too large; train again with a smaller learning rate"

@@ -49,7 +49,7 @@ MUTANTS = (
     Mutant(
         "write-not-atomic",
         "attention_jax/files.py",
-        'part = path.with_name(f"{path.name}.{os.getpid()}.part{path.suffix}")',
+        'part = path.with_name(f"{name}.{os.getpid()}.part{path.suffix}")',
         "part = path",
         (
             "tests/train/test_checkpoint.py::test_lines_that_find_no_room_are_written_with_the_next",
@@ -90,8 +90,8 @@ MUTANTS = (
     Mutant(
         "failed-run-leaves-its-directory",
         "attention_jax/runs/lifecycle.py",
-        "            if hosts.is_primary() and not any(",
-        "            if hosts.is_primary() and any(",
+        "if hosts.is_primary() and not run_directory.has_trained(directory):",
+        "if hosts.is_primary() and run_directory.has_trained(directory):",
         (
             "tests/test_launch.py::test_a_model_that_cannot_be_made_leaves_no_directory",
             "tests/runs/test_lifecycle.py",

@@ -133,8 +133,8 @@ def test_the_estimate_has_the_epochs_of_each_trial(calls, tmp_path, monkeypatch,
     history = [{"epoch": n, "step": 10 * n, "seconds": 28.0 + 2 * n} for n in (1, 2, 3)]
     known = {"seconds": 40.0, "history": history}
     monkeypatch.setattr(estimate, "known_run", lambda *_: (known, "there"))
-    ours = settings({"train.total-epochs": "30,90"})
-    estimate.announce(ours, driver.first_points(ours), tmp_path)
+    lengths = settings({"train.total-epochs": "30,90"})
+    estimate.announce(lengths, driver.first_points(lengths), tmp_path)
     assert "about 4.0 minutes" in capsys.readouterr().out
 
 
@@ -159,12 +159,12 @@ def test_failed_trials_are_trained_again_by_one_option(calls, tmp_path, monkeypa
     assert "2 failed, trials 1, 4: seed 0: metrics.jsonl could not be written" in said and "--retry-failed" in said
     written = json.loads((tmp_path / "full" / "sweep.json").read_text())["failures"]
     assert list(written.values()) == [[1, 4]]
-    made = len(calls)
+    attempts = len(calls)
     assert [trial.state for trial in driver.sweep(wanted, tmp_path / "full")].count("failed") == 2
-    assert len(calls) == made, "without the option nothing runs again"
+    assert len(calls) == attempts, "without the option nothing runs again"
     for retry in (True, False):  # and the same command afterwards changes nothing
         found = driver.sweep(wanted, tmp_path / "full", retry_failed=retry)
-        assert {trial.state for trial in found} == {"done"} and len(calls) == made + 2
+        assert {trial.state for trial in found} == {"done"} and len(calls) == attempts + 2
         assert [trial.point for trial in found] == [trial.point for trial in first]
     if method != "tpe":
         assert [(t.point, t.value) for t in found] == [(t.point, t.value) for t in undisturbed]
