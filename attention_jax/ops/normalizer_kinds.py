@@ -269,7 +269,7 @@ def find_threshold(
     """
     total = normalizer.total(count)
     low, high = _bracket(normalizer, smallest, largest, count)
-    close = 0.1 * jnp.finfo(low.dtype).eps ** 0.5  # each step squares the error
+    close = (0.1 * jnp.finfo(low.dtype).eps ** 0.5).astype(low.dtype)  # each step squares the error
 
     def step(carry):
         n, t, low, high, last, _ = carry

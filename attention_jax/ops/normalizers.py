@@ -31,6 +31,7 @@ from attention_jax.ops.normalizer_kinds import (
     Threshold,
     check_elementwise,
 )
+from attention_jax.ops.precision import as_type
 from attention_jax.ops.trees import (
     as_tree,
     check_option,
@@ -88,7 +89,8 @@ class Softmax(Exponential):
         """The fraction of the weight that is not on the sink, given the log-sum-exp of the scores; 0 if it is -inf,
         whatever the sink."""
         some = log_sum != -jnp.inf
-        return jnp.where(some, jax.nn.sigmoid(jnp.where(some, log_sum, 0.0) - self.sink), 0.0)
+        sink = as_type(self.sink, log_sum.dtype)
+        return jnp.where(some, jax.nn.sigmoid(jnp.where(some, log_sum, 0.0) - sink), 0.0)
 
 
 def log_sum_exp(scores: Float[Array, "Q K"], allowed) -> Float[Array, " Q"]:
@@ -112,7 +114,7 @@ class Sigmoid(Pointwise):
     bias: Float[Array, ""] | float = 0.0
 
     def __call__(self, x):
-        return jax.nn.sigmoid(x + self.bias)
+        return jax.nn.sigmoid(x + as_type(self.bias, x.dtype))
 
 
 @pytree
@@ -195,7 +197,7 @@ class StudentKernel(Exponential):
         check_option("power of StudentKernel", self.power, above=0)
 
     def logits(self, scores):
-        return -self.power * jnp.log1p(-scores)
+        return -as_type(self.power, scores.dtype) * jnp.log1p(-scores)
 
 
 @pytree
@@ -234,10 +236,12 @@ class Entmax(Threshold):
             raise InputError(f"alpha of Entmax must be above 1 and at most 2, got {self.alpha}: 1 is Softmax()")
 
     def __call__(self, x):
-        return positive_power((self.alpha - 1) * x, 1 / (self.alpha - 1))
+        alpha = as_type(self.alpha, x.dtype)
+        return positive_power((alpha - 1) * x, 1 / (alpha - 1))
 
     def inverse(self, value):
-        return value ** (self.alpha - 1) / (self.alpha - 1)
+        alpha = as_type(self.alpha, value.dtype)
+        return value ** (alpha - 1) / (alpha - 1)
 
 
 def positive_power(x: Float[Array, "..."], exponent: Float[Array, ""] | float) -> Float[Array, "..."]:
@@ -270,13 +274,15 @@ class Normmax(Threshold):
         check_option("alpha of Normmax", self.alpha, above=1)
 
     def __call__(self, x):
-        return positive_power(x, 1 / (self.alpha - 1))
+        return positive_power(x, 1 / (as_type(self.alpha, x.dtype) - 1))
 
     def equation(self, x):
-        return positive_power(x, self.alpha / (self.alpha - 1))
+        alpha = as_type(self.alpha, x.dtype)
+        return positive_power(x, alpha / (alpha - 1))
 
     def inverse(self, value):
-        return value ** ((self.alpha - 1) / self.alpha)
+        alpha = as_type(self.alpha, value.dtype)
+        return value ** ((alpha - 1) / alpha)
 
 
 @pytree

@@ -53,6 +53,16 @@ def promoted(*arrays: jax.Array) -> list[jax.Array]:
     return [x.astype(dtype) for x in arrays]
 
 
+def as_type(number: Float[Array, "..."] | float, dtype) -> Float[Array, "..."] | float:
+    """Cast a parameter of a score or normalizer to the type of the scores, which are in float32 at least whatever the
+    type of the parameter is; Python's numbers stay as they are, and combine with any type.
+
+    >>> as_type(jnp.ones((), jnp.bfloat16), jnp.float32).dtype.name, as_type(2.0, jnp.float32)
+    ('float32', 2.0)
+    """
+    return number if getattr(number, "dtype", dtype) == dtype else jnp.asarray(number, dtype)
+
+
 def is_half(dtype) -> bool:
     """Whether a type is a half-precision one, whose sums are accumulated in a wider type. Memory traffic then costs
     more than operations: gradients save only arrays of this type and recompute the others.

@@ -41,7 +41,7 @@ from jaxtyping import Array, Float
 
 from attention_jax.errors import InputError
 from attention_jax.ops.blockwise.linear_call import Pair, linear
-from attention_jax.ops.precision import accumulator, matmul_transposed, promoted
+from attention_jax.ops.precision import accumulator, as_type, matmul_transposed, promoted
 from attention_jax.ops.trees import check_option, pytree, static_option
 
 __all__ = [
@@ -332,7 +332,8 @@ class Cosine(Score):
     sharpness: Float[Array, ""] | float = 1.0
 
     def __call__(self, query, key):
-        return _product(_normalized(query), _normalized(key)) * self.sharpness
+        cosine = _product(_normalized(query), _normalized(key))
+        return cosine * as_type(self.sharpness, cosine.dtype)
 
     @classmethod
     def init(cls, rng: Array, query_width: int, key_width: int = 0, hidden: int = 0) -> "Cosine":
@@ -456,11 +457,13 @@ def _origin(query: Float[Array, "Q D"], inverse) -> Float[Array, "1 D"]:
 
 def _unit(width: Float[Array, "..."] | float) -> tuple[Float[Array, ""] | float, Float[Array, "..."] | float]:
     """(inverse, width times it) for the power of two that brings the width to [0.5, 1): the squares of distances in
-    units of a very small or large width stay within the range of float32, and all others keep their bits."""
+    units of a very small or large width stay within the range of float32, and all others keep their bits. Of an array
+    both are in float32 at least."""
     if isinstance(width, int | float):
         inverse = 2.0 ** -max(-126, min(126, math.frexp(width)[1]))
     else:
-        inverse = _inverse_power_of_two(jnp.max(jnp.asarray(width)))
+        width = as_type(width, accumulator(jnp.result_type(width)))
+        inverse = _inverse_power_of_two(jnp.max(width))
     return inverse, width * inverse
 
 
@@ -501,7 +504,8 @@ class Gaussian(Score):
                 f"{list(jnp.shape(self.sigma))} for {len(query)} queries"
             )
         inverse, sigma = _unit(self.sigma)
-        return _squared_distance(query, key, inverse) * (-0.5 / sigma**2)
+        square = _squared_distance(query, key, inverse)
+        return square * as_type(-0.5 / sigma**2, square.dtype)
 
     @classmethod
     def init(cls, rng: Array, query_width: int, key_width: int = 0, hidden: int = 0) -> "Gaussian":
@@ -526,7 +530,7 @@ class Boxcar(Score):
     def __call__(self, query, key):
         inverse, width = _unit(self.width)
         square = _squared_distance(jax.lax.stop_gradient(query), jax.lax.stop_gradient(key), inverse)
-        return jnp.where(square < width**2, 0.0, -jnp.inf).astype(square.dtype)
+        return jnp.where(square < as_type(width**2, square.dtype), 0.0, -jnp.inf).astype(square.dtype)
 
 
 @pytree
@@ -549,7 +553,7 @@ class Triangular(Score):
         inverse, width = _unit(self.width)
         square = _squared_distance(query, key, inverse)
         distance = jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1.0)), 0.0)  # no infinite slope at 0
-        kernel = 1.0 - distance / width
+        kernel = 1.0 - distance / as_type(width, distance.dtype)
         return jnp.where(kernel > 0, jnp.log(jnp.where(kernel > 0, kernel, 1.0)), -jnp.inf)
 
 
