@@ -1,5 +1,5 @@
 """Strict JAX for every test: no silent promotion of dtypes or ranks. CPU only, so that results do not depend on the
-machine, unless the tests of a GPU are asked for: `python -m pytest -m gpu`."""
+machine, unless the tests of a GPU are asked for: `python -m pytest -m gpu` (cards.py)."""
 
 import atexit
 import contextlib
@@ -9,7 +9,6 @@ import importlib.metadata
 import os
 import shutil
 import signal
-import sys
 import tempfile
 from pathlib import Path
 
@@ -18,14 +17,6 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="compiled-")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"  # to store less costs more than to compile it
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
-if "gpu" not in sys.argv:
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    flags = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"  # tests mostly compile
-    flags += " --xla_cpu_parallel_codegen_split_count=1"  # programs of a few lines
-    if importlib.metadata.version("jaxlib").startswith("0.10."):
-        # the old emitters need a third of the time; later versions end at a flag that they do not know
-        flags += " --xla_cpu_use_fusion_emitters=false"
-    os.environ.setdefault("XLA_FLAGS", flags)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # begun by a script in the background: the processes that tests start and interrupt would be deaf, too
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -34,6 +25,7 @@ os.environ.setdefault("NPROC", "8")  # emulated devices need at least two thread
 
 import jax
 import pytest
+from cards import Cards, has_card, is_requested
 from costs import Costs
 
 gc.set_threshold(50_000, 20, 100)  # tracing makes many small objects, and JAX does work of its own at each collection
@@ -65,7 +57,24 @@ def resident_bytes() -> float:
     return 0.0
 
 
+def choose_platform(expression: str) -> None:
+    """Set what jax and the processes that tests start read: a CPU, or for `-m gpu` whatever jax finds."""
+    if is_requested(expression):
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # several workers share the card
+        return
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])  # jax was imported before
+    flags = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"  # tests mostly compile
+    flags += " --xla_cpu_parallel_codegen_split_count=1"  # programs of a few lines
+    if importlib.metadata.version("jaxlib").startswith("0.10."):
+        # the old emitters need a third of the time; later versions end at a flag that they do not know
+        flags += " --xla_cpu_use_fusion_emitters=false"
+    os.environ.setdefault("XLA_FLAGS", flags)
+
+
 def pytest_configure(config):
+    choose_platform(config.getoption("markexpr"))  # a worker of pytest-xdist has the option, but no command line
+    config.pluginmanager.register(Cards(config.getoption("markexpr"), has_card()))
     config.pluginmanager.register(Memory())
     if config.getoption("--costs") is not None:
         config.pluginmanager.register(Costs(config.getoption("--costs")))

@@ -23,9 +23,9 @@ def allowed_error(definition, exact, dtype) -> float:
 
 def assert_error_of_rounding(results, definition, exact, dtype) -> None:
     """Raise AssertionError unless each array is as close to float64 as the rule demands."""
-    for at, (result, one, right) in enumerate(zip(results, definition, exact, strict=True)):
+    for at, (result, rounded, right) in enumerate(zip(results, definition, exact, strict=True)):
         assert result.dtype == dtype and right.dtype == np.float64
-        error, allowed = np.abs(np.float64(result) - right).max(initial=0.0), allowed_error(one, right, dtype)
+        error, allowed = np.abs(np.float64(result) - right).max(initial=0.0), allowed_error(rounded, right, dtype)
         assert error <= allowed, f"array {at} is off by {error:.3g}, and rounding to {dtype} explains {allowed:.3g}"
 
 

@@ -1,6 +1,8 @@
-"""What a card computes: `python -m pytest -m gpu` where jax[cuda12] is installed. Elsewhere everything here is skipped.
+"""What a card computes: `python -m pytest -m gpu`, where jax[cuda12] or jax[cuda13] is installed (cards.py).
 
-Routes of `attend` are held against float64 on the CPU beside the card, training steps and runs against that CPU.
+The most important tests come first, so that a time limit cuts the least important ones. Attention is held against
+float64 by the rule of rounding.py, training steps and runs against the CPU beside the card. The bodies know no card:
+all of them run on a CPU too, a few in the default tests and the others in the slow ones.
 """
 
 import json
@@ -14,11 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rounding import assert_error_of_rounding, defined, defined_attention, in_type, with_gradients
 from tiny import MODELS, builder, every_score
 
 from attention_jax import config as configs, tasks
 from attention_jax.claims.catalog import load_experiment
-from attention_jax.ops import scores
+from attention_jax.ops import normalizers, scores
 from attention_jax.ops.attention import attend
 from attention_jax.ops.masks import causal, lengths, window
 from attention_jax.sweep import population
@@ -27,16 +30,29 @@ from attention_jax.train.optimizer import optimizer
 from attention_jax.train.placement import Program
 from attention_jax.train.step import init_state
 
-CARD = "gpu"
 ROOT = Path(__file__).resolve().parents[1]
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(jax.default_backend() != CARD, reason="needs a GPU: python -m pytest -m gpu, with jax[cuda12]"),
-]
 
 
-def on_the_cpu():
-    return jax.default_device(jax.devices("cpu")[0])
+def everywhere(names: str, cases, by_default=()):
+    """Parametrize by the device and by cases, tuples: all of them on a GPU, in their order, and on a CPU, where those
+    that are not `by_default` are slow."""
+    ids = lambda case: "-".join(getattr(type(x), "__name__", "") if hasattr(x, "task") else str(x) for x in case)
+    on = lambda platform, case, *marks: pytest.param(platform, *case, marks=marks, id=f"{platform}-{ids(case)}")
+    of_cpu = lambda case: () if case in by_default else (pytest.mark.slow,)
+    params = [on("gpu", case, pytest.mark.gpu) for case in cases]
+    params += [on("cpu", case, *of_cpu(case)) for case in cases if "cudnn" not in case]
+    return pytest.mark.parametrize(["device", *names.split()], params, indirect=["device"])
+
+
+@pytest.fixture
+def device(request):
+    """The first device of a platform, to which arrays go; a test of a GPU is skipped where jax has none (cards.py)."""
+    try:
+        first = jax.devices(request.param)[0]
+    except RuntimeError:
+        pytest.skip("needs a GPU, and jax[cuda12] or jax[cuda13]")
+    with jax.default_device(first):
+        yield first
 
 
 # --- attend -----------------------------------------------------------------------------------------------------------
@@ -44,7 +60,6 @@ def on_the_cpu():
 BATCH, HEADS, TOKENS, WIDTH = 2, 2, 64, 32
 SCORES = every_score(WIDTH) | {"Boxcar": scores.Boxcar(8.0), "Triangular": scores.Triangular(8.0)}
 """The arrays are about 4 apart: nobody is at the edge of a kernel, where rounding decides."""
-LENGTHS = np.array([64, 41], np.int32)
 MASKS = {
     "none": lambda n: None,
     "causal": lambda n: causal(),
@@ -52,74 +67,93 @@ MASKS = {
     "causal & lengths": lambda n: causal() & lengths(n),
     "causal & window": lambda n: causal() & window(5),
 }
-TOLERANCE = {"float32": 2e-5, "bfloat16": 4e-2}
-"""Relative to the largest value: float32 with products in float32, bfloat16 with 8 bits of mantissa."""
+ROUTES = [
+    (None, "bfloat16", TOKENS),  # what a user gets: cuDNN on a GPU
+    (None, "bfloat16", TOKENS - 1),  # as the 1,023 tokens of a language model
+    ("fused", "bfloat16", TOKENS),
+    ("cudnn", "float16", TOKENS),
+    ("fused", "float32", TOKENS),
+    ("plain", "bfloat16", TOKENS),
+    (None, "float32", TOKENS),
+]
 
 
-def by_attend(score, mask, implementation):
-    """One head, (length, query, key, value [T, D]) -> [T, D]."""
-    return lambda n, q, k, v: attend(q, k, v, score=score, mask=mask(n), implementation=implementation)
+def sample(tokens: int) -> list[np.ndarray]:
+    """Query, key, value and a cotangent [B, T, H, D], that every type holds alike."""
+    drawn = 0.5 * np.random.default_rng(0).standard_normal((4, BATCH, tokens, HEADS, WIDTH)).astype(np.float32)
+    rounded = [np.asarray(jnp.asarray(x).astype(jnp.bfloat16).astype(jnp.float32)) for x in drawn]
+    return [x.astype(jnp.float16).astype(np.float32) for x in rounded]
 
 
-def as_one_writes_it(score, mask):
-    """The same by its definition."""
-
-    def one(n, query, key, value):
-        positions, scores, masked = jnp.arange(TOKENS), score(query, key), mask(n)
-        allowed = True if masked is None else masked(positions, positions)
-        return jax.nn.softmax(jnp.where(allowed, scores, -jnp.inf)) @ value
-
-    return one
+def over_batch_and_heads(attention, tokens: int):
+    """`attention(length, query, key, value)` of one head as a function of arrays [B, T, H, D]."""
+    ns = np.array([tokens, 41], np.int32)
+    return lambda *arrays: jax.vmap(jax.vmap(attention, in_axes=(None, 1, 1, 1), out_axes=1))(ns, *arrays)
 
 
-def output_and_gradients(one):
-    """(query, key, value, bar [B, T, H, D]) -> what `one` head gives over batch and heads, and three gradients."""
+def assert_attention_is_exact(device, rules: list[dict], implementations, dtype, tokens=TOKENS):
+    """The output and the gradients of `attend` with each of the rules: {"score", "mask", "normalizer"}, by each
+    implementation, in one program."""
 
-    def run(query, key, value, bar):
-        over_heads = jax.vmap(one, in_axes=(None, 1, 1, 1), out_axes=1)
-        out, pull = jax.vjp(lambda *arrays: jax.vmap(over_heads)(LENGTHS, *arrays), query, key, value)
-        return out, *pull(bar)
+    def by_definition(score, mask, normalizer=None):
+        score = in_type(score, dtype)  # what rounding does to parameters is no error of the implementation
+        return over_batch_and_heads(
+            lambda n, *arrays: defined_attention(score, mask(n), normalizer=normalizer)(*arrays), tokens
+        )
 
-    return jax.jit(run)
+    def by_attend(implementation, score, mask, normalizer=None):
+        call = {"score": in_type(score, dtype), "implementation": implementation}
+        call |= {"normalizer": normalizer or normalizers.Softmax()}
+        call |= {"block_q": 32, "block_k": 16} if implementation == "fused" else {}
+        return over_batch_and_heads(lambda n, *arrays: attend(*arrays, mask=mask(n), **call), tokens)
 
-
-def arrays(dtype):
-    """Four arrays [B, T, H, D] that every dtype holds alike."""
-    drawn = 0.5 * np.random.default_rng(0).standard_normal((4, BATCH, TOKENS, HEADS, WIDTH)).astype(np.float32)
-    return [np.asarray(jnp.asarray(x).astype(jnp.bfloat16).astype(jnp.float32)).astype(dtype) for x in drawn]
-
-
-def assert_as_in_float64(score, mask, implementation, dtype):
-    score = jax.tree.map(lambda leaf: leaf if isinstance(leaf, float) else leaf.astype(dtype), score)
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"), on_the_cpu():
-        doubled = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), score)
-        exact = output_and_gradients(as_one_writes_it(doubled, mask))(*arrays(np.float64))
-        exact = jax.tree.map(np.asarray, exact)
-    assert exact[0].dtype == np.float64
-    with jax.default_matmul_precision("highest"):
-        ours = output_and_gradients(by_attend(score, mask, implementation))(*arrays(jnp.dtype(dtype)))
-    for x, y in zip(ours, exact, strict=True):
-        assert x.devices() == {jax.devices()[0]}
-        np.testing.assert_allclose(np.asarray(x, np.float64), y, rtol=0, atol=TOLERANCE[dtype] * abs(y).max())
+    arrays, definitions = sample(tokens), [by_definition(**rule) for rule in rules]
+    exact, rounded = (defined(definitions, arrays, kind) for kind in ("float64", dtype))
+    for implementation in implementations:
+        run = jax.jit(with_gradients([by_attend(implementation, **rule) for rule in rules]))
+        with jax.default_matmul_precision("highest"):
+            results = run(*(jax.device_put(jnp.asarray(x, dtype), device) for x in arrays))
+        assert all(x.devices() == {device} for x in results)
+        assert_error_of_rounding(results, rounded, exact, dtype)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("implementation", [None, "plain", "fused", "cudnn"])
-def test_every_route_under_every_mask(implementation, mask, dtype):
-    if implementation == "cudnn" and dtype == "float32":
-        pytest.skip("cuDNN's kernel is for half precision")
-    assert_as_in_float64(SCORES["ScaledDot"], MASKS[mask], implementation, dtype)
+@everywhere("implementation dtype tokens", ROUTES, by_default=[(None, "bfloat16", TOKENS - 1)])
+def test_a_route_is_exact_under_every_mask(device, implementation, dtype, tokens):
+    rules = [{"score": scores.ScaledDot(), "mask": mask} for mask in MASKS.values()]
+    assert_attention_is_exact(device, rules, [implementation], dtype, tokens)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("implementation", ["plain", "fused"])
-@pytest.mark.parametrize("name", SCORES)
-def test_every_score(name, implementation, dtype):
-    assert_as_in_float64(SCORES[name], lengths, implementation, dtype)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_the_rule_refuses_a_kernel_that_is_wrong_by_one_key_or_sign(dtype):
+    """Of 64 keys; and it takes attention that is right."""
+    definition = [over_batch_and_heads(lambda n, *x: defined_attention(scores.ScaledDot(), lengths(n))(*x), TOKENS)]
+    exact, rounded = (defined(definition, sample(TOKENS), kind) for kind in ("float64", dtype))
+    arrays = [jnp.asarray(x, dtype) for x in sample(TOKENS)]
+    one_head = lambda score, fewer: lambda n, *x: attend(*x, score=score, mask=lengths(n - fewer))
+    wrong = {"a key": (scores.ScaledDot(), 1), "a cap": (scores.SoftCap(5.0), 0)}
+    kernels = {"right": (scores.ScaledDot(), 0), **wrong}
+    run = jax.jit(with_gradients([over_batch_and_heads(one_head(*kernel), TOKENS) for kernel in kernels.values()]))
+    results = dict(zip(kernels, np.split(np.arange(4 * len(kernels)), len(kernels))))
+    by_kernel = run(*arrays)
+    results = {name: [by_kernel[i] for i in at] for name, at in results.items()}
+    assert_error_of_rounding(results["right"], rounded, exact, dtype)
+    out, *bars = results["right"]
+    results["a sign"] = [out, -bars[0], *bars[1:]]
+    results["a key's value"] = [out, *bars[:2], bars[2].at[0, 0, 0].set(0)]
+    results["not a number"] = [out.at[0, 0, 0, 0].set(jnp.nan), *bars]
+    for name in results.keys() - {"right"}:
+        with pytest.raises(AssertionError, match="is off by"):
+            assert_error_of_rounding(results[name], rounded, exact, dtype)
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
+
+IMPORTANT = ("LanguageModel", "ViT", "Transformer", "Attention", "Bahdanau", "GraphAttention", "NTM", "CCT")
+FAMILIES = sorted(
+    ((model,) for model in MODELS),
+    key=lambda case: next((n for n, name in enumerate(IMPORTANT) if type(case[0]).__name__.startswith(name)), 99),
+)
+"""The families that others build on first."""
 
 
 @pytest.fixture(scope="module")
@@ -127,25 +161,28 @@ def build(tmp_path_factory):
     return builder(tmp_path_factory.mktemp("data"))
 
 
-def losses_of_three_steps(task):
+def losses_of_three_steps(task, update, state):
     """By the training loop's own compiled call, wherever arrays go by default."""
-    update = optimizer(task.config.optim, 3)
     bucket, indices, weight = task.plan(0, 1)[0]
     program = Program(task.loss, update, matmul_precision="highest")
-    state, data = program.put_state(init_state(task.init, update, 0)), program.put_data(task.buckets[bucket])
+    state, data = program.put_state(state), program.put_data(task.buckets[bucket])
     repeat = lambda rows: np.repeat(rows[None, :1], 3, axis=1)
     _, metrics = program.train_steps(state, data, repeat(indices), repeat(weight))
     [total], [count] = metrics["loss"]
     return total / count
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
-def test_three_training_steps_of_every_family_are_those_of_a_cpu(build, model):
-    ours = losses_of_three_steps(build(model))
-    with on_the_cpu():
-        theirs = losses_of_three_steps(build(model))
-    np.testing.assert_allclose(ours, theirs, rtol=2e-3)
-    assert len(set(ours)) == 3, "nothing was learned"
+@everywhere("model", FAMILIES, by_default=FAMILIES[:1])
+def test_three_training_steps_of_a_family_are_those_of_a_cpu(device, build, model):
+    """From one initial state, so that one program is compiled on each: in float32, whose rounding training enlarges."""
+    task = build(model)
+    update = optimizer(task.config.optim, 3)
+    with jax.default_device(jax.devices("cpu")[0]):
+        state = jax.device_get(init_state(task.init, update, 0))
+        reference = losses_of_three_steps(task, update, state)
+    losses = losses_of_three_steps(task, update, state)
+    np.testing.assert_allclose(losses, reference, rtol=2e-3)
+    assert len(set(losses)) == 3, "nothing was learned"
 
 
 def small(seed: int):
@@ -158,7 +195,8 @@ def losses_by_epoch(directory: Path) -> list[float]:
     return [row["train.loss"] for row in json.loads((directory / "result.json").read_text())["history"]]
 
 
-def test_a_population_is_its_runs_alone(tmp_path):
+@everywhere("", [()])
+def test_a_population_is_its_runs_alone(device, tmp_path):
     setups = [small(seed) for seed in (0, 1)]
     members = [population.Member(config, tmp_path / str(config.train.seed)) for config in setups]
     population.train_many(members, [tasks.build(config) for config in setups], tmp_path / "group", until=2)
@@ -168,7 +206,8 @@ def test_a_population_is_its_runs_alone(tmp_path):
         np.testing.assert_allclose(losses_by_epoch(member.directory), alone, rtol=1e-3)
 
 
-def test_what_a_card_began_a_cpu_ends(tmp_path):
+@everywhere("", [()])
+def test_what_a_card_began_a_cpu_ends(device, tmp_path):
     """Interrupted in its second epoch on the card, a run goes on where there is none."""
     words = [
         "--data.examples",
@@ -190,3 +229,36 @@ def test_what_a_card_began_a_cpu_ends(tmp_path):
     subprocess.run([*command, "--resume", "--out", str(tmp_path)], check=True, timeout=300, env=elsewhere)
     losses = losses_by_epoch(tmp_path)
     assert len(losses) == 9 and losses[-1] < losses[0]
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+NORMALIZERS = {
+    "Sparsemax": normalizers.Sparsemax(),
+    "Entmax": normalizers.Entmax(1.5),
+    "Sigmoid": normalizers.Sigmoid(-4.0),
+    "Softmax with a sink": normalizers.Softmax(0.5),
+    "TopK": normalizers.TopK(8),
+    "StickBreaking": normalizers.StickBreaking(),
+    "ReluPower": normalizers.ReluPower(2),
+    "Normmax": normalizers.Normmax(2.0),
+    "Budget": normalizers.Budget(2),
+    "CompactKernel": normalizers.CompactKernel(2),
+    "Signed": normalizers.Signed(),
+}
+
+
+@everywhere(
+    "name dtype",
+    [(name, dtype) for dtype in ("bfloat16", "float16", "float32") for name in SCORES],
+    by_default=[("Cosine", "bfloat16"), ("Concat", "bfloat16"), ("LeakySum", "float16")],
+)
+def test_a_score_is_exact_at_once_and_in_blocks(device, name, dtype):
+    rules = [{"score": SCORES[name], "mask": lengths}]
+    assert_attention_is_exact(device, rules, ["plain", "fused"], dtype)
+
+
+@everywhere("name dtype", [(name, "bfloat16") for name in NORMALIZERS], by_default=[("Sparsemax", "bfloat16")])
+def test_a_normalizer_is_exact_at_once_and_in_blocks(device, name, dtype):
+    rules = [{"score": scores.ScaledDot(), "mask": lengths, "normalizer": NORMALIZERS[name]}]
+    assert_attention_is_exact(device, rules, ["plain", "fused"], dtype)

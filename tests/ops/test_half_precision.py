@@ -98,8 +98,8 @@ def trace(rule, dtype, leaf_dtype, implementation):
     blocks = {"block_q": 4, "block_k": 4} if implementation == "fused" else {}
 
     def run(parameters, query, key, value):
-        given = iter(parameters)
-        call = jax.tree.unflatten(structure, [next(given) if is_float(x) else x for x in leaves])
+        remaining = iter(parameters)
+        call = jax.tree.unflatten(structure, [next(remaining) if is_float(x) else x for x in leaves])
         return attend(query, key, value, implementation=implementation, **blocks, **call)
 
     def pulled(*arrays):
