@@ -4,11 +4,10 @@ A process that has run another implementation before measures something else: 2.
 leave the allocator in another state, in which the same program takes up to 1.5 times as long.
 """
 
-import concurrent.futures
-import multiprocessing
+import functools
 import os
+import re
 import time
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +16,8 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the processes
 import jax
 import jax.numpy as jnp
 
-from benchmarks._attention_cases import CASES, jax_function, torch_function
+from benchmarks._attention_cases import CASES, jax_function, layout, torch_function
+from benchmarks._process import run_in_process
 
 
 class Cell(NamedTuple):
@@ -34,47 +34,43 @@ def measured(cell: Cell) -> dict:
     """Measure a cell in a fresh process.
 
     Returns:
-        `forward_seconds` and `gradient_seconds` (a list of seconds per call), `temporary_bytes` and `problem`, which is
-        empty if all went well; a failure, an exhausted memory included, is a result and not the end of a benchmark.
+        `measure`, and `problem`, which is empty if all went well; a failure, an exhausted memory included, is a result
+        and not the end of a benchmark.
     """
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as process:
-        try:
-            return process.submit(_measure, cell).result()
-        except BrokenProcessPool:
-            return _row(problem="out of memory: the process was killed")
+    return run_in_process(functools.partial(measure, cell))
 
 
-def _row(forward_seconds=(), gradient_seconds=(), temporary_bytes=None, problem="") -> dict:
-    seconds = {"forward_seconds": list(forward_seconds), "gradient_seconds": list(gradient_seconds)}
-    return seconds | {"temporary_bytes": temporary_bytes, "problem": problem}
-
-
-def _measure(cell: Cell) -> dict:
-    try:
-        return _row(*(_torch if cell.implementation.startswith("torch") else _jax)(cell))
-    except Exception as error:
-        text = (str(error).strip().splitlines() or [""])[0]
-        words = ("out of memory", "resource_exhausted", "can't allocate")
-        if any(word in str(error).lower() for word in words):
-            return _row(problem="out of memory")
-        return _row(problem=f"{type(error).__name__}: {text}"[:160])
+def measure(cell: Cell) -> dict:
+    """Measure a cell in this process: `forward_seconds`, `gradient_seconds`, `temporary_bytes`, and `kernels`, what the
+    compiled gradient calls beside XLA's own code."""
+    is_torch = cell.implementation.startswith("torch")
+    forward, gradient, temporary, kernels = (_torch if is_torch else _jax)(cell)
+    times = {"forward_seconds": forward, "gradient_seconds": gradient}
+    return times | {"temporary_bytes": temporary, "kernels": kernels}
 
 
 def _jax(cell: Cell):
-    """Seconds of the forward calls, of the gradients to query, key and value, and XLA's plan of temporary buffers."""
-    dtype = jnp.dtype(cell.dtype)
-    draw = lambda: [x.astype(dtype) for x in jax.random.normal(jax.random.key(0), (3, *cell.shape))]
+    """Seconds of the forward calls, of the gradients to query, key and value, XLA's plan of temporary buffers, and what
+    the gradient calls."""
+    dtype, (batch, heads, length, width) = jnp.dtype(cell.dtype), cell.shape
+    shape = cell.shape if layout(cell.implementation) == "BHTD" else (batch, length, heads, width)
+    draw = lambda: [x.astype(dtype) for x in jax.random.normal(jax.random.key(0), (3, *shape))]
     inputs = jax.jit(draw)()
     forward = jax_function(CASES[cell.case], cell.implementation, dtype, cell.blocks)
     gradient = jax.grad(lambda *qkv: (forward(*qkv).astype(jnp.float32) ** 2).sum(), argnums=(0, 1, 2))
     compiled = jax.jit(gradient).lower(*inputs).compile()
     temporary = compiled.memory_analysis().temp_size_in_bytes
     if temporary > 0.9 * free_bytes():
-        raise MemoryError(f"out of memory: {temporary / 2**30:.1f} GiB needed")
-    gradient_seconds = seconds(lambda: jax.block_until_ready(compiled(*inputs)))
+        raise MemoryError
+    gradient_seconds = seconds(lambda: compiled(*inputs), jax.block_until_ready)
     once = jax.jit(forward)
-    return seconds(lambda: jax.block_until_ready(once(*inputs))), gradient_seconds, temporary
+    return seconds(lambda: once(*inputs), jax.block_until_ready), gradient_seconds, temporary, custom_calls(compiled)
+
+
+def custom_calls(compiled) -> list[str]:
+    """Return the names of the functions that a compiled program calls beside XLA's own code, such as a kernel of
+    cuDNN."""
+    return sorted(set(re.findall(r'custom_call_target="([^"]+)"', compiled.as_text())))
 
 
 def _torch(cell: Cell):
@@ -82,25 +78,23 @@ def _torch(cell: Cell):
     import torch
 
     device = "cuda" if jax.default_backend() == "gpu" else "cpu"
-    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    wait = lambda _: torch.cuda.synchronize() if device == "cuda" else None
     generator = torch.Generator(device).manual_seed(0)
     draw = lambda: torch.randn(cell.shape, generator=generator, device=device).to(getattr(torch, cell.dtype))
     inputs = [draw().requires_grad_() for _ in range(3)]
     function = torch_function(cell.case, cell.implementation, inputs[0])
 
+    @torch.no_grad()
     def forward():
-        with torch.no_grad():
-            function(*inputs)
-        wait()
+        return function(*inputs)
 
     def gradient():
-        torch.autograd.grad(function(*inputs).float().square().sum(), inputs)
-        wait()
+        return torch.autograd.grad(function(*inputs).float().square().sum(), inputs)
 
     peak = Peak(torch if device == "cuda" else None)
-    gradient()
+    wait(gradient())
     temporary = peak.growth()
-    return seconds(forward), seconds(gradient), temporary
+    return seconds(forward, wait), seconds(gradient, wait), temporary, []
 
 
 class Peak:
@@ -137,14 +131,25 @@ def free_bytes() -> float:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def seconds(call) -> list[float]:
-    """Seconds of each of 3 to 20 calls after a warm-up, within about a second."""
-    call()
+def seconds(call, wait) -> list[float]:
+    """Seconds per call in each of 3 to 20 rounds after a warm-up, within about a second.
+
+    A round is as many calls as take 10 ms, and one `wait(result)` for the last, so that launches overlap as they do
+    within a program; a longer call is a round.
+    """
+
+    def one_round(calls: int) -> float:
+        begin = time.perf_counter()
+        for _ in range(calls):
+            result = call()
+        wait(result)
+        return (time.perf_counter() - begin) / calls
+
+    one_round(1)
+    calls = max(1, round(0.01 / one_round(1)))
     start, times = time.perf_counter(), []
     while len(times) < 3 or (len(times) < 20 and time.perf_counter() - start < 1.0):
-        begin = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - begin)
+        times.append(one_round(calls))
         if times[-1] > 5:
             break
     return times

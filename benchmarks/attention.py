@@ -21,7 +21,7 @@ from benchmarks._attention_cell import Cell, measured  # first: it sets how XLA 
 import jax  # isort: skip
 
 from attention_jax.errors import InputError
-from benchmarks._attention_cases import CASES
+from benchmarks._attention_cases import CASES, is_available
 from benchmarks._attention_check import differences
 from benchmarks._attention_figure import draw
 from benchmarks._rounds import conditions, machine
@@ -37,7 +37,7 @@ LINE = "{:11} {:>7} {:24} {:>5} {:>9} {:>9} {:>9} {:>9} {:>6} {:>9}  {}"
 
 def main(
     platform: Literal["auto", "cpu", "gpu"] = "auto",
-    cases: tuple[str, ...] = tuple(CASES),
+    cases: tuple[str, ...] = ("scaled_dot", "causal", "window", "gaussian", "additive"),
     min_length: int = 512,
     max_length: int = 4096,
     growth: int = 2,
@@ -55,7 +55,7 @@ def main(
 
     Args:
         platform: Fail unless JAX runs on it; auto accepts any.
-        cases: The cases: scaled_dot, causal, window, gaussian, additive.
+        cases: The cases: scaled_dot, causal, window, gaussian, alibi, soft_cap, sparsemax, l1, additive.
         min_length: First sequence length.
         max_length: Last sequence length.
         growth: Factor from one length to the next.
@@ -114,9 +114,8 @@ class Bench:
 
     def compare(self, name, lengths, seconds_per_call, torch: bool):
         """Measure one case for all its competitors, each up to the length at which it fails or takes too long."""
-        competitors = [c for c in CASES[name].competitors if torch or not c.startswith("torch")]
-        if self.platform == "cpu":
-            competitors = [c for c in competitors if c not in ("cudnn", "torch_flex")]
+        competitors = [c for c in CASES[name].competitors if is_available(c, self.platform)]
+        competitors = [c for c in competitors if torch or not c.startswith("torch")]
         for length in lengths:
             rows = self.alternate(name, length, [(competitor, (None, None)) for competitor in competitors])
             self.add(rows)
