@@ -297,7 +297,7 @@ class Bench:
     """Benchmark against other libraries; options of a benchmark: launch.py bench WHAT --help."""
 
     what: Annotated[Positional[str], positional("WHAT")]
-    """attention, compile, date, input, normalizers, ntm, pretrained, sweep, transformer, translation or vision."""
+    """attention, card, compile, date, input, normalizers, ntm, pretrained, sweep, transformer, translation, vision."""
 
 
 def parse(kind: type[Command], words: Sequence[str]) -> Command:

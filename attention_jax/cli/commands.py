@@ -480,7 +480,7 @@ def laws(words: list[str]):
 
 
 def bench(words: list[str]):
-    """attention | compile | date | input | normalizers | ntm | sweep | transformer | ...: benchmarks."""
+    """attention | card | compile | date | input | normalizers | ntm | sweep | ...: benchmarks."""
     import importlib
 
     from attention_jax.claims import catalog
