@@ -13,6 +13,7 @@ from attention_jax.errors import InputError
 from attention_jax.ops import linear, masks
 from attention_jax.ops.arrays import as_rules, is_array, several
 from attention_jax.ops.biases import Bias
+from attention_jax.ops.blockwise.batched import with_blocks
 from attention_jax.ops.blockwise.derivatives import in_blocks
 from attention_jax.ops.blockwise.score_blocks import (
     Inputs,
@@ -244,7 +245,8 @@ def _prepared(inputs, plan):
     if isinstance(normalizer, TopK):
         known = jax.lax.stop_gradient(inputs)
         if normalizer.k < key.shape[0]:
-            inputs = inputs._replace(cut=by_platform(lambda size: cuts(known, size, normalizer.k), sizes))
+            cut = lambda blocks, known: cuts(known, blocks, normalizer.k)
+            inputs = inputs._replace(cut=by_platform(lambda blocks: with_blocks(cut, blocks, known), sizes))
         normalizer = normalizer.of
     normalizer = without_sink(normalizer)  # which is applied afterwards
     blocks = {platform: sizes[platform] if i == "fused" else None for platform, i in plan.chosen.items()}

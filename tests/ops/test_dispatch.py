@@ -125,8 +125,9 @@ def test_costs_and_blocks(score, cost):
     assert pair_cost(score, x, x) == cost
     on_cpu, elsewhere = ((512, 256), (1000, 1000)) if cost == 1 else ((64, 64), (128, 128))
     again = cost == 1  # where one block is all, and cheap
-    expected = dict.fromkeys(PLATFORMS, Blocks(*elsewhere)) | {"cpu": Blocks(*on_cpu), "tpu": Blocks(*elsewhere, again)}
-    assert choose_blocks(score, x, x) == expected
+    blocks = {platform: chosen[:3] for platform, chosen in choose_blocks(score, x, x).items()}
+    expected = dict.fromkeys(PLATFORMS, (*elsewhere, False))
+    assert blocks == expected | {"cpu": (*on_cpu, False), "tpu": (*elsewhere, again)}
     assert choose_blocks(score, x, x, 10, 20) == dict.fromkeys(PLATFORMS, Blocks(10, 20))
 
 

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from attention_jax.ops.blockwise import local, ordered, softmax
+from attention_jax.ops.blockwise.batched import with_blocks
 from attention_jax.ops.blockwise.forward_mode import tangents
 from attention_jax.ops.blockwise.higher_order import attend_by_tiles
 from attention_jax.ops.blockwise.linear_call import Pair, is_symbolic_zero, linear
@@ -55,20 +56,16 @@ def in_blocks(blocks: tuple, whole: Whole, combine: Combine, floats: list, other
     inputs = finite_where_unattended(combine(floats, others))
     program = _program(inputs)
     some = [b for _, b in blocks if b is not None] or [Blocks(1, 1)]
-    sizes = inputs.query.shape[0], inputs.key.shape[0]
-    grid = tuple(-(-size // min(b[axis] for b in some)) for axis, size in enumerate(sizes))  # of the smallest blocks
 
     def whole_or_blocks(blocks):
         if blocks is None:
             out, log, statistics = whole(inputs)
-            _, saved, _ = jax.eval_shape(lambda: program.forward(inputs, some[0], grid))
+            _, saved, _ = jax.eval_shape(lambda: program.forward(inputs, some[0]))
             saved = vary_like(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), saved), inputs)
             return (out, log), saved, statistics
-        return program.forward(inputs, blocks, grid)
+        return with_blocks(lambda blocks, inputs: program.forward(inputs, blocks), blocks, inputs)
 
-    everywhere = all(sizes for _, sizes in blocks)
-    run = partial(program.forward, inputs, grid=grid) if everywhere else whole_or_blocks
-    return *by_platform(run, dict(blocks)), partition(inputs)[0]
+    return *by_platform(whole_or_blocks, dict(blocks)), partition(inputs)[0]
 
 
 class Call(NamedTuple):
@@ -116,20 +113,26 @@ def _in_blocks_jvp(blocks, whole, combine, primals, dots):
 
 
 def _forward(call, constants, dots):
-    return by_platform(partial(_tangents, call, call.at(constants), dots), dict(call.blocks))
+    return _on_platforms(_tangents, call, call.at(constants), dots)
 
 
 def _transpose(call, constants, bars):
-    bars = jax.tree.unflatten(call.outputs, bars)
-    return by_platform(partial(_cotangents, call, call.at(constants), bars), dict(call.blocks))
+    return _on_platforms(_cotangents, call, call.at(constants), jax.tree.unflatten(call.outputs, bars))
 
 
 def _forward_again(call, constants, dots):
-    return by_platform(partial(_tangents_by_tiles, call, call.at(constants), dots), dict(call.blocks))
+    return _on_platforms(_tangents_by_tiles, call, call.at(constants), dots)
 
 
 def _transpose_again(call, constants, bars):
-    return by_platform(partial(_cotangents_by_tiles, call, call.at(constants), bars), dict(call.blocks))
+    return _on_platforms(_cotangents_by_tiles, call, call.at(constants), bars)
+
+
+def _on_platforms(function, call, *operands):
+    """Compute `function(call, *operands, blocks)` with the blocks of the platform, fewer pairs under `jax.vmap`."""
+    run = lambda blocks, *operands: function(call, *operands, blocks)
+    choose = lambda blocks: run(None, *operands) if blocks is None else with_blocks(run, blocks, *operands)
+    return by_platform(choose, dict(call.blocks))
 
 
 def _tangents(call, point, dots, blocks):
@@ -146,6 +149,7 @@ def _cotangents(call, point, bars, blocks):
     if blocks is None:
         found = jax.vjp(lambda floats: call.whole(call.combine(floats, others))[:2], floats)[1](bars)[0]
     else:
+        blocks = blocks._replace(round_rows=True)
         found = jax.tree.leaves(_program(inputs).backward(inputs, blocks, outputs, saved, bars))
         found += [jnp.zeros_like(x) for x in floats[len(found) :]]  # mask, dropout rate and cut
     return [found[n].astype(floats[n].dtype) for n in call.moving]

@@ -22,6 +22,7 @@ from attention_jax.ops.blockwise.score_blocks import (
     Blocks,
     Combine,
     Inputs,
+    active_blocks,
     if_worth,
     key_blocks,
     max_over_batch,
@@ -78,6 +79,7 @@ def tangents(blocks: Blocks, combine: Combine, floats, others, outputs, saved, m
     of `floats`. `saved` is the `Saved` of `ops/blockwise/local.py`, or () for the softmax."""
     out, log = outputs
     shift, active = saved.shift if log is None else log, getattr(saved, "active", None)
+    active = None if active is None else active_blocks(active, combine(floats, others), blocks)
     call = Call(blocks, combine, floats, others, moving, dots, shift, active, getattr(saved, "top", None))
     return _finish(call, outputs, saved, _sum_over_keys(call, *out.shape))
 
@@ -128,4 +130,6 @@ def _finish(call, outputs, saved, totals):
     if saved.count is not None:
         scale = call.push(lambda some: call.inputs(some).rules[2].factor(jnp.maximum(saved.count, 1)))
         pooled = pooled + out.astype(precision) * per_scale(scale, saved.scale)[:, None]
-    return (pooled - saved.turn * equation[:, None] if call.rooted else pooled).astype(out.dtype), None
+    if call.rooted:
+        pooled = pooled - saved.turn.astype(precision) * equation[:, None]
+    return pooled.astype(out.dtype), None

@@ -52,7 +52,8 @@ def _run(*arrays, pair, count, **_):
     return pair.forward(list(arrays[:count]), list(arrays[count:]))
 
 
-def _abstract(*arrays, shapes, **_):
+def abstract_outputs(*arrays, shapes, **_):
+    """The abstract values of outputs with these (shape, dtype), on the mesh of `arrays`."""
     like = max(arrays, key=lambda x: len(varying(x)))  # arrays of the same mesh
     spec = lambda shape: like.sharding.update(spec=PartitionSpec(*[None] * len(shape)))
     return [like.update(shape=shape, dtype=dtype, weak_type=False, sharding=spec(shape)) for shape, dtype in shapes]
@@ -64,15 +65,20 @@ def _jvp(primals, tangents, *, differentiable, count, **params):
     if all(type(x) is ad.Zero for x in fixed):
         moving = [ad.instantiate_zeros(x) for x in moving]
         return out, _linear.bind(*primals[:count], *moving, differentiable=differentiable, count=count, **params)
+    run = lambda *arrays: differentiable.forward(list(arrays[:count]), list(arrays[count:]))
+    return out, push_forward(run, primals, tangents)
+
+
+def push_forward(run: Callable, primals, tangents) -> Arrays:
+    """The tangents of `run(*primals)`, in the rule of a primitive."""
     dots = [None if _is_zero(x) else x for x in tangents]  # integers have no tangent
 
-    def run(*some):
+    def moving(*some):
         some = iter(some)
-        arrays = [x if dot is None else next(some) for x, dot in zip(primals, dots, strict=True)]
-        return differentiable.forward(arrays[:count], arrays[count:])
+        return run(*(x if dot is None else next(some) for x, dot in zip(primals, dots, strict=True)))
 
     moved = [(x, dot) for x, dot in zip(primals, dots, strict=True) if dot is not None]
-    return out, jax.jvp(run, *(tuple(each) for each in zip(*moved, strict=True)))[1]
+    return jax.jvp(moving, *(tuple(each) for each in zip(*moved, strict=True)))[1]
 
 
 def _is_zero(tangent) -> bool:
@@ -105,7 +111,7 @@ def _batch(arrays, axes, *, count, shapes, pair, differentiable):
 
 
 _linear.def_impl(_run)
-_linear.def_abstract_eval(_abstract)
+_linear.def_abstract_eval(abstract_outputs)
 ad.primitive_jvps[_linear] = _jvp
 ad.primitive_transposes[_linear] = _transpose
 batching.primitive_batchers[_linear] = _batch

@@ -28,6 +28,8 @@ from attention_jax.ops.blockwise.score_blocks import (
     Blocks,
     Inputs,
     Statistics,
+    active_blocks,
+    active_cells,
     add_tile,
     entropy_of,
     if_worth,
@@ -64,7 +66,7 @@ class Saved(NamedTuple):
     shift: jax.Array  # [Q]
     scale: jax.Array  # [Q]
     turn: jax.Array | None  # [Q, V] O', for a Threshold
-    active: jax.Array | None  # bool: the blocks with a weight that is not zero, if the normalizer is sparse
+    active: jax.Array | None  # bool: the cells with a weight that is not zero, if the normalizer is sparse
     count: jax.Array | None  # [Q] keys that are allowed, for a normalizer with a `factor`
     top: jax.Array | None  # [Q] the largest score, for a Threshold, whose shift is relative to it
 
@@ -85,15 +87,15 @@ class Totals(NamedTuple):
 # --- forward ----------------------------------------------------------------------------------------------------------
 
 
-@partial(jax.jit, static_argnames=("blocks", "grid"), inline=True)
-def forward(inputs, blocks, grid):
-    """Return ((output [Q, V], None), `Saved`, `Statistics`). `grid` is the shape of `Saved.active`, at least the number
-    of blocks."""
+@partial(jax.jit, static_argnames="blocks", inline=True)
+def forward(inputs, blocks):
+    """Return ((output [Q, V], None), `Saved`, `Statistics`)."""
     normalizer = inputs.rules[2]
     queries, width = inputs.query.shape[0], inputs.value.shape[1]
     precision = precision_of(inputs)
     ranges = key_blocks(inputs, blocks)
     rooted = isinstance(normalizer, Threshold)
+    grid = -(-queries // blocks.query), -(-inputs.key.shape[0] // blocks.key)
 
     def rows(i, carry):
         out, saved, statistics = carry
@@ -117,12 +119,15 @@ def forward(inputs, blocks, grid):
         return put(out, pooled), new._replace(active=active, top=moved.top), statistics
 
     number = jnp.zeros((queries,), precision)
-    turn = jnp.zeros((queries, width), precision) if rooted else None
+    kind = inputs.value.dtype if inputs.value.dtype == jnp.bfloat16 else precision  # as the output is rounded
+    turn = jnp.zeros((queries, width), kind) if rooted else None
     active, counted = jnp.zeros(grid, bool) if normalizer.sparse else None, number if has_factor(normalizer) else None
     saved = Saved(number, number, turn, active, counted, number if rooted else None)
     statistics = Statistics(entropy=number if blocks.keep_entropy else None)
     start = jnp.zeros((queries, width), inputs.value.dtype), saved, statistics
-    out, saved, statistics = lax.fori_loop(0, -(-queries // blocks.query), rows, vary_like(start, inputs))
+    out, saved, statistics = lax.fori_loop(0, grid[0], rows, vary_like(start, inputs))
+    if saved.active is not None:
+        saved = saved._replace(active=active_cells(saved.active, inputs, blocks))
     return (out, None), saved, statistics
 
 
@@ -261,6 +266,7 @@ def backward_of_keys(inputs, blocks, outputs, saved, bars):
     """Compute the cotangents through the keys."""
     out, out_bar, inputs = outputs[0], bars[0], inputs._replace(top=saved.top)
     ranges = key_blocks(inputs, blocks)
+    active = None if saved.active is None else active_blocks(saved.active, inputs, blocks)
     dot = lambda x: _dot(saved.shift.dtype, x, out_bar)
     deltas = dot(out) if inputs.rules[2].divides else None, None if saved.turn is None else dot(saved.turn)
 
@@ -270,7 +276,7 @@ def backward_of_keys(inputs, blocks, outputs, saved, bars):
 
         def step(masked, j, bars):
             compute = partial(_pull_tile, inputs, blocks, i, j, masked, row_bar, shift, scale, *row_deltas)
-            more = compute() if saved.active is None else if_worth(max_over_batch(saved.active[i, j]), compute)
+            more = compute() if active is None else if_worth(max_over_batch(active[i, j]), compute)
             return add_tile(bars, *more, j, blocks.key)
 
         return over_keys(ranges, i, step, bars)

@@ -38,8 +38,8 @@ from attention_jax.ops.meshes import vary_like
 from attention_jax.ops.normalizer_kinds import after
 
 
-@partial(jax.jit, static_argnames=("blocks", "grid"), inline=True)
-def forward(inputs, blocks, grid):
+@partial(jax.jit, static_argnames="blocks", inline=True)
+def forward(inputs, blocks):
     """Return ((output [Q, V], None), (), `Statistics`): only the output is saved."""
     queries, width = inputs.query.shape[0], inputs.value.shape[1]
     precision = precision_of(inputs)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from attention_jax.errors import InputError
@@ -34,6 +35,24 @@ class Blocks(NamedTuple):
     """The softmax also returns the largest score of each query, in `Statistics`."""
     keep_entropy: bool = False
     """The forward pass also returns the entropy of each query's weights, in `Statistics`."""
+    round_rows: bool = False
+    """Gradients of queries, each complete after one block of them, are returned in the type of the queries."""
+    pairs: int | None = None
+    """The most pairs in the blocks of all examples that are vmapped together; None if blocks stay as they are."""
+    cell: tuple[int, int] | None = None
+    """Queries and keys of the smallest block of any platform and batch; None if blocks stay as they are."""
+
+    def shared_by(self, examples: int) -> "Blocks":
+        """The blocks of each of `examples` that are computed together: halved until they fit, down to one cell.
+
+        >>> tuple(Blocks(1000, 512, pairs=2**20, cell=(64, 64)).shared_by(100)[:2])
+        (128, 64)
+        """
+        size, least = [self.query, self.key], self.cell or (1, 1)
+        while self.pairs and examples * size[0] * size[1] > self.pairs and (size[0] > least[0] or size[1] > least[1]):
+            axis = 0 if size[1] <= least[1] or (size[0] > size[1] and size[0] > least[0]) else 1
+            size[axis] = 2 ** ((size[axis] - 1).bit_length() - 1)  # the next power of two below
+        return self._replace(query=size[0], key=size[1], pairs=None)
 
 
 class Inputs(NamedTuple):
@@ -326,6 +345,35 @@ def key_blocks(inputs, blocks):
     return low, open_low, jnp.clip(open_high, open_low, high), high
 
 
+def active_cells(active, inputs, blocks):
+    """Whether each cell may have a weight that is not zero, known of blocks: the derivatives may have other blocks."""
+    overlaps = _overlaps(inputs, blocks)
+    if overlaps is None:
+        return active
+    return jnp.einsum("ia,ij,jb->ab", overlaps[0], active.astype(jnp.float32), overlaps[1]) > 0
+
+
+def active_blocks(cells, inputs, blocks):
+    """Whether any cell of each block may have a weight that is not zero."""
+    overlaps = _overlaps(inputs, blocks)
+    if overlaps is None:
+        return cells
+    return jnp.einsum("ia,ab,jb->ij", overlaps[0], cells.astype(jnp.float32), overlaps[1]) > 0
+
+
+def _overlaps(inputs, blocks):
+    """Which cells each block has rows of, [blocks, cells], for queries and for keys; None if the blocks are cells."""
+    if blocks.cell in (None, blocks[:2]):
+        return None
+    overlaps = []
+    for x, size, cell in zip((inputs.query, inputs.key), blocks, blocks.cell):
+        total = x.shape[0]
+        first = np.minimum(np.arange(-(-total // size)) * size, total - size)[:, None]
+        start = np.arange(-(-total // cell)) * cell
+        overlaps.append(((first < start + cell) & (start < first + size)).astype(np.float32))
+    return overlaps
+
+
 @jax.custom_batching.custom_vmap
 def max_over_batch(x):
     """Return x, or under `jax.vmap` its maximum over the batch, so that all examples have the same loop bounds."""
@@ -373,9 +421,9 @@ def over_queries(inputs, blocks, out_bar, over_keys) -> Gradients:
     block may begin early, and the rows that it repeats must have no gradient."""
     size, queries = blocks.query, inputs.query.shape[0]
 
-    def zeros(x, rows=None):
+    def zeros(x, rows=None, kind=None):
         shape = x.shape if rows is None else (rows, *x.shape[1:])
-        return vary_like(jnp.zeros(shape, accumulator(x.dtype)), inputs)
+        return vary_like(jnp.zeros(shape, kind or accumulator(x.dtype)), inputs)
 
     def rows(i, bars):
         fresh = start_of(i, size, queries) + jnp.arange(size) >= i * size
@@ -392,6 +440,9 @@ def over_queries(inputs, blocks, out_bar, over_keys) -> Gradients:
 
     rules = partition(inputs.rules)[0]
     start = jax.tree.map(zeros, Gradients(rules, inputs.query, inputs.key, inputs.value, inputs.bias_query))
+    if blocks.round_rows:
+        query, bias_query = jax.tree.map(lambda x: zeros(x, kind=x.dtype), (inputs.query, inputs.bias_query))
+        start = start._replace(query=query, bias_query=bias_query)
     return lax.fori_loop(0, -(-queries // size), rows, start)
 
 

@@ -38,10 +38,9 @@ from attention_jax.ops.meshes import vary_like
 # --- forward ----------------------------------------------------------------------------------------------------------
 
 
-@partial(jax.jit, static_argnames=("blocks", "grid"), inline=True)  # layers of one shape are traced once
-def forward(inputs, blocks, grid=None):
-    """Return ((output [Q, V], log-normalizer [Q]), (), `Statistics`); +inf for fully masked queries. `grid` is
-    unused."""
+@partial(jax.jit, static_argnames="blocks", inline=True)  # layers of one shape are traced once
+def forward(inputs, blocks):
+    """Return ((output [Q, V], log-normalizer [Q]), (), `Statistics`); +inf for fully masked queries."""
     queries, width = inputs.query.shape[0], inputs.value.shape[1]
     precision = precision_of(inputs)
     ranges = key_blocks(inputs, blocks)
