@@ -21,6 +21,7 @@ from attention_jax.data import (
     text_tables,
     tokenizers,
 )
+from attention_jax.data.derived import checksum
 from attention_jax.data.line_index import PairLines, index_pairs
 from attention_jax.data.packing import Packing, packed_padding
 from attention_jax.data.pair_streams import WINDOW_BATCHES, Buckets, PairEncoder, PairStream, shuffled
@@ -175,6 +176,7 @@ def load_streamed(config: settings.Corpus, lines: PairLines, batch_size: int) ->
         "sampled_pairs": len(parts["train"].source),
         "streamed": True,
         "fingerprint": data_summary.fingerprint(text for part in parts.values() for side in part for text in side),
+        "files_fingerprint": checksum(lambda: (side.path for sides in lines.files for side in sides), "the corpus"),
     }
     return data._replace(stream=stream, facts=facts)
 

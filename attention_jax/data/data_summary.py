@@ -1,7 +1,7 @@
 """Summary statistics of user data, for facts.json and for the line that is printed before training."""
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -42,13 +42,31 @@ def damaged(complaints: Sequence[str]) -> dict:
     return {"damaged_lines": len(complaints), "first_damaged_line": complaints[0]} if complaints else {}
 
 
-def fingerprint(texts: Iterable[str]) -> str:
-    """Return a 32-bit checksum of texts, in hexadecimal.
+def fingerprint(parts: Iterable[str | np.ndarray]) -> str:
+    """Return a 32-bit checksum of texts, and of arrays with their shapes, in hexadecimal.
 
     >>> fingerprint(["a", "b"]), fingerprint(["ab"])
     ('18572a97', '014a983e')
+    >>> fingerprint([np.zeros(2)]) == fingerprint([np.zeros((2, 1))])
+    False
     """
     digits = 0
-    for text in texts:
-        digits = zlib.crc32(text.encode() + b"\n", digits)
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            digits = zlib.crc32(np.ascontiguousarray(part).data, digits)
+            part = str(part.shape)
+        digits = zlib.crc32(part.encode(errors="surrogateescape") + b"\n", digits)
     return f"{digits:08x}"
+
+
+def contents(data) -> Iterator[str | np.ndarray]:
+    """The texts and arrays inside of tuples, lists and mappings, one after the other.
+
+    >>> [*contents({"b": ("x", 1), "a": [np.arange(2)]})]
+    ['x', array([0, 1])]
+    """
+    if isinstance(data, str | np.ndarray):
+        yield data
+    elif isinstance(data, tuple | list | Mapping):
+        for part in data.values() if isinstance(data, Mapping) else data:
+            yield from contents(part)

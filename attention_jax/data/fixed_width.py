@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import tensorflow_datasets as tfds
 
-from attention_jax.data import store, text_files, tokenizers
+from attention_jax.data import data_summary, store, text_files, tokenizers
 from attention_jax.data.pairs import PairData, Pairs, Texts, occurs_in
 from attention_jax.data.vocabulary import Vocabulary
 from attention_jax.errors import InputError
@@ -154,6 +154,7 @@ def assemble(splits: dict[str, Texts], alphabet: str, reverse_source: bool, batc
         "vocabulary": len(vocabulary),
         "test_inputs_also_in_train": int(seen["test"].sum()),
         "share_of_test_inputs_also_in_train": round(float(seen["test"].mean()), 4),
+        "fingerprint": data_summary.fingerprint(data_summary.contents(splits)),
     }
     return PairData(
         train=(pairs["train"],),

@@ -120,11 +120,13 @@ def images_below(directory: str) -> list[bytes]:
     return [os.fsencode(os.path.relpath(os.path.join(*names), directory)) for names in sorted(found)]
 
 
-def list_folder(directory: str, damaged: str = "error") -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+def list_folder(
+    directory: str, damaged: str = "error", quiet: bool = False
+) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """List labels [N], file names [N] as bytes, and class names of a directory with one sub-directory per class; a file
     name may have directories of its own, relative to that of its class.
 
-    A class without images is an error, or is left out with a note if `damaged` is "skip".
+    A class without images is an error, or is left out with a note, unless `quiet`, if `damaged` is "skip".
     """
     if not os.path.isdir(directory):
         raise InputError(
@@ -137,7 +139,8 @@ def list_folder(directory: str, damaged: str = "error") -> tuple[np.ndarray, np.
     files = [images_below(os.path.join(directory, name)) for name in names]
     if damaged == "skip" and not all(files):
         empty = [name for name, of_class in zip(names, files) if not of_class]
-        print(f"left out: {len(empty)} classes in {directory} have no images ({', '.join(empty)})", file=sys.stderr)
+        note = f"left out: {len(empty)} classes in {directory} have no images ({', '.join(empty)})"
+        print(note, file=sys.stderr) if not quiet else None
         names, files = tuple(name for name in names if name not in empty), [of_class for of_class in files if of_class]
     counts = [len(of_class) for of_class in files]
     if len(names) < 2:

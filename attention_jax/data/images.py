@@ -17,6 +17,7 @@ import numpy as np
 
 from attention_jax.config import Images
 from attention_jax.data import crops, data_summary
+from attention_jax.data.derived import checksum
 from attention_jax.data.image_files import list_folder, read_folder, split_directories
 from attention_jax.data.lazy_images import Files, ImageStream, LazyImages
 from attention_jax.data.streams import is_streamed, steps_in_call
@@ -45,7 +46,7 @@ class ImageData(NamedTuple):
     names: tuple[str, ...]
     """The names of the classes."""
     facts: Mapping = MappingProxyType({})
-    """About the images of a folder, for facts.json."""
+    """For facts.json."""
     normalization: tuple[np.ndarray, np.ndarray] | None = None
     """(mean [C], standard deviation [C]) of images in [0, 1], by which a model's inputs are normalized, or None."""
 
@@ -58,9 +59,10 @@ def load(config: Images) -> ImageData:
     """
     folder = config.dataset == "folder" or (config.dataset == "own" and bool(config.path))
     if folder:
-        train, held_out, names = _folder(config)
+        train, held_out, names, fingerprint = _folder(config)
     elif config.dataset == "tfds":
         train, held_out, names = _records(config)
+        fingerprint = records_fingerprint(train, held_out, names)
     else:
         if config.path and config.dataset == "digits":
             raise InputError(
@@ -68,6 +70,7 @@ def load(config: Images) -> ImageData:
                 "--data.dataset folder"
             )
         train, held_out, names = _published("digits" if config.dataset == "own" else config.dataset, config.path)
+        fingerprint = data_summary.fingerprint(data_summary.contents([train, held_out, names]))
     if config.validation and "valid" in held_out:
         raise InputError(
             f"--data.validation {config.validation} holds out training images, but {config.path} has images for "
@@ -92,7 +95,14 @@ def load(config: Images) -> ImageData:
     if config.examples:
         train = _take(train, np.sort(np.random.default_rng(1).permutation(len(train.label))[: config.examples]))
     data = ImageData(train, held_out, names, normalization=normalization(config, train))
-    return data._replace(facts=counted(data)) if folder or config.dataset == "own" else data
+    facts = counted(data) if folder or config.dataset == "own" else {}
+    return data._replace(facts=facts | {"fingerprint": fingerprint})
+
+
+def records_fingerprint(train: Split, held_out: dict[str, Split], names: tuple[str, ...]) -> str:
+    """Return a checksum of a dataset that TFDS has prepared, by the bytes of its files."""
+    sources = [split.image.source for split in (train, *held_out.values())]
+    return data_summary.fingerprint([*names, *(source.checksum() for source in sources)])
 
 
 def counted(data: ImageData) -> dict:
@@ -167,15 +177,15 @@ def _parted(split: Split, path: str, purpose: str) -> tuple[Split, Split]:
     return _take(split, np.flatnonzero(~held)), _take(split, np.flatnonzero(held))
 
 
-def _folder(config: Images) -> tuple[Split, dict[str, Split], tuple[str, ...]]:
+def _folder(config: Images) -> tuple[Split, dict[str, Split], tuple[str, ...], str]:
     """Load the splits of the directories path/train, path/test and path/val, of which the last may be missing; without
-    any of them every `HELD_OUT`-th image of each class of path is for testing."""
+    any of them every `HELD_OUT`-th image of each class of path is for testing. The last value is the fingerprint."""
     path, places = config.path, split_directories(config.path)
     read_folder = _reader(config, places.get("train", path))
     if not places:
         image, label, names = read_folder(path)
         train, test = _parted(Split(image, label), path, "testing")
-        return train, {"test": test}, names
+        return train, {"test": test}, names, folder_fingerprint({path: image}, config.on_bad_record)
     parts, of_part = {}, {}
     for name, place in places.items():
         *part, names = read_folder(place)
@@ -183,7 +193,23 @@ def _folder(config: Images) -> tuple[Split, dict[str, Split], tuple[str, ...]]:
     if len(set(of_part.values())) > 1:
         said = "; ".join(f"{place} has classes {names} and images {shape}" for place, (names, shape) in of_part.items())
         raise InputError(f"the splits in {path} must have the same classes and one size of images; {said}")
-    return parts.pop("train"), parts, names
+    fingerprint = folder_fingerprint({places[name]: part.image for name, part in parts.items()}, config.on_bad_record)
+    return parts.pop("train"), parts, names, fingerprint
+
+
+def folder_fingerprint(images: dict[str, np.ndarray | LazyImages], damaged: str) -> str:
+    """Return a checksum of the images of these directories, by the bytes of their files, and of their classes."""
+    parts = []
+    for place, image in images.items():
+        source = image.source if isinstance(image, LazyImages) else _files(place, damaged, quiet=True)[0]
+        names = map(os.path.basename, source.directories)
+        parts += [*names, source.label, checksum(source.paths, f"the images in {place}")]
+    return data_summary.fingerprint(parts)
+
+
+def _files(path: str, damaged: str, quiet: bool = False) -> tuple[Files, tuple[str, ...]]:
+    label, files, names = list_folder(path, damaged, quiet)
+    return Files(tuple(os.path.join(path, name) for name in names), label, files), names
 
 
 def _reader(config: Images, folder: str) -> Callable:
@@ -199,9 +225,8 @@ def _reader(config: Images, folder: str) -> Callable:
         )
 
     def lazy(path):
-        label, files, names = list_folder(path, config.on_bad_record)
-        source = Files(tuple(os.path.join(path, name) for name in names), label, files)
-        return LazyImages(source, label, size, config.on_bad_record, by_area), label, names
+        source, names = _files(path, config.on_bad_record)
+        return LazyImages(source, source.label, size, config.on_bad_record, by_area), source.label, names
 
     return lazy
 

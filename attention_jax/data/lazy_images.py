@@ -3,7 +3,7 @@
 import functools
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, Protocol
@@ -46,6 +46,10 @@ class Files:
 
     def take(self, rows) -> "Files":
         return replace(self, label=self.label[rows], name=self.name[rows])
+
+    def paths(self) -> Iterator[str]:
+        """The paths of the images one after the other."""
+        return (self.open(row)[0] for row in range(len(self)))
 
     def open(self, row: int) -> tuple[str, None]:
         return os.path.join(self.directories[self.label[row]], os.fsdecode(bytes(self.name[row]))), None

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from attention_jax import config as settings
-from attention_jax.data import tokenizers
+from attention_jax.data import data_summary, tokenizers
 from attention_jax.data.text_windows import Windows
 from attention_jax.data.vocabulary import UNK, Vocabulary
 
@@ -81,7 +81,7 @@ def load(options: settings.MarkovChains) -> Windows:
         {"valid": valid + first},
         vocabulary,
         tokenizer,
-        {"states": options.num_states} | floors,
+        {"states": options.num_states, **floors, "fingerprint": data_summary.fingerprint([train, valid])},
         beginnings=("".join(LETTERS[state] for state in valid[0]),),
         known={"valid": floors},
     )

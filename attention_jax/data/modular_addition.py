@@ -4,7 +4,7 @@ memorization (Power et al. 2022, arXiv 2201.02177, section 2)."""
 import numpy as np
 
 from attention_jax import config as settings
-from attention_jax.data import tokenizers
+from attention_jax.data import data_summary, tokenizers
 from attention_jax.data.labeled_texts import Labeled, LabeledTexts, encode
 from attention_jax.data.vocabulary import PAD, UNK, Vocabulary
 from attention_jax.errors import InputError
@@ -49,5 +49,9 @@ def load(options: settings.ModularAddition, batch_size: int) -> LabeledTexts:
         names=numbers,
         vocabulary=vocabulary,
         tokenizer=tokenizer,
-        facts={"modulus": modulus} | {f"{name}_equations": len(chosen) for name, chosen in parts.items()},
+        facts={
+            "modulus": modulus,
+            **{f"{name}_equations": len(chosen) for name, chosen in parts.items()},
+            "fingerprint": data_summary.fingerprint([a, b, c, place]),
+        },
     )

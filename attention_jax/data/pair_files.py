@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from attention_jax.config import TextPairs
-from attention_jax.data import buckets as bucketing, text_files, tokenizers
+from attention_jax.data import buckets as bucketing, data_summary, text_files, tokenizers
 from attention_jax.data.languages import language
 from attention_jax.data.pairs import PairData, Pairs, Texts, Tokenizer, begun, make_pairs, occurs_in, padding_share
 from attention_jax.data.splits import take
@@ -233,6 +233,7 @@ def assemble(
         "padding_share": round(padding_share(train), 4),
         **{f"{name}_inputs_also_in_train": int(rows.sum()) for name, rows in in_train.items()},
         **{f"{name}_unknown_target_tokens": _unknown_share(tokens[name][1], vocabularies[1]) for name in held_out},
+        "fingerprint": data_summary.fingerprint(data_summary.contents(splits)),
     }
     return PairData(
         train=train,

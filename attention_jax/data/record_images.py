@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from attention_jax.data.derived import checksum
 from attention_jax.errors import InputError
 from attention_jax.files import data_home, home_written, temporary
 
@@ -26,6 +27,10 @@ class Records:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def checksum(self) -> str:
+        """Return a checksum of the files of the split."""
+        return checksum(lambda: paths_of(self.directory, self.split), f"{self.split} of {self.directory}")
 
     def take(self, rows) -> "Records":
         return replace(self, rows=self.rows[rows])
@@ -60,6 +65,11 @@ def builder(place: str):
         ) from error
 
 
+def paths_of(directory: str, split: str) -> list[str]:
+    """Return the paths of the array_record files of a split."""
+    return [os.fspath(path) for path in builder(directory).info.splits[split].filepaths]
+
+
 def splits(place: str) -> tuple[dict[str, tuple[Records, np.ndarray]], tuple[str, ...]]:
     """Return {"train": (records, labels), "test": ...} of the dataset, and the names of its classes."""
     built = builder(place)
@@ -76,12 +86,13 @@ def splits(place: str) -> tuple[dict[str, tuple[Records, np.ndarray]], tuple[str
 
 
 def labeled(directory: str, split: str) -> tuple[Records, np.ndarray]:
-    """Return the records of a split and their labels, which are cached in the data home."""
-    key = hashlib.sha256(f"{directory} {split}".encode()).hexdigest()[:16]
+    """Return the records of a split and their labels, which are cached in the data home for each content."""
     count = len(source(directory, split))
+    records = Records(directory, split, np.arange(count))
+    key = hashlib.sha256(f"{directory} {split} {records.checksum()}".encode()).hexdigest()[:16]
     path = os.path.join(data_home(), "attention_jax", "labels", f"{key}-{count}.npy")
     if not os.path.exists(path):
         label = np.array([source(directory, split)[row]["label"] for row in range(count)], np.int32)
         with home_written(), temporary(Path(path)) as part:
             np.save(part, label)
-    return Records(directory, split, np.arange(count)), np.load(path)
+    return records, np.load(path)

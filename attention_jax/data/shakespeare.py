@@ -9,7 +9,7 @@ import os
 import numpy as np
 
 from attention_jax import config as settings
-from attention_jax.data import store, text_files, tokenizers
+from attention_jax.data import data_summary, store, text_files, tokenizers
 from attention_jax.data.download import download
 from attention_jax.data.text_windows import Windows, windows
 from attention_jax.data.vocabulary import UNK, Vocabulary
@@ -55,7 +55,12 @@ def assemble(text: str, options: settings.Shakespeare) -> Windows:
         {"valid": windows(coded[border:], 0, count["valid"], steps, steps)},
         vocabulary,
         tokenizers.character(),
-        {"characters": len(text), "train_characters": border, "vocabulary": len(vocabulary)},
+        {
+            "characters": len(text),
+            "train_characters": border,
+            "vocabulary": len(vocabulary),
+            "fingerprint": data_summary.fingerprint([text]),
+        },
         beginnings=("ROMEO:\n", "First Citizen:\n"),
         sampling=settings.Sampling(length=max(steps - 16, 1), temperature=0.8),  # learned positions end with a window
     )

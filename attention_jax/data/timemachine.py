@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from attention_jax import config as settings
-from attention_jax.data import store, text_files, tokenizers
+from attention_jax.data import data_summary, store, text_files, tokenizers
 from attention_jax.data.download import digest, download
 from attention_jax.data.text_windows import Windows, windows
 from attention_jax.data.vocabulary import UNK, Vocabulary
@@ -90,5 +90,6 @@ def load(config: settings.TimeMachine) -> Windows:
         "vocabulary": len(vocabulary),
         "train_windows": config.train_windows,
         "valid_windows": config.valid_windows,
+        "fingerprint": data_summary.fingerprint([text]),
     }
     return Windows(cut(0, config.train_windows), held_out, vocabulary, tokenizer, facts)

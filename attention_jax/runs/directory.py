@@ -147,12 +147,22 @@ def check_directory(directory: Path, config: configs.Config, resume: bool):
         raise InputError(f"--resume needs a run in {directory}; there is none: leave --resume out")
 
 
+def facts_of(task) -> dict:
+    """`Task.describe`, with a fingerprint of the arrays and texts of the task's data unless that has one."""
+    from attention_jax.data import data_summary
+
+    facts = task.describe()
+    if "fingerprint" in facts:
+        return facts
+    return facts | {"fingerprint": data_summary.fingerprint(data_summary.contents(task.data))}
+
+
 def check_data(directory: Path, task):
     """Raise InputError if the data have changed since the run was trained: with another vocabulary, the same token ids
     mean other tokens."""
     path = directory / "facts.json"
     then = read_object(path) if path.exists() else (read_result(directory) or {}).get("facts", {})
-    now = json.loads(json.dumps(task.describe()))
+    now = json.loads(json.dumps(facts_of(task)))
     changed = [name for name in then if name in now and then[name] != now[name]]
     if changed:
         name = min(changed, key=lambda name: len(str(then[name])))

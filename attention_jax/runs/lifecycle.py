@@ -78,7 +78,7 @@ def run_in(config: configs.Config, directory: Path, study, quiet: bool, until: f
         set_aside(config, directory)
         describe(config, directory, task)
         if not quiet:
-            facts, calls = ({}, ()) if task is None else (task.describe(), task.attention_calls(shapes))
+            facts, calls = ({}, ()) if task is None else (run_directory.facts_of(task), task.attention_calls(shapes))
             print(escaped(header(config, directory, facts, parameters, expected, calls)), flush=True)
     if task is None:
         started = time.perf_counter()
@@ -156,7 +156,7 @@ def describe(config: configs.Config, directory: Path, task=None):
     write_json(directory / "config.json", {"format": run_directory.FORMAT, **configs.to_json(config)})
     write_json(directory / "environment.json", environment())
     if task is not None:
-        write_json(directory / "facts.json", task.describe())
+        write_json(directory / "facts.json", run_directory.facts_of(task))
         saved.store_preprocessing(directory, task)
 
 
@@ -184,7 +184,7 @@ def finish(config: configs.Config, task, run, params, *, figures: bool = True, *
         "seconds": run.seconds(),
         "examples_per_second": run.examples / max(run.seconds(), 1e-9),
         "parameters": sum(x.size for x in jax.tree.leaves(params)),
-        "facts": task.describe(),
+        "facts": run_directory.facts_of(task),
     }
     run.log.check()
     save_params(run.directory / "final", params)

@@ -21,6 +21,7 @@ import numpy as np
 
 from attention_jax import config as configs, tasks
 from attention_jax.errors import Diverged, InputError, Interrupted
+from attention_jax.files import write_json
 from attention_jax.runs import directory as run_directory, lifecycle
 from attention_jax.sweep.space import get
 from attention_jax.train.checkpoint import Checkpoints, split_checkpoint
@@ -181,9 +182,11 @@ def train_many(members: Sequence[Member], built: Sequence[tasks.Task], directory
     task, train, count = built[0], members[0].config.train, len(members)
     check_batches(task, train)
     total_steps = planned_steps(task, train)
-    for member in members:
+    for member, mine in zip(members, built, strict=True):
         run_directory.create(member.directory)
+        run_directory.check_data(member.directory, mine)
         lifecycle.describe(member.config, member.directory)
+        write_json(member.directory / "facts.json", run_directory.facts_of(mine))
     population = [
         Run(member.config.train, mine.plan, total_steps, member.directory, share=count, quiet=True)
         for member, mine in zip(members, built, strict=True)

@@ -1,0 +1,248 @@
+"""What a run was trained on is known: whatever the kind of data, other contents under the same names are refused."""
+
+import inspect
+import os
+import shutil
+import types
+import zlib
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from attention_jax import config as configs
+from attention_jax.config import options
+from attention_jax.data import corpus, dates, derived, image_builders, record_images, store
+from attention_jax.errors import InputError
+from attention_jax.files import write_json
+from attention_jax.runs import directory as run_directory
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
+    return tmp_path
+
+
+def facts(data) -> dict:
+    """The facts of a run on the data of these options."""
+    load = options.import_object(data.loader)
+    loaded = load(data, *[8] * (len(inspect.signature(load).parameters) - 1))  # a batch size, or a seed
+    return run_directory.facts_of(
+        types.SimpleNamespace(data=loaded, describe=lambda: dict(getattr(loaded, "facts", {})))
+    )
+
+
+def replaced(path: Path, old: str, new: str):
+    """Replace a text in a file by another of the same length."""
+    text = path.read_text()
+    assert old in text and len(old) == len(new)
+    path.write_text(text.replace(old, new, 1))
+
+
+def picture(path: Path, value: int, side: int = 8):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((side, side), value, np.uint8)).save(path)
+
+
+def folders(place: Path, parts=("",)):
+    """A light and a dark class; with `parts` in each of these splits."""
+    for part in parts:
+        for name, value in (("dark", 20), ("light", 220)):
+            for number in range(5):
+                picture(place / part / name / f"{number}.png", value + number)
+
+
+def exchanged(place: Path):
+    """Exchange the images of two classes under their names."""
+    (place / "dark").rename(place / "other")
+    (place / "light").rename(place / "dark")
+    (place / "other").rename(place / "light")
+
+
+def fixed_width(place: Path, kind, line: str, new: str):
+    lines = [
+        f"{number:>2}/1/99_1999-01-{number:02}" if kind is configs.Dates else f"{number:>2}+ 1_{number + 1:<2}"
+        for number in range(10, 30)
+    ]
+    (place / "data.txt").write_text("\n".join(lines) + "\n")
+    return kind(path=str(place / "data.txt")), lambda: replaced(place / "data.txt", line, new)
+
+
+def image_folder(place: Path, parts=("",), **more):
+    folders(place / "images", parts)
+    data = configs.Images("folder", path=str(place / "images"), pixels=8, **more)
+    return data, lambda: exchanged(place / "images" / parts[-1])
+
+
+def graph(place: Path, name: str, value):
+    """Four papers with five words; the first number of one of the arrays is changed."""
+    arrays = {"feature_row": [2, 0, 0, 1], "feature_column": [3, 4, 1, 0], "shape": [4, 5], "label": [1, 0, 2, 1]}
+    arrays |= {"edges": [[2, 0], [0, 2], [0, 1], [2, 0]], "train": [0], "valid": [1], "test": [3, 2]}
+    arrays = {key: np.array(values) for key, values in arrays.items()}
+    np.savez(place / "graph.npz", **arrays)
+    later = arrays[name].copy()
+    later[0] = value
+    return configs.Citations(str(place / "graph.npz")), lambda: np.savez(place / "graph.npz", **arrays | {name: later})
+
+
+def text(place: Path, kind, **more):
+    (place / "text.txt").write_text("the time traveller said so\n" * 40)
+    options = kind(str(place / "text.txt"), **more)
+    return options, lambda: replaced(place / "text.txt", "traveller", "travelled")
+
+
+class Records(image_builders.Digits, skip_registration=True):
+    """Eight images and their labels, of which a file of TFDS is made."""
+
+    name = "records"
+    labels: ClassVar = [0, 1] * 4
+
+    def _split_generators(self, dl_manager):
+        image = np.arange(8, dtype=np.uint8)[:, None, None, None] * np.ones((8, 8, 1), np.uint8)
+        return {name: self._records(image, self.labels) for name in ("train", "test")}
+
+
+def records(place: Path, monkeypatch):
+    def prepare(labels):
+        for cached in (record_images.source, record_images.builder):
+            cached.cache_clear()
+        shutil.rmtree(place / "tfds" / "records", ignore_errors=True)
+        monkeypatch.setattr(Records, "labels", labels)
+        store.prepared(Records)
+
+    prepare([0, 1] * 4)
+    path = str(place / "tfds" / "records" / "1.0.0")
+    return configs.Images("tfds", path=path, pixels=8), lambda: prepare([1, 0] * 4)
+
+
+def streamed_pairs(place: Path):
+    """One line of many is changed, which is not in the sample of them."""
+    (place / "pairs.tsv").write_text("".join(f"a{n:04}\tb{n:04}\n" for n in range(3000)))
+    return configs.Corpus(tsv_file=str(place / "pairs.tsv"), stream="always"), lambda: replaced(
+        place / "pairs.tsv", "b1234", "b4321"
+    )
+
+
+CASES = {
+    "dates": lambda place: fixed_width(place, configs.Dates, "1999-01-12", "1999-01-21"),
+    "addition": lambda place: fixed_width(place, configs.Addition, "12+ 1_13", "12+ 1_31"),
+    "images": image_folder,
+    "images that are streamed": lambda place: image_folder(place, stream="always"),
+    "images of splits": lambda place: image_folder(place, ("train", "test")),
+    "images of streamed splits": lambda place: image_folder(place, ("train", "val", "test"), stream="always"),
+    "a graph's labels": lambda place: graph(place, "label", 2),
+    "a graph's edges": lambda place: graph(place, "edges", (2, 1)),
+    "a graph's words": lambda place: graph(place, "feature_column", 2),
+    "the time machine": lambda place: text(
+        place, configs.TimeMachine, sequence_length=8, train_windows=40, valid_windows=8
+    ),
+    "shakespeare": lambda place: text(place, configs.Shakespeare, sequence_length=8),
+    "pairs that are streamed": streamed_pairs,
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_other_contents_under_the_same_name_are_other_data(case, home, monkeypatch):
+    monkeypatch.setattr(corpus, "VOCABULARY_SAMPLE", 100)
+    data, change = CASES[case](home)
+    first = facts(data)
+    assert facts(data) == first, "the same data are known again"
+    change()
+    later = facts(data)
+    assert {name for name in first if first[name] != later[name]} & {"fingerprint", "files_fingerprint"}
+    with pytest.raises(InputError, match="have changed since it was trained") as error:
+        write_json(home / "run" / "facts.json", first)
+        run_directory.check_data(home / "run", types.SimpleNamespace(describe=lambda: later))
+    assert "\n" not in str(error.value)
+
+
+def test_a_target_of_dates_is_in_the_facts(home):
+    data, change = CASES["dates"](home)
+    first = dates.load(data).facts
+    change()
+    assert dates.load(data).facts != first
+
+
+def test_records_of_tfds_are_known_by_their_contents_and_their_labels_are_not_those_of_before(home, monkeypatch):
+    data, change = records(home, monkeypatch)
+    first, labels = facts(data), options.import_object(data.loader)(data).train.label
+    assert facts(data) == first and labels.tolist() == [0, 1] * 4
+    change()
+    assert facts(data)["fingerprint"] != first["fingerprint"]
+    assert options.import_object(data.loader)(data).train.label.tolist() == [1, 0] * 4
+
+
+GENERATED = (
+    configs.Dates(examples=60), configs.Addition(examples=60), configs.Scan(), configs.Reverse(examples=60),
+    configs.Corpus(examples=60), configs.LabeledFile(examples=60), configs.TextFile(sequence_length=16),
+    configs.Images(), configs.MarkovChains(train_windows=8, valid_windows=8), configs.ModularAddition(modulus=7),
+    configs.ConvexHulls(examples=8, held_out=8), configs.Citations(num_nodes=70),
+    configs.Algorithmic(sequences=8, valid_sequences=4),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("data", GENERATED, ids=lambda data: type(data).__name__)
+def test_every_kind_of_data_has_a_fingerprint_of_eight_digits(data):
+    fingerprint = facts(data)["fingerprint"]
+    assert len(fingerprint) == 8 and int(fingerprint, 16) and fingerprint == facts(data)["fingerprint"]
+
+
+def test_no_kind_of_data_is_forgotten():
+    loaded = {kind for kind in vars(configs).values() if isinstance(kind, type) and hasattr(kind, "loader")}
+    downloaded = {configs.TimeMachine, configs.Shakespeare, configs.FraEng, configs.Multi30k}
+    assert loaded == {type(data) for data in GENERATED} | downloaded
+
+
+def test_images_are_known_by_their_bytes_wherever_they_are(home):
+    """Neither the place nor the times of files count, nor whether they are streamed."""
+    folders(home / "a")
+    shutil.copytree(home / "a", home / "b", copy_function=shutil.copy)
+    found = {
+        facts(configs.Images("folder", path=str(home / name), pixels=8, stream=stream))["fingerprint"]
+        for name in "ab"
+        for stream in ("never", "always")
+    }
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["computed", "kept in the data home"])
+def test_a_checksum_is_of_the_bytes_whatever_the_times_of_the_files(home, monkeypatch, capsys, large):
+    """Against CRC-32 by hand: contents exchanged between two names, with the sizes and times of before."""
+    monkeypatch.setattr(derived, "LONG", 0 if large else 2**26)
+    paths = [str(home / name) for name in "ab"]
+    sums = []
+    for contents in (b"xy", b"yx"):
+        for path, content in zip(paths, contents):
+            Path(path).write_bytes(bytes([content]))
+            os.utime(path, (1, 1))
+        sums.append(derived.checksum(lambda: paths, "two files"))
+        of_files = b"".join(zlib.crc32(bytes([content])).to_bytes(5, "little") for content in contents)
+        assert sums[-1] == f"{zlib.crc32(of_files):08x}" == derived.checksum(lambda: paths, "two files")
+    assert sums[0] != sums[1]
+    assert capsys.readouterr().err.count("reading two files, 2 files, for their checksum (once)") == 2 * large
+
+
+def test_a_file_that_cannot_be_read_stops_no_checksum(home):
+    os.mkfifo(home / "pipe")
+    paths = [str(home / name) for name in ("absent", "pipe")] + [str(home)]
+    assert derived.checksum(lambda: paths, "nothing") == derived.checksum(lambda: paths, "nothing")
+
+
+def test_the_tokens_of_a_file_are_not_those_of_another_with_its_size_and_time(home):
+    path = home / "text"
+    path.write_text("one")
+    os.utime(path, (1, 1))
+    first = derived.stamp(str(path))
+    path.write_text("two")
+    os.utime(path, (1, 1))
+    assert derived.stamp(str(path)) != first
+
+
+def test_a_run_of_before_fingerprints_is_still_evaluated(home):
+    data, _ = CASES["images"](home)
+    now = facts(data)
+    write_json(home / "run" / "facts.json", {name: value for name, value in now.items() if name != "fingerprint"})
+    run_directory.check_data(home / "run", types.SimpleNamespace(describe=lambda: now))
