@@ -93,8 +93,12 @@ def run_in(config: configs.Config, directory: Path, study, quiet: bool, until: f
     run, params = train_one(task, config.optim, train, directory, begin=begin, quiet=quiet, until=until)
     if run.active:
         return None
-    with Interrupt() as interrupt:  # what has been trained is also evaluated and written
-        result = finish(config, task, run, params)
+    try:
+        with Interrupt() as interrupt:  # what has been trained is also evaluated and written
+            result = finish(config, task, run, params)
+    except BaseException:
+        run.log.sinks.close("FAILED")
+        raise
     if interrupt.requested:
         raise Interrupted(run.step)
     return result

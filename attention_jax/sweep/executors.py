@@ -77,13 +77,13 @@ def environment() -> dict[str, str]:
 
 
 class Subprocesses:
-    """`jobs` worker processes at a time, which share the GPUs."""
+    """`jobs` worker processes at a time, which share the GPUs. Their warnings are passed on."""
 
     def __init__(self, jobs: int):
         self.slots = jobs
 
     def run(self, paths: Sequence[Path]) -> Iterator[Path]:
-        waiting, attempts = list(paths), dict.fromkeys(paths, 0)
+        waiting, attempts, told = list(paths), dict.fromkeys(paths, 0), {path: len(_log(path)) for path in paths}
         free, running = shares(self.slots, devices()), {}
         try:
             while waiting or running:
@@ -94,7 +94,11 @@ class Subprocesses:
                 for path in [path for path, (process, _) in running.items() if process.poll() is not None]:
                     process, share = running.pop(path)
                     free.append(share)
-                    code = process.returncode
+                    log, code = _log(path), process.returncode
+                    for line in log[told[path] :]:
+                        if line.startswith("warning:"):
+                            print(f"{line} ({path.with_suffix('.log')})", file=sys.stderr, flush=True)
+                    told[path] = len(log)
                     if code == 130:
                         raise KeyboardInterrupt
                     if code == 2:
@@ -121,9 +125,14 @@ class Subprocesses:
         pass
 
 
+def _log(path: Path) -> list[str]:
+    """The lines that the workers of a group have printed."""
+    log = path.with_suffix(".log")
+    return log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.exists() else []
+
+
 def _last_line(path: Path) -> str:
-    lines = path.with_suffix(".log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return (_log(path) or ["it said nothing"])[-1]
 
 
 def give_up(path: Path, reason: str):

@@ -13,8 +13,7 @@ import numpy as np
 
 from attention_jax import provenance
 from attention_jax.files import metrics_row, removed, to_json, write_atomically, write_json
-from attention_jax.train import hosts
-from attention_jax.train.sinks import Sinks
+from attention_jax.train import hosts, sinks
 
 
 class MetricsLog:
@@ -25,9 +24,9 @@ class MetricsLog:
     directory that was removed or replaced does: what is trained would be lost.
     """
 
-    def __init__(self, directory: Path, step: int, epochs: int, sinks: tuple[str, ...] = ()):
+    def __init__(self, directory: Path, step: int, epochs: int, names: tuple[str, ...] = ()):
         self.path, self.unwritten = directory / "metrics.jsonl", b""
-        self.sinks = Sinks(sinks if hosts.is_primary() else (), directory, step)
+        self.sinks = sinks.Sinks(names if hosts.is_primary() else (), directory, step)
         if not hosts.is_primary():
             self.file = Path(os.devnull).open("wb", buffering=0)  # noqa: SIM115
             return
@@ -44,6 +43,8 @@ class MetricsLog:
         with contextlib.suppress(OSError):
             written = self.file.write(self.unwritten)
             self.unwritten, self.size = self.unwritten[written:], self.size + written
+        if "seconds" in values:  # of an epoch: its last step has values of the same names
+            values = {_of_epoch(name): value for name, value in values.items() if name != "epoch"}
         self.sinks.write(step, values)
 
     def check(self):
@@ -62,9 +63,18 @@ class MetricsLog:
             return True
         return there is None or os.path.samestat(there, self.opened) or there.st_size == self.size
 
-    def close(self):
+    def close(self, status: sinks.Status = "FINISHED"):
         self.file.close()
-        self.sinks.close()
+        self.sinks.close(status)
+
+
+def _of_epoch(name: str) -> str:
+    """The name in other loggers of a metric of an epoch: its mean over the steps has one of its own.
+
+    >>> _of_epoch("train.loss"), _of_epoch("valid.loss")
+    ('train.loss_epoch', 'valid.loss')
+    """
+    return f"{name}_epoch" if name.startswith("train.") else name
 
 
 def _is_kept(line: str, step: int, epochs: int) -> bool:

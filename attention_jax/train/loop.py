@@ -43,7 +43,7 @@ def fit(program, start, task, runs: list[Run], checkpoints: Checkpoints, until: 
     with Interrupt() as interrupt, contextlib.ExitStack() as stack:
         for run, past in zip(runs, at["runs"], strict=True):
             run.begin(past)
-            stack.callback(run.close)
+            stack.push(lambda kind, error, trace, run=run: run.close(error))
         feed = stack.enter_context(contextlib.closing(feed_of(program, task, runs, epoch, position)))
         while epoch < until and any(run.active for run in runs):
             calls = feed.calls(epoch, position)

@@ -8,9 +8,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from attention_jax.errors import Diverged, InputError, lower_is_better
+from attention_jax.errors import Diverged, InputError, Interrupted, lower_is_better
 from attention_jax.files import write_atomically
-from attention_jax.train import hosts
+from attention_jax.train import hosts, sinks
 from attention_jax.train.log import MetricsLog, Pace, Progress, Status, scalars
 
 LARGEST = float(np.sqrt(np.finfo(np.float32).max))
@@ -180,12 +180,19 @@ class Run:
             return float(values[-1, 0])
         return float(epoch) if unsurpassed(values)[-1].all() else -np.inf
 
-    def close(self):
-        """Stop the clock and close the log."""
+    def close(self, error: BaseException | None = None):
+        """Stop the clock and close the log; `error` is what ended the training before its end, if anything did."""
         self.write_status()
         self.past, self.started = self.seconds(), None
         self.bar.close()
-        self.log.close()
+        self.log.close(self.ended_as(error))
+
+    def ended_as(self, error: BaseException | None) -> sinks.Status:
+        """Return how training ended, in the words of the loggers."""
+        stopped = isinstance(error, Interrupted | KeyboardInterrupt | SystemExit)
+        if self.failure or (error and not stopped):
+            return "FAILED"
+        return "KILLED" if stopped or self.active else "FINISHED"
 
     def write_status(self):
         """Write how training has ended to progress.json, if the directory is still that of this run."""

@@ -1,55 +1,74 @@
 """Metric loggers besides metrics.jsonl: TensorBoard, Weights & Biases and MLflow (`--train.log`).
 
 A sink is a function of a run's directory and the step that it resumes from, and returns `write(step, {name: number})`
-and `close()`. Steps after that one, which an interrupted process has logged, come again, with the same values, and must
-be there once. A missing package is an error before training; a sink that fails later is disabled with one warning.
+and `close(status)`, which may be called again with another status. Steps after that one, which an interrupted process
+has logged, come again, with the same values, and must be there once. A missing package is an error before training; a
+sink that fails later is disabled with one warning.
 """
 
+import contextlib
 import functools
 import importlib.util
 import json
 import os
 import sys
+import tempfile
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
-from attention_jax.files import write_atomically
+from attention_jax.files import one_at_a_time, write_atomically
 
-Sink = tuple[Callable[[int, dict[str, float]], object], Callable[[], object]]
+Status = Literal["FINISHED", "FAILED", "KILLED"]
+"""How a run ended, in MLflow's words: KILLED was stopped, by a signal or by its sweep, and may go on."""
+Sink = tuple[Callable[[int, dict[str, float]], object], Callable[[Status], object]]
 
 
 def tensorboard(directory: Path, resumed: int) -> Sink:
-    """Write event files to DIRECTORY/tensorboard; TensorBoard drops what earlier ones have after step `resumed`."""
+    """Write event files to DIRECTORY/tensorboard; TensorBoard drops what earlier ones have after step `resumed`.
+
+    It reads them in the order of their names, which begin with the time. The new one is named to be the last, also if
+    the clock went back.
+    """
     from tensorboardX import SummaryWriter
 
-    board = SummaryWriter(str(directory / "tensorboard"), purge_step=resumed + 1)
+    place, unique = directory / "tensorboard", uuid.uuid4().hex[:8]
+    earlier = set(place.glob("events.out.tfevents.*"))
+    board = SummaryWriter(str(place), purge_step=resumed + 1, filename_suffix=f".{unique}")
+    last = max(earlier, default=None)
+    for new in {*place.glob("events.out.tfevents.*")} - earlier if last else ():
+        if new < last:
+            new.rename(f"{last}.{unique}")
 
     def write(step, values):
         for name, value in values.items():
             board.add_scalar(name.replace(".", "/"), value, step)
 
-    return write, board.close
+    return write, lambda status: board.close()
 
 
 def wandb(directory: Path, resumed: int) -> Sink:
     """Log to a run of the project named after the experiment, and resume it with the run. With WANDB_MODE=offline only
-    files in DIRECTORY/wandb are written. It ignores steps that it has."""
+    files in DIRECTORY/wandb are written. It ignores steps that it has. Without a key it fails, and does not ask."""
     import wandb
 
     kept = directory / "wandb_id.txt"
-    run = wandb.init(
-        project=_config(directory)["name"],
-        name="/".join(directory.parts[-2:]),
-        dir=str(directory),
-        config=_config(directory),
-        id=kept.read_text() if kept.exists() else None,
-        resume="allow",
-        reinit="create_new",
-        settings=wandb.Settings(silent=True, init_timeout=30),
-    )
+    with _without_input():
+        run = wandb.init(
+            project=_config(directory)["name"],
+            name="/".join(directory.parts[-2:]),
+            dir=str(directory),
+            config=_config(directory),
+            id=kept.read_text() if kept.exists() else None,
+            resume="allow",
+            reinit="create_new",
+            settings=wandb.Settings(silent=True, init_timeout=30),
+        )
     write_atomically(kept, run.id)
-    return lambda step, values: run.log(values, step=step), run.finish
+    close = lambda status: run.finish(exit_code=int(status != "FINISHED"))
+    return lambda step, values: run.log(values, step=step), close
 
 
 def mlflow(directory: Path, resumed: int) -> Sink:
@@ -60,13 +79,15 @@ def mlflow(directory: Path, resumed: int) -> Sink:
     from mlflow import MlflowClient
     from mlflow.entities import Metric
 
-    client, config, kept = MlflowClient(), _config(directory), directory / "mlflow_run.txt"
-    if not kept.exists():
-        known = client.get_experiment_by_name(config["name"])
-        experiment = known.experiment_id if known else client.create_experiment(config["name"])
-        run = client.create_run(experiment, run_name="/".join(directory.parts[-2:]))
-        write_atomically(kept, run.info.run_id)
-        client.set_tag(run.info.run_id, "config", json.dumps(config)[:5000])
+    config, kept = _config(directory), directory / "mlflow_run.txt"
+    with _first_use():
+        client = MlflowClient()
+        if kept.exists():
+            client.update_run(kept.read_text(), status="RUNNING")
+        else:
+            run = client.create_run(_experiment(client, config["name"]), run_name="/".join(directory.parts[-2:]))
+            write_atomically(kept, run.info.run_id)
+            client.set_tag(run.info.run_id, "config", json.dumps(config)[:5000])
     run, now = kept.read_text(), lambda: int(1000 * time.time())
 
     @functools.cache
@@ -77,7 +98,37 @@ def mlflow(directory: Path, resumed: int) -> Sink:
         if fresh := [Metric(name, x, now(), step) for name, x in values.items() if step > last(name)]:
             client.log_batch(run, fresh)
 
-    return write, lambda: client.set_terminated(run)
+    return write, lambda status: client.set_terminated(run, status=status)
+
+
+@contextlib.contextmanager
+def _without_input():
+    """Context in which standard input is no terminal that a question could be asked in."""
+    before = sys.stdin
+    with open(os.devnull) as sys.stdin:
+        try:
+            yield
+        finally:
+            sys.stdin = before
+
+
+def _first_use():
+    """Context that one process of this machine is in at a time: the first one makes the tables of a new database, in
+    which several would be in each other's way. A server does that itself."""
+    served = os.environ.get("MLFLOW_TRACKING_URI", "").startswith(("http", "databricks"))
+    return contextlib.nullcontext() if served else one_at_a_time(Path(tempfile.gettempdir()))
+
+
+def _experiment(client, name: str) -> str:
+    """Return the id of the experiment of this name, which is created if need be."""
+    if known := client.get_experiment_by_name(name):
+        return known.experiment_id
+    try:
+        return client.create_experiment(name)
+    except Exception:  # MlflowException: a run that began at the same time has created it
+        if known := client.get_experiment_by_name(name):
+            return known.experiment_id
+        raise
 
 
 SINKS = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow}
@@ -106,9 +157,9 @@ class Sinks:
         for name, (write, _) in list(self.open.items()):
             self._try(name, lambda write=write: write(step, numbers))
 
-    def close(self):
+    def close(self, status: Status = "FINISHED"):
         for name, (_, close) in list(self.open.items()):
-            self._try(name, close)
+            self._try(name, lambda close=close: close(status))
 
     def _try(self, name: str, act: Callable[[], object]):
         try:

@@ -27,6 +27,7 @@ def test_a_data_home_below_a_file_is_one_line(writer, tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(place / "home"))
     monkeypatch.setattr(images, "_decoded", lambda name, path: {})
     monkeypatch.setattr(record_images, "source", lambda directory, split: [{"label": 0}])
+    monkeypatch.setattr(record_images, "paths_of", lambda directory, split: [])
     with pytest.raises(InputError, match=r"cannot write to .*file/home.*\(Not a directory\); set TFDS_DATA_DIR$"):
         WRITERS[writer](place)
 

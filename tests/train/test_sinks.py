@@ -1,16 +1,33 @@
 """Metrics also go where they are asked to go, and nothing that fails there ends a training."""
 
 import collections
+import contextlib
 import json
+import os
+import sqlite3
+import subprocess
 import sys
 import types
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from attention_jax.config import Train
-from attention_jax.errors import InputError, explained
+from attention_jax.config import Config, Dates, Decode, LuongSeq2seqConfig, Train, replace
+from attention_jax.errors import Diverged, InputError, Interrupted, explained
+from attention_jax.files import one_at_a_time
+from attention_jax.runs import lifecycle
 from attention_jax.train import sinks
 from attention_jax.train.log import MetricsLog
+from attention_jax.train.run import Run
+
+TINY = Config(
+    "tiny",
+    Dates(examples=100),
+    LuongSeq2seqConfig(hidden_size=4, embed_size=4),
+    train=Train(total_epochs=1, max_steps=1, best_metric="train.loss"),
+    decode=Decode(),
+)
 
 
 def log_three(directory, *names):
@@ -40,9 +57,9 @@ def test_a_sink_that_fails_is_one_warning_and_the_others_go_on(tmp_path, monkeyp
             if step == 2:
                 raise ConnectionError("the server\nhas gone")
 
-        return write, lambda: seen.append("closed")
+        return write, seen.append
 
-    staying = lambda directory, resumed: (lambda step, values: seen.append((step, values["train.loss"])), lambda: None)
+    staying = lambda directory, resumed: (lambda step, values: seen.append((step, values["train.loss"])), print)
     monkeypatch.setattr(sinks, "check", lambda names: None)
     monkeypatch.setattr(sinks, "SINKS", {"mlflow": leaving, "wandb": staying})
     log_three(tmp_path, "mlflow", "wandb")
@@ -148,3 +165,177 @@ def test_steps_after_the_checkpoint_are_in_mlflow_once(tmp_path, monkeypatch):
         log.write(step, **{"train.loss": 1.0 / step})
     log.close()
     assert [one.step for one in server.written] == [1, 2, 3, 4]
+
+
+def served(monkeypatch, client):
+    """MLflow with this client in the place of its own."""
+    metric = collections.namedtuple("Metric", "key value timestamp step")
+    monkeypatch.setattr(sinks, "check", lambda names: None)
+    monkeypatch.setitem(sys.modules, "mlflow", types.SimpleNamespace(MlflowClient=lambda: client))
+    monkeypatch.setitem(sys.modules, "mlflow.entities", types.SimpleNamespace(Metric=metric))
+
+
+class Statuses(Server):
+    """A client that keeps every status of its run."""
+
+    def __init__(self):
+        super().__init__()
+        self.statuses = []
+
+    def update_run(self, run, status=None, name=None):
+        self.statuses.append(status)
+
+    def set_terminated(self, run, status=None, end_time=None):
+        self.statuses.append(status or "FINISHED")
+
+
+@pytest.mark.parametrize(
+    "error, failure, step, status",
+    [
+        (None, None, 2, "FINISHED"),
+        (Interrupted(1), None, 1, "KILLED"),
+        (SystemExit(143), None, 1, "KILLED"),
+        (None, None, 1, "KILLED"),  # a sweep stops it after a rung
+        (InputError("no image file"), None, 1, "FAILED"),
+        (RuntimeError("a fault"), None, 2, "FAILED"),
+        (None, Diverged(1, float("nan")), 1, "FAILED"),
+    ],
+)
+def test_mlflow_knows_how_a_run_ended(tmp_path, monkeypatch, error, failure, step, status):
+    client = Statuses()
+    served(monkeypatch, client)
+    run = Run(Train(log=("mlflow",)), lambda *_: [], 2, tmp_path, quiet=True)
+    run.begin(None)
+    run.step, run.failure = step, failure
+    run.close(error)
+    assert client.statuses == [status]
+    again = MetricsLog(tmp_path, 1, 0, ("mlflow",))
+    again.close("FINISHED")
+    assert client.statuses == [status, "RUNNING", "FINISHED"], "a run that goes on is running until it ends"
+
+
+def test_a_run_whose_final_evaluation_fails_has_failed(tmp_path, monkeypatch):
+    client = Statuses()
+    served(monkeypatch, client)
+    monkeypatch.setattr(lifecycle, "finish", lambda *_: (_ for _ in ()).throw(RuntimeError("no figure")))
+    with pytest.raises(RuntimeError):
+        lifecycle.start(replace(TINY, **{"train.log": ("mlflow",)}), tmp_path / "run", quiet=True)
+    assert client.statuses == ["FINISHED", "FAILED"]
+
+
+class Taken(Statuses):
+    """A server on which another run creates the experiment between the question and the answer."""
+
+    def __init__(self, answers):
+        super().__init__()
+        self.answers = answers
+
+    def get_experiment_by_name(self, name):
+        return self.answers.pop(0)
+
+    def create_experiment(self, name):
+        raise RuntimeError(f"Experiment(name={name}) already exists")
+
+    def create_run(self, experiment, run_name):
+        self.experiment = experiment
+        return types.SimpleNamespace(info=types.SimpleNamespace(run_id="1"))
+
+
+def test_of_two_runs_that_begin_together_both_are_logged(tmp_path, monkeypatch, capsys):
+    client = Taken([None, types.SimpleNamespace(experiment_id="7")])
+    served(monkeypatch, client)
+    log_three(tmp_path, "mlflow")
+    assert client.experiment == "7" and [one.step for one in client.written] == [1, 2, 3]
+    assert not capsys.readouterr().err
+    served(monkeypatch, Taken([None, None]))
+    (tmp_path / "mlflow_run.txt").unlink()
+    log_three(tmp_path, "mlflow")
+    assert "already exists" in capsys.readouterr().err, "an error that stays is told"
+
+
+@pytest.mark.parametrize("uri, alone", [("sqlite:///new.db", True), ("", True), ("http://localhost:5000", False)])
+def test_a_database_is_first_used_by_one_process_at_a_time(tmp_path, monkeypatch, uri, alone):
+    """Several would make its tables at the same time: MLflow 3.17 then fails with "duplicate column name"."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.setattr(sinks.tempfile, "gettempdir", lambda: str(tmp_path))
+    taken = []
+
+    class Client(Statuses):
+        def create_run(self, experiment, run_name):
+            with pytest.raises(InputError) if alone else contextlib.nullcontext(), one_at_a_time(tmp_path, wait=False):
+                taken.append(not alone)
+            return types.SimpleNamespace(info=types.SimpleNamespace(run_id="1"))
+
+    served(monkeypatch, Client())
+    log_three(tmp_path, "mlflow")
+    assert taken == [True] * (not alone) and (tmp_path / "mlflow_run.txt").exists()
+
+
+def test_a_name_has_one_value_at_a_step(tmp_path, monkeypatch):
+    """The last step of an epoch has a loss, and so has the epoch: 0.5 and the mean, 0.75."""
+    seen = []
+    keep = lambda directory, resumed: (lambda step, values: seen.extend((step, name) for name in values), print)
+    monkeypatch.setattr(sinks, "check", lambda names: None)
+    monkeypatch.setattr(sinks, "SINKS", {"wandb": keep})
+    run = Run(Train(log=("wandb",), best_metric="train.loss"), lambda *_: [], 2, tmp_path, quiet=True)
+    run.begin(None)
+    for loss in (1.0, 0.5):
+        run.record(0, np.ones((1, 1)), {"loss": (np.array([loss]), np.array([1.0]))})
+    run.end_epoch(1, {"valid.loss": 2.0})
+    run.close()
+    assert len(seen) == len(set(seen)) and {(1, "train.loss"), (2, "train.loss"), (2, "train.loss_epoch")} <= {*seen}
+    assert (2, "valid.loss") in seen
+    [*_, row] = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert row["train.loss"] == 0.75 and row["epoch"] == 1, "the names in metrics.jsonl are those of always"
+
+
+@pytest.mark.parametrize("earlier", ["events.out.tfevents.9999999999.zz", "events.out.tfevents.0000000001.a"])
+def test_the_newest_file_of_tensorboard_is_the_last_by_name(tmp_path, earlier):
+    """TensorBoard reads them in that order, and a clock may go back."""
+    (tmp_path / "tensorboard").mkdir()
+    (tmp_path / "tensorboard" / earlier).write_bytes(b"")
+    for first in (0, 3):
+        log = MetricsLog(tmp_path, first, 0, ("tensorboard",))
+        log.write(first + 1, **{"train.loss": 1.0})
+        log.close()
+        [*_, last] = sorted((tmp_path / "tensorboard").iterdir())
+        assert b"train/loss" in last.read_bytes() and last.stat().st_size == max(
+            path.stat().st_size for path in (tmp_path / "tensorboard").iterdir()
+        )
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 3
+
+
+def test_wandb_finds_no_terminal_to_ask_in(tmp_path, monkeypatch, capsys):
+    """The client asks for a key where standard input and error are terminals, and raises elsewhere."""
+    terminal = types.SimpleNamespace(isatty=lambda: True)
+
+    def init(**_):
+        assert not sys.stdin.isatty(), "it asks, and training waits"
+        raise RuntimeError("No API key configured. Use `wandb login` to log in.")
+
+    monkeypatch.setattr(sinks, "check", lambda names: None)
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init, Settings=lambda **_: None))
+    monkeypatch.setattr(sys, "stdin", terminal)
+    log_three(tmp_path, "wandb")
+    assert sys.stdin is terminal and steps(tmp_path) == [1, 2, 3]
+    assert "--train.log wandb failed and is disabled: No API key" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_runs_that_begin_together_in_a_new_database_are_all_logged(tmp_path, runs=3):
+    pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+    script = "import sys, pathlib; from test_sinks import log_three; log_three(pathlib.Path(sys.argv[1]), 'mlflow')"
+    environment = os.environ | {"MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/new.db"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
+    processes = []
+    for number in range(runs):
+        (tmp_path / str(number)).mkdir()
+        command = [sys.executable, "-c", script, str(tmp_path / str(number))]
+        processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, cwd=tmp_path))
+    said = [process.communicate()[1] for process in processes]
+    assert not any("failed and is disabled" in text for text in said), said
+    with contextlib.closing(sqlite3.connect(tmp_path / "new.db")) as database:
+        assert database.execute("select status from runs").fetchall() == [("FINISHED",)] * runs
+        assert database.execute("select step from metrics order by step").fetchall() == [
+            (step,) for step in (1, 2, 3) for _ in range(runs)
+        ]
