@@ -5,9 +5,11 @@ import fcntl
 import json
 import math
 import os
+import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from attention_jax.errors import InputError
@@ -16,6 +18,8 @@ INSIDE = ("x" * 250, "x" * 150)
 """Names as long as the longest path that a run or a sweep has inside of its directory."""
 SHORT = 200
 """The bytes of a file's name from which on its temporary file has another one, as most file systems take 255."""
+LOCK = ".lock"
+"""The file that is locked where directories cannot be."""
 
 
 def data_home() -> str:
@@ -224,17 +228,40 @@ def home_written() -> Iterator[None]:
 @contextmanager
 def one_at_a_time(directory: Path, wait: bool = True) -> Iterator[None]:
     """Wait until no other process is within this for the same directory, which must exist; without `wait`, InputError
-    if one is. A file system that cannot lock does without."""
-    handle = os.open(directory, os.O_RDONLY)
+    if one is.
+
+    NFS locks no directories, but a file in them. A file system that locks neither does without, which is told.
+    """
+    handles = [os.open(directory, os.O_RDONLY)]
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(
-                f"another process is at work in {directory}: wait until it has ended, or give another directory"
-            ) from error
+            _lock(handles[0], directory, wait)
         except OSError:
-            pass
+            try:
+                handles.append(os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o666))
+                _lock(handles[1], directory, wait)
+            except OSError as error:
+                with suppress(OSError):
+                    (directory / LOCK).unlink()
+                _tell_of_no_locks(str(directory), error.strerror)
         yield
     finally:
-        os.close(handle)
+        for handle in handles:
+            os.close(handle)
+
+
+def _lock(handle: int, directory: Path, wait: bool):
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise InputError(
+            f"another process is at work in {directory}: wait until it has ended, or give another directory"
+        ) from error
+
+
+@cache
+def _tell_of_no_locks(directory: str, reason: str):
+    print(
+        f"note: the file system of {directory} has no locks ({reason}): let one process at a time work there",
+        file=sys.stderr,
+    )

@@ -2,17 +2,17 @@
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import io
 import logging
 import os
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 import tensorflow_datasets as tfds
 
-from attention_jax.files import closed_home, data_home
+from attention_jax.files import closed_home, data_home, one_at_a_time
 
 
 def text_features(
@@ -23,15 +23,6 @@ def text_features(
     return tfds.core.DatasetInfo(
         builder=builder, description=description, features=features, disable_shuffling=True, **info
     )
-
-
-@contextlib.contextmanager
-def _locked(directory: str):
-    """Context in which one process prepares a dataset and others wait: a sweep starts many runs on the same data."""
-    os.makedirs(directory, exist_ok=True)
-    with open(os.path.join(directory, ".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 @contextlib.contextmanager
@@ -67,7 +58,8 @@ def prepared(
     if hasattr(built, "check_files"):
         built.check_files()
     try:
-        with _locked(os.path.dirname(built.data_dir)):
+        os.makedirs(os.path.dirname(built.data_dir), exist_ok=True)
+        with one_at_a_time(Path(built.data_dir).parent):  # a sweep starts many runs on the same data
             if not _is_prepared(built):
                 print(f"preparing {built.info.full_name} in {data_home()} (once)", file=sys.stderr)
                 tfds.disable_progress_bar()

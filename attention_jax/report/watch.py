@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -19,7 +20,9 @@ from attention_jax.report.tables import number
 BLOCKS = "▁▂▃▄▅▆▇█"
 SAMPLES = 4
 PROGRESS = ("state", "step", "total_steps", "seconds_left", "examples_per_second", "waiting_share", "host", "process")
-"""The contents of progress.json (train/log.py)."""
+"""The contents of progress.json (train/log.py), without its `time`, which earlier versions did not write."""
+SILENCE = 60.0
+"""The seconds without news from which on they are told: compiling and evaluating may take longer."""
 
 
 class Status(NamedTuple):
@@ -35,8 +38,8 @@ def status(directory: Path) -> Status:
     progress = _json(directory / "progress.json", *PROGRESS)
     name = _json(directory / "config.json").get("name", "NAME")
     resume = f"continue with `launch.py train {name} --resume --out {directory}`"
-    here = progress.get("host") == platform.node()
-    alive = here and _alive(progress["process"])
+    here, written = progress.get("host") == platform.node(), _written(directory / "progress.json", progress)
+    alive = here and _is_alive(progress["process"], written)
     if result and not (alive and progress["state"] == "training"):  # a run that has ended may be resumed
         return Status(f"ended after {duration(result['seconds'])}", True)
     if failed:
@@ -57,7 +60,9 @@ def status(directory: Path) -> Status:
     left = "" if progress["seconds_left"] is None else f", about {duration(progress['seconds_left'])} left"
     pace = f"{progress['examples_per_second']:.4g} examples/s, {progress['waiting_share']:.0%} of the time without data"
     share = progress["step"] / max(progress["total_steps"], 1)
-    return Status(f"{where} of {progress['total_steps']} ({share:.0%}){left}; {pace}", False)
+    age = time.time() - written
+    silent = f"; last heard of {duration(age)} ago" if age > SILENCE else ""
+    return Status(f"{where} of {progress['total_steps']} ({share:.0%}){left}; {pace}{silent}", False)
 
 
 def duration(seconds: float) -> str:
@@ -177,15 +182,39 @@ def _tell(directory: Path, metrics: Path, interval: float):
         time.sleep(interval)
 
 
-def _alive(process: int) -> bool:
-    """Whether a process with this id is running on this machine."""
+def _written(path: Path, progress: Mapping) -> float:
+    """When a run has last written its progress, by the clock of its machine if it says so; 0 if it never has."""
+    written = progress.get("time")
+    try:
+        return written if isinstance(written, int | float) else path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _is_alive(process: int, written: float) -> bool:
+    """Whether the process of this id on this machine is the one that had it at the time `written`.
+
+    The system gives an id again, to a process that starts later.
+    """
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         pass
-    return True
+    started = _started(process)
+    return started is None or started < written + 2  # seconds: the time of the boot is known in whole ones
+
+
+def _started(process: int) -> float | None:
+    """When a process started, infinity if it has ended and its parent does not know yet; None where the system has no
+    /proc or hides it."""
+    try:
+        state, *values = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()
+        [boot] = re.findall(r"^btime (\d+)", Path("/proc/stat").read_text(), re.MULTILINE)
+    except (OSError, ValueError):
+        return None
+    return float("inf") if state in "ZX" else int(boot) + int(values[18]) / os.sysconf("SC_CLK_TCK")
 
 
 def _json(path: Path, *names: str) -> dict:

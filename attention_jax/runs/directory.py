@@ -13,7 +13,7 @@ from pathlib import Path
 
 from attention_jax import config as configs
 from attention_jax.errors import Diverged, InputError
-from attention_jax.files import INSIDE, check_length, check_regular, is_utf8, metrics_row, read_object, write_json
+from attention_jax.files import INSIDE, LOCK, check_length, check_regular, is_utf8, metrics_row, read_object, write_json
 
 FORMAT = 1
 """The format version of config.json. A later version of this package reads all earlier formats."""
@@ -103,7 +103,7 @@ def final_of(directory: Path, config: configs.Config) -> Path:
 
 def begins(directory: Path) -> bool:
     """Whether `directory` was created for a run that ended before it wrote config.json: `--resume` starts it there."""
-    return directory.is_dir() and {path.name for path in directory.iterdir()} <= {"figures", ".writable"}
+    return directory.is_dir() and {path.name for path in directory.iterdir()} <= {"figures", ".writable", LOCK}
 
 
 def check_same(stored: configs.Config, asked: configs.Config, directory: Path):

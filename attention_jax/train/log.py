@@ -159,7 +159,7 @@ class Status:
         values = {"state": state, "step": step, "total_steps": self.total_steps, "seconds_left": seconds_left}
         values |= {"examples_per_second": rate, "waiting_share": waiting}
         with contextlib.suppress(OSError):  # a full disk does not stop training
-            write_json(self.path, values | {"host": platform.node(), "process": os.getpid()})
+            write_json(self.path, values | {"host": platform.node(), "process": os.getpid(), "time": time.time()})
 
 
 class Progress:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -90,6 +91,47 @@ def test_a_run_that_goes_on_after_its_end_trains(run):
 def test_a_process_on_another_machine_may_live(run):
     progress(run, process=gone(), host="another")
     assert not watch.status(run).over
+
+
+@pytest.fixture
+def stranger():
+    """A process that has nothing to do with the run."""
+    process = subprocess.Popen(["sleep", "60"])
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize("said", [True, False], ids=["time in the file", "time of the file"])
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system does not tell when a process started")
+def test_a_process_that_was_given_the_number_later_is_not_the_run(run, stranger, said):
+    """A file of yesterday, and the number in it is that of a process of today."""
+    yesterday = time.time() - 86400
+    progress(run, process=stranger, **({"time": yesterday} if said else {}))
+    os.utime(run / "progress.json", (time.time() if said else yesterday,) * 2)
+    words, over = watch.status(run)
+    assert over and words.startswith("its process has ended after step 30; continue with")
+    progress(run, process=stranger, time=time.time())  # a number of its own, and written since
+    assert not watch.status(run).over
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system does not tell the state of a process")
+def test_a_process_that_has_ended_without_its_parents_notice_has_ended(run):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    while watch._started(ended.pid) != float("inf"):
+        time.sleep(0.01)
+    progress(run, process=ended.pid, time=time.time())
+    assert watch.status(run).over
+    ended.wait()
+
+
+def test_a_run_that_has_long_said_nothing_is_told(run):
+    """Of another machine nobody knows whether it has ended."""
+    progress(run, host="another", time=time.time() - 7320)
+    words, over = watch.status(run)
+    assert words.endswith("; last heard of 2 h 2 min ago") and not over
+    progress(run, time=time.time())
+    assert "last heard" not in watch.status(run).words
 
 
 def test_half_a_line_waits_for_its_end(run):

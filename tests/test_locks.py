@@ -1,0 +1,63 @@
+"""One process at a time works in a directory, also on a file system that locks only files, or nothing."""
+
+import errno
+import fcntl
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from attention_jax import files
+from attention_jax.config import Dates
+from attention_jax.data import dates
+from attention_jax.data.derived import derived
+from attention_jax.errors import InputError
+from attention_jax.files import one_at_a_time
+
+FLOCK = fcntl.flock
+
+
+def no_locks(number):
+    """flock of a file system without them."""
+
+    def flock(handle, operation):
+        raise OSError(number, os.strerror(number))
+
+    return flock
+
+
+def locks_of_files(handle, operation):
+    """flock of NFS, which needs a handle that can be written to."""
+    if stat.S_ISDIR(os.fstat(handle).st_mode):
+        raise OSError(errno.EBADF, "Bad file descriptor")
+    FLOCK(handle, operation)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL])
+def test_data_are_prepared_without_locks_and_that_is_told(number, tmp_path, monkeypatch, capsys):
+    """The cache of datasets can be written: it is not to be blamed."""
+    files._tell_of_no_locks.cache_clear()
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "home"))
+    monkeypatch.setattr(fcntl, "flock", no_locks(number))
+    assert len(dates.load(Dates(examples=20)).texts["train"].source) == 18
+    (tmp_path / "text").write_text("abc")
+    made = derived(str(tmp_path / "text"), "tokens", ".tokens", lambda to: to.write_text("made"))
+    assert Path(made).read_text() == "made"
+    assert capsys.readouterr().err.count(f"has no locks ({os.strerror(number)})") == 2  # of two directories
+    assert not list((tmp_path / "home").rglob(files.LOCK))
+
+
+@pytest.mark.parametrize("flock", [FLOCK, locks_of_files], ids=["directories", "files alone"])
+def test_another_is_kept_out_while_one_is_at_work(flock, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(fcntl, "flock", flock)
+    refused = pytest.raises(InputError, match="another process is at work")
+    with one_at_a_time(tmp_path), refused, one_at_a_time(tmp_path, wait=False):
+        pass
+    with one_at_a_time(tmp_path, wait=False):
+        assert not capsys.readouterr().err
+
+
+def test_a_directory_that_is_missing_is_not_taken_for_one_without_locks(tmp_path):
+    with pytest.raises(FileNotFoundError), one_at_a_time(tmp_path / "absent"):
+        pass
