@@ -209,7 +209,12 @@ def encode_text(tokens: list[str], vocabulary: Vocabulary, most: int) -> list[in
 
 
 def check_labels(names: Collection[str], count: int):
-    """Raise InputError for fewer than two classes, or if the columns of `count` texts seem to be swapped."""
+    """Raise InputError for fewer than two classes, for 1 and 1.0 as two labels, or if the columns of `count` texts seem
+    to be swapped."""
+    spelled = {}
+    for name in filter(is_number, names):
+        if (other := spelled.setdefault(float(name), name)) != name:
+            raise InputError(f"the labels {other} and {name} are one number, spelled in two ways: spell it in one")
     if len(names) < 2:
         raise InputError(f"labeled texts need at least 2 classes, got {len(names)}: {', '.join(names)[:60] or 'none'}")
     if len(names) > max(count // 2, 2):
@@ -217,6 +222,19 @@ def check_labels(names: Collection[str], count: int):
             f"the first column has {len(names):,} different labels in {count:,} texts; "
             "a line is `label TAB text`: are the columns the other way round?"
         )
+
+
+def is_number(label: str) -> bool:
+    """Whether a label is a number as programs write one; 1.10 may be a version, and 007 a name.
+
+    >>> [label for label in ("1", "1.0", "-2.5", "1e-07", "1.10", "007", "one") if is_number(label)]
+    ['1', '1.0', '-2.5', '1e-07']
+    """
+    try:
+        value = float(label)
+    except ValueError:
+        return False
+    return label == repr(value) or (value.is_integer() and label == str(int(value)))
 
 
 def load(options: settings.LabeledFile, batch_size: int) -> LabeledTexts:

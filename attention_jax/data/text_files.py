@@ -21,6 +21,21 @@ PACKED = {
     ".xz": (lzma.open, rb"\xfd7zXZ\0"),
 }
 """{suffix: (the function that opens such a file, a pattern of the bytes that it begins with)}"""
+OTHERS_PACKED = {
+    "zstd": rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18",
+    "lz4": rb"\x04\x22\x4d\x18|\x02\x21\x4c\x18",
+    "7-Zip": rb"7z\xbc\xaf\x27\x1c",
+    "RAR": rb"Rar!\x1a\x07",
+    "lzip": rb"LZIP\x01",
+    "LZMA": rb"\x5d\0\0",
+    "lzop": rb"\x89LZO\0",
+    "compress": rb"\x1f[\x9d\xa0\x1e]",
+    "Snappy": rb"\xff\x06\0\0sNaPpY",
+    "zlib": rb"\x78(\x01|\x9c|\xda[^\x80-\xbf])",
+    "cabinet": rb"MSCF\0\0\0\0",
+    "tar": rb"(?s).{257}ustar[\0 ]",
+}
+"""{program or format: a pattern of the beginning of its files}, which are not unpacked here"""
 MARK = "\ufeff"
 """The byte order mark, which is no text: a file that was concatenated from several has one in its middle."""
 OTHER_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")
@@ -131,7 +146,10 @@ class TextCheck:
         for suffix, (_, beginning) in PACKED.items():
             if re.match(beginning, content):
                 raise InputError(f"{self.path} is packed: unpack it, or give its name the ending {suffix}")
-        if content.startswith(b"PK\3\4"):
+        for program, beginning in OTHERS_PACKED.items():
+            if re.match(beginning, content):
+                raise InputError(f"{self.path} is packed ({program}): unpack it and give the file that is in it")
+        if content.startswith((b"PK\3\4", b"PK\5\6", b"PK\7\x08")):
             raise InputError(f"{self.path} is a zip archive or an office document: save it as a text file in UTF-8")
 
     def end(self):

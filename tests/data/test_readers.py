@@ -164,3 +164,34 @@ def test_a_vocabulary_with_counts_is_refused(tmp_path, line):
         pair_files.read_vocabulary(str(tmp_path / "v"))
     (tmp_path / "v").write_text("a\n \n", encoding="utf-8")
     assert pair_files.read_vocabulary(str(tmp_path / "v")) == ["a", " "], "a space is a token of characters"
+
+
+PACKED_ELSEWHERE = {  # the first bytes of what each program writes
+    "zstd": "28b52ffd0408410000",
+    "lz4": "04224d186440a7",
+    "7-Zip": "377abcaf271c0004",
+    "RAR": "526172211a0701003392b5e5",
+    "lzip": "4c5a49500114",
+    "LZMA": "5d00008000ffffff",
+    "compress": "1f9d906fdc94",
+    "zlib": "789ccbcf4be52ccd",
+    "tar": (b"one.tsv".ljust(257, b"\0") + b"ustar\x0000").hex(),
+    "zip archive": "504b0304140000",
+    "zip archive or": "504b0506000000",
+    "packed: unpack it, or give its name the ending .xz": "fd377a585a000004",
+    "packed: unpack it, or give its name the ending .gz": "1f8b0800000000",
+    "packed: unpack it, or give its name the ending .bz2": "425a683931415926535900",
+}
+
+
+@every_reader
+def test_what_other_programs_have_packed_is_to_be_unpacked(reader, tmp_path):
+    _, read = READERS[reader]
+    for program, beginning in PACKED_ELSEWHERE.items():
+        path = tmp_path / "corpus.tsv"
+        path.write_bytes(bytes.fromhex(beginning) + b"\0\0\n" * 40)
+        with pytest.raises(InputError) as error:
+            read(str(path), "skip")
+        told = str(error.value)
+        assert program in told and "UTF-16" not in told and "\n" not in told, told
+        path.unlink()
