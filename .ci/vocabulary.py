@@ -60,7 +60,7 @@ def problems(path: str, text: str, words: list[tuple[re.Pattern, str]]) -> list[
 def files() -> list[str]:
     """The paths of all checked files, from the root of the repository."""
     code = ("*.py", "attention_jax/**/*.py", "benchmarks/*.py", "experiments/*.py", "docs/notebooks/*.py")
-    patterns = ("*.md", "docs/*.md", *code)
+    patterns = ("*.md", "docs/*.md", "tests/*.md", *code)
     paths = sorted({path.relative_to(ROOT).as_posix() for pattern in patterns for path in ROOT.glob(pattern)})
     return [path for path in paths if path not in GENERATED]
 

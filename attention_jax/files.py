@@ -230,7 +230,7 @@ def one_at_a_time(directory: Path, wait: bool = True) -> Iterator[None]:
     """Wait until no other process is within this for the same directory, which must exist; without `wait`, InputError
     if one is.
 
-    NFS locks no directories, but a file in them. A file system that locks neither does without, which is told.
+    NFS locks no directories, but a file in them. A file system that locks neither does without; a note says so.
     """
     handles = [os.open(directory, os.O_RDONLY)]
     try:

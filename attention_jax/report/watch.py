@@ -22,7 +22,7 @@ SAMPLES = 4
 PROGRESS = ("state", "step", "total_steps", "seconds_left", "examples_per_second", "waiting_share", "host", "process")
 """The contents of progress.json (train/log.py), without its `time`, which earlier versions did not write."""
 SILENCE = 60.0
-"""The seconds without news from which on they are told: compiling and evaluating may take longer."""
+"""The seconds without news from which on that is shown: compiling and evaluating may take longer."""
 
 
 class Status(NamedTuple):

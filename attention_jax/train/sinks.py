@@ -22,7 +22,7 @@ from typing import Literal
 from attention_jax.files import one_at_a_time, write_atomically
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
-"""How a run ended, in MLflow's words: KILLED was stopped, by a signal or by its sweep, and may go on."""
+"""How a run ended, in MLflow's words: KILLED was stopped, by a signal or by its sweep, and may be resumed."""
 Sink = tuple[Callable[[int, dict[str, float]], object], Callable[[Status], object]]
 
 

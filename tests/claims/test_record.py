@@ -107,6 +107,7 @@ def test_nothing_is_recorded_from_an_experiment_that_is_not_committed(toy, calls
 
 def test_a_built_in_experiment_needs_the_whole_checkout_committed(toy, monkeypatch):
     built_in = dataclasses.replace(toy, file=record.ROOT / "date_luong.py")
+    monkeypatch.setattr(record.provenance, "commit", lambda *asked: "0" * 40)  # an unpacked archive has none
     monkeypatch.setattr(
         record.provenance, "changes", lambda *asked: [] if asked else ["attention_jax/ops/blockwise/softmax.py"]
     )
@@ -118,6 +119,17 @@ def test_a_built_in_experiment_needs_a_commit_to_name(toy, monkeypatch):
     monkeypatch.setattr(record.provenance, "commit", lambda *asked: None)
     with pytest.raises(InputError, match="recording toy needs git .*--no-record"):
         record.check_committed(dataclasses.replace(toy, file=record.ROOT / "date_luong.py"))
+
+
+def test_without_git_a_built_in_experiment_runs_and_is_not_recorded(toy, calls, tmp_path, monkeypatch):
+    """As in an unpacked archive: no commit could be named."""
+    monkeypatch.setattr(provenance, "git_output", lambda *words, directory=None: None)
+    with pytest.raises(InputError, match="recording toy needs git and a clone of the repository.*--no-record"):
+        reproduce(built_in(toy), tmp_path)
+    assert calls == [], "refused before anything was run"
+    assert len(reproduce(built_in(toy), tmp_path, record=False)) == 3
+    assert not record.recorded_runs("toy", toy.results)
+    assert begun(tmp_path).is_dir() and read_json(begun(tmp_path) / "environment.json")["commit"] is None
 
 
 def begun(tmp_path, **environment) -> Path:
