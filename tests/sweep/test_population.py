@@ -14,7 +14,8 @@ import pytest
 
 from attention_jax import tasks
 from attention_jax.config import Train, replace
-from attention_jax.errors import Interrupted
+from attention_jax.errors import InputError, Interrupted
+from attention_jax.files import write_json
 from attention_jax.runs import directory as run_directory, lifecycle
 from attention_jax.sweep import population
 from attention_jax.sweep.population import Member
@@ -123,6 +124,13 @@ def test_the_matmul_precision_is_in_force_in_the_steps(tiny, tmp_path, monkeypat
     monkeypatch.setattr(step, "apply_gradient", seen)
     with pytest.raises(Seen, match="bfloat16"):
         trained([replace(tiny, **{"train.matmul_precision": "bfloat16"})], tmp_path)
+
+
+def test_members_are_not_resumed_on_other_data(tiny, tmp_path):
+    write_json(tmp_path / "0" / "facts.json", {"fingerprint": "00000000"})
+    with pytest.raises(InputError, match="the data of the run in .* have changed"):
+        trained([tiny], tmp_path)
+    assert not (tmp_path / "0" / "config.json").exists()
 
 
 def test_members_differ_from_each_other(three):

@@ -117,6 +117,21 @@ def test_a_killed_worker_is_begun_three_times(tmp_path):
         list(Worker(1, {"well": [130]}).run(paths[:1]))
 
 
+def test_warnings_of_workers_are_passed_on_once(tmp_path, capsys):
+    """Not those of an earlier command, whose lines are in the same file."""
+    path = tmp_path / "group.json"
+    path.with_suffix(".log").write_text("warning: of yesterday\n")
+
+    class Warning(executors.Subprocesses):
+        def _start(self, path, share):
+            with path.with_suffix(".log").open("a") as log:
+                script = "print('a line'); print('warning: --train.log mlflow failed')"
+                return subprocess.Popen([sys.executable, "-S", "-c", script], stdout=log)
+
+    assert list(Warning(1).run([path])) == [path]
+    assert capsys.readouterr().err == f"warning: --train.log mlflow failed ({tmp_path / 'group.log'})\n"
+
+
 def wait_for(happened, process, limit: float = 200):
     """Return what `happened` returns as soon as it is true."""
     until = time.monotonic() + limit

@@ -17,7 +17,7 @@ from attention_jax.config import Config, Dates, Decode, LuongSeq2seqConfig, Trai
 from attention_jax.errors import Diverged, InputError, Interrupted, explained
 from attention_jax.files import one_at_a_time
 from attention_jax.runs import lifecycle
-from attention_jax.train import sinks
+from attention_jax.train import loop, sinks
 from attention_jax.train.log import MetricsLog
 from attention_jax.train.run import Run
 
@@ -217,6 +217,14 @@ def test_mlflow_knows_how_a_run_ended(tmp_path, monkeypatch, error, failure, ste
 def test_a_run_whose_final_evaluation_fails_has_failed(tmp_path, monkeypatch):
     client = Statuses()
     served(monkeypatch, client)
+
+    def trained(task, optim, train, directory, **_):
+        run = Run(train, lambda *_: [], 0, directory, quiet=True)
+        run.begin(None)
+        run.close()
+        return run, None
+
+    monkeypatch.setattr(loop, "train_one", trained)
     monkeypatch.setattr(lifecycle, "finish", lambda *_: (_ for _ in ()).throw(RuntimeError("no figure")))
     with pytest.raises(RuntimeError):
         lifecycle.start(replace(TINY, **{"train.log": ("mlflow",)}), tmp_path / "run", quiet=True)
