@@ -245,7 +245,7 @@ def _prepared(inputs, plan):
     if isinstance(normalizer, TopK):
         known = jax.lax.stop_gradient(inputs)
         if normalizer.k < key.shape[0]:
-            cut = lambda blocks, known: cuts(known, blocks, normalizer.k)
+            cut = lambda blocks, known, k=normalizer.k: cuts(known, blocks, k)
             inputs = inputs._replace(cut=by_platform(lambda blocks: with_blocks(cut, blocks, known), sizes))
         normalizer = normalizer.of
     normalizer = without_sink(normalizer)  # which is applied afterwards

@@ -48,6 +48,7 @@ def small_blocks(monkeypatch):
         used[examples] = shared_by(self, examples)
         return used[examples]
 
+    monkeypatch.setitem(dispatch.PAIRS_PER_BLOCK, "cpu", 128 * 128)
     monkeypatch.setitem(dispatch.PAIRS_OF_ALL, "cpu", QUERIES * KEYS)
     monkeypatch.setattr(Blocks, "shared_by", recorded)
     return used
@@ -137,7 +138,7 @@ def test_a_backward_pass_alone_may_be_vmapped(normalizer, small_blocks):
         return jax.vmap(pull)(bars)
 
     assert_close(pulled("fused"), pulled("plain"))
-    assert small_blocks[1][:2] == (QUERIES, KEYS) and small_blocks[5][:2] == (64, 64)
+    assert small_blocks[1][:2] == (128, 128) and small_blocks[5][:2] == (64, 64)
 
 
 @pytest.mark.parametrize("score", [scores.Gaussian(), pytest.param(negative_distance, marks=pytest.mark.slow)])
