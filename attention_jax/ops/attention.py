@@ -19,11 +19,11 @@ from attention_jax.ops.blockwise.score_blocks import (
     Inputs,
     Place,
     Statistics,
-    attended_positions,
     entropy_of,
+    largest_attended,
     moment_of,
     partition,
-    pool_squares,
+    pool_terms,
     precision_of,
     replace_nonfinite,
     scores_of,
@@ -37,7 +37,7 @@ from attention_jax.ops.meshes import loopable
 from attention_jax.ops.normalizer_kinds import Exponential, Normalizer
 from attention_jax.ops.normalizers import Softmax, TopK, as_normalizer, log_sum_exp, without_sink
 from attention_jax.ops.platforms import by_platform
-from attention_jax.ops.pooling import Mean, Moments, Pool, as_pool
+from attention_jax.ops.pooling import Mean, Pool, as_pool
 from attention_jax.ops.positions import as_positions
 from attention_jax.ops.scores import ScaledDot, Score, prepare
 from attention_jax.ops.trees import as_tree, with_arrays
@@ -170,9 +170,9 @@ def _attend(
     return_log_sum_exp=False,
     return_max_score=False,
     return_entropy=False,
-    center=None,
+    terms=None,
 ):
-    """`attend` with `Mean`, or, with `center` [Q, V], the weighted sums of the squares of v_j - center_i."""
+    """`attend` with `Mean`, or the weighted sums of `terms` (`ops/pooling.py`) of the values."""
     if rng is None or is_zero(dropout):
         dropout = None
     base = normalizer.of if isinstance(normalizer, TopK) else normalizer
@@ -180,8 +180,8 @@ def _attend(
         if asked and not isinstance(base, Softmax):
             raise InputError(f"{name}=True needs the softmax, got the normalizer {type(base).__name__}")
     with_log = return_log_sum_exp or return_max_score or (isinstance(base, Softmax) and base.sink is not None)
-    softmax_alone = isinstance(normalizer, Softmax) and not with_log and not return_entropy and center is None
-    if center is not None and implementation not in ("plain", "fused"):
+    softmax_alone = isinstance(normalizer, Softmax) and not with_log and not return_entropy and terms is None
+    if terms is not None and implementation not in ("plain", "fused"):
         implementation = None
     call = (query, key, value, score, bias, mask, dropout, query_offset)
     chosen = choose(*call, implementation, softmax_alone)
@@ -190,7 +190,7 @@ def _attend(
     if dropout is not None:
         words = (*dropout_bits(rng, query.shape[0], key.shape[0]), jnp.asarray(dropout, jnp.float32))
 
-    inputs = Inputs((score, bias, normalizer), query, key, value, None, mask, words, query_offset, center=center)
+    inputs = Inputs((score, bias, normalizer), query, key, value, None, mask, words, query_offset, terms=terms)
     kernels = {p: "xla" if i in ("plain", "fused") else i for p, i in chosen.items()}
     plan = _Plan(chosen, with_log, return_max_score, return_entropy, block_q, block_k)
     out, log, statistics = loopable(partial(by_platform, partial(_on_kernel, plan), kernels))(inputs)
@@ -255,28 +255,15 @@ def _prepared(inputs, plan):
 
 def _pooled(static, more, pool, query, key, value, rules):
     """`attend` with another pooling than the mean, by attention over lifted values."""
-    mask, attended = rules["mask"], jnp.ones(key.shape[:1], bool)
-    if mask is not None:
-        inputs = Inputs((rules["score"], None, None), query, key, value, None, mask, None, rules["query_offset"])
-        attended = _attended_keys(inputs)
-    clean = (jnp.where(attended[:, None], x, jnp.zeros_like(x)) for x in (key, value))
-    lifted, known = pool.lift(*clean, attended)
-    attend_to = partial(_attend, query, key, **rules, **static)
-    out, found = attend_to(lifted, **more), []
+    lifted = pool.lift(key, value)
+    inputs = Inputs((rules["score"], None, None), query, key, lifted, None, rules["mask"], None, rules["query_offset"])
+    attend_to = lambda values, terms, **more: _attend(query, key, values, **rules, **static, **more, terms=terms)
+    terms = pool.terms(query, lifted, attend_to, lambda values: largest_attended(inputs._replace(value=values)))
+    out, found = attend_to(lifted, terms, **more), []
     if any(more.values()):
         out, *found = out
-    if isinstance(pool, Moments):  # squares of differences from the mean of each query, which is known only now
-        center = jax.lax.stop_gradient(pool.means(out))
-        out = jnp.concatenate([out, attend_to(lifted[:, 1:], center=center), center], axis=1)
-    out = pool.finish(query, out, known, value.shape[1]).astype(value.dtype)
+    out = pool.finish(query, out, terms, value.shape[1]).astype(value.dtype)
     return (out, *found) if found else out
-
-
-def _attended_keys(inputs):
-    queries, keys = inputs.query.shape[0], inputs.key.shape[0]
-    if isinstance(queries, int) and isinstance(keys, int):
-        return attended_positions(inputs)[1]
-    return inputs.mask(inputs.offset + jnp.arange(queries), jnp.arange(keys)).any(axis=0)  # of an exported length
 
 
 def _less_sink(out, kept):
@@ -301,10 +288,10 @@ def _plain(plan: _Plan, inputs: Inputs):
     kind = weights.dtype
     if value.dtype == jnp.bfloat16 or (value.dtype == jnp.float16 and isinstance(base, Exponential)):
         kind = value.dtype  # weights of other normalizers may exceed 65504, the range of float16
-    if inputs.center is None:
+    if inputs.terms is None:
         pooled = jnp.einsum("qk,kv->qv", weights.astype(kind), value.astype(kind), preferred_element_type=weights.dtype)
     else:
-        pooled = pool_squares(weights, value, inputs.center)
+        pooled = pool_terms(weights, value, inputs.terms)
     out = pooled.astype(value.dtype)
     log = log if log is None or plan.with_log else jnp.zeros_like(log)
     return out, log, statistics

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.test_util import check_grads
 from tiers import slow_but
 
 from attention_jax.errors import InputError
@@ -100,6 +101,77 @@ def test_masked_keys_have_no_effect_and_no_key_gives_no_gradient(pool):
     assert not np.any(of_key(key))
     gradients = jax.jit(jax.grad(lambda *inputs: jnp.sin(run(*inputs)).sum(), (0, 1, 2)))(*poisoned)
     assert all(np.isfinite(x).all() for x in gradients)
+
+
+def local_line(query, key, value, weights, ridge=None):
+    """The definition in float64: the normal equations of one query, with a ridge of 1e-6 of the variance."""
+    weights = weights / weights.sum()
+    mean = weights @ key
+    covariance = (weights[:, None] * (key - mean)).T @ (key - mean)
+    ridge = 1e-6 * np.trace(covariance) / len(covariance) if ridge is None else ridge
+    mixed = (weights[:, None] * (key - mean)).T @ (value - weights @ value)
+    slopes = np.linalg.solve(covariance + (ridge or 1) * np.eye(len(covariance)), mixed)
+    return weights @ value + (query - mean) @ slopes
+
+
+SINGULAR = {  # keys from normal ones [20, 6], far from the origin, twice the same features, and all the same
+    "few": lambda key: key,
+    "far": lambda key: key + 100,
+    "multiples": lambda key: np.concatenate([key[:, :3], 2 * key[:, :3]], axis=1),
+    "constant": lambda key: np.concatenate([key[:, :5], key[:1, 5:].repeat(20, 0)], axis=1),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "implementation"),
+    slow_but([("few", "fused")], [(name, how) for name in SINGULAR for how in ("plain", "fused")]),
+)
+def test_a_local_line_through_fewer_keys_than_features_is_that_of_float64(name, implementation):
+    """Causal queries, of which the first see 1 to 6 keys; features that are multiples of others, or do not vary."""
+    query, key, value = np.random.default_rng(1).normal(size=(3, 20, 6)).astype(np.float32)
+    key = SINGULAR[name](key).astype(np.float32)
+    query = query + 100 if name == "far" else query
+    call = {"score": Gaussian(2.0), "mask": causal(), "implementation": implementation, "block_q": 8, "block_k": 8}
+    found = jax.jit(lambda *x: attend(*x, pool=LocalLinear(), **call))(query, key, value)
+    wide = [np.float64(x) for x in (query, key, value)]
+    for i, (q, out) in enumerate(zip(wide[0], found, strict=True)):
+        seen = [x[: i + 1] for x in wide[1:]]
+        right = local_line(q, *seen, np.exp(-((q - seen[0]) ** 2).sum(1) / 8))
+        np.testing.assert_allclose(out, right, atol=1e-3 * max(1, abs(right).max()), err_msg=str(i))
+
+
+POOLS = [LocalLinear(), LocalLinear(0.1), Moments(), LogMixture()]
+CASES = [(pool, implementation) for pool in POOLS for implementation in ("plain", "fused")]
+
+
+@pytest.mark.parametrize(("pool", "implementation"), slow_but(CASES[1:2], CASES), ids=str)
+def test_what_a_query_does_not_see_does_not_change_a_bit(pool, implementation):
+    """Later keys that are large, infinite or NaN, of causal queries; and those behind a text, which a cache holds."""
+    query, key, value = np.random.default_rng(1).normal(size=(3, 20, 6)).astype(np.float32)
+    call = {"pool": pool, "implementation": implementation, "block_q": 8, "block_k": 8}
+    rows = jax.jit(lambda key, value: attend(query, key, value, mask=causal(), **call)[:10])
+    step = jax.jit(
+        lambda key, value: attend(query[9:10], key, value, mask=causal() & lengths(10), query_offset=9, **call)
+    )
+    for run in (rows, step):
+        right = run(key, value)
+        assert np.isfinite(right[-1]).all()
+        for factor in (3, 1e3, 1e30, np.inf, np.nan):
+            scale = np.where(np.arange(20) < 10, 1, factor).astype(np.float32)[:, None]
+            np.testing.assert_array_equal(run(key * scale, value * abs(scale)), right, err_msg=str(factor))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pool", [LocalLinear(), Moments()], ids=lambda pool: type(pool).__name__)
+@pytest.mark.parametrize("implementation", ["plain", "fused"])
+def test_derivatives_of_sums_about_a_center(pool, implementation):
+    """In float64 against differences: the center of a query, its first line, has no derivative, the result does."""
+    with jax.enable_x64(True):
+        query, key, value = np.random.default_rng(2).normal(size=(3, 9, 2))
+        call = {"pool": pool, "mask": causal(), "implementation": implementation, "block_q": 4, "block_k": 4}
+        loss = jax.jit(lambda q, k, v: jnp.sin(attend(q, k, v, **call)[4:]).sum())
+        arrays = [jnp.asarray(x) for x in (query, key, value)]
+        check_grads(loss, arrays, order=2, modes=["rev", "fwd"], rtol=1e-3, eps=1e-5)
 
 
 @pytest.mark.parametrize("implementation", ["plain", "fused"])

@@ -19,6 +19,7 @@ from attention_jax.ops.blockwise.score_blocks import (
     key_blocks,
     max_over_batch,
     pool,
+    pooled_width,
     precision_of,
     rows_of,
     tile_of,
@@ -117,7 +118,7 @@ def unblocked(total, x):
 def _ordered(inputs, blocks):
     low, high = _bounds(inputs, blocks)
     precision = precision_of(inputs)
-    nothing = jnp.zeros((blocks.query,), precision), jnp.zeros((blocks.query, inputs.value.shape[1]), precision)
+    nothing = jnp.zeros((blocks.query,), precision), jnp.zeros((blocks.query, pooled_width(inputs)), precision)
     nothing = vary_like(nothing, inputs)
 
     def compute(inputs, passed, i, j):

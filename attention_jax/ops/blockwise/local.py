@@ -40,6 +40,7 @@ from attention_jax.ops.blockwise.score_blocks import (
     over_queries,
     partition,
     pool,
+    pooled_width,
     precision_of,
     pull_pool,
     put_rows,
@@ -91,7 +92,7 @@ class Totals(NamedTuple):
 def forward(inputs, blocks):
     """Return ((output [Q, V], None), `Saved`, `Statistics`)."""
     normalizer = inputs.rules[2]
-    queries, width = inputs.query.shape[0], inputs.value.shape[1]
+    queries, width = inputs.query.shape[0], pooled_width(inputs)
     precision = precision_of(inputs)
     ranges = key_blocks(inputs, blocks)
     rooted = isinstance(normalizer, Threshold)

@@ -28,6 +28,7 @@ from attention_jax.ops.blockwise.score_blocks import (
     over_queries,
     partition,
     pool,
+    pooled_width,
     precision_of,
     pull_pool,
     put_rows,
@@ -41,7 +42,7 @@ from attention_jax.ops.normalizer_kinds import after
 @partial(jax.jit, static_argnames="blocks", inline=True)
 def forward(inputs, blocks):
     """Return ((output [Q, V], None), (), `Statistics`): only the output is saved."""
-    queries, width = inputs.query.shape[0], inputs.value.shape[1]
+    queries, width = inputs.query.shape[0], pooled_width(inputs)
     precision = precision_of(inputs)
     ranges = key_blocks(inputs, blocks)
 

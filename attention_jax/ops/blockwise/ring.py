@@ -98,8 +98,8 @@ def attend_sharded(
     with respect to a leaf of score, bias or normalizer that is taken INSIDE `shard_map(..., check_vma=False)` is this
     device's part of a sum: apply `lax.psum`. Otherwise `jax.grad` does so by itself.
 
-    Masks and biases are not arrays, and `pool` is the mean: others center values about a mean over all keys, which no
-    device has. There is no `query_offset`, `return_max_score`, `return_entropy` or `implementation`.
+    Masks and biases are not arrays, and `pool` is the mean: others go through the keys more than once. There is no
+    `query_offset`, `return_max_score`, `return_entropy` or `implementation`.
 
     Raises:
       InputError: outside of `shard_map`, and for what `attend` does not take.

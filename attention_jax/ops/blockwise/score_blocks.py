@@ -68,7 +68,7 @@ class Inputs(NamedTuple):
     offset: jax.Array | int  # position of the first query
     cut: jax.Array | None = None  # [Q] scores below it are as good as masked
     top: jax.Array | None = None  # [Q] the largest scores, to which those of a `Threshold` are relative
-    center: jax.Array | None = None  # [Q, V] what is pooled are squares of differences of values from it
+    terms: object = None  # `Terms` of ops/pooling.py, with leaves [Q, ...]: what is pooled instead of the values
 
 
 class Gradients(NamedTuple):
@@ -163,7 +163,7 @@ class Tile(NamedTuple):
     operands: tuple
     value: jax.Array
     dropout: jax.Array | None
-    center: jax.Array | None
+    terms: object
 
 
 def _shown(found):
@@ -193,8 +193,8 @@ def tile_of(inputs, blocks, i, j, masked):
     if inputs.dropout is not None:
         query_words, key_words, rate = inputs.dropout
         dropout = dropout_factor(rows_of(query_words, i, blocks.query), rows_of(key_words, j, blocks.key), rate)
-    center = None if inputs.center is None else rows_of(inputs.center, i, blocks.query)
-    return Tile(partial(scores_of, place), (rules, query, key, bias_query), value, dropout, center)
+    terms = jax.tree.map(lambda x: rows_of(x, i, blocks.query), inputs.terms)
+    return Tile(partial(scores_of, place), (rules, query, key, bias_query), value, dropout, terms)
 
 
 def matmul(a, b):
@@ -211,22 +211,57 @@ def pool(weights, tile):
     yet, and may be outside of the range of float16."""
     if tile.dropout is not None:
         weights = weights * tile.dropout.astype(weights.dtype)
-    if tile.center is not None:
-        return pool_squares(weights, tile.value, tile.center)
+    if tile.terms is not None:
+        return pool_terms(weights, tile.value, tile.terms)
     kind = weights.dtype if tile.value.dtype in (jnp.float16, jnp.float32) else tile.value.dtype
     return matmul(weights.astype(kind), tile.value.astype(kind)).astype(weights.dtype)
 
 
-def pool_squares(weights, value, center):
-    """Pool (v_j - c_i)^2 for values v [k, V] and centers c [q, V] with `weights` [q, k]: [q, V]."""
-    away = value.astype(weights.dtype)[None, :, :] - center.astype(weights.dtype)[:, None, :]
-    return jnp.sum(weights[:, :, None] * jnp.square(away), axis=1)
+def pool_terms(weights, value, terms):
+    """Pool values [k, V] as `terms` of each query say, with `weights` [q, k]: [q, S]. Some queries at a time, whose
+    differences from the values are in memory together."""
+    dtype = weights.dtype
+    value, terms = jax.tree.map(lambda x: x.astype(dtype), (value, terms))
+    row = jax.checkpoint(lambda given: given[0](given[1], value))
+    return in_rows(row, (terms, weights), value.size)
+
+
+def in_rows(row, each, size):
+    """Map `row` over the leading axis of `each`, some rows at a time, each of which needs `size` numbers of memory; all
+    together where the length is left open by `jax.export`."""
+    rows = jax.tree.leaves(each)[0].shape[0]
+    together = max(1, 2**18 // max(1, size)) if isinstance(size, int) and isinstance(rows, int) else rows
+    if not isinstance(rows, int) or together >= rows:
+        return jax.vmap(row)(each)
+    return lax.map(row, each, batch_size=together)
+
+
+def largest_attended(inputs):
+    """Compute the largest value [Q, V] of the keys that each query may attend to, -inf where there are none."""
+    value = inputs.value
+    if inputs.mask is None:
+        return jnp.broadcast_to(value.max(axis=0, initial=-jnp.inf)[None], (inputs.query.shape[0], value.shape[1]))
+    keys = jnp.arange(value.shape[0])
+
+    def row(position):
+        allowed = jnp.broadcast_to(inputs.mask(position[None], keys), (1, value.shape[0]))[0]
+        return jnp.max(value, axis=0, where=allowed[:, None], initial=-jnp.inf)
+
+    return in_rows(row, inputs.offset + jnp.arange(inputs.query.shape[0]), value.size)
+
+
+def pooled_width(inputs) -> int:
+    """The width of what is pooled: that of the values, or the number of sums of `terms`."""
+    if inputs.terms is None:
+        return inputs.value.shape[1]
+    one = lambda terms, value: pool_terms(jnp.ones((inputs.query.shape[0], value.shape[0]), value.dtype), value, terms)
+    return jax.eval_shape(one, inputs.terms, inputs.value).shape[1]
 
 
 def pull_pool(weights, tile, row_bar, narrowed):
     """Return the cotangents of `weights` [q, k] before dropout, in their type, and of the values of a tile. `narrowed`
     says that the weights are within the range of float16."""
-    if tile.center is not None:
+    if tile.terms is not None:
         pooled = lambda weights, value: pool(weights, tile._replace(value=value))
         return jax.vjp(pooled, weights, tile.value)[1](row_bar.astype(weights.dtype))
     pooling = weights

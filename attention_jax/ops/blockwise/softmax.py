@@ -27,6 +27,7 @@ from attention_jax.ops.blockwise.score_blocks import (
     over_keys,
     over_queries,
     pool,
+    pooled_width,
     precision_of,
     pull_pool,
     put_rows,
@@ -41,7 +42,7 @@ from attention_jax.ops.meshes import vary_like
 @partial(jax.jit, static_argnames="blocks", inline=True)  # layers of one shape are traced once
 def forward(inputs, blocks):
     """Return ((output [Q, V], log-normalizer [Q]), (), `Statistics`); +inf for fully masked queries."""
-    queries, width = inputs.query.shape[0], inputs.value.shape[1]
+    queries, width = inputs.query.shape[0], pooled_width(inputs)
     precision = precision_of(inputs)
     ranges = key_blocks(inputs, blocks)
 
