@@ -167,13 +167,15 @@ def _rows(rows: Sequence[Array]) -> Array:
 
 
 def _check_function(name: str, function: Callable, like: jax.ShapeDtypeStruct):
+    made = raised = None
     try:
         made = jax.eval_shape(lambda x: jnp.asarray(function(x)), like)
-        said = f"{list(made.shape)} {made.dtype}"
-    except (TypeError, ValueError) as error:
-        made, said = None, " ".join(str(error).split())[:120]
+        said = f"got {list(made.shape)} {made.dtype}"
+    except Exception as error:  # of a user's code: of any kind
+        raised, said = error, " ".join(f"but raised {type(error).__name__}: {error}".split())[:120]
     if made is None or made.shape != like.shape or not jnp.issubdtype(made.dtype, jnp.floating):
-        raise InputError(f"the function for {name} must return an array of its shape, {list(like.shape)}, got {said}")
+        needs = f"the function for {name} must return an array of its shape, {list(like.shape)}, {said}"
+        raise InputError(needs) from raised
 
 
 def _fitted(name: str, x, shape, dtype, exact: bool = False) -> Array:

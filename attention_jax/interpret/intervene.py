@@ -28,6 +28,7 @@ from attention_jax.interpret.sites import (
     listed,
     of_head,
     positions_axis,
+    sub_layer,
 )
 from attention_jax.models.taps import SET, TRACE
 
@@ -171,12 +172,67 @@ def path_patch(
     This is path patching (Wang et al. 2022, section 3.1). The sender has its activation for `source`, and the sites of
     `freeze` theirs for `inputs`, so that only direct paths change the receivers; these are then set in a call in which
     all else follows.
+
+    Nothing is frozen between a site and the sub-layer that it is inside of: a sender such as "decoder.0.key" acts
+    through the head_output of its layer, which is computed for this sender alone, and a receiver such as
+    "decoder.1.mlp_output" has what its own sub-layer computes, while that of every other receiver stays frozen.
+
+    Raises:
+      InputError: outside of `jax.jit`, if no value of the sender would change a receiver: no path leads to it, or it is
+        computed before the sender.
     """
-    own = trace(model, params, *inputs, sites=freeze)
-    other = trace(model, params, *source, sites=sender)
-    frozen = patch(own) if own else {}
-    _, received = run(model, params, *inputs, set=frozen | patch(other), sites=receivers)
+    found = find(model, params, arrays(inputs))
+    senders, receivers, freeze = (wanted(found, names) for names in (sender, receivers, freeze))
+    own = trace(model, params, *inputs, sites=[*freeze, *senders])
+    other = trace(model, params, *source, sites=senders)
+    frozen = patch({name: own[name] for name in freeze}) if freeze else {}
+    receive = partial(_received, model, params, inputs, frozen, receivers)
+    received = receive(other)
+    if not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((received, own))):
+        still = receive({name: own[name] for name in senders})
+        noisy = {name: _noisy(own[name]) for name in senders}
+        if not _differs(received, still) and not _differs(receive(noisy), still):
+            raise InputError(
+                f"no path leads from {', '.join(senders[:3])} to {', '.join(receivers[:3])} with "
+                f"{', '.join(freeze[:3]) or 'nothing'}{', ...' * (len(freeze) > 3)} frozen: whatever the sender is, "
+                "they stay what they are; choose receivers behind the sender, or freeze less"
+            )
     return run(model, params, *inputs, set=patch(received))[0]
+
+
+def _received(model, params, inputs, frozen: Mapping[str, Part], receivers, sent: Mapping[str, Array]):
+    """{receiver: its activation where the senders have the values `sent`}, all other sub-layers being `frozen`."""
+    behind = lambda name, site: sub_layer(name)[0] == sub_layer(site)[0] and sub_layer(name)[1] > sub_layer(site)[1]
+    through = {}  # {a frozen site that senders act through: the sub-layer}
+    for name in frozen:
+        if name not in sent and any(behind(name, site) for site in sent):
+            through[name] = sub_layer(name)[0]
+    edits = dict(frozen)
+    for place in dict.fromkeys(through.values()):
+        inside = {name: x for name, x in sent.items() if sub_layer(name)[0] == place}
+        names = [name for name in through if through[name] == place]
+        others = {name: part for name, part in frozen.items() if name not in names}
+        edits |= patch(run(model, params, *inputs, set=others | patch(inside), sites=names)[1])
+
+    groups: dict[tuple, list[str]] = {}  # {frozen sites that a receiver is or is behind of: the receivers}
+    for receiver in receivers:
+        thawed = [name for name in frozen if sub_layer(name) == sub_layer(receiver) or behind(receiver, name)]
+        groups.setdefault(tuple(thawed), []).append(receiver)
+    received = {}
+    for thawed, names in groups.items():
+        held = {name: part for name, part in edits.items() if name not in thawed}
+        received |= run(model, params, *inputs, set=held | patch(sent), sites=names)[1]
+    return {name: received[name] for name in receivers}
+
+
+def _differs(a: Mapping[str, Array], b: Mapping[str, Array]) -> bool:
+    return any(bool(jnp.any(a[name] != b[name])) for name in a)
+
+
+def _noisy(x):
+    """Other numbers of the size of x, with which whatever depends on it changes."""
+    size = 1 + jnp.max(jnp.abs(jnp.where(jnp.isfinite(x), x, 0)))
+    return x + (size * jax.random.normal(jax.random.key(0), x.shape)).astype(x.dtype)
 
 
 def head_sweep(
@@ -233,6 +289,9 @@ def measured(measure: Callable, output) -> Array:
         found = measure(output)
     except jax.errors.JAXTypeError as error:
         raise InputError("measure is a part of a compiled program: use jax.numpy in it, no float or numpy") from error
+    except Exception as error:
+        error.add_note(f"raised by the measure, a function of an output of {jax.tree.map(jnp.shape, output)}")
+        raise
     if not isinstance(found, jax.Array):
         raise InputError(f"measure is a function of the output to an array, got one to a {type(found).__name__}")
     return found

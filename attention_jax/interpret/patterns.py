@@ -27,7 +27,7 @@ def head_scores(weights: Float[Array, "... H T T"], tokens: Int[Array, "B T"]) -
     weights, tokens = arrays((weights, tokens))
     square = weights.ndim >= 4 and weights.shape[-2] == weights.shape[-1]
     fit = square and tokens.shape == (weights.shape[0], weights.shape[-1])
-    if not fit or not jnp.issubdtype(tokens.dtype, jnp.integer):
+    if not fit or not tokens.size or not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise InputError(
             "head_scores needs weights [B, ..., H, T, T] and integer tokens [B, T], got "
             f"{weights.shape} and {tokens.dtype} {tokens.shape}"

@@ -31,6 +31,11 @@ BY_HEAD = {"query": 2, "key": 2, "value": 2, "scores": 1, "weights": 1, "head_ou
 HEAD = re.compile(r"(.*\.(?:cross_)?)head\.(-?\d+)")
 
 
+PLACES = {"query": 0, "key": 0, "value": 0, "scores": 1, "weights": 2, "head_output": 3, "attention_output": 4}
+PLACES |= {f"cross_{name}": place for name, place in PLACES.items()} | {"mlp_hidden": 0, "mlp_output": 1}
+"""{the last part of a site inside of a sub-layer: its place, in the order of computation}."""
+
+
 class Site(NamedTuple):
     """An activation of a call of a model."""
 
@@ -60,6 +65,19 @@ def positions_axis(name: str, axes: int) -> int | None:
     return None if axes < 3 else 2 if heads_axis(name) == 1 else 1
 
 
+def sub_layer(name: str) -> tuple[str, int]:
+    """The sub-layer that a site or a head is inside of, and its place there; of all other sites the site itself.
+
+    >>> sub_layer("decoder.3.cross_head.5"), sub_layer("decoder.3.mlp_hidden"), sub_layer("decoder.3.residual_out")
+    (('decoder.3.cross_attention', 3), ('decoder.3.mlp', 0), ('decoder.3.residual_out', 0))
+    """
+    layer, _, last = of_head(name)[0].rpartition(".")
+    if last not in PLACES or not layer.rpartition(".")[2].isdigit():
+        return of_head(name)[0], 0
+    kind = "mlp" if last.startswith("mlp") else "cross_attention" if last.startswith("cross") else "attention"
+    return f"{layer}.{kind}", PLACES[last]
+
+
 def model_sites(model: nn.Module, *inputs) -> dict[str, jax.ShapeDtypeStruct]:
     """The sites of a model that is called with `inputs`, arrays or their shapes, with the shapes of their activations.
 
@@ -71,6 +89,7 @@ def model_sites(model: nn.Module, *inputs) -> dict[str, jax.ShapeDtypeStruct]:
     """
     check_model(model)
     inputs = arrays(inputs)
+    check_filled(model, inputs)
     params = _shapes(model, lambda *inputs: model.init(jax.random.key(0), *inputs), *inputs)["params"]
     return {name: jax.ShapeDtypeStruct(site.shape, site.dtype) for name, site in find(model, params, inputs).items()}
 
@@ -80,6 +99,16 @@ def check_model(model):
     if not isinstance(model, nn.Module):
         hint = ": give its .model and .params" if hasattr(model, "params") else ""
         raise InputError(f"a Flax module is needed, got {type(model).__name__}{hint}")
+
+
+def check_filled(model: nn.Module, inputs: tuple):
+    """Raise InputError for inputs without rows or positions."""
+    if any(0 in jnp.shape(x) for x in jax.tree.leaves(inputs)):
+        shapes = ", ".join(str([*jnp.shape(x)]) for x in jax.tree.leaves(inputs))
+        raise InputError(
+            f"{type(model).__name__} cannot be called with inputs of the shapes {shapes}: give at least one row, "
+            "and one position in each"
+        )
 
 
 VOCABULARIES = {"tokens": "vocab", "source": "source_vocab", "target_in": "target_vocab"}
@@ -107,6 +136,7 @@ def arrays(inputs):
 def find(model: nn.Module, params, inputs: tuple) -> dict[str, Site]:
     """The sites of a call. Raises InputError for inputs that the model does not take, and for one without sites."""
     check_model(model)
+    check_filled(model, inputs)
     check_tokens(model, inputs)
     leaves, structure = jax.tree.flatten((params, inputs))
     return _find(model, structure, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves))

@@ -110,8 +110,6 @@ def test_paths_of_the_embedding_to_the_logits_and_through_a_head():
     np.testing.assert_array_equal(every, theirs["logits"])
     to_query = interpret.path_patch(model, params, batch, other, "decoder.0.head.1", "decoder.1.query")
     assert np.abs(to_query - own["logits"]).max() > 0
-    unmoved = interpret.path_patch(model, params, batch, other, "decoder.1.head.1", "decoder.1.query")
-    np.testing.assert_allclose(unmoved, own["logits"], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow

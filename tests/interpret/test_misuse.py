@@ -65,11 +65,20 @@ MISUSES = {
     "a mask of another shape": (
         lambda run, at: run(set={SITE: Part(at[SITE], where=jnp.ones(3, bool))}), r"got bool \[3\]"),
     "a function of nothing": (lambda run, at: run(set={SITE: lambda x: None}), "must return an array"),
+    "a function that raises": (
+        lambda run, at: run(set={SITE: lambda x: {}["k"]}), r"for decoder.1.head_output .* raised KeyError: 'k'"),
+    "a function of a head that raises": (
+        lambda run, at: run(set={"decoder.0.head.1": lambda x: x[:, :, 9, 9]}), r"for decoder.0.head.1 .* raised Ind"),
     "a function that leaves JAX": (lambda run, at: run(set={SITE: float}), "must return an array of its shape"),
     "a call without inputs": (lambda run, at: interpret.model_sites(language_model()), "cannot be called"),
     "a text as input": (lambda run, at: interpret.model_sites(language_model(), "a text"), "a call takes arrays"),
     "an empty text": (
         lambda run, at: interpret.model_sites(language_model(), TOKENS[:, :0]), r"inputs of the shapes \[2, 0\]"),
+    "a batch without rows": (
+        lambda run, at: interpret.run(language_model(), {}, TOKENS[:0]), r"shapes \[0, 5\]: give at least one row"),
+    "one token in no rows": (
+        lambda run, at: interpret.model_sites(language_model(), TOKENS[:0, :1]), r"\[0, 1\]: give at least one row"),
+    "scores of no rows": (lambda run, at: interpret.head_scores(jnp.zeros((0, 2, 5, 5)), TOKENS[:0]), "needs weights"),
     "a number for names": (lambda run, at: interpret.ablate(3), "name of a site is a text, got a int"),
     "a seed for a key": (lambda run, at: interpret.repeated_tokens(0, 5, 4), "rng is a key, as jax.random.key"),
     "no tokens to draw": (lambda run, at: interpret.repeated_tokens(jax.random.key(0), 0, 4), "of at least 1"),
