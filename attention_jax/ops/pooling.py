@@ -138,7 +138,7 @@ class LocalLinear(Pool):
 
     In float32 the result is that of float64 to about 1e-3 of the values, and for most queries to 1e-5. Slopes in
     directions in which the keys vary by less than 1e-2 of their spread, but do vary, are less precise: a query that is
-    away from the keys there is off by up to 0.1 of its result. A larger `ridge`, 1e-4 times the variance, avoids it.
+    away from the keys there is off by up to a fifth of its result. A larger `ridge`, 1e-4 times the variance, avoids it.
 
     >>> from attention_jax.ops.attention import attend
     >>> x = jnp.array([[0.0], [1.0], [2.0]])
