@@ -93,6 +93,18 @@ def plain(image):
     return seen.convert("L" if image.mode == "LA" else "RGB")
 
 
+def opaque(path: str, mode: str):
+    """Open an image with Pillow as the libraries of pretrained models do: rotated as its EXIF requires, and without its
+    transparency, so that the colors of transparent pixels count."""
+    from PIL import Image, ImageOps
+
+    pixels = decode(path)  # what cannot be used is found and named
+    with Image.open(path) as image:
+        if image.mode == "F" or image.mode.startswith("I"):
+            return Image.fromarray(pixels[..., 0]).convert(mode)
+        return ImageOps.exif_transpose(image).convert(mode)
+
+
 SKIP = "or leave out all such images: --data.on-bad-record skip"
 
 

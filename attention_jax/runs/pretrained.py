@@ -166,7 +166,10 @@ class Pretrained:
         raise self._other("masked words")
 
     def classify(self, texts: Texts) -> np.ndarray:
-        """The probabilities [N, classes] of each text (of a vision model: each image file)."""
+        """The probabilities [N, classes] of each text (of a vision model: each image file), or what a regression says.
+
+        They are a softmax or, as `problem_type` in config.json says or for one class, sigmoids.
+        """
         raise self._other("classes")
 
     def translate(self, texts: Texts) -> list[str]:
@@ -225,15 +228,19 @@ class PretrainedLanguageModel(Pretrained):
         return pretrained_language
 
 
+@dataclass(frozen=True, eq=False)
 class PretrainedEncoder(Pretrained):
     """An encoder: BERT, RoBERTa, DistilBERT, and models of sentence embeddings."""
+
+    function: str = "softmax"
+    """What makes the logits of its classifier its answer."""
 
     @classmethod
     def of(cls, path: Path, weights: exchange.Weights, options: configs.MaskedLanguageModelConfig) -> "Pretrained":
         tokenizer = read_tokenizer(path, tensors.config_of(path))
         model = dataclasses.replace(exchange.module_of(weights), options=options)
         batch = np.zeros((1, 2), np.int32), np.array([2], np.int32)
-        return cls(path, options, model, params_of(weights, model, *batch), tokenizer)
+        return cls(path, options, model, params_of(weights, model, *batch), tokenizer, weights.function)
 
     def attention(self, texts: Texts) -> tuple:
         texts = checked(texts, "attention")
@@ -249,9 +256,10 @@ class PretrainedEncoder(Pretrained):
     def _answers(self, texts: Texts) -> list[str] | None:
         """The class of each text, or the words in the place of its masks; None if there are neither."""
         if self.model.classes:
-            named = tensors.config_of(self.path).get("id2label", {})
-            label = lambda row: named.get(str(row.argmax()), f"class {row.argmax()}")
-            return [f"{label(row)} {row.max():.3f}" for row in self.classify(texts)]
+            named = tensors.config_of(self.path).get("id2label") or {}
+            label = lambda number: named.get(str(number), f"class {number}")
+            shown = lambda row: [row.argmax()] if self.function == "softmax" else range(len(row))
+            return [", ".join(f"{label(i)} {row[i]:.3f}" for i in shown(row)) for row in self.classify(texts)]
         masked = self.config.word_head and all(self.tokenizer.mask in self.tokenizer.encode(text) for text in texts)
         if masked:
             return [", ".join(f"{word} {p:.3f}" for word, p in found[0]) for found in self.fill_mask(texts)]
@@ -264,7 +272,7 @@ class PretrainedEncoder(Pretrained):
         return self._view().fill_mask(*self._call, checked(texts, "fill_mask"), k)
 
     def classify(self, texts: Texts) -> np.ndarray:
-        return self._view().classify(*self._call, checked(texts, "classify"))
+        return self._view().classify(*self._call, checked(texts, "classify"), self.function)
 
     @staticmethod
     def _view():

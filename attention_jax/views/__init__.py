@@ -6,10 +6,15 @@ A task names its view (`Task.view`), so training does not import this package.
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax
+
 from attention_jax.config import import_object
 from attention_jax.errors import InputError
 from attention_jax.report.attention_data import AttentionRecord
 from attention_jax.tasks import Evaluation, Task
+
+FUNCTIONS = {"softmax": jax.nn.softmax, "sigmoid": jax.nn.sigmoid, "none": lambda logits: logits}
+"""{how a classifier of another library is meant (weights/facts.py): what makes its logits its answer}"""
 
 
 @dataclass(frozen=True, eq=False)

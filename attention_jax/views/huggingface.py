@@ -1,12 +1,14 @@
 """Views of Hugging Face models in a local directory that are tasks of runs here, too: ViT, MarianMT and T5."""
 
 import json
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from attention_jax import config as configs
-from attention_jax.data import pretrained_tokenizer
+from attention_jax.data import image_files, pretrained_tokenizer
 from attention_jax.data.images import ImageData, Split
 from attention_jax.data.pairs import PairData, Texts, Tokenizer, make_pairs
 from attention_jax.data.tokenizers import sentencepiece_model
@@ -14,8 +16,9 @@ from attention_jax.data.vocabulary import Vocabulary
 from attention_jax.errors import InputError
 from attention_jax.tasks.seq2seq import Seq2seqTask
 from attention_jax.tasks.vision import VisionTask
-from attention_jax.views import View, view_of
-from attention_jax.weights import exchange
+from attention_jax.views import FUNCTIONS, View, view_of
+from attention_jax.views.vision import VisionView
+from attention_jax.weights import exchange, image_recipe
 from attention_jax.weights.vit_names import sizes_of
 
 LONGEST = 128
@@ -27,12 +30,13 @@ TRAINED = 512
 def view(directory: Path, weights: exchange.Weights) -> View:
     """Return the view of a ViT, MarianMT or T5 model in a directory, as `save_pretrained` writes it.
 
-    For a ViT, preprocessor_config.json has the mean and standard deviation of its channels; T5 needs tokenizer.json,
-    MarianMT vocab.json, source.spm and target.spm. Raises InputError where a file is missing.
+    For a ViT, preprocessor_config.json says how images are prepared; T5 needs tokenizer.json, MarianMT vocab.json,
+    source.spm and target.spm. Raises InputError where a file is missing.
     """
     directory = directory if directory.is_dir() else directory.parent
-    make = classifier if isinstance(weights.options, configs.ViTConfig) else translator
-    return view_of(make(directory, weights))
+    if isinstance(weights.options, configs.ViTConfig):
+        return classifier(directory, weights)
+    return view_of(translator(directory, weights))
 
 
 def facts(directory: Path, name: str, needed: bool = True) -> dict:
@@ -60,17 +64,69 @@ def numbered(directory: Path, count: int) -> list[str]:
     return sorted(ids, key=ids.get)
 
 
-def classifier(directory: Path, weights: exchange.Weights) -> VisionTask:
-    """Return the task of a ViT, which reads the middle square of an image."""
+@dataclass(frozen=True, eq=False)
+class ClassifierView(VisionView):
+    """The view of a vision model whose files say how images are prepared, and what its logits are."""
+
+    recipe: image_recipe.Recipe
+    function: str
+
+    def answer(self, logits):
+        return FUNCTIONS[self.function](logits)
+
+    @property
+    def meaning(self) -> str:
+        return "the output" if self.function == "none" else super().meaning
+
+    def read(self, paths: list[str]) -> np.ndarray:
+        return np.stack([self.pixels(path) for path in paths])
+
+    def pixels(self, path: str) -> np.ndarray:
+        """Read an image file as the recipe says: uint8 [S, S, C]; InputError where that is not the model's size."""
+        _, height, width, channels = self.data.train.image.shape
+        pixels = self.recipe.pixels(image_files.opaque(path, "L" if channels == 1 else "RGB"))
+        if pixels.shape != (height, width, channels):
+            raise InputError(
+                f"{path} has {pixels.shape[0]} x {pixels.shape[1]} pixels after what {image_recipe.FILE} says; the "
+                f"model needs {height} x {width}: change size and crop_size there, or the image"
+            )
+        return pixels
+
+
+def recipe_in(directory: Path, about: dict, size: int) -> image_recipe.Recipe:
+    """The recipe of images in a directory; without one, the middle of the image and numbers from -1 to 1, with a
+    note."""
+    if (directory / image_recipe.FILE).is_file():
+        recipe, unread = image_recipe.recipe_of(facts(directory, image_recipe.FILE), str(about.get("model_type", "vit")))
+        if unread:
+            print(f"note: not read in {directory / image_recipe.FILE}: {', '.join(unread)}", file=sys.stderr)
+        return recipe
+    if isinstance(about.get("pretrained_cfg"), dict):
+        return image_recipe.timm_recipe(about["pretrained_cfg"], size)
+    print(
+        f"note: assumed, as there is no {directory / image_recipe.FILE}: the middle square of an image, normalized to "
+        "numbers from -1 to 1",
+        file=sys.stderr,
+    )
+    middle = {"size": {"shortest_edge": size}, "do_center_crop": True, "crop_size": size}
+    return image_recipe.recipe_of(middle, "vit")[0]
+
+
+def classifier(directory: Path, weights: exchange.Weights) -> ClassifierView:
+    """Return the view of a ViT."""
     size, channels, classes = sizes_of(weights.options, weights.arrays)
-    labels = facts(directory, "config.json", needed=False).get("id2label", {})
-    recipe = facts(directory, "preprocessor_config.json", needed=False)
-    mean, deviation = (np.broadcast_to(np.float32(recipe.get(f"image_{x}", 0.5)), channels) for x in ("mean", "std"))
+    about = facts(directory, "config.json", needed=False)
+    labels, recipe = about.get("id2label") or {}, recipe_in(directory, about, size)
+    for name, values in (("image_mean", recipe.mean), ("image_std", recipe.deviation)):
+        if np.shape(values) not in ((), (channels,)):
+            raise InputError(f"{name} in {image_recipe.FILE} must be one number or {channels}, has {len(values)}")
+    mean, deviation = (np.broadcast_to(np.float32(x), channels) for x in (recipe.mean, recipe.deviation))
     one = Split(np.zeros((1, size, size, channels), np.uint8), np.zeros(1, np.int32))
     names = tuple(str(labels.get(str(number), number)) for number in range(classes))
     data = ImageData(one, {"test": one}, names, normalization=(mean, deviation))
     config = configs.Config(directory.name, configs.Images("folder"), weights.options)
-    return VisionTask(config, data, exchange.module_of(weights))
+    task = VisionTask(config, data, exchange.module_of(weights))
+    return ClassifierView(task, recipe, weights.function)
 
 
 def translator(directory: Path, weights: exchange.Weights) -> Seq2seqTask:

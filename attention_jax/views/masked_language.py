@@ -15,6 +15,7 @@ import numpy as np
 from attention_jax.data.pairs import pad_rows
 from attention_jax.errors import InputError
 from attention_jax.report.attention_data import AttentionRecord, Prediction, check_length
+from attention_jax.views import FUNCTIONS
 from attention_jax.views.attention_maps import token_attention, with_rollout
 from attention_jax.views.pretrained_language import check_ids
 
@@ -53,12 +54,13 @@ def fill_mask(model: nn.Module, params, tokenizer, texts: Sequence[str], k: int 
     ]
 
 
-def classify(model: nn.Module, params, tokenizer, texts: Sequence[str]) -> np.ndarray:
-    """The probabilities [N, classes] of N texts; InputError for a model without a classifier."""
+def classify(model: nn.Module, params, tokenizer, texts: Sequence[str], function: str = "softmax") -> np.ndarray:
+    """The probabilities [N, classes] of N texts, or the outputs of a regression (`function` is one of FUNCTIONS);
+    InputError for a model without a classifier."""
     if not model.classes:
         raise InputError("this encoder has no classifier; train one: launch.py train classify_text --from DIR")
     rows = encoded(model, tokenizer, texts)
-    return np.array(_over_batches(functools.partial(_classify, model), params, rows)).reshape(len(texts), -1)
+    return np.array(_over_batches(functools.partial(_classify, model, FUNCTIONS[function]), params, rows)).reshape(len(texts), -1)
 
 
 def attention_maps(
@@ -130,9 +132,9 @@ def _words_at(model, k, params, tokens, length, places):
     return ids, probabilities
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _classify(model, params, tokens, length):
-    return jax.nn.softmax(model.apply({"params": params}, tokens, length)[0])
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _classify(model, function, params, tokens, length):
+    return function(model.apply({"params": params}, tokens, length)[0])
 
 
 @functools.partial(jax.jit, static_argnums=0)

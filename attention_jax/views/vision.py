@@ -26,7 +26,16 @@ class VisionView(View):
     def classify(self, params, batch):
         """Return probabilities [B, classes]."""
         x = self.task.preparation.for_evaluation(batch["image"])
-        return jax.nn.softmax(self.model.apply({"params": params}, x)[0])
+        return self.answer(self.model.apply({"params": params}, x)[0])
+
+    @property
+    def meaning(self) -> str:
+        """What a page calls the numbers of `answer`."""
+        return "the probability"
+
+    def answer(self, logits):
+        """Return the probabilities [B, classes] that logits are."""
+        return jax.nn.softmax(logits)
 
     def attention(self, params, batch):
         """Return probabilities, attention weights with their rollout, maps over the image, and the pixels of the input;
@@ -36,7 +45,7 @@ class VisionView(View):
             {"params": params}, self.task.preparation.normalize(seen), return_weights=True
         )
         maps, pixels = image_maps(weights) if weights else {}, jnp.round(seen * 255).astype(jnp.uint8)
-        return with_rollout(weights) | {"probabilities": jax.nn.softmax(logits), "maps": maps, "pixels": pixels}
+        return with_rollout(weights) | {"probabilities": self.answer(logits), "maps": maps, "pixels": pixels}
 
     def read(self, paths: list[str]) -> np.ndarray:
         """Read image files as bytes [N, S, S, C], like those of the data."""
@@ -68,7 +77,7 @@ class VisionView(View):
                 float(probabilities[i, label]),
                 image_attentions(self.task.config.model, i, found, found["pixels"][i], without),
             )
-            answer = Prediction(str(names[label]), attentions, sure, "the probability", sure)
+            answer = Prediction(str(names[label]), attentions, sure, self.meaning, sure)
             records.append(AttentionRecord(str(title), (answer,)))
         return tuple(records)
 

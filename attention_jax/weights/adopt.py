@@ -49,10 +49,12 @@ def adopted(weights: Weights, like) -> Adopted:
 
     Arrays of the same path and shape are copied. Position embeddings of another patch grid are resampled, and patch
     embeddings for another number of channels are summed or divided. All other parameters, such as a head for other
-    classes, keep their initial values. Raises InputError if no array matches.
+    classes or one that is not of a softmax, keep their initial values. Raises InputError if no array matches.
     """
     wanted = {path: leaf.shape for path, leaf in flat(like).items()}
-    given = stacked({path: np.asarray(array) for path, array in weights.arrays.items()}, wanted)
+    of_other_kind = lambda path: weights.function != "softmax" and "/head/" in f"/{path}"
+    arrays = {path: np.asarray(array) for path, array in weights.arrays.items() if not of_other_kind(path)}
+    given = stacked(arrays, wanted)
     taken = {path: array for path, array in given.items() if wanted.get(path) == array.shape}
     said = [f"{len(taken)} of {len(wanted)} arrays taken"]
     for resample in (_positions, _colors) if isinstance(weights.options, configs.ViTConfig) else ():

@@ -123,13 +123,12 @@ def options(family: str, theirs: Arrays, facts: Facts) -> config.MaskedLanguageM
     facts.require(family, {"position_embedding_type": "absolute", "tie_word_embeddings": True, "tie_weights_": True})
     facts.require(family, {"is_decoder": False, "add_cross_attention": False})
     check_head(family, theirs, facts)
-    facts.known |= {"sinusoidal_pos_embds", "embedding_size"}  # the table is in the file
     epsilon = EPSILON if small else facts.get("layer_norm_eps", EPSILON, f"norms with epsilon {EPSILON:g}")
     first = int(facts.get("pad_token_id", 1, "padding is token 1")) + 1 if family == "roberta" else 0
     return config.MaskedLanguageModelConfig(
         layers,
         width,
-        heads_of(facts, says[3], width, 12),
+        heads_of(facts, says[3], width),
         hidden,
         num_token_types=len(types),
         first_position=first,

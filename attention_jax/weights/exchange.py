@@ -24,11 +24,13 @@ from attention_jax.weights import (
     tensors,
     vit_names,
 )
-from attention_jax.weights.facts import Facts
+from attention_jax.weights.facts import Facts, class_function
 from attention_jax.weights.layouts import check, expanded, parts, shape, solved, to_ours, to_theirs
 from attention_jax.weights.naming import Naming
 
 OWN = "own"
+HEADS = ("head/bias", "trunk/head/bias")
+"""The arrays that are as long as a classifier has classes."""
 NAME_TABLES = (vit_names, marian_names, t5_names, gpt2_names, bert_names, llama_names, qwen_names, gemma_names)
 NAMINGS: dict[str, Naming] = {name: naming for family in NAME_TABLES for name, naming in family.NAMINGS.items()}
 
@@ -42,6 +44,8 @@ class Weights(NamedTuple):
     """Description of the origin and the note, for messages."""
     note: str = ""
     """What had to be assumed, and what was not read in a config.json."""
+    function: str = "softmax"
+    """What makes the logits of a classifier its answer: softmax, sigmoid or none (`facts.class_function`)."""
     data: Any = None
     """The vocabularies or class names of the run that they are of, as `saved_run` stores them."""
 
@@ -127,20 +131,24 @@ def opened(path: Path | str) -> Weights:
     held = tensors.read(path)
     naming = recognized(path, held)
     if naming == OWN:
-        return Weights(own_options(path, held), held.arrays, str(path))
+        return Weights(own_options(path, held), held.arrays, str(path), function=held.said.get("function", "softmax"))
     kind, facts = NAMINGS[naming], Facts(held.config)
+    if facts.values.get("quantization_config"):
+        raise InputError(f"{path}: quantized safetensors files are not read: give one in bfloat16, or a .gguf file")
     try:
         theirs = kind.prepare(without_copies(kind, renamed_to(kind.spelled, held.arrays)), facts)
         options = kind.completed(kind.options(theirs, facts), path if path.is_dir() else path.parent)
         if options.num_heads < 1 or min(kind.known(options).values()) < 0:
             raise ValueError(f"{options.num_heads} heads")
+        heads = [theirs[row.theirs] for row in kind.table if row.ours in HEADS and row.theirs in theirs]
+        function = class_function(facts, len(heads[0])) if heads else "softmax"
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except (KeyError, ValueError, TypeError, IndexError, AttributeError, ZeroDivisionError) as error:
         raise InputError(f"{path} is not {naming}'s: {type(error).__name__} {error}") from error
     ours = kind.finish(options, facts, translated(path, kind, options, theirs))
     note = facts.said()
-    return Weights(options, ours, f"{path} ({naming}{note})", note)
+    return Weights(options, ours, f"{path} ({naming}{note})", note, function)
 
 
 def unwrapped(name: str) -> str:
@@ -255,6 +263,7 @@ def write(weights: Weights, directory: Path, form: str, naming: str = OWN) -> st
     arrays, said, beside, note = {k: np.asarray(v) for k, v in weights.arrays.items()}, {}, {}, ""
     if naming == OWN:
         said = {"model": configs.to_json(weights.options)}
+        said |= {"function": weights.function} if weights.function != "softmax" else {}
         beside = {"config.json": said}
     else:
         kind = NAMINGS.get(naming)
@@ -269,6 +278,9 @@ def write(weights: Weights, directory: Path, form: str, naming: str = OWN) -> st
             raise InputError(f"{naming} has no model with {lacks}: export with --naming {OWN}")
         call = weights.options, arrays, weights.data
         beside = {"config.json": kind.config(*call)} | kind.beside(*call)
+        if weights.function != "softmax":
+            kinds = {"sigmoid": "multi_label_classification", "none": "regression"}
+            beside["config.json"]["problem_type"] = kinds[weights.function]
         note, arrays = kind.note(weights.options), renamed(kind, weights)
 
     def fill(place: Path):

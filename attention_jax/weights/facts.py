@@ -5,59 +5,59 @@ from collections.abc import Mapping
 from typing import Any
 
 from attention_jax.errors import InputError
-
-HARMLESS = "|".join(
-    [
-        r"_name_or_path|architectures|auto_map|transformers\w*_version|(torch_)?dtype|torchscript|use_bfloat16",
-        r"model_type|tf_legacy_loss|finetuning_task|problem_type|task_specific_params|tokenizer_class|prefix",
-        r"id2label|label2id|_?num_labels|label_names|label_descriptions|pretrained_cfg|num_features|tags",
-        r"\w*(drop|dropout|pdrop|dropout_prob|dropout_rate|layerdrop|drop_rate|drop_path_rate)|initializer_\w+|init_std|weight_init",
-        r"gradient_checkpointing|use_cache|return_dict\w*|output_\w+|_?attn_implementation\w*|chunk_size_feed_forward",
-        r"\w*_token_ids?|(max|min)_length|max_new_tokens|do_sample|early_stopping|num_beams|num_beam_groups",
-        r"diversity_penalty|temperature|top_[kp]|typical_p|repetition_penalty|length_penalty|\w*no_repeat_ngram_size",
-        r"bad_words_ids|num_return_sequences|remove_invalid_values|exponential_decay_length_penalty|\w*suppress_tokens",
-        r"summary_\w+|pooler_\w+|encoder_stride|is_encoder_decoder|n_special|predict_special_tokens",
-        r"reorder_and_upcast_attn|n_ctx|pretraining_tp|cache_implementation|is_llama_config|transformers.js_config",
-    ]
-)
-"""Keys of config.json that do not change what a model computes from its inputs: training, generation, names."""
+from attention_jax.weights.entries import ENTRIES, HARMLESS, REFUSED, TENSORS, Entry
 
 
 class Facts:
-    """The entries of a config.json; a missing entry and null are the same."""
+    """The entries of a config.json; what an absent one and null mean is in `entries.ENTRIES`, by its model_type.
+
+    >>> facts = Facts({"model_type": "gemma2", "attn_logit_softcapping": None})
+    >>> facts.get("attn_logit_softcapping"), facts.get("final_logit_softcapping")
+    (None, 30.0)
+    """
 
     def __init__(self, values: Mapping[str, Any]):
-        self.values = {name: value for name, value in values.items() if value is not None}
+        self.entries: Mapping[str, Entry] = ENTRIES.get(str(values.get("model_type")), {})
+        self.values = {name: value for name, value in values.items() if value is not None or name in self.entries}
         self.known: set[str] = set()
         """The names that were read."""
         self.assumed: list[str] = []
         """What was assumed because nothing says it."""
 
-    def get(self, name: str, default, text: str = ""):
-        """The value of `name`, or `default`; the latter is noted as assumed, in the words of `text`, if given."""
+    def get(self, name: str, published=None, text: str = ""):
+        """The value of `name`; of one that is absent what the table says or, where it says nothing, `published`, the
+        value of published models. This is noted as assumed, in the words of `text`, if given. InputError for null
+        where it has no meaning."""
         self.known.add(name)
-        if name not in self.values and text:
-            self.assumed.append(text)
-        return self.values.get(name, default)
+        if name not in self.values:
+            self.assumed += [text] * bool(text)
+            return self.absent(name, published)
+        value = self.values[name]
+        if value is None:
+            value = self.entries[name].null
+        if value is REFUSED:
+            raise InputError(f"{name} in config.json must not be null: leave it out, or say what it is")
+        return published if value is TENSORS else value
 
-    def usual(self, published, library):
-        """The default of an entry: that of the library whose config.json does not have it, or without a config.json
-        that of the published models."""
-        return library if "model_type" in self.values else published
+    def absent(self, name: str, published):
+        """What an entry stands for that is not there."""
+        absent = self.entries[name].absent if name in self.entries else TENSORS
+        return published if absent is TENSORS else absent
 
     def require(self, what: str, values: Mapping[str, Any]):
-        """Raise InputError unless the entries that exist have these values: those that are supported, or that follow
-        from the tensors."""
+        """Raise InputError unless the entries have these values: those that are supported, or that follow from the
+        tensors."""
         for name, value in values.items():
-            if self.get(name, value) != value:
-                raise InputError(f"{what}'s config.json must have {name} {value}, has {self.values[name]!r}")
+            if (said := self.get(name, value)) != value:
+                how = f"has {said!r}" if name in self.values else f"has none, which means {said!r}"
+                raise InputError(f"{what}'s config.json must have {name} {value}, {how}")
 
     def unread(self) -> list[str]:
         """The entries that are set, that were not read, and that are not known to be harmless."""
         return [
             name
             for name, value in self.values.items()
-            if value not in (False, 0, "", [], {}) and name not in self.known and not re.fullmatch(HARMLESS, name)
+            if value not in (None, False, 0, "", [], {}) and name not in self.known and not is_harmless(name)
         ]
 
     def said(self) -> str:
@@ -67,7 +67,38 @@ class Facts:
         return assumed + (f"; not read in config.json: {unread}" if unread else "")
 
 
-def heads_of(facts: Facts, name: str, width: int, library: int) -> int:
-    """The number of heads: that of `facts`, the default of the library, or heads of 64 as in the published models."""
-    usual = facts.usual(max(width // 64, 1), library)
+def is_harmless(name: str) -> bool:
+    """Whether an entry of config.json is one of `HARMLESS`."""
+    return any(re.fullmatch(pattern, name) for pattern in HARMLESS)
+
+
+def heads_of(facts: Facts, name: str, width: int) -> int:
+    """The number of heads: that of `facts`, or heads of 64 as in the published models."""
+    usual = facts.absent(name, max(width // 64, 1))
     return int(facts.get(name, usual, f"{usual} head{'s' * (usual > 1)} of {width // usual}"))
+
+
+def class_function(facts: Facts, classes: int) -> str:
+    """What makes the logits of a classifier its answer: softmax, sigmoid, or none for a regression.
+
+    This is what the pipelines of transformers do: `problem_type` decides, and without it one class has a sigmoid.
+    Raises InputError for another problem_type, and for a function_to_apply that contradicts it.
+
+    >>> [class_function(Facts({"problem_type": kind}), 3) for kind in (None, "multi_label_classification")]
+    ['softmax', 'sigmoid']
+    """
+    kinds = {
+        "regression": "none",
+        "multi_label_classification": "sigmoid",
+        "single_label_classification": "sigmoid" if classes == 1 else "softmax",
+    }
+    kind = facts.get("problem_type") or "single_label_classification"
+    if kind not in kinds:
+        raise InputError(f"problem_type in config.json must be {', '.join(kinds)}, is {kind!r}")
+    named = facts.get("function_to_apply")
+    if named is not None and str(named).lower() not in (kinds[kind], "default"):
+        raise InputError(
+            f"function_to_apply {named} in config.json contradicts its problem_type, which means {kinds[kind]}: leave "
+            "one of them out"
+        )
+    return kinds[kind]

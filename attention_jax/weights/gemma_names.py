@@ -41,54 +41,62 @@ GEMMA3 = (*GEMMA2, *QK_NORMS)
 GELU = {"gelu_pytorch_tanh": "geglu"}
 
 
-def own_options(family: str, theirs: Arrays, facts: Facts, every: int, **own) -> config.LanguageModelConfig:
-    """The options of a Gemma; `own` are those of one generation, and every `every`-th layer has no window."""
+def own_options(family: str, theirs: Arrays, facts: Facts, every: int, local=(), **own) -> config.LanguageModelConfig:
+    """The options of a Gemma; `own` are those of one generation, every `every`-th layer has no window, and those with
+    one have the options `local`."""
     facts.require(family, {"attention_bias": False, "use_bidirectional_attention": False})
-    facts.values.setdefault("head_dim", 256)  # the library's default
-    facts.get("hidden_act", "")  # an earlier name of the next; not read by the library
+    facts.known.add("hidden_act")  # an earlier name of hidden_activation, which the library does not read
     layers = depth("model.layers.", theirs)
     usual = ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(layers)]
-    facts.get("sliding_window_pattern", every), facts.get("_sliding_window_pattern", every)
-    narrow = sliding(family, facts.get("layer_types", usual), layers)
-    local = [f"mask={window(facts.get('sliding_window', 4096))}", *own.pop("local", [])]
-    cap = facts.get("attn_logit_softcapping", own.pop("cap"))
+    narrow, keys = sliding(family, facts.get("layer_types") or usual, layers), facts.get("sliding_window")
+    if narrow and not keys:
+        raise InputError(f"{family}'s config.json must have sliding_window, as layers {layer_list(narrow)} have one")
+    cap = cap_of(family, facts, "attn_logit_softcapping")
     options = {
-        "mlp_layer": activation(family, facts, "hidden_activation", GELU, "gelu_pytorch_tanh"),
+        "mlp_layer": activation(family, facts, "hidden_activation", GELU),
         "norm": "sandwich",
         "scale_embeddings": True,
         "score": f"soft_cap({number(cap)})" if cap else "scaled_dot",
-        "per_layer": f"{layer_list(narrow)}:{','.join(local)}" if narrow else "",
+        "logit_cap": cap_of(family, facts, "final_logit_softcapping"),
+        "per_layer": f"{layer_list(narrow)}:{','.join([f'mask={window(keys)}', *local])}" if narrow else "",
     }
     return decoder_options(family, theirs, facts, **options, **own)
 
 
+def cap_of(family: str, facts: Facts, name: str) -> float:
+    """A cap in config.json; 0.0 for null, which is none. InputError for a cap that is not positive."""
+    cap = facts.get(name)
+    if cap is not None and not float(cap) > 0:
+        raise InputError(f"{family}'s {name} must be above 0, or null for none; got {cap!r}")
+    return float(cap or 0.0)
+
+
 def gemma2_options(theirs: Arrays, facts: Facts) -> config.LanguageModelConfig:
     """The options of a Gemma 2, of which every second layer has a window."""
-    logit_cap = float(facts.get("final_logit_softcapping", 30.0))
-    return own_options("Gemma 2", theirs, facts, 2, cap=50.0, logit_cap=logit_cap, **rotary("Gemma 2", facts))
+    facts.known.add("sliding_window_pattern")  # the library does not read it
+    return own_options("Gemma 2", theirs, facts, 2, **rotary("Gemma 2", facts))
 
 
 def gemma3_options(theirs: Arrays, facts: Facts) -> config.LanguageModelConfig:
     """The options of a Gemma 3, of which five of six layers have a window and rotary positions of their own base."""
-    by_kind = facts.get("rope_parameters", {})
-    if by_kind:
-        near, far = by_kind.get("sliding_attention", {}), by_kind.get("full_attention", {})
-    else:
-        near = {"rope_theta": facts.get("rope_local_base_freq", 10_000.0)}
-        far = {"rope_theta": facts.get("rope_theta", 1_000_000.0)} | facts.get("rope_scaling", {})
-    if scaling("Gemma 3", near) != "none":
+    by_kind = facts.get("rope_parameters") or {}
+    if wrong := by_kind.keys() - {"sliding_attention", "full_attention"}:
+        raise InputError(f"Gemma 3's rope_parameters must be by kind of layer; they have {sorted(wrong)[0]}")
+    near = {"rope_theta": facts.get("rope_local_base_freq")} | (by_kind.get("sliding_attention") or {})
+    far = {"rope_theta": facts.get("rope_theta")} | (by_kind.get("full_attention") or {})
+    far |= facts.get("rope_scaling") or {}
+    if scaling("Gemma 3", near, facts) != "none":
         raise InputError("Gemma 3's layers with a window must have rotary positions that are not scaled")
-    rope = {"rope_theta": float(far.get("rope_theta", 1_000_000.0)), "rope_scaling": scaling("Gemma 3", far)}
-    local = [f"rope_theta={number(near.get('rope_theta', 10_000.0))}", "rope_scaling=none"]
-    logit_cap = float(facts.get("final_logit_softcapping", 0.0))
-    own = {"local": local, "cap": 0.0, "logit_cap": logit_cap, "normalize_qk": True}
-    return own_options("Gemma 3", theirs, facts, 6, **own, **rope)
+    rope = {"rope_theta": float(far["rope_theta"]), "rope_scaling": scaling("Gemma 3", far, facts)}
+    local = [f"rope_theta={number(near['rope_theta'])}", "rope_scaling=none"]
+    every = int(facts.get("sliding_window_pattern"))
+    return own_options("Gemma 3", theirs, facts, every, local, normalize_qk=True, **rope)
 
 
 def finish(options: config.LanguageModelConfig, facts: Facts, ours: Arrays) -> Arrays:
     """Add 1 to the scales, and divide scores by the root of `query_pre_attn_scalar`."""
     of_head = options.key_dim or options.hidden_size // options.num_heads
-    ratio = (of_head / float(facts.get("query_pre_attn_scalar", 256))) ** 0.5
+    ratio = (of_head / float(facts.get("query_pre_attn_scalar"))) ** 0.5
     # a norm of the queries undoes a factor before it
     queries = "/attention/query_norm/scale" if options.normalize_qk else "/attention/query/kernel"
     more = lambda array: array + np.float32(1)
@@ -97,7 +105,7 @@ def finish(options: config.LanguageModelConfig, facts: Facts, ours: Arrays) -> A
     return {name: array.then(times) if name.endswith(queries) else array for name, array in ours.items()}
 
 
-GEMMA = COMMON | READ_ONLY | {"prepare": without_tied_head(True), "finish": finish}
+GEMMA = COMMON | READ_ONLY | {"prepare": without_tied_head, "finish": finish}
 NAMINGS = {
     "gemma2": Naming(**GEMMA, table=GEMMA2, options=gemma2_options, model_types=("gemma2",)),
     "gemma3": Naming(**GEMMA, table=GEMMA3, options=gemma3_options, model_types=("gemma3_text",)),

@@ -9,6 +9,7 @@ import re
 import numpy as np
 
 from attention_jax import config
+from attention_jax.errors import InputError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.norms import EPSILON
 from attention_jax.weights.facts import Facts, heads_of
@@ -51,12 +52,14 @@ def options(theirs: Arrays, facts: Facts) -> config.LanguageModelConfig:
     facts.require("GPT-2", REQUIRED)
     positions, width = theirs["transformer.wpe.weight"].shape
     layers, hidden = depth("transformer.h.", theirs), len(theirs["transformer.h.0.mlp.c_fc.bias"])
-    sizes = {"n_embd": width, "n_layer": layers, "n_positions": positions, "n_inner": hidden}
+    sizes = {"n_embd": width, "n_layer": layers, "n_positions": positions}
     facts.require("GPT-2", sizes | {"vocab_size": len(theirs["transformer.wte.weight"])})
+    if (inner := facts.get("n_inner", hidden) or 4 * width) != hidden:
+        raise InputError(f"GPT-2's config.json must have n_inner {hidden}, has {inner} (null and none are {4 * width})")
     return config.LanguageModelConfig(
         layers,
         width,
-        heads_of(facts, "n_head", width, 12),
+        heads_of(facts, "n_head", width),
         hidden,
         activation=activation(facts.get("activation_function", "gelu_new", "activation gelu_new")),
         position_embedding="learned",

@@ -51,25 +51,25 @@ def decoder_options(family: str, theirs: Arrays, facts: Facts, **own) -> config.
 
     Raises InputError for a config.json that contradicts the tensors.
     """
-    if facts.get("quantization_config", None):
-        raise InputError("quantized safetensors files are not read: give one in bfloat16, or a .gguf file")
     facts.require(family, FIXED)
     width, layers, hidden = theirs[TOKENS].shape[1], depth("model.layers.", theirs), theirs[GATE].shape[0]
     sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": hidden}
     facts.require(family, sizes | {"vocab_size": len(theirs[TOKENS])})
-    heads = int(facts.get("num_attention_heads", 0))
-    of_head = int(facts.get("head_dim", width // heads))
-    facts.get("max_position_embeddings", 0)
+    heads = int(facts.get("num_attention_heads"))
+    of_head = int(facts.get("head_dim") or width // heads)
+    of_keys = int(facts.get("num_key_value_heads") or heads)
+    if heads % of_keys:
+        raise InputError(f"{family}'s num_attention_heads must be divisible by num_key_value_heads: {heads}, {of_keys}")
     options = {
         "num_layers": layers,
         "hidden_size": width,
         "num_heads": heads,
-        "num_kv_heads": int(facts.get("num_key_value_heads", heads)) % heads,  # as many as of queries are 0
+        "num_kv_heads": of_keys % heads,  # as many as of queries are 0
         "mlp_dim": hidden,
         "key_dim": 0 if of_head * heads == width else of_head,
         "value_dim": 0 if of_head * heads == width else of_head,
         "norm_layer": "rms",
-        "norm_epsilon": float(facts.get("rms_norm_eps", 1e-6)),
+        "norm_epsilon": float(facts.get("rms_norm_eps")),
         "use_bias": QUERY_BIAS in theirs,
         "tied_embeddings": HEAD not in theirs,
         "scale_embeddings": False,
@@ -84,9 +84,9 @@ def decoder_options(family: str, theirs: Arrays, facts: Facts, **own) -> config.
 GATE, QUERY_BIAS = f"{THERE}.mlp.gate_proj.weight".replace("*", "0"), BIASES[0].theirs.replace("*", "0")
 
 
-def activation(family: str, facts: Facts, name: str, known: Mapping[str, str], usual: str) -> str:
+def activation(family: str, facts: Facts, name: str, known: Mapping[str, str]) -> str:
     """The feed-forward layer of the activation in config.json; InputError for another one than those `known`."""
-    said = facts.get(name, usual)
+    said = facts.get(name)
     if said not in known:
         raise InputError(f"{family}'s config.json must have {name} {' or '.join(known)}, has {said!r}")
     return known[said]
@@ -95,24 +95,27 @@ def activation(family: str, facts: Facts, name: str, known: Mapping[str, str], u
 SWISH = {"silu": "swiglu", "swish": "swiglu"}
 
 
-def rotary(family: str, facts: Facts, usual: float = 10_000.0) -> dict[str, Any]:
+def rotary(family: str, facts: Facts) -> dict[str, Any]:
     """The options of rotary positions in config.json, as transformers 5 writes them or as earlier ones did.
 
     >>> newer, older = {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, {"rope_theta": 1e6}
-    >>> [rotary("Llama", Facts(said))["rope_theta"] for said in (newer, older, {})]
+    >>> [rotary("Llama", Facts({"model_type": "llama"} | said))["rope_theta"] for said in (newer, older, {})]
     [500000.0, 1000000.0, 10000.0]
     """
-    newer = facts.get("rope_parameters", {})
-    theta = newer.get("rope_theta", facts.get("rope_theta", usual))
-    return {"rope_theta": float(theta), "rope_scaling": scaling(family, facts.get("rope_scaling", newer))}
+    newer, older = facts.get("rope_parameters") or {}, facts.get("rope_scaling")
+    said, theta = older or newer, facts.get("rope_theta")
+    return {"rope_theta": float(said.get("rope_theta", theta)), "rope_scaling": scaling(family, said, facts)}
 
 
-def scaling(family: str, said: Mapping[str, Any]) -> str:
+def scaling(family: str, said: Mapping[str, Any], facts: Facts) -> str:
     """`rope_scaling` of an entry in config.json; InputError for a kind that is not known.
 
-    >>> scaling("", {"type": "linear", "factor": 2.0}), scaling("", {"rope_type": "default"})
+    >>> facts = Facts({"model_type": "llama"})
+    >>> scaling("", {"type": "linear", "factor": 2.0}, facts), scaling("", {"rope_type": "default"}, facts)
     ('linear(2)', 'none')
     """
+    length = said.get("original_max_position_embeddings", facts.get("max_position_embeddings"))
+    said = {**said, "original_max_position_embeddings": facts.get("original_max_position_embeddings") or length}
     kind = said.get("rope_type", said.get("type", "default"))
     if said.get("partial_rotary_factor", 1.0) != 1.0:
         raise InputError(f"{family}'s rotary positions must rotate all channels, not {said['partial_rotary_factor']}")
@@ -121,8 +124,9 @@ def scaling(family: str, said: Mapping[str, Any]) -> str:
         "linear": ("factor",),
         "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     }
-    if kind not in names:
-        raise InputError(f"{family}'s rotary positions must be scaled by {', '.join(names)}; got {kind}")
+    if kind not in names or not {*names[kind]} <= said.keys():
+        lacks = f"{kind} without {', '.join(sorted({*names[kind]} - said.keys()))}" if kind in names else kind
+        raise InputError(f"{family}'s rotary positions must be scaled by {', '.join(names)}; got {lacks}")
     return f"{kind}({', '.join(number(said[name]) for name in names[kind])})" if names[kind] else "none"
 
 
@@ -157,39 +161,31 @@ def sliding(family: str, kinds: list[str], layers: int) -> list[int]:
 def llama_options(theirs: Arrays, facts: Facts) -> config.LanguageModelConfig:
     """The options of a Llama."""
     facts.require("Llama", {"attention_bias": QUERY_BIAS in theirs})
-    gated = activation("Llama", facts, "hidden_act", SWISH, "silu")
+    gated = activation("Llama", facts, "hidden_act", SWISH)
     return decoder_options("Llama", theirs, facts, mlp_layer=gated, **rotary("Llama", facts))
 
 
 def mistral_options(theirs: Arrays, facts: Facts) -> config.LanguageModelConfig:
     """The options of a Mistral, whose layers all have the same window, if any."""
-    gated = activation("Mistral", facts, "hidden_act", SWISH, "silu")
-    keys = facts.get("sliding_window", None)
+    gated = activation("Mistral", facts, "hidden_act", SWISH)
+    keys = facts.get("sliding_window")
     own = {"mask": "none" if keys is None else window(keys)} | rotary("Mistral", facts)
     return decoder_options("Mistral", theirs, facts, mlp_layer=gated, **own)
 
 
-def without_tied_head(usual: bool):
-    """A function (theirs, facts) that leaves out the head if it is tied to the embeddings, by default if `usual`.
-
-    It refuses weights without a config.json: their shapes do not show the heads.
-    """
-
-    def prepare(theirs: Arrays, facts: Facts) -> Arrays:
-        if "num_attention_heads" not in facts.values:
-            raise InputError(
-                "it needs its config.json, with num_attention_heads: copy the whole directory of the model"
-            )
-        tied = facts.get("tie_word_embeddings", usual)
-        if HEAD not in theirs and not tied:
-            raise InputError(f"{HEAD} is missing, and config.json does not say that it is tied to the embeddings")
-        if HEAD not in theirs or not tied:
-            return theirs
-        if not np.array_equal(theirs[HEAD], theirs[TOKENS]):
-            raise InputError(f"{HEAD} must be tied to {TOKENS}, as config.json says, and differs from it")
-        return {name: array for name, array in theirs.items() if name != HEAD}
-
-    return prepare
+def without_tied_head(theirs: Arrays, facts: Facts) -> Arrays:
+    """Leave out the head if it is tied to the embeddings. InputError for weights without a config.json: their shapes do
+    not show the heads."""
+    if not facts.entries:
+        raise InputError("it needs its config.json, with num_attention_heads: copy the whole directory of the model")
+    tied = facts.get("tie_word_embeddings")
+    if HEAD not in theirs and not tied:
+        raise InputError(f"{HEAD} is missing, and config.json does not say that it is tied to the embeddings")
+    if HEAD not in theirs or not tied:
+        return theirs
+    if not np.array_equal(theirs[HEAD], theirs[TOKENS]):
+        raise InputError(f"{HEAD} must be tied to {TOKENS}, as config.json says, and differs from it")
+    return {name: array for name, array in theirs.items() if name != HEAD}
 
 
 def known(ours: config.LanguageModelConfig) -> dict[str, int]:
@@ -276,7 +272,7 @@ NAMINGS = {
         lacking=lacking,
         config=their_config,
         model_types=("llama",),
-        prepare=without_tied_head(False),
+        prepare=without_tied_head,
     ),
     "mistral": Naming(
         **COMMON,
@@ -284,6 +280,6 @@ NAMINGS = {
         table=LLAMA,
         options=mistral_options,
         model_types=("mistral",),
-        prepare=without_tied_head(False),
+        prepare=without_tied_head,
     ),
 }

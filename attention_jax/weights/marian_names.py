@@ -77,11 +77,12 @@ def options(theirs: Arrays, facts: Facts) -> config.TransformerConfig:
     facts.require("Marian", {f"{side}_ffn_dim": hidden[side] for side in SIDES} | {"d_model": width})
     facts.require("Marian", {"decoder_vocab_size": tokens, "static_position_embeddings": True})
     facts.require("Marian", {"add_bias_logits": False})
+    facts.require("Marian", {"is_decoder": False})
     facts.known |= {"max_position_embeddings", "num_hidden_layers"}  # sines have no end; the other repeats a number
-    heads = heads_of(facts, "encoder_attention_heads", width, 16)
+    heads = heads_of(facts, "encoder_attention_heads", width)
     if int(facts.get("decoder_attention_heads", heads)) != heads or len(set(hidden.values())) > 1 or width % 2:
         raise InputError("Marian's weights must have an even width, and as many heads and hidden units in both stacks")
-    act, scaled = facts.usual("swish", "gelu"), facts.usual(True, False)
+    act, scaled = facts.absent("activation_function", "swish"), facts.absent("scale_embedding", True)
     scaled = facts.get("scale_embedding", scaled, f"{'scaled' if scaled else 'unscaled'} embeddings")
     if not isinstance(scaled, bool):
         raise InputError(f"scale_embedding in config.json must be true or false, is {scaled!r}")

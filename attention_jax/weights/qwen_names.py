@@ -41,18 +41,20 @@ QWEN3 = (*DECODER, FFN_NORM, *QK_NORMS, *BIASES, OUT_BIAS)
 def windows(family: str, theirs: Arrays, facts: Facts) -> dict[str, str]:
     """The masks of a Qwen, of which some layers may have a window."""
     layers = depth("model.layers.", theirs)
-    used, keys = facts.get("use_sliding_window", False), facts.get("sliding_window", None)
-    first = int(facts.get("max_window_layers", 28))
-    usual = ["sliding_attention" if used and keys and i >= first else "full_attention" for i in range(layers)]
-    narrow = sliding(family, facts.get("layer_types", usual), layers)
+    used, keys, first = (facts.get(name) for name in ("use_sliding_window", "sliding_window", "max_window_layers"))
+    keys = keys if used else None
+    usual = ["sliding_attention" if keys and i >= first else "full_attention" for i in range(layers)]
+    narrow = sliding(family, facts.get("layer_types") or usual, layers)
     if narrow and not keys:
-        raise InputError(f"{family}'s config.json must have sliding_window, as layer_types names such layers")
+        raise InputError(
+            f"{family}'s config.json must have sliding_window and use_sliding_window, as layer_types names such layers"
+        )
     return {"per_layer": f"{layer_list(narrow)}:mask={window(keys)}"} if narrow else {}
 
 
 def qwen2_options(theirs: Arrays, facts: Facts) -> config.LanguageModelConfig:
     """The options of a Qwen 2 or 2.5."""
-    own = {"mlp_layer": activation("Qwen 2", facts, "hidden_act", SWISH, "silu"), "use_bias": True}
+    own = {"mlp_layer": activation("Qwen 2", facts, "hidden_act", SWISH), "use_bias": True}
     return decoder_options(
         "Qwen 2", theirs, facts, **own, **rotary("Qwen 2", facts), **windows("Qwen 2", theirs, facts)
     )
@@ -61,8 +63,7 @@ def qwen2_options(theirs: Arrays, facts: Facts) -> config.LanguageModelConfig:
 def qwen3_options(theirs: Arrays, facts: Facts) -> config.LanguageModelConfig:
     """The options of a Qwen 3."""
     facts.require("Qwen 3", {"attention_bias": QUERY_BIAS in theirs})
-    facts.values.setdefault("head_dim", 128)  # the library's default
-    own = {"mlp_layer": activation("Qwen 3", facts, "hidden_act", SWISH, "silu"), "normalize_qk": True}
+    own = {"mlp_layer": activation("Qwen 3", facts, "hidden_act", SWISH), "normalize_qk": True}
     return decoder_options(
         "Qwen 3", theirs, facts, **own, **rotary("Qwen 3", facts), **windows("Qwen 3", theirs, facts)
     )
@@ -103,7 +104,7 @@ NAMINGS = {
         lacking=lambda ours: ", ".join(differing(ours, QWEN_HAS | {"use_bias": True, "key_dim": 0, "value_dim": 0})),
         config=config_of("qwen2", "Qwen2ForCausalLM"),
         model_types=("qwen2",),
-        prepare=without_tied_head(False),
+        prepare=without_tied_head,
         finish=with_output_biases,
         undo=without_output_biases,
     ),
@@ -114,6 +115,6 @@ NAMINGS = {
         lacking=lambda ours: ", ".join(differing(ours, QWEN_HAS | {"normalize_qk": True, "use_bias": False})),
         config=config_of("qwen3", "Qwen3ForCausalLM", attention_bias=False),
         model_types=("qwen3",),
-        prepare=without_tied_head(False),
+        prepare=without_tied_head,
     ),
 }

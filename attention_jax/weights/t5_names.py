@@ -67,14 +67,16 @@ def options(gated: bool, theirs: Arrays, facts: Facts) -> config.TransformerConf
     tokens, width = theirs[SHARED].shape
     layers = [depth(f"{side}.block.", theirs) for side in ("encoder", "decoder")]
     inner = len(theirs["encoder.block.0.layer.0.SelfAttention.q.weight"])
-    heads = heads_of(facts, "num_heads", inner, 8)
+    heads = heads_of(facts, "num_heads", inner)
     hidden = len(theirs[f"encoder.block.0.layer.1.DenseReluDense.{'wi_0' if gated else 'wi'}.weight"])
     facts.require("T5", FIXED | {"d_model": width, "d_kv": inner // heads, "d_ff": hidden, "vocab_size": tokens})
-    facts.require("T5", {"num_layers": layers[0], "num_decoder_layers": layers[1], "is_gated_act": gated})
-    facts.known |= {"dense_act_fn", "n_positions"}  # what follows from feed_forward_proj, and has no meaning
+    facts.require("T5", {"num_layers": layers[0], "is_gated_act": gated, "is_decoder": False})
+    if (said := facts.get("num_decoder_layers", layers[1]) or layers[0]) != layers[1]:
+        raise InputError(f"T5's config.json must have num_decoder_layers {layers[1]}, has {said}")
+    facts.known.add("n_positions")  # it has no meaning: positions are relative
     usual = "gated-gelu" if gated else "relu"
     act = str(facts.get("feed_forward_proj", usual, f"activation {usual}")).removeprefix("gated-")
-    scaled = facts.get("scale_decoder_outputs", facts.get("tie_word_embeddings", True) is not False)
+    scaled = facts.get("scale_decoder_outputs", facts.get("tie_word_embeddings", True) is not False)  # null is False
     own_width = 0 if inner == width else inner // heads
     return config.TransformerConfig(
         *layers,

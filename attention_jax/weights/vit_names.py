@@ -180,7 +180,7 @@ def huggingface_options(theirs: Arrays, facts: Facts) -> config.ViTConfig:
         width,
         mlp,
         layers,
-        heads_of(facts, "num_attention_heads", width, 12),
+        heads_of(facts, "num_attention_heads", width),
         use_bias=use_bias,
         num_registers=registers,
         activation=activation(facts.get("hidden_act", "gelu", "activation gelu")),
