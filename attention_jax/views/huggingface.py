@@ -97,7 +97,9 @@ def recipe_in(directory: Path, about: dict, size: int) -> image_recipe.Recipe:
     """The recipe of images in a directory; without one, the middle of the image and numbers from -1 to 1, with a
     note."""
     if (directory / image_recipe.FILE).is_file():
-        recipe, unread = image_recipe.recipe_of(facts(directory, image_recipe.FILE), str(about.get("model_type", "vit")))
+        recipe, unread = image_recipe.recipe_of(
+            facts(directory, image_recipe.FILE), str(about.get("model_type", "vit"))
+        )
         if unread:
             print(f"note: not read in {directory / image_recipe.FILE}: {', '.join(unread)}", file=sys.stderr)
         return recipe

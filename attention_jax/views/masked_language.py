@@ -60,7 +60,9 @@ def classify(model: nn.Module, params, tokenizer, texts: Sequence[str], function
     if not model.classes:
         raise InputError("this encoder has no classifier; train one: launch.py train classify_text --from DIR")
     rows = encoded(model, tokenizer, texts)
-    return np.array(_over_batches(functools.partial(_classify, model, FUNCTIONS[function]), params, rows)).reshape(len(texts), -1)
+    return np.array(_over_batches(functools.partial(_classify, model, FUNCTIONS[function]), params, rows)).reshape(
+        len(texts), -1
+    )
 
 
 def attention_maps(

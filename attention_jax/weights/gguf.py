@@ -9,8 +9,9 @@ import functools
 import math
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -58,6 +59,28 @@ GPT2 = {
 }
 
 
+NEUTRAL: dict[str, tuple] = {
+    "expert_count": (0,),
+    "logit_scale": (0, 1),
+    "residual_scale": (0, 1),
+    "embedding_scale": (0, 1),
+    "use_parallel_residual": (False,),
+    "attention.causal": (True,),
+    "attention.max_alibi_bias": (0,),
+    "attention.clamp_kqv": (0,),
+    "attention.temperature_scale": (0,),
+    "attention.shared_kv_layers": (0,),
+    "rope.scaling.attn_factor": (1,),
+    "rope.scaling.alpha": (0, 1),
+}
+"""{what a header may say of an architecture: the values that change nothing}; others are refused."""
+HARMLESS = (
+    "vocab_size|tensor_data_layout|attention.layer_norm_epsilon|expert_used_count|pooling_type|"  # repeated, or unused
+    "rope.scaling.(finetuned|original_context_length|yarn_.*)|"  # of kinds of scaling that are refused
+    r"(general|tokenizer|split|quantize|imatrix)\..*"  # names; the tokenizer and generate read theirs
+)
+
+
 class Architecture(NamedTuple):
     """How the models of a `general.architecture` are called in Hugging Face's config.json, and their tensors."""
 
@@ -100,6 +123,10 @@ def read(path: Path) -> tuple[dict[str, Stored], dict, dict]:
             ours = renamed(theirs, kind)
             arrays[ours] = turned(Stored(ours, "F32", place[0], reader(path, *place)), name, config)
     if "rope_freqs.weight" in header.tensors:
+        if "rope_scaling" in config:
+            raise InputError(
+                f"{path}: rope_freqs.weight beside {config['rope_scaling']} is not supported: one of them is"
+            )
         config["rope_scaling"] = llama3_scaling(reader(path, *header.tensors["rope_freqs.weight"])(), config)
     return arrays, {}, config
 
@@ -242,14 +269,20 @@ def halves(x: np.ndarray, heads: int) -> np.ndarray:
 
 
 def config_of(header: Header, architecture: str) -> dict:
-    """The config.json of a model; InputError for scaled rotary positions of a kind that is not known."""
+    """The config.json of a model, in which an entry of the header that is not known has its own name.
+
+    Raises InputError for an entry with a value that is not supported.
+    """
     fields = {name.removeprefix(f"{architecture}."): value for name, value in header.fields.items()}
     config = {"model_type": ARCHITECTURES[architecture].model_type} | special_ids(header.fields)
     if architecture == "gpt2":
         names = {"n_layer": "block_count", "n_head": "attention.head_count", "n_positions": "context_length"}
         names |= {"n_embd": "embedding_length", "layer_norm_epsilon": "attention.layer_norm_epsilon"}
+        names |= {"n_inner": "feed_forward_length"}
+        check_neutral(fields)
         config |= {theirs: fields[name] for theirs, name in names.items() if name in fields}
-        return config | {"layer_norm_epsilon": float(f"{config.get('layer_norm_epsilon', 1e-5):.3g}")}
+        config |= {"layer_norm_epsilon": float(f"{config.get('layer_norm_epsilon', 1e-5):.3g}")}
+        return config | unread(fields, {*names.values()})
     names = {
         "num_hidden_layers": "block_count",
         "hidden_size": "embedding_length",
@@ -267,42 +300,84 @@ def config_of(header: Header, architecture: str) -> dict:
     config |= {theirs: fields[name] for theirs, name in names.items() if name in fields}
     config["rms_norm_eps"] = float(f"{config['rms_norm_eps']:.3g}")  # a float32 there
     config.setdefault("num_key_value_heads", config["num_attention_heads"])
+    config.setdefault("rope_theta", 10_000.0)
     width = config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
-    for same in ("attention.value_length", "rope.dimension_count"):
+    widths = ("attention.value_length", "rope.dimension_count", "rope.dimension_count_swa")
+    for same in (*widths, "attention.key_length_swa", "attention.value_length_swa"):
         if fields.get(same, width) != width:
             raise InputError(f"heads of {width} channels need {same} {width}, got {fields[same]}: not supported")
     config["tie_word_embeddings"] = "output.weight" not in header.tensors
-    if fields.get("expert_count"):
-        raise InputError(f"a mixture of {fields['expert_count']} experts is not supported")
-    return config | scaling(fields) | (gemma(architecture, config) if architecture.startswith("gemma") else {})
+    if architecture == "llama" and "blk.0.attn_q.bias" in header.tensors:
+        config["attention_bias"] = True
+    config |= scaling(fields)
+    if architecture.startswith("gemma"):
+        return config | gemma(architecture, config, fields) | unread(fields, {*names.values(), *GEMMA_READ})
+    if 0 < config.pop("sliding_window", 0) < config.get("max_position_embeddings", math.inf):
+        raise InputError(
+            f"attention.sliding_window {fields['attention.sliding_window']} in the header of a {architecture} is not "
+            "supported: llama.cpp does not read it"
+        )
+    check_neutral(fields, {"attention.scale": (0, np.float32(width**-0.5))})
+    return config | unread(fields, {*names.values()})
+
+
+GEMMA_READ = ("attention.sliding_window_pattern", "rope.freq_base_swa")
+
+
+def check_neutral(fields: dict, more: Mapping[str, tuple] = MappingProxyType({})):
+    """Raise InputError for an entry of `NEUTRAL` with another value."""
+    for name, values in {**NEUTRAL, **more}.items():
+        if name in fields and not np.isin(fields[name], values).all():
+            raise InputError(
+                f"{name} {fields[name]} in the header of a .gguf file is not supported: it must be {values[-1]}"
+            )
+
+
+def unread(fields: dict, read: set[str]) -> dict:
+    """The entries of the header that are not known, by their names."""
+    widths = r"(attention.value_length|rope.dimension_count|attention.(key|value)_length)(_swa)?"
+    known = f"{HARMLESS}|{widths}|attention.scale|rope.scaling.(type|factor)|rope.scale_linear"
+    return {
+        name: value for name, value in fields.items() if name not in read | {*NEUTRAL} and not re.fullmatch(known, name)
+    }
 
 
 def special_ids(fields: dict) -> dict:
-    """{"bos_token_id": 1, ...} as far as the file names them."""
+    """{"bos_token_id": 1, ...} as far as the file names them; for sentencepiece otherwise llama.cpp's defaults."""
     there = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
     known = {name: fields.get(f"tokenizer.ggml.{theirs}_token_id") for name, theirs in there.items()}
+    usual = {"bos": 1, "eos": 2, "unk": 0} if fields.get("tokenizer.ggml.model") == "llama" else {}
+    known = {name: usual.get(name) if number is None else number for name, number in known.items()}
     return {f"{name}_token_id": number for name, number in known.items() if number is not None}
 
 
 def scaling(fields: dict) -> dict:
-    """The entry of scaled rotary positions."""
-    kind, factor = fields.get("rope.scaling.type", "none"), fields.get("rope.scaling.factor", 1.0)
+    """The entry of scaled rotary positions, whose type is linear where the file does not say it, as in llama.cpp."""
+    kind, factor = fields.get("rope.scaling.type", "linear"), fields.get("rope.scaling.factor")
+    factor = (fields.get("rope.scale_linear", 0) if factor is None else factor) or 1
     if kind not in ("none", "linear"):
         raise InputError(f"rotary positions scaled by {kind} are not supported in a .gguf file; linear ones are")
     return {} if kind == "none" or factor == 1 else {"rope_scaling": {"rope_type": "linear", "factor": factor}}
 
 
-def gemma(architecture: str, config: dict) -> dict:
+def gemma(architecture: str, config: dict, fields: dict) -> dict:
     """What the file does not say of a Gemma model: it follows from its architecture and its number of layers."""
+    check_neutral(fields, {"attention.scale": (0,)})
     layers, width = config["num_hidden_layers"], config["head_dim"]
     largest = {"gemma2": 46, "gemma3": 62}[
         architecture
     ]  # of 27 billion parameters, with queries scaled by another width
     scalar = config["hidden_size"] // config["num_attention_heads"] if layers == largest else width
-    every = {"gemma2": 2, "gemma3": 6}[architecture]
-    kinds = ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(layers)]
+    every = fields.get("attention.sliding_window_pattern", {"gemma2": 2, "gemma3": 6}[architecture])
+    narrow = every if isinstance(every, list) else [bool(every == 0 or (i + 1) % every) for i in range(layers)]
+    if architecture == "gemma3" and not config.get("sliding_window"):
+        narrow = [False] * layers
+    kinds = ["sliding_attention" if one else "full_attention" for one in narrow]
     found = {"query_pre_attn_scalar": scalar, "layer_types": kinds, "hidden_activation": "gelu_pytorch_tanh"}
-    return found | ({"rope_local_base_freq": 10_000.0} if architecture == "gemma3" else {})
+    local = fields.get("rope.freq_base_swa", 10_000.0 if architecture == "gemma3" else config["rope_theta"])
+    if architecture == "gemma2" and local != config["rope_theta"]:
+        raise InputError(f"rope.freq_base_swa {local} of a Gemma 2 is not supported: it must be {config['rope_theta']}")
+    return found | ({"rope_local_base_freq": local} if architecture == "gemma3" else {})
 
 
 def llama3_scaling(factors: np.ndarray, config: dict) -> dict:

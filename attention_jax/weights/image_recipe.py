@@ -99,13 +99,17 @@ def recipe_of(said: Mapping[str, Any], model_type: str) -> tuple[Recipe, list[st
     entries = {**usual, **{name: said[name] for name in usual if name in said}}
     if entries["do_pad"]:
         raise InputError(f"do_pad in {FILE} must be false: images are not padded")
-    unread = [entry for entry in said if entry not in usual and not re.fullmatch(f"image_processor_type|{HARMLESS}", entry)]
+    unread = [
+        entry for entry in said if entry not in usual and not re.fullmatch(f"image_processor_type|{HARMLESS}", entry)
+    ]
     resize = sides(entries, "size") if entries["do_resize"] else None
     crop = sides(entries, "crop_size") if entries["do_center_crop"] else None
     if crop is not None and len(crop) == 1:
         raise InputError(f"crop_size in {FILE} must have a height and a width, is {entries['crop_size']!r}")
     if type(entries["resample"]) is not int or not 0 <= entries["resample"] <= 5:
-        raise InputError(f"resample in {FILE} must be the number of one of Pillow's filters, is {entries['resample']!r}")
+        raise InputError(
+            f"resample in {FILE} must be the number of one of Pillow's filters, is {entries['resample']!r}"
+        )
     whole = 255 * (float(numbers(entries, "rescale_factor")) if entries["do_rescale"] else 1.0)
     mean, deviation = np.float64(0), np.float64(1)
     if entries["do_normalize"]:
@@ -140,7 +144,9 @@ def timm_recipe(about: Mapping[str, Any], size: int) -> Recipe:
     filters = {"bilinear": BILINEAR, "bicubic": BICUBIC}
     name, mode = about.get("interpolation") or "bicubic", about.get("crop_mode") or "center"
     if name not in filters or mode != "center":
-        raise InputError(f"timm's pretrained_cfg must have crop_mode center and bilinear or bicubic, has {mode}, {name}")
+        raise InputError(
+            f"timm's pretrained_cfg must have crop_mode center and bilinear or bicubic, has {mode}, {name}"
+        )
     said = {"image_mean": about.get("mean", 0.5), "image_std": about.get("std", 0.5), "resample": filters[name]}
     shorter = math.floor(size / float(about.get("crop_pct") or 0.875))
     return recipe_of({"size": {"shortest_edge": shorter}, "do_center_crop": True, "crop_size": size, **said}, "vit")[0]

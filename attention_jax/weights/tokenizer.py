@@ -22,8 +22,23 @@ WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 """The pattern of Llama 3 (three digits) and of Qwen (one)."""
-SPLITS = {"gpt-2": None, "smollm": "digits", "llama-bpe": WORDS % "{1,3}", "qwen2": WORDS % ""}
+SPLITS = {"gpt-2": None, "smollm": "digits", "qwen2": WORDS % ""}
+SPLITS |= dict.fromkeys(("llama-bpe", "llama3", "llama-v3"), WORDS % "{1,3}")
 """{tokenizer.ggml.pre: how the text is split before the merges}; None is GPT-2's pattern."""
+ENDS = {
+    "eos": (),
+    "eot": (
+        *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>"),
+        *("<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>"),
+        *("<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
+    ),
+    "eom": (),
+    "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
+    "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
+    "fim_sep": ("<|file_sep|>",),
+}
+"""{tokenizer.ggml.NAME_token_id that ends a text: tokens that end one by their spelling}, as llama.cpp has them (2026);
+those of `fim_...` count where the file has no such id."""
 END_OF_TEXT = "<|endoftext|>"
 """GPT-2's only special token."""
 CONTROL, USER_DEFINED = 3, 4
@@ -248,7 +263,25 @@ def ends_of(directory: Path, config: dict, special: dict[str, int]) -> tuple[int
 def of_gguf(path: Path, fields: dict) -> PretrainedTokenizer:
     """The tokenizer in the header of a .gguf file; InputError for one of a kind that is not known."""
     made, special = library_of_gguf(path, fields)
-    return wrapped(made, special, (special["eos"],) if "eos" in special else ())
+    return wrapped(made, special, ends_of_gguf(fields))
+
+
+def ends_of_gguf(fields: dict) -> tuple[int, ...]:
+    """The tokens that end a text of a .gguf file: those that the header names, and those that llama.cpp knows by their
+    spelling, as many files name one of several only."""
+    ids = {token: number for number, token in enumerate(fields["tokenizer.ggml.tokens"])}
+    ends, special = set(), gguf.special_ids(fields)
+    for name, spelled in ENDS.items():
+        number = fields.get(f"tokenizer.ggml.{name}_token_id", special.get(f"{name}_token_id"))
+        ends |= set() if number is None else {number}
+        if number is None or not name.startswith("fim"):
+            ends |= {ids[token] for token in spelled if token in ids}
+    has = lambda *tokens: all(ids.get(token) in ends for token in tokens)
+    if has("<|call|>", "<|return|>", "<|end|>") or (
+        has("<|flush|>", "<|end|>") and (has("<|call|>") or has("<|calls|>"))
+    ):
+        ends -= {ids["<|end|>"]}
+    return tuple(sorted(ends - ({ids["</s>"]} if has("<|tool_response>", "</s>") else set())))
 
 
 def tokenizer_json(path: Path) -> tuple[bytes, int]:
@@ -260,7 +293,8 @@ def tokenizer_json(path: Path) -> tuple[bytes, int]:
 
 def library_of_gguf(path: Path, fields: dict) -> tuple[Any, dict[str, int]]:
     """The library's tokenizer of the header of a .gguf file, and the ids of its special tokens."""
-    kind, split = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", "gpt-2")
+    of_gpt2 = fields.get("general.architecture") == "gpt2"  # its pattern is known where the file does not name it
+    kind, split = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", "gpt-2" if of_gpt2 else None)
     tokens, types = fields.get("tokenizer.ggml.tokens"), fields.get("tokenizer.ggml.token_type") or []
     if not tokens or len(set(tokens)) != len(tokens) or len(types) not in (0, len(tokens)):
         raise InputError(
@@ -269,19 +303,27 @@ def library_of_gguf(path: Path, fields: dict) -> tuple[Any, dict[str, int]]:
     if kind not in ("gpt2", "llama"):
         raise InputError(f"{path}: a vocabulary of the kind {kind} is not supported; gpt2 and llama are")
     if kind == "gpt2" and split not in SPLITS:
-        raise InputError(f"{path}: text that is split as {split} is not supported; supported: {', '.join(SPLITS)}")
+        how = f"as {split}" if split else "in a way that its header does not name, in tokenizer.ggml.pre,"
+        raise InputError(f"{path}: text that is split {how} is not supported; supported: {', '.join(SPLITS)}")
+    if fields.get("tokenizer.ggml.add_sep_token") or fields.get("tokenizer.ggml.suppress_tokens"):
+        raise InputError(f"{path}: tokenizer.ggml.add_sep_token and suppress_tokens are not supported")
     if is_gemma(fields):  # its file has runs of spaces as they are
         tokens = [token if token.strip(" ") else SPACE * len(token) for token in tokens]
     special = {name.removesuffix("_token_id"): number for name, number in gguf.special_ids(fields).items()}
     with damaged_tokenizer(path):
         made = byte_level(fields, tokens, SPLITS.get(split)) if kind == "gpt2" else sentencepiece(fields, tokens)
         added = library().AddedToken
+        ends = ends_of_gguf(fields)
+        types = [CONTROL if number in ends else kind for number, kind in enumerate(types or [1] * len(tokens))]
         whole = [(token, kind) for token, kind in zip(tokens, types) if kind in (CONTROL, USER_DEFINED)]
         made.add_special_tokens(
             [added(token, normalized=False, special=True) for token, kind in whole if kind == CONTROL]
         )
         made.add_tokens([added(token, normalized=False) for token, kind in whole if kind == USER_DEFINED])
-        before = [special["bos"]] if fields.get("tokenizer.ggml.add_bos_token", kind == "llama") else []
+        usual = kind == "llama" or SPLITS[split] == SPLITS["llama-bpe"]  # as in llama.cpp
+        if "bos" not in special and fields.get("tokenizer.ggml.add_bos_token", usual):
+            raise InputError(f"{path} must have tokenizer.ggml.bos_token_id, as texts of {split or kind} begin with it")
+        before = [special["bos"]] if fields.get("tokenizer.ggml.add_bos_token", usual) else []
         after = [special["eos"]] if fields.get("tokenizer.ggml.add_eos_token", False) else []
         if before or after:
             template = " ".join([*(tokens[i] for i in before), "$A", *(tokens[i] for i in after)])
@@ -330,7 +372,7 @@ def sentencepiece(fields: dict, tokens: list[str]):
         if token[:cut] in ids and token[cut:] in ids
     ]
     merges.sort(key=lambda merge: (-merge[0], -merge[1]))
-    unknown = tokens[fields.get("tokenizer.ggml.unknown_token_id", 0)]
+    unknown = tokens[gguf.special_ids(fields)["unk_token_id"]]
     pairs = [(left, right) for _, _, left, right in merges]
     made = t.Tokenizer(t.models.BPE(ids, pairs, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     prefix = [t.normalizers.Prepend(SPACE)] if fields.get("tokenizer.ggml.add_space_prefix", True) else []

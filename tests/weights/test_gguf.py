@@ -13,10 +13,11 @@ RNG = np.random.default_rng(0)
 HEADS, WIDTH, HIDDEN = 4, 8, 32
 
 
-def written(path, architecture="llama", quantized=None, fields=(), **arrays):
+def written(path, architecture="llama", quantized=None, fields=(), entries=(), **arrays):
     """A file with what `config_of` needs."""
     writer = gguf.GGUFWriter(path, architecture)
-    writer.add_block_count(1)
+    if not any(name.endswith("block_count") for _, (name, _) in entries):
+        writer.add_block_count(1)
     writer.add_context_length(64)
     writer.add_embedding_length(HIDDEN)
     writer.add_feed_forward_length(64)
@@ -24,6 +25,8 @@ def written(path, architecture="llama", quantized=None, fields=(), **arrays):
     writer.add_layer_norm_rms_eps(1e-6)
     for name, value in fields:
         getattr(writer, name)(value)
+    for name, entry in entries:
+        getattr(writer, name)(*entry)
     for name, array in arrays.items():
         if quantized is None:
             writer.add_tensor(name, array)
@@ -114,6 +117,96 @@ def test_llama3s_frequencies_are_its_factors(tmp_path):
     path = written(tmp_path / "b.gguf", fields=[("add_rope_freq_base", 5e5)], **arrays)
     with pytest.raises(InputError, match="must be those of Llama 3"):
         tensors.read(path)
+
+
+def config(path, architecture="llama", tensors_there=("output_norm.weight",), **header) -> dict:
+    """The config.json of a header with these further entries of the architecture, a dot as two underscores."""
+    fields = [("add_head_count_kv", 2), ("add_rope_freq_base", 500.0)]
+    writer = lambda name: (
+        "add_bool"
+        if type(header[name]) is bool
+        else "add_float32"
+        if type(header[name]) is float
+        else (
+            "add_string"
+            if isinstance(header[name], str)
+            else "add_array"
+            if isinstance(header[name], list)
+            else "add_uint32"
+        )
+    )
+    entries = [(writer(name), (f"{architecture}.{name.replace('__', '.')}", header[name])) for name in header]
+    arrays = dict.fromkeys(tensors_there, np.ones(HIDDEN, np.float32))
+    return tensors.read(written(path / "a.gguf", architecture, fields=fields, entries=entries, **arrays)).config
+
+
+@pytest.mark.parametrize(
+    ("header", "factor"),
+    [
+        ({"rope__scaling__factor": 4.0}, 4),
+        ({"rope__scale_linear": 2.0}, 2),
+        ({"rope__scale_linear": 2.0, "rope__scaling__factor": 8.0}, 8),
+        ({"rope__scaling__type": "linear", "rope__scale_linear": 2.0}, 2),
+        ({"rope__scaling__type": "none", "rope__scaling__factor": 4.0}, None),
+        ({"rope__scaling__type": "linear"}, None),
+        ({"rope__scaling__factor": 0.0}, None),
+        ({"rope__scale_linear": 1.0}, None),
+    ],
+    ids=str,
+)
+def test_rotary_positions_are_scaled_as_llama_cpp_scales_them(tmp_path, header, factor):
+    """src/llama-model.cpp: the type is linear where it is not said, scale_linear is the earlier name, and 0 is 1."""
+    wanted = None if factor is None else {"rope_type": "linear", "factor": factor}
+    assert config(tmp_path, **header).get("rope_scaling") == wanted
+
+
+@pytest.mark.parametrize(
+    ("architecture", "header"),
+    [
+        ("llama", {"attention__scale": 0.5}),
+        ("llama", {"attention__sliding_window": 16}),
+        ("llama", {"attention__causal": False}),
+        ("llama", {"logit_scale": 2.0}),
+        ("llama", {"expert_count": 8}),
+        ("llama", {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0}),
+        ("llama", {"rope__scaling__attn_factor": 2.0}),
+        ("llama", {"rope__dimension_count": 4}),
+        ("qwen2", {"attention__sliding_window": 16}),
+        ("gemma2", {"rope__freq_base_swa": 7.0}),
+        ("gemma3", {"attention__key_length_swa": 16}),
+    ],
+    ids=str,
+)
+def test_an_entry_of_the_header_that_changes_the_computation_is_refused(tmp_path, architecture, header):
+    (name,) = list(header)[:1]
+    with pytest.raises(
+        InputError, match="yarn" if "yarn" in header.values() else name.replace("__", ".").split(".")[-1]
+    ):
+        config(tmp_path, architecture, **header)
+
+
+def test_entries_of_the_header_that_change_nothing_are_read(tmp_path):
+    plain = config(tmp_path)
+    same = {"attention__scale": float(np.float32(WIDTH**-0.5)), "logit_scale": 1.0, "expert_count": 0}
+    same |= {"attention__sliding_window": 64, "attention__causal": True, "vocab_size": 300}
+    assert config(tmp_path, **same) == plain and plain["rope_theta"] == 500
+    assert config(tmp_path, unheard_of=3) == plain | {"unheard_of": 3}  # a note will name it
+
+
+def test_windows_of_gemma_are_where_the_header_says(tmp_path):
+    kinds = lambda architecture, **header: [
+        kind.split("_")[0]
+        for kind in config(tmp_path, architecture, **{"block_count": 4, "attention__sliding_window": 8} | header)[
+            "layer_types"
+        ]
+    ]
+    assert kinds("gemma2") == ["sliding", "full"] * 2
+    assert kinds("gemma3", attention__sliding_window_pattern=3) == ["sliding", "sliding", "full", "sliding"]
+    assert kinds("gemma3", attention__sliding_window_pattern=[True, False, False, True]) == [
+        "sliding", "full", "full", "sliding"
+    ]  # fmt: skip
+    assert kinds("gemma3", attention__sliding_window=0) == ["full"] * 4
+    assert config(tmp_path, "gemma3", rope__freq_base_swa=70.0)["rope_local_base_freq"] == 70
 
 
 def number(value: int) -> bytes:

@@ -6,6 +6,7 @@ import json
 import pytest
 from parity import ODD
 
+from attention_jax.data.byte_pairs import byte_characters
 from attention_jax.errors import InputError
 from attention_jax.weights import tokenizer
 
@@ -47,7 +48,10 @@ def header(path, model, tokens, **fields):
     writer.add_tokenizer_model(model)
     writer.add_token_list(tokens)
     for name, value in fields.items():
-        getattr(writer, f"add_{name}")(value)
+        if name.endswith("_token_id"):  # the library has no method for some
+            writer.add_uint32(f"tokenizer.ggml.{name}", value)
+        else:
+            getattr(writer, f"add_{name}")(value)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
@@ -85,7 +89,7 @@ def test_the_vocabulary_in_a_gguf_file(tmp_path, name):
     path = header(tmp_path / "a.gguf", "gpt2", tokens, token_merges=merges, tokenizer_pre=name, **ids)
     t = tokenizer.read(path, {})
     odd = [text for text in ODD if name != "qwen2" or "\u0301" not in text]  # Qwen composes, which is no split
-    assert [t.encode(text) for text in odd] == [made.encode(text).ids for text in odd]
+    assert [t.encode(text, special=False) for text in odd] == [made.encode(text).ids for text in odd]
     assert [t.decode(t.encode(text)) for text in odd[:10]] == odd[:10]
     assert (t.bos, t.eos, t.ends) == (0, 1, (1,))
     number = t.tokens(t.encode("in 1999"))
@@ -129,6 +133,67 @@ def test_the_sentencepiece_vocabulary_in_a_gguf_file(tmp_path, prefix):
     assert [t.decode(t.encode(text)) for text in plain] == plain
 
 
+# What llama.cpp does with a header that does not say it: src/llama-vocab.cpp, 2026.
+
+
+@pytest.mark.parametrize(("pre", "begins"), [("llama-bpe", True), ("llama3", True), ("gpt-2", False), ("qwen2", False)])
+def test_the_kind_of_a_vocabulary_says_whether_texts_begin_with_bos(tmp_path, pre, begins):
+    tokens = [*byte_characters(), "ab", "<b>", "<e>"]
+    fields = {"tokenizer_pre": pre, "token_merges": ["a b"], "bos_token_id": 257, "eos_token_id": 258}
+    encoded = lambda name, **more: tokenizer.read(header(tmp_path / name, "gpt2", tokens, **fields, **more), {}).encode(
+        "ab"
+    )
+    assert encoded("a.gguf") == [257, 256] if begins else [256]
+    assert encoded("b.gguf", add_bos_token=not begins, add_eos_token=True) == [257] * (not begins) + [256, 258]
+    fields.pop("bos_token_id")
+    if begins:
+        with pytest.raises(InputError, match="must have tokenizer.ggml.bos_token_id"):
+            encoded("c.gguf")
+
+
+def test_sentencepiece_without_ids_has_the_usual_special_tokens(tmp_path):
+    tokens = ["<unk>", "<s>", "</s>", "\u2581", "a", "b", "\u2581a"]
+    path = header(tmp_path / "a.gguf", "llama", tokens, token_scores=[0.0, 0.0, 0.0, -1.0, -2.0, -3.0, 0.5])
+    t = tokenizer.read(path, {})
+    assert (t.bos, t.eos, t.special["unk"], t.ends, t.encode("ac")) == (1, 2, 0, (2,), [1, 6, 0])
+
+
+SPELLED = ["<|endoftext|>", "<|im_end|>", "<end_of_turn>", "<|eom_id|>", "<|fim_pad|>", "<|file_sep|>", "<|end|>"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ids", "ends"),
+    [
+        (["<s>", "<e>", "<t>", "<m>"], {"eos": 1, "eot": 2, "eom": 3}, (1, 2, 3)),
+        (["<e>", *SPELLED, "<|im_start|>"], {"eos": 0}, (0, 1, 2, 3, 4, 5, 6, 7)),
+        (["<e>", "<|fim_pad|>", "<p>"], {"eos": 0, "fim_pad": 2}, (0, 2)),
+        (["<|return|>", "<|call|>", "<|end|>", "<|flush|>"], {}, (0, 1, 3)),
+        (["<|tool_response>", "</s>", "<e>"], {"eos": 2}, (0, 2)),
+    ],
+)
+def test_every_token_that_ends_a_text_in_llama_cpp_ends_one(tmp_path, tokens, ids, ends):
+    ids = {f"{name}_token_id": number for name, number in ids.items()}
+    path = header(
+        tmp_path / "a.gguf",
+        "gpt2",
+        [*tokens, *byte_characters(), "ab"],
+        token_merges=["a b"],
+        tokenizer_pre="gpt-2",
+        **ids,
+    )
+    t = tokenizer.read(path, {})
+    assert t.ends == ends
+    assert all(t.encode(tokens[number]) == [number] for number in ends)
+
+
+def test_a_vocabulary_whose_split_is_not_named_is_refused(tmp_path):
+    tokens = [*byte_characters(), "ab"]
+    with pytest.raises(InputError, match="split in a way that its header does not name, in tokenizer.ggml.pre"):
+        tokenizer.read(header(tmp_path / "a.gguf", "gpt2", tokens, token_merges=["a b"]), {})
+    own = header(tmp_path / "b.gguf", "gpt2", tokens, token_merges=["a b"], architecture="gpt2")
+    assert tokenizer.read(own, {}).encode("ab") == [256]
+
+
 def test_gpt2s_two_files_need_no_library(tmp_path, monkeypatch):
     made = byte_level()
     content = json.loads(made.to_str())["model"]
@@ -166,6 +231,10 @@ def test_a_tokenizer_that_is_missing_or_damaged(tmp_path):
     assert "distinct tokens" in refused(header(tmp_path / "b.gguf", "gpt2", ["a", "a"]))
     assert "of the kind t5 is not supported" in refused(header(tmp_path / "c.gguf", "t5", ["a", "b"]))
     strange = header(tmp_path / "d.gguf", "gpt2", ["a", "b"], tokenizer_pre="viking", token_merges=["a b"])
-    assert "split as viking is not supported; supported: gpt-2, smollm, llama-bpe, qwen2" in refused(strange)
-    assert "is damaged" in refused(header(tmp_path / "e.gguf", "gpt2", ["a", "b"], token_merges=["a b"]))
+    assert "split as viking is not supported; supported: gpt-2, smollm, qwen2, llama-bpe, llama3, llama-v3" in refused(
+        strange
+    )
+    assert "is damaged" in refused(
+        header(tmp_path / "e.gguf", "gpt2", ["a", "b"], token_merges=["a b"], tokenizer_pre="gpt-2")
+    )
     assert "is damaged" in refused(header(tmp_path / "f.gguf", "gpt2", ["a", "b"], tokenizer_pre="smollm"))
