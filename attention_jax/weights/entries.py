@@ -142,6 +142,7 @@ ENTRIES: dict[str, dict[str, Entry]] = {
             ("vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim"), Entry()
         ),
         "decoder_vocab_size": Entry(TENSORS, TENSORS),
+        "max_position_embeddings": Entry(),
         "encoder_attention_heads": Entry(16),
         "decoder_attention_heads": Entry(16),
         "activation_function": Entry("gelu"),

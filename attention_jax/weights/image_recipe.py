@@ -106,7 +106,7 @@ def recipe_of(said: Mapping[str, Any], model_type: str) -> tuple[Recipe, list[st
     crop = sides(entries, "crop_size") if entries["do_center_crop"] else None
     if crop is not None and len(crop) == 1:
         raise InputError(f"crop_size in {FILE} must have a height and a width, is {entries['crop_size']!r}")
-    if type(entries["resample"]) is not int or not 0 <= entries["resample"] <= 5:
+    if resize is not None and (type(entries["resample"]) is not int or not 0 <= entries["resample"] <= 5):
         raise InputError(
             f"resample in {FILE} must be the number of one of Pillow's filters, is {entries['resample']!r}"
         )
@@ -120,9 +120,12 @@ def recipe_of(said: Mapping[str, Any], model_type: str) -> tuple[Recipe, list[st
 def numbers(entries: Mapping[str, Any], name: str) -> np.ndarray:
     """The number or numbers of an entry; InputError for anything else."""
     try:
-        return np.array(entries[name], np.float64)[()]
+        values = np.array(entries[name], np.float64)[()]
     except (TypeError, ValueError):
-        raise InputError(f"{name} in {FILE} must be a number, or one for each channel; is {entries[name]!r}") from None
+        values = np.float64("nan")
+    if not np.isfinite(values).all() or (name != "image_mean" and not np.all(values > 0)):
+        raise InputError(f"{name} in {FILE} must be a number, or one for each channel; is {entries[name]!r}")
+    return values
 
 
 def sides(entries: Mapping[str, Any], name: str) -> tuple[int, ...]:
