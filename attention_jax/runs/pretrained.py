@@ -19,6 +19,7 @@ from attention_jax import config as configs
 from attention_jax.config.per_layer import ALLOWED, laid_over, layer_list, options_by_layer
 from attention_jax.errors import InputError, explained
 from attention_jax.weights import exchange, tensors
+from attention_jax.weights.sentence_files import sentences
 from attention_jax.weights.tokenizer import PretrainedTokenizer, read as read_tokenizer
 
 Texts = Sequence[str]
@@ -158,7 +159,8 @@ class Pretrained:
         raise self._other("continuations")
 
     def embed(self, texts: Texts) -> np.ndarray:
-        """The embedding [N, D] of each text."""
+        """The embedding [N, D] of each text, with the prompt, the lower case and the greatest length that the files of
+        sentence-transformers say, if there are any."""
         raise self._other("embeddings of texts")
 
     def fill_mask(self, texts: Texts, k: int = 5) -> list:
@@ -266,7 +268,9 @@ class PretrainedEncoder(Pretrained):
         return None
 
     def embed(self, texts: Texts) -> np.ndarray:
-        return self._view().embed(*self._call, checked(texts, "embed"))
+        how = sentences(self.path if self.path.is_dir() else self.path.parent, self.config.max_length)
+        changed = [how.changed(text) for text in checked(texts, "embed")]
+        return self._view().embed(*self._call, changed, how.most)
 
     def fill_mask(self, texts: Texts, k: int = 5) -> list:
         return self._view().fill_mask(*self._call, checked(texts, "fill_mask"), k)

@@ -5,6 +5,7 @@ model (weights/tokenizer.py).
 """
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 
 import flax.linen as nn
@@ -24,9 +25,10 @@ ROWS, WIDTH = 32, 16
 powers of two, so that few programs are compiled."""
 
 
-def embed(model: nn.Module, params, tokenizer, texts: Sequence[str]) -> np.ndarray:
-    """The sentence embeddings [N, D] of N texts, as the files of sentence-transformers say, otherwise the mean."""
-    rows = encoded(model, tokenizer, texts)
+def embed(model: nn.Module, params, tokenizer, texts: Sequence[str], most: int | None = None) -> np.ndarray:
+    """The sentence embeddings [N, D] of N texts, as the files of sentence-transformers say, otherwise the mean; with
+    `most` texts lose the tokens beyond so many."""
+    rows = encoded(model, tokenizer, texts, most)
     return np.array(_over_batches(functools.partial(_embed, model), params, rows)).reshape(len(texts), -1)
 
 
@@ -79,9 +81,13 @@ def attention_maps(
     return tuple(records)
 
 
-def encoded(model: nn.Module, tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """The tokens of each text, special ones included; InputError for too many or none."""
+def encoded(model: nn.Module, tokenizer, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
+    """The tokens of each text, special ones included, at `most` so many; InputError for too many or none."""
     rows = [tokenizer.encode(text) for text in texts]
+    if cut := [number for number, row in enumerate(rows) if most is not None and len(row) > most]:
+        print(f"note: of {len(cut)} of {len(texts)} texts the tokens beyond {most} are left out", file=sys.stderr)
+        for number in cut:
+            rows[number] = shortened(rows[number], tokenizer.encode(texts[number], special=False), most)
     for text, row in zip(texts, rows):
         if not 1 <= len(row) <= model.options.max_length:
             raise InputError(
@@ -90,6 +96,17 @@ def encoded(model: nn.Module, tokenizer, texts: Sequence[str]) -> list[list[int]
             )
         check_ids(model, row)
     return rows
+
+
+def shortened(row: list[int], plain: list[int], most: int) -> list[int]:
+    """The tokens of a text with its last ones left out, of which `plain` are without the special tokens around it.
+
+    >>> shortened([1, 7, 8, 9, 2], [7, 8, 9], 4)
+    [1, 7, 8, 2]
+    """
+    special = len(row) - len(plain)
+    before = next(at for at in range(special + 1) if row[at : at + len(plain)] == plain)
+    return row[: before + most - special] + row[before + len(plain) :]
 
 
 def _over_batches(compute: Callable, params, rows: list[list[int]], *more: np.ndarray) -> list:

@@ -219,8 +219,13 @@ def pooling(ours: config.MaskedLanguageModelConfig, directory: Path) -> config.M
     place = directory / steps[1][1] / "config.json"
     if not place.resolve().is_relative_to(directory.resolve()):
         raise InputError(f"{modules} must name directories beside it, names {steps[1][1]}")
-    said = [name.removeprefix("pooling_mode_") for name, value in _json(place).items() if value is True]
-    chosen = [name for name in said if name != "include_prompt"]
+    said = _json(place)
+    chosen = [name.removeprefix("pooling_mode_") for name, value in said.items() if value is True]
+    chosen = [name for name in chosen if name != "include_prompt"]
+    if newer := said.get("pooling_mode"):  # a name, or several
+        chosen = [{"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}.get(newer, str(newer))]
+    if said.get("include_prompt", True) is not True:
+        raise InputError(f"include_prompt in {place} must be true: prompts are part of a text")
     if len(chosen) != 1 or chosen[0] not in POOLS:
         raise InputError(f"{place} must have one of {', '.join(POOLS)}, has {', '.join(chosen) or 'none'}")
     return dataclasses.replace(ours, pool=POOLS[chosen[0]], unit_norm=len(kinds) == 3, pooler="none")

@@ -15,7 +15,7 @@ from attention_jax import config, load_pretrained
 from attention_jax.data.pairs import pad_rows
 from attention_jax.errors import InputError
 from attention_jax.models import bert
-from attention_jax.weights import bert_names, exchange
+from attention_jax.weights import bert_names, exchange, sentence_files
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 SIZES = {"vocab_size": 30, "max_position_embeddings": 18, "pad_token_id": 1}
@@ -207,3 +207,62 @@ def test_unknown_pooling_is_refused(tmp_path, steps, pool, message):
     (tmp_path / "modules.json").write_text(json.dumps(paths))
     with pytest.raises(InputError, match=message):
         bert_names.pooling(config.MaskedLanguageModelConfig(), tmp_path)
+
+
+def test_sentences_are_changed_and_cut_as_the_files_say(tmp_path):
+    """sentence-transformers, models/Transformer.py: strip, lower case, then truncation to max_seq_length; without it
+    to what the tokenizer says; encode() puts the default prompt before."""
+
+    def said(positions=512, **files):
+        for path in tmp_path.iterdir():
+            path.unlink()
+        for name, content in files.items():
+            (tmp_path / f"{name}.json").write_text(json.dumps(content))
+        return sentence_files.sentences(tmp_path, positions)
+
+    plain = sentence_files.Sentences()
+    assert said() == said(tokenizer_config={"model_max_length": 7}) == plain and plain.changed(" A ") == " A "
+    assert said(sentence_bert_config={"max_seq_length": 256, "do_lower_case": False}) == ("", True, False, 256)
+    assert said(sentence_roberta_config={"max_seq_length": 9, "do_lower_case": True}) == ("", True, True, 9)
+    assert said(modules=[], tokenizer_config={"model_max_length": 128}).most == 128
+    assert said(sentence_bert_config={"max_seq_length": None}, tokenizer_config={"model_max_length": int(1e30)}).most == 512
+    prompts = {"prompts": {"query": "q: ", "document": ""}, "default_prompt_name": "query"}
+    assert said(modules=[], config_sentence_transformers=prompts).changed(" A dog ") == "q:  A dog"
+    assert said(modules=[], config_sentence_transformers=prompts | {"default_prompt_name": None}).prompt == ""
+    for files, message in (
+        ({"sentence_bert_config": {"max_seq_length": 513}}, "must be 3 to 512"),
+        ({"sentence_bert_config": {"tokenizer_args": {"x": 1}}}, "tokenizer_args in .* must be {}"),
+        ({"modules": [], "tokenizer_config": {"truncation_side": "left"}}, "truncation_side"),
+        ({"modules": [], "config_sentence_transformers": {"default_prompt_name": "x"}}, "must be one of its prompts"),
+    ):
+        with pytest.raises(InputError, match=message):
+            said(**files)
+
+
+@pytest.mark.parametrize("said", [{"pooling_mode": "cls"}, {"pooling_mode_cls_token": True, "include_prompt": True}])
+def test_a_pooling_is_named_in_two_forms(tmp_path, said):
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(said))
+    steps = [{"type": "a.Transformer", "path": ""}, {"type": "a.Pooling", "path": "1_Pooling"}]
+    (tmp_path / "modules.json").write_text(json.dumps(steps))
+    assert bert_names.pooling(config.MaskedLanguageModelConfig(), tmp_path).pool == "first"
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(said | {"include_prompt": False}))
+    with pytest.raises(InputError, match="include_prompt"):
+        bert_names.pooling(config.MaskedLanguageModelConfig(), tmp_path)
+
+
+@pytest.mark.slow
+def test_minilm_embeds_the_first_256_tokens(capsys):
+    """Its sentence_bert_config.json says so; against the library's truncation and a forward pass in NumPy."""
+    directory, tokenizers = minilm(), pytest.importorskip("tokenizers", reason="tokenizer.json needs tokenizers")
+    from safetensors.numpy import load_file
+
+    tokenizer = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(256)
+    text = "The committee met on a grey morning to discuss bridges, budgets and the price of bread. " * 22
+    row = tokenizer.encode(text).ids
+    mean = their_encoders.bert(load_file(directory / "model.safetensors"), row)[0].mean(0)
+    found = load_pretrained(directory).embed([text])[0]
+    np.testing.assert_allclose(found, mean / np.linalg.norm(mean), atol=1e-5)
+    assert "1 of 1 texts the tokens beyond 256 are left out" in capsys.readouterr().err
