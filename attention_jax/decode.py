@@ -48,9 +48,16 @@ def never(step: Step, token: int | None) -> Step:
 
 
 def greedy(
-    step: Step, cache: Cache, batch_size: int, *, bos: int, eos: int | None, max_length: int, pad: int = 0
+    step: Step,
+    cache: Cache,
+    batch_size: int,
+    *,
+    bos: int,
+    eos: int | Sequence[int] | None,
+    max_length: int,
+    pad: int = 0,
 ) -> Int[Array, "B T"]:
-    """Decode greedily: tokens [B, max_length], including `eos` and `pad` after it.
+    """Decode greedily: tokens [B, max_length], including `eos`, one token or several, and `pad` after it.
 
     Stops as soon as every sequence has ended; `eos=None` always takes `max_length` steps.
 
@@ -72,7 +79,9 @@ def greedy(
         ]  # = argmax, and on CPU several times faster than it over a large vocabulary
         token = jnp.where(ended, jnp.int32(pad), best.astype(jnp.int32))
         written = lax.dynamic_update_slice_in_dim(written, token[:, None], t, axis=1)
-        if eos is not None:
+        if isinstance(eos, Sequence):
+            ended = ended | jnp.isin(token, jnp.asarray(eos, jnp.int32))
+        elif eos is not None:
             ended = ended | (token == eos)
         return t + 1, token, ended, written, cache
 
@@ -497,3 +506,182 @@ def _extend(
         last=last,
         cache=map_per_hypothesis(lambda leaf: replicated(leaf)[rows], cache),
     )
+
+
+def ruled(
+    step: Step,
+    cache: Cache,
+    batch_size: int,
+    rules: Any,
+    *,
+    bos: int,
+    ends: Sequence[int],
+    max_length: int,
+    beams: bool,
+) -> tuple[Step, Cache]:
+    """Return a step and a cache for decoding under `rules`, those of `weights.generation.Rules`, as transformers'
+    logits processors apply them: to logits or, for `beams`, to log-probabilities, which are not normalized again.
+
+    The cache has the tokens of each row besides, [B, max_length + 1] with `bos`, so that a beam search reorders them.
+    """
+    width = max_length + 1
+    ends = jnp.asarray(ends, jnp.int32)
+
+    def with_rules(token, carried):
+        inner, history, count = carried  # [B, width], [B]: tokens so far, of which this one is the last
+        rows = jnp.arange(len(token))
+        history = history.at[rows, count].set(token)
+        count = count + 1
+        logits, inner = step(token, inner)
+        scores = logits.astype(jnp.float32)
+        scores = jax.nn.log_softmax(scores) if beams else scores
+        there = jnp.arange(width)[None] < count[:, None]
+        if rules.repetition_penalty != 1:
+            seen = jnp.zeros(scores.shape, bool).at[rows[:, None], history].max(there)
+            scores = penalized(scores, seen, rules.repetition_penalty)
+        if rules.no_repeat_ngram_size:
+            banned = _completing(history, count, rules.no_repeat_ngram_size)
+            scores = scores.at[rows[:, None], jnp.where(banned, history, scores.shape[1])].set(-jnp.inf, mode="drop")
+        for *before, last in rules.banned:
+            tail = jnp.take_along_axis(history, count[:, None] - len(before) + jnp.arange(len(before))[None], axis=1)
+            here = (count >= len(before)) & (tail == jnp.asarray(before, jnp.int32)).all(1)
+            scores = scores.at[:, last].set(jnp.where(here, -jnp.inf, scores[:, last]))
+        written = (count - 1)[:, None]  # [B, 1]: tokens without `bos`
+        only = lambda number: jnp.where(jnp.arange(scores.shape[1])[None] == number, 0.0, -jnp.inf)
+        if rules.shortest:
+            scores = jnp.where(
+                (written < rules.shortest) & jnp.isin(jnp.arange(scores.shape[1]), ends), -jnp.inf, scores
+            )
+        if rules.first is not None:
+            scores = jnp.where(written == 0, only(rules.first), scores)
+        if rules.last is not None:
+            scores = jnp.where(written == max_length - 1, only(rules.last), scores)
+        if rules.suppressed:
+            scores = scores.at[:, jnp.asarray(rules.suppressed)].set(-jnp.inf)
+        if rules.suppressed_first:
+            begin = written == int(rules.first is not None)
+            chosen = jnp.isin(jnp.arange(scores.shape[1]), jnp.asarray(rules.suppressed_first))
+            scores = jnp.where(begin & chosen, -jnp.inf, scores)
+        return scores, (inner, history, count)
+
+    start = jnp.full((batch_size, width), bos, jnp.int32), jnp.zeros((batch_size,), jnp.int32)
+    return with_rules, (cache, *start)
+
+
+def _completing(history, count, size):
+    """Whether each token of a history [B, T] with `count` [B] tokens has followed its last `size` - 1 tokens before."""
+    width = history.shape[1]
+    place = jnp.arange(width)[None]  # [1, T]: of the token that completed an n-gram
+    matches = (place >= size - 1) & (place < count[:, None])
+    for back in range(1, size):
+        last = jnp.take_along_axis(history, (count - back)[:, None], axis=1)  # [B, 1]
+        matches &= jnp.roll(history, back, axis=1) == last
+    return matches & (count >= size - 1)[:, None]
+
+
+class _Pool(NamedTuple):
+    """The state of `pooled_beam_search`: per example K open hypotheses and K finished ones, both best first."""
+
+    t: Int[Array, ""]
+    tokens: Int[Array, "B K T"]
+    log_prob: Float[Array, "B K"]
+    finished: Int[Array, "B K T"]
+    scores: Float[Array, "B K"]  # of the finished ones; -inf where there is none
+    improving: Bool[Array, "B"]
+    stopped: Bool[Array, ""]
+    cache: Cache
+
+
+def pooled_beam_search(
+    step: Step,
+    cache: Cache,
+    batch_size: int,
+    *,
+    beam_size: int,
+    bos: int,
+    ends: Sequence[int],
+    pad: int,
+    max_length: int,
+    alpha: float = 1.0,
+    early_stopping: bool | str = False,
+    normalize: bool = True,
+    n_best: int = 1,
+) -> tuple[Int[Array, "B N T"], Float[Array, "B N"]]:
+    """Return the `n_best` hypotheses of the beam search of transformers, best first: tokens [B, n_best, max_length],
+    scores [B, n_best].
+
+    Unlike in `beam_search`, finished hypotheses leave the beam for a pool of the `beam_size` best ones by
+    log p / n^alpha, so that the beam always has `beam_size` open ones. An example is done when no open one can overtake
+    the worst of a full pool; its score is estimated at the present length, or for early_stopping "never" at the
+    greatest; with early_stopping True it is done when the pool is full. `normalize` is False for a step that returns
+    log-probabilities.
+
+    >>> logits = jnp.log(jnp.array([0.1, 0.3, 0.6]))  # of the tokens 0 (end), 1 and 2, always the same
+    >>> step = lambda token, cache: (jnp.broadcast_to(logits, (len(token), 3)), cache)
+    >>> pooled_beam_search(step, (), 1, beam_size=2, bos=1, ends=(0,), pad=0, max_length=2)[0].tolist()
+    [[[2, 2]]]
+    """
+    keep = max(2, 1 + len(ends)) * beam_size
+    ends = jnp.asarray(ends, jnp.int32)
+
+    def body(pool: _Pool) -> _Pool:
+        last = lax.dynamic_index_in_dim(pool.tokens, pool.t - 1, axis=2, keepdims=False)
+        last = jnp.where(pool.t == 0, jnp.int32(bos), last)
+        logits, cache = step(last.reshape(-1), pool.cache)
+        logits = replicated(logits).astype(jnp.float32)
+        width = min(keep, logits.shape[-1])
+        log_p, token = largest(jax.nn.log_softmax(logits) if normalize else logits, width)  # [B * K, width]
+        log_p = (pool.log_prob[:, :, None] + log_p.reshape(batch_size, beam_size, width)).reshape(batch_size, -1)
+        log_p, chosen = lax.top_k(log_p, min(keep, log_p.shape[1]))  # [B, keep]
+        parent = chosen // width
+        token = jnp.take_along_axis(token.reshape(batch_size, -1).astype(jnp.int32), chosen, axis=1)
+        tokens = jnp.take_along_axis(pool.tokens, parent[:, :, None], axis=1)
+        tokens = lax.dynamic_update_slice_in_dim(tokens, token[:, :, None], pool.t, axis=2)  # [B, keep, T]
+        t = pool.t + 1
+        ended = jnp.isin(token, ends) | (t >= max_length)
+
+        log_prob, best = lax.top_k(jnp.where(ended, -jnp.inf, log_p), beam_size)
+        of_best = jnp.take_along_axis(parent, best, axis=1)
+        rows = (of_best + beam_size * jnp.arange(batch_size)[:, None]).reshape(-1)
+
+        full = jnp.isfinite(pool.scores).all(1)
+        may = pool.improving & ~(full & (early_stopping is True))
+        score = jnp.where(
+            ended & (jnp.arange(ended.shape[1]) < beam_size)[None] & may[:, None],
+            log_p / t.astype(jnp.float32) ** alpha,
+            -jnp.inf,
+        )
+        scores, order = lax.top_k(jnp.concatenate([pool.scores, score], axis=1), beam_size)
+        finished = jnp.take_along_axis(jnp.concatenate([pool.finished, tokens], axis=1), order[:, :, None], axis=1)
+
+        full = jnp.isfinite(scores).all(1)
+        length = jnp.float32(max_length) if early_stopping == "never" and alpha > 0 else t.astype(jnp.float32)
+        worst = jnp.where(full, scores[:, -1], -1e9)
+        improving = pool.improving & (log_prob[:, 0] / length**alpha > worst)
+        stopped = ~improving.any() | (full.all() & (early_stopping is True)) | ended.all()
+        return _Pool(
+            t,
+            jnp.take_along_axis(tokens, best[:, :, None], axis=1),
+            log_prob,
+            finished,
+            scores,
+            improving,
+            stopped,
+            map_per_hypothesis(lambda leaf: replicated(leaf)[rows], cache),
+        )
+
+    _check_length(max_length)
+    shape = (batch_size, beam_size)
+    empty = jnp.full((*shape, max_length), pad, jnp.int32)
+    pool = _Pool(
+        jnp.int32(0),
+        empty,
+        jnp.full(shape, -jnp.inf, jnp.float32).at[:, 0].set(0.0),  # one root
+        empty,
+        jnp.full(shape, -jnp.inf, jnp.float32),
+        jnp.ones((batch_size,), bool),
+        jnp.zeros((), bool),
+        repeat_for_beams(jax.tree.map(replicated, cache), beam_size),
+    )
+    pool = lax.while_loop(lambda pool: (pool.t < max_length) & ~pool.stopped, body, settled(body, pool))
+    return pool.finished[:, :n_best], pool.scores[:, :n_best]

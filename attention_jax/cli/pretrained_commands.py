@@ -16,16 +16,18 @@ def concerns(words: list[str]) -> bool:
     return bool(words) and not words[0].startswith("-") and is_pretrained(words[0])
 
 
-def opened(kind: type, words: list[str], decode: Generation | None = None) -> tuple[Any, Any, Generation | None]:
-    """The options of a command, the model, and the options of sampling for a model that continues texts."""
+def opened(kind: type, words: list[str], continues: bool = False) -> tuple[Any, Any, dict[str, Any] | None]:
+    """The options of a command, the model and, where it `continues` texts, the options of sampling that differ from
+    those of the model's files."""
     from attention_jax.cli import command_options
     from attention_jax.runs import pretrained
 
     path = Path(words[0])
     weights = pretrained.read(path)
-    decode = decode if isinstance(weights.options, LanguageModelConfig) else None
-    asked, options, decode = command_options.parse_with_model(kind, words, weights.options, decode)
-    return asked, lambda: pretrained.loaded(path, weights, options), decode
+    usual = usual_sampling(path) if continues and isinstance(weights.options, LanguageModelConfig) else None
+    asked, options, decode = command_options.parse_with_model(kind, words, weights.options, usual)
+    given = None if decode is None else {k: v for k, v in vars(decode).items() if v != getattr(usual, k)}
+    return asked, lambda: pretrained.loaded(path, weights, options), given
 
 
 def predict(words: list[str]):
@@ -33,23 +35,32 @@ def predict(words: list[str]):
     from attention_jax.cli import command_options
     from attention_jax.cli.commands import texts_of
 
-    asked, load, decode = opened(command_options.Predict, words, Generation())
+    asked, load, sampling = opened(command_options.Predict, words, continues=True)
     if not asked.texts:
         raise InputError("launch.py predict needs at least one text after the model")
     if asked.attention:
         raise InputError("--attention is for runs: launch.py look shows the attention maps of a pretrained model")
     texts, model = texts_of(asked.texts, files=False), load()
-    if decode is not None and sys.stdout.isatty():
-        return [show_written(model, text, decode) for text in texts]
-    for text, output in zip(texts, model.predict(texts, **(vars(decode) if decode else {})), strict=True):
+    if sampling is not None and sys.stdout.isatty():
+        return [show_written(model, text, sampling) for text in texts]
+    for text, output in zip(texts, model.predict(texts, **(sampling or {})), strict=True):
         print(escaped(f"{text} -> {output}"))
 
 
-def show_written(model, text: str, decode: Generation):
+def usual_sampling(path: Path) -> Generation:
+    """The options of sampling that the files of a language model say."""
+    from attention_jax.weights import generation
+
+    options = generation.sampling_in(path)
+    total = options.pop("total", None)
+    return Generation(**({} if total is None else {"length": total}) | options)
+
+
+def show_written(model, text: str, sampling: dict[str, Any]):
     """Print a text and its continuation while it is written."""
     show = lambda piece: print(escaped(piece), end="", flush=True)
     show(f"{text} -> {text}")
-    model.generate([text], stream=show, **vars(decode))
+    model.generate([text], stream=show, **sampling)
     print()
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from attention_jax import config as configs
 from attention_jax.config.per_layer import ALLOWED, laid_over, layer_list, options_by_layer
 from attention_jax.errors import InputError, explained
-from attention_jax.weights import exchange, tensors
+from attention_jax.weights import exchange, generation, tensors
 from attention_jax.weights.sentence_files import sentences
 from attention_jax.weights.tokenizer import PretrainedTokenizer, read as read_tokenizer
 
@@ -155,7 +155,8 @@ class Pretrained:
 
     def generate(self, texts: Texts, stream: Callable[[str], None] | None = None, **sampling: Any) -> list[str]:
         """The continuation of each text, all in one batch; `sampling` are options of `config.Generation`: length,
-        temperature, top_k, top_p, repetition_penalty, seed. `stream` is called with each piece of the first one."""
+        temperature, top_k, top_p, repetition_penalty, seed. Those that are left out are what generation_config.json
+        says. `stream` is called with each piece of the first one."""
         raise self._other("continuations")
 
     def embed(self, texts: Texts) -> np.ndarray:
@@ -220,8 +221,14 @@ class PretrainedLanguageModel(Pretrained):
         return self._view().perplexity(*self._call, text)
 
     def generate(self, texts: Texts, stream: Callable[[str], None] | None = None, **sampling: Any) -> list[str]:
-        texts = checked(texts, "generate")
-        return self._view().continuations(*self._call, texts, configs.Generation(**sampling), stream) if texts else []
+        texts, options = checked(texts, "generate"), generation.sampling_in(self.path) | sampling
+        total = options.pop("total", None)
+        total = None if "length" in options else total
+        return (
+            self._view().continuations(*self._call, texts, configs.Generation(**options), stream, total)
+            if texts
+            else []
+        )
 
     @staticmethod
     def _view():

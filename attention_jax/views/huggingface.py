@@ -2,9 +2,12 @@
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from attention_jax import config as configs
@@ -13,16 +16,20 @@ from attention_jax.data.images import ImageData, Split
 from attention_jax.data.pairs import PairData, Texts, Tokenizer, make_pairs
 from attention_jax.data.tokenizers import sentencepiece_model
 from attention_jax.data.vocabulary import Vocabulary
+from attention_jax.decode import greedy, pooled_beam_search, ruled
 from attention_jax.errors import InputError
+from attention_jax.tasks.generation import start_decoding
 from attention_jax.tasks.seq2seq import Seq2seqTask
 from attention_jax.tasks.vision import VisionTask
-from attention_jax.views import FUNCTIONS, View, view_of
+from attention_jax.views import FUNCTIONS, View
+from attention_jax.views.seq2seq import Seq2seqView
 from attention_jax.views.vision import VisionView
-from attention_jax.weights import exchange, image_recipe
+from attention_jax.weights import exchange, generation, image_recipe
+from attention_jax.weights.tokenizer import first
 from attention_jax.weights.vit_names import sizes_of
 
 LONGEST = 128
-"""Tokens of a translation, at most."""
+"""Tokens of a translation, at most, of a model whose files do not say it."""
 TRAINED = 512
 """The longest sources that Marian and T5 were trained on, in tokens."""
 
@@ -36,7 +43,7 @@ def view(directory: Path, weights: exchange.Weights) -> View:
     directory = directory if directory.is_dir() else directory.parent
     if isinstance(weights.options, configs.ViTConfig):
         return classifier(directory, weights)
-    return view_of(translator(directory, weights))
+    return translator(directory, weights)
 
 
 def facts(directory: Path, name: str, needed: bool = True) -> dict:
@@ -131,30 +138,78 @@ def classifier(directory: Path, weights: exchange.Weights) -> ClassifierView:
     return ClassifierView(task, recipe, weights.function)
 
 
-def translator(directory: Path, weights: exchange.Weights) -> Seq2seqTask:
-    """Return the task of a MarianMT or T5 model, which decodes by beam search as its config.json says."""
-    about = facts(directory, "config.json") | facts(directory, "generation_config.json", needed=False)
+@dataclass(frozen=True, eq=False)
+class TranslatorView(Seq2seqView):
+    """The view of an encoder-decoder whose files say how it generates, as transformers does it."""
+
+    search: generation.Search
+    ends: tuple[int, ...]
+    """The tokens that end a text."""
+
+    def start(self, params, batch) -> tuple[Callable, Any, dict]:
+        """Return the step and the cache of decoding under the rules of the files, and what both ways need."""
+        limits, count = self.task.decoding_limits, batch["source"].shape[0]
+        step, cache = start_decoding(self.model, params, batch, limits["max_length"])
+        known = {"bos": limits["bos"], "ends": self.ends, "max_length": limits["max_length"]}
+        if self.search.rules != generation.Rules():
+            step, cache = ruled(step, cache, count, self.search.rules, **known, beams=self.search.beams > 1)
+        return step, cache, known | {"batch_size": count, "pad": limits["pad"]}
+
+    def greedy(self, params, batch):
+        step, cache, known = self.start(params, batch)
+        return self.ended(greedy(step, cache, eos=known.pop("ends"), **known))
+
+    def generate(self, params, batch):
+        return self.greedy(params, batch) if self.search.beams == 1 else self.best(params, batch, 1)[0][:, 0]
+
+    def hypotheses(self, params, batch):
+        return self.best(params, batch, self.search.beams)
+
+    def best(self, params, batch, n_best: int):
+        """Return the best hypotheses of the beam search: tokens [B, N, T] and scores [B, N]."""
+        step, cache, known = self.start(params, batch)
+        how = {"beam_size": self.search.beams, "alpha": self.search.alpha, "early_stopping": self.search.early_stopping}
+        normalize = self.search.renormalize or self.search.rules == generation.Rules()
+        tokens, scores = pooled_beam_search(step, cache, **known, **how, normalize=normalize, n_best=n_best)
+        return self.ended(tokens), scores
+
+    def ended(self, tokens):
+        """Return the tokens with the vocabulary's end of text in the place of every other one."""
+        ends = jnp.isin(tokens, jnp.asarray(self.ends, jnp.int32))
+        return jnp.where(ends, self.data.target_vocabulary.eos_id, tokens)
+
+
+def translator(directory: Path, weights: exchange.Weights) -> TranslatorView:
+    """Return the view of a MarianMT or T5 model, which decodes as its generation_config.json, or config.json, says."""
+    config = facts(directory, "config.json")
+    about = config | facts(directory, generation.FILE, needed=False)
+    said, place = generation.entries(directory, config)
     vocabulary, sides = (marian_texts if weights.options.output_bias else t5_texts)(directory, weights, about)
     pair = make_pairs([[vocabulary.eos_id]], [[]], vocabulary, vocabulary, source_width=TRAINED)
     text = Texts([""], [""])
     data = PairData((pair,), (1,), {"test": pair}, {"test": text}, {}, vocabulary, vocabulary, *sides, facts={})
-    longest = min(about.get("max_length", LONGEST), LONGEST)
-    decode = configs.Decode(int(about.get("num_beams", 1)), "simple", 1.0, max_length=longest)
+    named = about.get("eos_token_id")
+    ends = (vocabulary.eos_id, *(n for n in (named if isinstance(named, list) else ()) if n != vocabulary.eos_id))
+    search = generation.search_of(said, place, ends)
+    if unread := generation.check(said, place):
+        print(f"note: not read in {place}: {', '.join(unread)}", file=sys.stderr)
+    decode = configs.Decode(search.beams, max_length=search.longest or LONGEST)
     config = configs.Config(directory.name, configs.Corpus(), weights.options, decode=decode)
-    return Seq2seqTask(config, data, exchange.module_of(weights))
+    return TranslatorView(Seq2seqTask(config, data, exchange.module_of(weights)), search, ends)
 
 
 def marian_texts(directory: Path, weights: exchange.Weights, about: dict) -> tuple[Vocabulary, list[Tokenizer]]:
     """Return the vocabulary and the tokenizers of both sides; padding, which starts the decoder, is never written."""
     tokens = numbered(directory, len(weights.arrays["bias"]))
     pad = about.get("pad_token_id", len(tokens) - 1)
-    begin, end = tokens[about.get("decoder_start_token_id", pad)], tokens[about.get("eos_token_id", 0)]
+    begin, end = tokens[about.get("decoder_start_token_id", pad)], tokens[first(about.get("eos_token_id", 0))]
     if begin != tokens[pad]:
         raise InputError(
             f"Marian's decoder starts with padding; {directory} has decoder_start_token_id {tokens.index(begin)}"
         )
-    weights.arrays["bias"] = weights.arrays["bias"].copy()
-    weights.arrays["bias"][pad] = -1e9  # bad_words_ids
+    if [pad] not in (about.get("bad_words_ids") or []):  # it is there in published files
+        weights.arrays["bias"] = weights.arrays["bias"].copy()
+        weights.arrays["bias"][pad] = -1e9
     vocabulary = Vocabulary(tokens, pad=begin, bos=begin, eos=end, unk="<unk>")
     return vocabulary, [tokenizer(directory / f"{side}.spm") for side in ("source", "target")]
 
@@ -167,7 +222,7 @@ def t5_texts(directory: Path, weights: exchange.Weights, about: dict) -> tuple[V
     content = path.read_bytes()
     with pretrained_tokenizer.damaged(path):
         known = pretrained_tokenizer.vocabulary_of(content, rows)
-        pad, end = about.get("pad_token_id", 0), about.get("eos_token_id", 1)
+        pad, end = about.get("pad_token_id", 0), first(about.get("eos_token_id", 1))
         begin = about.get("decoder_start_token_id", pad)
         names = {name: known.tokens[number] for name, number in (("pad", pad), ("bos", begin), ("eos", end))}
         unknown = None if known.unk_id is None else known.tokens[known.unk_id]

@@ -4,6 +4,7 @@ A text is padded at its end to a power of two, so that few programs are compiled
 `tokenizer` is that of the model (weights/tokenizer.py).
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
@@ -56,17 +57,28 @@ def continuations(
     texts: Sequence[str],
     sampling: Generation,
     stream: Callable[[str], None] | None = None,
+    total: int | None = None,
 ) -> list[str]:
     """What the model writes after each text, up to an end-of-text token. `stream` is called with each piece of the
-    first text's continuation as it is written."""
-    rows = encoded(model, tokenizer, texts, more=sampling.length)
+    first text's continuation as it is written. With `total`, texts have so many tokens with their continuation."""
+    rows = encoded(model, tokenizer, texts, more=sampling.length if total is None else 1)
+    limits = [sampling.length] * len(rows)
+    if total is not None:
+        most = min(total, model.options.longest_input or total)
+        limits = [most - len(row) for row in rows]
+        if min(limits) < 1:
+            raise InputError(
+                f"the model's files limit texts to {most} tokens with their continuation (max_length), and one has "
+                f"{max(map(len, rows))}: give a length"
+            )
+        sampling = dataclasses.replace(sampling, length=max(limits))
     lengths, prompts = np.array([len(row) for row in rows], np.int32), padded(model, *rows, more=sampling.length)
-    pieces = None if stream is None else Pieces(tokenizer, stream)
+    pieces = None if stream is None else Pieces(tokenizer, stream, limits[0])
     written = np.asarray(_generate(model, sampling, tokenizer.ends, pieces, params, prompts, lengths))
     if pieces is not None:
         jax.effects_barrier()
         pieces.end()
-    return [tokenizer.decode(before_end(row.tolist(), tokenizer.ends)) for row in written]
+    return [tokenizer.decode(before_end(row.tolist()[:most], tokenizer.ends)) for row, most in zip(written, limits)]
 
 
 def before_end(ids: list[int], ends: Sequence[int]) -> list[int]:
@@ -79,13 +91,14 @@ def before_end(ids: list[int], ends: Sequence[int]) -> list[int]:
 
 
 class Pieces:
-    """Passes on the text of one token after the other; a character of several tokens when it is whole."""
+    """Passes on the text of one token after the other, at `most` so many; a character of several tokens when it is
+    whole."""
 
-    def __init__(self, tokenizer, stream: Callable[[str], None]):
-        self.tokenizer, self.stream, self.ids, self.shown = tokenizer, stream, [], ""
+    def __init__(self, tokenizer, stream: Callable[[str], None], most: int):
+        self.tokenizer, self.stream, self.most, self.ids, self.shown = tokenizer, stream, most, [], ""
 
     def __call__(self, tokens):
-        self.ids.append(int(tokens[0]))
+        self.ids += [int(tokens[0])] * (len(self.ids) < self.most)
         if not self.text.endswith("\ufffd"):
             self.end()
 

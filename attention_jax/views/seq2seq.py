@@ -42,6 +42,10 @@ class Seq2seqView(View):
         limits, unknown = self.task.decoding_limits, self.data.target_vocabulary.unk_id
         return generate(self.model, params, batch, self.task.config.decode, forbidden=unknown, **limits)
 
+    def greedy(self, params, batch):
+        """Decode the tokens [B, T] whose attention is shown, without a beam."""
+        return self.task.generate(params, batch)
+
     def write(self, params, texts: list[str], decode: Callable) -> tuple[np.ndarray, dict]:
         """Decode new texts by `decode`(params, batch); return the tokens [N, T] and a batch with them as targets."""
         batch = self.read(texts)
@@ -90,7 +94,7 @@ class Seq2seqView(View):
             check_length(range(length), text)
         decode, scores = self.task.config.decode, None
         if decode.beam_size == 1:
-            tokens = map_batches(self.task.generate, params, batch, decode.batch_size)[:, None]
+            tokens = map_batches(self.greedy, params, batch, decode.batch_size)[:, None]
         else:
             tokens, scores = map_batches(self.hypotheses, params, batch, decode.batch_size)
         count = len(texts) or pictures.SHOWN

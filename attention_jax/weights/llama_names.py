@@ -57,6 +57,8 @@ def decoder_options(family: str, theirs: Arrays, facts: Facts, **own) -> config.
     facts.require(family, sizes | {"vocab_size": len(theirs[TOKENS])})
     heads = int(facts.get("num_attention_heads"))
     of_head = int(facts.get("head_dim") or width // heads)
+    if of_head < 1:
+        raise InputError(f"{family}'s config.json must have num_attention_heads for {width} channels, has {heads}")
     of_keys = int(facts.get("num_key_value_heads") or heads)
     if heads % of_keys:
         raise InputError(f"{family}'s num_attention_heads must be divisible by num_key_value_heads: {heads}, {of_keys}")

@@ -17,7 +17,15 @@ NEUTRAL = {
     "module_output_name": ("token_embeddings",),
 }
 """{entry of sentence_bert_config.json: the values that change nothing}; others are refused."""
-HARMLESS = ("model_args", "config_args", "model_kwargs", "config_kwargs", "cache_dir", "modality_config", "unpad_inputs")
+HARMLESS = (
+    "model_args",
+    "config_args",
+    "model_kwargs",
+    "config_kwargs",
+    "cache_dir",
+    "modality_config",
+    "unpad_inputs",
+)
 """How the library loads the model."""
 
 
@@ -66,8 +74,12 @@ def sentences(directory: Path, positions: int) -> Sentences:
     if type(most) is not int or not 3 <= most <= positions:
         raise InputError(f"max_seq_length in {path} must be 3 to {positions}, the model's positions; is {most!r}")
     if about.get("truncation_side", "right") != "right":
-        raise InputError(f"truncation_side in {directory / 'tokenizer_config.json'} must be right: texts lose their ends")
-    return Sentences(prompt_in(json_object(library, needed=False), library), True, bool(said.get("do_lower_case")), most)
+        raise InputError(
+            f"truncation_side in {directory / 'tokenizer_config.json'} must be right: texts lose their ends"
+        )
+    return Sentences(
+        prompt_in(json_object(library, needed=False), library), True, bool(said.get("do_lower_case")), most
+    )
 
 
 def prompt_in(said: Mapping, path: Path) -> str:

@@ -65,7 +65,7 @@ def test_a_vision_transformer_sees_the_normalized_image(tmp_path):
     about = theirs.VIT | {"id2label": {str(k): f"kind {k}" for k in range(5)}}
     theirs.written(tmp_path / "vit" / "model.safetensors", theirs.huggingface(state), about)
     mean, deviation = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
-    recipe = {"image_mean": mean, "image_std": deviation}
+    recipe = {"image_mean": mean, "image_std": deviation, "size": {"height": 6, "width": 6}}
     (tmp_path / "vit" / "preprocessor_config.json").write_text(json.dumps(recipe))
     pixels = np.random.default_rng(0).integers(0, 256, (6, 6, 3), np.uint8)
     Image.fromarray(pixels).save(tmp_path / "x.png")
