@@ -543,25 +543,23 @@ def ruled(
             banned = _completing(history, count, rules.no_repeat_ngram_size)
             scores = scores.at[rows[:, None], jnp.where(banned, history, scores.shape[1])].set(-jnp.inf, mode="drop")
         for *before, last in rules.banned:
-            tail = jnp.take_along_axis(history, count[:, None] - len(before) + jnp.arange(len(before))[None], axis=1)
-            here = (count >= len(before)) & (tail == jnp.asarray(before, jnp.int32)).all(1)
+            places = count[:, None] - len(before) + jnp.arange(len(before))[None]
+            tail = jnp.take_along_axis(history, places, axis=1)
+            here = (count >= len(before)) & (tail == jnp.asarray([before], jnp.int32)).all(1)
             scores = scores.at[:, last].set(jnp.where(here, -jnp.inf, scores[:, last]))
         written = (count - 1)[:, None]  # [B, 1]: tokens without `bos`
-        only = lambda number: jnp.where(jnp.arange(scores.shape[1])[None] == number, 0.0, -jnp.inf)
+        number = jnp.arange(scores.shape[1])[None]  # [1, V]
         if rules.shortest:
-            scores = jnp.where(
-                (written < rules.shortest) & jnp.isin(jnp.arange(scores.shape[1]), ends), -jnp.inf, scores
-            )
+            scores = jnp.where((written < rules.shortest) & jnp.isin(number, ends), -jnp.inf, scores)
         if rules.first is not None:
-            scores = jnp.where(written == 0, only(rules.first), scores)
+            scores = jnp.where(written == 0, jnp.where(number == rules.first, 0.0, -jnp.inf), scores)
         if rules.last is not None:
-            scores = jnp.where(written == max_length - 1, only(rules.last), scores)
+            scores = jnp.where(written == max_length - 1, jnp.where(number == rules.last, 0.0, -jnp.inf), scores)
         if rules.suppressed:
             scores = scores.at[:, jnp.asarray(rules.suppressed)].set(-jnp.inf)
         if rules.suppressed_first:
             begin = written == int(rules.first is not None)
-            chosen = jnp.isin(jnp.arange(scores.shape[1]), jnp.asarray(rules.suppressed_first))
-            scores = jnp.where(begin & chosen, -jnp.inf, scores)
+            scores = jnp.where(begin & jnp.isin(number, jnp.asarray(rules.suppressed_first)), -jnp.inf, scores)
         return scores, (inner, history, count)
 
     start = jnp.full((batch_size, width), bos, jnp.int32), jnp.zeros((batch_size,), jnp.int32)

@@ -225,7 +225,10 @@ def test_sentences_are_changed_and_cut_as_the_files_say(tmp_path):
     assert said(sentence_bert_config={"max_seq_length": 256, "do_lower_case": False}) == ("", True, False, 256)
     assert said(sentence_roberta_config={"max_seq_length": 9, "do_lower_case": True}) == ("", True, True, 9)
     assert said(modules=[], tokenizer_config={"model_max_length": 128}).most == 128
-    assert said(sentence_bert_config={"max_seq_length": None}, tokenizer_config={"model_max_length": int(1e30)}).most == 512
+    assert (
+        said(sentence_bert_config={"max_seq_length": None}, tokenizer_config={"model_max_length": int(1e30)}).most
+        == 512
+    )
     prompts = {"prompts": {"query": "q: ", "document": ""}, "default_prompt_name": "query"}
     assert said(modules=[], config_sentence_transformers=prompts).changed(" A dog ") == "q:  A dog"
     assert said(modules=[], config_sentence_transformers=prompts | {"default_prompt_name": None}).prompt == ""
