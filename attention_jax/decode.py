@@ -519,8 +519,8 @@ def ruled(
     max_length: int,
     beams: bool,
 ) -> tuple[Step, Cache]:
-    """Return a step and a cache for decoding under `rules`, those of `weights.generation.Rules`, as transformers'
-    logits processors apply them: to logits or, for `beams`, to log-probabilities, which are not normalized again.
+    """Return a step and a cache for decoding under `rules` (`weights.generation_config.Rules`), which are applied as by
+    transformers' logits processors: to logits or, for `beams`, to log-probabilities, which are not normalized again.
 
     The cache has the tokens of each row besides, [B, max_length + 1] with `bos`, so that a beam search reorders them.
     """
@@ -619,53 +619,16 @@ def pooled_beam_search(
     >>> pooled_beam_search(step, (), 1, beam_size=2, bos=1, ends=(0,), pad=0, max_length=2)[0].tolist()
     [[[2, 2]]]
     """
-    keep = max(2, 1 + len(ends)) * beam_size
-    ends = jnp.asarray(ends, jnp.int32)
+    keep = max(2, 1 + len(ends)) * beam_size  # so many that as many as in the beam do not end
 
     def body(pool: _Pool) -> _Pool:
         last = lax.dynamic_index_in_dim(pool.tokens, pool.t - 1, axis=2, keepdims=False)
         last = jnp.where(pool.t == 0, jnp.int32(bos), last)
         logits, cache = step(last.reshape(-1), pool.cache)
         logits = replicated(logits).astype(jnp.float32)
-        width = min(keep, logits.shape[-1])
-        log_p, token = largest(jax.nn.log_softmax(logits) if normalize else logits, width)  # [B * K, width]
-        log_p = (pool.log_prob[:, :, None] + log_p.reshape(batch_size, beam_size, width)).reshape(batch_size, -1)
-        log_p, chosen = lax.top_k(log_p, min(keep, log_p.shape[1]))  # [B, keep]
-        parent = chosen // width
-        token = jnp.take_along_axis(token.reshape(batch_size, -1).astype(jnp.int32), chosen, axis=1)
-        tokens = jnp.take_along_axis(pool.tokens, parent[:, :, None], axis=1)
-        tokens = lax.dynamic_update_slice_in_dim(tokens, token[:, :, None], pool.t, axis=2)  # [B, keep, T]
-        t = pool.t + 1
-        ended = jnp.isin(token, ends) | (t >= max_length)
-
-        log_prob, best = lax.top_k(jnp.where(ended, -jnp.inf, log_p), beam_size)
-        of_best = jnp.take_along_axis(parent, best, axis=1)
-        rows = (of_best + beam_size * jnp.arange(batch_size)[:, None]).reshape(-1)
-
-        full = jnp.isfinite(pool.scores).all(1)
-        may = pool.improving & ~(full & (early_stopping is True))
-        score = jnp.where(
-            ended & (jnp.arange(ended.shape[1]) < beam_size)[None] & may[:, None],
-            log_p / t.astype(jnp.float32) ** alpha,
-            -jnp.inf,
-        )
-        scores, order = lax.top_k(jnp.concatenate([pool.scores, score], axis=1), beam_size)
-        finished = jnp.take_along_axis(jnp.concatenate([pool.finished, tokens], axis=1), order[:, :, None], axis=1)
-
-        full = jnp.isfinite(scores).all(1)
-        length = jnp.float32(max_length) if early_stopping == "never" and alpha > 0 else t.astype(jnp.float32)
-        worst = jnp.where(full, scores[:, -1], -1e9)
-        improving = pool.improving & (log_prob[:, 0] / length**alpha > worst)
-        stopped = ~improving.any() | (full.all() & (early_stopping is True)) | ended.all()
-        return _Pool(
-            t,
-            jnp.take_along_axis(tokens, best[:, :, None], axis=1),
-            log_prob,
-            finished,
-            scores,
-            improving,
-            stopped,
-            map_per_hypothesis(lambda leaf: replicated(leaf)[rows], cache),
+        log_p = jax.nn.log_softmax(logits) if normalize else logits
+        return _extend_pool(
+            pool._replace(cache=cache), log_p, jnp.asarray(ends, jnp.int32), keep, alpha, early_stopping
         )
 
     _check_length(max_length)
@@ -683,3 +646,38 @@ def pooled_beam_search(
     )
     pool = lax.while_loop(lambda pool: (pool.t < max_length) & ~pool.stopped, body, settled(body, pool))
     return pool.finished[:, :n_best], pool.scores[:, :n_best]
+
+
+def _extend_pool(pool: _Pool, log_p: Array, ends: Array, keep: int, alpha: float, early_stopping: bool | str) -> _Pool:
+    """Extend the open hypotheses with the `keep` best tokens by log-probabilities [B * K, V], and put those of the K
+    best ones that end into the pool of finished ones."""
+    batch_size, beam_size, max_length = pool.tokens.shape
+    width = min(keep, log_p.shape[-1])
+    log_p, token = largest(log_p, width)  # [B * K, width]
+    log_p = (pool.log_prob[:, :, None] + log_p.reshape(batch_size, beam_size, width)).reshape(batch_size, -1)
+    log_p, chosen = lax.top_k(log_p, min(keep, log_p.shape[1]))  # [B, keep]
+    parent = chosen // width
+    token = jnp.take_along_axis(token.reshape(batch_size, -1).astype(jnp.int32), chosen, axis=1)
+    tokens = jnp.take_along_axis(pool.tokens, parent[:, :, None], axis=1)
+    tokens = lax.dynamic_update_slice_in_dim(tokens, token[:, :, None], pool.t, axis=2)  # [B, keep, T]
+    t = pool.t + 1
+    ended = jnp.isin(token, ends) | (t >= max_length)
+
+    log_prob, best = lax.top_k(jnp.where(ended, -jnp.inf, log_p), beam_size)
+    of_best = jnp.take_along_axis(parent, best, axis=1)
+    rows = (of_best + beam_size * jnp.arange(batch_size)[:, None]).reshape(-1)
+
+    full = jnp.isfinite(pool.scores).all(1)
+    may = pool.improving & ~(full & (early_stopping is True))
+    among_best = (jnp.arange(ended.shape[1]) < beam_size)[None]
+    score = jnp.where(ended & among_best & may[:, None], log_p / t.astype(jnp.float32) ** alpha, -jnp.inf)
+    scores, order = lax.top_k(jnp.concatenate([pool.scores, score], axis=1), beam_size)
+    finished = jnp.take_along_axis(jnp.concatenate([pool.finished, tokens], axis=1), order[:, :, None], axis=1)
+
+    full = jnp.isfinite(scores).all(1)
+    at_most = jnp.float32(max_length) if early_stopping == "never" and alpha > 0 else t.astype(jnp.float32)
+    improving = pool.improving & (log_prob[:, 0] / at_most**alpha > jnp.where(full, scores[:, -1], -1e9))
+    stopped = ~improving.any() | (full.all() & (early_stopping is True)) | ended.all()
+    open_ones = jnp.take_along_axis(tokens, best[:, :, None], axis=1)
+    cache = map_per_hypothesis(lambda leaf: replicated(leaf)[rows], pool.cache)
+    return _Pool(t, open_ones, log_prob, finished, scores, improving, stopped, cache)

@@ -49,9 +49,9 @@ def predict(words: list[str]):
 
 def usual_sampling(path: Path) -> Generation:
     """The options of sampling that the files of a language model say."""
-    from attention_jax.weights import generation
+    from attention_jax.weights import generation_config
 
-    options = generation.sampling_in(path)
+    options = generation_config.sampling_in(path)
     total = options.pop("total", None)
     return Generation(**({} if total is None else {"length": total}) | options)
 

@@ -23,6 +23,8 @@ def of_directory(directory: str, most: int | None) -> tuple[Tokenizer, Vocabular
         raise InputError(f"--data.pretrained must be the directory of a model with tokenizer.json; there is no {path}")
     content = path.read_bytes()
     with damaged(path):
+        check = import_object("attention_jax.weights.tokenizer:check_tokenizer_config")
+        check(Path(directory), library_tokenizer(content))
         about = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
         return pretrained(content, most), vocabulary_of(content, int(about.get("vocab_size", 0)))
 

@@ -18,7 +18,7 @@ import numpy as np
 from attention_jax import config as configs
 from attention_jax.config.per_layer import ALLOWED, laid_over, layer_list, options_by_layer
 from attention_jax.errors import InputError, explained
-from attention_jax.weights import exchange, generation, tensors
+from attention_jax.weights import exchange, generation_config, tensors
 from attention_jax.weights.sentence_files import sentences
 from attention_jax.weights.tokenizer import PretrainedTokenizer, read as read_tokenizer
 
@@ -221,7 +221,7 @@ class PretrainedLanguageModel(Pretrained):
         return self._view().perplexity(*self._call, text)
 
     def generate(self, texts: Texts, stream: Callable[[str], None] | None = None, **sampling: Any) -> list[str]:
-        texts, options = checked(texts, "generate"), generation.sampling_in(self.path) | sampling
+        texts, options = checked(texts, "generate"), generation_config.sampling_in(self.path) | sampling
         total = options.pop("total", None)
         total = None if "length" in options else total
         return (

@@ -24,8 +24,8 @@ from attention_jax.tasks.vision import VisionTask
 from attention_jax.views import FUNCTIONS, View
 from attention_jax.views.seq2seq import Seq2seqView
 from attention_jax.views.vision import VisionView
-from attention_jax.weights import exchange, generation, image_recipe
-from attention_jax.weights.tokenizer import first
+from attention_jax.weights import exchange, generation_config, image_recipe
+from attention_jax.weights.tokenizer import check_tokenizer_config, first
 from attention_jax.weights.vit_names import sizes_of
 
 LONGEST = 128
@@ -142,7 +142,7 @@ def classifier(directory: Path, weights: exchange.Weights) -> ClassifierView:
 class TranslatorView(Seq2seqView):
     """The view of an encoder-decoder whose files say how it generates, as transformers does it."""
 
-    search: generation.Search
+    search: generation_config.Search
     ends: tuple[int, ...]
     """The tokens that end a text."""
 
@@ -151,7 +151,7 @@ class TranslatorView(Seq2seqView):
         limits, count = self.task.decoding_limits, batch["source"].shape[0]
         step, cache = start_decoding(self.model, params, batch, limits["max_length"])
         known = {"bos": limits["bos"], "ends": self.ends, "max_length": limits["max_length"]}
-        if self.search.rules != generation.Rules():
+        if self.search.rules != generation_config.Rules():
             step, cache = ruled(step, cache, count, self.search.rules, **known, beams=self.search.beams > 1)
         return step, cache, known | {"batch_size": count, "pad": limits["pad"]}
 
@@ -169,7 +169,7 @@ class TranslatorView(Seq2seqView):
         """Return the best hypotheses of the beam search: tokens [B, N, T] and scores [B, N]."""
         step, cache, known = self.start(params, batch)
         how = {"beam_size": self.search.beams, "alpha": self.search.alpha, "early_stopping": self.search.early_stopping}
-        normalize = self.search.renormalize or self.search.rules == generation.Rules()
+        normalize = self.search.renormalize or self.search.rules == generation_config.Rules()
         tokens, scores = pooled_beam_search(step, cache, **known, **how, normalize=normalize, n_best=n_best)
         return self.ended(tokens), scores
 
@@ -182,16 +182,16 @@ class TranslatorView(Seq2seqView):
 def translator(directory: Path, weights: exchange.Weights) -> TranslatorView:
     """Return the view of a MarianMT or T5 model, which decodes as its generation_config.json, or config.json, says."""
     config = facts(directory, "config.json")
-    about = config | facts(directory, generation.FILE, needed=False)
-    said, place = generation.entries(directory, config)
+    about = config | facts(directory, generation_config.FILE, needed=False)
+    said, place = generation_config.entries(directory, config)
     vocabulary, sides = (marian_texts if weights.options.output_bias else t5_texts)(directory, weights, about)
     pair = make_pairs([[vocabulary.eos_id]], [[]], vocabulary, vocabulary, source_width=TRAINED)
     text = Texts([""], [""])
     data = PairData((pair,), (1,), {"test": pair}, {"test": text}, {}, vocabulary, vocabulary, *sides, facts={})
     named = about.get("eos_token_id")
     ends = (vocabulary.eos_id, *(n for n in (named if isinstance(named, list) else ()) if n != vocabulary.eos_id))
-    search = generation.search_of(said, place, ends)
-    if unread := generation.check(said, place):
+    search = generation_config.search_of(said, place, ends)
+    if unread := generation_config.check(said, place):
         print(f"note: not read in {place}: {', '.join(unread)}", file=sys.stderr)
     decode = configs.Decode(search.beams, max_length=search.longest or LONGEST)
     config = configs.Config(directory.name, configs.Corpus(), weights.options, decode=decode)
@@ -221,6 +221,7 @@ def t5_texts(directory: Path, weights: exchange.Weights, about: dict) -> tuple[V
         raise InputError(f"a T5 model needs {path}; copy the whole directory of the model")
     content = path.read_bytes()
     with pretrained_tokenizer.damaged(path):
+        check_tokenizer_config(directory, pretrained_tokenizer.library_tokenizer(content))
         known = pretrained_tokenizer.vocabulary_of(content, rows)
         pad, end = about.get("pad_token_id", 0), first(about.get("eos_token_id", 1))
         begin = about.get("decoder_start_token_id", pad)

@@ -1,4 +1,4 @@
-"""What the entries of a config.json mean: by family what an absent one and null stand for, and which change nothing.
+"""What the entries of a config.json mean: by family what an absent one and null mean, and which change nothing.
 
 The values are those of transformers' configuration classes; tests/weights/test_entries.py compares them. An entry that
 is in neither table is named in a note when a model is read.
@@ -13,7 +13,7 @@ TENSORS: Any = type("Tensors", (), {"__repr__": lambda self: "TENSORS"})()
 
 
 class Entry(NamedTuple):
-    """What an entry stands for that is not there, and what null does."""
+    """What an entry means that is not there, and what null means."""
 
     absent: Any = TENSORS
     null: Any = REFUSED
@@ -154,11 +154,11 @@ ENTRIES: dict[str, dict[str, Entry]] = {
     "vit": VIT,
     "deit": VIT,
 }
-"""{model_type: {entry: what it stands for if it is absent or null}}"""
+"""{model_type: {entry: what it means if it is absent or null}}"""
 
 HARMLESS: dict[str, str] = {
     r"_name_or_path|_commit_hash|architectures|model_type|transformers\w*_version|transformers.js_config|tags": "names",
-    r"auto_map": "code in the repository, which is not executed; neither does the library unless it is told to",
+    r"auto_map": "code in the repository, which is not executed; the library executes it on request",
     r"(torch_)?dtype|torchscript|use_bfloat16": "the type of the stored weights; load_pretrained(dtype=) chooses ours",
     r"\w*(drop|dropout|pdrop|dropout_prob|dropout_rate|layerdrop|drop_rate|drop_path_rate)": "training only",
     r"initializer_\w+|init_std|weight_init|gradient_checkpointing|tf_legacy_loss|finetuning_task": "training only",
@@ -172,7 +172,7 @@ HARMLESS: dict[str, str] = {
     r"(max|min)_length|(max|min)_new_tokens|do_sample|early_stopping|num_beams|num_beam_groups|diversity_penalty|"
     r"temperature|top_[kp]|typical_p|repetition_penalty|length_penalty|\w*no_repeat_ngram_size|num_return_sequences|"
     r"remove_invalid_values|exponential_decay_length_penalty|\w*suppress_tokens|renormalize_logits": "of generate, "
-    "where there is no generation_config.json: weights/generation.py",
+    "where there is no generation_config.json: weights/generation_config.py",
     r"task_specific_params|prefix": "of the library's pipelines for single tasks; its generate does not read them",
     r"summary_\w+|pooler_\w+|encoder_stride|predict_special_tokens": "of heads that are not in these files",
     r"is_encoder_decoder|n_special|n_ctx": "repeats what the family or another entry says",

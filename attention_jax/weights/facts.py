@@ -40,7 +40,7 @@ class Facts:
         return published if value is TENSORS else value
 
     def absent(self, name: str, published):
-        """What an entry stands for that is not there."""
+        """What an entry means that is not there."""
         absent = self.entries[name].absent if name in self.entries else TENSORS
         return published if absent is TENSORS else absent
 

@@ -29,7 +29,7 @@ VIT = {
     "image_std": 0.5,
     "do_pad": False,
 }
-"""What an entry stands for that is not there, as in the library's processor for ViT. Null is false for those that begin
+"""What an entry means that is not there, as in the library's processor for ViT. Null is false for those that begin
 with `do_`, and is refused for the others where they are needed."""
 DEIT = VIT | {
     "size": {"height": 256, "width": 256},

@@ -83,7 +83,7 @@ def sentences(directory: Path, positions: int) -> Sentences:
 
 
 def prompt_in(said: Mapping, path: Path) -> str:
-    """The prompt that the library puts before every text, unless it is told to take another; InputError for one that is
+    """The prompt that the library puts before every text, unless a call names another; InputError for one that is
     not there."""
     name, prompts = said.get("default_prompt_name"), said.get("prompts") or {}
     if name is not None and not isinstance(prompts.get(name), str):

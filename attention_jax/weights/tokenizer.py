@@ -5,6 +5,7 @@ merges, is a list here of the published tokenizers' own patterns.
 """
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,6 +130,10 @@ def read(path: Path | str, config: dict) -> PretrainedTokenizer:
     whole, vocabulary, merges = (directory / name for name in ("tokenizer.json", "vocab.json", "merges.txt"))
     of_gpt2 = config.get("model_type", "gpt2") == "gpt2" and vocabulary.is_file() and merges.is_file()
     if of_gpt2 and (not whole.is_file() or library(needed=False) is None):
+        if json_object(directory / "tokenizer_config.json", needed=False).get("add_prefix_space"):
+            raise InputError(
+                f"add_prefix_space in {directory / 'tokenizer_config.json'} needs tokenizer.json beside it"
+            )
         return of_merges(vocabulary, merges, special_of(directory, config, json_object(vocabulary).get))
     if not whole.is_file():
         raise InputError(
@@ -170,10 +175,45 @@ def library(needed: bool = True):
 
 def of_library(made, directory: Path, config: dict) -> PretrainedTokenizer:
     """The tokenizer of the `tokenizers` library; its file may cut and pad texts, which is not done here."""
+    check_tokenizer_config(directory, made)
     made.no_truncation()
     made.no_padding()
     special = special_of(directory, config, made.token_to_id)
     return wrapped(made, special, ends_of(directory, config, special))
+
+
+def check_tokenizer_config(directory: Path, made):
+    """Raise InputError for an entry of tokenizer_config.json that makes other tokens than tokenizer.json, which `made`
+    is, in transformers: there it changes the normalization of BERT's texts, the space before a text, or adds tokens."""
+    path = directory / "tokenizer_config.json"
+    said = json_object(path, needed=False)
+
+    def refuse(name: str, other):
+        raise InputError(f"{name} {said[name]!r} in {path} contradicts tokenizer.json, which has {other!r}: change one")
+
+    state = lambda part: json.loads(part.__getstate__()) if part is not None else {}
+    normalizer, before = state(made.normalizer), state(made.pre_tokenizer)
+    of_library = str(said.get("tokenizer_class")) in ("PreTrainedTokenizerFast", "TokenizersBackend")
+    entries = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
+    entries |= {"tokenize_chinese_chars": "handle_chinese_chars"}
+    for name, there in entries.items() if normalizer.get("type") == "BertNormalizer" and not of_library else ():
+        if said.get(name) not in (None, normalizer[there]):
+            refuse(name, normalizer[there])
+    signs = r'"Prepend"|"add_prefix_space": true|"prepend_scheme": "(always|first)"'
+    spaced = bool(re.search(signs, json.dumps([normalizer, before])))
+    if type(said.get("add_prefix_space")) is bool and not of_library and said["add_prefix_space"] != spaced:
+        refuse("add_prefix_space", spaced)
+    if said.get("split_special_tokens"):
+        refuse("split_special_tokens", False)
+    added = {token.content: number for number, token in made.get_added_tokens_decoder().items()}
+    for number, token in (said.get("added_tokens_decoder") or {}).items():
+        if added.get(token["content"]) != int(number):
+            refuse("added_tokens_decoder", f"no added token {token['content']} of number {number}")
+    for name in ("additional_special_tokens", "extra_special_tokens"):
+        tokens = said.get(name) or []
+        for token in tokens.values() if isinstance(tokens, dict) else tokens:
+            if (content := token["content"] if isinstance(token, dict) else token) not in added:
+                refuse(name, f"no added token {content}")
 
 
 def wrapped(made, special: dict[str, int], ends: tuple[int, ...]) -> PretrainedTokenizer:

@@ -263,7 +263,7 @@ def test_minilm_embeds_the_first_256_tokens(capsys):
     tokenizer = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.enable_truncation(256)
-    text = "The committee met on a grey morning to discuss bridges, budgets and the price of bread. " * 22
+    text = "The committee met on a gray morning to discuss bridges, budgets and the price of bread. " * 22
     row = tokenizer.encode(text).ids
     mean = their_encoders.bert(load_file(directory / "model.safetensors"), row)[0].mean(0)
     found = load_pretrained(directory).embed([text])[0]

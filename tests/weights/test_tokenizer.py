@@ -194,6 +194,41 @@ def test_a_vocabulary_whose_split_is_not_named_is_refused(tmp_path):
     assert tokenizer.read(own, {}).encode("ab") == [256]
 
 
+def of_bert():
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello"]
+    made = tokenizers.Tokenizer(tokenizers.models.WordPiece({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
+    made.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
+    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    made.add_special_tokens(words[:5])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (of_bert, {"do_lower_case": False}),
+        (of_bert, {"strip_accents": False}),
+        (of_bert, {"tokenize_chinese_chars": False}),
+        (of_bert, {"split_special_tokens": True}),
+        (of_bert, {"added_tokens_decoder": {"6": {"content": "new"}}}),
+        (of_bert, {"added_tokens_decoder": {"3": {"content": "[CLS]"}}}),
+        (of_bert, {"additional_special_tokens": ["new"]}),
+        (of_bert, {"extra_special_tokens": {"x": {"content": "new"}}}),
+        (lambda: byte_level(), {"add_prefix_space": True}),
+    ],
+    ids=str,
+)
+def test_an_entry_that_makes_other_tokens_in_transformers_is_refused(tmp_path, made, said):
+    """What transformers 5.24 does with each was tried: other tokens than those of tokenizer.json."""
+    with pytest.raises(InputError, match=f"{next(iter(said))} .* contradicts tokenizer.json"):
+        tokenizer.read(directory(tmp_path, made(), tokenizer_config=said), {"model_type": "bert"})
+    same = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True, "model_max_length": 5}
+    same |= {"added_tokens_decoder": {"2": {"content": "[CLS]"}}, "additional_special_tokens": ["[SEP]"]}
+    assert tokenizer.read(directory(tmp_path, of_bert(), tokenizer_config=same), {}).encode("Hello")
+    loose = {"do_lower_case": False, "tokenizer_class": "PreTrainedTokenizerFast"}
+    assert tokenizer.read(directory(tmp_path, of_bert(), tokenizer_config=loose), {}).encode("Hello")
+
+
 def test_gpt2s_two_files_need_no_library(tmp_path, monkeypatch):
     made = byte_level()
     content = json.loads(made.to_str())["model"]

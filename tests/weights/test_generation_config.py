@@ -10,8 +10,8 @@ import pytest
 
 from attention_jax.decode import greedy, pooled_beam_search, ruled
 from attention_jax.errors import InputError
-from attention_jax.weights import generation
-from attention_jax.weights.generation import Rules
+from attention_jax.weights import generation_config
+from attention_jax.weights.generation_config import Rules
 
 WRITTEN = """_from_model_config assistant_confidence_threshold assistant_early_exit assistant_ensemble_weight
 assistant_lookbehind bad_words_ids begin_suppress_tokens bos_token_id cache_config cache_implementation compile_config
@@ -101,7 +101,7 @@ def test_a_beam_search_with_a_pool_finds_the_best_of_all_texts():
 
 def test_every_entry_that_transformers_writes_is_known(tmp_path):
     said = dict.fromkeys(WRITTEN.split(), 7)
-    assert generation.check(said | {"sharpness": 2}, "x") == ["sharpness"]
+    assert generation_config.check(said | {"sharpness": 2}, "x") == ["sharpness"]
 
 
 @pytest.mark.slow
@@ -131,15 +131,17 @@ def test_the_list_of_entries_is_that_of_transformers():
 )
 def test_what_a_translator_does_not_honor_is_refused_by_name(said):
     with pytest.raises(InputError, match=next(iter(said))):
-        generation.search_of(said, "generation_config.json", (1,))
+        generation_config.search_of(said, "generation_config.json", (1,))
 
 
 def test_the_search_of_a_translator():
     said = {"max_length": 200, "num_beams": 4, "length_penalty": 0.5, "early_stopping": True, "min_length": 5}
-    found = generation.search_of(said | {"bad_words_ids": [[1], [7], [3, 4]], "top_k": 5, "min_p": 0.5}, "", (1,))
+    found = generation_config.search_of(
+        said | {"bad_words_ids": [[1], [7], [3, 4]], "top_k": 5, "min_p": 0.5}, "", (1,)
+    )
     assert found == (4, 0.5, True, 199, False, Rules(banned=((7,), (3, 4)), shortest=4))  # the first token counts there
-    assert generation.search_of({"max_new_tokens": 3, "max_length": 9, "min_new_tokens": 2}, "", (1,))[3] == 3
-    assert generation.search_of({}, "", (1,)) == (1, 1.0, False, None, False, Rules())
+    assert generation_config.search_of({"max_new_tokens": 3, "max_length": 9, "min_new_tokens": 2}, "", (1,))[3] == 3
+    assert generation_config.search_of({}, "", (1,)) == (1, 1.0, False, None, False, Rules())
 
 
 @pytest.mark.parametrize(
@@ -151,14 +153,14 @@ def test_the_search_of_a_translator():
 )  # fmt: skip
 def test_what_a_language_model_does_not_honor_is_refused_by_name(said):
     with pytest.raises(InputError, match=[*said][-1]):
-        generation.sampling_of(said, "generation_config.json")
+        generation_config.sampling_of(said, "generation_config.json")
 
 
 def test_config_json_says_it_only_where_there_is_no_generation_config(tmp_path):
     config = {"num_beams": 6, "hidden_size": 3, "max_length": 5}
-    assert generation.entries(tmp_path, config)[0] == {"num_beams": 6, "max_length": 5}
+    assert generation_config.entries(tmp_path, config)[0] == {"num_beams": 6, "max_length": 5}
     (tmp_path / "generation_config.json").write_text(json.dumps({"max_length": 7}))
-    assert generation.entries(tmp_path, config)[0] == {"max_length": 7}
+    assert generation_config.entries(tmp_path, config)[0] == {"max_length": 7}
 
 
 def test_a_language_model_takes_what_its_files_say_where_a_caller_says_nothing(tmp_path, monkeypatch):
