@@ -22,8 +22,9 @@ class Tokenizer:
 
     names, mask, pad = tuple(WORDS), 3, 0
 
-    def encode(self, text):
-        return [1, *(WORDS.index(word) if word in WORDS else 4 for word in text.split()), 2]
+    def encode(self, text, special=True):
+        words = [WORDS.index(word) if word in WORDS else 4 for word in text.split()]
+        return [1, *words, 2] if special else words
 
     def tokens(self, ids):
         return [WORDS[number] for number in ids]
@@ -68,6 +69,29 @@ def test_masked_words():
         wanted = np.asarray(jax.nn.softmax(logits[0, place]))
         assert [WORDS.index(word) for word, _ in of_mask] == np.argsort(-wanted, kind="stable").tolist()
         np.testing.assert_allclose([p for _, p in of_mask], np.sort(wanted)[::-1], rtol=1e-5)
+
+
+def test_a_classifier_answers_as_it_is_meant():
+    """By definition, from the logits of each text."""
+    model, params = drawn(3)
+    rows = [np.array([Tokenizer().encode(text)]) for text in TEXTS[:2]]
+    logits = [np.asarray(model.apply({"params": params}, row, np.array([row.shape[1]]))[0][0]) for row in rows]
+    made = {
+        "softmax": lambda x: np.exp(x) / np.exp(x).sum(),
+        "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+        "none": lambda x: x,
+    }
+    for function, of in made.items():
+        found = view.classify(model, params, Tokenizer(), TEXTS[:2], function)
+        np.testing.assert_allclose(found, [of(x) for x in logits], atol=1e-5)
+
+
+def test_texts_lose_the_tokens_beyond_the_greatest_length(capsys):
+    model, params = drawn()
+    long, short = "the dog runs and the cat sleeps", "the dog runs"
+    found = view.embed(model, params, Tokenizer(), [long, "a cat"], 5)
+    np.testing.assert_allclose(found, view.embed(model, params, Tokenizer(), [short, "a cat"]), atol=1e-6)
+    assert "of 1 of 2 texts the tokens beyond 5 are left out" in capsys.readouterr().err
 
 
 def test_a_page_of_attention():
