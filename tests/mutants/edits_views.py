@@ -47,14 +47,14 @@ MUTANTS = (
     Mutant(
         "channels-normalized-by-mean-for-deviation",
         "attention_jax/views/huggingface.py",
-        'for x in ("mean", "std"))',
-        'for x in ("std", "mean"))',
+        "for x in (recipe.mean, recipe.deviation))",
+        "for x in (recipe.deviation, recipe.mean))",
         ("tests/views/test_huggingface.py::test_a_vision_transformer_sees_the_normalized_image", *HUGGINGFACE),
     ),
     Mutant(
         "their-beam-size-ignored",
-        "attention_jax/views/huggingface.py",
-        'int(about.get("num_beams", 1))',
+        "attention_jax/weights/generation_config.py",
+        'number("num_beams", 1)',
         "1",
         HUGGINGFACE,
     ),

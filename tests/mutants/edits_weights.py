@@ -121,8 +121,8 @@ MUTANTS = (
     Mutant(
         "rotary-base-of-a-new-config-ignored",
         "attention_jax/weights/llama_names.py",
-        'newer.get("rope_theta", facts.get("rope_theta", usual))',
-        'facts.get("rope_theta", usual)',
+        'float(said.get("rope_theta", theta))',
+        "float(theta)",
         ("tests/weights/test_families.py",),
     ),
     Mutant(
@@ -142,8 +142,8 @@ MUTANTS = (
     Mutant(
         "begin-token-left-out",
         "attention_jax/weights/tokenizer.py",
-        'fields.get("tokenizer.ggml.add_bos_token", kind == "llama")',
-        'fields.get("tokenizer.ggml.add_bos_token", False)',
+        """before = [special["bos"]] if fields.get("tokenizer.ggml.add_bos_token", usual)""",
+        """before = [special["bos"]] if fields.get("tokenizer.ggml.add_bos_token", False)""",
         ("tests/weights/test_tokenizer.py",),
     ),
 )
