@@ -190,7 +190,8 @@ def translator(directory: Path, weights: exchange.Weights) -> TranslatorView:
     data = PairData((pair,), (1,), {"test": pair}, {"test": text}, {}, vocabulary, vocabulary, *sides, facts={})
     named = about.get("eos_token_id")
     ends = (vocabulary.eos_id, *(n for n in (named if isinstance(named, list) else ()) if n != vocabulary.eos_id))
-    search = generation_config.search_of(said, place, ends)
+    with pretrained_tokenizer.damaged(Path(place)):
+        search = generation_config.search_of(said, place, ends)
     if unread := generation_config.check(said, place):
         print(f"note: not read in {place}: {', '.join(unread)}", file=sys.stderr)
     decode = configs.Decode(search.beams, max_length=search.longest or LONGEST)

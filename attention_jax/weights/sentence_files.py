@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attention_jax.errors import InputError
-from attention_jax.weights.tokenizer import json_object
+from attention_jax.weights.tokenizer import damaged_tokenizer, json_object
 
 KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 NEUTRAL = {
@@ -61,6 +61,11 @@ def sentences(directory: Path, positions: int) -> Sentences:
     path = next((file for file in files if file.is_file()), files[0])
     if not path.is_file() and not (directory / "modules.json").is_file():
         return Sentences()
+    with damaged_tokenizer(path):
+        return _sentences(directory, path, positions)
+
+
+def _sentences(directory: Path, path: Path, positions: int) -> Sentences:
     said, library = json_object(path, needed=False), directory / "config_sentence_transformers.json"
     for name, values in NEUTRAL.items():
         if said.get(name, values[0]) not in (*values, None):

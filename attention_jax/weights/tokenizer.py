@@ -175,7 +175,8 @@ def library(needed: bool = True):
 
 def of_library(made, directory: Path, config: dict) -> PretrainedTokenizer:
     """The tokenizer of the `tokenizers` library; its file may cut and pad texts, which is not done here."""
-    check_tokenizer_config(directory, made)
+    with damaged_tokenizer(directory / "tokenizer_config.json"):
+        check_tokenizer_config(directory, made)
     made.no_truncation()
     made.no_padding()
     special = special_of(directory, config, made.token_to_id)

@@ -237,6 +237,7 @@ def test_sentences_are_changed_and_cut_as_the_files_say(tmp_path):
         ({"sentence_bert_config": {"tokenizer_args": {"x": 1}}}, "tokenizer_args in .* must be {}"),
         ({"modules": [], "tokenizer_config": {"truncation_side": "left"}}, "truncation_side"),
         ({"modules": [], "config_sentence_transformers": {"default_prompt_name": "x"}}, "must be one of its prompts"),
+        ({"modules": [], "config_sentence_transformers": {"default_prompt_name": "x", "prompts": [1]}}, "is damaged"),
     ):
         with pytest.raises(InputError, match=message):
             said(**files)

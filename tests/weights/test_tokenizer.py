@@ -256,6 +256,8 @@ def test_a_tokenizer_that_is_missing_or_damaged(tmp_path):
     assert "tokenizer.json is damaged" in refused(tmp_path)
     directory(tmp_path, byte_level(), tokenizer_config=[1])
     assert "tokenizer_config.json must be a JSON object (it is no object)" in refused(tmp_path)
+    directory(tmp_path, byte_level(), tokenizer_config={"added_tokens_decoder": [1]})
+    assert "tokenizer_config.json is damaged" in refused(tmp_path)
     gpt2 = tmp_path / "gpt2"
     gpt2.mkdir()
     (gpt2 / "merges.txt").write_text("a b")
