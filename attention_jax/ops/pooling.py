@@ -137,8 +137,8 @@ class LocalLinear(Pool):
     sums have (1 + D) (1 + D + V) numbers per query, and each query solves D equations: for D up to about 16.
 
     In float32 the result is that of float64 to about 1e-3 of the values, and for most queries to 1e-5. Slopes in
-    directions in which the keys vary by less than 1e-2 of their spread, but do vary, are less precise: a query that is
-    away from the keys there is off by up to a fifth of its result. A larger `ridge`, 1e-4 times the variance, avoids it.
+    directions in which the keys vary by less than 1e-2 of their spread, but do vary, are less precise: a query away
+    from the keys there is off by up to a fifth of its result. A larger `ridge`, 1e-4 times the variance, avoids it.
 
     >>> from attention_jax.ops.attention import attend
     >>> x = jnp.array([[0.0], [1.0], [2.0]])
