@@ -37,7 +37,7 @@ def prepared(said: dict, image=None, model_type: str = "vit") -> np.ndarray:
         ({"do_center_crop": True, "crop_size": 10}, lambda x: (x[5:15, 10:20] / 255 - 0.5) / 0.5),
         ({"do_center_crop": True, "crop_size": [11, 9]}, lambda x: (x[4:15, 10:19] / 255 - 0.5) / 0.5),
     ],
-    ids=str,
+    ids=lambda value: None if callable(value) else str(value),
 )  # fmt: skip
 def test_a_recipe_is_carried_out_by_definition(said, expected):
     np.testing.assert_allclose(prepared({"do_resize": False} | said), expected(PIXELS.astype(float)), atol=1e-9)
