@@ -78,16 +78,16 @@ def continuations(
     if pieces is not None:
         jax.effects_barrier()
         pieces.end()
-    return [tokenizer.decode(before_end(row.tolist()[:most], tokenizer.ends)) for row, most in zip(written, limits)]
+    return [tokenizer.decode(through_end(row.tolist()[:most], tokenizer.ends)) for row, most in zip(written, limits)]
 
 
-def before_end(ids: list[int], ends: Sequence[int]) -> list[int]:
-    """The tokens before the first one that ends a text.
+def through_end(ids: list[int], ends: Sequence[int]) -> list[int]:
+    """The tokens up to the first one that ends a text; that one is no text where it is a special token.
 
-    >>> before_end([5, 6, 2, 0], (2, 3)), before_end([5], ())
-    ([5, 6], [5])
+    >>> through_end([5, 6, 2, 0], (2, 3)), through_end([5], ())
+    ([5, 6, 2], [5])
     """
-    return ids[: next((at for at, number in enumerate(ids) if number in ends), len(ids))]
+    return ids[: next((at for at, number in enumerate(ids, 1) if number in ends), len(ids))]
 
 
 class Pieces:
@@ -104,7 +104,7 @@ class Pieces:
 
     @property
     def text(self) -> str:
-        return self.tokenizer.decode(before_end(self.ids, self.tokenizer.ends))
+        return self.tokenizer.decode(through_end(self.ids, self.tokenizer.ends))
 
     def end(self):
         """Pass on what is left."""

@@ -36,6 +36,7 @@ DECODER = SIZES | {
     "rms_norm_eps": Entry(1e-6),
     "tie_word_embeddings": Entry(False),
     "max_position_embeddings": Entry(2048),
+    "eos_token_id": Entry(2, None),
     **ROPE,
 }
 QWEN = DECODER | {
@@ -45,6 +46,7 @@ QWEN = DECODER | {
     "sliding_window": Entry(4096, None),
     "max_window_layers": Entry(28),
     "layer_types": NONE,
+    "eos_token_id": NONE,
 }
 GEMMA = DECODER | {
     "num_attention_heads": Entry(8),
@@ -59,6 +61,7 @@ GEMMA = DECODER | {
     "attn_logit_softcapping": NONE,
     "final_logit_softcapping": NONE,
     "use_bidirectional_attention": Entry(False, False),
+    "eos_token_id": Entry(1, None),
 }
 ENCODER = SIZES | {
     "num_attention_heads": Entry(12),
@@ -120,6 +123,7 @@ ENTRIES: dict[str, dict[str, Entry]] = {
         "scale_attn_by_inverse_layer_idx": Entry(False),
         "add_cross_attention": Entry(False),
         "tie_word_embeddings": Entry(True),
+        "eos_token_id": Entry(50_256, None),
     },
     "bert": BERT,
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ROBERTA),

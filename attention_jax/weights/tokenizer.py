@@ -4,6 +4,7 @@ The first two need the `tokenizers` library (an extra). What a GGUF file says by
 merges, is a list here of the published tokenizers' own patterns.
 """
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from attention_jax.data.byte_pairs import byte_characters, byte_level_bpe
 from attention_jax.data.tokenizers import read_merges
 from attention_jax.errors import InputError, how_to_install
 from attention_jax.weights import gguf, tensors
+from attention_jax.weights.facts import Facts
 
 SPACE = "\u2581"
 """sentencepiece's sign of a space, which the pages of attention maps know."""
@@ -40,6 +42,8 @@ ENDS = {
 }
 """{tokenizer.ggml.NAME_token_id that ends a text: tokens that end one by their spelling}, as llama.cpp has them (2026);
 those of `fim_...` count where the file has no such id."""
+FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
+"""What a token of added_tokens_decoder may say besides its text."""
 END_OF_TEXT = "<|endoftext|>"
 """GPT-2's only special token."""
 CONTROL, USER_DEFINED = 3, 4
@@ -134,7 +138,8 @@ def read(path: Path | str, config: dict) -> PretrainedTokenizer:
             raise InputError(
                 f"add_prefix_space in {directory / 'tokenizer_config.json'} needs tokenizer.json beside it"
             )
-        return of_merges(vocabulary, merges, special_of(directory, config, json_object(vocabulary).get))
+        special = special_of(directory, config, json_object(vocabulary).get)
+        return of_merges(vocabulary, merges, special, ends_of(directory, config))
     if not whole.is_file():
         raise InputError(
             f"{directory} must have the tokenizer of the model, tokenizer.json (GPT-2: vocab.json, merges.txt); copy "
@@ -180,7 +185,8 @@ def of_library(made, directory: Path, config: dict) -> PretrainedTokenizer:
     made.no_truncation()
     made.no_padding()
     special = special_of(directory, config, made.token_to_id)
-    return wrapped(made, special, ends_of(directory, config, special))
+    clean, plain = cleaned(directory, made), wrapped(made, special, ends_of(directory, config))
+    return dataclasses.replace(plain, to_text=lambda ids: clean(plain.to_text(ids)))
 
 
 def check_tokenizer_config(directory: Path, made):
@@ -206,15 +212,61 @@ def check_tokenizer_config(directory: Path, made):
         refuse("add_prefix_space", spaced)
     if said.get("split_special_tokens"):
         refuse("split_special_tokens", False)
-    added = {token.content: number for number, token in made.get_added_tokens_decoder().items()}
-    for number, token in (said.get("added_tokens_decoder") or {}).items():
-        if added.get(token["content"]) != int(number):
-            refuse("added_tokens_decoder", f"no added token {token['content']} of number {number}")
-    for name in ("additional_special_tokens", "extra_special_tokens"):
-        tokens = said.get(name) or []
-        for token in tokens.values() if isinstance(tokens, dict) else tokens:
-            if (content := token["content"] if isinstance(token, dict) else token) not in added:
-                refuse(name, f"no added token {content}")
+    added = {token.content: (number, token) for number, token in made.get_added_tokens_decoder().items()}
+    for number, flags in (said.get("added_tokens_decoder") or {}).items():
+        there, token = added.get(flags["content"], (None, None))
+        if there != int(number):
+            refuse("added_tokens_decoder", f"no added token {flags['content']} of number {number}")
+        if differ := [name for name in FLAGS if flags.get(name, getattr(token, name)) != getattr(token, name)]:
+            refuse("added_tokens_decoder", f"{differ[0]} {getattr(token, differ[0])} for {flags['content']}")
+    for place, name, token in named_tokens(directory):
+        if token not in added:
+            raise InputError(
+                f"{name} {token!r} in {place} contradicts tokenizer.json, which has no added token {token}: change one"
+            )
+
+
+def named_tokens(directory: Path) -> list[tuple[Path, str, str]]:
+    """[(file, "eos_token", "</s>"), ...]: the special tokens that the files beside tokenizer.json name; the last one of
+    a name counts. Where tokenizer_config.json has added_tokens_decoder the others are not read, as in transformers."""
+    files = [directory / f"{name}.json" for name in ("tokenizer_config", "special_tokens_map", "added_tokens")]
+    said = [json_object(file, needed=False) for file in files]
+    said[2] = {"added_tokens": [*said[2]]}
+    found = []
+    for file, entries in zip(files, said[:1] if "added_tokens_decoder" in said[0] else said):
+        for name, tokens in entries.items():
+            several = name in ("additional_special_tokens", "extra_special_tokens", "added_tokens") and tokens
+            if several or name.endswith("_token"):
+                listed = (tokens.values() if isinstance(tokens, dict) else tokens) if several else [tokens]
+                found += [(file, name, content_of(token)) for token in listed]
+    return [one for one in found if isinstance(one[2], str)]
+
+
+def cleaned(directory: Path, made=None) -> Callable[[str], str]:
+    """What is done with a decoded text: nothing, or what clean_up_tokenization_spaces in tokenizer_config.json says,
+    which does not reach a BPE, of `made`, unless another entry says so."""
+    said = json_object(directory / "tokenizer_config.json", needed=False)
+    of_bpe = made is not None and json.loads(made.to_str())["model"]["type"] == "BPE"
+    forced = said.get("clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output")
+    if not said.get("clean_up_tokenization_spaces") or (of_bpe and not forced):
+        return lambda text: text
+    return without_spaces
+
+
+def without_spaces(text: str) -> str:
+    """A text without the spaces before marks and English contractions.
+
+    >>> without_spaces("He does n't , I 'm .")
+    "He doesn't, I'm."
+    """
+    for mark in (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're"):
+        text = text.replace(mark, mark.strip())
+    return text
+
+
+def content_of(token):
+    """The text of a token that may have flags beside it."""
+    return token.get("content") if isinstance(token, dict) else token
 
 
 def wrapped(made, special: dict[str, int], ends: tuple[int, ...]) -> PretrainedTokenizer:
@@ -234,7 +286,7 @@ def wrapped(made, special: dict[str, int], ends: tuple[int, ...]) -> PretrainedT
     )
 
 
-def of_merges(vocabulary: Path, merges: Path, special: dict[str, int]) -> PretrainedTokenizer:
+def of_merges(vocabulary: Path, merges: Path, special: dict[str, int], ends: tuple[int, ...]) -> PretrainedTokenizer:
     """GPT-2's tokenizer from its two files, without a library."""
     ids = json_object(vocabulary)
     if {number for number in ids.values() if type(number) is int} != {*range(len(ids))}:
@@ -250,7 +302,6 @@ def of_merges(vocabulary: Path, merges: Path, special: dict[str, int]) -> Pretra
     def decode(numbers: Sequence[int]) -> str:
         return made.text([names[number] for number in numbers if names[number] not in extra])
 
-    ends = (special["eos"],) if "eos" in special else ()
     encode = lambda text, special: [ids[token] for token in made.tokens(text)]
     return PretrainedTokenizer(tuple(names), encode, decode, True, special, ends)
 
@@ -270,12 +321,10 @@ def json_object(path: Path, needed: bool = True) -> dict:
 
 def special_of(directory: Path, config: dict, token_to_id: Callable[[str], int | None] = lambda name: None) -> dict:
     """{"bos": id, ...}: as the tokenizer's files name the tokens, or by the numbers in config.json."""
-    named = json_object(directory / "special_tokens_map.json", needed=False)
-    named |= json_object(directory / "tokenizer_config.json", needed=False)
+    named = {name: token for _, name, token in named_tokens(directory)}
     found = {}
     for name in NAMES:
         token = named.get(f"{name}_token")
-        token = token.get("content") if isinstance(token, dict) else token
         number = token_to_id(token) if isinstance(token, str) else None
         number = first(config.get(f"{name}_token_id")) if number is None else number
         if number is not None:
@@ -292,13 +341,12 @@ def first(ids) -> int | None:
     return next((number for number in (ids if isinstance(ids, list) else [ids]) if type(number) is int), None)
 
 
-def ends_of(directory: Path, config: dict, special: dict[str, int]) -> tuple[int, ...]:
-    """The tokens that end a text: the tokenizer's own and those of generation_config.json and config.json."""
-    ends = {special[name] for name in ("eos",) if name in special}
-    for source in (json_object(directory / "generation_config.json", needed=False), config):
-        ids = source.get("eos_token_id")
-        ends |= {number for number in (ids if isinstance(ids, list) else [ids]) if type(number) is int}
-    return tuple(sorted(ends))
+def ends_of(directory: Path, config: dict) -> tuple[int, ...]:
+    """The tokens that end a text, as the library's generate has them: those of generation_config.json alone or, where
+    there is none, of config.json, whose absent entry has a meaning (`entries.ENTRIES`)."""
+    path = directory / "generation_config.json"
+    ids = json_object(path).get("eos_token_id") if path.is_file() else Facts(config).get("eos_token_id")
+    return tuple(sorted({number for number in (ids if isinstance(ids, list) else [ids]) if type(number) is int}))
 
 
 def of_gguf(path: Path, fields: dict) -> PretrainedTokenizer:

@@ -76,6 +76,47 @@ def test_a_tokenizer_json_is_read_as_the_library_reads_it(tmp_path):
     assert t.names[t.token_id("\u2581the")] == "\u0120the" and t.token_id("\u2581nothing like it") is None
 
 
+@pytest.mark.parametrize(
+    ("generation", "config", "ends"),
+    [
+        ({"eos_token_id": 3}, {"eos_token_id": 4}, (3,)),
+        ({}, {"eos_token_id": 4}, ()),
+        ({"eos_token_id": None}, {"eos_token_id": 4}, ()),
+        (None, {"eos_token_id": [5, 4]}, (4, 5)),
+        (None, {"eos_token_id": None}, ()),
+        (None, {}, (2,)),
+    ],
+)
+def test_a_text_ends_where_it_ends_in_transformers(tmp_path, generation, config, ends):
+    """What generate of transformers 5.24 does was tried: eos_token of the tokenizer ends nothing; a Llama's is 2."""
+    files = {"tokenizer_config": {"eos_token": "</s>"}} | (
+        {} if generation is None else {"generation_config": generation}
+    )
+    assert tokenizer.read(directory(tmp_path, byte_level(), **files), {"model_type": "llama"} | config).ends == ends
+
+
+@pytest.mark.parametrize("file", ["special_tokens_map", "added_tokens"])
+def test_tokens_of_older_files_must_be_in_tokenizer_json(tmp_path, file):
+    """transformers adds them, unless tokenizer_config.json has added_tokens_decoder."""
+    said = {"special_tokens_map": {"pad_token": "the"}, "added_tokens": {"the": 9}}[file]
+    with pytest.raises(InputError, match=rf"'the' in .*{file}.json contradicts tokenizer.json"):
+        tokenizer.read(directory(tmp_path, byte_level(), **{file: said}), {})
+    directory(tmp_path, byte_level(), tokenizer_config={"added_tokens_decoder": {}})
+    assert tokenizer.read(tmp_path, {}).pad is None
+
+
+@pytest.mark.parametrize(("model", "text"), [("Unigram", "a, b"), ("BPE", "a , b")])
+def test_spaces_before_marks_are_cleaned_up_as_in_transformers(tmp_path, model, text):
+    """transformers 5.24 leaves texts of a BPE as they are."""
+    words = ["\u2581a", "\u2581,", "\u2581b"]
+    kinds = {"Unigram": lambda: tokenizers.models.Unigram([(word, -1.0) for word in words], 0)}
+    kinds["BPE"] = lambda: tokenizers.models.BPE({word: i for i, word in enumerate(words)}, [])
+    made = tokenizers.Tokenizer(kinds[model]())
+    made.decoder = tokenizers.decoders.Metaspace()
+    place = directory(tmp_path, made, tokenizer_config={"clean_up_tokenization_spaces": True})
+    assert tokenizer.read(place, {}).decode([0, 1, 2]) == tokenizer.cleaned(place, made)("a , b") == text
+
+
 @pytest.mark.parametrize("name", tokenizer.SPLITS)
 def test_the_vocabulary_in_a_gguf_file(tmp_path, name):
     """Against the library's tokenizer of the same merges and the published split."""
@@ -212,6 +253,10 @@ def of_bert():
         (of_bert, {"split_special_tokens": True}),
         (of_bert, {"added_tokens_decoder": {"6": {"content": "new"}}}),
         (of_bert, {"added_tokens_decoder": {"3": {"content": "[CLS]"}}}),
+        (of_bert, {"added_tokens_decoder": {"2": {"content": "[CLS]", "lstrip": True}}}),
+        (of_bert, {"added_tokens_decoder": {"2": {"content": "[CLS]", "special": False}}}),
+        (of_bert, {"pad_token": "hello"}),
+        (of_bert, {"image_token": "new"}),
         (of_bert, {"additional_special_tokens": ["new"]}),
         (of_bert, {"extra_special_tokens": {"x": {"content": "new"}}}),
         (lambda: byte_level(), {"add_prefix_space": True}),
@@ -223,7 +268,12 @@ def test_an_entry_that_makes_other_tokens_in_transformers_is_refused(tmp_path, m
     with pytest.raises(InputError, match=f"{next(iter(said))} .* contradicts tokenizer.json"):
         tokenizer.read(directory(tmp_path, made(), tokenizer_config=said), {"model_type": "bert"})
     same = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True, "model_max_length": 5}
-    same |= {"added_tokens_decoder": {"2": {"content": "[CLS]"}}, "additional_special_tokens": ["[SEP]"]}
+    flags = {"content": "[CLS]", "lstrip": False, "rstrip": False, "single_word": False, "special": True}
+    same |= {
+        "added_tokens_decoder": {"2": flags},
+        "pad_token": {"content": "[PAD]"},
+        "additional_special_tokens": ["[SEP]"],
+    }
     assert tokenizer.read(directory(tmp_path, of_bert(), tokenizer_config=same), {}).encode("Hello")
     loose = {"do_lower_case": False, "tokenizer_class": "PreTrainedTokenizerFast"}
     assert tokenizer.read(directory(tmp_path, of_bert(), tokenizer_config=loose), {}).encode("Hello")
