@@ -1,6 +1,7 @@
 """Views of Hugging Face models in a local directory that are tasks of runs here, too: ViT, MarianMT and T5."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import numpy as np
 from attention_jax import config as configs
 from attention_jax.data import image_files, pretrained_tokenizer
 from attention_jax.data.images import ImageData, Split
-from attention_jax.data.pairs import PairData, Texts, Tokenizer, make_pairs
+from attention_jax.data.pairs import PairData, Texts, Tokenizer, make_pairs, pad_rows
 from attention_jax.data.tokenizers import sentencepiece_model
 from attention_jax.data.vocabulary import Vocabulary
 from attention_jax.decode import greedy, pooled_beam_search, ruled
@@ -25,7 +26,7 @@ from attention_jax.views import FUNCTIONS, View
 from attention_jax.views.seq2seq import Seq2seqView
 from attention_jax.views.vision import VisionView
 from attention_jax.weights import exchange, generation_config, image_recipe
-from attention_jax.weights.tokenizer import check_tokenizer_config, first
+from attention_jax.weights.tokenizer import check_tokenizer_config, cleaned, content_of, first, named_tokens
 from attention_jax.weights.vit_names import sizes_of
 
 LONGEST = 128
@@ -146,6 +147,13 @@ class TranslatorView(Seq2seqView):
     ends: tuple[int, ...]
     """The tokens that end a text."""
 
+    def read(self, texts: list[str]) -> dict[str, np.ndarray]:
+        """Encode the sources as the model's library does: special tokens that a text spells are these tokens."""
+        vocabulary, tokenizer = self.data.source_vocabulary, self.data.source_tokenizer
+        rows = [[*vocabulary.encode(tokenizer.tokens(text)), vocabulary.eos_id] for text in texts]
+        source, length = pad_rows(rows, vocabulary.pad_id, None)
+        return {"source": source, "source_length": length}
+
     def start(self, params, batch) -> tuple[Callable, Any, dict]:
         """Return the step and the cache of decoding under the rules of the files, and what both ways need."""
         limits, count = self.task.decoding_limits, batch["source"].shape[0]
@@ -202,8 +210,8 @@ def translator(directory: Path, weights: exchange.Weights) -> TranslatorView:
 def marian_texts(directory: Path, weights: exchange.Weights, about: dict) -> tuple[Vocabulary, list[Tokenizer]]:
     """Return the vocabulary and the tokenizers of both sides; padding, which starts the decoder, is never written."""
     tokens = numbered(directory, len(weights.arrays["bias"]))
-    pad = about.get("pad_token_id", len(tokens) - 1)
-    begin, end = tokens[about.get("decoder_start_token_id", pad)], tokens[first(about.get("eos_token_id", 0))]
+    pad, begin, end = special_ids(directory, about, len(tokens) - 1, 0)
+    begin, end = tokens[begin], tokens[end]
     if begin != tokens[pad]:
         raise InputError(
             f"Marian's decoder starts with padding; {directory} has decoder_start_token_id {tokens.index(begin)}"
@@ -212,7 +220,49 @@ def marian_texts(directory: Path, weights: exchange.Weights, about: dict) -> tup
         weights.arrays["bias"] = weights.arrays["bias"].copy()
         weights.arrays["bias"][pad] = -1e9
     vocabulary = Vocabulary(tokens, pad=begin, bos=begin, eos=end, unk="<unk>")
-    return vocabulary, [tokenizer(directory / f"{side}.spm") for side in ("source", "target")]
+    source, target = (tokenizer(directory / f"{side}.spm") for side in ("source", "target"))
+    source, clean = source._replace(tokens=marian_source(source.tokens, directory)), cleaned(directory)
+    return vocabulary, [source, target._replace(text=lambda tokens: clean(target.text(tokens)))]
+
+
+def marian_source(pieces: Callable[[str], list[str]], directory: Path) -> Callable[[str], list[str]]:
+    """Return the tokenizer of Marian's sources, in which special tokens and a code such as >>fra<< at the beginning are
+    whole; InputError for an entry of tokenizer_config.json that makes other tokens."""
+    special, place = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}, "tokenizer_config.json"
+    said = facts(directory, place, needed=False)
+    for name in ("separate_vocabs", "sp_model_kwargs", "split_special_tokens"):
+        if said.get(name):
+            raise InputError(f"{name} {said[name]!r} in {directory / place} is not supported: take it out")
+    added = [
+        (directory / place, "added_tokens_decoder", one) for one in (said.get("added_tokens_decoder") or {}).values()
+    ]
+    for file, name, token in [*named_tokens(directory), *added]:
+        if content_of(token) not in ([special[name]] if name in special else special.values()):
+            raise InputError(
+                f"{name} {token!r} in {file} is not supported: Marian's special tokens are "
+                f"{', '.join(special.values())}"
+            )
+
+    def tokens(text: str) -> list[str]:
+        found = []
+        for part in re.split(f"({'|'.join(special.values())})", text):
+            code = re.match(r"(?s)>>.*?<<", part)
+            whole = part if part in special.values() else code[0] if code else ""
+            found += [whole] * bool(whole) + pieces(part[len(whole) :])
+        return found
+
+    return tokens
+
+
+def special_ids(directory: Path, about: dict, pad: int, end: int) -> tuple[int, int, int]:
+    """Return the ids of padding, by default `pad`, of the decoder's first token, which is BOS where nothing says it, as
+    in transformers, and of the first token that ends a text, by default `end`; InputError without one."""
+    pad = pad if about.get("pad_token_id") is None else about["pad_token_id"]
+    named = (about.get("decoder_start_token_id"), about.get("bos_token_id"), pad)
+    end = first(about.get("eos_token_id", end))
+    if end is None:
+        raise InputError(f"eos_token_id in {generation_config.FILE} or config.json of {directory} must be a token")
+    return pad, next(number for number in named if number is not None), end
 
 
 def t5_texts(directory: Path, weights: exchange.Weights, about: dict) -> tuple[Vocabulary, list[Tokenizer]]:
@@ -224,14 +274,15 @@ def t5_texts(directory: Path, weights: exchange.Weights, about: dict) -> tuple[V
     with pretrained_tokenizer.damaged(path):
         check_tokenizer_config(directory, pretrained_tokenizer.library_tokenizer(content))
         known = pretrained_tokenizer.vocabulary_of(content, rows)
-        pad, end = about.get("pad_token_id", 0), first(about.get("eos_token_id", 1))
-        begin = about.get("decoder_start_token_id", pad)
+        pad, begin, end = special_ids(directory, about, 0, 1)
         names = {name: known.tokens[number] for name, number in (("pad", pad), ("bos", begin), ("eos", end))}
         unknown = None if known.unk_id is None else known.tokens[known.unk_id]
         vocabulary = Vocabulary(known.tokens, **names, unk=unknown)
     if len(vocabulary) != rows:
         raise InputError(f"{path} has {len(vocabulary)} tokens, the model {rows}: are they of one model?")
-    return vocabulary, [pretrained_tokenizer.pretrained(content)] * 2
+    made = pretrained_tokenizer.pretrained(content)
+    clean = cleaned(directory, pretrained_tokenizer.library_tokenizer(content))
+    return vocabulary, [made, made._replace(text=lambda tokens: clean(made.text(tokens)))]
 
 
 def tokenizer(path: Path) -> Tokenizer:

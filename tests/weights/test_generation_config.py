@@ -202,6 +202,51 @@ def test_a_language_model_writes_as_its_files_say(tmp_path):
     assert model.generate(texts, length=9) == alone
 
 
+def test_special_tokens_and_codes_in_a_source_are_tokens_to_marian(tmp_path):
+    """Against MarianTokenizer of transformers 5.24, whose results these are; the pieces here are words."""
+    from attention_jax.views.huggingface import marian_source
+
+    tokens = marian_source(str.split, tmp_path)
+    assert tokens(">>fra<< The <pad> fox</s>b") == [">>fra<<", "The", "<pad>", "fox", "</s>", "b"]
+    assert tokens("The >>fra<< fox") == ["The", ">>fra<<", "fox"] and tokens(">>a>>b<<q") == [">>a>>b<<", "q"]
+    assert tokens("a<unk>>>fra<<q <PAD> >>") == ["a", "<unk>", ">>fra<<", "q", "<PAD>", ">>"]
+    for said in ({"eos_token": "x"}, {"bos_token": "x"}, {"sp_model_kwargs": {"add_eos": True}}):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
+        with pytest.raises(InputError, match=f"{next(iter(said))} .* is not supported"):
+            marian_source(str.split, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("said", "ids"),
+    [
+        ({}, (7, 7, 1)),
+        ({"bos_token_id": 4}, (7, 4, 1)),
+        ({"decoder_start_token_id": None, "bos_token_id": 4}, (7, 4, 1)),
+        ({"decoder_start_token_id": 0, "bos_token_id": 4, "pad_token_id": 3, "eos_token_id": [5, 6]}, (3, 0, 5)),
+    ],
+)
+def test_a_translation_begins_where_it_begins_in_transformers(tmp_path, said, ids):
+    from attention_jax.views.huggingface import special_ids
+
+    assert special_ids(tmp_path, said, 7, 1) == ids
+    with pytest.raises(InputError, match="eos_token_id in generation_config.json .* must be a token"):
+        special_ids(tmp_path, said | {"eos_token_id": None}, 7, 1)
+
+
+def test_special_tokens_that_a_source_spells_are_these_tokens(tmp_path):
+    """As the tokenizers of transformers read them; in the words of a dataset they would be unknown."""
+    from types import SimpleNamespace
+
+    from attention_jax.data.vocabulary import Vocabulary
+    from attention_jax.views.huggingface import TranslatorView
+
+    vocabulary = Vocabulary(["<pad>", "</s>", "<unk>", "a"], pad="<pad>", bos="<pad>", eos="</s>", unk="<unk>")
+    data = SimpleNamespace(source_vocabulary=vocabulary, source_tokenizer=SimpleNamespace(tokens=str.split))
+    read = TranslatorView.read(SimpleNamespace(data=data), ["a <pad> </s> b a", "a"])
+    assert read["source"].tolist() == [[3, 0, 1, 2, 3, 1], [3, 1, 0, 0, 0, 0]]
+    assert read["source_length"].tolist() == [6, 2]
+
+
 SETTINGS = [
     {"max_length": 160},
     {"max_length": 20, "no_repeat_ngram_size": 2},
