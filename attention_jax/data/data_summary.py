@@ -5,6 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from attention_jax.data.pairs import Tokenizer
+from attention_jax.data.vocabulary import Vocabulary
+
 
 def lengths(tokens: np.ndarray, unit: str = "tokens", counts: np.ndarray | None = None) -> dict[str, float]:
     """Return the mean and the maximum of lengths, each of which occurs `counts` times.
@@ -70,3 +73,28 @@ def contents(data) -> Iterator[str | np.ndarray]:
     elif isinstance(data, tuple | list | Mapping):
         for part in data.values() if isinstance(data, Mapping) else data:
             yield from contents(part)
+
+
+def tokenization(data) -> Iterator[str]:
+    """The tokens of the vocabularies of a dataset in their order, and what else its tokenizers have read from files.
+
+    >>> [*tokenization((Vocabulary("ba"), np.zeros(2)))]
+    ['b', 'a']
+    """
+    for part in data if isinstance(data, tuple) else ():
+        if isinstance(part, Vocabulary):
+            yield from part.tokens
+        elif isinstance(part, Tokenizer):
+            yield from _rules(part)
+
+
+def _rules(tokenizer: Tokenizer) -> Iterator[str]:
+    """The merges or the tokenizer.json of a tokenizer; the pieces of a sentencepiece model are in the vocabulary, and
+    its bytes differ each time that it is trained."""
+    match tokenizer.recipe:
+        case ("bpe", merges):
+            yield from map(" ".join, merges)
+        case ("pretrained", content, _):
+            yield content.decode()
+        case (_, Tokenizer() as inner):
+            yield from _rules(inner)

@@ -148,13 +148,15 @@ def check_directory(directory: Path, config: configs.Config, resume: bool):
 
 
 def facts_of(task) -> dict:
-    """`Task.describe`, with a fingerprint of the arrays and texts of the task's data unless that has one."""
+    """`Task.describe`, with a fingerprint of the arrays and texts of the task's data unless that has one, and of the
+    vocabularies and tokenizers of data that have some."""
     from attention_jax.data import data_summary
 
     facts = task.describe()
-    if "fingerprint" in facts:
-        return facts
-    return facts | {"fingerprint": data_summary.fingerprint(data_summary.contents(task.data))}
+    if "fingerprint" not in facts:
+        facts = facts | {"fingerprint": data_summary.fingerprint(data_summary.contents(task.data))}
+    tokens = [*data_summary.tokenization(task.data)]
+    return facts | ({"tokenizer_fingerprint": data_summary.fingerprint(tokens)} if tokens else {})
 
 
 def check_data(directory: Path, task):
