@@ -199,7 +199,8 @@ def train_many(members: Sequence[Member], built: Sequence[tasks.Task], directory
         parameters = fit(Population(chosen, total_steps), start, task, population, checkpoints, until)
         if any(run.active for run in population):
             split_checkpoint(*checkpoints.restore(checkpoints.numbers()[-1], start), alone, train)
-    with Interrupt() as interrupt:
+    with Interrupt() as interrupt, contextlib.ExitStack() as stack:
+        stack.push(lambda kind, error, trace: close_unfinished(members, population, error))
         for member, run, params in zip(members, population, parameters):
             if not (run.failure or run.active or run_directory.ended(member.directory)):
                 with contextlib.suppress(Diverged):  # `run.failure` has it
@@ -208,3 +209,11 @@ def train_many(members: Sequence[Member], built: Sequence[tasks.Task], directory
                 run_directory.fail(member.directory, run.failure)
             if interrupt.requested:
                 raise Interrupted(run.step)
+
+
+def close_unfinished(members: Sequence[Member], population: Sequence[Run], error: BaseException | None):
+    """Tell the loggers of runs without a result how they ended; `error` is what ended the final evaluations, if
+    anything did. The end of training has told them, before the evaluations."""
+    for member, run in zip(members, population, strict=True):
+        if not run_directory.read_result(member.directory):
+            run.log.sinks.close(run.ended_as(error))

@@ -13,10 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attention_jax import tasks
 from attention_jax.config import Config, Dates, Decode, LuongSeq2seqConfig, Train, replace
 from attention_jax.errors import Diverged, InputError, Interrupted, explained
-from attention_jax.files import one_at_a_time
+from attention_jax.files import one_at_a_time, write_json
 from attention_jax.runs import lifecycle
+from attention_jax.sweep import population
 from attention_jax.train import loop, sinks
 from attention_jax.train.log import MetricsLog
 from attention_jax.train.run import Run
@@ -229,6 +231,41 @@ def test_a_run_whose_final_evaluation_fails_has_failed(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError):
         lifecycle.start(replace(TINY, **{"train.log": ("mlflow",)}), tmp_path / "run", quiet=True)
     assert client.statuses == ["FINISHED", "FAILED"]
+
+
+@pytest.mark.parametrize(
+    "error, status",
+    [(RuntimeError("no evaluation"), "FAILED"), (Interrupted(1), "KILLED"), (None, "FINISHED")],
+)
+def test_members_of_a_population_whose_final_evaluation_fails_have_failed(tmp_path, monkeypatch, error, status):
+    """The first one diverges in it; the second one meets the error."""
+    client = Statuses()
+    served(monkeypatch, client)
+
+    def fit(program, start, task, runs, *_):
+        for run in runs:
+            run.step = run.total_steps
+            run.begin(None)
+            run.step = run.total_steps
+            run.close()
+        return [None] * len(runs)
+
+    def finish(config, task, run, params, **_):
+        if config.train.seed == 0:
+            run.failure = Diverged(1, float("nan"))
+            raise run.failure
+        if error:
+            raise error
+        write_json(run.directory / "result.json", {"metrics": {}})
+
+    for name, function in {"fit": fit, "initial_states": lambda *_: None, "Population": lambda *_: None}.items():
+        monkeypatch.setattr(population, name, function)
+    monkeypatch.setattr(lifecycle, "finish", finish)
+    config = replace(TINY, **{"train.log": ("mlflow",)})
+    members = [population.Member(replace(config, **{"train.seed": n}), tmp_path / str(n)) for n in (0, 1)]
+    with pytest.raises(type(error)) if error else contextlib.nullcontext():
+        population.train_many(members, [tasks.build(config)] * 2, tmp_path / "group", until=99)
+    assert client.statuses == ["FINISHED", "FINISHED", "FAILED", *[status] * bool(error)]
 
 
 class Taken(Statuses):
