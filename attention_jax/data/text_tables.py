@@ -5,6 +5,7 @@ A JSON Lines file is a text file with one object a line, so its rows are read by
 """
 
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -63,7 +64,8 @@ def _field(row: dict, name: str, location: str) -> str:
     value = row
     for part in [name] if name in row else name.split("."):
         value = value.get(part) if isinstance(value, dict) else None
-    if isinstance(value, bool) or not isinstance(value, str | int | float) or value != value:
+    infinite = isinstance(value, float) and not math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or infinite:
         raise InputError(
             f"{location}: expected a text or a number in the column {name}, got {str(value)[:60]!r}; the columns are "
             f"{', '.join(row)[:200]}"

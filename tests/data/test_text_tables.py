@@ -90,6 +90,8 @@ DAMAGED = {
     "list": ('{"source": ["a"], "target": "b"}', "in the column source"),
     "truth": ('{"source": true, "target": "b"}', "in the column source"),
     "nan": ('{"source": "a", "target": NaN}', "in the column target, got 'nan'"),
+    "infinity": ('{"source": "a", "target": -Infinity}', "in the column target, got '-inf'"),
+    "too large": ('{"source": "a", "target": 1e999}', "in the column target, got 'inf'"),
     "nul": ('{"source": "a\\u0000", "target": "b"}', "has a NUL or half of a character"),
     "surrogate": ('{"source": "a\\ud83d", "target": "b"}', "has a NUL or half of a character"),
     "break": ('{"source": "a\\nb", "target": "b"}', "the column source has a line break"),
