@@ -30,6 +30,8 @@ def settings_of(
 ) -> Settings:
     """Return checked settings. The metric's name is checked by the first worker, because metrics depend on the data."""
     space = parse(config, over)
+    for best_metric in space["train.best_metric"].choices if "train.best_metric" in space else ():
+        configs.check_selection(configs.replace(config.train, best_metric=best_metric))
     if method == "auto":
         method = "grid" if is_finite(space) else "random"
     if seeds < 1 or trials < 0:

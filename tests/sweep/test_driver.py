@@ -223,6 +223,7 @@ def test_what_cannot_be_is_said_before_anything_starts(calls, tmp_path):
         (lambda: settings(RATES, seeds=0), "--seeds"),
         (lambda: settings(RATES, method="halving", config=replace(STUDY, **{"train.total_epochs": 1})), "total-epochs"),
         (lambda: settings({"optim.learning-rate": "1e-3..1"}, method="grid"), "how many values"),
+        (lambda: settings({"train.best-metric": "valid.loss,test.loss"}), "best-metric must be of validation"),
         (lambda: driver.executor(2, "auto"), "one of them"),
         (
             lambda: driver.sweep(settings(RATES, metric="valid.blue"), tmp_path / "metric"),
