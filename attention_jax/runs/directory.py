@@ -159,13 +159,13 @@ def facts_of(task) -> dict:
     return facts | ({"tokenizer_fingerprint": data_summary.fingerprint(tokens)} if tokens else {})
 
 
-def check_data(directory: Path, task):
+def check_data(directory: Path, task, only: str = ""):
     """Raise InputError if the data have changed since the run was trained: with another vocabulary, the same token ids
-    mean other tokens."""
+    mean other tokens. Of the facts about them those are compared whose names end in `only`."""
     path = directory / "facts.json"
     then = read_object(path) if path.exists() else (read_result(directory) or {}).get("facts", {})
     now = json.loads(json.dumps(facts_of(task)))
-    changed = [name for name in then if name in now and then[name] != now[name]]
+    changed = [name for name in then if name.endswith(only) and name in now and then[name] != now[name]]
     if changed:
         name = min(changed, key=lambda name: len(str(then[name])))
         raise InputError(

@@ -72,11 +72,11 @@ def run_group(path: Path):
 
     Raises:
       Interrupted: on a signal that ends a process (signals.py), with a checkpoint written.
-      InputError: the sweep's directory is not writable, or no run will have the metric.
+      InputError: the sweep's directory is not writable, no run will have the metric, or the data have changed.
     """
     group, shared = read(path), path.with_suffix("")
     with writing(shared), one_at_a_time(shared):  # a worker may outlive its killed sweep by half a second
-        _check_metric(group)
+        _check(group)
         for number, members in enumerate(_populations(path, group)):
             if all(is_trained(*member, group.until) for member in members):
                 continue
@@ -86,12 +86,11 @@ def run_group(path: Path):
                 _population(members, shared / str(number), group.until)
 
 
-def _check_metric(group: Group):
-    """Raise InputError before the first run of a group that will not have the sweep's metric, if that is known; other
-    errors make the run fail."""
+def _check(group: Group):
+    """Raise InputError before a group is trained on other data than the runs of its sweep so far, and before the first
+    run of one that will not have the sweep's metric, if that is known; other errors make the run fail."""
     config = group.members[0][0]
-    begun = any((directory / "config.json").exists() for _, directory in group.members)
-    if begun or not group.metric or config.model is None or catalog.load_experiment(config.name).study:
+    if config.model is None or catalog.load_experiment(config.name).study:
         return
     from attention_jax import tasks
     from attention_jax.train.loop import check_metric
@@ -100,7 +99,22 @@ def _check_metric(group: Group):
         task = tasks.build(config)
     except Exception:
         return
-    check_metric(task, "--metric", group.metric, full=group.until >= config.train.total_epochs)
+    begun = any((directory / "config.json").exists() for _, directory in group.members)
+    if group.metric and not begun:
+        check_metric(task, "--metric", group.metric, full=group.until >= config.train.total_epochs)
+    if earlier := _on_same_data(*group.members[0]):
+        run_directory.check_data(earlier, task, only="fingerprint")
+
+
+def _on_same_data(config: configs.Config, directory: Path) -> Path | None:
+    """Return a run of the same sweep whose data should be the same: that of the same options, and of the same seed,
+    which generated data depend on, unless they are read from a file."""
+    from_file = any(info.user_data and value for _, info, value in configs.walk(config))
+    for facts in sorted(directory.parents[1].glob("*/*/facts.json")):
+        other = run_directory.read_config(facts.parent, like=config)
+        if other.data == config.data and (from_file or other.train.seed == config.train.seed):
+            return facts.parent
+    return None
 
 
 def _populations(path: Path, group: Group) -> list[list[Member]]:

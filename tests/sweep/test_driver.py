@@ -10,16 +10,19 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
+from attention_jax import tasks
 from attention_jax.claims import catalog, record
 from attention_jax.cli import commands
-from attention_jax.config import Config, Dates, LuongSeq2seqConfig, replace
-from attention_jax.errors import InputError
+from attention_jax.config import Config, Dates, Decode, LuongSeq2seqConfig, replace
+from attention_jax.errors import InputError, Interrupted
 from attention_jax.files import one_at_a_time, write_json
+from attention_jax.runs import lifecycle
 from attention_jax.sweep import driver, effects, estimate, plan, summary
 from attention_jax.sweep.plan import Trial
 from attention_jax.sweep.space import label
 
 STUDY = Config("date_luong", Dates(), LuongSeq2seqConfig())
+TINY = Config("date_luong", Dates(validation=2), LuongSeq2seqConfig(hidden_size=4, embed_size=4), decode=Decode())
 
 
 @pytest.fixture
@@ -246,6 +249,40 @@ def test_a_directory_holds_one_sweep_at_a_time_and_only_its_own(calls, tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=str(tmp_path / "file" / "x")):
         driver.sweep(settings(RATES), tmp_path / "file" / "x")
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_sweep_resumes_only_on_the_data_of_its_first_runs(tmp_path, monkeypatch, seeds):
+    """An interrupted sweep whose file of dates changes: the second run would be ranked with the first."""
+    file, sizes = tmp_path / "dates.txt", []
+    lines = [f"{day}/1/99_1999-01-{day}" for day in range(10, 30)]
+
+    def start(config, directory, **_):
+        if sizes == [4]:
+            sizes.append(None)
+            raise Interrupted(1)
+        lifecycle.describe(config, directory, tasks.build(config))
+        write_json(directory / "result.json", {"metrics": {"valid.loss": 1.0}, "history": [], "seconds": 1.0})
+        sizes.append(config.model.hidden_size)
+
+    monkeypatch.setattr(lifecycle, "start", start)
+    config = replace(TINY, **{"data.path": str(file)})
+    over = settings({"model.hidden-size": "4,5"}, seeds=seeds, config=config)
+
+    def sweep():
+        tasks.load_once.cache_clear()  # as a new process
+        return driver.sweep(over, tmp_path / "sweep", population=1)
+
+    file.write_text("\n".join(lines))
+    with pytest.raises(Interrupted):
+        sweep()
+    file.write_text("\n".join([*lines[:-1], "29/1/99_1999-01-92"]))
+    with pytest.raises(InputError, match="the data of the run in .* have changed"):
+        sweep()
+    assert sizes == [4, None] and not list(tmp_path.glob("sweep/trials/*/*/failure.json"))
+    file.unlink()
+    file.write_text("\n".join(lines))
+    assert [trial.state for trial in sweep()] == ["done", "done"]
 
 
 def test_a_full_disk_is_one_clear_line(calls, tmp_path, monkeypatch):
