@@ -237,15 +237,21 @@ def join_checkpoints(directories: Sequence[Path], train, like) -> tuple[Any, dic
 
 
 def save_params(directory: Path, params):
-    """Write a run's final parameters, replacing earlier ones; InputError if that fails."""
+    """Write a run's final parameters, replacing earlier ones; InputError if that fails.
+
+    An asynchronous checkpointer starts its threads first: they would wait minutes for a directory that cannot be made,
+    and the process for them.
+    """
     try:
-        with _suppress_thread_errors(), ocp.StandardCheckpointer() as checkpointer:
-            checkpointer.save(Path(directory).absolute(), host(params), force=True)
+        with _suppress_thread_errors(), ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+            checkpointer.save(Path(directory).absolute(), args=ocp.args.StandardSave(host(params)), force=True)
     except Exception as error:  # orbax and tensorstore each raise their own kinds
         for part in Path(directory).parent.glob(f"{Path(directory).name}.orbax-checkpoint-tmp*"):
             shutil.rmtree(part, ignore_errors=True)
+        reason = _reason(error)
+        advice = "free disk space" if reason == os.strerror(errno.ENOSPC) else "make it writable"
         raise InputError(
-            f"the parameters could not be written to {directory} ({_reason(error)}); free disk space and --resume"
+            f"the parameters could not be written to {directory} ({reason}); {advice} and --resume"
         ) from error
 
 

@@ -238,6 +238,15 @@ def test_a_process_that_is_killed_in_an_epoch_goes_on_from_its_checkpoint_by_tim
     assert asked[-2:] == [2, 3] and len(logged(tmp_path / "part")) == len(logged(tmp_path / "whole"))
 
 
+def test_a_save_into_a_directory_that_cannot_be_made_leaves_no_thread(tmp_path):
+    """The process would wait for one at its exit, for minutes after its last line."""
+    (tmp_path / "file").touch()
+    before = set(threading.enumerate())
+    with pytest.raises(InputError, match="could not be written to .*; make it writable and --resume"):
+        save_params(tmp_path / "file" / "final", {"w": jnp.ones(3)})
+    assert not [thread for thread in set(threading.enumerate()) - before if not thread.daemon]
+
+
 def test_parameters_of_another_shape_are_refused(tmp_path):
     save_params(tmp_path / "final", {"w": jnp.ones(3)})
     with pytest.raises(InputError, match="must have shape"):
