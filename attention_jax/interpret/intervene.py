@@ -142,8 +142,9 @@ def ablate(
         values = {name: _mean(name, source[name]) for name in names}
     else:
         check_rng(rng)
-        order = jax.random.permutation(rng, source[names[0]].shape[0])
-        values = {name: source[name][order] for name in names}
+        if alone := [name for name in names if source[name].shape[0] < 2]:
+            raise InputError(f"ablate 'resample' takes other rows, and the source has only one of {alone[0]}")
+        values = {name: jax.random.permutation(rng, source[name]) for name in names}
     return patch(values, sites, heads=heads, positions=positions, rows=rows)
 
 

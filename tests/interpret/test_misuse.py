@@ -46,6 +46,10 @@ MISUSES = {
     "a set of no sites": (lambda run, at: run(set=[SITE]), "set is {site"),
     "another kind of ablation": (lambda run, at: interpret.ablate(SITE, "median"), "one of zero, mean, resample"),
     "a mean of nothing": (lambda run, at: interpret.ablate(SITE, "mean"), "takes source"),
+    "a row alone": (
+        lambda run, at: interpret.ablate(SITE, "resample", source={SITE: at[SITE][:1]}, rng=jax.random.key(0)),
+        "takes other rows",
+    ),
     "rows without rng": (lambda run, at: interpret.ablate(SITE, "resample", source=at), "takes source and rng"),
     "a sweep of what has no heads": (
         lambda run, at: run(interpret.head_sweep, measure=jnp.sum, sites="*.mlp_output"), "needs sites with heads"),
