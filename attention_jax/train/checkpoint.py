@@ -171,6 +171,11 @@ class Checkpoints:
         self.writing.result()
         return hosts.broadcast(sorted(self.manager.all_steps()))
 
+    def lost(self) -> list[int]:
+        """Return the numbers of the checkpoints that could not be written, after waiting for a save in progress."""
+        self.writing.result()
+        return self.failed_saves
+
     def best(self, member: int = 0) -> int | None:
         """Return the number of the checkpoint after the best epoch of a run (the last of equals), or None."""
         quality = {number: self.manager.metrics(number) for number in self.numbers()}

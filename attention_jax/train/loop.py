@@ -141,12 +141,11 @@ def best_params(program, runs: list[Run], saved, checkpoints: Checkpoints) -> li
     over, train = [m for m, run in enumerate(runs) if not (run.active or run.failure)], runs[0].train
     read = lambda number: checkpoints.restore(number, saved)[0]
     params = [program.params(saved, m) if m in over else None for m in range(len(runs))]
-    if checkpoints.failed_saves and (train.average_last or train.use_best):
-        lost = f"the checkpoints that could not be written, {checkpoints.failed_saves}"
-        print(f"warning: chosen without {lost}", file=sys.stderr)
+    if (train.average_last or train.use_best) and (lost := checkpoints.lost()):
+        print(f"warning: chosen without the checkpoints that could not be written, {lost}", file=sys.stderr)
     if train.average_last and over:
         numbers, epochs = checkpoints.last_epochs(train.average_last), max(len(runs[m].history) for m in over)
-        if len(numbers) < min(train.average_last, epochs) and not checkpoints.failed_saves:
+        if len(numbers) < min(train.average_last, epochs) and not lost:
             print(
                 f"warning: --train.average-last {train.average_last} averages {len(numbers)} epochs, whose checkpoints "
                 "are there: earlier ones were not kept",

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -131,6 +132,15 @@ def test_when_there_is_room_again_checkpoints_are_written(tmp_path, monkeypatch,
     warnings = capsys.readouterr().err.splitlines()
     assert len(warnings) == 2 and "chosen without the checkpoints that could not be written, [8, 12]" in warnings[1]
     assert numbers(tmp_path) == [4, 16]
+
+
+def test_the_last_checkpoint_is_missed_also_where_its_failure_takes_long(tmp_path, monkeypatch, capsys):
+    full_from(monkeypatch, 16)
+    save = ocp.CheckpointManager.save
+    slow = lambda self, number, **given: time.sleep(0.5 * (number == 16)) or save(self, number, **given)
+    monkeypatch.setattr(ocp.CheckpointManager, "save", slow)
+    trained(tmp_path, Train(total_epochs=4, save_minutes=0, average_last=3))
+    assert "chosen without the checkpoints that could not be written, [16]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [{}, {"use_best": True}, {"average_last": 2}])
