@@ -213,7 +213,7 @@ def train_many(members: Sequence[Member], built: Sequence[tasks.Task], directory
 
 def close_unfinished(members: Sequence[Member], population: Sequence[Run], error: BaseException | None):
     """Tell the loggers of runs without a result how they ended; `error` is what ended the final evaluations, if
-    anything did. The end of training has told them, before the evaluations."""
+    anything did. At the end of training, before the evaluations, they were closed as if these would succeed."""
     for member, run in zip(members, population, strict=True):
         if not run_directory.read_result(member.directory):
             run.log.sinks.close(run.ended_as(error))

@@ -83,7 +83,7 @@ MUTANTS = (
     Mutant(
         "changed-data-not-noticed",
         "attention_jax/runs/directory.py",
-        "changed = [name for name in then if name in now and then[name] != now[name]]",
+        "changed = [name for name in then if name.endswith(only) and name in now and then[name] != now[name]]",
         "changed = [name for name in then if name not in now]",
         ("tests/runs/test_saved.py", "tests/test_own_data.py", *LAUNCH),
     ),

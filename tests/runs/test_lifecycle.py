@@ -74,7 +74,7 @@ def test_a_run_of_which_no_checkpoint_could_be_written_keeps_its_log(tmp_path, m
     """It was trained to its end: its metrics and its configuration stay, and it can be resumed."""
     with monkeypatch.context() as patch, pytest.raises(InputError, match="free disk space and --resume"):
         patch.setattr(ocp.CheckpointManager, "save", full)
-        patch.setattr(ocp.StandardCheckpointer, "save", full)
+        patch.setattr(ocp.Checkpointer, "save", full)
         lifecycle.start(TINY, tmp_path / "run", quiet=True)
     assert [row["epoch"] for row in run_directory.history(tmp_path / "run")] == [1]
     assert not [path for path in (tmp_path / "run").rglob("*") if "tmp" in path.name or "part" in path.name]
