@@ -104,8 +104,11 @@ def changed():
 
 @pytest.fixture
 def cudnn_installed(monkeypatch):
-    """Make JAX believe that cuDNN and a Hopper are there, for tracing and lowering."""
+    """Make JAX believe that cuDNN and a Hopper are there, for tracing and lowering, and `attend` take all products."""
+    from attention_jax.ops import dispatch
     from attention_jax.ops.kernels import cudnn
+
+    monkeypatch.setattr(dispatch, "PRODUCTS_BY_DEFAULT", True)
 
     wrapper = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
     for name, answer in {

@@ -39,6 +39,11 @@ for implementation in ("plain", "fused"):
     np.testing.assert_allclose(loss, by_hand.sum(), rtol=1e-5)
     assert all(np.any(np.asarray(leaf) != 0) for leaf in jax.tree.leaves(gradient)), "a parameter has no gradient"
 
+wide = jnp.concatenate([query, key], axis=1)
+score, terms = Radial(jnp.arange(1.0, 9.0)), Radial(jnp.arange(1.0, 9.0)).terms(wide, wide)
+product = terms.scale * terms.query @ terms.key.T
+np.testing.assert_allclose(product + terms.key_term[None] + terms.query_term[:, None], score(wide, wide), atol=1e-5)
+
 scores = query @ key.T / 2
 values = scores + np.sqrt(scores**2 + 0.3)
 by_hand = (values / values.sum(1, keepdims=True)) @ value

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax.errors import InputError
 from attention_jax.ops.biases import Bias
+from attention_jax.ops.kernels.terms import Terms, terms_of_bias
 from attention_jax.ops.masks import Mask, as_mask, broadcasts
 from attention_jax.ops.trees import as_tree, pytree
 
@@ -43,6 +44,10 @@ class ArrayBias(Bias):
     def __call__(self, query, query_positions, key_positions):
         return _block(self.added, query_positions - self.first, key_positions)
 
+    def terms(self, query_positions, key_positions, causal):
+        one_row = self.added.shape[0] == 1
+        return Terms(key_term=jnp.broadcast_to(self.added[0], key_positions.shape)) if one_row else None
+
 
 @pytree
 @dataclass(frozen=True)
@@ -53,6 +58,10 @@ class Sum(Bias):
 
     def __call__(self, query, query_positions, key_positions):
         return sum(part(query, query_positions, key_positions) for part in self.parts)
+
+    def terms(self, query_positions, key_positions, causal):
+        terms = [terms_of_bias(part, query_positions, key_positions, causal) for part in self.parts]
+        return None if None in terms else [one for part in terms for one in part]
 
 
 def _block(array, rows, columns):

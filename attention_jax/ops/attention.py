@@ -180,21 +180,23 @@ def _attend(
         if asked and not isinstance(base, Softmax):
             raise InputError(f"{name}=True needs the softmax, got the normalizer {type(base).__name__}")
     with_log = return_log_sum_exp or return_max_score or (isinstance(base, Softmax) and base.sink is not None)
-    softmax_alone = isinstance(normalizer, Softmax) and not with_log and not return_entropy and terms is None
+    has_extras = return_log_sum_exp or return_max_score or return_entropy or terms is not None
+    softmax_alone = isinstance(normalizer, Softmax) and not has_extras
     if terms is not None and implementation not in ("plain", "fused"):
         implementation = None
     call = (query, key, value, score, bias, mask, dropout, query_offset)
-    chosen = choose(*call, implementation, softmax_alone)
-    query = with_reasons(query, chosen, call, implementation, softmax_alone)
+    sink = normalizer.sink if softmax_alone else None
+    chosen = choose(*call, implementation, softmax_alone, sink)
+    query = with_reasons(query, chosen, (*call, sink), implementation, softmax_alone)
     words = None
     if dropout is not None:
         words = (*dropout_bits(rng, query.shape[0], key.shape[0]), jnp.asarray(dropout, jnp.float32))
 
     inputs = Inputs((score, bias, normalizer), query, key, value, None, mask, words, query_offset, terms=terms)
     kernels = {p: "xla" if i in ("plain", "fused") else i for p, i in chosen.items()}
-    plan = _Plan(chosen, with_log, return_max_score, return_entropy, block_q, block_k)
+    plan = _Plan(chosen, with_log, return_log_sum_exp, return_max_score, return_entropy, block_q, block_k)
     out, log, statistics = loopable(partial(by_platform, partial(_on_kernel, plan), kernels))(inputs)
-    more = jax.tree.leaves((log if return_log_sum_exp else None, statistics))
+    more = jax.tree.leaves((log, statistics))
     return (out, *more) if more else out
 
 
@@ -203,6 +205,7 @@ class _Plan(NamedTuple):
 
     chosen: dict  # the implementation on each platform
     with_log: bool = False  # whether the log-sum-exp is needed
+    return_log: bool = False  # and whether it is returned
     with_largest: bool = False  # whether the largest scores are, too
     with_entropy: bool = False  # and the entropy of the weights
     block_q: int | None = None
@@ -210,13 +213,15 @@ class _Plan(NamedTuple):
 
 
 def _on_kernel(plan, kernel, inputs):
-    """The output [Q, V] by one kernel, "xla" for this package, the log-sum-exp [Q] with `plan.with_log`, else None, and
-    the `Statistics` that the plan needs."""
-    (score, _, normalizer), query, key, value, _, mask, *_ = inputs
+    """The output [Q, V] by one kernel, "xla" for this package, the log-sum-exp [Q] with `plan.return_log`, else None,
+    and the `Statistics` that the plan needs."""
+    (score, bias, normalizer), query, key, value, _, mask, *_ = inputs
     if kernel == "cudnn":
-        return cudnn.attend(query, key, value, mask), None, Statistics()
-    if kernel in ("flash", "linear"):
-        return {"flash": flash, "linear": linear}[kernel].attend(query, key, value, score, mask), None, Statistics()
+        return cudnn.attend(query, key, value, score, bias, mask, normalizer.sink), None, Statistics()
+    if kernel == "flash":
+        return flash.attend(query, key, value, score, bias, mask), None, Statistics()
+    if kernel == "linear":
+        return linear.attend(query, key, value, score, mask), None, Statistics()
     whole = partial(_plain, plan)
     if "fused" in plan.chosen.values() and query.size and key.size:  # without keys there is no block to go through
         prepared, blocks = _prepared(inputs, plan)
@@ -229,7 +234,8 @@ def _on_kernel(plan, kernel, inputs):
         return out, None, statistics
     log = jnp.where(log == jnp.inf, -jnp.inf, log)  # no key: "fused" has +inf
     base = normalizer.of if isinstance(normalizer, TopK) else normalizer
-    return (out if base.sink is None else _less_sink(out, base.kept(log))), log, statistics
+    out = out if base.sink is None else _less_sink(out, base.kept(log))
+    return out, log if plan.return_log else None, statistics
 
 
 def _prepared(inputs, plan):

@@ -11,11 +11,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from attention_jax.errors import InputError
+from attention_jax.ops.kernels.terms import Terms
 from attention_jax.ops.positions import as_positions, rotary
 from attention_jax.ops.precision import accumulator, promoted
 from attention_jax.ops.trees import pytree
 
-__all__ = ["ALiBi", "Bias", "Location", "ShawBias", "T5Bias", "TransformerXLBias"]
+__all__ = ["ALiBi", "Bias", "Location", "ShawBias", "T5Bias", "Terms", "TransformerXLBias"]
 
 
 def _relative(query_positions: Int[Array, " Q"], key_positions: Int[Array, " K"]) -> Int[Array, "Q K"]:
@@ -35,6 +36,12 @@ class Bias:
         self, query: Float[Array, "Q D"], query_positions: Int[Array, " Q"], key_positions: Int[Array, " K"]
     ) -> Float[Array, "Q K"]:
         raise NotImplementedError
+
+    def terms(self, query_positions: Int[Array, " Q"], key_positions: Int[Array, " K"], causal: bool) -> Terms | None:
+        """The bias as `Terms(key_term=..., query_term=...)`, which kernels of GPUs and TPUs add; None, the default, if
+        it is no sum of these. `causal` promises that no key is after its query. A class that overrides `__call__` does
+        not inherit it."""
+        return None
 
 
 @pytree
@@ -197,6 +204,12 @@ class ALiBi(Bias):
     def __call__(self, query, query_positions, key_positions):
         distance = jnp.abs(_relative(query_positions, key_positions)).astype(accumulator(query.dtype))
         return -jnp.asarray(self.slope, distance.dtype) * distance
+
+    def terms(self, query_positions, key_positions, causal):
+        """slope * (j - i), with positions from the middle of the keys."""
+        middle = key_positions.shape[0] // 2
+        i, j = ((as_positions(x) - middle).astype(jnp.float32) for x in (query_positions, key_positions))
+        return Terms(key_term=j, query_term=-i, factor=self.slope) if causal else None
 
     @staticmethod
     def slopes(heads: int) -> Float[np.ndarray, " heads"]:

@@ -15,6 +15,7 @@ from attention_jax.ops import linear
 from attention_jax.ops.blockwise.score_blocks import Blocks
 from attention_jax.ops.kernels import cudnn, flash
 from attention_jax.ops.precision import is_half
+from attention_jax.ops.scores import Dot, ScaledDot
 
 Implementation = Literal["plain", "fused", "cudnn", "flash", "linear"]
 
@@ -33,7 +34,12 @@ KERNELS = {"cuda": ("cudnn", cudnn), "tpu": ("flash", flash)}
 ON_REQUEST = {"cudnn": cudnn, "flash": flash, "linear": linear}
 """Implementations that a caller may select by name."""
 
-SOFTMAX_ALONE = "computes the softmax alone, without a sink, its log-sum-exp and its entropy"
+SOFTMAX_ALONE = "computes the softmax alone, without its log-sum-exp and its entropy"
+
+PRODUCTS_BY_DEFAULT = False
+"""Whether kernels take scores, biases and sinks that are products of features (ops/kernels/terms.py) without being
+named, beside dot products. No card has run these yet: `python -m pytest -m gpu` and `python launch.py bench card` are
+to be green first."""
 
 PLATFORMS = ("cpu", "cuda", "tpu", "default")
 """Platform names of `jax.lax.platform_dependent`; "default" is any other one."""
@@ -74,6 +80,7 @@ def choose(
     query_offset,
     asked: Implementation | None,
     softmax_alone: bool = True,
+    sink=None,
 ) -> dict[str, Implementation]:
     """Choose the implementation on each of `PLATFORMS`, in this order:
 
@@ -84,7 +91,7 @@ def choose(
     4. "linear" where the score is a product of features (`linear.unsupported_reason`);
     5. "fused".
 
-    Kernels and "linear" compute only the softmax: no other normalizer, no sink, no log-sum-exp and no entropy.
+    Kernels and "linear" compute only the softmax: no other normalizer, no log-sum-exp and no entropy.
     """
     if asked not in (None, *get_args(Implementation)):
         raise InputError(f"implementation must be one of {', '.join(get_args(Implementation))} or None, got {asked!r}")
@@ -92,7 +99,7 @@ def choose(
         return dict.fromkeys(PLATFORMS, "plain")  # exported with any length: no size to choose by
     if asked in ("plain", "fused"):
         return dict.fromkeys(PLATFORMS, asked)
-    call = (query, key, value, score, bias, mask, dropout, query_offset)
+    call = (query, key, value, score, bias, mask, dropout, query_offset, sink)
     if asked in ON_REQUEST:
         reason = ON_REQUEST[asked].unsupported_reason(*call)
         if not softmax_alone:
@@ -109,12 +116,17 @@ def choose(
 
 
 def refusal(platform: str, call: tuple, softmax_alone: bool = True) -> str:
-    """Return why the kernel of a platform does not compute a call, the first arguments of `choose`; "" if it does."""
+    """Return why `attend` does not take the kernel of a platform by itself for a call, the arguments of
+    `unsupported_reason`; "" if it does."""
     name, kernel = KERNELS[platform]
     reason = kernel.unsupported_reason(*call) if softmax_alone else SOFTMAX_ALONE
     pairs = call[0].shape[0] * call[1].shape[0]
     if reason is None and pairs < KERNEL_FROM[name]:
         reason = f"pays from {KERNEL_FROM[name]:,} pairs of query and key, got {pairs:,}"
+    score, bias, sink = call[3], call[4], call[8]
+    is_dot_product = type(score) in (Dot, ScaledDot) and bias is None and sink is None
+    if reason is None and not (is_dot_product or PRODUCTS_BY_DEFAULT):
+        reason = f'computes this call if it is named, implementation="{name}": no card has tested it'
     return f"{name} {reason}" if reason else ""
 
 

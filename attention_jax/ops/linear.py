@@ -73,10 +73,12 @@ class PositiveFeatures(Features):
         return jnp.exp(exponent - largest) * self.projection.shape[0] ** -0.5, largest
 
 
-def unsupported_reason(query, key, value, score, bias, mask, dropout, query_offset) -> str | None:
+def unsupported_reason(query, key, value, score, bias, mask, dropout, query_offset, sink=None) -> str | None:
     """Return why this implementation does not support a call; None if it does."""
     if not isinstance(score, Features):
         return f"needs a score that is a product of features (ops/linear.py), not {type(score).__name__}"
+    if sink is not None:
+        return "computes the softmax without a sink"
     if bias is not None or dropout is not None:
         return "is used without bias and without dropout"
     return unsupported_mask(mask, query, key, query_offset)

@@ -41,6 +41,7 @@ from jaxtyping import Array, Float
 
 from attention_jax.errors import InputError
 from attention_jax.ops.blockwise.linear_call import Pair, linear
+from attention_jax.ops.kernels.terms import Terms, rounded
 from attention_jax.ops.precision import accumulator, as_type, matmul_transposed, promoted
 from attention_jax.ops.trees import check_option, pytree, static_option
 
@@ -59,6 +60,7 @@ __all__ = [
     "ScaledDot",
     "Score",
     "SoftCap",
+    "Terms",
     "Triangular",
 ]
 
@@ -125,6 +127,11 @@ class Score:
         """(rest, prepared queries) such that `rest(prepared, key) == self(query, key)`."""
         return self, query
 
+    def terms(self, query: Float[Array, "Q D"], key: Float[Array, "K E"]) -> Terms | None:
+        """The score as a product of features and a term of the key, which kernels of GPUs and TPUs compute; None, the
+        default, if it is none. A class that overrides `__call__` does not inherit it."""
+        return None
+
 
 def prepare(score: Score, query: Float[Array, "Q D"], key: Float[Array, "K E"]) -> tuple[Score, Array, Array]:
     """(rest, query, key) after `prepare_key` and `prepare_query`; unchanged for a callable that is not a `Score`.
@@ -161,6 +168,9 @@ class Dot(Score):
     def __call__(self, query, key):
         return _product(query, key)
 
+    def terms(self, query, key):
+        return Terms(query, key)
+
 
 @pytree
 @dataclass(frozen=True)
@@ -173,6 +183,9 @@ class ScaledDot(Score):
 
     def __call__(self, query, key):
         return _product(query, key) * query.shape[-1] ** -0.5
+
+    def terms(self, query, key):
+        return Terms(query, key, scale=query.shape[-1] ** -0.5)
 
 
 @pytree
@@ -191,6 +204,9 @@ class Bilinear(Score):
 
     def prepare_key(self, key):
         return Dot(), _projected(key, self.kernel.T)
+
+    def terms(self, query, key):
+        return Terms(_projected(query, self.kernel), key)
 
     @classmethod
     def init(cls, rng: Array, query_width: int, key_width: int, hidden: int = 0) -> "Bilinear":
@@ -335,6 +351,12 @@ class Cosine(Score):
         cosine = _product(_normalized(query), _normalized(key))
         return cosine * as_type(self.sharpness, cosine.dtype)
 
+    def terms(self, query, key):
+        if jnp.ndim(self.sharpness):
+            return None
+        sharp = _normalized(query.astype(accumulator(query.dtype))) * jnp.asarray(self.sharpness, jnp.float32)
+        return Terms(sharp.astype(query.dtype), _normalized(key))  # rounded once, as without the sharpness
+
     @classmethod
     def init(cls, rng: Array, query_width: int, key_width: int = 0, hidden: int = 0) -> "Cosine":
         """A learned sharpness, at first sqrt(D): on vectors of length sqrt(D) the logits are those of `ScaledDot`."""
@@ -367,6 +389,9 @@ class QKNorm(Score):
 
     def prepare_query(self, query):
         return replace(self, query_scale=None), _scaled(query, self.query_scale)
+
+    def terms(self, query, key):
+        return Terms(self.prepare_query(query)[1], self.prepare_key(key)[1], scale=query.shape[-1] ** 0.5)
 
     @classmethod
     def init(cls, rng: Array, query_width: int, key_width: int, hidden: int = 0) -> "QKNorm":
@@ -455,6 +480,36 @@ def _origin(query: Float[Array, "Q D"], inverse) -> Float[Array, "1 D"]:
     return jnp.where(far, first, jnp.zeros_like(first))
 
 
+def _distance_terms(query, key, inverse=1.0, factor=1.0) -> Terms | None:
+    """-factor ||inverse (q - k)||^2 = factor (2 q . k - |k|^2 - |q|^2); None for few features, where
+    `_squared_distance` is exact. `inverse` is a power of two; a factor that is an array multiplies the query."""
+    if query.shape[-1] != key.shape[-1] or query.shape[-1] <= 4:
+        return None
+    types, (query, key) = (query.dtype, key.dtype), _from_center(query, key)
+    query, key = query * inverse, key * inverse  # float32, but with no more digits than the arrays
+    squares = (-jnp.sum(jnp.square(x), axis=-1) for x in (key, query))
+    terms = Terms(query.astype(types[0]), key.astype(types[1]), *squares, factor)
+    return (
+        terms._replace(scale=2.0 * factor) if isinstance(factor, float) else terms._replace(query=2.0 * factor * query)
+    )
+
+
+def _from_center(query, key):
+    """Queries and keys minus a common point, in float32 at least. In each feature it is the middle of all, if that is
+    between the half and the double of every number, so that their type holds the differences (Sterbenz 1974), else 0.
+
+    Distances do not change. In products of points far from the origin the digits of their differences would be lost.
+    """
+    dtype = min(query.dtype, key.dtype, key=lambda dtype: jnp.finfo(dtype).nmant)
+    query, key = promoted(query.astype(accumulator(query.dtype)), key.astype(accumulator(key.dtype)))
+    low, high = (extreme(jnp.concatenate([query, key]), axis=0, keepdims=True) for extreme in (jnp.min, jnp.max))
+    middle = rounded((low + high) / 2, dtype).astype(low.dtype)
+    near, far = jnp.minimum(jnp.abs(low), jnp.abs(high)), jnp.maximum(jnp.abs(low), jnp.abs(high))
+    is_exact = (jnp.sign(low) * jnp.sign(high) > 0) & (near >= jnp.abs(middle) / 2) & (far <= jnp.abs(middle) * 2)
+    center = jax.lax.stop_gradient(jnp.where(is_exact, middle, 0.0))
+    return query - center, key - center
+
+
 def _unit(width: Float[Array, "..."] | float) -> tuple[Float[Array, ""] | float, Float[Array, "..."] | float]:
     """(inverse, width times it) for the power of two that brings the width to [0.5, 1): the squares of distances in
     units of a very small or large width stay within the range of float32, and all others keep their bits. Of an array
@@ -478,6 +533,9 @@ class NegativeSquaredDistance(Score):
 
     def __call__(self, query, key):
         return -_squared_distance(query, key)
+
+    def terms(self, query, key):
+        return _distance_terms(query, key)
 
 
 @pytree
@@ -506,6 +564,13 @@ class Gaussian(Score):
         inverse, sigma = _unit(self.sigma)
         square = _squared_distance(query, key, inverse)
         return square * as_type(-0.5 / sigma**2, square.dtype)
+
+    def terms(self, query, key):
+        if jnp.ndim(self.sigma):
+            return None
+        number = isinstance(self.sigma, int | float)
+        inverse, sigma = _unit(self.sigma if number else jnp.asarray(self.sigma, jnp.float32))
+        return _distance_terms(query, key, inverse, 0.5 / sigma**2)
 
     @classmethod
     def init(cls, rng: Array, query_width: int, key_width: int = 0, hidden: int = 0) -> "Gaussian":

@@ -158,7 +158,7 @@ def test_kernels_are_chosen_for_the_softmax_alone(monkeypatch, normalizer):
         lambda x: attend(x, x, x, normalizer=normalizer, implementation=implementation), x
     )
     call(None)
-    alone = normalizer == Softmax()
+    alone = isinstance(normalizer, Softmax)  # a sink is up to the kernel
     assert {found[0]["cuda"], found[0]["tpu"]} == ({"cudnn", "flash"} if alone else {"fused"})
     for kernel in ("cudnn", "flash", "linear"):
         if alone:
@@ -175,20 +175,24 @@ HALF = jax.ShapeDtypeStruct((1024, 64), jnp.bfloat16)
     "platform, call, implementation, reason",
     [
         ("cuda", {}, "cudnn", ""),
-        ("cuda", {"score": scores.SoftCap(20.0)}, "fused", "cudnn computes scaled dot products only, not SoftCap"),
-        ("cuda", {"bias": ALiBi(0.5)}, "fused", "cudnn is used without bias and without dropout"),
+        ("cuda", {"score": scores.SoftCap(20.0)}, "fused", "cudnn computes scores that say their terms, not SoftCap"),
+        ("cuda", {"bias": ALiBi(0.5)}, "fused", "cudnn adds biases of the key alone, not ALiBi without causal()"),
+        ("cuda", {"bias": ALiBi(0.5), "mask": causal(), "score": scores.Gaussian(0.5)}, "cudnn", ""),
+        ("cuda", {"normalizer": Softmax(sink=0.5), "score": scores.Cosine(8.0)}, "cudnn", ""),
         ("cuda", {"normalizer": Sparsemax()}, "fused", "cudnn computes the softmax alone"),
         ("cuda", {"return_entropy": True}, "fused", "cudnn computes the softmax alone"),
         ("cuda", {"implementation": "plain"}, "plain", 'implementation="plain"'),
         ("tpu", {"mask": causal()}, "flash", ""),
-        ("tpu", {"score": scores.Cosine()}, "fused", "flash computes dot products, scaled or not, but not Cosine"),
+        ("tpu", {"score": scores.Cosine()}, "flash", ""),
+        ("tpu", {"score": scores.Boxcar()}, "fused", "flash computes scores that say their terms, not Boxcar"),
+        ("tpu", {"normalizer": Softmax(sink=0.5)}, "fused", "flash knows no sink"),
         ("cpu", {}, "fused", ""),
         ("default", {}, "fused", ""),
     ],
 )
 def test_a_choice_is_explained(platform, call, implementation, reason, monkeypatch):
     monkeypatch.setattr(cudnn, "missing", lambda: None)
-    monkeypatch.setattr(cudnn, "attend", lambda query, key, value, mask: value)  # no card, nothing to trace
+    monkeypatch.setattr(cudnn, "attend", lambda query, key, value, *rules: value)  # no card, nothing to trace
     [choices] = explain(attend, HALF, HALF, HALF, **call)
     assert tuple(choices) == PLATFORMS and choices[platform].implementation == implementation
     assert choices[platform].reason.startswith(reason) and bool(choices[platform].reason) == bool(reason)

@@ -1,5 +1,5 @@
-"""NVIDIA's flash attention kernel for the calls that it supports: scaled dot products in half precision, with
-structural masks.
+"""NVIDIA's flash attention kernel for the calls that it supports: dot products in half precision, with structural
+masks, and what is one in other words (`terms.py`).
 
 It is reached through `jax.nn.dot_product_attention(implementation="cudnn")`, whose batching rules
 (JAX 0.10 to 0.12) need every operand to be batched, and on its first axis. `_together` sees to that, so that
@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from attention_jax.ops.blockwise.score_blocks import replace_nonfinite
+from attention_jax.ops.kernels.terms import as_product, hide, not_a_product
 from attention_jax.ops.masks import Causal, Lengths, Window, parts
-from attention_jax.ops.scores import ScaledDot
 
 MASKS = (set(), {Causal}, {Lengths}, {Causal, Lengths}, {Causal, Window})
 
@@ -31,23 +31,18 @@ def missing() -> str | None:
     return None
 
 
-def unsupported_reason(query, key, value, score, bias, mask, dropout, query_offset) -> str | None:
+def unsupported_reason(query, key, value, score, bias, mask, dropout, query_offset, sink=None) -> str | None:
     """Return why cuDNN cannot compute this call exactly; None if it can."""
     if missing() is not None:
         return f"needs an NVIDIA GPU's cuDNN, which JAX looks for while it traces ({missing()})"
-    if type(score) is not ScaledDot:
-        return f"computes scaled dot products only, not {type(score).__name__}"
-    if bias is not None or dropout is not None:
-        return "is used without bias and without dropout"
     if not query.dtype == key.dtype == value.dtype or query.dtype not in (jnp.bfloat16, jnp.float16):
         return (
             "needs query, key and value all in bfloat16 or all in float16, "
             f"got {query.dtype}, {key.dtype} and {value.dtype}"
         )
-    if not query.shape[1] == key.shape[1] == value.shape[1] or query.shape[1] % 8 or not 8 <= query.shape[1] <= 128:
-        return (
-            f"needs one head size, a multiple of 8 up to 128, got {query.shape[1]}, {key.shape[1]} and {value.shape[1]}"
-        )
+    reason = not_a_product(query, key, value, score, bias, mask, dropout, sink)
+    if reason is not None:
+        return reason
     if not (query.shape[0] and key.shape[0]):
         return f"needs queries and keys, got {query.shape[0]} and {key.shape[0]}"
     kinds = [type(part) for part in parts(mask)]
@@ -58,22 +53,28 @@ def unsupported_reason(query, key, value, score, bias, mask, dropout, query_offs
             return f"needs as many queries as keys for a causal mask, got {query.shape[0]} and {key.shape[0]}"
         if not isinstance(query_offset, int) or query_offset:
             return "needs query_offset=0 for a causal mask"
-    return None
+        if sink is not None and Window in kinds:
+            return "knows no sink beside a window"
+    as_arrays = lambda *arrays: as_product(*arrays, score, bias, mask, sink)[:3]
+    size = jax.eval_shape(as_arrays, query, key, value)[0].shape[1]
+    return None if size <= 128 else f"needs head sizes up to 128, got {size} with all features"
 
 
-def attend(query, key, value, mask):
-    """softmax(q k^T / sqrt(D), where=mask) v [Q, V] by cuDNN; the call must have passed `unsupported_reason`.
+def attend(query, key, value, score, bias, mask, sink=None):
+    """softmax(score(query, key) + bias, where=mask) value [Q, V] by cuDNN, for a call without `unsupported_reason`.
 
     An odd number of queries or keys gets one more row of zeros. The row of the query is cut off, so that its cotangent
     is zero; the key is hidden by the causal mask or by the number of keys.
     """
     by_type = {type(part): part for part in parts(mask)}
-    (queries, keys), is_causal = (query.shape[0], key.shape[0]), Causal in by_type
+    (queries, features), keys, is_causal = (query.shape[0], value.shape[1]), key.shape[0], Causal in by_type
     num_keys = jnp.asarray(keys, jnp.int32)
     if Lengths in by_type:
         num_keys = jnp.clip(jnp.asarray(by_type[Lengths].length), 0, keys).astype(jnp.int32)
         is_real = jnp.arange(keys) < num_keys
-        key, value = replace_nonfinite(key, is_real), replace_nonfinite(value, is_real)
+        key, value = hide(key, is_real), replace_nonfinite(value, is_real)
+    query, key, value, scale, attended = as_product(query, key, value, score, bias, mask, sink)
+    first, num_keys, keys = query.shape[0] - queries, num_keys + (key.shape[0] - keys), key.shape[0]
     has_lengths = Lengths in by_type or (keys % 2 == 1 and not is_causal)
     query, key, value = (jnp.pad(x, ((0, x.shape[0] % 2), (0, 0))) for x in (query, key, value))
     num_queries = jnp.asarray(query.shape[0], jnp.int32)
@@ -84,11 +85,14 @@ def attend(query, key, value, mask):
         value[None, :, None, :],  # [1, K, 1, V]
         is_causal=is_causal,
         query_seq_lengths=num_queries[None] if has_lengths else None,
+        scale=scale,
         key_value_seq_lengths=jnp.maximum(num_keys, 1)[None] if has_lengths else None,
         local_window_size=(by_type[Window].width, 0) if Window in by_type else None,
         implementation="cudnn",
     )
-    out = _settled(out)[0, :queries, 0]  # [Q, V]
+    out = _settled(out)[0, first : first + queries, 0, :features]  # [Q, V]
+    if attended is not None:
+        return jnp.where(attended[:, None], out, jnp.zeros_like(out))
     return jnp.where(num_keys > 0, out, jnp.zeros_like(out)) if Lengths in by_type else out
 
 

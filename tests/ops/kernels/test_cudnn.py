@@ -17,8 +17,7 @@ from attention_jax.ops.biases import ALiBi
 from attention_jax.ops.dispatch import PLATFORMS, choose
 from attention_jax.ops.kernels import cudnn
 from attention_jax.ops.masks import causal, dense, lengths, window
-from attention_jax.ops.normalizers import Softmax
-from attention_jax.ops.scores import Dot, ScaledDot
+from attention_jax.ops.scores import ScaledDot, SoftCap
 
 X = jnp.ones((16, 64), jnp.bfloat16)
 MASKS = {
@@ -157,7 +156,7 @@ def test_padding_to_even_lengths_changes_nothing(cudnn_installed, monkeypatch, m
         out, pull = jax.vjp(attention, *map(jnp.asarray, (query, key, value)))
         return out, *pull(jnp.asarray(bar))
 
-    by_kernel = output_and_gradients(lambda q, k, v: cudnn.attend(q, k, v, MASKS[mask](number)))
+    by_kernel = output_and_gradients(lambda q, k, v: cudnn.attend(q, k, v, ScaledDot(), None, MASKS[mask](number)))
     by_definition = output_and_gradients(
         lambda q, k, v: attend(q, k, v, mask=MASKS[mask](number), implementation="plain")
     )
@@ -178,7 +177,7 @@ def test_log_sum_exp_does_not_come_from_cudnn(cudnn_installed, mask):
     assert "cudnn" not in text
     expected = call(query, value=key, implementation="plain").astype(jnp.float32) / np.sqrt(8)
     np.testing.assert_allclose(jax.grad(log_sum)(query).astype(jnp.float32), expected, atol=2e-2)
-    for more in ({"return_max_score": True}, {"return_entropy": True}, {"normalizer": Softmax(sink=jnp.zeros(()))}):
+    for more in ({"return_max_score": True}, {"return_entropy": True}):
         program = jax.jit(functools.partial(call, **more)).trace(query)
         assert "cudnn" not in program.lower(lowering_platforms=("cuda",)).as_text()
 
@@ -186,8 +185,8 @@ def test_log_sum_exp_does_not_come_from_cudnn(cudnn_installed, mask):
 @pytest.mark.parametrize(
     "change",
     [
-        {"score": Dot()},
-        {"bias": ALiBi(0.1)},
+        {"score": SoftCap()},
+        {"bias": ALiBi(0.1)},  # |i - j| without a causal mask
         {"dropout": 0.1},
         {"mask": window(3)},
         {"mask": dense(jnp.ones((16, 16), bool))},
@@ -197,8 +196,8 @@ def test_log_sum_exp_does_not_come_from_cudnn(cudnn_installed, mask):
         {"mask": causal(), "query_offset": 1},
         {"mask": causal(), "key": X[:8], "value": X[:8]},
         {"query": X.astype(jnp.float32)},
-        {"value": X[:, :32]},
-        {"query": X[:, :60], "key": X[:, :60], "value": X[:, :60]},
+        {"value": jnp.concatenate([X, X, X], axis=1)},
+        {"sink": 0.0, "mask": causal() & window(3)},
     ],
 )
 def test_what_cudnn_cannot_do_goes_elsewhere(cudnn_installed, change):
@@ -211,6 +210,7 @@ def test_what_cudnn_cannot_do_goes_elsewhere(cudnn_installed, change):
         "mask": None,
         "dropout": None,
         "query_offset": 0,
+        "sink": None,
     }
     small = dict.fromkeys(PLATFORMS, "plain")
     assert choose(**call, asked=None) == small | {"cuda": "cudnn"}

@@ -13,7 +13,7 @@ from attention_jax.ops.biases import ALiBi
 from attention_jax.ops.dispatch import choose
 from attention_jax.ops.kernels import flash
 from attention_jax.ops.masks import causal, dense, lengths, window
-from attention_jax.ops.scores import Dot, Gaussian, ScaledDot
+from attention_jax.ops.scores import Dot, Gaussian, ScaledDot, SoftCap
 
 X = jnp.ones((512, 64), jnp.bfloat16)
 MASKS = {
@@ -36,6 +36,7 @@ def interpreted(monkeypatch):
     [
         ("none", Dot()),
         ("causal & lengths", ScaledDot()),
+        ("causal & lengths", Gaussian(jnp.float32(1.5))),
         pytest.param("causal", ScaledDot(), marks=pytest.mark.slow),
         pytest.param("lengths", ScaledDot(), marks=pytest.mark.slow),
     ],
@@ -52,7 +53,9 @@ def test_it_equals_plain(interpreted, monkeypatch, mask, score):
 
     @functools.partial(jax.jit, static_argnums=0)
     def numbers(implementation, query, key, value, bar):
-        one = lambda q, k, v, n: attend(q, k, v, score=score, mask=MASKS[mask](n), implementation=implementation)
+        bias = ALiBi(0.1) if mask == "causal & lengths" else None
+        call = {"score": score, "bias": bias, "implementation": implementation}
+        one = lambda q, k, v, n: attend(q, k, v, mask=MASKS[mask](n), **call)
         pooled = lambda *qkv: jax.vmap(jax.vmap(one, (1, None, None, None), 1))(*qkv, LENGTHS)
         out, pull = jax.vjp(pooled, query, key, value)
         return [x.astype(jnp.float32) for x in (out, *pull(bar))]
@@ -81,8 +84,9 @@ def test_on_a_tpu_what_it_can_do_goes_there(mask):
 @pytest.mark.parametrize(
     "change",
     [
-        {"score": Gaussian()},
+        {"score": SoftCap()},
         {"bias": ALiBi(0.1)},
+        {"sink": 0.0},
         {"dropout": 0.1},
         {"mask": window(3)},
         {"mask": causal() & window(3)},
@@ -93,13 +97,13 @@ def test_on_a_tpu_what_it_can_do_goes_there(mask):
         {"mask": causal(), "query": X[:256]},
         {"query": X[:500]},
         {"query": X.astype(jnp.float32)},
-        {"value": X[:, :32]},
+        {"value": jnp.concatenate([X, X, X], axis=1)},
     ],
     ids=lambda change: ", ".join(change),
 )
 def test_everything_else_is_refused_and_goes_elsewhere(change):
     call = {"query": X, "key": X, "value": X, "score": ScaledDot(), "bias": None, "mask": None, "dropout": None}
-    call |= {"query_offset": 0} | change
+    call |= {"query_offset": 0, "sink": None} | change
     assert flash.unsupported_reason(**call) is not None
     assert choose(**call, asked=None)["tpu"] != "flash"
     with pytest.raises(InputError, match=r'implementation="flash" '):
