@@ -151,8 +151,10 @@ def output_and_gradients(implementation, rules, query, key, value, bar, as_numbe
 
 def check_twice_the_error(rules, query, key, value, bar):
     """The error of output and gradients against float64 is at most twice that of the definition in the same type.
-    Parameters, whose gradients are sums over all tokens, are granted half of its epsilon besides, as if rounded to it.
+    Parameters, whose gradients are sums over all tokens of numbers that the kernel has rounded, are granted half of its
+    epsilon besides, and widths, where these numbers nearly cancel, four epsilons.
     """
+    granted = 4 if isinstance(rules.get("score"), Gaussian | Radial) else 0.5
     arrays = (query, key, value, bar)
     by_kernel, by_definition = (output_and_gradients(i, rules, *arrays) for i in ("cudnn", "plain"))
     with jax.enable_x64(True):
@@ -163,7 +165,7 @@ def check_twice_the_error(rules, query, key, value, bar):
     errors = []
     for kernel, definition, exact in zip(by_kernel, by_definition, in_float64, strict=True):
         error, allowed, size = (np.linalg.norm(x) for x in (kernel - exact, 2 * (definition - exact), exact))
-        chance = float(jnp.finfo(query.dtype).eps) / 2 if exact.size < query.size else 0.0
+        chance = float(jnp.finfo(query.dtype).eps) * granted if exact.size < query.size else 0.0
         errors.append((exact.shape, error / size, allowed / size + chance))
     assert all(error <= allowed for _, error, allowed in errors), errors
 
@@ -183,8 +185,15 @@ SAMPLE = [
 ]
 
 
+ALWAYS = ("sink", "causal"), ("all", "causal")
+
+
 @pytest.mark.parametrize(
-    "case, mask, dtype", [pytest.param(*x, marks=[] if i % 3 == 0 else pytest.mark.slow) for i, x in enumerate(SAMPLE)]
+    "case, mask, dtype",
+    [
+        pytest.param(*call, marks=[] if i % 4 == 0 or call[:2] in ALWAYS else pytest.mark.slow)
+        for i, call in enumerate(SAMPLE)
+    ],
 )
 def test_error_is_at_most_twice_that_of_the_definition(by_xla, case, mask, dtype):
     length = 61
@@ -194,7 +203,7 @@ def test_error_is_at_most_twice_that_of_the_definition(by_xla, case, mask, dtype
 @pytest.mark.parametrize(
     "rules, shift, size",
     [
-        ({"score": Gaussian(spread(3, 8))}, 0.0, 64),  # 58 features of the query in two parts
+        ({"score": Gaussian(spread(3, 8))}, 0.0, 64),  # 57 features of the query in two parts
         ({"score": NegativeSquaredDistance()}, 100.0, 16),
         ({"score": Gaussian(spread(2, 8))}, -50.0, 16),
         ({"bias": ALiBi(spread(0.5, 16)), "mask": causal()}, 0.0, 64),
