@@ -149,6 +149,7 @@ def test_kernels_are_chosen_for_the_softmax_alone(monkeypatch, normalizer):
     """Even those that refuse no score, mask or shape: they would compute the softmax instead."""
     accepting = types.SimpleNamespace(unsupported_reason=lambda *call: None)
     monkeypatch.setattr(dispatch, "KERNELS", {"cuda": ("cudnn", accepting), "tpu": ("flash", accepting)})
+    monkeypatch.setattr(dispatch, "PRODUCTS_BY_DEFAULT", True)
     monkeypatch.setattr(dispatch, "ON_REQUEST", dict.fromkeys(dispatch.ON_REQUEST, accepting))
     found = []
     spied = lambda *call: found.append(choose(*call)) or dict.fromkeys(PLATFORMS, "plain")
@@ -191,6 +192,7 @@ HALF = jax.ShapeDtypeStruct((1024, 64), jnp.bfloat16)
     ],
 )
 def test_a_choice_is_explained(platform, call, implementation, reason, monkeypatch):
+    monkeypatch.setattr(dispatch, "PRODUCTS_BY_DEFAULT", True)
     monkeypatch.setattr(cudnn, "missing", lambda: None)
     monkeypatch.setattr(cudnn, "attend", lambda query, key, value, *rules: value)  # no card, nothing to trace
     [choices] = explain(attend, HALF, HALF, HALF, **call)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from attention_jax import pytree
+from attention_jax.ops import dispatch
 from attention_jax.ops.attention import attend
 from attention_jax.ops.biases import ALiBi, Bias
 from attention_jax.ops.dispatch import explain
@@ -331,9 +332,21 @@ def test_a_class_that_overrides_only_the_call_has_no_terms(cudnn_installed):
         assert choices["cuda"].implementation == "plain"
 
 
+def test_products_are_taken_by_name_alone(cudnn_installed, monkeypatch):
+    """As no card has tested them; dot products without extras are taken by default."""
+    monkeypatch.setattr(dispatch, "PRODUCTS_BY_DEFAULT", False)
+    x = jax.ShapeDtypeStruct((64, 64), jnp.bfloat16)
+    run = lambda implementation, **rules: explain(
+        lambda x: attend(x, x, x, mask=causal(), implementation=implementation, **rules), x
+    )
+    [plain], [default], [named] = run(None), run(None, bias=ALiBi(0.5)), run("cudnn", bias=ALiBi(0.5))
+    assert plain["cuda"].implementation == named["cuda"].implementation == "cudnn"
+    assert default["cuda"].implementation == "plain" and 'implementation="cudnn"' in default["cuda"].reason
+
+
 @pytest.mark.parametrize("dtype, length", [("bfloat16", 32768), ("float16", 4096)])
 def test_the_bound_of_long_biases_holds(dtype, length):
-    """The logits near the diagonal, summed in float32 as a kernel sums them, are off by less than an eighth of the
+    """The logits near the diagonal, summed in float32 as a kernel sums them, are off by less than half of the
     type's epsilon, with a slope of 1."""
     random = np.random.default_rng(0)
     query, key = (jnp.asarray(random.normal(size=(length, 64)), dtype) for _ in range(2))
