@@ -20,7 +20,7 @@ LONGEST = 60
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def read(path: Path) -> str:
+def read_text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
@@ -30,35 +30,39 @@ def without_blocks(text: str) -> str:
 
 def missing_paths(page: Path) -> Iterator[str]:
     """Links, paths in backquotes and tests that are not there."""
-    text = read(page)
+    text = read_text(page)
     links = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if not link.startswith("http")}
     yield from (f"no file {link}" for link in links if not (page.parent / link).exists())
     paths = set(re.findall(r"`((?:attention_jax|experiments|tests|docs)/[\w./-]*)", text))
     paths |= {f"attention_jax/{path}" for path in re.findall(r"`((?:ops|models)/[\w/]+\.py)", text)}
     yield from (f"no file {path}" for path in paths if "NAME" not in path and not (ROOT / path).exists())
     for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text):
-        if not (ROOT / path).exists() or f"def {name}(" not in read(ROOT / path):
+        if not (ROOT / path).exists() or f"def {name}(" not in read_text(ROOT / path):
             yield f"no test {path}::{name}"
 
 
 def missing_goals(page: Path) -> Iterator[str]:
-    goals = set(re.findall(r"^([a-z]+):", read(ROOT / "Makefile"), re.MULTILINE))
-    asked = re.findall(r"(?:`|^)make ([a-z]+)(?:`|\s)", read(page), re.MULTILINE)
-    yield from (f"no goal `make {goal}`" for goal in {*asked} - goals)
+    goals = set(re.findall(r"^([a-z]+):", read_text(ROOT / "Makefile"), re.MULTILINE))
+    named_goals = re.findall(r"(?:`|^)make ([a-z]+)(?:`|\s)", read_text(page), re.MULTILINE)
+    yield from (f"no goal `make {goal}`" for goal in {*named_goals} - goals)
 
 
 def titles(page: Path) -> list[str]:
-    return re.findall(r"^# (.+)$", without_blocks(read(page)), re.MULTILINE)
+    return re.findall(r"^# (.+)$", without_blocks(read_text(page)), re.MULTILINE)
 
 
 def layout(page: Path) -> Iterator[str]:
     """Long lines of prose; a page without a title, with two, or with that of another page."""
-    prose = without_blocks(read(page))
+    prose = without_blocks(read_text(page))
     yield from (f"more than 120 columns: {x[:60]}..." for x in prose.splitlines() if len(x) > 120 and x[0] != "|")
-    own = titles(page)
-    if len(own) != 1 and "{include}" not in read(page):
-        yield f"{len(own)} headings of the first level"
-    yield from (f"has the title of {other.name}" for other in PAGES if other != page and {*own} & {*titles(other)})
+    page_titles = titles(page)
+    if len(page_titles) != 1 and "{include}" not in read_text(page):
+        yield f"{len(page_titles)} headings of the first level"
+    yield from (
+        f"has the title of {other_page.name}"
+        for other_page in PAGES
+        if other_page != page and {*page_titles} & {*titles(other_page)}
+    )
 
 
 def lines_of(node: ast.AST) -> int:
@@ -70,16 +74,16 @@ def lines_of(node: ast.AST) -> int:
 
 def object_lines(path: Path, name: str) -> int | None:
     """The length of "function", "Class" or "Class.method" of a file; None if there is none."""
-    node = ast.parse(read(path)) if path.exists() else None
-    for part in name.split("."):
-        [*found] = (child for child in getattr(node, "body", ()) if getattr(child, "name", "") == part)
-        node = found[0] if found else None
+    node = ast.parse(read_text(path)) if path.exists() else None
+    for name_part in name.split("."):
+        [*matches] = (child for child in getattr(node, "body", ()) if getattr(child, "name", "") == name_part)
+        node = matches[0] if matches else None
     return node and lines_of(node)
 
 
 def mechanisms() -> Iterator[str]:
     """Rows of docs/mechanisms.md whose object is not one of at most 60 lines or whose experiment does not exist."""
-    text = re.sub(r"\[(`[^`]+`)\]\([^)]*\)", r"\1", read(ROOT / "docs/mechanisms.md"))
+    text = re.sub(r"\[(`[^`]+`)\]\([^)]*\)", r"\1", read_text(ROOT / "docs/mechanisms.md"))
     rows = [re.split(r"[ `]*\|[ `]*", line) for line in text.splitlines() if line[:1] == "|"]
     rows = [row for row in rows if ":" in row[3] and "-" not in row[3]]
     experiments = {path.stem for path in (ROOT / "experiments").glob("*.py")} | {"-", "every one"}
@@ -96,10 +100,10 @@ def mechanisms() -> Iterator[str]:
 
 def citations() -> Iterator[str]:
     """Each "Author et al. year" of the package and of the pages written by hand that no row of references.md has."""
-    rows = re.findall(r"^\| ([^|]+\d{4}[^|]*) \|", read(ROOT / "docs/references.md"), re.MULTILINE)
+    rows = re.findall(r"^\| ([^|]+\d{4}[^|]*) \|", read_text(ROOT / "docs/references.md"), re.MULTILINE)
     listed = {(row.split()[0].rstrip(","), year) for row in rows for year in re.findall(r"\d{4}", row)}
     texts = [page for page in PAGES if page.name not in (*GENERATED, "references.md")]
-    text = " ".join(read(path) for path in [*texts, *PACKAGE.rglob("*.py")])
+    text = " ".join(read_text(path) for path in [*texts, *PACKAGE.rglob("*.py")])
     cited = set(re.findall(r"\b([A-Z][\w-]+) et al\.,?\s+\(?((?:19|20)\d\d)", text))
     yield from (f"{author} et al. {year} is not listed" for author, year in sorted(cited - listed))
 
@@ -108,7 +112,7 @@ def code() -> Iterator[str]:
     """Functions that are too long, and names that two modules share; a view may be named like its task."""
     paths = sorted(PACKAGE.rglob("*.py"))
     for path in paths:
-        functions = (node for node in ast.walk(ast.parse(read(path))) if isinstance(node, Function))
+        functions = (node for node in ast.walk(ast.parse(read_text(path))) if isinstance(node, Function))
         long = [node for node in functions if lines_of(node) > LONGEST + len(node.decorator_list)]
         yield from (f"{path.relative_to(ROOT)}:{node.lineno}: {node.name} is longer than 60 lines" for node in long)
     views = {path for path in (PACKAGE / "views").glob("*.py") if (PACKAGE / "tasks" / path.name).exists()}
@@ -117,17 +121,17 @@ def code() -> Iterator[str]:
 
 
 def main() -> int:
-    found = [
+    problems = [
         f"{page.relative_to(ROOT)}: {problem}"
         for page in PAGES
         for check in (missing_paths, missing_goals, layout)
         for problem in check(page)
     ]
     for place, check in (("docs/mechanisms.md", mechanisms), ("docs/references.md", citations)):
-        found += [f"{place}: {problem}" for problem in check()]
-    found += code()
-    print("\n".join(found) if found else "docs: ok")
-    return bool(found)
+        problems += [f"{place}: {problem}" for problem in check()]
+    problems += code()
+    print("\n".join(problems) if problems else "docs: ok")
+    return bool(problems)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ assert (
 )
 
 
-def refused(call, *words):
+def input_error(call, *words):
     """The one line with which `call` is refused."""
     try:
         call(*words)
@@ -39,14 +39,17 @@ def refused(call, *words):
 
 experiment = load_experiment("date_luong")
 assert experiment.file.parent == Path(attention_jax.__file__).parent / "experiments", experiment.file
-said = refused(train_run, experiment.smoke(), "run")
-assert all(package in said for package in ("tensorboardX", "tensorflow-datasets", "sacrebleu")), said
+message = input_error(train_run, experiment.smoke(), "run")
+assert all(package in message for package in ("tensorboardX", "tensorflow-datasets", "sacrebleu")), message
 assert not Path("run").exists(), "a run was begun that cannot end"
-known = json.loads(Path("date_luong.json").read_text(encoding="utf-8"))["predictions"]
+expected_predictions = json.loads(Path("date_luong.json").read_text(encoding="utf-8"))["predictions"]
 for words, expected in (
     (["list"], "date_luong"),
-    (["predict", "date_luong.zip", *known], "".join(f"{text} -> {output}\n" for text, output in known.items())),
-    (["look", "date_luong.zip", *known, "--out", "look.html"], "look.html"),
+    (
+        ["predict", "date_luong.zip", *expected_predictions],
+        "".join(f"{text} -> {output}\n" for text, output in expected_predictions.items()),
+    ),
+    (["look", "date_luong.zip", *expected_predictions, "--out", "look.html"], "look.html"),
     (["export", "date_luong.zip", "--out", "exported"], "exported"),
 ):
     command = subprocess.run([Path(sys.executable).with_name("attention-jax"), *words], capture_output=True, text=True)

@@ -22,7 +22,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention_jax.errors import InputError
-from attention_jax.ops.meshes import replicated, settled
+from attention_jax.ops.meshes import match_step_types, replicate
 from attention_jax.ops.platforms import by_platform
 from attention_jax.ops.precision import accumulator
 from attention_jax.ops.shared import map_per_hypothesis, map_rows, repeat_for_beams, where_rows
@@ -32,10 +32,10 @@ Step = Callable[[Array, Cache], tuple[Array, Cache]]
 LengthPenalty = Literal["gnmt", "simple", "none"]
 
 
-def never(step: Step, token: int | None) -> Step:
+def forbid_token(step: Step, token: int | None) -> Step:
     """Return a `step` that never writes a token, such as the unknown one: its logit is -inf. None changes nothing.
 
-    >>> step = never(lambda tokens, cache: (jnp.array([[0.1, 0.8, 0.1]]), cache), 1)
+    >>> step = forbid_token(lambda tokens, cache: (jnp.array([[0.1, 0.8, 0.1]]), cache), 1)
     >>> step(None, None)[0].tolist()
     [[0.10000000149011612, -inf, 0.10000000149011612]]
     """
@@ -66,14 +66,14 @@ def greedy(
     [[1, 2, 0, 0], [1, 2, 0, 0]]
     """
 
-    def unfinished(carry):
+    def is_running(carry):
         t, _, ended, _, _ = carry
         return (t < max_length) & ~ended.all()
 
     def body(carry):
         t, last, ended, written, cache = carry
         logits, cache = step(last, cache)
-        logits = replicated(logits)
+        logits = replicate(logits)
         best = lax.top_k(logits, 1)[1][
             :, 0
         ]  # = argmax, and on CPU several times faster than it over a large vocabulary
@@ -93,7 +93,7 @@ def greedy(
         jnp.full((batch_size, max_length), pad, jnp.int32),
         cache,
     )
-    return lax.while_loop(unfinished, body, settled(body, start))[3] if max_length else start[3]
+    return lax.while_loop(is_running, body, match_step_types(body, start))[3] if max_length else start[3]
 
 
 def _check_length(max_length):
@@ -101,7 +101,7 @@ def _check_length(max_length):
         raise InputError(f"max_length must be at least 0, got {max_length}")
 
 
-def truncated(logits: Float[Array, "B V"], top_k: int = 0, top_p: float = 1.0) -> Float[Array, "B V"]:
+def truncate_logits(logits: Float[Array, "B V"], top_k: int = 0, top_p: float = 1.0) -> Float[Array, "B V"]:
     """Set the logits of tokens outside of the top k and the nucleus to -inf.
 
     The remaining ones are the `top_k` most probable tokens (0: all), and of them the fewest, most probable first, whose
@@ -109,7 +109,7 @@ def truncated(logits: Float[Array, "B V"], top_k: int = 0, top_p: float = 1.0) -
     kept; ties are resolved by the smaller index.
 
     >>> logits = jnp.log(jnp.array([[0.1, 0.5, 0.15, 0.25]]))
-    >>> [jnp.isfinite(kept).tolist() for kept in (truncated(logits, top_k=2), truncated(logits, top_p=0.8))]
+    >>> [jnp.isfinite(x).tolist() for x in (truncate_logits(logits, top_k=2), truncate_logits(logits, top_p=0.8))]
     [[[False, True, False, True]], [[False, True, True, True]]]
     """
     rows, width = logits.shape
@@ -123,10 +123,10 @@ def truncated(logits: Float[Array, "B V"], top_k: int = 0, top_p: float = 1.0) -
     ranked = jnp.take_along_axis(logits, order, axis=-1).astype(accumulator(logits.dtype))
     ranked = jnp.where(jnp.arange(width)[None] < jnp.where(jnp.equal(top_k, 0), width, top_k), ranked, -jnp.inf)
     probability = jax.nn.softmax(ranked, axis=-1)
-    before = jnp.cumsum(probability, axis=-1) - probability
-    nucleus = (before < jnp.asarray(top_p, before.dtype)) | jnp.greater_equal(top_p, 1)  # before adds up to less
-    kept = jnp.take_along_axis(nucleus & (ranked > -jnp.inf), rank, axis=-1)
-    return jnp.where(kept, logits, -jnp.inf)
+    mass_before = jnp.cumsum(probability, axis=-1) - probability
+    nucleus = (mass_before < jnp.asarray(top_p, mass_before.dtype)) | jnp.greater_equal(top_p, 1)  # mass before < top_p
+    is_kept = jnp.take_along_axis(nucleus & (ranked > -jnp.inf), rank, axis=-1)
+    return jnp.where(is_kept, logits, -jnp.inf)
 
 
 def sample(
@@ -142,7 +142,7 @@ def sample(
 ) -> Int[Array, "B T"]:
     """Sample `length` tokens after each prompt, with a temperature, top-k and top-p.
 
-    A token is sampled from softmax(logits / temperature), `truncated` by `top_k` and `top_p`; temperature 0 takes the
+    A token is sampled from softmax(logits / temperature), truncated by `top_k` and `top_p`; temperature 0 takes the
     most probable tokens and needs no `rng`. Without `rng` the samples are those of `jax.random.key(0)`. Raises
     InputError for a prompt without tokens or a length below 1.
 
@@ -154,24 +154,28 @@ def sample(
     [[0, 1, 2]]
     """
 
-    def one(carry, now):
-        (cache, last), (given, rng) = carry, now
-        logits, cache = step(jnp.where(given >= 0, given, last), cache)
-        logits = replicated(logits)
+    def sample_step(carry, step_inputs):
+        (cache, last), (prompt_token, rng) = carry, step_inputs
+        logits, cache = step(jnp.where(prompt_token >= 0, prompt_token, last), cache)
+        logits = replicate(logits)
         if isinstance(temperature, jax.core.Tracer) or temperature:
-            logits = truncated(_tempered(logits, temperature), top_k, top_p)
+            logits = truncate_logits(_apply_temperature(logits, temperature), top_k, top_p)
             logits = logits + jax.random.gumbel(rng, logits.shape, logits.dtype)  # the argmax is a softmax sample
-        chosen = logits.argmax(-1).astype(jnp.int32)
-        return (cache, chosen), chosen
+        token = logits.argmax(-1).astype(jnp.int32)
+        return (cache, token), token
 
-    rows, begun = prompt.shape
-    if begun < 1 or length < 1:
-        raise InputError(f"sample needs a prompt of at least one token and a length >= 1, got {begun} and {length}")
-    given = jnp.concatenate([prompt.T, jnp.full((length - 1, rows), -1, jnp.int32)])
-    rngs = jax.random.split(jax.random.key(0) if rng is None else rng, begun + length - 1)
-    start = settled(lambda carry: one(carry, (given[0], rngs[0]))[0], (cache, jnp.zeros((rows,), jnp.int32)))
-    _, written = lax.scan(one, start, (given, rngs))
-    return written[begun - 1 :].T
+    rows, prompt_length = prompt.shape
+    if prompt_length < 1 or length < 1:
+        raise InputError(
+            f"sample needs a prompt of at least one token and a length >= 1, got {prompt_length} and {length}"
+        )
+    prompt_tokens = jnp.concatenate([prompt.T, jnp.full((length - 1, rows), -1, jnp.int32)])
+    rngs = jax.random.split(jax.random.key(0) if rng is None else rng, prompt_length + length - 1)
+    start = match_step_types(
+        lambda carry: sample_step(carry, (prompt_tokens[0], rngs[0]))[0], (cache, jnp.zeros((rows,), jnp.int32))
+    )
+    _, written = lax.scan(sample_step, start, (prompt_tokens, rngs))
+    return written[prompt_length - 1 :].T
 
 
 def generate(
@@ -205,31 +209,38 @@ def generate(
       rng: of the samples; without it they are those of `jax.random.key(0)`.
       stream: called on the host with the tokens [B] of each step, in order.
 
-    Every row is at positions 0, 1, ... of its own, and what it continues with depends on no other row (samples do on
-    its index). Raises InputError for prompts without tokens, a length below 1 and numbers out of range.
+    Every row has its own positions 0, 1, ..., and its continuation does not depend on other rows (samples depend on its
+    index). Raises InputError for prompts without tokens, a length below 1 and numbers out of range.
     """
     rows, width = prompt.shape
     _check_generation(prompt, lengths, length, temperature, repetition_penalty)
-    call = lambda method, *given: model.apply({"params": params}, *given, method=method)
+    call = lambda method, *args: model.apply({"params": params}, *args, method=method)
     step = lambda cache, token: call("step", cache, token)[:2]
     if rows > 1:  # each at its own position, which is one scalar to a model
-        step = partial(map_rows, lambda cache, token, step=step: _squeezed(*step(cache, token[None])))
+        step = partial(map_rows, lambda cache, token, step=step: _squeeze_batch(*step(cache, token[None])))
     rngs = jax.random.split(jax.random.key(0) if rng is None else rng, length)
     ends = jnp.asarray(() if eos is None else (eos if isinstance(eos, Sequence) else (eos,)), jnp.int32)
     choose = _Choice(temperature, top_k, top_p, repetition_penalty, ends, pad, stream)
 
     def body(carry):
-        t, token, ended, seen, written, cache = carry
+        t, token, ended, seen_mask, written, cache = carry
         logits, cache = step(cache, token)
-        token, ended, seen = choose(logits, ended, seen, rngs[t])
-        return t + 1, token, ended, seen, lax.dynamic_update_slice_in_dim(written, token[:, None], t, axis=1), cache
+        token, ended, seen_mask = choose(logits, ended, seen_mask, rngs[t])
+        return (
+            t + 1,
+            token,
+            ended,
+            seen_mask,
+            lax.dynamic_update_slice_in_dim(written, token[:, None], t, axis=1),
+            cache,
+        )
 
-    logits, cache = _read(model, call, step, prompt, lengths, width + length - 1)
-    seen = choose.seen(prompt, lengths, logits.shape)
-    token, ended, seen = choose(logits, jnp.zeros((rows,), bool), seen, rngs[0])
+    logits, cache = _read_prompts(model, call, step, prompt, lengths, width + length - 1)
+    seen_mask = choose.prompt_mask(prompt, lengths, logits.shape)
+    token, ended, seen_mask = choose(logits, jnp.zeros((rows,), bool), seen_mask, rngs[0])
     written = jnp.full((rows, length), pad, jnp.int32).at[:, 0].set(token)
-    start = (jnp.int32(1), token, ended, seen, written, cache)
-    return lax.while_loop(lambda carry: (carry[0] < length) & ~carry[2].all(), body, settled(body, start))[4]
+    start = (jnp.int32(1), token, ended, seen_mask, written, cache)
+    return lax.while_loop(lambda carry: (carry[0] < length) & ~carry[2].all(), body, match_step_types(body, start))[4]
 
 
 class _Choice(NamedTuple):
@@ -243,70 +254,70 @@ class _Choice(NamedTuple):
     pad: int
     stream: Callable | None
 
-    def __call__(self, logits, ended, seen, rng):
+    def __call__(self, logits, ended, seen_mask, rng):
         """Return the next tokens [B], the rows that have ended with them, and the tokens seen so far."""
-        logits = replicated(logits)
-        logits = logits if seen is None else penalized(logits, seen, self.penalty)
+        logits = replicate(logits)
+        logits = logits if seen_mask is None else penalize_repetition(logits, seen_mask, self.penalty)
         if isinstance(self.temperature, jax.core.Tracer) or self.temperature:
-            token = _drawn(_tempered(logits, self.temperature), self.top_k, self.top_p, rng)
+            token = _draw_tokens(_apply_temperature(logits, self.temperature), self.top_k, self.top_p, rng)
         else:
             token = lax.top_k(logits, 1)[1][:, 0]
         token = jnp.where(ended, jnp.int32(self.pad), token.astype(jnp.int32))
         if self.stream is not None:
             jax.debug.callback(self.stream, token, ordered=True)
-        seen = None if seen is None else seen.at[jnp.arange(len(token)), token].set(True)
-        return token, ended | jnp.isin(token, self.ends), seen
+        seen_mask = None if seen_mask is None else seen_mask.at[jnp.arange(len(token)), token].set(True)
+        return token, ended | jnp.isin(token, self.ends), seen_mask
 
-    def seen(self, prompt, lengths, shape):
+    def prompt_mask(self, prompt, lengths, shape):
         """Return the tokens of each prompt as a mask of the given shape [B, V], or None without a penalty."""
         if not isinstance(self.penalty, jax.core.Tracer) and self.penalty == 1:
             return None
-        there = jnp.arange(prompt.shape[1])[None] < lengths[:, None]
-        return jnp.zeros(shape, bool).at[jnp.arange(shape[0])[:, None], prompt].max(there)
+        is_token = jnp.arange(prompt.shape[1])[None] < lengths[:, None]
+        return jnp.zeros(shape, bool).at[jnp.arange(shape[0])[:, None], prompt].max(is_token)
 
 
-def _drawn(logits, top_k, top_p, rng):
-    """Draw a token of each row from the softmax of its `truncated` logits. The top k, if that is a known number, are
+def _draw_tokens(logits, top_k, top_p, rng):
+    """Draw a token of each row from the softmax of its truncated logits. The top k, if that is a known number, are
     found first: sorting a large vocabulary for the nucleus takes as long as a small model."""
     columns = None
     if not isinstance(top_k, jax.core.Tracer) and 0 < top_k < logits.shape[1]:
         (logits, columns), top_k = lax.top_k(logits, top_k), 0
-    logits = truncated(logits, top_k, top_p)
-    chosen = lax.top_k(logits + jax.random.gumbel(rng, logits.shape, logits.dtype), 1)[1]  # argmax: a softmax sample
-    return (chosen if columns is None else jnp.take_along_axis(columns, chosen, axis=1))[:, 0]
+    logits = truncate_logits(logits, top_k, top_p)
+    index = lax.top_k(logits + jax.random.gumbel(rng, logits.shape, logits.dtype), 1)[1]  # argmax: a softmax sample
+    return (index if columns is None else jnp.take_along_axis(columns, index, axis=1))[:, 0]
 
 
-def penalized(
-    logits: Float[Array, "B V"], seen: Bool[Array, "B V"], penalty: float | Float[Array, ""]
+def penalize_repetition(
+    logits: Float[Array, "B V"], seen_mask: Bool[Array, "B V"], penalty: float | Float[Array, ""]
 ) -> Float[Array, "B V"]:
-    """Divide positive logits of the tokens `seen` by a penalty, and multiply negative ones.
+    """Divide positive logits of the tokens in `seen_mask` by a penalty, and multiply negative ones.
 
-    >>> penalized(jnp.array([[2.0, -2.0, 1.0]]), jnp.array([[True, True, False]]), 2.0).tolist()
+    >>> penalize_repetition(jnp.array([[2.0, -2.0, 1.0]]), jnp.array([[True, True, False]]), 2.0).tolist()
     [[1.0, -4.0, 1.0]]
     """
     penalty = jnp.asarray(penalty, logits.dtype)
-    return jnp.where(seen, jnp.where(logits > 0, logits / penalty, logits * penalty), logits)
+    return jnp.where(seen_mask, jnp.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
-def _read(model, call, step, prompt, lengths, max_length):
+def _read_prompts(model, call, step, prompt, lengths, max_length):
     """Return the logits after the last token of each prompt, and the cache there."""
     if hasattr(model, "prefill"):
         return call("prefill", prompt, lengths, max_length)
     rows, width = prompt.shape
     cache = call("start", rows, max_length)
 
-    def one(carry, now):
-        t, tokens = now
+    def read_step(carry, step_inputs):
+        t, tokens = step_inputs
         logits, cache = step(carry[1], tokens)
-        going = t < lengths
-        return where_rows(going, (logits, cache), carry), None
+        is_prompt = t < lengths
+        return where_rows(is_prompt, (logits, cache), carry), None
 
     logits = jax.eval_shape(step, cache, prompt[:, 0])[0]
     start = (jnp.zeros(logits.shape, logits.dtype), cache)
-    return lax.scan(one, start, (jnp.arange(width), prompt.T))[0]
+    return lax.scan(read_step, start, (jnp.arange(width), prompt.T))[0]
 
 
-def _squeezed(logits, cache):
+def _squeeze_batch(logits, cache):
     return logits[0], cache
 
 
@@ -317,16 +328,16 @@ def _check_generation(prompt, lengths, length, temperature, repetition_penalty):
         raise InputError(f"generate needs prompts of at least one token and a length >= 1, got {width} and {length}")
     if jnp.shape(lengths) != prompt.shape[:1]:
         raise InputError(f"generate needs one length for each of {len(prompt)} prompts, got shape {jnp.shape(lengths)}")
-    known = lambda x: not isinstance(x, jax.core.Tracer)
-    if known(lengths) and not all(1 <= one <= width for one in np.asarray(lengths).tolist()):
+    is_known = lambda x: not isinstance(x, jax.core.Tracer)
+    if is_known(lengths) and not all(1 <= prompt_length <= width for prompt_length in np.asarray(lengths).tolist()):
         raise InputError(f"the lengths of prompts must be in 1..{width}, got {np.asarray(lengths).tolist()}")
-    if known(temperature) and not temperature >= 0:
+    if is_known(temperature) and not temperature >= 0:
         raise InputError(f"temperature must be at least 0, got {temperature}")
-    if known(repetition_penalty) and not repetition_penalty > 0:
+    if is_known(repetition_penalty) and not repetition_penalty > 0:
         raise InputError(f"repetition_penalty must be above 0, got {repetition_penalty}")
 
 
-def _tempered(logits, temperature):
+def _apply_temperature(logits, temperature):
     """Return (logits - their maximum) / temperature, in float32 at least; of temperature 0, the limit."""
     logits = logits.astype(accumulator(logits.dtype))
     below = logits - logits.max(axis=-1, keepdims=True)
@@ -334,12 +345,12 @@ def _tempered(logits, temperature):
     return jnp.where(below == 0, 0.0, below / jnp.where(temperature > 0, temperature, jnp.finfo(logits.dtype).tiny))
 
 
-def penalty(length: Int[Array, "*n"], kind: LengthPenalty, alpha: float) -> Float[Array, "*n"]:
+def penalty_divisor(length: Int[Array, "*n"], kind: LengthPenalty, alpha: float) -> Float[Array, "*n"]:
     """Return the divisor of a hypothesis' log-probability; `length` is the number of predicted tokens, including eos.
 
     gnmt: ((5 + length) / 6)^alpha (Wu et al. 2016, eq. 14); simple: length^alpha; none: 1.
 
-    >>> penalty(jnp.array([1, 7]), "gnmt", 1.0).tolist()
+    >>> penalty_divisor(jnp.array([1, 7]), "gnmt", 1.0).tolist()
     [1.0, 2.0]
     """
     length = jnp.asarray(length).astype(jnp.float32)
@@ -353,17 +364,17 @@ def penalty(length: Int[Array, "*n"], kind: LengthPenalty, alpha: float) -> Floa
 
 
 GROUP = 64
-"""Columns of a group in `largest`."""
+"""Columns of a group in `wide_top_k`."""
 
 
-def largest(x: Float[Array, "B V"], k: int) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
+def wide_top_k(x: Float[Array, "B V"], k: int) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
     """`lax.top_k`, for wide rows in two stages: the k groups of columns with the greatest
     maxima hold the k greatest values.
 
     A maximum is fast and a sort is not: three times as fast for [500, 9716] and k = 5 on CPU. (Which of
     equal values is taken may differ.)
 
-    >>> values, columns = largest(jnp.arange(3000.0)[None], 2)
+    >>> values, columns = wide_top_k(jnp.arange(3000.0)[None], 2)
     >>> values.tolist(), columns.tolist()
     ([[2999.0, 2998.0]], [[2999, 2998]])
     """
@@ -435,18 +446,18 @@ def beam_search(
         raise InputError(f"the length penalty's alpha must be at least 0, not {alpha}")
 
     def score(log_prob, length):
-        return log_prob / penalty(length, length_penalty, alpha)
+        return log_prob / penalty_divisor(length, length_penalty, alpha)
 
-    def unfinished(beams: _Beams):
+    def is_running(beams: _Beams):
         scores = score(beams.log_prob, beams.length)
-        settled = lax.top_k(jnp.where(beams.ended, scores, -jnp.inf), n_best)[0][:, -1]
+        nth_ended_score = lax.top_k(jnp.where(beams.ended, scores, -jnp.inf), n_best)[0][:, -1]
         reachable = score(beams.log_prob, jnp.full_like(beams.length, max_length))
         reachable = jnp.where(beams.ended, -jnp.inf, reachable).max(axis=1)
-        return (beams.t < max_length) & (reachable > settled).any()
+        return (beams.t < max_length) & (reachable > nth_ended_score).any()
 
     def body(beams: _Beams):
         logits, cache = step(beams.last.reshape(-1), beams.cache)
-        return _extend(beams, replicated(logits), cache, score, beam_size, eos, pad)
+        return _extend(beams, replicate(logits), cache, score, beam_size, eos, pad)
 
     shape = (batch_size, beam_size)
     beams = _Beams(
@@ -458,9 +469,9 @@ def beam_search(
         length=jnp.zeros(shape, jnp.int32),
         ended=jnp.zeros(shape, bool),
         last=jnp.full(shape, bos, jnp.int32),
-        cache=repeat_for_beams(jax.tree.map(replicated, cache), beam_size),
+        cache=repeat_for_beams(jax.tree.map(replicate, cache), beam_size),
     )
-    beams = lax.while_loop(unfinished, body, settled(body, beams)) if max_length else beams
+    beams = lax.while_loop(is_running, body, match_step_types(body, beams)) if max_length else beams
     scores, order = lax.top_k(score(beams.log_prob, beams.length), n_best)
     return jnp.take_along_axis(beams.tokens, order[:, :, None], axis=1), scores
 
@@ -476,7 +487,7 @@ def _extend(
     batch_size, width = beams.ended.shape
     logits = logits.astype(jnp.float32)
     best = min(beam_size, logits.shape[-1])
-    log_p, token = largest(logits, best)  # [B * K, best]
+    log_p, token = wide_top_k(logits, best)  # [B * K, best]
     total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
     log_p = jnp.where(jnp.isneginf(log_p), log_p, log_p - total)  # -inf - -inf where no token is allowed is NaN
     log_p = log_p.reshape(batch_size, width, best)
@@ -504,11 +515,11 @@ def _extend(
         length=pick(length),
         ended=was_ended if eos is None else was_ended | (last == eos),
         last=last,
-        cache=map_per_hypothesis(lambda leaf: replicated(leaf)[rows], cache),
+        cache=map_per_hypothesis(lambda leaf: replicate(leaf)[rows], cache),
     )
 
 
-def ruled(
+def apply_generation_rules(
     step: Step,
     cache: Cache,
     batch_size: int,
@@ -535,18 +546,18 @@ def ruled(
         logits, inner = step(token, inner)
         scores = logits.astype(jnp.float32)
         scores = jax.nn.log_softmax(scores) if beams else scores
-        there = jnp.arange(width)[None] < count[:, None]
+        is_filled = jnp.arange(width)[None] < count[:, None]
         if rules.repetition_penalty != 1:
-            seen = jnp.zeros(scores.shape, bool).at[rows[:, None], history].max(there)
-            scores = penalized(scores, seen, rules.repetition_penalty)
+            seen_mask = jnp.zeros(scores.shape, bool).at[rows[:, None], history].max(is_filled)
+            scores = penalize_repetition(scores, seen_mask, rules.repetition_penalty)
         if rules.no_repeat_ngram_size:
             banned = _completing(history, count, rules.no_repeat_ngram_size)
             scores = scores.at[rows[:, None], jnp.where(banned, history, scores.shape[1])].set(-jnp.inf, mode="drop")
-        for *before, last in rules.banned:
-            places = count[:, None] - len(before) + jnp.arange(len(before))[None]
+        for *prefix, last in rules.banned:
+            places = count[:, None] - len(prefix) + jnp.arange(len(prefix))[None]
             tail = jnp.take_along_axis(history, places, axis=1)
-            here = (count >= len(before)) & (tail == jnp.asarray([before], jnp.int32)).all(1)
-            scores = scores.at[:, last].set(jnp.where(here, -jnp.inf, scores[:, last]))
+            is_match = (count >= len(prefix)) & (tail == jnp.asarray([prefix], jnp.int32)).all(1)
+            scores = scores.at[:, last].set(jnp.where(is_match, -jnp.inf, scores[:, last]))
         written = (count - 1)[:, None]  # [B, 1]: tokens without `bos`
         number = jnp.arange(scores.shape[1])[None]  # [1, V]
         if rules.shortest:
@@ -625,7 +636,7 @@ def pooled_beam_search(
         last = lax.dynamic_index_in_dim(pool.tokens, pool.t - 1, axis=2, keepdims=False)
         last = jnp.where(pool.t == 0, jnp.int32(bos), last)
         logits, cache = step(last.reshape(-1), pool.cache)
-        logits = replicated(logits).astype(jnp.float32)
+        logits = replicate(logits).astype(jnp.float32)
         log_p = jax.nn.log_softmax(logits) if normalize else logits
         return _extend_pool(
             pool._replace(cache=cache), log_p, jnp.asarray(ends, jnp.int32), keep, alpha, early_stopping
@@ -642,9 +653,9 @@ def pooled_beam_search(
         jnp.full(shape, -jnp.inf, jnp.float32),
         jnp.ones((batch_size,), bool),
         jnp.zeros((), bool),
-        repeat_for_beams(jax.tree.map(replicated, cache), beam_size),
+        repeat_for_beams(jax.tree.map(replicate, cache), beam_size),
     )
-    pool = lax.while_loop(lambda pool: (pool.t < max_length) & ~pool.stopped, body, settled(body, pool))
+    pool = lax.while_loop(lambda pool: (pool.t < max_length) & ~pool.stopped, body, match_step_types(body, pool))
     return pool.finished[:, :n_best], pool.scores[:, :n_best]
 
 
@@ -653,7 +664,7 @@ def _extend_pool(pool: _Pool, log_p: Array, ends: Array, keep: int, alpha: float
     best ones that end into the pool of finished ones."""
     batch_size, beam_size, max_length = pool.tokens.shape
     width = min(keep, log_p.shape[-1])
-    log_p, token = largest(log_p, width)  # [B * K, width]
+    log_p, token = wide_top_k(log_p, width)  # [B * K, width]
     log_p = (pool.log_prob[:, :, None] + log_p.reshape(batch_size, beam_size, width)).reshape(batch_size, -1)
     log_p, chosen = lax.top_k(log_p, min(keep, log_p.shape[1]))  # [B, keep]
     parent = chosen // width
@@ -679,5 +690,5 @@ def _extend_pool(pool: _Pool, log_p: Array, ends: Array, keep: int, alpha: float
     improving = pool.improving & (log_prob[:, 0] / at_most**alpha > jnp.where(full, scores[:, -1], -1e9))
     stopped = ~improving.any() | (full.all() & (early_stopping is True)) | ended.all()
     open_ones = jnp.take_along_axis(tokens, best[:, :, None], axis=1)
-    cache = map_per_hypothesis(lambda leaf: replicated(leaf)[rows], pool.cache)
+    cache = map_per_hypothesis(lambda leaf: replicate(leaf)[rows], pool.cache)
     return _Pool(t, open_ones, log_prob, finished, scores, improving, stopped, cache)

@@ -75,9 +75,9 @@ class Diverged(Exception):
     """
 
     def __init__(self, step: int, loss: float | None):
-        what = f"the parameters are not finite after step {step}" if loss is None else ""
+        cause = f"the parameters are not finite after step {step}" if loss is None else ""
         super().__init__(
-            f"{what or f'the loss was {loss:.4g} at step {step}'}; "
+            f"{cause or f'the loss was {loss:.4g} at step {step}'}; "
             "a smaller --optim.learning-rate or --optim.clip-norm 1 usually helps"
         )
         self.step, self.loss = step, loss
@@ -99,12 +99,12 @@ def require(*extras: str):
 
     Training calls it before the first step, so that nothing is missing for evaluation and figures.
     """
-    missing = [package for package, extra in EXTRAS.items() if extra in extras and not installed(package)]
+    missing = [package for package, extra in EXTRAS.items() if extra in extras and not is_installed(package)]
     if missing:
         raise InputError(f"this needs {', '.join(missing)}, not installed: {how_to_install(missing)}")
 
 
-def installed(package: str) -> bool:
+def is_installed(package: str) -> bool:
     """Whether a top-level package can be imported."""
     with suppress(ModuleNotFoundError):
         return importlib.util.find_spec(package) is not None
@@ -112,12 +112,12 @@ def installed(package: str) -> bool:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explain_errors() -> Iterator[None]:
     """Context in which a missing optional package becomes an InputError with the command that installs it.
 
     So do the errors of a file system, such as a full disk or a file without permission, and insufficient memory.
 
-    >>> with explained():
+    >>> with explain_errors():
     ...     raise ModuleNotFoundError(name="optuna.storages")
     Traceback (most recent call last):
     ...
@@ -140,8 +140,10 @@ def explained() -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:  # NumPy raises the one, JAX the other
         if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        said = " ".join(str(error).split())[:160]
-        raise InputError(f"the memory is too small ({said}): give smaller sizes of the model or the batch") from error
+        message = " ".join(str(error).split())[:160]
+        raise InputError(
+            f"the memory is too small ({message}): give smaller sizes of the model or the batch"
+        ) from error
 
 
 def check_current_directory():

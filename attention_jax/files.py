@@ -93,8 +93,8 @@ def _replace_numbers(value, pointer: str, places: dict[str, str]):
         places[pointer] = json.dumps(float(value))  # NaN, Infinity or -Infinity
         return None
     if isinstance(value, Mapping):
-        escaped = lambda name: str(name).replace("~", "~0").replace("/", "~1")
-        return {name: _replace_numbers(x, f"{pointer}/{escaped(name)}", places) for name, x in value.items()}
+        escape_pointer = lambda name: str(name).replace("~", "~0").replace("/", "~1")
+        return {name: _replace_numbers(x, f"{pointer}/{escape_pointer(name)}", places) for name, x in value.items()}
     if isinstance(value, list | tuple):
         return [_replace_numbers(x, f"{pointer}/{index}", places) for index, x in enumerate(value)]
     return value
@@ -149,32 +149,32 @@ def write_json(path: Path, value) -> Path:
 
 def write_atomically(path: Path, text: str) -> Path:
     """Write `text` to a file, which is the old one or the whole new one; make its directory."""
-    with temporary(path) as part:
-        part.write_text(text, encoding="utf-8")
+    with temporary_file(path) as temporary_path:
+        temporary_path.write_text(text, encoding="utf-8")
     return path
 
 
 @contextmanager
-def temporary(path: Path) -> Iterator[Path]:
+def temporary_file(path: Path) -> Iterator[Path]:
     """Context with the name of a temporary file, which is renamed to `path` at the end, or removed on failure.
 
-    The directory is created. An OSError without a file name gets that of `path`.
+    The directory is created. An OSError without a file name gets the name of `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     name = path.name if len(os.fsencode(path.name)) < SHORT else f"{zlib.crc32(os.fsencode(path.name)):08x}"
-    part = path.with_name(f"{name}.{os.getpid()}.part{path.suffix}")  # a different one for each process
+    temporary_path = path.with_name(f"{name}.{os.getpid()}.part{path.suffix}")  # a different one for each process
     try:
-        yield part
-        os.replace(part, path)
+        yield temporary_path
+        os.replace(temporary_path, path)
     except BaseException as error:
         with suppress(OSError):
-            part.unlink()
-        if isinstance(error, OSError) and error.filename in (None, str(part)):
+            temporary_path.unlink()
+        if isinstance(error, OSError) and error.filename in (None, str(temporary_path)):
             error.filename = str(path)
         raise
 
 
-def removed(directory: Path) -> InputError:
+def directory_removed_error(directory: Path) -> InputError:
     """The error of a run or a sweep whose directory is no longer there."""
     return InputError(
         f"{directory} was removed or replaced while it was written to, so the work there has stopped: "
@@ -188,10 +188,10 @@ def check_length(path: Path, *inside: str):
         os.lstat(os.path.join(os.path.abspath(path), *inside))
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            more = f", with {sum(map(len, inside))} more bytes for what is written inside" if inside else ""
+            suffix_note = f", with {sum(map(len, inside))} more bytes for what is written inside" if inside else ""
             size = len(os.fsencode(os.path.abspath(path)))
             raise InputError(
-                f"a path must be short enough for the file system{more}; {str(path)[:60]}... has {size}: "
+                f"a path must be short enough for the file system{suffix_note}; {str(path)[:60]}... has {size}: "
                 "give a shorter one"
             ) from error
 
@@ -207,13 +207,13 @@ def make_parent(path: Path, option: str):
     check_length(path)
 
 
-def closed_home(reason: object) -> InputError:
+def home_write_error(reason: object) -> InputError:
     """The error of a data home that cannot be written."""
     return InputError(f"cannot write to {data_home()}, where datasets are cached ({reason}); set TFDS_DATA_DIR")
 
 
 @contextmanager
-def home_written() -> Iterator[None]:
+def explain_home_errors() -> Iterator[None]:
     """Context, or decorator, in which an OSError about a file in the data home, or a directory above it, is an
     InputError."""
     try:
@@ -222,11 +222,11 @@ def home_written() -> Iterator[None]:
         home, where = os.path.abspath(data_home()), os.path.abspath(str(error.filename))
         if not error.filename or os.path.commonpath([home, where]) not in (home, where):
             raise
-        raise closed_home(error.strerror) from error
+        raise home_write_error(error.strerror) from error
 
 
 @contextmanager
-def one_at_a_time(directory: Path, wait: bool = True) -> Iterator[None]:
+def directory_lock(directory: Path, wait: bool = True) -> Iterator[None]:
     """Wait until no other process is within this for the same directory, which must exist; without `wait`, InputError
     if one is.
 

@@ -19,11 +19,11 @@ NARROWEST, WIDEST = 40, 1000
 """Columns between which text is laid out; in fewer than five the parser's help takes seconds or never ends."""
 
 
-def escaped(text: str) -> str:
+def escape_control(text: str) -> str:
     """Escape the control characters of `text` other than newline and tab, since escape sequences in a data file could
     change a terminal's title or clear its screen.
 
-    >>> print(escaped("ça \\x1b[2J"))
+    >>> print(escape_control("ça \\x1b[2J"))
     ça \\x1b[2J
     """
     control = lambda character: unicodedata.category(character) == "Cc" and character not in "\n\t"
@@ -58,8 +58,8 @@ def docstrings(path: Path | str) -> dict[str, str]:
     'A message'
     """
     tree = ast.parse(Path(path).read_text(encoding="utf-8"))
-    named = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    return {name: ast.get_docstring(node) or "" for name, node in {"": tree, **named}.items()}
+    definitions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    return {name: ast.get_docstring(node) or "" for name, node in {"": tree, **definitions}.items()}
 
 
 class Lasting:
@@ -91,7 +91,7 @@ class Lasting:
 
 
 def refuse(error: OSError):
-    """End a command that is there for its output: without a word with 141 if the reader has left, else InputError."""
+    """End a command whose purpose is its output: silently with code 141 if the reader has left, else by InputError."""
     if isinstance(error, BrokenPipeError):
         raise SystemExit(128 + signal.SIGPIPE) from None
     raise InputError(f"standard output cannot be written ({error.strerror}): send it to another place") from error
@@ -105,7 +105,7 @@ def continue_without(error: OSError):
 @contextlib.contextmanager
 def outlasting_readers() -> Iterator[None]:
     """Context in which printing never ends the work, as in `launch.py train date_luong | head`."""
-    before = sys.stdout, sys.stderr
+    streams = sys.stdout, sys.stderr
     error = Lasting(sys.stderr) if sys.stderr else None
     stream = sys.stdout.stream if isinstance(sys.stdout, Lasting) else sys.stdout
     out = Lasting(stream, continue_without) if stream else None
@@ -115,7 +115,7 @@ def outlasting_readers() -> Iterator[None]:
     finally:
         for stream in filter(None, (out, error)):
             stream.flush()
-        sys.stdout, sys.stderr = before
+        sys.stdout, sys.stderr = streams
 
 
 def discard(stream):

@@ -25,8 +25,8 @@ def git_output(*words: str, directory: Path = ROOT) -> bytes | None:
 
 def git(*words: str, directory: Path = ROOT) -> str | None:
     """Return the output of a git command as text, without the final newline; None where `git_output` gives None."""
-    found = git_output(*words, directory=directory)
-    return None if found is None else found.decode().rstrip("\n")
+    output = git_output(*words, directory=directory)
+    return None if output is None else output.decode().rstrip("\n")
 
 
 def commit(directory: Path = ROOT) -> str | None:
@@ -42,8 +42,8 @@ def changes(directory: Path = ROOT, paths: tuple[str, ...] = CODE) -> list[str]:
     """Files that differ from the commit or are not in it; [] for a clean tree, and outside of a repository."""
     if commit(directory) is None:
         return []
-    said = git("status", "--porcelain", "--untracked-files=all", "--", *paths, directory=directory) or ""
-    return [line[3:] for line in said.splitlines()]
+    status = git("status", "--porcelain", "--untracked-files=all", "--", *paths, directory=directory) or ""
+    return [line[3:] for line in status.splitlines()]
 
 
 def code_differs(since: str, directory: Path = ROOT, paths: tuple[str, ...] = CODE) -> bool:
@@ -71,5 +71,5 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str | None, list[s
     with contextlib.suppress(OSError):
         lines = cpuinfo.read_text(encoding="utf-8").splitlines()
         values = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    known = values.get("flags", values.get("Features", "")).split()
-    return values.get("model name") or platform.processor() or None, [i for i in INSTRUCTIONS if i in known]
+    flags = values.get("flags", values.get("Features", "")).split()
+    return values.get("model name") or platform.processor() or None, [i for i in INSTRUCTIONS if i in flags]

@@ -82,12 +82,12 @@ def jax_function(case: Case, competitor: str, dtype, blocks: tuple = (None, None
     if layout(competitor) == "BTHD":
         return peer_function(case, competitor)
     implementation = None if competitor == "default" else competitor
-    one = functools.partial(attend, implementation=implementation, block_q=blocks[0], block_k=blocks[1])
+    attend_head = functools.partial(attend, implementation=implementation, block_q=blocks[0], block_k=blocks[1])
 
     def heads(query, key, value):
         bias = ALiBi(jnp.asarray(ALiBi.slopes(query.shape[1]))) if case.has_alibi else None
         rules = {"score": case.score(dtype), "bias": bias, "mask": case.mask, "normalizer": case.normalizer}
-        return over_heads(one, query, key, value, rules | {"pool": Mean()})  # [B, H, T, D]
+        return over_heads(attend_head, query, key, value, rules | {"pool": Mean()})  # [B, H, T, D]
 
     return heads
 

@@ -30,7 +30,7 @@ class Cell(NamedTuple):
     blocks: tuple[int | None, int | None] = (None, None)
 
 
-def measured(cell: Cell) -> dict:
+def measure_in_process(cell: Cell) -> dict:
     """Measure a cell in a fresh process.
 
     Returns:

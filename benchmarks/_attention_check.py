@@ -28,12 +28,12 @@ def differences(dtype: str, width: int) -> Iterator[str]:
             exact = _run(mask, "plain", qkv)
         for implementation in ("cudnn", "fused"):
             try:
-                ours = _run(mask, implementation, [x.astype(dtype) for x in qkv])
-                far = [float(abs(a - b).max() / abs(b).max()) for a, b in zip(ours, exact, strict=True)]
-                found = "differs by " + ", ".join(f"{d:.1e}" for d in far)
+                actual = _run(mask, implementation, [x.astype(dtype) for x in qkv])
+                far = [float(abs(a - b).max() / abs(b).max()) for a, b in zip(actual, exact, strict=True)]
+                message = "differs by " + ", ".join(f"{d:.1e}" for d in far)
             except Exception as error:
-                found = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:160]
-            yield f"check {implementation} {name}: {found}"
+                message = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:160]
+            yield f"check {implementation} {name}: {message}"
 
 
 def _run(mask, implementation: str, qkv) -> list[np.ndarray]:
@@ -41,8 +41,8 @@ def _run(mask, implementation: str, qkv) -> list[np.ndarray]:
     n = jnp.array([512, 0, 301], jnp.int32)
 
     def loss(q, k, v):
-        one = lambda q, k, v, n: attend(q, k, v, mask=mask(n), implementation=implementation)
-        heads = jax.vmap(one, (1, 1, 1, None), 1)
+        attend_head = lambda q, k, v, n: attend(q, k, v, mask=mask(n), implementation=implementation)
+        heads = jax.vmap(attend_head, (1, 1, 1, None), 1)
         out = jax.vmap(heads)(q, k, v, n).astype(jnp.float32)
         return jnp.sin(3 * out).sum(), out
 

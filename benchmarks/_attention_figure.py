@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from attention_jax.report.style import WIDTH, canvas, line_style, log_scale, save, styled
+from attention_jax.report.style import WIDTH, canvas, figure_style, line_style, log_scale, save
 
 IMPLEMENTATIONS = {
     "fused": "attend, block by block", "plain": "attend, all weights stored", "cudnn": "cuDNN", "jax.nn": "jax.nn",
@@ -24,7 +24,7 @@ def draw(rows: list[dict], path: Path, platform: str):
     if not cases:
         return
     figure = canvas(min(max(WIDTH * len(cases) / 4, 3.0), WIDTH), 4.0)
-    with styled():
+    with figure_style():
         axes = figure.subplots(2, len(cases), squeeze=False, sharex="col")
         for column, case in enumerate(cases):
             mine = [row for row in rows if row["case"] == case]
@@ -35,10 +35,10 @@ def draw(rows: list[dict], path: Path, platform: str):
                 axis.set_ylabel(label if column == 0 else "")
             axes[0, column].set_title(CASES.get(case, case))
             axes[1, column].set_xlabel("length")
-        named = {}
+        legend_handles = {}
         for axis in axes.flat:
-            named |= {text: handle for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)}
-        figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=2)
+            legend_handles |= {text: handle for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)}
+        figure.legend(legend_handles.values(), legend_handles.keys(), loc="outside lower center", ncols=2)
         first = rows[0]
         size = f"batch {first['batch']}, {first['heads']} heads of {first['width']}, {first['dtype']}"
         figure.suptitle(f"{first['device'].upper()}, {size} (cross: out of memory beyond)")
@@ -48,17 +48,17 @@ def draw(rows: list[dict], path: Path, platform: str):
 def _panel(axis, rows: list[dict], key: str, factor: float):
     """Plot one quantity of one case, with a line for each implementation."""
     values = []
-    for i, (name, said) in enumerate(IMPLEMENTATIONS.items()):
+    for i, (name, label) in enumerate(IMPLEMENTATIONS.items()):
         mine = [row for row in rows if row["implementation"] == name]
         good = [row for row in mine if not row["problem"] and row[key] > 0]  # torch's memory shows where it grew
         if not good:
             continue
-        lengths, shown = [row["length"] for row in good], [row[key] * factor for row in good]
+        lengths, scaled = [row["length"] for row in good], [row[key] * factor for row in good]
         style = line_style(i)
-        axis.plot(lengths, shown, label=said, linewidth=1.1, **style)
+        axis.plot(lengths, scaled, label=label, linewidth=1.1, **style)
         if any(row["problem"].startswith(("out of memory", "MemoryError")) for row in mine):
-            axis.plot(lengths[-1:], shown[-1:], "x", color=style["color"], markersize=9, markeredgewidth=1.5)
-        values += shown
+            axis.plot(lengths[-1:], scaled[-1:], "x", color=style["color"], markersize=9, markeredgewidth=1.5)
+        values += scaled
     log_scale(axis, "x", [row["length"] for row in rows])
     log_scale(axis, "y", values)
     axis.grid(alpha=0.15, linewidth=0.5)

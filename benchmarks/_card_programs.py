@@ -241,7 +241,7 @@ def decode(sizes: Sizes, batch: int) -> dict:
     prompt, lengths = jnp.ones((batch, PROMPT), jnp.int32), jnp.full(batch, PROMPT)
     init = lambda rng: jax.tree.map(lambda x: x.astype(DTYPE), model.init(rng, prompt[:1])["params"])
     params = jax.jit(init)(jax.random.key(0))
-    write = lambda *given: generate(model, *given, sizes.written, temperature=0.0)
+    write = lambda *inputs: generate(model, *inputs, sizes.written, temperature=0.0)
     compiled, row = compile_timed(jax.jit(write), params, prompt, lengths)
     times = seconds(lambda: compiled(params, prompt, lengths), jax.block_until_ready)
     return row | {"step_seconds": times, "examples": batch * sizes.written}
@@ -273,7 +273,7 @@ def launch(sizes: Sizes) -> dict:
     with tempfile.TemporaryDirectory() as directory:
         environment = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
         command, begin = [sys.executable, str(ROOT / "launch.py"), *sizes.launch], time.perf_counter()
-        done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
+        completed = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
+        if completed.returncode:
+            raise RuntimeError((completed.stderr.strip().splitlines() or ["no message"])[-1])
         return {"step_seconds": [time.perf_counter() - begin]}

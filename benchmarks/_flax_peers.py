@@ -62,15 +62,15 @@ class Transformer(nn.Module):
         """[B, S], [B], [B, T] -> logits [B, T, V] in float32."""
         table = nn.Embed(self.vocabulary, self.width, dtype=self.dtype)
         real = (jnp.arange(source.shape[1])[None, :] < length[:, None])[:, None, None, :]  # [B, 1, 1, S]
-        x = self.embedded(table, source)
+        x = self.embed_tokens(table, source)
         for _ in range(self.layers):
-            x = self.added(x, self.attend()(x, x, mask=real))
-            x = self.added(x, self.feed_forward(x))
-        memory, x = x, self.embedded(table, target_in)
+            x = self.add_norm(x, self.attend()(x, x, mask=real))
+            x = self.add_norm(x, self.feed_forward(x))
+        memory, x = x, self.embed_tokens(table, target_in)
         for _ in range(self.layers):
-            x = self.added(x, self.attend()(x, x, mask=nn.make_causal_mask(target_in)))
-            x = self.added(x, self.attend()(x, memory, mask=real))
-            x = self.added(x, self.feed_forward(x))
+            x = self.add_norm(x, self.attend()(x, x, mask=nn.make_causal_mask(target_in)))
+            x = self.add_norm(x, self.attend()(x, memory, mask=real))
+            x = self.add_norm(x, self.feed_forward(x))
         if not self.exact:
             return table.attend(x).astype(jnp.float32)
         kernel = table.embedding.astype(self.dtype)
@@ -79,13 +79,13 @@ class Transformer(nn.Module):
     def attend(self):
         return attention(self.heads, self.dtype, self.exact)
 
-    def added(self, x, y):
+    def add_norm(self, x, y):
         return nn.LayerNorm(epsilon=1e-5, dtype=self.dtype)(x + y)
 
     def feed_forward(self, x):
         return nn.Dense(self.width, dtype=self.dtype)(nn.relu(nn.Dense(self.ffn, dtype=self.dtype)(x)))
 
-    def embedded(self, table, tokens):
+    def embed_tokens(self, table, tokens):
         rate = 10_000.0 ** -(jnp.arange(0, self.width, 2) / self.width)
         angle = jnp.arange(tokens.shape[1])[:, None] * rate[None, :]
         waves = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(tokens.shape[1], self.width)
@@ -135,8 +135,8 @@ class Bahdanau(nn.Module):
             out_axes=1,
         )  # fmt: skip
         _, (states, contexts) = over_time(self.hidden, dtype)(state, (annotations, keys, real), token)
-        parts = jnp.concatenate([states, contexts, token], axis=-1)
-        y = nn.Dense(2 * self.readout, dtype=dtype)(parts)
+        features = jnp.concatenate([states, contexts, token], axis=-1)
+        y = nn.Dense(2 * self.readout, dtype=dtype)(features)
         y = y.reshape(*y.shape[:-1], self.readout, 2).max(axis=-1)
         return nn.Dense(self.vocabulary, dtype=dtype)(y).astype(jnp.float32)
 

@@ -40,7 +40,7 @@ def run_in_process(function: Callable[[], dict], limit: float | None = None) -> 
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        return pickle.loads(result.read_bytes()) if result.exists() else {"problem": ended(code, log)}
+        return pickle.loads(result.read_bytes()) if result.exists() else {"problem": describe_exit(code, log)}
 
 
 def reason(error: Exception) -> str:
@@ -54,7 +54,7 @@ def reason(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"[:160]
 
 
-def ended(code: int, log: Path) -> str:
+def describe_exit(code: int, log: Path) -> str:
     """Return why a process without a result has ended, and the last line that it wrote."""
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     if code == -signal.SIGKILL:

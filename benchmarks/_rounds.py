@@ -74,9 +74,9 @@ def busy_cores(seconds: float = 1.0, counters: Path = Path("/proc/stat")) -> flo
         return sum(fields[:3]) + sum(fields[5:8])
 
     try:
-        before, begin = ticks(), time.perf_counter()
+        start_ticks, begin = ticks(), time.perf_counter()
         time.sleep(seconds)
-        return (ticks() - before) / os.sysconf("SC_CLK_TCK") / (time.perf_counter() - begin)
+        return (ticks() - start_ticks) / os.sysconf("SC_CLK_TCK") / (time.perf_counter() - begin)
     except (OSError, ValueError):
         return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
@@ -182,7 +182,7 @@ def training(
 # --- comparison -------------------------------------------------------------------------------------------------------
 
 
-def unreliable(seconds: dict[str, list[float]], before: Conditions, after: Conditions) -> str:
+def unreliable(seconds: dict[str, list[float]], start: Conditions, end: Conditions) -> str:
     """Return why the ratios of these rounds mean nothing, or "" if they do.
 
     >>> quiet = Conditions(0.0, 200e9)
@@ -193,9 +193,9 @@ def unreliable(seconds: dict[str, list[float]], before: Conditions, after: Condi
     >>> unreliable({"ours": [1.0, 1.5, 2.0, 1.2]}, quiet, quiet)
     'the rounds of ours spread by 35 %'
     """
-    if (busy := max(before.busy, after.busy)) > MOST_BUSY:
+    if (busy := max(start.busy, end.busy)) > MOST_BUSY:
         return f"other processes use {busy:.2f} cores"
-    if (drift := abs(after.rate / before.rate - 1)) > MOST_DRIFT:
+    if (drift := abs(end.rate / start.rate - 1)) > MOST_DRIFT:
         return f"the matmul rate changed by {100 * drift:.0f} %"
     for name, times in seconds.items():
         low, median, high = np.quantile(times, [0.25, 0.5, 0.75])
@@ -238,17 +238,17 @@ def compare(
         anyway: Print ratios even where they mean nothing.
     """
     print(f"{title}, median of {rounds} alternating rounds (fastest - slowest)\nmachine: {machine()}", flush=True)
-    before = conditions()
+    start = conditions()
     seconds = {k: [t / steps for t in times] for k, times in alternate(programs, rounds, calls=1).items()}
-    after = conditions()
-    print(f"before: {before}\nafter: {after}")
-    problem = unreliable(seconds, before, after)
+    end = conditions()
+    print(f"before: {start}\nafter: {end}")
+    problem = unreliable(seconds, start, end)
     print(table(seconds, examples, unit, ratios=anyway or not problem))
     for name, program in programs.items():
         if flops := getattr(program, "flops", 0) / steps:
-            share = flops / statistics.median(seconds[name]) / before.rate
+            share = flops / statistics.median(seconds[name]) / start.rate
             print(f"{name}: {flops / 1e9:.2f} GFLOP of matmuls a step, {100 * share:.0f} % of the float32 matmul rate")
     if problem:
-        shown = "the ratios above mean little" if anyway else "no ratios are shown; --anyway shows them"
-        print(f"{problem}: {shown}")
+        note = "the ratios above mean little" if anyway else "no ratios are shown; --anyway shows them"
+        print(f"{problem}: {note}")
     return seconds

@@ -65,20 +65,20 @@ def layer_class(torch, sizes: Sizes, attention_class):
             self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3 if cross else 2))
             self.hidden, self.out, self.drop = nn.Linear(width, ffn), nn.Linear(ffn, width), nn.Dropout(sizes.dropout)
 
-        def rest(self, x, memory, mask):
+        def cross_and_feed_forward(self, x, memory, mask):
             if self.cross is not None:
                 x = self.norms[1](x + self.drop(self.cross(x, *memory, mask)))
             return self.norms[-1](x + self.drop(self.out(functional.relu(self.hidden(x)))))
 
         def forward(self, x, mask=None, causal=False, memory=None, memory_mask=None):
             x = self.norms[0](x + self.drop(self.attention(x, *self.attention.memory(x), mask, causal)))
-            return self.rest(x, memory, memory_mask)
+            return self.cross_and_feed_forward(x, memory, memory_mask)
 
         def step(self, x, cache, memory, memory_mask):
             new = self.attention.memory(x)
             cache = new if cache is None else tuple(torch.cat([old, n], dim=2) for old, n in zip(cache, new))
             x = self.norms[0](x + self.drop(self.attention(x, *cache)))
-            return self.rest(x, memory, memory_mask), cache
+            return self.cross_and_feed_forward(x, memory, memory_mask), cache
 
     return Layer
 

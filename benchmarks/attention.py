@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from benchmarks._attention_cell import Cell, measured  # first: it sets how XLA takes memory
+from benchmarks._attention_cell import Cell, measure_in_process  # first: it sets how XLA takes memory
 
 import jax  # isort: skip
 
@@ -69,26 +69,26 @@ def main(
         torch: Measure PyTorch too, if it is installed.
         output: Directory of attention.json and attention.png.
     """
-    here = jax.default_backend()
-    if platform not in ("auto", here):
+    backend = jax.default_backend()
+    if platform not in ("auto", backend):
         raise InputError(
-            f"--platform {platform} needs JAX on a {platform}, but JAX runs on {here}: install the matching jax"
+            f"--platform {platform} needs JAX on a {platform}, but JAX runs on {backend}: install the matching jax"
         )
     unknown = [name for name in cases if name not in CASES]
     if unknown:
         raise InputError(f"--cases knows {', '.join(CASES)}, got {', '.join(unknown)}")
-    bench = Bench(here, heads, width, rounds, total_seconds, Path(output))
+    bench = Bench(backend, heads, width, rounds, total_seconds, Path(output))
     lengths = [min_length * growth**i for i in range(1 + int(math.log(max_length / min_length, growth) + 1e-9))]
     if check:
         for line in differences(bench.dtype, width):
             print(line, flush=True)
     if tune:
         bench.tune([name for name in cases if name in ("scaled_dot", "gaussian")], lengths)
-    before = conditions()
+    start = conditions()
     for name in cases:
         bench.compare(name, lengths, seconds_per_call, torch)
-    print(f"before: {before}\nafter: {conditions()}")
-    draw(bench.rows, Path(output) / "attention.png", here)
+    print(f"before: {start}\nafter: {conditions()}")
+    draw(bench.rows, Path(output) / "attention.png", backend)
     print(f"written: {output}/attention.json, {output}/attention.png")
     return bench.rows
 
@@ -127,17 +127,17 @@ class Bench:
         batch = max(1, 16384 // length) if self.platform == "gpu" else 1
         shape = (batch, self.heads, length, self.width)
         cells = [Cell(name, implementation, shape, self.dtype, blocks) for implementation, blocks in competitors]
-        found = {cell: [] for cell in cells}
+        results_by_cell = {cell: [] for cell in cells}
         for _ in range(self.rounds):
             for cell in cells:
-                if not any(result["problem"] for result in found[cell]):
-                    found[cell].append(self.once(cell))
-        return [self.row(cell, results) for cell, results in found.items()]
+                if not any(result["problem"] for result in results_by_cell[cell]):
+                    results_by_cell[cell].append(self.once(cell))
+        return [self.row(cell, results) for cell, results in results_by_cell.items()]
 
     def once(self, cell: Cell) -> dict:
         if time.monotonic() > self.end:
             return {"problem": "skipped: --total-seconds are over"}
-        return measured(cell)
+        return measure_in_process(cell)
 
     def row(self, cell: Cell, results: list[dict]) -> dict:
         """The fastest and the median call of all rounds; a problem of one round is that of the row."""

@@ -33,7 +33,7 @@ import jax  # isort: skip
 import jax.numpy as jnp  # isort: skip
 
 from attention_jax import provenance
-from attention_jax.claims.pages import between
+from attention_jax.claims.pages import replace_between
 from attention_jax.errors import InputError
 from attention_jax.files import make_parent, read_object, write_json
 from attention_jax.ops import dispatch
@@ -64,7 +64,7 @@ def measurements(platform: str) -> Iterator[Measurement]:
     of = lambda function, *arguments: functools.partial(function, sizes, *arguments)
     yield Measurement("rates", of(programs.rates), 60)
     yield Measurement("tests", of(programs.gpu_tests), sizes.tests_seconds + 60)
-    first, *others = sizes.calls
+    first, *remaining = sizes.calls
     yield from attention(sizes, platform, *first)
     has_transformers = platform != "tpu" and all(map(version, ("torch", "transformers")))
     for model in ("gpt2", "vit"):
@@ -78,33 +78,33 @@ def measurements(platform: str) -> Iterator[Measurement]:
                 f"decode/{batch}/transformers {cache}", of(programs.decode_transformers, batch, cache), 90
             )
     yield Measurement("launch", of(programs.launch), 240)
-    for call in others:
+    for call in remaining:
         yield from attention(sizes, platform, *call)
 
 
 def attention(sizes: Sizes, platform: str, batch: int, length: int) -> Iterator[Measurement]:
     """All cases at one length: the default first, then implementations by name and peers; cuDNN at more head sizes."""
-    named = implementations(platform)
+    names = implementations(platform)
     routes = [(case, "default", sizes.width) for case in sizes.cases]
     routes += [
         ("causal", "cudnn", width)
         for width in sizes.more_widths
-        if "cudnn" in named and (batch, length) == sizes.calls[0]
+        if "cudnn" in names and (batch, length) == sizes.calls[0]
     ]
     for case in sizes.cases:
         peers = [peer for peer in CASES[case].competitors if peer not in get_args(dispatch.Implementation)]
-        routes += [(case, route, sizes.width) for route in (*named, *peers) if is_available(route, platform)]
+        routes += [(case, route, sizes.width) for route in (*names, *peers) if is_available(route, platform)]
     for case, route, width in routes:
         cell = Cell(case, route, (batch, sizes.heads, length, width), DTYPE)
         name, function = f"attention/{case}/{length}x{width}/{route}", functools.partial(measure, cell)
-        yield Measurement(name, function, 60, lambda cell=cell: cell.implementation not in named or is_taken(cell))
+        yield Measurement(name, function, 60, lambda cell=cell: cell.implementation not in names or is_taken(cell))
 
 
 def implementations(platform: str) -> list[str]:
     """The names that `attend` takes for this platform, without "plain", the definition."""
     names = {"gpu": "cuda"}
-    others = {name for other, (name, _) in dispatch.KERNELS.items() if other != names.get(platform, platform)}
-    return [name for name in get_args(dispatch.Implementation) if name != "plain" and name not in others]
+    excluded = {name for device, (name, _) in dispatch.KERNELS.items() if device != names.get(platform, platform)}
+    return [name for name in get_args(dispatch.Implementation) if name != "plain" and name not in excluded]
 
 
 def is_taken(cell: Cell) -> bool:
@@ -171,28 +171,36 @@ def main(
         raise InputError(f"bench card measures one device, JAX sees {jax.device_count()}: set CUDA_VISIBLE_DEVICES=0")
     check_page(page)
     every = list(measurements(jax.default_backend()))
-    if unknown := [part for part in only if not any(is_selected(one.name, (part,)) for one in every)]:
+    if unknown := [
+        prefix for prefix in only if not any(is_selected(measurement.name, (prefix,)) for measurement in every)
+    ]:
         raise InputError(f"--only {unknown[0]} selects nothing here: rates, tests, attention, train, decode or launch")
     document = load(Path(out))
     rows, end = document["rows"], time.monotonic() + total_seconds
     is_done = lambda name: name in rows and not (retry and rows[name]["problem"])
-    pending = [one for one in every if is_selected(one.name, only) and not is_done(one.name) and one.applies()]
+    pending = [
+        measurement
+        for measurement in every
+        if is_selected(measurement.name, only) and not is_done(measurement.name) and measurement.applies()
+    ]
     left = len(pending)
-    for one in pending:
-        limit = min(one.limit, end - time.monotonic())
-        row = run_in_process(one.function, limit) if limit > 0 else {"problem": "no time"}
-        if row["problem"] and limit < one.limit and time.monotonic() >= end:
+    for measurement in pending:
+        limit = min(measurement.limit, end - time.monotonic())
+        row = run_in_process(measurement.function, limit) if limit > 0 else {"problem": "no time"}
+        if row["problem"] and limit < measurement.limit and time.monotonic() >= end:
             break  # its time was cut short: it is not a failure
-        rows[one.name] = row | {"commit": provenance.commit(), "date": time.strftime("%Y-%m-%d")}
+        rows[measurement.name] = row | {"commit": provenance.commit(), "date": time.strftime("%Y-%m-%d")}
         write_json(Path(out), document)
-        print(f"{one.name}: {line(one.name, row)}", flush=True)
+        print(f"{measurement.name}: {line(measurement.name, row)}", flush=True)
         left -= 1
     text = render(document)
     print(
         f"\n{text}\n\nwritten: {out}" + (f"; {left} measurements are left, the same command continues" if left else "")
     )
     if page:
-        Path(page).write_text(between(Path(page).read_text(encoding="utf-8"), START, END, text), encoding="utf-8")
+        Path(page).write_text(
+            replace_between(Path(page).read_text(encoding="utf-8"), START, END, text), encoding="utf-8"
+        )
     return document
 
 
@@ -208,7 +216,7 @@ def is_selected(name: str, only: Sequence[str]) -> bool:
     >>> is_selected("train/vit/transformers", ("train/vit",)), is_selected("train/vit/transformers", ("tra",))
     (True, False)
     """
-    return not only or any(f"{name}/".startswith(f"{part.rstrip('/')}/") for part in only)
+    return not only or any(f"{name}/".startswith(f"{prefix.rstrip('/')}/") for prefix in only)
 
 
 def load(path: Path) -> dict:
@@ -292,32 +300,32 @@ def line(name: str, row: dict) -> str:
     >>> line("decode/1/transformers static", row)
     'ms 500, per second 128, compilation, s 2'
     """
-    shown, columns = cells(name, row), COLUMNS.get(name.partition("/")[0], ())
+    values, columns = cells(name, row), COLUMNS.get(name.partition("/")[0], ())
     if row["problem"] or not columns:
-        return shown[0]
-    return ", ".join(f"{column} {cell}" for column, cell in zip(columns, shown, strict=True) if cell)
+        return values[0]
+    return ", ".join(f"{column} {cell}" for column, cell in zip(columns, values, strict=True) if cell)
 
 
 def render(document: dict) -> str:
     """Return the results as paragraphs and tables of Markdown."""
-    rows, known = document["rows"], document["facts"]
-    versions = ", ".join(f"{name} {value}" for name, value in known.items() if value is not None)
-    absent = ", ".join(name for name in PACKAGES if known.get(name) is None)
+    rows, environment = document["rows"], document["facts"]
+    versions = ", ".join(f"{name} {value}" for name, value in environment.items() if value is not None)
+    absent = ", ".join(name for name in PACKAGES if environment.get(name) is None)
     code = {f"{row['date']}, commit {(row['commit'] or 'unknown')[:8]}" for row in rows.values()}
     about = f"{versions}; {'; '.join(sorted(code))}." + (f" Not installed: {absent}." if absent else "")
-    if known["device"] == "cpu":
+    if environment["device"] == "cpu":
         about += " Tiny sizes on a CPU: the numbers say nothing about the speed."
     single = [(SINGLE[name][0], *cells(name, rows[name])) for name in SINGLE if name in rows]
-    parts = [textwrap.fill(about, 120, break_on_hyphens=False), markdown(Table("", ("measured", "result"), single))]
+    blocks = [textwrap.fill(about, 120, break_on_hyphens=False), markdown(Table("", ("measured", "result"), single))]
     for kind, columns in COLUMNS.items():
         lines = []
         for name, row in rows.items():
             if name.startswith(f"{kind}/"):
-                *what, by = name.split("/")[1:]
-                shown = cells(name, row)
-                lines.append((" ".join(what), by, *shown, *[""] * (len(columns) - len(shown))))
+                *labels, by = name.split("/")[1:]
+                values = cells(name, row)
+                lines.append((" ".join(labels), by, *values, *[""] * (len(columns) - len(values))))
         if lines:
             order = list(dict.fromkeys(line[0] for line in lines))
             lines.sort(key=lambda line: order.index(line[0]))  # what is compared comes together
-            parts.append(markdown(Table("", (TITLES[kind], "by", *columns), lines, tuple(columns))))
-    return "\n\n".join(parts)
+            blocks.append(markdown(Table("", (TITLES[kind], "by", *columns), lines, tuple(columns))))
+    return "\n\n".join(blocks)

@@ -80,8 +80,8 @@ def vit(size: str, layers: int) -> dict[str, Program]:
     peer = lambda exact: flax_peers.ViT(
         options.hidden_size, options.num_heads, options.mlp_dim, options.num_layers, exact
     )
-    ours = gradient(model, lambda p, x, y: mean_loss(model.apply(p, x, train=True)[0], y), *batch)
-    return {"ours": ours} | {name: flax_gradient(peer(exact), 0.0, *batch) for name, exact in PEERS.items()}
+    program = gradient(model, lambda p, x, y: mean_loss(model.apply(p, x, train=True)[0], y), *batch)
+    return {"ours": program} | {name: flax_gradient(peer(exact), 0.0, *batch) for name, exact in PEERS.items()}
 
 
 def teacher_forced(model, smoothing: float, *batch) -> Program:
@@ -105,20 +105,20 @@ def transformer(layers: int) -> dict[str, Program]:
     depth = {"num_encoder_layers": layers, "num_decoder_layers": layers} if layers else {}
     o = config.TransformerConfig(tied_embeddings="all", output_bias=False, dropout=0.0, dtype="bfloat16", **depth)
     batch = shape(PAIRS, LENGTH), shape(PAIRS), shape(PAIRS, LENGTH), shape(PAIRS, LENGTH)
-    ours = teacher_forced(Transformer(o, VOCABULARY, VOCABULARY), 0.1, *batch)
+    program = teacher_forced(Transformer(o, VOCABULARY, VOCABULARY), 0.1, *batch)
     peer = functools.partial(
         flax_peers.Transformer, VOCABULARY, o.hidden_size, o.num_heads, o.mlp_dim, o.num_encoder_layers
     )
-    return {"ours": ours} | {name: flax_gradient(peer(exact), 0.1, *batch) for name, exact in PEERS.items()}
+    return {"ours": program} | {name: flax_gradient(peer(exact), 0.1, *batch) for name, exact in PEERS.items()}
 
 
 def bahdanau(layers: int) -> dict[str, Program]:
     """The paper's model: activations in float32, products in bfloat16; the usual peer is in bfloat16."""
     options = config.BahdanauConfig(hidden_size=GRU["hidden"], embed_size=GRU["embed"], readout_size=GRU["readout"])
     batch = shape(SENTENCES, WORDS), shape(SENTENCES), shape(SENTENCES, WORDS), shape(SENTENCES, WORDS)
-    ours = teacher_forced(Bahdanau(options, GRU["vocabulary"], GRU["vocabulary"]), 0.0, *batch)
+    program = teacher_forced(Bahdanau(options, GRU["vocabulary"], GRU["vocabulary"]), 0.0, *batch)
     peer = functools.partial(flax_peers.Bahdanau, **GRU)
-    return {"ours": ours} | {name: flax_gradient(peer(exact=exact), 0.0, *batch) for name, exact in PEERS.items()}
+    return {"ours": program} | {name: flax_gradient(peer(exact=exact), 0.0, *batch) for name, exact in PEERS.items()}
 
 
 def attention(length: int, layers: int) -> dict[str, Program]:
@@ -131,7 +131,7 @@ def attention(length: int, layers: int) -> dict[str, Program]:
         loss = lambda q, k, v, out: jnp.vdot(pool(q, k, v).astype(jnp.float32), out.astype(jnp.float32))
         return Program(jax.value_and_grad(loss, (0, 1, 2)), (x, x, x, x))
 
-    return {name: program(one) for name, one in pool.items()}
+    return {name: program(pool_fn) for name, pool_fn in pool.items()}
 
 
 PEERS = {"flax": True, "flax, usual": False}
@@ -167,35 +167,35 @@ def main(
     rows = []
     for target in compilers(targets):
         print(f"{target.name}, jax {jax.__version__}{f', {layers} layers' if layers else ''}: one gradient\n{HEADER}")
-        found = [row for name in cases for row in measured(name, layers, target)]
+        target_rows = [row for name in cases for row in measure_case(name, layers, target)]
         Path(output).mkdir(parents=True, exist_ok=True)
         place = Path(output) / f"{target.name.replace(':', '_')}.json"
-        place.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        place.write_text(json.dumps(target_rows, indent=1) + "\n", encoding="utf-8")
         print(f"written: {place}")
-        rows += found
+        rows += target_rows
     return rows
 
 
 def compilers(names: tuple[str, ...]) -> list[chips.Target]:
     """Return the targets with an installed compiler, after a line for each of the others; InputError without any."""
-    found, missing = [], None
-    for target in map(chips.parse, names):
+    available, missing = [], None
+    for target in map(chips.parse_target, names):
         try:
             chips.devices(target)
-            found.append(target)
+            available.append(target)
         except InputError as error:
             missing = error
             print(f"{target.name} left out: {error}")
-    if not found:
+    if not available:
         raise missing or InputError("--targets needs a device, such as v5e")
-    return found
+    return available
 
 
 HEADER = f"{'case':14}{'program':13}{'temporaries':>12}{'of flax':>9}{'GB':>9}{'TFLOP':>8}  attention kernels"
 """GB accessed and operations are XLA's own count, the body of a loop once; there is none for GPUs."""
 
 
-def measured(name: str, layers: int, target: chips.Target) -> list[dict]:
+def measure_case(name: str, layers: int, target: chips.Target) -> list[dict]:
     """Compile a case and print its rows; "flax" first, because the others are relative to it."""
     programs, rows = CASES[name](layers), {}
     for which in ("flax", "ours", "flax, usual"):
@@ -213,11 +213,11 @@ def figures(program: Program, target: chips.Target) -> dict:
             compiled = compile_for(target, program.function, *program.shapes)
     except (DoesNotFit, InputError, RuntimeError) as error:
         return {"error": " ".join(str(error).split())[:200]}
-    found, text = report(compiled), compiled.as_text()
+    analysis, text = report(compiled), compiled.as_text()
     return {
-        "temporaries": found.temporaries,
-        "bytes_accessed": found.bytes_accessed,
-        "flops": found.flops,
+        "temporaries": analysis.temporaries,
+        "bytes_accessed": analysis.bytes_accessed,
+        "flops": analysis.flops,
         "kernels": {name: text.count(name) for name in KERNELS if name in text},
         "compile_seconds": round(time.perf_counter() - begin, 1),
     }

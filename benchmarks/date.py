@@ -20,7 +20,7 @@ STEPS = 16
 """Training steps per call."""
 
 
-def ours(source, target):
+def jax_program(source, target):
     """A function that makes STEPS training steps and waits for them."""
     model = AttentionSeq2seq(config.AttentionSeq2seqConfig(hidden_size=HIDDEN, embed_size=EMBED), VOCAB, VOCAB)
     length = jnp.full(BATCH, SOURCE)
@@ -40,7 +40,7 @@ def ours(source, target):
     return training(loss, optimizer(Optim(clip_norm=5.0), 1), init, data, np.arange(BATCH), STEPS)
 
 
-def theirs(torch, source, target):
+def torch_program(torch, source, target):
     """The same step with nn.LSTM, autograd and torch.optim.Adam."""
 
     class Model(torch.nn.Module):
@@ -82,8 +82,8 @@ def main(anyway: bool = False) -> dict[str, list[float]]:
     draw = np.random.default_rng(0).integers
     source, target = jnp.asarray(draw(VOCAB, size=(BATCH, SOURCE))), jnp.asarray(draw(VOCAB, size=(BATCH, TARGET)))
     programs = {
-        f"torch {torch.__version__.split('+')[0]}": theirs(torch, source, target),
-        "attention_jax": ours(source, target),
+        f"torch {torch.__version__.split('+')[0]}": torch_program(torch, source, target),
+        "attention_jax": jax_program(source, target),
     }
     title = f"date attention, one training step of {BATCH} examples"
     return compare(title, programs, BATCH, "examples", steps=STEPS, rounds=12, anyway=anyway)

@@ -17,7 +17,7 @@ from attention_jax.data.streams import Reading, Share, Stream
 from attention_jax.errors import InputError
 
 
-def measured(stream: Stream, processes: int, seconds: float) -> tuple[float, float]:
+def measure_rate(stream: Stream, processes: int, seconds: float) -> tuple[float, float]:
     """Return (examples per second, examples per step) of `processes` that read for `seconds` after all have started."""
     examples, steps, begin = 0, 0, 0.0
     with contextlib.closing(Reading(stream, Share(), 0, 0, 10**6)) as reading:
@@ -65,21 +65,21 @@ def main(
         raise InputError("bench input needs --path DIR or --source-file F --target-file F, and --processes 1 or more")
     if path:
         config = Images("folder", path=path, pixels=pixels, stream="always", workers=processes)
-        stream, what = images.stream(config, images.load(config).train, 0, min(batch_size, 64), 1), "images"
+        stream, unit = images.stream(config, images.load(config).train, 0, min(batch_size, 64), 1), "images"
     else:
         files = {"source_file": source_file, "target_file": target_file, "vocabulary_file": vocabulary_file}
         options = {"tokenizer": tokenizer, "overlong": "drop", "batch_tokens": batch_tokens, "joint_vocabulary": True}
         config = Corpus(**files, **options, stream="always", workers=processes)
-        stream, what = load_pairs(config, batch_size).stream, "pairs"
-    rate, in_step = measured(stream, processes, seconds)
+        stream, unit = load_pairs(config, batch_size).stream, "pairs"
+    rate, in_step = measure_rate(stream, processes, seconds)
     in_step = batch_size if path else in_step
-    print(f"{rate:.0f} {what} a second with {processes} processes: {rate / processes:.0f} a second and core")
-    found = {"per_second": rate, "per_second_and_core": rate / processes}
+    print(f"{rate:.0f} {unit} a second with {processes} processes: {rate / processes:.0f} a second and core")
+    rates = {"per_second": rate, "per_second_and_core": rate / processes}
     if step_ms:
         needed = 1000 * in_step / step_ms
-        found["cores"] = math.ceil(needed / (rate / processes))
+        rates["cores"] = math.ceil(needed / (rate / processes))
         print(
-            f"a step of {in_step:.0f} {what} in {step_ms:g} ms needs {needed:.0f} a second: "
-            f"{found['cores']} cores beside those that train (--data.workers {found['cores']})"
+            f"a step of {in_step:.0f} {unit} in {step_ms:g} ms needs {needed:.0f} a second: "
+            f"{rates['cores']} cores beside those that train (--data.workers {rates['cores']})"
         )
-    return found
+    return rates

@@ -25,7 +25,7 @@ TOLERANCE = 1e-4
 class Case(NamedTuple):
     """A normalizer and, if there is one, a peer: torch's scores [Q, K], -inf where masked, to weights."""
 
-    ours: Normalizer
+    normalizer: Normalizer
     peer: str = ""
     weights: Callable[[Any, Any], Any] | None = None
     """A function of (torch, scores)."""
@@ -88,11 +88,11 @@ def main(
     arrays = np.random.default_rng(0).normal(size=(3, length, width)).astype(np.float32)
     programs, memory = {}, {}
     for name in dict.fromkeys(("softmax", *normalizers)):
-        programs[name], memory[name], output = ours(CASES[name].ours, arrays, forward)
+        programs[name], memory[name], output = jax_program(CASES[name].normalizer, arrays, forward)
         if torch_ and CASES[name].peer:
             peer = CASES[name].peer
-            programs[peer], theirs = with_torch(torch_, CASES[name].weights, arrays, forward)
-            if not (worst := np.abs(output - theirs).max()) < TOLERANCE:
+            programs[peer], peer_output = with_torch(torch_, CASES[name].weights, arrays, forward)
+            if not (worst := np.abs(output - peer_output).max()) < TOLERANCE:
                 raise InputError(
                     f"{peer} differs from {name} by {worst:.1e}, more than {TOLERANCE}: nothing is measured"
                 )
@@ -104,7 +104,7 @@ def main(
     return compare(title, programs, length, "tokens", rounds=rounds, anyway=anyway)
 
 
-def ours(normalizer: Normalizer, arrays, forward: bool):
+def jax_program(normalizer: Normalizer, arrays, forward: bool):
     """(The program, its temporary bytes, the output)."""
     call = {"mask": causal(), "normalizer": normalizer, "implementation": "fused"}
     output = jax.jit(lambda q, k, v: attend(q, k, v, **call))

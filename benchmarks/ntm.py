@@ -20,7 +20,7 @@ STEPS = 10
 """Training steps per call."""
 
 
-def ours(inputs, targets, mask):
+def jax_program(inputs, targets, mask):
     """A function that makes STEPS training steps and waits for them."""
     model = NTM(config.NTMConfig(hidden_size=HIDDEN, num_locations=LOCATIONS, word_size=WIDTH), BITS)
 
@@ -79,7 +79,7 @@ def plain_torch(torch):
     return Machine()
 
 
-def theirs(torch, inputs, targets, mask):
+def torch_program(torch, inputs, targets, mask):
     """A function that makes STEPS training steps with autograd and torch.optim.RMSprop."""
     model = plain_torch(torch)
     rmsprop = torch.optim.RMSprop(model.parameters(), 1e-4, alpha=0.95, eps=1e-4, momentum=0.9, centered=True)
@@ -108,8 +108,8 @@ def main(anyway: bool = False) -> dict[str, list[float]]:
     data = copy(np.random.default_rng(0), STEPS, LENGTH, LENGTH, BITS)
     arrays = data.inputs, data.targets.astype(np.float32), data.mask.astype(np.float32)
     programs = {
-        f"torch {torch.__version__.split('+')[0]}": theirs(torch, *arrays),
-        "attention_jax": ours(*map(jnp.asarray, arrays)),
+        f"torch {torch.__version__.split('+')[0]}": torch_program(torch, *arrays),
+        "attention_jax": jax_program(*map(jnp.asarray, arrays)),
     }
     title = f"NTM, training on one sequence of {2 * LENGTH + 1} steps"
     return compare(title, programs, 1, "sequences", steps=STEPS, rounds=5, anyway=anyway)

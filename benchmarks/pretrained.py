@@ -22,7 +22,7 @@ TOKENS, TRAINED, PROMPT, WRITTEN = 512, 256, 16, 64
 UNITS = {"forward": TOKENS, "prefill": TOKENS, "gradient": TRAINED, "generate": WRITTEN}
 
 
-def ours(path: str, tokens: np.ndarray) -> dict:
+def jax_programs(path: str, tokens: np.ndarray) -> dict:
     """Functions without arguments, by what they measure."""
     pretrained = load_pretrained(path)
     model, params, ids = pretrained.model, pretrained.params, jnp.asarray(tokens, jnp.int32)  # [1, T]
@@ -50,7 +50,7 @@ def ours(path: str, tokens: np.ndarray) -> dict:
     return {name: waiting(jax.jit(program)) for name, program in programs.items()}
 
 
-def theirs(torch, path: str, tokens: np.ndarray) -> dict:
+def torch_programs(torch, path: str, tokens: np.ndarray) -> dict:
     """The same in transformers."""
     try:
         import transformers
@@ -84,9 +84,9 @@ def main(file: str, anyway: bool = False) -> dict[str, dict[str, list[float]]]:
     """
     torch = import_torch()
     tokens = np.random.default_rng(0).integers(100, 10_000, (1, TOKENS))
-    here, there, seconds = ours(file, tokens), theirs(torch, file, tokens), {}
+    jax_calls, torch_calls, seconds = jax_programs(file, tokens), torch_programs(torch, file, tokens), {}
     for name, units in UNITS.items():
-        programs = {f"torch {torch.__version__.split('+')[0]}": there[name], "attention_jax": here[name]}
+        programs = {f"torch {torch.__version__.split('+')[0]}": torch_calls[name], "attention_jax": jax_calls[name]}
         seconds[name] = compare(f"{name}, {units} tokens", programs, units, "tokens", rounds=5, anyway=anyway)
         print()
     return seconds

@@ -22,7 +22,7 @@ STEPS = 2
 """Training steps per call."""
 
 
-def ours(source, target, matmul_precision: str = "default"):
+def jax_program(source, target, matmul_precision: str = "default"):
     """A function that makes STEPS training steps and waits for them."""
     model = Bahdanau(config.BahdanauConfig(HIDDEN, EMBED, readout_size=HIDDEN), VOCAB, VOCAB)
     length = jnp.full(BATCH, LENGTH)
@@ -41,7 +41,7 @@ def ours(source, target, matmul_precision: str = "default"):
     return training(loss, adam, init, data, np.arange(BATCH), STEPS, matmul_precision, loss_flops)
 
 
-def theirs(torch, source, target, rounded: bool = False):
+def torch_program(torch, source, target, rounded: bool = False):
     """The same step with nn.GRU, nn.GRUCell, autograd and torch.optim.Adam; `rounded` is
     torch's mixed precision, bfloat16."""
     nn, softmax = torch.nn, torch.nn.functional.softmax
@@ -96,12 +96,12 @@ def main(anyway: bool = False) -> dict[str, list[float]]:
     draw = np.random.default_rng(0).integers
     source, target = jnp.asarray(draw(VOCAB, size=(BATCH, LENGTH))), jnp.asarray(draw(VOCAB, size=(BATCH, LENGTH + 1)))
     programs = {
-        f"torch {torch.__version__.split('+')[0]}": theirs(torch, source, target),
-        "attention_jax": ours(source, target),
+        f"torch {torch.__version__.split('+')[0]}": torch_program(torch, source, target),
+        "attention_jax": jax_program(source, target),
     }
     programs |= {
-        "torch, bfloat16": theirs(torch, source, target, True),
-        "ours, bfloat16": ours(source, target, "bfloat16"),
+        "torch, bfloat16": torch_program(torch, source, target, True),
+        "ours, bfloat16": jax_program(source, target, "bfloat16"),
     }
     title = f"Bahdanau model, one training step of {BATCH} pairs"
     return compare(title, programs, BATCH, "pairs", steps=STEPS, rounds=5, anyway=anyway)

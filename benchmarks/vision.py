@@ -24,7 +24,7 @@ STEPS = 2
 """Training steps per call."""
 
 
-def ours(image, label):
+def jax_program(image, label):
     """(a function that makes STEPS training steps, a function that only prepares STEPS batches)."""
     options = config.ViTConfig(PATCH, WIDTH, MLP, LAYERS, HEADS, use_bias=False, dropout=0.1, attention_dropout=0.1)
     model, preparation = ViT(options, CLASSES, SIZE), Preparation(Images(), SIZE)
@@ -43,7 +43,7 @@ def ours(image, label):
     return run, lambda: prepare(image, rows).block_until_ready()
 
 
-def theirs(torch, image, label):
+def torch_program(torch, image, label):
     """The same step with PyTorch's modules, scaled_dot_product_attention, autograd and torch.optim.SGD, eager."""
     nn, functional = torch.nn, torch.nn.functional
 
@@ -103,8 +103,8 @@ def main(anyway: bool = False) -> dict[str, list[float]]:
     draw = np.random.default_rng(0).integers
     image = jnp.asarray(draw(256, size=(1024, 28, 28, 1)).astype(np.uint8))
     label = jnp.asarray(draw(CLASSES, size=1024).astype(np.int32))
-    train, prepare = ours(image, label)
-    programs = {f"torch {torch.__version__.split('+')[0]}": theirs(torch, image, label), "attention_jax": train}
+    train, prepare = jax_program(image, label)
+    programs = {f"torch {torch.__version__.split('+')[0]}": torch_program(torch, image, label), "attention_jax": train}
     title = f"d2l Vision Transformer, a training step of {BATCH} images"
     seconds = compare(title, programs, BATCH, "images", steps=STEPS, rounds=6, anyway=anyway)
     pipeline = np.median(alternate({"input": prepare}, rounds=5, calls=2)["input"]) / STEPS

@@ -80,13 +80,13 @@ def adam_of_the_book(b1: float, b2: float):
 def variants() -> dict[str, Config]:
     without_peeking = replace(config(), model=Seq2seqConfig(hidden_size=128, embed_size=16))
     sums = {"data.path": "addition.txt"}
-    begun = {"train.init_linear": "normal", "optim.name": "experiments.addition_seq2seq:adam_of_the_book"}
+    initial = {"train.init_linear": "normal", "optim.name": "experiments.addition_seq2seq:adam_of_the_book"}
     return {
         "plain": replace(without_peeking, **{"data.reverse_source": False}),
         "reversed": without_peeking,
         "reversed-peeky": config(),
         "reversed, the book's sums": replace(without_peeking, **sums),
-        BOOKS: replace(without_peeking, **sums, **begun),
+        BOOKS: replace(without_peeking, **sums, **initial),
     }
 
 
@@ -103,7 +103,7 @@ TRIED = "seeds 0 to 7 of these settings: 0.373 to 0.956, median 0.430, three of 
 SEEN = "the recorded runs of three seeds on both sides"
 
 
-def mean_of_six(text: str, variant: str, published: float, spread: tuple[float, float], **more) -> Claim:
+def mean_of_six(text: str, variant: str, published: float, spread: tuple[float, float], **fields) -> Claim:
     """The mean of the last six epochs, within the range of the seeds of the book's code."""
     usual = {"source": SOURCE, "differs": f"{GENERATED}; {BOOK}", "since": "2026-11-23", "after": SEEN}
     return Claim(
@@ -116,7 +116,7 @@ def mean_of_six(text: str, variant: str, published: float, spread: tuple[float, 
         at_most=spread[1],
         kind="other protocol",
         spread=spread,
-        **usual | more,
+        **usual | fields,
     )
 
 

@@ -62,11 +62,11 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path | None:
     None without one."""
     from attention_jax.report.bleu import LengthBin, length_figure
 
-    stored = lambda runs: (run["bleu_by_length"]["test"] for run in runs if "bleu_by_length" in run)
-    bins = {variant: next(stored(runs), None) for variant, runs in recorded.items()}
+    bins_of_runs = lambda runs: (run["bleu_by_length"]["test"] for run in runs if "bleu_by_length" in run)
+    bins = {variant: next(bins_of_runs(runs), None) for variant, runs in recorded.items()}
     if not bins or None in bins.values():
         return None
-    series = {variant: [LengthBin(**part) for part in parts] for variant, parts in bins.items()}
+    series = {variant: [LengthBin(**fields) for fields in length_bins] for variant, length_bins in bins.items()}
     return length_figure(series, path, inputs=bins)
 
 

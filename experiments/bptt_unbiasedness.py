@@ -53,10 +53,10 @@ def z_scores(samples: int) -> tuple[np.ndarray, np.ndarray]:
 
     def batch(carry, rng):
         total, squares = carry
-        drawn = jax.vmap(lambda key: gradient(bptt.randomized, PROBABILITY, key) - exact)(
+        errors = jax.vmap(lambda key: gradient(bptt.randomized, PROBABILITY, key) - exact)(
             jax.random.split(rng, BATCH)
         )  # [BATCH, H, H]
-        return (total + drawn.sum(0), squares + (drawn**2).sum(0)), None
+        return (total + errors.sum(0), squares + (errors**2).sum(0)), None
 
     exact = gradient(bptt.full)
     zero = jnp.zeros_like(exact)

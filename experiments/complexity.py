@@ -91,16 +91,16 @@ def seconds(name: str, n: int, d: int, times: int = 10) -> float:
 
 def chain(jaxpr, depths: list[int]) -> list[int]:
     """Depth in matrix products of a traced program's outputs, given those of its inputs."""
-    known = dict(zip(jaxpr.invars, depths)) | {var: 0 for var in jaxpr.constvars}
+    depth_of = dict(zip(jaxpr.invars, depths)) | {var: 0 for var in jaxpr.constvars}
     for eqn in jaxpr.eqns:
-        inputs = [known.get(var, 0) if type(var).__name__ != "Literal" else 0 for var in eqn.invars]
+        inputs = [depth_of.get(var, 0) if type(var).__name__ != "Literal" else 0 for var in eqn.invars]
         inner = next((p for p in eqn.params.values() if hasattr(p, "jaxpr") or hasattr(p, "eqns")), None)
         if inner is not None:
             outputs = chain(getattr(inner, "jaxpr", inner), inputs)
         else:
             outputs = [max(inputs, default=0) + (eqn.primitive.name == "dot_general")] * len(eqn.outvars)
-        known |= dict(zip(eqn.outvars, outputs))
-    return [known.get(var, 0) if type(var).__name__ != "Literal" else 0 for var in jaxpr.outvars]
+        depth_of |= dict(zip(eqn.outvars, outputs))
+    return [depth_of.get(var, 0) if type(var).__name__ != "Literal" else 0 for var in jaxpr.outvars]
 
 
 def sequential_steps(name: str, n: int, d: int = 4) -> int:
@@ -120,8 +120,8 @@ def path_length(name: str, n: int, d: int = 4) -> int:
 
     def hop(state):
         if name == "recurrent":  # every position at once, each from its own input and the state one step earlier
-            before = jnp.concatenate([jnp.zeros((1, d)), state[:-1]])
-            return jnp.tanh(x_now @ weights[0] + before @ weights[1])
+            previous = jnp.concatenate([jnp.zeros((1, d)), state[:-1]])
+            return jnp.tanh(x_now @ weights[0] + previous @ weights[1])
         return layer(name)(weights, state)
 
     def last(x, hops):

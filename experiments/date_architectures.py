@@ -60,13 +60,13 @@ def config() -> Config:
 def variants() -> dict[str, Config]:
     """The book's model, one change to it at a time, and a deep model with and without skip connections."""
     book = config()
-    before = BahdanauConfig(hidden_size=256, embed_size=16, readout="state", **BOOK)
+    context_to_cell = BahdanauConfig(hidden_size=256, embed_size=16, readout="state", **BOOK)
     stack = GNMTConfig(hidden_size=128, embed_size=16, num_layers=3, readout="linear", readout_embedding=False, **BOOK)
     skip = replace(book, model=stack, **{"train.total_epochs": DEEP_EPOCHS})
     return {
         "book": book,
         "bidirectional": replace(book, **{"model.bidirectional": True}),
-        "before": replace(book, model=before),
+        "before": replace(book, model=context_to_cell),
         "deep": replace(skip, **{"model.residual": False}),
         "skip": skip,
     }

@@ -30,9 +30,9 @@ def smoke() -> Config:
     return replace(config(), **{"data.samples": 4_000})
 
 
-def off(found, expected) -> float:
+def relative_error(actual, expected) -> float:
     """The largest difference, relative to the largest expected value."""
-    return float(np.max(np.abs(np.asarray(found, np.float64) - expected)) / np.max(np.abs(expected)))
+    return float(np.max(np.abs(np.asarray(actual, np.float64) - expected)) / np.max(np.abs(expected)))
 
 
 def as_convolution(rng, sharpness: float) -> float:
@@ -60,12 +60,12 @@ def as_convolution(rng, sharpness: float) -> float:
 
     offsets = jnp.stack(jnp.meshgrid(jnp.arange(KERNEL), jnp.arange(KERNEL), indexing="ij"), -1).reshape(-1, 2) - 1.0
     heads = jax.vmap(head)(offsets, kernel.reshape(-1, CHANNELS, CHANNELS))
-    found = heads.sum(0).reshape(GRID, GRID, CHANNELS)[1:-1, 1:-1]
+    output = heads.sum(0).reshape(GRID, GRID, CHANNELS)[1:-1, 1:-1]
     dimensions = ("NHWC", "HWIO", "NHWC")
     exact = jax.lax.conv_general_dilated(
         image[None], kernel, (1, 1), "VALID", dimension_numbers=dimensions, precision="highest"
     )
-    return off(found, np.asarray(exact[0], np.float64))
+    return relative_error(output, np.asarray(exact[0], np.float64))
 
 
 def leak(sharpness: float) -> float:
@@ -90,13 +90,13 @@ def rotation_of_positions(width: int, offset: int) -> float:
     from attention_jax.ops.positions import sinusoidal
 
     positions = jnp.arange(512)
-    here, there = (np.asarray(sinusoidal(p, width), np.float64) for p in (positions, positions + offset))
+    current, shifted = (np.asarray(sinusoidal(p, width), np.float64) for p in (positions, positions + offset))
     angle = offset / 10_000 ** (np.arange(0, width, 2) / width)
-    sine, cosine = here[:, 0::2], here[:, 1::2]
-    rotated = np.empty_like(here)
+    sine, cosine = current[:, 0::2], current[:, 1::2]
+    rotated = np.empty_like(current)
     rotated[:, 0::2] = sine * np.cos(angle) + cosine * np.sin(angle)
     rotated[:, 1::2] = cosine * np.cos(angle) - sine * np.sin(angle)
-    return off(there, rotated)
+    return relative_error(shifted, rotated)
 
 
 def distance_of_positions(width: int) -> float:
@@ -108,7 +108,7 @@ def distance_of_positions(width: int) -> float:
     table = np.asarray(sinusoidal(jnp.arange(256), width), np.float64)
     rates = 1 / 10_000 ** (np.arange(0, width, 2) / width)
     apart = np.arange(256)[:, None] - np.arange(256)[None]
-    return off(table @ table.T, np.cos(apart[..., None] * rates).sum(-1))
+    return relative_error(table @ table.T, np.cos(apart[..., None] * rates).sum(-1))
 
 
 def rotary_distance(rng, width: int) -> float:
@@ -121,7 +121,7 @@ def rotary_distance(rng, width: int) -> float:
     query, key = jax.random.normal(rng, (2, 64, width))
     at = jnp.arange(64)
     scores = [np.asarray(rotary(query, at + t) @ rotary(key, at + t).T, np.float64) for t in (0, 300)]
-    return off(scores[1], scores[0])
+    return relative_error(scores[1], scores[0])
 
 
 def variance(rng, width: int, draws: int, score) -> float:
@@ -153,10 +153,10 @@ def covariance_gradient(rng) -> float:
     query_rng, key_rng, value_rng = jax.random.split(rng, 3)
     query, key = jax.random.normal(query_rng, (1, 16)), jax.random.normal(key_rng, (64, 16))
     value = jax.random.normal(value_rng, (64, 8))
-    found = jax.jacobian(lambda q: attend(q[None], key, value, score=scores.Dot())[0])(query[0])
+    gradient = jax.jacobian(lambda q: attend(q[None], key, value, score=scores.Dot())[0])(query[0])
     weights = np.asarray(attention_weights(query, key, score=scores.Dot())[0], np.float64)
     values, keys = np.asarray(value, np.float64), np.asarray(key, np.float64)
-    return off(found, (weights[:, None] * (values - weights @ values)).T @ (keys - weights @ keys))
+    return relative_error(gradient, (weights[:, None] * (values - weights @ values)).T @ (keys - weights @ keys))
 
 
 def lipschitz(rng, draws: int) -> tuple[float, float]:
@@ -193,7 +193,7 @@ def energy(rng, beta: float) -> tuple[float, float]:
     step = attend(beta * query, key, key, score=scores.Dot())
     gradient = np.asarray(jax.vmap(jax.grad(of))(query), np.float64)
     change = jax.vmap(of)(step) - jax.vmap(of)(query)
-    return off(query - step, gradient), float(jnp.max(change))
+    return relative_error(query - step, gradient), float(jnp.max(change))
 
 
 def kernel_of_unit_keys(rng) -> float:
@@ -207,7 +207,7 @@ def kernel_of_unit_keys(rng) -> float:
     query, key = jax.random.normal(query_rng, (64, 8)), jax.random.normal(key_rng, (128, 8))
     key = 3.0 * key / jnp.linalg.norm(key, axis=-1, keepdims=True)
     value = jax.random.normal(value_rng, (128, 4))
-    return off(
+    return relative_error(
         attend(query, key, value, score=scores.Dot()),
         np.asarray(attend(query, key, value, score=scores.Gaussian()), np.float64),
     )
@@ -227,7 +227,7 @@ def shift_by_fourier(rng) -> float:
     spread = np.zeros(128)
     spread[[-1, 0, 1]] = np.asarray(shifts, np.float64)
     exact = np.fft.ifft(np.fft.fft(np.asarray(weights, np.float64)) * np.fft.fft(spread)).real
-    return off(shift(weights, shifts), exact)
+    return relative_error(shift(weights, shifts), exact)
 
 
 def study(config: Config, directory: Path) -> dict:

@@ -56,12 +56,15 @@ def bleu(written: str, reference: str, most: int = 2) -> float:
     >>> bleu("va !", "va !"), round(bleu("il est mouillé .", "il est calme ."), 3), bleu("", "va !")
     (1.0, 0.658, 0.0)
     """
-    ours, theirs = written.split(), reference.split()
-    if not ours:
+    hypothesis_tokens, reference_tokens = written.split(), reference.split()
+    if not hypothesis_tokens:
         return 0.0
-    score = math.exp(min(0.0, 1 - len(theirs) / len(ours)))
-    for n in range(1, min(most, len(ours)) + 1):
-        counts = [Counter(tuple(side[i : i + n]) for i in range(len(side) - n + 1)) for side in (ours, theirs)]
+    score = math.exp(min(0.0, 1 - len(reference_tokens) / len(hypothesis_tokens)))
+    for n in range(1, min(most, len(hypothesis_tokens)) + 1):
+        counts = [
+            Counter(tuple(side[i : i + n]) for i in range(len(side) - n + 1))
+            for side in (hypothesis_tokens, reference_tokens)
+        ]
         matches = counts[0] & counts[1]
         score *= (matches.total() / counts[0].total()) ** (0.5**n)
     return score

@@ -66,8 +66,10 @@ def variants() -> dict[str, Config]:
     depths = {f"depth-{n}": replace(config(), **{"model.num_layers": n}) for n in (2, 4)}
     plain = {f"{name}-plain": replace(c, **{"model.residual": False}) for name, c in depths.items()}
     longer = {"model.cell": "gru", "optim.learning_rate": 2e-3, "train.total_epochs": 12}
-    begun = {"model.forget_bias": 1.0, "optim.learning_rate": 3e-3}
-    opened = {f"{name}, open gates": replace((depths | plain)[name], **begun) for name in ("depth-4", "depth-4-plain")}
+    open_gates = {"model.forget_bias": 1.0, "optim.learning_rate": 3e-3}
+    opened = {
+        f"{name}, open gates": replace((depths | plain)[name], **open_gates) for name in ("depth-4", "depth-4-plain")
+    }
     return depths | plain | opened | {LONGER: replace(config(), **longer)}
 
 

@@ -82,7 +82,7 @@ def heads(params) -> list[tuple[str, str, str]]:
     return paths
 
 
-def masked(params, masks: dict):
+def mask_heads(params, masks: dict):
     """`params` with every head's output times its entry in `masks` {path: [heads]}."""
     import jax
 
@@ -140,8 +140,8 @@ def importance(task, params) -> dict:
     from attention_jax.train.placement import map_batches
 
     measure = lambda params, batch: sensitivities(task, params, batch)
-    parts = [map_batches(measure, params, bucket, 128) for bucket in task.buckets]
-    total = jax.tree.map(lambda *rows: sum(np.sum(part, axis=0, dtype=np.float64) for part in rows), *parts)
+    batch_sums = [map_batches(measure, params, bucket, 128) for bucket in task.buckets]
+    total = jax.tree.map(lambda *rows: sum(np.sum(row, axis=0, dtype=np.float64) for row in rows), *batch_sums)
     return {path: x / np.linalg.norm(x) for path, x in total.items()}
 
 
@@ -170,7 +170,7 @@ def log_alphas(params) -> dict:
 
 
 @dataclass(frozen=True, eq=False)
-class Gated:
+class GatedTask:
     """A translation task whose parameters have a gate for each head of the encoder beside them."""
 
     task: Any
@@ -186,9 +186,9 @@ class Gated:
         gates = {layer: jnp.full(self.config.model.num_heads, 2.0 / HASTE) for layer in layers}
         return {"model": params, "gates": gates}
 
-    def gated(self, params, gates):
+    def gate_params(self, params, gates):
         """The model's parameters with these gates {layer: [heads]} in place."""
-        return masked(params["model"], {("encoder", layer, "attention"): gate for layer, gate in gates.items()})
+        return mask_heads(params["model"], {("encoder", layer, "attention"): gate for layer, gate in gates.items()})
 
     def loss(self, params, batch, rng):
         """The task's loss with sampled gates, and what the open ones cost (Voita's equation in section 6.1)."""
@@ -199,17 +199,17 @@ class Gated:
         rng, *rngs = jax.random.split(rng, len(params["gates"]) + 1)
         log_alpha = log_alphas(params)
         gates = {layer: draw_gates(key, x) for key, (layer, x) in zip(rngs, log_alpha.items(), strict=True)}
-        total, count, found = self.task.loss(self.gated(params, gates), batch, rng)
-        return total + PRICE * count * sum(open_probability(x).sum() for x in log_alpha.values()), count, found
+        total, count, aux = self.task.loss(self.gate_params(params, gates), batch, rng)
+        return total + PRICE * count * sum(open_probability(x).sum() for x in log_alpha.values()), count, aux
 
-    def settled(self, params) -> dict:
+    def final_gates(self, params) -> dict:
         """The gates {layer: [heads]} that training ends with."""
-        from attention_jax.ops.gates import settled_gates
+        from attention_jax.ops.gates import evaluation_gates
 
-        return {layer: settled_gates(x) for layer, x in log_alphas(params).items()}
+        return {layer: evaluation_gates(x) for layer, x in log_alphas(params).items()}
 
     def evaluate(self, params, full: bool):
-        return self.task.evaluate(self.gated(params, self.settled(params)), full)
+        return self.task.evaluate(self.gate_params(params, self.final_gates(params)), full)
 
 
 def with_gates(task, trained, directory):
@@ -218,11 +218,11 @@ def with_gates(task, trained, directory):
 
     from attention_jax.train.loop import train_one
 
-    gated, train = Gated(task), replace(task.config.train, total_epochs=GATED_EPOCHS, average_last=0)
+    gated, train = GatedTask(task), replace(task.config.train, total_epochs=GATED_EPOCHS, average_last=0)
     begin = lambda params: params | {"model": trained}
     _, params = train_one(gated, Optim(learning_rate=5e-4), train, directory, begin=begin)
-    gates = gated.settled(params)
-    return float(np.mean([np.asarray(gate) == 0.0 for gate in gates.values()])), gated.gated(params, gates)
+    gates = gated.final_gates(params)
+    return float(np.mean([np.asarray(gate) == 0.0 for gate in gates.values()])), gated.gate_params(params, gates)
 
 
 def order_of(ranked: dict) -> list:
@@ -258,14 +258,14 @@ def study(config: Config, directory) -> dict:
         """{tenths of the heads removed: BLEU}"""
         removed = {i: order[: math.ceil(len(order) * i / 10)] for i in tenths}
         masks = lambda i: remaining(heads(params), config.model.num_heads, removed[i], rescale)
-        return {i: valid(masked(params, masks(i))) for i in tenths}
+        return {i: valid(mask_heads(params, masks(i))) for i in tenths}
 
     pruned = curve(ranked, TENTHS)
     rescaled = {0: pruned[0]} | curve(ranked, RESCALED_TENTHS, rescale=True)
     control = {0: pruned[0]} | curve(at_random, RANDOM_TENTHS)
     curves = {"least important first": pruned, "the others rescaled": rescaled, "at random": control}
-    shown = {name: ([i / 10 for i in bleu], list(bleu.values())) for name, bleu in curves.items()}
-    lines(shown, directory / "figures" / "pruning.png", xlabel="share of heads removed", ylabel="validation BLEU")
+    series = {name: ([i / 10 for i in bleu], list(bleu.values())) for name, bleu in curves.items()}
+    lines(series, directory / "figures" / "pruning.png", xlabel="share of heads removed", ylabel="validation BLEU")
     metrics = {f"valid.bleu.{i / 10:.0%}": bleu for i, bleu in pruned.items()}
     metrics |= {f"valid.bleu_rescaled.{i / 10:.0%}": bleu for i, bleu in rescaled.items()}
     metrics |= {f"valid.bleu_random.{i / 10:.0%}": bleu for i, bleu in control.items()}

@@ -45,7 +45,7 @@ import numpy as np
 
 from attention_jax.config import Claim, Config, Grid, TwoBooks, replace
 from experiments.scipy_docs import minilm
-from experiments.softmax_in_a_real_model import RESAMPLES, smollm2, spaced, stored
+from experiments.softmax_in_a_real_model import RESAMPLES, even_windows, read_or_compute, smollm2
 
 SEEDS = 1
 BEST, FIVES, ORDERS = 5, 10, 3
@@ -72,10 +72,12 @@ def windows_of(config: Config, encode, width: int) -> tuple[np.ndarray, np.ndarr
     from attention_jax.data import shakespeare, timemachine
 
     data = config.data
-    prose, plays = encode(timemachine.read(data.time_machine)), encode(shakespeare.read(data.shakespeare))
-    some, many = (data.windows, width), (4 * data.windows, width)
-    measured = np.concatenate([spaced(prose, 0.5, 1.0, *some), spaced(plays, 0.9, 1.0, *some)])
-    return measured, np.concatenate([spaced(prose, 0.05, 0.5, *many), spaced(plays, 0.0, 0.9, *many)])
+    prose, plays = encode(timemachine.read_text(data.time_machine)), encode(shakespeare.read_text(data.shakespeare))
+    sizes, larger_sizes = (data.windows, width), (4 * data.windows, width)
+    measured = np.concatenate([even_windows(prose, 0.5, 1.0, *sizes), even_windows(plays, 0.9, 1.0, *sizes)])
+    return measured, np.concatenate(
+        [even_windows(prose, 0.05, 0.5, *larger_sizes), even_windows(plays, 0.0, 0.9, *larger_sizes)]
+    )
 
 
 def mean_loss(tokens, begin: int = 0, end: int | None = None):
@@ -115,11 +117,11 @@ def scores(model, params, windows, kind: str) -> np.ndarray:
 
     from attention_jax import interpret
 
-    found = []
+    rows = []
     for row in jnp.asarray(windows)[:, None]:
         weights = jnp.stack(list(interpret.trace(model, params, row, sites="*.weights").values()), axis=1)
-        found.append(np.asarray(interpret.head_scores(weights, row)[kind], np.float64).ravel())
-    return np.stack(found)
+        rows.append(np.asarray(interpret.head_scores(weights, row)[kind], np.float64).ravel())
+    return np.stack(rows)
 
 
 def importance(model, params, windows) -> np.ndarray:
@@ -132,8 +134,8 @@ def importance(model, params, windows) -> np.ndarray:
     @jax.jit
     def slopes(params, row):
         loss = lambda logits: mean_loss(row)(logits).sum()
-        found = interpret.gradient_times_activation(model, params, row, measure=loss, sites="*.head_output")
-        return jnp.abs(jnp.stack([x.sum((0, 1, 3)) for x in found.values()])).ravel()
+        gradients = interpret.gradient_times_activation(model, params, row, measure=loss, sites="*.head_output")
+        return jnp.abs(jnp.stack([x.sum((0, 1, 3)) for x in gradients.values()])).ravel()
 
     return np.mean([slopes(params, row) for row in jnp.asarray(windows)[:, None]], axis=0, dtype=np.float64)
 
@@ -142,14 +144,14 @@ def induction(model, params, rng, count: int, half: int) -> dict:
     """Losses [N] of random tokens, twice, with and without heads, and scores of heads."""
     draw = lambda: np.tile(rng.integers(100, model.vocab, (count, half)), (1, 2))
     ranked = scores(model, params, draw(), "induction").mean(0)
-    best, others = np.split(np.argsort(-ranked), [BEST])
+    best, other_heads = np.split(np.argsort(-ranked), [BEST])
     tokens = draw()
     none, of = np.zeros(len(ranked), bool), lambda *span: ablation(model, params, tokens, mean_loss(tokens, *span))
     second, without = of(half - 1), lambda heads: second(np.isin(np.arange(len(ranked)), heads))
-    found = {"first": of(0, half - 1)(none), "second": second(none), "best": without(best)}
-    found["random"] = np.stack([without(rng.choice(others, BEST, replace=False)) for _ in range(FIVES)])
-    found |= {"scores": ranked, "best_score": scores(model, params, tokens, "induction")[:, best[0]]}
-    return {name: x.tolist() for name, x in found.items()}
+    result = {"first": of(0, half - 1)(none), "second": second(none), "best": without(best)}
+    result["random"] = np.stack([without(rng.choice(other_heads, BEST, replace=False)) for _ in range(FIVES)])
+    result |= {"scores": ranked, "best_score": scores(model, params, tokens, "induction")[:, best[0]]}
+    return {name: x.tolist() for name, x in result.items()}
 
 
 def removals(model, params, rng, measured, chosen) -> dict:
@@ -167,8 +169,8 @@ def removals(model, params, rng, measured, chosen) -> dict:
     random = np.mean([curve(rng.permutation(len(ranked))) for _ in range(ORDERS)], axis=0)
     by_layer = ranked.reshape(model.options.num_layers, -1)
     order = np.argsort((by_layer / np.linalg.norm(by_layer, axis=1, keepdims=True)).ravel())
-    found = {"importance": ranked, "plain": plain, "effects": effects, "random": random}
-    return {name: x.tolist() for name, x in (found | {"ranked": np.array(curve(order))}).items()}
+    result = {"importance": ranked, "plain": plain, "effects": effects, "random": random}
+    return {name: x.tolist() for name, x in (result | {"ranked": np.array(curve(order))}).items()}
 
 
 def encoder_shares(loaded, windows) -> dict:
@@ -178,16 +180,18 @@ def encoder_shares(loaded, windows) -> dict:
     from attention_jax import interpret
 
     first, *marks, last = loaded.tokenizer.encode(".,")
-    found = {target: [] for target in TARGETS}
+    result = {target: [] for target in TARGETS}
     for row in windows:
         tokens = np.array([first, *row, last])
-        seen = interpret.trace(loaded.model, loaded.params, tokens[None], np.array([len(tokens)]), sites="*.weights")
-        weights = np.asarray(jnp.concatenate(list(seen.values())), np.float64).mean(1)  # [layers, T, T]
+        weights_of_layers = interpret.trace(
+            loaded.model, loaded.params, tokens[None], np.array([len(tokens)]), sites="*.weights"
+        )
+        weights = np.asarray(jnp.concatenate(list(weights_of_layers.values())), np.float64).mean(1)  # [layers, T, T]
         diagonal = lambda k: np.trace(weights, k, 1, 2) / len(tokens)  # noqa: B023
         shares = weights[:, :, 0].mean(1), weights[:, :, -1].mean(1), diagonal(-1), diagonal(1)
         for target, share in zip(TARGETS, (*shares, weights[:, :, np.isin(tokens, marks)].sum(2).mean(1))):
-            found[target].append(share.tolist())
-    return found
+            result[target].append(share.tolist())
+    return result
 
 
 def study(config: Config, directory: Path) -> dict:
@@ -198,10 +202,10 @@ def study(config: Config, directory: Path) -> dict:
     width, streams = config.data.window_tokens, rng.spawn(3)
     measured, chosen = windows_of(config, lambda text: loaded.tokenizer.encode(text, special=False), width)
 
-    def kept(name, make):
+    def load_or_compute(name, make):
         print(f"  {name}", flush=True)
-        found = stored(directory / f"{name}.json", make)
-        return {key: np.array(x) for key, x in found.items()}
+        values = read_or_compute(directory / f"{name}.json", make)
+        return {key: np.array(x) for key, x in values.items()}
 
     def sinks():
         identical = np.repeat(measured[:, :1], width, axis=1)
@@ -213,84 +217,92 @@ def study(config: Config, directory: Path) -> dict:
         encode = lambda text: encoder.tokenizer.encode(text, special=False)
         return encoder_shares(encoder, windows_of(config, encode, 2 * width - 2)[1])
 
-    found = kept("induction", lambda: induction(model, params, streams[0], 2 * config.data.windows, width))
-    metrics = of_induction(found, streams[2])
-    metrics |= of_sinks(kept("sinks", sinks), model.options.num_layers, streams[2])
-    spare = kept("removals", lambda: removals(model, params, streams[1], measured, chosen))
-    metrics |= of_removals(spare, streams[2]) | of_encoder(kept("minilm", minilm_shares), streams[2])
-    values = {"induction": found["scores"], "importance": spare["importance"], "effect": spare["effects"].mean(1)}
-    heads = range(len(found["scores"]))
+    induction_values = load_or_compute(
+        "induction", lambda: induction(model, params, streams[0], 2 * config.data.windows, width)
+    )
+    metrics = of_induction(induction_values, streams[2])
+    metrics |= of_sinks(load_or_compute("sinks", sinks), model.options.num_layers, streams[2])
+    spare = load_or_compute("removals", lambda: removals(model, params, streams[1], measured, chosen))
+    metrics |= of_removals(spare, streams[2]) | of_encoder(load_or_compute("minilm", minilm_shares), streams[2])
+    values = {
+        "induction": induction_values["scores"],
+        "importance": spare["importance"],
+        "effect": spare["effects"].mean(1),
+    }
+    heads = range(len(induction_values["scores"]))
     return metrics | {f"head_{i}.{name}": float(x[i]) for name, x in values.items() for i in heads}
 
 
 def with_intervals(statistics: dict, count: int, rng) -> dict[str, float]:
     """{NAME: value, NAME_low, NAME_high}: functions of weights [R, N] of N windows, with bootstrap intervals."""
-    drawn, metrics = rng.multinomial(count, np.full(count, 1 / count), RESAMPLES) / count, {}
+    resampled, metrics = rng.multinomial(count, np.full(count, 1 / count), RESAMPLES) / count, {}
     for name, of in statistics.items():
-        low, high = np.quantile(of(drawn), (0.025, 0.975))
+        low, high = np.quantile(of(resampled), (0.025, 0.975))
         value = of(np.full((1, count), 1 / count))[0]
         metrics |= {name: float(value), f"{name}_low": float(low), f"{name}_high": float(high)}
     return metrics
 
 
-def of_induction(found: dict, rng) -> dict[str, float]:
+def of_induction(values: dict, rng) -> dict[str, float]:
     """Losses, and the share of what repetition gains that is lost without heads."""
-    first, second, random = found["first"], found["second"], found["random"].mean(0)
+    first, second, random = values["first"], values["second"], values["random"].mean(0)
     mean = lambda x: lambda weights: weights @ x
-    lost = lambda x: lambda weights: weights @ (x - second) / (weights @ (first - second))
-    losses = {"first": first, "second": second, "without_best": found["best"], "without_random": random}
-    named = {f"induction.loss_{name}": mean(x) for name, x in losses.items()}
-    named |= {"induction.lost_best": lost(found["best"]), "induction.lost_random": lost(random)}
-    return with_intervals(named | {"induction.best_score": mean(found["best_score"])}, len(first), rng)
+    share_lost = lambda x: lambda weights: weights @ (x - second) / (weights @ (first - second))
+    losses = {"first": first, "second": second, "without_best": values["best"], "without_random": random}
+    statistics = {f"induction.loss_{name}": mean(x) for name, x in losses.items()}
+    statistics |= {"induction.lost_best": share_lost(values["best"]), "induction.lost_random": share_lost(random)}
+    return with_intervals(statistics | {"induction.best_score": mean(values["best_score"])}, len(first), rng)
 
 
-def of_sinks(found: dict, layers: int, rng) -> dict[str, float]:
+def of_sinks(values: dict, layers: int, rng) -> dict[str, float]:
     """The share of heads that are sinks, and the attention to the first token by layer."""
     sinks = lambda x: lambda weights: (weights @ x > SINK).mean(-1)
-    by_layer = found["texts"].reshape(len(found["texts"]), layers, -1).mean(-1)
-    named = {f"first_token.layer_{i}": lambda weights, i=i: weights @ by_layer[:, i] for i in range(layers)}
+    by_layer = values["texts"].reshape(len(values["texts"]), layers, -1).mean(-1)
+    statistics = {f"first_token.layer_{i}": lambda weights, i=i: weights @ by_layer[:, i] for i in range(layers)}
     deep = by_layer[:, SHALLOW:].mean(1) - by_layer[:, :SHALLOW].mean(1)
-    named |= {"first_token.deep_less_shallow": lambda weights: weights @ deep}
-    named |= {"first_token.sinks": sinks(found["texts"])}
-    identical = with_intervals({"first_token.sinks_identical": sinks(found["identical"])}, len(found["identical"]), rng)
-    return with_intervals(named, len(by_layer), rng) | identical
+    statistics |= {"first_token.deep_less_shallow": lambda weights: weights @ deep}
+    statistics |= {"first_token.sinks": sinks(values["texts"])}
+    identical = with_intervals(
+        {"first_token.sinks_identical": sinks(values["identical"])}, len(values["identical"]), rng
+    )
+    return with_intervals(statistics, len(by_layer), rng) | identical
 
 
-def of_removals(found: dict, rng) -> dict[str, float]:
+def of_removals(values: dict, rng) -> dict[str, float]:
     """How many heads are spare, alone and together, and whether gradients rank them."""
     from scipy.stats import rankdata
 
-    plain, effects, given = found["plain"], found["effects"], rankdata(found["importance"])
+    plain, effects, importance_ranks = values["plain"], values["effects"], rankdata(values["importance"])
     unit = lambda x: (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
-    rank = lambda weights: (unit(rankdata(weights @ effects.T, axis=-1)) * unit(given)).mean(-1)
+    rank = lambda weights: (unit(rankdata(weights @ effects.T, axis=-1)) * unit(importance_ranks)).mean(-1)
     alone = lambda weights: (weights @ effects.T <= SPARED * (weights @ plain)[:, None]).mean(-1)
-    cost = lambda weights: weights @ (found["ranked"] - plain).T / (weights @ plain)[:, None]  # [R, shares]
+    cost = lambda weights: weights @ (values["ranked"] - plain).T / (weights @ plain)[:, None]  # [R, shares]
     most = lambda row: max([0, *(p for p, _ in takewhile(lambda pair: pair[1] <= SPARED, zip(REMOVED, row)))]) / 100
-    named = {"spare.rank_correlation": rank, "spare.alone": alone}
-    named |= {"spare.together": lambda weights: np.array([most(row) for row in cost(weights)])}
+    statistics = {"spare.rank_correlation": rank, "spare.alone": alone}
+    statistics |= {"spare.together": lambda weights: np.array([most(row) for row in cost(weights)])}
     for i, percent in enumerate(REMOVED):
         for name in ("ranked", "random"):
-            named[f"spare.{name}_{percent}"] = lambda weights, x=found[name][i]: weights @ (x - plain)
-    difference = (found["random"] - found["ranked"])[REMOVED.index(20)]
-    named |= {"spare.random_less_ranked": lambda weights: weights @ difference, "spare.loss": lambda w: w @ plain}
-    return with_intervals(named, len(plain), rng)
+            statistics[f"spare.{name}_{percent}"] = lambda weights, x=values[name][i]: weights @ (x - plain)
+    difference = (values["random"] - values["ranked"])[REMOVED.index(20)]
+    statistics |= {"spare.random_less_ranked": lambda weights: weights @ difference, "spare.loss": lambda w: w @ plain}
+    return with_intervals(statistics, len(plain), rng)
 
 
-def of_encoder(found: dict, rng) -> dict[str, float]:
+def of_encoder(values: dict, rng) -> dict[str, float]:
     """The shares of attention by layer, and differences between thirds and halves of the layers."""
-    rows, layers = found["cls"].shape
-    thirds = {target: np.stack(np.split(x, 3, axis=1)).mean(2) for target, x in found.items()}  # [3, N]
-    first, second = np.split(found["previous"] + found["next"], 2, axis=1)
+    rows, layers = values["cls"].shape
+    thirds = {target: np.stack(np.split(x, 3, axis=1)).mean(2) for target, x in values.items()}  # [3, N]
+    first, second = np.split(values["previous"] + values["next"], 2, axis=1)
     differences = {
         "cls_early_less_late": thirds["cls"][0] - thirds["cls"][2],
         "sep_middle_less_early": thirds["sep"][1] - thirds["sep"][0],
         "marks_late_less_early": thirds["mark"][2] - thirds["mark"][0],
         "neighbors_first_half_less_second": first.mean(1) - second.mean(1),
     }
-    named = {f"minilm.{name}": lambda weights, x=x: weights @ x for name, x in differences.items()}
-    for target, x in found.items():
-        named |= {f"minilm.{target}.layer_{i + 1}": lambda w, y=x[:, i]: w @ y for i in range(layers)}
-    return with_intervals(named, rows, rng)
+    statistics = {f"minilm.{name}": lambda weights, x=x: weights @ x for name, x in differences.items()}
+    for target, x in values.items():
+        statistics |= {f"minilm.{target}.layer_{i + 1}": lambda w, y=x[:, i]: w @ y for i in range(layers)}
+    return with_intervals(statistics, rows, rng)
 
 
 def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
@@ -312,7 +324,7 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
         },
     }
     canvas = style.canvas(style.WIDTH, 6.4)
-    with style.styled():
+    with style.figure_style():
         draw(canvas.subplots(3, 2).ravel(), panels)
     return style.save(canvas, path, inputs=to_lists(panels))
 
@@ -351,8 +363,8 @@ def draw(axes, panels: dict):
     alone.set_xscale("log")
     alone.set_yscale("symlog", linthresh=0.01)
     alone.set(ylim=(-0.05, 1), yticks=(-0.01, 0, 0.01, 0.1, 1), yticklabels=("-0.01", "0", "0.01", "0.1", "1"))
-    named = {"ranked": "least important first", "random": "at random"}
-    lines(together, REMOVED, {named[name]: rows for name, rows in panels["removed"].items()})
+    labels = {"ranked": "least important first", "random": "at random"}
+    lines(together, REMOVED, {labels[name]: rows for name, rows in panels["removed"].items()})
     together.set(title="Heads removed together", xlabel="percent of the heads", ylabel="nats a token more")
     together.axhline(0, color=style.ink(), linewidth=0.5)
     minilm = {TARGETS[name]: rows for name, rows in panels["minilm"].items()}

@@ -39,19 +39,19 @@ def capacity(d: int, draws: int, seed: int) -> float:
     from attention_jax.ops.attention import attention_weights
     from attention_jax.ops.scores import Dot
 
-    stored = int(np.exp(EXACT * d))
+    num_stored = int(np.exp(EXACT * d))
 
     @jax.jit
-    def others(rng):
-        patterns = jax.random.rademacher(rng, (stored + 1, d), jnp.float32)
+    def other_weight(rng):
+        patterns = jax.random.rademacher(rng, (num_stored + 1, d), jnp.float32)
         right = attention_weights(BETA * patterns[:1], patterns, score=Dot())[0, 0]
         return (1 - right) / right
 
     rngs = jax.random.split(jax.random.key(seed), draws)
-    return stored / float(np.mean(np.asarray(jax.lax.map(others, rngs)), dtype=np.float64))
+    return num_stored / float(np.mean(np.asarray(jax.lax.map(other_weight, rngs)), dtype=np.float64))
 
 
-def retrieved(d: int, stored: int, beta: float, flipped: int, seed: int) -> tuple[float, float]:
+def retrieve_patterns(d: int, stored: int, beta: float, flipped: int, seed: int) -> tuple[float, float]:
     """The share of patterns found again, in one step, from a copy with `flipped` signs; and the distance of the states
     from the mean of all patterns."""
     import jax
@@ -61,8 +61,8 @@ def retrieved(d: int, stored: int, beta: float, flipped: int, seed: int) -> tupl
     from attention_jax.ops.scores import Dot
 
     patterns = jax.random.rademacher(jax.random.key(seed), (stored, d), jnp.float32)
-    asked = patterns.at[:, :flipped].multiply(-1)
-    state = attend(beta * asked, patterns, patterns, score=Dot())
+    query = patterns.at[:, :flipped].multiply(-1)
+    state = attend(beta * query, patterns, patterns, score=Dot())
     away = jnp.linalg.norm(state - patterns.mean(0, keepdims=True), axis=1).mean() / d**0.5
     return float(jnp.mean((jnp.sign(state) == patterns).all(1))), float(away)
 
@@ -71,8 +71,8 @@ def study(config: Config, directory: Path) -> dict:
     from attention_jax.report.curves import lines
 
     seed = config.train.seed
-    found = np.array([capacity(d, config.data.samples, seed) for d in DIMENSIONS])
-    slope = np.polyfit(DIMENSIONS, np.log(found), 1)[0]
+    capacities = np.array([capacity(d, config.data.samples, seed) for d in DIMENSIONS])
+    slope = np.polyfit(DIMENSIONS, np.log(capacities), 1)[0]
     theory = {"theory: exp(d (1 - log cosh 1))": (DIMENSIONS, np.exp(EXACT * np.array(DIMENSIONS)))}
     lines(
         theory,
@@ -80,10 +80,10 @@ def study(config: Config, directory: Path) -> dict:
         xlabel="dimensions d",
         ylabel="patterns that are retrieved",
         log="y",
-        points={"measured": (DIMENSIONS, found)},
+        points={"measured": (DIMENSIONS, capacities)},
     )
-    share, _ = retrieved(64, 4096, BETA, 12, seed)
-    _, away = retrieved(64, 4096, 0.002, 12, seed)
+    share, _ = retrieve_patterns(64, 4096, BETA, 12, seed)
+    _, away = retrieve_patterns(64, 4096, 0.002, 12, seed)
     return {
         "capacity.slope": float(slope),
         "capacity.slope_over_exact": float(slope / EXACT),

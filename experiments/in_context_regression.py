@@ -55,8 +55,8 @@ def mean_error(model, params, rng, tasks: int):
     w = jax.random.normal(for_w, (tasks, DIMENSIONS))
     x = jax.random.normal(for_x, (tasks, PAIRS + 1, DIMENSIONS))
     y = jnp.einsum("bnd,bd->bn", x, w)
-    found = jax.vmap(model, (None, 0, 0, 0))(params, x[:, :-1], y[:, :-1], x[:, -1])
-    return jnp.mean((found - y[:, -1]) ** 2) / DIMENSIONS
+    predictions = jax.vmap(model, (None, 0, 0, 0))(params, x[:, :-1], y[:, :-1], x[:, -1])
+    return jnp.mean((predictions - y[:, -1]) ** 2) / DIMENSIONS
 
 
 def train(model, params, steps: int, seed: int):

@@ -74,12 +74,12 @@ def losses(updates: int, length: int | str, seed: int = 0) -> np.ndarray:
         theta, state, tangent = carry
         xs = (time <= last, (time == last).astype(jnp.float64))
         if length == "forward":
-            gradient, after, tangent = bptt.forward(step, theta, state, tangent, xs)
-            loss = 0.5 * (after[0] - 1) ** 2
+            gradient, next_state, tangent = bptt.forward(step, theta, state, tangent, xs)
+            loss = 0.5 * (next_state[0] - 1) ** 2
         else:
-            objective = lambda theta: bptt.reweighted(step, theta, state, xs, factors)
-            (loss, after), gradient = jax.value_and_grad(objective, has_aux=True)(theta)
-        return (theta - RATE * gradient, after, tangent), loss
+            objective = lambda theta: bptt.run_with_factors(step, theta, state, xs, factors)
+            (loss, next_state), gradient = jax.value_and_grad(objective, has_aux=True)(theta)
+        return (theta - RATE * gradient, next_state, tangent), loss
 
     start = (jnp.array(0.5), jnp.ones(UNITS), jnp.zeros(UNITS))
     (theta, state, _), losses_after = jax.jit(lambda start: jax.lax.scan(update, start, jnp.asarray(lengths - 1)))(

@@ -48,7 +48,7 @@ def exact(text: str, metric: str, published, source: str, low, high, after: str 
 
 
 def order(text: str, metric: str, source: str, low, high, after: str = TRIED) -> Claim:
-    """A number of which theory gives the order only."""
+    """A number for which theory gives only an order."""
     bounds = {"at_least": low, "at_most": high}
     return Claim(text, metric, None, source, kind="order", since="2026-11-25", after=after, **bounds)
 

@@ -86,8 +86,8 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
         for name in POSITIONS
         if name in recorded
     }
-    named = {"t5": "T5's bias", "alibi": "ALiBi"}
-    series = {named.get(name, name): (lengths, rows) for name, rows in losses.items()}
+    labels = {"t5": "T5's bias", "alibi": "ALiBi"}
+    series = {labels.get(name, name): (lengths, rows) for name, rows in losses.items()}
     axes = {"xlabel": "characters in a window (128 in training)", "ylabel": "validation loss (nats)"}
     return lines(series, path, **axes, log="x", inputs=losses)
 
@@ -95,16 +95,16 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
 PRESS = "Press et al. 2022, arXiv 2108.12409, figure 1"
 
 
-def worse(more: str, less: str, n: int) -> Claim:
+def worse(worse_positions: str, better_positions: str, n: int) -> Claim:
     """The order of two kinds of positions at n times the length, seed by seed."""
     return Claim(
-        f"{n} times the length: loss with {more} - {less} positions",
+        f"{n} times the length: loss with {worse_positions} - {better_positions} positions",
         f"valid.loss_{n}x",
         None,
         PRESS,
         kind="order",
-        variant=more,
-        minus=less,
+        variant=worse_positions,
+        minus=better_positions,
         at_least=0.0,
         since="2026-11-26",
     )
@@ -112,9 +112,9 @@ def worse(more: str, less: str, n: int) -> Claim:
 
 CLAIMS = (
     *(
-        worse(more, less, n)
+        worse(worse_positions, better_positions, n)
         for n in FACTORS[1:]
-        for more, less in (("sinusoidal", "rotary"), ("rotary", "t5"), ("t5", "alibi"))
+        for worse_positions, better_positions in (("sinusoidal", "rotary"), ("rotary", "t5"), ("t5", "alibi"))
     ),
     *(
         Claim(

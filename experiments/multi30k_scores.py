@@ -155,13 +155,13 @@ UNREVERSED = f"{SMALLER}; the source is not reversed"
 UNFED = f"{UNREVERSED}; no input feeding"
 
 
-def above(name: str, other: str, published: float | None, source: str, since="2026-11-20", at_least=0.0, **fields):
+def above(name: str, baseline: str, published: float | None, source: str, since="2026-11-20", at_least=0.0, **fields):
     """A claim that the BLEU of one model is at least so much above another's."""
     kind = fields.pop("kind", "order")
-    text, bound = f"BLEU, {name} - {other}", {"at_least": at_least, "since": since}
+    text, bound = f"BLEU, {name} - {baseline}", {"at_least": at_least, "since": since}
     if published is not None:
         fields.setdefault("differs", UNREVERSED)
-    return Claim(text, "test.bleu", published, source, variant=name, minus=other, kind=kind, **bound, **fields)
+    return Claim(text, "test.bleu", published, source, variant=name, minus=baseline, kind=kind, **bound, **fields)
 
 
 def below(name: str, metric: str, published: float, **fields) -> Claim:

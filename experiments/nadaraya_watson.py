@@ -109,10 +109,14 @@ def attention_maps(config: Config, texts: list[str]):
     points = Axis(tuple(f"({a:.2f}, {b:.2f})" for (a,), (b,) in zip(x, y)), points=x)
     by_width = {f"width {width}": Gaussian(width) for width in WIDTHS}
     answers = []
-    for text, shown in (("four kernels", scores()), ("a Gaussian of four widths", by_width)):
-        weights = [attention_weights(jnp.asarray(query), jnp.asarray(x), score=score) for score in shown.values()]
+    for text, named_scores in (("four kernels", scores()), ("a Gaussian of four widths", by_width)):
+        weights = [
+            attention_weights(jnp.asarray(query), jnp.asarray(x), score=score) for score in named_scores.values()
+        ]
         kernels = np.stack(list(map(np.asarray, weights)))[None]
-        answers.append(Prediction(text, (Attention("kernel", kernels, queries, points, tuple(shown), values=y[:, 0]),)))
+        answers.append(
+            Prediction(text, (Attention("kernel", kernels, queries, points, tuple(named_scores), values=y[:, 0]),))
+        )
     return (AttentionRecord(f"{len(x)} points of 2 sin x + x with noise", tuple(answers)),)
 
 
@@ -138,13 +142,13 @@ def study(config: Config, directory: Path) -> dict:
     for name, series in (("kernels", estimates), ("widths", by_width)):
         curves = {key: (at, value[:, 0]) for key, value in series.items()} | {"2 sin x + x": (at, truth[:, 0])}
         lines(curves, figures / f"{name}.png", xlabel="x", ylabel="y", points={"data": (x[:, 0], y[:, 0])})
-    for name, shown in (
+    for name, named_scores in (
         ("attention", scores()),
         ("attention_widths", {f"width {width}": Gaussian(width) for width in WIDTHS}),
     ):
-        maps = [np.asarray(attention_weights(query, x, score=score)) for score in shown.values()]
+        maps = [np.asarray(attention_weights(query, x, score=score)) for score in named_scores.values()]
         axes = {"xlabel": "data points, in order", "ylabel": "query"}
-        show_heatmaps([maps], None, None, figures / f"{name}.png", titles=list(shown), **axes)
+        show_heatmaps([maps], None, None, figures / f"{name}.png", titles=list(named_scores), **axes)
 
     page(attention_maps(config, []), config.name).save(figures / "look.html")
 
@@ -157,7 +161,7 @@ def study(config: Config, directory: Path) -> dict:
     lines(theory, figures / "consistency.png", points=measured, **axes)
 
     wide = jnp.arange(-2, 7, 0.25)[:, None]
-    alone = np.asarray(nw.neighbors(wide, x, Boxcar(0.5)) == 0)
+    alone = np.asarray(nw.count_neighbors(wide, x, Boxcar(0.5)) == 0)
     outside = np.asarray(nw.nadaraya_watson(wide, x, y, Boxcar(0.5)))
     error = lambda estimate: float(np.mean((estimate - truth) ** 2))
     recorded = {"Triangular": "epanechikov"}  # d2l's name

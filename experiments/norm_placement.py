@@ -49,7 +49,7 @@ def gradient_norm(model: LanguageModelConfig, depth: int) -> float:
     module = language_model.LanguageModel(replace(model, num_layers=depth), VOCABULARY)
 
     @jax.jit
-    def one(rng):
+    def norm_of_draw(rng):
         for_params, for_tokens = jax.random.split(rng)
         tokens = jax.random.randint(for_tokens, (BATCH, LENGTH + 1), 0, VOCABULARY)
         params = module.init(for_params, tokens[:, :-1])
@@ -63,7 +63,7 @@ def gradient_norm(model: LanguageModelConfig, depth: int) -> float:
         last = jax.grad(loss)(params)["params"]["decoder"][f"layer_{depth - 1}"]
         return jnp.linalg.norm(last["ffn"]["out"]["kernel"])
 
-    return float(sum(one(jax.random.key(seed)) for seed in range(DRAWS)) / DRAWS)
+    return float(sum(norm_of_draw(jax.random.key(seed)) for seed in range(DRAWS)) / DRAWS)
 
 
 def study(config: Config, directory) -> dict:
@@ -77,12 +77,12 @@ def study(config: Config, directory) -> dict:
         curves[placement] = [gradient_norm(replace(config.model, norm=placement), depth) for depth in DEPTHS]
         metrics |= {f"{placement}.norm_at_{depth}": norm for depth, norm in zip(DEPTHS, curves[placement], strict=True)}
         metrics[f"{placement}.slope"] = float(np.polyfit(np.log(DEPTHS), np.log(curves[placement]), 1)[0])
-    named = {
+    series = {
         f"{placement}-norm, slope {metrics[f'{placement}.slope']:.2f}": (DEPTHS, norms)
         for placement, norms in curves.items()
     }
     lines(
-        named,
+        series,
         directory / "figures" / "norms.png",
         xlabel="layers",
         ylabel="gradient norm, last feed-forward layer",

@@ -62,9 +62,9 @@ def config() -> Config:
 
 def variants() -> dict[str, Config]:
     former = {init: replace(config(), **{"model.memory_init": init}) for init in ("constant", "learned", "random")}
-    theirs = {f"{init}, {CLIPPED}": replace(c, **THEIRS) for init, c in former.items()}
-    begun = {f"{init}, {TRAINED}": replace(c, **THEIRS | BEGUN) for init, c in former.items()}
-    return former | theirs | begun
+    clipped = {f"{init}, {CLIPPED}": replace(c, **THEIRS) for init, c in former.items()}
+    trained_start = {f"{init}, {TRAINED}": replace(c, **THEIRS | BEGUN) for init, c in former.items()}
+    return former | clipped | trained_start
 
 
 def smoke() -> Config:
@@ -75,11 +75,11 @@ def sweep() -> dict[str, str]:
     return {"model.memory_init": "constant,learned,random"}
 
 
-def bits(text: str, sequences: int, variant: str, minus: str | None = None, **more) -> Claim:
+def bits(text: str, sequences: int, variant: str, minus: str | None = None, **fields) -> Claim:
     """The validation cost after so many sequences."""
     where = {"variant": variant, "minus": minus, "epoch": sequences // 2_500}
     name = f"bits after {sequences:,} sequences: {text}"
-    return Claim(name, "valid.bits_per_sequence", None, f"{SOURCE}: constant is fastest", **where, **more)
+    return Claim(name, "valid.bits_per_sequence", None, f"{SOURCE}: constant is fastest", **where, **fields)
 
 
 ALL = "all runs of five seeds"
@@ -104,15 +104,15 @@ DIFFERS = {
 }
 
 
-def after_32k(protocol: str, other: str, since: str) -> Claim:
+def after_32k(protocol: str, init: str, since: str) -> Claim:
     """The constant memory against another one in a protocol of batches of 32."""
     return Claim(
-        f"bits after 32,000 sequences in batches of 32, {protocol}: constant - {other}",
+        f"bits after 32,000 sequences in batches of 32, {protocol}: constant - {init}",
         "valid.bits_per_sequence",
         None,
         f"{SOURCE}: constant is fastest",
         variant=f"constant, {protocol}",
-        minus=f"{other}, {protocol}",
+        minus=f"{init}, {protocol}",
         epoch=10,
         kind="order",
         differs=DIFFERS[protocol],
@@ -124,12 +124,12 @@ def after_32k(protocol: str, other: str, since: str) -> Claim:
 CLAIMS = (
     bits("constant", 10_000, "constant", kind="aim", at_most=0.05, since="2026-11-20"),
     *(
-        bits(f"constant - {other}", 2_500, "constant", other, kind="order", at_most=0.0, since="2026-11-22", after=ALL)
-        for other in ("learned", "random")
+        bits(f"constant - {init}", 2_500, "constant", init, kind="order", at_most=0.0, since="2026-11-22", after=ALL)
+        for init in ("learned", "random")
     ),
     bits("constant - random", 10_000, "constant", "random", kind="order", at_most=0.0, since="2026-11-23", after=ALL),
-    *(after_32k(CLIPPED, other, "2026-11-25") for other in ("learned", "random")),
-    *(after_32k(TRAINED, other, "2026-11-26") for other in ("learned", "random")),
+    *(after_32k(CLIPPED, init, "2026-11-25") for init in ("learned", "random")),
+    *(after_32k(TRAINED, init, "2026-11-26") for init in ("learned", "random")),
 )
 GRIDS = (
     Grid(

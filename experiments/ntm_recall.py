@@ -71,10 +71,10 @@ def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "1e-4..1e-3:log", "model.num_read_heads": "1,2,4"}
 
 
-def claim(variant: str, which: str, metric: str, source: str, since: str, after: str, **more) -> Claim:
+def claim(variant: str, which: str, metric: str, source: str, since: str, after: str, **fields) -> Claim:
     """A claim of one machine."""
     when = {"since": since, "after": after}
-    return Claim(f"{variant}: {which}", metric, None, source, variant=variant, kind="aim", **when, **more)
+    return Claim(f"{variant}: {which}", metric, None, source, variant=variant, kind="aim", **when, **fields)
 
 
 def bits(variant: str, which: str, after: str, **bound) -> Claim:

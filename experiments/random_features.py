@@ -85,8 +85,8 @@ def errors(kind: str, orthogonal: bool, samples: int, seed: int) -> np.ndarray:
 
     x, y = points()
     w = directions(jax.random.key(seed), samples // DIMENSIONS, orthogonal)
-    found = np.asarray(estimates(kind, w, *np.float32((x, y))), np.float64)
-    return np.array([np.mean((found.reshape(-1, m).mean(1) - np.exp(x @ y)) ** 2) for m in FEATURES])
+    values = np.asarray(estimates(kind, w, *np.float32((x, y))), np.float64)
+    return np.array([np.mean((values.reshape(-1, m).mean(1) - np.exp(x @ y)) ** 2) for m in FEATURES])
 
 
 def hyperbolic_error(samples: int, seed: int) -> float:
@@ -99,8 +99,8 @@ def hyperbolic_error(samples: int, seed: int) -> float:
     x, y = np.float32(points())
     features = lambda w: PositiveFeatures(jnp.stack([w, -w])).features(jnp.stack([x, y]))  # [2, 2]
     estimate = lambda w: jnp.prod(features(w), axis=0).sum()
-    found = jax.jit(jax.vmap(estimate))(jax.random.normal(jax.random.key(seed), (samples, DIMENSIONS)))
-    return float(np.mean((np.asarray(found, np.float64) - np.exp(np.dot(*points()))) ** 2))
+    values = jax.jit(jax.vmap(estimate))(jax.random.normal(jax.random.key(seed), (samples, DIMENSIONS)))
+    return float(np.mean((np.asarray(values, np.float64) - np.exp(np.dot(*points()))) ** 2))
 
 
 def study(config: Config, directory: Path) -> dict:

@@ -54,11 +54,11 @@ def residuals(rng, x, skip: bool):
     import jax
     import jax.numpy as jnp
 
-    def one(x, rng):
+    def apply_layer(x, rng):
         x = layer(rng, x, skip)
         return x, residual(x)
 
-    return jnp.concatenate([residual(x)[None], jax.lax.scan(one, x, jax.random.split(rng, DEPTH))[1]])
+    return jnp.concatenate([residual(x)[None], jax.lax.scan(apply_layer, x, jax.random.split(rng, DEPTH))[1]])
 
 
 def exponent(rng, x):
@@ -66,8 +66,8 @@ def exponent(rng, x):
     import jax.numpy as jnp
 
     mean = x.mean(0, keepdims=True)
-    after = [residual(layer(rng, mean + small * (x - mean))) for small in (1e-3, 5e-4)]
-    return jnp.log(after[0] / after[1]) / jnp.log(2.0)
+    residuals_after = [residual(layer(rng, mean + small * (x - mean))) for small in (1e-3, 5e-4)]
+    return jnp.log(residuals_after[0] / residuals_after[1]) / jnp.log(2.0)
 
 
 def study(config: Config, directory: Path) -> dict:

@@ -105,13 +105,13 @@ def variants() -> dict[str, Config]:
         "optim": Optim(learning_rate=1e-3, clip_norm=5.0),
         "train.total_epochs": 147,
     }
-    begun = {"model.self_attention_init": "fan_in", "model.mlp_init": "relu", "model.dropout_embeddings": False}
+    initial = {"model.self_attention_init": "fan_in", "model.mlp_init": "relu", "model.dropout_embeddings": False}
     return {
         "universal": config(),
         "relative": relative,
         "absolute": absolute,
         "universal, longer": replace(config(), **longer),
-        "universal, 40,000 steps": replace(config(), **longer, **begun),
+        "universal, 40,000 steps": replace(config(), **longer, **initial),
     }
 
 
@@ -140,10 +140,10 @@ COMPARED = "the models had been compared on all commands of more than 26 actions
 SEEN = "its own run of one seed"
 
 
-def right(variant: str, of: str, split: str, published: float | None = None, **more) -> Claim:
+def right(variant: str, of: str, split: str, published: float | None = None, **fields) -> Claim:
     """The share of a split's commands that a model carries out without an error."""
     name = f"{variant}: exact match on commands of {of}"
-    return Claim(name, f"{split}.exact_match", published, LONGER, variant=variant, **more)
+    return Claim(name, f"{split}.exact_match", published, LONGER, variant=variant, **fields)
 
 
 SHORT, NEAR, FAR = "at most 26 actions (held out)", "27 to 30 actions", "more than 30 actions"

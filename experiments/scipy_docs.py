@@ -39,17 +39,17 @@ def smoke() -> Config:
 
 def summaries() -> list[tuple[str, str]]:
     """(part of SciPy, first paragraph of a docstring that is a sentence) of every public function and class."""
-    found = []
-    for part in PARTS:
-        module = importlib.import_module(f"scipy.{part}")
+    rows = []
+    for module_name in PARTS:
+        module = importlib.import_module(f"scipy.{module_name}")
         for name in sorted(module.__all__):
             paragraphs = [
                 " ".join(text.split()) for text in (inspect.getdoc(getattr(module, name)) or "").split("\n\n")
             ]
             sentence = next((text for text in paragraphs if not text.startswith(f"{name}(")), "")
             if len(sentence.split()) > 2:
-                found.append((part, sentence))
-    return found
+                rows.append((module_name, sentence))
+    return rows
 
 
 def minilm() -> str:
@@ -83,10 +83,12 @@ def study(config: Config, directory) -> dict:
     from attention_jax.runs import lifecycle
 
     texts, metrics = directory / "summaries.tsv", {}
-    texts.write_text("".join(f"{part}\t{sentence}\n" for part, sentence in summaries()), encoding="utf-8")
-    for name, own in models(config, texts).items():
-        found = lifecycle.start(own, directory / name, resume=(directory / name).exists(), quiet=True)["metrics"]
-        metrics |= {f"{name}.{key}": value for key, value in found.items() if key.startswith("test.")}
+    texts.write_text("".join(f"{module_name}\t{sentence}\n" for module_name, sentence in summaries()), encoding="utf-8")
+    for name, model_config in models(config, texts).items():
+        model_metrics = lifecycle.start(model_config, directory / name, resume=(directory / name).exists(), quiet=True)[
+            "metrics"
+        ]
+        metrics |= {f"{name}.{key}": value for key, value in model_metrics.items() if key.startswith("test.")}
     return metrics | {"margin": metrics["pretrained.test.accuracy"] - metrics["scratch.test.accuracy"]}
 
 

@@ -94,7 +94,7 @@ def window_and_first(size: int, count: int):
     return masks.window(size - 1) | masks.lengths(count)
 
 
-def spaced(tokens, begin: float, end: float, count: int, width: int) -> np.ndarray:
+def even_windows(tokens, begin: float, end: float, count: int, width: int) -> np.ndarray:
     """`count` windows of `width` tokens, evenly spaced from the share `begin` to the share `end` of a text."""
     first, last = int(begin * len(tokens)), int(end * len(tokens)) - width
     if last - first < count * width:
@@ -108,12 +108,17 @@ def windows_of(config: Config, encode, vocabulary: int) -> tuple[dict[str, np.nd
     from attention_jax.data import shakespeare, timemachine
 
     data, rng = config.data, np.random.default_rng(config.train.seed)
-    prose, plays = encode(timemachine.read(data.time_machine)), encode(shakespeare.read(data.shakespeare))
-    some = data.windows, data.window_tokens
+    prose, plays = encode(timemachine.read_text(data.time_machine)), encode(shakespeare.read_text(data.shakespeare))
+    sizes = data.windows, data.window_tokens
     repeated = np.tile(rng.integers(100, vocabulary, (data.windows, data.window_tokens // 2)), (1, 2))
-    of_each = -(-data.tuning_steps // 2), data.window_tokens // 2
-    tuning = np.concatenate([spaced(prose, 0.05, 0.5, *of_each), spaced(plays, 0.0, 0.9, *of_each)])
-    texts = {"time_machine": spaced(prose, 0.5, 1.0, *some), "shakespeare": spaced(plays, 0.9, 1.0, *some)}
+    tuning_sizes = -(-data.tuning_steps // 2), data.window_tokens // 2
+    tuning = np.concatenate(
+        [even_windows(prose, 0.05, 0.5, *tuning_sizes), even_windows(plays, 0.0, 0.9, *tuning_sizes)]
+    )
+    texts = {
+        "time_machine": even_windows(prose, 0.5, 1.0, *sizes),
+        "shakespeare": even_windows(plays, 0.9, 1.0, *sizes),
+    }
     return texts | {"repeated": repeated}, rng.permutation(tuning)[: data.tuning_steps]
 
 
@@ -133,12 +138,12 @@ def losses(model, params, texts: dict[str, np.ndarray], **options) -> dict[str, 
     import jax
 
     model = model.clone(options=dataclasses.replace(model.options, **options))
-    call, found = jax.jit(lambda params, tokens: nats(model, params, tokens)), {}
+    call, losses_by_text = jax.jit(lambda params, tokens: nats(model, params, tokens)), {}
     for text, windows in texts.items():
         begin = windows.shape[1] // 2 if text == "repeated" else 0
         rows = [np.asarray(call(params, window[None]), np.float64)[0, begin:] for window in windows]
-        found[text] = [float(row.mean()) for row in rows]
-    return found
+        losses_by_text[text] = [float(row.mean()) for row in rows]
+    return losses_by_text
 
 
 def with_numbers(model, params, numbers):
@@ -149,12 +154,12 @@ def with_numbers(model, params, numbers):
     layers = params["decoder"]["layers_0"]
     kernel = layers["attention"]["query"]["kernel"]  # [layers, heads * width, D]
     scale = jnp.repeat(jnp.exp(numbers[1]), kernel.shape[1] // model.options.num_heads, axis=1)
-    own = {"normaliser_logit": numbers[0], "query": {"kernel": kernel * scale[..., None]}}
-    layers = layers | {"attention": layers["attention"] | own}
+    attention = {"normaliser_logit": numbers[0], "query": {"kernel": kernel * scale[..., None]}}
+    layers = layers | {"attention": layers["attention"] | attention}
     return params | {"decoder": params["decoder"] | {"layers_0": layers}}
 
 
-def tuned(model, params, windows: np.ndarray) -> np.ndarray:
+def tune_numbers(model, params, windows: np.ndarray) -> np.ndarray:
     """The `numbers` of `with_numbers` after a step of Adam on each window, with a rate that falls as a cosine to 0."""
     import dataclasses
 
@@ -179,7 +184,7 @@ def tuned(model, params, windows: np.ndarray) -> np.ndarray:
     return np.asarray(numbers)
 
 
-def stored(path: Path, make):
+def read_or_compute(path: Path, make):
     """The content of a file, or what `make` returns, which is written to it: an interrupted run resumes."""
     from attention_jax.files import read_json, write_json
 
@@ -195,16 +200,20 @@ def study(config: Config, directory: Path) -> dict:
     model, params = loaded.model, loaded.params
     encode = lambda text: loaded.tokenizer.encode(text, special=False)
     texts, tuning = windows_of(config, encode, model.vocab)
-    found = {}
+    losses_by_variant = {}
     for name, options in ({"softmax": {}} | VARIANTS).items():
-        found[name] = stored(directory / f"{name}.json", lambda: losses(model, params, texts, **options))  # noqa: B023
+        losses_by_variant[name] = read_or_compute(
+            directory / f"{name}.json", lambda options=options: losses(model, params, texts, **options)
+        )
         print(f"  {name}", flush=True)
-    numbers = np.array(stored(directory / "numbers.json", lambda: tuned(model, params, tuning).tolist()), np.float32)
+    numbers = np.array(
+        read_or_compute(directory / "numbers.json", lambda: tune_numbers(model, params, tuning).tolist()), np.float32
+    )
     adapted = with_numbers(model, params, numbers)
-    found["entmax_tuned"] = stored(
+    losses_by_variant["entmax_tuned"] = read_or_compute(
         directory / "entmax_tuned.json", lambda: losses(model, adapted, texts, normalizer="learned_entmax")
     )
-    return metrics_of(found, config.train.seed) | of_numbers(numbers)
+    return metrics_of(losses_by_variant, config.train.seed) | of_numbers(numbers)
 
 
 def of_numbers(numbers: np.ndarray) -> dict[str, float]:
@@ -214,20 +223,20 @@ def of_numbers(numbers: np.ndarray) -> dict[str, float]:
     return {f"{name}.{q}": float(np.quantile(x, p)) for name, x in values.items() for q, p in quartiles.items()}
 
 
-def metrics_of(found: dict[str, dict[str, list[float]]], seed: int) -> dict[str, float]:
+def metrics_of(losses_by_variant: dict[str, dict[str, list[float]]], seed: int) -> dict[str, float]:
     """{"TEXT.VARIANT": mean difference to the softmax's loss, ...}, the shares that a token and tuning regain, and the
     95 % interval of each over windows as NAME_low and NAME_high."""
     metrics, rng = {}, np.random.default_rng(seed)
     for text in TEXTS:
-        plain = np.array(found["softmax"][text])
-        excess = {name: np.array(rows[text]) - plain for name, rows in found.items() if name != "softmax"}
-        drawn = rng.integers(0, len(plain), (RESAMPLES, len(plain)))
-        share = lambda less, more: lambda at: 1 - excess[less][at].mean(-1) / excess[more][at].mean(-1)  # noqa: B023
+        plain = np.array(losses_by_variant["softmax"][text])
+        excess = {name: np.array(rows[text]) - plain for name, rows in losses_by_variant.items() if name != "softmax"}
+        resampled = rng.integers(0, len(plain), (RESAMPLES, len(plain)))
+        share = lambda reduced, reference: lambda at: 1 - excess[reduced][at].mean(-1) / excess[reference][at].mean(-1)  # noqa: B023
         values = {name: lambda at, x=x: x[at].mean(-1) for name, x in (excess | {"loss": plain}).items()}
         values |= {f"first_token_regains_{n}": share(f"window_{n}_first_1", f"window_{n}") for n in WINDOWS}
         values["tuning_regains"] = share("entmax_tuned", "entmax_1.5")
         for name, of in values.items():
-            low, high = np.quantile(of(drawn), (0.025, 0.975))
+            low, high = np.quantile(of(resampled), (0.025, 0.975))
             mean = float(of(np.arange(len(plain))))
             metrics |= {f"{text}.{name}": mean, f"{text}.{name}_low": float(low), f"{text}.{name}_high": float(high)}
     return metrics
@@ -238,12 +247,12 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
     from attention_jax.report import style
 
     metrics, names = recorded[""][0]["metrics"], [*VARIANTS, "entmax_tuned"]
-    shown = {text: [[metrics[f"{text}.{name}{end}"] for end in ("", "_low", "_high")] for name in names]
+    values_by_text = {text: [[metrics[f"{text}.{name}{end}"] for end in ("", "_low", "_high")] for name in names]
              for text in TEXTS}  # fmt: skip
     canvas = style.canvas(style.WIDTH, 4.0)
-    with style.styled():
+    with style.figure_style():
         axes = canvas.subplots(1, len(TEXTS), sharey=True)
-        for i, (axis, (text, rows)) in enumerate(zip(axes, shown.items())):
+        for i, (axis, (text, rows)) in enumerate(zip(axes, values_by_text.items())):
             values, at = np.array(rows).T, np.arange(len(names))[::-1]
             axis.hlines(at, values[1], values[2], color=style.color(i))
             axis.plot(values[0], at, "o", color=style.color(i), markersize=3)
@@ -256,7 +265,7 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
             axis.set(title=f"{TEXTS[text]}\nsoftmax: {metrics[f'{text}.loss']:.2f}")
             axis.set(yticks=at, yticklabels=[LABELS[name] for name in names])
         canvas.supxlabel("nats per token more than with the softmax", fontsize=7)
-    return style.save(canvas, path, inputs=shown)
+    return style.save(canvas, path, inputs=values_by_text)
 
 
 def order(text: str, metric: str, source: str, low=None, high=None, after: str = "") -> Claim:

@@ -78,7 +78,9 @@ DIFFERS = (
 )
 
 
-def of_the_notebook(section: str, published: float, low: float, high: float, variant: str = NOTEBOOK, **more) -> Claim:
+def of_the_notebook(
+    section: str, published: float, low: float, high: float, variant: str = NOTEBOOK, **fields
+) -> Claim:
     """The perplexity of PyTorch's layer, within the range of eleven runs of the book's notebook."""
     return Claim(
         f"validation perplexity, {variant}",
@@ -91,11 +93,13 @@ def of_the_notebook(section: str, published: float, low: float, high: float, var
         at_least=low,
         at_most=high,
         since="2026-11-26",
-        **more,
+        **fields,
     )
 
 
-def eleven_of_eleven(section: str, published: float, low: float, high: float, known: str) -> tuple[Claim, Claim]:
+def eleven_of_eleven(
+    section: str, published: float, low: float, high: float, known_results: str
+) -> tuple[Claim, Claim]:
     """The median of eleven fresh seeds is in the notebook's range, and eight of them are no worse than its worst run.
 
     Where both programs are equal, the four worst of the 22 runs are all ours in 4.5 % of cases, and our median is out
@@ -111,9 +115,9 @@ def eleven_of_eleven(section: str, published: float, low: float, high: float, kn
         seeds_needed=8,
         at_most=high,
         since="2026-11-26",
-        after=known,
+        after=known_results,
     )
-    return of_the_notebook(section, published, low, high, ELEVEN, seeds_needed=6, after=known), worst
+    return of_the_notebook(section, published, low, high, ELEVEN, seeds_needed=6, after=known_results), worst
 
 
 D2L = "d2l 9.5 and 9.6, two implementations in up to four frameworks, decoded from the notebooks' curves"

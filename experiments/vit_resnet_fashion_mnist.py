@@ -58,8 +58,8 @@ def study(config: Config, directory) -> dict:
         run, trained[rate] = train_one(task, optim, config.train, directory / f"learning_rate_{rate}")
         accuracy[rate] = run.history[-1]["valid.accuracy"]
     best = max(RATES, key=accuracy.get)
-    found = {f"valid.accuracy_{rate}": value for rate, value in accuracy.items()} | {"learning_rate": best}
-    return task.evaluate(trained[best], True).metrics | found | {"parameters": task.describe()["parameters"]}
+    metrics = {f"valid.accuracy_{rate}": value for rate, value in accuracy.items()} | {"learning_rate": best}
+    return task.evaluate(trained[best], True).metrics | metrics | {"parameters": task.describe()["parameters"]}
 
 
 CLAIMS = (

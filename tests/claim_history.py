@@ -92,13 +92,15 @@ STANDS_IN = ("attention_jax", "jax", "flax", "optax", "experiments")
 IMPORTED = re.compile(r"^from experiments\.([a-z]\w*) import", re.MULTILINE)
 
 
-def executed(source: str, name: str, directory: Path, beside: Callable[[str], str | None]) -> types.ModuleType:
-    """A version of NAME.py as a module; `beside(other)` is the source of experiments/OTHER.py then, or None."""
+def execute_source(
+    source: str, name: str, directory: Path, read_source: Callable[[str], str | None]
+) -> types.ModuleType:
+    """A version of NAME.py as a module; `read_source(other)` is the source of experiments/OTHER.py then, or None."""
 
     def load(module, *args):
-        package, _, other = module.partition(".")
-        if package == "experiments" and (text := beside(other)) is not None:
-            return executed(text, other, directory, beside)
+        package, _, module_name = module.partition(".")
+        if package == "experiments" and (text := read_source(module_name)) is not None:
+            return execute_source(text, module_name, directory, read_source)
         return Package(module) if package in STANDS_IN else builtins.__import__(module, *args)
 
     module = types.ModuleType(name)
@@ -109,10 +111,10 @@ def executed(source: str, name: str, directory: Path, beside: Callable[[str], st
 
 
 def claims_in(
-    source: str, name: str, directory: Path = Path(), beside: Callable[[str], str | None] = lambda other: None
+    source: str, name: str, directory: Path = Path(), read_source: Callable[[str], str | None] = lambda other: None
 ) -> list[Recorded]:
     """The claims of a version of NAME.py in `directory`."""
-    declared = vars(executed(source, name, directory, beside)).get("CLAIMS", ())
+    declared = vars(execute_source(source, name, directory, read_source)).get("CLAIMS", ())
     return [claim for claim in declared if isinstance(claim, Recorded)]
 
 
@@ -151,30 +153,30 @@ class History:
         return self.texts[blob]
 
     def _claims(self, name: str, tree: dict[str, str]) -> list[Recorded]:
-        def beside(other: str) -> str | None:
-            path = f"experiments/{other}.py"
+        def read_source(module_name: str) -> str | None:
+            path = f"experiments/{module_name}.py"
             return self._text(tree[path]) if path in tree else None
 
-        return claims_in(beside(name), name, self.repository / "experiments", beside)
+        return claims_in(read_source(name), name, self.repository / "experiments", read_source)
 
     def _with_imports(self, path: str, tree: dict[str, str]) -> frozenset[tuple[str, str]]:
         """The blobs that determine what is read from a file: its own, and those of the files that it imports."""
-        found, left = set(), [path]
+        blobs, left = set(), [path]
         while left:
             path = left.pop()
-            if path in tree and (path, tree[path]) not in found:
-                found.add((path, tree[path]))
+            if path in tree and (path, tree[path]) not in blobs:
+                blobs.add((path, tree[path]))
                 if path.endswith(".py"):
                     left += [f"experiments/{name}.py" for name in IMPORTED.findall(self._text(tree[path]))]
-        return frozenset(found)
+        return frozenset(blobs)
 
     def _read(self):
-        seen = set()
+        visited = set()
         for number, (commit, _) in enumerate(self.commits):
             tree = self._tree(commit)
             for path in tree:
-                if (version := (path, self._with_imports(path, tree))) not in seen:
-                    seen.add(version)
+                if (version := (path, self._with_imports(path, tree))) not in visited:
+                    visited.add(version)
                     self._version(number, path, tree)
 
     def _version(self, number: int, path: str, tree: dict[str, str]):

@@ -97,8 +97,8 @@ class Changed:
 
 
 @pytest.fixture(scope="session")
-def changed():
-    """`changed(task, loss=...)` is the task with another loss."""
+def with_attributes():
+    """`with_attributes(task, loss=...)` is the task with another loss."""
     return Changed
 
 
@@ -125,9 +125,9 @@ def cudnn_installed(monkeypatch):
 @pytest.fixture
 def hangup():
     """SIGHUP ends a process, also where the tests themselves were started by `nohup`, which ignores it."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    old_handler = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, old_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -91,7 +91,7 @@ RANDOM = {
 """{family: (class of transformers, options of its configuration)}"""
 
 
-def made(kind: str, options: dict):
+def random_model(kind: str, options: dict):
     """A random model of theirs, of which no two parts can be exchanged unseen."""
     import torch
     import transformers
@@ -111,62 +111,62 @@ def inputs(model) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     if model.main_input_name == "pixel_values":
         return {"pixel_values": rng.standard_normal((2, 3, 12, 12)).astype(np.float32)}
-    given = {"input_ids": rng.integers(2, 30, (2, 23))}
-    return given | ({"decoder_input_ids": rng.integers(2, 30, (2, 13))} if model.config.is_encoder_decoder else {})
+    arrays = {"input_ids": rng.integers(2, 30, (2, 23))}
+    return arrays | ({"decoder_input_ids": rng.integers(2, 30, (2, 13))} if model.config.is_encoder_decoder else {})
 
 
-def theirs(model, **given: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+def hf_outputs(model, **arrays: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
     """(logits, or states of a model without a head, attention maps [B, layers, H, Q, K] of each kind)."""
     import torch
 
     with torch.no_grad():
-        found = model(**{name: torch.tensor(x) for name, x in given.items()}, output_attentions=True)
+        output = model(**{name: torch.tensor(x) for name, x in arrays.items()}, output_attentions=True)
     kinds = ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
-    maps = [torch.stack(found[kind], 1).numpy() for kind in kinds if found.get(kind)]
-    return (found.logits if "logits" in found else found.last_hidden_state).numpy(), maps
+    maps = [torch.stack(output[kind], 1).numpy() for kind in kinds if output.get(kind)]
+    return (output.logits if "logits" in output else output.last_hidden_state).numpy(), maps
 
 
-def ours(weights: exchange.Weights, **given: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+def weights_outputs(weights: exchange.Weights, **arrays: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
     """The same of our model with these weights."""
-    return outputs(exchange.module_of(weights), exchange.nested(weights.arrays), **given)
+    return outputs(exchange.module_of(weights), exchange.nested(weights.arrays), **arrays)
 
 
-def outputs(model, params, **given: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+def outputs(model, params, **arrays: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
     """The same of our model."""
     maps = ("encoder_attention", "decoder_attention", "cross_attention")
-    if "pixel_values" in given:
-        inputs = (given["pixel_values"].transpose(0, 2, 3, 1),)
+    if "pixel_values" in arrays:
+        inputs = (arrays["pixel_values"].transpose(0, 2, 3, 1),)
     else:
-        tokens = given["input_ids"]
+        tokens = arrays["input_ids"]
         inputs = (tokens, np.full(len(tokens), tokens.shape[1]))[: 1 if isinstance(model, models.LanguageModel) else 2]
-    inputs += (given["decoder_input_ids"],) if "decoder_input_ids" in given else ()
+    inputs += (arrays["decoder_input_ids"],) if "decoder_input_ids" in arrays else ()
     headless = isinstance(model, models.MaskedLanguageModel) and not model.options.word_head
     call = functools.partial(model.apply, return_weights=True, method="hidden" if headless else None)
-    logits, found = jax.jit(call)({"params": params}, *inputs)
-    return np.asarray(logits), [np.asarray(found[kind]) for kind in maps if kind in found]
+    logits, intermediates = jax.jit(call)({"params": params}, *inputs)
+    return np.asarray(logits), [np.asarray(intermediates[kind]) for kind in maps if kind in intermediates]
 
 
-def largest(found, expected) -> float:
+def largest(actual, expected) -> float:
     """The largest difference, relative to the largest value."""
-    assert np.shape(found) == np.shape(expected)
-    return float(abs(np.asarray(found, np.float64) - expected).max() / abs(expected).max())
+    assert np.shape(actual) == np.shape(expected)
+    return float(abs(np.asarray(actual, np.float64) - expected).max() / abs(expected).max())
 
 
-def differences(found, expected) -> dict[str, float]:
+def differences(actual, expected) -> dict[str, float]:
     """Those of logits and of attention maps."""
-    maps = [largest(*pair) for pair in zip(found[1], expected[1], strict=True)]
-    return {"logits": largest(found[0], expected[0]), "maps": max(maps)}
+    maps = [largest(*pair) for pair in zip(actual[1], expected[1], strict=True)]
+    return {"logits": largest(actual[0], expected[0]), "maps": max(maps)}
 
 
 def random_row(kind: str, options: dict) -> dict:
     """The row of a random model."""
-    model = made(kind, options)
+    model = random_model(kind, options)
     with tempfile.TemporaryDirectory() as place:
         model.save_pretrained(place)
         weights = exchange.read(Path(place))
-        given = inputs(model)
+        arrays = inputs(model)
         return {"weights": "random", "parameters": model.num_parameters()} | differences(
-            ours(weights, **given), theirs(model, **given)
+            weights_outputs(weights, **arrays), hf_outputs(model, **arrays)
         )
 
 
@@ -199,7 +199,7 @@ REAL = {
 """{name: (its weights, the path of its file or directory, what it computes in float64)}"""
 
 
-def real_theirs(path: Path):
+def load_hf_model(path: Path):
     """(model, tokenizer) of transformers, from a directory or a .gguf file."""
     import torch
     import transformers
@@ -214,19 +214,19 @@ def real_row(name: str, place: Path) -> dict:
     """The row of a real model: also against float64, and the odd texts that have the same tokens."""
     kind, find, exact = REAL[name]
     path = find(place)
-    model, tokenizer = real_theirs(path)
-    held, own = tensors.read(path), attention_jax.load_pretrained(path)
-    ids = own.tokenizer.encode(TEXT)
+    model, tokenizer = load_hf_model(path)
+    stored, pretrained = tensors.read_tensors(path), attention_jax.load_pretrained(path)
+    ids = pretrained.tokenizer.encode(TEXT)
     assert ids == tokenizer(TEXT)["input_ids"]
-    found = outputs(own.model, own.params, input_ids=np.array([ids]))
-    logits, maps = exact(held.arrays, ids, held.config)
+    actual = outputs(pretrained.model, pretrained.params, input_ids=np.array([ids]))
+    logits, maps = exact(stored.arrays, ids, stored.config)
     row = {
         "weights": kind,
         "parameters": model.num_parameters(),
-        "tokens": sum(own.tokenizer.encode(text) == tokenizer(text)["input_ids"] for text in ODD),
+        "tokens": sum(pretrained.tokenizer.encode(text) == tokenizer(text)["input_ids"] for text in ODD),
     }
-    row |= differences(found, theirs(model, input_ids=np.array([ids])))
-    return row | {f"{what}_64": x for what, x in differences(found, (logits[None], [maps[None]])).items()}
+    row |= differences(actual, hf_outputs(model, input_ids=np.array([ids])))
+    return row | {f"{quantity}_64": x for quantity, x in differences(actual, (logits[None], [maps[None]])).items()}
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -247,11 +247,11 @@ def table(rows: dict[str, dict]) -> str:
 
 def page(text: str, rows: dict[str, dict]) -> str:
     """The page with the table between its marks."""
-    before, rest = text.split(START)
-    return f"{before}{START}{table(rows)}\n{END}{rest.partition(END)[2]}"
+    head, tail = text.split(START)
+    return f"{head}{START}{table(rows)}\n{END}{tail.partition(END)[2]}"
 
 
-def measured(names: list[str]) -> dict[str, dict]:
+def measure_families(names: list[str]) -> dict[str, dict]:
     """The rows of these families, of which those are left out whose files are not installed."""
     rows = {}
     for name in names:
@@ -269,9 +269,9 @@ def measured(names: list[str]) -> dict[str, dict]:
 def main(names: list[str]):
     """Measure the families, all by default, and write the record and the page."""
     warnings.simplefilter("ignore")  # theirs
-    known = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    known |= measured(names or [*REAL, *RANDOM])
-    rows = {name: known[name] for name in (*REAL, *RANDOM) if name in known}
+    recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    recorded |= measure_families(names or [*REAL, *RANDOM])
+    rows = {name: recorded[name] for name in (*REAL, *RANDOM) if name in recorded}
     write_atomically(RECORD, json.dumps(rows, indent=1) + "\n")
     write_atomically(PAGE, page(PAGE.read_text(encoding="utf-8"), rows))
 

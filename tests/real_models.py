@@ -47,7 +47,7 @@ def gemma3(place: Path) -> Path:
     path = place / "gemma-3-270m.gguf"
     with path.open("wb") as file:
         for number in range(1, 5):
-            part = next(package(f"{name}_part{number}", f"{how}-part{number}").glob("data/*.part0*"))
-            with part.open("rb") as content:
+            piece = next(package(f"{name}_part{number}", f"{how}-part{number}").glob("data/*.part0*"))
+            with piece.open("rb") as content:
                 shutil.copyfileobj(content, file)
     return path

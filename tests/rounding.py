@@ -14,7 +14,7 @@ UNITS = 8
 """Of float32, in which exponentials and sums are computed whatever the type: those of a GPU are off by a few."""
 
 
-def allowed_error(definition, exact, dtype) -> float:
+def error_bound(definition, exact, dtype) -> float:
     """Twice the largest error of the definition, plus the rounding of the result itself, if the definition has none."""
     largest = np.abs(exact).max(initial=0.0)
     rounding = jnp.finfo(dtype).eps / 2 + UNITS * jnp.finfo(jnp.float32).eps
@@ -25,7 +25,7 @@ def assert_error_of_rounding(results, definition, exact, dtype) -> None:
     """Raise AssertionError unless each array is as close to float64 as the rule demands."""
     for at, (result, rounded, right) in enumerate(zip(results, definition, exact, strict=True)):
         assert result.dtype == dtype and right.dtype == np.float64
-        error, allowed = np.abs(np.float64(result) - right).max(initial=0.0), allowed_error(rounded, right, dtype)
+        error, allowed = np.abs(np.float64(result) - right).max(initial=0.0), error_bound(rounded, right, dtype)
         assert error <= allowed, f"array {at} is off by {error:.3g}, and rounding to {dtype} explains {allowed:.3g}"
 
 
@@ -44,11 +44,11 @@ def _dot(q, k):
     return q @ k.T
 
 
-def _scaled(q, k):
+def _scale_dot(q, k):
     return _dot(q, k) / q.shape[-1] ** 0.5
 
 
-def _concatenated(s, q, k):
+def _concat_score(s, q, k):
     pairs = jnp.broadcast_to(q[:, None], (len(q), *k.shape)), jnp.broadcast_to(k[None], (len(q), *k.shape))
     return jnp.tanh(jnp.concatenate(pairs, axis=-1) @ s.kernel) @ s.vector
 
@@ -60,14 +60,14 @@ def _leaky_sum(s, q, k):
 
 SCORES = {
     "Dot": lambda s, q, k: _dot(q, k),
-    "ScaledDot": lambda s, q, k: _scaled(q, k),
+    "ScaledDot": lambda s, q, k: _scale_dot(q, k),
     "Bilinear": lambda s, q, k: _dot(q @ s.kernel, k),
     "Additive": lambda s, q, k: jnp.tanh((q @ s.query_kernel)[:, None] + (k @ s.key_kernel)[None]) @ s.vector,
-    "Concat": _concatenated,
+    "Concat": _concat_score,
     "LeakySum": _leaky_sum,
     "Cosine": lambda s, q, k: _dot(_unit(q), _unit(k)) * s.sharpness,
     "QKNorm": lambda s, q, k: _dot(_unit(q) * s.query_scale[None], _unit(k) * s.key_scale[None]) * q.shape[-1] ** 0.5,
-    "SoftCap": lambda s, q, k: s.cap * jnp.tanh(_scaled(q, k) / s.cap),
+    "SoftCap": lambda s, q, k: s.cap * jnp.tanh(_scale_dot(q, k) / s.cap),
     "NegativeSquaredDistance": lambda s, q, k: -_square(q, k),
     "Gaussian": lambda s, q, k: -_square(q, k) / (2 * s.sigma**2),
     "Boxcar": lambda s, q, k: jnp.where(_square(q, k) < s.width**2, 0.0, -jnp.inf).astype(q.dtype),
@@ -83,7 +83,7 @@ def in_type(rule, dtype):
     return jax.tree.map(lambda x: jnp.asarray(x, dtype) if is_float(x) else x, rule)
 
 
-def defined_attention(score, mask, bias=None, normalizer: Normalizer | None = None) -> Callable:
+def reference_attention(score, mask, bias=None, normalizer: Normalizer | None = None) -> Callable:
     """(query [Q, D], key [K, D], value [K, V]) -> [Q, V] by its definition, each array rounded to the type of query."""
     normalizer = normalizer or Softmax()
 
@@ -100,7 +100,7 @@ def defined_attention(score, mask, bias=None, normalizer: Normalizer | None = No
     return attention
 
 
-def defined(functions: list[Callable], arrays, dtype) -> list[np.ndarray]:
+def evaluate_definitions(functions: list[Callable], arrays, dtype) -> list[np.ndarray]:
     """`with_gradients` of definitions, by a CPU and in a type to which it rounds after each operation."""
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"), jax.default_device(jax.devices("cpu")[0]):
         run = jax.jit(with_gradients(functions), compiler_options={"xla_allow_excess_precision": False})

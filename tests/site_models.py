@@ -40,10 +40,12 @@ def precision(dtype: str):
 
 def language_model(dtype="float32", **options):
     """A decoder as Llama's."""
-    return models.LanguageModel(typed(configs.LanguageModelConfig(num_layers=2, **SMALL | LLAMA | options), dtype), 11)
+    return models.LanguageModel(
+        with_dtype(configs.LanguageModelConfig(num_layers=2, **SMALL | LLAMA | options), dtype), 11
+    )
 
 
-def typed(options, dtype: str):
+def with_dtype(options, dtype: str):
     """The options with any dtype: float64 is for tests only."""
     object.__setattr__(options, "dtype", dtype)
     return options
@@ -57,34 +59,34 @@ def family(name: str, dtype: str = "float32"):
         dense = {"norm_layer": "layer", "mlp_layer": "dense", "num_kv_heads": 0, "use_bias": True}
         model, batch = language_model(dtype, **dense, position_embedding="learned", max_length=6), (TOKENS,)
     elif name == "gemma":
-        own = {"norm": "sandwich", "mlp_layer": "geglu", "per_layer": "1:mask=window(2)"}
-        model, batch = language_model(dtype, **own), (TOKENS,)
+        gemma_options = {"norm": "sandwich", "mlp_layer": "geglu", "per_layer": "1:mask=window(2)"}
+        model, batch = language_model(dtype, **gemma_options), (TOKENS,)
     elif name in ("llama", "scanned"):
         model, batch = language_model(dtype, scan_layers=name == "scanned"), (TOKENS,)
     elif name == "transformer":
-        model = models.Transformer(typed(configs.TransformerConfig(1, 2, **SMALL), dtype), 11, 11)
+        model = models.Transformer(with_dtype(configs.TransformerConfig(1, 2, **SMALL), dtype), 11, 11)
         batch = TOKENS, LENGTH, TOKENS[:, :4]
     elif name == "vit":
-        options = typed(configs.ViTConfig(patch_size=4, num_layers=2, **SMALL), dtype)
+        options = with_dtype(configs.ViTConfig(patch_size=4, num_layers=2, **SMALL), dtype)
         images = jnp.asarray(np.random.default_rng(1).normal(size=(2, 8, 8, 1)), dtype)
         model, batch = models.ViT(options, classes=3, image_size=8), (images,)
     elif name == "text":
-        model = TextClassifier(typed(configs.TextClassifierConfig(num_layers=2, **SMALL), dtype), 11, 3)
+        model = TextClassifier(with_dtype(configs.TextClassifierConfig(num_layers=2, **SMALL), dtype), 11, 3)
     elif name == "pretrained":
         with tempfile.TemporaryDirectory() as place:
             their_decoders.directory(Path(place))
             lm = load_pretrained(place)
-        options = typed(replace(lm.model.options, scan_layers=True, remat=True), dtype)
+        options = with_dtype(replace(lm.model.options, scan_layers=True, remat=True), dtype)
         params = jax.tree.map(lambda x: jnp.asarray(x, dtype), stack_layers(lm.params, options))
         return lm.model.clone(options=options), params, (TOKENS,), ((TOKENS * 3 + 1) % 11,)
     elif name == "bert":
-        options = typed(configs.MaskedLanguageModelConfig(num_layers=2, max_length=6, **SMALL), dtype)
+        options = with_dtype(configs.MaskedLanguageModelConfig(num_layers=2, max_length=6, **SMALL), dtype)
         model = models.MaskedLanguageModel(options, 11)
-    other = tuple(x[::-1] if x.ndim == 4 else (x * 3 + 1) % 11 if x.ndim == 2 else x for x in batch)
-    return model, filled(model, batch, dtype), batch, other
+    inputs_2 = tuple(x[::-1] if x.ndim == 4 else (x * 3 + 1) % 11 if x.ndim == 2 else x for x in batch)
+    return model, random_params(model, batch, dtype), batch, inputs_2
 
 
-def filled(model, batch, dtype="float32"):
+def random_params(model, batch, dtype="float32"):
     """Parameters that are neither zero nor tiny, so that every path through the model matters."""
     shapes = jax.eval_shape(model.init, jax.random.key(0), *batch)
     assert set(shapes) == {"params"}

@@ -36,10 +36,10 @@ def run(place, *options, runs=0, card=False) -> tuple[int, str]:
     (place / "test_suite.py").write_text(SUITE.format(runs=runs))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(place), *options]
     environment = {"PYTHONPATH": str(HERE), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(
+    result = subprocess.run(
         [*command, str(place)], capture_output=True, text=True, cwd=place, env=environment, timeout=99
     )
-    return done.returncode, done.stdout
+    return result.returncode, result.stdout
 
 
 @pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
@@ -51,12 +51,12 @@ def run(place, *options, runs=0, card=False) -> tuple[int, str]:
         (2, True, 0, "2 of 3 tests that need a GPU ran"),
     ],
 )
-def test_a_run_that_tests_no_card_is_not_green(tmp_path, runs, card, code, line, workers):
+def test_gpu_run_without_gpu_tests_fails(tmp_path, runs, card, code, line, workers):
     returned, text = run(tmp_path, "-m", "gpu", "-n", workers, runs=runs, card=card)
     assert (returned, line in text) == (code, True), text
 
 
-def test_without_the_request_tests_of_a_card_are_left_out(tmp_path):
+def test_gpu_tests_are_deselected_by_default(tmp_path):
     returned, text = run(tmp_path, "-n", "0", card=True)
     assert returned == 0 and "1 passed, 3 deselected" in text and "GPU" not in text
 

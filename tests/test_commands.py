@@ -15,7 +15,7 @@ RUN = {"variant": "", "seed": 0, "history": [], "environment": {"commit": "c"}}
 
 
 @pytest.mark.parametrize("error, code", [(0.5, 0), (3.0, 1), (9.0, 1)])
-def test_one_missed_claim_of_several_makes_the_exit_code_1(tmp_path, error, code):
+def test_one_missed_claim_gives_exit_code_1(tmp_path, error, code):
     """Both claims hold, one is missed, both are missed; on recorded numbers, so that nothing runs."""
     (tmp_path / "mine.py").write_text(
         "from attention_jax.config import Claim\n"
@@ -48,9 +48,7 @@ class Asked(Exception):
         "export RUN --to stablehlo",
     ],
 )
-def test_a_command_imports_the_code_that_a_run_names_only_if_it_is_trusted(
-    words, flags, trusted, tmp_path, monkeypatch
-):
+def test_commands_import_run_code_only_if_trusted(words, flags, trusted, tmp_path, monkeypatch):
     def ask(*_, trust_code=None, **__):
         raise Asked(trust_code)
 
@@ -60,17 +58,17 @@ def test_a_command_imports_the_code_that_a_run_names_only_if_it_is_trusted(
     (tmp_path / "run" / "final").mkdir()
     (tmp_path / "texts").write_text("a text\n")
     places = {"RUN": str(tmp_path / "run"), "TEXTS": str(tmp_path / "texts")}
-    command, *rest = [places.get(word, word) for word in words.split()]
-    with pytest.raises(Asked) as asked:
-        commands.COMMANDS[command]([*rest, *flags])
-    assert asked.value.args == (trusted,)
+    command, *arguments = [places.get(word, word) for word in words.split()]
+    with pytest.raises(Asked) as error:
+        commands.COMMANDS[command]([*arguments, *flags])
+    assert error.value.args == (trusted,)
 
 
-def test_the_preset_and_the_weights_of_a_new_run_are_refused_for_one_that_has_begun(tmp_path):
-    asked = command_options.Train("translate_files", out=str(tmp_path), resume=True)
+def test_resume_rejects_preset_and_initial_weights(tmp_path):
+    args = command_options.Train("translate_files", out=str(tmp_path), resume=True)
     [preset, *_] = translate_files.presets()
     write_json(tmp_path / "config.json", json.loads(json.dumps(configs.to_json(translate_files.config()))))
-    assert commands.config_before(asked) == translate_files.config()
+    assert commands.base_config(args) == translate_files.config()
     for changed, word in (({"preset": preset}, f"--preset {preset}"), ({"init_weights": "x"}, "--from x")):
         with pytest.raises(InputError, match=f"has begun; {word} is for a new one"):
-            commands.config_before(dataclasses.replace(asked, **changed))
+            commands.base_config(dataclasses.replace(args, **changed))

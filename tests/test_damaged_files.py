@@ -48,8 +48,8 @@ def test_a_plot_names_the_line(directory):
         read_history(directory / "metrics.jsonl")
 
 
-def test_a_resumed_run_writes_its_log_anew_without_them(directory):
-    assert run_directory.history(directory) == []  # nothing behind a damaged line is trusted
+def test_resumed_run_drops_damaged_log_lines(directory):
+    assert run_directory.read_history(directory) == []  # nothing behind a damaged line is trusted
     log = MetricsLog(directory, step=2, epochs=1)
     log.close()
     assert [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()] == ROWS
@@ -65,10 +65,10 @@ def test_watch_survives_other_files_that_are_odd(tmp_path, name, text, capsys):
 
 
 @pytest.mark.parametrize("text", ["[]", "3", "null", "[" * 100_000])
-def test_a_result_that_is_no_object_is_one_line(tmp_path, text):
+def test_non_object_result_is_one_line_error(tmp_path, text):
     (tmp_path / "result.json").write_text(text)
     with pytest.raises(InputError, match="result.json is damaged"):
-        run_directory.history(tmp_path)
+        run_directory.read_history(tmp_path)
 
 
 def ends(function, *arguments):
@@ -84,18 +84,18 @@ def ends(function, *arguments):
 
 
 @pytest.mark.parametrize("kind", ["config", "result", "facts"])
-def test_a_pipe_in_a_run_directory_is_refused_at_once(tmp_path, kind):
+def test_pipe_in_run_directory_is_rejected(tmp_path, kind):
     path = tmp_path / f"{kind}.json"
     os.mkfifo(path)
     reads = {
         "config": lambda path: run_directory.read_config(path.parent),
-        "result": lambda path: run_directory.history(path.parent),
+        "result": lambda path: run_directory.read_history(path.parent),
     }
     with pytest.raises(InputError, match=f"{kind}.json must be a file"):
         ends(reads.get(kind, read_json), path)
 
 
-def test_a_pipe_that_is_called_like_an_image_is_refused_at_once(tmp_path):
+def test_pipe_named_like_image_is_rejected(tmp_path):
     os.mkfifo(tmp_path / "a.png")
     with pytest.raises(InputError, match="a.png must be an image file"):
         ends(decode, str(tmp_path / "a.png"))
@@ -104,7 +104,7 @@ def test_a_pipe_that_is_called_like_an_image_is_refused_at_once(tmp_path):
 def test_a_pipe_is_no_file_of_weights(tmp_path):
     os.mkfifo(tmp_path / "model.safetensors")
     with pytest.raises(InputError, match="one file of weights"):
-        ends(tensors.found, tmp_path)
+        ends(tensors.find_file, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "progress.json", "samples.txt"])

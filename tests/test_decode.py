@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from tiers import slow_but
 
-from attention_jax.decode import beam_search, greedy, largest, penalty, sample, truncated
+from attention_jax.decode import beam_search, greedy, penalty_divisor, sample, truncate_logits, wide_top_k
 from attention_jax.errors import InputError
 from attention_jax.ops.shared import BeamKVCache, ancestor_mask, mark_self
 
@@ -52,13 +52,13 @@ SEARCH = {"bos": BOS, "eos": EOS, "pad": PAD, "max_length": 4}
 
 
 @functools.cache
-def compiled(batch_size, options):
+def compile_search(batch_size, options):
     """The beam search of a chain whose table is an argument: one program for all tables of a size."""
     return jax.jit(lambda table, cache: beam_search(chain(table), cache, batch_size, **dict(options)))
 
 
 def search(table, batch_size=1, **options):
-    run = compiled(batch_size, tuple((SEARCH | options).items()))
+    run = compile_search(batch_size, tuple((SEARCH | options).items()))
     return run(jnp.asarray(table, jnp.float32), jnp.zeros(batch_size, jnp.int32))
 
 
@@ -194,14 +194,14 @@ def test_logits_and_log_probabilities_give_the_same():
     np.testing.assert_allclose(a[1], b[1], atol=1e-5)
 
 
-def moved(cache, tokens):
+def follow_paths(cache, tokens):
     """A cache of the paths that rows have read, each in its row: (the paths' sums, cache)."""
     path, t = cache
     path = jax.vmap(lambda p, t, token: p.at[t].set(token))(path, t, tokens)
     return path.sum(-1), (path, t + 1)
 
 
-def left_where_written(cache, tokens):
+def read_in_place(cache, tokens):
     """The same in a cache whose entries stay where they were written: a row reads those of its ancestors."""
     words, ancestors, t = cache
     hypotheses = tokens.shape[0] // words.value.shape[0]
@@ -210,7 +210,7 @@ def left_where_written(cache, tokens):
     return read.sum(-1).reshape(-1), (words, ancestors, t + 1)
 
 
-@pytest.mark.parametrize("read", [moved, left_where_written])
+@pytest.mark.parametrize("read", [follow_paths, read_in_place])
 def test_the_cache_follows_its_hypothesis(read):
     """The cache writes down the path its row has read; after the search each best hypothesis'
     cache must spell its own tokens."""
@@ -223,7 +223,7 @@ def test_the_cache_follows_its_hypothesis(read):
         return table[tokens] + 0.3 * jnp.sin(total.astype(jnp.float32))[:, None] * table[0][None, :], cache
 
     paths, t = jnp.zeros((2, steps), jnp.int32), jnp.zeros(2, jnp.int32)
-    cache = (paths, t) if read is moved else (BeamKVCache(paths, 1), paths, t)
+    cache = (paths, t) if read is follow_paths else (BeamKVCache(paths, 1), paths, t)
     options = {"beam_size": 4, "bos": BOS, "eos": None, "pad": PAD, "max_length": steps, "n_best": 4}
     find = jax.jit(lambda cache: beam_search(step, cache, 2, length_penalty="none", **options))
     tokens, scores = find(cache)
@@ -237,9 +237,9 @@ def test_the_cache_follows_its_hypothesis(read):
 
 
 def test_penalties_by_hand():
-    np.testing.assert_allclose(penalty(jnp.array([1, 7]), "gnmt", 0.6), [1.0, 2**0.6], rtol=1e-6)
-    np.testing.assert_allclose(penalty(jnp.array([1, 4]), "simple", 0.5), [1.0, 2.0], rtol=1e-6)
-    np.testing.assert_allclose(penalty(jnp.array([1, 4]), "none", 0.5), [1.0, 1.0])
+    np.testing.assert_allclose(penalty_divisor(jnp.array([1, 7]), "gnmt", 0.6), [1.0, 2**0.6], rtol=1e-6)
+    np.testing.assert_allclose(penalty_divisor(jnp.array([1, 4]), "simple", 0.5), [1.0, 2.0], rtol=1e-6)
+    np.testing.assert_allclose(penalty_divisor(jnp.array([1, 4]), "none", 0.5), [1.0, 1.0])
 
 
 @pytest.mark.parametrize("options", [dict(beam_size=0), dict(beam_size=2, n_best=3), dict(beam_size=2, alpha=-1.0)])
@@ -250,46 +250,46 @@ def test_impossible_settings_are_refused(options):
 
 def test_unknown_penalty_is_refused():
     with pytest.raises(InputError, match="gnmt, simple or none"):
-        penalty(jnp.array([1]), "wu", 1.0)
+        penalty_divisor(jnp.array([1]), "wu", 1.0)
 
 
 def test_largest_is_top_k_on_wide_rows():
     x = jax.random.normal(jax.random.key(0), (7, 5001)).at[0, 4990:].set(9.0).at[1, 3:].set(-jnp.inf)
     for k in (1, 5):
-        values, columns = largest(x, k)
+        values, columns = wide_top_k(x, k)
         assert jnp.array_equal(values, jax.lax.top_k(x, k)[0])
         assert jnp.array_equal(jnp.take_along_axis(x, columns, axis=1), values)
         assert all(len(set(row)) == k for row in columns.tolist())  # also among equal values
 
 
-def slow_distribution(logits, temperature, top_k, top_p):
+def reference_distribution(logits, temperature, top_k, top_p):
     """Of one row, token by token: what `sample` draws from."""
     p = np.exp((logits - logits.max()) / temperature)
     order = sorted(range(len(p)), key=lambda token: (-p[token], token))[: top_k or None]
-    total, kept = sum(p[token] for token in order), []
+    total, nucleus = sum(p[token] for token in order), []
     for token in order:
-        if sum(p[other] for other in kept) / total < top_p:
-            kept.append(token)
-    return np.array([p[token] if token in kept else 0.0 for token in range(len(p))]) / p[kept].sum()
+        if sum(p[nucleus_token] for nucleus_token in nucleus) / total < top_p:
+            nucleus.append(token)
+    return np.array([p[token] if token in nucleus else 0.0 for token in range(len(p))]) / p[nucleus].sum()
 
 
 SAMPLED = [(1.0, 0, 1.0), (0.5, 0, 1.0), (1.0, 3, 1.0), (2.0, 0, 0.6), (1.0, 4, 0.75), (1.0, 0, 1e-6), (1.0, 99, 1.0)]
 
 
 @pytest.mark.parametrize(("temperature", "top_k", "top_p"), SAMPLED)
-def test_what_is_sampled_is_what_a_slow_definition_allows(temperature, top_k, top_p):
+def test_samples_follow_the_reference_distribution(temperature, top_k, top_p):
     """With two equal logits, of which the first counts as the more probable one; draws of 4,000 rows."""
     logits = np.array([0.3, 1.7, -0.4, 1.1, 1.1, -2.0, 0.9], np.float32)
-    wanted = slow_distribution(logits, temperature, top_k, top_p)
-    found = jax.nn.softmax(truncated(jnp.asarray(logits)[None] / temperature, top_k, top_p))[0]
-    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    expected = reference_distribution(logits, temperature, top_k, top_p)
+    actual = jax.nn.softmax(truncate_logits(jnp.asarray(logits)[None] / temperature, top_k, top_p))[0]
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
     step = lambda tokens, cache: (jnp.broadcast_to(logits, (len(tokens), 7)), cache)
     call = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "rng": jax.random.key(1)}
-    drawn = jax.jit(lambda prompt: sample(step, None, prompt, 2, **call))(jnp.zeros((4_000, 1), jnp.int32))
-    assert drawn.shape == (4_000, 2)
-    shares = np.bincount(np.asarray(drawn).ravel(), minlength=7) / 8_000
-    assert (shares[wanted == 0] == 0).all()
-    np.testing.assert_allclose(shares, wanted, atol=4 * np.sqrt(0.25 / 8_000))
+    samples = jax.jit(lambda prompt: sample(step, None, prompt, 2, **call))(jnp.zeros((4_000, 1), jnp.int32))
+    assert samples.shape == (4_000, 2)
+    shares = np.bincount(np.asarray(samples).ravel(), minlength=7) / 8_000
+    assert (shares[expected == 0] == 0).all()
+    np.testing.assert_allclose(shares, expected, atol=4 * np.sqrt(0.25 / 8_000))
 
 
 def test_a_prompt_is_read_before_anything_is_written():
@@ -307,8 +307,8 @@ def test_a_prompt_is_read_before_anything_is_written():
 def test_the_tokens_of_a_row_are_drawn_independently():
     """Of five equal tokens the next one is the same in a fifth of all steps."""
     step = lambda tokens, cache: (jnp.zeros((len(tokens), 5)), cache)
-    drawn = np.asarray(sample(step, None, jnp.zeros((400, 1), jnp.int32), 6, rng=jax.random.key(0)))
-    assert abs((drawn[:, 1:] == drawn[:, :-1]).mean() - 0.2) < 4 * np.sqrt(0.16 / 2000)
+    samples = np.asarray(sample(step, None, jnp.zeros((400, 1), jnp.int32), 6, rng=jax.random.key(0)))
+    assert abs((samples[:, 1:] == samples[:, :-1]).mean() - 0.2) < 4 * np.sqrt(0.16 / 2000)
 
 
 def test_decoders_run_in_x64():
@@ -322,12 +322,12 @@ def test_decoders_run_in_x64():
 
     expected = both(jnp.asarray(random_table(0, 5), jnp.float32))
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        found = both(jnp.asarray(random_table(0, 5)))
-    for ours, theirs in zip(found, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+        actual = both(jnp.asarray(random_table(0, 5)))
+    for actual_array, expected_array in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(actual_array, expected_array, rtol=1e-5)
 
 
-def test_a_hypothesis_that_may_not_go_on_is_given_up():
+def test_dead_end_hypothesis_is_dropped():
     """p(3) = 0.6, but after 3 no token is allowed; what is left has a number, and what is not there -inf, never NaN."""
     table = np.full((5, 5), -np.inf)
     table[BOS, 3], table[BOS, 4], table[4, EOS] = np.log(0.6), np.log(0.4), 0

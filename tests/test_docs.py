@@ -23,7 +23,9 @@ def without_errors(page: Path) -> str:
 
 def test_commands_and_experiments_of_the_pages_exist():
     benches = {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")}
-    names = {"bench": benches} | {word: {*catalog.names(), *NAMES} for word in ("train", "reproduce", "sweep")}
+    names = {"bench": benches} | {
+        word: {*catalog.experiment_names(), *NAMES} for word in ("train", "reproduce", "sweep")
+    }
     for page in PAGES:
         for command, name in re.findall(r"python launch\.py ([a-z][\w-]*)(?: ([a-z]\w*))?", without_errors(page)):
             assert command in commands.COMMANDS, f"{page.name}: {command}"
@@ -35,7 +37,7 @@ def options_of_commands(page: Path) -> list[list[str]]:
     text = without_errors(page).replace("\\\n", " ")
     lines = re.findall(r"python launch\.py ((?:train|sweep) [^`\n]* --[^`\n]*)", text)
     every = [shlex.split(line, comments=True) for line in lines]
-    return [words for words in every if words[1] in catalog.names()]
+    return [words for words in every if words[1] in catalog.experiment_names()]
 
 
 def test_options_of_the_pages_exist():
@@ -43,7 +45,7 @@ def test_options_of_the_pages_exist():
     every = {tuple(words) for page in PAGES for words in options_of_commands(page)}
     assert len(every) > 20
     for command, *words in sorted(every):
-        config = lambda asked: catalog.load_experiment(asked.experiment).config()
+        config = lambda args: catalog.load_experiment(args.experiment).config()
         assert command_options.parse_with_config(kinds[command], words, config)[0].experiment == words[0]
 
 
@@ -77,17 +79,19 @@ TERMS = {
 
 
 @pytest.mark.parametrize("term", TERMS)
-def test_a_term_of_the_field_is_found_in_its_file(term):
+def test_terms_of_the_field_are_in_their_files(term):
     source = (ROOT / "attention_jax" / TERMS[term]).read_text(encoding="utf-8")
     texts = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
     words = " ".join(" ".join(text.split()) for text in texts if isinstance(text, str))
     assert term.lower() in words.lower(), f"no docstring of {TERMS[term]} says {term}"
 
 
-def defined(source: str) -> set[str]:
+def definitions(source: str) -> set[str]:
     """The functions and classes of a module, and the methods as Class.method."""
     nodes = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    methods = {f"{node.name}.{part.name}" for node in nodes for part in node.body if isinstance(part, ast.FunctionDef)}
+    methods = {
+        f"{node.name}.{member.name}" for node in nodes for member in node.body if isinstance(member, ast.FunctionDef)
+    }
     return {node.name for node in nodes} | methods
 
 
@@ -97,22 +101,22 @@ def test_every_function_of_the_reading_order_exists():
     assert len(entries) > 50
     for path, name in entries:
         source = (ROOT / "attention_jax" / path).read_text(encoding="utf-8")
-        assert not name or name in defined(source), f"{path} has no {name}"
+        assert not name or name in definitions(source), f"{path} has no {name}"
 
 
-def test_the_tree_of_the_package_shows_every_folder_and_every_file_of_ops():
+def test_design_tree_lists_folders_and_ops_files():
     text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
     tree = re.search(r"^```\n(attention_jax/\n.*?)^```$", text, re.DOTALL | re.MULTILINE)[1]
     package = ROOT / "attention_jax"
-    shown = {*re.findall(r"\b\w+(?:\.py\b|/)", tree)}
+    listed = {*re.findall(r"\b\w+(?:\.py\b|/)", tree)}
     folders = {path.parent.name + "/" for path in package.glob("**/__init__.py")} - {"attention_jax/"}
     files = {path.name for folder in (package, package / "ops") for path in folder.glob("*.py")}
-    assert folders | {path for path in files if path[0] != "_"} <= shown and len(tree.splitlines()) <= 40
-    named = {path.name for path in [*ROOT.glob("*.py"), *package.rglob("*.py")]}
-    assert {path for path in shown if path.endswith(".py")} <= named
+    assert folders | {path for path in files if path[0] != "_"} <= listed and len(tree.splitlines()) <= 40
+    existing = {path.name for path in [*ROOT.glob("*.py"), *package.rglob("*.py")]}
+    assert {path for path in listed if path.endswith(".py")} <= existing
 
 
-def test_the_gallery_shows_every_figure_of_an_experiment_beside_the_command_that_draws_it():
+def test_gallery_lists_every_figure_with_its_command():
     text, results = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8"), ROOT / "experiments" / "results"
     row = (
         r"^\| \[<img src=\"\.\./experiments/results/([\w-]+)\.png\" alt=\"\1\" width=\"300\">\]\([^)]+\1\.png\)"
@@ -124,16 +128,16 @@ def test_the_gallery_shows_every_figure_of_an_experiment_beside_the_command_that
         assert (results / f"{figure}.png").exists() and sentence.endswith((".", ".)", "?")), figure
         name = command.split()[-1].replace("launch.py", "date_luong")
         assert figure.startswith((f"{name}-", f"bench_{name}", "published")) or figure == name, (figure, command)
-    own = {path.stem for path in results.glob("*.png") if path.stem in catalog.names()}
-    assert own <= {figure for figure, _, _ in rows}
+    experiment_figures = {path.stem for path in results.glob("*.png") if path.stem in catalog.experiment_names()}
+    assert experiment_figures <= {figure for figure, _, _ in rows}
 
 
-def test_the_functions_of_d2l_exist_and_no_section_of_the_index_is_missing():
+def test_d2l_page_lists_existing_functions_and_sections():
     text = (ROOT / "docs" / "d2l.md").read_text(encoding="utf-8")
     entries = re.findall(r"\]\(\.\./(attention_jax/[\w/]+\.py)\): ((?:`\w+`(?:, )?)+)", text)
     assert len(entries) > 15
     for path, names in entries:
-        assert {*re.findall(r"\w+", names)} <= defined((ROOT / path).read_text(encoding="utf-8")), path
+        assert {*re.findall(r"\w+", names)} <= definitions((ROOT / path).read_text(encoding="utf-8")), path
     rows = " ".join(re.findall(r"^\| (\d[^|]+) \|", text, re.MULTILINE))
     numbers = lambda words: {tuple(map(int, number.split("."))) for number in re.findall(r"\d+\.\d+", words)}
     index = (ROOT / "docs" / "mechanisms.md").read_text(encoding="utf-8")

@@ -13,18 +13,18 @@ NEED_A_MODEL = ("generate", "Pretrained", "load_pretrained")
 
 def public() -> dict[str, object]:
     """Every public function and class by its path, each once."""
-    found = {}
+    objects = {}
     for name in attention_jax.__all__:
-        thing = getattr(attention_jax, name)
-        if inspect.ismodule(thing) and name != "config":
-            found |= {f"{name}.{inner}": getattr(thing, inner) for inner in thing.__all__}
+        value = getattr(attention_jax, name)
+        if inspect.ismodule(value) and name != "config":
+            objects |= {f"{name}.{inner}": getattr(value, inner) for inner in value.__all__}
         elif name != "config":
-            found[name] = thing
-    return found
+            objects[name] = value
+    return objects
 
 
 @pytest.mark.parametrize("name", public())
-def test_a_public_name_has_a_summary_of_one_line_and_an_example(name):
+def test_public_names_have_summary_and_example(name):
     text = inspect.getdoc(public()[name])
     summary = text.partition("\n\n")[0]
     assert "\n" not in summary and len(summary) <= 116 and summary.endswith("."), summary

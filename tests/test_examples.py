@@ -28,9 +28,9 @@ def test_a_framework_trains_like_plain_functions(name, load):
     if name == "equinox_modules":
         pytest.importorskip("equinox", reason="the example of Equinox needs equinox")
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        wanted, found = load("functions").main(), load(name).main()
-    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
-    assert found[-1] < 0.5 * np.log(12)
+        expected, actual = load("functions").main(), load(name).main()
+    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-6)
+    assert actual[-1] < 0.5 * np.log(12)
 
 
 def test_the_examples_are_short():

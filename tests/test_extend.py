@@ -116,10 +116,10 @@ def checkout(tmp_path_factory) -> Path:
 def python(checkout):
     """`python(*words)`: what `python WORDS` prints in the checkout; all in one process that knows no other checkout."""
     with Programs(os.environ | {"PYTHONPATH": ""}) as run:
-        yield lambda *words, code=0: checked(run(*words, cwd=checkout), code)
+        yield lambda *words, code=0: check_exit(run(*words, cwd=checkout), code)
 
 
-def checked(ended: subprocess.CompletedProcess, code: int) -> str:
+def check_exit(ended: subprocess.CompletedProcess, code: int) -> str:
     assert ended.returncode == code, ended.stderr[-3000:]
     return ended.stderr if code else ended.stdout
 
@@ -130,18 +130,18 @@ def launch(python):
     return lambda line, code=0: python("launch.py", *line.split(), code=code)
 
 
-def test_every_python_block_of_the_guide_is_a_file():
+def test_every_guide_block_is_a_file():
     text = GUIDE.read_text(encoding="utf-8")
     assert text.count("```python") == len(BLOCK.findall(text))
 
 
 @pytest.mark.slow
-def test_the_score_the_mask_and_the_bias_of_the_guide_attend(python):
+def test_guide_score_mask_and_bias_work(python):
     python("-c", ATTENDS)
 
 
 @pytest.mark.slow
-def test_the_model_the_dataset_and_the_experiment_of_the_guide_train_and_predict(checkout, launch):
+def test_guide_experiment_trains_and_predicts(checkout, launch):
     assert "mirror" in launch("list") and "docs/extend.md" in launch("list mirror")
     assert "exact match on held-out words" in launch("reproduce mirror --scale smoke")
     run = "runs/reproduce/smoke/mirror/seed0"
@@ -152,7 +152,7 @@ def test_the_model_the_dataset_and_the_experiment_of_the_guide_train_and_predict
 
 
 @pytest.mark.slow
-def test_the_score_of_the_guide_learns_in_a_model_by_its_place(python, launch):
+def test_guide_score_trains_by_import_path(python, launch):
     launch(f"train date_luong --model.score mine.scores:Radial --data.examples 300 {SMALL} --out runs/radial")
     python("-c", SCORE_LEARNS)
 
@@ -185,7 +185,7 @@ def test_the_parts_of_the_guide_train_and_predict(python, launch):
 
 
 @pytest.mark.slow
-def test_the_task_of_the_guide_is_short_learns_and_has_no_view(checkout, launch):
+def test_guide_task_trains_without_view(checkout, launch):
     [task] = [
         node
         for node in ast.parse((checkout / "mine/surface.py").read_text()).body
@@ -202,10 +202,10 @@ def test_the_task_of_the_guide_is_short_learns_and_has_no_view(checkout, launch)
 
 
 @pytest.mark.slow
-def test_the_optimizer_the_schedule_and_the_loss_of_the_guide_train(python, launch):
-    parts = "--optim.name mine.training:signum --optim.schedule mine.training:linear --train.loss mine.training:focal"
+def test_guide_optimizer_schedule_and_loss_train(python, launch):
+    options = "--optim.name mine.training:signum --optim.schedule mine.training:linear --train.loss mine.training:focal"
     [by_pattern] = re.findall(r"train date_luong (--optim.rates .*)", GUIDE.read_text(encoding="utf-8"))
-    launch(f"train date_luong {parts} {by_pattern} --data.examples 300 {SMALL} --out runs/signum")
+    launch(f"train date_luong {options} {by_pattern} --data.examples 300 {SMALL} --out runs/signum")
     python("-c", TRAINING_BY_HAND)
 
 

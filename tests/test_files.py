@@ -30,7 +30,7 @@ VALUES = {
 }
 
 
-def test_a_number_that_json_lacks_is_null_and_named_by_its_place(tmp_path):
+def test_nonfinite_number_is_null_with_its_pointer(tmp_path):
     written = strictly(write_json(tmp_path / "x.json", VALUES).read_text())
     assert written["metrics"] == {"test.loss": None, "a/b~c": None, "test.accuracy": 0.5}
     assert written["history"][0]["valid.loss"] is None
@@ -43,19 +43,19 @@ def test_a_number_that_json_lacks_is_null_and_named_by_its_place(tmp_path):
     assert back["history"] == VALUES["history"]
 
 
-def test_files_of_earlier_versions_with_bare_nan_are_still_read(tmp_path):
+def test_bare_nan_of_earlier_versions_is_read(tmp_path):
     (tmp_path / "x.json").write_text('{"metrics": {"test.loss": NaN}}')
     assert math.isnan(read_json(tmp_path / "x.json")["metrics"]["test.loss"])
 
 
 @pytest.mark.parametrize("places", ['{"/b": "NaN", "/c/d": "NaN"}', "[1]", '{"/a/0": "NaN"}', '{"/a": "much"}', "3"])
-def test_a_damaged_list_of_places_is_one_clear_line(places, tmp_path):
+def test_damaged_not_finite_list_is_one_line(places, tmp_path):
     (tmp_path / "x.json").write_text(f'{{"a": null, "not_finite": {places}}}')
     with pytest.raises(InputError, match="x.json is damaged"):
         read_json(tmp_path / "x.json")
 
 
-def test_the_log_and_the_page_of_a_run_keep_what_is_not_finite(tmp_path):
+def test_log_and_page_keep_nonfinite_numbers(tmp_path):
     log = MetricsLog(tmp_path, 0, 0)
     log.write(1, **{"train.loss": math.inf, "valid.loss": math.nan})
     log.close()
@@ -82,16 +82,16 @@ def deep(directory: Path, size: int) -> Path:
 
 
 @pytest.mark.parametrize("size", [4000, 4095])
-def test_a_directory_without_room_for_the_paths_inside_of_it_is_refused_before_the_work(size, tmp_path):
+def test_too_long_directory_path_is_rejected_early(size, tmp_path):
     assert len(str(deep(tmp_path, size))) == size
     for refuse in (
-        lambda: run_directory.create(deep(tmp_path, size)),
+        lambda: run_directory.create_directory(deep(tmp_path, size)),
         lambda: driver.sweep(None, deep(tmp_path, size)),
     ):
         with pytest.raises(InputError, match=f"has {size}: give a shorter one") as error:
             refuse()
         assert len(str(error.value)) < 400 and not list(tmp_path.iterdir())
-    run_directory.create(deep(tmp_path, 3600))
+    run_directory.create_directory(deep(tmp_path, 3600))
 
 
 def test_the_length_is_that_of_the_absolute_path(tmp_path, monkeypatch):
@@ -100,11 +100,11 @@ def test_the_length_is_that_of_the_absolute_path(tmp_path, monkeypatch):
     base.mkdir(parents=True)
     monkeypatch.chdir(base)
     with pytest.raises(InputError, match="give a shorter one"):
-        run_directory.create(Path("run"))
+        run_directory.create_directory(Path("run"))
 
 
 @pytest.mark.parametrize("length", [199, 200, 250, 255])
-def test_a_file_may_have_a_name_as_long_as_the_file_system_takes(length, tmp_path):
+def test_longest_file_name_is_accepted(length, tmp_path):
     path = tmp_path / ("n" * (length - 5) + ".json")
     make_parent(path, "--out")
     assert read_json(write_json(path, {"a": 1})) == {"a": 1} and [each.name for each in tmp_path.iterdir()] == [
@@ -112,6 +112,6 @@ def test_a_file_may_have_a_name_as_long_as_the_file_system_takes(length, tmp_pat
     ]
 
 
-def test_a_file_whose_name_is_too_long_is_refused_before_the_work(tmp_path):
+def test_too_long_file_name_is_rejected_early(tmp_path):
     with pytest.raises(InputError, match="give a shorter one"):
         make_parent(tmp_path / "new" / ("n" * 256), "--out")

@@ -52,10 +52,10 @@ def test_each_row_continues_as_by_whole_passes(name):
     model, length = MODELS[name], 6
     params = params_of(model)
     run = jax.jit(lambda p, x, n: generate(model, p, x, n, length, temperature=0.0), compiler_options=UNOPTIMIZED)
-    got = run(params, PROMPT, LENGTHS)
+    written = run(params, PROMPT, LENGTHS)
     whole = jax.jit(lambda x: model.apply({"params": params}, x)[0], compiler_options=UNOPTIMIZED)
     for row, alone in enumerate(LENGTHS.tolist()):
-        assert got[row].tolist() == greedily(whole, PROMPT[row, :alone].tolist(), length)
+        assert written[row].tolist() == greedily(whole, PROMPT[row, :alone].tolist(), length)
 
 
 class Chain:
@@ -64,10 +64,10 @@ class Chain:
     def __init__(self, table):
         self.table = jnp.asarray(table, jnp.float32)
 
-    def apply(self, variables, *given, method):
+    def apply(self, variables, *args, method):
         if method == "start":
-            return {"steps": jnp.zeros((given[0],), jnp.int32)}
-        cache, token = given
+            return {"steps": jnp.zeros((args[0],), jnp.int32)}
+        cache, token = args
         return self.table[token], {"steps": cache["steps"] + 1}, {}
 
 
@@ -75,16 +75,16 @@ ROTATE = 5.0 * np.roll(np.eye(4), 1, axis=1)  # 0 -> 1 -> 2 -> 3 -> 0
 
 
 def run_chain(table, prompt, lengths, length, **options):
-    given = jnp.array(prompt, jnp.int32), jnp.array(lengths)
-    return jax.jit(lambda: generate(Chain(table), {}, *given, length, **options))()
+    inputs = jnp.array(prompt, jnp.int32), jnp.array(lengths)
+    return jax.jit(lambda: generate(Chain(table), {}, *inputs, length, **options))()
 
 
-def test_a_row_ends_after_eos_and_the_loop_with_the_last_row():
+def test_generation_stops_after_every_row_ended():
     steps = []
     call = {"temperature": 0.0, "pad": 9, "stream": lambda tokens: steps.append(tokens.tolist())}
-    got = run_chain(ROTATE, [[0, 0], [0, 1]], [1, 2], 50, eos=3, **call)
+    written = run_chain(ROTATE, [[0, 0], [0, 1]], [1, 2], 50, eos=3, **call)
     jax.effects_barrier()
-    assert got[:, :5].tolist() == [[1, 2, 3, 9, 9], [2, 3, 9, 9, 9]] and (got[:, 5:] == 9).all()
+    assert written[:, :5].tolist() == [[1, 2, 3, 9, 9], [2, 3, 9, 9, 9]] and (written[:, 5:] == 9).all()
     assert steps == [[1, 2], [2, 3], [3, 9]]  # and not 50
     assert run_chain(ROTATE, [[0]], [1], 4, eos=(2, 3), **call).tolist() == [[1, 2, 9, 9]]
     assert run_chain(ROTATE, [[0]], [1], 6, **call).tolist() == [[1, 2, 3, 0, 1, 2]]
@@ -104,8 +104,8 @@ def test_the_repetition_penalty_by_hand():
 
 def test_the_only_token_that_is_kept_is_drawn():
     """The largest of each row of the table, whatever is drawn, and after `top_k` under its own number."""
-    for kept in ({"top_k": 1}, {"top_p": 0.5}):
-        assert run_chain(ROTATE, [[0], [2]], [1, 1], 4, **kept).tolist() == [[1, 2, 3, 0], [3, 0, 1, 2]]
+    for options in ({"top_k": 1}, {"top_p": 0.5}):
+        assert run_chain(ROTATE, [[0], [2]], [1, 1], 4, **options).tolist() == [[1, 2, 3, 0], [3, 0, 1, 2]]
 
 
 @pytest.mark.slow
@@ -116,19 +116,19 @@ def test_samples_have_the_probabilities_of_what_is_kept():
     draw = lambda **options: np.bincount(run_chain(table, prompt, [1] * rows, 1, **options)[:, 0], minlength=4) / rows
     np.testing.assert_allclose(draw(temperature=0.5, top_k=2), np.array([0, 16, 0, 9]) / 25, atol=0.03)
     np.testing.assert_allclose(draw(top_p=0.6), np.array([0, 4, 0, 3]) / 7, atol=0.03)
-    other = {"temperature": 2.0, "rng": jax.random.key(1)}
-    assert (draw(**other) == draw(**other)).all() and (draw(**other) != draw(temperature=2.0)).any()
+    settings = {"temperature": 2.0, "rng": jax.random.key(1)}
+    assert (draw(**settings) == draw(**settings)).all() and (draw(**settings) != draw(temperature=2.0)).any()
 
 
 def test_sampled_tokens_are_those_of_a_traced_temperature():
     run = jax.jit(lambda t, p: run_chain(ROTATE, [[0], [1]], [1, 1], 5, temperature=t, repetition_penalty=p))
-    wanted = run_chain(ROTATE, [[0], [1]], [1, 1], 5, temperature=1.5, repetition_penalty=1.2)
-    assert (run(jnp.float32(1.5), jnp.float32(1.2)) == wanted).all()
+    expected = run_chain(ROTATE, [[0], [1]], [1, 1], 5, temperature=1.5, repetition_penalty=1.2)
+    assert (run(jnp.float32(1.5), jnp.float32(1.2)) == expected).all()
     assert run(jnp.float32(0), jnp.float32(1)).tolist() == [[1, 2, 3, 0, 1], [2, 3, 0, 1, 2]]
 
 
 @pytest.mark.parametrize(
-    ("prompt", "lengths", "length", "options", "said"),
+    ("prompt", "lengths", "length", "options", "message"),
     [
         (np.zeros((1, 0)), [0], 3, {}, "at least one token"),
         ([[0]], [1], 0, {}, "length >= 1"),
@@ -142,8 +142,8 @@ def test_sampled_tokens_are_those_of_a_traced_temperature():
         ([[0]], [1], 1, {"top_p": 0.0}, "top_p"),
     ],
 )
-def test_what_cannot_be_generated_is_refused(prompt, lengths, length, options, said):
-    with pytest.raises(InputError, match=said):
+def test_what_cannot_be_generated_is_refused(prompt, lengths, length, options, message):
+    with pytest.raises(InputError, match=message):
         run_chain(ROTATE, prompt, lengths, length, **options)
 
 

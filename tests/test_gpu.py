@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from rounding import assert_error_of_rounding, defined, defined_attention, in_type, with_gradients
+from rounding import assert_error_of_rounding, evaluate_definitions, in_type, reference_attention, with_gradients
 from tiny import MODELS, builder, every_score
 
 from attention_jax import config as configs, tasks
@@ -80,8 +80,8 @@ ROUTES = [
 
 def sample(tokens: int) -> list[np.ndarray]:
     """Query, key, value and a cotangent [B, T, H, D], that every type holds alike."""
-    drawn = 0.5 * np.random.default_rng(0).standard_normal((4, BATCH, tokens, HEADS, WIDTH)).astype(np.float32)
-    rounded = [np.asarray(jnp.asarray(x).astype(jnp.bfloat16).astype(jnp.float32)) for x in drawn]
+    values = 0.5 * np.random.default_rng(0).standard_normal((4, BATCH, tokens, HEADS, WIDTH)).astype(np.float32)
+    rounded = [np.asarray(jnp.asarray(x).astype(jnp.bfloat16).astype(jnp.float32)) for x in values]
     return [x.astype(jnp.float16).astype(np.float32) for x in rounded]
 
 
@@ -98,7 +98,7 @@ def assert_attention_is_exact(device, rules: list[dict], implementations, dtype,
     def by_definition(score, mask, normalizer=None):
         score = in_type(score, dtype)  # what rounding does to parameters is no error of the implementation
         return over_batch_and_heads(
-            lambda n, *arrays: defined_attention(score, mask(n), normalizer=normalizer)(*arrays), tokens
+            lambda n, *arrays: reference_attention(score, mask(n), normalizer=normalizer)(*arrays), tokens
         )
 
     def by_attend(implementation, score, mask, normalizer=None):
@@ -108,7 +108,7 @@ def assert_attention_is_exact(device, rules: list[dict], implementations, dtype,
         return over_batch_and_heads(lambda n, *arrays: attend(*arrays, mask=mask(n), **call), tokens)
 
     arrays, definitions = sample(tokens), [by_definition(**rule) for rule in rules]
-    exact, rounded = (defined(definitions, arrays, kind) for kind in ("float64", dtype))
+    exact, rounded = (evaluate_definitions(definitions, arrays, kind) for kind in ("float64", dtype))
     for implementation in implementations:
         run = jax.jit(with_gradients([by_attend(implementation, **rule) for rule in rules]))
         with jax.default_matmul_precision("highest"):
@@ -124,10 +124,10 @@ def test_a_route_is_exact_under_every_mask(device, implementation, dtype, tokens
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_the_rule_refuses_a_kernel_that_is_wrong_by_one_key_or_sign(dtype):
+def test_error_bound_detects_wrong_key_or_sign(dtype):
     """Of 64 keys; and it takes attention that is right."""
-    definition = [over_batch_and_heads(lambda n, *x: defined_attention(scores.ScaledDot(), lengths(n))(*x), TOKENS)]
-    exact, rounded = (defined(definition, sample(TOKENS), kind) for kind in ("float64", dtype))
+    definition = [over_batch_and_heads(lambda n, *x: reference_attention(scores.ScaledDot(), lengths(n))(*x), TOKENS)]
+    exact, rounded = (evaluate_definitions(definition, sample(TOKENS), kind) for kind in ("float64", dtype))
     arrays = [jnp.asarray(x, dtype) for x in sample(TOKENS)]
     one_head = lambda score, fewer: lambda n, *x: attend(*x, score=score, mask=lengths(n - fewer))
     wrong = {"a key": (scores.ScaledDot(), 1), "a cap": (scores.SoftCap(5.0), 0)}
@@ -173,7 +173,7 @@ def losses_of_three_steps(task, update, state):
 
 
 @everywhere("model", FAMILIES, by_default=FAMILIES[:1])
-def test_three_training_steps_of_a_family_are_those_of_a_cpu(device, build, model):
+def test_three_training_steps_match_cpu(device, build, model):
     """From one initial state, so that one program is compiled on each: in float32, whose rounding training enlarges."""
     task = build(model)
     update = optimizer(task.config.optim, 3)
@@ -253,12 +253,12 @@ NORMALIZERS = {
     [(name, dtype) for dtype in ("bfloat16", "float16", "float32") for name in SCORES],
     by_default=[("Cosine", "bfloat16"), ("Concat", "bfloat16"), ("LeakySum", "float16")],
 )
-def test_a_score_is_exact_at_once_and_in_blocks(device, name, dtype):
+def test_score_is_exact_plain_and_blockwise(device, name, dtype):
     rules = [{"score": SCORES[name], "mask": lengths}]
     assert_attention_is_exact(device, rules, ["plain", "fused"], dtype)
 
 
 @everywhere("name dtype", [(name, "bfloat16") for name in NORMALIZERS], by_default=[("Sparsemax", "bfloat16")])
-def test_a_normalizer_is_exact_at_once_and_in_blocks(device, name, dtype):
+def test_normalizer_is_exact_plain_and_blockwise(device, name, dtype):
     rules = [{"score": scores.ScaledDot(), "mask": lengths, "normalizer": NORMALIZERS[name]}]
     assert_attention_is_exact(device, rules, ["plain", "fused"], dtype)

@@ -65,7 +65,7 @@ PACKAGES = {
 EVERYWHERE = {"config", "files", "printing", "errors", "lazily"}
 
 
-def imported(path: Path) -> set[str]:
+def find_imports(path: Path) -> set[str]:
     """Dotted names of everything a file imports, at any depth."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
@@ -89,10 +89,10 @@ def test_a_package_imports_only_what_the_table_allows(package):
     outside, inside = PACKAGES[package]
     assert files(package)
     for path in files(package):
-        for name in imported(path):
-            top, *rest = name.split(".")
-            if top == "attention_jax" and rest and rest[0] not in EVERYWHERE:
-                allowed = tuple(f"attention_jax.{one}." for one in inside | {package})
+        for name in find_imports(path):
+            top, *subpackages = name.split(".")
+            if top == "attention_jax" and subpackages and subpackages[0] not in EVERYWHERE:
+                allowed = tuple(f"attention_jax.{permitted}." for permitted in inside | {package})
                 assert f"{name}.".startswith(allowed), f"{path.name} of {package} imports {name}"
             elif top not in sys.stdlib_module_names:
                 assert top in outside | ANY, f"{path.name} of {package} imports {name}"
@@ -125,11 +125,11 @@ def of_the_loop(path: Path) -> set[str]:
 def test_there_is_one_loop():
     """Nothing else goes through a plan, makes training steps or saves checkpoints of them."""
     making_plans = {PACKAGE / package for package in ("data", "tasks")}
-    others = [path for path in PACKAGE.rglob("*.py") if not making_plans & set(path.parents)]
-    others += [*(ROOT / "experiments").glob("*.py"), ROOT / "launch.py"]
+    paths = [path for path in PACKAGE.rglob("*.py") if not making_plans & set(path.parents)]
+    paths += [*(ROOT / "experiments").glob("*.py"), ROOT / "launch.py"]
     loop = PACKAGE / "train" / "loop.py"
     assert of_the_loop(loop) == {"run.plan", "task.plan", "program.train_steps", "checkpoints.save"}
-    assert {path.name: of_the_loop(path) for path in others if path != loop and of_the_loop(path)} == {}
+    assert {path.name: of_the_loop(path) for path in paths if path != loop and of_the_loop(path)} == {}
     [fit] = [node for node in ast.parse(loop.read_text()).body if getattr(node, "name", "") == "fit"]
     assert fit.end_lineno - fit.lineno < 60
 
@@ -143,9 +143,9 @@ HOLDERS = ("o", "options")
 def families() -> dict[str, list[type]]:
     """The options of each file of models: {"bahdanau": [config.BahdanauConfig], ...}."""
     kinds = [kind for kind in Options.kinds.values() if issubclass(kind, ModelOptions) and hasattr(kind, "module")]
-    ours = [kind for kind in kinds if kind.module.startswith("attention_jax.models.")]
-    names = {kind.module.partition(":")[0].rpartition(".")[2] for kind in ours}
-    return SHARED | {name: [kind for kind in ours if f".{name}:" in kind.module] for name in sorted(names)}
+    package_kinds = [kind for kind in kinds if kind.module.startswith("attention_jax.models.")]
+    names = {kind.module.partition(":")[0].rpartition(".")[2] for kind in package_kinds}
+    return SHARED | {name: [kind for kind in package_kinds if f".{name}:" in kind.module] for name in sorted(names)}
 
 
 def vocabulary(kinds: list[type]) -> set[str]:
@@ -157,7 +157,7 @@ def vocabulary(kinds: list[type]) -> set[str]:
     return words.union(*(typing.get_args(hint) for hint in hints if typing.get_origin(hint) is typing.Literal))
 
 
-def asked(source: str) -> set[str]:
+def read_options(source: str) -> set[str]:
     """The options that a source reads, and the texts it compares something with."""
     nodes = list(ast.walk(ast.parse(source)))
     reads = {n.attr for n in nodes if isinstance(n, ast.Attribute) and ast.unparse(n.value).split(".")[-1] in HOLDERS}
@@ -168,8 +168,8 @@ def asked(source: str) -> set[str]:
 def test_a_model_asks_for_its_own_options_only():
     """A reader of one mechanism meets the conditions of no other."""
     source = 'o = self.options\nif o.window == "predictive" or self.options.score: self.width'
-    assert asked(source) == {"window", "predictive", "score"}
+    assert read_options(source) == {"window", "predictive", "score"}
     every = vocabulary([kind for kinds in families().values() for kind in kinds])
     for name, kinds in families().items():
-        words = asked((PACKAGE / "models" / f"{name}.py").read_text(encoding="utf-8"))
+        words = read_options((PACKAGE / "models" / f"{name}.py").read_text(encoding="utf-8"))
         assert not words & (every - vocabulary(kinds)), f"models/{name}.py asks for options of other models"

@@ -20,7 +20,7 @@ from attention_jax import config as configs
 from attention_jax.claims import catalog
 from attention_jax.cli import command_options, commands
 from attention_jax.errors import InputError
-from attention_jax.files import one_at_a_time
+from attention_jax.files import directory_lock
 from attention_jax.runs import directory as run_directory, lifecycle
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -54,35 +54,35 @@ def launch_here(*arguments, cwd=ROOT) -> subprocess.CompletedProcess:
     return subprocess.CompletedProcess(words, code, out.getvalue(), error.getvalue())
 
 
-def refused(*arguments, launch=launch_here) -> str:
+def error_line(*arguments, launch=launch_here) -> str:
     """The one line of an error: exit code 2, nothing like a traceback."""
-    done = launch(*arguments)
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
-    return done.stderr
+    result = launch(*arguments)
+    assert result.returncode == 2, result.stderr
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1, result.stderr
+    return result.stderr
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A finished tiny run."""
     directory = tmp_path_factory.mktemp("runs") / "a"
-    done = launch_here("train", "date_luong", *TINY, "--train.total-epochs", "2", "--out", directory)
-    assert done.returncode == 0, done.stderr
+    result = launch_here("train", "date_luong", *TINY, "--train.total-epochs", "2", "--out", directory)
+    assert result.returncode == 0, result.stderr
     return directory
 
 
 def test_help_answers_in_under_a_second():
     """Of computing time, which other processes of the machine do not prolong."""
-    before = os.times()
-    done = launch("--help")
-    after = os.times()
-    assert "reproduce" in done.stdout and done.returncode == 0
-    assert after.children_user + after.children_system - before.children_user - before.children_system < 1.0
+    start = os.times()
+    result = launch("--help")
+    end = os.times()
+    assert "reproduce" in result.stdout and result.returncode == 0
+    assert end.children_user + end.children_system - start.children_user - start.children_system < 1.0
 
 
 def test_list_names_every_experiment():
-    done = launch_here("list")
-    assert all(path.stem in done.stdout for path in (ROOT / "experiments").glob("*.py")), done.stderr
+    result = launch_here("list")
+    assert all(path.stem in result.stdout for path in (ROOT / "experiments").glob("*.py")), result.stderr
 
 
 COMMANDS = {
@@ -99,24 +99,24 @@ def test_every_command_documents_its_options(command, capsys):
     with pytest.raises(SystemExit) as stop:
         command_options.parse(kind, ["--help"])
     assert stop.value.code == 0 and command in launch_here("--help").stdout
-    shown = " ".join(re.sub(r"[│╭╰─╮╯]", " ", capsys.readouterr().out).split())
-    assert " ".join(kind.__doc__.split()) in shown
+    help_text = " ".join(re.sub(r"[│╭╰─╮╯]", " ", capsys.readouterr().out).split())
+    assert " ".join(kind.__doc__.split()) in help_text
     for field in dataclasses.fields(kind):
         text = catalog.field_docs(kind)[field.name]
-        assert text and text in shown, field.name
+        assert text and text in help_text, field.name
 
 
 @pytest.mark.parametrize("options", [[], ["--out", "x"], ["--data.examples", "600", "--out=x"], ["--help-all"]])
-def test_options_without_a_command_are_those_of_the_main_job(options, monkeypatch):
+def test_options_without_command_train_main_job(options, monkeypatch):
     trained = []
     monkeypatch.setitem(commands.COMMANDS, "train", trained.append)
     commands.main(options)
     assert trained == [["date_luong", *options]]
 
 
-def test_a_wrong_option_without_a_command_is_one_line():
-    assert "perhaps you meant --out; see launch.py train date_luong --help-all" in refused("--outt", "x")
-    assert "there is no command 'trian'; perhaps you meant train" in refused("trian", "--out", "x")
+def test_wrong_option_without_command_is_one_line():
+    assert "perhaps you meant --out; see launch.py train date_luong --help-all" in error_line("--outt", "x")
+    assert "there is no command 'trian'; perhaps you meant train" in error_line("trian", "--out", "x")
 
 
 @pytest.mark.parametrize("first", ["-h", "--help", "help", "-V", "--version"])
@@ -126,7 +126,7 @@ def test_help_and_version_need_no_command(first, capsys, monkeypatch):
     assert capsys.readouterr().out.startswith(("Attention in JAX", "attention_jax "))
 
 
-def test_the_list_is_by_chapter_and_narrow_in_a_pipe():
+def test_list_is_by_chapter_and_narrow_when_piped():
     lines = launch_here("list").stdout.splitlines()
     chapters = [line for line in lines if line in catalog.CHAPTERS]
     assert sorted(chapters) == sorted(catalog.CHAPTERS) and chapters[0] == "your own data"
@@ -139,16 +139,16 @@ def test_one_experiment_is_shown_whole():
     assert max(map(len, page.splitlines())) <= 100
     words = " ".join(page.split())
     assert experiment.claim in words and all(" ".join(claim.text.split()) in words for claim in experiment.claims)
-    assert all(experiment.about(what) in words for what in ("Chapter", "Source", "Data", "Command", "Cost"))
+    assert all(experiment.about(heading) in words for heading in ("Chapter", "Source", "Data", "Command", "Cost"))
     table = (ROOT / "docs" / "results" / "date_attention.md").read_text(encoding="utf-8")
     start = "| attention, exact match after epoch 3 | same protocol |"
     [row] = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith(start)]
-    text, kind, bound, published, found, verdict = row
-    expected = f"{verdict}: {text}; ours {found}; {kind}, bound {bound}, published {published} ("
+    text, kind, bound, published, measured, verdict = row
+    expected = f"{verdict}: {text}; ours {measured}; {kind}, bound {bound}, published {published} ("
     assert expected in words, "the verdict and the number of the experiment's page"
     assert "--data.path A published date.txt or date.txt.gz" in words
     assert "Variants: token, mean, attention" in launch_here("list", "pooling").stdout
-    assert "perhaps you meant date_luong" in refused("list", "date_long")
+    assert "perhaps you meant date_luong" in error_line("list", "date_long")
 
 
 def test_a_reader_that_goes_away_is_no_error():
@@ -176,11 +176,11 @@ MISTAKES = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_one_line_that_names_it(mistake):
-    words, said = MISTAKES[mistake]
+    words, message = MISTAKES[mistake]
     default = catalog.load_experiment("date_luong").config()
     with pytest.raises(InputError) as error:
         command_options.parse_with_config(command_options.Train, ["date_luong", *words], lambda _: default)
-    assert said in str(error.value) and re.search(
+    assert message in str(error.value) and re.search(
         r"; see launch.py train( date_luong)? --help(-all)?$", str(error.value)
     )
     assert not re.search(r"\n|[│╭╰╮╯─]|  ", str(error.value))
@@ -194,7 +194,7 @@ def test_a_required_argument_is_asked_for_by_name(kind, needed):
         command_options.parse(getattr(command_options, kind), [])
 
 
-def test_options_may_stand_in_any_order_after_the_name():
+def test_options_in_any_order_after_name():
     default = catalog.load_experiment("date_luong").config()
     words = [
         "date_luong",
@@ -206,13 +206,15 @@ def test_options_may_stand_in_any_order_after_the_name():
         "x",
         "--data.no-reverse-source",
     ]
-    asked, config = command_options.parse_with_config(command_options.Train, words, lambda asked: default)
-    assert asked == command_options.Train("date_luong", out="x", resume=True)
+    args, config = command_options.parse_with_config(command_options.Train, words, lambda args: default)
+    assert args == command_options.Train("date_luong", out="x", resume=True)
     assert configs.differences(default, config) == {
         "data.reverse_source": (True, False), "model.hidden_size": (128, 3), "optim.learning_rate": (0.002, 0.1),
     }  # fmt: skip
-    asked, rest = command_options.parse_known(command_options.Reproduce, ["a", "b", "--data.path", "c", "--seeds", "2"])
-    assert (asked.names, asked.seeds, rest) == (("a", "b"), 2, ["--data.path", "c"])
+    args, remaining = command_options.parse_known(
+        command_options.Reproduce, ["a", "b", "--data.path", "c", "--seeds", "2"]
+    )
+    assert (args.names, args.seeds, remaining) == (("a", "b"), 2, ["--data.path", "c"])
 
 
 def test_only_one_file_knows_the_parser():
@@ -223,13 +225,13 @@ def test_only_one_file_knows_the_parser():
 
 
 def test_misspelled_names_are_suggested():
-    assert "date_luong" in refused("train", "date_loung", launch=launch)
-    assert "train" in refused("trian", "date_luong")
-    assert "--model.hidden-size" in refused("train", "date_luong", "--model.hiden-size", "3")
+    assert "date_luong" in error_line("train", "date_loung", launch=launch)
+    assert "train" in error_line("trian", "date_luong")
+    assert "--model.hidden-size" in error_line("train", "date_luong", "--model.hiden-size", "3")
 
 
 @pytest.mark.parametrize(
-    "arguments, said",
+    "arguments, message",
     [
         (["--model.hidden-size", "big"], "--model.hidden-size"),
         (["--model.score", "dotty"], "scaled_dot"),
@@ -242,15 +244,15 @@ def test_misspelled_names_are_suggested():
         (["--out", "no/such/run", "--hosts", "2"], "HOST:PORT of the first host"),
     ],
 )
-def test_bad_options_get_one_line(arguments, said):
-    assert said in refused("train", "date_luong", *arguments)
+def test_bad_options_get_one_line(arguments, message):
+    assert message in error_line("train", "date_luong", *arguments)
 
 
 def test_a_malformed_line_is_named(tmp_path):
     lines = [f"{'1/2/93':29}_1993-01-02"] * 20
     lines[12] = "no underscore here"
     (tmp_path / "date.txt").write_text("\n".join(lines) + "\n")
-    assert "line 13" in refused("train", "date_luong", "--data.path", tmp_path / "date.txt", "--out", tmp_path / "r")
+    assert "line 13" in error_line("train", "date_luong", "--data.path", tmp_path / "date.txt", "--out", tmp_path / "r")
 
 
 def test_a_finished_run_answers_and_is_never_overwritten(run):
@@ -258,38 +260,42 @@ def test_a_finished_run_answers_and_is_never_overwritten(run):
     assert {"config.json", "environment.json", "metrics.jsonl", "result.json", "checkpoints", "figures"} <= {
         p.name for p in run.iterdir()
     }
-    said = dict(line.split() for line in launch_here("evaluate", run).stdout.splitlines())
-    assert float(said["test.exact_match"]) == pytest.approx(result["metrics"]["test.exact_match"])
-    assert float(said["test.loss"]) == pytest.approx(result["metrics"]["test.loss"], rel=1e-4)
-    told = launch_here("predict", run, "May 1, 1999", "--attention", run / "one.png")
-    assert told.stdout.startswith("May 1, 1999 -> ") and (run / "one.png").stat().st_size > 5000, told.stderr
-    assert "characters" in refused("predict", run, "5월 1일") or "vocabulary" in refused("predict", run, "5월 1일")
-    assert "text 2 of 2 is ''" in refused("predict", run, "May 1, 1999", "")
-    assert "at least one text" in refused("predict", run)
-    assert "leave it or --to" in refused("export", run, "--to", "stablehlo", "--naming", "timm")
-    assert ".png, .svg, .pdf" in refused("predict", run, "May 1, 1999", "--attention", run / "one.xyz")
-    before = (run / "result.json").read_bytes()
-    assert "--resume" in refused("train", "date_luong", *TINY, "--out", run)
-    assert (run / "result.json").read_bytes() == before
+    metrics = dict(line.split() for line in launch_here("evaluate", run).stdout.splitlines())
+    assert float(metrics["test.exact_match"]) == pytest.approx(result["metrics"]["test.exact_match"])
+    assert float(metrics["test.loss"]) == pytest.approx(result["metrics"]["test.loss"], rel=1e-4)
+    prediction = launch_here("predict", run, "May 1, 1999", "--attention", run / "one.png")
+    assert prediction.stdout.startswith("May 1, 1999 -> ") and (run / "one.png").stat().st_size > 5000, (
+        prediction.stderr
+    )
+    assert "characters" in error_line("predict", run, "5월 1일") or "vocabulary" in error_line(
+        "predict", run, "5월 1일"
+    )
+    assert "text 2 of 2 is ''" in error_line("predict", run, "May 1, 1999", "")
+    assert "at least one text" in error_line("predict", run)
+    assert "leave it or --to" in error_line("export", run, "--to", "stablehlo", "--naming", "timm")
+    assert ".png, .svg, .pdf" in error_line("predict", run, "May 1, 1999", "--attention", run / "one.xyz")
+    original = (run / "result.json").read_bytes()
+    assert "--resume" in error_line("train", "date_luong", *TINY, "--out", run)
+    assert (run / "result.json").read_bytes() == original
 
 
 def test_a_run_has_a_page_of_attention(run, tmp_path):
     assert "look.html" in (run / "page.md").read_text(encoding="utf-8")
-    ended = (run / "figures" / "look.html").read_text(encoding="utf-8")
-    assert ended.startswith("<!DOCTYPE html>") and "<title>date_luong</title>" in ended
+    look_page = (run / "figures" / "look.html").read_text(encoding="utf-8")
+    assert look_page.startswith("<!DOCTYPE html>") and "<title>date_luong</title>" in look_page
     (tmp_path / "own.txt").write_text("May 1, 1999\n\n2/3/04\n")
-    told = launch_here("look", run, tmp_path / "own.txt", "3/4/05", "--out", tmp_path / "own.html")
-    assert told.stdout == f"{tmp_path / 'own.html'}\n", told.stderr
-    shown = (tmp_path / "own.html").read_text(encoding="utf-8")
-    assert all(f'"title":"{text}"' in shown for text in ("May 1, 1999", "2/3/04", "3/4/05"))
+    result = launch_here("look", run, tmp_path / "own.txt", "3/4/05", "--out", tmp_path / "own.html")
+    assert result.stdout == f"{tmp_path / 'own.html'}\n", result.stderr
+    html = (tmp_path / "own.html").read_text(encoding="utf-8")
+    assert all(f'"title":"{text}"' in html for text in ("May 1, 1999", "2/3/04", "3/4/05"))
     launch_here("look", run, "May 1, 1999")
-    assert (run / "figures" / "look.html").read_text(encoding="utf-8") == ended  # the run's own page stays
-    assert "'title'" not in shown and (run / "figures" / "look-own.html").exists()
-    assert "no file of texts" in refused("look", run, tmp_path / "none.txt")
-    assert "ends in .html; got own.png" in refused("look", run, "--out", "own.png")
-    assert "characters" in refused("look", run, "May 1, 1999" * 9)
-    assert "text 1 of 1 is ' '" in refused("look", run, " ")
-    assert "is not a run" in refused("look", tmp_path)
+    assert (run / "figures" / "look.html").read_text(encoding="utf-8") == look_page  # the run's own page stays
+    assert "'title'" not in html and (run / "figures" / "look-own.html").exists()
+    assert "no file of texts" in error_line("look", run, tmp_path / "none.txt")
+    assert "ends in .html; got own.png" in error_line("look", run, "--out", "own.png")
+    assert "characters" in error_line("look", run, "May 1, 1999" * 9)
+    assert "text 1 of 1 is ' '" in error_line("look", run, " ")
+    assert "is not a run" in error_line("look", tmp_path)
 
 
 def test_a_computation_may_have_a_page_of_attention(tmp_path):
@@ -302,7 +308,7 @@ def test_a_computation_may_have_a_page_of_attention(tmp_path):
             assert launch_here("look", directory, "1.5", "--out", directory / "look.html").returncode == 0
             assert (directory / "look.html").stat().st_size > size
         else:
-            assert "no model with attention" in refused("look", directory)
+            assert "no model with attention" in error_line("look", directory)
 
 
 @pytest.mark.slow
@@ -325,14 +331,14 @@ def test_a_file_is_translated_line_by_line(run, tmp_path):
     first, empty, last = (tmp_path / "out.txt").read_text().splitlines()
     assert empty == "" and len(first) == len(last) == 10
     assert launch_here("predict", run, "May 1, 1999").stdout == f"May 1, 1999 -> {first}\n"
-    assert "no file to translate at" in refused("translate", run, tmp_path / "none.txt")
-    assert "--out" in refused("translate", run, tmp_path / "in.txt", "--out", tmp_path / "none" / "out.txt")
+    assert "no file to translate at" in error_line("translate", run, tmp_path / "none.txt")
+    assert "--out" in error_line("translate", run, tmp_path / "in.txt", "--out", tmp_path / "none" / "out.txt")
     (tmp_path / "bad.txt").write_bytes(b"ok\n\xff\n")
-    assert "line 2: not valid UTF-8" in refused("translate", run, tmp_path / "bad.txt")
+    assert "line 2: not valid UTF-8" in error_line("translate", run, tmp_path / "bad.txt")
 
 
 @pytest.mark.slow
-def test_a_file_of_ones_own_is_reproduced_beside_it(tmp_path):
+def test_custom_experiment_file_is_reproduced_next_to_it(tmp_path):
     experiment = tmp_path / "mine.py"
     experiment.write_text(
         "from attention_jax.config import Claim, replace\n"
@@ -342,44 +348,44 @@ def test_a_file_of_ones_own_is_reproduced_beside_it(tmp_path):
         "    small = {'data.examples': 600, 'model.hidden_size': 8, 'train.total_epochs': 1}\n"
         "    return replace(theirs(), name='mine', **small)\n"
     )
-    done = launch_here("train", experiment, "--help-all")
-    assert done.returncode == 0 and "(default: 600)" in done.stdout, done.stderr
-    done = launch_here("reproduce", experiment, "--root", tmp_path / "runs", "--train.max-steps", "2")
-    assert done.returncode == 0 and "holds" in done.stdout, done.stderr
+    result = launch_here("train", experiment, "--help-all")
+    assert result.returncode == 0 and "(default: 600)" in result.stdout, result.stderr
+    result = launch_here("reproduce", experiment, "--root", tmp_path / "runs", "--train.max-steps", "2")
+    assert result.returncode == 0 and "holds" in result.stdout, result.stderr
     (recorded,) = json.loads((tmp_path / "results" / "mine.json").read_text())["runs"]
     assert recorded["command"] == "python launch.py reproduce mine --train.max-steps 2"
-    assert "put" in refused("sweep", experiment, "--dry-run")
+    assert "put" in error_line("sweep", experiment, "--dry-run")
     over = "--over", "model.score=cosine(1.0),dot", "--metric", "valid.loss", "--data.validation", "100", "--dry-run"
     by_path, by_name = (launch_here("sweep", name, *over) for name in ("experiments/date_luong.py", "date_luong"))
     assert by_path.returncode == 0 and by_path.stdout == by_name.stdout, by_path.stderr
-    assert "no experiment file" in refused("train", tmp_path / "none.py")
+    assert "no experiment file" in error_line("train", tmp_path / "none.py")
 
 
-def test_a_run_is_resumed_only_as_what_it_is(run):
-    assert "model.hidden_size = 8" in refused(
+def test_resume_rejects_changed_options(run):
+    assert "model.hidden_size = 8" in error_line(
         "train", "date_luong", "--resume", "--out", run, "--model.hidden-size", "16"
     )
     again = ("train", "date_luong", "--resume", "--out", run)
-    assert "optim.learning_rate = 0.0" in refused(*again, "--optim.learning-rate", "1")
-    assert "has 2 epochs behind it, got 1" in refused(*again, "--train.total-epochs", "1")
+    assert "optim.learning_rate = 0.0" in error_line(*again, "--optim.learning-rate", "1")
+    assert "has 2 epochs behind it, got 1" in error_line(*again, "--train.total-epochs", "1")
     facts = (run / "facts.json").read_text(encoding="utf-8")
     try:
         (run / "facts.json").write_text(facts.replace('"train_pairs": 540', '"train_pairs": 541'), encoding="utf-8")
-        assert "have changed" in refused(*again, "--train.total-epochs", "3") and (run / "result.json").exists()
+        assert "have changed" in error_line(*again, "--train.total-epochs", "3") and (run / "result.json").exists()
     finally:
         (run / "facts.json").write_text(facts, encoding="utf-8")
     assert '"train_pairs": 540' in facts
 
 
-def test_a_model_that_cannot_be_made_leaves_no_directory(tmp_path):
-    done = launch_here("train", "vit_digits", "--model.patch-size", "3", "--out", tmp_path / "x" / "r")
-    assert done.returncode == 2 and "error: images must be squares of a multiple of the patch size" in done.stderr
+def test_invalid_model_leaves_no_directory(tmp_path):
+    result = launch_here("train", "vit_digits", "--model.patch-size", "3", "--out", tmp_path / "x" / "r")
+    assert result.returncode == 2 and "error: images must be squares of a multiple of the patch size" in result.stderr
     assert not (tmp_path / "x").exists()
 
 
-def test_a_byte_that_is_not_utf_8_is_refused_before_training(tmp_path):
+def test_non_utf8_argument_is_rejected_before_training(tmp_path):
     place = f"{tmp_path}/caf\udce9"
-    assert r"caf\udce9" in refused("train", "date_luong", *TINY, "--train.max-steps", "1", "--out", place)
+    assert r"caf\udce9" in error_line("train", "date_luong", *TINY, "--train.max-steps", "1", "--out", place)
     assert not list(tmp_path.iterdir())
     config = configs.replace(catalog.load_experiment("date_luong").smoke(), **{"train.max_steps": 1})
     with pytest.raises(InputError, match="UTF-8"):
@@ -387,7 +393,7 @@ def test_a_byte_that_is_not_utf_8_is_refused_before_training(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_too_little_memory_is_one_line_and_leaves_nothing(tmp_path):
+def test_out_of_memory_is_one_line_without_leftovers(tmp_path):
     config = catalog.load_experiment("date_luong").smoke()
     error = pytest.raises(InputError, match="memory is too small")
     with error:  # NumPy's
@@ -400,25 +406,25 @@ def test_too_little_memory_is_one_line_and_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["predict RUN 1/2/93 --attention /proc/x/y.png", "export RUN --out /proc/x"])
-def test_an_output_that_cannot_be_made_is_one_line(run, command):
-    assert "/proc/x" in refused(*command.replace("RUN", str(run)).split())
+def test_unwritable_output_is_one_line_error(run, command):
+    assert "/proc/x" in error_line(*command.replace("RUN", str(run)).split())
 
 
 def test_weights_need_a_name_and_one_option(tmp_path):
-    assert "empty name" in refused("import", "date_luong", "", "--out", tmp_path / "r")
-    assert "path" in refused("train", "date_luong", "--data.path", "x" * 300) and not (tmp_path / "r").exists()
+    assert "empty name" in error_line("import", "date_luong", "", "--out", tmp_path / "r")
+    assert "path" in error_line("train", "date_luong", "--data.path", "x" * 300) and not (tmp_path / "r").exists()
 
 
 def test_every_name_is_read_before_anything_runs(tmp_path):
     place = ("--scale", "smoke", "--root", tmp_path / "runs")
-    assert "no experiment 'nosuch'" in refused("reproduce", "bptt_unbiasedness", "nosuch", *place)
+    assert "no experiment 'nosuch'" in error_line("reproduce", "bptt_unbiasedness", "nosuch", *place)
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("wrong, said", [("--jobs -1", "at least 0"), ("--jobs 2 --ray auto", "one of")])
-def test_a_sweep_that_is_refused_leaves_no_settings(tmp_path, wrong, said):
+@pytest.mark.parametrize("wrong, message", [("--jobs -1", "at least 0"), ("--jobs 2 --ray auto", "one of")])
+def test_a_sweep_that_is_refused_leaves_no_settings(tmp_path, wrong, message):
     over = ("--over", "model.hidden-size=4,8", "--metric", "valid.loss", "--out", tmp_path / "s")
-    assert said in refused("sweep", "date_luong", *over, *wrong.split()) and not (tmp_path / "s").exists()
+    assert message in error_line("sweep", "date_luong", *over, *wrong.split()) and not (tmp_path / "s").exists()
 
 
 def test_every_repetition_of_over_counts(tmp_path):
@@ -429,7 +435,7 @@ def test_every_repetition_of_over_counts(tmp_path):
     assert apart.returncode == 0 and "6 trials" in apart.stdout, apart.stderr
     assert apart.stdout == together.stdout
     again = ("--over", "model.hidden-size=4", "--over", "model.hidden-size=8")
-    assert "model.hidden-size twice" in refused("sweep", "date_luong", *again, *place)
+    assert "model.hidden-size twice" in error_line("sweep", "date_luong", *again, *place)
 
 
 def test_every_repetition_of_facts_counts():
@@ -441,7 +447,7 @@ def test_every_repetition_of_facts_counts():
     )
 
 
-def test_the_newest_run_is_the_one_with_the_greatest_number(tmp_path):
+def test_newest_run_has_greatest_number(tmp_path):
     for number in ("002", "999", "1000", "001"):
         (tmp_path / "x" / number).mkdir(parents=True)
         (tmp_path / "x" / number / "config.json").touch()
@@ -451,7 +457,7 @@ def test_the_newest_run_is_the_one_with_the_greatest_number(tmp_path):
 
 def test_two_processes_do_not_train_in_one_directory(tmp_path):
     config = catalog.load_experiment("date_luong").smoke()
-    with one_at_a_time(tmp_path), pytest.raises(InputError, match="another process is at work in"):
+    with directory_lock(tmp_path), pytest.raises(InputError, match="another process is at work in"):
         (tmp_path / "figures").mkdir()
         lifecycle.start(config, tmp_path, study=lambda config, directory: {"x": 1.0}, resume=True)
     lifecycle.start(config, tmp_path, study=lambda config, directory: {"x": 1.0}, resume=True)
@@ -462,19 +468,19 @@ def test_a_directory_without_published_files_is_refused(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     for name, place in (("cct_cifar10", "nope"), ("cct_cifar10", "empty"), ("vit_fashion_mnist", "empty")):
         words = ("--data.path", tmp_path / place, "--out", tmp_path / "r")
-        assert str(tmp_path / place) in refused("train", name, *words)
+        assert str(tmp_path / place) in error_line("train", name, *words)
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
 def test_a_second_reproduction_is_told_of_the_first(tmp_path):
     directory = tmp_path / "smoke" / "bptt_unbiasedness" / "seed0"
     directory.mkdir(parents=True)
-    with one_at_a_time(directory):
-        said = refused("reproduce", "bptt_unbiasedness", "--scale", "smoke", "--root", tmp_path)
-    assert str(directory) in said and "--out" not in said
+    with directory_lock(directory):
+        message = error_line("reproduce", "bptt_unbiasedness", "--scale", "smoke", "--root", tmp_path)
+    assert str(directory) in message and "--out" not in message
 
 
-def test_resume_starts_a_run_that_has_nothing_saved_yet(tmp_path):
+def test_resume_starts_run_without_saved_config(tmp_path):
     (tmp_path / "figures").mkdir()  # killed before it said what it is
     config = catalog.load_experiment("date_luong").smoke()
     lifecycle.start(config, tmp_path, study=lambda config, directory: {"x": 1.0}, resume=True)
@@ -500,7 +506,7 @@ def test_a_damaged_checkpoint_is_never_loaded(run, tmp_path):
         if path.is_file() and "ocdbt" in str(path):
             path.write_bytes(path.read_bytes()[:20])
     longer = ("--resume", "--out", tmp_path / "c", "--train.total-epochs", "3")
-    assert "checkpoint" in refused("train", "date_luong", *longer)
+    assert "checkpoint" in error_line("train", "date_luong", *longer)
 
 
 def parameters(directory: Path) -> dict:
@@ -533,18 +539,20 @@ def test_interrupted_and_resumed_ends_in_the_same_parameters(tmp_path, run, name
     with subprocess.Popen(command, cwd=ROOT, **pipes) as process:
         assert any(line.startswith("epoch 1") for line in process.stdout)
         process.send_signal(getattr(signal, name))
-        _, said = process.communicate(timeout=300)
+        _, stderr = process.communicate(timeout=300)
     if process.returncode != 0:  # it may have been faster than the signal
-        assert process.returncode == code, said
+        assert process.returncode == code, stderr
         assert not (tmp_path / "b" / "result.json").exists()
         resumed = launch_here("train", "date_luong", "--resume", "--out", tmp_path / "b")
         assert resumed.returncode == 0, resumed.stderr
-    ours, theirs = parameters(tmp_path / "b"), parameters(run)
-    assert ours.keys() == theirs.keys() and all((ours[k] == theirs[k]).all() for k in ours)
+    params, expected = parameters(tmp_path / "b"), parameters(run)
+    assert params.keys() == expected.keys() and all((params[k] == expected[k]).all() for k in params)
 
 
-@pytest.mark.parametrize(("decorator", "said"), [("", "@pytree"), ("@pytree\n", "give its arguments in parentheses")])
-def test_a_score_of_ones_own_that_lacks_something_leaves_nothing(tmp_path, monkeypatch, decorator, said):
+@pytest.mark.parametrize(
+    ("decorator", "message"), [("", "@pytree"), ("@pytree\n", "give its arguments in parentheses")]
+)
+def test_incomplete_custom_score_leaves_no_directory(tmp_path, monkeypatch, decorator, message):
     name = f"lacking{len(decorator)}"
     (tmp_path / f"{name}.py").write_text(
         "from dataclasses import dataclass\n"
@@ -558,7 +566,7 @@ def test_a_score_of_ones_own_that_lacks_something_leaves_nothing(tmp_path, monke
     )
     monkeypatch.syspath_prepend(tmp_path)
     out = tmp_path / "run"
-    done = launch_here("train", "date_luong", *TINY, "--model.score", f"{name}:Mine", "--out", out)
-    *_, last = done.stderr.splitlines()  # the data may be prepared before
-    assert done.returncode == 2 and last.startswith("error: --model.score ") and said in last
-    assert "Traceback" not in done.stderr and not out.exists()
+    result = launch_here("train", "date_luong", *TINY, "--model.score", f"{name}:Mine", "--out", out)
+    *_, last = result.stderr.splitlines()  # the data may be prepared before
+    assert result.returncode == 2 and last.startswith("error: --model.score ") and message in last
+    assert "Traceback" not in result.stderr and not out.exists()

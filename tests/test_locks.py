@@ -11,9 +11,9 @@ import pytest
 from attention_jax import files
 from attention_jax.config import Dates
 from attention_jax.data import dates
-from attention_jax.data.derived import derived
+from attention_jax.data.derived import derive_file
 from attention_jax.errors import InputError
-from attention_jax.files import one_at_a_time
+from attention_jax.files import directory_lock
 
 FLOCK = fcntl.flock
 
@@ -35,29 +35,29 @@ def locks_of_files(handle, operation):
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL])
-def test_data_are_prepared_without_locks_and_that_is_told(number, tmp_path, monkeypatch, capsys):
+def test_data_without_file_locks_with_note(number, tmp_path, monkeypatch, capsys):
     """The cache of datasets can be written: it is not to be blamed."""
     files._tell_of_no_locks.cache_clear()
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "home"))
     monkeypatch.setattr(fcntl, "flock", no_locks(number))
     assert len(dates.load(Dates(examples=20)).texts["train"].source) == 18
     (tmp_path / "text").write_text("abc")
-    made = derived(str(tmp_path / "text"), "tokens", ".tokens", lambda to: to.write_text("made"))
-    assert Path(made).read_text() == "made"
+    path = derive_file(str(tmp_path / "text"), "tokens", ".tokens", lambda to: to.write_text("made"))
+    assert Path(path).read_text() == "made"
     assert capsys.readouterr().err.count(f"has no locks ({os.strerror(number)})") == 2  # of two directories
     assert not list((tmp_path / "home").rglob(files.LOCK))
 
 
 @pytest.mark.parametrize("flock", [FLOCK, locks_of_files], ids=["directories", "files alone"])
-def test_another_is_kept_out_while_one_is_at_work(flock, tmp_path, monkeypatch, capsys):
+def test_lock_excludes_other_processes(flock, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(fcntl, "flock", flock)
     refused = pytest.raises(InputError, match="another process is at work")
-    with one_at_a_time(tmp_path), refused, one_at_a_time(tmp_path, wait=False):
+    with directory_lock(tmp_path), refused, directory_lock(tmp_path, wait=False):
         pass
-    with one_at_a_time(tmp_path, wait=False):
+    with directory_lock(tmp_path, wait=False):
         assert not capsys.readouterr().err
 
 
-def test_a_directory_that_is_missing_is_not_taken_for_one_without_locks(tmp_path):
-    with pytest.raises(FileNotFoundError), one_at_a_time(tmp_path / "absent"):
+def test_missing_directory_is_not_lockless(tmp_path):
+    with pytest.raises(FileNotFoundError), directory_lock(tmp_path / "absent"):
         pass

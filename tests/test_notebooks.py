@@ -17,16 +17,16 @@ pytestmark = pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.st
 
 def cells_of_script(script: Path) -> list[tuple[str, str]]:
     """(kind, source) of every cell: a line `# %%` begins code, `# %% [markdown]` text, whose lines are comments."""
-    _, *parts = re.split(r"^# %%(.*)\n", script.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    _, *chunks = re.split(r"^# %%(.*)\n", script.read_text(encoding="utf-8"), flags=re.MULTILINE)
     cells = []
-    for mark, source in zip(parts[::2], parts[1::2]):
+    for mark, source in zip(chunks[::2], chunks[1::2]):
         kind = "markdown" if "markdown" in mark else "code"
         text = re.sub(r"^# ?", "", source, flags=re.MULTILINE) if kind == "markdown" else source
         cells.append((kind, text.strip()))
     return cells
 
 
-def test_the_notebook_has_the_cells_of_the_script_and_was_run(script):
+def test_notebook_matches_script_and_has_outputs(script):
     """`make notebooks` writes it."""
     cells = json.loads(script.with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"]
     assert [(cell["cell_type"], "".join(cell["source"])) for cell in cells] == cells_of_script(script)
@@ -48,7 +48,7 @@ SMALLER = {
 
 
 @pytest.mark.slow
-def test_the_script_runs_from_its_first_to_its_last_line(script, tmp_path):
+def test_notebook_script_runs(script, tmp_path):
     """As a notebook in a kernel where the extra `notebooks` is installed, and as a script elsewhere."""
     code = script.read_text(encoding="utf-8")
     for number, smaller in SMALLER.get(script.stem, {}).items():
@@ -67,13 +67,13 @@ def test_the_script_runs_from_its_first_to_its_last_line(script, tmp_path):
 
 
 @pytest.mark.parametrize("place", [".", "docs/notebooks"])
-def test_the_script_finds_a_package_that_is_not_installed(script, place):
+def test_script_finds_uninstalled_package(script, place):
     """In the working directories of scripts and of notebooks; the imports of its first cell are run."""
     first = next(text for kind, text in cells_of_script(script) if kind == "code")
     imports = "\n".join(line for line in first.splitlines() if line.startswith(("import sys", "sys.path")))
     code = f"import sys; sys.path.remove('')\n{imports}\nimport attention_jax; print(attention_jax.__file__)"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT / place, env=environment, capture_output=True, text=True
     )
-    assert Path(done.stdout.strip()).resolve() == ROOT / "attention_jax" / "__init__.py", done.stderr
+    assert Path(result.stdout.strip()).resolve() == ROOT / "attention_jax" / "__init__.py", result.stderr

@@ -29,20 +29,20 @@ def launch(words: str, output: str = "", python=(), **variables) -> subprocess.C
     )
 
 
-def broken_pipe() -> io.TextIOWrapper:
+def open_closed_pipe() -> io.TextIOWrapper:
     """A stream whose reader has gone."""
     read, write = os.pipe()
     os.close(read)
     return open(write, "w", encoding="utf-8")
 
 
-def test_what_is_printed_while_a_run_works_never_ends_it(tmp_path, monkeypatch, capsys):
+def test_failed_printing_never_ends_run(tmp_path, monkeypatch, capsys):
     def study(config, directory):
         for step in range(3):
             print(f"step {step}", flush=True)
         return {"x": 1.0}
 
-    with broken_pipe() as nobody:
+    with open_closed_pipe() as nobody:
         monkeypatch.setattr(sys, "stdout", nobody)
         run = train_run(configs.Config("x", configs.Dates(), configs.LuongSeq2seqConfig()), tmp_path / "r", study=study)
         assert sys.stdout is nobody
@@ -50,13 +50,13 @@ def test_what_is_printed_while_a_run_works_never_ends_it(tmp_path, monkeypatch, 
     assert capsys.readouterr().err == f"nothing can be printed any more (Broken pipe); {GOES_ON}"
 
 
-def test_a_stream_that_lasts_tells_once_and_leaves_nothing_for_the_end_of_the_process():
-    told = []
+def test_lasting_stream_reports_error_once():
+    errors = []
     with open("/dev/full", "w", encoding="utf-8") as full:
-        stream = Lasting(full, told.append)
+        stream = Lasting(full, errors.append)
         for _ in range(2):
             print("much " * 5_000, file=stream, flush=True)
-    assert len(told) == 1 and told[0].errno == errno.ENOSPC
+    assert len(errors) == 1 and errors[0].errno == errno.ENOSPC
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_a_stream_that_lasts_tells_once_and_leaves_nothing_for_the_end_of_the_pr
     ],
 )
 def test_a_command_ends_without_a_traceback(words, output, code, lines):
-    done = launch(words, output)
-    assert done.returncode in code and done.stderr.count("\n") == lines, done.stderr
+    result = launch(words, output)
+    assert result.returncode in code and result.stderr.count("\n") == lines, result.stderr
 
 
 @pytest.mark.parametrize("columns", ["0", "2", "-3", "x", "²"])
@@ -83,30 +83,30 @@ def test_help_is_laid_out_in_any_width(columns, monkeypatch, capsys):
     assert stop.value.code == 0 and "Translate a text file" in capsys.readouterr().out
 
 
-def test_a_signal_in_the_parser_is_no_wrong_option():
-    def stopped(words):
+def test_signal_in_parser_is_not_option_error():
+    def raise_sigterm(words):
         raise SystemExit(128 + signal.SIGTERM)
 
     with pytest.raises(SystemExit) as stop, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command_options.tyro, "cli", lambda *_, **__: stopped(()))
+        patch.setattr(command_options.tyro, "cli", lambda *_, **__: raise_sigterm(()))
         command_options.parse(command_options.Evaluate, ["x"])
     assert stop.value.code == 128 + signal.SIGTERM
 
 
-@pytest.mark.parametrize("encoding, shown", [("ascii", r"\u0142 \xe9"), ("latin-1", r"\u0142 é"), ("utf-8", "ł é")])
-def test_what_an_encoding_lacks_is_escaped(encoding, shown):
+@pytest.mark.parametrize("encoding, printed", [("ascii", r"\u0142 \xe9"), ("latin-1", r"\u0142 é"), ("utf-8", "ł é")])
+def test_what_an_encoding_lacks_is_escaped(encoding, printed):
     code = "from attention_jax.printing import prepare_streams; prepare_streams(); print('\u0142 \xe9')"
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, cwd=ROOT, env=os.environ | {"PYTHONIOENCODING": encoding}
     )
-    assert done.stdout.decode(encoding) == shown + "\n", done.stderr
+    assert result.stdout.decode(encoding) == printed + "\n", result.stderr
 
 
 def test_help_is_there_without_docstrings():
-    done = launch("--help", python=("-OO",), PYTHONIOENCODING="ascii")
+    result = launch("--help", python=("-OO",), PYTHONIOENCODING="ascii")
     file = ROOT / "attention_jax" / "cli" / "command_options.py"
-    assert done.returncode == 0 and docstrings(file)["Evaluate"].partition(",")[0] in " ".join(done.stdout.split())
-    assert launch("--help").stdout == done.stdout
+    assert result.returncode == 0 and docstrings(file)["Evaluate"].partition(",")[0] in " ".join(result.stdout.split())
+    assert launch("--help").stdout == result.stdout
 
 
 TRAIN = f"train date_luong {' '.join(TINY)} --out OUT"
@@ -124,6 +124,6 @@ TRAIN = f"train date_luong {' '.join(TINY)} --out OUT"
 )
 def test_commands_work_wherever_their_output_goes(words, output, code, tmp_path):
     """One that goes on working, and one that computes what it prints."""
-    done = launch(words.replace("OUT", str(tmp_path / "t")), output)
-    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr, done.stderr
-    assert done.returncode == code and (words != TRAIN or (tmp_path / "t" / "result.json").exists())
+    result = launch(words.replace("OUT", str(tmp_path / "t")), output)
+    assert "Traceback" not in result.stderr and "Exception ignored" not in result.stderr, result.stderr
+    assert result.returncode == code and (words != TRAIN or (tmp_path / "t" / "result.json").exists())

@@ -55,11 +55,11 @@ def make_files(directory: Path):
 def commands() -> dict[str, list[list[str]]]:
     """{experiment: the words of each of its commands}, in the order of the page."""
     blocks = re.findall(r"^```\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-    found = [[shlex.split(line)[2:] for line in block.splitlines()] for block in blocks]
-    return {block[0][1]: block for block in found}
+    parsed = [[shlex.split(line)[2:] for line in block.splitlines()] for block in blocks]
+    return {block[0][1]: block for block in parsed}
 
 
-def test_every_command_of_the_page_is_in_a_block_that_is_followed():
+def test_every_page_command_is_tested():
     lines = re.findall(r"^python launch\.py .*$", PAGE, re.MULTILINE)
     assert len(lines) == sum(map(len, commands().values())) >= 12 and commands().keys() == SMALL.keys()
 
@@ -68,53 +68,55 @@ def test_every_command_of_the_page_is_in_a_block_that_is_followed():
 @pytest.mark.parametrize("name", SMALL)
 def test_the_page_is_followed(name, tmp_path):
     make_files(tmp_path)
-    (train, *others) = commands()[name]
-    done = launch_here(*train, *SMALL[name].split(), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("training: ") and f"in runs/{name}/001" in done.stdout
-    for words in others:
-        done = launch_here(*words, cwd=tmp_path)
-        assert done.returncode == 0, f"{words}: {done.stderr}"
-        assert done.stdout or "--out" in words
+    (train, *later_commands) = commands()[name]
+    result = launch_here(*train, *SMALL[name].split(), cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("training: ") and f"in runs/{name}/001" in result.stdout
+    for words in later_commands:
+        result = launch_here(*words, cwd=tmp_path)
+        assert result.returncode == 0, f"{words}: {result.stderr}"
+        assert result.stdout or "--out" in words
     assert (tmp_path / "look.png").exists() or name == "language_model"
     assert (tmp_path / "lettre.txt").exists() or name != "translate_files"
     if name in ("translate_files", "classify_images"):
         gives_the_same_answers_packed_and_elsewhere(tmp_path, name)
     if name == "classify_text":
-        needs_no_data_to_predict_and_the_same_to_evaluate(tmp_path, others[-1])
+        needs_no_data_to_predict_and_the_same_to_evaluate(tmp_path, later_commands[-1])
 
 
 def gives_the_same_answers_packed_and_elsewhere(place: Path, name: str):
     """In another directory, without the run and its data: the same output, attention maps and weights, to the bit."""
     elsewhere, run, image = place / "elsewhere", f"runs/{name}/001", place / "image.png"
     (place / "shapes" / "circle" / "000.png").rename(image)
-    given = str(image) if name == "classify_images" else "I have 3 dogs."
-    commands = {"predict": [given], "look": [given, "--out", "look.html"], "export": ["--out", "own"]}
+    argument = str(image) if name == "classify_images" else "I have 3 dogs."
+    commands = {"predict": [argument], "look": [argument, "--out", "look.html"], "export": ["--out", "own"]}
     if name == "translate_files":
         commands["translate"] = [str(place / "letter.txt"), "--out", "translated.txt"]
     elsewhere.mkdir()
     assert launch_here("pack", run, "--out", elsewhere / "run.zip", cwd=place).returncode == 0
-    before = [launch_here(command, run, *more, cwd=place).stdout for command, more in commands.items()]
+    expected = [launch_here(command, run, *options, cwd=place).stdout for command, options in commands.items()]
     for data in ("runs", "pairs.tsv", "shapes"):
         (place / data).rename(place / f"{data}.gone")
     tasks.load_once.cache_clear()
-    after = [launch_here(command, "run.zip", *more, cwd=elsewhere) for command, more in commands.items()]
-    assert [(done.returncode, done.stdout, done.stderr) for done in after] == [(0, text, "") for text in before]
-    made = [path.relative_to(elsewhere) for path in elsewhere.rglob("*") if path.is_file() and path.suffix != ".zip"]
-    assert len(made) == len(commands)  # export writes two files, predict none
-    for path in made:
+    results = [launch_here(command, "run.zip", *options, cwd=elsewhere) for command, options in commands.items()]
+    assert [(result.returncode, result.stdout, result.stderr) for result in results] == [
+        (0, text, "") for text in expected
+    ]
+    outputs = [path.relative_to(elsewhere) for path in elsewhere.rglob("*") if path.is_file() and path.suffix != ".zip"]
+    assert len(outputs) == len(commands)  # export writes two files, predict none
+    for path in outputs:
         assert (elsewhere / path).read_bytes() == (place / path).read_bytes(), path
 
 
 def needs_no_data_to_predict_and_the_same_to_evaluate(place: Path, predict: list[str]):
-    before = launch_here(*predict, cwd=place).stdout
+    expected = launch_here(*predict, cwd=place).stdout
     text = (place / "labels.tsv").read_text(encoding="utf-8")
     (place / "labels.tsv").write_text(text.replace("Ein Hund läuft 7", "Ein Hund bellt 7"), encoding="utf-8")
     tasks.load_once.cache_clear()
-    done = launch_here("evaluate", predict[1], cwd=place)
-    assert done.returncode == 2 and "have changed since it was trained (fingerprint was" in done.stderr
+    result = launch_here("evaluate", predict[1], cwd=place)
+    assert result.returncode == 2 and "have changed since it was trained (fingerprint was" in result.stderr
     (place / "labels.tsv").unlink()
-    assert launch_here(*predict, cwd=place).stdout == before
+    assert launch_here(*predict, cwd=place).stdout == expected
 
 
 EXPERIMENTS = (translate_files, classify_images, classify_text, language_model)
@@ -125,7 +127,7 @@ EXPERIMENTS = (translate_files, classify_images, classify_text, language_model)
     [pytest.param(module, marks=pytest.mark.slow) if module is classify_images else module for module in EXPERIMENTS],
     ids=lambda module: module.__name__.rpartition(".")[2],
 )
-def test_each_has_data_of_its_own_and_facts_about_them(module):
+def test_experiments_have_default_data_and_facts(module):
     """Without a network, without a file."""
     task = tasks.build(module.smoke())
     line = in_a_line(task.describe())
@@ -170,13 +172,13 @@ DIRTY = {
 
 @pytest.mark.parametrize("dirt", DIRTY)
 @pytest.mark.parametrize("load", GOOD, ids=lambda load: load.__name__)
-def test_a_damaged_line_is_named_or_left_out_and_counted(tmp_path, load, dirt):
-    line, said = DIRTY[dirt]
+def test_damaged_line_is_error_or_counted(tmp_path, load, dirt):
+    line, message = DIRTY[dirt]
     content = b"\n".join([*GOOD[load], line]) + b"\n"
     if load is from_text and dirt != "latin-1":
         assert load(tmp_path / "a", content).facts["lines"] > 40  # that is a text like another
         return
-    with pytest.raises(InputError, match=f"^{tmp_path}/a {said}.*--data.on-bad-record skip$"):
+    with pytest.raises(InputError, match=f"^{tmp_path}/a {message}.*--data.on-bad-record skip$"):
         load(tmp_path / "a", content)
     left = load(tmp_path / "a", content, on_bad_record="skip")
     good = load(tmp_path / "a", b"\n".join(GOOD[load])).facts
@@ -209,7 +211,7 @@ TOO_LITTLE = {
 
 
 @pytest.mark.parametrize("case", TOO_LITTLE, ids=lambda case: f"{case[0].__name__}-{case[1][:9]!r}")
-def test_what_is_too_little_or_not_what_it_should_be_is_one_line(tmp_path, case):
+def test_invalid_data_file_is_one_line_error(tmp_path, case):
     load, content = case
     with pytest.raises(InputError, match=TOO_LITTLE[case]) as error:
         load(tmp_path / "a", content)
@@ -239,13 +241,13 @@ def test_facts_about_labeled_texts(tmp_path):
     assert data.facts["classes"] == 3 and data.facts["rarest_class"] == "maybe (1)"
     assert data.facts["largest_class"] == "yes (21)" and data.facts["largest_class_share"] == 0.5
     assert data.facts["texts_left_out"] == data.facts["texts_of_several_labels"] == data.facts["texts_cut"] == 1
-    parts = [set(map(tuple, part.tokens.tolist())) for part in (*data.held_out.values(), *data.train)]
-    assert all(len(part) for part in parts)
-    labels = np.concatenate([part.label for part in data.held_out.values()])
+    token_sets = [set(map(tuple, split.tokens.tolist())) for split in (*data.held_out.values(), *data.train)]
+    assert all(len(split) for split in token_sets)
+    labels = np.concatenate([split.label for split in data.held_out.values()])
     assert set(labels) == {data.names.index("yes"), data.names.index("no")}
 
 
-def test_facts_about_a_text_and_its_end_is_held_out(tmp_path):
+def test_end_of_text_is_held_out(tmp_path):
     lines = [b"the line with the number %d" % i for i in range(100)]
     lines[99] = lines[3]
     data = from_text(tmp_path / "a", b"\n".join(lines), held_out_fraction=0.2)
@@ -256,7 +258,7 @@ def test_facts_about_a_text_and_its_end_is_held_out(tmp_path):
     assert data.facts["train_tokens"] + data.facts["valid_tokens"] + data.facts["test_tokens"] == len(whole) + 1
 
 
-def test_pieces_of_words_and_the_ends_of_lines_come_back(tmp_path):
+def test_subwords_and_line_ends_round_trip(tmp_path):
     text = b"a house, a mouse\n\nand a house again\n" * 40
     data = from_text(tmp_path / "a", text, tokenizer="sentencepiece", vocabulary_size=60)
     assert data.tokenizer.text(data.tokenizer.tokens("a mouse\n\na house")) == "a mouse\n\na house"
@@ -267,12 +269,12 @@ def test_pieces_of_words_and_the_ends_of_lines_come_back(tmp_path):
     assert data.tokenizer.text(data.tokenizer.tokens(as_it_is)) == as_it_is, "spaces and wide letters count, too"
 
 
-def test_images_of_all_kinds_are_read_and_what_is_damaged_is_named(tmp_path):
+def test_image_formats_are_read_damaged_ones_named(tmp_path):
     make_files(tmp_path)
     options = replace(IMAGES, path=str(tmp_path / "shapes"), pixels=8)
     data = images.load(options)
     assert data.train.image.shape == (14, 8, 8, 3)
-    assert [len(part.label) for part in (data.train, *data.held_out.values())] == [14, 4, 2]
+    assert [len(split.label) for split in (data.train, *data.held_out.values())] == [14, 4, 2]
     assert data.facts["classes"] == 2 and data.facts["largest_class_share"] == 0.5
     assert data.facts["test_images_also_in_train"] == 0 and "untested_classes" not in data.facts
     (tmp_path / "shapes" / "circle" / "bad.png").write_bytes(b"no image")
@@ -283,38 +285,38 @@ def test_images_of_all_kinds_are_read_and_what_is_damaged_is_named(tmp_path):
     assert skipped.facts["rarest_class"] == "rare (1)" and skipped.facts["untested_classes"] == "rare"
 
 
-def test_a_test_image_that_is_also_trained_on_is_counted(tmp_path):
+def test_test_images_in_train_are_counted(tmp_path):
     make_files(tmp_path)
     circles = tmp_path / "shapes" / "circle"
     (circles / "004.png").write_bytes((circles / "000.png").read_bytes())
     assert images.load(replace(IMAGES, path=str(tmp_path / "shapes"), pixels=8)).facts["test_images_also_in_train"] == 1
 
 
-def test_a_preset_is_chosen_by_name_and_others_are_one_line(tmp_path):
-    done = launch_here("train", "translate_files", "--preset", "base", "--help-all", cwd=tmp_path)
-    assert done.returncode == 0 and "(default: 512)" in done.stdout
-    done = launch_here("train", "translate_files", "--preset", "huge", cwd=tmp_path)
-    assert done.returncode == 2 and "choose one of small, base, big" in done.stderr
-    done = launch_here("train", "date_luong", "--preset", "big", cwd=tmp_path)
-    assert done.returncode == 2 and "it has none" in done.stderr and done.stderr.count("\n") == 1
+def test_preset_by_name_unknown_is_one_line(tmp_path):
+    result = launch_here("train", "translate_files", "--preset", "base", "--help-all", cwd=tmp_path)
+    assert result.returncode == 0 and "(default: 512)" in result.stdout
+    result = launch_here("train", "translate_files", "--preset", "huge", cwd=tmp_path)
+    assert result.returncode == 2 and "choose one of small, base, big" in result.stderr
+    result = launch_here("train", "date_luong", "--preset", "big", cwd=tmp_path)
+    assert result.returncode == 2 and "it has none" in result.stderr and result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("share", [0.1, 0.4, 0.49])
 def test_some_texts_of_every_class_train(share):
     label = np.repeat([0, 1, 2, 3], [20, 4, 3, 1])
-    parts = labeled_texts.split(label, share)
-    assert sorted(np.concatenate(list(parts.values()))) == list(range(28))
-    assert set(label[parts["train"]]) == {0, 1, 2, 3} and set(label[parts["test"]]) == {0, 1, 2}
-    assert sum(label[parts["train"]] == 0) >= 2
+    splits = labeled_texts.split_by_label(label, share)
+    assert sorted(np.concatenate(list(splits.values()))) == list(range(28))
+    assert set(label[splits["train"]]) == {0, 1, 2, 3} and set(label[splits["test"]]) == {0, 1, 2}
+    assert sum(label[splits["train"]] == 0) >= 2
 
 
 @pytest.mark.parametrize("length", [16, 20, 23])
-def test_held_out_windows_go_on_to_the_end_of_their_part(tmp_path, length):
+def test_held_out_windows_cover_their_split(tmp_path, length):
     """Window after window without a gap; what is left is too short for another one."""
     (tmp_path / "own.txt").write_text("".join(f"the line of number {n}\n" for n in range(100)))
     options = TextFile(text_file=str(tmp_path / "own.txt"), tokenizer="character", sequence_length=length)
-    found = text_windows.load(options)
-    for name, rows in found.held_out.items():
-        tokens = found.facts[f"{name}_tokens"]
+    data = text_windows.load(options)
+    for name, rows in data.held_out.items():
+        tokens = data.facts[f"{name}_tokens"]
         assert rows.shape == ((tokens - 1) // length, length + 1)
         np.testing.assert_array_equal(rows[1:, 0], rows[:-1, -1])

@@ -42,11 +42,11 @@ def run():
     """Run the blocks of a page in a directory; all pages in one process, which imports jax once."""
     with Programs(os.environ | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"}) as programs:
 
-        def ended(code: str, directory: Path):
-            done = programs("-c", code, cwd=directory)
-            assert done.returncode == 0, done.stderr[-3000:]
+        def run_code(code: str, directory: Path):
+            result = programs("-c", code, cwd=directory)
+            assert result.returncode == 0, result.stderr[-3000:]
 
-        yield ended
+        yield run_code
 
 
 @pytest.mark.slow
@@ -65,17 +65,17 @@ def test_code_of_a_page_that_trains_runs_small(page, run, tmp_path):
     run(code.replace(".config()", ".smoke()"), tmp_path)
 
 
-def printed(page: Path) -> list[tuple[str, str]]:
+def read_consoles(page: Path) -> list[tuple[str, str]]:
     """(command, error message) of each console block of a page."""
-    found = [block.rstrip("\n").split("\n", 1) for block in blocks(page, "console")]
-    assert all(command.startswith("$ python launch.py ") for command, _ in found)
-    return [(command.removeprefix("$ python launch.py "), message) for command, message in found]
+    pairs = [block.rstrip("\n").split("\n", 1) for block in blocks(page, "console")]
+    assert all(command.startswith("$ python launch.py ") for command, _ in pairs)
+    return [(command.removeprefix("$ python launch.py "), message) for command, message in pairs]
 
 
-MESSAGES = printed(DOCS / "troubleshooting.md")
+MESSAGES = read_consoles(DOCS / "troubleshooting.md")
 
 
-def named(message: str) -> set[str]:
+def extract_names(message: str) -> set[str]:
     """The options, numbers, files and quoted values of a message: what has to be right whatever the sentence is."""
     return set(
         re.findall(r"--[\w.-]*\w|'[^']+'|\b[\w-]+\.(?:tsv|loss|exact_match)\b|(?<![\w.])-?\d+(?:\.\d+)?\b", message)
@@ -84,7 +84,7 @@ def named(message: str) -> set[str]:
 
 def test_what_a_message_names_is_found():
     text = "error: bad.tsv line 2: 'x y' of --data.on-bad-record skip, got -1.0; --metric valid.loss"
-    assert named(text) == {"bad.tsv", "2", "'x y'", "--data.on-bad-record", "-1.0", "--metric", "valid.loss"}
+    assert extract_names(text) == {"bad.tsv", "2", "'x y'", "--data.on-bad-record", "-1.0", "--metric", "valid.loss"}
 
 
 @pytest.mark.slow
@@ -97,4 +97,6 @@ def test_a_command_of_troubleshooting_prints_its_message(command, message, tmp_p
     with pytest.raises(InputError) as raised:
         commands.main(shlex.split(command))
     assert "\n" not in str(raised.value)
-    assert named(message) <= named(f"error: {raised.value}"), f"troubleshooting.md has another message: {raised.value}"
+    assert extract_names(message) <= extract_names(f"error: {raised.value}"), (
+        f"troubleshooting.md has another message: {raised.value}"
+    )

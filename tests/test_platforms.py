@@ -40,7 +40,7 @@ def slow(*values):
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
-def lowered(jitted, *inputs) -> dict[str, str]:
+def lower_everywhere(jitted, *inputs) -> dict[str, str]:
     """The program for each platform."""
     return {p: export.export(jitted, platforms=[p])(*inputs).mlir_module() for p in PLATFORMS}
 
@@ -76,12 +76,12 @@ def test_every_score_is_lowered_for_every_platform(implementation):
     """In value and gradient, over heads, at a size where a CPU takes other blocks than a GPU and a TPU."""
     x, value = (jax.ShapeDtypeStruct((3, 300, width), jnp.float32) for width in (8, 5))
 
-    def pooled(x, value, scores):
-        one = lambda score: lambda x, v: attend(x, x, v, score=score, implementation=implementation)
-        return sum(jax.vmap(one(score))(x, value).sum() for score in scores)
+    def sum_outputs(x, value, scores):
+        attend_with = lambda score: lambda x, v: attend(x, x, v, score=score, implementation=implementation)
+        return sum(jax.vmap(attend_with(score))(x, value).sum() for score in scores)
 
-    function = jax.jit(jax.value_and_grad(pooled, argnums=(0, 1, 2)))
-    texts = lowered(function, x, value, list(every_score().values()))
+    function = jax.jit(jax.value_and_grad(sum_outputs, argnums=(0, 1, 2)))
+    texts = lower_everywhere(function, x, value, list(every_score().values()))
     in_blocks = {"cpu": implementation == "fused", "cuda": False, "tpu": False}
     assert {p: "300x256xf32" in text for p, text in texts.items()} == in_blocks
 
@@ -100,12 +100,12 @@ def test_one_program_for_all_platforms_runs_here():
     np.testing.assert_array_equal(exported.call(x), gradient("fused")(x))
 
 
-def test_the_loss_takes_its_rows_in_the_chunks_of_the_platform():
+def test_loss_chunks_follow_platform():
     rows = jax.ShapeDtypeStruct((600, 8), jnp.float32)
     loss = lambda hidden: linear_cross_entropy(hidden, jnp.ones((8, 16)), jnp.zeros(16), jnp.arange(600) % 16, mask)[0]
     mask = jnp.ones(600)
     for function in (loss, jax.grad(loss)):
-        texts = lowered(jax.jit(function), rows)
+        texts = lower_everywhere(jax.jit(function), rows)
         assert {p: "3x200x8xf32" in text for p, text in texts.items()} == {"cpu": True, "cuda": False, "tpu": False}
         assert {p: "1x600x8xf32" in text for p, text in texts.items()} == {"cpu": False, "cuda": True, "tpu": True}
 
@@ -119,7 +119,9 @@ def test_rows_are_one_axis_on_a_cpu_alone(dtype, precision):
     model, images = vit.ViT(options, classes=5, image_size=8), jax.ShapeDtypeStruct((3, 8, 8, 1), jnp.float32)
     params = jax.eval_shape(model.init, jax.random.key(0), images)
     with jax.default_matmul_precision(precision):
-        texts = lowered(jax.jit(jax.grad(lambda params, images: model.apply(params, images)[0].sum())), params, images)
+        texts = lower_everywhere(
+            jax.jit(jax.grad(lambda params, images: model.apply(params, images)[0].sum())), params, images
+        )
     assert {p: "tensor<192x" in text for p, text in texts.items()} == {"cpu": True, "cuda": False, "tpu": False}
 
 
@@ -162,7 +164,7 @@ def test_convolutions_are_products_on_a_cpu_alone():
     x, kernel = jax.ShapeDtypeStruct((2, 8, 8, 3), jnp.float32), jax.ShapeDtypeStruct((3, 3, 3, 4), jnp.float32)
     layer = resnet.convolution(4, 3, 1, jnp.float32)
     run = jax.jit(jax.grad(lambda kernel, x: layer.apply({"params": {"kernel": kernel}}, x).sum()))
-    texts = lowered(run, kernel, x)
+    texts = lower_everywhere(run, kernel, x)
     assert {p: "stablehlo.convolution" in t for p, t in texts.items()} == {"cpu": False, "cuda": True, "tpu": True}
 
 

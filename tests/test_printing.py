@@ -4,7 +4,7 @@ import json
 
 from test_launch import launch_here
 
-from attention_jax.printing import escaped
+from attention_jax.printing import escape_control
 from attention_jax.report import watch
 from attention_jax.runs import api
 
@@ -16,8 +16,8 @@ def harmless(text: str) -> bool:
 
 
 def test_control_characters_are_written_out():
-    assert escaped(COMMANDS) == r"\x1b]0;mine\x07\x1b[2J\x9b2J\x0d\x08\x7f"
-    assert escaped("an\nordinary\ttext: ça va, 你好") == "an\nordinary\ttext: ça va, 你好"
+    assert escape_control(COMMANDS) == r"\x1b]0;mine\x07\x1b[2J\x9b2J\x0d\x08\x7f"
+    assert escape_control("an\nordinary\ttext: ça va, 你好") == "an\nordinary\ttext: ça va, 你好"
 
 
 def test_watch_shows_samples_names_and_reasons_harmlessly(tmp_path, capsys):
@@ -28,8 +28,8 @@ def test_watch_shows_samples_names_and_reasons_harmlessly(tmp_path, capsys):
     (tmp_path / "failure.json").write_text(json.dumps({"reason": COMMANDS}))
     for once in (True, False):
         watch.follow(tmp_path, once=once)
-        said = capsys.readouterr().out
-        assert harmless(said) and r"\x1b[2J" in said
+        output = capsys.readouterr().out
+        assert harmless(output) and r"\x1b[2J" in output
 
 
 def test_predict_answers_harmlessly_and_errors_are_harmless(tmp_path, monkeypatch):
@@ -38,7 +38,7 @@ def test_predict_answers_harmlessly_and_errors_are_harmless(tmp_path, monkeypatc
 
     monkeypatch.setattr(api, "load_run", lambda *_, **__: Loaded())
     monkeypatch.setattr("attention_jax.load_run", api.load_run, raising=False)
-    done = launch_here("predict", tmp_path, f"a{COMMANDS}")
-    assert done.returncode == 0 and harmless(done.stdout) and done.stdout.count(r"\x1b[2J") == 2, done.stderr
-    done = launch_here("translate", tmp_path, f"no/such/{COMMANDS}")
-    assert done.returncode == 2 and harmless(done.stderr) and r"\x1b[2J" in done.stderr
+    result = launch_here("predict", tmp_path, f"a{COMMANDS}")
+    assert result.returncode == 0 and harmless(result.stdout) and result.stdout.count(r"\x1b[2J") == 2, result.stderr
+    result = launch_here("translate", tmp_path, f"no/such/{COMMANDS}")
+    assert result.returncode == 2 and harmless(result.stderr) and r"\x1b[2J" in result.stderr

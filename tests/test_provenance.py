@@ -26,7 +26,7 @@ def run(place, *words) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_the_commit_of_a_repository_of_packed_refs_and_of_a_worktree(repository, tmp_path):
+def test_commit_with_packed_refs_and_in_worktree(repository, tmp_path):
     head = run(repository, "rev-parse", "HEAD")
     assert provenance.commit(repository) == head and len(head) == 40
     run(repository, "pack-refs", "--all")
@@ -36,7 +36,7 @@ def test_the_commit_of_a_repository_of_packed_refs_and_of_a_worktree(repository,
     assert (tmp_path / "tree" / ".git").is_file() and provenance.commit(tmp_path / "tree") == head
 
 
-def test_a_tree_is_clean_until_a_file_differs_or_is_new(repository):
+def test_changed_or_new_file_makes_tree_dirty(repository):
     paths = ("a", "b")
     assert provenance.changes(repository, paths) == []
     (repository / "a").write_text("2")
@@ -48,14 +48,14 @@ def test_a_tree_is_clean_until_a_file_differs_or_is_new(repository):
     assert provenance.changes(repository, paths) == []
 
 
-def test_the_code_and_the_hash_of_a_file_at_an_earlier_commit(repository):
-    first, one = run(repository, "rev-parse", "HEAD"), hashlib.sha256(b"1").hexdigest()
+def test_code_diff_and_file_hash_at_commit(repository):
+    first, digest = run(repository, "rev-parse", "HEAD"), hashlib.sha256(b"1").hexdigest()
     assert not provenance.code_differs(first, repository, ("a",))
     (repository / "a").write_text("2")
     run(repository, "commit", "-q", "-a", "-m", "second")
     assert provenance.code_differs(first, repository, ("a",)) and not provenance.code_differs(first, repository, ("b",))
     assert provenance.code_differs("0" * 40, repository, ("a",)), "an unknown commit"
-    assert provenance.file_hash(repository / "a", first) == one != provenance.file_hash(repository / "a")
+    assert provenance.file_hash(repository / "a", first) == digest != provenance.file_hash(repository / "a")
     assert provenance.file_hash(repository / "a", "0" * 40) is None
 
 
@@ -86,17 +86,17 @@ def test_the_processor_has_a_name_and_vector_instructions(tmp_path, monkeypatch)
     assert provenance.processor(tmp_path / "none") == (None, [])
 
 
-def test_the_environment_of_a_run_names_the_cores_it_may_use(monkeypatch):
+def test_environment_names_usable_cores(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3}, raising=False)
     assert log.environment()["machine"].endswith(", 4 CPUs")
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {1}, raising=False)
-    found = log.environment()
-    assert found["machine"].endswith(", 1 of 4 CPUs") and found["cores"] == 1
-    assert {"commit", "changed", "instructions", "jax"} <= found.keys()
+    environment = log.environment()
+    assert environment["machine"].endswith(", 1 of 4 CPUs") and environment["cores"] == 1
+    assert {"commit", "changed", "instructions", "jax"} <= environment.keys()
 
 
-def test_where_the_system_cannot_tell_the_usable_cores_all_count(monkeypatch):
+def test_all_cores_count_without_affinity(monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity")  # macOS
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
     assert provenance.cores() == 6

@@ -40,8 +40,8 @@ def python(code: str, *, without: tuple[str, ...] = ()) -> subprocess.CompletedP
 
 
 def test_importing_the_package_imports_nothing_heavy():
-    done = python("import attention_jax, sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))")
-    assert not set(done.stdout.split()) & CORE and not set(done.stdout.split()) & set(errors.EXTRAS), done.stderr
+    result = python("import attention_jax, sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))")
+    assert not set(result.stdout.split()) & CORE and not set(result.stdout.split()) & set(errors.EXTRAS), result.stderr
 
 
 SPACES = ("biases", "interpret", "masks", "models", "normalizers", "pooling", "scores")
@@ -50,26 +50,26 @@ SPACES = ("biases", "interpret", "masks", "models", "normalizers", "pooling", "s
 def test_the_namespaces_and_the_names_outside_of_them():
     assert 25 <= len(attention_jax.__all__) <= 40 and {*SPACES} < {*attention_jax.__all__} < {*dir(attention_jax)}
     for name in {*attention_jax.__all__} - {*SPACES, "config"}:
-        thing = getattr(attention_jax, name)
+        value = getattr(attention_jax, name)
         home = attention_jax.HOMES.get(name, "attention_jax.errors")
-        assert (thing.__module__, thing.__name__) == (home, name) and thing.__doc__, name
+        assert (value.__module__, value.__name__) == (home, name) and value.__doc__, name
     for space in SPACES:
         module = getattr(attention_jax, space)
         assert module is importlib.import_module(
             f"attention_jax.{'' if space in ('interpret', 'models') else 'ops.'}{space}"
         )
         for name in module.__all__:
-            thing = getattr(module, name)
-            assert thing.__doc__ and thing.__module__.startswith(module.__name__.rstrip("s")), name
+            value = getattr(module, name)
+            assert value.__doc__ and value.__module__.startswith(module.__name__.rstrip("s")), name
 
 
 def test_a_star_import_brings_the_public_names():
-    found = {}
-    exec("from attention_jax import *\nfrom attention_jax.models import *", found)
-    assert {*attention_jax.__all__, *attention_jax.models.__all__} <= {*found}
+    namespace = {}
+    exec("from attention_jax import *\nfrom attention_jax.models import *", namespace)
+    assert {*attention_jax.__all__, *attention_jax.models.__all__} <= {*namespace}
 
 
-def test_a_name_that_does_not_exist_is_an_attribute_error():
+def test_unknown_name_is_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'atend'"):
         attention_jax.atend
     with pytest.raises(ImportError, match="atend"):
@@ -89,19 +89,19 @@ print(*sorted({name.partition('.')[0] for name in sys.modules}))
 
 
 @pytest.mark.slow
-def test_the_data_of_a_run_name_the_package_and_the_extra_that_they_lack():
+def test_missing_data_package_error_names_extra():
     code = "from attention_jax import load_run\nload_run('tests/runs/date_luong.zip').task"
-    said = python(code, without=("tensorflow_datasets", "array_record", "babel")).stderr.splitlines()[-1]
-    assert "needs tensorflow_datasets, " in said and "pip install '.[data]'" in said, said
+    message = python(code, without=("tensorflow_datasets", "array_record", "babel")).stderr.splitlines()[-1]
+    assert "needs tensorflow_datasets, " in message and "pip install '.[data]'" in message, message
 
 
 def test_the_mechanisms_need_the_required_packages_only():
     """flax itself imports rich; every other optional package cannot even be found here."""
-    done = python(MECHANISMS, without=("tyro", "safetensors", *(set(errors.EXTRAS) - {"rich"})))
-    assert done.returncode == 0 and done.stdout.startswith("(4, 2) (4, 2)\n"), done.stderr
+    result = python(MECHANISMS, without=("tyro", "safetensors", *(set(errors.EXTRAS) - {"rich"})))
+    assert result.returncode == 0 and result.stdout.startswith("(4, 2) (4, 2)\n"), result.stderr
 
 
-def imported(pattern: str) -> set[str]:
+def find_imports(pattern: str) -> set[str]:
     """The top-level packages that the files that match `pattern` import anywhere."""
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.glob(pattern)]
     nodes = [node for tree in trees for node in ast.walk(tree)]
@@ -110,9 +110,12 @@ def imported(pattern: str) -> set[str]:
     return {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names) - {"attention_jax"}
 
 
-def test_every_package_that_is_imported_is_required_or_in_an_extra():
-    assert imported("ops/*.py") | imported("models/*.py") | imported("decode.py") <= CORE - {"tyro", "safetensors"}
-    assert imported("**/*.py") <= CORE | set(errors.EXTRAS)
+def test_every_import_is_required_or_in_extra():
+    assert find_imports("ops/*.py") | find_imports("models/*.py") | find_imports("decode.py") <= CORE - {
+        "tyro",
+        "safetensors",
+    }
+    assert find_imports("**/*.py") <= CORE | set(errors.EXTRAS)
     distributions = importlib.metadata.packages_distributions()
     bare = lambda requirement: re.match(r"[\w-]+", requirement)[0].lower().replace("_", "-")
     for package, extra in errors.EXTRAS.items():
@@ -122,17 +125,17 @@ def test_every_package_that_is_imported_is_required_or_in_an_extra():
     assert set(map(bare, PROJECT["dependencies"])) == CORE
 
 
-def test_the_requirements_are_those_of_the_package_with_all_its_extras():
+def test_requirements_file_matches_all_extras():
     extras = PROJECT["optional-dependencies"]
-    (everything,) = extras["all"]
-    parts = re.search(r"\[(.*)\]", everything)[1].split(",")
-    wanted = [*PROJECT["dependencies"], *(line for part in parts for line in extras[part]), *extras["test"][1:]]
+    (all_extra,) = extras["all"]
+    names = re.search(r"\[(.*)\]", all_extra)[1].split(",")
+    expected = [*PROJECT["dependencies"], *(line for name in names for line in extras[name]), *extras["test"][1:]]
     assert extras["test"][0] == "attention_jax[all]"
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if line and not line.startswith("#")] == wanted
+    assert [line for line in lines if line and not line.startswith("#")] == expected
 
 
-def test_an_extra_for_each_accelerator_installs_the_same_jax():
+def test_accelerator_extras_install_same_jax():
     [jax] = [line for line in PROJECT["dependencies"] if line.startswith("jax>=")]
     for extra in ("cuda12", "cuda13", "tpu"):
         assert PROJECT["optional-dependencies"][extra] == [jax.replace("jax", f"jax[{extra}]")]
@@ -140,15 +143,15 @@ def test_an_extra_for_each_accelerator_installs_the_same_jax():
 
 
 @pytest.mark.slow
-def test_a_packed_run_answers_with_the_required_packages_only():
+def test_packed_run_predicts_with_required_packages():
     code = (
         "from attention_jax import load_run\n"
         "run = load_run('tests/runs/date_luong.zip')\n"
         "print(run.predict(['May 1, 1999']), len(run.look(['May 1, 1999']).html))"
     )
     brought_by_flax = {"rich", "optax", "orbax"}
-    done = python(code, without=tuple(set(errors.EXTRAS) - brought_by_flax))
-    assert done.returncode == 0 and done.stdout.startswith("['"), done.stderr
+    result = python(code, without=tuple(set(errors.EXTRAS) - brought_by_flax))
+    assert result.returncode == 0 and result.stdout.startswith("['"), result.stderr
 
 
 DATA = pytest.param("tensorflow_datasets", "data", marks=pytest.mark.slow)
@@ -161,10 +164,10 @@ def test_a_missing_extra_is_one_line(package, extra, tmp_path):
         nothing_prepared
         + f"import runpy, sys; sys.argv = ['launch.py', 'train', 'vit_digits', '--out', {str(tmp_path / 'run')!r}];"
     )
-    done = python(code + "runpy.run_path('launch.py', run_name='__main__')", without=(package,))
-    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    result = python(code + "runpy.run_path('launch.py', run_name='__main__')", without=(package,))
+    assert result.returncode == 2 and result.stderr.count("\n") == 1, result.stderr
     install = f"pip install {package.replace('_', '-')} (in a checkout pip install '.[{extra}]')"
-    assert f"this needs {package}, " in done.stderr and install in done.stderr
+    assert f"this needs {package}, " in result.stderr and install in result.stderr
     assert not (tmp_path / "run").exists()
 
 
@@ -172,13 +175,13 @@ PICTURES = [pytest.param(*names, marks=pytest.mark.slow) for names in (("PIL", "
 
 
 @pytest.mark.parametrize("package, pip", [("sacrebleu", "sacrebleu"), *PICTURES])
-def test_packages_of_the_end_are_missed_at_the_beginning(package, pip, tmp_path):
+def test_packages_needed_later_are_checked_first(package, pip, tmp_path):
     code = (
         "from attention_jax import train_run\nfrom attention_jax.config import Config, Dates, LuongSeq2seqConfig\n"
         f"train_run(Config('x', Dates(examples=300), LuongSeq2seqConfig()), {str(tmp_path / 'run')!r})"
     )
-    done = python(code, without=(package,))
-    assert f"InputError: this needs {package}, " in done.stderr and f"pip install {pip} " in done.stderr
+    result = python(code, without=(package,))
+    assert f"InputError: this needs {package}, " in result.stderr and f"pip install {pip} " in result.stderr
     assert not (tmp_path / "run").exists()
 
 
@@ -187,13 +190,16 @@ def test_experiments_are_of_the_checkout_or_the_package(tmp_path):
     for directory in (package / "experiments", checkout / "experiments", elsewhere):
         directory.mkdir(parents=True)
     (checkout / "launch.py").touch()
-    assert catalog.experiments_directory(package, here=elsewhere) == package / "experiments"
-    assert catalog.experiments_directory(package, here=checkout) == checkout / "experiments"
-    assert catalog.experiments_directory(checkout / "attention_jax", here=elsewhere) == checkout / "experiments"
+    assert catalog.experiments_directory(package, working_directory=elsewhere) == package / "experiments"
+    assert catalog.experiments_directory(package, working_directory=checkout) == checkout / "experiments"
+    assert (
+        catalog.experiments_directory(checkout / "attention_jax", working_directory=elsewhere)
+        == checkout / "experiments"
+    )
     assert ROOT / "experiments" == catalog.ROOT and catalog.CHECKOUT
 
 
-def test_messages_name_the_command_line_that_the_user_has(monkeypatch):
+def test_messages_name_user_command_line(monkeypatch):
     for script, typed in (("launch.py", "launch.py"), ("/venv/bin/attention-jax", "attention-jax")):
         monkeypatch.setattr(sys, "argv", [script])
         assert printing.as_typed("see `launch.py list`") == f"see `{typed} list`"
@@ -216,38 +222,50 @@ def config():
 
 
 @pytest.fixture
-def own(tmp_path):
+def experiment(tmp_path):
     (tmp_path / "mine.py").write_text(OWN)
     return catalog.load_experiment(str(tmp_path / "mine.py"))
 
 
-def test_a_file_of_ones_own_is_an_experiment(own, tmp_path):
-    assert (own.name, own.claim, own.claims, own.seeds) == ("mine", "Dates, in a place of my own.", (), 1)
+def test_a_file_of_ones_own_is_an_experiment(experiment, tmp_path):
+    assert (experiment.name, experiment.claim, experiment.claims, experiment.seeds) == (
+        "mine",
+        "Dates, in a place of my own.",
+        (),
+        1,
+    )
     assert (
-        own.about("Source") == "me, myself" and own.about("Cost") == "" and own.about("Chapter") == catalog.CHAPTERS[1]
+        experiment.about("Source") == "me, myself"
+        and experiment.about("Cost") == ""
+        and experiment.about("Chapter") == catalog.CHAPTERS[1]
     )
-    assert own.variants() == {"": own.config()} and own.sweep() == {} and own.study is None and own.figure is None
-    assert own.smoke() == configs.replace(
-        own.config(), **{"train.total_epochs": 1, "train.max_steps": 2, "decode.max_length": 4}
+    assert (
+        experiment.variants() == {"": experiment.config()}
+        and experiment.sweep() == {}
+        and experiment.study is None
+        and experiment.figure is None
     )
-    assert own.results == tmp_path / "results"
+    assert experiment.smoke() == configs.replace(
+        experiment.config(), **{"train.total_epochs": 1, "train.max_steps": 2, "decode.max_length": 4}
+    )
+    assert experiment.results == tmp_path / "results"
     (tmp_path / "empty.py").write_text("")
     with pytest.raises(InputError, match="empty.py is no experiment: it needs a function config"):
         catalog.load_experiment(str(tmp_path / "empty.py"))
 
 
-def test_the_default_smoke_shrinks_sizes_and_leaves_the_kind_of_model():
+def test_default_smoke_config_keeps_model_kind():
     deep = catalog.load_experiment("gnmt_multi30k").config()
-    small = configs.differences(deep, catalog.smaller(deep))
+    small = configs.differences(deep, catalog.smoke_config(deep))
     assert {option: size for option, (_, size) in small.items()} == {
         "model.hidden_size": 8, "model.embed_size": 8, "model.readout_size": 8,
         "train.total_epochs": 1, "train.max_steps": 2, "decode.max_length": 4,
     }  # fmt: skip
 
 
-def test_a_run_trained_from_python_predicts(own, tmp_path):
-    run = api.train_run(own.smoke(), tmp_path / "run", quiet=True)
-    assert run.result["metrics"]["test.loss"] > 0 and run.config == own.smoke()
+def test_a_run_trained_from_python_predicts(experiment, tmp_path):
+    run = api.train_run(experiment.smoke(), tmp_path / "run", quiet=True)
+    assert run.result["metrics"]["test.loss"] > 0 and run.config == experiment.smoke()
     (written,) = run.predict(["May 1, 1999"])
     assert isinstance(written, str)
     again = api.load_run(str(tmp_path / "run"))

@@ -10,7 +10,7 @@ import pytest
 from programs import Programs
 
 from attention_jax.claims import catalog, findings, pages as result_pages
-from attention_jax.claims.judged import Judged, judged
+from attention_jax.claims.judged import JudgedClaim, judge_claims
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -18,13 +18,13 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def experiments() -> list:
-    return [catalog.load_experiment(name) for name in catalog.names()]
+    return [catalog.load_experiment(name) for name in catalog.experiment_names()]
 
 
 @pytest.fixture(scope="module")
-def rows(experiments) -> list[Judged]:
+def rows(experiments) -> list[JudgedClaim]:
     """Every claim there is, with its recorded runs."""
-    return [one for experiment in experiments for one in judged(experiment)]
+    return [row for experiment in experiments for row in judge_claims(experiment)]
 
 
 def test_the_pages_are_those_of_the_committed_results(tmp_path):
@@ -39,31 +39,35 @@ def test_the_pages_are_those_of_the_committed_results(tmp_path):
     assert len(written) > 70 and not stale, "the results have changed: make results"
 
 
-def generated(page: str) -> str:
+def extract_generated(page: str) -> str:
     """The generated part of README."""
     return page.partition(result_pages.README_START)[2].partition(result_pages.README_END)[0].strip()
 
 
-def test_readme_shows_results_in_25_lines_and_chooses_no_better_ones(rows):
-    lines = generated(README).splitlines()
+def test_readme_results_are_short_and_representative(rows):
+    lines = extract_generated(README).splitlines()
     listed = [line for line in lines if line.startswith("| ")][2:]
     wrong = [line for line in listed if line.endswith(("| **no** |", "| undecided |"))]
-    counts = Counter(one.verdict for one in rows if one.verdict not in ("measured", "not run"))
+    counts = Counter(row.verdict for row in rows if row.verdict not in ("measured", "not run"))
     share = (counts["missed"] + counts["undecided"]) / counts.total()
     assert len(lines) <= 25 and len(listed) == 8
     assert len(wrong) / len(listed) >= share, "README's choice of lines looks better than the results are"
 
 
 def test_readme_has_the_counts_of_all_claims(experiments, rows):
-    counts = Counter(one.verdict for one in rows)
+    counts = Counter(row.verdict for row in rows)
     assert sum(len(experiment.claims) for experiment in experiments) == len(rows)
-    assert f"{counts['undecided']} undecided and {counts['missed']} missed" in " ".join(generated(README).split())
+    assert f"{counts['undecided']} undecided and {counts['missed']} missed" in " ".join(
+        extract_generated(README).split()
+    )
 
 
-def test_results_are_one_page_on_which_every_claim_that_is_not_met_has_a_cause(rows):
+def test_results_page_explains_every_missed_claim(rows):
     text = (ROOT / "docs/results.md").read_text(encoding="utf-8")
     assert len(text.split()) <= 2500 and "Not examined yet" not in text
-    assert not findings.unexplained(rows, findings.findings(rows)), "write the cause into experiments/findings.toml"
+    assert not findings.claims_without_finding(rows, findings.load_findings(rows)), (
+        "write the cause into experiments/findings.toml"
+    )
 
 
 def test_links_of_the_generated_pages_lead_somewhere():
@@ -81,8 +85,8 @@ def blocks_of(page: str) -> list[str]:
 
 def block_with(word: str) -> str:
     """The one block of README's Python code that has `word`."""
-    (found,) = [block for block in blocks_of(README) if word in block]
-    return found
+    (match,) = [block for block in blocks_of(README) if word in block]
+    return match
 
 
 MEMORY = """

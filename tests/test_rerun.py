@@ -5,7 +5,7 @@ import json
 import pytest
 
 from attention_jax.cli import commands
-from attention_jax.report.tables import Table, fitted, plain
+from attention_jax.report.tables import Table, plain, split_columns
 
 MINE = """
 from attention_jax.config import Claim, Config, Dates, LuongSeq2seqConfig, replace
@@ -34,17 +34,17 @@ def figure(runs, path):
 """
 
 
-def test_a_run_that_is_not_recorded_is_shown_beside_the_record_with_its_place(tmp_path, capsys, monkeypatch):
+def test_unrecorded_rerun_is_shown_next_to_record(tmp_path, capsys, monkeypatch):
     """The first variant was recorded with 0.6; now it has 0.75 and the second 0.25."""
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "results").mkdir()
     recorded = {"variant": "first", "seed": 0, "metrics": {"test.accuracy": 0.6}, "history": []}
     (tmp_path / "results" / "mine.json").write_text(json.dumps({"experiment": "mine", "runs": [recorded]}))
-    before = (tmp_path / "results" / "mine.json").read_bytes()
+    original = (tmp_path / "results" / "mine.json").read_bytes()
     with pytest.raises(SystemExit) as stop:
         commands.reproduce([str(tmp_path / "mine.py"), "--no-record", "--root", str(tmp_path / "runs")])
     lines = capsys.readouterr().out.splitlines()
-    assert not stop.value.code and (tmp_path / "results" / "mine.json").read_bytes() == before
+    assert not stop.value.code and (tmp_path / "results" / "mine.json").read_bytes() == original
     directory = tmp_path / "runs" / "full" / "mine"
     assert [line for line in lines if str(directory) in line and line.startswith("mine")] == [
         f"mine first seed 0: in {directory / 'first-seed0'}", f"mine second seed 0: in {directory / 'second-seed0'}",
@@ -59,12 +59,12 @@ def test_a_run_that_is_not_recorded_is_shown_beside_the_record_with_its_place(tm
     assert second.split()[2:8] == [">=", "0", "-", "-", "0.5", "holds"]
 
 
-def test_a_wide_table_is_divided_into_parts_of_the_terminals_width():
+def test_wide_table_is_split_to_terminal_width():
     names = tuple(f"valid.metric_{number}" for number in range(12))
     table = Table("x", ("variant", *names), [("a long name", *map(str, range(12))), ("b", *map(str, range(12)))])
-    parts = fitted(table, 60)
-    assert sum((part.columns[1:] for part in parts), ()) == names and all(
-        part.columns[0] == "variant" for part in parts
+    pieces = split_columns(table, 60)
+    assert sum((piece.columns[1:] for piece in pieces), ()) == names and all(
+        piece.columns[0] == "variant" for piece in pieces
     )
-    assert max(len(line) for part in parts for line in plain(part).splitlines()) <= 60
-    assert [len(part.rows) for part in parts] == [2] * len(parts)
+    assert max(len(line) for piece in pieces for line in plain(piece).splitlines()) <= 60
+    assert [len(piece.rows) for piece in pieces] == [2] * len(pieces)

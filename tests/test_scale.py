@@ -65,8 +65,8 @@ def make_text(directory: Path, pairs: int) -> list[str]:
     with open(directory / "source", "w") as source, open(directory / "target", "w") as target:
         for first in range(0, pairs, 10**5):
             lengths = np.clip(rng.poisson(9, min(10**5, pairs - first)), 1, 40)
-            drawn = words[np.minimum(rng.geometric(0.002, lengths.sum()), 5000) - 1]
-            for sentence in np.split(drawn, np.cumsum(lengths)[:-1]):
+            sampled = words[np.minimum(rng.geometric(0.002, lengths.sum()), 5000) - 1]
+            for sentence in np.split(sampled, np.cumsum(lengths)[:-1]):
                 source.write(" ".join(sentence) + "\n")
                 target.write(" ".join(sentence[::-1]) + "\n")
     files = {"source-file": "source", "target-file": "target", "vocabulary-file": "words"}
@@ -103,7 +103,7 @@ def group_memory(group: int) -> int:
     return total
 
 
-def written(out: Path) -> int:
+def count_rows(out: Path) -> int:
     """Lines of the run's log so far."""
     log = out / "metrics.jsonl"
     return log.read_bytes().count(b"\n") if log.exists() else 0
@@ -116,19 +116,19 @@ def last_step(out: Path) -> int:
     return json.loads(lines[-1])["step"] if lines else 0
 
 
-def whole(out: Path, options: list[str], hosts: int = 1) -> list[np.ndarray]:
+def train_to_end(out: Path, options: list[str], hosts: int = 1) -> list[np.ndarray]:
     """Train to the end; the final parameters."""
     codes = [process.wait() for process in begin(out, options, hosts)]
     assert codes == [0] * hosts, out.with_name(f"{out.name}.0.log").read_text()[-2000:]
     return parameters(out)
 
 
-def killed(out: Path, options: list[str], kills: int, hosts: int = 1, seed: int = 0) -> list[np.ndarray]:
+def train_with_kills(out: Path, options: list[str], kills: int, hosts: int = 1, seed: int = 0) -> list[np.ndarray]:
     """Train to the end, killed so many times on the way; the final parameters."""
     draw = random.Random(seed)
     for _ in range(kills):
-        processes, before = begin(out, options, hosts), written(out)
-        while written(out) <= before and processes[0].poll() is None:
+        processes, start_rows = begin(out, options, hosts), count_rows(out)
+        while count_rows(out) <= start_rows and processes[0].poll() is None:
             time.sleep(0.02)
         time.sleep(draw.random())
         assert processes[0].poll() is None, "it ended before it was killed: give it more --steps"
@@ -137,7 +137,7 @@ def killed(out: Path, options: list[str], kills: int, hosts: int = 1, seed: int 
             process.wait()
         time.sleep(0.2)
         assert group_memory(processes[0].pid) == 0, "a process is left"
-    return whole(out, options, hosts)
+    return train_to_end(out, options, hosts)
 
 
 def parameters(out: Path) -> list[np.ndarray]:
@@ -152,10 +152,10 @@ def options_of(kind: str, data: list[str], steps: int, epochs: int, workers: int
 
 
 @pytest.mark.slow
-def test_a_killed_run_ends_as_one_that_was_left_alone(tmp_path):
+def test_killed_run_ends_like_uninterrupted_one(tmp_path):
     options = options_of("images", make_images(tmp_path / "data", 0, 2, 10, 20), 40, 50, workers=1)
-    expected = whole(tmp_path / "whole", options)
-    assert all(map(np.array_equal, expected, killed(tmp_path / "killed", options, 1)))
+    expected = train_to_end(tmp_path / "whole", options)
+    assert all(map(np.array_equal, expected, train_with_kills(tmp_path / "killed", options, 1)))
 
 
 def watch_memory(kind: str, data: list[str], directory: Path, limit: float, steps: int, workers: int):
@@ -179,7 +179,7 @@ def watch_memory(kind: str, data: list[str], directory: Path, limit: float, step
     assert process.returncode == 0, directory.with_name(f"{directory.name}.0.log").read_text()[-2000:]
     peak = max(memory for _, memory in samples) / GIGABYTE
     later = [memory / GIGABYTE for step, memory in samples if 100 <= step < steps]  # at the last step it evaluates
-    ends = [np.median(part) for part in (later[: len(later) // 4], later[-len(later) // 4 :])]
+    ends = [np.median(window) for window in (later[: len(later) // 4], later[-len(later) // 4 :])]
     print(f"{kind}, {workers} workers: first log after {first:.0f} s, peak {peak:.2f} GB, ", end="")
     print(f"after 100 steps {ends[0]:.3f} GB, at the end {ends[1]:.3f} GB ({100 * (ends[1] / ends[0] - 1):+.1f} %)")
     assert peak <= limit and abs(ends[1] / ends[0] - 1) < 0.05
@@ -196,30 +196,30 @@ def main():
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2])
     parser.add_argument("--hosts", type=int, nargs="+", default=[1, 2])
-    asked = parser.parse_args()
+    args = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="scale-"))
     os.environ |= {"JAX_COMPILATION_CACHE_DIR": str(directory / "compiled"), "TFDS_DATA_DIR": str(directory / "home")}
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     try:
-        for kind in asked.kinds:
-            if asked.what == "memory":
-                make = make_images(directory / kind, int(asked.gigabytes * GIGABYTE)) if kind == "images" else None
-                data = make or make_text(directory / kind, asked.pairs)
-                for workers in asked.workers:
-                    watch_memory(kind, data, directory / f"{kind}-{workers}", asked.limit, asked.steps, workers)
+        for kind in args.kinds:
+            if args.what == "memory":
+                make = make_images(directory / kind, int(args.gigabytes * GIGABYTE)) if kind == "images" else None
+                data = make or make_text(directory / kind, args.pairs)
+                for workers in args.workers:
+                    watch_memory(kind, data, directory / f"{kind}-{workers}", args.limit, args.steps, workers)
                 continue
             data = (
                 make_images(directory / kind, 0, 4, 50, 20) if kind == "images" else make_text(directory / kind, 2000)
             )
-            for hosts, workers in itertools.product(asked.hosts, asked.workers):
+            for hosts, workers in itertools.product(args.hosts, args.workers):
                 out, options = (
                     directory / f"{kind}-{hosts}-{workers}",
-                    options_of(kind, data, asked.steps, 1000, workers),
+                    options_of(kind, data, args.steps, 1000, workers),
                 )
-                expected = whole(out.with_name(f"{out.name}-whole"), options, hosts)
-                same = all(map(np.array_equal, expected, killed(out, options, asked.kills, hosts)))
+                expected = train_to_end(out.with_name(f"{out.name}-whole"), options, hosts)
+                same = all(map(np.array_equal, expected, train_with_kills(out, options, args.kills, hosts)))
                 print(
-                    f"{kind}, {workers} workers, {hosts} hosts, killed {asked.kills} times: equal is {same}", flush=True
+                    f"{kind}, {workers} workers, {hosts} hosts, killed {args.kills} times: equal is {same}", flush=True
                 )
                 assert same
     finally:

@@ -38,7 +38,7 @@ def pages(reference) -> dict[str, str]:
     return reference.pages()
 
 
-def test_every_page_is_in_the_table_of_contents_once(pages):
+def test_every_page_is_in_contents_once(pages):
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     trees = re.findall(r"^```\{toctree\}\n(.*?)^```$", index, re.DOTALL | re.MULTILINE)
     lines = [line for tree in trees for line in tree.splitlines() if line and line[0] != ":"]
@@ -49,11 +49,11 @@ def test_every_page_is_in_the_table_of_contents_once(pages):
     assert Counter(listed) == Counter(written | {f"generated/{Path(name).stem}" for name in pages})
 
 
-def test_every_public_name_is_in_the_reference_with_its_signature(pages):
+def test_every_public_name_is_in_reference(pages):
     entries = "\n".join(text for name, text in pages.items() if name.startswith("api_"))
     documented = re.findall(r"\{py:\w+\} attention_jax\.([\w.]+)\(", entries)
     spaces = {name: getattr(attention_jax, name) for name in attention_jax.__all__}
-    spaces = {name: thing for name, thing in spaces.items() if inspect.ismodule(thing) and name != "config"}
+    spaces = {name: value for name, value in spaces.items() if inspect.ismodule(value) and name != "config"}
     top = {*attention_jax.__all__} - {*spaces, "config"}
     below = {f"{space}.{name}" for space, module in spaces.items() for name in {*module.__all__} - top}
     assert top | below <= {*documented} and len(documented) == len({*documented})
@@ -107,7 +107,7 @@ def test_every_option_is_in_the_configuration_reference(pages):
             assert flags == [field.name.replace("_", "-") for field in dataclasses.fields(kind)], kind.__name__
 
 
-def test_every_argument_of_every_command_is_in_the_reference(pages):
+def test_every_command_argument_is_in_reference(pages):
     command = [sys.executable, "launch.py", "--help"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     commands = set(re.findall(r"^  ([a-z-]+)\s", listed, re.MULTILINE))
@@ -202,12 +202,12 @@ def first_pages(driver, site: Path, query: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_query_finds_its_page_by_the_search_of_the_site(site, chromium):
-    found = {query: first_pages(chromium, site, query) for query in QUERIES}
-    assert not {query: pages for query, pages in found.items() if not QUERIES[query] & {*pages}}
+def test_site_search_finds_expected_page(site, chromium):
+    pages_by_query = {query: first_pages(chromium, site, query) for query in QUERIES}
+    assert not {query: pages for query, pages in pages_by_query.items() if not QUERIES[query] & {*pages}}
 
 
-def test_an_inherited_method_is_described_once_and_the_usual_names_come_first(pages):
+def test_inherited_methods_once_common_names_first(pages):
     page = pages["api_normalizers.md"]
     assert len(re.findall(r"\{py:method\} weights\(", page)) == 1 and page.count("[`Threshold`](#api-threshold)") > 3
     names = re.findall(r"\{py:class\} attention_jax\.normalizers\.(\w+)", page)
@@ -215,7 +215,7 @@ def test_an_inherited_method_is_described_once_and_the_usual_names_come_first(pa
 
 
 @pytest.mark.slow
-def test_options_are_copied_from_the_site_as_they_are_typed_and_names_lead_to_their_source(site):
+def test_options_copy_verbatim_and_names_link_source(site):
     assert not [page.name for page in site.rglob("*.html") if re.search("\u2013[a-z]+[.-]", page.read_text("utf-8"))]
     api = (site / "generated" / "api_attention.html").read_text("utf-8")
     assert re.search(r'href="\.\./_modules/attention_jax/ops/attention\.html#attend"', api)

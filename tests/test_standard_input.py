@@ -19,28 +19,29 @@ def loud(monkeypatch):
     monkeypatch.setattr("attention_jax.load_run", lambda *_, **__: run)
 
 
-def given(monkeypatch, capsys, content: bytes, *words) -> str:
+def run_with_input(monkeypatch, capsys, content: bytes, *words) -> str:
     """The output of a command with `content` on standard input."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), encoding="ascii"))
     commands.main(list(words))
     return capsys.readouterr().out
 
 
-def test_texts_come_from_a_file_a_pipe_or_standard_input(tmp_path, monkeypatch, capsys):
+def test_texts_from_file_pipe_or_stdin(tmp_path, monkeypatch, capsys):
     text = "one ł\n\ntwo\r\n".encode()
     (tmp_path / "in.txt").write_bytes(text)
     os.mkfifo(tmp_path / "pipe")
     threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(text,), daemon=True).start()
     for file in ("-", str(tmp_path / "in.txt"), str(tmp_path / "pipe")):
-        assert given(monkeypatch, capsys, text, "translate", "runs/x", file) == "ONE Ł\n\nTWO\n"
-    said = given(monkeypatch, capsys, text, "predict", "runs/x", "three", "-")
-    assert said.splitlines() == ["three -> THREE", "one ł -> ONE Ł", "two -> TWO"]
+        assert run_with_input(monkeypatch, capsys, text, "translate", "runs/x", file) == "ONE Ł\n\nTWO\n"
+    output = run_with_input(monkeypatch, capsys, text, "predict", "runs/x", "three", "-")
+    assert output.splitlines() == ["three -> THREE", "one ł -> ONE Ł", "two -> TWO"]
 
 
 @pytest.mark.parametrize(
-    "content, said", [(b"", "standard input is empty"), (b"\n \n", "only empty lines"), (b"ok\n\xff\n", "line 2: not")]
+    "content, message",
+    [(b"", "standard input is empty"), (b"\n \n", "only empty lines"), (b"ok\n\xff\n", "line 2: not")],
 )
 @pytest.mark.parametrize("command", ["predict", "look"])
-def test_bad_standard_input_is_one_line(command, content, said, monkeypatch, capsys):
-    with pytest.raises(InputError, match=said):
-        given(monkeypatch, capsys, content, command, "runs/x", "-")
+def test_bad_standard_input_is_one_line(command, content, message, monkeypatch, capsys):
+    with pytest.raises(InputError, match=message):
+        run_with_input(monkeypatch, capsys, content, command, "runs/x", "-")

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-import their_weights as theirs
+import their_weights as reference
 
 CONFIG = {
     "model_type": "llama",
@@ -37,35 +37,35 @@ def llama(config: dict = CONFIG) -> dict[str, np.ndarray]:
     for i in range(config["num_hidden_layers"]):
         at = f"model.layers.{i}"
         shapes |= {f"{at}.{name}_layernorm.weight": (width,) for name in ("input", "post_attention")}
-        shapes |= {f"{at}.self_attn.{one}_proj.weight": (width, width) for one in "qo"}
-        shapes |= {f"{at}.self_attn.{one}_proj.weight": (narrow, width) for one in "kv"}
-        shapes |= {f"{at}.mlp.{one}_proj.weight": (hidden, width) for one in ("gate", "up")}
+        shapes |= {f"{at}.self_attn.{projection}_proj.weight": (width, width) for projection in "qo"}
+        shapes |= {f"{at}.self_attn.{projection}_proj.weight": (narrow, width) for projection in "kv"}
+        shapes |= {f"{at}.mlp.{projection}_proj.weight": (hidden, width) for projection in ("gate", "up")}
         shapes |= {f"{at}.mlp.down_proj.weight": (width, hidden)}
-    drawn = theirs.draw(shapes)
-    return {name: x + 1 if name.endswith("norm.weight") else x for name, x in drawn.items()}
+    weights = reference.draw(shapes)
+    return {name: x + 1 if name.endswith("norm.weight") else x for name, x in weights.items()}
 
 
 def tokenizer():
     """A byte-level BPE with two special tokens."""
     import tokenizers as t
 
-    made = t.Tokenizer(t.models.BPE())
-    made.pre_tokenizer = t.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = t.decoders.ByteLevel()
+    bpe = t.Tokenizer(t.models.BPE())
+    bpe.pre_tokenizer = t.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = t.decoders.ByteLevel()
     alphabet = t.pre_tokenizers.ByteLevel.alphabet()
     special = ["<s>", "</s>"]
     trainer = t.trainers.BpeTrainer(
         vocab_size=290, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
-    made.train_from_iterator(TEXTS, trainer)
-    return made
+    bpe.train_from_iterator(TEXTS, trainer)
+    return bpe
 
 
 def directory(place: Path, **config) -> dict[str, np.ndarray]:
     """Write the directory of the model, as `save_pretrained` does; returns its weights."""
     config = CONFIG | config
     state = llama(config)
-    theirs.written(place / "model.safetensors", state, config)
+    reference.write_weights(place / "model.safetensors", state, config)
     tokenizer().save(str(place / "tokenizer.json"))
     (place / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
     return state
@@ -80,14 +80,14 @@ def outputs(state: dict, ids, config: dict = CONFIG) -> tuple[np.ndarray, np.nda
     for i in range(config["num_hidden_layers"]):
         at = f"model.layers.{i}"
         h = norm(x, f"{at}.input_layernorm")
-        query, key, value = (h @ get(f"{at}.self_attn.{one}_proj").T for one in "qkv")
+        query, key, value = (h @ get(f"{at}.self_attn.{projection}_proj").T for projection in "qkv")
         heads, groups = (config[f"num_{name}_heads"] for name in ("attention", "key_value"))
         width = query.shape[1] // heads
-        query, key = (turned(split(y, width), config["rope_theta"]) for y in (query, key))
+        query, key = (rotate(split(y, width), config["rope_theta"]) for y in (query, key))
         pooled, weights = attention(query, key, split(value, width), heads // groups, width, earlier)
         x = x + pooled @ get(f"{at}.self_attn.o_proj").T
         h = norm(x, f"{at}.post_attention_layernorm")
-        gate, up = (h @ get(f"{at}.mlp.{one}_proj").T for one in ("gate", "up"))
+        gate, up = (h @ get(f"{at}.mlp.{projection}_proj").T for projection in ("gate", "up"))
         x = x + gate / (1 + np.exp(-gate)) * up @ get(f"{at}.mlp.down_proj").T
         maps.append(weights)
     return norm(x, "model.norm") @ get("model.embed_tokens").T, np.stack(maps)
@@ -107,14 +107,14 @@ def gemma3_outputs(state: dict, ids, config: dict, last: int) -> tuple[np.ndarra
         allowed = (distance >= 0) & (distance < (config["sliding_window"] if local else len(ids)))
         theta = config["rope_local_base_freq" if local else "rope_theta"]
         h = norm(x, f"{at}.input_layernorm")
-        query, key, value = (split(h @ get(f"{at}.self_attn.{one}_proj").T, width) for one in "qkv")
+        query, key, value = (split(h @ get(f"{at}.self_attn.{projection}_proj").T, width) for projection in "qkv")
         query, key = norm(query, f"{at}.self_attn.q_norm"), norm(key, f"{at}.self_attn.k_norm")
-        query, key = turned(query, theta), turned(key, theta)
+        query, key = rotate(query, theta), rotate(key, theta)
         pooled, weights = attention(query, key, value, heads // groups, config["query_pre_attn_scalar"], allowed)
         x = x + norm(pooled @ get(f"{at}.self_attn.o_proj").T, f"{at}.post_attention_layernorm")
         h = norm(x, f"{at}.pre_feedforward_layernorm")
-        gate, up = (h @ get(f"{at}.mlp.{one}_proj").T for one in ("gate", "up"))
-        y = theirs.gelu_tanh(gate) * up @ get(f"{at}.mlp.down_proj").T
+        gate, up = (h @ get(f"{at}.mlp.{projection}_proj").T for projection in ("gate", "up"))
+        y = reference.gelu_tanh(gate) * up @ get(f"{at}.mlp.down_proj").T
         x = x + norm(y, f"{at}.post_feedforward_layernorm")
         maps.append(weights)
     return norm(x[-last:], "model.norm") @ table.T, np.stack(maps)
@@ -128,7 +128,7 @@ def split(x, width):  # [T, heads * width] -> [T, heads, width]
     return x.reshape(len(x), -1, width)
 
 
-def turned(x, theta):
+def rotate(x, theta):
     """Rotary positions of channels that are halves apart, [T, heads, width]."""
     angle = np.arange(len(x))[:, None] * theta ** (-np.arange(0, x.shape[2], 2) / x.shape[2])
     (first, second), cos, sin = np.split(x, 2, axis=-1), np.cos(angle)[:, None], np.sin(angle)[:, None]
@@ -138,5 +138,5 @@ def turned(x, theta):
 def attention(query, key, value, shared: int, scale, allowed) -> tuple[np.ndarray, np.ndarray]:
     """(outputs [T, heads * width], weights [heads, T, T]); a key and a value belong to `shared` heads of queries."""
     scores = np.einsum("qhe,khe->hqk", query, key.repeat(shared, 1)) / np.sqrt(scale)
-    weights = theirs.softmax(np.where(allowed, scores, -np.inf))
+    weights = reference.softmax(np.where(allowed, scores, -np.inf))
     return np.einsum("hqk,khe->qhe", weights, value.repeat(shared, 1)).reshape(len(query), -1), weights

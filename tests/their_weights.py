@@ -14,7 +14,7 @@ TIMM = {"model_args": {"num_heads": SIZES["heads"]}}
 """What config.json says there."""
 
 
-def written(path: Path, arrays: dict[str, np.ndarray], config: dict | None = None) -> Path:
+def write_weights(path: Path, arrays: dict[str, np.ndarray], config: dict | None = None) -> Path:
     """A file as the other library leaves it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".npz":
@@ -42,7 +42,7 @@ def timm(**changes) -> dict[str, np.ndarray]:
     shapes |= {"patch_embed.proj.weight": (width, s["channels"], s["patch"], s["patch"])}
     shapes |= {"patch_embed.proj.bias": (width,), "norm.weight": (width,), "norm.bias": (width,)}
     for i in range(s["layers"]):
-        shapes |= {f"blocks.{i}.norm{k}.{what}": (width,) for k in (1, 2) for what in ("weight", "bias")}
+        shapes |= {f"blocks.{i}.norm{k}.{suffix}": (width,) for k in (1, 2) for suffix in ("weight", "bias")}
         shapes |= {f"blocks.{i}.attn.qkv.weight": (3 * width, width), f"blocks.{i}.attn.qkv.bias": (3 * width,)}
         shapes |= {f"blocks.{i}.attn.proj.weight": (width, width), f"blocks.{i}.attn.proj.bias": (width,)}
         shapes |= {f"blocks.{i}.mlp.fc1.weight": (s["mlp"], width), f"blocks.{i}.mlp.fc1.bias": (s["mlp"],)}
@@ -66,29 +66,29 @@ def huggingface(of: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         "mlp.fc1": "intermediate.dense",
         "mlp.fc2": "output.dense",
     }
-    found = {}
+    renamed = {}
     for name, array in of.items():
         if name in names:
-            found[names[name]] = array
+            renamed[names[name]] = array
             continue
-        module, what = name.rsplit(".", 1)
+        module, suffix = name.rsplit(".", 1)
         if not module.startswith("blocks."):
-            found[f"{names[module]}.{what}"] = array
+            renamed[f"{names[module]}.{suffix}"] = array
             continue
-        _, layer, part = module.split(".", 2)
+        _, layer, submodule = module.split(".", 2)
         at = f"vit.encoder.layer.{layer}"
-        if part == "attn.qkv":
+        if submodule == "attn.qkv":
             thirds = zip(("query", "key", "value"), np.split(array, 3))
-            found |= {f"{at}.attention.attention.{third}.{what}": x for third, x in thirds}
+            renamed |= {f"{at}.attention.attention.{third}.{suffix}": x for third, x in thirds}
         else:
-            found[f"{at}.{inside[part]}.{what}"] = array
-    return found
+            renamed[f"{at}.{inside[submodule]}.{suffix}"] = array
+    return renamed
 
 
 def google(of: dict[str, np.ndarray], heads: int) -> dict[str, np.ndarray]:
     """The same weights as google-research's checkpoints name them."""
     width = of["norm.bias"].shape[0]
-    found = {
+    renamed = {
         "cls": of["cls_token"],
         "Transformer/posembed_input/pos_embedding": of["pos_embed"],
         "embedding/kernel": of["patch_embed.proj.weight"].transpose(2, 3, 1, 0),
@@ -100,20 +100,20 @@ def google(of: dict[str, np.ndarray], heads: int) -> dict[str, np.ndarray]:
     }
     for i in range(sum(name.endswith("qkv.bias") for name in of)):
         at, block = f"blocks.{i}", f"Transformer/encoderblock_{i}"
-        for k, there in ((1, "LayerNorm_0"), (2, "LayerNorm_2")):
-            found[f"{block}/{there}/scale"] = of[f"{at}.norm{k}.weight"]
-            found[f"{block}/{there}/bias"] = of[f"{at}.norm{k}.bias"]
+        for k, norm_name in ((1, "LayerNorm_0"), (2, "LayerNorm_2")):
+            renamed[f"{block}/{norm_name}/scale"] = of[f"{at}.norm{k}.weight"]
+            renamed[f"{block}/{norm_name}/bias"] = of[f"{at}.norm{k}.bias"]
         attention = f"{block}/MultiHeadDotProductAttention_1"
         weights, biases = np.split(of[f"{at}.attn.qkv.weight"], 3), np.split(of[f"{at}.attn.qkv.bias"], 3)
         for name, weight, bias in zip(("query", "key", "value"), weights, biases):
-            found[f"{attention}/{name}/kernel"] = weight.T.reshape(width, heads, -1)
-            found[f"{attention}/{name}/bias"] = bias.reshape(heads, -1)
-        found[f"{attention}/out/kernel"] = of[f"{at}.attn.proj.weight"].T.reshape(heads, -1, width)
-        found[f"{attention}/out/bias"] = of[f"{at}.attn.proj.bias"]
+            renamed[f"{attention}/{name}/kernel"] = weight.T.reshape(width, heads, -1)
+            renamed[f"{attention}/{name}/bias"] = bias.reshape(heads, -1)
+        renamed[f"{attention}/out/kernel"] = of[f"{at}.attn.proj.weight"].T.reshape(heads, -1, width)
+        renamed[f"{attention}/out/bias"] = of[f"{at}.attn.proj.bias"]
         for k in (1, 2):
-            found[f"{block}/MlpBlock_3/Dense_{k - 1}/kernel"] = of[f"{at}.mlp.fc{k}.weight"].T
-            found[f"{block}/MlpBlock_3/Dense_{k - 1}/bias"] = of[f"{at}.mlp.fc{k}.bias"]
-    return found
+            renamed[f"{block}/MlpBlock_3/Dense_{k - 1}/kernel"] = of[f"{at}.mlp.fc{k}.weight"].T
+            renamed[f"{block}/MlpBlock_3/Dense_{k - 1}/bias"] = of[f"{at}.mlp.fc{k}.bias"]
+    return renamed
 
 
 def norm(x, scale, bias, epsilon):
@@ -140,11 +140,11 @@ def softmax(x):
 
 def heads_pool(query, key, value, heads, allowed=None):
     """[B, Q, D], [B, K, D], [B, K, D] -> [B, Q, D], head by head."""
-    parts = []
+    outputs = []
     for q, k, v in zip(*(np.split(x, heads, axis=-1) for x in (query, key, value))):
         scores = q @ k.swapaxes(1, 2) / math.sqrt(q.shape[-1])
-        parts.append(softmax(scores if allowed is None else np.where(allowed, scores, -1e30)) @ v)
-    return np.concatenate(parts, axis=-1)
+        outputs.append(softmax(scores if allowed is None else np.where(allowed, scores, -1e30)) @ v)
+    return np.concatenate(outputs, axis=-1)
 
 
 def vit_logits(of: dict, images: np.ndarray, heads: int, epsilon: float, activation) -> np.ndarray:
@@ -183,7 +183,7 @@ def marian() -> dict[str, np.ndarray]:
             shapes |= {f"{at}.{name}.weight": shape for name, shape in maps.items()}
             shapes |= {f"{at}.{name}.bias": shape[:1] for name, shape in maps.items()}
             norms = [*(f"{a}_attn_layer_norm" for a in attentions), "final_layer_norm"]
-            shapes |= {f"{at}.{name}.{what}": (width,) for name in norms for what in ("weight", "bias")}
+            shapes |= {f"{at}.{name}.{suffix}": (width,) for name in norms for suffix in ("weight", "bias")}
     return draw(shapes, 1)
 
 
@@ -194,28 +194,28 @@ def marian_logits(of: dict, source, source_length, target) -> np.ndarray:
     linear = lambda name, x: x @ of[f"{name}.weight"].T + of[f"{name}.bias"]
     normal = lambda name, x: norm(x, of[f"{name}.weight"], of[f"{name}.bias"], 1e-5)
 
-    def embedded(tokens):
+    def embed(tokens):
         angles = np.arange(tokens.shape[1])[:, None] / 10000 ** (2 * np.arange(width // 2) / width)
         halves = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)  # all sines, then all cosines
         return of["model.shared.weight"][tokens] * math.sqrt(width) + halves
 
-    def attended(name, x, memory, allowed):
+    def attention_block(name, x, memory, allowed):
         q, k, v = (linear(f"{name}.{n}_proj", y) for n, y in zip("qkv", (x, memory, memory)))
         return normal(f"{name}_layer_norm", x + linear(f"{name}.out_proj", heads_pool(q, k, v, heads, allowed)))
 
-    def fed(at, x):
+    def feed_forward(at, x):
         return normal(f"{at}.final_layer_norm", x + linear(f"{at}.fc2", swish(linear(f"{at}.fc1", x))))
 
     real = (np.arange(source.shape[1])[None] < source_length[:, None])[:, None]
     past = np.tril(np.ones((target.shape[1], target.shape[1]), bool))[None]
-    memory = embedded(source)
+    memory = embed(source)
     for i in range(2):
         at = f"model.encoder.layers.{i}"
-        memory = fed(at, attended(f"{at}.self_attn", memory, memory, real))
+        memory = feed_forward(at, attention_block(f"{at}.self_attn", memory, memory, real))
     at = "model.decoder.layers.0"
-    x = embedded(target)
-    x = attended(f"{at}.encoder_attn", attended(f"{at}.self_attn", x, x, past), memory, real)
-    return fed(at, x) @ of["model.shared.weight"].T + of["final_logits_bias"]
+    x = embed(target)
+    x = attention_block(f"{at}.encoder_attn", attention_block(f"{at}.self_attn", x, x, past), memory, real)
+    return feed_forward(at, x) @ of["model.shared.weight"].T + of["final_logits_bias"]
 
 
 GPT2 = {"n_embd": 12, "n_head": 3, "n_layer": 2, "n_inner": 20, "n_positions": 9, "vocab_size": 11}
@@ -232,9 +232,9 @@ def gpt2(vocabulary: int = GPT2["vocab_size"]) -> dict[str, np.ndarray]:
         shapes |= {f"transformer.h.{i}.{name}.weight": shape for name, shape in maps.items()}
         shapes |= {f"transformer.h.{i}.{name}.bias": shape[1:] for name, shape in maps.items()}
         shapes |= {
-            f"transformer.h.{i}.{name}.{what}": (width,) for name in ("ln_1", "ln_2") for what in ("weight", "bias")
+            f"transformer.h.{i}.{name}.{suffix}": (width,) for name in ("ln_1", "ln_2") for suffix in ("weight", "bias")
         }
-    return draw(shapes | {f"transformer.ln_f.{what}": (width,) for what in ("weight", "bias")}, 2)
+    return draw(shapes | {f"transformer.ln_f.{suffix}": (width,) for suffix in ("weight", "bias")}, 2)
 
 
 def gpt2_outputs(of: dict, tokens) -> tuple[np.ndarray, np.ndarray]:
@@ -246,7 +246,7 @@ def gpt2_outputs(of: dict, tokens) -> tuple[np.ndarray, np.ndarray]:
     x, maps = of["wte.weight"][tokens] + of["wpe.weight"][: len(tokens)], []
     for i in range(GPT2["n_layer"]):
         query, key, value = np.split(linear(f"h.{i}.attn.c_attn", normal(f"h.{i}.ln_1", x)), 3, axis=-1)
-        heads = [np.stack(np.split(part, GPT2["n_head"], axis=-1)) for part in (query, key, value)]
+        heads = [np.stack(np.split(projected, GPT2["n_head"], axis=-1)) for projected in (query, key, value)]
         scores = heads[0] @ heads[1].swapaxes(1, 2) / math.sqrt(heads[0].shape[-1])
         maps.append(softmax(np.where(np.tri(len(tokens), dtype=bool), scores, -1e30)))
         x = x + linear(f"h.{i}.attn.c_proj", np.concatenate(maps[-1] @ heads[2], axis=-1))

@@ -5,5 +5,5 @@ import pytest
 
 def slow_but(chosen, cases) -> list:
     """The cases as parameters, marked slow unless they are among the chosen ones."""
-    given = lambda case: case if isinstance(case, tuple) else (case,)
-    return [case if case in chosen else pytest.param(*given(case), marks=pytest.mark.slow) for case in cases]
+    values = lambda case: case if isinstance(case, tuple) else (case,)
+    return [case if case in chosen else pytest.param(*values(case), marks=pytest.mark.slow) for case in cases]

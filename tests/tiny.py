@@ -12,11 +12,11 @@ from attention_jax.ops import scores
 def every_score(width: int = 8) -> dict[str, scores.Score]:
     """Each score once, small: those with parameters by `init`."""
     classes = [c for _, c in inspect.getmembers(scores, inspect.isclass) if issubclass(c, scores.Score)]
-    made = {}
+    instances = {}
     for c in classes:
         if c is not scores.Score:
-            made[c.__name__] = c.init(jax.random.key(0), width, width, 4) if hasattr(c, "init") else c()
-    return made
+            instances[c.__name__] = c.init(jax.random.key(0), width, width, 4) if hasattr(c, "init") else c()
+    return instances
 
 
 TRANSLATOR = {"hidden_size": 8, "embed_size": 4, "readout_size": 8}

@@ -25,18 +25,18 @@ from attention_jax.files import read_json
 from attention_jax.printing import docstrings
 
 
-def experiments_directory(package: Path, here: Path) -> Path:
-    """The directory of the built-in experiments: those of the checkout that `package` is in, or that the working
-    directory `here` is, or else the copy that the installed package carries."""
-    for checkout in (package.parent, here.resolve()):
+def experiments_directory(package: Path, working_directory: Path) -> Path:
+    """The directory of the built-in experiments: in the checkout of `package`, or in the checkout that the working
+    directory `working_directory` is, or else the copy that the installed package carries."""
+    for checkout in (package.parent, working_directory.resolve()):
         if (checkout / "launch.py").is_file() and (checkout / "experiments").is_dir():
             return checkout / "experiments"
     return package / "experiments"
 
 
-ROOT = experiments_directory(Path(__file__).resolve().parents[1], here=Path())
+ROOT = experiments_directory(Path(__file__).resolve().parents[1], working_directory=Path())
 CHECKOUT = (ROOT.parent / "launch.py").is_file()
-"""Whether the experiments are those of a checkout, where results are recorded."""
+"""Whether the experiments come from a checkout. Only there are results recorded."""
 CHAPTERS = (
     "kernels",
     "recurrent attention",
@@ -65,7 +65,7 @@ class Experiment:
     """The claim in a line; then the lines Chapter:, Source:, Data:, Command: and "Cost: 2.2 minutes"."""
     config: Callable[[], Config]
     smoke: Callable[[], Config]
-    """A run of seconds; by default `smaller(config())`."""
+    """A run of seconds; by default `smoke_config(config())`."""
     variants: Callable[[], dict[str, Config]]
     """The configurations that are compared, by name; by default the only one, named ""."""
     presets: Callable[[], dict[str, Config]]
@@ -93,9 +93,9 @@ class Experiment:
     file: Path | None = None
     """The experiment's file."""
 
-    def about(self, what: str) -> str:
+    def about(self, heading: str) -> str:
         """Return the text of a line of the docstring: "Chapter", "Source", "Data", "Command", "Cost"; "" without it."""
-        return _paragraphs(self.doc).get(what, "")
+        return _paragraphs(self.doc).get(heading, "")
 
     def variant(self, name: str) -> Config:
         """Return the configuration of a variant, or with no name the experiment's configuration."""
@@ -128,7 +128,7 @@ class Experiment:
         return float(stated[1]) if stated else None
 
 
-def names() -> list[str]:
+def experiment_names() -> list[str]:
     """The names of all built-in experiments, sorted."""
     return sorted(path.stem for path in ROOT.glob("*.py") if not path.stem.startswith("_"))
 
@@ -147,19 +147,19 @@ def load_experiment(name: str) -> Experiment:
             raise InputError(
                 f"there is no experiment file {name}; give a name of `launch.py list`, or a file that exists"
             )
-        return _described(_module_of(path), path.parent / "results")
-    if name not in names():
-        near = difflib.get_close_matches(name, names(), n=3, cutoff=0.5)
+        return _experiment_of_module(_module_of(path), path.parent / "results")
+    if name not in experiment_names():
+        near = difflib.get_close_matches(name, experiment_names(), n=3, cutoff=0.5)
         hint = f"perhaps you meant {' or '.join(near)}" if near else "`launch.py list` shows them all"
         raise InputError(f"there is no experiment {name!r}; {hint}")
-    return _described(_module_of(ROOT / f"{name}.py"), ROOT / "results")
+    return _experiment_of_module(_module_of(ROOT / f"{name}.py"), ROOT / "results")
 
 
-def smaller(config: Config) -> Config:
+def smoke_config(config: Config) -> Config:
     """`config` for a run of seconds: options that have a `smoke` size are no larger than it.
 
     >>> from attention_jax.config import Dates, Decode, LuongSeq2seqConfig
-    >>> small = smaller(Config("x", Dates(), LuongSeq2seqConfig(embed_size=4), decode=Decode()))
+    >>> small = smoke_config(Config("x", Dates(), LuongSeq2seqConfig(embed_size=4), decode=Decode()))
     >>> small.data.examples, small.model.hidden_size, small.model.embed_size, small.train.max_steps
     (1000, 8, 4, 2)
     """
@@ -222,11 +222,11 @@ def _module_of(path: Path) -> ModuleType:
     A file of the checkout is `experiments.NAME` from any working directory, because the files import each other by that
     name. A user's package of the name `experiments` is restored afterwards.
     """
-    found = importlib.util.find_spec("experiments")
-    if found is None:
+    package_spec = importlib.util.find_spec("experiments")
+    if package_spec is None:
         sys.modules["experiments"] = _package()
     if path.parent == ROOT:
-        foreign = found is not None and str(ROOT) not in (found.submodule_search_locations or ())
+        foreign = package_spec is not None and str(ROOT) not in (package_spec.submodule_search_locations or ())
         with _replacing_user_package() if foreign else contextlib.nullcontext():
             return importlib.import_module(f"experiments.{path.stem}")
     spec = importlib.util.spec_from_file_location(f"experiment_at_{path}", path)
@@ -252,18 +252,18 @@ def _package() -> ModuleType:
 @contextlib.contextmanager
 def _replacing_user_package() -> Iterator[None]:
     """Context in which `experiments` is the checkout's package; a module of that name is restored afterwards."""
-    named = lambda: [name for name in sys.modules if name.partition(".")[0] == "experiments"]
-    others = {name: sys.modules.pop(name) for name in named()}
+    package_modules = lambda: [name for name in sys.modules if name.partition(".")[0] == "experiments"]
+    user_modules = {name: sys.modules.pop(name) for name in package_modules()}
     sys.modules["experiments"] = _package()
     try:
         yield
     finally:
-        for name in named():
+        for name in package_modules():
             del sys.modules[name]
-        sys.modules.update(others)
+        sys.modules.update(user_modules)
 
 
-def _described(module: ModuleType, results: Path) -> Experiment:
+def _experiment_of_module(module: ModuleType, results: Path) -> Experiment:
     """Return the experiment of a module, with defaults for optional names."""
     if not hasattr(module, "config"):
         raise InputError(f"{module.__file__} is no experiment: it needs a function config() -> Config")
@@ -272,7 +272,7 @@ def _described(module: ModuleType, results: Path) -> Experiment:
         name=Path(module.__file__).stem,
         doc=inspect.getdoc(module) or docstrings(module.__file__)[""],
         config=module.config,
-        smoke=getattr(module, "smoke", lambda: smaller(module.config())),
+        smoke=getattr(module, "smoke", lambda: smoke_config(module.config())),
         variants=variants,
         presets=getattr(module, "presets", dict),
         sweep=getattr(module, "sweep", dict),
@@ -284,13 +284,13 @@ def _described(module: ModuleType, results: Path) -> Experiment:
         results=results,
         facts=getattr(module, "FACTS", {}),
         plans=getattr(module, "PLANS", ()),
-        withdrawn=withdrawn_bounds(Path(module.__file__)),
+        withdrawn=load_withdrawn_bounds(Path(module.__file__)),
         grids=getattr(module, "GRIDS", ()),
         file=Path(module.__file__),
     )
 
 
-def withdrawn_bounds(file: Path) -> tuple[Withdrawn, ...]:
+def load_withdrawn_bounds(file: Path) -> tuple[Withdrawn, ...]:
     """The withdrawn bounds of an experiment's file: its rows of withdrawn.json beside it, which may be missing."""
     path = file.with_name("withdrawn.json")
     rows = read_json(path).get(file.stem, []) if path.exists() else []
@@ -300,5 +300,5 @@ def withdrawn_bounds(file: Path) -> tuple[Withdrawn, ...]:
 @functools.lru_cache
 def _paragraphs(doc: str) -> dict[str, str]:
     """Return the lines "Word: text" of a docstring, with their continuation lines."""
-    parts = re.findall(r"^([A-Z][a-z]+): (.*(?:\n(?![A-Z][a-z]+: |\n).*)*)", doc, re.MULTILINE)
-    return {word: " ".join(text.split()) for word, text in parts}
+    paragraphs = re.findall(r"^([A-Z][a-z]+): (.*(?:\n(?![A-Z][a-z]+: |\n).*)*)", doc, re.MULTILINE)
+    return {word: " ".join(text.split()) for word, text in paragraphs}

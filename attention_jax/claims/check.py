@@ -1,7 +1,7 @@
 """`launch.py reproduce --check`: repeat recorded runs within a time budget, and compare their numbers with the record.
 
 Bit-identical numbers are expected only on the machine of the record: others round differently, and training amplifies
-the difference. `comparison.expected` is the tolerance. Nothing is written to experiments/results.
+the difference. `comparison.tolerance_interval` is the tolerance. Nothing is written to experiments/results.
 """
 
 import time
@@ -11,12 +11,12 @@ from pathlib import Path
 
 from attention_jax.claims import catalog
 from attention_jax.claims.catalog import Experiment
-from attention_jax.claims.comparison import Compared, compared, machine, table
+from attention_jax.claims.comparison import ComparedNumber, compare_runs, comparison_table, describe_machine
 from attention_jax.claims.cost import smallest_seconds
-from attention_jax.claims.judged import judged
-from attention_jax.claims.record import ended
-from attention_jax.claims.recorded_command import current_names, recorded_words
-from attention_jax.claims.verdicts import runs_of
+from attention_jax.claims.judged import judge_claims
+from attention_jax.claims.record import runs_without_divergence
+from attention_jax.claims.recorded_command import command_words, current_names
+from attention_jax.claims.verdicts import runs_with_value
 from attention_jax.config import Config, replace
 from attention_jax.errors import Diverged, InputError, Interrupted
 from attention_jax.files import data_home, read_json, write_json
@@ -29,7 +29,7 @@ ROOT = Path("runs")
 
 
 @dataclass(frozen=True)
-class Again:
+class Rerun:
     """A recorded run that can be run again here."""
 
     experiment: Experiment
@@ -52,7 +52,7 @@ class Again:
     @property
     def name(self) -> str:
         return " ".join(
-            part for part in (self.experiment.name, self.run["variant"], f"seed {self.run['seed']}") if part
+            word for word in (self.experiment.name, self.run["variant"], f"seed {self.run['seed']}") if word
         )
 
 
@@ -61,7 +61,7 @@ class Outcome:
     """The results of a check so far."""
 
     directory: Path
-    done: list[tuple[Again, dict]] = field(default_factory=list)
+    finished: list[tuple[Rerun, dict]] = field(default_factory=list)
     """Each run with its result; one that diverged has neither metrics nor a history."""
     skipped: dict[str, list[str]] = field(default_factory=dict)
     """{reason: names}"""
@@ -71,7 +71,7 @@ class Outcome:
     @property
     def results(self) -> list[tuple[Experiment, dict]]:
         """The results of finished runs."""
-        return [(again.experiment, result) for again, result in self.done]
+        return [(rerun.experiment, result) for rerun, result in self.finished]
 
     def skip(self, name: str, reason: str):
         names = self.skipped.setdefault(reason, [])
@@ -80,10 +80,10 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Here:
+class LocalSettings:
     """Local settings that are added to recorded commands."""
 
-    local: str = ""
+    local_data: str = ""
     """A directory with data files."""
     options: tuple[str, ...] = ()
     """Options that replace recorded ones: ("--data.path", "date.txt")."""
@@ -93,46 +93,48 @@ Override = Callable[[Config, Sequence[str]], Config]
 """(configuration, words of a command) -> the configuration with these options."""
 
 
-def check(experiments: Iterable[Experiment], minutes: float, override: Override, here: Here) -> int:
+def check(experiments: Iterable[Experiment], minutes: float, override: Override, local_settings: LocalSettings) -> int:
     """Repeat the runs that fit into `minutes`; return the exit code, 0 if all numbers agree and 1 if any differs.
 
     Raises InputError if nothing can be run.
     """
-    if here.local and not Path(here.local).is_dir():
-        raise InputError(f"--local-data must be a directory; {here.local} is not")
+    if local_settings.local_data and not Path(local_settings.local_data).is_dir():
+        raise InputError(f"--local-data must be a directory; {local_settings.local_data} is not")
     outcome = Outcome(run_directory.fresh_directory("check", ROOT))
-    planned = runs_to_do(experiments, minutes, here, outcome)
-    announce(planned, minutes, outcome)
+    planned = plan_runs(experiments, minutes, local_settings, outcome)
+    print_plan(planned, minutes, outcome)
     run_all(planned, minutes, override, outcome)
-    if not outcome.done and not outcome.interrupted:
+    if not outcome.finished and not outcome.interrupted:
         raise InputError("nothing could be compared: " + next(iter(outcome.skipped)))
-    found = compared(outcome.results)
-    show(table(found))
-    print("\n" + "\n".join(summary(found, outcome)))
+    comparisons = compare_runs(outcome.results)
+    show(comparison_table(comparisons))
+    print("\n" + "\n".join(summary_lines(comparisons, outcome)))
     if outcome.interrupted:
         return 130
-    return int(any(one.verdict == "differs" for one in found))
+    return int(any(comparison.verdict == "differs" for comparison in comparisons))
 
 
-def runs_to_do(experiments: Iterable[Experiment], minutes: float, here: Here, outcome: Outcome) -> list[Again]:
+def plan_runs(
+    experiments: Iterable[Experiment], minutes: float, local_settings: LocalSettings, outcome: Outcome
+) -> list[Rerun]:
     """Return the runs to repeat in their order; InputError if there are none."""
-    able = [again for experiment in experiments for again in candidates(experiment, here, outcome)]
-    if not able:
+    reruns = [rerun for experiment in experiments for rerun in find_reruns(experiment, local_settings, outcome)]
+    if not reruns:
         why = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in outcome.skipped.items())
         raise InputError(f"--check needs a recorded run that can be run here; there is none ({why or 'none recorded'})")
-    planned = chosen(able, 60 * minutes)
+    planned = choose_runs(reruns, 60 * minutes)
     if not planned:
-        least = min(able, key=lambda again: again.seconds)
+        least = min(reruns, key=lambda rerun: rerun.seconds)
         cheapest = f"the cheapest here, {least.name}, takes {least.seconds:.0f} s"
         raise InputError(f"--minutes {minutes:g} is too short for any run; {cheapest}")
     return planned
 
 
-def candidates(experiment: Experiment, here: Here, outcome: Outcome) -> list[Again]:
+def find_reruns(experiment: Experiment, local_settings: LocalSettings, outcome: Outcome) -> list[Rerun]:
     """Return the recorded runs with a claim whose data are available, those that decide a verdict first; the others are
     noted as skipped.
     """
-    found, seeds, variants = [], {}, experiment.variants()
+    reruns, seeds, variants = [], {}, experiment.variants()
     claimed = {variant for claim in experiment.claims for variant in (claim.variant, claim.minus)}
     recorded_runs = deciding_first(experiment)
     seconds = smallest_seconds(recorded_runs)
@@ -145,15 +147,15 @@ def candidates(experiment: Experiment, here: Here, outcome: Outcome) -> list[Aga
         try:
             if variant not in variants:
                 raise InputError(f"{variant!r} is no variant any more")
-            words = current_names(variants[variant], recorded_words(run))
-            words = with_data(variants[variant], words, here)
+            words = current_names(variants[variant], command_words(run))
+            words = resolve_data_paths(variants[variant], words, local_settings)
         except InputError as error:
             outcome.skip(experiment.name, str(error))
             continue
         config = replace(variants[variant], **{"train.seed": run["seed"]})
         repeat = seeds[variant] = seeds.get(variant, -1) + 1
-        found.append(Again(experiment, run, config, words, repeat, seconds[variant]))
-    return found
+        reruns.append(Rerun(experiment, run, config, words, repeat, seconds[variant]))
+    return reruns
 
 
 def deciding_first(experiment: Experiment) -> list[dict]:
@@ -162,154 +164,158 @@ def deciding_first(experiment: Experiment) -> list[dict]:
     The verdict of a claim whose replication is complete rests on the replication, and no longer on the original runs.
     """
     identity = lambda run: (run["variant"], run["seed"])
-    deciding = {identity(run) for one in judged(experiment) for run in runs_of(one.claim, one.runs)}
-    return sorted(ended(experiment), key=lambda run: identity(run) not in deciding)
+    deciding = {identity(run) for row in judge_claims(experiment) for run in runs_with_value(row.claim, row.runs)}
+    return sorted(runs_without_divergence(experiment), key=lambda run: identity(run) not in deciding)
 
 
-def with_data(config: Config, words: Sequence[str], here: Here) -> list[str]:
+def resolve_data_paths(config: Config, words: Sequence[str], local_settings: LocalSettings) -> list[str]:
     """Return the words of a command with the paths of data files on this machine.
 
-    `words` come from a recorded run (`recorded_words`) or from a row of the replication, and name data files without
-    their directories: `here.local` and the directories in it are searched for them. A file that is not found is left
+    `words` come from a recorded run (`command_words`) or from a row of the replication, and name data files without
+    their directories: `local_settings.local_data` and its subdirectories are searched. A file that is not found is left
     out if the same data have been downloaded. Raises InputError if the data are not available.
     """
     words = list(words)
     files = [option for option in catalog.user_data(config) if option != "--data.dataset"]
     downloads = config.data.downloads if config.data else ""
     cached = bool(downloads) and (Path(data_home()) / downloads).is_dir()
-    if downloads and not cached and not any(option in (*words, *here.options) for option in files):
+    if downloads and not cached and not any(option in (*words, *local_settings.options) for option in files):
         raise InputError(f"needs a download of {downloads.partition('/')[0]}: run it once without --check")
     for option in files:
         if option not in words:
             continue
         at = words.index(option)
-        path = located(words[at + 1], here.local)
+        path = find_path(words[at + 1], local_settings.local_data)
         if path:
             words[at + 1] = str(path)
-        elif not cached and option not in here.options:
+        elif not cached and option not in local_settings.options:
             raise InputError(f"needs {words[at + 1]}: --local-data DIR, a directory that has it")
-        if option in here.options or not path:
+        if option in local_settings.options or not path:
             del words[at : at + 2]
-    return [*words, *here.options]
+    return [*words, *local_settings.options]
 
 
-def located(name: str, local: str) -> Path | None:
-    """The file or directory called `name` in the directory `local`, or in one of the directories in it."""
-    paths = (Path(local, name), *sorted(Path(local).glob(f"*/{name}"))) if local else ()
+def find_path(name: str, directory: str) -> Path | None:
+    """The file or directory called `name` in `directory`, or in one of its subdirectories."""
+    paths = (Path(directory, name), *sorted(Path(directory).glob(f"*/{name}"))) if directory else ()
     return next((path for path in paths if path.exists()), None)
 
 
-def chosen(able: Sequence[Again], seconds: float) -> list[Again]:
+def choose_runs(reruns: Sequence[Rerun], seconds: float) -> list[Rerun]:
     """Select the cheapest run of every chapter, then of every experiment, of every variant, and all seeds, within the
     time budget; the first seed of a variant comes first.
     """
-    taken, left = [], seconds
+    selected, seconds_left = [], seconds
     for kind in (
-        lambda again: again.experiment.about("Chapter"),
-        lambda again: again.experiment.name,
-        lambda again: (again.experiment.name, again.run["variant"]),
-        lambda again: again.name,
+        lambda rerun: rerun.experiment.about("Chapter"),
+        lambda rerun: rerun.experiment.name,
+        lambda rerun: (rerun.experiment.name, rerun.run["variant"]),
+        lambda rerun: rerun.name,
     ):
-        covered = {kind(again) for again in taken}
-        for again in sorted(able, key=lambda again: (again.repeat, again.seconds)):
-            if kind(again) not in covered and again.seconds <= left:
-                taken.append(again)
-                covered.add(kind(again))
-                left -= again.seconds
-    return taken
+        covered = {kind(rerun) for rerun in selected}
+        for rerun in sorted(reruns, key=lambda rerun: (rerun.repeat, rerun.seconds)):
+            if kind(rerun) not in covered and rerun.seconds <= seconds_left:
+                selected.append(rerun)
+                covered.add(kind(rerun))
+                seconds_left -= rerun.seconds
+    return selected
 
 
-def run_all(planned: Sequence[Again], minutes: float, override: Override, outcome: Outcome):
+def run_all(planned: Sequence[Rerun], minutes: float, override: Override, outcome: Outcome):
     """Run the plan while the next run should end in time; results are added to `outcome`."""
     began = time.monotonic()
-    for count, again in enumerate(planned, 1):
+    for count, rerun in enumerate(planned, 1):
         outcome.seconds = time.monotonic() - began
-        if outcome.done and outcome.seconds + again.seconds > 60 * minutes:
-            outcome.skip(again.name, "no time was left")
+        if outcome.finished and outcome.seconds + rerun.seconds > 60 * minutes:
+            outcome.skip(rerun.name, "no time was left")
             continue
-        print(f"{count} of {len(planned)}: {again.name}, about {again.seconds:.0f} s", flush=True)
+        print(f"{count} of {len(planned)}: {rerun.name}, about {rerun.seconds:.0f} s", flush=True)
         try:
-            outcome.done.append((again, run_again(again, override, outcome.directory)))
+            outcome.finished.append((rerun, repeat_run(rerun, override, outcome.directory)))
         except InputError as error:
-            outcome.skip(again.name, str(error))
+            outcome.skip(rerun.name, str(error))
         except (Interrupted, KeyboardInterrupt):
             outcome.interrupted = True
             break
-        write_json(outcome.directory / "check.json", as_json(outcome))
+        write_json(outcome.directory / "check.json", check_json(outcome))
     outcome.seconds = time.monotonic() - began
 
 
-def run_again(again: Again, override: Override, root: Path) -> dict:
+def repeat_run(rerun: Rerun, override: Override, root: Path) -> dict:
     """Repeat a run in a new directory below `root` and return its result."""
-    variant = again.run["variant"].replace("/", "-")
-    directory = root / again.experiment.name / "-".join(part for part in (variant, f"seed{again.run['seed']}") if part)
-    config = replace(override(again.config, again.words), **{"train.seed": again.run["seed"]})
+    variant = rerun.run["variant"].replace("/", "-")
+    directory = root / rerun.experiment.name / "-".join(word for word in (variant, f"seed{rerun.run['seed']}") if word)
+    config = replace(override(rerun.config, rerun.words), **{"train.seed": rerun.run["seed"]})
     try:
-        result = lifecycle.start(config, directory, study=again.experiment.study, quiet=True)
+        result = lifecycle.start(config, directory, study=rerun.experiment.study, quiet=True)
     except Diverged as error:
         result = {"metrics": {}, "history": [], "failure": str(error)}
     environment = read_json(directory / "environment.json")
-    return result | {name: again.run[name] for name in ("variant", "seed")} | {"environment": environment}
+    return result | {name: rerun.run[name] for name in ("variant", "seed")} | {"environment": environment}
 
 
-def announce(planned: Sequence[Again], minutes: float, outcome: Outcome):
+def print_plan(planned: Sequence[Rerun], minutes: float, outcome: Outcome):
     """Print what will be run and what will be skipped."""
-    chapters = {again.experiment.about("Chapter") for again in planned}
-    total = sum(again.seconds for again in planned) / 60
-    rows = [(again.name, f"{again.seconds:.0f}", again.experiment.about("Chapter")) for again in planned]
+    chapters = {rerun.experiment.about("Chapter") for rerun in planned}
+    total = sum(rerun.seconds for rerun in planned) / 60
+    rows = [(rerun.name, f"{rerun.seconds:.0f}", rerun.experiment.about("Chapter")) for rerun in planned]
     show(Table("", ("run", "seconds", "chapter"), rows, right=("seconds",)))
     print(
-        f"\n{len(planned)} runs of {len({again.experiment.name for again in planned})} experiments of {len(chapters)} "
+        f"\n{len(planned)} runs of {len({rerun.experiment.name for rerun in planned})} experiments of {len(chapters)} "
         f"chapters take about {total:.1f} minutes on one core; --minutes {minutes:g}, in {outcome.directory}"
     )
-    print("\n".join(left_out(outcome)))
+    print("\n".join(skip_lines(outcome)))
 
 
-def left_out(outcome: Outcome) -> list[str]:
-    """A line for each reason for which something is not run."""
+def skip_lines(outcome: Outcome) -> list[str]:
+    """Lines with the reason why runs are skipped, one for each reason."""
     return [f"skipped, {reason}: {', '.join(names)}" for reason, names in outcome.skipped.items()]
 
 
-def summary(found: Sequence[Compared], outcome: Outcome) -> list[str]:
+def summary_lines(comparisons: Sequence[ComparedNumber], outcome: Outcome) -> list[str]:
     """Print the summary: counts, time, skipped runs, both machines, and the path of the JSON."""
-    verdicts = [one.verdict for one in found]
+    verdicts = [comparison.verdict for comparison in comparisons]
     counts = ", ".join(f"{verdicts.count(kind)} {kind}" for kind in dict.fromkeys(verdicts)) or "nothing compared"
-    exact = sum(one.recorded == one.here for one in found)
-    then = sum(again.seconds for again, _ in outcome.done) / 60
-    ended = f"{len(outcome.done)} runs in {outcome.seconds / 60:.1f} minutes, expected {then:.1f}"
-    here = {machine(result["environment"]) for _, result in outcome.done}
-    there = {machine(again.run["environment"]) for again, _ in outcome.done}
-    same = "the same kind of machine" if here == there else "another machine or version: the last digits may differ"
-    failed = [f"{again.name}: {result['failure']}" for again, result in outcome.done if "failure" in result]
+    exact = sum(comparison.recorded == comparison.repeated for comparison in comparisons)
+    expected_minutes = sum(rerun.seconds for rerun, _ in outcome.finished) / 60
+    ended = f"{len(outcome.finished)} runs in {outcome.seconds / 60:.1f} minutes, expected {expected_minutes:.1f}"
+    current_machines = {describe_machine(result["environment"]) for _, result in outcome.finished}
+    recorded_machines = {describe_machine(rerun.run["environment"]) for rerun, _ in outcome.finished}
+    same = (
+        "the same kind of machine"
+        if current_machines == recorded_machines
+        else "another machine or version: the last digits may differ"
+    )
+    failed = [f"{rerun.name}: {result['failure']}" for rerun, result in outcome.finished if "failure" in result]
     return [
         f"{counts}; {exact} the same to the last bit; {ended}" + ("; interrupted" if outcome.interrupted else ""),
         *failed,
-        *left_out(outcome),
-        f"here: {'; '.join(sorted(here))}",
-        f"recorded on: {'; '.join(sorted(there))} ({same})",
+        *skip_lines(outcome),
+        f"here: {'; '.join(sorted(current_machines))}",
+        f"recorded on: {'; '.join(sorted(recorded_machines))} ({same})",
         f"{outcome.directory}/check.json",
     ]
 
 
-def as_json(outcome: Outcome) -> dict:
+def check_json(outcome: Outcome) -> dict:
     """Return the contents of check.json: each run with both environments, each number with its expected interval."""
-    one_run = lambda again, result: {
-        "run": again.name,
-        "seconds": {"recorded": again.run["seconds"], "here": result.get("seconds")},
-        "environment": {"recorded": again.run["environment"], "here": result["environment"]},
+    run_json = lambda rerun, result: {
+        "run": rerun.name,
+        "seconds": {"recorded": rerun.run["seconds"], "here": result.get("seconds")},
+        "environment": {"recorded": rerun.run["environment"], "here": result["environment"]},
     }
-    one_number = lambda one: {
-        "experiment": one.experiment,
-        "claim": one.claim.text,
-        "metric": one.claim.metric,
-        "seed": one.seed,
-        "recorded": one.recorded,
-        "here": one.here,
-        "expected": one.expected._asdict(),
-        "verdict": one.verdict,
+    number_json = lambda comparison: {
+        "experiment": comparison.experiment,
+        "claim": comparison.claim.text,
+        "metric": comparison.claim.metric,
+        "seed": comparison.seed,
+        "recorded": comparison.recorded,
+        "here": comparison.repeated,
+        "expected": comparison.expected._asdict(),
+        "verdict": comparison.verdict,
     }
     return {
-        "runs": [one_run(again, result) for again, result in outcome.done],
-        "numbers": [one_number(one) for one in compared(outcome.results)],
+        "runs": [run_json(rerun, result) for rerun, result in outcome.finished],
+        "numbers": [number_json(comparison) for comparison in compare_runs(outcome.results)],
         "skipped": outcome.skipped,
     }

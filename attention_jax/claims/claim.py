@@ -41,13 +41,13 @@ class Bound:
     """Judge the n-th best seed: 4 of five seeds means "on at least 4 of 5"; 0 judges the median."""
 
     @property
-    def bounded(self) -> bool:
+    def has_bounds(self) -> bool:
         """Whether a result could miss this."""
         return self.at_least is not None or self.at_most is not None
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Registered:
+class _ClaimFields:
     kind: Kind
     """The kind of comparison:
 
@@ -62,18 +62,18 @@ class _Registered:
     since: str = ""
     """The day on which the bounds were committed, as YYYY-MM-DD."""
     after: str = ""
-    """The results known on that day; empty for bounds that were set before any."""
+    """The results that were known on that day; empty if there were none."""
     timed: bool = False
     """The number is a time, which another machine changes: `reproduce --check` shows it without a verdict."""
 
 
 @dataclass(frozen=True)
-class Claim(_Registered, Bound):
+class Claim(_ClaimFields, Bound):
     """A number with the bounds within which it is met.
 
     Raises InputError where the kind does not fit the other fields.
 
-    >>> Claim("error", "test.error", 0.0, "theorem 1", kind="exact", at_most=1e-6).bounded
+    >>> Claim("error", "test.error", 0.0, "theorem 1", kind="exact", at_most=1e-6).has_bounds
     True
     >>> Claim("BLEU", "test.bleu", 28.4, "table 2", kind="other protocol", at_least=27.0)
     Traceback (most recent call last):
@@ -83,7 +83,7 @@ class Claim(_Registered, Bound):
     def __post_init__(self):
         if self.kind not in get_args(Kind):
             raise InputError(f"the claim {self.text!r} has the kind {self.kind!r}: choose one of {get_args(Kind)}")
-        if (self.kind == "measurement") == self.bounded:
+        if (self.kind == "measurement") == self.has_bounds:
             raise InputError(f"the claim {self.text!r} is of kind {self.kind!r}: only a measurement has no bounds")
         if self.kind in ("same protocol", "other protocol") and self.published is None:
             raise InputError(f"the claim {self.text!r} is of kind {self.kind!r}, which needs a published number")
@@ -97,14 +97,14 @@ class Claim(_Registered, Bound):
             )
 
     @property
-    def near(self) -> list[tuple[float, float]]:
+    def near_intervals(self) -> list[tuple[float, float]]:
         """The intervals of reproduced numbers of the same protocol: the source's spread, and 5 % around its number."""
         share = 0.05 * abs(self.published)
         return [(self.published - share, self.published + share), *([self.spread] if self.spread else [])]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Ended:
+class _WithdrawnFields:
     since: str
     """The day on which the bounds were first committed, as YYYY-MM-DD."""
     until: str
@@ -118,7 +118,7 @@ class _Ended:
 
 
 @dataclass(frozen=True)
-class Withdrawn(_Ended, Bound):
+class Withdrawn(_WithdrawnFields, Bound):
     """A former bound that no longer decides a status; docs/results/NAME.md compares it with the recorded results.
 
     The bounds of built-in experiments are in experiments/withdrawn.json.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from attention_jax.claims.catalog import Experiment
-from attention_jax.claims.record import recorded_runs
+from attention_jax.claims.record import load_recorded_runs
 from attention_jax.config import Config, replace
 
 
@@ -17,13 +17,16 @@ def smallest_seconds(runs: Sequence[Mapping]) -> dict[str, float]:
     return {run["variant"]: run["seconds"] for run in timed}
 
 
-def expected_seconds(experiment: Experiment, config: Config) -> float | None:
+def estimate_seconds(experiment: Experiment, config: Config) -> float | None:
     """Return the seconds that one run of `config` takes on one core, or None if no such run is recorded and the
     experiment states no minutes; only the seed may differ from a variant's configuration."""
-    seeded = {name: replace(one, **{"train.seed": config.train.seed}) for name, one in experiment.variants().items()}
-    seconds = smallest_seconds(recorded_runs(experiment.name, experiment.results))
-    for name, one in seeded.items():
-        if one == config:
+    seeded = {
+        name: replace(variant_config, **{"train.seed": config.train.seed})
+        for name, variant_config in experiment.variants().items()
+    }
+    seconds = smallest_seconds(load_recorded_runs(experiment.name, experiment.results))
+    for name, variant_config in seeded.items():
+        if variant_config == config:
             alone = 60 * experiment.minutes / experiment.seeds if experiment.minutes and len(seeded) == 1 else None
             return seconds.get(name, alone)
     return None

@@ -4,7 +4,7 @@ import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from attention_jax.claims.verdicts import bounds, ours, with_caveats
+from attention_jax.claims.verdicts import bounds_text, value_text, verdict_with_caveats
 from attention_jax.report.tables import number
 
 WIDTH = 100
@@ -21,12 +21,12 @@ def experiment_page(experiment, judged: Sequence, user_data: Mapping[str, str]) 
     """Return a page with claim, source, data, command, cost, variants, plans, status of the claims, and the options for
     user data.
 
-    `experiment` is a catalog.Experiment, `judged` its claims as `judged.Judged`; `user_data` is {option: help}.
+    `experiment` is a catalog.Experiment, `judged` its claims as `judged.JudgedClaim`; `user_data` is {option: help}.
     """
     lines = [f"{experiment.name}: {experiment.claim}"]
-    for what in ("Chapter", "Claim", "Source", "Data", "Command", "Cost"):
-        if experiment.about(what):
-            lines.append(f"{what + ':':9} {experiment.about(what)}")
+    for heading in ("Chapter", "Claim", "Source", "Data", "Command", "Cost"):
+        if experiment.about(heading):
+            lines.append(f"{heading + ':':9} {experiment.about(heading)}")
     variants = [name for name in experiment.variants() if name]
     if variants:
         separator = "; " if any("," in name for name in variants) else ", "
@@ -36,8 +36,8 @@ def experiment_page(experiment, judged: Sequence, user_data: Mapping[str, str]) 
     for plan in experiment.plans:
         lines.append(f"Plan:     {plan.text}; published {number(plan.published)} ({plan.source})")
     page = "\n".join(fill(line, subsequent_indent=" " * 10) for line in lines)
-    parts = [page, verdicts(judged), your_data(experiment.name, user_data)]
-    return "\n\n".join(part for part in parts if part)
+    sections = [page, verdicts(judged), your_data(experiment.name, user_data)]
+    return "\n\n".join(section for section in sections if section)
 
 
 def verdicts(judged: Sequence) -> str:
@@ -46,10 +46,10 @@ def verdicts(judged: Sequence) -> str:
     The number comes from the runs that decide the verdict: those of the replication as soon as it is complete.
     """
     lines = ["Recorded:"]
-    for one in judged:
-        claim, runs = one.claim, one.runs
-        published = f"{claim.kind}, bound {bounds(claim)}, published {number(claim.published)} ({claim.source})"
-        text = f"{with_caveats(claim, runs)}: {claim.text}; ours {ours(claim, runs)}; {published}"
+    for row in judged:
+        claim, runs = row.claim, row.runs
+        published = f"{claim.kind}, bound {bounds_text(claim)}, published {number(claim.published)} ({claim.source})"
+        text = f"{verdict_with_caveats(claim, runs)}: {claim.text}; ours {value_text(claim, runs)}; {published}"
         lines.append(fill(text, initial_indent="  ", subsequent_indent="    "))
     return "\n".join(lines) if judged else ""
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from attention_jax.claims.catalog import CHAPTERS, Experiment
-from attention_jax.claims.judged import Judged, judged
+from attention_jax.claims.judged import JudgedClaim, judge_claims
 from attention_jax.report.tables import Table, experiments_list, number
 
 OWN = "your own data"
@@ -13,36 +13,47 @@ OWN = "your own data"
 COLUMNS = ("name", "paper", "data", "minutes", "status")
 
 
-def selected(experiments: Sequence[Experiment], word: str) -> list[Experiment]:
-    """The experiments of the chapters that `word` is in, or else those in whose name, docstring or paper a word begins
-    with it; all without a word."""
+def select_experiments(experiments: Sequence[Experiment], word: str) -> list[Experiment]:
+    """The experiments of the chapters whose name contains `word`; if there are none, those that have a word beginning
+    with it in their name, docstring or paper. An empty word selects all."""
     word = word.lower()
-    in_chapter = [one for one in experiments if word in one.about("Chapter").lower()]
+    in_chapter = [experiment for experiment in experiments if word in experiment.about("Chapter").lower()]
     begins = re.compile(rf"(?<![a-z]){re.escape(word)}", re.IGNORECASE)
-    described = lambda one: f"{one.name} {paper(one.about('Source'))} {one.doc}"
-    return in_chapter or [one for one in experiments if begins.search(described(one))]
+    searchable_text = lambda experiment: (
+        f"{experiment.name} {short_source(experiment.about('Source'))} {experiment.doc}"
+    )
+    return in_chapter or [experiment for experiment in experiments if begins.search(searchable_text(experiment))]
 
 
-def listing(experiments: Sequence[Experiment], width: int) -> str:
+def format_listing(experiments: Sequence[Experiment], width: int) -> str:
     """Return the experiments by chapter as text of at most `width` columns: name, paper, data, minutes, status."""
     chapters = sorted((*CHAPTERS, "others"), key=lambda chapter: chapter != OWN)
-    chapter = lambda one: one.about("Chapter") if one.about("Chapter") in CHAPTERS else "others"
-    tables = [Table(name, COLUMNS, [row(one) for one in experiments if chapter(one) == name]) for name in chapters]
+    chapter = lambda experiment: experiment.about("Chapter") if experiment.about("Chapter") in CHAPTERS else "others"
+    tables = [
+        Table(name, COLUMNS, [experiment_row(experiment) for experiment in experiments if chapter(experiment) == name])
+        for name in chapters
+    ]
     return experiments_list([table._replace(right=("minutes",)) for table in tables if table.rows], width)
 
 
-def row(experiment: Experiment) -> tuple[str, ...]:
+def experiment_row(experiment: Experiment) -> tuple[str, ...]:
     """Name, paper, data, minutes and status of an experiment."""
     data = re.split(r"[;:,(](?!\d)", experiment.about("Data"))[0].strip()
     data = "-" if data in ("", "none") else data
-    return experiment.name, paper(experiment.about("Source")), data, minutes(experiment), status(judged(experiment))
+    return (
+        experiment.name,
+        short_source(experiment.about("Source")),
+        data,
+        minutes_text(experiment),
+        status_text(judge_claims(experiment)),
+    )
 
 
-def minutes(experiment: Experiment) -> str:
+def minutes_text(experiment: Experiment) -> str:
     """The cost of an experiment in whole minutes.
 
     >>> from attention_jax.claims.catalog import load_experiment
-    >>> [minutes(load_experiment(name)) for name in ("date_luong", "rank_collapse", "vit_i1k_s16")]
+    >>> [minutes_text(load_experiment(name)) for name in ("date_luong", "rank_collapse", "vit_i1k_s16")]
     ['2', '< 1', '-']
     """
     if experiment.minutes is None:
@@ -50,14 +61,14 @@ def minutes(experiment: Experiment) -> str:
     return "< 1" if experiment.minutes < 0.95 else number(round(experiment.minutes))
 
 
-def paper(source: str) -> str:
+def short_source(source: str) -> str:
     """The first work that a source names, in short: authors and year, the section of a book, or a repository.
 
-    >>> paper("Luong et al. 2015 (arXiv:1508.04025), eq. 5-6"), paper('"Deep Learning from Scratch 2" (Saito 2018)')
+    >>> short_source("Luong et al. 2015 (arXiv)"), short_source('"Deep Learning from Scratch 2" (Saito 2018)')
     ('Luong et al. 2015', 'Saito 2018')
-    >>> paper("Michel, Levy, Neubig 2019, ..."), paper("Tallec & Ollivier 2017"), paper("Dive into Deep Learning 11.2;")
-    ('Michel et al. 2019', 'Tallec & Ollivier 2017', 'd2l 11.2')
-    >>> paper("bentrevett/pytorch-seq2seq, tutorial 3"), paper("this project")
+    >>> list(map(short_source, ("Michel, Levy, Neubig 2019", "Tallec & Ollivier 2017", "Dive into Deep Learning 11.2")))
+    ['Michel et al. 2019', 'Tallec & Ollivier 2017', 'd2l 11.2']
+    >>> short_source("bentrevett/pytorch-seq2seq, tutorial 3"), short_source("this project")
     ('pytorch-seq2seq', '-')
     """
     book = re.search(r"Dive into Deep Learning\D{0,35}?(\d+(?:\.\d+)*)", source)
@@ -72,9 +83,9 @@ def paper(source: str) -> str:
     return f"{short} {dated[2]}"
 
 
-def status(rows: Sequence[Judged]) -> str:
+def status_text(rows: Sequence[JudgedClaim]) -> str:
     """Say how many of the claims are met: "9 of 10 met"; "measured" if none has a bound, "not run" if none was run."""
-    verdicts = Counter(one.verdict for one in rows)
+    verdicts = Counter(row.verdict for row in rows)
     bounded = sum(verdicts.values()) - verdicts["measured"] - verdicts["not run"]
     if bounded:
         return f"{bounded - verdicts['missed']} of {bounded} met"

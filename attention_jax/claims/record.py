@@ -19,7 +19,7 @@ from attention_jax.claims.catalog import CHECKOUT, ROOT, Experiment
 from attention_jax.claims.recorded_command import command_of
 from attention_jax.config import Config, option_name
 from attention_jax.errors import Diverged, InputError
-from attention_jax.files import one_at_a_time, read_json, write_json
+from attention_jax.files import directory_lock, read_json, write_json
 from attention_jax.runs import directory as run_directory, lifecycle
 
 RESULTS = ROOT / "results"
@@ -70,13 +70,13 @@ class Reproduction:
         return Path(self.root, self.scale, experiment.name, f"{variant}-seed{seed}" if variant else f"seed{seed}")
 
 
-def recorded_runs(name: str, results: Path = RESULTS) -> list[dict]:
+def load_recorded_runs(name: str, results: Path = RESULTS) -> list[dict]:
     """Return the runs in experiments/results/NAME.json, sorted by variant and seed; none without a file."""
     path = results / f"{name}.json"
     return read_json(path)["runs"] if path.exists() else []
 
 
-def rows(path: Path = REGISTRATION) -> list[dict]:
+def load_rows(path: Path = REGISTRATION) -> list[dict]:
     """Return the registered rows of a file in their order; none without a file."""
     return read_json(path)["rows"] if path.exists() else []
 
@@ -86,114 +86,118 @@ def seeds_of_row(row: Mapping) -> range:
     return range(row["first_seed"], row["first_seed"] + row["seeds"])
 
 
-def registered(*paths: Path) -> dict[tuple[str, str], frozenset[int]]:
+def load_registered_seeds(*paths: Path) -> dict[tuple[str, str], frozenset[int]]:
     """The registered seeds by experiment and variant, of these files; by default of all REGISTRATIONS."""
-    listed = [row for path in paths or REGISTRATIONS for row in rows(path)]
+    listed = [row for path in paths or REGISTRATIONS for row in load_rows(path)]
     return {(row["experiment"], row["variant"]): frozenset(seeds_of_row(row)) for row in listed}
 
 
-def finished(*paths: Path) -> frozenset[tuple[str, str]]:
+def load_finished_variants(*paths: Path) -> frozenset[tuple[str, str]]:
     """Experiment and variant of the registered rows that have been run: those without "pending"."""
-    listed = [row for path in paths or REGISTRATIONS for row in rows(path)]
+    listed = [row for path in paths or REGISTRATIONS for row in load_rows(path)]
     return frozenset((row["experiment"], row["variant"]) for row in listed if not row.get("pending"))
 
 
-def record(name: str, run: dict, results: Path = RESULTS):
+def record_run(name: str, run: dict, results: Path = RESULTS):
     """Write `run` to experiments/results/NAME.json, replacing an earlier run of the same variant and seed."""
     identity = lambda run: (run["variant"], run["seed"])
     results.mkdir(exist_ok=True)
-    with one_at_a_time(results):
-        others = [old for old in recorded_runs(name, results) if identity(old) != identity(run)]
-        write_json(results / f"{name}.json", {"experiment": name, "runs": sorted([*others, run], key=identity)})
+    with directory_lock(results):
+        other_runs = [old for old in load_recorded_runs(name, results) if identity(old) != identity(run)]
+        write_json(results / f"{name}.json", {"experiment": name, "runs": sorted([*other_runs, run], key=identity)})
 
 
 def reproduce(
     experiment: Experiment,
-    asked: Reproduction,
+    request: Reproduction,
     override: Callable[[Config], Config] = lambda config: config,
     words: Sequence[str] = (),
 ) -> list[dict]:
     """Run the variants of an experiment with every seed; finished runs are kept, interrupted ones resume.
 
     `override` applies the options of the command line, `words`, to a configuration. At scale "full" the results are
-    recorded with these words, with the figures of the first variant's first run and those that `draw` plots from all
+    recorded with these words, with figures of the first variant's first run and those that `draw_recorded` plots of all
     recorded runs. A run that diverges is recorded as {"diverged": reason}, without metrics. At "recorded" nothing is
     run. Returns the runs: {"variant", "seed", "metrics", "history", ...}.
     """
-    if asked.seeds < 0:
-        raise InputError(f"--seeds must be 0, for the experiment's own number, or more; got {asked.seeds}")
-    declared = variants_to_run(experiment, asked)
+    if request.seeds < 0:
+        raise InputError(f"--seeds must be 0, for the experiment's own number, or more; got {request.seeds}")
+    declared = variants_to_run(experiment, request)
     variants = {variant: override(config) for variant, config in declared.items()}
-    if asked.scale == "recorded":
-        found = recorded_runs(experiment.name, experiment.results)
-        return [run for run in found if asked.variant in (None, run["variant"])]
-    keep, command = should_record(experiment, asked), command_of(["reproduce", experiment.name, *words])
+    if request.scale == "recorded":
+        recorded = load_recorded_runs(experiment.name, experiment.results)
+        return [run for run in recorded if request.variant in (None, run["variant"])]
+    keep, command = should_record(experiment, request), command_of(["reproduce", experiment.name, *words])
     if keep:
         check_committed(experiment)
         check_options(experiment, declared, variants)
-    done = []
+    finished_runs = []
     for variant, config in variants.items():
-        for seed in seeds_of(experiment, asked, config):
-            directory, one = asked.directory(experiment, variant, seed), configs.replace(config, **{"train.seed": seed})
-            archive_other(one, directory)
+        for seed in seeds_of(experiment, request, config):
+            directory, run_config = (
+                request.directory(experiment, variant, seed),
+                configs.replace(config, **{"train.seed": seed}),
+            )
+            archive_other(run_config, directory)
             if keep:
-                check_begun(experiment, directory)
-            run = {"variant": variant, "seed": seed} | run_or_diverge(one, directory, experiment, asked)
+                check_started_run(experiment, directory)
+            run = {"variant": variant, "seed": seed} | run_or_diverge(run_config, directory, experiment, request)
             print(f"{experiment.name} {variant} seed {seed}: in {directory}".replace("  ", " "), flush=True)
             if keep:
-                run["history"] = thinned(experiment, run["history"])
-                run |= origin(experiment, directory, command) | bleu_by_length(directory)
-                record(experiment.name, run, experiment.results)
-                if not done and variant == first_variant(experiment):
+                run["history"] = thin_history(experiment, run["history"])
+                run |= run_origin(experiment, directory, command) | bleu_by_length(directory)
+                record_run(experiment.name, run, experiment.results)
+                if not finished_runs and variant == first_variant(experiment):
                     keep_figures(experiment.name, directory, experiment.results)
-                draw(experiment)
-            done.append(run)
-    if experiment.figure and not keep and asked.scale == "full":
+                draw_recorded(experiment)
+            finished_runs.append(run)
+    if experiment.figure and not keep and request.scale == "full":
         by_variant = {
-            variant: [run for run in done if run["variant"] == variant and run["metrics"]] for variant in variants
+            variant: [run for run in finished_runs if run["variant"] == variant and run["metrics"]]
+            for variant in variants
         }
-        figure = Path(asked.root, asked.scale, experiment.name, f"{experiment.name}.png")
+        figure = Path(request.root, request.scale, experiment.name, f"{experiment.name}.png")
         if all(by_variant.values()) and experiment.figure(by_variant, figure):
             print(f"{experiment.name}: {figure}")
-    return done
+    return finished_runs
 
 
-def run_or_diverge(config: Config, directory: Path, experiment: Experiment, asked: Reproduction) -> dict:
+def run_or_diverge(config: Config, directory: Path, experiment: Experiment, request: Reproduction) -> dict:
     """Return the result of `run_once`, or {"metrics": {}, "history": [], "diverged": reason}; in a smoke run, which
     judges no claim, Diverged is raised."""
     try:
         result = run_once(config, directory, experiment.study)
     except Diverged as error:
-        if asked.scale == "smoke":
+        if request.scale == "smoke":
             raise
         print(f"  diverged: {error}", flush=True)
         return {"metrics": {}, "history": [], "diverged": str(error)}
     return {name: value for name, value in result.items() if name != "experiment"}
 
 
-def variants_to_run(experiment: Experiment, asked: Reproduction) -> dict[str, Config]:
+def variants_to_run(experiment: Experiment, request: Reproduction) -> dict[str, Config]:
     """The configurations to run, by variant."""
-    variants = {"": experiment.smoke()} if asked.scale == "smoke" else experiment.variants()
-    if asked.variant is None:
+    variants = {"": experiment.smoke()} if request.scale == "smoke" else experiment.variants()
+    if request.variant is None:
         return variants
-    if asked.variant not in variants:
+    if request.variant not in variants:
         listed = ", ".join(map(repr, variants))
-        raise InputError(f"--variant must be one of {listed} for {experiment.name}, got {asked.variant!r}")
-    return {asked.variant: variants[asked.variant]}
+        raise InputError(f"--variant must be one of {listed} for {experiment.name}, got {request.variant!r}")
+    return {request.variant: variants[request.variant]}
 
 
-def seeds_of(experiment: Experiment, asked: Reproduction, config: Config) -> range:
+def seeds_of(experiment: Experiment, request: Reproduction, config: Config) -> range:
     """Return the seeds of a configuration, which count up from that in it."""
-    count = 1 if asked.scale == "smoke" else asked.seeds or experiment.seeds
+    count = 1 if request.scale == "smoke" else request.seeds or experiment.seeds
     return range(config.train.seed, config.train.seed + count)
 
 
-def should_record(experiment: Experiment, asked: Reproduction) -> bool:
+def should_record(experiment: Experiment, request: Reproduction) -> bool:
     """Whether to record the results: at full scale, and in a checkout, not for an installed package."""
-    return asked.scale == "full" and asked.record and (CHECKOUT or experiment.results != RESULTS)
+    return request.scale == "full" and request.record and (CHECKOUT or experiment.results != RESULTS)
 
 
-def built_in(experiment: Experiment) -> bool:
+def is_built_in(experiment: Experiment) -> bool:
     """Whether the experiment's file is in experiments/ of the checkout."""
     return experiment.file is not None and experiment.file.is_relative_to(ROOT)
 
@@ -206,7 +210,7 @@ def check_committed(experiment: Experiment):
     """
     if experiment.file is None:
         return
-    if built_in(experiment):
+    if is_built_in(experiment):
         changed = provenance.changes()
         if provenance.commit() is None:
             raise InputError(
@@ -223,28 +227,28 @@ def check_committed(experiment: Experiment):
         )
 
 
-def check_options(experiment: Experiment, declared: dict[str, Config], asked: dict[str, Config]):
+def check_options(experiment: Experiment, declared: dict[str, Config], overridden: dict[str, Config]):
     """Raise InputError if options of a built-in experiment, other than data files and the seed, are not those of its
     file: a recorded run is judged by the claims about its variant.
     """
-    if not built_in(experiment):
+    if not is_built_in(experiment):
         return
     for variant, config in declared.items():
         allowed = {"--train.seed", *catalog.user_data(config)}
-        changed = [option_name(field) for field in configs.differences(config, asked[variant])]
-        if others := ", ".join(option for option in changed if option not in allowed):
+        changed = [option_name(field) for field in configs.differences(config, overridden[variant])]
+        if options := ", ".join(option for option in changed if option not in allowed):
             raise InputError(
-                f"recording {experiment.name} needs the options of its file; got another value of {others}: leave it "
+                f"recording {experiment.name} needs the options of its file; got another value of {options}: leave it "
                 "out, or add --no-record to run without recording"
             )
 
 
-def check_begun(experiment: Experiment, directory: Path):
+def check_started_run(experiment: Experiment, directory: Path):
     """Raise InputError if `directory` has a run that was begun with code other than a commit's.
 
     A finished run may be recorded if its code was committed. An interrupted one must also resume with the same code.
     """
-    if not built_in(experiment) or not (directory / "environment.json").exists():
+    if not is_built_in(experiment) or not (directory / "environment.json").exists():
         return
     commit = check_run(experiment, directory)["commit"]
     if not run_directory.read_result(directory) and provenance.code_differs(commit):
@@ -257,7 +261,7 @@ def check_begun(experiment: Experiment, directory: Path):
 def check_run(experiment: Experiment, directory: Path) -> dict:
     """Return the environment of a run; InputError if it was begun with code that was not committed."""
     then = read_json(directory / "environment.json")
-    if built_in(experiment) and (then.get("commit") is None or then.get("changed")):
+    if is_built_in(experiment) and (then.get("commit") is None or then.get("changed")):
         listed = ", ".join(then.get("changed") or ["no commit is known"])
         raise InputError(
             f"recording {experiment.name}: {directory} was begun with code that is not committed ({listed}); "
@@ -266,10 +270,10 @@ def check_run(experiment: Experiment, directory: Path) -> dict:
     return then
 
 
-def origin(experiment: Experiment, directory: Path, command: str) -> dict:
+def run_origin(experiment: Experiment, directory: Path, command: str) -> dict:
     """Return date, command, machine and commit of a run, and the hash of the experiment's file at that commit."""
     environment, digest = read_json(directory / "environment.json"), None
-    if built_in(experiment):
+    if is_built_in(experiment):
         digest = provenance.file_hash(experiment.file, environment["commit"])
         if digest is None:
             raise InputError(
@@ -288,18 +292,18 @@ def origin(experiment: Experiment, directory: Path, command: str) -> dict:
 
 def archive_other(config: Config, directory: Path):
     """Rename `directory` by its time if it has a run with other options than `config`."""
-    begun = (directory / "config.json").exists()
-    if begun and configs.differences(run_directory.read_config(directory, like=config), config):
+    has_started = (directory / "config.json").exists()
+    if has_started and configs.differences(run_directory.read_config(directory, like=config), config):
         directory.rename(directory.with_name(f"{directory.name}-{time.strftime('%Y%m%d-%H%M%S')}"))
 
 
 def run_once(config: Config, directory: Path, study) -> dict:
     """Return the result of `config` in `directory`: read it if finished, resume it if interrupted, or run it."""
-    begun = (directory / "config.json").exists()
-    return run_directory.read_result(directory) or lifecycle.start(config, directory, study=study, resume=begun)
+    has_started = (directory / "config.json").exists()
+    return run_directory.read_result(directory) or lifecycle.start(config, directory, study=study, resume=has_started)
 
 
-def thinned(experiment: Experiment, history: list[dict]) -> list[dict]:
+def thin_history(experiment: Experiment, history: list[dict]) -> list[dict]:
     """Return the epochs to record: all; of more than LONG every 10th, 100th, ... and the last.
 
     Seeds of different lengths then share most epochs. A history stays whole if a claim reads single epochs of it.
@@ -318,9 +322,9 @@ def keep_figures(name: str, directory: Path, results: Path = RESULTS):
 
 
 def first_variant(experiment: Experiment) -> str:
-    """Return the main variant of an experiment: the first of those recorded, or to be run. It may be one that the
+    """Return the main variant of an experiment: the first recorded one, or the first to be run. It may be one that the
     experiment no longer has, if only such are recorded."""
-    measured = {run["variant"] for run in recorded_runs(experiment.name, experiment.results)}
+    measured = {run["variant"] for run in load_recorded_runs(experiment.name, experiment.results)}
     return next(
         (variant for variant in experiment.variants() if variant in measured or not measured), min(measured, default="")
     )
@@ -333,29 +337,29 @@ def bleu_by_length(directory: Path) -> dict:
     return {"bleu_by_length": bins} if bins else {}
 
 
-def curves(experiment: Experiment) -> tuple[str, list[list[dict]]]:
+def first_variant_histories(experiment: Experiment) -> tuple[str, list[list[dict]]]:
     """The first variant, and the recorded histories of its seeds, which its learning curves show; none of one epoch."""
     first = first_variant(experiment)
-    found = recorded_runs(experiment.name, experiment.results)
-    return first, [run["history"] for run in found if run["variant"] == first and len(run.get("history", ())) > 1]
+    runs = load_recorded_runs(experiment.name, experiment.results)
+    return first, [run["history"] for run in runs if run["variant"] == first and len(run.get("history", ())) > 1]
 
 
-def ended(experiment: Experiment) -> list[dict]:
+def runs_without_divergence(experiment: Experiment) -> list[dict]:
     """Return the recorded runs that did not diverge."""
-    return [run for run in recorded_runs(experiment.name, experiment.results) if not run.get("diverged")]
+    return [run for run in load_recorded_runs(experiment.name, experiment.results) if not run.get("diverged")]
 
 
 def runs_by_variant(experiment: Experiment) -> dict[str, list[dict]]:
     """Return the recorded runs of each variant that has some, for the experiment's figure."""
-    found = ended(experiment)
-    variants = {variant: [run for run in found if run["variant"] == variant] for variant in experiment.variants()}
+    runs = runs_without_divergence(experiment)
+    variants = {variant: [run for run in runs if run["variant"] == variant] for variant in experiment.variants()}
     return {variant: its_runs for variant, its_runs in variants.items() if its_runs}
 
 
-def draw(experiment: Experiment):
+def draw_recorded(experiment: Experiment):
     """Plot the recorded runs of an experiment: learning curves, with the seeds of the first variant as a band, and the
     experiment's figure."""
-    first, histories = curves(experiment)
+    first, histories = first_variant_histories(experiment)
     if histories:
         from attention_jax.report.curves import curves_of_runs
 
@@ -369,9 +373,9 @@ def draw_all():
     """`make figures`: the figures of all recorded experiments and of the published numbers, from stored data alone."""
     from attention_jax.claims import published
 
-    for name in catalog.names():
-        draw(catalog.load_experiment(name))
-    published.draw()
+    for name in catalog.experiment_names():
+        draw_recorded(catalog.load_experiment(name))
+    published.draw_published()
 
 
 if __name__ == "__main__":

@@ -12,17 +12,19 @@ from pathlib import Path
 from attention_jax import config as configs, provenance
 from attention_jax.claims import catalog, record
 from attention_jax.claims.catalog import CHECKOUT
-from attention_jax.claims.check import Here, Override, with_data
+from attention_jax.claims.check import LocalSettings, Override, resolve_data_paths
 from attention_jax.claims.record import Reproduction
 from attention_jax.claims.recorded_command import current_names
 from attention_jax.errors import InputError
 from attention_jax.files import read_json
 
 
-def replicate(path: Path, asked: Reproduction, names: Sequence[str], override: Override, here: Here):
-    """Run and record the rows of `path` that are not recorded yet, those of the experiments `names` if there are any.
+def replicate(
+    path: Path, request: Reproduction, names: Sequence[str], override: Override, local_settings: LocalSettings
+):
+    """Run and record the rows of `path` that are not recorded yet, of the experiments `names` or, if empty, of all.
 
-    Several processes may do this at the same time with the same `asked.root`; each skips runs that another one has
+    Several processes may do this at the same time with the same `request.root`; each skips runs that another one has
     locked. A run whose data are not available is skipped with a line, and one that diverges is recorded as such.
     Raises InputError if it would record from code other than that of the registered commit.
     """
@@ -31,31 +33,31 @@ def replicate(path: Path, asked: Reproduction, names: Sequence[str], override: O
             f"--rows needs a file of registered rows, such as {record.REGISTRATION.name}; {path} does not exist"
         )
     frozen = read_json(path)["commit"]
-    if asked.record and CHECKOUT and provenance.code_differs(frozen):
+    if request.record and CHECKOUT and provenance.code_differs(frozen):
         raise InputError(
             f"--rows records from the commit at which {path.name} froze the code, {frozen[:10]}, and the code of this "
             "checkout is another: check that commit out in a clone, or add --no-record to run without recording"
         )
-    for row in record.rows(path):
+    for row in record.load_rows(path):
         if names and row["experiment"] not in names:
             continue
         for seed in record.seeds_of_row(row):
             try:
-                replicate_once(row, seed, asked, override, here)
+                replicate_once(row, seed, request, override, local_settings)
             except InputError as error:
                 print(f"  not recorded: {error}", flush=True)
 
 
-def replicate_once(row: Mapping, seed: int, asked: Reproduction, override: Override, here: Here):
+def replicate_once(row: Mapping, seed: int, request: Reproduction, override: Override, local_settings: LocalSettings):
     """Run and record one row with one seed, if it is not recorded."""
     experiment, variant = catalog.load_experiment(row["experiment"]), row["variant"]
-    done = record.recorded_runs(experiment.name, experiment.results)
-    if (variant, seed) in {(run["variant"], run["seed"]) for run in done}:
+    recorded = record.load_recorded_runs(experiment.name, experiment.results)
+    if (variant, seed) in {(run["variant"], run["seed"]) for run in recorded}:
         return
     print(" ".join(filter(None, [experiment.name, variant, f"seed {seed}"])), flush=True)
     declared = experiment.variant(variant)
-    words = with_data(declared, current_names(declared, row.get("options", [])), here)
-    seeded = lambda config: configs.replace(override(config, words), **{"train.seed": seed})
-    once = replace(asked, scale="full", variant=variant, seeds=1)
-    named = ["--variant", variant] if len(experiment.variants()) > 1 else []
-    record.reproduce(experiment, once, seeded, [*named, *words, "--train.seed", str(seed), "--seeds", "1"])
+    words = resolve_data_paths(declared, current_names(declared, row.get("options", [])), local_settings)
+    with_seed = lambda config: configs.replace(override(config, words), **{"train.seed": seed})
+    once = replace(request, scale="full", variant=variant, seeds=1)
+    variant_words = ["--variant", variant] if len(experiment.variants()) > 1 else []
+    record.reproduce(experiment, once, with_seed, [*variant_words, *words, "--train.seed", str(seed), "--seeds", "1"])

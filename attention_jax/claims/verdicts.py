@@ -25,14 +25,14 @@ SEEDS = 3
 """The number of runs below which no claim is beaten, because the variance of our training is unknown."""
 
 
-def upward(bound) -> bool:
+def higher_is_better(bound) -> bool:
     """Whether more is better: a single bound decides, otherwise the metric's name (a loss or an error: no)."""
     if (bound.at_least is None) != (bound.at_most is None):
         return bound.at_least is not None
     return not lower_is_better(bound.metric)
 
 
-def value_of(bound, run: Mapping) -> float | None:
+def run_value(bound, run: Mapping) -> float | None:
     """The number of one run: of the final evaluation, one epoch, the best epoch, or the mean of the last epochs.
 
     None if the run does not have it, NaN if the run diverged.
@@ -40,8 +40,8 @@ def value_of(bound, run: Mapping) -> float | None:
     if run.get("diverged"):
         return math.nan
     if bound.also:
-        parts = parts_of(bound, run).values()
-        return None if None in parts else fmean(parts)
+        values = final_metrics(bound, run).values()
+        return None if None in values else fmean(values)
     if bound.epoch is None and not bound.best and not bound.last:
         return run["metrics"].get(bound.metric)
     by_epoch = {row.get("epoch"): row[bound.metric] for row in run["history"] if row.get(bound.metric) is not None}
@@ -54,14 +54,14 @@ def value_of(bound, run: Mapping) -> float | None:
     return better(finite, default=None if not by_epoch else math.nan)
 
 
-def parts_of(bound, run: Mapping) -> dict[str, float | None]:
+def final_metrics(bound, run: Mapping) -> dict[str, float | None]:
     """Return the final metrics whose mean is judged, if `also` names more than one."""
     return {name: run["metrics"].get(name) for name in (bound.metric, *bound.also)}
 
 
-def by_seed(bound, runs: Sequence[Mapping]) -> dict[int, float]:
+def values_by_seed(bound, runs: Sequence[Mapping]) -> dict[int, float]:
     """{seed: number} of the variant's runs; with `minus`, the difference to the other's run of the same seed."""
-    values = {(run.get("variant", ""), run.get("seed", 0)): value_of(bound, run) for run in runs}
+    values = {(run.get("variant", ""), run.get("seed", 0)): run_value(bound, run) for run in runs}
     values = {key: float(value) for key, value in values.items() if value is not None}
     mine = {seed: value for (variant, seed), value in values.items() if variant == bound.variant}
     if bound.minus is None:
@@ -69,20 +69,20 @@ def by_seed(bound, runs: Sequence[Mapping]) -> dict[int, float]:
     return {seed: value - values[bound.minus, seed] for seed, value in mine.items() if (bound.minus, seed) in values}
 
 
-def runs_of(bound, runs: Sequence[Mapping]) -> list[Mapping]:
-    """The runs that `by_seed` reads."""
-    seeds = by_seed(bound, runs)
+def runs_with_value(bound, runs: Sequence[Mapping]) -> list[Mapping]:
+    """The runs that `values_by_seed` reads."""
+    seeds = values_by_seed(bound, runs)
     variants = {bound.variant, bound.minus} - {None}
     return [run for run in runs if run.get("variant", "") in variants and run.get("seed", 0) in seeds]
 
 
-def judged_value(bound, runs: Sequence[Mapping]) -> float | None:
-    """The median over seeds, or the `seeds_needed`-th best; None without a run, or with fewer than are needed."""
-    values = list(by_seed(bound, runs).values())
+def claim_value(bound, runs: Sequence[Mapping]) -> float | None:
+    """The median over seeds, or the `seeds_needed`-th best; None if there are no runs, or too few."""
+    values = list(values_by_seed(bound, runs).values())
     if not values or bound.seeds_needed > len(values):
         return None
-    worst = -np.inf if upward(bound) else np.inf
-    ranked = sorted(values, key=lambda v: worst if np.isnan(v) else v, reverse=upward(bound))
+    worst = -np.inf if higher_is_better(bound) else np.inf
+    ranked = sorted(values, key=lambda v: worst if np.isnan(v) else v, reverse=higher_is_better(bound))
     return ranked[bound.seeds_needed - 1] if bound.seeds_needed else float(np.median(values))
 
 
@@ -90,117 +90,121 @@ def judge(claim, runs: Sequence[Mapping]) -> tuple[float | None, Verdict]:
     """Return the number of a `config.Claim` and its status.
 
     not run: no run, or too few seeds, have the number. measured: the claim sets no bound. undecided: single seeds
-    contradict the median, or the interval of the only seed covers a bound (`undecided`). missed: outside of the bounds
+    contradict the median, or the only seed's interval covers a bound (`is_undecided`). missed: outside of the bounds
     (NaN, too). Within the bounds the kind of the claim decides. exact, order, aim: holds. same protocol: beaten, if
-    three seeds or more are all better than the source's own best (`beats`); reproduced, if the number is within the
+    three seeds or more are all better than the source's best (`beats_source`); reproduced, if the number is within the
     source's spread or 5 % of its number. other protocol: near, in the same range. Both are better or worse otherwise.
     """
-    value = judged_value(claim, runs)
+    value = claim_value(claim, runs)
     if value is None:
         return None, "not run"
-    if not claim.bounded:
+    if not claim.has_bounds:
         return value, "measured"
-    if undecided(claim, runs, value):
+    if is_undecided(claim, runs, value):
         return value, "undecided"
-    if not within(claim, value):
+    if not meets_bounds(claim, value):
         return value, "missed"
     if claim.kind in ("exact", "order", "aim"):
         return value, "holds"
     same = claim.kind == "same protocol"
-    if same and beats(claim, runs):
+    if same and beats_source(claim, runs):
         return value, "beaten"
-    if any(low <= value <= high for low, high in claim.near):
+    if any(low <= value <= high for low, high in claim.near_intervals):
         return value, "reproduced" if same else "near"
-    lower = lower_is_better(claim.metric) or not upward(claim)
+    lower = lower_is_better(claim.metric) or not higher_is_better(claim)
     return value, "better" if (value < claim.published) == lower else "worse"
 
 
-def undecided(claim, runs: Sequence[Mapping], value: float) -> bool:
-    """Whether the runs leave open if a claim is met: single seeds miss what the judged `value` meets, or meet what it
+def is_undecided(claim, runs: Sequence[Mapping], value: float) -> bool:
+    """Whether the runs leave open if a claim is met: single seeds miss bounds that `value` meets, or meet those it
     misses, or the interval of the only seed has numbers of both.
 
     A claim that counts seeds is always decided. A seed within the source's own `spread` does not miss: the median is
     bounded, and the source's runs vary as much.
     """
-    values = list(by_seed(claim, runs).values())
+    values = list(values_by_seed(claim, runs).values())
     if claim.seeds_needed:
         return False
     if len(values) == 1:
-        return uncertain(claim, runs)
-    if not within(claim, value):
-        return any(within(claim, one) for one in values)
+        return is_uncertain(claim, runs)
+    if not meets_bounds(claim, value):
+        return any(meets_bounds(claim, seed_value) for seed_value in values)
     low, high = claim.spread or (math.inf, -math.inf)
-    return not all(within(claim, one) or low <= one <= high for one in values)
+    return not all(meets_bounds(claim, seed_value) or low <= seed_value <= high for seed_value in values)
 
 
-def within(bound, value: float) -> bool:
+def meets_bounds(bound, value: float) -> bool:
     """Whether a number lies within the bounds; NaN does not."""
     return (bound.at_least is None or value >= bound.at_least) and (bound.at_most is None or value <= bound.at_most)
 
 
-def beats(claim, runs: Sequence[Mapping]) -> bool:
+def beats_source(claim, runs: Sequence[Mapping]) -> bool:
     """Whether at least SEEDS numbers are better than every run of the source, whose `spread` has to be known.
 
-    With a known interval over other test examples (`noise`) its worse end is compared.
+    With a known interval over other test examples (`noise_interval`) its worse end is compared.
     """
-    values = by_seed(claim, runs)
+    values = values_by_seed(claim, runs)
     if claim.spread is None or len(values) < SEEDS:
         return False
-    around = [noise(claim, runs, seed) or Interval(value, value, "") for seed, value in values.items()]
+    around = [noise_interval(claim, runs, seed) or Interval(value, value, "") for seed, value in values.items()]
     low, high = claim.spread
-    return all(found.low > high for found in around) if upward(claim) else all(found.high < low for found in around)
+    return (
+        all(seed_interval.low > high for seed_interval in around)
+        if higher_is_better(claim)
+        else all(seed_interval.high < low for seed_interval in around)
+    )
 
 
-def noise(bound, runs: Sequence[Mapping], seed: int, otherwise: float = 0.0) -> Interval | None:
-    """Return the interval of one seed's number over other test examples (`intervals.sampling`).
+def noise_interval(bound, runs: Sequence[Mapping], seed: int, otherwise: float = 0.0) -> Interval | None:
+    """Return the interval of one seed's number over other test examples (`intervals.sampling_interval`).
 
     If that is unknown it is `otherwise`, a fraction of the number, to both sides, or None.
     """
-    own = {run.get("variant", ""): run for run in runs if run.get("seed", 0) == seed}
+    run_by_variant = {run.get("variant", ""): run for run in runs if run.get("seed", 0) == seed}
 
     def around(variant: str) -> tuple[float, Interval | None]:
-        run, value = own[variant], float(value_of(bound, own[variant]))
-        parts = {bound.metric: value} if not bound.also else parts_of(bound, run)
-        known = [intervals.sampling(name, part, run) for name, part in parts.items()]
-        if all(known):
-            return value, intervals.mean(list(parts.values()), known)
-        return value, intervals.within(value, otherwise) if otherwise else None
+        run, value = run_by_variant[variant], float(run_value(bound, run_by_variant[variant]))
+        values = {bound.metric: value} if not bound.also else final_metrics(bound, run)
+        sampled = [intervals.sampling_interval(name, metric_value, run) for name, metric_value in values.items()]
+        if all(sampled):
+            return value, intervals.mean_interval(list(values.values()), sampled)
+        return value, intervals.relative_interval(value, otherwise) if otherwise else None
 
-    mine, around_mine = around(bound.variant)
-    if bound.minus is None or around_mine is None:
-        return around_mine
-    other, around_other = around(bound.minus)
-    return around_other and intervals.difference(mine, around_mine, other, around_other)
+    value, around_value = around(bound.variant)
+    if bound.minus is None or around_value is None:
+        return around_value
+    baseline, around_baseline = around(bound.minus)
+    return around_baseline and intervals.difference_interval(value, around_value, baseline, around_baseline)
 
 
-def interval(bound, runs: Sequence[Mapping]) -> Interval | None:
+def value_interval(bound, runs: Sequence[Mapping]) -> Interval | None:
     """Return the range of several seeds, or the interval of one seed over test examples, or None.
 
     Diverged runs, whose number is NaN, are left out of the range and counted: "3 seeds, 1 diverged".
     """
-    values = by_seed(bound, runs)
+    values = values_by_seed(bound, runs)
     if len(values) > 1:
         ended = [value for value in values.values() if not math.isnan(value)]
         diverged = len(values) - len(ended)
         why = f"{len(values)} seeds" + (f", {diverged} diverged" if diverged else "")
         return Interval(min(ended, default=math.nan), max(ended, default=math.nan), why)
-    return noise(bound, runs, *values) if values else None
+    return noise_interval(bound, runs, *values) if values else None
 
 
-def trained(run: Mapping) -> bool:
+def is_training_run(run: Mapping) -> bool:
     """Whether a run trained a model, as opposed to a computation; a study that trains has a history."""
     return "steps" in run or bool(run.get("history") or run.get("diverged"))
 
 
-def uncertain(claim, runs: Sequence[Mapping]) -> bool:
-    """Whether the interval of the only seed (`noise`) has numbers that meet the claim and numbers that miss it."""
-    [seed] = by_seed(claim, runs)
-    found = noise(claim, runs, seed)
-    if found is None:
+def is_uncertain(claim, runs: Sequence[Mapping]) -> bool:
+    """Whether the only seed's `noise_interval` has numbers that meet the claim and numbers that miss it."""
+    [seed] = values_by_seed(claim, runs)
+    estimate = noise_interval(claim, runs, seed)
+    if estimate is None:
         return False
     low = -math.inf if claim.at_least is None else claim.at_least
     high = math.inf if claim.at_most is None else claim.at_most
-    meets_none, meets_all = found.high < low or found.low > high, low <= found.low and found.high <= high
+    meets_none, meets_all = estimate.high < low or estimate.low > high, low <= estimate.low and estimate.high <= high
     return not (meets_none or meets_all)
 
 
@@ -210,34 +214,34 @@ def caveats(claim, runs: Sequence[Mapping]) -> list[str]:
     one seed: a model was trained once. within noise, seeds disagree: why a claim is undecided, with one seed or with
     several. bound set after a result: `Claim.after` says which. no commit: a run does not name the commit that it ran.
     """
-    verdict, one_seed = judge(claim, runs)[1], len(by_seed(claim, runs)) == 1
+    verdict, one_seed = judge(claim, runs)[1], len(values_by_seed(claim, runs)) == 1
     if verdict in ("measured", "not run"):
         return []
     return [
-        *(["one seed"] if one_seed and any(map(trained, runs_of(claim, runs))) else []),
+        *(["one seed"] if one_seed and any(map(is_training_run, runs_with_value(claim, runs))) else []),
         *(["within noise" if one_seed else "seeds disagree"] if verdict == "undecided" else []),
         *(["bound set after a result"] if claim.after else []),
-        *(["no commit"] if without_commit(claim, runs) else []),
+        *(["no commit"] if lacks_commit(claim, runs) else []),
     ]
 
 
-def without_commit(bound, runs: Sequence[Mapping]) -> bool:
+def lacks_commit(bound, runs: Sequence[Mapping]) -> bool:
     """Whether a run of this number does not name the commit that it ran."""
-    return any(not run.get("environment", {}).get("commit") for run in runs_of(bound, runs))
+    return any(not run.get("environment", {}).get("commit") for run in runs_with_value(bound, runs))
 
 
-def with_caveats(claim, runs: Sequence[Mapping]) -> str:
+def verdict_with_caveats(claim, runs: Sequence[Mapping]) -> str:
     """Return the verdict with its caveats, such as "reproduced (one seed, no commit)"."""
     verdict, doubts = judge(claim, runs)[1], caveats(claim, runs)
     return f"{verdict} ({', '.join(doubts)})" if doubts else verdict
 
 
-def bounds(bound) -> str:
+def bounds_text(bound) -> str:
     """The bounds as a table shows them.
 
     >>> from attention_jax.config import Claim
-    >>> bounds(Claim("", "m", None, "", kind="aim", at_least=0.5)), bounds(Claim("", "m", None, "", kind="measurement"))
-    ('>= 0.5', '-')
+    >>> [bounds_text(Claim("", "m", None, "", **f)) for f in ({"kind": "aim", "at_least": 1}, {"kind": "measurement"})]
+    ['>= 1', '-']
     """
     if bound.at_least is not None and bound.at_most is not None:
         return span(bound.at_least, bound.at_most) if bound.at_least != bound.at_most else f"= {number(bound.at_least)}"
@@ -246,19 +250,19 @@ def bounds(bound) -> str:
     return "-" if bound.at_most is None else f"<= {number(bound.at_most)}"
 
 
-def alike(values: Sequence[float]) -> bool:
+def all_equal(values: Sequence[float]) -> bool:
     """Whether several seeds gave one number, to the digits that are shown; not if one diverged."""
     return len(values) > 1 and not any(map(math.isnan, values)) and number(min(values)) == number(max(values))
 
 
-def ours(bound, runs: Sequence[Mapping]) -> str:
+def value_text(bound, runs: Sequence[Mapping]) -> str:
     """Format the median over seeds with their range, or the number of one seed with its interval, such as
     "95.1 (94.7-95.6, 3 seeds)", "1 (equal for 3 seeds)", "0.92 (0.914-0.925, 10,000 examples)" or
     "37.5 (36.4-38.6, bootstrap)"."""
-    values, found = list(by_seed(bound, runs).values()), interval(bound, runs)
+    values, estimate = list(values_by_seed(bound, runs).values()), value_interval(bound, runs)
     if not values:
         return "-"
     middle = number(float(np.median(values)))
-    if alike(values):
+    if all_equal(values):
         return f"{middle} (equal for {len(values)} seeds)"
-    return f"{middle} ({span(found.low, found.high)}, {found.why})" if found else middle
+    return f"{middle} ({span(estimate.low, estimate.high)}, {estimate.why})" if estimate else middle

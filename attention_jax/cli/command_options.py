@@ -1,7 +1,7 @@
 """The options of every command, a documented dataclass each. The only file that imports tyro.
 
 `parse` reads the arguments of a command, `parse_with_config` also the options of an experiment's configuration, and
-`complaint` turns tyro's error message into one line.
+`unbox_error` turns tyro's error message into one line.
 """
 
 import contextlib
@@ -18,10 +18,10 @@ from tyro.conf import Positional
 
 from attention_jax import config as configs
 from attention_jax.claims.record import Reproduction
-from attention_jax.cli.help import NEEDED, command_help, common_help, known_options, unknown_option
+from attention_jax.cli.help import NEEDED, command_help, common_help, list_option_names, unknown_option
 from attention_jax.config import Config
 from attention_jax.config.options import Method
-from attention_jax.config.per_layer import laid_over
+from attention_jax.config.per_layer import overlay_per_layer
 from attention_jax.errors import InputError
 
 Command = TypeVar("Command")
@@ -296,7 +296,7 @@ class Laws:
 class Bench:
     """Benchmark against other libraries; options of a benchmark: launch.py bench WHAT --help."""
 
-    what: Annotated[Positional[str], positional("WHAT")]
+    benchmark: Annotated[Positional[str], positional("WHAT")]
     """attention, card, compile, date, input, normalizers, ntm, pretrained, sweep, transformer, translation, vision."""
 
 
@@ -308,10 +308,10 @@ def parse(kind: type[Command], words: Sequence[str]) -> Command:
     if {"-h", "--help"} & {*words}:
         print(command_help(command_name(kind), kind))
         raise SystemExit(0)
-    return _tyro(kind, words, (command_name(kind),))
+    return _parse_with_tyro(kind, words, (command_name(kind),))
 
 
-def parse_call(function: Callable, words: Sequence[str], *before: str) -> Callable[[], Any]:
+def parse_call(function: Callable, words: Sequence[str], *command_words: str) -> Callable[[], Any]:
     """Return `function` with its options from `words`, to be called outside of the parser, which captures stderr and
     takes any SystemExit for an error in the options."""
 
@@ -319,7 +319,7 @@ def parse_call(function: Callable, words: Sequence[str], *before: str) -> Callab
     def later(*args, **options):
         return functools.partial(function, *args, **options)
 
-    return _tyro(later, words, before)
+    return _parse_with_tyro(later, words, command_words)
 
 
 def parse_known(kind: type[Command], words: Sequence[str]) -> tuple[Command, list[str]]:
@@ -329,7 +329,7 @@ def parse_known(kind: type[Command], words: Sequence[str]) -> tuple[Command, lis
     """
     if words and words[0] in ("-h", "--help"):
         return parse(kind, words), []
-    return _tyro(kind, words, (command_name(kind),), return_unknown_args=True, add_help=False)
+    return _parse_with_tyro(kind, words, (command_name(kind),), return_unknown_args=True, add_help=False)
 
 
 def parse_with_config(
@@ -340,49 +340,53 @@ def parse_with_config(
     There are two passes: the first reads the command's options, from which `default` finds the configuration (a stored
     one for --resume); the second reads all words, including the fields of that configuration.
     """
-    asks = bool({"-h", "--help"} & {*words})
+    wants_help = bool({"-h", "--help"} & {*words})
     try:
         first, _ = parse_known(kind, words)
     except InputError:
-        if not asks:
+        if not wants_help:
             raise
         return parse(kind, ["--help"])  # which exits
     config = default(first)
-    refuse_earlier_names(config, words)
+    reject_earlier_names(config, words)
     fields = Annotated[tyro.conf.SuppressFixed[configs.concrete(config)], tyro.conf.arg(name="")]
-    own = Annotated[kind, tyro.conf.arg(name="")]
+    command_type = Annotated[kind, tyro.conf.arg(name="")]
     joined = dataclasses.make_dataclass(
-        kind.__name__, [("options", own), ("config", fields, dataclasses.field(default=config))]
+        kind.__name__, [("options", command_type), ("config", fields, dataclasses.field(default=config))]
     )
     joined.__doc__ = kind.__doc__
-    before = (command_name(kind), *words[:1])
-    if asks:
-        print(common_help(before[0], getattr(first, "experiment", "") or config.name, kind, config))
+    command_words = (command_name(kind), *words[:1])
+    if wants_help:
+        print(common_help(command_words[0], getattr(first, "experiment", "") or config.name, kind, config))
         raise SystemExit(0)
-    known = (*known_options(kind, config), "help_all")
-    both = _tyro(joined, ["--help" if word == ALL else word for word in words], before, known)
-    model = laid_over(config.model, both.config.model)
-    return both.options, both.config if model is both.config.model else dataclasses.replace(both.config, model=model)
+    option_names = (*list_option_names(kind, config), "help_all")
+    parsed = _parse_with_tyro(
+        joined, ["--help" if word == ALL else word for word in words], command_words, option_names
+    )
+    model = overlay_per_layer(config.model, parsed.config.model)
+    return parsed.options, parsed.config if model is parsed.config.model else dataclasses.replace(
+        parsed.config, model=model
+    )
 
 
 def parse_with_model(
     kind: Callable[..., Command], words: Sequence[str], model: configs.ModelOptions, decode: configs.Generation | None
 ) -> tuple[Command, configs.ModelOptions, configs.Generation | None]:
     """Return the options of a command about a pretrained model, those of the model and those of sampling, if any."""
-    own = Annotated[kind, tyro.conf.arg(name="")]
-    fields = [("options", own), ("model", type(model), dataclasses.field(default=model))]
+    command_type = Annotated[kind, tyro.conf.arg(name="")]
+    fields = [("options", command_type), ("model", type(model), dataclasses.field(default=model))]
     fields += [] if decode is None else [("decode", configs.Generation, dataclasses.field(default=decode))]
     joined = dataclasses.make_dataclass(kind.__name__, fields)
     joined.__doc__ = kind.__doc__
-    both = _tyro(joined, words, (command_name(kind), *words[:1]))
-    return both.options, laid_over(model, both.model), getattr(both, "decode", None)
+    parsed = _parse_with_tyro(joined, words, (command_name(kind), *words[:1]))
+    return parsed.options, overlay_per_layer(model, parsed.model), getattr(parsed, "decode", None)
 
 
-def refuse_earlier_names(config: Config, words: Sequence[str]):
+def reject_earlier_names(config: Config, words: Sequence[str]):
     """Raise InputError with the present name of an option if `words` have an earlier one."""
-    said = {word.partition("=")[0].replace("_", "-") for word in words}
+    flags = {word.partition("=")[0].replace("_", "-") for word in words}
     for earlier, name in configs.earlier_names(config).items():
-        if configs.option_name(earlier) in said:
+        if configs.option_name(earlier) in flags:
             raise InputError(f"{configs.option_name(earlier)} is now called {configs.option_name(name)}")
 
 
@@ -395,41 +399,47 @@ def command_name(kind: type) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
 
 
-def complaint(box: str) -> str:
+def unbox_error(box: str) -> str:
     """Convert tyro's boxed error message to one line, without its title; a rule within the box becomes a semicolon.
 
     An `InputError` of a dataclass of options names the option itself.
 
-    >>> complaint("╭─ Missing argument ─╮\\n│ Missing value for  │\\n│ argument '--out'.  │\\n╰────────────────────╯")
+    >>> unbox_error("╭─ Missing argument ─╮\\n│ Missing value for  │\\n│ argument '--out'.  │\\n╰────────────────────╯")
     "Missing value for argument '--out'."
     """
     titled = [line for line in box.splitlines() if not re.match(r"\s*(╭─|\+-|--- ?)", line)]
     lines = [re.sub(r"^\s*[│|]\s*|\s*[│|]\s*$", "", line) for line in titled]
     lines = ["" if re.fullmatch(r"[\s─╰╯+-]*", line) else line for line in lines]
-    parts = [re.sub(r"\s+", " ", part).strip() for part in "\n".join(lines).split("\n\n")]
-    line = "; ".join(part for part in parts if part and not part.startswith("For full helptext"))
+    paragraphs = [re.sub(r"\s+", " ", paragraph).strip() for paragraph in "\n".join(lines).split("\n\n")]
+    line = "; ".join(
+        paragraph for paragraph in paragraphs if paragraph and not paragraph.startswith("For full helptext")
+    )
     return re.sub(r"^Error parsing [\w.]+: (?=--)", "", line)
 
 
-def superfluous(said: str) -> str:
-    """Say of words that are no options that they are one too many, and how a file is given.
+def explain_unexpected(message: str) -> str:
+    """Return the error message for words that are not options, with a hint if one looks like a file.
 
-    >>> superfluous("Unrecognized options: pairs.tsv")
+    >>> explain_unexpected("Unrecognized options: pairs.tsv")
     'unexpected pairs.tsv: a file of data is given by its option, such as --data.tsv-file FILE'
     """
-    words = said.removeprefix("Unrecognized options: ")
+    words = message.removeprefix("Unrecognized options: ")
     hint = ": a file of data is given by its option, such as --data.tsv-file FILE" if re.search(r"[./]", words) else ""
     return f"unexpected {words}{hint}"
 
 
-def _tyro(
-    kind: Callable, words: Sequence[str], before: Sequence[str], known: Sequence[str] | None = None, **settings
+def _parse_with_tyro(
+    kind: Callable,
+    words: Sequence[str],
+    command_words: Sequence[str],
+    option_names: Sequence[str] | None = None,
+    **settings,
 ) -> Any:
     """tyro's parser, with its error message as an InputError.
 
-    `known` are the dotted names of the options of a command and of an experiment; None takes those of `kind`.
+    `option_names` are the dotted names of the options of a command and of an experiment; None takes those of `kind`.
     """
-    command = " ".join(["launch.py", *before])
+    command = " ".join(["launch.py", *command_words])
     box = io.StringIO()
     try:
         with contextlib.redirect_stderr(box):
@@ -437,12 +447,14 @@ def _tyro(
     except SystemExit as stop:
         if stop.code != 2:  # --help, or a signal
             raise
-        said, see = complaint(box.getvalue()), "--help" if known is None else ALL
-        if said.startswith("Unrecognized options"):
-            said = unknown_option(words, known or known_options(kind), "".join(before[1:2])) or superfluous(said)
-        elif missing := re.match(r"Missing from [^:]*: ([A-Z]+) ", said):
-            said = f"{before[0]} needs {NEEDED.get(missing[1]) or missing[1]}"
-            raise InputError(said) from None
-        elif "Missing value for argument 'experiment'" in said:
-            raise InputError(f"{before[0]} needs {NEEDED['NAME']}; it comes before all options") from None
-        raise InputError(f"{said}; see {command} {see}") from None
+        message, help_flag = unbox_error(box.getvalue()), "--help" if option_names is None else ALL
+        if message.startswith("Unrecognized options"):
+            message = unknown_option(
+                words, option_names or list_option_names(kind), "".join(command_words[1:2])
+            ) or explain_unexpected(message)
+        elif missing := re.match(r"Missing from [^:]*: ([A-Z]+) ", message):
+            message = f"{command_words[0]} needs {NEEDED.get(missing[1]) or missing[1]}"
+            raise InputError(message) from None
+        elif "Missing value for argument 'experiment'" in message:
+            raise InputError(f"{command_words[0]} needs {NEEDED['NAME']}; it comes before all options") from None
+        raise InputError(f"{message}; see {command} {help_flag}") from None

@@ -13,13 +13,13 @@ from pathlib import Path
 from attention_jax import __version__
 from attention_jax.cli.compilation_cache import keep_compiled_programs
 from attention_jax.cli.signals import end_on_sigterm
-from attention_jax.errors import Diverged, InputError, Interrupted, check_current_directory, explained, require
+from attention_jax.errors import Diverged, InputError, Interrupted, check_current_directory, explain_errors, require
 from attention_jax.files import is_utf8, make_parent
 from attention_jax.printing import (
     Lasting,
     as_typed,
     docstrings,
-    escaped,
+    escape_control,
     outlasting_readers,
     prepare_streams,
     refuse,  # fmt: skip
@@ -36,16 +36,20 @@ def list_experiments(words: list[str]):
     """[NAME or WORD]: list the experiments by chapter; NAME: everything about one."""
     from attention_jax.claims import catalog, listing
     from attention_jax.claims.experiment_page import experiment_page
-    from attention_jax.claims.judged import judged
+    from attention_jax.claims.judged import judge_claims
     from attention_jax.cli import command_options
 
     name = command_options.parse(command_options.List, words).experiment
-    known = [] if name in catalog.names() else [catalog.load_experiment(one) for one in catalog.names()]
-    if found := [] if name.endswith(".py") else listing.selected(known, name):
-        print(listing.listing(found, shutil.get_terminal_size((100, 24)).columns))
+    experiments = (
+        []
+        if name in catalog.experiment_names()
+        else [catalog.load_experiment(experiment_name) for experiment_name in catalog.experiment_names()]
+    )
+    if matches := [] if name.endswith(".py") else listing.select_experiments(experiments, name):
+        print(listing.format_listing(matches, shutil.get_terminal_size((100, 24)).columns))
     else:
         experiment = catalog.load_experiment(name)
-        print(experiment_page(experiment, judged(experiment), catalog.user_data(experiment.config())))
+        print(experiment_page(experiment, judge_claims(experiment), catalog.user_data(experiment.config())))
 
 
 def train(words: list[str]):
@@ -54,42 +58,40 @@ def train(words: list[str]):
     from attention_jax.cli import command_options
     from attention_jax.runs import lifecycle
 
-    asked, config = command_options.parse_with_config(command_options.Train, words, config_before)
-    if asked.init_weights and config.train.init_weights != asked.init_weights:
+    args, config = command_options.parse_with_config(command_options.Train, words, base_config)
+    if args.init_weights and config.train.init_weights != args.init_weights:
         raise InputError("--from and --train.init-weights are one option: give only --from, which takes the model too")
-    experiment = catalog.load_experiment(asked.experiment)
+    experiment = catalog.load_experiment(args.experiment)
     from attention_jax.train import hosts
 
-    if asked.coordinator or asked.hosts or asked.host:
-        if not asked.out or experiment.study:
+    if args.coordinator or args.hosts or args.host:
+        if not args.out or experiment.study:
             raise InputError(
                 "several hosts need --out, a directory that all of them see, and an experiment that trains"
             )
-        hosts.join(asked.coordinator, asked.hosts, asked.host)
-    directory = directory_of(asked, experiment.name)
-    seconds = cost.expected_seconds(experiment, config)
+        hosts.join(args.coordinator, args.hosts, args.host)
+    directory = directory_of(args, experiment.name)
+    seconds = cost.estimate_seconds(experiment, config)
     expected = f"{cost.duration(seconds)} on one CPU core" if seconds else ""
-    result = lifecycle.start(config, directory, study=experiment.study, resume=asked.resume, expected=expected)
+    result = lifecycle.start(config, directory, study=experiment.study, resume=args.resume, expected=expected)
     if hosts.is_primary():
         print_result(result, directory)
 
 
-def config_before(asked):
-    """The configuration that the options of `launch.py train` change: the experiment's, or that of the resumed run."""
+def base_config(args):
+    """Return the configuration before options are applied: of the experiment, or of the run to resume."""
     from attention_jax.claims import catalog
     from attention_jax.runs import directory as run_directory
 
-    experiment = catalog.load_experiment(asked.experiment)
-    directory, own = directory_of(asked, experiment.name), experiment.preset(asked.preset)
-    if not asked.resume or run_directory.begins(directory):
-        return with_weights(asked.init_weights, own)
-    stored = run_directory.read_config(directory, asked.trust_code, own)
-    if asked.init_weights not in ("", stored.train.init_weights):
-        raise InputError(
-            f"the run in {directory} has begun; --from {asked.init_weights} is for a new one: leave it out"
-        )
-    if asked.preset:
-        raise InputError(f"the run in {directory} has begun; --preset {asked.preset} is for a new one: leave it out")
+    experiment = catalog.load_experiment(args.experiment)
+    directory, preset_config = directory_of(args, experiment.name), experiment.preset(args.preset)
+    if not args.resume or run_directory.begins(directory):
+        return with_weights(args.init_weights, preset_config)
+    stored = run_directory.read_config(directory, args.trust_code, preset_config)
+    if args.init_weights not in ("", stored.train.init_weights):
+        raise InputError(f"the run in {directory} has begun; --from {args.init_weights} is for a new one: leave it out")
+    if args.preset:
+        raise InputError(f"the run in {directory} has begun; --preset {args.preset} is for a new one: leave it out")
     return stored
 
 
@@ -103,33 +105,36 @@ def with_weights(weights: str, config):
     from attention_jax.runs.pretrained import with_scan
     from attention_jax.weights import adopt
 
-    given = saved.weights_of(Path(weights), like=config)
-    model = with_scan(adopt.options_from(given, config.model))
+    loaded_weights = saved.weights_of(Path(weights), like=config)
+    model = with_scan(adopt.options_from(loaded_weights, config.model))
     changes = {"model": model, "train.init_weights": weights}
     has_tokenizer = type(model) is not type(config.model) or (Path(weights) / "tokenizer.json").is_file()
     if hasattr(config.data, "pretrained") and (has_tokenizer or weights.endswith(".gguf")):
         name = "sequence_length" if hasattr(config.data, "sequence_length") else "max_length"
-        own = getattr(config.data, name)
-        changes |= {"data.pretrained": weights, f"data.{name}": min(own, model.longest_input or own)}
-        changes |= {f"model.{rate}": getattr(given.options, rate) for rate in ("dropout", "attention_dropout")}
+        configured_length = getattr(config.data, name)
+        changes |= {
+            "data.pretrained": weights,
+            f"data.{name}": min(configured_length, model.longest_input or configured_length),
+        }
+        changes |= {f"model.{rate}": getattr(loaded_weights.options, rate) for rate in ("dropout", "attention_dropout")}
     return replace(config, **changes)
 
 
-def directory_of(asked, name: str) -> Path:
+def directory_of(args, name: str) -> Path:
     """The run directory of `launch.py train`: --out, the newest one to resume, or a new one."""
     from attention_jax.runs import directory as run_directory
 
-    if asked.out:
-        packed.check_directory(asked.out, "train")
-        return Path(asked.out)
-    return run_directory.latest_directory(name) if asked.resume else run_directory.fresh_directory(name)
+    if args.out:
+        packed.check_directory(args.out, "train")
+        return Path(args.out)
+    return run_directory.latest_directory(name) if args.resume else run_directory.fresh_directory(name)
 
 
 def print_result(result: dict, directory: Path):
     for name, value in result["metrics"].items():
         print(f"{name:32} {value:.6g}" if isinstance(value, float) else f"{name:32} {value}")
     samples = directory / "samples.txt"
-    print(escaped(samples.read_text(encoding="utf-8")) if samples.exists() else "", end="")
+    print(escape_control(samples.read_text(encoding="utf-8")) if samples.exists() else "", end="")
     print(f"{'seconds':32} {result['seconds']:.1f}\nin {directory}: result.json, metrics.jsonl, figures/")
 
 
@@ -138,25 +143,25 @@ def export(words: list[str]):
     from attention_jax import load_run
     from attention_jax.cli import command_options
 
-    asked = command_options.parse(command_options.Export, words)
-    if asked.to == "stablehlo" and asked.naming != "own":
-        raise InputError(f"--naming {asked.naming} names arrays of safetensors and npz: leave it or --to stablehlo out")
-    name = "stablehlo" if asked.to == "stablehlo" else asked.naming
-    directory = Path(asked.out) if asked.out else packed.output_directory(asked.run) / "export" / name
-    if asked.to == "stablehlo":
+    args = command_options.parse(command_options.Export, words)
+    if args.to == "stablehlo" and args.naming != "own":
+        raise InputError(f"--naming {args.naming} names arrays of safetensors and npz: leave it or --to stablehlo out")
+    name = "stablehlo" if args.to == "stablehlo" else args.naming
+    directory = Path(args.out) if args.out else packed.output_directory(args.run) / "export" / name
+    if args.to == "stablehlo":
         from attention_jax.cli import pretrained_commands
         from attention_jax.weights import stablehlo
 
-        if pretrained_commands.concerns([asked.run]):
-            raise InputError(f"--to stablehlo needs a run; {asked.run} is a pretrained model")
-        run = load_run(asked.run, trust_code=asked.trust_code)
-        print(stablehlo.export(run.view.task, run.params, directory, asked.platforms))
+        if pretrained_commands.concerns([args.run]):
+            raise InputError(f"--to stablehlo needs a run; {args.run} is a pretrained model")
+        run = load_run(args.run, trust_code=args.trust_code)
+        print(stablehlo.export(run.view.task, run.params, directory, args.platforms))
     else:
         from attention_jax.runs import saved
         from attention_jax.weights import exchange
 
-        weights = saved.weights_of(Path(asked.run), trust_code=asked.trust_code)
-        print(exchange.write(weights, directory, asked.to, asked.naming))
+        weights = saved.weights_of(Path(args.run), trust_code=args.trust_code)
+        print(exchange.write(weights, directory, args.to, args.naming))
 
 
 def pack(words: list[str]):
@@ -164,13 +169,13 @@ def pack(words: list[str]):
     from attention_jax.cli import command_options
     from attention_jax.runs import saved
 
-    asked = command_options.parse(command_options.Pack, words)
-    packed.check_directory(asked.run, "pack")
-    out = Path(asked.out or f"{asked.run.rstrip('/')}{packed.PACKED}")
+    args = command_options.parse(command_options.Pack, words)
+    packed.check_directory(args.run, "pack")
+    out = Path(args.out or f"{args.run.rstrip('/')}{packed.PACKED}")
     if out.suffix != packed.PACKED:
-        raise InputError(f"--out needs a file that ends in {packed.PACKED}; got {asked.out}")
-    _, params = saved.load_weights(Path(asked.run), trust_code=asked.trust_code)
-    packed.write(Path(asked.run), params, out)
+        raise InputError(f"--out needs a file that ends in {packed.PACKED}; got {args.out}")
+    _, params = saved.load_weights(Path(args.run), trust_code=args.trust_code)
+    packed.write_pack(Path(args.run), params, out)
     print(f"{out}: {out.stat().st_size:,} bytes")
 
 
@@ -180,15 +185,15 @@ def import_weights(words: list[str]):
     from attention_jax.cli import command_options
     from attention_jax.runs import directory as run_directory, lifecycle
 
-    def before(asked):
-        if not asked.file:
+    def config_with_weights(args):
+        if not args.file:
             raise InputError("import needs a file of weights, got an empty name: give its path")
-        return with_weights(asked.file, catalog.load_experiment(asked.experiment).config())
+        return with_weights(args.file, catalog.load_experiment(args.experiment).config())
 
-    asked, config = command_options.parse_with_config(command_options.Import, words, before)
-    directory = Path(asked.out) if asked.out else run_directory.fresh_directory(config.name)
-    lifecycle.take(config, directory)
-    print(f"in {directory}: evaluate it, predict with it, or continue with train {asked.experiment} --from {directory}")
+    args, config = command_options.parse_with_config(command_options.Import, words, config_with_weights)
+    directory = Path(args.out) if args.out else run_directory.fresh_directory(config.name)
+    lifecycle.create_run(config, directory)
+    print(f"in {directory}: evaluate it, predict with it, or continue with train {args.experiment} --from {directory}")
 
 
 def evaluate(words: list[str]):
@@ -198,10 +203,10 @@ def evaluate(words: list[str]):
 
     if pretrained_commands.concerns(words):
         return pretrained_commands.evaluate(words)
-    asked = command_options.parse(command_options.Evaluate, words)
-    if asked.text:
-        raise InputError(f"--text is for a pretrained model; {asked.run} is a run: leave it out")
-    run = load_run(asked.run, trust_code=asked.trust_code)
+    args = command_options.parse(command_options.Evaluate, words)
+    if args.text:
+        raise InputError(f"--text is for a pretrained model; {args.run} is a run: leave it out")
+    run = load_run(args.run, trust_code=args.trust_code)
     for name, value in run.task.evaluate(run.params, True).metrics.items():
         print(f"{name:32} {value:.6g}")
 
@@ -213,22 +218,22 @@ def predict(words: list[str]):
 
     if pretrained_commands.concerns(words):
         return pretrained_commands.predict(words)
-    asked = command_options.parse(command_options.Predict, words)
-    if not asked.texts:
+    args = command_options.parse(command_options.Predict, words)
+    if not args.texts:
         raise InputError("launch.py predict needs at least one text after the run")
-    if asked.attention and Path(asked.attention).suffix not in PICTURES:
-        raise InputError(f"--attention needs a file that ends in {', '.join(PICTURES)}; got {asked.attention}")
-    if asked.attention:
-        make_parent(Path(asked.attention), "--attention")
-    texts = texts_of(asked.texts, files=False)
-    outputs = load_run(asked.run, trust_code=asked.trust_code).predict(texts, asked.attention or None)
+    if args.attention and Path(args.attention).suffix not in PICTURES:
+        raise InputError(f"--attention needs a file that ends in {', '.join(PICTURES)}; got {args.attention}")
+    if args.attention:
+        make_parent(Path(args.attention), "--attention")
+    texts = texts_of(args.texts, files=False)
+    outputs = load_run(args.run, trust_code=args.trust_code).predict(texts, args.attention or None)
     for text, output in zip(texts, outputs, strict=True):
-        print(escaped(f"{text} -> {output}"))
-    if asked.attention:
-        print(f"attention map: {asked.attention}")
+        print(escape_control(f"{text} -> {output}"))
+    if args.attention:
+        print(f"attention map: {args.attention}")
 
 
-def lines_of(path: str, what: str) -> list[str]:
+def lines_of(path: str, description: str) -> list[str]:
     """Return the lines of a text file, of a pipe, or of standard input, which is called -."""
     from attention_jax.data.text_files import decode_lines, read_lines
 
@@ -236,7 +241,7 @@ def lines_of(path: str, what: str) -> list[str]:
         return decode_lines(sys.stdin.buffer.read(), "standard input")
     if Path(path).is_fifo():
         return decode_lines(Path(path).read_bytes(), path)
-    return read_lines(path, what)
+    return read_lines(path, description)
 
 
 def texts_of(words: Sequence[str], files: bool) -> list[str]:
@@ -261,13 +266,13 @@ def look(words: list[str]):
 
     if pretrained_commands.concerns(words):
         return pretrained_commands.look(words)
-    asked = command_options.parse(command_options.Look, words)
-    texts = texts_of(asked.texts, files=True)
-    if asked.out and not asked.out.endswith((".html", ".htm")):
-        raise InputError(f"--out needs a file that ends in .html; got {asked.out}")
-    page = load_run(asked.run, trust_code=asked.trust_code).look(texts)
-    usual = packed.output_directory(asked.run) / "figures" / ("look-own.html" if texts else "look.html")
-    path = page.save(asked.out or usual)
+    args = command_options.parse(command_options.Look, words)
+    texts = texts_of(args.texts, files=True)
+    if args.out and not args.out.endswith((".html", ".htm")):
+        raise InputError(f"--out needs a file that ends in .html; got {args.out}")
+    page = load_run(args.run, trust_code=args.trust_code).look(texts)
+    usual = packed.output_directory(args.run) / "figures" / ("look-own.html" if texts else "look.html")
+    path = page.save(args.out or usual)
     print(f"{page.note}\n{path}" if page.note else path)
 
 
@@ -277,19 +282,19 @@ def translate(words: list[str]):
     from attention_jax.cli import command_options
     from attention_jax.files import write_atomically
 
-    asked = command_options.parse(command_options.Translate, words)
-    lines = lines_of(asked.file, "file to translate")
-    if asked.out and (Path(asked.out).is_dir() or not Path(asked.out).resolve().parent.is_dir()):
-        raise InputError(f"--out needs a file in a directory that exists, got {asked.out}")
+    args = command_options.parse(command_options.Translate, words)
+    lines = lines_of(args.file, "file to translate")
+    if args.out and (Path(args.out).is_dir() or not Path(args.out).resolve().parent.is_dir()):
+        raise InputError(f"--out needs a file in a directory that exists, got {args.out}")
     full = [line for line in lines if line.strip()]
-    translated = iter(load_run(asked.run, trust_code=asked.trust_code).predict(full) if full else [])
+    translated = iter(load_run(args.run, trust_code=args.trust_code).predict(full) if full else [])
     text = "".join((next(translated) if line.strip() else "") + "\n" for line in lines)
-    if Path(asked.out).is_file():
-        write_atomically(Path(asked.out), text)
-    elif asked.out:  # a new file or a device
-        Path(asked.out).write_text(text, encoding="utf-8")
+    if Path(args.out).is_file():
+        write_atomically(Path(args.out), text)
+    elif args.out:  # a new file or a device
+        Path(args.out).write_text(text, encoding="utf-8")
     else:
-        sys.stdout.write(escaped(text) if sys.stdout.isatty() else text)
+        sys.stdout.write(escape_control(text) if sys.stdout.isatty() else text)
 
 
 def intervene(words: list[str]):
@@ -306,12 +311,12 @@ def plot(words: list[str]):
     from attention_jax.runs import directory as run_directory
     from attention_jax.views import run_figures
 
-    asked = command_options.parse(command_options.Plot, words)
-    packed.check_directory(asked.run, "plot")
-    if run_directory.read_result(Path(asked.run)) is None:
-        raise InputError(f"{asked.run} has no result.json: plot needs a run that has ended")
-    run = load_run(asked.run, trust_code=asked.trust_code)
-    for path in run_figures.draw(run.task, run.params, run.task.evaluate(run.params, True), run.directory):
+    args = command_options.parse(command_options.Plot, words)
+    packed.check_directory(args.run, "plot")
+    if run_directory.read_result(Path(args.run)) is None:
+        raise InputError(f"{args.run} has no result.json: plot needs a run that has ended")
+    run = load_run(args.run, trust_code=args.trust_code)
+    for path in run_figures.draw_figures(run.task, run.params, run.task.evaluate(run.params, True), run.directory):
         print(path)
 
 
@@ -320,75 +325,81 @@ def watch(words: list[str]):
     from attention_jax.cli import command_options
     from attention_jax.report.watch import follow
 
-    asked = command_options.parse(command_options.Watch, words)
-    packed.check_directory(asked.run, "watch")
-    follow(Path(asked.run), asked.once)
+    args = command_options.parse(command_options.Watch, words)
+    packed.check_directory(args.run, "watch")
+    follow(Path(args.run), args.once)
 
 
 def reproduce(words: list[str]):
     """[NAME ...] [--scale smoke|full|recorded] [--check --minutes 30]: run experiments and evaluate their claims."""
     from attention_jax.claims import catalog, check, claim_tables, record, replication
-    from attention_jax.claims.comparison import elsewhere
-    from attention_jax.claims.judged import judged
+    from attention_jax.claims.comparison import check_tables
+    from attention_jax.claims.judged import judge_claims
     from attention_jax.cli import command_options
-    from attention_jax.report.tables import fitted, show
+    from attention_jax.report.tables import show, split_columns
 
-    asked, options = command_options.parse_known(command_options.Reproduce, words)
-    if asked.check:
-        raise SystemExit(check_the_record(asked, options))
-    if asked.rows:
-        own = ("scale", "variant", "seeds", "minutes")
-        if options or any(getattr(asked, name) != getattr(command_options.Reproduce, name) for name in own):
-            raise InputError(f"--rows runs what is registered: leave --{', --'.join(own)} and experiment options out")
+    args, options = command_options.parse_known(command_options.Reproduce, words)
+    if args.check:
+        raise SystemExit(check_the_record(args, options))
+    if args.rows:
+        registered_options = ("scale", "variant", "seeds", "minutes")
+        if options or any(
+            getattr(args, name) != getattr(command_options.Reproduce, name) for name in registered_options
+        ):
+            raise InputError(
+                f"--rows runs what is registered: leave --{', --'.join(registered_options)} and experiment options out"
+            )
         override = lambda config, words: command_options.parse_with_config(
             command_options.Reproduce, words, lambda _: config
         )[1]
-        return replication.replicate(Path(asked.rows), asked, asked.names, override, check.Here(asked.local_data))
-    if asked.local_data or asked.minutes != command_options.Reproduce.minutes:
+        return replication.replicate(Path(args.rows), args, args.names, override, check.LocalSettings(args.local_data))
+    if args.local_data or args.minutes != command_options.Reproduce.minutes:
         raise InputError("--minutes and --local-data belong to --check: add it, or leave them out")
     override = lambda config: command_options.parse_with_config(command_options.Reproduce, words, lambda _: config)[1]
-    experiments = [catalog.load_experiment(name) for name in asked.names or catalog.names()]
-    if options:  # a misspelled one is refused before anything is run
+    experiments = [catalog.load_experiment(name) for name in args.names or catalog.experiment_names()]
+    if options:  # report a misspelled one before anything runs
         [override(experiment.config()) for experiment in experiments]
-    rows, compared = [], []
-    before = {one.name: record.recorded_runs(one.name, one.results) for one in experiments}
+    rows, comparisons = [], []
+    earlier_runs = {
+        experiment.name: record.load_recorded_runs(experiment.name, experiment.results) for experiment in experiments
+    }
     for experiment in experiments:
-        runs = record.reproduce(experiment, asked, override, [word for word in words if word not in asked.names])
-        registered = None if asked.scale == "recorded" else {}  # a new run is judged, whatever its seed
-        rows += judged(experiment, [] if asked.scale == "smoke" else runs, registered)
-        compared += [claim_tables.variants_table(experiment, runs)] if asked.scale == "full" else []
-    for found in filter(None, compared):
-        for part in fitted(found, shutil.get_terminal_size((100, 24)).columns):
-            show(part)
+        runs = record.reproduce(experiment, args, override, [word for word in words if word not in args.names])
+        registered = None if args.scale == "recorded" else {}  # a new run is judged, whatever its seed
+        rows += judge_claims(experiment, [] if args.scale == "smoke" else runs, registered)
+        comparisons += [claim_tables.variants_table(experiment, runs)] if args.scale == "full" else []
+    for table in filter(None, comparisons):
+        for section in split_columns(table, shutil.get_terminal_size((100, 24)).columns):
+            show(section)
             print()
-    show(claim_tables.rerun_table(rows, before) if asked.scale == "full" else claim_tables.claims_table(rows))
+    show(claim_tables.rerun_table(rows, earlier_runs) if args.scale == "full" else claim_tables.claims_table(rows))
     print()
     show(claim_tables.counts_table(rows))
     print("\n".join(filter(None, [claim_tables.caveats_line(rows), claim_tables.survival_line(rows)])))
-    if asked.scale == "recorded" and not asked.names:
-        for found in elsewhere(catalog.ROOT / "results"):
+    if args.scale == "recorded" and not args.names:
+        for table in check_tables(catalog.ROOT / "results"):
             print()
-            show(found)
-    raise SystemExit(1 if any(one.verdict == "missed" for one in rows) else 0)
+            show(table)
+    raise SystemExit(1 if any(row.verdict == "missed" for row in rows) else 0)
 
 
-def check_the_record(asked, options: list[str]) -> int:
+def check_the_record(args, options: list[str]) -> int:
     """Re-run recorded runs and compare the results: the exit code of `launch.py reproduce --check`."""
     from attention_jax.claims import catalog, check
     from attention_jax.cli import command_options
 
-    own = ("scale", "variant", "seeds", "root", "record")
-    if any(getattr(asked, name) != getattr(command_options.Reproduce, name) for name in own):
-        raise InputError(f"--check runs what is recorded: leave --{', --'.join(own)} out")
-    if not asked.minutes > 0:
-        raise InputError(f"--minutes must be a positive number, got {asked.minutes:g}")
+    recorded_options = ("scale", "variant", "seeds", "root", "record")
+    if any(getattr(args, name) != getattr(command_options.Reproduce, name) for name in recorded_options):
+        raise InputError(f"--check runs what is recorded: leave --{', --'.join(recorded_options)} out")
+    if not args.minutes > 0:
+        raise InputError(f"--minutes must be a positive number, got {args.minutes:g}")
     override = lambda config, words: command_options.parse_with_config(
         command_options.Reproduce, words, lambda _: config
     )[1]
-    experiments = [catalog.load_experiment(name) for name in asked.names or catalog.names()]
-    if options:  # a misspelled one is refused before anything is run
+    experiments = [catalog.load_experiment(name) for name in args.names or catalog.experiment_names()]
+    if options:  # report a misspelled one before anything runs
         [override(experiment.config(), options) for experiment in experiments]
-    return check.check(experiments, asked.minutes, override, check.Here(asked.local_data, tuple(options)))
+    return check.check(experiments, args.minutes, override, check.LocalSettings(args.local_data, tuple(options)))
 
 
 def sweep(words: list[str]):
@@ -396,23 +407,23 @@ def sweep(words: list[str]):
     from attention_jax.claims import catalog, record
     from attention_jax.cli import command_options
 
-    named = lambda asked: catalog.load_experiment(asked.experiment).config()
-    asked, config = command_options.parse_with_config(command_options.Sweep, words, named)
-    experiment = catalog.load_experiment(asked.experiment)
+    load_config = lambda args: catalog.load_experiment(args.experiment).config()
+    args, config = command_options.parse_with_config(command_options.Sweep, words, load_config)
+    experiment = catalog.load_experiment(args.experiment)
     if experiment.file.resolve().parent != catalog.ROOT.resolve():
         raise InputError(
-            f"the workers of a sweep find an experiment by its name: put {asked.experiment} into {catalog.ROOT}"
+            f"the workers of a sweep find an experiment by its name: put {args.experiment} into {catalog.ROOT}"
         )
     require("train", "data", "report", "sweep")
     from attention_jax.sweep import driver, estimate, summary
     from attention_jax.sweep.space import assignments
 
-    over = assignments(sum(asked.over, ())) or experiment.sweep()
-    settings = driver.settings_of(config, over, asked.method, asked.trials, asked.seeds, asked.metric)
-    directory = Path(asked.out or f"runs/sweeps/{experiment.name}")
-    if asked.dry_run:
-        return estimate.announce(settings, driver.first_points(settings), directory)
-    if asked.record:
+    over = assignments(sum(args.over, ())) or experiment.sweep()
+    settings = driver.settings_of(config, over, args.method, args.trials, args.seeds, args.metric)
+    directory = Path(args.out or f"runs/sweeps/{experiment.name}")
+    if args.dry_run:
+        return estimate.print_estimate(settings, driver.first_points(settings), directory)
+    if args.record:
         if not catalog.CHECKOUT:
             raise InputError("--record needs a checkout of the repository, where results are kept: leave it out")
         record.check_committed(experiment)
@@ -420,15 +431,15 @@ def sweep(words: list[str]):
         trials = driver.sweep(
             settings,
             directory,
-            jobs=asked.jobs,
-            ray=asked.ray,
-            population=asked.population,
-            retry_failed=asked.retry_failed,
+            jobs=args.jobs,
+            ray=args.ray,
+            population=args.population,
+            retry_failed=args.retry_failed,
         )
     except (Interrupted, KeyboardInterrupt):
         print(f"interrupted; the same command resumes the sweep in {directory}", file=sys.stderr)
         raise SystemExit(130) from None
-    if asked.record:
+    if args.record:
         summary.record(directory, settings, trials, words)
     if trials and all(trial.state == "failed" for trial in trials):
         raise SystemExit(1)
@@ -438,10 +449,10 @@ def sweep_report(words: list[str]):
     """DIR: write the table, figures and best command of a sweep, also while it is running."""
     from attention_jax.cli import command_options
 
-    asked = command_options.parse(command_options.SweepReport, words)
+    args = command_options.parse(command_options.SweepReport, words)
     from attention_jax.sweep import summary
 
-    summary.report(Path(asked.directory), asked.trust_code)
+    summary.report(Path(args.directory), args.trust_code)
 
 
 def compile_for_target(words: list[str]):
@@ -450,33 +461,35 @@ def compile_for_target(words: list[str]):
     from attention_jax.cli import command_options
 
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs on a chip, also where there is one
-    before = lambda asked: catalog.load_experiment(asked.experiment).variant(asked.variant)
-    asked, config = command_options.parse_with_config(command_options.Compile, words, before)
+    load_variant = lambda args: catalog.load_experiment(args.experiment).variant(args.variant)
+    args, config = command_options.parse_with_config(command_options.Compile, words, load_variant)
     from attention_jax.compile import command
 
-    if asked.out:
-        make_parent(Path(asked.out), "--out")
-    facts, normalizers = sum(asked.facts, ()), sum(asked.normalizers, ())
-    command.run(catalog.load_experiment(asked.experiment), config, asked.target, facts, asked.out, normalizers)
+    if args.out:
+        make_parent(Path(args.out), "--out")
+    facts, normalizers = sum(args.facts, ()), sum(args.normalizers, ())
+    command.compile_experiment(
+        catalog.load_experiment(args.experiment), config, args.target, facts, args.out, normalizers
+    )
 
 
 def laws(words: list[str]):
     """[mine:attention]: measure laws of attention in this package, or of your own attention function."""
     from attention_jax.cli import command_options
-    from attention_jax.report.tables import fitted, show
+    from attention_jax.report.tables import show, split_columns
 
-    asked = command_options.parse(command_options.Laws, words)
+    args = command_options.parse(command_options.Laws, words)
     require("train", "report")
     from attention_jax.laws import passport
 
-    attention, measured = passport.attention_of(asked.attention) if asked.attention else None, []
+    attention, results = passport.attention_of(args.attention) if args.attention else None, []
     for line in passport.lines(attention):
         print(f"{line.seconds:5.1f} s  {line.verdict:6}  {line.law}", file=sys.stderr, flush=True)
-        measured.append(line)
-    table = passport.table(measured, asked.attention or "laws of attention")
-    for part in fitted(table, shutil.get_terminal_size((100, 24)).columns):
-        show(part)
-    raise SystemExit(int(attention is None and any(line.verdict != "holds" for line in measured)))
+        results.append(line)
+    table = passport.passport_table(results, args.attention or "laws of attention")
+    for section in split_columns(table, shutil.get_terminal_size((100, 24)).columns):
+        show(section)
+    raise SystemExit(int(attention is None and any(line.verdict != "holds" for line in results)))
 
 
 def bench(words: list[str]):
@@ -486,15 +499,17 @@ def bench(words: list[str]):
     from attention_jax.claims import catalog
     from attention_jax.cli import command_options
 
-    asked, options = command_options.parse_known(command_options.Bench, words)
+    args, options = command_options.parse_known(command_options.Bench, words)
     checkout = catalog.ROOT.parent
     names = sorted(path.stem for path in (checkout / "benchmarks").glob("[!_]*.py"))
     if not names:
         raise InputError("bench needs a checkout of the repository: the benchmarks are not part of the package")
-    if asked.what not in names:
-        raise InputError(f"there is no benchmark {asked.what!r}; choose one of {', '.join(names)}")
+    if args.benchmark not in names:
+        raise InputError(f"there is no benchmark {args.benchmark!r}; choose one of {', '.join(names)}")
     sys.path.insert(0, str(checkout))
-    command_options.parse_call(importlib.import_module(f"benchmarks.{asked.what}").main, options, "bench", asked.what)()
+    command_options.parse_call(
+        importlib.import_module(f"benchmarks.{args.benchmark}").main, options, "bench", args.benchmark
+    )()
 
 
 COMMANDS = {
@@ -521,21 +536,21 @@ def main(words: list[str]):
     check_current_directory()
     if not words or words[0].startswith("-"):
         words = ["train", MAIN_JOB, *words]
-    name, *rest = words
+    name, *arguments = words
     if name not in COMMANDS:
         import difflib
 
         from attention_jax.claims import catalog
 
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        if name in catalog.names():
+        suggestions = difflib.get_close_matches(name, COMMANDS, n=1)
+        if name in catalog.experiment_names():
             hint = f"to train the experiment of this name: launch.py train {name}"
         else:
-            hint = f"perhaps you meant {near[0]}" if near else "choose one of " + ", ".join(COMMANDS)
+            hint = f"perhaps you meant {suggestions[0]}" if suggestions else "choose one of " + ", ".join(COMMANDS)
         raise InputError(f"there is no command {name!r}; {hint}")
-    outlasts = name in OUTLASTING and not {"-h", "--help", "--help-all"} & set(rest)
-    with outlasting_readers() if outlasts else contextlib.nullcontext(), explained():
-        COMMANDS[name](rest)
+    outlasts = name in OUTLASTING and not {"-h", "--help", "--help-all"} & set(arguments)
+    with outlasting_readers() if outlasts else contextlib.nullcontext(), explain_errors():
+        COMMANDS[name](arguments)
 
 
 def run():
@@ -553,10 +568,10 @@ def run():
             main(sys.argv[1:])
             sys.stdout.flush()
         except InputError as error:
-            print(f"error: {escaped(as_typed(str(error)))}", file=sys.stderr)
+            print(f"error: {escape_control(as_typed(str(error)))}", file=sys.stderr)
             raise SystemExit(2) from None
         except Diverged as error:
-            print(f"error: {escaped(str(error))}", file=sys.stderr)
+            print(f"error: {escape_control(str(error))}", file=sys.stderr)
             raise SystemExit(1) from None
         except Interrupted as error:
             how = "the same command resumes" if sys.argv[1:2] == ["reproduce"] else "resume with --resume"

@@ -39,8 +39,8 @@ def cache_home() -> Path:
     """Return the user's cache directory: $XDG_CACHE_HOME if it is absolute, or the system's default."""
     if os.path.isabs(home := os.environ.get("XDG_CACHE_HOME", "")):
         return Path(home)
-    parts = {"darwin": ("Library", "Caches"), "win32": ("AppData", "Local")}.get(sys.platform, (".cache",))
-    return Path(os.path.expanduser("~"), *parts)
+    folders = {"darwin": ("Library", "Caches"), "win32": ("AppData", "Local")}.get(sys.platform, (".cache",))
+    return Path(os.path.expanduser("~"), *folders)
 
 
 def environment_key() -> str:
@@ -53,13 +53,13 @@ def environment_key() -> str:
 
 def trim(root: Path, largest: int):
     """Delete the least recently used files under `root` until at most `largest` bytes are left."""
-    found = []
+    entries = []
     for path in root.glob("*/*"):
         with contextlib.suppress(OSError):  # another process has deleted it
-            facts = path.stat()
-            found.append((max(facts.st_atime, facts.st_mtime), facts.st_size, path))
-    total = sum(size for _, size, _ in found)
-    for _, size, path in sorted(found):
+            stat = path.stat()
+            entries.append((max(stat.st_atime, stat.st_mtime), stat.st_size, path))
+    total = sum(size for _, size, _ in entries)
+    for _, size, path in sorted(entries):
         if total <= largest:
             return
         with contextlib.suppress(OSError):

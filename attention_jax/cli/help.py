@@ -11,7 +11,7 @@ from pathlib import Path
 
 from attention_jax.claims import catalog
 from attention_jax.config.fields import info_of, walk
-from attention_jax.config.synonyms import lacking, meant
+from attention_jax.config.synonyms import missing_feature, suggest_options
 from attention_jax.printing import docstrings, program
 
 GROUPS = {
@@ -41,12 +41,12 @@ NEEDED = {
 def overview(about: str) -> str:
     """Return the text of `launch.py --help`: `about` the program, and the commands in groups."""
     width = shutil.get_terminal_size((100, 24)).columns
-    said = docstrings(OPTIONS)
+    docs = docstrings(OPTIONS)
     lines = [about, "", f"usage: {program()} COMMAND ..."]
     for group, commands in GROUPS.items():
         lines += ["", group]
         for command in commands:
-            summary = said[command.title().replace("-", "")].partition("\n\n")[0]
+            summary = docs[command.title().replace("-", "")].partition("\n\n")[0]
             lines += _entry(command, summary, 16, width)
     ending = [f"The options of a command: {program()} COMMAND --help", f"New here? {program()} list, docs/index.md"]
     return "\n".join([*lines, "", *ending])
@@ -56,14 +56,17 @@ def command_help(command: str, kind: type) -> str:
     """Return the help of a command: its usage, its arguments, and its options with their defaults."""
     docs, options = catalog.field_docs(kind), _options_of(kind)
     arguments = [field for field in dataclasses.fields(kind) if field not in options]
-    named = [(_argument(kind, field).metavar, docs[field.name]) for field in arguments]
-    line = " ".join([program(), command, *(name for name, _ in named)])
-    sections = {"Arguments": [(name, "", None, text) for name, text in named]}
+    positionals = [(_argument(kind, field).metavar, docs[field.name]) for field in arguments]
+    line = " ".join([program(), command, *(name for name, _ in positionals)])
+    sections = {"Arguments": [(name, "", None, text) for name, text in positionals]}
     sections["Options"] = [
-        (flag(_spelled(kind, field)), _metavar(kind, field), field.default, docs[field.name]) for field in options
+        (flag(_command_option_name(kind, field)), _metavar(kind, field), field.default, docs[field.name])
+        for field in options
     ]
     ending = f"The options of an experiment: {program()} {command} NAME --help"
-    return _laid_out(line, kind, sections, ending if named and named[0][0] == "NAME" and command != "compile" else "")
+    return _format_help(
+        line, kind, sections, ending if positionals and positionals[0][0] == "NAME" and command != "compile" else ""
+    )
 
 
 def common_help(command: str, experiment: str, kind: type, config) -> str:
@@ -76,10 +79,10 @@ def common_help(command: str, experiment: str, kind: type, config) -> str:
     for name, metavar, default, text in _common(kind, config, presets):
         title = TITLES.get(name.rpartition(".")[0], f"Options of {command}")
         sections.setdefault(title, []).append((flag(name), metavar, default, text))
-    return _laid_out(line, kind, sections, f"All {len(known_options(kind, config))} options: {line} --help-all")
+    return _format_help(line, kind, sections, f"All {len(list_option_names(kind, config))} options: {line} --help-all")
 
 
-def _laid_out(line: str, kind: type, sections: dict[str, list[tuple]], ending: str) -> str:
+def _format_help(line: str, kind: type, sections: dict[str, list[tuple]], ending: str) -> str:
     """The text of a help: the usage, what the command does, entries (name, type, default, help) by section, and a
     line at the end."""
     width = shutil.get_terminal_size((100, 24)).columns
@@ -90,9 +93,11 @@ def _laid_out(line: str, kind: type, sections: dict[str, list[tuple]], ending: s
         lines += ["", title] if entries else []
         for name, metavar, default, text in entries:
             plain = default is None or isinstance(default, bool) or default in ("", (), dataclasses.MISSING)
-            given = "" if plain else f" (default: {' '.join(default) if isinstance(default, tuple) else default})"
+            default_text = (
+                "" if plain else f" (default: {' '.join(default) if isinstance(default, tuple) else default})"
+            )
             opposite = f", {name.replace('--', '--no-', 1)}" if default is True else ""
-            lines += _entry(f"{name}{opposite} {metavar}".rstrip(), text + given, 32, width)
+            lines += _entry(f"{name}{opposite} {metavar}".rstrip(), text + default_text, 32, width)
     return "\n".join([*lines, *(["", ending] if ending else [])])
 
 
@@ -102,7 +107,7 @@ def _common(kind: type, config, presets: Sequence[str]) -> Iterator[tuple[str, s
     for field in _options_of(kind):
         if field.name not in RARE and (field.name != "preset" or presets):
             text = f"Start from a size: {', '.join(presets)}." if field.name == "preset" else docs[field.name]
-            yield _spelled(kind, field), _metavar(kind, field), field.default, text
+            yield _command_option_name(kind, field), _metavar(kind, field), field.default, text
     for section in TITLES:
         options = getattr(config, section)
         docs = catalog.field_docs(type(options)) if options is not None else {}
@@ -112,13 +117,13 @@ def _common(kind: type, config, presets: Sequence[str]) -> Iterator[tuple[str, s
                 yield f"{section}.{field.name}", _metavar(type(options), field), default, text
 
 
-def known_options(kind: type, config=None) -> list[str]:
+def list_option_names(kind: type, config=None) -> list[str]:
     """The names of all options of a command and of a configuration, dotted and with underscores."""
-    own = [_spelled(kind, field) for field in _options_of(kind)] if dataclasses.is_dataclass(kind) else []
-    return own + ([name for name, _, _ in walk(config)] if config is not None else [])
+    names = [_command_option_name(kind, field) for field in _options_of(kind)] if dataclasses.is_dataclass(kind) else []
+    return names + ([name for name, _, _ in walk(config)] if config is not None else [])
 
 
-def unknown_option(words: Iterable[str], known: Sequence[str], experiment: str = "") -> str:
+def unknown_option(words: Iterable[str], option_names: Sequence[str], experiment: str = "") -> str:
     """Return in a line which option in `words` does not exist and what may be meant; "" if none is found.
 
     >>> unknown_option(["x", "--optim.lr=1"], ["optim.learning_rate"])
@@ -129,13 +134,13 @@ def unknown_option(words: Iterable[str], known: Sequence[str], experiment: str =
     for word in words:
         typed = re.match(r"--?([A-Za-z][\w.-]*)", word)
         name = typed[1].replace("-", "_") if typed else "h"
-        if name in (*known, "h", "help") or re.sub(r"(^|\.)no_", r"\1", name) in known:
+        if name in (*option_names, "h", "help") or re.sub(r"(^|\.)no_", r"\1", name) in option_names:
             continue
         hint = ""
-        if near := meant(name, known):
+        if near := suggest_options(name, option_names):
             hint = f"; perhaps you meant {' or '.join(map(flag, near))}"
-        elif experiment and lacking(name):
-            hint = f"; the model of {experiment} has no {lacking(name)}"
+        elif experiment and missing_feature(name):
+            hint = f"; the model of {experiment} has no {missing_feature(name)}"
         return f"there is no option {typed[0]}{hint}"
     return ""
 
@@ -151,8 +156,8 @@ def _options_of(kind: type) -> list[dataclasses.Field]:
     return [field for field in dataclasses.fields(kind) if not positional(field)]
 
 
-def _spelled(kind: type, field: dataclasses.Field) -> str:
-    """The name of an option on the command line, which is that of its field unless it is annotated with another."""
+def _command_option_name(kind: type, field: dataclasses.Field) -> str:
+    """The command-line name of an option: the name of its field, unless its annotation has another."""
     return getattr(_argument(kind, field), "name", None) or field.name
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from attention_jax.cli.command_options import Intervene
 from attention_jax.errors import InputError
-from attention_jax.printing import escaped
+from attention_jax.printing import escape_control
 
 SHOWN = 5
 """Most probable tokens, and heads of a kind."""
@@ -33,82 +33,82 @@ class Subject(NamedTuple):
         return jnp.asarray([ids], jnp.int32)
 
 
-def subject(asked: Intervene) -> Subject:
+def load_subject(args: Intervene) -> Subject:
     """The language model of a run or of a pretrained model."""
     from attention_jax import load_run, models
 
-    loaded = load_run(asked.run, trust_code=asked.trust_code)
-    tokenizer = getattr(loaded, "tokenizer", None)
-    model = loaded.model if hasattr(loaded, "model") else getattr(loaded.view, "model", None)
+    model_or_run = load_run(args.run, trust_code=args.trust_code)
+    tokenizer = getattr(model_or_run, "tokenizer", None)
+    model = model_or_run.model if hasattr(model_or_run, "model") else getattr(model_or_run.view, "model", None)
     if not isinstance(model, models.LanguageModel):
         raise InputError(
-            f"intervene needs a LanguageModel, {asked.run} has a {type(model).__name__}: call attention_jax.interpret"
+            f"intervene needs a LanguageModel, {args.run} has a {type(model).__name__}: call attention_jax.interpret"
         )
     if tokenizer is not None:
-        return Subject(model, loaded.params, tokenizer.encode, lambda number: tokenizer.decode([number]))
-    view = loaded.view
+        return Subject(model, model_or_run.params, tokenizer.encode, lambda number: tokenizer.decode([number]))
+    view = model_or_run.view
     if not hasattr(view.data, "tokenizer"):
-        raise InputError(f"{asked.run} was not trained on texts: call attention_jax.interpret with its tokens")
+        raise InputError(f"{args.run} was not trained on texts: call attention_jax.interpret with its tokens")
     word = lambda number: view.data.tokenizer.text(view.data.vocabulary.decode([number]))
-    return Subject(model, loaded.params, lambda text: view.encode(text)[0].tolist(), word)
+    return Subject(model, model_or_run.params, lambda text: view.encode(text)[0].tolist(), word)
 
 
-def print_results(asked: Intervene):
+def print_results(args: Intervene):
     """Print the most probable tokens and the loss before and after, the rows of a lens, and scores of heads."""
     from attention_jax import interpret
 
-    if bool(asked.patch) != bool(asked.patch_from):
+    if bool(args.patch) != bool(args.patch_from):
         raise InputError('patching needs both --patch SITE ... and --patch-from "another text"')
-    if asked.positions and not (asked.patch or asked.ablate):
-        raise InputError("--positions are those of --ablate and --patch: add one of them, or leave it out")
-    one = subject(asked)
-    tokens = one.tokens(asked.text)
-    edits = interpret.ablate(asked.ablate, positions=asked.positions or None)
-    if asked.patch:
-        edits = edits | patched(one, tokens, asked)
-    before = interpret.run(one.model, one.params, tokens)[0]
-    after = interpret.run(one.model, one.params, tokens, set=edits)[0] if edits else None
-    print("\n".join(map(escaped, answers(one, tokens, before, after))))
-    if asked.lens != "none":
-        print("\n".join(map(escaped, ["", *lens(one, tokens, asked.lens)])))
-    if asked.heads:
-        print("\n".join(["", *heads(one)]))
+    if args.positions and not (args.patch or args.ablate):
+        raise InputError("--positions applies to --ablate and --patch: add one of them, or leave it out")
+    subject = load_subject(args)
+    tokens = subject.tokens(args.text)
+    edits = interpret.ablate(args.ablate, positions=args.positions or None)
+    if args.patch:
+        edits = edits | patch_edits(subject, tokens, args)
+    clean_logits = interpret.run(subject.model, subject.params, tokens)[0]
+    edited_logits = interpret.run(subject.model, subject.params, tokens, set=edits)[0] if edits else None
+    print("\n".join(map(escape_control, answer_lines(subject, tokens, clean_logits, edited_logits))))
+    if args.lens != "none":
+        print("\n".join(map(escape_control, ["", *lens_lines(subject, tokens, args.lens)])))
+    if args.heads:
+        print("\n".join(["", *head_lines(subject)]))
 
 
-def patched(one: Subject, tokens, asked: Intervene) -> dict:
-    """What sets the sites of --patch to their activations for --patch-from."""
+def patch_edits(subject: Subject, tokens, args: Intervene) -> dict:
+    """Return the edits that set the sites of --patch to their activations for the text of --patch-from."""
     from attention_jax import interpret
 
-    other = one.tokens(asked.patch_from)
-    if other.shape != tokens.shape:
+    source = subject.tokens(args.patch_from)
+    if source.shape != tokens.shape:
         raise InputError(
-            f"--patch-from needs a text of as many tokens as the other, {tokens.shape[1]}; it has {other.shape[1]}"
+            f"--patch-from needs a text of as many tokens as the other, {tokens.shape[1]}; it has {source.shape[1]}"
         )
-    source = interpret.trace(one.model, one.params, other, sites=asked.patch)
-    return interpret.patch(source, positions=asked.positions or None)
+    trace = interpret.trace(subject.model, subject.params, source, sites=args.patch)
+    return interpret.patch(trace, positions=args.positions or None)
 
 
-def answers(one: Subject, tokens, before, after) -> list[str]:
+def answer_lines(subject: Subject, tokens, clean_logits, edited_logits) -> list[str]:
     """The most probable next tokens, and the losses of the text, side by side."""
-    columns = [top(one, logits, SHOWN) for logits in (before, after) if logits is not None]
+    columns = [top_tokens(subject, logits, SHOWN) for logits in (clean_logits, edited_logits) if logits is not None]
     titles = ["next token", "after the intervention"][: len(columns)]
     rows = [titles, *zip(*columns, strict=True)]
-    losses = [loss(logits, tokens) for logits in (before, after) if logits is not None]
+    losses = [mean_loss(logits, tokens) for logits in (clean_logits, edited_logits) if logits is not None]
     rows.append([f"loss {x:.3f} nats a token" for x in losses])
     return ["  ".join(cell.ljust(28) for cell in row).rstrip() for row in rows]
 
 
-def top(one: Subject, logits, count: int) -> list[str]:
+def top_tokens(subject: Subject, logits, count: int) -> list[str]:
     """The most probable tokens after the last position, with their probabilities."""
     import jax
     import numpy as np
 
     probabilities = np.asarray(jax.nn.softmax(logits[0, -1].astype("float32")))
     best = np.argsort(-probabilities)[:count]
-    return [f"{one.word(int(i))!r} {probabilities[i]:.3f}" for i in best]
+    return [f"{subject.word(int(i))!r} {probabilities[i]:.3f}" for i in best]
 
 
-def loss(logits, tokens) -> float:
+def mean_loss(logits, tokens) -> float:
     """The mean loss of all tokens but the first, in nats."""
     import jax
     import jax.numpy as jnp
@@ -117,17 +117,17 @@ def loss(logits, tokens) -> float:
     return float(-jnp.take_along_axis(log_p, tokens[:, 1:, None], axis=2).mean())
 
 
-def lens(one: Subject, tokens, kind: str) -> list[str]:
-    """What a lens reads after the last token in each layer."""
+def lens_lines(subject: Subject, tokens, kind: str) -> list[str]:
+    """Lines with the most probable tokens that a lens reads at the last position, one for each layer."""
     from attention_jax import interpret
 
-    read = {"logit": interpret.logit_lens, "jacobian": interpret.jacobian_lens}[kind]
-    found = read(one.model, one.params, tokens)
-    rows = [f"{site:28}  {'  '.join(top(one, logits, LENS))}" for site, logits in found.items()]
+    apply_lens = {"logit": interpret.logit_lens, "jacobian": interpret.jacobian_lens}[kind]
+    logits_by_site = apply_lens(subject.model, subject.params, tokens)
+    rows = [f"{site:28}  {'  '.join(top_tokens(subject, logits, LENS))}" for site, logits in logits_by_site.items()]
     return [f"{kind} lens, after the last token", *rows]
 
 
-def heads(one: Subject) -> list[str]:
+def head_lines(subject: Subject) -> list[str]:
     """The heads with the highest scores of each kind, on random tokens that are repeated."""
     import jax
     import jax.numpy as jnp
@@ -135,22 +135,22 @@ def heads(one: Subject) -> list[str]:
 
     from attention_jax import interpret
 
-    tokens = interpret.repeated_tokens(jax.random.key(0), one.model.vocab, RANDOM)
-    seen = interpret.trace(one.model, one.params, tokens, sites="decoder.*.weights")
-    found = interpret.head_scores(jnp.stack(list(seen.values()), axis=1), tokens)
+    tokens = interpret.repeated_tokens(jax.random.key(0), subject.model.vocab, RANDOM)
+    weights = interpret.trace(subject.model, subject.params, tokens, sites="decoder.*.weights")
+    scores = interpret.head_scores(jnp.stack(list(weights.values()), axis=1), tokens)
     return [
         f"heads by score, on {RANDOM} random tokens twice",
-        *(row(kind, np.asarray(x)) for kind, x in found.items()),
+        *(format_scores(kind, np.asarray(x)) for kind, x in scores.items()),
     ]
 
 
-def row(kind: str, scores) -> str:
+def format_scores(kind: str, scores) -> str:
     """The heads with the highest scores [layers, heads]."""
-    best = sorted(((-x, at) for at, x in _enumerated(scores)))[:SHOWN]
+    best = sorted(((-x, at) for at, x in _enumerate_scores(scores)))[:SHOWN]
     return f"{kind:16}  " + "  ".join(f"decoder.{layer}.head.{head} {-x:.2f}" for x, (layer, head) in best)
 
 
-def _enumerated(scores) -> Sequence[tuple[tuple[int, int], float]]:
+def _enumerate_scores(scores) -> Sequence[tuple[tuple[int, int], float]]:
     import numpy as np
 
     return [(tuple(map(int, at)), float(x)) for at, x in np.ndenumerate(scores)]

@@ -6,7 +6,7 @@ from typing import Any
 
 from attention_jax.config import Generation, LanguageModelConfig
 from attention_jax.errors import InputError
-from attention_jax.printing import escaped
+from attention_jax.printing import escape_control
 
 
 def concerns(words: list[str]) -> bool:
@@ -16,18 +16,18 @@ def concerns(words: list[str]) -> bool:
     return bool(words) and not words[0].startswith("-") and is_pretrained(words[0])
 
 
-def opened(kind: type, words: list[str], continues: bool = False) -> tuple[Any, Any, dict[str, Any] | None]:
+def parse_and_open(kind: type, words: list[str], continues: bool = False) -> tuple[Any, Any, dict[str, Any] | None]:
     """The options of a command, the model and, where it `continues` texts, the options of sampling that differ from
     those of the model's files."""
     from attention_jax.cli import command_options
     from attention_jax.runs import pretrained
 
     path = Path(words[0])
-    weights = pretrained.read(path)
+    weights = pretrained.read_pretrained(path)
     usual = usual_sampling(path) if continues and isinstance(weights.options, LanguageModelConfig) else None
-    asked, options, decode = command_options.parse_with_model(kind, words, weights.options, usual)
-    given = None if decode is None else {k: v for k, v in vars(decode).items() if v != getattr(usual, k)}
-    return asked, lambda: pretrained.loaded(path, weights, options), given
+    args, options, decode = command_options.parse_with_model(kind, words, weights.options, usual)
+    sampling = None if decode is None else {k: v for k, v in vars(decode).items() if v != getattr(usual, k)}
+    return args, lambda: pretrained.build_pretrained(path, weights, options), sampling
 
 
 def predict(words: list[str]):
@@ -35,16 +35,16 @@ def predict(words: list[str]):
     from attention_jax.cli import command_options
     from attention_jax.cli.commands import texts_of
 
-    asked, load, sampling = opened(command_options.Predict, words, continues=True)
-    if not asked.texts:
+    args, load, sampling = parse_and_open(command_options.Predict, words, continues=True)
+    if not args.texts:
         raise InputError("launch.py predict needs at least one text after the model")
-    if asked.attention:
+    if args.attention:
         raise InputError("--attention is for runs: launch.py look shows the attention maps of a pretrained model")
-    texts, model = texts_of(asked.texts, files=False), load()
+    texts, model = texts_of(args.texts, files=False), load()
     if sampling is not None and sys.stdout.isatty():
         return [show_written(model, text, sampling) for text in texts]
     for text, output in zip(texts, model.predict(texts, **(sampling or {})), strict=True):
-        print(escaped(f"{text} -> {output}"))
+        print(escape_control(f"{text} -> {output}"))
 
 
 def usual_sampling(path: Path) -> Generation:
@@ -58,7 +58,7 @@ def usual_sampling(path: Path) -> Generation:
 
 def show_written(model, text: str, sampling: dict[str, Any]):
     """Print a text and its continuation while it is written."""
-    show = lambda piece: print(escaped(piece), end="", flush=True)
+    show = lambda piece: print(escape_control(piece), end="", flush=True)
     show(f"{text} -> {text}")
     model.generate([text], stream=show, **sampling)
     print()
@@ -69,14 +69,14 @@ def look(words: list[str]):
     from attention_jax.cli import command_options
     from attention_jax.cli.commands import texts_of
 
-    asked, load, _ = opened(command_options.Look, words)
-    if asked.out and not asked.out.endswith((".html", ".htm")):
-        raise InputError(f"--out needs a file that ends in .html; got {asked.out}")
-    if not asked.texts:
+    args, load, _ = parse_and_open(command_options.Look, words)
+    if args.out and not args.out.endswith((".html", ".htm")):
+        raise InputError(f"--out needs a file that ends in .html; got {args.out}")
+    if not args.texts:
         raise InputError("look needs at least one text, or image file, after a pretrained model")
-    texts, model = texts_of(asked.texts, files=True), load()
+    texts, model = texts_of(args.texts, files=True), load()
     page = model.look(texts)
-    path = page.save(asked.out or f"{model.name}.html")
+    path = page.save(args.out or f"{model.name}.html")
     print(f"{page.note}\n{path}" if page.note else path)
 
 
@@ -85,9 +85,9 @@ def evaluate(words: list[str]):
     from attention_jax.cli import command_options
     from attention_jax.cli.commands import lines_of
 
-    asked, load, _ = opened(command_options.Evaluate, words)
-    if not asked.text:
+    args, load, _ = parse_and_open(command_options.Evaluate, words)
+    if not args.text:
         raise InputError("launch.py evaluate needs --text FILE, a text, for a pretrained model")
-    text = "\n".join(lines_of(asked.text, "text to evaluate"))
+    text = "\n".join(lines_of(args.text, "text to evaluate"))
     for name, value in load().perplexity(text).items():
         print(f"{name:32} {value:.6g}")

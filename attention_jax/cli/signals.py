@@ -26,18 +26,18 @@ def end_on_sigterm():
     `__del__`, and calls `sys.unraisablehook`: a SystemExit that is lost there is raised again a moment later. A process
     that still runs GRACE seconds after a SIGTERM ends without cleaning up (`end_late`).
     """
-    heard, came = sys.unraisablehook, []
+    previous_hook, received = sys.unraisablehook, []
 
     def unraisable(lost):
         if isinstance(lost.exc_value, SystemExit):
             signal.setitimer(signal.ITIMER_REAL, AGAIN)
         else:
-            heard(lost)
+            previous_hook(lost)
 
     def stop(number, _):
-        came.append(number)  # SIGALRM is the first one again
-        atexit.register(end_at_once, 128 + came[0])
-        sys.exit(128 + came[0])
+        received.append(number)  # SIGALRM is the first one again
+        atexit.register(end_at_once, 128 + received[0])
+        sys.exit(128 + received[0])
 
     sys.unraisablehook = unraisable
     for number in (*not_ignored(ENDING), signal.SIGALRM):

@@ -7,15 +7,15 @@ from pathlib import Path
 from attention_jax import config as configs
 from attention_jax.claims import catalog, record
 from attention_jax.claims.catalog import Experiment
-from attention_jax.compile.compared import chosen, compare
-from attention_jax.compile.programs import compiled, programs, table, to_json
-from attention_jax.compile.targets import devices, parse
+from attention_jax.compile.compared import compare_normalizers, select_normalizers
+from attention_jax.compile.programs import compile_program, programs, table, to_json
+from attention_jax.compile.targets import devices, parse_target
 from attention_jax.errors import InputError
 from attention_jax.files import write_json
 from attention_jax.tasks import standin
 
 
-def run(
+def compile_experiment(
     experiment: Experiment,
     config: configs.Config,
     target_name: str,
@@ -34,51 +34,51 @@ def run(
         raise InputError(
             f"compile needs an experiment that trains; {experiment.name} is a computation without training"
         )
-    target = parse(target_name)
+    target = parse_target(target_name)
     devices(target)  # a missing compiler is reported before anything is loaded
-    names = chosen(normalizers, config) if normalizers else ()
-    facts = known(experiment, config) | given(facts)
-    task = standin.task(config, facts)
+    names = select_normalizers(normalizers, config) if normalizers else ()
+    facts = find_data_sizes(experiment, config) | parse_facts(facts)
+    task = standin.placeholder_task(config, facts)
     if not config.data.is_local:
         print("the data are not available: arrays of zeros with their shapes replace them", file=sys.stderr)
     chip, outcomes = target.chip, []
     print(f"{config.name} for {target.devices} x {chip.name}")
     for program in programs(task, config, target):
-        outcomes.append(compiled(program, target))
+        outcomes.append(compile_program(program, target))
         print("\n" + table(outcomes[-1]), flush=True)
-    found = to_json(config.name, target, outcomes)
+    report = to_json(config.name, target, outcomes)
     if names:
-        compared = compare(config, facts, names, target)
+        compared = compare_normalizers(config, facts, names, target)
         rows = to_json(config.name, target, list(compared.values()))["programs"]
-        found["normalizers"] = dict(zip(compared, rows, strict=True))
+        report["normalizers"] = dict(zip(compared, rows, strict=True))
     if out:
-        write_json(Path(out), found)
-    return found
+        write_json(Path(out), report)
+    return report
 
 
-def known(experiment: Experiment, config: configs.Config) -> dict:
+def find_data_sizes(experiment: Experiment, config: configs.Config) -> dict:
     """Return the sizes of the data, by priority: from a recorded run of the experiment, from the experiment's file, or
     from a recorded run of another experiment with the same data."""
-    if found := recorded_facts(experiment, config) or experiment.facts:
-        return found
-    others = (catalog.load_experiment(name) for name in catalog.names())
-    return next(filter(None, (recorded_facts(other, config) for other in others)), {})
+    if sizes := find_recorded_sizes(experiment, config) or experiment.facts:
+        return sizes
+    experiments = (catalog.load_experiment(name) for name in catalog.experiment_names())
+    return next(filter(None, (find_recorded_sizes(candidate, config) for candidate in experiments)), {})
 
 
-def recorded_facts(experiment: Experiment, config: configs.Config) -> dict:
+def find_recorded_sizes(experiment: Experiment, config: configs.Config) -> dict:
     """Return the data sizes that a recorded run of this experiment with the data of `config` has; {} without one."""
     variants = experiment.variants()
-    for recorded in record.recorded_runs(experiment.name, experiment.results):
+    for recorded in record.load_recorded_runs(experiment.name, experiment.results):
         variant = variants.get(recorded["variant"])
         if variant and variant.data == config.data:
             return recorded.get("facts", {})
     return {}
 
 
-def given(facts: Sequence[str]) -> dict[str, int]:
+def parse_facts(facts: Sequence[str]) -> dict[str, int]:
     """Parse `--facts name=size ...`; InputError unless every size is a positive integer.
 
-    >>> given(["classes=1000"])
+    >>> parse_facts(["classes=1000"])
     {'classes': 1000}
     """
     sizes = {}

@@ -14,14 +14,14 @@ from attention_jax import config as configs
 from attention_jax.compile.report import DoesNotFit, Report, finish, report
 from attention_jax.compile.targets import Target, devices, lowering_for
 from attention_jax.tasks import standin
-from attention_jax.train.loop import compiled_shapes, planned_steps
+from attention_jax.train.loop import call_shapes, count_steps
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.placement import Program, absent, row_program
 from attention_jax.train.step import init_state
 
 
 @dataclass(frozen=True)
-class Named:
+class LoweredProgram:
     """A lowered program, ready to be compiled."""
 
     name: str
@@ -58,31 +58,31 @@ class Outcome:
         return self.needs <= self.of
 
 
-def programs(task, config: configs.Config, target: Target) -> Iterator[Named]:
+def programs(task, config: configs.Config, target: Target) -> Iterator[LoweredProgram]:
     """Lower the programs of a run for the devices of a target: training on the bucket with the largest batches, and the
     programs of `task.eval_functions()`."""
-    there = devices(target)
+    target_devices = devices(target)
     yield training(task, config, target)
     params = jax.eval_shape(task.init, jax.random.PRNGKey(0))
     for name, (fn, arrays, batch_size) in task.eval_functions().items():
         total = len(next(iter(arrays.values())))
-        size = -(-min(batch_size, total) // len(there)) * len(there)
+        size = -(-min(batch_size, total) // len(target_devices)) * len(target_devices)
         batch = {key: jax.ShapeDtypeStruct((size, *array.shape[1:]), array.dtype) for key, array in arrays.items()}
-        shapes = absent(params, there), absent(batch, there, 0)
+        shapes = absent(params, target_devices), absent(batch, target_devices, 0)
         with lowering_for(target):
-            lowered = row_program(fn, tuple(there)).lower(*shapes)
-        yield Named(name, 1, size, 0, lowered)
+            lowered = row_program(fn, tuple(target_devices)).lower(*shapes)
+        yield LoweredProgram(name, 1, size, 0, lowered)
 
 
-def training(task, config: configs.Config, target: Target) -> Named:
-    """Lower the training program for the largest calls: those of the bucket with the largest batches, or of streamed
-    data, of which only the rows of one call are on the devices."""
-    shape, arrays, others = called(task, config)
+def training(task, config: configs.Config, target: Target) -> LoweredProgram:
+    """Lower the training program for the largest call: of the bucket with the largest batches, or of streamed data. The
+    devices hold one call of streamed data at a time."""
+    shape, arrays, unused_arrays = largest_call(task, config)
     streamed = bool(task.stream)
     if read := not streamed and standin.read_call(config, arrays, shape):
-        streamed, shape, others = True, read, []
+        streamed, shape, unused_arrays = True, read, []
         arrays = {name: standin.zeros(math.prod(shape), *a.shape[1:], dtype=a.dtype) for name, a in arrays.items()}
-    update = optimizer(config.optim, planned_steps(task, config.train))
+    update = optimizer(config.optim, count_steps(task, config.train))
     state = jax.eval_shape(lambda: init_state(task.init, update, config.train.seed))
     rows = [jax.ShapeDtypeStruct(shape, dtype) for dtype in (jnp.int32, jnp.float32)]
     of_type = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in arrays.items()}
@@ -91,39 +91,39 @@ def training(task, config: configs.Config, target: Target) -> Named:
     program = Program(task.loss, update, train.accumulation_steps, train.matmul_precision, **ways)
     with lowering_for(target):
         lowered = program.lower(state, of_type, *rows)
-    return Named("training", *shape, sum(array.nbytes for array in others), lowered)
+    return LoweredProgram("training", *shape, sum(array.nbytes for array in unused_arrays), lowered)
 
 
-def called(task, config: configs.Config) -> tuple[tuple[int, int], dict[str, np.ndarray], list[np.ndarray]]:
+def largest_call(task, config: configs.Config) -> tuple[tuple[int, int], dict[str, np.ndarray], list[np.ndarray]]:
     """Return the (steps, examples per step) of the largest call, the arrays that it has on the devices, and the arrays
     of other buckets that are there."""
     if task.stream:
         call = task.stream.largest()
         return call.weight.shape, {name: x[0] for name, x in call.bucket.items()}, []
     size = lambda bucket, shape: shape[1] * sum(math.prod(a.shape[1:]) for a in task.buckets[bucket].values())
-    bucket, shape = max(compiled_shapes(task, config.train), key=lambda call: size(*call))
-    others = [a for number, arrays in enumerate(task.buckets) if number != bucket for a in arrays.values()]
-    return shape, task.buckets[bucket], others
+    bucket, shape = max(call_shapes(task, config.train), key=lambda call: size(*call))
+    unused_arrays = [a for number, arrays in enumerate(task.buckets) if number != bucket for a in arrays.values()]
+    return shape, task.buckets[bucket], unused_arrays
 
 
-def compiled(program: Named, target: Target) -> Outcome:
+def compile_program(program: LoweredProgram, target: Target) -> Outcome:
     """Compile a program and return its memory and cost, or the memory it would need if it does not fit."""
-    facts, started = (program.name, program.steps, program.rows, program.beside), time.perf_counter()
+    fields, started = (program.name, program.steps, program.rows, program.beside), time.perf_counter()
     try:
-        found = report(finish(program.lowered, target))
+        analysis = report(finish(program.lowered, target))
     except DoesNotFit as error:
-        return Outcome(*facts, time.perf_counter() - started, None, error.needs + program.beside, error.of)
-    needs = found.total + program.beside
-    return Outcome(*facts, time.perf_counter() - started, found, needs, target.chip.memory)
+        return Outcome(*fields, time.perf_counter() - started, None, error.needs + program.beside, error.of)
+    needs = analysis.total + program.beside
+    return Outcome(*fields, time.perf_counter() - started, analysis, needs, target.chip.memory)
 
 
 def to_json(name: str, target: Target, outcomes: list[Outcome]) -> dict:
     """Return the outcomes as JSON values; unknown values are None."""
     date = datetime.date.today().isoformat()
-    found = [asdict(outcome) | {"fits": outcome.fits} for outcome in outcomes]
-    for values in found:
+    rows = [asdict(outcome) | {"fits": outcome.fits} for outcome in outcomes]
+    for values in rows:
         values["of"] = values["of"] if math.isfinite(values["of"]) else None
-    return {"experiment": name, "target": target.name, "jax": jax.__version__, "date": date, "programs": found}
+    return {"experiment": name, "target": target.name, "jax": jax.__version__, "date": date, "programs": rows}
 
 
 def table(outcome: Outcome) -> str:
@@ -137,20 +137,20 @@ def table(outcome: Outcome) -> str:
         f"{outcome.name}: {rows}; on each device ({outcome.seconds:.0f} s to compile)",
         f"  memory       {verdict}",
     ]
-    found = outcome.report
-    if found is None:
+    analysis = outcome.report
+    if analysis is None:
         return "\n".join([*lines, "  the compiler gave up here"])
-    aliased = f", {size(found.aliased)} of it in the place of arguments" if found.aliased else ""
+    aliased = f", {size(analysis.aliased)} of it in the place of arguments" if analysis.aliased else ""
     lines += [
-        f"  arguments    {size(found.arguments)}",
-        f"  temporaries  {size(found.temporaries)}",
-        f"  output       {size(found.output)}{aliased}",
-        f"  program      {size(found.code)}",
+        f"  arguments    {size(analysis.arguments)}",
+        f"  temporaries  {size(analysis.temporaries)}",
+        f"  output       {size(analysis.output)}{aliased}",
+        f"  program      {size(analysis.code)}",
     ]
     if outcome.beside:
         lines.append(f"  data         {size(outcome.beside)} of other buckets")
-    if found.flops is not None:
-        work = f"{amount(found.flops)}FLOP, {amount(found.bytes_accessed)}B accessed"
+    if analysis.flops is not None:
+        work = f"{amount(analysis.flops)}FLOP, {amount(analysis.bytes_accessed)}B accessed"
         lines.append(f"  work         {work}, as XLA counts them: the body of a loop once")
     return "\n".join(lines)
 

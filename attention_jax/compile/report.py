@@ -50,8 +50,8 @@ def compile_for(target: Target, fn, *shapes, donate=()) -> jax.stages.Compiled:
     `donate` are the positions of donated arguments, whose memory the output may reuse. Raises InputError if the
     compiler is not installed, DoesNotFit if the program exceeds the device's memory.
     """
-    there = jax.sharding.SingleDeviceSharding(devices(target)[0])
-    jitted = jax.jit(fn, in_shardings=there, out_shardings=there, donate_argnums=donate)
+    sharding = jax.sharding.SingleDeviceSharding(devices(target)[0])
+    jitted = jax.jit(fn, in_shardings=sharding, out_shardings=sharding, donate_argnums=donate)
     with lowering_for(target):
         lowered = jitted.lower(*shapes)
     return finish(lowered, target)

@@ -89,9 +89,9 @@ COMMON = {
 """GpuDeviceInfoProto fields that all these GPUs share."""
 
 
-def parse(name: str) -> Target:
+def parse_target(name: str) -> Target:
     """Parse a target such as v5e:2x4, h200:8 or h200 (a single device); InputError for an unknown type or shape.
-    >>> parse("v5e:2x4").devices, parse("h200:8").shape, parse("a100").devices
+    >>> parse_target("v5e:2x4").devices, parse_target("h200:8").shape, parse_target("a100").devices
     (8, (8,), 1)
     """
     kind, _, size = name.lower().partition(":")
@@ -147,13 +147,13 @@ def lowering_for(target: Target) -> contextlib.AbstractContextManager:
 
 def present_devices(target: Target) -> list:
     """Return CPU devices, several of them emulated, for tests without the compiler of an accelerator."""
-    there = jax.devices("cpu")
-    if len(there) < target.devices:
+    cpu_devices = jax.devices("cpu")
+    if len(cpu_devices) < target.devices:
         raise InputError(
-            f"{target.name} needs {target.devices} CPU devices, there are {len(there)}: "
+            f"{target.name} needs {target.devices} CPU devices, there are {len(cpu_devices)}: "
             f"set JAX_NUM_CPU_DEVICES={target.devices} and NPROC={2 * target.devices}"
         )
-    return there[: target.devices]
+    return cpu_devices[: target.devices]
 
 
 def _description(target: Target) -> dict:

@@ -43,7 +43,7 @@ from attention_jax.config.fields import (
     option,
     option_name,
     parse_pattern,
-    renamed,
+    rename_options,
     walk,
 )
 from attention_jax.config.former import KINDS
@@ -81,11 +81,11 @@ from attention_jax.config.options import (
     ModelOptions,
     OneOf,
     Options,
+    build_from_name,
     code_paths,
     import_object,
     kind_name,
     model_name,
-    part,
     type_from_name,
 )
 from attention_jax.errors import InputError
@@ -306,8 +306,8 @@ class Config(Options, Generic[DataConfig, ModelConfig, DecodeConfig]):
 
     def __post_init__(self):
         none = type(None)
-        parts = {"name": (str,), "data": (DataOptions, none), "model": (ModelOptions, none), "optim": (Optim,)}
-        for name, kinds in (parts | {"train": (Train,), "decode": (Decode, Sampling, none)}).items():
+        required_types = {"name": (str,), "data": (DataOptions, none), "model": (ModelOptions, none), "optim": (Optim,)}
+        for name, kinds in (required_types | {"train": (Train,), "decode": (Decode, Sampling, none)}).items():
             value = getattr(self, name)
             if not isinstance(value, kinds):
                 raise InputError(f"a configuration needs as its {name} a {kinds[0].__name__}, got {value!r}")
@@ -331,12 +331,12 @@ def replace(config, **changes):
     0.1
     """
     for path, value in changes.items():
-        head, _, rest = path.partition(".")
+        head, _, subpath = path.partition(".")
         if head not in {f.name for f in dataclasses.fields(config)}:
-            [now] = renamed(type(config), {head: value})
+            [now] = rename_options(type(config), {head: value})
             hint = f"; it is now called {now!r}" if now != head else ""
             raise ValueError(f"{type(config).__name__} has no field {head!r}{hint}")
-        new = replace(getattr(config, head), **{rest: value}) if rest else value
+        new = replace(getattr(config, head), **{subpath: value}) if subpath else value
         config = dataclasses.replace(config, **{head: new})
     return config
 
@@ -359,7 +359,7 @@ def from_json(values: dict):
     True
     """
     kind = type_from_name(values.get("type", ""))
-    values = renamed(kind, values)
+    values = rename_options(kind, values)
     unknown = set(values) - {f.name for f in dataclasses.fields(kind)} - {"type"}
     if unknown:
         raise ValueError(f"{kind.__name__} has no field {sorted(unknown)[0]!r}")
@@ -384,8 +384,8 @@ def foreign_code(values) -> set[str]:
     if not isinstance(values, dict):
         return set()
     paths = {str(values.get("type", ""))} - Options.kinds.keys() - KINDS.keys() | code_paths(values)
-    own = ("attention_jax.", "optax:", "optax.contrib:")
-    foreign = {path for path in paths if ":" in path and not path.startswith(own)}
+    trusted_prefixes = ("attention_jax.", "optax:", "optax.contrib:")
+    foreign = {path for path in paths if ":" in path and not path.startswith(trusted_prefixes)}
     return foreign.union(*map(foreign_code, values.values()))
 
 

@@ -199,8 +199,8 @@ class Corpus(TextPairs, Streamed):
 
     @property
     def without_file(self) -> str:
-        given = self.source_file or self.target_file or self.tsv_file or not self.examples
-        return "" if given else f"no --data.tsv-file given: using {self.examples:,} generated date pairs"
+        has_file = self.source_file or self.target_file or self.tsv_file or not self.examples
+        return "" if has_file else f"no --data.tsv-file given: using {self.examples:,} generated date pairs"
 
     @property
     def is_local(self) -> bool:
@@ -238,9 +238,11 @@ class LabeledFile(Streamed):
 
     @property
     def without_file(self) -> str:
-        given = self.tsv_file or not self.examples
+        has_file = self.tsv_file or not self.examples
         return (
-            "" if given else f"no --data.tsv-file given: using {self.examples:,} generated dates in several languages"
+            ""
+            if has_file
+            else f"no --data.tsv-file given: using {self.examples:,} generated dates in several languages"
         )
 
 

@@ -28,7 +28,7 @@ class OptionInfo:
     at_most: float | None = None
     """The largest value; 2**31 - 1 for integers that name none."""
     smoke: int | None = None
-    """The upper limit of a size in smoke runs of a few seconds (`catalog.smaller`)."""
+    """The upper limit of a size in smoke runs of a few seconds (`catalog.smoke_config`)."""
     unlimited: bool = False
     """0 means no limit, so it is larger than any other value."""
     resumable: bool = False
@@ -82,18 +82,18 @@ def walk(options, prefix: str = ""):
             yield prefix + field.name, info_of(field), value
 
 
-def renamed(kind: type, values: dict) -> dict:
+def rename_options(kind: type, values: dict) -> dict:
     """Replace earlier names of options in `values` by the present names.
 
     >>> from attention_jax.config import Options
     >>> @dataclass(frozen=True)
     ... class Mine(Options):
     ...     num_heads: int = option(8, was="heads")
-    >>> renamed(Mine, {"heads": 4})
+    >>> rename_options(Mine, {"heads": 4})
     {'num_heads': 4}
     """
-    now = {info_of(field).was: field.name for field in dataclasses.fields(kind) if info_of(field).was}
-    return {now.get(name, name): value for name, value in values.items()}
+    present_names = {info_of(field).was: field.name for field in dataclasses.fields(kind) if info_of(field).was}
+    return {present_names.get(name, name): value for name, value in values.items()}
 
 
 def earlier_names(options) -> dict[str, str]:
@@ -119,9 +119,9 @@ def check(options, section: str = ""):
             continue
         name = option_name(field.name, section)
         check_type(_hints(type(options))[field.name], name, value)
-        for one in value if isinstance(value, tuple) else (value,):
-            if isinstance(one, int | float) and not isinstance(one, bool):
-                check_bounds(info, name, one)
+        for entry in value if isinstance(value, tuple) else (value,):
+            if isinstance(entry, int | float) and not isinstance(entry, bool):
+                check_bounds(info, name, entry)
 
 
 def option_name(field: str, section: str = "") -> str:
@@ -141,12 +141,12 @@ def _hints(kind: type) -> dict:
 def check_type(hint, name: str, value):
     """Raise InputError unless `value` has the type `hint`, for numbers, strings, booleans and tuples."""
     if typing.get_origin(hint) is tuple:
-        one, *rest = typing.get_args(hint)
-        if not isinstance(value, tuple) or (rest != [Ellipsis] and len(value) != 1 + len(rest)):
-            count = "any number of" if rest == [Ellipsis] else 1 + len(rest)
+        entry_hint, *further_hints = typing.get_args(hint)
+        if not isinstance(value, tuple) or (further_hints != [Ellipsis] and len(value) != 1 + len(further_hints)):
+            count = "any number of" if further_hints == [Ellipsis] else 1 + len(further_hints)
             raise InputError(f"{name} must be {count} values, got {value!r}")
         for entry in value:
-            check_type(one, name, entry)
+            check_type(entry_hint, name, entry)
     elif hint in TYPES and not _has_type(hint, value):
         raise InputError(f"{name} must be {TYPES[hint]}, got {value!a}")
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from attention_jax.config.fields import check, option_name, renamed
+from attention_jax.config.fields import check, option_name, rename_options
 from attention_jax.config.former import KINDS, present_path
 from attention_jax.config.per_layer import per_layer_options
 from attention_jax.errors import InputError
@@ -21,7 +21,7 @@ class OneOf:
 
     names: tuple[str, ...]
     arguments: bool = False
-    """A name may be followed by arguments in parentheses (`part`)."""
+    """A name may be followed by arguments in parentheses (`build_from_name`)."""
 
     def __contains__(self, value) -> bool:
         name = value.partition("(")[0] if self.arguments and isinstance(value, str) else value
@@ -32,13 +32,13 @@ class OneOf:
 
 
 def kind_name(kind: type) -> str:
-    """The name of a type in config.json: that of the class, with its import path if it is not of this package.
+    """The name of a class in config.json: its own name, or its import path if it is from another package.
 
     >>> kind_name(DataOptions), kind_name(dict)
     ('DataOptions', 'builtins:dict')
     """
-    own = kind.__module__.partition(".")[0] != "attention_jax"
-    return f"{kind.__module__}:{kind.__qualname__}" if own else kind.__name__
+    is_foreign = kind.__module__.partition(".")[0] != "attention_jax"
+    return f"{kind.__module__}:{kind.__qualname__}" if is_foreign else kind.__name__
 
 
 def model_name(options) -> str:
@@ -64,12 +64,12 @@ class Options:
     section: ClassVar[str] = ""
     """The field of `Config` that has these options: "model" for --model.hidden-size."""
 
-    def __init_subclass__(cls, **rest):
-        super().__init_subclass__(**rest)
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
         Options.kinds[kind_name(cls)] = cls
 
     def __post_init__(self):
-        for name, value, allowed in self._chosen():
+        for name, value, allowed in self._iterate_choices():
             if value not in allowed:
                 near = difflib.get_close_matches(str(value), [str(choice) for choice in allowed], n=1)
                 hint = f"; perhaps you meant {near[0]}" if near else ""
@@ -78,7 +78,7 @@ class Options:
                 raise InputError(f"{name} must be one of {listed}; got {value!r}{hint}")
         check(self, self.section)
 
-    def _chosen(self):
+    def _iterate_choices(self):
         """Iterate over (field, value, allowed values) of options with a choice, and of each entry of a tuple."""
         for name, allowed in _choices(type(self)).items():
             value = getattr(self, name)
@@ -97,7 +97,7 @@ class ModelOptions(Options):
     task: ClassVar[str]
     """Called as task(config)."""
     custom_loss: ClassVar[bool] = False
-    """Whether its task has a fixed loss, so that --train.loss is refused."""
+    """Whether its task has a fixed loss, so that --train.loss raises an error."""
     supports_packing: ClassVar[bool] = False
     """Whether it supports packed sequences (attention_jax/data/packing.py)."""
     needs_joint_vocabulary: ClassVar[bool] = False
@@ -183,13 +183,13 @@ def code_paths(values: dict) -> set[str]:
     kind = Options.kinds.get(KINDS.get(kind, kind))
     if kind is None:
         return set()
-    values = renamed(kind, values)
+    values = rename_options(kind, values)
     names = {name for name, allowed in _choices(kind).items() if isinstance(allowed, OneOf)}
     return {str(values[name]) for name in names & values.keys()} | _paths_of_layers(values.get("per_layer", ""))
 
 
 def _paths_of_layers(per_layer) -> set[str]:
-    """The values in an option `per_layer`; one that cannot be read has none, and is refused later."""
+    """The values in an option `per_layer`; none if it cannot be parsed, which raises an error later."""
     try:
         return {value for _, values in per_layer_options(str(per_layer or "")) for value in values.values()}
     except InputError:
@@ -214,40 +214,42 @@ def import_object(import_path: str) -> Any:
         ) from error
 
 
-def named(value: str, names: Mapping[str, str]) -> tuple[Any, list | None]:
+def resolve_name(value: str, names: Mapping[str, str]) -> tuple[Any, list | None]:
     """Return the object that the option `value` names, and the arguments in parentheses after it, Python literals; None
     without parentheses.
 
     A name is a key of `names`, whose values are import paths, or an import path "package.file:name". A key of `names`
     takes at most one argument, a number. Raises InputError.
 
-    >>> named("math:gcd(12, 18)", {}), named("floor", {"floor": "math:floor"})
+    >>> resolve_name("math:gcd(12, 18)", {}), resolve_name("floor", {"floor": "math:floor"})
     ((<built-in function gcd>, [12, 18]), (<built-in function floor>, None))
     """
     name, called, arguments = value.partition("(")
-    found = import_object(names.get(name, name))
+    target = import_object(names.get(name, name))
     if not called:
-        return found, None
+        return target, None
     try:
         arguments = ast.literal_eval(f"[{arguments[:-1]}]" if arguments.endswith(")") else arguments)
-        if name in names and not (len(arguments) <= 1 and all(isinstance(one, int | float) for one in arguments)):
+        if name in names and not (
+            len(arguments) <= 1 and all(isinstance(argument, int | float) for argument in arguments)
+        ):
             raise ValueError(f"{name} takes at most one number")
-        return found, arguments
+        return target, arguments
     except (ValueError, SyntaxError, TypeError) as error:
         raise InputError(f"{value} must be a name and its arguments, such as {name}(30): {error}") from error
 
 
-def part(value: str, names: Mapping[str, str]) -> Any:
-    """Return the object that the option `value` names, called with its arguments if it has any (`named`).
+def build_from_name(value: str, names: Mapping[str, str]) -> Any:
+    """Return the object that the option `value` names, called with its arguments if it has any (`resolve_name`).
 
-    >>> part("floor", {"floor": "math:floor"})
+    >>> build_from_name("floor", {"floor": "math:floor"})
     <built-in function floor>
-    >>> part("floor(2.5)", {"floor": "math:floor"}), part("math:gcd(12, 18)", {})
+    >>> build_from_name("floor(2.5)", {"floor": "math:floor"}), build_from_name("math:gcd(12, 18)", {})
     (2, 6)
     """
-    found, arguments = named(value, names)
+    target, arguments = resolve_name(value, names)
     try:
-        return found if arguments is None else found(*arguments)
+        return target if arguments is None else target(*arguments)
     except (ValueError, TypeError) as error:
         name = value.partition("(")[0]
         raise InputError(f"{value} must be a name and its arguments, such as {name}(30): {error}") from error

@@ -15,7 +15,7 @@ EXAMPLE = "0-4,6:mask=window(512);5:rope_theta=1000000"
 def per_layer_options(text: str) -> Iterator[tuple[range, dict[str, str]]]:
     """Iterate over the groups of `text`: for each of its ranges of layers, the options as strings.
 
-    Raises InputError for text of another form and for options that a layer has not of its own.
+    Raises InputError for malformed text and for options that cannot be set per layer.
 
     >>> list(per_layer_options("0-4,6:mask=window(512);5:rope_theta=1000000,score=dot"))[1:]
     [(range(6, 7), {'mask': 'window(512)'}), (range(5, 6), {'rope_theta': '1000000', 'score': 'dot'})]
@@ -30,11 +30,11 @@ def per_layer_options(text: str) -> Iterator[tuple[range, dict[str, str]]]:
             if name not in ALLOWED:
                 raise InputError(f"--model.per-layer takes {', '.join(ALLOWED)}, got {name!r}")
             values[name] = value
-        for part in layers.split(","):
-            found = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip(), re.ASCII)
-            if not (colon and values and found) or int(found[2] or found[1]) < int(found[1]):
+        for layer_range in layers.split(","):
+            match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", layer_range.strip(), re.ASCII)
+            if not (colon and values and match) or int(match[2] or match[1]) < int(match[1]):
                 raise InputError(f"--model.per-layer must be like {EXAMPLE}, got {group!r}")
-            yield range(int(found[1]), int(found[2] or found[1]) + 1), values
+            yield range(int(match[1]), int(match[2] or match[1]) + 1), values
 
 
 def options_by_layer(text: str, count: int) -> list[dict[str, str]]:
@@ -54,26 +54,30 @@ def options_by_layer(text: str, count: int) -> list[dict[str, str]]:
     return layers
 
 
-def laid_over(own: Any, given: Any) -> Any:
-    """The options `given` for a model, with their `per_layer` laid over that of the model's `own` options."""
-    below, above = (getattr(options, "per_layer", "") for options in (own, given))
-    return given if above == below else dataclasses.replace(given, per_layer=merged(below, above, given.num_layers))
+def overlay_per_layer(base: Any, overrides: Any) -> Any:
+    """Return `overrides` with their `per_layer` merged over the `per_layer` of the options `base`."""
+    below, above = (getattr(options, "per_layer", "") for options in (base, overrides))
+    return (
+        overrides
+        if above == below
+        else dataclasses.replace(overrides, per_layer=merge_per_layer(below, above, overrides.num_layers))
+    )
 
 
-def merged(below: str, above: str, count: int) -> str:
-    """The options of `above` laid over those of `below` in the first `count` layers: a layer keeps those of its options
-    that `above` does not give.
+def merge_per_layer(below: str, above: str, count: int) -> str:
+    """Merge two `per_layer` options for the first `count` layers: `above` takes precedence, and a layer keeps the
+    options of `below` that `above` does not set.
 
-    >>> merged("0-3:mask=window(4),score=dot", "1:mask=none", 3)
+    >>> merge_per_layer("0-3:mask=window(4),score=dot", "1:mask=none", 3)
     '0,2:mask=window(4),score=dot;1:mask=none,score=dot'
     """
     if not below.strip():
         return above
     places = [places for text in (below, above) if text.strip() for places, _ in per_layer_options(text)]
-    own, given = (options_by_layer(text, 1 + max(place[-1] for place in places)) for text in (below, above))
+    base, overrides = (options_by_layer(text, 1 + max(place[-1] for place in places)) for text in (below, above))
     groups: dict[str, list[int]] = {}
-    for layer, values in enumerate(own):
-        both = (values if layer < count else {}) | given[layer]
+    for layer, values in enumerate(base):
+        both = (values if layer < count else {}) | overrides[layer]
         joined = ",".join(f"{name}={value}" for name, value in both.items())
         groups.setdefault(joined, []).append(layer)
     return ";".join(f"{layer_list(layers)}:{joined}" for joined, layers in groups.items() if joined)
@@ -97,11 +101,11 @@ def _split(text: str, separator: str) -> list[str]:
     >>> _split("a(1, 2),b", ",")
     ['a(1, 2)', 'b']
     """
-    parts, depth = [""], 0
+    pieces, depth = [""], 0
     for character in text:
         depth += (character in "([{") - (character in ")]}")
         if character == separator and depth == 0:
-            parts.append("")
+            pieces.append("")
         else:
-            parts[-1] += character
-    return parts
+            pieces[-1] += character
+    return pieces

@@ -44,37 +44,37 @@ PHRASES = {"num_layers": "number of layers", "num_heads": "number of heads", "dr
 """What a model may lack, in words."""
 
 
-def meant(name: str, known: Iterable[str]) -> list[str]:
-    """Return the options among `known` that `name` may mean, the most probable first; at most two.
+def suggest_options(name: str, option_names: Iterable[str]) -> list[str]:
+    """Return the options among `option_names` that `name` may mean, the most probable first; at most two.
 
     All are dotted names with underscores. An option of that name in another section, and one that other libraries call
     so, come before one that is spelled alike.
 
-    >>> known = ["out", "optim.b1", "optim.learning_rate", "decode.batch_size", "train.batch_size"]
-    >>> meant("optim.lr", known), meant("batch_size", known), meant("optim.lerning_rate", known), meant("x", known)
-    (['optim.learning_rate'], ['train.batch_size', 'decode.batch_size'], ['optim.learning_rate'], [])
+    >>> names = ["out", "optim.b1", "optim.learning_rate", "decode.batch_size", "train.batch_size"]
+    >>> [suggest_options(name, names) for name in ("optim.lr", "batch_size", "optim.lerning_rate", "x")]
+    [['optim.learning_rate'], ['train.batch_size', 'decode.batch_size'], ['optim.learning_rate'], []]
     """
-    known, section, last = list(known), name.rpartition(".")[0] + ".", name.rpartition(".")[2]
+    option_names, section, last = list(option_names), name.rpartition(".")[0] + ".", name.rpartition(".")[2]
     rank = lambda option: (not option.startswith(section), _order(option))
-    same = sorted((option for option in known if _last(option) == last), key=rank)
-    called = sorted((option for option in known if last in SYNONYMS.get(_last(option), "").split()), key=rank)
+    same = sorted((option for option in option_names if _last(option) == last), key=rank)
+    called = sorted((option for option in option_names if last in SYNONYMS.get(_last(option), "").split()), key=rank)
     if same or called:
         return (same or called)[:2]
-    if lacking(name):
+    if missing_feature(name):
         return []
-    whole = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
-    lasts = difflib.get_close_matches(last, sorted({_last(option) for option in known}), n=1, cutoff=0.75)
-    return whole or sorted((option for option in known if _last(option) in lasts), key=rank)[:2]
+    whole = difflib.get_close_matches(name, option_names, n=1, cutoff=0.75)
+    lasts = difflib.get_close_matches(last, sorted({_last(option) for option in option_names}), n=1, cutoff=0.75)
+    return whole or sorted((option for option in option_names if _last(option) in lasts), key=rank)[:2]
 
 
-def lacking(name: str) -> str:
-    """Return in words what an option of a model sets that only some models have; "" for any other.
+def missing_feature(name: str) -> str:
+    """Return a phrase for what a model option sets that only some models have; "" for other options.
 
-    >>> lacking("model.layers"), lacking("n_head"), lacking("model.nonsense")
+    >>> missing_feature("model.layers"), missing_feature("n_head"), missing_feature("model.nonsense")
     ('number of layers', 'number of heads', '')
     """
     last = name.rpartition(".")[2]
-    return next((text for one, text in PHRASES.items() if last == one or last in SYNONYMS[one].split()), "")
+    return next((text for option, text in PHRASES.items() if last == option or last in SYNONYMS[option].split()), "")
 
 
 def _last(option: str) -> str:

@@ -35,7 +35,7 @@ def generate(examples: int, seed: int = 1984) -> Texts:
     return Texts(sources, targets)
 
 
-class AdditionText(fixed_width.Generated):
+class AdditionText(fixed_width.GeneratedPairs):
     """Generated additions."""
 
     DESCRIPTION = "Sums of two numbers of up to three digits, as text."
@@ -47,5 +47,5 @@ def load(config: settings.Addition, batch_size: int = 128) -> PairData:
     if config.path:
         splits = fixed_width.split(fixed_width.read_file(config.path, "addition"))
     else:
-        splits = fixed_width.generated(AdditionText, config.examples, most=MOST)
+        splits = fixed_width.load_generated(AdditionText, config.examples, max_examples=MOST)
     return fixed_width.assemble(splits, ALPHABET, config.reverse_source, batch_size)

@@ -110,14 +110,14 @@ def associative_recall(
     data = _empty(rows, (most + 1) * (vectors + 1) + 1 + vectors, bits + 2, bits)
     for row, n in enumerate(rng.integers(fewest, most + 1, rows)):
         items = rng.integers(0, 2, (n, vectors, bits))
-        asked = rng.integers(0, n - 1)
-        for i, item in enumerate([*items, items[asked]]):
+        query = rng.integers(0, n - 1)
+        for i, item in enumerate([*items, items[query]]):
             at = i * (vectors + 1)
             data.inputs[row, at, bits if i < n else bits + 1] = 1
             data.inputs[row, at + 1 : at + 1 + vectors, :bits] = item
         end = (n + 1) * (vectors + 1)
         data.inputs[row, end, bits + 1] = 1
-        data.targets[row, end + 1 : end + 1 + vectors] = items[asked + 1]
+        data.targets[row, end + 1 : end + 1 + vectors] = items[query + 1]
         data.mask[row, end + 1 : end + 1 + vectors] = 1
         data.length[row] = end + 1 + vectors
     return data
@@ -154,13 +154,13 @@ def ngram_optimum(targets: np.ndarray, order: int = 6) -> np.ndarray:
     rows, steps = targets.shape
     context = order - 1
     counts = np.full((rows, 2**context, 2), 0.5)
-    place, every = 2 ** np.arange(context), np.arange(rows)
+    place, row_index = 2 ** np.arange(context), np.arange(rows)
     probability = np.full((rows, steps), 0.5)
     for t in range(context, steps):
         at = targets[:, t - context : t].astype(int) @ place if context else np.zeros(rows, int)
-        zeros_and_ones = counts[every, at]
+        zeros_and_ones = counts[row_index, at]
         probability[:, t] = zeros_and_ones[:, 1] / zeros_and_ones.sum(1)
-        counts[every, at, targets[:, t].astype(int)] += 1
+        counts[row_index, at, targets[:, t].astype(int)] += 1
     return probability
 
 

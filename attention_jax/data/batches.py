@@ -33,11 +33,11 @@ def plan(
     chunks = []
     for bucket, (rows, batch_size) in enumerate(zip(bucket_sizes, batch_sizes, strict=True)):
         steps = -(-rows // batch_size)
-        in_chunk = min(steps_per_call, steps)
-        filled = -(-steps // max(in_chunk, 1)) * in_chunk * batch_size
-        indices, weight = np.zeros(filled, np.int32), np.zeros(filled, np.float32)
+        chunk_steps = min(steps_per_call, steps)
+        padded_size = -(-steps // max(chunk_steps, 1)) * chunk_steps * batch_size
+        indices, weight = np.zeros(padded_size, np.int32), np.zeros(padded_size, np.float32)
         indices[:rows], weight[:rows] = rng.permutation(rows), 1.0
-        shape = (-1, in_chunk, batch_size)
+        shape = (-1, chunk_steps, batch_size)
         if rows:
             chunks += [Chunk(bucket, i, w) for i, w in zip(indices.reshape(shape), weight.reshape(shape))]
     return [chunks[number] for number in rng.permutation(len(chunks))]

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def boundaries(source_length: np.ndarray, target_length: np.ndarray, most: int) -> list[int]:
-    """The upper limits of at most `most` buckets of max(source, target) length, with the least padding possible.
+def boundaries(source_length: np.ndarray, target_length: np.ndarray, max_buckets: int) -> list[int]:
+    """The upper limits of at most `max_buckets` buckets of max(source, target) length, with the least padding possible.
 
     A bucket costs rows x (longest source + longest target); the cheapest division of the sorted lengths is found
     exactly, by dynamic programming.
@@ -26,7 +26,7 @@ def boundaries(source_length: np.ndarray, target_length: np.ndarray, most: int) 
         widths = np.maximum.accumulate(longest[:, start:], axis=1).sum(0)
         cost[start, start + 1 :] = np.cumsum(rows[start:]) * widths
     best, choices = cost[0], []
-    for _ in range(most - 1):
+    for _ in range(max_buckets - 1):
         through = best[:count, None] + cost  # the last bucket starts at each value
         through[0] = cost[0]
         choices.append(np.argmin(through, axis=0))
@@ -42,14 +42,14 @@ def boundaries(source_length: np.ndarray, target_length: np.ndarray, most: int) 
     return ends[::-1]
 
 
-def assign(source_length: np.ndarray, target_length: np.ndarray, most: int) -> list[np.ndarray]:
+def assign(source_length: np.ndarray, target_length: np.ndarray, max_buckets: int) -> list[np.ndarray]:
     """The rows of each bucket, ascending in length.
 
     >>> [rows.tolist() for rows in assign(np.array([9, 2, 3]), np.array([8, 2, 3]), 2)]
     [[1, 2], [0]]
     """
     size = np.maximum(source_length, target_length)
-    limits = boundaries(source_length, target_length, most)
+    limits = boundaries(source_length, target_length, max_buckets)
     bucket = np.searchsorted(limits, size)
     return [np.flatnonzero(bucket == number) for number in range(len(limits))]
 

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from attention_jax.data.pairs import Tokenizer
-from attention_jax.data.tokenizers import merged
+from attention_jax.data.tokenizers import merge_symbols
 
 PIECES = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+", re.ASCII)
 """GPT-2's pattern of pieces that are merged separately, of the characters of `ascii_class`."""
@@ -28,14 +28,14 @@ def ascii_class(character: str) -> str:
     return {"L": "a", "N": "0"}.get(unicodedata.category(character)[0], "!")
 
 
-def pieces(text: str) -> list[str]:
+def split_pieces(text: str) -> list[str]:
     """The pieces of a text; no merge crosses their boundaries.
 
-    >>> pieces("It's  2 cafés")
+    >>> split_pieces("It's  2 cafés")
     ['It', "'s", ' ', ' 2', ' cafés']
     """
     classes = "".join(map(ascii_class, text))
-    return [text[found.start() : found.end()] for found in PIECES.finditer(classes)]
+    return [text[match.start() : match.end()] for match in PIECES.finditer(classes)]
 
 
 def byte_characters() -> list[str]:
@@ -45,8 +45,8 @@ def byte_characters() -> list[str]:
     ('a', 'Ġ')
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
+    substitutes = iter(range(0x100, 0x200))
+    return [chr(byte if byte in printable else next(substitutes)) for byte in range(256)]
 
 
 def byte_level_bpe(merges: Sequence[tuple[str, str]], special: Sequence[str] = ()) -> Tokenizer:
@@ -57,20 +57,22 @@ def byte_level_bpe(merges: Sequence[tuple[str, str]], special: Sequence[str] = (
     (['a', 'Ġd', 'og', '<end>'], ' dog<end>')
     """
     ranks, characters = {tuple(merge): rank for rank, merge in enumerate(merges)}, byte_characters()
-    of_character = {character: byte for byte, character in enumerate(characters)}
-    parts = re.compile(f"({'|'.join(map(re.escape, special)) or '$^'})")
+    byte_of = {character: byte for byte, character in enumerate(characters)}
+    special_pattern = re.compile(f"({'|'.join(map(re.escape, special)) or '$^'})")
 
     @functools.cache
     def split(piece: str) -> list[str]:
-        return merged([characters[byte] for byte in piece.encode(errors="replace")], ranks)
+        return merge_symbols([characters[byte] for byte in piece.encode(errors="replace")], ranks)
 
     def tokens(text: str) -> list[str]:
-        found = []
-        for part in filter(None, parts.split(text)):
-            found += [part] if part in special else [token for piece in pieces(part) for token in split(piece)]
-        return found
+        result = []
+        for chunk in filter(None, special_pattern.split(text)):
+            result += (
+                [chunk] if chunk in special else [token for piece in split_pieces(chunk) for token in split(piece)]
+            )
+        return result
 
     def text(tokens: Sequence[str]) -> str:
-        return bytes(of_character[character] for character in "".join(tokens)).decode(errors="replace")
+        return bytes(byte_of[character] for character in "".join(tokens)).decode(errors="replace")
 
     return Tokenizer(tokens, text)

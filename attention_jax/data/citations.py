@@ -26,7 +26,7 @@ SUBJECTS, WORDS = 7, 70
 
 
 class Graph(NamedTuple):
-    """A graph of N nodes, of which some are in the splits."""
+    """A graph of N nodes; some of them belong to a split."""
 
     words: np.ndarray
     """[N, M] int32: the features of each node that are not zero, filled with 0"""
@@ -49,14 +49,14 @@ def load(options: settings.Citations) -> Graph:
             "--data.path must be a cora.npz (attention_jax/data/citations.py says what is in it), and none was given; "
             "--data.num-nodes 200 generates a graph instead"
         )
-    return assemble(read(options.path) if options.path else generate(options.num_nodes), options.neighbors)
+    return assemble(read_arrays(options.path) if options.path else generate(options.num_nodes), options.neighbors)
 
 
-def read(path: str) -> dict[str, np.ndarray]:
+def read_arrays(path: str) -> dict[str, np.ndarray]:
     """Read the arrays of a file; InputError if it does not contain a graph."""
     try:
-        with open(path, "rb") as file, np.lib.npyio.NpzFile(file) as found:
-            arrays = {name: found[name] for name in ARRAYS if name in found}
+        with open(path, "rb") as file, np.lib.npyio.NpzFile(file) as npz:
+            arrays = {name: npz[name] for name in ARRAYS if name in npz}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(f"--data.path must be a cora.npz; {path} cannot be read ({error})") from error
     missing = [name for name in ARRAYS if name not in arrays]
@@ -82,8 +82,8 @@ def generate(nodes: int) -> dict[str, np.ndarray]:
         raise InputError(f"--data.num-nodes must be 0 or at least {10 * SUBJECTS}, got {nodes}")
     rng = np.random.default_rng(0)
     label = np.arange(nodes) % SUBJECTS
-    own = np.arange(WORDS)[None, :] % SUBJECTS == label[:, None]
-    row, column = np.nonzero(rng.random((nodes, WORDS)) < np.where(own, 0.3, 0.1))
+    on_topic = np.arange(WORDS)[None, :] % SUBJECTS == label[:, None]
+    row, column = np.nonzero(rng.random((nodes, WORDS)) < np.where(on_topic, 0.3, 0.1))
     same = label[:, None] == label[None, :]
     linked = np.triu(rng.random((nodes, nodes)) < np.where(same, 3.0, 0.2) * SUBJECTS / nodes, 1)
     train, valid, test = np.split(np.arange(nodes), [nodes // 5, 2 * nodes // 5])
@@ -107,8 +107,10 @@ def assemble(arrays: dict[str, np.ndarray], neighbors: bool = True) -> Graph:
     at = np.arange(len(row)) - (np.cumsum(count) - count)[row]  # which of its node's words each one is
     words, values = np.zeros((nodes, count.max()), np.int32), np.zeros((nodes, count.max()), np.float32)
     words[row, at], values[row, at] = column, 1.0 / count[row]
-    itself = np.repeat(np.arange(nodes)[:, None], 2, axis=1)
-    edges = np.unique(np.concatenate([itself, arrays["edges"]]) if neighbors else itself, axis=0).astype(np.int32)
+    self_loops = np.repeat(np.arange(nodes)[:, None], 2, axis=1)
+    edges = np.unique(np.concatenate([self_loops, arrays["edges"]]) if neighbors else self_loops, axis=0).astype(
+        np.int32
+    )
     splits = {name: arrays[name].astype(np.int32) for name in SPLITS}
     label = arrays["label"].astype(np.int32)
     return Graph(words, values, edges, label, splits, features, int(label.max()) + 1)

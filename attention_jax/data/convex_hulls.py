@@ -46,8 +46,11 @@ def successors(points: np.ndarray, count: np.ndarray) -> np.ndarray:
     [[2, 3, 1, 0, -1]]
     """
     positions = np.arange(points.shape[1])
-    away = points[:, None, :, :] - points[:, :, None, :]  # [N, i, j, 2]: from i to j
-    left = away[:, :, :, None, 0] * away[:, :, None, :, 1] - away[:, :, :, None, 1] * away[:, :, None, :, 0] > 0
+    offsets = points[:, None, :, :] - points[:, :, None, :]  # [N, i, j, 2]: from i to j
+    left = (
+        offsets[:, :, :, None, 0] * offsets[:, :, None, :, 1] - offsets[:, :, :, None, 1] * offsets[:, :, None, :, 0]
+        > 0
+    )
     real = positions[None, :] < count[:, None]  # [N, P]
     same = (positions[:, None, None] == positions) | (positions[None, :, None] == positions)  # k is i or j
     follows = (left | same | ~real[:, None, None, :]).all(-1)  # [N, i, j]
@@ -61,14 +64,14 @@ def hulls(points: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray
     >>> hulls(np.array([[[0, 0], [1, 1], [1, 0], [0, 1], [0.5, 0.4]]]), np.array([5]))[0].tolist()
     [[1, 3, 2, 4, 1, 0, 0]]
     """
-    after, rows = successors(points, count), np.arange(len(points))
+    next_point, rows = successors(points, count), np.arange(len(points))
     target = np.zeros((len(points), points.shape[1] + 2), np.int32)
-    first = at = (after >= 0).argmax(1)
-    going = np.ones(len(points), bool)
+    first = current = (next_point >= 0).argmax(1)
+    active = np.ones(len(points), bool)
     for step in range(target.shape[1]):
-        target[going, step] = at[going] + 1
-        going &= (at != first) | (step == 0)
-        at = after[rows, at]
+        target[active, step] = current[active] + 1
+        active &= (current != first) | (step == 0)
+        current = next_point[rows, current]
     return target, (target > 0).sum(1).astype(np.int32) + 1
 
 
@@ -80,12 +83,12 @@ def generate(rng: np.random.Generator, rows: int, fewest: int, most: int) -> Hul
     pieces = [hulls(points[at : at + ROWS], count[at : at + ROWS]) for at in range(0, rows, ROWS)]
     inputs = np.zeros((rows, most + 1, 3), np.float32)
     inputs[:, 0, 2], inputs[:, 1:, :2] = 1.0, points
-    target, length = (np.concatenate(parts) for parts in zip(*pieces))
+    target, length = (np.concatenate(arrays) for arrays in zip(*pieces))
     return Hulls(inputs, (count + 1).astype(np.int32), target, length)
 
 
 def load(options: settings.ConvexHulls) -> tuple[Hulls, Hulls, dict[str, Hulls]]:
-    """Sets to train on, to validate on, and those of the fewest and of the most points, by their number, to test on."""
+    """Return training and validation sets, and {number of points: test set} for the fewest and the most points."""
     fewest, most = options.min_points, options.max_points
     if fewest > most:
         raise InputError(f"--data.min-points must be at most --data.max-points, got {fewest} and {most}")

@@ -23,41 +23,41 @@ def inception_box(size: tuple[int, int], rng: np.random.Generator) -> tuple[int,
     return 0, 0, width, height
 
 
-def resized(image, box: tuple[int, int, int, int], size: int):
+def resize_box(image, box: tuple[int, int, int, int], size: int):
     """Resize the `box` (left, top, right, bottom) of a Pillow image to size x size: bilinear between pixel centers,
     without antialiasing (Pillow's `resize` averages)."""
     from PIL import Image
 
     scale = [(high - low) / size for low, high in zip(box[:2], box[2:])]
-    across = (scale[0], 0, 0, 0, scale[1], 0)
-    return image.crop(box).transform((size, size), Image.Transform.AFFINE, across, Image.Resampling.BILINEAR)
+    affine = (scale[0], 0, 0, 0, scale[1], 0)
+    return image.crop(box).transform((size, size), Image.Transform.AFFINE, affine, Image.Resampling.BILINEAR)
 
 
-def middle(image, size: int):
+def center_crop(image, size: int):
     """Resize the shorter side of a Pillow image to `size`, by area, and crop the central size x size pixels."""
     from PIL import Image
 
     scale = size / min(image.size)
-    pixels = by_area(np.asarray(image), *(max(size, round(side * scale)) for side in reversed(image.size)))
+    pixels = resize_by_area(np.asarray(image), *(max(size, round(side * scale)) for side in reversed(image.size)))
     top, left = ((side - size) // 2 for side in pixels.shape[:2])
     return Image.fromarray(pixels[top : top + size, left : left + size])
 
 
-def by_area(image: np.ndarray, height: int, width: int) -> np.ndarray:
+def resize_by_area(image: np.ndarray, height: int, width: int) -> np.ndarray:
     """uint8 [H, W] or [H, W, C] -> [height, width] or [height, width, C]: each new pixel is the mean of the old ones
     that it covers, parts of them by their share; fractions of a level are cut off.
 
-    >>> by_area(np.array([[0, 30, 60]], np.uint8), 1, 2).tolist()
+    >>> resize_by_area(np.array([[0, 30, 60]], np.uint8), 1, 2).tolist()
     [[10, 50]]
     """
-    pixels = means(means(image, height).swapaxes(0, 1), width).swapaxes(0, 1)
+    pixels = interval_means(interval_means(image, height).swapaxes(0, 1), width).swapaxes(0, 1)
     return (pixels + 1e-3).astype(np.uint8)  # no level is lost to rounding
 
 
-def means(values: np.ndarray, count: int) -> np.ndarray:
+def interval_means(values: np.ndarray, count: int) -> np.ndarray:
     """Average [N, ...] -> [count, ...]: the means over `count` equal lengths of the first axis.
 
-    >>> means(np.array([0, 30, 60]), 2).tolist()
+    >>> interval_means(np.array([0, 30, 60]), 2).tolist()
     [10.0, 50.0]
     """
     length = len(values)
@@ -65,5 +65,5 @@ def means(values: np.ndarray, count: int) -> np.ndarray:
     np.cumsum(values, axis=0, out=total[1:])
     edges = np.arange(count + 1) * (length / count)
     whole = np.minimum(edges.astype(int), length - 1)
-    part = (edges - whole).reshape(-1, *[1] * (values.ndim - 1))
-    return np.diff(total[whole] + part * values[whole], axis=0) * (count / length)
+    fraction = (edges - whole).reshape(-1, *[1] * (values.ndim - 1))
+    return np.diff(total[whole] + fraction * values[whole], axis=0) * (count / length)

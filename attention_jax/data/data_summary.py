@@ -9,21 +9,21 @@ from attention_jax.data.pairs import Tokenizer
 from attention_jax.data.vocabulary import Vocabulary
 
 
-def lengths(tokens: np.ndarray, unit: str = "tokens", counts: np.ndarray | None = None) -> dict[str, float]:
+def length_facts(tokens: np.ndarray, unit: str = "tokens", counts: np.ndarray | None = None) -> dict[str, float]:
     """Return the mean and the maximum of lengths, each of which occurs `counts` times.
 
-    >>> lengths(np.array([2, 3])), lengths(np.array([2, 3]), counts=np.array([1, 3]))
+    >>> length_facts(np.array([2, 3])), length_facts(np.array([2, 3]), counts=np.array([1, 3]))
     ({'mean_tokens': 2.5, 'longest_tokens': 3}, {'mean_tokens': 2.8, 'longest_tokens': 3})
     """
     mean = float(np.average(tokens, weights=counts))
     return {f"mean_{unit}": round(mean, 1), f"longest_{unit}": int(tokens.max())}
 
 
-def classes(names: Sequence[str], label: np.ndarray) -> dict:
+def class_facts(names: Sequence[str], label: np.ndarray) -> dict:
     """Return the number of classes, the least and the most frequent class, and the fraction of the latter, which is the
     majority-class accuracy.
 
-    >>> classes(("cat", "dog", "owl"), np.array([0, 0, 1, 2, 2, 2]))
+    >>> class_facts(("cat", "dog", "owl"), np.array([0, 0, 1, 2, 2, 2]))
     {'classes': 3, 'rarest_class': 'dog (1)', 'largest_class': 'owl (3)', 'largest_class_share': 0.5}
     """
     counts = np.bincount(label, minlength=len(names))
@@ -36,16 +36,16 @@ def classes(names: Sequence[str], label: np.ndarray) -> dict:
     }
 
 
-def damaged(complaints: Sequence[str]) -> dict:
+def damage_facts(complaints: Sequence[str]) -> dict:
     """Return the number of damaged lines that were skipped, and the reason for the first one; {} without any.
 
-    >>> damaged([]), damaged(["a.tsv line 3 is empty"])
+    >>> damage_facts([]), damage_facts(["a.tsv line 3 is empty"])
     ({}, {'damaged_lines': 1, 'first_damaged_line': 'a.tsv line 3 is empty'})
     """
     return {"damaged_lines": len(complaints), "first_damaged_line": complaints[0]} if complaints else {}
 
 
-def fingerprint(parts: Iterable[str | np.ndarray]) -> str:
+def fingerprint(items: Iterable[str | np.ndarray]) -> str:
     """Return a 32-bit checksum of texts, and of arrays with their shapes, in hexadecimal.
 
     >>> fingerprint(["a", "b"]), fingerprint(["ab"])
@@ -54,11 +54,11 @@ def fingerprint(parts: Iterable[str | np.ndarray]) -> str:
     False
     """
     digits = 0
-    for part in parts:
-        if isinstance(part, np.ndarray):
-            digits = zlib.crc32(np.ascontiguousarray(part).data, digits)
-            part = str(part.shape)
-        digits = zlib.crc32(part.encode(errors="surrogateescape") + b"\n", digits)
+    for item in items:
+        if isinstance(item, np.ndarray):
+            digits = zlib.crc32(np.ascontiguousarray(item).data, digits)
+            item = str(item.shape)
+        digits = zlib.crc32(item.encode(errors="surrogateescape") + b"\n", digits)
     return f"{digits:08x}"
 
 
@@ -71,8 +71,8 @@ def contents(data) -> Iterator[str | np.ndarray]:
     if isinstance(data, str | np.ndarray):
         yield data
     elif isinstance(data, tuple | list | Mapping):
-        for part in data.values() if isinstance(data, Mapping) else data:
-            yield from contents(part)
+        for value in data.values() if isinstance(data, Mapping) else data:
+            yield from contents(value)
 
 
 def tokenization(data) -> Iterator[str]:
@@ -81,11 +81,11 @@ def tokenization(data) -> Iterator[str]:
     >>> [*tokenization((Vocabulary("ba"), np.zeros(2)))]
     ['b', 'a']
     """
-    for part in data if isinstance(data, tuple) else ():
-        if isinstance(part, Vocabulary):
-            yield from part.tokens
-        elif isinstance(part, Tokenizer):
-            yield from _rules(part)
+    for value in data if isinstance(data, tuple) else ():
+        if isinstance(value, Vocabulary):
+            yield from value.tokens
+        elif isinstance(value, Tokenizer):
+            yield from _rules(value)
 
 
 def _rules(tokenizer: Tokenizer) -> Iterator[str]:

@@ -40,7 +40,7 @@ def generate(examples: int, seed: int = 1984) -> Texts:
     return Texts(sources, targets)
 
 
-class DateConversion(fixed_width.Generated):
+class DateConversion(fixed_width.GeneratedPairs):
     """Generated date conversions."""
 
     DESCRIPTION = "Human-readable dates and their ISO 8601 form, generated with Babel in the mix of the published file."
@@ -52,6 +52,6 @@ def load(config: settings.Dates, batch_size: int = 128) -> PairData:
     if config.path:
         splits = fixed_width.split(fixed_width.read_file(config.path, "date"))
     else:
-        splits = fixed_width.generated(DateConversion, config.examples, most=MOST)
+        splits = fixed_width.load_generated(DateConversion, config.examples, max_examples=MOST)
     splits = fixed_width.with_validation(splits, config.validation)
     return fixed_width.assemble(splits, ALPHABET, config.reverse_source, batch_size)

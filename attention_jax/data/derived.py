@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from attention_jax.files import data_home, home_written, one_at_a_time, temporary, write_atomically
+from attention_jax.files import data_home, directory_lock, explain_home_errors, temporary_file, write_atomically
 from attention_jax.provenance import cores
 
 LONG = 2**26
@@ -20,43 +20,45 @@ BLOCK = 2**23
 """Bytes per read."""
 
 
-@home_written()
-def derived(path: str, directory: str, suffix: str, write: Callable[[Path], object], words: Sequence[str] = ()) -> str:
+@explain_home_errors()
+def derive_file(
+    path: str, directory: str, suffix: str, write: Callable[[Path], object], words: Sequence[str] = ()
+) -> str:
     """Return a file in `directory` of the data home that `write` makes of the file at `path`.
 
-    It is made once for each `stamp` of that file, and for each choice of `words`, by one process while others wait;
+    It is made once for each `file_stamp` of that file and each choice of `words`, by one process while others wait;
     then those of earlier contents are removed.
     """
     home = os.path.join(data_home(), "attention_jax", directory)
     key = "\0".join([os.path.abspath(path), *words])
     name = os.path.join(home, hashlib.sha256(key.encode()).hexdigest()[:16])
-    made = f"{name}-{stamp(path)}{suffix}"
-    if os.path.exists(made):
-        return made
+    target = f"{name}-{file_stamp(path)}{suffix}"
+    if os.path.exists(target):
+        return target
     os.makedirs(home, exist_ok=True)
-    with one_at_a_time(Path(home)):
+    with directory_lock(Path(home)):
         older = glob.glob(f"{glob.escape(name)}-*{suffix}")
-        if made not in older:
-            with temporary(Path(made)) as part:
-                write(part)
+        if target not in older:
+            with temporary_file(Path(target)) as temporary_path:
+                write(temporary_path)
             for file in older:
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(file)
-    return made
+    return target
 
 
-def stamp(path: str) -> str:
+def file_stamp(path: str) -> str:
     """The size of a file and the times of the last change of its content and of its entry, by which its content is
     recognized: copying and unpacking may put the former back, not the latter."""
     status = os.stat(path)
     return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ctime_ns}"
 
 
-def checksum(paths: Callable[[], Iterable[str]], what: str) -> str:
+def checksum(paths: Callable[[], Iterable[str]], description: str) -> str:
     """Return a checksum of the bytes of files in their order, whatever their names; `paths()` begins again. A file that
-    cannot be read counts as one of its own kind.
+    cannot be read has a value that no readable file has.
 
-    It is computed once for each `stamp` of them if they are large; a line then says so, with `what` they are.
+    It is computed once for each `file_stamp` of them if they are large; a line with the `description` then says so.
     """
     count = size = 0
     stamps = hashlib.sha256()
@@ -65,16 +67,16 @@ def checksum(paths: Callable[[], Iterable[str]], what: str) -> str:
         stamps.update(os.fsencode(os.path.abspath(path)) + b"\0")
         with contextlib.suppress(OSError):
             size += os.path.getsize(path)
-            stamps.update(f"{os.stat(path).st_ino}-{stamp(path)}\0".encode())
+            stamps.update(f"{os.stat(path).st_ino}-{file_stamp(path)}\0".encode())
     if size < LONG:
         return _checksum(paths())
-    kept = Path(data_home(), "attention_jax", "checksums", stamps.hexdigest()[:16])
-    if kept.exists():
-        return kept.read_text()
-    print(f"reading {what}, {count:,} files, for their checksum (once)", file=sys.stderr)
+    cache_path = Path(data_home(), "attention_jax", "checksums", stamps.hexdigest()[:16])
+    if cache_path.exists():
+        return cache_path.read_text()
+    print(f"reading {description}, {count:,} files, for their checksum (once)", file=sys.stderr)
     computed = _checksum(paths())
     with contextlib.suppress(OSError):  # else it is computed again the next time
-        write_atomically(kept, computed)
+        write_atomically(cache_path, computed)
     return computed
 
 

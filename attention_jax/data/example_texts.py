@@ -36,8 +36,8 @@ def dates_to_translate(count: int) -> Texts:
 def dates_by_language(count: int) -> list[tuple[str, str]]:
     """Generate `count` pairs (language, date) in six languages."""
     languages = np.random.default_rng(1).integers(0, len(LANGUAGES), count).tolist()
-    written = dates(LANGUAGES, count)
-    return [(LANGUAGES[number], written[number][row]) for row, number in enumerate(languages)]
+    columns = dates(LANGUAGES, count)
+    return [(LANGUAGES[number], columns[number][row]) for row, number in enumerate(languages)]
 
 
 def manual() -> str:

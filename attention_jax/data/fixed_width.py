@@ -18,15 +18,15 @@ SPLIT_SEED = 1984
 """The book's seed: with its file, train and test are exactly the book's."""
 
 
-def read_file(path: str, what: str) -> Texts:
+def read_file(path: str, kind: str) -> Texts:
     """Read a published file, plain or packed; InputError with the line number for a malformed line."""
     if not os.path.isfile(path):
         raise InputError(
-            f"no {what} file at {path}; give the path of a published file, or leave the option out to generate the data"
+            f"no {kind} file at {path}; give the path of a published file, or leave the option out to generate the data"
         )
-    lines = text_files.read_lines(path, f"{what} file") if os.path.getsize(path) else []
+    lines = text_files.read_lines(path, f"{kind} file") if os.path.getsize(path) else []
     if len(lines) < 2:
-        raise InputError(f"{path} has {len(lines)} lines; a {what} file has at least 2, one pair a line")
+        raise InputError(f"{path} has {len(lines)} lines; a {kind} file has at least 2, one pair a line")
     sources, targets = [], []
     for number, line in enumerate(lines, start=1):
         source, start, target = line.partition(START)
@@ -45,12 +45,12 @@ def read_file(path: str, what: str) -> Texts:
 def split(texts: Texts) -> dict[str, Texts]:
     """Split 9:1 into train and test, permuted as in the book (NumPy's legacy generator, seed 1984)."""
     if len(texts.source) < 10:
-        raise InputError(f"at least 10 pairs are needed, of which one tests; got {len(texts.source)}")
+        raise InputError(f"at least 10 pairs are needed, so that one is for testing; got {len(texts.source)}")
     order = np.arange(len(texts.source))
     np.random.RandomState(SPLIT_SEED).shuffle(order)
     train_rows = len(order) - len(order) // 10
-    pick = lambda some: Texts([texts.source[i] for i in some], [texts.target[i] for i in some])
-    return {"train": pick(order[:train_rows]), "test": pick(order[train_rows:])}
+    take = lambda rows: Texts([texts.source[i] for i in rows], [texts.target[i] for i in rows])
+    return {"train": take(order[:train_rows]), "test": take(order[train_rows:])}
 
 
 def with_validation(splits: dict[str, Texts], count: int) -> dict[str, Texts]:
@@ -69,7 +69,7 @@ def with_validation(splits: dict[str, Texts], count: int) -> dict[str, Texts]:
         )
     if not count:
         return splits
-    begin, end = (Texts(*(side[part] for side in train)) for part in (slice(size), slice(size, None)))
+    begin, end = (Texts(*(side[rows] for side in train)) for rows in (slice(size), slice(size, None)))
     return {"train": begin, "valid": end, "test": splits["test"]}
 
 
@@ -80,7 +80,7 @@ class GeneratedConfig(tfds.core.BuilderConfig):
     examples: int = 50_000
 
 
-class Generated(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+class GeneratedPairs(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """A generated dataset, split 9 : 1. A subclass has a `DESCRIPTION` and `generate(examples) -> Texts`."""
 
     VERSION = tfds.core.Version("1.0.0")
@@ -97,8 +97,8 @@ class Generated(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
     def _split_generators(self, dl_manager):
         return {
-            name: self._generate_examples(part)
-            for name, part in split(self.generate(self.builder_config.examples)).items()
+            name: self._generate_examples(texts)
+            for name, texts in split(self.generate(self.builder_config.examples)).items()
         }
 
     def _generate_examples(self, texts):
@@ -106,14 +106,14 @@ class Generated(tfds.core.GeneratorBasedBuilder, skip_registration=True):
             yield number, {"source": source, "target": target}
 
 
-def generated(builder: type[Generated], examples: int, most: int) -> dict[str, Texts]:
+def load_generated(builder: type[GeneratedPairs], examples: int, max_examples: int) -> dict[str, Texts]:
     """Return the splits of a generated dataset, from its cache if there is one."""
-    if not 10 <= examples <= most:
-        raise InputError(f"--data.examples must be between 10 and {most}, got {examples}")
+    if not 10 <= examples <= max_examples:
+        raise InputError(f"--data.examples must be between 10 and {max_examples}, got {examples}")
     name = f"generated_{examples}"
     config = name if name in builder.builder_configs else GeneratedConfig(name=name, examples=examples)
-    rows = store.rows(store.prepared(builder, config), ("train", "test"))
-    return {name: Texts(**part) for name, part in rows.items()}
+    rows = store.read_rows(store.prepare_builder(builder, config), ("train", "test"))
+    return {name: Texts(**columns) for name, columns in rows.items()}
 
 
 def _characters(texts: list[str], vocabulary: Vocabulary, start: str = "") -> np.ndarray:
@@ -132,7 +132,9 @@ def assemble(splits: dict[str, Texts], alphabet: str, reverse_source: bool, batc
 
     The vocabulary has the characters of `alphabet` and all others that occur.
     """
-    characters = {character for part in splits.values() for texts in part for character in set("".join(texts))}
+    characters = {
+        character for split_pairs in splits.values() for texts in split_pairs for character in set("".join(texts))
+    }
     vocabulary = Vocabulary(sorted(characters | set(alphabet) | {START}), bos=START)
     step = -1 if reverse_source else 1
     pairs = {}
@@ -145,15 +147,15 @@ def assemble(splits: dict[str, Texts], alphabet: str, reverse_source: bool, batc
             target,
             np.full(count, target.shape[1] - 1, np.int32),
         )
-    held_out = {name: part for name, part in pairs.items() if name != "train"}
-    seen = {name: occurs_in(splits[name].source, splits["train"].source) for name in held_out}
+    held_out = {name: split_pairs for name, split_pairs in pairs.items() if name != "train"}
+    in_train = {name: occurs_in(splits[name].source, splits["train"].source) for name in held_out}
     width = pairs["train"].source.shape[1]
 
-    facts = {f"{name}_pairs": len(part.source) for name, part in splits.items()}
+    facts = {f"{name}_pairs": len(split_pairs.source) for name, split_pairs in splits.items()}
     facts |= {
         "vocabulary": len(vocabulary),
-        "test_inputs_also_in_train": int(seen["test"].sum()),
-        "share_of_test_inputs_also_in_train": round(float(seen["test"].mean()), 4),
+        "test_inputs_also_in_train": int(in_train["test"].sum()),
+        "share_of_test_inputs_also_in_train": round(float(in_train["test"].mean()), 4),
         "fingerprint": data_summary.fingerprint(data_summary.contents(splits)),
     }
     return PairData(
@@ -161,10 +163,10 @@ def assemble(splits: dict[str, Texts], alphabet: str, reverse_source: bool, batc
         batch_sizes=(batch_size,),
         held_out=held_out,
         texts=splits,
-        seen=seen,
+        seen=in_train,
         source_vocabulary=vocabulary,
         target_vocabulary=vocabulary,
-        source_tokenizer=tokenizers.padded(width, step),
-        target_tokenizer=tokenizers.stripped(),
+        source_tokenizer=tokenizers.fixed_width_tokenizer(width, step),
+        target_tokenizer=tokenizers.stripping_tokenizer(),
         facts=facts,
     )

@@ -18,7 +18,7 @@ from attention_jax import config as settings
 from attention_jax.data import pair_files, splits as splitting, store, text_files, tokenizers
 from attention_jax.data.download import digest, download
 from attention_jax.data.pairs import PairData, Pairs, Texts
-from attention_jax.data.text_keys import composed
+from attention_jax.data.text_keys import to_nfc
 from attention_jax.errors import InputError
 
 URL = "http://d2l-data.s3-accelerate.amazonaws.com/fra-eng.zip"
@@ -28,7 +28,7 @@ TRAIN, VALID = 512, 128
 HELD_OUT = 2_000
 
 
-def find(path: str) -> str:
+def find_file(path: str) -> str:
     """Return the path of fra.txt, or of an archive with it, at `path` or in the directory `path`."""
     if not os.path.isdir(path):
         return path
@@ -60,7 +60,7 @@ class FraEng(tfds.core.GeneratorBasedBuilder):
         path = self.builder_config.path or download(
             URL, os.path.join(store.data_home(), "downloads", "fra-eng.zip"), "sha1:" + SHA1
         )
-        texts = text_files.columns(text_files.read_bytes(path, "file of sentence pairs", "fra.txt"), path)
+        texts = text_files.read_columns(text_files.read_bytes(path, "file of sentence pairs", "fra.txt"), path)
         return {"train": self._generate_examples(texts)}
 
     def _generate_examples(self, texts):
@@ -72,49 +72,49 @@ def load(config: settings.FraEng, batch_size: int = 128) -> PairData:
     """Load the dataset of `config` from the file at `config.path`, or download it."""
     corpus = "d2l"
     if config.path:
-        path = find(config.path)
+        path = find_file(config.path)
         if not os.path.isfile(path):
             raise InputError(
                 f"--data.path needs a file of sentence pairs; there is none at {path}: "
                 "correct the path, or leave it out"
             )
         corpus = FraEngConfig(name=f"file_{store.fingerprint([digest(path)])}", path=os.path.abspath(path))
-    builder = store.prepared(FraEng, corpus)
+    builder = store.prepare_builder(FraEng, corpus)
     if config.split == "d2l":
         count = builder.info.splits["train"].num_examples
         if count < TRAIN + VALID:
             raise InputError(f"d2l's split needs {TRAIN + VALID} pairs, {config.path or URL} has {count}")
-        texts = Texts(**store.rows(builder, [f"train[:{TRAIN + VALID}]"]).popitem()[1])
+        texts = Texts(**store.read_rows(builder, [f"train[:{TRAIN + VALID}]"]).popitem()[1])
         rows = {"train": np.arange(TRAIN), "valid": np.arange(TRAIN, TRAIN + VALID)}
-        counted = ("train", "valid")
+        vocabulary_splits = ("train", "valid")
     else:
-        texts = Texts(**store.rows(builder, ["train"])["train"])
-        keys = [[composed(" ".join(row)) for row in tokenizers.words().split(side)] for side in texts]
+        texts = Texts(**store.read_rows(builder, ["train"])["train"])
+        keys = [[to_nfc(" ".join(row)) for row in tokenizers.words().split(side)] for side in texts]
         if len(texts.source) < 20:
             raise InputError(
                 f"a split of sentence pairs needs at least 20, {config.path or URL} has {len(texts.source)}"
             )
         held_out = min(HELD_OUT, len(texts.source) // 20)
-        rows = splitting.by_source(*keys, {"valid": held_out, "test": held_out}, seed=0)
-        counted = ("train",)
-    parts = {name: splitting.take(texts, numbers) for name, numbers in rows.items()}
+        rows = splitting.split_by_source(*keys, {"valid": held_out, "test": held_out}, seed=0)
+        vocabulary_splits = ("train",)
+    splits = {name: splitting.take_rows(texts, numbers) for name, numbers in rows.items()}
     plain = config.tokenizer in ("sentencepiece", "character")
     data = pair_files.assemble(
-        parts,
+        splits,
         config,
         batch_size,
         languages=("en", "fr"),
-        vocabulary_from=counted,
+        vocabulary_from=vocabulary_splits,
         bleu_tokenize="13a" if plain else "none",
     )
     if config.predict_padding:
-        data = _each(data, lambda pairs: with_padding(pairs, config.max_length, data.target_vocabulary.pad_id))
+        data = _map_pairs(data, lambda pairs: with_padding(pairs, config.max_length, data.target_vocabulary.pad_id))
     if config.pad_source:
-        data = _each(data, lambda pairs: wider_source(pairs, config.max_length, data.source_vocabulary.pad_id))
+        data = _map_pairs(data, lambda pairs: wider_source(pairs, config.max_length, data.source_vocabulary.pad_id))
     return data
 
 
-def _each(data: PairData, change: Callable[[Pairs], Pairs]) -> PairData:
+def _map_pairs(data: PairData, change: Callable[[Pairs], Pairs]) -> PairData:
     """The data with every bucket and held-out split changed."""
     return data._replace(
         train=tuple(map(change, data.train)), held_out={name: change(pairs) for name, pairs in data.held_out.items()}
@@ -128,8 +128,8 @@ def wider_source(pairs: Pairs, width: int, pad: int) -> Pairs:
     >>> wider_source(rows, 4, pad=0).source.tolist(), wider_source(rows, 4, pad=0).source_length.tolist()
     ([[5, 2, 0, 0]], [2])
     """
-    more = [(0, 0), (0, width - pairs.source.shape[1])]  # [N, S] -> [N, width]
-    return pairs._replace(source=np.pad(pairs.source, more, constant_values=pad))
+    pad_widths = [(0, 0), (0, width - pairs.source.shape[1])]  # [N, S] -> [N, width]
+    return pairs._replace(source=np.pad(pairs.source, pad_widths, constant_values=pad))
 
 
 def with_padding(pairs: Pairs, width: int, pad: int) -> Pairs:

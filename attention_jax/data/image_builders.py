@@ -41,7 +41,7 @@ CIFAR10 = {
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-def png(image: np.ndarray) -> io.BytesIO:
+def encode_png(image: np.ndarray) -> io.BytesIO:
     """Encode a uint8 image [H, W, 1 or 3] as PNG."""
     from PIL import Image
 
@@ -51,7 +51,7 @@ def png(image: np.ndarray) -> io.BytesIO:
     return file
 
 
-def locate(directory: str, name: str) -> str:
+def locate_file(directory: str, name: str) -> str:
     """Return the path of `name` or `name`.gz in `directory`."""
     for path in (os.path.join(directory, name), os.path.join(directory, name + ".gz")):
         if os.path.isfile(path):
@@ -74,11 +74,11 @@ class _FromFiles:
     def check_files(self):
         """Raise InputError before anything is written, if a published file is not in `path`."""
         for name in self.FILES if self.path else ():
-            locate(self.path, name)
+            locate_file(self.path, name)
 
     def _bytes(self, directory: str, name: str) -> np.ndarray:
         """Return the decompressed bytes of a published file; InputError if their digest differs."""
-        path = locate(directory, name)
+        path = locate_file(directory, name)
         try:
             with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
                 data = file.read()
@@ -94,7 +94,7 @@ class _FromFiles:
 
     def _records(self, images, labels, prefix: str = ""):
         for number, (image, label) in enumerate(zip(images, labels)):
-            record = {"image": png(image), "label": int(label)}
+            record = {"image": encode_png(image), "label": int(label)}
             yield number, record | ({"id": f"{prefix}_{number:05d}"} if "id" in self.info.features else {})
 
     def _download(self, dl_manager, urls: dict[str, str]) -> dict[str, str]:

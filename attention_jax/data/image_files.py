@@ -22,7 +22,7 @@ def decode(
     resized to that (bilinear with an antialiasing filter, or `by_area`) and the center cropped.
 
     `content` is an open file to read instead of the one at `path`. With `box`, a function of the image's (width,
-    height), the returned box (left, top, right, bottom) is resized to `size` instead (`crops.resized`).
+    height), the returned box (left, top, right, bottom) is resized to `size` instead (`crops.resize_box`).
     """
     from PIL import Image, ImageOps
 
@@ -32,12 +32,12 @@ def decode(
         with Image.open(path if content is None else content) as image:
             check_single(image)
             ImageOps.exif_transpose(image, in_place=True)
-            image = plain(image)
+            image = to_eight_bits(image)
             image = image.convert(mode or ("L" if image.mode in ("1", "L") else "RGB"))
             if box:
-                image = crops.resized(image, box(image.size), size)
+                image = crops.resize_box(image, box(image.size), size)
             elif by_area and size:
-                image = crops.middle(image, size)
+                image = crops.center_crop(image, size)
             elif size and image.size != (size, size):
                 scale = size / min(image.size)
                 image = image.resize([max(size, round(side * scale)) for side in image.size], Image.Resampling.BILINEAR)
@@ -63,7 +63,7 @@ def check_single(image):
         raise ValueError(f"it has {frames} frames, which are {frames} images: save one of them")
 
 
-def depth(image) -> int:
+def bit_depth(image) -> int:
     """Return the bits per value of a PIL image of more than 8, as the format of its file says.
 
     A format of 32 bits says nothing about the values: up to 255 they are bytes.
@@ -78,19 +78,19 @@ def depth(image) -> int:
     return 16 if high > 255 else 8
 
 
-def plain(image):
+def to_eight_bits(image):
     """Convert a PIL image to 8 bits per channel: the upper eight of more; transparency is blended with white."""
     from PIL import Image
 
     if image.mode == "I" or image.mode.startswith("I;16"):
-        return Image.fromarray((np.asarray(image) >> (depth(image) - 8)).astype(np.uint8))
+        return Image.fromarray((np.asarray(image) >> (bit_depth(image) - 8)).astype(np.uint8))
     if image.mode == "F":
         raise ValueError("its values are fractions: save it with 8 or 16 bits")
     if image.mode not in ("RGBA", "LA", "PA") and "transparency" not in image.info:
         return image
-    seen = image.convert("RGBA")
-    seen = Image.alpha_composite(Image.new("RGBA", image.size, "white"), seen)
-    return seen.convert("L" if image.mode == "LA" else "RGB")
+    composite = image.convert("RGBA")
+    composite = Image.alpha_composite(Image.new("RGBA", image.size, "white"), composite)
+    return composite.convert("L" if image.mode == "LA" else "RGB")
 
 
 def opaque(path: str, mode: str):
@@ -121,22 +121,22 @@ def is_visible(name: str) -> bool:
 def images_below(directory: str) -> list[bytes]:
     """Return the names of the images in a directory and in those below it, relative to it, in the order of
     torchvision's ImageFolder: by directory, then by name. A directory to which several links lead is read once."""
-    found, visited = [], set()
-    for place, inner, files in os.walk(directory, followlinks=True):
+    images, visited = [], set()
+    for folder, inner, files in os.walk(directory, followlinks=True):
         inner[:] = sorted(filter(is_visible, inner))
-        if (real := os.path.realpath(place)) in visited:
+        if (real := os.path.realpath(folder)) in visited:
             inner.clear()
             continue
         visited.add(real)
-        found += [(place, file) for file in files if is_visible(file) and is_image(file)]
-    return [os.fsencode(os.path.relpath(os.path.join(*names), directory)) for names in sorted(found)]
+        images += [(folder, file) for file in files if is_visible(file) and is_image(file)]
+    return [os.fsencode(os.path.relpath(os.path.join(*names), directory)) for names in sorted(images)]
 
 
 def list_folder(
     directory: str, damaged: str = "error", quiet: bool = False
 ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """List labels [N], file names [N] as bytes, and class names of a directory with one sub-directory per class; a file
-    name may have directories of its own, relative to that of its class.
+    name may contain directories, relative to the class directory.
 
     A class without images is an error, or is left out with a note, unless `quiet`, if `damaged` is "skip".
     """
@@ -176,19 +176,19 @@ def split_directories(path: str) -> dict[str, str]:
     Raises InputError for a split without the others that it needs. What else is there is named in a note.
     """
     inside = subdirectories(path) if os.path.isdir(path) else []
-    found = {split: [name for name in inside if name.lower() in names] for split, names in SPLITS.items()}
-    found = {split: names for split, names in found.items() if names}
-    named = [name for names in found.values() for name in names]
-    if len(found) < 2 or not ("train" in found or len(named) == len(inside)):
+    matches = {split: [name for name in inside if name.lower() in names] for split, names in SPLITS.items()}
+    matches = {split: names for split, names in matches.items() if names}
+    dirs = [name for names in matches.values() for name in names]
+    if len(matches) < 2 or not ("train" in matches or len(dirs) == len(inside)):
         return {}
-    if len(named) > len(found) or not {"train", "test"} <= found.keys():
+    if len(dirs) > len(matches) or not {"train", "test"} <= matches.keys():
         raise InputError(
-            f"{path} has {', '.join(named)}: the images of a dataset in parts are in one directory train, one test and "
+            f"{path} has {', '.join(dirs)}: the images of a dataset in parts are in one directory train, one test and "
             "optionally one val; add or rename the directories, or give one that has the classes"
         )
-    if others := [name for name in inside if name not in named]:
-        print(f"left out: {', '.join(others)} in {path}, which are no splits", file=sys.stderr)
-    return {split: os.path.join(path, name) for split, (name,) in found.items()}
+    if ignored := [name for name in inside if name not in dirs]:
+        print(f"left out: {', '.join(ignored)} in {path}, which are no splits", file=sys.stderr)
+    return {split: os.path.join(path, name) for split, (name,) in matches.items()}
 
 
 def is_image(file: str) -> bool:
@@ -223,10 +223,10 @@ def read_folder(
         raise InputError(f"none of the {len(bad)} images in {directory} can be read, the first is {bad[0]}")
     shapes = {image.shape[:2]: path for image, path in zip(images, files)}
     if len(shapes) > 1 or len(set(next(iter(shapes)))) > 1:
-        said = ", ".join(
+        sizes = ", ".join(
             f"{width} x {height} ({os.path.basename(path)})" for (height, width), path in list(shapes.items())[:2]
         )
-        raise InputError(f"the images in {directory} are not squares of one size: {said}; give one with --data.pixels")
+        raise InputError(f"the images in {directory} are not squares of one size: {sizes}; give one with --data.pixels")
     if len({image.shape[2] for image in images}) > 1:
         images = [np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image for image in images]
     return np.stack(images), label, names

@@ -22,7 +22,7 @@ from attention_jax.data.image_files import list_folder, read_folder, split_direc
 from attention_jax.data.lazy_images import Files, ImageStream, LazyImages
 from attention_jax.data.streams import is_streamed, steps_in_call
 from attention_jax.errors import InputError
-from attention_jax.files import data_home, home_written, temporary
+from attention_jax.files import data_home, explain_home_errors, temporary_file
 
 VERSIONS = {"fashion_mnist": "3.0.1", "cifar10": "3.0.2", "digits": "1.0.0"}
 HELD_OUT = 5
@@ -59,9 +59,9 @@ def load(config: Images) -> ImageData:
     """
     folder = config.dataset == "folder" or (config.dataset == "own" and bool(config.path))
     if folder:
-        train, held_out, names, fingerprint = _folder(config)
+        train, held_out, names, fingerprint = _load_folder(config)
     elif config.dataset == "tfds":
-        train, held_out, names = _records(config)
+        train, held_out, names = _load_records(config)
         fingerprint = records_fingerprint(train, held_out, names)
     else:
         if config.path and config.dataset == "digits":
@@ -69,7 +69,7 @@ def load(config: Images) -> ImageData:
                 f"--data.dataset digits reads no files; leave --data.path {config.path} out, or add "
                 "--data.dataset folder"
             )
-        train, held_out, names = _published("digits" if config.dataset == "own" else config.dataset, config.path)
+        train, held_out, names = _load_published("digits" if config.dataset == "own" else config.dataset, config.path)
         fingerprint = data_summary.fingerprint(data_summary.contents([train, held_out, names]))
     if config.validation and "valid" in held_out:
         raise InputError(
@@ -86,7 +86,7 @@ def load(config: Images) -> ImageData:
         held_out["valid"] = _take(train, order[: config.validation])
         train = _take(train, np.sort(order[config.validation :]))
     elif config.dataset == "own" and "valid" not in held_out:
-        train, held_out["valid"] = _parted(train, config.path, "validation")
+        train, held_out["valid"] = _hold_out(train, config.path, "validation")
     if not 0 <= config.examples <= len(train.label):
         raise InputError(
             f"--data.examples must be 0 (all) to {len(train.label)}, the number of training images; "
@@ -95,7 +95,7 @@ def load(config: Images) -> ImageData:
     if config.examples:
         train = _take(train, np.sort(np.random.default_rng(1).permutation(len(train.label))[: config.examples]))
     data = ImageData(train, held_out, names, normalization=normalization(config, train))
-    facts = counted(data) if folder or config.dataset == "own" else {}
+    facts = image_facts(data) if folder or config.dataset == "own" else {}
     return data._replace(facts=facts | {"fingerprint": fingerprint})
 
 
@@ -105,16 +105,16 @@ def records_fingerprint(train: Split, held_out: dict[str, Split], names: tuple[s
     return data_summary.fingerprint([*names, *(source.checksum() for source in sources)])
 
 
-def counted(data: ImageData) -> dict:
+def image_facts(data: ImageData) -> dict:
     """Return facts: the classes, those without test images, and the number of test images that are trained on, too."""
     train, test = data.train, data.held_out["test"]
-    label = np.concatenate([train.label, *(part.label for part in data.held_out.values())])
-    facts = data_summary.classes(data.names, label)
+    label = np.concatenate([train.label, *(split.label for split in data.held_out.values())])
+    facts = data_summary.class_facts(data.names, label)
     untested = [name for number, name in enumerate(data.names) if number not in test.label]
     facts |= {"untested_classes": ", ".join(untested)[:60]} if untested else {}
     if not isinstance(train.image, LazyImages):
-        known = {image.tobytes() for image in train.image}
-        facts["test_images_also_in_train"] = sum(image.tobytes() in known for image in test.image)
+        train_images = {image.tobytes() for image in train.image}
+        facts["test_images_also_in_train"] = sum(image.tobytes() in train_images for image in test.image)
     return facts
 
 
@@ -144,11 +144,11 @@ def normalization(config: Images, train: Split) -> tuple[np.ndarray, np.ndarray]
         return half, half
     if not config.standardize:
         return None
-    rows = sample(train).astype(np.float32) / 255
+    rows = sample_images(train).astype(np.float32) / 255
     return rows.mean((0, 1, 2)), np.maximum(rows.std((0, 1, 2)), 1e-3)
 
 
-def sample(train: Split) -> np.ndarray:
+def sample_images(train: Split) -> np.ndarray:
     """Return images for the mean color: the first 10,000, or about 1,000 of all classes if they are streamed."""
     return (
         train.image[:: max(1, len(train.label) // 1_000)]
@@ -161,50 +161,54 @@ def _take(split: Split, rows) -> Split:
     return Split(split.image.take(rows, 0), split.label[rows])
 
 
-def _parted(split: Split, path: str, purpose: str) -> tuple[Split, Split]:
+def _hold_out(split: Split, path: str, purpose: str) -> tuple[Split, Split]:
     """Divide a split into one without every `HELD_OUT`-th image of each class, and these images.
 
     Raises InputError if there are none.
     """
-    held = np.zeros(len(split.label), bool)
+    is_held_out = np.zeros(len(split.label), bool)
     for label in np.unique(split.label):
-        held[np.flatnonzero(split.label == label)[HELD_OUT - 1 :: HELD_OUT]] = True
-    if not held.any():
+        is_held_out[np.flatnonzero(split.label == label)[HELD_OUT - 1 :: HELD_OUT]] = True
+    if not is_held_out.any():
         raise InputError(
             f"{path} has fewer than {HELD_OUT} images in every class, so none is left for {purpose}; "
             "add images or train and test directories"
         )
-    return _take(split, np.flatnonzero(~held)), _take(split, np.flatnonzero(held))
+    return _take(split, np.flatnonzero(~is_held_out)), _take(split, np.flatnonzero(is_held_out))
 
 
-def _folder(config: Images) -> tuple[Split, dict[str, Split], tuple[str, ...], str]:
+def _load_folder(config: Images) -> tuple[Split, dict[str, Split], tuple[str, ...], str]:
     """Load the splits of the directories path/train, path/test and path/val, of which the last may be missing; without
     any of them every `HELD_OUT`-th image of each class of path is for testing. The last value is the fingerprint."""
-    path, places = config.path, split_directories(config.path)
-    read_folder = _reader(config, places.get("train", path))
-    if not places:
+    path, directories = config.path, split_directories(config.path)
+    read_folder = _folder_reader(config, directories.get("train", path))
+    if not directories:
         image, label, names = read_folder(path)
-        train, test = _parted(Split(image, label), path, "testing")
+        train, test = _hold_out(Split(image, label), path, "testing")
         return train, {"test": test}, names, folder_fingerprint({path: image}, config.on_bad_record)
-    parts, of_part = {}, {}
-    for name, place in places.items():
-        *part, names = read_folder(place)
-        parts[name], of_part[place] = Split(*part), (names, part[0].shape[1:])
-    if len(set(of_part.values())) > 1:
-        said = "; ".join(f"{place} has classes {names} and images {shape}" for place, (names, shape) in of_part.items())
-        raise InputError(f"the splits in {path} must have the same classes and one size of images; {said}")
-    fingerprint = folder_fingerprint({places[name]: part.image for name, part in parts.items()}, config.on_bad_record)
-    return parts.pop("train"), parts, names, fingerprint
+    splits, formats = {}, {}
+    for name, directory in directories.items():
+        *arrays, names = read_folder(directory)
+        splits[name], formats[directory] = Split(*arrays), (names, arrays[0].shape[1:])
+    if len(set(formats.values())) > 1:
+        description = "; ".join(
+            f"{directory} has classes {names} and images {shape}" for directory, (names, shape) in formats.items()
+        )
+        raise InputError(f"the splits in {path} must have the same classes and one size of images; {description}")
+    fingerprint = folder_fingerprint(
+        {directories[name]: arrays.image for name, arrays in splits.items()}, config.on_bad_record
+    )
+    return splits.pop("train"), splits, names, fingerprint
 
 
 def folder_fingerprint(images: dict[str, np.ndarray | LazyImages], damaged: str) -> str:
     """Return a checksum of the images of these directories, by the bytes of their files, and of their classes."""
-    parts = []
-    for place, image in images.items():
-        source = image.source if isinstance(image, LazyImages) else _files(place, damaged, quiet=True)[0]
+    items = []
+    for folder, image in images.items():
+        source = image.source if isinstance(image, LazyImages) else _files(folder, damaged, quiet=True)[0]
         names = map(os.path.basename, source.directories)
-        parts += [*names, source.label, checksum(source.paths, f"the images in {place}")]
-    return data_summary.fingerprint(parts)
+        items += [*names, source.label, checksum(source.paths, f"the images in {folder}")]
+    return data_summary.fingerprint(items)
 
 
 def _files(path: str, damaged: str, quiet: bool = False) -> tuple[Files, tuple[str, ...]]:
@@ -212,7 +216,7 @@ def _files(path: str, damaged: str, quiet: bool = False) -> tuple[Files, tuple[s
     return Files(tuple(os.path.join(path, name) for name in names), label, files), names
 
 
-def _reader(config: Images, folder: str) -> Callable:
+def _folder_reader(config: Images, folder: str) -> Callable:
     """Return the reader of a folder: (path) -> images, labels, names; of images read now, or lazily if streamed, which
     the size of `folder` decides."""
     size, by_area = config.resize_pixels or config.pixels, config.resize_pixels > 0
@@ -231,7 +235,7 @@ def _reader(config: Images, folder: str) -> Callable:
     return lazy
 
 
-def _records(config: Images) -> tuple[Split, dict[str, Split], tuple[str, ...]]:
+def _load_records(config: Images) -> tuple[Split, dict[str, Split], tuple[str, ...]]:
     """Load a dataset that TFDS has prepared."""
     from attention_jax.data import record_images  # TFDS takes seconds to import: only where it is needed
 
@@ -239,30 +243,30 @@ def _records(config: Images) -> tuple[Split, dict[str, Split], tuple[str, ...]]:
         raise InputError(
             "--data.dataset tfds is read while training, at one size: give --data.pixels, no --data.stream"
         )
-    made, names = record_images.splits(config.path)
+    splits, names = record_images.load_splits(config.path)
     size, by_area = config.resize_pixels or config.pixels, config.resize_pixels > 0
     lazy = lambda records, label: Split(LazyImages(records, label, size, config.on_bad_record, by_area), label)
-    return lazy(*made["train"]), {"test": lazy(*made["test"])}, names
+    return lazy(*splits["train"]), {"test": lazy(*splits["test"])}, names
 
 
-def _published(name: str, path: str) -> tuple[Split, dict[str, Split], tuple[str, ...]]:
+def _load_published(name: str, path: str) -> tuple[Split, dict[str, Split], tuple[str, ...]]:
     """Load from the cache of arrays, or from TFDS, whose arrays are then cached."""
     cache = os.path.join(data_home(), "arrays", f"{name}-{VERSIONS[name]}.npz")
     if not os.path.exists(cache):
-        arrays = _decoded(name, path)
-        with home_written(), temporary(Path(cache)) as part:
-            np.savez(part, **arrays)
+        arrays = _decode_dataset(name, path)
+        with explain_home_errors(), temporary_file(Path(cache)) as temporary_path:
+            np.savez(temporary_path, **arrays)
     with np.load(cache) as arrays:
         train, test = (Split(arrays[f"{split}_image"], arrays[f"{split}_label"]) for split in ("train", "test"))
         return train, {"test": test}, tuple(arrays["names"].tolist())
 
 
-def _decoded(name: str, path: str) -> dict[str, np.ndarray]:
+def _decode_dataset(name: str, path: str) -> dict[str, np.ndarray]:
     """All images and labels of a TFDS dataset, prepared first if it is not."""
     from attention_jax.data import store
     from attention_jax.data.image_builders import BUILDERS  # TFDS takes seconds to import: only where it is needed
 
-    builder = store.prepared(functools.partial(BUILDERS[name], path=path))
+    builder = store.prepare_builder(functools.partial(BUILDERS[name], path=path))
     arrays = {"names": np.array(builder.info.features["label"].names)}
     for split in ("train", "test"):
         source = builder.as_data_source(split=split)

@@ -12,17 +12,17 @@ BLEU_TOKENS = {"zh": "zh", "yue": "zh", "wuu": "zh"} | dict.fromkeys(("ja", "ko"
 
 
 @functools.cache
-def language(code: str) -> str:
+def parse_language(code: str) -> str:
     """Return the language of a code, without region and script: of two letters if it has such a code. Without Babel,
     which knows the codes, it is the part before the region.
 
     Raises InputError for a word that is no code, or two letters that no language has.
 
-    >>> [language(code) for code in ("zh_TW", "ZH", "jpn", "deu", "xx")]
+    >>> [parse_language(code) for code in ("zh_TW", "ZH", "jpn", "deu", "xx")]
     ['zh', 'zh', 'ja', 'de', 'xx']
     """
-    found = re.fullmatch(r"([a-z]{2,3})([-_][a-z0-9]+)*", code.strip().lower())
-    primary = found and found[1]
+    match = re.fullmatch(r"([a-z]{2,3})([-_][a-z0-9]+)*", code.strip().lower())
+    primary = match and match[1]
     try:
         from babel.core import Locale, get_global
     except ModuleNotFoundError as error:  # a run may be evaluated without what its training needed
@@ -43,4 +43,4 @@ def bleu_tokens(code: str) -> str:
     >>> bleu_tokens("zh-CN"), bleu_tokens("jpn"), bleu_tokens("en-GB")
     ('zh', 'char', '13a')
     """
-    return BLEU_TOKENS.get(language(code), "13a")
+    return BLEU_TOKENS.get(parse_language(code), "13a")

@@ -55,7 +55,7 @@ class Files:
         return os.path.join(self.directories[self.label[row]], os.fsdecode(bytes(self.name[row]))), None
 
 
-class Read(NamedTuple):
+class ImageBatch(NamedTuple):
     """Images, and an error message for each that could not be read."""
 
     image: np.ndarray
@@ -94,21 +94,23 @@ class LazyImages:
         """Return a subset of the images, still unread."""
         return replace(self, source=self.source.take(rows), label=self.label[rows])
 
-    def read(self, rows: np.ndarray, crop: Crop | None = None, draws: tuple[int, ...] = (), threads: int = 1) -> Read:
+    def read(
+        self, rows: np.ndarray, crop: Crop | None = None, draws: tuple[int, ...] = (), threads: int = 1
+    ) -> ImageBatch:
         """Read the images of `rows` [n]; with `crop`, random crops seeded with (*draws, row)."""
-        different, inverse = np.unique(rows, return_inverse=True)
-        one = functools.partial(self._one, crop=crop, draws=draws)
+        unique, inverse = np.unique(rows, return_inverse=True)
+        read_image = functools.partial(self._read_image, crop=crop, draws=draws)
         if threads == 1:
-            found = [one(row) for row in different.tolist()]
+            results = [read_image(row) for row in unique.tolist()]
         else:
             with ThreadPoolExecutor(threads) as pool:
-                found = list(pool.map(one, different.tolist()))
-        return Read(
-            np.stack([image for image, _ in found])[inverse.reshape(-1)],
-            tuple(line for _, lines in found for line in lines),
+                results = list(pool.map(read_image, unique.tolist()))
+        return ImageBatch(
+            np.stack([image for image, _ in results])[inverse.reshape(-1)],
+            tuple(line for _, lines in results for line in lines),
         )
 
-    def _one(self, row: int, crop: Crop | None, draws: tuple[int, ...]) -> tuple[np.ndarray, list[str]]:
+    def _read_image(self, row: int, crop: Crop | None, draws: tuple[int, ...]) -> tuple[np.ndarray, list[str]]:
         lines, number = [], row
         while True:
             path, content = self.source.open(number)
@@ -128,7 +130,7 @@ class LazyImages:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ImageStream(PlannedStream):
-    """A stream of labeled images, of which `crop` cuts random parts."""
+    """A stream of labeled images, randomly cropped by `crop`."""
 
     crop: Crop | None = None
 

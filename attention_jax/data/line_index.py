@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attention_jax.data.derived import derived
+from attention_jax.data.derived import derive_file
 from attention_jax.data.text_files import BLOCK, PACKED, TextCheck, check_equal, decode_line, suffix_of, two_columns
-from attention_jax.data.text_tables import as_json_lines, is_table, pair_of
+from attention_jax.data.text_tables import as_json_lines, is_table, parse_pair
 from attention_jax.errors import InputError
 
 LONG = 2**26
@@ -33,8 +33,8 @@ class Lines(NamedTuple):
 
     def read(self, number: int) -> str:
         """Line `number`, from 0. Raises InputError for one that is empty, not UTF-8, or no longer there."""
-        first, end = struct.unpack("<qq", os.pread(opened(self.offsets), 16, 8 * number))
-        line = os.pread(opened(self.path), end - first, first)
+        first, end = struct.unpack("<qq", os.pread(open_once(self.offsets), 16, 8 * number))
+        line = os.pread(open_once(self.path), end - first, first)
         location = f"{self.name} line {number + 1}"
         if len(line) < end - first:
             raise InputError(f"{location}: the file became shorter since it was indexed; leave it unchanged")
@@ -45,7 +45,7 @@ class Lines(NamedTuple):
 
 
 @functools.cache
-def opened(path: str) -> int:
+def open_once(path: str) -> int:
     """Open a file for the whole training: a file removed meanwhile can still be read."""
     try:
         return os.open(path, os.O_RDONLY)
@@ -53,18 +53,18 @@ def opened(path: str) -> int:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
 
 
-def index(path: str, given: str = "") -> Lines:
-    """Index the lines of the file at `path`, which was made from the file `given`, if any; the index is cached in the
+def index_lines(path: str, original: str = "") -> Lines:
+    """Index the lines of the file at `path`, made from the file `original`, if any; the index is cached in the
     data home by size and modification time."""
     if not os.path.isfile(path):
         raise InputError(f"no text file at {path}: give the file itself")
     if suffix_of(path) in (*PACKED, ".zip"):
         raise InputError(f"{path} is packed, and lines of it cannot be read by number: unpack it")
-    offsets = derived(path, "lines", ".offsets", lambda to: _write_offsets(path, to))
+    offsets = derive_file(path, "lines", ".offsets", lambda to: _write_offsets(path, to))
     count = os.path.getsize(offsets) // 8 - 1
     if count < 1:
         raise InputError(f"{path} is empty; expected one sentence a line")
-    return Lines(path, offsets, count, given or path)
+    return Lines(path, offsets, count, original or path)
 
 
 def _write_offsets(path: str, to: Path):
@@ -79,10 +79,10 @@ def _write_offsets(path: str, to: Path):
             out.write(np.array([start], np.int64).tobytes())
         while block := file.read(BLOCK):
             check.block(block)
-            begins = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + (end + 1)
-            out.write(begins.astype(np.int64).tobytes())
+            line_starts = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + (end + 1)
+            out.write(line_starts.astype(np.int64).tobytes())
             end += len(block)
-            last = int(begins[-1]) if len(begins) else last
+            last = int(line_starts[-1]) if len(line_starts) else last
         if last < end:
             out.write(np.array([end], np.int64).tobytes())
     check.end()
@@ -102,7 +102,7 @@ class PairLines(NamedTuple):
         """Return source and target; InputError with file and line if they cannot be read."""
         lines, row = self._find(number)
         if is_table(lines[0].name):
-            return pair_of(lines[0].read(row), self.columns, self.location(number))
+            return parse_pair(lines[0].read(row), self.columns, self.location(number))
         if len(lines) == 1:
             return two_columns(lines[0].read(row), self.location(number))
         return lines[0].read(row), lines[1].read(row)
@@ -120,7 +120,7 @@ class PairLines(NamedTuple):
 def index_pairs(files: Sequence[tuple[str, ...]], columns: tuple[str, str] = ("source", "target")) -> PairLines:
     """Index the pairs of (source file, target file), or of files of two columns (file,), in order; `columns` are those
     of tables."""
-    lines = lambda path: index(as_json_lines(path, columns), path)
+    lines = lambda path: index_lines(as_json_lines(path, columns), path)
     indexed = tuple(tuple(map(lines, paths)) for paths in files)
     for lines in indexed:
         check_equal([side.path for side in lines], [side.count for side in lines])

@@ -18,23 +18,23 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 """The names of the states."""
 
 
-def sample(
+def sample_chains(
     rng: np.random.Generator, rows: int, length: int, states: int, concentration: float = 1.0
 ) -> tuple[np.ndarray, np.ndarray]:
     """`rows` chains and a sequence of each: transition matrices [N, S, S] and states [N, length] int32."""
     matrices = rng.dirichlet(np.full(states, concentration), (rows, states))
-    reached = matrices.cumsum(-1)  # [N, S, S]
+    cumulative = matrices.cumsum(-1)  # [N, S, S]
     uniform = rng.random((length, rows))
-    written = np.empty((rows, length), np.int32)
-    written[:, 0] = uniform[0] * states
+    sequences = np.empty((rows, length), np.int32)
+    sequences[:, 0] = uniform[0] * states
     for t in range(1, length):
-        below = reached[np.arange(rows), written[:, t - 1]] < uniform[t, :, None]
-        written[:, t] = np.minimum(below.sum(1), states - 1)
-    return matrices, written
+        below = cumulative[np.arange(rows), sequences[:, t - 1]] < uniform[t, :, None]
+        sequences[:, t] = np.minimum(below.sum(1), states - 1)
+    return matrices, sequences
 
 
-def bigram(written: np.ndarray, states: int, concentration: float = 1.0) -> np.ndarray:
-    """Return the Bayes-optimal prediction p(next | sequence so far) [N, T, S] after each of `written` [N, T]: the
+def bigram(sequences: np.ndarray, states: int, concentration: float = 1.0) -> np.ndarray:
+    """Return the Bayes-optimal prediction p(next | sequence so far) [N, T, S] for `sequences` [N, T]: the
     posterior mean of the row of the last state,
 
         (n(i, j) + a) / (n(i) + S a),   n(i, j) the transitions from i to j so far.
@@ -42,40 +42,40 @@ def bigram(written: np.ndarray, states: int, concentration: float = 1.0) -> np.n
     >>> bigram(np.array([[0, 1, 0]]), states=2).tolist()  # nothing is known of 0, of 1; once 1 followed 0
     [[[0.5, 0.5], [0.5, 0.5], [0.3333333333333333, 0.6666666666666666]]]
     """
-    one_hot = np.eye(states)[written]  # [N, T, S]
+    one_hot = np.eye(states)[sequences]  # [N, T, S]
     follows = np.einsum("nti,ntj->ntij", one_hot[:, :-1], one_hot[:, 1:]).cumsum(1)  # [N, T - 1, S, S]
     counts = np.concatenate([np.zeros_like(follows[:, :1]), follows], axis=1)
-    return _smoothed(np.einsum("nti,ntij->ntj", one_hot, counts), concentration)
+    return _posterior_mean(np.einsum("nti,ntij->ntj", one_hot, counts), concentration)
 
 
-def unigram(written: np.ndarray, states: int, concentration: float = 1.0) -> np.ndarray:
+def unigram(sequences: np.ndarray, states: int, concentration: float = 1.0) -> np.ndarray:
     """Return the prediction without the order: (n(j) + a) / (t + S a), n(j) the visits of j so far.
 
     >>> unigram(np.array([[0, 1, 0]]), states=2)[0, -1].tolist()
     [0.6, 0.4]
     """
-    return _smoothed(np.eye(states)[written].cumsum(1), concentration)
+    return _posterior_mean(np.eye(states)[sequences].cumsum(1), concentration)
 
 
-def _smoothed(counts: np.ndarray, concentration: float) -> np.ndarray:
+def _posterior_mean(counts: np.ndarray, concentration: float) -> np.ndarray:
     counts = counts + concentration
     return counts / counts.sum(-1, keepdims=True)
 
 
-def nats(predict: Callable, written: np.ndarray, states: int, concentration: float = 1.0) -> float:
+def mean_nats(predict: Callable, sequences: np.ndarray, states: int, concentration: float = 1.0) -> float:
     """Return the mean loss per state of a prediction on sequences [N, T + 1], without the first state."""
-    probabilities = predict(written[:, :-1], states, concentration)
-    return float(-np.log(np.take_along_axis(probabilities, written[:, 1:, None], axis=-1)).mean())
+    probabilities = predict(sequences[:, :-1], states, concentration)
+    return float(-np.log(np.take_along_axis(probabilities, sequences[:, 1:, None], axis=-1)).mean())
 
 
 def load(options: settings.MarkovChains) -> Windows:
     """Return training and validation sequences, with the losses of the two predictions on the latter."""
     kind = options.num_states, options.concentration
-    draw = lambda seed, rows: sample(np.random.default_rng(seed), rows, options.sequence_length + 1, *kind)[1]
+    draw = lambda seed, rows: sample_chains(np.random.default_rng(seed), rows, options.sequence_length + 1, *kind)[1]
     train, valid = draw(0, options.train_windows), draw(1, options.valid_windows)
     vocabulary, tokenizer = Vocabulary(LETTERS[: options.num_states], unk=UNK), tokenizers.character()
     first = vocabulary.encode(LETTERS[0])[0]
-    floors = {"bigram": nats(bigram, valid, *kind), "unigram": nats(unigram, valid, *kind)}
+    floors = {"bigram": mean_nats(bigram, valid, *kind), "unigram": mean_nats(unigram, valid, *kind)}
     return Windows(
         train + first,
         {"valid": valid + first},

@@ -38,20 +38,20 @@ def load(options: settings.ModularAddition, batch_size: int) -> LabeledTexts:
     vocabulary = Vocabulary((*numbers, "+"), pad=PAD, unk=UNK)
     texts = [f"{x} + {y}" for x, y in zip(a, b)]
     tokens, length = encode(tokenizer.split(texts), vocabulary, options.max_length)
-    drawn = np.random.default_rng(0).random((modulus, modulus))
-    place = np.argsort(drawn[np.minimum(a, b), np.maximum(a, b)], kind="stable")
-    parts = {"train": place[:train], "valid": place[train:valid], "test": place[valid:]}
-    made = {name: Labeled(tokens[rows], length[rows], c[rows].astype(np.int32)) for name, rows in parts.items()}
+    sort_keys = np.random.default_rng(0).random((modulus, modulus))
+    order = np.argsort(sort_keys[np.minimum(a, b), np.maximum(a, b)], kind="stable")
+    splits = {"train": order[:train], "valid": order[train:valid], "test": order[valid:]}
+    data = {name: Labeled(tokens[rows], length[rows], c[rows].astype(np.int32)) for name, rows in splits.items()}
     return LabeledTexts(
-        train=(made.pop("train"),),
-        held_out=made,
-        texts={name: [texts[row] for row in parts[name]] for name in made},
+        train=(data.pop("train"),),
+        held_out=data,
+        texts={name: [texts[row] for row in splits[name]] for name in data},
         names=numbers,
         vocabulary=vocabulary,
         tokenizer=tokenizer,
         facts={
             "modulus": modulus,
-            **{f"{name}_equations": len(chosen) for name, chosen in parts.items()},
-            "fingerprint": data_summary.fingerprint([a, b, c, place]),
+            **{f"{name}_equations": len(chosen) for name, chosen in splits.items()},
+            "fingerprint": data_summary.fingerprint([a, b, c, order]),
         },
     )

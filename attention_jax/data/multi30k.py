@@ -15,7 +15,7 @@ from attention_jax import config as settings
 from attention_jax.data import pair_files, store, text_files
 from attention_jax.data.download import digest, download
 from attention_jax.data.pairs import PairData, Texts
-from attention_jax.data.splits import with_rows_of
+from attention_jax.data.splits import concatenate_pairs
 from attention_jax.errors import InputError
 
 DATASET = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/"
@@ -34,15 +34,15 @@ SUBDIRECTORY = {"raw": "raw", "tok": "tok", "bpe": os.path.join("bpe", "en-de")}
 
 def check_languages(form: str, source: str, target: str) -> None:
     """An unknown pair is one line."""
-    known = LANGUAGES[:2] if form == "bpe" else LANGUAGES
-    if source == target or not {source, target} <= set(known):
+    valid_languages = LANGUAGES[:2] if form == "bpe" else LANGUAGES
+    if source == target or not {source, target} <= set(valid_languages):
         raise InputError(
-            f"Multi30k {form} has pairs of {', '.join(known)}, not {source}-{target}; "
+            f"Multi30k {form} has pairs of {', '.join(valid_languages)}, not {source}-{target}; "
             "choose --data.source and --data.target among them"
         )
 
 
-def files(directory: str, form: str, languages: tuple[str, str]) -> dict[str, list[str]]:
+def split_paths(directory: str, form: str, languages: tuple[str, str]) -> dict[str, list[str]]:
     """Return the paths of each split, source first, in `directory`/FORM or `directory`; plain or .gz."""
     nested = os.path.join(directory, SUBDIRECTORY[form])
     where = nested if os.path.isdir(nested) else directory
@@ -50,14 +50,14 @@ def files(directory: str, form: str, languages: tuple[str, str]) -> dict[str, li
         raise InputError(f"no directory at {directory}; --data.path is a directory with Multi30k's {form} files")
     return {
         split: [
-            text_files.existing(os.path.join(where, name.format(language)), f"Multi30k {form} file")
+            text_files.existing_path(os.path.join(where, name.format(language)), f"Multi30k {form} file")
             for language in languages
         ]
         for split, name in NAMES[form].items()
     }
 
 
-def fetch(form: str, languages: tuple[str, ...]) -> str:
+def download_files(form: str, languages: tuple[str, ...]) -> str:
     """Download the files of these languages (and BPE's merges); the directory they are in."""
     directory = os.path.join(store.data_home(), "downloads", "multi30k")
     names = [name.format(language) for name in NAMES[form].values() for language in languages] + (
@@ -74,7 +74,7 @@ def fetch(form: str, languages: tuple[str, ...]) -> str:
 def merges_file(directory: str) -> str:
     """The BPE merges that belong to the bpe form."""
     nested = os.path.join(directory, SUBDIRECTORY["bpe"])
-    return text_files.existing(
+    return text_files.existing_path(
         os.path.join(nested if os.path.isdir(nested) else directory, "code"), "file of BPE merges"
     )
 
@@ -107,12 +107,12 @@ class Multi30k(tfds.core.GeneratorBasedBuilder):
 
     def _split_generators(self, dl_manager):
         corpus = self.builder_config
-        directory = corpus.path or fetch(corpus.form, corpus.languages)
+        directory = corpus.path or download_files(corpus.form, corpus.languages)
         texts = {
-            split: text_files.parallel(*paths)
-            for split, paths in files(directory, corpus.form, corpus.languages).items()
+            split: text_files.read_parallel(*paths)
+            for split, paths in split_paths(directory, corpus.form, corpus.languages).items()
         }
-        return {split: self._generate_examples(part) for split, part in texts.items()}
+        return {split: self._generate_examples(pairs) for split, pairs in texts.items()}
 
     def _generate_examples(self, texts):
         plain = (lambda line: line.replace("@@ ", "")) if self.builder_config.form == "bpe" else str
@@ -131,15 +131,18 @@ def load(config: settings.Multi30k, batch_size: int = 128) -> PairData:
         )
     corpus = f"{config.form}_{config.source}_{config.target}"
     if config.path:
-        paths = files(config.path, config.form, languages)
-        prints = [digest(path) for pair in paths.values() for path in pair]
-        name = f"{corpus}_{store.fingerprint(prints)}"
+        paths = split_paths(config.path, config.form, languages)
+        digests = [digest(path) for pair in paths.values() for path in pair]
+        name = f"{corpus}_{store.fingerprint(digests)}"
         corpus = Multi30kConfig(name=name, form=config.form, languages=languages, path=os.path.abspath(config.path))
-    splits = {name: Texts(**part) for name, part in store.rows(store.prepared(Multi30k, corpus), SPLITS).items()}
+    splits = {
+        name: Texts(**columns)
+        for name, columns in store.read_rows(store.prepare_builder(Multi30k, corpus), SPLITS).items()
+    }
     if config.concatenated_pairs > 1:
         most = config.concatenated_pairs
-        splits = {name: with_rows_of(texts, most, seed) for seed, (name, texts) in enumerate(splits.items())}
-    merges = merges_file(config.path or fetch("bpe", languages)) if config.form == "bpe" else ""
+        splits = {name: concatenate_pairs(texts, most, seed) for seed, (name, texts) in enumerate(splits.items())}
+    merges = merges_file(config.path or download_files("bpe", languages)) if config.form == "bpe" else ""
     plain = config.form == "raw" and config.tokenizer in ("sentencepiece", "character")
     return pair_files.assemble(
         splits, config, batch_size, languages=languages, merges=merges, bleu_tokenize="13a" if plain else "none"

@@ -60,10 +60,10 @@ def best_fit(lengths: np.ndarray, capacity: int) -> list[list[int]]:
     return rows
 
 
-def packed_padding(lengths: np.ndarray, capacity: int) -> float:
+def packing_padding(lengths: np.ndarray, capacity: int) -> float:
     """Return the fraction of padding, over sources and targets, after packing pairs of `lengths` [N, 2].
 
-    >>> packed_padding(np.array([[3, 3], [7, 6], [5, 6]]), 10)
+    >>> packing_padding(np.array([[3, 3], [7, 6], [5, 6]]), 10)
     0.25
     """
     rows = len(best_fit(lengths, capacity))

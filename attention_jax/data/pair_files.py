@@ -6,10 +6,19 @@ import numpy as np
 
 from attention_jax.config import TextPairs
 from attention_jax.data import buckets as bucketing, data_summary, text_files, tokenizers
-from attention_jax.data.languages import language
-from attention_jax.data.pairs import PairData, Pairs, Texts, Tokenizer, begun, make_pairs, occurs_in, padding_share
-from attention_jax.data.splits import take
-from attention_jax.data.text_keys import comparable
+from attention_jax.data.languages import parse_language
+from attention_jax.data.pairs import (
+    PairData,
+    Pairs,
+    Texts,
+    Tokenizer,
+    make_pairs,
+    occurs_in,
+    padding_share,
+    prepend_bos,
+)
+from attention_jax.data.splits import take_rows
+from attention_jax.data.text_keys import text_key
 from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 from attention_jax.errors import InputError
 
@@ -20,18 +29,18 @@ OVERLONG = {"truncate": "truncated", "drop": "dropped", "error": "error"}
 SPECIAL = {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK}
 
 
-def cased(text: str, options: TextPairs) -> str:
+def apply_case(text: str, options: TextPairs) -> str:
     """Lower-case a text if `options` require it."""
     return text.lower() if options.lowercase else text
 
 
-def key(text: str, options: TextPairs) -> str:
+def source_key(text: str, options: TextPairs) -> str:
     """Return what decides whether two sources are the same one, which belongs to one split."""
-    return comparable(cased(text, options))
+    return text_key(apply_case(text, options))
 
 
 def read_vocabulary(path: str) -> list[str]:
-    """Return the tokens in a file, one per line; InputError for counts or anything else beside them."""
+    """Return the tokens in a file, one per line; InputError if a line has counts or anything else."""
     tokens = text_files.read_lines(path, "vocabulary")
     for number, token in enumerate(tokens, 1):
         if len(token.split()) > 1:
@@ -46,32 +55,32 @@ def make_tokenizers(
     options: TextPairs, train: Texts, languages: tuple[str, str], merges: str
 ) -> tuple[list[Tokenizer], list[list[str] | None]]:
     """Return source and target tokenizer, and their subwords if training a tokenizer makes the vocabulary."""
-    (source, target), pieces = _as_written(options, train, languages, merges)
-    source = lowercased(source) if options.lowercase else source
-    return [reversed_order(source) if options.reverse_source else source, target], pieces
+    (source, target), pieces = _forward_tokenizers(options, train, languages, merges)
+    source = lowercase_tokenizer(source) if options.lowercase else source
+    return [reverse_tokenizer(source) if options.reverse_source else source, target], pieces
 
 
-def _as_written(
+def _forward_tokenizers(
     options: TextPairs, train: Texts, languages: tuple[str, str], merges: str
 ) -> tuple[list[Tokenizer], list[list[str] | None]]:
     """Source and target words in their original order, without `reverse_source`."""
     if options.keep_whitespace and options.tokenizer != "spacy":
         raise InputError(f"--data.keep-whitespace needs --data.tokenizer spacy, got {options.tokenizer}")
-    given = text_files.listed(options.vocabulary_file)
-    if len(given) > 2:
+    paths = text_files.parse_paths(options.vocabulary_file)
+    if len(paths) > 2:
         raise InputError(f"--data.vocabulary-file is one file or source,target; got {options.vocabulary_file}")
-    if options.tokenizer == "sentencepiece" and given:
-        made = [tokenizers.sentencepiece_model(path) for path in given] * (3 - len(given))
-        return [tokenizer for tokenizer, _ in made], [pieces for _, pieces in made]
-    pieces = [read_vocabulary(path) for path in given] * (3 - len(given)) or [None, None]
+    if options.tokenizer == "sentencepiece" and paths:
+        models = [tokenizers.sentencepiece_model(path) for path in paths] * (3 - len(paths))
+        return [tokenizer for tokenizer, _ in models], [pieces for _, pieces in models]
+    pieces = [read_vocabulary(path) for path in paths] * (3 - len(paths)) or [None, None]
     if options.tokenizer == "spacy":
-        return [tokenizers.spacy(language(code), options.keep_whitespace) for code in languages], pieces
+        return [tokenizers.spacy(parse_language(code), options.keep_whitespace) for code in languages], pieces
     if options.tokenizer == "sentencepiece" and options.joint_vocabulary:
         tokenizer, pieces = tokenizers.sentencepiece([*train.source, *train.target], options.vocabulary_size)
         return [tokenizer] * 2, [pieces] * 2
     if options.tokenizer == "sentencepiece":
-        made = [tokenizers.sentencepiece(side, options.vocabulary_size) for side in train]
-        return [tokenizer for tokenizer, _ in made], [pieces for _, pieces in made]
+        models = [tokenizers.sentencepiece(side, options.vocabulary_size) for side in train]
+        return [tokenizer for tokenizer, _ in models], [pieces for _, pieces in models]
     if options.tokenizer == "bpe":
         if not merges:
             raise InputError("the bpe tokenizer needs the file of its merges: --data.merges FILE")
@@ -95,26 +104,28 @@ def make_vocabularies(
     return [vocabulary(pieces[0], source), vocabulary(pieces[1], target)]
 
 
-def _encoded(
+def _encode_tokens(
     tokens: Mapping[str, tuple[Rows, Rows]],
     options: TextPairs,
     vocabulary_from: Sequence[str],
     pieces: list[list[str] | None],
 ) -> tuple[dict[str, tuple[Ids, Ids]], list[Vocabulary]]:
     """All tokens as numbers, and the vocabularies: of the tokens within the limit in the splits `vocabulary_from`."""
-    counted = [[row[: options.max_length] for name in vocabulary_from for row in tokens[name][side]] for side in (0, 1)]
-    vocabularies = make_vocabularies(options, *counted, pieces)
+    vocabulary_rows = [
+        [row[: options.max_length] for name in vocabulary_from for row in tokens[name][side]] for side in (0, 1)
+    ]
+    vocabularies = make_vocabularies(options, *vocabulary_rows, pieces)
     ids = {}
     for name, sides in tokens.items():
         source, target = (
             [vocabulary.encode_text(row) for row in rows] for vocabulary, rows in zip(vocabularies, sides)
         )
-        ids[name] = begun(source, vocabularies[0]) if options.source_bos else source, target
+        ids[name] = prepend_bos(source, vocabularies[0]) if options.source_bos else source, target
     return ids, vocabularies
 
 
-def lowercased(tokenizer: Tokenizer) -> Tokenizer:
-    """A tokenizer of lower-cased text. It is for new texts: those of the dataset are `cased` already."""
+def lowercase_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
+    """A tokenizer of lower-cased text. It is for new texts: the texts of the dataset are lower-cased already."""
     return Tokenizer(
         lambda text: tokenizer.tokens(text.lower()),
         tokenizer.text,
@@ -123,7 +134,7 @@ def lowercased(tokenizer: Tokenizer) -> Tokenizer:
     )
 
 
-def reversed_order(tokenizer: Tokenizer) -> Tokenizer:
+def reverse_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
     """A tokenizer whose tokens are in reverse order."""
     return Tokenizer(
         lambda text: tokenizer.tokens(text)[::-1],
@@ -133,14 +144,14 @@ def reversed_order(tokenizer: Tokenizer) -> Tokenizer:
     )
 
 
-def _overlong(split: str, sides: tuple[Rows, Rows], options: TextPairs, lines: np.ndarray | None) -> np.ndarray:
+def _is_overlong(split: str, sides: tuple[Rows, Rows], options: TextPairs, lines: np.ndarray | None) -> np.ndarray:
     """Return which pairs [N] are longer than the limit, including eos (and bos), on either side; InputError if
     `options` refuse them."""
-    ends = (1 + options.source_bos, 1)
-    lengths = np.array([[len(row) + more for row in rows] for rows, more in zip(sides, ends)])
-    over = (lengths > options.max_length).any(0)
-    if over.any() and options.overlong == "error":
-        row = int(np.argmax(over))
+    marks = (1 + options.source_bos, 1)
+    lengths = np.array([[len(row) + num_marks for row in rows] for rows, num_marks in zip(sides, marks)])
+    is_over = (lengths > options.max_length).any(0)
+    if is_over.any() and options.overlong == "error":
+        row = int(np.argmax(is_over))
         side = int(np.argmax(lengths[:, row]))
         place = f"pair {row + 1} of {split}" if lines is None else f"line {int(lines[row]) + 1}"
         raise InputError(
@@ -148,7 +159,7 @@ def _overlong(split: str, sides: tuple[Rows, Rows], options: TextPairs, lines: n
             f"the limit is {options.max_length}; shorten it, raise --data.max-length, "
             "or give --data.overlong truncate (or drop)"
         )
-    return over
+    return is_over
 
 
 def _within_limit(overlong: np.ndarray, options: TextPairs) -> np.ndarray:
@@ -159,7 +170,7 @@ def _within_limit(overlong: np.ndarray, options: TextPairs) -> np.ndarray:
     return rows
 
 
-def _grouped(sides: tuple[Ids, Ids], rows: np.ndarray, options: TextPairs) -> list[np.ndarray]:
+def _group_rows(sides: tuple[Ids, Ids], rows: np.ndarray, options: TextPairs) -> list[np.ndarray]:
     """`rows` divided into buckets of similar lengths (the end mark counted)."""
     source_lengths, target_lengths = (
         np.minimum([len(side[row]) + 1 for row in rows], options.max_length) for side in sides
@@ -167,7 +178,9 @@ def _grouped(sides: tuple[Ids, Ids], rows: np.ndarray, options: TextPairs) -> li
     return [rows[group] for group in bucketing.assign(source_lengths, target_lengths, options.max_buckets)]
 
 
-def _arrays(sides: tuple[Ids, Ids], rows: Sequence[int], vocabularies: Sequence[Vocabulary], max_length: int) -> Pairs:
+def _make_arrays(
+    sides: tuple[Ids, Ids], rows: Sequence[int], vocabularies: Sequence[Vocabulary], max_length: int
+) -> Pairs:
     """The pairs of these rows, as wide as the longest of them or as the limit."""
     source, target = ([side[row] for row in rows] for side in sides)
     source_width, target_width = (min(max_length, max(map(len, side)) + 1) for side in (source, target))
@@ -206,16 +219,16 @@ def assemble(
     (never dropped), and whole in `texts`.
     """
     splits = {
-        name: Texts(*([cased(text, options) for text in side] for side in texts)) for name, texts in splits.items()
+        name: Texts(*([apply_case(text, options) for text in side] for side in texts)) for name, texts in splits.items()
     }
     (source_tokenizer, target_tokenizer), pieces = make_tokenizers(options, splits["train"], languages, merges)
     split = lambda texts: (source_tokenizer.split(texts.source), target_tokenizer.split(texts.target))
     tokens = {name: split(texts) for name, texts in splits.items()}
-    overlong = {name: _overlong(name, sides, options, lines and lines[name]) for name, sides in tokens.items()}
+    overlong = {name: _is_overlong(name, sides, options, lines and lines[name]) for name, sides in tokens.items()}
     train_rows = _within_limit(overlong["train"], options)
-    ids, vocabularies = _encoded(tokens, options, vocabulary_from, pieces)
-    arrays = lambda name, rows: _arrays(ids[name], rows, vocabularies, options.max_length)
-    groups = _grouped(ids["train"], train_rows, options)
+    ids, vocabularies = _encode_tokens(tokens, options, vocabulary_from, pieces)
+    arrays = lambda name, rows: _make_arrays(ids[name], rows, vocabularies, options.max_length)
+    groups = _group_rows(ids["train"], train_rows, options)
     train = tuple(arrays("train", rows) for rows in groups)
     held_out = {name: arrays(name, range(len(texts.source))) for name, texts in splits.items() if name != "train"}
     widths = [max(bucket.source.shape[1], bucket.target.shape[1] - 1) for bucket in train]
@@ -240,7 +253,7 @@ def assemble(
         batch_sizes=batch_sizes,
         held_out=held_out,
         seen=in_train,
-        texts={**splits, "train": take(splits["train"], np.concatenate(groups))},
+        texts={**splits, "train": take_rows(splits["train"], np.concatenate(groups))},
         source_vocabulary=vocabularies[0],
         target_vocabulary=vocabularies[1],
         source_tokenizer=source_tokenizer,

@@ -14,7 +14,7 @@ import numpy as np
 from attention_jax.config import TextPairs
 from attention_jax.data import pair_files
 from attention_jax.data.line_index import PairLines
-from attention_jax.data.pairs import Texts, begun, make_pairs
+from attention_jax.data.pairs import Texts, make_pairs, prepend_bos
 from attention_jax.data.streams import Call, Share, Stream
 from attention_jax.data.vocabulary import Vocabulary
 from attention_jax.errors import InputError
@@ -25,13 +25,13 @@ WINDOW_BATCHES = 32
 """Batches of the narrowest bucket that a window's pairs would make."""
 
 
-def shuffled(indices: np.ndarray, total: int, *draws: int) -> np.ndarray:
+def permute_records(indices: np.ndarray, total: int, *draws: int) -> np.ndarray:
     """Return the records at `indices` of a pseudorandom order of `total` records, computed without storing it.
 
     A Feistel network permutes 2^(2h) numbers; outputs beyond `total` are permuted again until they are below (cycle
     walking: Black & Rogaway 2002, "Ciphers with arbitrary finite domains").
 
-    >>> sorted(shuffled(np.arange(10), 10, 3, 0).tolist())
+    >>> sorted(permute_records(np.arange(10), 10, 3, 0).tolist())
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
     half = np.uint64(max(1, (int(total - 1).bit_length() + 1) // 2))
@@ -41,13 +41,13 @@ def shuffled(indices: np.ndarray, total: int, *draws: int) -> np.ndarray:
     while outside.any():
         left, right = records[outside] >> half, records[outside] & mask
         for key in keys:
-            left, right = right, left ^ (_mixed(right + key) & mask)
+            left, right = right, left ^ (_mix_bits(right + key) & mask)
         records[outside] = (left << half) | right
         outside = records >= np.uint64(total)
     return records.astype(np.int64)
 
 
-def _mixed(x: np.ndarray) -> np.ndarray:
+def _mix_bits(x: np.ndarray) -> np.ndarray:
     """splitmix64's finalizer (Steele, Lea and Flood 2014), uint64 to uint64."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -80,14 +80,14 @@ class PairEncoder:
     def __call__(self, texts: Texts, vocabularies: Sequence[Vocabulary]) -> tuple[list[list[int]], list[list[int]]]:
         rows = (tokenizer.split(side) for tokenizer, side in zip(_tokenizers(self), texts))
         source, target = ([v.encode_text(row) for row in side] for v, side in zip(vocabularies, rows))
-        return begun(source, vocabularies[0]) if self.options.source_bos else source, target
+        return prepend_bos(source, vocabularies[0]) if self.options.source_bos else source, target
 
 
 @functools.lru_cache(maxsize=2)
 def _tokenizers(encoder: PairEncoder):
     """Return tokenizers without a cache on disk, since no window is read twice."""
-    made = pair_files.make_tokenizers(encoder.options, Texts([], []), encoder.languages, encoder.merges)[0]
-    return [tokenizer._replace(all_tokens=None) for tokenizer in made]
+    tokenizers = pair_files.make_tokenizers(encoder.options, Texts([], []), encoder.languages, encoder.merges)[0]
+    return [tokenizer._replace(all_tokens=None) for tokenizer in tokenizers]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ class PairStream(Stream):
     encoder: PairEncoder
     vocabularies: tuple[Vocabulary, Vocabulary]
     held_out: frozenset[str]
-    """The keys (`pair_files.key`) of held-out sources, which are left out of training."""
+    """The keys (`pair_files.source_key`) of held-out sources, which are left out of training."""
     group: Callable[[Examples, np.random.Generator], list[Batch]]
     """The steps that a window's examples make, in the order in which they are trained on."""
     seed: int
@@ -121,7 +121,7 @@ class PairStream(Stream):
         """The pairs of a window of an epoch, tokenized."""
         indices = np.arange(window * self.window, min((window + 1) * self.window, self.records))
         source, target, where, damaged, options = [], [], [], [], self.encoder.options
-        for record in shuffled(indices, self.records, self.seed, epoch).tolist():
+        for record in permute_records(indices, self.records, self.seed, epoch).tolist():
             try:
                 pair = self.lines.read(record)
             except InputError as error:
@@ -129,28 +129,28 @@ class PairStream(Stream):
                     raise
                 damaged.append(str(error))
                 continue
-            if pair_files.key(pair[0], options) not in self.held_out:
-                source.append(pair_files.cased(pair[0], options))
-                target.append(pair_files.cased(pair[1], options))
+            if pair_files.source_key(pair[0], options) not in self.held_out:
+                source.append(pair_files.apply_case(pair[0], options))
+                target.append(pair_files.apply_case(pair[1], options))
                 where.append(record)
         ids = self.encoder(Texts(source, target), self.vocabularies)
-        over = [max(len(a), len(b)) >= options.max_length for a, b in zip(*ids)]
-        if options.overlong == "error" and any(over):
-            record = where[over.index(True)]
+        is_over = [max(len(a), len(b)) >= options.max_length for a, b in zip(*ids)]
+        if options.overlong == "error" and any(is_over):
+            record = where[is_over.index(True)]
             raise InputError(
                 f"{self.lines.location(record)}: a sentence has more tokens than --data.max-length "
                 f"{options.max_length}, including its end token; raise it, or give --data.overlong truncate (or drop)"
             )
         if options.overlong == "drop":
-            ids = ([row for row, long in zip(side, over) if not long] for side in ids)
+            ids = ([row for row, long in zip(side, is_over) if not long] for side in ids)
         return Examples(*ids, tuple(damaged))
 
     def calls(self, epoch: int, window: int, share: Share) -> list[Call]:
         examples = self.examples(epoch, window)
         calls = []
         for rows, weight in self.group(examples, np.random.default_rng([self.seed, epoch, window])):
-            mine = share.cut(np.arange(len(weight))[None]).reshape(share.here, -1)
-            bucket = {name: array[mine] for name, array in rows.items()}
+            local_rows = share.cut(np.arange(len(weight))[None]).reshape(share.here, -1)
+            bucket = {name: array[local_rows] for name, array in rows.items()}
             calls.append(Call(bucket, weight[None].astype(np.float32), examples.damaged if not calls else ()))
         return calls
 
@@ -168,15 +168,15 @@ class Buckets:
         """Batch the examples by bucket; the rest moves to the next wider bucket, so only the last batch is padded."""
         longest = np.array([max(len(a), len(b)) + 1 for a, b in zip(examples.source, examples.target)], np.int64)
         bucket = np.searchsorted(self.limits[:-1], longest)
-        batches, left = [], np.zeros(0, np.int64)
+        batches, leftover = [], np.zeros(0, np.int64)
         for number, (limit, size) in enumerate(zip(self.limits, self.batch_sizes)):
-            rows = np.concatenate([left, np.flatnonzero(bucket == number)])
+            rows = np.concatenate([leftover, np.flatnonzero(bucket == number)])
             whole = len(rows) // size * size
             last = number + 1 == len(self.limits)
-            batches += [self._batch(examples, part, limit, size) for part in rows[:whole].reshape(-1, size)]
-            left = rows[whole:]
-            if last and (len(left) or not batches):
-                batches.append(self._batch(examples, left, limit, size))
+            batches += [self._batch(examples, batch_rows, limit, size) for batch_rows in rows[:whole].reshape(-1, size)]
+            leftover = rows[whole:]
+            if last and (len(leftover) or not batches):
+                batches.append(self._batch(examples, leftover, limit, size))
         return [batches[number] for number in rng.permutation(len(batches))]
 
     def _batch(self, examples: Examples, rows: np.ndarray, limit: int, size: int) -> Batch:

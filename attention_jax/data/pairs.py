@@ -7,7 +7,7 @@ import numpy as np
 
 from attention_jax.config import DataOptions, import_object
 from attention_jax.data.streams import Stream
-from attention_jax.data.text_keys import composed
+from attention_jax.data.text_keys import to_nfc
 from attention_jax.data.vocabulary import Vocabulary
 from attention_jax.errors import InputError
 
@@ -89,10 +89,10 @@ def pad_rows(rows: Sequence[Sequence[int]], pad: int | None, width: int | None =
     return array, np.minimum(lengths, np.int32(width))
 
 
-def begun(rows: Sequence[Sequence[int]], vocabulary: Vocabulary) -> list[list[int]]:
+def prepend_bos(rows: Sequence[Sequence[int]], vocabulary: Vocabulary) -> list[list[int]]:
     """The rows of token indices with bos before each.
 
-    >>> begun([[2, 3], []], Vocabulary(["a"], bos="<s>", unk="?"))
+    >>> prepend_bos([[2, 3], []], Vocabulary(["a"], bos="<s>", unk="?"))
     [[0, 2, 3], [0]]
     """
     return [[vocabulary.bos_id, *row] for row in rows]
@@ -135,10 +135,10 @@ def padding_share(buckets: Sequence[Pairs]) -> float:
     return 1.0 - sum(int(b.source_length.sum()) + int(b.target_length.sum()) for b in buckets) / max(positions, 1)
 
 
-def occurs_in(texts: Sequence[str], others: Sequence[str]) -> np.ndarray:
+def occurs_in(texts: Sequence[str], corpus: Sequence[str]) -> np.ndarray:
     """Return which of the texts [N] also occur among the others, in the same or another of Unicode's normal forms."""
-    others = set(map(composed, others))
-    return np.fromiter((composed(text) in others for text in texts), bool, len(texts))
+    corpus = set(map(to_nfc, corpus))
+    return np.fromiter((to_nfc(text) in corpus for text in texts), bool, len(texts))
 
 
 def encode_sources(
@@ -154,7 +154,7 @@ def encode_sources(
     vocabulary = data.source_vocabulary
     end = [] if vocabulary.eos_id is None else [vocabulary.eos_id]
     rows = [[*vocabulary.encode_text(data.source_tokenizer.tokens(text)), *end] for text in texts]
-    rows = begun(rows, vocabulary) if data.source_bos else rows
+    rows = prepend_bos(rows, vocabulary) if data.source_bos else rows
     for text, row in zip(texts, rows):
         if limit is not None and len(row) > limit:
             raise InputError(

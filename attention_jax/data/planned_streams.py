@@ -1,4 +1,4 @@
-"""Streams in the order of `batches.plan`: their batches are those of the same examples in memory."""
+"""Streams in the order of `batches.plan`: batches equal those of the same data held in memory."""
 
 import functools
 import math
@@ -12,7 +12,7 @@ from attention_jax.data.streams import Call, Share, Stream
 
 
 @functools.lru_cache(maxsize=2)
-def planned(*plan) -> list[batches.Chunk]:
+def plan_epoch(*plan) -> list[batches.Chunk]:
     """Cached `batches.plan`, since a worker reads many chunks of an epoch."""
     return batches.plan(*plan)
 
@@ -49,14 +49,14 @@ class PlannedStream(Stream):
         return sum(-(-steps // self.steps) for steps in self.bucket_steps)
 
     def calls(self, epoch: int, window: int, share: Share) -> list[Call]:
-        bucket, indices, weight = planned(self.seed, epoch, self.sizes, self.batch_sizes, self.steps)[window]
+        bucket, indices, weight = plan_epoch(self.seed, epoch, self.sizes, self.batch_sizes, self.steps)[window]
         rows = share.cut(indices).reshape(share.here, -1)  # [here, K * b]
         columns, damaged = self.examples(bucket, rows.reshape(-1), epoch)
         shaped = {name: column.reshape(*rows.shape, *column.shape[1:]) for name, column in columns.items()}
         return [Call(shaped, weight, damaged)]
 
     def largest(self) -> Call:
-        chunks = planned(self.seed, 0, self.sizes, self.batch_sizes, self.steps)
+        chunks = plan_epoch(self.seed, 0, self.sizes, self.batch_sizes, self.steps)
         width = [sum(math.prod(x.shape[1:]) for x in columns.values()) for columns in self.buckets]
         window = max(range(self.windows), key=lambda window: chunks[window].indices.size * width[chunks[window].bucket])
         return self.calls(0, window, Share())[0]

@@ -6,38 +6,38 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attention_jax.config import import_object
-from attention_jax.data.derived import stamp
+from attention_jax.data.derived import file_stamp
 from attention_jax.data.pairs import Tokenizer
 from attention_jax.data.vocabulary import Vocabulary
 from attention_jax.errors import InputError
 
 
-def of_directory(directory: str, most: int | None) -> tuple[Tokenizer, Vocabulary]:
-    """Return the tokenizer in the directory, or .gguf file, of a pretrained model, which cuts texts after `most` tokens
+def of_directory(directory: str, max_length: int | None) -> tuple[Tokenizer, Vocabulary]:
+    """Return the tokenizer of a pretrained model (directory or .gguf file), which cuts texts after `max_length` tokens
     if this is not None, and the vocabulary of the model: as many tokens as its embeddings have rows."""
     if directory.endswith(".gguf"):
         content, size = import_object("attention_jax.weights.tokenizer:tokenizer_json")(Path(directory))
-        return pretrained(content, most), vocabulary_of(content, size)
-    path, beside = Path(directory) / "tokenizer.json", Path(directory) / "config.json"
+        return tokenizer_of_json(content, max_length), vocabulary_of(content, size)
+    path, config_path = Path(directory) / "tokenizer.json", Path(directory) / "config.json"
     if not path.is_file():
         raise InputError(f"--data.pretrained must be the directory of a model with tokenizer.json; there is no {path}")
     content = path.read_bytes()
-    with damaged(path):
+    with report_damage(path):
         check = import_object("attention_jax.weights.tokenizer:check_tokenizer_config")
         check(Path(directory), library_tokenizer(content))
-        about = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
-        return pretrained(content, most), vocabulary_of(content, int(about.get("vocab_size", 0)))
+        config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
+        return tokenizer_of_json(content, max_length), vocabulary_of(content, int(config.get("vocab_size", 0)))
 
 
 def stamps(directory: str) -> str:
     """The stamps of the files that `of_directory` reads; "" for no directory."""
     path = Path(directory)
     files = [path] if directory.endswith(".gguf") else [path / "tokenizer.json", path / "config.json"]
-    return " ".join(stamp(str(file)) for file in files if directory and file.is_file())
+    return " ".join(file_stamp(str(file)) for file in files if directory and file.is_file())
 
 
 @contextlib.contextmanager
-def damaged(path: Path):
+def report_damage(path: Path):
     """A context in which an error of plain values means that `path` or config.json beside it is damaged."""
     try:
         yield
@@ -48,24 +48,24 @@ def damaged(path: Path):
         raise InputError(f"{path} or config.json beside it is damaged ({reason}): copy the whole directory") from error
 
 
-def pretrained(content: bytes, most: int | None = None) -> Tokenizer:
+def tokenizer_of_json(content: bytes, max_length: int | None = None) -> Tokenizer:
     """Return the tokenizer in the `content` of a tokenizer.json.
 
-    With `most` texts have the special tokens around them that the file adds, and of those with more than `most` tokens
+    With `max_length`, a text gets the special tokens of the file, and of one with more than `max_length` tokens
     the last ones before the special ones are left out; otherwise they have all of their own tokens only.
     """
-    made = library_tokenizer(content)
-    made.no_padding()
-    made.no_truncation() if most is None else made.enable_truncation(most)
-    special = {"add_special_tokens": most is not None}
+    tokenizer = library_tokenizer(content)
+    tokenizer.no_padding()
+    tokenizer.no_truncation() if max_length is None else tokenizer.enable_truncation(max_length)
+    special = {"add_special_tokens": max_length is not None}
 
     def text(tokens: Sequence[str]) -> str:
-        ids = [made.token_to_id(token) for token in tokens]
-        return made.decode([number for number in ids if number is not None])
+        ids = [tokenizer.token_to_id(token) for token in tokens]
+        return tokenizer.decode([number for number in ids if number is not None])
 
-    tokens = lambda text: made.encode(text, **special).tokens
-    all_tokens = lambda texts: [encoding.tokens for encoding in made.encode_batch(list(texts), **special)]
-    return Tokenizer(tokens, text, all_tokens, ("pretrained", content, most))
+    tokens = lambda text: tokenizer.encode(text, **special).tokens
+    all_tokens = lambda texts: [encoding.tokens for encoding in tokenizer.encode_batch(list(texts), **special)]
+    return Tokenizer(tokens, text, all_tokens, ("pretrained", content, max_length))
 
 
 def vocabulary_of(content: bytes, size: int) -> Vocabulary:

@@ -10,7 +10,7 @@ import numpy as np
 
 from attention_jax.data.derived import checksum
 from attention_jax.errors import InputError
-from attention_jax.files import data_home, home_written, temporary
+from attention_jax.files import data_home, explain_home_errors, temporary_file
 
 TRAIN, TEST = ("train",), ("test", "validation")
 """Names of the splits that train and that test, the first that is there."""
@@ -37,19 +37,19 @@ class Records:
 
     def open(self, row: int) -> tuple[str, bytes]:
         record = int(self.rows[row])
-        return f"{self.split}[{record}] of {self.directory}", source(self.directory, self.split)[record]["image"]
+        return f"{self.split}[{record}] of {self.directory}", open_split(self.directory, self.split)[record]["image"]
 
 
 @functools.cache
-def source(directory: str, split: str):
+def open_split(directory: str, split: str):
     """Open the split with undecoded images, once in every process."""
     import tensorflow_datasets as tfds
 
-    return builder(directory).as_data_source(split=split, decoders={"image": tfds.decode.SkipDecoding()})
+    return load_builder(directory).as_data_source(split=split, decoders={"image": tfds.decode.SkipDecoding()})
 
 
 @functools.cache
-def builder(place: str):
+def load_builder(place: str):
     """The dataset in a directory, or of a name in the data home."""
     import tensorflow_datasets as tfds
 
@@ -67,32 +67,35 @@ def builder(place: str):
 
 def paths_of(directory: str, split: str) -> list[str]:
     """Return the paths of the array_record files of a split."""
-    return [os.fspath(path) for path in builder(directory).info.splits[split].filepaths]
+    return [os.fspath(path) for path in load_builder(directory).info.splits[split].filepaths]
 
 
-def splits(place: str) -> tuple[dict[str, tuple[Records, np.ndarray]], tuple[str, ...]]:
+def load_splits(place: str) -> tuple[dict[str, tuple[Records, np.ndarray]], tuple[str, ...]]:
     """Return {"train": (records, labels), "test": ...} of the dataset, and the names of its classes."""
-    built = builder(place)
-    features, known = built.info.features, built.info.splits
-    found = {"train": [name for name in TRAIN if name in known], "test": [name for name in TEST if name in known]}
-    if not {"image", "label"} <= set(features) or not all(found.values()):
+    dataset = load_builder(place)
+    features, split_names = dataset.info.features, dataset.info.splits
+    matches = {
+        "train": [name for name in TRAIN if name in split_names],
+        "test": [name for name in TEST if name in split_names],
+    }
+    if not {"image", "label"} <= set(features) or not all(matches.values()):
         raise InputError(
             f"{place} needs an image, a label, and splits train and test (or validation); it has "
-            f"{', '.join(features)} in {', '.join(known)}"
+            f"{', '.join(features)} in {', '.join(split_names)}"
         )
-    directory = os.fspath(built.data_path)
-    made = {part: labeled(directory, names[0]) for part, names in found.items()}
-    return made, tuple(features["label"].names)
+    directory = os.fspath(dataset.data_path)
+    records = {split: load_split(directory, names[0]) for split, names in matches.items()}
+    return records, tuple(features["label"].names)
 
 
-def labeled(directory: str, split: str) -> tuple[Records, np.ndarray]:
+def load_split(directory: str, split: str) -> tuple[Records, np.ndarray]:
     """Return the records of a split and their labels, which are cached in the data home for each content."""
-    count = len(source(directory, split))
+    count = len(open_split(directory, split))
     records = Records(directory, split, np.arange(count))
     key = hashlib.sha256(f"{directory} {split} {records.checksum()}".encode()).hexdigest()[:16]
     path = os.path.join(data_home(), "attention_jax", "labels", f"{key}-{count}.npy")
     if not os.path.exists(path):
-        label = np.array([source(directory, split)[row]["label"] for row in range(count)], np.int32)
-        with home_written(), temporary(Path(path)) as part:
-            np.save(part, label)
+        label = np.array([open_split(directory, split)[row]["label"] for row in range(count)], np.int32)
+        with explain_home_errors(), temporary_file(Path(path)) as temporary_path:
+            np.save(temporary_path, label)
     return records, np.load(path)

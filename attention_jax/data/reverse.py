@@ -66,5 +66,8 @@ def load(config: settings.Reverse, batch_size: int = 128) -> PairData:
         raise InputError(f"--data.examples must be between 1 and 10,000,000, got {config.examples}")
     name = f"generated_{config.examples}"
     task = name if name in ReverseTask.builder_configs else ReverseConfig(name=name, examples=config.examples)
-    splits = {name: Texts(**part) for name, part in store.rows(store.prepared(ReverseTask, task), SPLITS).items()}
+    splits = {
+        name: Texts(**columns)
+        for name, columns in store.read_rows(store.prepare_builder(ReverseTask, task), SPLITS).items()
+    }
     return pair_files.assemble(splits, config, batch_size, bleu_tokenize="none")

@@ -61,47 +61,47 @@ def commands() -> Iterator[Meaning]:
     """
     all_sentences = list(sentences())
     yield from all_sentences
-    for first, begun in all_sentences:
-        for second, ended in all_sentences:
-            yield f"{first} and {second}", begun + ended
-            yield f"{first} after {second}", ended + begun
+    for first, first_actions in all_sentences:
+        for second, second_actions in all_sentences:
+            yield f"{first} and {second}", first_actions + second_actions
+            yield f"{first} after {second}", second_actions + first_actions
 
 
-def divided(length: np.ndarray, cutoff: int, second_cutoff: int = 0) -> dict[str, np.ndarray]:
+def split_commands(length: np.ndarray, cutoff: int, second_cutoff: int = 0) -> dict[str, np.ndarray]:
     """Return the indices of the commands of each split, for commands of `length` [N] actions.
 
     Commands longer than `cutoff` are the split "test"; with a `second_cutoff` those of at most that length are
     "valid_longer" and the rest "test_longer". What trains and validates does not depend on `second_cutoff`.
 
-    >>> parts = divided(np.array([len(actions) for _, actions in commands()]), cutoff=22)
-    >>> {name: len(rows) for name, rows in parts.items()}
+    >>> splits = split_commands(np.array([len(actions) for _, actions in commands()]), cutoff=22)
+    >>> {name: len(rows) for name, rows in splits.items()}
     {'train': 15990, 'valid': 1000, 'test': 3920}
     """
-    drawn = np.random.default_rng(0).permutation(len(length))
+    order = np.random.default_rng(0).permutation(len(length))
     if cutoff:
-        test, seen = drawn[length[drawn] > cutoff], drawn[length[drawn] <= cutoff]
+        test, remaining = order[length[order] > cutoff], order[length[order] <= cutoff]
     else:
-        test, seen = np.split(drawn, [round(TESTED * len(drawn))])
-    if len(seen) <= VALIDATE or not len(test):
+        test, remaining = np.split(order, [round(TESTED * len(order))])
+    if len(remaining) <= VALIDATE or not len(test):
         raise InputError(f"--data.cutoff must be 0, or 4 to 47 actions, so that some train and some test; got {cutoff}")
-    parts = {"train": seen[VALIDATE:], "valid": seen[:VALIDATE]}
+    splits = {"train": remaining[VALIDATE:], "valid": remaining[:VALIDATE]}
     if not second_cutoff:
-        return parts | {"test": test}
+        return splits | {"test": test}
     longer = length[test] > second_cutoff
     if not cutoff or longer.all() or not longer.any():
         raise InputError(
             "--data.second-cutoff divides the commands that are longer than --data.cutoff: it must be 0, or above "
             f"that and at most 47; got {second_cutoff} with --data.cutoff {cutoff}"
         )
-    return parts | {"valid_longer": test[~longer], "test_longer": test[longer]}
+    return splits | {"valid_longer": test[~longer], "test_longer": test[longer]}
 
 
 def load(options: settings.Scan, batch_size: int = 128) -> PairData:
     """Return commands and actions in the splits of `options`."""
     words, actions = zip(*commands())
-    parts = divided(np.array([len(row) for row in actions]), options.cutoff, options.second_cutoff)
+    split_rows = split_commands(np.array([len(row) for row in actions]), options.cutoff, options.second_cutoff)
     splits = {
         name: Texts([words[row] for row in rows], [" ".join(actions[row]) for row in rows])
-        for name, rows in parts.items()
+        for name, rows in split_rows.items()
     }
     return pair_files.assemble(splits, options, batch_size, bleu_tokenize="none")

@@ -11,7 +11,7 @@ import numpy as np
 from attention_jax import config as settings
 from attention_jax.data import data_summary, store, text_files, tokenizers
 from attention_jax.data.download import download
-from attention_jax.data.text_windows import Windows, windows
+from attention_jax.data.text_windows import Windows, cut_windows
 from attention_jax.data.vocabulary import UNK, Vocabulary
 from attention_jax.errors import InputError
 
@@ -23,21 +23,21 @@ CHARACTERS, DISTINCT = 1_115_394, 65
 TRAINS = 0.9
 
 
-def read(path: str) -> str:
+def read_text(path: str) -> str:
     """The text at `path`, a file or the directory of input.txt (.gz, too); downloaded if `path` is empty."""
     if not path:
         path = download(URL, os.path.join(store.data_home(), "downloads", "tinyshakespeare.txt"), "sha256:" + SHA256)
-    what = "text of Shakespeare"
-    path = text_files.existing(os.path.join(path, "input.txt") if os.path.isdir(path) else path, what)
-    content = text_files.read_bytes(path, what)
+    description = "text of Shakespeare"
+    path = text_files.existing_path(os.path.join(path, "input.txt") if os.path.isdir(path) else path, description)
+    content = text_files.read_bytes(path, description)
     return "\n".join(text_files.decode_lines(content, path)) + "\n" * content.endswith(b"\n")
 
 
-def counts(characters: int, options: settings.Shakespeare) -> dict[str, int]:
+def count_windows(characters: int, options: settings.Shakespeare) -> dict[str, int]:
     """Return the number of windows of each split for a text of `characters`; InputError if a split has none."""
     border = int(TRAINS * characters)
-    parts = {"train": (border, options.stride), "valid": (characters - border, options.sequence_length)}
-    windows = {name: (length - options.sequence_length - 1) // stride + 1 for name, (length, stride) in parts.items()}
+    spans = {"train": (border, options.stride), "valid": (characters - border, options.sequence_length)}
+    windows = {name: (length - options.sequence_length - 1) // stride + 1 for name, (length, stride) in spans.items()}
     if min(windows.values()) < 1:
         raise InputError(
             f"--data.sequence-length must be less than a tenth of the text, {characters - border} characters"
@@ -47,12 +47,12 @@ def counts(characters: int, options: settings.Shakespeare) -> dict[str, int]:
 
 def assemble(text: str, options: settings.Shakespeare) -> Windows:
     """The windows of a text."""
-    count, border, steps = counts(len(text), options), int(TRAINS * len(text)), options.sequence_length
+    count, border, steps = count_windows(len(text), options), int(TRAINS * len(text)), options.sequence_length
     vocabulary = Vocabulary(sorted(set(text)), unk=UNK)
     coded = np.array(vocabulary.encode(text), np.int32)
     return Windows(
-        windows(coded[:border], 0, count["train"], steps, options.stride),
-        {"valid": windows(coded[border:], 0, count["valid"], steps, steps)},
+        cut_windows(coded[:border], 0, count["train"], steps, options.stride),
+        {"valid": cut_windows(coded[border:], 0, count["valid"], steps, steps)},
         vocabulary,
         tokenizers.character(),
         {
@@ -68,4 +68,4 @@ def assemble(text: str, options: settings.Shakespeare) -> Windows:
 
 def load(options: settings.Shakespeare) -> Windows:
     """The windows of tiny Shakespeare."""
-    return assemble(read(options.path), options)
+    return assemble(read_text(options.path), options)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import tensorflow_datasets as tfds
 
-from attention_jax.files import closed_home, data_home, one_at_a_time
+from attention_jax.files import data_home, directory_lock, home_write_error
 
 
 def text_features(
@@ -28,19 +28,19 @@ def text_features(
 @contextlib.contextmanager
 def _quiet_absl():
     logger = logging.getLogger("absl")
-    before = logger.level
+    level = logger.level
     logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        logger.setLevel(level)
 
 
 def _is_prepared(builder: tfds.core.DatasetBuilder) -> bool:
     return os.path.exists(os.path.join(builder.data_dir, "dataset_info.json"))
 
 
-def prepared(
+def prepare_builder(
     builder: type[tfds.core.DatasetBuilder], config: str | tfds.core.BuilderConfig | None = None
 ) -> tfds.core.DatasetBuilder:
     """Return the builder of a dataset in the cache, after preparing it if necessary, which prints one line.
@@ -59,7 +59,7 @@ def prepared(
         built.check_files()
     try:
         os.makedirs(os.path.dirname(built.data_dir), exist_ok=True)
-        with one_at_a_time(Path(built.data_dir).parent):  # a sweep starts many runs on the same data
+        with directory_lock(Path(built.data_dir).parent):  # a sweep starts many runs on the same data
             if not _is_prepared(built):
                 print(f"preparing {built.info.full_name} in {data_home()} (once)", file=sys.stderr)
                 tfds.disable_progress_bar()
@@ -74,11 +74,11 @@ def prepared(
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.join(data_home(), empty))
         reason = full or error.strerror or error
-        raise closed_home(reason) from error
+        raise home_write_error(reason) from error
     return make()
 
 
-def rows(builder: tfds.core.DatasetBuilder, splits: Iterable[str]) -> dict[str, dict[str, list]]:
+def read_rows(builder: tfds.core.DatasetBuilder, splits: Iterable[str]) -> dict[str, dict[str, list]]:
     """All rows of the named splits of a prepared dataset, {split: {feature: list}}; texts as str.
 
     Reads a split in one batched call: 50,000 pairs of short texts take about 0.7 s.

@@ -42,14 +42,14 @@ TOKENIZERS = {
     "spacy": tokenizers.spacy,
     "bpe": tokenizers.bpe_of_merges,
     "sentencepiece": lambda model: tokenizers.sentencepiece_model(model)[0],
-    "lowercased": pair_files.lowercased,
-    "reversed": pair_files.reversed_order,
-    "padded": tokenizers.padded,
-    "stripped": tokenizers.stripped,
-    "lines": text_windows.by_line,
+    "lowercased": pair_files.lowercase_tokenizer,
+    "reversed": pair_files.reverse_tokenizer,
+    "padded": tokenizers.fixed_width_tokenizer,
+    "stripped": tokenizers.stripping_tokenizer,
+    "lines": text_windows.line_tokenizer,
     "words and marks": labeled_texts.words_and_marks,
     "letters": tokenizers.letters,
-    "pretrained": pretrained_tokenizer.pretrained,
+    "pretrained": pretrained_tokenizer.tokenizer_of_json,
 }
 FORMER = {"Labelled": "Labeled", "LabelledTexts": "LabeledTexts"}
 """{former name of a type: present one}"""

@@ -75,7 +75,7 @@ class Stream:
         raise NotImplementedError
 
     def largest(self) -> Call:
-        """A call of the largest size, for all hosts; by default of those of the first window."""
+        """Return a call of the largest size, for all hosts; by default the largest of the first window."""
         size = lambda call: sum(array.nbytes for array in call.bucket.values())
         return max(self.calls(0, 0, Share()), key=size)
 
@@ -98,13 +98,13 @@ def are_texts_streamed(stream: Literal["auto", "always", "never"], paths: Iterab
     return is_streamed(stream, TEXT_IN_MEMORY * sum(os.path.getsize(path) for path in paths if os.path.isfile(path)))
 
 
-def steps_in_call(row_bytes: int, batch_size: int, most: int) -> int:
-    """Return the number of steps of a streamed call: at most `most`, with at most `CALL_BYTES` of examples.
+def steps_in_call(row_bytes: int, batch_size: int, max_steps: int) -> int:
+    """Return the number of steps of a streamed call: at most `max_steps`, with at most `CALL_BYTES` of examples.
 
     >>> steps_in_call(3 * 224 * 224, 1024, 32), steps_in_call(3 * 32 * 32, 128, 32)
     (1, 32)
     """
-    return int(np.clip(CALL_BYTES // (row_bytes * batch_size), 1, most))
+    return int(np.clip(CALL_BYTES // (row_bytes * batch_size), 1, max_steps))
 
 
 class Reading:
@@ -168,23 +168,23 @@ class Reader:
 
     def __init__(self, stream: Stream, share: Share):
         context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, stream, share), daemon=True)
+        self.pipe, worker_pipe = context.Pipe()
+        self.process = context.Process(target=serve, args=(worker_pipe, stream, share), daemon=True)
         with without_signals():
             self.process.start()
-        theirs.close()
+        worker_pipe.close()
         # if not called before, ahead of multiprocessing, which waits for its children
-        self.close = multiprocessing.util.Finalize(self, end, (self.pipe, self.process), exitpriority=1)
+        self.close = multiprocessing.util.Finalize(self, kill_worker, (self.pipe, self.process), exitpriority=1)
 
     def ask(self, epoch: int, window: int) -> Callable[[], list[Call]]:
         """Return a function that waits for the calls of a window, in the order of the requests."""
         with self._alive():
-            send(self.pipe, (epoch, window))
+            send_value(self.pipe, (epoch, window))
         return self._answer
 
     def _answer(self) -> list[Call]:
         with self._alive():
-            answer = receive(self.pipe)
+            answer = receive_value(self.pipe)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -201,7 +201,7 @@ class Reader:
             ) from error
 
 
-def end(pipe: Connection, process):
+def kill_worker(pipe: Connection, process):
     """Kill a worker process, which has no state to lose."""
     pipe.close()
     process.kill()
@@ -212,39 +212,39 @@ def end(pipe: Connection, process):
 def without_signals():
     """Processes that are started within it never hear the signals that end the training process."""
     resource_tracker.ensure_running()  # multiprocessing's own process, whose start would unblock them
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *ENDING})
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *ENDING})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
 def serve(pipe: Connection, stream: Stream, share: Share):
     """Send the calls of requested windows, or an error, until the pipe closes."""
     with contextlib.suppress(EOFError, OSError):
         while True:
-            epoch, window = receive(pipe)
+            epoch, window = receive_value(pipe)
             try:
                 answer = stream.calls(epoch, window, share)
             except Exception as error:
                 answer = error
-            send(pipe, answer)
+            send_value(pipe, answer)
 
 
-def send(pipe: Connection, value):
+def send_value(pipe: Connection, value):
     """Send a value with out-of-band buffers for its arrays.
 
     Sent as bytes: the buffer of `Connection.send` on a broken pipe causes a warning in Python 3.13 when it is freed.
     """
     arrays = []
-    said = pickle.dumps(value, 5, buffer_callback=arrays.append)
+    payload = pickle.dumps(value, 5, buffer_callback=arrays.append)
     pipe.send_bytes(len(arrays).to_bytes(8))
-    pipe.send_bytes(said)
+    pipe.send_bytes(payload)
     for array in arrays:
         pipe.send_bytes(array.raw())
 
 
-def receive(pipe: Connection):
-    """The inverse of `send`."""
-    count, said = int.from_bytes(pipe.recv_bytes()), pipe.recv_bytes()
-    return pickle.loads(said, buffers=[pipe.recv_bytes() for _ in range(count)])
+def receive_value(pipe: Connection):
+    """The inverse of `send_value`."""
+    count, payload = int.from_bytes(pipe.recv_bytes()), pipe.recv_bytes()
+    return pickle.loads(payload, buffers=[pipe.recv_bytes() for _ in range(count)])

@@ -44,7 +44,7 @@ BLOCK = 2**23
 """Bytes per read of a file that is read line by line."""
 
 
-class Parsed(NamedTuple):
+class ParsedLines(NamedTuple):
     """The parsed lines of a file."""
 
     values: list
@@ -54,27 +54,27 @@ class Parsed(NamedTuple):
     """About the lines that were left out"""
 
 
-def existing(path: str, what: str) -> str:
+def existing_path(path: str, description: str) -> str:
     """Return `path`, or `path` with the suffix of a packed file, whichever exists."""
     for candidate in (path, *(path + suffix for suffix in PACKED)):
         if os.path.isfile(candidate):
             return candidate
-    raise InputError(f"no {what} at {path} (nor {path}.gz): give the path of a file that exists")
+    raise InputError(f"no {description} at {path} (nor {path}.gz): give the path of a file that exists")
 
 
-def listed(files: str) -> list[str]:
+def parse_paths(files: str) -> list[str]:
     """Return the names in a list with commas between them; the longest name that exists may have commas itself.
 
-    >>> listed("a.tsv, b.tsv,")
+    >>> parse_paths("a.tsv, b.tsv,")
     ['a.tsv', 'b.tsv']
     """
-    parts, found = files.split(","), []
-    while parts:
-        joined = (count for count in range(len(parts), 1, -1) if os.path.isfile(",".join(parts[:count]).strip()))
+    pieces, paths = files.split(","), []
+    while pieces:
+        joined = (count for count in range(len(pieces), 1, -1) if os.path.isfile(",".join(pieces[:count]).strip()))
         count = next(joined, 1)
-        found.append(",".join(parts[:count]).strip())
-        del parts[:count]
-    return [name for name in found if name]
+        paths.append(",".join(pieces[:count]).strip())
+        del pieces[:count]
+    return [name for name in paths if name]
 
 
 def suffix_of(path: str) -> str:
@@ -87,11 +87,11 @@ def suffix_of(path: str) -> str:
 
 
 @contextlib.contextmanager
-def opened(path: str, what: str, member: str = "") -> Iterator[BinaryIO]:
+def open_unpacked(path: str, description: str, member: str = "") -> Iterator[BinaryIO]:
     """A file to read from, unpacked: of a .gz, .bz2 or .xz, or the file called `member` in a .zip. Errors of reading
     are InputErrors."""
     if not os.path.isfile(path):
-        raise InputError(f"no {what} at {path}: give the path of a file that exists")
+        raise InputError(f"no {description} at {path}: give the path of a file that exists")
     suffix = suffix_of(path)
     try:
         if suffix == ".zip" and not member:
@@ -110,16 +110,16 @@ def opened(path: str, what: str, member: str = "") -> Iterator[BinaryIO]:
         raise InputError(f"cannot read {path}: {error}") from error
 
 
-def read_bytes(path: str, what: str, member: str = "") -> bytes:
-    """The content of an `opened` file."""
-    with opened(path, what, member) as file:
+def read_bytes(path: str, description: str, member: str = "") -> bytes:
+    """Read the whole content of a file (`open_unpacked`)."""
+    with open_unpacked(path, description, member) as file:
         return file.read()
 
 
 class TextCheck:
     """A check of a file's content, read in one or several blocks, for what makes no line of it usable.
 
-    Such a file is refused as a whole, also if damaged lines are to be left out.
+    Such a file is an error as a whole, even if damaged lines are to be skipped.
     """
 
     def __init__(self, path: str):
@@ -161,9 +161,9 @@ class TextCheck:
             )
 
 
-def each_line(path: str, what: str) -> Iterator[bytes]:
+def each_line(path: str, description: str) -> Iterator[bytes]:
     """The `raw_lines` of a file of any size, one after the other."""
-    with opened(path, what) as file:
+    with open_unpacked(path, description) as file:
         yield from _lines_in(iter(functools.partial(file.read, BLOCK), b""), path)
 
 
@@ -176,14 +176,14 @@ def raw_lines(content: bytes, path: str) -> list[bytes]:
 
 
 def _lines_in(blocks: Iterable[bytes], path: str) -> Iterator[bytes]:
-    check, lines, rest = TextCheck(path), [], b""
+    check, lines, tail = TextCheck(path), [], b""
     for block in blocks:
         check.block(block)
         yield from lines  # of the block before: of a file of one block none until all of it is checked
-        *lines, rest = (rest + block).split(b"\n")
+        *lines, tail = (tail + block).split(b"\n")
     check.end()
-    if rest not in (b"", MARK.encode()):
-        lines.append(rest)
+    if tail not in (b"", MARK.encode()):
+        lines.append(tail)
     elif not check.newlines:
         raise InputError(f"{path} is empty; expected one sentence a line")
     yield from lines
@@ -194,22 +194,22 @@ def decode_lines(content: bytes, path: str) -> list[str]:
     return [decode_line(line, f"{path} line {number}") for number, line in enumerate(raw_lines(content, path), 1)]
 
 
-def parsed(lines: Iterable, parse: Callable, damaged: Literal["error", "skip"]) -> Parsed:
+def parse_lines(lines: Iterable, parse: Callable, damaged: Literal["error", "skip"]) -> ParsedLines:
     """Apply `parse(line, number)` to each line, counted from 1.
 
     Raises the InputError of the first damaged line, or skips such lines.
     """
-    made = Parsed([], [], [])
-    for number, value in each_parsed(lines, parse, damaged, made.complaints):
-        made.values.append(value)
-        made.numbers.append(number)
-    return made
+    result = ParsedLines([], [], [])
+    for number, value in each_parsed(lines, parse, damaged, result.complaints):
+        result.values.append(value)
+        result.numbers.append(number)
+    return result
 
 
 def each_parsed(
     lines: Iterable, parse: Callable, damaged: Literal["error", "skip"], complaints: list[str]
 ) -> Iterator[tuple[int, object]]:
-    """The values that are `parsed` from lines and their numbers, from 0, one after the other; adds to `complaints` what
+    """Yield the number, from 0, and the value of each line that can be parsed; adds to `complaints` what
     is wrong with a line that is skipped. Raises InputError if all of them would be."""
     usable = False
     for number, line in enumerate(lines, 1):
@@ -237,12 +237,12 @@ def decode_line(line: bytes, location: str) -> str:
         ) from None
 
 
-def read_lines(path: str, what: str) -> list[str]:
+def read_lines(path: str, description: str) -> list[str]:
     """The lines of a text file; an empty file is an error."""
-    return decode_lines(read_bytes(path, what), path)
+    return decode_lines(read_bytes(path, description), path)
 
 
-def parallel(source_path: str, target_path: str) -> Texts:
+def read_parallel(source_path: str, target_path: str) -> Texts:
     """Read two files with one sentence per line; both must have the same number of lines, none of them empty."""
     source, target = read_lines(source_path, "source file"), read_lines(target_path, "target file")
     check_equal((source_path, target_path), (len(source), len(target)))
@@ -265,14 +265,14 @@ def check_equal(paths: Sequence[str], counts: Iterable[int]):
 
 def two_columns(line: str, location: str) -> tuple[str, str]:
     """Return the two columns before and after the first tab; a third column is ignored."""
-    first, _, rest = line.partition("\t")
-    second = rest.partition("\t")[0]
+    first, _, remainder = line.partition("\t")
+    second = remainder.partition("\t")[0]
     if not (first.strip() and second.strip()):
         raise InputError(f"{location}: expected `source TAB target`, got {line[:60]!r}")
     return first, second
 
 
-def columns(content: bytes, path: str) -> Texts:
+def read_columns(content: bytes, path: str) -> Texts:
     """Read a file of two tab-separated columns (a third column is ignored)."""
     source, target = [], []
     for number, line in enumerate(decode_lines(content, path), start=1):

@@ -3,19 +3,19 @@
 import unicodedata
 
 
-def composed(text: str) -> str:
+def to_nfc(text: str) -> str:
     """Return a text in Unicode's composed form (NFC), in which an accented letter is spelled in one way.
 
-    >>> composed("cafe\\u0301") == "caf\\u00e9"
+    >>> to_nfc("cafe\\u0301") == "caf\\u00e9"
     True
     """
     return unicodedata.normalize("NFC", text)
 
 
-def comparable(text: str) -> str:
+def text_key(text: str) -> str:
     """Return a text in the composed form and with single spaces.
 
-    >>> comparable(" two  words ")
+    >>> text_key(" two  words ")
     'two words'
     """
-    return " ".join(composed(text).split())
+    return " ".join(to_nfc(text).split())

@@ -13,7 +13,7 @@ from attention_jax import config as settings
 from attention_jax.data import data_summary, text_windows
 from attention_jax.data.streams import are_texts_streamed
 from attention_jax.data.text_windows import SPLITS, Windows, each_line
-from attention_jax.data.token_files import TokenRows, kind_of, sampled, token_file
+from attention_jax.data.token_files import TokenRows, subsample_texts, token_dtype, token_file
 from attention_jax.errors import InputError
 
 BLOCK = 2**20
@@ -24,59 +24,59 @@ def load(options: settings.TextFile) -> Windows:
     """Load a text as windows: of arrays, or of a file if it is streamed."""
     if not (options.text_file and are_texts_streamed(options.stream, [options.text_file])):
         return text_windows.load(options)
-    of_tokens = settings.replace(options, stream="auto", workers=0, sequence_length=1, overlap=1)
-    path, data = token_file(options.text_file, of_tokens, functools.partial(write, options))
+    token_options = settings.replace(options, stream="auto", workers=0, sequence_length=1, overlap=1)
+    path, data = token_file(options.text_file, token_options, functools.partial(write_tokens, options))
     tokens = {name: data.facts[f"{name}_tokens"] for name in SPLITS}
     first = dict(zip(SPLITS, itertools.accumulate(tokens.values(), initial=0)))
     steps, stride = options.sequence_length, text_windows.stride_of(options, tokens)
 
     def windows(name: str, stride: int) -> TokenRows:
         start = range(first[name], first[name] + tokens[name] - steps, stride)
-        return TokenRows(path, kind_of(data.vocabulary), start, steps + 1)
+        return TokenRows(path, token_dtype(data.vocabulary), start, steps + 1)
 
     held_out = {name: windows(name, steps) for name in ("valid", "test")}
     return data._replace(train=windows("train", stride), held_out=held_out)
 
 
-def write(options: settings.TextFile, file: BinaryIO) -> Windows:
+def write_tokens(options: settings.TextFile, file: BinaryIO) -> Windows:
     """Write the tokens of a text, split after split, and return the dataset without windows.
 
     The text is read four times, a line at a time: for its length, its parts, the vocabulary and the tokens.
     """
     complaints, size = [], 0
 
-    def measured() -> Iterator[str]:
+    def count_characters() -> Iterator[str]:
         nonlocal size
         for line in each_line(options, complaints):
             size += len(line) + 1
             yield line
 
-    fingerprint = data_summary.fingerprint(measured())
-    at = text_windows.cuts(size, options.held_out_fraction)
-    divided = lambda within: text_windows.divided(each_line(options, []), at, within)
-    within = len({part for part, _ in divided(False)}) < len(SPLITS)
-    train = (line for _, line in itertools.takewhile(lambda numbered: numbered[0] == 0, divided(within)))
+    fingerprint = data_summary.fingerprint(count_characters())
+    ends = text_windows.split_ends(size, options.held_out_fraction)
+    split_lines = lambda within: text_windows.split_lines(each_line(options, []), ends, within)
+    within = len({split for split, _ in split_lines(False)}) < len(SPLITS)
+    train = (line for _, line in itertools.takewhile(lambda numbered: numbered[0] == 0, split_lines(within)))
     if options.tokenizer == "sentencepiece":
-        train = sampled(train, at[0])
+        train = subsample_texts(train, ends[0])
     tokenizer, vocabulary = text_windows.make_tokenizer(options, train)
     tokens, characters, lengths, beginnings = Counter(), Counter(), Counter(), {}
-    for part, lines in itertools.groupby(divided(within), itemgetter(0)):
+    for split, lines in itertools.groupby(split_lines(within), itemgetter(0)):
         for block in blocks(line for _, line in lines):
             ids = vocabulary.encode_text(tokenizer.tokens("\n".join([*block, ""])))
-            file.write(np.array(ids, kind_of(vocabulary)).tobytes())
-            tokens[SPLITS[part]] += len(ids)
-            characters[SPLITS[part]] += sum(len(line) + 1 for line in block)
+            file.write(np.array(ids, token_dtype(vocabulary)).tobytes())
+            tokens[SPLITS[split]] += len(ids)
+            characters[SPLITS[split]] += sum(len(line) + 1 for line in block)
             lengths.update(map(len, block))
-            if part not in beginnings and any(map(str.strip, block)):
-                beginnings[part] = next(filter(str.strip, block))[:40]
+            if split not in beginnings and any(map(str.strip, block)):
+                beginnings[split] = next(filter(str.strip, block))[:40]
     if not beginnings:
         raise InputError(f"{options.text_file} has no text in it, only empty lines")
     facts = {
-        **text_windows.sizes(tokens, characters, vocabulary),
+        **text_windows.size_facts(tokens, characters, vocabulary),
         "fingerprint": fingerprint,
         "lines": lengths.total(),
-        **data_summary.lengths(np.array([*lengths]), "characters", np.array([*lengths.values()])),
-        **data_summary.damaged(complaints),
+        **data_summary.length_facts(np.array([*lengths]), "characters", np.array([*lengths.values()])),
+        **data_summary.damage_facts(complaints),
         "streamed": True,
     }
     return Windows(

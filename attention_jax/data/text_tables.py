@@ -1,4 +1,4 @@
-"""Texts in JSON Lines and Parquet files: rows with named columns, of which some are read.
+"""Texts in JSON Lines and Parquet files: rows with named columns; only the required ones are read.
 
 A JSON Lines file is a text file with one object a line, so its rows are read by number like those of other text files
 (data/line_index.py). A Parquet file is converted to one in the data home once, before its rows are read by number.
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from attention_jax.data import text_files
-from attention_jax.data.derived import derived
+from attention_jax.data.derived import derive_file
 from attention_jax.data.text_files import PACKED, decode_line, suffix_of
 from attention_jax.errors import InputError
 
@@ -30,10 +30,10 @@ def is_table(path: str) -> bool:
     return suffix_of(unpacked) in JSON_LINES or suffix_of(path) == PARQUET
 
 
-def each_line(path: str, what: str, columns: Sequence[str]) -> Iterator[bytes]:
+def each_line(path: str, description: str, columns: Sequence[str]) -> Iterator[bytes]:
     """The rows of a table as lines of JSON, or the lines of another text, one after the other."""
     if suffix_of(path) != PARQUET:
-        yield from text_files.each_line(path, what)
+        yield from text_files.each_line(path, description)
         return
     row = None
     for row in _parquet_lines(path, columns):
@@ -42,12 +42,12 @@ def each_line(path: str, what: str, columns: Sequence[str]) -> Iterator[bytes]:
         raise InputError(f"{path} is empty; expected rows with the columns {', '.join(columns)}")
 
 
-def fields_of(line: str | bytes, columns: Sequence[str], location: str) -> tuple[str, ...]:
+def parse_fields(line: str | bytes, columns: Sequence[str], location: str) -> tuple[str, ...]:
     """The values of `columns` in a line of JSON as texts; a name with dots is that of a field in a field.
 
     Raises InputError for a line that is no object, and for a value that is missing, empty or neither text nor number.
 
-    >>> fields_of('{"label": 1, "translation": {"en": "one"}}', ("label", "translation.en"), "a.jsonl line 1")
+    >>> parse_fields('{"label": 1, "translation": {"en": "one"}}', ("label", "translation.en"), "a.jsonl line 1")
     ('1', 'one')
     """
     line = decode_line(line, location) if isinstance(line, bytes) else line
@@ -62,8 +62,8 @@ def fields_of(line: str | bytes, columns: Sequence[str], location: str) -> tuple
 
 def _field(row: dict, name: str, location: str) -> str:
     value = row
-    for part in [name] if name in row else name.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
+    for key in [name] if name in row else name.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
     infinite = isinstance(value, float) and not math.isfinite(value)
     if isinstance(value, bool) or not isinstance(value, str | int | float) or infinite:
         raise InputError(
@@ -77,9 +77,9 @@ def _field(row: dict, name: str, location: str) -> str:
     return str(value)
 
 
-def pair_of(line: str | bytes, columns: Sequence[str], location: str) -> tuple[str, str]:
+def parse_pair(line: str | bytes, columns: Sequence[str], location: str) -> tuple[str, str]:
     """Return the source and target in a line of JSON; InputError also for a line break in one."""
-    pair = fields_of(line, columns, location)
+    pair = parse_fields(line, columns, location)
     for name, text in zip(columns, pair):
         if len(text.splitlines()) > 1:
             raise InputError(f"{location}: the column {name} has a line break; a sentence is one line")
@@ -97,7 +97,7 @@ def as_json_lines(path: str, columns: Sequence[str]) -> str:
         with to.open("wb") as file:
             file.writelines(_parquet_lines(path, columns))
 
-    return derived(path, "tables", ".jsonl", write, columns)
+    return derive_file(path, "tables", ".jsonl", write, columns)
 
 
 def _parquet_lines(path: str, columns: Sequence[str]) -> Iterator[bytes]:
@@ -110,10 +110,10 @@ def _parquet_lines(path: str, columns: Sequence[str]) -> Iterator[bytes]:
     try:
         with parquet.ParquetFile(path) as file:
             names = file.schema_arrow.names
-            tops = [name if name in names else name.partition(".")[0] for name in columns]
-            if not {*tops} <= {*names}:
+            top_columns = [name if name in names else name.partition(".")[0] for name in columns]
+            if not {*top_columns} <= {*names}:
                 raise InputError(f"{path} needs the columns {', '.join(columns)}, it has {', '.join(names)[:200]}")
-            for batch in file.iter_batches(1024, columns=list(dict.fromkeys(tops))):
+            for batch in file.iter_batches(1024, columns=list(dict.fromkeys(top_columns))):
                 for row in batch.to_pylist():  # dates and bytes become lists, which are no text
                     yield json.dumps(row, ensure_ascii=False, default=lambda x: [str(x)]).encode() + b"\n"
     except InputError:

@@ -11,7 +11,7 @@ import numpy as np
 from attention_jax import config as settings
 from attention_jax.data import data_summary, example_texts, pretrained_tokenizer, text_files, text_tables, tokenizers
 from attention_jax.data.pairs import Tokenizer
-from attention_jax.data.text_keys import composed
+from attention_jax.data.text_keys import to_nfc
 from attention_jax.data.vocabulary import UNK, Vocabulary
 from attention_jax.errors import InputError
 
@@ -40,17 +40,17 @@ class Windows(NamedTuple):
     """{"valid": {name: nats per token}} of known baselines, which are subtracted from a model's loss"""
 
 
-def windows(text: np.ndarray, first: int, count: int, steps: int, stride: int) -> np.ndarray:
+def cut_windows(text: np.ndarray, first: int, count: int, steps: int, stride: int) -> np.ndarray:
     """`count` windows of steps + 1 tokens, the i-th starting at (first + i) * stride.
 
-    >>> windows(np.arange(9), first=1, count=2, steps=2, stride=3).tolist()
+    >>> cut_windows(np.arange(9), first=1, count=2, steps=2, stride=3).tolist()
     [[3, 4, 5], [6, 7, 8]]
     """
     starts = (first + np.arange(count)) * stride
     return text[starts[:, None] + np.arange(steps + 1)[None, :]].astype(np.int32)
 
 
-def read(options: settings.TextFile) -> tuple[list[str], list[str]]:
+def read_text_lines(options: settings.TextFile) -> tuple[list[str], list[str]]:
     """The lines of the text, and the complaints about lines that were left out."""
     if not options.text_file:
         return example_texts.manual().split("\n"), []
@@ -65,7 +65,7 @@ def each_line(options: settings.TextFile, complaints: list[str]) -> Iterator[str
 
     def lines_of(line: bytes, number: int) -> list[str]:
         if is_table:
-            return text_tables.fields_of(line, columns, f"{path} line {number}")[0].splitlines()
+            return text_tables.parse_fields(line, columns, f"{path} line {number}")[0].splitlines()
         return [text_files.decode_line(line, f"{path} line {number}")]
 
     raw = text_tables.each_line(path, "text file", columns)
@@ -73,50 +73,50 @@ def each_line(options: settings.TextFile, complaints: list[str]) -> Iterator[str
         yield from lines
 
 
-def cuts(characters: int, share: float) -> tuple[int, int]:
+def split_ends(characters: int, share: float) -> tuple[int, int]:
     """Where the parts of a text end: its beginning trains, the first half of the rest validates, the second half tests.
 
-    >>> cuts(100, 0.2)
+    >>> split_ends(100, 0.2)
     (80, 90)
     """
     return round(characters * (1 - share)), round(characters * (1 - share / 2))
 
 
-def divided(lines: Iterable[str], at: Sequence[int], within: bool) -> Iterator[tuple[int, str]]:
-    """Number the part of each line of a text that is divided `at` these characters, between lines or `within` them.
+def split_lines(lines: Iterable[str], ends: Sequence[int], within: bool) -> Iterator[tuple[int, str]]:
+    """Yield (index of the split, line) of a text whose splits end at the characters `ends`, between or `within` lines.
 
-    >>> [*divided(["ab", "cd"], (3,), False)], [*divided(["ab", "cd"], (4,), True)]
+    >>> [*split_lines(["ab", "cd"], (3,), False)], [*split_lines(["ab", "cd"], (4,), True)]
     ([(0, 'ab'), (1, 'cd')], [(0, 'ab'), (0, 'c'), (1, 'd')])
     """
-    part, start = 0, 0
+    split, start = 0, 0
     for line in lines:
         end = start + len(line) + 1
         if not within:
-            part = bisect.bisect_left(at, end)
-        while within and part < len(at) and at[part] < end:
-            here = at[part] - start
-            yield part, line[:here]
-            line, start, part = line[here:], at[part], part + 1
-        yield part, line
+            split = bisect.bisect_left(ends, end)
+        while within and split < len(ends) and ends[split] < end:
+            cut = ends[split] - start
+            yield split, line[:cut]
+            line, start, split = line[cut:], ends[split], split + 1
+        yield split, line
         start = end
     if within:
-        yield from ((late, "") for late in range(part + 1, len(at) + 1))
+        yield from ((late, "") for late in range(split + 1, len(ends) + 1))
 
 
-def parted(lines: list[str], share: float) -> dict[str, list[str]]:
-    """Divide a text (`cuts`) between lines if there are enough, else between characters.
+def split_text(lines: list[str], share: float) -> dict[str, list[str]]:
+    """Divide a text (`split_ends`) between lines if there are enough, else between characters.
 
-    >>> parted(["a", "b", "c", "d"], 0.5)
+    >>> split_text(["a", "b", "c", "d"], 0.5)
     {'train': ['a', 'b'], 'valid': ['c'], 'test': ['d']}
     """
-    at = cuts(sum(len(line) + 1 for line in lines), share)
+    ends = split_ends(sum(len(line) + 1 for line in lines), share)
     for within in (False, True):
-        parts = [[] for _ in SPLITS]
-        for part, line in divided(lines, at, within):
-            parts[part].append(line)
-        if all(parts):
+        splits = [[] for _ in SPLITS]
+        for split, line in split_lines(lines, ends, within):
+            splits[split].append(line)
+        if all(splits):
             break
-    return dict(zip(SPLITS, parts))
+    return dict(zip(SPLITS, splits))
 
 
 def make_tokenizer(options: settings.TextFile, lines: Iterable[str]) -> tuple[Tokenizer, Vocabulary]:
@@ -128,15 +128,15 @@ def make_tokenizer(options: settings.TextFile, lines: Iterable[str]) -> tuple[To
         tokenizer = tokenizers.character()
         return tokenizer, Vocabulary(sorted({*itertools.chain.from_iterable(lines), "\n"}), unk=UNK)
     model, pieces = tokenizers.sentencepiece(list(filter(str.strip, lines)), options.vocabulary_size, exact=True)
-    return by_line(model), Vocabulary(["\n", *pieces], unk=UNK)
+    return line_tokenizer(model), Vocabulary(["\n", *pieces], unk=UNK)
 
 
-def by_line(model: Tokenizer) -> Tokenizer:
+def line_tokenizer(model: Tokenizer) -> Tokenizer:
     """The tokens of each line by a tokenizer, with a token for the end of a line."""
 
     def tokens(text: str) -> list[str]:
-        first, *rest = text.split("\n")
-        return model.tokens(first) + [token for line in rest for token in ("\n", *model.tokens(line))]
+        first, *tail = text.split("\n")
+        return model.tokens(first) + [token for line in tail for token in ("\n", *model.tokens(line))]
 
     def text(tokens: Sequence[str]) -> str:
         lines = [[]]
@@ -149,27 +149,27 @@ def by_line(model: Tokenizer) -> Tokenizer:
 
 def load(options: settings.TextFile) -> Windows:
     """Load a text as windows in memory. Held-out windows are from its end and do not overlap with training."""
-    lines, complaints = read(options)
+    lines, complaints = read_text_lines(options)
     if not any(map(str.strip, lines)):
         raise InputError(f"{options.text_file} has no text in it, only empty lines")
-    parts = parted(lines, options.held_out_fraction)
-    tokenizer, vocabulary = make_tokenizer(options, parts["train"])
-    coded = {name: _coded(part, tokenizer, vocabulary) for name, part in parts.items()}
-    tokens = {name: len(part) for name, part in coded.items()}
+    splits = split_text(lines, options.held_out_fraction)
+    tokenizer, vocabulary = make_tokenizer(options, splits["train"])
+    coded = {name: _encode_lines(split, tokenizer, vocabulary) for name, split in splits.items()}
+    tokens = {name: len(split) for name, split in coded.items()}
     steps, stride = options.sequence_length, stride_of(options, tokens)
     if tokens["train"] > LARGEST:
         raise InputError(
             f"a text in memory may have at most {LARGEST:,} tokens for training, got {tokens['train']:,}: give "
             "--data.stream always"
         )
-    cut = lambda part, stride: windows(part, 0, (len(part) - steps - 1) // stride + 1, steps, stride)
-    characters = {name: sum(len(line) + 1 for line in part) for name, part in parts.items()}
+    cut = lambda split, stride: cut_windows(split, 0, (len(split) - steps - 1) // stride + 1, steps, stride)
+    characters = {name: sum(len(line) + 1 for line in split) for name, split in splits.items()}
     facts = {
-        **sizes(tokens, characters, vocabulary),
+        **size_facts(tokens, characters, vocabulary),
         "fingerprint": data_summary.fingerprint(lines),
-        **counted(parts, complaints),
+        **line_facts(splits, complaints),
     }
-    beginning = next(line for line in [*parts["valid"], *parts["train"]] if line.strip())[:40]
+    beginning = next(line for line in [*splits["valid"], *splits["train"]] if line.strip())[:40]
     return Windows(
         train=cut(coded["train"], stride),
         held_out={name: cut(coded[name], steps) for name in ("valid", "test")},
@@ -193,7 +193,7 @@ def stride_of(options: settings.TextFile, tokens: Mapping[str, int]) -> int:
     return max(steps // options.overlap, 1)
 
 
-def sizes(tokens: Mapping[str, int], characters: Mapping[str, int], vocabulary: Vocabulary) -> dict[str, int]:
+def size_facts(tokens: Mapping[str, int], characters: Mapping[str, int], vocabulary: Vocabulary) -> dict[str, int]:
     """The sizes of a text and of its splits."""
     return {
         "characters": sum(characters.values()),
@@ -203,18 +203,18 @@ def sizes(tokens: Mapping[str, int], characters: Mapping[str, int], vocabulary: 
     }
 
 
-def _coded(lines: list[str], tokenizer: Tokenizer, vocabulary: Vocabulary) -> np.ndarray:
+def _encode_lines(lines: list[str], tokenizer: Tokenizer, vocabulary: Vocabulary) -> np.ndarray:
     return np.array(vocabulary.encode_text(tokenizer.tokens("\n".join([*lines, ""]))), np.int32)
 
 
-def counted(parts: dict[str, list[str]], complaints: list[str]) -> dict:
+def line_facts(splits: dict[str, list[str]], complaints: list[str]) -> dict:
     """The lengths of the lines, and how many held-out ones of 20 characters or more are in the training part, too."""
-    length = np.array([len(line) for part in parts.values() for line in part])
-    held_out = [line for name in ("valid", "test") for line in parts[name] if len(line.strip()) >= 20]
-    known = set(map(composed, parts["train"]))
+    length = np.array([len(line) for split in splits.values() for line in split])
+    held_out = [line for name in ("valid", "test") for line in splits[name] if len(line.strip()) >= 20]
+    train_lines = set(map(to_nfc, splits["train"]))
     return {
         "lines": len(length),
-        **data_summary.lengths(length, "characters"),
-        "held_out_lines_also_in_train": sum(composed(line) in known for line in held_out),
-        **data_summary.damaged(complaints),
+        **data_summary.length_facts(length, "characters"),
+        "held_out_lines_also_in_train": sum(to_nfc(line) in train_lines for line in held_out),
+        **data_summary.damage_facts(complaints),
     }

@@ -16,7 +16,7 @@ import tensorflow_datasets as tfds
 from attention_jax import config as settings
 from attention_jax.data import data_summary, store, text_files, tokenizers
 from attention_jax.data.download import digest, download
-from attention_jax.data.text_windows import Windows, windows
+from attention_jax.data.text_windows import Windows, cut_windows
 from attention_jax.data.vocabulary import UNK, Vocabulary
 from attention_jax.errors import InputError
 
@@ -55,26 +55,26 @@ class TimeMachine(tfds.core.GeneratorBasedBuilder):
             yield number, {"text": line}
 
 
-def find(path: str) -> str:
+def find_file(path: str) -> str:
     """Return the path of timemachine.txt or timemachine.txt.gz, at `path` or in the directory `path`."""
-    return text_files.existing(
+    return text_files.existing_path(
         os.path.join(path, "timemachine.txt") if os.path.isdir(path) else path, "text of The Time Machine"
     )
 
 
-def read(path: str) -> str:
+def read_text(path: str) -> str:
     """The text at `path`, a file or the directory of timemachine.txt (.gz, too); downloaded if `path` is empty."""
     corpus = "d2l"
     if path:
-        path = find(path)
+        path = find_file(path)
         corpus = TimeMachineConfig(name=f"file_{store.fingerprint([digest(path)])}", path=os.path.abspath(path))
-    return "\n".join(store.rows(store.prepared(TimeMachine, corpus), ["train"])["train"]["text"])
+    return "\n".join(store.read_rows(store.prepare_builder(TimeMachine, corpus), ["train"])["train"]["text"])
 
 
 def load(config: settings.TimeMachine) -> Windows:
     """Load the windows of `config` from the file at `config.path`, or download it."""
     vocabulary, tokenizer = Vocabulary(CHARACTERS, unk=UNK), tokenizers.letters()
-    text = np.array(vocabulary.encode(tokenizer.tokens(read(config.path))), np.int32)
+    text = np.array(vocabulary.encode(tokenizer.tokens(read_text(config.path))), np.int32)
     capacity = (len(text) - config.sequence_length - 1) // config.stride + 1
     total = config.train_windows + config.valid_windows
     if total > capacity:
@@ -83,7 +83,7 @@ def load(config: settings.TimeMachine) -> Windows:
             f"at stride {config.stride}; got {config.train_windows} + {config.valid_windows}: change "
             "--data.train-windows or --data.sequence-length"
         )
-    cut = lambda first, count: windows(text, first, count, config.sequence_length, config.stride)
+    cut = lambda first, count: cut_windows(text, first, count, config.sequence_length, config.stride)
     held_out = {"valid": cut(config.train_windows, config.valid_windows)}
     facts = {
         "characters": len(text),

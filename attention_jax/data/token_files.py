@@ -17,8 +17,8 @@ import numpy as np
 
 from attention_jax.config import Config
 from attention_jax.data import pretrained_tokenizer, stored
-from attention_jax.data.derived import derived
-from attention_jax.data.line_index import opened
+from attention_jax.data.derived import derive_file
+from attention_jax.data.line_index import open_once
 from attention_jax.data.planned_streams import PlannedStream
 from attention_jax.data.vocabulary import Vocabulary
 from attention_jax.errors import InputError
@@ -54,31 +54,31 @@ class TokenRows:
         numbers = range(len(self))[rows] if isinstance(rows, slice) else np.asarray(rows).tolist()
         tokens = np.full((len(numbers), self.width), self.pad, np.int32)
         for row, number in zip(tokens, numbers):
-            found = self._read(int(self.start[number]), self.width if self.length is None else self.length[number])
-            row[: len(found)] = found
+            values = self._read(int(self.start[number]), self.width if self.length is None else self.length[number])
+            row[: len(values)] = values
         return tokens
 
     def _read(self, start: int, count: int) -> np.ndarray:
         size = np.dtype(self.kind).itemsize
-        content = os.pread(opened(self.path), count * size, start * size)
+        content = os.pread(open_once(self.path), count * size, start * size)
         if len(content) < count * size:
             raise InputError(f"{self.path} became shorter since it was written: delete it, so that it is made again")
         return np.frombuffer(content, self.kind)
 
 
-def kind_of(vocabulary: Vocabulary) -> str:
+def token_dtype(vocabulary: Vocabulary) -> str:
     """The type of a vocabulary's tokens in a file.
 
-    >>> kind_of(Vocabulary("ab"))
+    >>> token_dtype(Vocabulary("ab"))
     'uint16'
     """
     return "uint16" if len(vocabulary) <= 2**16 else "int32"
 
 
-def sampled(texts: Iterable[str], characters: int) -> Iterator[str]:
+def subsample_texts(texts: Iterable[str], characters: int) -> Iterator[str]:
     """Return every k-th of `texts` with so many characters in all, so that about `SAMPLE` of them are left.
 
-    >>> list(sampled("abc", 3)), list(sampled("abc", 2 * SAMPLE))
+    >>> list(subsample_texts("abc", 3)), list(subsample_texts("abc", 2 * SAMPLE))
     (['a', 'b', 'c'], ['a', 'c'])
     """
     return itertools.islice(texts, 0, None, max(-(-characters // SAMPLE), 1))
@@ -93,38 +93,38 @@ def token_file(path: str, options, write: Callable[[BinaryIO], Any]) -> tuple[st
     def write_all(to: Path):
         print(f"tokenizing {path} (once)", file=sys.stderr)
         with to.open("wb") as file:
-            _append(file, write(file))
+            _append_dataset(file, write(file))
 
     if not os.path.isfile(path):
         raise InputError(f"no text file at {path}: give the file itself")
     words = [str(options), pretrained_tokenizer.stamps(options.pretrained)]
-    made = derived(path, "tokens", ".tokens", write_all, words)
-    return made, _appended(made)
+    cache_path = derive_file(path, "tokens", ".tokens", write_all, words)
+    return cache_path, _read_dataset(cache_path)
 
 
-def _append(file: BinaryIO, data):
+def _append_dataset(file: BinaryIO, data):
     """Write a dataset to the end of a file: its arrays, where they are as JSON, and the length of this."""
-    arrays, places = {}, {}
+    arrays, offsets = {}, {}
     content = stored.encode(data, arrays)
     for name, array in arrays.items():
-        places[name] = file.tell(), str(array.dtype), array.shape
+        offsets[name] = file.tell(), str(array.dtype), array.shape
         file.write(array.tobytes())
-    said = json.dumps([content, places]).encode()
-    file.write(said + len(said).to_bytes(8, "little"))
+    footer = json.dumps([content, offsets]).encode()
+    file.write(footer + len(footer).to_bytes(8, "little"))
 
 
-def _appended(path: str):
-    """The inverse of `_append`; InputError for a file that is not whole."""
-    file, arrays = opened(path), {}
+def _read_dataset(path: str):
+    """The inverse of `_append_dataset`; InputError for a file that is not whole."""
+    file, arrays = open_once(path), {}
     end = os.fstat(file).st_size - 8
     length = int.from_bytes(os.pread(file, 8, max(end, 0)), "little")
     try:
-        content, places = json.loads(os.pread(file, length, end - length) if 0 < length <= end else b"")
+        content, offsets = json.loads(os.pread(file, length, end - length) if 0 < length <= end else b"")
     except ValueError as error:
         raise InputError(f"{path} is damaged: delete it, so that it is made again") from error
-    for name, (place, dtype, shape) in places.items():
+    for name, (offset, dtype, shape) in offsets.items():
         size = math.prod(shape) * np.dtype(dtype).itemsize
-        arrays[name] = np.frombuffer(os.pread(file, size, place), dtype).reshape(shape)
+        arrays[name] = np.frombuffer(os.pread(file, size, offset), dtype).reshape(shape)
     return stored.decode(content, arrays)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from attention_jax.data import text_files
 from attention_jax.data.pairs import Tokenizer
 from attention_jax.errors import InputError
-from attention_jax.files import data_home, home_written, temporary
+from attention_jax.files import data_home, explain_home_errors, temporary_file
 
 LONGEST_BYTES, PIECE = 4_192, 1_000
 """The longest text on which sentencepiece trains, in bytes of UTF-8, and the characters to which longer ones are cut.
@@ -50,7 +50,7 @@ def letters() -> Tokenizer:
     return Tokenizer(lambda text: list(re.sub("[^A-Za-z]+", " ", text).lower() or " "), "".join, recipe=("letters",))
 
 
-def padded(width: int, step: int) -> Tokenizer:
+def fixed_width_tokenizer(width: int, step: int) -> Tokenizer:
     """Split into characters, padded with spaces to `width`; in reverse order with a `step` of -1."""
 
     def tokens(text: str) -> list[str]:
@@ -61,7 +61,7 @@ def padded(width: int, step: int) -> Tokenizer:
     return Tokenizer(tokens, "".join, recipe=("padded", width, step))
 
 
-def stripped() -> Tokenizer:
+def stripping_tokenizer() -> Tokenizer:
     """Split into characters; the detokenizer strips trailing spaces."""
     return Tokenizer(list, lambda characters: "".join(characters).rstrip(), recipe=("stripped",))
 
@@ -108,17 +108,17 @@ def spacy(language: str, keep_whitespace: bool = False) -> Tokenizer:
             ) from error
 
     def tokens(text: str) -> list[str]:
-        found = [token.text for token in pipeline()(text)]
-        return found if keep_whitespace else [token for token in found if not any(map(str.isspace, token))]
+        token_texts = [token.text for token in pipeline()(text)]
+        return token_texts if keep_whitespace else [token for token in token_texts if not any(map(str.isspace, token))]
 
     if keep_whitespace:
-        every = lambda texts: _cached_tokens(f"spacy-spaces-{language}", texts, tokens, json.dumps, json.loads)
-        return Tokenizer(tokens, " ".join, every, ("spacy", language, True))
-    every = lambda texts: _cached_tokens(f"spacy-{language}", texts, tokens)
-    return Tokenizer(tokens, " ".join, every, ("spacy", language))
+        all_tokens = lambda texts: _tokenize_once(f"spacy-spaces-{language}", texts, tokens, json.dumps, json.loads)
+        return Tokenizer(tokens, " ".join, all_tokens, ("spacy", language, True))
+    all_tokens = lambda texts: _tokenize_once(f"spacy-{language}", texts, tokens)
+    return Tokenizer(tokens, " ".join, all_tokens, ("spacy", language))
 
 
-def _cached_tokens(
+def _tokenize_once(
     name: str,
     texts: Sequence[str],
     tokens: Callable[[str], list[str]],
@@ -135,16 +135,16 @@ def _cached_tokens(
         with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
             return [row(stored.rstrip("\n")) for stored in file]
     rows = [tokens(text) for text in texts]
-    content = "".join(line(found) + "\n" for found in rows)
-    _write(path, gzip.compress(content.encode("utf-8"), mtime=0))
+    content = "".join(line(sentence) + "\n" for sentence in rows)
+    _write_atomically(path, gzip.compress(content.encode("utf-8"), mtime=0))
     return rows
 
 
-@home_written()
-def _write(path: str, content: bytes) -> None:
+@explain_home_errors()
+def _write_atomically(path: str, content: bytes) -> None:
     """Write a file atomically, also with concurrent writers."""
-    with temporary(Path(path)) as part:
-        part.write_bytes(content)
+    with temporary_file(Path(path)) as temporary_path:
+        temporary_path.write_bytes(content)
 
 
 def bpe(path: str) -> Tokenizer:
@@ -169,22 +169,22 @@ def bpe_of_merges(merges: Sequence[tuple[str, str]]) -> Tokenizer:
     return merge_tokenizer({merge: rank for rank, merge in enumerate(merges)})._replace(recipe=("bpe", merges))
 
 
-def merged(symbols: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
+def merge_symbols(symbols: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
     """The symbols of a word after all merges, those of the lowest rank first.
 
-    >>> merged(list("aab"), {("a", "b"): 0, ("a", "a"): 1})
+    >>> merge_symbols(list("aab"), {("a", "b"): 0, ("a", "a"): 1})
     ['a', 'ab']
     """
     while len(symbols) > 1:
         best = min(itertools.pairwise(symbols), key=lambda pair: ranks.get(pair, len(ranks)))
         if best not in ranks:
             break
-        after, place = [], 0
-        while place < len(symbols):
-            width = 2 if tuple(symbols[place : place + 2]) == best else 1
-            after.append("".join(symbols[place : place + width]))
-            place += width
-        symbols = after
+        merged, position = [], 0
+        while position < len(symbols):
+            width = 2 if tuple(symbols[position : position + 2]) == best else 1
+            merged.append("".join(symbols[position : position + width]))
+            position += width
+        symbols = merged
     return symbols
 
 
@@ -198,7 +198,7 @@ def merge_tokenizer(ranks: dict[tuple[str, str], int]) -> Tokenizer:
 
     @functools.cache
     def pieces(word: str) -> tuple[str, ...]:
-        symbols = merged([*word[:-1], word[-1] + "</w>"], ranks)
+        symbols = merge_symbols([*word[:-1], word[-1] + "</w>"], ranks)
         symbols[-1] = symbols[-1].removesuffix("</w>")
         return (*(symbol + "@@" for symbol in symbols[:-1]), symbols[-1])
 
@@ -233,10 +233,10 @@ def sentencepiece_model(source: str | bytes) -> tuple[Tokenizer, list[str]]:
     return Tokenizer(tokens, text, recipe=("sentencepiece", content)), pieces
 
 
-def in_pieces(text: str) -> list[str]:
+def split_long_text(text: str) -> list[str]:
     """Divide a text that is too long for training sentencepiece, which leaves out such texts, into pieces.
 
-    >>> in_pieces("short"), [len(piece) for piece in in_pieces("long " * 900)]
+    >>> split_long_text("short"), [len(piece) for piece in split_long_text("long " * 900)]
     (['short'], [1000, 1000, 1000, 1000, 500])
     """
     if len(text.encode()) <= LONGEST_BYTES:
@@ -248,10 +248,10 @@ def train_sentencepiece(texts: Sequence[str], vocabulary_size: int, exact: bool 
     """Return the file of a model with the given number of subwords, trained on `texts` unless it is cached."""
     import sentencepiece as library
 
-    texts = [piece for text in texts for piece in in_pieces(text)]
+    texts = [piece for text in texts for piece in split_long_text(text)]
     content = "\n".join(texts)
     key = hashlib.sha256(f"{vocabulary_size} {'exact ' * exact}{content}".encode()).hexdigest()[:24]
-    as_it_is = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False} if exact else {}
+    lossless_options = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False} if exact else {}
     path = os.path.join(data_home(), "attention_jax", "sentencepiece", f"{key}.model")
     if not os.path.exists(path):
         with tempfile.TemporaryDirectory() as directory:
@@ -268,7 +268,7 @@ def train_sentencepiece(texts: Sequence[str], vocabulary_size: int, exact: bool 
                     eos_id=-1,
                     pad_id=-1,
                     unk_id=0,
-                    **as_it_is,
+                    **lossless_options,
                 )
             except (RuntimeError, ValueError) as error:
                 reason = str(error).splitlines()[0].rpartition("] ")[2].strip(" .") or "too little text"
@@ -277,5 +277,5 @@ def train_sentencepiece(texts: Sequence[str], vocabulary_size: int, exact: bool 
                     "set --data.vocabulary-size to another value"
                 ) from error
             with open(os.path.join(directory, "model.model"), "rb") as file:
-                _write(path, file.read())
+                _write_atomically(path, file.read())
     return path

@@ -38,8 +38,8 @@ class Vocabulary:
         self.tokens = [token for token in (pad, bos, eos, unk) if token is not None and token not in present] + tokens
         self._ids = {token: number for number, token in enumerate(self.tokens)}
         if len(self._ids) != len(self.tokens):
-            twice = next(token for token, count in Counter(self.tokens).items() if count > 1)
-            raise InputError(f"a vocabulary needs distinct tokens, but {twice!r} occurs more than once")
+            duplicate = next(token for token, count in Counter(self.tokens).items() if count > 1)
+            raise InputError(f"a vocabulary needs distinct tokens, but {duplicate!r} occurs more than once")
         self.pad_id, self.bos_id, self.eos_id, self.unk_id = (
             None if token is None else self._ids[token] for token in (pad, bos, eos, unk)
         )

@@ -17,17 +17,17 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from attention_jax.errors import InputError
-from attention_jax.interpret.edits import Indices, Part, collection, part_of, wanted
+from attention_jax.interpret.edits import Indices, Part, edit_variables, expand_names, select_head
 from attention_jax.interpret.patterns import check_rng
 from attention_jax.interpret.sites import (
     Site,
-    arrays,
-    chosen,
-    find,
+    as_arrays,
+    as_name_list,
+    find_sites,
     heads_axis,
-    listed,
-    of_head,
     positions_axis,
+    select_sites,
+    split_head,
     sub_layer,
 )
 from attention_jax.models.taps import SET, TRACE
@@ -62,29 +62,33 @@ def run(
     >>> jnp.abs(seen["decoder.0.head_output"]).max(axis=(0, 1, 3)).round(1).tolist()[1]
     0.0
     """
-    return called(None, model, params, inputs, set or {}, sites)
+    return run_intercepted(None, model, params, inputs, set or {}, sites)
 
 
-def called(interceptor: Callable | None, model: nn.Module, params, inputs: tuple, given: Mapping, sites=()):
+def run_intercepted(
+    interceptor: Callable | None, model: nn.Module, params, inputs: tuple, replacements: Mapping, sites=()
+):
     """`run` with the methods of the model's modules as a Linen `interceptor` changes them."""
-    inputs = arrays(inputs)
-    found = find(model, params, inputs)
-    names = wanted(found, sites)
-    seen = tuple(found[of_head(name)[0]] for name in names)
-    output, activations = _call(model, interceptor, seen, params, collection(found, given), inputs)
-    return output, {name: part_of(name, x) for name, x in zip(names, activations, strict=True)}
+    inputs = as_arrays(inputs)
+    all_sites = find_sites(model, params, inputs)
+    names = expand_names(all_sites, sites)
+    traced_sites = tuple(all_sites[split_head(name)[0]] for name in names)
+    output, activations = _apply_with_edits(
+        model, interceptor, traced_sites, params, edit_variables(all_sites, replacements), inputs
+    )
+    return output, {name: select_head(name, x) for name, x in zip(names, activations, strict=True)}
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _call(model, interceptor, sites: tuple[Site, ...], params, edits, inputs):
+def _apply_with_edits(model, interceptor, sites: tuple[Site, ...], params, edits, inputs):
     """The output of a call with these edits, and the activations of `sites`."""
     variables = {"params": params} | ({SET: edits} if edits else {})
     with nullcontext() if interceptor is None else nn.intercept_methods(interceptor):
         output, state = model.apply(variables, *inputs, mutable=[TRACE] if sites else [])
-    return output[0] if isinstance(output, tuple) else output, [_at(state[TRACE], site) for site in sites]
+    return output[0] if isinstance(output, tuple) else output, [_site_value(state[TRACE], site) for site in sites]
 
 
-def _at(tree, site: Site):
+def _site_value(tree, site: Site):
     for key in site.path:
         tree = tree[key]
     return tree if site.layer is None else tree[site.layer]
@@ -105,13 +109,13 @@ def patch(
 ) -> dict[str, Part]:
     """What `run` sets to patch in the activations `source` that `trace` found for another input, at these sites.
 
-    The source has the shapes of the call that it is patched into: texts of one length. It does not know its model: that
-    of another model with these sites and shapes is patched in as it is.
+    The source must have the shapes of the call that it is patched into: texts of one length. It may come from another
+    model with the same sites and shapes, which is not checked.
     """
-    part = Part(heads=heads, positions=positions, rows=rows)
+    template = Part(heads=heads, positions=positions, rows=rows)
     _check_source(source)
-    value = lambda name: source[name] if name in source else part_of(name, source[of_head(name)[0]])
-    return {name: replace(part, value=value(name)) for name in wanted(source, sites)}
+    value = lambda name: source[name] if name in source else select_head(name, source[split_head(name)[0]])
+    return {name: replace(template, value=value(name)) for name in expand_names(source, sites)}
 
 
 def ablate(
@@ -135,9 +139,9 @@ def ablate(
     if [name for name, x in {"source": source, "rng": rng}.items() if x is not None] != needs[how]:
         raise InputError(f"ablate {how!r} takes {' and '.join(needs[how]) or 'neither source nor rng'}")
     if how == "zero":
-        return dict.fromkeys(listed(sites), Part(jnp.zeros(()), heads=heads, positions=positions, rows=rows))
+        return dict.fromkeys(as_name_list(sites), Part(jnp.zeros(()), heads=heads, positions=positions, rows=rows))
     _check_source(source)
-    names = chosen(source, [of_head(name)[0] for name in listed(sites)])
+    names = select_sites(source, [split_head(name)[0] for name in as_name_list(sites)])
     if how == "mean":
         values = {name: _mean(name, source[name]) for name in names}
     else:
@@ -168,11 +172,11 @@ def path_patch(
     *,
     freeze: str | Iterable[str] = ("*head_output", "*mlp_output"),
 ) -> Any:
-    """The output for `inputs` with the paths from `sender` to `receivers` alone as they are for `source`.
+    """The output for `inputs` if only the paths from `sender` to `receivers` carry the activations of `source`.
 
-    This is path patching (Wang et al. 2022, section 3.1). The sender has its activation for `source`, and the sites of
-    `freeze` theirs for `inputs`, so that only direct paths change the receivers; these are then set in a call in which
-    all else follows.
+    This is path patching (Wang et al. 2022, section 3.1). First the sender is set to its activation for `source` and
+    the sites of `freeze` to theirs for `inputs`, so that only direct paths change the receivers. Then the receivers are
+    set to these values in a second call, in which nothing is frozen.
 
     Nothing is frozen between a site and the sub-layer that it is inside of: a sender such as "decoder.0.key" acts
     through the head_output of its layer, which is computed for this sender alone, and a receiver such as
@@ -182,47 +186,47 @@ def path_patch(
       InputError: outside of `jax.jit`, if no value of the sender would change a receiver: no path leads to it, or it is
         computed before the sender.
     """
-    found = find(model, params, arrays(inputs))
-    senders, receivers, freeze = (wanted(found, names) for names in (sender, receivers, freeze))
-    own = trace(model, params, *inputs, sites=[*freeze, *senders])
-    other = trace(model, params, *source, sites=senders)
-    frozen = patch({name: own[name] for name in freeze}) if freeze else {}
-    receive = partial(_received, model, params, inputs, frozen, receivers)
-    received = receive(other)
-    if not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((received, own))):
-        still = receive({name: own[name] for name in senders})
-        noisy = {name: _noisy(own[name]) for name in senders}
-        if not _differs(received, still) and not _differs(receive(noisy), still):
+    all_sites = find_sites(model, params, as_arrays(inputs))
+    senders, receivers, freeze = (expand_names(all_sites, names) for names in (sender, receivers, freeze))
+    activations = trace(model, params, *inputs, sites=[*freeze, *senders])
+    source_activations = trace(model, params, *source, sites=senders)
+    frozen = patch({name: activations[name] for name in freeze}) if freeze else {}
+    receive = partial(_receiver_activations, model, params, inputs, frozen, receivers)
+    received = receive(source_activations)
+    if not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((received, activations))):
+        unchanged = receive({name: activations[name] for name in senders})
+        noisy = {name: _noisy(activations[name]) for name in senders}
+        if not _differs(received, unchanged) and not _differs(receive(noisy), unchanged):
             raise InputError(
                 f"no path leads from {', '.join(senders[:3])} to {', '.join(receivers[:3])} with "
-                f"{', '.join(freeze[:3]) or 'nothing'}{', ...' * (len(freeze) > 3)} frozen: whatever the sender is, "
-                "they stay what they are; choose receivers behind the sender, or freeze less"
+                f"{', '.join(freeze[:3]) or 'nothing'}{', ...' * (len(freeze) > 3)} frozen: the receivers do not "
+                "depend on the sender; choose receivers behind the sender, or freeze less"
             )
     return run(model, params, *inputs, set=patch(received))[0]
 
 
-def _received(model, params, inputs, frozen: Mapping[str, Part], receivers, sent: Mapping[str, Array]):
+def _receiver_activations(model, params, inputs, frozen: Mapping[str, Part], receivers, sent: Mapping[str, Array]):
     """{receiver: its activation where the senders have the values `sent`}, all other sub-layers being `frozen`."""
-    behind = lambda name, site: sub_layer(name)[0] == sub_layer(site)[0] and sub_layer(name)[1] > sub_layer(site)[1]
+    is_behind = lambda name, site: sub_layer(name)[0] == sub_layer(site)[0] and sub_layer(name)[1] > sub_layer(site)[1]
     through = {}  # {a frozen site that senders act through: the sub-layer}
     for name in frozen:
-        if name not in sent and any(behind(name, site) for site in sent):
+        if name not in sent and any(is_behind(name, site) for site in sent):
             through[name] = sub_layer(name)[0]
     edits = dict(frozen)
-    for place in dict.fromkeys(through.values()):
-        inside = {name: x for name, x in sent.items() if sub_layer(name)[0] == place}
-        names = [name for name in through if through[name] == place]
-        others = {name: part for name, part in frozen.items() if name not in names}
-        edits |= patch(run(model, params, *inputs, set=others | patch(inside), sites=names)[1])
+    for sub_layer_name in dict.fromkeys(through.values()):
+        inside = {name: x for name, x in sent.items() if sub_layer(name)[0] == sub_layer_name}
+        names = [name for name in through if through[name] == sub_layer_name]
+        other_edits = {name: edit for name, edit in frozen.items() if name not in names}
+        edits |= patch(run(model, params, *inputs, set=other_edits | patch(inside), sites=names)[1])
 
     groups: dict[tuple, list[str]] = {}  # {frozen sites that a receiver is or is behind of: the receivers}
     for receiver in receivers:
-        thawed = [name for name in frozen if sub_layer(name) == sub_layer(receiver) or behind(receiver, name)]
+        thawed = [name for name in frozen if sub_layer(name) == sub_layer(receiver) or is_behind(receiver, name)]
         groups.setdefault(tuple(thawed), []).append(receiver)
     received = {}
     for thawed, names in groups.items():
-        held = {name: part for name, part in edits.items() if name not in thawed}
-        received |= run(model, params, *inputs, set=held | patch(sent), sites=names)[1]
+        frozen_edits = {name: edit for name, edit in edits.items() if name not in thawed}
+        received |= run(model, params, *inputs, set=frozen_edits | patch(sent), sites=names)[1]
     return {name: received[name] for name in receivers}
 
 
@@ -248,51 +252,51 @@ def head_sweep(
 ) -> dict[str, Array]:
     """`measure` of the output with each head of `sites` ablated, one at a time, in one program: {site: [heads, ...]}.
 
-    With the activations `source` the heads are patched from it. At most so many heads are computed `together`.
+    With `source` the heads are patched with its activations instead. `together` limits how many heads run in one batch.
 
     Raises InputError for sites without heads, and a measure that returns no array.
     """
-    inputs = arrays(inputs)
-    found = find(model, params, inputs)
-    names = chosen(found, sites)
+    inputs = as_arrays(inputs)
+    all_sites = find_sites(model, params, inputs)
+    names = select_sites(all_sites, sites)
     for name in names:
         if heads_axis(name) is None:
             raise InputError(f"a sweep of heads needs sites with heads, as head_output; got {name}")
-    at = {"positions": positions}
-    values = ablate(names, **at) if source is None else patch(source, names, **at)
-    counts = tuple(found[name].shape[heads_axis(name)] for name in names)
-    swept = _swept(model, measure, tuple(names), counts, together, params, values, inputs)
+    kwargs = {"positions": positions}
+    values = ablate(names, **kwargs) if source is None else patch(source, names, **kwargs)
+    counts = tuple(all_sites[name].shape[heads_axis(name)] for name in names)
+    swept = _sweep_heads(model, measure, tuple(names), counts, together, params, values, inputs)
     ends = np.cumsum(counts)[:-1].tolist()
     return dict(zip(names, jnp.split(swept, ends), strict=True))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def _swept(model, measure, names, counts, together, params, values, inputs):
+def _sweep_heads(model, measure, names, counts, together, params, values, inputs):
     """`measure` for each head of all sites, [heads, ...]."""
     pairs = jnp.asarray([(i, head) for i, count in enumerate(counts) for head in range(count)], jnp.int32)
 
-    def one(pair):
+    def ablate_head(pair):
         edits = {}
         for i, (name, count) in enumerate(zip(names, counts, strict=True)):
-            mine = (pair[0] == i) & (jnp.arange(count) == pair[1])
-            edits[name] = replace(values[name], where=mine.reshape(-1, *(1,) * (3 - heads_axis(name))))
-        return measured(measure, run(model, params, *inputs, set=edits)[0])
+            is_head = (pair[0] == i) & (jnp.arange(count) == pair[1])
+            edits[name] = replace(values[name], where=is_head.reshape(-1, *(1,) * (3 - heads_axis(name))))
+        return apply_measure(measure, run(model, params, *inputs, set=edits)[0])
 
-    size = max(n for n in range(1, max(together, 1) + 1) if len(pairs) % n == 0)  # no second program for a rest
-    return jax.lax.map(one, pairs, batch_size=size)
+    batch_size = max(n for n in range(1, max(together, 1) + 1) if len(pairs) % n == 0)  # no second program for a rest
+    return jax.lax.map(ablate_head, pairs, batch_size=batch_size)
 
 
-def measured(measure: Callable, output) -> Array:
+def apply_measure(measure: Callable, output) -> Array:
     """`measure` of an output. Raises InputError unless it is an array."""
     if not callable(measure):
         raise InputError(f"measure is a function of the output, got a {type(measure).__name__}")
     try:
-        found = measure(output)
+        value = measure(output)
     except jax.errors.JAXTypeError as error:
         raise InputError("measure is a part of a compiled program: use jax.numpy in it, no float or numpy") from error
     except Exception as error:
         error.add_note(f"raised by the measure, a function of an output of {jax.tree.map(jnp.shape, output)}")
         raise
-    if not isinstance(found, jax.Array):
-        raise InputError(f"measure is a function of the output to an array, got one to a {type(found).__name__}")
-    return found
+    if not isinstance(value, jax.Array):
+        raise InputError(f"measure is a function of the output to an array, got one to a {type(value).__name__}")
+    return value

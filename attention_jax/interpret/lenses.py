@@ -16,8 +16,8 @@ from jaxtyping import Array, Float
 
 from attention_jax.errors import InputError
 from attention_jax.interpret.edits import Part
-from attention_jax.interpret.intervene import called, measured, run, trace
-from attention_jax.interpret.sites import arrays, find
+from attention_jax.interpret.intervene import apply_measure, run, run_intercepted, trace
+from attention_jax.interpret.sites import as_arrays, find_sites
 from attention_jax.models.norms import LayerNorm, RMSNorm
 from attention_jax.models.text_classifier import AttentionPool
 from attention_jax.ops.precision import accumulator
@@ -25,29 +25,29 @@ from attention_jax.ops.precision import accumulator
 Measure = Callable[[Array], Float[Array, ""]]
 
 
-def whole(output):
+def identity(output):
     """What a lens returns of an output by default."""
     return output
 
 
-def number(measure: Measure, output) -> Float[Array, ""]:
+def measure_number(measure: Measure, output) -> Float[Array, ""]:
     """`measure` of the output. Raises InputError if it is not one number."""
-    found = measured(measure, output)
-    if found.shape != () or not jnp.issubdtype(found.dtype, jnp.floating):
-        raise InputError(f"measure is a function of the output to one number, got {found.dtype} {list(found.shape)}")
-    return found
+    value = apply_measure(measure, output)
+    if value.shape != () or not jnp.issubdtype(value.dtype, jnp.floating):
+        raise InputError(f"measure is a function of the output to one number, got {value.dtype} {list(value.shape)}")
+    return value
 
 
-def logit_lens(model: nn.Module, params, *inputs, measure: Callable[[Array], Array] = whole) -> dict[str, Array]:
+def logit_lens(model: nn.Module, params, *inputs, measure: Callable[[Array], Array] = identity) -> dict[str, Array]:
     """The logit lens (nostalgebraist 2020): the output of a model whose layers end after each one, {site: output}.
 
     Sites are the embeddings and residual_out of every layer of the last stack; after the last layer it is the output of
-    the model. A `measure` of the output, such as the argmax, keeps those of all layers from being in memory together.
+    the model. With a `measure` of the output, such as the argmax, the outputs of all layers are not in memory together.
     """
     return _lens(model, params, inputs, False, measure)
 
 
-def jacobian_lens(model: nn.Module, params, *inputs, measure: Callable[[Array], Array] = whole) -> dict[str, Array]:
+def jacobian_lens(model: nn.Module, params, *inputs, measure: Callable[[Array], Array] = identity) -> dict[str, Array]:
     """The Jacobian lens: the output for J x in place of the last residual stream, {site: output}.
 
     x is the residual stream after a layer, and J the derivative of the last one by it for these inputs, all positions
@@ -60,49 +60,51 @@ def jacobian_lens(model: nn.Module, params, *inputs, measure: Callable[[Array], 
 
 
 def _lens(model, params, inputs, transported: bool, measure) -> dict[str, Array]:
-    names, stack = _residuals(model, params, inputs)
-    return dict(zip(names, _read(model, tuple(names), stack, transported, measure, params, inputs), strict=True))
+    names, stack = _residual_sites(model, params, inputs)
+    return dict(zip(names, _read_lens(model, tuple(names), stack, transported, measure, params, inputs), strict=True))
 
 
-def _residuals(model, params, inputs) -> tuple[list[str], str]:
+def _residual_sites(model, params, inputs) -> tuple[list[str], str]:
     """The sites that lenses read, and the stack that they are of."""
-    found = find(model, params, arrays(inputs))
-    stack = next((one for one in ("decoder", "encoder") if f"{one}.residual_out" in found), None)
+    sites = find_sites(model, params, as_arrays(inputs))
+    stack = next((name for name in ("decoder", "encoder") if f"{name}.residual_out" in sites), None)
     if stack is None:
         raise InputError(f"a lens needs a residual stream, which {type(model).__name__} does not have")
-    layers = [name for name in found if name.startswith(f"{stack}.") and name.endswith(".residual_out")]
+    layers = [name for name in sites if name.startswith(f"{stack}.") and name.endswith(".residual_out")]
     return [f"{stack}.embedding", *(name for name in layers if name != f"{stack}.residual_out")], stack
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def _read(model, names, stack, transported: bool, measure, params, inputs):
+def _read_lens(model, names, stack, transported: bool, measure, params, inputs):
     """`measure` of the outputs of a lens for all sites, [sites, ...]."""
     end = f"{stack}.residual_out"
-    read = lambda x: measured(measure, run(model, params, *inputs, set={end: x})[0])
-    seen = trace(model, params, *inputs, sites=(*names, end))
-    rows = seen[end].shape[1]  # the last layer of a classifier may compute fewer positions than the others
+    read = lambda x: apply_measure(measure, run(model, params, *inputs, set={end: x})[0])
+    activations = trace(model, params, *inputs, sites=(*names, end))
+    num_positions = activations[end].shape[1]  # the last layer may compute fewer
 
-    def one(given):
-        x, flags = given
+    def read_site(pair):
+        x, flags = pair
         if not transported:
-            return read(x[:, :rows])
+            return read(x[:, :num_positions])
 
-        def last(x):
-            fitted = {name: x[:, : seen[name].shape[1]] for name in names}
+        def last_residual(x):
+            fitted = {name: x[:, : activations[name].shape[1]] for name in names}
             edits = {name: Part(fitted[name], where=flag) for name, flag in zip(names, flags, strict=True)}
             return run(model, params, *inputs, set=edits, sites=end)[1][end]
 
-        return read(derivative(last, x, x))
+        return read(directional_derivative(last_residual, x, x))
 
-    longest = max(seen[name].shape[1] for name in names)
+    longest = max(activations[name].shape[1] for name in names)
     pad = lambda x: jnp.pad(x, ((0, 0), (0, longest - x.shape[1]), (0, 0)))
-    return jax.lax.map(one, (jnp.stack([pad(seen[name]) for name in names]), jnp.eye(len(names), dtype=bool)))
+    return jax.lax.map(
+        read_site, (jnp.stack([pad(activations[name]) for name in names]), jnp.eye(len(names), dtype=bool))
+    )
 
 
-def derivative(function: Callable, x: Array, direction: Array) -> Array:
+def directional_derivative(function: Callable, x: Array, direction: Array) -> Array:
     """The derivative of `function` at x in a direction, from its reverse-mode one.
 
-    >>> derivative(lambda x: x**2 * x[::-1], jnp.array([3.0, 1.0]), jnp.array([2.0, 0.0])).tolist()
+    >>> directional_derivative(lambda x: x**2 * x[::-1], jnp.array([3.0, 1.0]), jnp.array([2.0, 0.0])).tolist()
     [12.0, 2.0]
     """
     out, back = jax.vjp(function, x)
@@ -117,15 +119,19 @@ def gradient_times_activation(
     To first order it is what setting the activation to zero takes away; of the attention weights, it is their
     gradient-based relevance.
     """
-    seen = trace(model, params, *inputs, sites=sites)
-    gradients = _gradients(model, measure, params, inputs, jax.tree.map(jnp.zeros_like, seen))
-    return {name: jnp.where(gradients[name] == 0, 0, seen[name] * gradients[name]) for name in seen}  # scores are -inf
+    activations = trace(model, params, *inputs, sites=sites)
+    gradients = _gradients(model, measure, params, inputs, jax.tree.map(jnp.zeros_like, activations))
+    return {
+        name: jnp.where(gradients[name] == 0, 0, activations[name] * gradients[name]) for name in activations
+    }  # not -inf * 0
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _gradients(model, measure, params, inputs, zeros):
-    added = lambda parts: {name: Part(x, adds=True) for name, x in parts.items()}
-    return jax.grad(lambda parts: number(measure, run(model, params, *inputs, set=added(parts))[0]))(zeros)
+    additions = lambda offsets: {name: Part(x, adds=True) for name, x in offsets.items()}
+    return jax.grad(lambda offsets: measure_number(measure, run(model, params, *inputs, set=additions(offsets))[0]))(
+        zeros
+    )
 
 
 NODES = 8
@@ -161,30 +167,35 @@ def integrated_gradients(
     if not isinstance(steps, int) or steps < 1:
         raise InputError(f"integrated gradients need at least one step, an integer, got {steps}")
     ends = trace(model, params, *inputs, sites="*.embedding")
-    starts = {name: jnp.zeros_like(x) for name, x in ends.items()} | arrays(dict(baseline or {}))
+    starts = {name: jnp.zeros_like(x) for name, x in ends.items()} | as_arrays(dict(baseline or {}))
     if {name: x.shape for name, x in starts.items()} != {name: x.shape for name, x in ends.items()}:
         raise InputError(f"the baseline needs the sites and shapes {[(n, x.shape) for n, x in ends.items()]}")
-    spans = _graded(-(-steps // NODES))
+    spans = _initial_spans(-(-steps // NODES))
     evaluate = partial(_integrals, model, measure, params, inputs, starts, ends)
-    parts, values = evaluate(spans)
+    span_shares, values = evaluate(spans)
     if not isinstance(values, jax.core.Tracer):
-        parts, values = _halved(evaluate, spans, parts, values, _epsilon(ends), _share(ends))
-    found = {name: x.sum(0) for name, x in parts.items()}
+        span_shares, values = _refine_spans(
+            evaluate, spans, span_shares, values, _epsilon(ends), _relative_tolerance(ends)
+        )
+    shares = {name: x.sum(0) for name, x in span_shares.items()}
     change = values[-1, 1] - values[0, 0]  # intervals are in the order of the line
-    residual = sum(x.sum() for x in found.values()) - change
+    residual = sum(x.sum() for x in shares.values()) - change
     if return_residual:
-        return found, residual
-    allowed = _share(ends) * sum(jnp.abs(x).sum() for x in found.values()) + _epsilon(ends) * jnp.abs(values).max()
-    if not isinstance(residual, jax.core.Tracer) and not abs(residual) <= allowed:
+        return shares, residual
+    tolerance = (
+        _relative_tolerance(ends) * sum(jnp.abs(x).sum() for x in shares.values())
+        + _epsilon(ends) * jnp.abs(values).max()
+    )
+    if not isinstance(residual, jax.core.Tracer) and not abs(residual) <= tolerance:
         raise InputError(
             f"the parts sum to {residual + change:.4g}, the measure changes by {change:.4g}: a residual of "
             f"{residual:.2g} with {NODES * len(values)} gradients. Take more steps, the `trace` of another input as "
             "the baseline, or a measure that has a gradient"
         )
-    return found
+    return shares
 
 
-def _graded(count: int) -> np.ndarray:
+def _initial_spans(count: int) -> np.ndarray:
     """Intervals of the line from 0 to 1, [count, 2], the first of which is at most 1e-6 long if they are 11 or more."""
     edges = np.concatenate([[0.0], np.geomspace(max(4.0 ** (1 - count), 1e-6), 1, count)])
     return np.stack([edges[:-1], edges[1:]], axis=1)
@@ -194,7 +205,7 @@ def _epsilon(activations) -> float:
     return max(float(jnp.finfo(x.dtype).eps) for x in activations.values())
 
 
-def _share(activations) -> float:
+def _relative_tolerance(activations) -> float:
     """How far apart a sum of integrals and what it explains may be, as a share of the sizes of the integrals."""
     return max(1e-4, _epsilon(activations) ** 0.6)
 
@@ -202,7 +213,7 @@ def _share(activations) -> float:
 @partial(jax.jit, static_argnums=(0, 1))
 def _integrals(model, measure, params, inputs, starts, ends, spans):
     """{site: the parts of tokens on each interval [S, B, T]}, and the measure at its ends [S, 2]."""
-    value = lambda x: number(measure, run(model, params, *inputs, set=x)[0])
+    value = lambda x: measure_number(measure, run(model, params, *inputs, set=x)[0])
     wide = lambda x: x.astype(accumulator(x.dtype))
     point = lambda share: jax.tree.map(
         lambda a, b: (wide(a) + share.astype(wide(a).dtype) * (wide(b) - wide(a))).astype(b.dtype), starts, ends
@@ -213,31 +224,33 @@ def _integrals(model, measure, params, inputs, starts, ends, spans):
         places = span[0] + (span[1] - span[0]) * (0.5 + nodes)
         slopes = jax.lax.map(lambda share: jax.tree.map(wide, jax.grad(value)(point(share))), places)
         mean = jax.tree.map(lambda x: jnp.tensordot(weights.astype(x.dtype), x, 1), slopes)
-        away = lambda name: wide(ends[name]) - wide(starts[name])
-        return {name: (away(name) * x).sum(-1) * (span[1] - span[0]).astype(x.dtype) for name, x in mean.items()}
+        difference = lambda name: wide(ends[name]) - wide(starts[name])
+        return {name: (difference(name) * x).sum(-1) * (span[1] - span[0]).astype(x.dtype) for name, x in mean.items()}
 
-    parts, values = jax.lax.map(lambda span: (integral(span), jax.lax.map(lambda at: value(point(at)), span)), spans)
-    return parts, wide(values)
+    span_shares, values = jax.lax.map(
+        lambda span: (integral(span), jax.lax.map(lambda at: value(point(at)), span)), spans
+    )
+    return span_shares, wide(values)
 
 
-def _halved(evaluate, spans, parts, values, epsilon: float, share: float):
-    """The parts [S, ...] and values [S, 2] of intervals, of which those are halved whose parts do not sum to the change
-    of the value, until they are `REFINEMENT` times as many. One program computes as many of them as there were."""
-    together, most = max(len(spans), 2), REFINEMENT * len(spans)
-    parts, values = jax.tree.map(np.asarray, (parts, values))
-    while len(spans) + together <= most:
-        gaps = np.abs(sum(x.sum((1, 2)) for x in parts.values()) - (values[:, 1] - values[:, 0]))
-        size = sum(np.abs(x.sum(0)).sum() for x in parts.values())
+def _refine_spans(evaluate, spans, span_shares, values, epsilon: float, share: float):
+    """Halve the intervals whose shares do not sum to the change of the value, until there are `REFINEMENT` times as
+    many: (shares [S, ...], values [S, 2]). Each call evaluates as many intervals as there were at first."""
+    batch_size, max_spans = max(len(spans), 2), REFINEMENT * len(spans)
+    span_shares, values = jax.tree.map(np.asarray, (span_shares, values))
+    while len(spans) + batch_size <= max_spans:
+        gaps = np.abs(sum(x.sum((1, 2)) for x in span_shares.values()) - (values[:, 1] - values[:, 0]))
+        size = sum(np.abs(x.sum(0)).sum() for x in span_shares.values())
         if not np.isfinite(gaps).all() or gaps.sum() <= share / 2 * size + epsilon * np.abs(values).sum():
             break
-        worst, rest = np.split(np.argsort(-gaps, kind="stable"), [together // 2])
+        worst, remaining = np.split(np.argsort(-gaps, kind="stable"), [batch_size // 2])
         middle = spans[worst].mean(axis=1)
         halves = np.stack([spans[worst, 0], middle, middle, spans[worst, 1]], axis=1).reshape(-1, 2)
-        new = evaluate(np.concatenate([halves, np.zeros((together - len(halves), 2))]))
-        old = jax.tree.map(operator.itemgetter(rest), (spans, parts, values))
+        new = evaluate(np.concatenate([halves, np.zeros((batch_size - len(halves), 2))]))
+        old = jax.tree.map(operator.itemgetter(remaining), (spans, span_shares, values))
         new = jax.tree.map(operator.itemgetter(slice(len(halves))), (halves, *new))
-        spans, parts, values = jax.tree.map(lambda *rows: np.concatenate(rows), old, new)
-    return jax.tree.map(operator.itemgetter(np.argsort(spans[:, 0])), (parts, values))
+        spans, span_shares, values = jax.tree.map(lambda *rows: np.concatenate(rows), old, new)
+    return jax.tree.map(operator.itemgetter(np.argsort(spans[:, 0])), (span_shares, values))
 
 
 def direct_attribution(
@@ -253,10 +266,12 @@ def direct_attribution(
 
     Raises InputError if they do not sum to it, which is known outside of `jax.jit`.
     """
-    names, stack = _residuals(model, params, inputs)
-    found = find(model, params, arrays(inputs))
-    parts = [name for name in found if name.startswith(f"{stack}.") and name.endswith(("head_output", "mlp_output"))]
-    shares, residual = _attributed(model, params, inputs, measure, [], [names[0], *parts], return_residual)
+    names, stack = _residual_sites(model, params, inputs)
+    sites = find_sites(model, params, as_arrays(inputs))
+    components = [
+        name for name in sites if name.startswith(f"{stack}.") and name.endswith(("head_output", "mlp_output"))
+    ]
+    shares, residual = _attribute_measure(model, params, inputs, measure, [], [names[0], *components], return_residual)
     shares = {name: x if name == "biases" else x.sum((0, 1)) for name, x in shares.items()}
     return (shares, residual) if return_residual else shares
 
@@ -273,50 +288,54 @@ def detached_attribution(
 
     Raises InputError if they do not sum to it, which is known outside of `jax.jit`.
     """
-    held = [name for name in find(model, params, arrays(inputs)) if name.endswith("weights")]
-    shares, residual = _attributed(model, params, inputs, measure, held, "*.embedding", return_residual)
+    weight_sites = [name for name in find_sites(model, params, as_arrays(inputs)) if name.endswith("weights")]
+    shares, residual = _attribute_measure(model, params, inputs, measure, weight_sites, "*.embedding", return_residual)
     return (shares, residual) if return_residual else shares
 
 
-def _attributed(model, params, inputs, measure, held, sites, may_remain: bool) -> tuple[dict[str, Array], Array]:
+def _attribute_measure(
+    model, params, inputs, measure, constant_sites, sites, may_remain: bool
+) -> tuple[dict[str, Array], Array]:
     """{site: the parts in `measure`, summed over the features of a token or a head}, and "biases"; and their sum minus
     the measure, an error if it is known unless it `may_remain`."""
     values = trace(model, params, *inputs, sites=sites)
-    parts, total, value, rounding = _shares(model, measure, tuple(held), params, inputs, values)
+    shares, total, value, rounding = _linear_shares(model, measure, tuple(constant_sites), params, inputs, values)
     if not may_remain and not isinstance(total, jax.core.Tracer) and not abs(total - value) <= rounding:
         raise InputError(
             f"the parts sum to {total:.4g}, the measure is {value:.4g}: use a measure that is linear in the logits, "
             f"and a {type(model).__name__} without a cap, a tanh or a custom norm before them, or integrated_gradients"
         )
-    return {name: parts[name] for name in (*values, "biases")}, total - value
+    return {name: shares[name] for name in (*values, "biases")}, total - value
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _shares(model, measure, held, params, inputs, values):
+def _linear_shares(model, measure, constant_sites, params, inputs, values):
     """The activations `values` times the gradient of `measure` by them, summed over the last axis, and the same of all
-    "biases", where normalizations, gates and the sites `held` are constants; the sum of them all; the measure; and how
-    far apart these two may be by rounding."""
+    "biases", with normalizations, gates and `constant_sites` held constant; their total; the measure; and how far these
+    two may differ by rounding."""
     flat, structure = jax.tree_util.tree_flatten_with_path(params)
     is_bias = [path[-1].key == "bias" for path, _ in flat]
     biases = [x for (_, x), bias in zip(flat, is_bias, strict=True) if bias]
 
     def linear(values, biases):
-        given = iter(biases)
-        leaves = [next(given) if bias else x for (_, x), bias in zip(flat, is_bias, strict=True)]
-        edits = dict.fromkeys(held, jax.lax.stop_gradient) | values
-        return number(measure, called(_hold, model, jax.tree.unflatten(structure, leaves), inputs, edits)[0])
+        bias_iterator = iter(biases)
+        leaves = [next(bias_iterator) if bias else x for (_, x), bias in zip(flat, is_bias, strict=True)]
+        edits = dict.fromkeys(constant_sites, jax.lax.stop_gradient) | values
+        return measure_number(
+            measure, run_intercepted(_hold_scales, model, jax.tree.unflatten(structure, leaves), inputs, edits)[0]
+        )
 
     value, slopes = jax.value_and_grad(linear, (0, 1))(values, biases)
     multiply = lambda x, slope: x.astype(value.dtype) * slope.astype(value.dtype)
-    shares, biases = jax.tree.map(multiply, (values, biases), slopes)
-    parts = {name: x.sum(-1) for name, x in shares.items()}
-    parts["biases"] = sum((x.sum() for x in biases), jnp.zeros((), value.dtype))
-    total, size = (sum(of(x).sum() for x in parts.values()) for of in (jnp.asarray, jnp.abs))
+    products, biases = jax.tree.map(multiply, (values, biases), slopes)
+    shares = {name: x.sum(-1) for name, x in products.items()}
+    shares["biases"] = sum((x.sum() for x in biases), jnp.zeros((), value.dtype))
+    total, size = (sum(function(x).sum() for x in shares.values()) for function in (jnp.asarray, jnp.abs))
     epsilon = max(float(jnp.finfo(x.dtype).eps) for x in values.values())
-    return parts, total, value, epsilon**0.7 * size  # 30 layers in float32 need a tenth of that
+    return shares, total, value, epsilon**0.7 * size  # 30 layers in float32 need a tenth of that
 
 
-def _hold(method, args, kwargs, context):
+def _hold_scales(method, args, kwargs, context):
     """An interceptor of Linen's calls that holds the scales of normalizations and the gates of layers constant."""
     module, x = context.module, args[0] if args else None
     if context.method_name == "activate":  # x f(x) / x
@@ -324,15 +343,15 @@ def _hold(method, args, kwargs, context):
     if context.method_name != "__call__":
         return method(*args, **kwargs)
     if isinstance(module, LayerNorm | RMSNorm):
-        return _held_norm(module, x)
+        return _hold_norm(module, x)
     if isinstance(module, AttentionPool):
         weights = jax.lax.stop_gradient(method(*args[:2], return_weights=True)[1])
         return jnp.einsum("bt,btd->bd", weights.astype(x.dtype), x), weights
-    made = method(*args, **kwargs)
-    return jax.lax.stop_gradient(made) if module.name == "gate" else made
+    output = method(*args, **kwargs)
+    return jax.lax.stop_gradient(output) if module.name == "gate" else output
 
 
-def _held_norm(module: LayerNorm | RMSNorm, x):
+def _hold_norm(module: LayerNorm | RMSNorm, x):
     exact = x.astype(accumulator(x.dtype))
     if isinstance(module, LayerNorm):
         exact = exact - exact.mean(axis=-1, keepdims=True)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from attention_jax.errors import InputError
-from attention_jax.interpret.sites import arrays
+from attention_jax.interpret.sites import as_arrays
 
 KINDS = ("induction", "previous token", "duplicate token", "first token")
 
@@ -13,8 +13,8 @@ KINDS = ("induction", "previous token", "duplicate token", "first token")
 def head_scores(weights: Float[Array, "... H T T"], tokens: Int[Array, "B T"]) -> dict[str, Float[Array, "... H"]]:
     """Score attention heads by the keys that they attend to: {kind: [..., H]}.
 
-    {kind: score} of self-attention weights of a batch, whose axes are [B, ..., H, T, T]: the attention that a query
-    gives to keys of a kind, averaged over the queries that have one, and over the batch: [..., H].
+    `weights` [B, ..., H, T, T] are self-attention weights of a batch. A score is the attention that a query gives to
+    keys of a kind, averaged over the batch and the queries that have such keys.
 
     "induction" keys follow an earlier occurrence of the query's token (Olsson et al. 2022), "duplicate token" keys are
     these occurrences, "previous token" is the key before the query, and "first token" the first one.
@@ -24,10 +24,10 @@ def head_scores(weights: Float[Array, "... H T T"], tokens: Int[Array, "B T"]) -
     >>> {kind: round(score[0].item(), 2) for kind, score in scores.items()}
     {'induction': 1.0, 'previous token': 1.0, 'duplicate token': 0.0, 'first token': 0.33}
     """
-    weights, tokens = arrays((weights, tokens))
+    weights, tokens = as_arrays((weights, tokens))
     square = weights.ndim >= 4 and weights.shape[-2] == weights.shape[-1]
-    fit = square and tokens.shape == (weights.shape[0], weights.shape[-1])
-    if not fit or not tokens.size or not jnp.issubdtype(tokens.dtype, jnp.integer):
+    fits = square and tokens.shape == (weights.shape[0], weights.shape[-1])
+    if not fits or not tokens.size or not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise InputError(
             "head_scores needs weights [B, ..., H, T, T] and integer tokens [B, T], got "
             f"{weights.shape} and {tokens.dtype} {tokens.shape}"
@@ -46,18 +46,18 @@ def _keys(tokens) -> tuple[Array, ...]:
     query, key = jnp.arange(length)[:, None], jnp.arange(length)[None]
     same = tokens[:, :, None] == tokens[:, None, :]
     earlier = same & (key < query)[None]
-    whole = lambda keys: jnp.broadcast_to(keys[None], same.shape)
+    broadcast = lambda keys: jnp.broadcast_to(keys[None], same.shape)
     follows = jnp.pad(earlier, ((0, 0), (0, 0), (1, 0)))[:, :, :length] & (key <= query)[None]
-    first = whole((key == 0) & (query > 0))
-    return follows, whole(key == query - 1), earlier, first
+    first = broadcast((key == 0) & (query > 0))
+    return follows, broadcast(key == query - 1), earlier, first
 
 
 def _score(weights, keys):
-    given = keys.reshape(keys.shape[0], *(1,) * (weights.ndim - 3), *keys.shape[1:])  # [B, 1 ..., T, T]
-    mass = jnp.where(given, weights, 0).sum(-1)  # [B, ..., H, T]
-    queries = given.any(-1)  # [B, 1 ..., T]
-    counted = jnp.maximum(queries.sum().astype(mass.dtype), 1)
-    return jnp.where(queries, mass, 0).sum((0, -1)) / counted
+    key_mask = keys.reshape(keys.shape[0], *(1,) * (weights.ndim - 3), *keys.shape[1:])  # [B, 1 ..., T, T]
+    mass = jnp.where(key_mask, weights, 0).sum(-1)  # [B, ..., H, T]
+    queries = key_mask.any(-1)  # [B, 1 ..., T]
+    num_queries = jnp.maximum(queries.sum().astype(mass.dtype), 1)
+    return jnp.where(queries, mass, 0).sum((0, -1)) / num_queries
 
 
 def check_rng(rng):
@@ -67,11 +67,7 @@ def check_rng(rng):
 
 
 def repeated_tokens(rng: Key[Array, ""], vocab: int, length: int, batch: int = 1, first: int | None = None):
-    """Draw random tokens and the same again, [B, 2 `length`]: what only induction can predict.
-
-    Random tokens and the same again, [B, 2 `length`], behind a `first` one if it is given: what only induction can
-    predict.
-    """
+    """Draw random tokens and repeat them, [B, 2 `length`], after `first` if given: only induction predicts them."""
     check_rng(rng)
     if min(vocab, length, batch) < 1:
         raise InputError(f"repeated_tokens needs a vocab, length and batch of at least 1, got {vocab, length, batch}")

@@ -55,7 +55,7 @@ def heads_axis(name: str) -> int | None:
 
 
 def positions_axis(name: str, axes: int) -> int | None:
-    """The axis of positions of an activation of so many axes (of queries, in scores and weights), or None.
+    """The axis of positions of an activation with `axes` axes (of queries, in scores and weights), or None.
 
     >>> positions_axis("decoder.3.weights", 4), positions_axis("decoder.3.head_output", 4)
     (2, 1)
@@ -66,14 +66,14 @@ def positions_axis(name: str, axes: int) -> int | None:
 
 
 def sub_layer(name: str) -> tuple[str, int]:
-    """The sub-layer that a site or a head is inside of, and its place there; of all other sites the site itself.
+    """The sub-layer that contains a site or a head, and its place in it; for other sites the site itself.
 
     >>> sub_layer("decoder.3.cross_head.5"), sub_layer("decoder.3.mlp_hidden"), sub_layer("decoder.3.residual_out")
     (('decoder.3.cross_attention', 3), ('decoder.3.mlp', 0), ('decoder.3.residual_out', 0))
     """
-    layer, _, last = of_head(name)[0].rpartition(".")
+    layer, _, last = split_head(name)[0].rpartition(".")
     if last not in PLACES or not layer.rpartition(".")[2].isdigit():
-        return of_head(name)[0], 0
+        return split_head(name)[0], 0
     kind = "mlp" if last.startswith("mlp") else "cross_attention" if last.startswith("cross") else "attention"
     return f"{layer}.{kind}", PLACES[last]
 
@@ -88,10 +88,12 @@ def model_sites(model: nn.Module, *inputs) -> dict[str, jax.ShapeDtypeStruct]:
     ((2, 5, 2, 4), (2, 5, 11))
     """
     check_model(model)
-    inputs = arrays(inputs)
+    inputs = as_arrays(inputs)
     check_filled(model, inputs)
-    params = _shapes(model, lambda *inputs: model.init(jax.random.key(0), *inputs), *inputs)["params"]
-    return {name: jax.ShapeDtypeStruct(site.shape, site.dtype) for name, site in find(model, params, inputs).items()}
+    params = _call_shapes(model, lambda *inputs: model.init(jax.random.key(0), *inputs), *inputs)["params"]
+    return {
+        name: jax.ShapeDtypeStruct(site.shape, site.dtype) for name, site in find_sites(model, params, inputs).items()
+    }
 
 
 def check_model(model):
@@ -125,65 +127,65 @@ def check_tokens(model: nn.Module, inputs: tuple):
                 raise InputError(f"{name} are ids 0 to {count - 1} of a vocabulary of {count}, got {least} to {most}")
 
 
-def arrays(inputs):
-    """The inputs of a call as arrays; shapes stay as they are. Raises InputError for what is none."""
+def as_arrays(inputs):
+    """The inputs of a call as arrays; shapes stay as they are. Raises InputError for anything else."""
     try:
         return jax.tree.map(lambda x: x if isinstance(x, jax.ShapeDtypeStruct) else jnp.asarray(x), inputs)
     except (TypeError, ValueError) as error:
         raise InputError(f"a call takes arrays: {' '.join(str(error).split())[:160]}") from error
 
 
-def find(model: nn.Module, params, inputs: tuple) -> dict[str, Site]:
+def find_sites(model: nn.Module, params, inputs: tuple) -> dict[str, Site]:
     """The sites of a call. Raises InputError for inputs that the model does not take, and for one without sites."""
     check_model(model)
     check_filled(model, inputs)
     check_tokens(model, inputs)
     leaves, structure = jax.tree.flatten((params, inputs))
-    return _find(model, structure, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves))
+    return _find_sites(model, structure, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves))
 
 
 @lru_cache(maxsize=64)
-def _find(model, structure, leaves) -> dict[str, Site]:
+def _find_sites(model, structure, leaves) -> dict[str, Site]:
     params, inputs = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
     call = lambda params, inputs: model.apply({"params": params}, *inputs, mutable=[TRACE])[1]
-    traced = _shapes(model, call, params, inputs)
-    found = {}
+    traced = _call_shapes(model, call, params, inputs)
+    sites = {}
     for keys, leaf in jax.tree_util.tree_flatten_with_path(traced.get(TRACE, {}))[0]:
-        found |= _named(tuple(key.key for key in keys), leaf)
-    if not found:
+        sites |= _variable_sites(tuple(key.key for key in keys), leaf)
+    if not sites:
         raise InputError(
             f"{type(model).__name__} has no sites: its activations have no names that could be read or set"
         )
-    return dict(sorted(found.items(), key=_order))
+    return dict(sorted(sites.items(), key=_site_order))
 
 
-def _shapes(model, call, *given):
+def _call_shapes(model, call, *args):
     """What a `call` of the model returns, as shapes; InputError for inputs, the last given, that it does not take."""
     try:
-        return jax.eval_shape(call, *given)
+        return jax.eval_shape(call, *args)
     except (TypeError, ValueError, IndexError, AttributeError, ZeroDivisionError, FlaxError) as error:
         if isinstance(error, InputError):
             raise
-        shapes = ", ".join(str(list(x.shape)) for x in jax.tree.leaves(given[-1:])) or "none"
-        said = " ".join(str(error).split())[:160]
+        shapes = ", ".join(str(list(x.shape)) for x in jax.tree.leaves(args[-1:])) or "none"
+        message = " ".join(str(error).split())[:160]
         raise InputError(
-            f"{type(model).__name__} cannot be called with inputs of the shapes {shapes}: {said}"
+            f"{type(model).__name__} cannot be called with inputs of the shapes {shapes}: {message}"
         ) from error
 
 
-def _named(path: tuple[str, ...], leaf) -> dict[str, Site]:
+def _variable_sites(path: tuple[str, ...], leaf) -> dict[str, Site]:
     """The sites of one variable, of which scanned layers share one."""
     *modules, name = path
     name, stack = name.removeprefix(MARK), STACKS.get(modules[0], modules[0]) if modules else ""
     if name == "logits" or not modules:
         return {name: Site(path, None, leaf.shape, leaf.dtype)}
     name = f"cross_{name}" if "cross_attention" in modules else name
-    if len(modules) > 1 and (many := LAYERS.fullmatch(modules[1])):
-        first = int(many[1])
+    if len(modules) > 1 and (stack_match := LAYERS.fullmatch(modules[1])):
+        first = int(stack_match[1])
         count, shape = leaf.shape[0], leaf.shape[1:]
         return {f"{stack}.{first + i}.{name}": Site(path, i, shape, leaf.dtype) for i in range(count)}
-    if len(modules) > 1 and (one := LAYER.fullmatch(modules[1])):
-        return {f"{stack}.{one[1]}.{name}": Site(path, None, leaf.shape, leaf.dtype)}
+    if len(modules) > 1 and (match := LAYER.fullmatch(modules[1])):
+        return {f"{stack}.{match[1]}.{name}": Site(path, None, leaf.shape, leaf.dtype)}
     return {f"{stack}.{name}": Site(path, None, leaf.shape, leaf.dtype)}
 
 
@@ -194,16 +196,16 @@ ORDER = (
 )
 
 
-def _order(item) -> tuple:
+def _site_order(item) -> tuple:
     """Sites are listed as a call passes them: by stack, layer, and place in the layer."""
-    stack, *rest = item[0].split(".")
+    stack, *suffixes = item[0].split(".")
     place = ORDER.index(item[0].rpartition(".")[2]) if item[0].rpartition(".")[2] in ORDER else len(ORDER)
-    layer = int(rest[0]) if rest and rest[0].isdigit() else -1 if place == 0 else 10**6
+    layer = int(suffixes[0]) if suffixes and suffixes[0].isdigit() else -1 if place == 0 else 10**6
     return stack == "logits", stack != "encoder", layer, place, item[0]
 
 
-def listed(names: str | Iterable[str]) -> list[str]:
-    """Names of sites as a list. Raises InputError for what is none."""
+def as_name_list(names: str | Iterable[str]) -> list[str]:
+    """Names of sites as a list. Raises InputError for a name that is not a string."""
     names = [names] if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
     for name in names:
         if not isinstance(name, str):
@@ -211,36 +213,36 @@ def listed(names: str | Iterable[str]) -> list[str]:
     return names
 
 
-def chosen(sites: Mapping[str, Any], names: str | Iterable[str]) -> list[str]:
+def select_sites(sites: Mapping[str, Any], names: str | Iterable[str]) -> list[str]:
     """The sites that names and patterns with `*` name, in the order of `sites`, each once.
 
     Raises InputError for a name that no site has and a pattern that fits none.
     """
-    wanted = set()
-    for name in listed(names):
-        fitting = fnmatch.filter(sites, name) if "*" in name else [name] if name in sites else []
-        if not fitting:
-            raise InputError(_unknown(sites, name))
-        wanted.update(fitting)
-    return [name for name in sites if name in wanted]
+    selected = set()
+    for name in as_name_list(names):
+        matches = fnmatch.filter(sites, name) if "*" in name else [name] if name in sites else []
+        if not matches:
+            raise InputError(_describe_unknown(sites, name))
+        selected.update(matches)
+    return [name for name in sites if name in selected]
 
 
-def _unknown(sites: Mapping[str, Any], name: str) -> str:
+def _describe_unknown(sites: Mapping[str, Any], name: str) -> str:
     """What is wrong with a name: its layer, or all of it."""
-    stack, _, rest = name.partition(".")
-    layers = sorted({int(found[1]) for site in sites if (found := re.match(rf"{re.escape(stack)}\.(\d+)\.", site))})
-    number = rest.partition(".")[0]
+    stack, _, suffix = name.partition(".")
+    layers = sorted({int(match[1]) for site in sites if (match := re.match(rf"{re.escape(stack)}\.(\d+)\.", site))})
+    number = suffix.partition(".")[0]
     if layers and re.fullmatch(r"-?\d+", number) and int(number) not in layers:
         return f"there is no site {name!r}: the layers of the {stack} are 0 to {layers[-1]}"
     near = difflib.get_close_matches(name, sites, n=3, cutoff=0.3)
     return f"there is no site {name!r} in this call of the model; the closest are {', '.join(near or list(sites)[:3])}"
 
 
-def of_head(name: str) -> tuple[str, int | None]:
+def split_head(name: str) -> tuple[str, int | None]:
     """The site and the head of a name in the short form, else the name and None.
 
-    >>> of_head("decoder.3.head.5"), of_head("decoder.3.query")
+    >>> split_head("decoder.3.head.5"), split_head("decoder.3.query")
     (('decoder.3.head_output', 5), ('decoder.3.query', None))
     """
-    found = HEAD.fullmatch(name) if isinstance(name, str) else None
-    return (f"{found[1]}head_output", int(found[2])) if found else (name, None)
+    match = HEAD.fullmatch(name) if isinstance(name, str) else None
+    return (f"{match[1]}head_output", int(match[2])) if match else (name, None)

@@ -39,7 +39,7 @@ LAWS = {
     "weights.retrieval_error_below": Law(partial(weights.retrieval, 0.9), weights.sparse),
     "weights.growth_sigmoid": Law(weights.growth, weights.sigmoid),
     "weights.growth": Law(
-        weights.growth, weights.biased_sigmoid, general="growth: the sum of the weights does not grow with n"
+        weights.growth, weights.sigmoid_with_bias, general="growth: the sum of the weights does not grow with n"
     ),
     "weights.sink_softmax": Law(weights.sink, SOFTMAX),
     "weights.sink_relu": Law(weights.sink, RELU),
@@ -51,7 +51,7 @@ LAWS = {
     "weights.permutation_error": Law(
         weights.permutation, attend, general="permutation: outputs move with their positions"
     ),
-    "weights.closure_errors": Law(partial(weights.closure, weights.window_of_three()), weights.windowed),
+    "weights.closure_errors": Law(partial(weights.closure, weights.window_of_three()), weights.window_attention),
     "memory.hebbian_crosstalk": Law(fast_weights.crosstalk, fast_weights.hebbian),
     "memory.delta_last_error": Law(fast_weights.last_pair, fast_weights.delta),
     "memory.least_squares_residual": Law(fast_weights.residual_share, fast_weights.least_squares),

@@ -49,34 +49,34 @@ def pairs(seed: int, count: int) -> tuple[Float[Array, "N D"], Float[Array, "N V
     return key / jnp.linalg.norm(key, axis=1, keepdims=True), value
 
 
-def forgotten(memory: Memory, seed: int, count: int, draws: int = 16, last: bool = False) -> float:
+def forgetting_error(memory: Memory, seed: int, count: int, draws: int = 16, last: bool = False) -> float:
     """The squared error of what is read over the square of what was written; only of the last pair with `last`."""
 
-    def one(key, value):
+    def pair_errors(key, value):
         error, written = (memory(key, value) - value) ** 2, value**2
         return (error[-1].sum(), written[-1].sum()) if last else (error.sum(), written.sum())
 
     keys, values = zip(*(pairs(draws * seed + n, count) for n in range(draws)))
-    error, written = jax.jit(jax.vmap(one))(jnp.stack(keys), jnp.stack(values))
+    error, written = jax.jit(jax.vmap(pair_errors))(jnp.stack(keys), jnp.stack(values))
     return float(error.sum() / written.sum())
 
 
 def crosstalk(memory: Memory, seed: int = 0, count: int = 128) -> float:
     """The error over (N - 1) / d: each of the other keys adds its squared cosine, 1 / d on average, of a Hebbian memory
     (Schlag et al. 2021, section 4.1: no more than d pairs without interference)."""
-    return forgotten(memory, seed, count) / ((count - 1) / WIDTH)
+    return forgetting_error(memory, seed, count) / ((count - 1) / WIDTH)
 
 
 def last_pair(memory: Memory, seed: int = 0, count: int = 256) -> float:
     """The relative error of the last of N > d pairs: zero for the delta rule, (I - k k^T) S k + k v^T for |k| = 1
     (Yang et al. 2024, arXiv 2406.06484), however many pairs came before."""
-    return forgotten(memory, seed, count, draws=4, last=True) ** 0.5
+    return forgetting_error(memory, seed, count, draws=4, last=True) ** 0.5
 
 
 def residual_share(memory: Memory, seed: int = 0, count: int = 256) -> float:
     """The error over 1 - d / N: least squares explains d of N dimensions of random values, and no linear memory of d
     dimensions has a smaller error; without error only up to d pairs (as a memory: arXiv 2605.11196)."""
-    return forgotten(memory, seed, count) / (1 - WIDTH / count)
+    return forgetting_error(memory, seed, count) / (1 - WIDTH / count)
 
 
 def exact_rate(beta: Float[Array, " T"], key: Float[Array, "T D"]) -> Float[Array, " T"]:
@@ -96,8 +96,8 @@ def exact_flow(rate, seed: int = 0) -> float:
         generator = np.block([[-np.outer(k, k), np.outer(k, v)], [np.zeros((width, 2 * width))]])
         flow = expm(time * generator)[:width]
         state = flow[:, :width] @ state + flow[:, width:]
-    found = jax.jit(recurrent_delta)(key, key, value, rate(beta, key), jnp.zeros(steps))[1]
-    return float(np.abs(np.asarray(found, np.float64) - state).max() / np.abs(state).max())
+    actual = jax.jit(recurrent_delta)(key, key, value, rate(beta, key), jnp.zeros(steps))[1]
+    return float(np.abs(np.asarray(actual, np.float64) - state).max() / np.abs(state).max())
 
 
 def dual_form(query, key, value, log_decay):
@@ -116,8 +116,8 @@ def duality(form, seed: int = 0) -> float:
     for q, k, v, a in zip(*rows):
         state = a * state + np.outer(k, v)
         exact.append(q @ state)
-    found = np.asarray(jax.jit(form)(query, key, value, log_decay), np.float64)
-    return float(np.abs(found - np.array(exact)).max() / np.abs(exact).max())
+    actual = np.asarray(jax.jit(form)(query, key, value, log_decay), np.float64)
+    return float(np.abs(actual - np.array(exact)).max() / np.abs(exact).max())
 
 
 def state_rank(attention: Attention, seed: int = 0) -> float:
@@ -141,8 +141,10 @@ def parity(rates: Float[Array, " N"], seed: int = 0, words: int = 2_000) -> floa
     bits = jax.random.bernoulli(jax.random.key(seed), 0.5, (words, 256)).astype(jnp.float32)
 
     def last(beta, bits):
-        none, one = jnp.zeros_like(bits), jnp.ones((1, 1))
-        return recurrent_delta(none[:, None], bits[:, None], none[:, None], beta + none, none, state=one)[1]
+        zeros, initial_state = jnp.zeros_like(bits), jnp.ones((1, 1))
+        return recurrent_delta(zeros[:, None], bits[:, None], zeros[:, None], beta + zeros, zeros, state=initial_state)[
+            1
+        ]
 
     states = jax.jit(jax.vmap(jax.vmap(last, (None, 0)), (0, None)))(rates, bits)[..., 0, 0]  # [N, words]
     return max(best_threshold(row, np.asarray(bits.sum(1)) % 2 == 1) for row in np.asarray(states))
@@ -161,5 +163,8 @@ def errors_figure(seed: int = 0) -> dict[str, tuple]:
     """{memory: (N / d, relative squared error)} for 8 to 512 pairs."""
     counts = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512)
     memories = {"Hebbian": hebbian, "delta rule": delta, "least squares": least_squares}
-    find = partial(forgotten, seed=seed, draws=2)
-    return {name: ([n / WIDTH for n in counts], [find(one, count=n) for n in counts]) for name, one in memories.items()}
+    find = partial(forgetting_error, seed=seed, draws=2)
+    return {
+        name: ([n / WIDTH for n in counts], [find(memory, count=n) for n in counts])
+        for name, memory in memories.items()
+    }

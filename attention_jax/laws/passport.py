@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from attention_jax.claims.catalog import load_experiment
-from attention_jax.claims.verdicts import bounds, within
+from attention_jax.claims.verdicts import bounds_text, meets_bounds
 from attention_jax.config.options import import_object
 from attention_jax.errors import InputError
 from attention_jax.laws import LAWS
@@ -26,7 +26,7 @@ class Line(NamedTuple):
     seconds: float
 
     @property
-    def measured(self) -> bool:
+    def has_number(self) -> bool:
         """Whether there is a number."""
         return self.value is not None
 
@@ -34,13 +34,13 @@ class Line(NamedTuple):
 def attention_of(path: str) -> Attention:
     """The attention function with the import path "package.file:name", or an instance of the class of that name, whose
     output is checked to be [Q, V]. InputError if it is neither."""
-    found = import_object(path)
-    found = found() if isinstance(found, type) else found
-    if not callable(found):
-        raise InputError(f"{path} must be a function (query, key, value) -> output, got {type(found).__name__}")
+    attention = import_object(path)
+    attention = attention() if isinstance(attention, type) else attention
+    if not callable(attention):
+        raise InputError(f"{path} must be a function (query, key, value) -> output, got {type(attention).__name__}")
 
-    def checked(query, key, value):
-        output = found(query, key, value)
+    def attend_checked(query, key, value):
+        output = attention(query, key, value)
         if jnp.shape(output) != (len(query), value.shape[1]):
             raise InputError(
                 f"{path} must return [Q, V] = {[len(query), value.shape[1]]} for query {list(query.shape)}, key "
@@ -48,7 +48,7 @@ def attention_of(path: str) -> Attention:
             )
         return output
 
-    return checked
+    return attend_checked
 
 
 def lines(attention: Attention | None = None) -> Iterator[Line]:
@@ -56,27 +56,27 @@ def lines(attention: Attention | None = None) -> Iterator[Line]:
     claims = {claim.metric: claim for claim in load_experiment("laws").claims}
     for metric, law in LAWS.items():
         if attention is None:
-            yield measured(law.measure, law.subject, claims[metric], metric)
+            yield measure_line(law.measure, law.subject, claims[metric], metric)
         elif law.general:
-            yield measured(law.measure, attention, claims[metric], law.general)
+            yield measure_line(law.measure, attention, claims[metric], law.general)
 
 
-def measured(measure, subject, claim, text: str) -> Line:
+def measure_line(measure, subject, claim, text: str) -> Line:
     """One line, with seed 0; an error of the subject itself is its verdict."""
     started = time.perf_counter()
     try:
         value = measure(subject, 0)
-        verdict = "holds" if within(claim, value) else "fails"
+        verdict = "holds" if meets_bounds(claim, value) else "fails"
     except InputError:
         raise
     except Exception as error:  # of a user's function, whatever it is
         value, verdict = None, f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"[:60]
-    return Line(text, verdict, value, bounds(claim), time.perf_counter() - started)
+    return Line(text, verdict, value, bounds_text(claim), time.perf_counter() - started)
 
 
-def table(found: list[Line], title: str) -> Table:
+def passport_table(law_lines: list[Line], title: str) -> Table:
     """The lines as a table; InputError if the subject raised an error in every law."""
-    if not any(one.measured for one in found):
-        raise InputError(f"{title} cannot be measured: each law ended with {found[0].verdict}")
-    rows = [(one.law, one.verdict, number(one.value), one.bound) for one in found]
+    if not any(line.has_number for line in law_lines):
+        raise InputError(f"{title} cannot be measured: each law ended with {law_lines[0].verdict}")
+    rows = [(line.law, line.verdict, number(line.value), line.bound) for line in law_lines]
     return Table(title, ("law", "verdict", "number", "bound"), rows, right=("number", "bound"))

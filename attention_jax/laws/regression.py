@@ -61,15 +61,15 @@ def curve(x):
     return jnp.sin(3 * x) + 2 * x
 
 
-def expected_error(estimator: Estimator, points: int, at: float) -> float:
+def mean_squared_error(estimator: Estimator, points: int, at: float) -> float:
     """Squared bias + variance of the estimate of `curve` at one query, for n equally spaced inputs in [0, 1]."""
     x, width = jnp.arange(0.5, points) / points, 0.3 * points**-0.2
 
     def estimate(y):
         return estimator(jnp.full((1, 1), at), x[:, None], y[:, None], width)[0, 0]
 
-    found, weights = jax.jit(jax.value_and_grad(estimate))(curve(x))
-    return float((found - curve(at)) ** 2 + NOISE**2 * jnp.sum(weights**2))
+    mean, weights = jax.jit(jax.value_and_grad(estimate))(curve(x))
+    return float((mean - curve(at)) ** 2 + NOISE**2 * jnp.sum(weights**2))
 
 
 def rate(at: float, estimator: Estimator, seed: int = 0) -> float:
@@ -78,7 +78,7 @@ def rate(at: float, estimator: Estimator, seed: int = 0) -> float:
     Inside of the data -4/5 for both estimators; at the boundary the bias of the local constant is of order h instead of
     h^2, and its error falls with n^(-2/5), while the local linear one keeps -4/5 (Fan & Gijbels 1996, section 3.2.5).
     """
-    return float(np.polyfit(np.log(SIZES), np.log([expected_error(estimator, n, at) for n in SIZES]), 1)[0])
+    return float(np.polyfit(np.log(SIZES), np.log([mean_squared_error(estimator, n, at) for n in SIZES]), 1)[0])
 
 
 def rate_on_circle(at: float, attention: Attention, seed: int = 0) -> float:
@@ -92,8 +92,8 @@ def normal_equations(solver, seed: int = 0) -> float:
     value = np.sin(2 * key)
     kernel = lambda a, b: np.exp(-((a[:, None] - b[None]) ** 2).sum(-1) / 2)
     exact = kernel(at, key) @ np.linalg.solve(kernel(key, key) + 0.1 * np.eye(len(key)), value)
-    found = jax.jit(solver)(*(jnp.asarray(a, jnp.float32) for a in (at, key, value)))
-    return float(np.abs(np.asarray(found, np.float64) - exact).max() / np.abs(exact).max())
+    actual = jax.jit(solver)(*(jnp.asarray(a, jnp.float32) for a in (at, key, value)))
+    return float(np.abs(np.asarray(actual, np.float64) - exact).max() / np.abs(exact).max())
 
 
 def best_probe(query, key, penalty: float):
@@ -109,11 +109,14 @@ def as_local_linear(estimator, seed: int = 0) -> float:
     """The largest difference of Parallax with the best probe to local linear attention, over its largest value."""
     query, key, value = jax.random.normal(jax.random.key(seed), (3, 200, 3))
     exact = jax.jit(lambda *rows: attend(*rows, score=Dot(), pool=LocalLinear(ridge=0.1)))(query, key, value)
-    found = jax.jit(lambda *rows: estimator(*rows, best_probe(*rows[:2], 0.1)))(query, key, value)
-    return float(jnp.max(jnp.abs(found - exact)) / jnp.max(jnp.abs(exact)))
+    actual = jax.jit(lambda *rows: estimator(*rows, best_probe(*rows[:2], 0.1)))(query, key, value)
+    return float(jnp.max(jnp.abs(actual - exact)) / jnp.max(jnp.abs(exact)))
 
 
 def rates_figure(sizes=SIZES) -> dict[str, tuple]:
     """{estimator: (n, expected error at the boundary)} of the two estimators with a width."""
     kinds = {"local constant": local_constant, "local linear": local_linear}
-    return {name: (sizes, [math.sqrt(expected_error(one, n, 0.0)) for n in sizes]) for name, one in kinds.items()}
+    return {
+        name: (sizes, [math.sqrt(mean_squared_error(estimator, n, 0.0)) for n in sizes])
+        for name, estimator in kinds.items()
+    }

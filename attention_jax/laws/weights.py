@@ -18,7 +18,7 @@ from attention_jax.ops.normalizer_kinds import Normalizer
 from attention_jax.ops.normalizers import Sigmoid, Sparsemax
 
 SIZES = (16, 4_096, 65_536)
-"""Keys of `winner`."""
+"""Numbers of keys for `winner_weight`."""
 
 
 def sparse(query, key, value):
@@ -31,30 +31,30 @@ def sigmoid(query, key, value):
     return attend(query, key, value, normalizer=Sigmoid())
 
 
-def biased_sigmoid(query, key, value):
+def sigmoid_with_bias(query, key, value):
     """Sigmoid attention with the bias -log n of Ramapuram et al. 2024."""
     return attend(query, key, value, normalizer=Sigmoid(-jnp.log(jnp.float32(len(key)))))
 
 
-def winner(attention: Attention, keys: int) -> float:
+def winner_weight(attention: Attention, keys: int) -> float:
     """The weight of one key with a logit of 4 among keys with logits of 0 (for q . k / sqrt(D), D = 16)."""
     rows = 4.0 * jnp.eye(16)
-    others = rows[1 + jnp.arange(keys - 1) % 15]
+    other_keys = rows[1 + jnp.arange(keys - 1) % 15]
     value = (jnp.arange(keys) == 0).astype(jnp.float32)[:, None]
-    return float(jax.jit(attention)(rows[:1], jnp.concatenate([rows[:1], others]), value)[0, 0])
+    return float(jax.jit(attention)(rows[:1], jnp.concatenate([rows[:1], other_keys]), value)[0, 0])
 
 
 def dispersion(attention: Attention, seed: int = 0) -> float:
     """The power of n with which the weight of a winner falls from 4,096 to 65,536 keys: -1 for the softmax, whatever
     its temperature, e^4 / (e^4 + n - 1) (Velickovic et al. 2024, arXiv 2410.01104, lemma 2.1)."""
-    before, after = (winner(attention, keys) for keys in SIZES[-2:])
-    return float(np.log(max(after, 1e-30) / max(before, 1e-30)) / np.log(SIZES[-1] / SIZES[-2]))
+    first_weight, last_weight = (winner_weight(attention, keys) for keys in SIZES[-2:])
+    return float(np.log(max(last_weight, 1e-30) / max(first_weight, 1e-30)) / np.log(SIZES[-1] / SIZES[-2]))
 
 
 def concentration(attention: Attention, seed: int = 0) -> float:
     """The least weight of a winner among 16 to 65,536 keys: 1 for sparsemax where it leads by at least 1 (Martins &
     Astudillo 2016, proposition 1)."""
-    return min(winner(attention, keys) for keys in SIZES)
+    return min(winner_weight(attention, keys) for keys in SIZES)
 
 
 def retrieval(sharpness: float, attention: Attention, seed: int = 0) -> float:
@@ -68,8 +68,8 @@ def retrieval(sharpness: float, attention: Attention, seed: int = 0) -> float:
     damaged = patterns.at[:, :8].multiply(-1)
     first, second = jax.lax.top_k(damaged @ patterns.T, 2)[0].T
     query = (sharpness * 64**0.5 / (first - second))[:, None] * damaged  # sqrt(D): the scale of the default score
-    found = jax.jit(attention)(query, patterns, patterns)
-    return float(jnp.max(jnp.abs(found - patterns)))
+    retrieved = jax.jit(attention)(query, patterns, patterns)
+    return float(jnp.max(jnp.abs(retrieved - patterns)))
 
 
 def growth(attention: Attention, seed: int = 0) -> float:
@@ -119,7 +119,7 @@ def dependence(attention: Attention, depth: int, seed: int) -> np.ndarray:
     return np.asarray(jnp.abs(jax.jit(jax.jacobian(stack))(x)).sum((1, 3)) > 0)
 
 
-def windowed(query, key, value):
+def window_attention(query, key, value):
     """Attention of each query to itself and the two positions before it."""
     return attend(query, key, value, mask=sliding_window(3))
 
@@ -135,7 +135,7 @@ def closure(mask: Float[Array, "T T"], attention: Attention, seed: int = 0) -> f
 
 
 def window_of_three() -> np.ndarray:
-    """The mask of `windowed`, by hand."""
+    """The mask of `window_attention`, by hand."""
     return np.array([[q - 2 <= k <= q for k in range(16)] for q in range(16)])
 
 
@@ -151,13 +151,13 @@ def examples(rng: jax.Array, batch: int):
     return jnp.concatenate([content, flags], axis=-1), jnp.where(trigger[..., None], mean, 0.0)
 
 
-def projected(params, x: Float[Array, "T 11"]):
+def project_qkv(params, x: Float[Array, "T 11"]):
     """Query, key and value [T, 8] of one head."""
     return tuple(x @ params[name] for name in ("query", "key", "value"))
 
 
 @functools.cache
-def trained(normalizer: Normalizer, seed: int, steps: int = 2_000) -> dict[str, float]:
+def train_sink_head(normalizer: Normalizer, seed: int, steps: int = 2_000) -> dict[str, float]:
     """Train one head of causal attention on the trigger-conditional task, and measure it on new examples: `sink`, its
     mean weight on the first key where the output must be zero, and `loss`, over that of the output zero."""
     rngs = jax.random.split(jax.random.key(seed), 4)
@@ -167,7 +167,7 @@ def trained(normalizer: Normalizer, seed: int, steps: int = 2_000) -> dict[str, 
 
     def loss(params, rng):
         x, target = examples(rng, 64)
-        output = jax.vmap(lambda x: attend(*projected(params, x), **rules))(x)
+        output = jax.vmap(lambda x: attend(*project_qkv(params, x), **rules))(x)
         return jnp.mean((output - target) ** 2) / jnp.mean(target**2)
 
     def step(state, rng):
@@ -176,7 +176,7 @@ def trained(normalizer: Normalizer, seed: int, steps: int = 2_000) -> dict[str, 
         return (optax.apply_updates(params, update), memory), None
 
     def first_weight(params, x):
-        return attention_weights(*projected(params, x)[:2], **rules)[:, 0]
+        return attention_weights(*project_qkv(params, x)[:2], **rules)[:, 0]
 
     run = jax.jit(lambda params, rngs: jax.lax.scan(step, (params, optimizer.init(params)), rngs)[0][0])
     params = run(params, jax.random.split(rngs[3], steps))
@@ -191,16 +191,17 @@ def sink(normalizer: Normalizer, seed: int = 0) -> float:
     """The mean weight of the first key where a trained head must output zero. A softmax has to put its weight
     somewhere: the less the loss, the nearer the sink is to 1; a ReLU without normalization needs none (Ran-Milo 2026,
     arXiv 2603.11487; here the mean is that over all keys, and one head is trained)."""
-    return trained(normalizer, seed)["sink"]
+    return train_sink_head(normalizer, seed)["sink"]
 
 
 def sink_loss(normalizer: Normalizer, seed: int = 0) -> float:
     """The loss of that head over the loss of output zero: 0 if it solves the task."""
-    return trained(normalizer, seed)["loss"]
+    return train_sink_head(normalizer, seed)["loss"]
 
 
 def winners_figure() -> dict[str, tuple]:
     """{normalizer: (n, weight of the winner)}."""
     return {
-        name: (SIZES, [winner(one, n) for n in SIZES]) for name, one in {"softmax": attend, "sparsemax": sparse}.items()
+        name: (SIZES, [winner_weight(attention, n) for n in SIZES])
+        for name, attention in {"softmax": attend, "sparsemax": sparse}.items()
     }

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax import config
-from attention_jax.models.named_scores import make_rules, prepared_keys
+from attention_jax.models.named_scores import make_rules, prepare_keys
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.normalizer_kinds import Normalizer
 from attention_jax.ops.recurrent.deferred import DeferredWeight
@@ -31,7 +31,7 @@ class Alignment:
 
     def __call__(self, query: Float[Array, "B D"], time: Int[Array, " B"] | None = None) -> Float[Array, "B S"]:
         """Return the attention weights [B, S] of one query per sentence; the target position `time` is not used."""
-        return self.weights(query, self.real)
+        return self.weights(query, self.token_mask)
 
     def weights(self, query: Float[Array, "B D"], allowed: Bool[Array, "B S"]) -> Float[Array, "B S"]:
         """Return the attention weights [B, S] of one query per sentence over its `allowed` source positions."""
@@ -48,7 +48,7 @@ class Alignment:
         return scores + jax.vmap(lambda query: self.bias(query, *positions))(query[:, None])[:, 0]
 
     @property
-    def real(self) -> Bool[Array, "B S"]:
+    def token_mask(self) -> Bool[Array, "B S"]:
         """Return the padding mask of the source: True for tokens."""
         return jnp.arange(self.key.shape[1])[None] < self.length[:, None]
 
@@ -64,7 +64,7 @@ class Scorer(nn.Module):
 
     def prepare(self, annotations: Float[Array, "B S C"]) -> Float[Array, "B S F"]:
         """Compute the part of the score that depends only on the keys, once per source sentence."""
-        return prepared_keys(self.rules.score, annotations)
+        return prepare_keys(self.rules.score, annotations)
 
     def __call__(self, key: Float[Array, "B S F"], length: Int[Array, " B"]) -> Alignment:
         """Return the alignment over sentences with these prepared keys and lengths."""

@@ -6,9 +6,9 @@ from typing import NamedTuple
 from attention_jax import config
 from attention_jax.models.alignment import Alignment, Scorer
 from attention_jax.models.readout import DeepOutput
-from attention_jax.models.recurrent import Cell, cells_of, stacked_step
-from attention_jax.models.taps import edited
-from attention_jax.models.translator import ATTENTION, STATES, Inputs, Step, attended, top_edited
+from attention_jax.models.recurrent import Cell, cells_of, step_stack
+from attention_jax.models.taps import apply_edits
+from attention_jax.models.translator import ATTENTION, STATES, Inputs, Step, drop_weights, edit_top_state
 from attention_jax.ops.recurrent.deferred import DeferredWeight, deferred_scan
 
 
@@ -24,10 +24,12 @@ class Weights(NamedTuple):
 def step(w: Weights, states, x: Inputs):
     """One decoder step with additive attention (Bahdanau et al. 2015, A.2.2). `x.token` is E y_{i-1}, projected for all
     steps before the scan."""
-    alpha = edited(x.edits.weights, w.align(states[-1][0]))  # eq. 6: alpha_ij = softmax_j a(s_{i-1}, h_j)
-    context = edited(x.edits.context, attended(alpha, x.kept) @ w.annotations)  # eq. 5: c_i = sum_j alpha_ij h_j
-    states = stacked_step(w.layers, states, x.token + context @ w.context, x.noise)  # s_i = f(s_{i-1}, y_{i-1}, c_i)
-    states = top_edited(states, x.edits.states)
+    alpha = apply_edits(x.edits.weights, w.align(states[-1][0]))  # eq. 6: alpha_ij = softmax_j a(s_{i-1}, h_j)
+    context = apply_edits(
+        x.edits.context, drop_weights(alpha, x.weight_dropout) @ w.annotations
+    )  # eq. 5: c_i = sum_j alpha_ij h_j
+    states = step_stack(w.layers, states, x.token + context @ w.context, x.noise)  # s_i = f(s_{i-1}, y_{i-1}, c_i)
+    states = edit_top_state(states, x.edits.states)
     return states, Step(states[-1][0], context, alpha)
 
 
@@ -62,4 +64,4 @@ class Bahdanau(DeepOutput):
         w = Weights(align, DeferredWeight(memory.hidden), DeferredWeight(self.stack[0].kernel(1)), cells_of(self.stack))
         steps, noise = len(token), self.noise(token, train)
         edits = self.edits(memory, steps, self.options.hidden_size)
-        return deferred_scan(step, w, states, Inputs(token, noise, self.kept(memory, steps, train), edits))
+        return deferred_scan(step, w, states, Inputs(token, noise, self.weight_dropout(memory, steps, train), edits))

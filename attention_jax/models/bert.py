@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from attention_jax import config
 from attention_jax.errors import InputError
-from attention_jax.models.blocks import ACTIVATIONS, Block, drop
+from attention_jax.models.blocks import ACTIVATIONS, Block, apply_dropout
 from attention_jax.models.multihead import Linear
 from attention_jax.models.taps import tap
 from attention_jax.models.transformer import Encoder
@@ -43,7 +43,7 @@ class BertEmbedding(nn.Module):
         x = self.token(tokens) + self.position(positions)[None]
         if self.token_type is not None:
             x = x + self.token_type(jnp.zeros_like(tokens) if token_types is None else token_types)
-        return drop(self, self.norm(x), self.block.dropout, train).astype(self.block.dtype)
+        return apply_dropout(self, self.norm(x), self.block.dropout, train).astype(self.block.dtype)
 
 
 class WordHead(nn.Module):
@@ -82,10 +82,10 @@ class MaskedLanguageModel(nn.Module):
     options: config.MaskedLanguageModelConfig
     vocab: int
     classes: int = 0
-    """Of the classifier; 0 has none."""
+    """Number of classes; 0 means no classifier."""
 
     def __post_init__(self):
-        Block.of(self.options, norm="post")  # refuses sizes and parts that do not fit
+        Block.of(self.options, norm="post")  # raises InputError for incompatible options
         super().__post_init__()
 
     def setup(self):
@@ -109,7 +109,7 @@ class MaskedLanguageModel(nn.Module):
 
     def embed(self, states: Float[Array, "B T D"], length: Int[Array, "B"]) -> Float[Array, "B D"]:
         """Sentence embeddings: the pooled states, divided by their norm with `unit_norm`."""
-        pooled = self._pooled(states, length)
+        pooled = self._pool_states(states, length)
         norm = jnp.maximum(jnp.linalg.norm(pooled, axis=-1, keepdims=True), 1e-12)
         return pooled / norm if self.options.unit_norm else pooled
 
@@ -119,19 +119,19 @@ class MaskedLanguageModel(nn.Module):
         if not self.classes:
             raise InputError("this encoder has no classifier; train one: launch.py train classify_text --from DIR")
         if self.options.pooler == "none":
-            pooled = self._pooled(states, length)
+            pooled = self._pool_states(states, length)
         else:
             pooled = {"tanh": jnp.tanh, "relu": jax.nn.relu}[self.options.pooler](self.pooler(states[:, 0]))
-        return self.head(drop(self, pooled, self.options.dropout, train))
+        return self.head(apply_dropout(self, pooled, self.options.dropout, train))
 
-    def _pooled(self, states, length):
+    def _pool_states(self, states, length):
         """The mean, the maximum or the first of the states of each text."""
-        inside = (jnp.arange(states.shape[1])[None] < length[:, None])[..., None]
+        token_mask = (jnp.arange(states.shape[1])[None] < length[:, None])[..., None]
         if self.options.pool == "first":
             return states[:, 0]
         if self.options.pool == "max":
-            return jnp.where(inside, states, -jnp.inf).max(axis=1)
-        return jnp.where(inside, states, 0).sum(axis=1) / jnp.maximum(length, 1)[:, None].astype(states.dtype)
+            return jnp.where(token_mask, states, -jnp.inf).max(axis=1)
+        return jnp.where(token_mask, states, 0).sum(axis=1) / jnp.maximum(length, 1)[:, None].astype(states.dtype)
 
     def __call__(self, tokens, length, token_types=None, *, train: bool = False, return_weights: bool = False):
         """(class logits [B, classes], word logits [B, T, V] or sentence embeddings [B, D], intermediates)."""

@@ -16,16 +16,16 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from attention_jax.config import ModelOptions, part
+from attention_jax.config import ModelOptions, build_from_name
 from attention_jax.config.models import MASKS, MLPS, NORMS, Activation, NormPlacement, PositionEmbedding
 from attention_jax.config.per_layer import options_by_layer
 from attention_jax.errors import InputError
 from attention_jax.models.initializers import FAN_IN, XAVIER
 from attention_jax.models.multihead import Linear, MultiHeadAttention
-from attention_jax.models.named_scores import normalizer_class, pool_class, score_class
+from attention_jax.models.named_scores import parse_normalizer, parse_pool, parse_score
 from attention_jax.models.norms import EPSILON
-from attention_jax.models.parts import maker
-from attention_jax.models.position_encodings import RelativeBias, own_positions, relative_biases, rope_scaling
+from attention_jax.models.parts import parse_part
+from attention_jax.models.position_encodings import RelativeBias, custom_positions, relative_biases, rope_scaling
 from attention_jax.models.taps import tap
 from attention_jax.ops.attention import Implementation
 from attention_jax.ops.biases import Bias
@@ -112,17 +112,17 @@ class Block:
             raise InputError(f"--model.hidden-size must be a multiple of --model.num-heads, got {size} and {heads}")
         if self.num_heads % (self.num_kv_heads or self.num_heads):
             raise InputError(f"--model.num-kv-heads must divide the {self.num_heads} heads, got {self.num_kv_heads}")
-        score_class(self.score)
-        normalizer_class(self.normalizer)
-        pool_class(self.head_pool)
-        own_positions(self.position_embedding)
+        parse_score(self.score)
+        parse_normalizer(self.normalizer)
+        parse_pool(self.head_pool)
+        custom_positions(self.position_embedding)
         rope_scaling(self.rope_scaling)
         try:
-            jax.eval_shape(self.masked_entries, jnp.ones((1, 1, 1), bool), jnp.int32(0))
+            jax.eval_shape(self.mask_entries, jnp.ones((1, 1, 1), bool), jnp.int32(0))
         except TypeError as error:
             raise InputError(f"--model.mask must be a mask, such as window(128), got {self.mask}: {error}") from error
         for option, names in {"norm_layer": NORMS, "mlp_layer": MLPS}.items():
-            kind = part(getattr(self, option), names)
+            kind = build_from_name(getattr(self, option), names)
             if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
                 raise InputError(f"--model.{option.replace('_', '-')} must be a Flax module, got {kind!r}")
 
@@ -131,14 +131,14 @@ class Block:
 
         Raises InputError for a layer that does not exist, and for an option or a value that a layer cannot have.
         """
-        whole, made = replace(self, per_layer=""), {}
+        base, blocks = replace(self, per_layer=""), {}
         for values in options_by_layer(self.per_layer, count):
             key = tuple(sorted(values.items()))
-            if key not in made:
-                made[key] = whole._with(values)
-            yield made[key]
+            if key not in blocks:
+                blocks[key] = base._with_options(values)
+            yield blocks[key]
 
-    def _with(self, values: dict[str, str]) -> "Block":
+    def _with_options(self, values: dict[str, str]) -> "Block":
         """This block with other options of one layer, given as text."""
         values = dict(values)
         try:
@@ -188,43 +188,49 @@ class Block:
 
     def feed_forward(self) -> nn.Module:
         """Create the feed-forward layer, called as layer(x, train=False)."""
-        return part(self.mlp_layer, MLPS)(self)
+        return build_from_name(self.mlp_layer, MLPS)(self)
 
     def normalization(self, name: str | None = None) -> nn.Module:
         """Create a normalization layer of this block."""
-        return part(self.norm_layer, NORMS)(self.norm_epsilon, name=name)
+        return build_from_name(self.norm_layer, NORMS)(self.norm_epsilon, name=name)
 
     def self_mask(self, mask: Mask | None, batch_size: int) -> Mask | None:
         """Combine `mask`, whose leaves have a leading batch axis, with the block's self-attention mask."""
-        own = self._own_mask()
-        if own is None:
+        block_mask = self._block_mask()
+        if block_mask is None:
             return mask
-        own = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (batch_size, *jnp.shape(leaf))), own)  # leaves [B, ...]
-        return own if mask is None else mask & own
+        block_mask = jax.tree.map(
+            lambda leaf: jnp.broadcast_to(leaf, (batch_size, *jnp.shape(leaf))), block_mask
+        )  # leaves [B, ...]
+        return block_mask if mask is None else mask & block_mask
 
-    def masked_entries(self, entries: Bool[Array, "B k Tk"], position: Int[Array, ""]) -> Bool[Array, "B k Tk"]:
+    def mask_entries(self, entries: Bool[Array, "B k Tk"], position: Int[Array, ""]) -> Bool[Array, "B k Tk"]:
         """Restrict the `entries` of a cache, k per position, to those that the block's mask allows for `position`."""
-        own, (_, hypotheses, length) = self._own_mask(), entries.shape
-        return entries if own is None else entries & own(position[None], jnp.arange(length) // hypotheses)[None]
+        block_mask, (_, hypotheses, length) = self._block_mask(), entries.shape
+        return (
+            entries
+            if block_mask is None
+            else entries & block_mask(position[None], jnp.arange(length) // hypotheses)[None]
+        )
 
-    def _own_mask(self) -> Mask | None:
+    def _block_mask(self) -> Mask | None:
         if self.mask == "none":
             return None
         if self.mask.partition("(")[0] not in MASKS and ":" not in self.mask:
             raise InputError(f"--model.mask must be none, {', '.join(MASKS)} or package.file:Class, got {self.mask!r}")
-        own = maker("mask", self.mask, MASKS, Mask, as_mask)
-        if hasattr(own, "init"):
+        mask_source = parse_part("mask", self.mask, MASKS, Mask, as_mask)
+        if hasattr(mask_source, "init"):
             raise InputError(f"--model.mask {self.mask} must not have init: a mask has no gradient, so use a bias")
-        return own()
+        return mask_source()
 
     def empty_cache(
         self, batch_size: int, max_length: int, layers: int | None = None
     ) -> tuple[BeamKVCache, BeamKVCache]:
         """Create an empty KV cache of a self-attention layer: zeros, keys [B, Hkv, E, T] and values [B, Hkv, T, V]; of
         several `layers`, with a leading axis."""
-        lead = (batch_size, self.num_kv_heads or self.num_heads)
-        lead = lead if layers is None else (layers, *lead)
-        empty = lambda axis, *shape: BeamKVCache(jnp.zeros((*lead, *shape), self.dtype), axis)
+        leading_shape = (batch_size, self.num_kv_heads or self.num_heads)
+        leading_shape = leading_shape if layers is None else (layers, *leading_shape)
+        empty = lambda axis, *shape: BeamKVCache(jnp.zeros((*leading_shape, *shape), self.dtype), axis)
         key_width, value_width = self.head_widths
         return empty(-1, key_width, max_length), empty(-2, max_length, value_width)
 
@@ -248,12 +254,12 @@ class FeedForward(nn.Module):
     def __call__(self, x: Float[Array, "B T D"], *, train: bool = False) -> Float[Array, "B T D"]:
         rate = self.block.mlp_dropout
         rng = self.make_rng("dropout") if train and not is_zero(rate) else None
-        rest = nn.remat(FeedForward._rest) if is_half(self.block.dtype) else FeedForward._rest
-        return rest(self, self.hidden(x), rate, rng)
+        finish = nn.remat(FeedForward._finish) if is_half(self.block.dtype) else FeedForward._finish
+        return finish(self, self.hidden(x), rate, rng)
 
-    def _rest(self, x, rate, rng):
+    def _finish(self, x, rate, rng):
         """Apply activation, dropout and the second layer. In half precision only the first matmul's output is saved for
-        the gradient: of these widest arrays, neither a GELU's output, its error function nor a float32 copy is kept."""
+        the gradient; the other arrays of this width (GELU, its error function, a float32 copy) are recomputed."""
         return self.out(dropout(tap(self, "mlp_hidden", self.activate(x)), rate, rng))
 
     def activate(self, x):
@@ -272,7 +278,7 @@ class GatedFeedForward(nn.Module):
         linear = lambda name, width: Linear(width, use_bias=False, dtype=self.block.dtype, name=name)
         gate = ACTIVATIONS[self.gate_activation](linear("gate", self.block.mlp_dim)(x))
         x = tap(self, "mlp_hidden", gate * linear("hidden", self.block.mlp_dim)(x))
-        return linear("out", self.block.hidden_size)(drop(self, x, self.block.mlp_dropout, train))
+        return linear("out", self.block.hidden_size)(apply_dropout(self, x, self.block.mlp_dropout, train))
 
 
 class SwiGLU(GatedFeedForward):
@@ -287,12 +293,12 @@ class GEGLU(GatedFeedForward):
     gate_activation = "gelu_tanh"
 
 
-def drop(module: nn.Module, x: Array, rate, train: bool) -> Array:
+def apply_dropout(module: nn.Module, x: Array, rate, train: bool) -> Array:
     """Apply dropout with the module's "dropout" random stream, in training only."""
     return dropout(x, rate, module.make_rng("dropout")) if train and not is_zero(rate) else x
 
 
-OUTPUTS = {"attention": "attention_output", "cross": "cross_attention_output", "ffn": "mlp_output"}
+OUTPUT_TAPS = {"attention": "attention_output", "cross": "cross_attention_output", "ffn": "mlp_output"}
 """The taps of what a sub-layer adds to the residual stream."""
 
 
@@ -315,8 +321,8 @@ def add_residual(module: nn.Module, name: str, x, y, train: bool):
     post-norm, and x + drop(norm(y)) in a sandwich."""
     placement = module.block.norm
     y = getattr(module, f"{name}_output_norm")(y) if placement == "sandwich" else y
-    y = tap(module, OUTPUTS[name], y)
-    x = x + drop(module, y, module.block.dropout, train)
+    y = tap(module, OUTPUT_TAPS[name], y)
+    x = x + apply_dropout(module, y, module.block.dropout, train)
     return getattr(module, f"{name}_norm")(x) if placement == "post" else x
 
 
@@ -347,8 +353,8 @@ class EncoderLayer(nn.Module):
 class AncestorMask(AssumeFinite):
     """The entries of a `BeamKVCache` that each hypothesis may attend to, `entries` [k, T k].
 
-    A slice is read for the consecutive positions that `attend` evaluates, which is the matrix itself for all of them;
-    gathering it, as `Dense` does, takes half as long as the attention. Caches hold finite numbers everywhere.
+    `attend` evaluates consecutive positions, so a slice of the matrix is enough; a gather, as in `Dense`, takes half as
+    long as the attention. Caches are finite everywhere.
     """
 
     entries: Bool[Array, "k Tk"]
@@ -391,9 +397,9 @@ class DecoderLayer(nn.Module):
         """Return (output [B, T, D], self-attention weights or None, cross-attention weights [B, H, T, S] or None)."""
         x = tap(self, "residual_in", x)
         h, flags = sublayer_input(self, "attention", x), {"train": train, "return_weights": return_weights}
-        y, own = self.attention(h, h, h, mask=self.block.self_mask(mask, x.shape[0]), bias=bias, **flags)
-        x, cross = self._rest(add_residual(self, "attention", x, y, train), memory, flags)
-        return x, own, cross
+        y, self_weights = self.attention(h, h, h, mask=self.block.self_mask(mask, x.shape[0]), bias=bias, **flags)
+        x, cross_weights = self._finish(add_residual(self, "attention", x, y, train), memory, flags)
+        return x, self_weights, cross_weights
 
     def project(self, states: Float[Array, "B S D"]):
         """Project the memory to the keys and values of the cross-attention, once per sentence."""
@@ -405,32 +411,31 @@ class DecoderLayer(nn.Module):
         key, value = self.attention.project_kv(h, h)
         rules = {"mask": self.block.self_mask(mask, x.shape[0]), "bias": bias}
         y, _ = self.attention.attend(self.attention.project_q(h), key, value, h, **rules)
-        x, _ = self._rest(add_residual(self, "attention", x, y, False), None, {"train": False})
+        x, _ = self._finish(add_residual(self, "attention", x, y, False), None, {"train": False})
         return x, None, (cache[0].write(key.swapaxes(2, 3), 0), cache[1].write(value, 0))
 
     def step(self, x: Float[Array, "R 1 D"], cache, position, entries, bias=None, memory=None, return_weights=False):
         """One position of R = B k hypotheses: (output, cache, own weights [R, H, 1, T], cross weights [R, H, 1, S]).
 
-        `cache` is a pair of `BeamKVCache`, keys [B, Hkv, E, T k] and values [B, Hkv, T k, V]; `entries` [B, k, T k] are
-        those that each hypothesis may attend to. The k hypotheses of a sentence are k queries of one attention.
+        `cache` is a pair of `BeamKVCache`, keys [B, Hkv, E, T k] and values [B, Hkv, T k, V]; `entries` [B, k, T k]
+        marks what each hypothesis may attend to. The k hypotheses of a sentence are k queries of one attention.
         """
         h, hypotheses = sublayer_input(self, "attention", x), entries.shape[1]
-        query = _together(self.attention.project_q(h, position), hypotheses)  # [B, H, k, E]
-        key, value = (_together(y, hypotheses) for y in self.attention.project_kv(h, h, position))
+        query = _join_hypotheses(self.attention.project_q(h, position), hypotheses)  # [B, H, k, E]
+        key, value = (_join_hypotheses(y, hypotheses) for y in self.attention.project_kv(h, h, position))
         keys, values = cache[0].write(key.swapaxes(2, 3), position), cache[1].write(value, position)
         bias = None if bias is None else BeamBias(bias, jnp.full((self.block.num_heads,), position), hypotheses)
         flags = {"train": False, "return_weights": return_weights}
-        rules = {"bias": bias, "mask": AncestorMask(self.block.masked_entries(entries, position))}
-        known, inputs = (
-            keys.entries.swapaxes(2, 3),
-            h.reshape(-1, hypotheses, h.shape[-1]),
-        )  # [B, Hkv, T k, E], [B, k, D]
-        y, own = self.attention.attend(query, known, values.entries, inputs, **rules, **flags)  # y [B, k, D]
-        own = _by_position(_by_hypothesis(own, x.shape[0]), hypotheses) if return_weights else None
-        x, cross = self._rest(add_residual(self, "attention", x, y.reshape(x.shape), False), memory, flags)
-        return x, (keys, values), own, cross
+        rules = {"bias": bias, "mask": AncestorMask(self.block.mask_entries(entries, position))}
+        cached_keys = keys.entries.swapaxes(2, 3)  # [B, Hkv, T k, E]
+        h = h.reshape(-1, hypotheses, h.shape[-1])  # [B, k, D]
+        y, self_weights = self.attention.attend(query, cached_keys, values.entries, h, **rules, **flags)  # y [B, k, D]
+        if return_weights:
+            self_weights = _weights_by_position(_weights_by_hypothesis(self_weights, x.shape[0]), hypotheses)
+        x, cross_weights = self._finish(add_residual(self, "attention", x, y.reshape(x.shape), False), memory, flags)
+        return x, (keys, values), self_weights, cross_weights
 
-    def _rest(self, x: Float[Array, "R T D"], memory, flags):
+    def _finish(self, x: Float[Array, "R T D"], memory, flags):
         """Apply the sub-layers after self-attention: (output, cross-attention weights or None)."""
         weights = None
         if self.cross:
@@ -444,20 +449,22 @@ class DecoderLayer(nn.Module):
         inputs = x.reshape(keys.shape[0], -1, x.shape[-1])  # [B, k T, D]
         query = self.cross_attention.project_q(inputs)  # [B, H, k T, E]
         y, weights = self.cross_attention.attend(query, keys, values, inputs, mask=mask, **flags)
-        return y.reshape(*x.shape[:2], -1), _by_hypothesis(weights, x.shape[0]) if flags["return_weights"] else None
+        return y.reshape(*x.shape[:2], -1), _weights_by_hypothesis(weights, x.shape[0]) if flags[
+            "return_weights"
+        ] else None
 
 
-def _together(x: Float[Array, "R H 1 E"], hypotheses: int) -> Float[Array, "B H k E"]:
+def _join_hypotheses(x: Float[Array, "R H 1 E"], hypotheses: int) -> Float[Array, "B H k E"]:
     """Reshape the k hypotheses of a sentence to k positions of one sequence."""
     return x.reshape(-1, hypotheses, x.shape[1], x.shape[3]).swapaxes(1, 2)
 
 
-def _by_hypothesis(weights: Float[Array, "B H kT S"], rows: int) -> Float[Array, "R H T S"]:
+def _weights_by_hypothesis(weights: Float[Array, "B H kT S"], rows: int) -> Float[Array, "R H T S"]:
     """Reshape the attention weights of a sentence's k T queries to those of its k hypotheses."""
     b, h, _, s = weights.shape
     return weights.reshape(b, h, rows // b, -1, s).swapaxes(1, 2).reshape(rows, h, -1, s)
 
 
-def _by_position(weights: Float[Array, "R H 1 Tk"], hypotheses: int) -> Float[Array, "R H 1 T"]:
+def _weights_by_position(weights: Float[Array, "R H 1 Tk"], hypotheses: int) -> Float[Array, "R H 1 T"]:
     """Sum the weights over the k cache entries of each position, of which only one is nonzero."""
     return weights.reshape(*weights.shape[:3], -1, hypotheses).sum(axis=-1)

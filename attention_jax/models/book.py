@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from attention_jax import config
 from attention_jax.models.encoder import Encoder
-from attention_jax.models.named_scores import Rules, make_rules, prepared_keys
+from attention_jax.models.named_scores import Rules, make_rules, prepare_keys
 from attention_jax.models.recurrent import Embedding, Layer, kernel_init
 from attention_jax.models.taps import tap
 from attention_jax.ops.attention import attend, attention_weights
@@ -52,7 +52,7 @@ class BookModel(nn.Module):
         """Create the decoder's `layer` and readout, in `setup`; return the width of the output layer's input."""
         raise NotImplementedError
 
-    def remember(self, memory: Memory) -> Memory:
+    def prepare_memory(self, memory: Memory) -> Memory:
         """Precompute what depends only on the source, such as the projected keys, and store it in the memory."""
         return memory
 
@@ -71,7 +71,7 @@ class BookModel(nn.Module):
         hidden, ((last, *cell),) = self.encoder(source, source_length, train=train)
         state = (last, *(jnp.zeros_like(c) for c in cell))
         hidden = tap(self, "encoder.states", hidden)
-        return self.remember(Memory(hidden, source_length, last, state))
+        return self.prepare_memory(Memory(hidden, source_length, last, state))
 
     def decode(
         self, memory: Memory, target_in: Int[Array, "B T"], *, train: bool = False, return_weights: bool = False
@@ -88,7 +88,7 @@ class BookModel(nn.Module):
     def step(self, cache: Memory, token: Int[Array, "B"]):
         """One step: logits [B, V], the next cache, and its attention weights [B, 1, 1, 1, S]."""
         steps = self.run(cache, self.layer.project(self.embed(token))[None])  # T = 1
-        state = tuple(part[0] for part in steps)
+        state = tuple(component[0] for component in steps)
         features, intermediates = self.read(cache, state[0][:, None], True)
         return features[:, 0] @ self.kernel + self.bias[None], cache._replace(state=state), intermediates
 
@@ -127,7 +127,7 @@ class PeekySeq2seq(BookModel):
         return 2 * o.hidden_size
 
     def run(self, memory, projected):
-        return self.layer.scan(projected + self.layer.project(memory.last, part=1)[None], memory.state)
+        return self.layer.scan(projected + self.layer.project(memory.last, input_index=1)[None], memory.state)
 
     def read(self, memory, hidden, return_weights):
         peek = jnp.broadcast_to(memory.last[:, None], hidden.shape)  # [B, T, H]
@@ -136,13 +136,15 @@ class PeekySeq2seq(BookModel):
 
 def attend_to_source(rules: Rules, memory: Memory, query: Float[Array, "B T H"], return_weights: bool):
     """Contexts [B, T, H] of all decoder states at once, and, if `return_weights`, the weights [B, 1, 1, T, S]."""
-    rest, _ = rules.score.prepare_key(memory.hidden[0, :1])  # the memory holds prepared keys
+    prepared_score, _ = rules.score.prepare_key(memory.hidden[0, :1])  # the memory holds prepared keys
 
-    def one(query, key, value, length):
-        call = {"score": rest, "bias": rules.bias, "mask": lengths(length), "normalizer": rules.normalizer}
-        return attend(query, key, value, **call), attention_weights(query, key, **call) if return_weights else None
+    def attend_sentence(query, key, value, length):
+        kwargs = {"score": prepared_score, "bias": rules.bias, "mask": lengths(length), "normalizer": rules.normalizer}
+        return attend(query, key, value, **kwargs), attention_weights(query, key, **kwargs) if return_weights else None
 
-    context, weights = jax.vmap(one)(query, memory.key, memory.hidden, memory.length)  # [B, T, H], [B, T, S]
+    context, weights = jax.vmap(attend_sentence)(
+        query, memory.key, memory.hidden, memory.length
+    )  # [B, T, H], [B, T, S]
     return context, {"cross_attention": weights[:, None, None]} if return_weights else {}
 
 
@@ -158,8 +160,8 @@ class AttentionSeq2seq(BookModel):
         self.rules = make_rules(self, o, o.hidden_size, o.hidden_size)
         return 2 * o.hidden_size
 
-    def remember(self, memory):
-        return memory._replace(key=prepared_keys(self.rules.score, memory.hidden))
+    def prepare_memory(self, memory):
+        return memory._replace(key=prepare_keys(self.rules.score, memory.hidden))
 
     def read(self, memory, hidden, return_weights):
         context, intermediates = attend_to_source(self.rules, memory, hidden, return_weights)
@@ -178,8 +180,8 @@ class LuongSeq2seq(BookModel):
         self.attentional = nn.Dense(o.hidden_size, kernel_init=kernel_init)
         return o.hidden_size
 
-    def remember(self, memory):
-        return memory._replace(key=prepared_keys(self.rules.score, memory.hidden))
+    def prepare_memory(self, memory):
+        return memory._replace(key=prepare_keys(self.rules.score, memory.hidden))
 
     def read(self, memory, hidden, return_weights):
         context, intermediates = attend_to_source(self.rules, memory, hidden, return_weights)

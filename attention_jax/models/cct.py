@@ -11,8 +11,8 @@ from jaxtyping import Array, Float
 
 from attention_jax import config
 from attention_jax.errors import InputError
-from attention_jax.models.blocks import drop
-from attention_jax.models.position_encodings import own_positions
+from attention_jax.models.blocks import apply_dropout
+from attention_jax.models.position_encodings import custom_positions
 from attention_jax.models.resnet import convolution
 from attention_jax.models.vit import EncoderWithHead, image_block, interpolate
 
@@ -64,10 +64,10 @@ class CCT(nn.Module):
                 side = -(-side // 2)
             table = self.param("positions", nn.initializers.truncated_normal(0.2), (side * side, block.hidden_size))
             x = x + interpolate(table, math.isqrt(x.shape[1])).astype(block.dtype)[None, :, :]
-        elif own := own_positions(options.position_embedding):
-            vectors = own(block.hidden_size, name="position")(jnp.arange(x.shape[1]))
+        elif make_positions := custom_positions(options.position_embedding):
+            vectors = make_positions(block.hidden_size, name="position")(jnp.arange(x.shape[1]))
             x = x + vectors.astype(block.dtype)[None, :, :]
-        x = drop(self, x, block.dropout, train)
+        x = apply_dropout(self, x, block.dropout, train)
         trunk = EncoderWithHead(
             self.classes, block, options.num_layers, "attention", options.stochastic_depth, name="trunk"
         )

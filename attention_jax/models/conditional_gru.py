@@ -7,8 +7,8 @@ from attention_jax.errors import InputError
 from attention_jax.models.alignment import Alignment, Scorer
 from attention_jax.models.readout import DeepOutput
 from attention_jax.models.recurrent import Cell, Layer
-from attention_jax.models.taps import edited
-from attention_jax.models.translator import ATTENTION, STATES, Inputs, Step, attended, top_edited
+from attention_jax.models.taps import apply_edits
+from attention_jax.models.translator import ATTENTION, STATES, Inputs, Step, drop_weights, edit_top_state
 from attention_jax.ops.recurrent.deferred import DeferredWeight, deferred_scan
 
 
@@ -25,10 +25,12 @@ def step(w: Weights, states, x: Inputs):
     """One step of the conditional GRU (Sennrich et al. 2017, arXiv:1703.04357, section 2). `x.token` is E y_{j-1},
     projected for all steps before the scan."""
     between = w.first.step(x.token, states[0])  # eq. 2: s'_j = GRU_1(y_{j-1}, s_{j-1})
-    alpha = edited(x.edits.weights, w.align(between[0]))  # eq. 3, its weights
-    context = edited(x.edits.context, attended(alpha, x.kept) @ w.annotations)  # eq. 3: c_j = ATT(C, s'_j)
+    alpha = apply_edits(x.edits.weights, w.align(between[0]))  # eq. 3, its weights
+    context = apply_edits(
+        x.edits.context, drop_weights(alpha, x.weight_dropout) @ w.annotations
+    )  # eq. 3: c_j = ATT(C, s'_j)
     state = w.second.step(context @ w.second.input + w.second.bias[None], between)  # eq. 4: s_j = GRU_2(s'_j, c_j)
-    [state] = top_edited([state], x.edits.states)
+    [state] = edit_top_state([state], x.edits.states)
     return [state], Step(state[0], context, alpha)
 
 
@@ -69,5 +71,5 @@ class ConditionalGRU(DeepOutput):
             step,
             Weights(align, DeferredWeight(memory.hidden), first, second),
             states,
-            Inputs(token, [], self.kept(memory, len(token), train), edits),
+            Inputs(token, [], self.weight_dropout(memory, len(token), train), edits),
         )

@@ -30,7 +30,7 @@ glu_init = nn.initializers.variance_scaling(4.0, "fan_in", "normal")
 linear_init = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
 
 
-def gated_convolution(
+def glu_convolution(
     x: Float[Array, "B T D"], kernel: Float[Array, "KD E"], bias: Float[Array, "E"]
 ) -> Float[Array, "B U F"]:
     """A convolution with a gated linear unit, a * sigmoid(b): without padding (U = T - K + 1), as one matmul over the
@@ -43,7 +43,7 @@ def gated_convolution(
 
 
 class Convolution(nn.Module):
-    """The weights of one `gated_convolution`; `left` and `right` are the zeros put around its input."""
+    """The weights of one `glu_convolution`; `left` and `right` are the zeros put around its input."""
 
     hidden_size: int
     kernel_size: int
@@ -52,10 +52,10 @@ class Convolution(nn.Module):
     def __call__(self, x: Float[Array, "B T D"], left: int = 0, right: int = 0) -> Float[Array, "B U D"]:
         kernel = self.param("kernel", glu_init, (self.kernel_size * self.hidden_size, 2 * self.hidden_size))
         bias = self.param("bias", nn.initializers.zeros, (2 * self.hidden_size,))
-        return gated_convolution(jnp.pad(x, ((0, 0), (left, right), (0, 0))), kernel, bias)
+        return glu_convolution(jnp.pad(x, ((0, 0), (left, right), (0, 0))), kernel, bias)
 
 
-class Embedded(nn.Module):
+class TokenPositionEmbedding(nn.Module):
     """Token plus position embeddings, both N(0, 0.1^2)."""
 
     vocab: int
@@ -103,8 +103,8 @@ class ConvSeq2seq(nn.Module):
         hidden, embed = options.hidden_size, options.embed_size
         dense = lambda width: Linear(width, kernel_init=linear_init)
         blocks = lambda: [Convolution(hidden, options.kernel_size) for _ in range(options.num_layers)]
-        self.source_embed = Embedded(self.source_vocab, embed, options.max_length)
-        self.target_embed = Embedded(self.target_vocab, embed, options.max_length)
+        self.source_embed = TokenPositionEmbedding(self.source_vocab, embed, options.max_length)
+        self.target_embed = TokenPositionEmbedding(self.target_vocab, embed, options.max_length)
         self.source_in, self.source_out = dense(hidden), dense(embed)
         self.target_in, self.target_out = dense(hidden), dense(embed)
         self.source_blocks, self.target_blocks = blocks(), blocks()
@@ -122,12 +122,12 @@ class ConvSeq2seq(nn.Module):
 
     def encode(self, source: Int[Array, "B S"], source_length: Int[Array, "B"], *, train: bool = False):
         """Memory: "key" z and "value" (z + e) sqrt(1/2), both [B, S, embed], and "length"."""
-        real = (jnp.arange(source.shape[1])[None] < source_length[:, None])[..., None]
+        token_mask = (jnp.arange(source.shape[1])[None] < source_length[:, None])[..., None]
         embedded = self.drop(self.source_embed(source), train)
-        x, side = self.source_in(embedded), self.options.kernel_size // 2
+        x, padding = self.source_in(embedded), self.options.kernel_size // 2
         for block in self.source_blocks:
-            inputs = jnp.where(real, self.drop(x, train), 0.0)  # what a convolution sees beyond the end is zero
-            x = (block(inputs, side, side) + x) * SCALE
+            inputs = jnp.where(token_mask, self.drop(x, train), 0.0)  # what a convolution sees beyond the end is zero
+            x = (block(inputs, padding, padding) + x) * SCALE
         z = self.source_out(x)
         return {"key": z, "value": (z + embedded) * SCALE, "length": source_length}
 
@@ -137,13 +137,15 @@ class ConvSeq2seq(nn.Module):
         x = self.target_blocks[layer](inputs)
         query = (self.queries[layer](x) + embedded) * SCALE  # [B, T, E]
 
-        def one(query, key, value, length):
-            common = dict(score=Dot(), mask=lengths(length), normalizer=self.normalizers[layer])
-            return attend(query, key, value, **common), attention_weights(
-                query, key, **common
+        def attend_sentence(query, key, value, length):
+            kwargs = dict(score=Dot(), mask=lengths(length), normalizer=self.normalizers[layer])
+            return attend(query, key, value, **kwargs), attention_weights(
+                query, key, **kwargs
             ) if return_weights else None
 
-        context, weights = jax.vmap(one)(query, memory["key"], memory["value"], memory["length"])  # [B, T, E]
+        context, weights = jax.vmap(attend_sentence)(
+            query, memory["key"], memory["value"], memory["length"]
+        )  # [B, T, E]
         x = (x + self.contexts[layer](context)) * SCALE
         return (x + residual) * SCALE, weights
 
@@ -163,23 +165,23 @@ class ConvSeq2seq(nn.Module):
         """The cache before the first step: each layer's last kernel_size - 1 inputs."""
         self.target_embed.check(max_length)
         batch = memory["length"].shape[0]
-        before = [
+        past_inputs = [
             jnp.zeros((batch, self.options.kernel_size - 1, self.options.hidden_size), memory["key"].dtype)
             for _ in range(self.options.num_layers)
         ]
-        return memory | {"before": before, "time": jnp.zeros((batch,), jnp.int32)}
+        return memory | {"past_inputs": past_inputs, "time": jnp.zeros((batch,), jnp.int32)}
 
     def step(self, cache, token: Int[Array, "B"]):
         """One step: logits [B, V], the next cache, and its attention weights [B, layers, 1, 1, S]."""
         embedded = self.target_embed(token[:, None], cache["time"])
-        x, before, maps = self.target_in(embedded), [], []
+        x, past_inputs, maps = self.target_in(embedded), [], []
         for layer in range(self.options.num_layers):
-            inputs = jnp.concatenate([cache["before"][layer], x], axis=1)
-            before.append(inputs[:, 1:])
+            inputs = jnp.concatenate([cache["past_inputs"][layer], x], axis=1)
+            past_inputs.append(inputs[:, 1:])
             x, weights = self.block(layer, cache, inputs, x, embedded, True)
             maps.append(weights)
         logits = self.target_out(x)[:, 0] @ self.kernel + self.bias[None]
-        cache = cache | {"before": before, "time": cache["time"] + 1}
+        cache = cache | {"past_inputs": past_inputs, "time": cache["time"] + 1}
         return logits, cache, {"cross_attention": jnp.stack(maps, axis=1)[:, :, None]}
 
     def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:

@@ -9,7 +9,7 @@ from attention_jax.ops.dropout import dropout, is_zero
 from attention_jax.ops.recurrent import cells
 
 
-def merge(forward, backward, how: str):
+def merge_directions(forward, backward, how: str):
     """Join the two directions' [..., H]: "concat" -> [..., 2H], "sum" or "mean" -> [..., H]."""
     if how == "concat":
         return jnp.concatenate([forward, backward], axis=-1)
@@ -45,40 +45,42 @@ class Encoder(nn.Module):
         sizes = [self.embed_size] + [self.output_size(i) for i in range(self.layers - 1)]
         layer = lambda size: Layer((size,), self.hidden_size, self.cell, self.forget_bias)
         self.forward = [layer(size) for size in sizes]
-        self.backward = [layer(size) for i, size in enumerate(sizes) if self.two_way(i)]
+        self.backward = [layer(size) for i, size in enumerate(sizes) if self.is_bidirectional(i)]
 
-    def two_way(self, layer: int) -> bool:
+    def is_bidirectional(self, layer: int) -> bool:
         """Whether this layer runs in both directions."""
         return self.bidirectional == "all" or (self.bidirectional == "first" and layer == 0)
 
     def output_size(self, layer: int = -1) -> int:
         """Width of a layer's output (of the last layer by default)."""
-        return self.hidden_size * (2 if self.two_way(layer % self.layers) and self.merge == "concat" else 1)
+        return self.hidden_size * (2 if self.is_bidirectional(layer % self.layers) and self.merge == "concat" else 1)
 
     def __call__(self, source: Int[Array, "B S"], length: Int[Array, "B"], *, train: bool = False):
         """Return the top layer's hidden states [B, S, H'] and each layer's last state, directions merged: list of
         tuples.
         """
         rng = lambda: self.make_rng("dropout") if train else None
-        dropped = train and not is_zero(self.embed_dropout)
+        has_dropout = train and not is_zero(self.embed_dropout)
         tokens, states = source.T, []  # tokens [S, B]
         x = (
-            dropout(self.embed(tokens), self.embed_dropout, rng()) if dropped else None
+            dropout(self.embed(tokens), self.embed_dropout, rng()) if has_dropout else None
         )  # None: gather from the projected table
 
         def run(layer, x, tokens):
             projected = layer.lookup(self.embed.table, tokens) if x is None else layer.project(x)
-            return layer.scan(projected, layer.zero(source.shape[0]))
+            return layer.scan(projected, layer.zero_state(source.shape[0]))
 
         for i, layer in enumerate(self.forward):
-            out = run(layer, x, tokens)
-            state = tuple(s[-1] if self.state == "last_step" else cells.at_length(s, length) for s in out)
-            hidden = out[0]
-            if self.two_way(i):
-                turn = lambda y: cells.reverse_within(y, length)
-                back = run(self.backward[i], None if x is None else turn(x), turn(tokens))
-                state = tuple(merge(a, cells.at_length(b, length), self.merge) for a, b in zip(state, back))
-                hidden = merge(hidden, turn(back[0]), self.merge)
+            forward_states = run(layer, x, tokens)
+            state = tuple(s[-1] if self.state == "last_step" else cells.at_length(s, length) for s in forward_states)
+            hidden = forward_states[0]
+            if self.is_bidirectional(i):
+                reverse = lambda y: cells.reverse_within(y, length)
+                backward_states = run(self.backward[i], None if x is None else reverse(x), reverse(tokens))
+                state = tuple(
+                    merge_directions(a, cells.at_length(b, length), self.merge) for a, b in zip(state, backward_states)
+                )
+                hidden = merge_directions(hidden, reverse(backward_states[0]), self.merge)
             states.append(state)
             x = hidden + x if self.residual and i > 0 and x.shape == hidden.shape else hidden
             if i + 1 < self.layers:

@@ -46,12 +46,12 @@ class GNMT(DeepOutput):
             bahdanau.step,
             w,
             states[:1],
-            Inputs(token, [], self.kept(memory, len(token), train), self.edits(memory, len(token), 0)),
+            Inputs(token, [], self.weight_dropout(memory, len(token), train), self.edits(memory, len(token), 0)),
         )  # eq. 4: layer 1 attends, step by step
         hidden = steps.hidden
         for layer, state in zip(above, states[1:], strict=True):  # the others are one fused scan each
             below = self.drop(hidden, self.options.layer_dropout, train)
-            parts = layer.scan(layer.project(below) + layer.project(steps.context, part=1), state)
-            last = [*last, tuple(part[-1] for part in parts)]
-            hidden = parts[0] + hidden if self.options.residual else parts[0]  # eq. 6
+            layer_states = layer.scan(layer.project(below) + layer.project(steps.context, input_index=1), state)
+            last = [*last, tuple(component[-1] for component in layer_states)]
+            hidden = layer_states[0] + hidden if self.options.residual else layer_states[0]  # eq. 6
         return last, steps._replace(hidden=hidden)

@@ -96,9 +96,9 @@ class GraphAttention(nn.Module):
         projected = WordProjection(self.features, o.num_heads, o.hidden_size, o.dropout, name="hidden_projection")(
             words, values, train=train
         )
-        hidden, among = heads("hidden")(projected, edges, train=train, return_weights=return_weights)
+        hidden, hidden_weights = heads("hidden")(projected, edges, train=train, return_weights=return_weights)
         hidden = nn.elu(hidden).reshape(len(words), -1)  # [N, H U]
         hidden = dropout(hidden, o.dropout, self.make_rng("dropout") if train else None)
         projected = Linear(self.classes, use_bias=False, name="output_projection")(hidden)
-        logits, last = heads("output")(projected[:, None], edges, train=train, return_weights=return_weights)
-        return logits[:, 0], {"hidden": among, "output": last} if return_weights else {}
+        logits, output_weights = heads("output")(projected[:, None], edges, train=train, return_weights=return_weights)
+        return logits[:, 0], {"hidden": hidden_weights, "output": output_weights} if return_weights else {}

@@ -33,15 +33,20 @@ class LanguageModel(nn.Module):
     vocab: int
 
     def __post_init__(self):
-        list(Block.of(self.options).of_layers(self.options.num_layers))  # refuses sizes and parts that do not fit
+        list(Block.of(self.options).of_layers(self.options.num_layers))  # raises InputError for incompatible options
         super().__post_init__()
 
     def setup(self):
         options = self.options
-        block, small = Block.of(options), options.hidden_size**-0.5
+        block, position_deviation = Block.of(options), options.hidden_size**-0.5
         # scaled and initialized as in the plain Transformer; learned positions begin small beside the tokens
         self.embedding = Embedding(
-            self.vocab, block, options.max_length, options.scale_embeddings, "normal", position_deviation=small
+            self.vocab,
+            block,
+            options.max_length,
+            options.scale_embeddings,
+            "normal",
+            position_deviation=position_deviation,
         )
         self.decoder = Decoder(block, options.num_layers, False, options.remat, scan=options.scan_layers)
         if not options.tied_embeddings:
@@ -52,8 +57,8 @@ class LanguageModel(nn.Module):
 
     def hidden(self, tokens: Int[Array, "B T"], *, train: bool = False, return_weights: bool = False):
         """(states [B, T, D] in float32 at least, intermediates)."""
-        x, own, _ = self.decoder(self.embedding(tokens, train=train), causal(), None, train, return_weights)
-        return x.astype(accumulator(x.dtype)), {"decoder_attention": own} if return_weights else {}
+        x, weights, _ = self.decoder(self.embedding(tokens, train=train), causal(), None, train, return_weights)
+        return x.astype(accumulator(x.dtype)), {"decoder_attention": weights} if return_weights else {}
 
     def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:
         """The output layer, logits = hidden @ kernel + bias, before the cap if there is one."""

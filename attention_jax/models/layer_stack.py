@@ -34,10 +34,10 @@ class Segment(NamedTuple):
     """Number of scanned layers; None is one layer that is not."""
 
 
-def runs(block: Block, layers: int) -> list[tuple[int, int]]:
+def layer_runs(block: Block, layers: int) -> list[tuple[int, int]]:
     """(first, number) of each run of consecutive layers with equal blocks.
 
-    >>> runs(Block(8, 2, 8, per_layer="2:mask=window(4)"), 5)
+    >>> layer_runs(Block(8, 2, 8, per_layer="2:mask=window(4)"), 5)
     [(0, 2), (2, 1), (3, 2)]
     """
     blocks = list(block.of_layers(layers))
@@ -56,66 +56,70 @@ def make_layers(stack: nn.Module, make: Callable[[Block], nn.Module], bidirectio
                 f"--model.scan-layers cannot scan --model.position-embedding {block.position_embedding}, which has "
                 "weights of each layer outside of it: leave one of them out"
             )
-        for first, _ in runs(block, stack.layers):
+        for first, _ in layer_runs(block, stack.layers):
             setattr(stack, f"layers_{first}", make(blocks[first]))
     else:
-        stack.layer = [make(one) for one in blocks[: 1 if stack.shared else None]]
+        stack.layer = [make(layer_block) for layer_block in blocks[: 1 if stack.shared else None]]
     stack.bias = block.relative_biases(1 if stack.scan else len(stack.layer), bidirectional)
 
 
 def layer_segments(stack: nn.Module) -> list[Segment]:
-    """The layers of a stack, of which several may share one module."""
+    """The layers of a stack; several may share one module."""
     if stack.scan:
-        found = [(getattr(stack, f"layers_{first}"), 0, count) for first, count in runs(stack.block, stack.layers)]
+        layers = [
+            (getattr(stack, f"layers_{first}"), 0, count) for first, count in layer_runs(stack.block, stack.layers)
+        ]
     else:
-        found = [(stack.layer[i % len(stack.layer)], i, None) for i in range(stack.layers)]
-    kind, without = stack.block.position_embedding, lambda: None
-    bias = lambda layer, i: stack.bias[i % len(stack.bias)] if layer.block.position_embedding == kind else without
-    return [Segment(layer, bias(layer, i), count) for layer, i, count in found]
+        layers = [(stack.layer[i % len(stack.layer)], i, None) for i in range(stack.layers)]
+    kind, no_bias = stack.block.position_embedding, lambda: None
+    bias = lambda layer, i: stack.bias[i % len(stack.bias)] if layer.block.position_embedding == kind else no_bias
+    return [Segment(layer, bias(layer, i), count) for layer, i, count in layers]
 
 
 def run_layers(
-    stack: nn.Module, one: Callable, x: Any, given: Sequence | None = None, caches: Sequence | None = None
+    stack: nn.Module, apply_layer: Callable, x: Any, inputs: Sequence | None = None, caches: Sequence | None = None
 ) -> tuple[Any, list, list]:
-    """Apply `one(layer, bias, x, given, cache) -> (x, output, cache)` layer by layer: the last x, and the outputs and
-    caches of each segment.
+    """Apply `apply_layer(layer, bias, x, input, cache) -> (x, output, cache)` layer by layer: the last x, and the
+    outputs and caches of each segment.
 
-    `given` and `caches` have an entry for each segment. Those and the outputs of scanned layers have a leading axis of
-    layers. A scan carries its caches, which are written in place.
+    `inputs` and `caches` have an entry for each segment. For scanned layers, they and the outputs have a leading axis
+    of layers. A scan carries its caches, which are written in place.
     """
-    outputs, written = [], []
+    outputs, new_caches = [], []
     for i, (layer, make_bias, count) in enumerate(layer_segments(stack)):
-        bias, own, cache = make_bias(), given and given[i], caches and caches[i]
+        bias, layer_input, cache = make_bias(), inputs and inputs[i], caches and caches[i]
         if count is None:
-            x, output, cache = one(layer, bias, x, own, cache)
+            x, output, cache = apply_layer(layer, bias, x, layer_input, cache)
         else:
-            apply = partial(_scanned, stack.is_initializing(), lambda *args, bias=bias: one(args[0], bias, *args[1:]))
-            (x, cache), output = apply(layer, (x, cache), (own, jnp.arange(count, dtype=jnp.int32)))
+            scan_layers = partial(
+                _scan_layers, stack.is_initializing(), lambda *args, bias=bias: apply_layer(args[0], bias, *args[1:])
+            )
+            (x, cache), output = scan_layers(layer, (x, cache), (layer_input, jnp.arange(count, dtype=jnp.int32)))
         outputs.append(output)
-        written.append(cache)
-    return x, outputs, written
+        new_caches.append(cache)
+    return x, outputs, new_caches
 
 
-def _scanned(initializing: bool, one: Callable, layer: nn.Module, carry: tuple, given: tuple):
-    """The scan of `one(layer, x, given, cache)` over the stacked weights of `layer`: ((x, cache), outputs)."""
+def _scan_layers(initializing: bool, apply_layer: Callable, layer: nn.Module, carry: tuple, inputs: tuple):
+    """The scan of `apply_layer(layer, x, input, cache)` over the stacked weights of `layer`: ((x, cache), outputs)."""
 
-    def body(layer, carry, given):
-        (x, cache), (own, index) = carry, given
-        x, output, cache = one(layer, x, own, _at_layer(cache, index))
-        return (x, _at_layer(cache, None)), output
+    def body(layer, carry, inputs):
+        (x, cache), (layer_input, index) = carry, inputs
+        x, output, cache = apply_layer(layer, x, layer_input, _with_layer(cache, index))
+        return (x, _with_layer(cache, None)), output
 
     body = nn.map_variables(body, "params", trans_in_fn=flip_kernels, trans_out_fn=flip_kernels, init=initializing)
     axes = dict.fromkeys(("params", "attention_statistics", TRACE, SET), 0)
     scan = nn.scan(body, variable_axes=axes, split_rngs={"params": True, "dropout": True})
-    return scan(layer, carry, given)
+    return scan(layer, carry, inputs)
 
 
-def _at_layer(cache, index):
-    change = lambda part: dataclasses.replace(part, layer=index)
-    return jax.tree.map(change, cache, is_leaf=lambda node: isinstance(node, BeamKVCache))
+def _with_layer(cache, index):
+    set_layer = lambda kv_cache: dataclasses.replace(kv_cache, layer=index)
+    return jax.tree.map(set_layer, cache, is_leaf=lambda node: isinstance(node, BeamKVCache))
 
 
-def side_by_side(stack: nn.Module, maps: list[Array]) -> Array:
+def join_layer_outputs(stack: nn.Module, maps: list[Array]) -> Array:
     """The arrays [B, ...] of all layers, from those of the segments, as [B, layers, ...]."""
     scanned = [segment.count is not None for segment in layer_segments(stack)]
     return jnp.concatenate([x.swapaxes(0, 1) if s else x[:, None] for x, s in zip(maps, scanned, strict=True)], axis=1)
@@ -124,8 +128,8 @@ def side_by_side(stack: nn.Module, maps: list[Array]) -> Array:
 def flip_kernels(params: Mapping) -> Mapping:
     """Transpose the kernels [..., in, out] of one layer or of a stack.
 
-    Those of a stack are stored as [layers, out, in], as PyTorch does: XLA's CPU backend then multiplies one row by a
-    layer's slice where it lies, and copies the slice of the other order first, which triples the traffic of decoding.
+    Stacked kernels are stored as [layers, out, in], as in PyTorch: XLA's CPU backend then multiplies a row by a layer's
+    slice in place. A slice of [layers, in, out] is copied first, which triples the memory traffic of decoding.
     """
     flip = lambda path, x: x.swapaxes(-1, -2) if path[-1].key == "kernel" else x
     return jax.tree_util.tree_map_with_path(flip, params)
@@ -135,23 +139,23 @@ LAYER, LAYERS = re.compile(r"layer_(\d+)"), re.compile(r"layers_(\d+)")
 
 
 def unstack_layers(params: Mapping, options: ModelOptions) -> dict:
-    """The parameters of the model without `scan_layers`, from those of either; the inverse of `stack_layers`."""
+    """The parameters of the model without `scan_layers`, from either layout; the inverse of `stack_layers`."""
     tree = {}
     for name, value in params.items():
-        if found := LAYERS.fullmatch(name):
+        if match := LAYERS.fullmatch(name):
             for i in range(len(jax.tree.leaves(value)[0])):
-                tree[f"layer_{int(found[1]) + i}"] = flip_kernels(jax.tree.map(lambda x, i=i: x[i], value))
+                tree[f"layer_{int(match[1]) + i}"] = flip_kernels(jax.tree.map(lambda x, i=i: x[i], value))
         else:
             tree[name] = unstack_layers(value, options) if isinstance(value, Mapping) else value
     return tree
 
 
 def stack_layers(params: Mapping, options: ModelOptions) -> dict:
-    """The parameters of the model with `scan_layers`, from those of either: the layers decoder/layer_I of each run of
+    """The parameters of the model with `scan_layers`, from either layout: the layers decoder/layer_I of each run of
     equal blocks become decoder/layers_FIRST."""
     tree = {k: stack_layers(v, options) if isinstance(v, Mapping) else v for k, v in params.items()}
-    layers = {int(found[1]): tree.pop(name) for name in params if (found := LAYER.fullmatch(name))}
-    for first, count in runs(Block.of(options), len(layers)) if layers else ():
+    layers = {int(match[1]): tree.pop(name) for name in params if (match := LAYER.fullmatch(name))}
+    for first, count in layer_runs(Block.of(options), len(layers)) if layers else ():
         stacked = [flip_kernels(layers[i]) for i in range(first, first + count)]
         tree[f"layers_{first}"] = jax.tree.map(lambda *leaves: jnp.stack(leaves), *stacked)
     return tree

@@ -11,9 +11,9 @@ from jaxtyping import Array, Float, Int
 
 from attention_jax import config
 from attention_jax.models.alignment import Alignment, Scorer
-from attention_jax.models.recurrent import Cell, cells_of, kernel_init, run_stack, stacked_step
-from attention_jax.models.taps import edited
-from attention_jax.models.translator import ATTENTION, STATES, Inputs, Memory, Step, Translator, attended
+from attention_jax.models.recurrent import Cell, cells_of, kernel_init, run_stack, step_stack
+from attention_jax.models.taps import apply_edits
+from attention_jax.models.translator import ATTENTION, STATES, Inputs, Memory, Step, Translator, drop_weights
 from attention_jax.ops.precision import matmul
 from attention_jax.ops.recurrent.deferred import DeferredWeight, deferred_scan
 from attention_jax.ops.trees import pytree
@@ -28,7 +28,7 @@ class Monotonic(Alignment):
 
     def __call__(self, query, time):
         distance = jnp.arange(self.key.shape[1])[None] - time[:, None]
-        return self.weights(query, self.real & (jnp.abs(distance) <= self.reach))
+        return self.weights(query, self.token_mask & (jnp.abs(distance) <= self.reach))
 
 
 @pytree
@@ -42,10 +42,10 @@ class Predictive(Alignment):
     vector: Float[Array, "H 1"]  # v_p
 
     def __call__(self, query, time):
-        place = jax.nn.sigmoid(jnp.tanh(query @ self.kernel) @ self.vector)
-        center = place * self.length[:, None].astype(jnp.float32)  # eq. 9: p_t = S sigmoid(v_p . tanh(W_p h_t))
+        fraction = jax.nn.sigmoid(jnp.tanh(query @ self.kernel) @ self.vector)
+        center = fraction * self.length[:, None].astype(jnp.float32)  # eq. 9: p_t = S sigmoid(v_p . tanh(W_p h_t))
         distance = jnp.arange(self.key.shape[1]).astype(jnp.float32)[None] - center
-        weights = self.weights(query, self.real & (jnp.abs(distance) <= self.reach))
+        weights = self.weights(query, self.token_mask & (jnp.abs(distance) <= self.reach))
         return weights * jnp.exp(-jnp.square(distance) / (2.0 * (self.reach / 2.0) ** 2))  # eq. 10, sigma = D / 2
 
 
@@ -70,11 +70,11 @@ class InputFeedingState(NamedTuple):
 
 def feeding_step(w: Weights, state: InputFeedingState, x: Inputs):
     """Section 3.3: the attentional vector of the previous step is an input of this one."""
-    states = stacked_step(w.layers, state.states, x.token + state.fed @ w.feed, x.noise)  # h_t
-    alpha = edited(x.edits.weights, w.align(states[-1][0], state.time))  # eq. 7
-    context = edited(x.edits.context, attended(alpha, x.kept) @ w.annotations)  # c_t
+    states = step_stack(w.layers, state.states, x.token + state.fed @ w.feed, x.noise)  # h_t
+    alpha = apply_edits(x.edits.weights, w.align(states[-1][0], state.time))  # eq. 7
+    context = apply_edits(x.edits.context, drop_weights(alpha, x.weight_dropout) @ w.annotations)  # c_t
     fed = jnp.tanh(jnp.concatenate([states[-1][0], context], axis=-1) @ w.readout + w.bias[None])  # eq. 5: h~_t
-    fed = edited(x.edits.states, fed)
+    fed = apply_edits(x.edits.states, fed)
     return InputFeedingState(states, fed, state.time + 1), Step(fed, context, alpha)
 
 
@@ -115,8 +115,8 @@ class Luong(Translator):
         self.stack = self.layers((o.readout_size if o.input_feeding else 0,))
         scorer = PredictiveScorer if o.window == "predictive" else Scorer
         self.alignment = scorer(o, annotation_size)
-        both = o.hidden_size + annotation_size
-        self.readout_kernel = self.param("readout_kernel", kernel_init, (both, o.readout_size))
+        joined_size = o.hidden_size + annotation_size
+        self.readout_kernel = self.param("readout_kernel", kernel_init, (joined_size, o.readout_size))
         self.readout_bias = self.param("readout_bias", nn.initializers.zeros, (o.readout_size,))
         return o.readout_size
 
@@ -127,14 +127,14 @@ class Luong(Translator):
             self.options.window,
             self.options.window_size,
         )
-        parts = (alignment.score, alignment.key, alignment.length, alignment.bias, alignment.normalizer)
+        fields = (alignment.score, alignment.key, alignment.length, alignment.bias, alignment.normalizer)
         if window == "monotonic":
-            return Monotonic(*parts, reach)
+            return Monotonic(*fields, reach)
         if window == "predictive":
-            return Predictive(*parts, reach, self.alignment.position_kernel, self.alignment.position_vector)
+            return Predictive(*fields, reach, self.alignment.position_kernel, self.alignment.position_vector)
         return alignment
 
-    def begin(self, memory: Memory) -> InputFeedingState:
+    def initial_state(self, memory: Memory) -> InputFeedingState:
         batch = memory.length.shape[0]
         return InputFeedingState(
             memory.states, jnp.zeros((batch, self.options.readout_size)), jnp.zeros((batch,), jnp.int32)
@@ -146,8 +146,11 @@ class Luong(Translator):
         feed = DeferredWeight(self.stack[0].kernel(1))
         readout = DeferredWeight(self.readout_kernel), self.readout_bias
         w = Weights(self.align(memory), DeferredWeight(memory.hidden), feed, cells_of(self.stack), *readout)
-        kept, edits = self.kept(memory, len(token), train), self.edits(memory, len(token), self.options.readout_size)
-        return deferred_scan(feeding_step, w, state, Inputs(token, self.noise(token, train), kept, edits))
+        weight_dropout, edits = (
+            self.weight_dropout(memory, len(token), train),
+            self.edits(memory, len(token), self.options.readout_size),
+        )
+        return deferred_scan(feeding_step, w, state, Inputs(token, self.noise(token, train), weight_dropout, edits))
 
     def run_without_feeding(self, memory: Memory, state: InputFeedingState, token, train):
         """The recurrence over all steps, then attention of all its states at once."""
@@ -156,16 +159,18 @@ class Luong(Translator):
         time = state.time[:, None] + jnp.arange(hidden.shape[0])[None]  # [B, T]
         hidden = hidden.swapaxes(0, 1)  # [B, T, H]
         edits = self.edits(memory, len(token), self.options.readout_size)
-        whole = lambda edits, x: edited(edits, x.swapaxes(0, 1)).swapaxes(0, 1) if edits else x  # of all steps at once
+        edit_steps = lambda edits, x: (
+            apply_edits(edits, x.swapaxes(0, 1)).swapaxes(0, 1) if edits else x
+        )  # of all steps at once
         alpha = jax.vmap(self.align(memory), in_axes=1, out_axes=1)(hidden, time)  # eq. 7: [B, T, S]
-        alpha = whole(edits.weights, alpha)
-        kept = self.kept(memory, len(token), train)
-        kept = None if kept is None else kept.swapaxes(0, 1)  # [B, T, S]
-        context = jnp.einsum("bts,bsc->btc", attended(alpha, kept), memory.hidden)  # [B, T, C]
-        context = whole(edits.context, context)
-        both = jnp.concatenate([hidden, context], axis=-1)
-        attentional = jnp.tanh(matmul(both, self.readout_kernel) + self.readout_bias[None, None])  # eq. 5
-        attentional = whole(edits.states, attentional)
+        alpha = edit_steps(edits.weights, alpha)
+        weight_dropout = self.weight_dropout(memory, len(token), train)
+        weight_dropout = None if weight_dropout is None else weight_dropout.swapaxes(0, 1)  # [B, T, S]
+        context = jnp.einsum("bts,bsc->btc", drop_weights(alpha, weight_dropout), memory.hidden)  # [B, T, C]
+        context = edit_steps(edits.context, context)
+        joined = jnp.concatenate([hidden, context], axis=-1)
+        attentional = jnp.tanh(matmul(joined, self.readout_kernel) + self.readout_bias[None, None])  # eq. 5
+        attentional = edit_steps(edits.states, attentional)
         steps = jax.tree.map(lambda x: x.swapaxes(0, 1), Step(attentional, context, alpha))  # [T, B, ...]
         return InputFeedingState(states, state.fed, state.time + hidden.shape[1]), steps
 

@@ -2,8 +2,8 @@
 values.
 
 `MultiHeadAttention` owns the projections. `attend` is written for one sequence and one head; `ops/heads.py` lifts it
-over both. Hence the axes of what is given beside the arrays: the leaves of a `mask` lead with the batch, the leaves of
-a `bias` and of a learned `score` lead with the heads. Fewer heads of keys and values than of queries are grouped-query
+over both. Hence the leaves of a `mask` have a leading batch axis, and the leaves of a `bias` or of a learned `score` a
+leading head axis. Fewer heads of keys and values than of queries are grouped-query
 attention (GQA), one is multi-query attention (MQA).
 
 Parity with PyTorch 2.13 to 1e-5 is tested in tests/models/test_parity.py, with this table of names (kernels are
@@ -38,16 +38,16 @@ from jaxtyping import Array, Float
 
 from attention_jax.errors import InputError
 from attention_jax.models.initializers import XAVIER, within
-from attention_jax.models.named_scores import normalizer_class, pool_class, score_class
+from attention_jax.models.named_scores import parse_normalizer, parse_pool, parse_score
 from attention_jax.models.norms import EPSILON, RMSNorm
-from attention_jax.models.parts import per_head
+from attention_jax.models.parts import make_part_per_head
 from attention_jax.models.taps import (
     is_set,
     is_traced,
-    pooled_by,
+    pool_with_weights,
     tap,
     tap_heads,
-    tapped_weights,
+    tap_weights,
     trace_weights,
 )
 from attention_jax.ops.attention import Implementation, attend
@@ -61,39 +61,39 @@ from attention_jax.ops.precision import accumulator, affine
 from attention_jax.ops.scores import Score
 
 
-def _statistics(query, key, value, *, rng, normalizer, **call):
-    """The largest logit of one head, and over its queries the sums of the entropy, of the weight of the first key and
-    of those that may attend to a key, [4]. The others have entropy and weight 0."""
-    first = jnp.eye(key.shape[0], 1, dtype=accumulator(query.dtype))  # as values: their mean is the first key's weight
-    one = partial(attend, query, key, first, **call)
+def _statistics(query, key, value, *, rng, normalizer, **kwargs):
+    """[largest logit, sum of entropies, sum of weights of the first key, number of queries that may attend to a key]
+    of one head, [4]. Queries without a key have entropy and weight 0."""
+    first_key = jnp.eye(key.shape[0], 1, dtype=accumulator(query.dtype))  # values: output = first key's weight
+    attend_first = partial(attend, query, key, first_key, **kwargs)
     softmax = normalizer if isinstance(normalizer, Softmax) else Softmax()
-    weight, largest, entropy = one(normalizer=softmax, return_max_score=True, return_entropy=True)
+    weight, largest, entropy = attend_first(normalizer=softmax, return_max_score=True, return_entropy=True)
     if softmax is not normalizer:
-        weight, entropy = one(normalizer=normalizer, return_entropy=True)
-    some = (largest != -jnp.inf).astype(largest.dtype)
-    return jnp.stack([largest.max(), entropy.sum(), weight.sum(), some.sum()])
+        weight, entropy = attend_first(normalizer=normalizer, return_entropy=True)
+    has_keys = (largest != -jnp.inf).astype(largest.dtype)
+    return jnp.stack([largest.max(), entropy.sum(), weight.sum(), has_keys.sum()])
 
 
 def head_score(module: nn.Module, name: str, heads: int, size: int) -> Score:
     """The score called `name`; its leaves, if it has any, are parameters of `module` with one row per head."""
-    return per_head(module, "score", score_class(name), heads, size)
+    return make_part_per_head(module, "score", parse_score(name), heads, size)
 
 
 def head_normalizer(module: nn.Module, name: str, heads: int, size: int) -> Normalizer:
     """Create the normalizer `name`; its learned parameters, if any, belong to `module`, with a leading head axis."""
-    return per_head(module, "normaliser", normalizer_class(name), heads, size)
+    return make_part_per_head(module, "normaliser", parse_normalizer(name), heads, size)
 
 
 def head_pool(module: nn.Module, name: str, heads: int, size: int) -> Pool:
     """Create the pooling `name`; its learned parameters, if any, belong to `module`, with a leading head axis."""
-    return per_head(module, "pool", pool_class(name), heads, size)
+    return make_part_per_head(module, "pool", parse_pool(name), heads, size)
 
 
-def pooled_width(pool: Pool, key_width: int, value_width: int) -> int:
+def pool_width(pool: Pool, key_width: int, value_width: int) -> int:
     """The width of what a head pools.
 
     >>> from attention_jax.ops.pooling import Moments
-    >>> pooled_width(Moments(), 4, 8)
+    >>> pool_width(Moments(), 4, 8)
     16
     """
 
@@ -107,9 +107,9 @@ class MultiHeadAttention(nn.Module):
     It is softmax(score(q W_q, k W_k)) v W_v for every head, concatenated and projected by W_o. Fewer heads of keys and
     values than of queries are grouped-query attention (GQA), one is multi-query attention (MQA).
 
-    Query, key and value may have different widths; `hidden_size` is the output's, `key_dim` and `value_dim` are those
-    of a head's queries and keys and of its values, 0 meaning hidden_size / num_heads. Leaves of `mask` have the batch
-    as their leading axis, those of `bias` the heads; both may be arrays, as in `ops.heads.attend_heads`.
+    Query, key and value may have different widths; `hidden_size` is the output's, `key_dim` is
+    the width of a head's queries and keys, `value_dim` of its values; 0 means hidden_size / num_heads. Leaves of `mask`
+    have a leading batch axis, leaves of `bias` a leading head axis; both may be arrays, as in `ops.heads.attend_heads`.
 
     >>> model, x = MultiHeadAttention(num_heads=2, hidden_size=8), jnp.ones((3, 5, 8))
     >>> (out, weights), _ = model.init_with_output(jax.random.key(0), x, x, x, return_weights=True)
@@ -177,7 +177,7 @@ class MultiHeadAttention(nn.Module):
             self.query_norm, self.key_norm = RMSNorm(self.norm_epsilon), RMSNorm(self.norm_epsilon)
         self.pool = head_pool(self, self.head_pool, self.num_heads, key_width)
         if self.output_gate:
-            width = pooled_width(jax.tree.map(lambda x: x[0], self.pool), key_width, value_width)
+            width = pool_width(jax.tree.map(lambda x: x[0], self.pool), key_width, value_width)
             self.gate = projection(self.num_heads * width)
         self.head_score = head_score(self, self.score, self.num_heads, key_width)
         self.head_normalizer = head_normalizer(self, self.normalizer, self.num_heads, key_width)
@@ -185,18 +185,18 @@ class MultiHeadAttention(nn.Module):
     def __call__(self, query, key, value, *, bias=None, mask=None, train=False, return_weights=False):
         """[B, Q, Dq], [B, K, Dk], [B, K, Dv] -> output [B, Q, hidden_size] and, if `return_weights`, the weights
         [B, H, Q, K], else None."""
-        call = {"bias": bias, "mask": mask, "train": train, "return_weights": return_weights}
-        return self.attend(self.project_q(query), *self.project_kv(key, value), query, **call)
+        kwargs = {"bias": bias, "mask": mask, "train": train, "return_weights": return_weights}
+        return self.attend(self.project_q(query), *self.project_kv(key, value), query, **kwargs)
 
     def project_q(self, query: Float[Array, "B Q D"], offset=0) -> Float[Array, "B H Q E"]:
         """The queries of all heads; `offset` is the position of the first."""
-        query = self._split(self.query(query), self.num_heads)
+        query = self._split_heads(self.query(query), self.num_heads)
         return self._rotate(self.query_norm(query) if self.normalize_qk else query, offset)
 
     def project_kv(self, key, value, offset=0) -> tuple[Float[Array, "B Hkv K E"], Float[Array, "B Hkv K V"]]:
         """The keys and values of all heads, as a KV cache holds them; `offset` is the position of the first."""
         kv_heads = self.num_kv_heads or self.num_heads
-        key, value = self._split(self.key(key), kv_heads), self._split(self.value(value), kv_heads)
+        key, value = self._split_heads(self.key(key), kv_heads), self._split_heads(self.value(value), kv_heads)
         return self._rotate(self.key_norm(key) if self.normalize_qk else key, offset), value
 
     def attend(
@@ -207,20 +207,20 @@ class MultiHeadAttention(nn.Module):
         query, key, value = (tap_heads(self, *pair) for pair in (("query", query), ("key", key), ("value", value)))
         rules = {"score": self.head_score, "bias": bias, "mask": mask, "normalizer": self.head_normalizer}
         rng = self.make_rng("dropout") if train and not is_zero(self.dropout) else None
-        weights, pooling = None, rules | {"pool": self.pool}
+        weights, pool_rules = None, rules | {"pool": self.pool}
         if is_set(self, "scores", "weights"):
-            weights = tapped_weights(self, query, key, rules, query_offset)
-            pooled = pooled_by(weights, query, key, value, pooling, rng, self.dropout)
+            weights = tap_weights(self, query, key, rules, query_offset)
+            pooled = pool_with_weights(weights, query, key, value, pool_rules, rng, self.dropout)
         else:
-            one = partial(attend, dropout=self.dropout, implementation=self.implementation)
-            pooled = over_heads(one, query, key, value, pooling, rng, query_offset)  # [B, H, Q, V]
+            attend_head = partial(attend, dropout=self.dropout, implementation=self.implementation)
+            pooled = over_heads(attend_head, query, key, value, pool_rules, rng, query_offset)  # [B, H, Q, V]
             if is_traced(self):
                 trace_weights(self, query, key, rules, query_offset)
         if self.is_mutable_collection("attention_statistics") and not self.is_initializing():
-            found = over_heads(_statistics, query, key, key, rules, query_offset=query_offset)  # [B, H, 4]
-            sums = found[..., 1:].sum(axis=0)  # of all queries of the batch
-            found = [found[..., :1].max(axis=0), sums[:, :2] / jnp.maximum(sums[:, 2:], 1)]
-            self.sow("attention_statistics", "attention_statistics", jnp.concatenate(found, axis=1))  # [H, 3]
+            statistics = over_heads(_statistics, query, key, key, rules, query_offset=query_offset)  # [B, H, 4]
+            sums = statistics[..., 1:].sum(axis=0)  # of all queries of the batch
+            statistics = [statistics[..., :1].max(axis=0), sums[:, :2] / jnp.maximum(sums[:, 2:], 1)]
+            self.sow("attention_statistics", "attention_statistics", jnp.concatenate(statistics, axis=1))  # [H, 3]
         pooled = pooled.swapaxes(1, 2).reshape(query.shape[0], query.shape[2], -1)  # [B, Q, H V]
         if self.output_gate:
             pooled = pooled * jax.nn.sigmoid(self.gate(inputs))
@@ -231,7 +231,7 @@ class MultiHeadAttention(nn.Module):
             return self.out(pooled), weights
         return self.out(pooled), head_weights(query, key, rules, query_offset)
 
-    def _split(self, x, heads):
+    def _split_heads(self, x, heads):
         """[B, T, H E] -> [B, H, T, E]."""
         return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
 
@@ -239,8 +239,8 @@ class MultiHeadAttention(nn.Module):
         if not self.rotary:
             return x
         positions = jnp.arange(x.shape[2], dtype=jnp.int32) + offset
-        turn = partial(rotary, theta=self.rope_theta, scaling=self.rope_scaling)
-        return jax.vmap(jax.vmap(turn, in_axes=(0, None)), in_axes=(0, None))(x, positions)  # [B, H, T, E]
+        rotate = partial(rotary, theta=self.rope_theta, scaling=self.rope_scaling)
+        return jax.vmap(jax.vmap(rotate, in_axes=(0, None)), in_axes=(0, None))(x, positions)  # [B, H, T, E]
 
 
 class Linear(nn.Module):

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from attention_jax.config import SCORES
 from attention_jax.config.models import NORMALIZERS, POOLS
 from attention_jax.errors import InputError
-from attention_jax.models.parts import maker, owned
+from attention_jax.models.parts import make_part, parse_part
 from attention_jax.ops import scores
 from attention_jax.ops.biases import Bias, Location
 from attention_jax.ops.normalizer_kinds import Normalizer, Threshold
@@ -39,15 +39,15 @@ class ScaledGeneral(scores.Bilinear):
 SAME_WIDTH = ("dot", "scaled_dot", "cosine", "gaussian", "qk_norm", "soft_cap")
 
 
-def score_class(name: str) -> Callable[[], scores.Score]:
-    """What makes a score (`parts.maker`), by its name in `config.SCORES` or its import path "package.file:Class"."""
+def parse_score(name: str) -> Callable[[], scores.Score]:
+    """The score that `name` names (`parts.parse_part`): a key of `config.SCORES` or an import path."""
     if name.partition("(")[0] not in SCORES and ":" not in name:
         raise InputError(f"score must be one of {', '.join(SCORES)} or package.file:Class of your own, got {name!r}")
-    return maker("score", name, SCORES, scores.Score)
+    return parse_part("score", name, SCORES, scores.Score)
 
 
 @dataclass(frozen=True)
-class Learned:
+class LearnedNormalizer:
     """Base class: a normalizer with one number that each head learns, `start` at first."""
 
     start: float
@@ -58,7 +58,7 @@ class Learned:
 
 
 @dataclass(frozen=True)
-class LearnedSink(Learned):
+class LearnedSink(LearnedNormalizer):
     """A softmax with a sink of a learned score (OpenAI 2025, GPT-OSS)."""
 
     start: float = 0.0
@@ -66,7 +66,7 @@ class LearnedSink(Learned):
 
 
 @dataclass(frozen=True)
-class LearnedSigmoid(Learned):
+class LearnedSigmoid(LearnedNormalizer):
     """sigmoid(score + b) with a learned bias b (Ramapuram et al. 2024). -log of the number of keys is a good start."""
 
     start: float = -4.0
@@ -92,38 +92,38 @@ class AdaptiveEntmax(Threshold):
 
 
 @dataclass(frozen=True)
-class LearnedEntmax(Learned):
+class LearnedEntmax(LearnedNormalizer):
     """Entmax with a learned alpha, 1.5 where the logit `start` is 0."""
 
     start: float = 0.0
     kind = AdaptiveEntmax
 
 
-def normalizer_class(name: str) -> Callable[[], Normalizer]:
-    """What makes a normalizer (`parts.maker`), by its name in `config.NORMALIZERS` or the import path of a class or an
-    elementwise function."""
-    return maker("normalizer", name, NORMALIZERS, Normalizer, as_normalizer)
+def parse_normalizer(name: str) -> Callable[[], Normalizer]:
+    """The normalizer that `name` names (`parts.parse_part`): a key of `config.NORMALIZERS`, or the import path of a
+    class or of an elementwise function."""
+    return parse_part("normalizer", name, NORMALIZERS, Normalizer, as_normalizer)
 
 
-def pool_class(name: str) -> Callable[[], Pool]:
-    """What makes a pooling (`parts.maker`), by its name in `config.models.POOLS` or its import path."""
-    return maker("head_pool", name, POOLS, Pool)
+def parse_pool(name: str) -> Callable[[], Pool]:
+    """The pooling that `name` names (`parts.parse_part`): a key of `config.models.POOLS` or an import path."""
+    return parse_part("head_pool", name, POOLS, Pool)
 
 
-def prepared_keys(score: scores.Score, hidden: Float[Array, "B S H"]) -> Float[Array, "B S F"]:
+def prepare_keys(score: scores.Score, hidden: Float[Array, "B S H"]) -> Float[Array, "B S F"]:
     """Features of the keys that a score computes once for all queries."""
     return jax.vmap(lambda row: score.prepare_key(row)[1])(hidden)  # [B, S, F]
 
 
 def make_score(module: nn.Module, name: str, query_width: int, key_width: int, hidden: int) -> scores.Score:
     """The score called `name`; its weights become the parameter "score" of `module` (in its setup)."""
-    kind = score_class(name)
+    source = parse_score(name)
     if name.partition("(")[0] in SAME_WIDTH and query_width != key_width:
         raise InputError(
             f"score {name} compares vectors of one width, got queries of {query_width} and keys of {key_width}: "
             "use general"
         )
-    return owned(module, "score", kind, query_width, key_width, hidden)
+    return make_part(module, "score", source, query_width, key_width, hidden)
 
 
 class Rules(NamedTuple):
@@ -135,12 +135,12 @@ class Rules(NamedTuple):
 
 
 def make_rules(module: nn.Module, options, query_width: int, key_width: int) -> Rules:
-    """The rules that `options.score` and `options.normalizer` name, with their weights owned by `module`. The bias is
-    None but for the score "location", which depends on the positions of the keys alone."""
+    """The rules that `options.score` and `options.normalizer` name, with their weights owned by `module`. Only the
+    score "location" has a bias, since it depends on the positions of the keys alone."""
     name, hidden = options.score, options.hidden_size
     normalizer = make_normalizer(module, options.normalizer, query_width, key_width, hidden)
     if name == "location":
-        location = owned(module, "score", Location, query_width, POSITIONS)
+        location = make_part(module, "score", Location, query_width, POSITIONS)
         return Rules(scores.Constant(), location, normalizer)
     return Rules(make_score(module, name, query_width, key_width, hidden), None, normalizer)
 
@@ -149,4 +149,4 @@ def make_normalizer(
     module: nn.Module, name: str, query_width: int, key_width: int, hidden: int, prefix: str = "normaliser"
 ) -> Normalizer:
     """Create the normalizer `name`; its learned parameter, if any, becomes the parameter `prefix` of `module`."""
-    return owned(module, prefix, normalizer_class(name), query_width, key_width, hidden)
+    return make_part(module, prefix, parse_normalizer(name), query_width, key_width, hidden)

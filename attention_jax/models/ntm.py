@@ -1,8 +1,9 @@
 """The Neural Turing Machine: a controller that reads and writes a memory through attention (Graves et al. 2014, arXiv
 1410.5401).
 
-Functions first: `control` and `turn` advance a state that is a plain value; the module owns the weights and scans the
-two over time. What does not depend on the state is computed outside the scan: the projection of all inputs before it,
+Functions first: `step_controller` and `access_memory` advance a state that is a plain value; the module owns the
+weights and scans the two over time.
+What does not depend on the state is computed outside the scan: the projection of all inputs before it,
 that of all outputs after it.
 """
 
@@ -18,7 +19,7 @@ from attention_jax import config
 from attention_jax.errors import InputError
 from attention_jax.models.initializers import within
 from attention_jax.models.recurrent import Layer, gate_bias
-from attention_jax.models.taps import edited, is_traced, record, step_edits, tap
+from attention_jax.models.taps import apply_edits, is_traced, record_activation, step_edits, tap
 from attention_jax.ops import addressing, meshes
 from attention_jax.ops.recurrent import cells
 
@@ -57,7 +58,7 @@ class State(NamedTuple):
     memory: Float[Array, "N W"]
 
 
-def control(
+def step_controller(
     state: State, inputs: Float[Array, "B G"], kernel: Float[Array, "R*W+C G"]
 ) -> tuple[Float[Array, "B C"], tuple]:
     """One step of the controllers of a batch, (hidden, their new state), on their projected inputs and the last
@@ -70,22 +71,21 @@ def control(
     return controller[0], controller
 
 
-def gate_order(init):
+def reorder_gates(init):
     """An initializer of an LSTM's kernel [.., 4 C] whose draws for gates (i, f, o, g) are put in the order of
     `ops.recurrent.cells`, (i, f, g, o).
 
-    The machines whose results are recorded had their gates in the first order; so each gate begins with the values it
-    had then.
+    The recorded results used the first order; this way each gate starts with the same values as then.
     """
 
-    def ordered(rng, shape, dtype=jnp.float32):
+    def initialize(rng, shape, dtype=jnp.float32):
         i, f, o, g = jnp.split(init(rng, shape, dtype), 4, axis=1)
         return jnp.concatenate([i, f, g, o], axis=1)
 
-    return ordered
+    return initialize
 
 
-def addresses(
+def split_interface(
     emitted: Float[Array, "P"], shape: Shape
 ) -> tuple[addressing.Address, Float[Array, "Hw W"], Float[Array, "Hw W"]]:
     """Splits what the controller emitted into addresses (fields with a leading head axis), erase and add vectors, each
@@ -102,33 +102,35 @@ def addresses(
     return address, nn.sigmoid(erase), jnp.tanh(add)
 
 
-def turn(state: State, emitted: Float[Array, "P"], shape: Shape, edits: tuple = (), read_first: bool = False) -> State:
+def access_memory(
+    state: State, emitted: Float[Array, "P"], shape: Shape, edits: tuple = (), read_first: bool = False
+) -> State:
     """One memory access: all heads are addressed, the write heads write, then the read heads read, or before it if
     `read_first`. `edits` of the weights are those of the write heads and of the read heads."""
-    address, erase, add = addresses(emitted, shape)
+    address, erase, add = split_interface(emitted, shape)
     weights = jax.vmap(addressing.locate, in_axes=(None, 0, 0))(state.memory, state.weights, address)  # [H, N]
     if edits:
-        parts = zip(edits, jnp.split(weights, [shape.num_write_heads]), strict=True)
-        weights = jnp.concatenate([edited(*part) for part in parts])
+        edited_weights = zip(edits, jnp.split(weights, [shape.num_write_heads]), strict=True)
+        weights = jnp.concatenate([apply_edits(*pair) for pair in edited_weights])
     memory = addressing.write(state.memory, weights[: shape.num_write_heads], erase, add)
-    seen = state.memory if read_first else memory
-    reads = addressing.read(seen, weights[shape.num_write_heads :])  # [R, W]
+    read_memory = state.memory if read_first else memory
+    reads = addressing.read(read_memory, weights[shape.num_write_heads :])  # [R, W]
     return state._replace(reads=reads, weights=weights, memory=memory)
 
 
 def weight_edits(module: nn.Module, shape: Shape, batch: int, steps: int) -> tuple:
     """What replaces the weights of the write heads, and of the read heads, in all steps; () if nothing does."""
     counts = shape.num_write_heads, shape.num_read_heads
-    whole = [(batch, steps, heads, shape.num_locations) for heads in counts]
-    edits = tuple(step_edits(module, *pair) for pair in zip(WEIGHTS, whole, strict=True))
+    shapes = [(batch, steps, heads, shape.num_locations) for heads in counts]
+    edits = tuple(step_edits(module, *pair) for pair in zip(WEIGHTS, shapes, strict=True))
     return edits if any(edits) else ()
 
 
-def start(machine: nn.Module, shape: Shape) -> State:
+def initial_state(machine: nn.Module, shape: Shape) -> State:
     """The state before the first step: learned controller state and reads, all heads at location 0, an empty
-    memory; or `trained_start`."""
+    memory; or `trainable_initial_state`."""
     if machine.options.state_init == "trained":
-        return trained_start(machine, shape)
+        return trainable_initial_state(machine, shape)
     small = nn.initializers.normal(0.01)
     controller = ()
     if machine.options.controller == "lstm":
@@ -146,19 +148,19 @@ def start(machine: nn.Module, shape: Shape) -> State:
     return State(controller, reads, weights, memory)
 
 
-def trained_start(machine: nn.Module, shape: Shape) -> State:
+def trainable_initial_state(machine: nn.Module, shape: Shape) -> State:
     """Trained reads, weights and memory, the first two and a learned memory as linear maps from an input of 1."""
     glorot = nn.initializers.xavier_uniform(batch_axis=0)
-    drawn = lambda name, count, size: machine.param(name, glorot, (count, 1, size))[:, 0]
+    linear_param = lambda name, count, size: machine.param(name, glorot, (count, 1, size))[:, 0]
     size, kind = (shape.num_locations, shape.word_size), machine.options.memory_init
     if kind == "constant":
         memory = machine.param("memory_start", nn.initializers.constant(1e-6), size)
     elif kind == "learned":
-        memory = jnp.tanh(drawn("memory_start", 1, shape.num_locations * shape.word_size).reshape(size))
+        memory = jnp.tanh(linear_param("memory_start", 1, shape.num_locations * shape.word_size).reshape(size))
     else:
         memory = jnp.tanh(machine.param("memory_start", nn.initializers.normal(0.5), size))
-    reads = jnp.tanh(drawn("reads_start", shape.num_read_heads, shape.word_size))
-    weights = nn.softmax(drawn("weights_start", shape.num_heads, shape.num_locations))
+    reads = jnp.tanh(linear_param("reads_start", shape.num_read_heads, shape.word_size))
+    weights = nn.softmax(linear_param("weights_start", shape.num_heads, shape.num_locations))
     zero = jnp.zeros(machine.options.hidden_size)
     return State((zero, zero) if machine.options.controller == "lstm" else (), reads, weights, memory)
 
@@ -187,22 +189,26 @@ class NTM(nn.Module):
         options = self.options
         shape = Shape(*(getattr(options, name) for name in Shape._fields))
         size, reads, clip = options.hidden_size, options.num_read_heads * options.word_size, options.output_clip
-        dense, shared = nn.initializers.lecun_normal(), options.controller_init == "xavier"
+        dense, is_xavier = nn.initializers.lecun_normal(), options.controller_init == "xavier"
         has_cell = options.controller == "lstm"
         if options.forget_bias and not has_cell:
             raise InputError(f"--model.forget-bias needs --model.controller lstm, got {options.controller}")
-        gates, recurrent, first = (4 * size, reads + size, gate_order(dense)) if has_cell else (size, reads, dense)
-        first = within((6 / (inputs.shape[-1] + recurrent + gates)) ** 0.5) if shared else first
-        controller_kernel = self.param("controller", first, (recurrent, gates))
+        gates, recurrent, kernel_init = (
+            (4 * size, reads + size, reorder_gates(dense)) if has_cell else (size, reads, dense)
+        )
+        kernel_init = within((6 / (inputs.shape[-1] + recurrent + gates)) ** 0.5) if is_xavier else kernel_init
+        controller_kernel = self.param("controller", kernel_init, (recurrent, gates))
         head_kernel = self.param("heads", dense, (size, shape.interface))
         head_bias = self.param("heads_bias", nn.initializers.normal(0.01), (shape.interface,))
-        state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (inputs.shape[0], *leaf.shape)), start(self, shape))
-        advance = jax.vmap(partial(turn, read_first=options.read_first), in_axes=(0, 0, None, 0))
+        state = jax.tree.map(
+            lambda leaf: jnp.broadcast_to(leaf, (inputs.shape[0], *leaf.shape)), initial_state(self, shape)
+        )
+        advance = jax.vmap(partial(access_memory, read_first=options.read_first), in_axes=(0, 0, None, 0))
 
         @jax.checkpoint  # only the states are kept for the gradient: faster here than keeping every small intermediate
-        def step(state: State, given: tuple):
-            x, edits = given  # [B, G], and edits of [B, heads, N]
-            hidden, controller = control(state, x, controller_kernel)
+        def step(state: State, inputs: tuple):
+            x, edits = inputs  # [B, G], and edits of [B, heads, N]
+            hidden, controller = step_controller(state, x, controller_kernel)
             emitted = hidden @ head_kernel + head_bias[None]
             emitted = jnp.clip(emitted, -clip, clip) if clip else emitted
             state = state._replace(controller=controller)
@@ -211,7 +217,7 @@ class NTM(nn.Module):
             return state, (features, *((state.weights,) if return_weights or is_traced(self) else ()))
 
         bias = gate_bias(options.forget_bias)
-        projected = nn.Dense(gates, kernel_init=first, bias_init=bias, name="input")(inputs)  # [B, T, G]
+        projected = nn.Dense(gates, kernel_init=kernel_init, bias_init=bias, name="input")(inputs)  # [B, T, G]
         _, (features, *weights) = meshes.scan_with_closure(
             step, state, (projected.swapaxes(0, 1), weight_edits(self, shape, *inputs.shape[:2]))
         )
@@ -220,7 +226,7 @@ class NTM(nn.Module):
             return logits, {}
         weights = jnp.split(weights[0].swapaxes(0, 1), [shape.num_write_heads], axis=2)  # [B, T, Hw, N], [B, T, Hr, N]
         for name, x in zip(WEIGHTS, weights, strict=True):
-            record(self, name, x)
+            record_activation(self, name, x)
         return logits, {"write": weights[0], "read": weights[1]} if return_weights else {}
 
 
@@ -236,5 +242,5 @@ class StackedLSTM(nn.Module):
         x = inputs.swapaxes(0, 1)  # [T, B, I]
         for number in range(self.options.num_layers):
             layer = Layer((x.shape[-1],), self.options.hidden_size, name=f"layer_{number}")
-            x, _ = layer.scan(layer.project(x), layer.zero(inputs.shape[0]))
+            x, _ = layer.scan(layer.project(x), layer.zero_state(inputs.shape[0]))
         return nn.Dense(self.outputs, name="output")(x.swapaxes(0, 1)), {}  # [B, T, O]

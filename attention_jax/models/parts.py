@@ -15,39 +15,43 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from attention_jax.config.options import named, option_name
+from attention_jax.config.options import option_name, resolve_name
 from attention_jax.errors import InputError
 from attention_jax.ops.masks import Mask
-from attention_jax.ops.trees import children, is_registered
+from attention_jax.ops.trees import child_names, is_registered
 
 SIGNATURE = "init(cls, rng, query_width, key_width, hidden)"
 
 
 @dataclass(frozen=True)
 class Started:
-    """A part of the class `kind` that learns, with `given` values of some fields in place of those of `init`."""
+    """A part of the class `kind` that learns, with some `fields` set to other values than those of `init`."""
 
     kind: type
-    given: Mapping[str, Any]
+    fields: Mapping[str, Any]
 
     def init(self, rng, query_width: int, key_width: int, hidden: int):
-        drawn = self.kind.init(rng, query_width, key_width, hidden)
-        learned = children(self.kind)
-        start = {name: _start(drawn, name, value) if name in learned else value for name, value in self.given.items()}
-        return dataclasses.replace(drawn, **start)
+        initial = self.kind.init(rng, query_width, key_width, hidden)
+        learned = child_names(self.kind)
+        start = {
+            name: _start(initial, name, value) if name in learned else value for name, value in self.fields.items()
+        }
+        return dataclasses.replace(initial, **start)
 
 
-def _start(drawn, name: str, value):
-    like = getattr(drawn, name)
+def _start(initial, name: str, value):
+    like = getattr(initial, name)
     try:
         return jnp.broadcast_to(jnp.asarray(value, jnp.result_type(like)), jnp.shape(like))
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"{name} of {type(drawn).__name__} cannot start at {value!r}: it must fit the shape {jnp.shape(like)}"
+            f"{name} of {type(initial).__name__} cannot start at {value!r}: it must fit the shape {jnp.shape(like)}"
         ) from error
 
 
-def maker(option: str, value: str, names: Mapping[str, str], base: type, convert: Callable = lambda made: made) -> Any:
+def parse_part(
+    option: str, value: str, names: Mapping[str, str], base: type, convert: Callable = lambda value: value
+) -> Any:
     """What makes the part that `option` names: an object with `init` if the part learns, else a function without
     arguments. `convert` turns what is not of the class `base`, such as a plain function, into a part.
 
@@ -55,24 +59,26 @@ def maker(option: str, value: str, names: Mapping[str, str], base: type, convert
     `init` nor arguments provide.
     """
     flag = f"{option_name(option, 'model')} {value}"
-    found, arguments = named(value, names)
-    kind = found if isinstance(found, type) else None
+    target, arguments = resolve_name(value, names)
+    kind = target if isinstance(target, type) else None
     starts = kind is not None and hasattr(kind, "init") and not _draws(kind) and not issubclass(kind, nn.Module)
     if kind is not None and not starts:  # the others draw a part from their own fields, as `Learned` does
         _check(flag, kind, base)
-    if not callable(found):
+    if not callable(target):
         raise InputError(f"{option_name(option, 'model')} must be a {base.__name__.lower()}, got {value}")
     if kind is not None and _draws(kind):
         return kind if arguments is None else Started(kind, _fields(flag, kind, arguments))
-    made = found if kind is None and arguments is None else _called(flag, found, arguments or (), base)
-    if hasattr(made, "init") and _draws(type(made)):  # what a function returns
-        _check(flag, type(made), base)
-        return Started(type(made), {field.name: getattr(made, field.name) for field in dataclasses.fields(made)})
-    if hasattr(made, "init"):  # draws from its own fields
-        return made
-    made = made if isinstance(made, base) else convert(made)
-    _check(flag, type(made), base)
-    return lambda: made
+    instance = target if kind is None and arguments is None else _call_with(flag, target, arguments or (), base)
+    if hasattr(instance, "init") and _draws(type(instance)):  # what a function returns
+        _check(flag, type(instance), base)
+        return Started(
+            type(instance), {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
+        )
+    if hasattr(instance, "init"):  # draws from its own fields
+        return instance
+    instance = instance if isinstance(instance, base) else convert(instance)
+    _check(flag, type(instance), base)
+    return lambda: instance
 
 
 def _fields(flag: str, kind: type, arguments: list) -> dict[str, Any]:
@@ -83,9 +89,9 @@ def _fields(flag: str, kind: type, arguments: list) -> dict[str, Any]:
     return dict(zip(names, arguments))
 
 
-def _called(flag: str, found: Callable, arguments, base: type):
+def _call_with(flag: str, function: Callable, arguments, base: type):
     try:
-        return found(*arguments)
+        return function(*arguments)
     except (TypeError, ValueError) as error:
         learns = "" if base is Mask else f", or define {SIGNATURE}, which draws its learned parameters"
         raise InputError(
@@ -108,25 +114,25 @@ def _draws(kind: type) -> bool:
     return isinstance(inspect.getattr_static(kind, "init", None), classmethod | staticmethod)
 
 
-def shapes_of(draw: Callable, what: str):
+def shapes_of(draw: Callable, role: str):
     """Return the shapes of the part that `draw(rng)` returns; InputError if its `init` has another signature."""
     try:
         return jax.eval_shape(draw, jax.random.key(0))
     except TypeError as error:
-        raise InputError(f"{what} must have {SIGNATURE} that returns one of its class: {error}") from error
+        raise InputError(f"{role} must have {SIGNATURE} that returns one of its class: {error}") from error
 
 
-def owned(module: nn.Module, name: str, kind, *widths: int):
-    """The part that `kind`, of `maker`, makes, with its arrays as the parameter `name` of `module`."""
+def make_part(module: nn.Module, name: str, kind, *widths: int):
+    """The part that `kind`, of `parse_part`, makes, with its arrays as the parameter `name` of `module`."""
     if not hasattr(kind, "init"):
         return kind()
     draw = lambda rng: kind.init(rng, *widths)
     shapes = shapes_of(draw, f"the {name}")
-    arrays = module.param(name, lambda rng: {child: getattr(draw(rng), child) for child in children(type(shapes))})
+    arrays = module.param(name, lambda rng: {child: getattr(draw(rng), child) for child in child_names(type(shapes))})
     return dataclasses.replace(shapes, **arrays)
 
 
-def per_head(module: nn.Module, prefix: str, kind, heads: int, size: int):
+def make_part_per_head(module: nn.Module, prefix: str, kind, heads: int, size: int):
     """A pytree whose leaves lead with the heads: what `kind.init` draws for each, as parameters of `module`, or where
     it has none `kind()` for all."""
     if not hasattr(kind, "init"):
@@ -137,4 +143,4 @@ def per_head(module: nn.Module, prefix: str, kind, heads: int, size: int):
 
     shapes = shapes_of(draw, f"the {prefix}")
     parameter = lambda name: module.param(f"{prefix}_{name}", lambda rng: getattr(draw(rng), name))
-    return dataclasses.replace(shapes, **{name: parameter(name) for name in children(type(shapes))})
+    return dataclasses.replace(shapes, **{name: parameter(name) for name in child_names(type(shapes))})

@@ -48,7 +48,9 @@ class PointerNetwork(nn.Module):
 
     def encode(self, inputs: Float[Array, "B S F"], length: Int[Array, " B"]) -> Memory:
         """Encode the inputs in the given order."""
-        hidden, cell = self.encoder.scan(self.encoder.project(inputs.swapaxes(0, 1)), self.encoder.zero(len(inputs)))
+        hidden, cell = self.encoder.scan(
+            self.encoder.project(inputs.swapaxes(0, 1)), self.encoder.zero_state(len(inputs))
+        )
         last = cells.at_length(hidden, length), cells.at_length(cell, length)
         states = tap(self, "encoder.states", hidden.swapaxes(0, 1))  # [B, S, H]
         return Memory(inputs, length, states, last)
@@ -59,15 +61,15 @@ class PointerNetwork(nn.Module):
         In logarithms a probability that underflows has a finite loss.
         """
 
-        def one(d, e, length):
+        def log_probabilities(d, e, length):
             return jax.nn.log_softmax(self.score(d, e), where=jnp.arange(len(e)) < length)
 
-        return jax.vmap(one)(states, memory.states, memory.length)  # [B, T, S]
+        return jax.vmap(log_probabilities)(states, memory.states, memory.length)  # [B, T, S]
 
-    def decode(self, memory: Memory, before: Int[Array, "B T"]) -> Float[Array, "B T S"]:
-        """Teacher forced: log p of every step, where `before` is the index before it, 0 at first."""
-        read = jnp.take_along_axis(memory.inputs, before[:, :, None], axis=1).swapaxes(0, 1)  # [T, B, F]
-        hidden, _ = self.decoder.scan(self.decoder.project(read), memory.last)
+    def decode(self, memory: Memory, previous: Int[Array, "B T"]) -> Float[Array, "B T S"]:
+        """Teacher forced: log p of every step, where `previous` is the index selected before it, 0 at first."""
+        selected = jnp.take_along_axis(memory.inputs, previous[:, :, None], axis=1).swapaxes(0, 1)  # [T, B, F]
+        hidden, _ = self.decoder.scan(self.decoder.project(selected), memory.last)
         states = tap(self, "decoder.states", hidden.swapaxes(0, 1))  # [B, T, H]
         return tap(self, "logits", self.point(memory, states))
 
@@ -75,12 +77,12 @@ class PointerNetwork(nn.Module):
         """The cache before the first step."""
         return Cache(memory, memory.last)
 
-    def step(self, cache: Cache, before: Int[Array, " B"]) -> tuple[Float[Array, "B S"], Cache]:
+    def step(self, cache: Cache, previous: Int[Array, " B"]) -> tuple[Float[Array, "B S"], Cache]:
         """Run one step: log p [B, S] of each input, and the next cache."""
-        read = jnp.take_along_axis(cache.memory.inputs, before[:, None, None], axis=1)[:, 0]  # [B, F]
-        state = cells.lstm_step(self.decoder.project(read), self.decoder.recurrent_kernel, cache.state)
+        selected = jnp.take_along_axis(cache.memory.inputs, previous[:, None, None], axis=1)[:, 0]  # [B, F]
+        state = cells.lstm_step(self.decoder.project(selected), self.decoder.recurrent_kernel, cache.state)
         return self.point(cache.memory, state[0][:, None])[:, 0], cache._replace(state=state)
 
-    def __call__(self, inputs, length, before):
+    def __call__(self, inputs, length, previous):
         """Return log p [B, T, S] of every step, with teacher forcing."""
-        return self.decode(self.encode(inputs, length), before)
+        return self.decode(self.encode(inputs, length), previous)

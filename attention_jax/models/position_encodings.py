@@ -26,10 +26,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from attention_jax.config.models import POSITIONS, ROPE_SCALINGS, PositionEmbedding
-from attention_jax.config.options import named, part
+from attention_jax.config.options import build_from_name, resolve_name
 from attention_jax.errors import InputError
 from attention_jax.models.initializers import within
-from attention_jax.models.parts import maker, per_head
+from attention_jax.models.parts import make_part_per_head, parse_part
 from attention_jax.ops.biases import ALiBi, Bias, ShawBias, T5Bias, TransformerXLBias
 from attention_jax.ops.positions import sinusoidal
 
@@ -40,17 +40,17 @@ BUCKETS = 32
 """T5: buckets of relative positions."""
 
 
-def own_positions(kind: PositionEmbedding) -> Callable[..., nn.Module] | None:
+def custom_positions(kind: PositionEmbedding) -> Callable[..., nn.Module] | None:
     """What makes, as make(width), the Flax module that an import path names; None for a bias and the built-in kinds.
 
     Raises InputError for what is neither a module nor a bias.
     """
     if ":" not in kind:
         return None
-    found, arguments = named(kind, {})
-    if isinstance(found, type) and issubclass(found, nn.Module):
-        return lambda width, **name: found(width, *(arguments or ()), **name)
-    bias_maker(kind)
+    target, arguments = resolve_name(kind, {})
+    if isinstance(target, type) and issubclass(target, nn.Module):
+        return lambda width, **name: target(width, *(arguments or ()), **name)
+    parse_bias(kind)
     return None
 
 
@@ -58,9 +58,9 @@ def rope_scaling(option: str) -> Callable | None:
     """The function of the frequencies of rotary positions that `option` names; None for "none"."""
     if option == "none":
         return None
-    name, called, arguments = option.partition("(")
+    name, parenthesis, arguments = option.partition("(")
     try:
-        scaling = part(ROPE_SCALINGS.get(name, name) + called + arguments, {})
+        scaling = build_from_name(ROPE_SCALINGS.get(name, name) + parenthesis + arguments, {})
         if isinstance(scaling, type) or np.shape(scaling(np.ones(2))) != (2,):
             raise InputError("it must map frequencies to frequencies")
         return scaling
@@ -71,23 +71,23 @@ def rope_scaling(option: str) -> Callable | None:
         ) from error
 
 
-def bias_maker(kind: PositionEmbedding):
-    """What makes the bias (`parts.maker`) with the import path `kind`."""
-    found, _ = named(kind, {})
-    if getattr(found, "__module__", "") == Bias.__module__ and hasattr(found, "init"):
+def parse_bias(kind: PositionEmbedding):
+    """What makes the bias (`parts.parse_part`) with the import path `kind`."""
+    target, _ = resolve_name(kind, {})
+    if getattr(target, "__module__", "") == Bias.__module__ and hasattr(target, "init"):
         raise InputError(
             f"--model.position-embedding {kind} must be a class of your own, or one of {', '.join(POSITIONS)}"
         )
-    return maker("position_embedding", kind, {}, Bias)
+    return parse_part("position_embedding", kind, {}, Bias)
 
 
-def added_positions(
+def position_vectors(
     kind: PositionEmbedding, positions: Int[Array, "T"], width: int, table: nn.Module | None, dtype=jnp.float32
 ) -> Float[Array, "T D"] | None:
     """The vectors to add to the embeddings at `positions`, from the module `table` if there is one, or fixed ones in
     `dtype`; None where the kind adds none.
 
-    >>> added_positions("sinusoidal", jnp.arange(3), 8, None).shape
+    >>> position_vectors("sinusoidal", jnp.arange(3), 8, None).shape
     (3, 8)
     """
     if kind == "sinusoidal":
@@ -110,7 +110,9 @@ class RelativeBias(nn.Module):
     def __call__(self) -> Bias | None:
         if ":" in self.kind:
             sizes = self.num_heads, self.key_dim
-            return None if own_positions(self.kind) else per_head(self, "bias", bias_maker(self.kind), *sizes)
+            return (
+                None if custom_positions(self.kind) else make_part_per_head(self, "bias", parse_bias(self.kind), *sizes)
+            )
         if self.kind == "alibi":
             return ALiBi(jnp.asarray(ALiBi.slopes(self.num_heads)))
         if self.kind == "t5":
@@ -131,5 +133,5 @@ def relative_biases(
     kind: PositionEmbedding, heads: int, key_width: int, layers: int, bidirectional: bool, fan_in: bool = False
 ) -> list[RelativeBias]:
     """The biases of a stack: one for all its layers, or one for each of Shaw's and Transformer-XL's."""
-    own = kind in ("shaw", "transformer_xl")
-    return [RelativeBias(kind, heads, key_width, bidirectional, fan_in) for _ in range(layers if own else 1)]
+    is_per_layer = kind in ("shaw", "transformer_xl")
+    return [RelativeBias(kind, heads, key_width, bidirectional, fan_in) for _ in range(layers if is_per_layer else 1)]

@@ -21,13 +21,13 @@ class DeepOutput(Translator):
     def make_readout(self, context_size: int) -> int:
         """Create the weights, in `setup`; return the width of the output layer's input."""
         o = self.options
-        everything = o.hidden_size + context_size + (o.embed_size if o.readout_embedding else 0)
+        input_size = o.hidden_size + context_size + (o.embed_size if o.readout_embedding else 0)
         if o.readout == "state":
             return o.hidden_size
         if o.readout == "linear":
-            return everything
+            return input_size
         columns = o.readout_size * (2 if o.readout == "maxout" else 1)
-        self.readout_kernel = self.param("readout_kernel", kernel_init, (everything, columns))
+        self.readout_kernel = self.param("readout_kernel", kernel_init, (input_size, columns))
         self.readout_bias = self.param("readout_bias", nn.initializers.zeros, (columns,))
         return o.readout_size
 
@@ -36,9 +36,9 @@ class DeepOutput(Translator):
         if self.options.readout == "state":
             return step.hidden
         token = embedded if self.options.readout_embedding else None
-        parts = jnp.concatenate([x for x in (step.hidden, step.context, token) if x is not None], axis=-1)
+        features = jnp.concatenate([x for x in (step.hidden, step.context, token) if x is not None], axis=-1)
         if self.options.readout == "linear":
-            return parts
-        y = matmul(parts, self.readout_kernel)  # [*shape, D], of maxout [*shape, 2 D]
+            return features
+        y = matmul(features, self.readout_kernel)  # [*shape, D], of maxout [*shape, 2 D]
         y = y + self.readout_bias.reshape((1,) * (y.ndim - 1) + (-1,))
         return jnp.tanh(y) if self.options.readout == "tanh" else y.reshape(*y.shape[:-1], -1, 2).max(axis=-1)

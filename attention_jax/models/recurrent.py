@@ -52,7 +52,8 @@ def gate_bias(forget: float):
 
 
 class Layer(nn.Module):
-    """An LSTM or GRU layer in one direction. Inputs may come in parts (`sizes`), each with its rows of the kernel."""
+    """An LSTM or GRU layer in one direction. It may have several inputs, of widths `sizes`, each with
+    its rows of the kernel."""
 
     sizes: tuple[int, ...]
     hidden_size: int
@@ -67,21 +68,21 @@ class Layer(nn.Module):
         if self.cell == "gru":
             self.inner_bias = self.param("inner_bias", nn.initializers.zeros, (self.hidden_size,))
 
-    def kernel(self, part: int) -> Float[Array, "I G"]:
-        """The rows of the input kernel that belong to one part of the input."""
-        start = sum(self.sizes[:part])
-        return self.input_kernel[start : start + self.sizes[part]]
+    def kernel(self, input_index: int) -> Float[Array, "I G"]:
+        """The rows of the input kernel that belong to one of the inputs."""
+        start = sum(self.sizes[:input_index])
+        return self.input_kernel[start : start + self.sizes[input_index]]
 
-    def project(self, x: Float[Array, "*shape I"], part: int = 0) -> Float[Array, "*shape G"]:
-        """Multiply one part of the input by its weights; part 0 includes the bias."""
-        y = matmul(x, self.kernel(part))
-        return y + self.bias.reshape((1,) * (y.ndim - 1) + (-1,)) if part == 0 else y  # [*shape, G]
+    def project(self, x: Float[Array, "*shape I"], input_index: int = 0) -> Float[Array, "*shape G"]:
+        """Multiply one of the inputs by its weights; input 0 includes the bias."""
+        y = matmul(x, self.kernel(input_index))
+        return y + self.bias.reshape((1,) * (y.ndim - 1) + (-1,)) if input_index == 0 else y  # [*shape, G]
 
     def lookup(self, table: Float[Array, "V I"], tokens: Int[Array, "*shape"]) -> Float[Array, "*shape G"]:
         """Compute `project(table[tokens])`; the table is projected first if it has fewer rows than there are tokens."""
         return self.project(table)[tokens] if table.shape[0] < tokens.size else self.project(table[tokens])
 
-    def zero(self, batch: int) -> cells.State:
+    def zero_state(self, batch: int) -> cells.State:
         """The state before the first step: (hidden, cell) for an LSTM, (hidden,) for a GRU."""
         return (jnp.zeros((batch, self.hidden_size), self.bias.dtype),) * (2 if self.cell == "lstm" else 1)
 
@@ -120,7 +121,7 @@ def cells_of(layers: Sequence[Layer]) -> list[Cell]:
     return [layer.cell_weights(first=i == 0) for i, layer in enumerate(layers)]
 
 
-def stacked_step(
+def step_stack(
     layers: Sequence[Cell], states: Sequence[cells.State], z: Float[Array, "B G"], noise
 ) -> list[cells.State]:
     """One step of a stack: z is the first layer's projected input, `noise` the dropout [B, H] between layers, or []."""
@@ -142,5 +143,5 @@ def run_stack(layers: Sequence[Layer], projected: Float[Array, "T B G"], states:
     for layer, state in zip(layers, states, strict=True):
         steps = layer.scan(projected if hidden is None else layer.project(drop(hidden)), state)
         hidden = steps[0]
-        last.append(tuple(part[-1] for part in steps))
+        last.append(tuple(component[-1] for component in steps))
     return hidden, last

@@ -63,7 +63,7 @@ class RecurrentLanguageModel(nn.Module):
             return cells.gru_step(projected, self.recurrent_kernel, self.inner_bias, state)
         return rnn_step(projected, self.recurrent_kernel, state)
 
-    def zero(self, batch: int) -> cells.State:
+    def zero_state(self, batch: int) -> cells.State:
         """The state before the first character."""
         return (jnp.zeros((batch, self.options.hidden_size)),) * (2 if self.options.cell == "lstm" else 1)
 
@@ -79,7 +79,7 @@ class RecurrentLanguageModel(nn.Module):
     def states(self, tokens: Int[Array, "B T"], train: bool) -> Float[Array, "B T H"]:
         """Run the cell over the windows."""
         projected = self.input_kernel[tokens.T] + self.bias[None, None]  # [T, B, G]
-        state = self.zero(tokens.shape[0])
+        state = self.zero_state(tokens.shape[0])
         if train and self.options.truncation != "full":
             factors = self.factors(tokens.shape[1])
 
@@ -87,7 +87,7 @@ class RecurrentLanguageModel(nn.Module):
                 state = self.advance(x, state)
                 return state, state[0]
 
-            return bptt.scan(step, state, projected, factors)[1].swapaxes(0, 1)  # [B, T, H]
+            return bptt.scan_with_factors(step, state, projected, factors)[1].swapaxes(0, 1)  # [B, T, H]
         if self.options.cell == "lstm":
             hidden = cells.lstm(projected, self.recurrent_kernel, state)[0]
         elif self.options.cell == "gru":
@@ -100,8 +100,8 @@ class RecurrentLanguageModel(nn.Module):
     def factors(self, steps: int) -> Float[Array, "T"]:
         """Factors by which each step multiplies the gradient that flows into the past."""
         if self.options.truncation == "truncated":
-            return bptt.truncated_factors(steps, self.options.truncation_length)
-        return bptt.randomized_factors(self.make_rng("dropout"), steps, 1 / self.options.truncation_length)
+            return bptt.truncation_factors(steps, self.options.truncation_length)
+        return bptt.random_factors(self.make_rng("dropout"), steps, 1 / self.options.truncation_length)
 
     def output(self) -> tuple[Float[Array, "H V"], Float[Array, "V"]]:
         """(kernel, bias) of the output layer."""
@@ -109,7 +109,7 @@ class RecurrentLanguageModel(nn.Module):
 
     def start(self, batch_size: int, max_length: int) -> cells.State:
         """Return the state before the first character; its size does not depend on `max_length`."""
-        return self.zero(batch_size)
+        return self.zero_state(batch_size)
 
     def step(self, cache: cells.State, token: Int[Array, "B"]):
         """(logits [B, V], state, {}) after one more character."""

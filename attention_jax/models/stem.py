@@ -29,7 +29,7 @@ class ConvolutionalStem(nn.Module):
     @nn.compact
     def __call__(self, images: Float[Array, "B S S C"]) -> Float[Array, "B N D"]:
         halvings = self.patch_size.bit_length() - 1
-        channels = [self.width >> left for left in reversed(range(halvings))]
+        channels = [self.width >> remaining for remaining in reversed(range(halvings))]
         if any(count % GROUP for count in channels):
             raise InputError(
                 f"--model.stem convolutions halves --model.hidden-size {halvings - 1} times, {GROUP} channels a group: "

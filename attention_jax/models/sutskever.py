@@ -47,7 +47,7 @@ class Sutskever(DeepOutput):
         context = None
         if self.options.context_input == "every_step":
             context = jnp.broadcast_to(memory.last, (token.shape[0], *memory.last.shape))  # [T, B, H]
-            token = token + self.stack[0].project(memory.last, part=1)[None]
+            token = token + self.stack[0].project(memory.last, input_index=1)[None]
         drop = lambda x: self.drop(x, self.options.layer_dropout, train)
         hidden, states = run_stack(self.stack, token, states, drop)
         return states, Step(hidden, context)

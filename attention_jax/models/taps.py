@@ -57,31 +57,31 @@ def is_traced(module: nn.Module) -> bool:
 
 
 def tap(module: nn.Module, name: str, x: Float[Array, "..."], heads: int = 0) -> Float[Array, "..."]:
-    """The activation x, after the edits for the tap `name` of `module`, if any; stored if the call is traced. Those who
-    read and write an x of [B, T, H V] see [B, T, H, V], with so many `heads`.
+    """The activation x, after the edits for the tap `name` of `module`, if any; stored if the call is traced. With
+    `heads`, an x of [B, T, H V] is read and written as [B, T, H, V].
 
-    Raises InputError for a tap that is passed twice in a call: of layers that share their weights.
+    Raises InputError if a call passes the tap twice, as layers with shared weights do.
     """
     if not (is_set(module, name) or is_traced(module)):
         return x
-    seen = jax.lax.optimization_barrier(x)  # what is computed before and after is not fused with what is done here
-    seen = seen.reshape(*seen.shape[:2], heads, -1) if heads else seen
+    value = jax.lax.optimization_barrier(x)  # what is computed before and after is not fused with what is done here
+    value = value.reshape(*value.shape[:2], heads, -1) if heads else value
     edits = module.get_variable(SET, MARK + name, ())
     for edit in edits:
-        seen = edit(seen)
+        value = edit(value)
     if is_traced(module):
         if module.has_variable(TRACE, MARK + name):
             raise InputError(
                 f"the activation {'/'.join(module.path)}/{name} is computed more than once, as of layers that "
                 "share their weights, so it has no name: use a model without --model.shared-layers"
             )
-        module.put_variable(TRACE, MARK + name, seen)
-    return jax.lax.optimization_barrier(seen.reshape(x.shape)) if edits else x
+        module.put_variable(TRACE, MARK + name, value)
+    return jax.lax.optimization_barrier(value.reshape(x.shape)) if edits else x
 
 
 def step_edits(module: nn.Module, name: str, shape: tuple[int, ...]) -> tuple[Edit, ...]:
     """The edits for the tap `name` of a recurrence, whose activation of all steps has the shape [B, T, ...], with their
-    arrays as [T, B, ...], for a scan: a step gives its own to `edited`.
+    arrays as [T, B, ...], for a scan: a step passes its own to `apply_edits`.
 
     Raises InputError for a function, which would see one step alone.
     """
@@ -92,7 +92,7 @@ def step_edits(module: nn.Module, name: str, shape: tuple[int, ...]) -> tuple[Ed
     return tuple(Edit(over_time(edit.value), over_time(edit.where), adds=edit.adds) for edit in edits)
 
 
-def edited(edits: tuple[Edit, ...], x: Float[Array, "..."]) -> Float[Array, "..."]:
+def apply_edits(edits: tuple[Edit, ...], x: Float[Array, "..."]) -> Float[Array, "..."]:
     """The activation x of one step of a recurrence after these edits."""
     if not edits:
         return x
@@ -102,10 +102,10 @@ def edited(edits: tuple[Edit, ...], x: Float[Array, "..."]) -> Float[Array, "...
     return jax.lax.optimization_barrier(x)
 
 
-def record(module: nn.Module, name: str, x: Float[Array, "..."], settable: bool = True):
-    """Store an activation of all steps of a recurrence, which has passed each of them when it is seen here.
+def record_activation(module: nn.Module, name: str, x: Float[Array, "..."], settable: bool = True):
+    """Store an activation of all steps of a recurrence, after its scan.
 
-    Raises InputError if it is to be replaced and the steps have not done it (`edited`).
+    Raises InputError for edits that the steps do not apply (`apply_edits`), where `settable` is False.
     """
     if is_set(module, name) and not settable:
         raise InputError(f"{name} is computed step by step, inside of a recurrence: it can be traced, not replaced")
@@ -128,33 +128,33 @@ class Unnormalized(Normalizer):
         return jnp.where(allowed, scores, -jnp.inf)
 
 
-def tapped_weights(module: nn.Module, query, key, rules: dict, query_offset=0) -> Float[Array, "B H Q K"]:
+def tap_weights(module: nn.Module, query, key, rules: dict, query_offset=0) -> Float[Array, "B H Q K"]:
     """The attention weights of all heads, by the taps "scores", -inf where masked, and "weights" of `module`."""
     scores = head_weights(query, key, rules | {"normalizer": Unnormalized()}, query_offset)
     scores = tap(module, "scores", scores)
-    return tap(module, "weights", over_heads(_normalized, scores, key, key, rules))
+    return tap(module, "weights", over_heads(_normalize_scores, scores, key, key, rules))
 
 
 def trace_weights(module: nn.Module, query, key, rules: dict, query_offset=0):
     """Store scores and weights beside an attention that does not need them; its bits do not depend on it."""
     query, key = jax.lax.optimization_barrier((query, key))
-    tapped_weights(module, query, key, rules, query_offset)
+    tap_weights(module, query, key, rules, query_offset)
 
 
-def pooled_by(
+def pool_with_weights(
     weights: Float[Array, "B H Q K"], query, key, value, rules: dict, rng, dropout
 ) -> Float[Array, "B H Q V"]:
     """What the heads pool with given weights."""
     joined = jnp.concatenate([query.astype(weights.dtype), weights], axis=-1)  # what is lifted over heads is one array
-    return over_heads(partial(_pooled, query.dtype, dropout), joined, key, value, rules, rng)
+    return over_heads(partial(_pool_head, query.dtype, dropout), joined, key, value, rules, rng)
 
 
-def _normalized(scores, key, value, *, normalizer, rng, **others):
+def _normalize_scores(scores, key, value, *, normalizer, rng, **unused):
     return normalizer.weights(scores, scores != -jnp.inf)
 
 
-def _pooled(dtype, dropout, joined, key, value, *, pool, rng, **others):
+def _pool_head(dtype, dropout, joined, key, value, *, pool, rng, **unused):
     width = joined.shape[1] - key.shape[0]
-    given = jax.tree_util.Partial(lambda weights, query, key: weights, joined[:, width:])
-    call = {"score": given, "normalizer": lambda weight: weight, "pool": pool, "implementation": "plain"}
-    return attend(joined[:, :width].astype(dtype), key, value, **call, dropout=dropout, rng=rng)
+    fixed_score = jax.tree_util.Partial(lambda weights, query, key: weights, joined[:, width:])
+    kwargs = {"score": fixed_score, "normalizer": lambda weight: weight, "pool": pool, "implementation": "plain"}
+    return attend(joined[:, :width].astype(dtype), key, value, **kwargs, dropout=dropout, rng=rng)

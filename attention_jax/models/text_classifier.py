@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention_jax import config
-from attention_jax.models.blocks import Block, drop
+from attention_jax.models.blocks import Block, apply_dropout
 from attention_jax.models.multihead import Linear
 from attention_jax.models.taps import tap
 from attention_jax.models.transformer import Embedding, Encoder
@@ -29,13 +29,13 @@ class AttentionPool(nn.Module):
         key = jnp.tanh(Linear(states.shape[-1], dtype=states.dtype, name="key")(states))  # [B, T, D]
         query = self.param("query", nn.initializers.normal(0.1), (states.shape[-1],)).astype(key.dtype)[None]
 
-        def one(key, value, length):
-            call = {"score": Dot(), "mask": lengths(length)}
-            return attend(query, key, value, **call)[0], attention_weights(query, key, **call)[
+        def pool_text(key, value, length):
+            kwargs = {"score": Dot(), "mask": lengths(length)}
+            return attend(query, key, value, **kwargs)[0], attention_weights(query, key, **kwargs)[
                 0
             ] if return_weights else None
 
-        return jax.vmap(one)(key, states, length)  # [B, D], [B, T]
+        return jax.vmap(pool_text)(key, states, length)  # [B, D], [B, T]
 
 
 class TextClassifier(nn.Module):
@@ -60,9 +60,11 @@ class TextClassifier(nn.Module):
         x = embedding(tokens, train=train)  # [B, T, D]
         weights = {}
         if options.num_layers:
-            x, own = Encoder(block, options.num_layers, name="encoder")(x, lengths(length), train, return_weights)
-            weights = {"encoder_attention": own}
-        pooled, pool = AttentionPool(name="pool")(x, length, return_weights)
-        pooled = drop(self, pooled.astype(accumulator(pooled.dtype)), block.dropout, train)
+            x, layer_weights = Encoder(block, options.num_layers, name="encoder")(
+                x, lengths(length), train, return_weights
+            )
+            weights = {"encoder_attention": layer_weights}
+        pooled, pool_weights = AttentionPool(name="pool")(x, length, return_weights)
+        pooled = apply_dropout(self, pooled.astype(accumulator(pooled.dtype)), block.dropout, train)
         logits = tap(self, "logits", Linear(self.classes, dtype=pooled.dtype, name="head")(pooled))
-        return logits, weights | {"pool_attention": pool} if return_weights else {}
+        return logits, weights | {"pool_attention": pool_weights} if return_weights else {}

@@ -13,12 +13,12 @@ from jaxtyping import Array, Float, Int
 
 from attention_jax import config
 from attention_jax.errors import InputError
-from attention_jax.models.blocks import Block, DecoderLayer, EncoderLayer, drop
-from attention_jax.models.layer_stack import layer_segments, make_layers, run_layers, side_by_side
-from attention_jax.models.position_encodings import added_positions, own_positions
+from attention_jax.models.blocks import Block, DecoderLayer, EncoderLayer, apply_dropout
+from attention_jax.models.layer_stack import join_layer_outputs, layer_segments, make_layers, run_layers
+from attention_jax.models.position_encodings import custom_positions, position_vectors
 from attention_jax.models.taps import tap
 from attention_jax.ops.masks import causal, lengths, segments
-from attention_jax.ops.positions import within
+from attention_jax.ops.positions import positions_within
 from attention_jax.ops.precision import accumulator
 from attention_jax.ops.shared import BeamInvariant, ancestor_mask, mark_self
 
@@ -44,12 +44,12 @@ class Encoder(nn.Module):
 
     def __call__(self, x: Float[Array, "B T D"], mask=None, train: bool = False, return_weights: bool = False):
         """(states [B, T, D], weights [B, layers, H, T, T] or None)."""
-        one = lambda layer, bias, x, *_: (*layer(x, mask, bias, train, return_weights), None)
-        x, weights, _ = run_layers(self, one, tap(self, "embedding", x))
-        return normalized_end(self, x), side_by_side(self, weights) if return_weights else None
+        apply_layer = lambda layer, bias, x, *_: (*layer(x, mask, bias, train, return_weights), None)
+        x, weights, _ = run_layers(self, apply_layer, tap(self, "embedding", x))
+        return finish_stack(self, x), join_layer_outputs(self, weights) if return_weights else None
 
 
-def normalized_end(stack: nn.Module, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+def finish_stack(stack: nn.Module, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
     """The states of a stack, from the residual stream after its last layer."""
     x = tap(stack, "residual_out", x)
     return x if stack.norm is None else tap(stack, "final_norm", stack.norm(x))
@@ -84,12 +84,12 @@ class Decoder(nn.Module):
         """(states [B, T, D], self-attention weights [B, layers, H, T, T] or None, cross-attention weights [B,
         layers, H, T, S] or None); `memory` is that of `project`."""
 
-        def one(layer, bias, x, projected, _):
-            x, own, cross = layer(x, mask, bias, _with_mask(projected, memory), train, return_weights)
-            return x, (own, cross), None
+        def apply_layer(layer, bias, x, projected, _):
+            x, self_weights, cross_weights = layer(x, mask, bias, _with_mask(projected, memory), train, return_weights)
+            return x, (self_weights, cross_weights), None
 
-        x, seen, _ = run_layers(self, one, tap(self, "embedding", x), memory and memory.layers)
-        return self._finish(x, seen, return_weights)
+        x, weights, _ = run_layers(self, apply_layer, tap(self, "embedding", x), memory and memory.layers)
+        return self._finish(x, weights, return_weights)
 
     def project(self, states: Float[Array, "B S D"], mask) -> "ProjectedMemory":
         """The keys and values for the cross-attention of each layer."""
@@ -106,9 +106,9 @@ class Decoder(nn.Module):
         """Run the first positions of a language model at once: (states [B, P, D], the cache, in which each row is at
         the position after its own `lengths`)."""
         mask = causal()
-        one = lambda layer, bias, x, _, kv: layer.prefill(x, kv, mask, bias)
-        x, _, layers = run_layers(self, one, x, caches=past.layers)
-        x = normalized_end(self, x)
+        prefill_layer = lambda layer, bias, x, _, kv: layer.prefill(x, kv, mask, bias)
+        x, _, layers = run_layers(self, prefill_layer, x, caches=past.layers)
+        x = finish_stack(self, x)
         return x, KVCache(lengths.astype(jnp.int32), past.ancestors, tuple(layers))
 
     def step(self, x: Float[Array, "R 1 D"], past: KVCache, memory=None, return_weights: bool = False):
@@ -117,22 +117,22 @@ class Decoder(nn.Module):
         ancestors = mark_self(past.ancestors, position, hypotheses)
         entries = ancestor_mask(ancestors, position, hypotheses)
 
-        def one(layer, bias, x, projected, kv):
+        def step_layer(layer, bias, x, projected, kv):
             projected = _with_mask(projected, memory)
-            x, kv, own, cross = layer.step(x, kv, position, entries, bias, projected, return_weights)
-            return x, (own, cross), kv
+            x, kv, self_weights, cross_weights = layer.step(x, kv, position, entries, bias, projected, return_weights)
+            return x, (self_weights, cross_weights), kv
 
-        x, seen, layers = run_layers(self, one, x, memory and memory.layers, past.layers)
-        x, own, cross = self._finish(x, seen, return_weights)
-        return x, KVCache(past.position + 1, ancestors, tuple(layers)), own, cross
+        x, weights, layers = run_layers(self, step_layer, x, memory and memory.layers, past.layers)
+        x, self_weights, cross_weights = self._finish(x, weights, return_weights)
+        return x, KVCache(past.position + 1, ancestors, tuple(layers)), self_weights, cross_weights
 
-    def _finish(self, x, seen, return_weights):
-        x = normalized_end(self, x)
-        own, cross = ([maps[i] for maps in seen] for i in (0, 1))
+    def _finish(self, x, weights, return_weights):
+        x = finish_stack(self, x)
+        self_weights, cross_weights = ([maps[i] for maps in weights] for i in (0, 1))
         return (
             x,
-            side_by_side(self, own) if return_weights else None,
-            side_by_side(self, cross) if return_weights and self.cross else None,
+            join_layer_outputs(self, self_weights) if return_weights else None,
+            join_layer_outputs(self, cross_weights) if return_weights and self.cross else None,
         )
 
 
@@ -170,8 +170,8 @@ class Embedding(nn.Module):
         if self.block.position_embedding == "learned":
             self.position = nn.Embed(self.max_length, width, embedding_init=draw(self.position_deviation))
         else:
-            own = own_positions(self.block.position_embedding)
-            self.position = None if own is None else own(width)
+            make_positions = custom_positions(self.block.position_embedding)
+            self.position = None if make_positions is None else make_positions(width)
 
     def check(self, length: int):
         """Raise InputError if there are fewer learned positions than `length`."""
@@ -189,14 +189,16 @@ class Embedding(nn.Module):
             self.check(tokens.shape[1])
         x = self.token(tokens)
         x = x * self.block.hidden_size**0.5 if self.scale else x
-        positions = jnp.arange(tokens.shape[1], dtype=jnp.int32) + offset if segment is None else within(segment)
+        positions = (
+            jnp.arange(tokens.shape[1], dtype=jnp.int32) + offset if segment is None else positions_within(segment)
+        )
         kind, width = self.block.position_embedding, self.block.hidden_size
-        wide = accumulator(x.dtype)
-        vectors = added_positions(kind, positions.reshape(-1), width, self.position, wide)  # [T, D] or [B T, D]
+        wide_dtype = accumulator(x.dtype)
+        vectors = position_vectors(kind, positions.reshape(-1), width, self.position, wide_dtype)  # [T, D] or [B T, D]
         if vectors is not None:
             x = x + (vectors[None] if segment is None else vectors.reshape(x.shape))
         rate = self.block.dropout if self.block.dropout_embeddings else 0.0
-        return drop(self, x, rate, train).astype(self.block.dtype)
+        return apply_dropout(self, x, rate, train).astype(self.block.dtype)
 
 
 class Memory(NamedTuple):
@@ -282,19 +284,19 @@ class Transformer(nn.Module):
     ):
         """Teacher forcing: (hidden [B, T, D] in float32 at least, intermediates). With `segment` [B, T] tokens attend
         within their own segment and to its source."""
-        past, source = causal(), lengths(memory.source_length)
+        self_mask, source_mask = causal(), lengths(memory.source_length)
         if segment is not None:
-            past, source = past & segments(segment, segment), segments(segment, memory.segment)
-        projected = self.decoder.project(memory.states, source)
+            self_mask, source_mask = self_mask & segments(segment, segment), segments(segment, memory.segment)
+        projected = self.decoder.project(memory.states, source_mask)
         x = self.target_embedding(target_in, train=train, segment=segment)
-        x, own, cross = self.decoder(x, past, projected, train, return_weights)
+        x, self_weights, cross_weights = self.decoder(x, self_mask, projected, train, return_weights)
         x = x.astype(accumulator(x.dtype))
-        return x, {"decoder_attention": own, "cross_attention": cross} if return_weights else {}
+        return x, {"decoder_attention": self_weights, "cross_attention": cross_weights} if return_weights else {}
 
     def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:
         """Return (kernel, bias) of the output layer, logits = hidden @ kernel + bias."""
-        own = self.options.tied_embeddings in ("none", "inputs")
-        kernel = self.kernel if own else self.target_embedding.token.embedding.T
+        has_kernel = self.options.tied_embeddings in ("none", "inputs")
+        kernel = self.kernel if has_kernel else self.target_embedding.token.embedding.T
         kernel = kernel * self.options.hidden_size**-0.5 if self.options.scale_output else kernel
         return kernel, self.bias if self.options.output_bias else jnp.zeros((self.target_vocab,))
 
@@ -307,8 +309,8 @@ class Transformer(nn.Module):
     def step(self, cache: Cache, token: Int[Array, "B"], *, return_weights: bool = False):
         """Decode one token: (logits [B, V], cache, intermediates)."""
         x = self.target_embedding(token[:, None], cache.past.position[0])
-        x, past, own, cross = self.decoder.step(x, cache.past, cache.memory.value, return_weights)
-        weights = {"decoder_attention": own, "cross_attention": cross} if return_weights else {}
+        x, past, self_weights, cross_weights = self.decoder.step(x, cache.past, cache.memory.value, return_weights)
+        weights = {"decoder_attention": self_weights, "cross_attention": cross_weights} if return_weights else {}
         return self._logits(x.astype(accumulator(x.dtype)))[:, 0], cache._replace(past=past), weights
 
     def __call__(self, source, source_length, target_in, *, train: bool = False, return_weights: bool = False):

@@ -15,7 +15,7 @@ from attention_jax import config
 from attention_jax.errors import InputError
 from attention_jax.models.encoder import Encoder
 from attention_jax.models.recurrent import Embedding, Layer, kernel_init
-from attention_jax.models.taps import Edit, edited, record, step_edits, tap
+from attention_jax.models.taps import Edit, apply_edits, record_activation, step_edits, tap
 from attention_jax.ops.dropout import dropout, is_zero
 from attention_jax.ops.recurrent import cells
 
@@ -47,19 +47,19 @@ class Inputs(NamedTuple):
 
     token: Float[Array, "B G"]  # the embedded token E y_{t-1}, projected by the first layer
     noise: list[Float[Array, "B H"]]  # dropout between layers, in training
-    kept: Float[Array, "B S"] | None = None  # dropout of the attention weights, in training
+    weight_dropout: Float[Array, "B S"] | None = None  # dropout of the attention weights, in training
     edits: Edits = Edits()
 
 
-def top_edited(states: list[cells.State], edits: tuple[Edit, ...]) -> list[cells.State]:
+def edit_top_state(states: list[cells.State], edits: tuple[Edit, ...]) -> list[cells.State]:
     """The states of all layers after these edits of the hidden state of the top one."""
     *below, (hidden, *cell) = states
-    return [*below, (edited(edits, hidden), *cell)]
+    return [*below, (apply_edits(edits, hidden), *cell)]
 
 
-def attended(alpha: Float[Array, "B S"], kept: Float[Array, "B S"] | None) -> Float[Array, "B S"]:
-    """The attention weights after dropout by the factors `kept`, if there are any."""
-    return alpha if kept is None else alpha * kept
+def drop_weights(alpha: Float[Array, "B S"], weight_dropout: Float[Array, "B S"] | None) -> Float[Array, "B S"]:
+    """The attention weights times the dropout factors `weight_dropout`, if there are any."""
+    return alpha if weight_dropout is None else alpha * weight_dropout
 
 
 class Step(NamedTuple):
@@ -128,7 +128,7 @@ class Translator(nn.Module):
         """
         raise NotImplementedError
 
-    def begin(self, memory: Memory):
+    def initial_state(self, memory: Memory):
         """Return the decoder's state before the first step."""
         return memory.states
 
@@ -144,8 +144,8 @@ class Translator(nn.Module):
         """Create the decoder's layers; `first` and `above` are the widths of inputs besides token and state below."""
         o = self.options
         layer = lambda *sizes: Layer(sizes, o.hidden_size, o.cell, o.forget_bias)
-        rest = [layer(o.hidden_size, *above) for _ in range(o.num_layers - 1)]
-        return [layer(o.embed_size, *first), *rest]
+        upper_layers = [layer(o.hidden_size, *above) for _ in range(o.num_layers - 1)]
+        return [layer(o.embed_size, *first), *upper_layers]
 
     def drop(self, x, rate: float | Array, train: bool):
         return dropout(x, rate, self.make_rng("dropout") if train else None)
@@ -157,7 +157,7 @@ class Translator(nn.Module):
             hidden = self.norm(hidden)
         hidden = self.drop(hidden, self.options.memory_dropout, train)
         if self.alignment is None and self.options.decoder_init != "mean":  # the decoder has the last ones alone
-            record(self, "encoder.states", hidden, settable=False)
+            record_activation(self, "encoder.states", hidden, settable=False)
         else:
             hidden = tap(self, "encoder.states", hidden)
         memory = Memory(source_length, self.first_states(hidden, states, source_length), states[-1][0])
@@ -168,8 +168,8 @@ class Translator(nn.Module):
     def first_states(self, hidden, states: list[cells.State], length) -> list[cells.State]:
         """Return the initial decoder states: by `decoder_init` the encoder's last, their hidden parts, or a dense map.
 
-        The dense layer reads the last states of both directions; that of Bahdanau et al. 2015 (A.2.2) reads only the
-        backward one's.
+        The dense layer reads the last states of both directions; in Bahdanau et al. 2015 (A.2.2) it reads only the
+        backward state.
         """
         o = self.options
         if o.decoder_init == "pass":
@@ -178,9 +178,9 @@ class Translator(nn.Module):
             return [(last, *(jnp.zeros_like(c) for c in cell)) for last, *cell in states]
         sources = [state[0] for state in states]
         if o.decoder_init == "mean":
-            real = (jnp.arange(hidden.shape[1])[None, :] < length[:, None]).astype(hidden.dtype)
+            token_mask = (jnp.arange(hidden.shape[1])[None, :] < length[:, None]).astype(hidden.dtype)
             count = jnp.maximum(length, 1).astype(hidden.dtype)[:, None]
-            sources = [jnp.einsum("bs,bsc->bc", real, hidden) / count] * o.num_layers  # [B, C] each
+            sources = [jnp.einsum("bs,bsc->bc", token_mask, hidden) / count] * o.num_layers  # [B, C] each
         start = [jnp.tanh(dense(x)) for dense, x in zip(self.bridge, sources, strict=True)]
         return [tuple(jnp.split(s, 2, axis=-1)) if o.cell == "lstm" else (s,) for s in start]
 
@@ -189,14 +189,14 @@ class Translator(nn.Module):
     ):
         """Teacher forced: hidden [B, T, D] and intermediates; logits are `hidden @ kernel + bias` (see `output`)."""
         embedded, token = self.inputs(target_in.T, train)  # [T, B, E], [T, B, G]
-        _, steps = self.run(memory, self.begin(memory), token, train)
+        _, steps = self.run(memory, self.initial_state(memory), token, train)
         steps, embedded = jax.tree.map(lambda x: x.swapaxes(0, 1), (steps, embedded))  # [B, T, ...]
-        seen = (steps.weights, steps.context, steps.hidden)
-        for name, x in zip((*ATTENTION, STATES), seen, strict=True):
+        activations = (steps.weights, steps.context, steps.hidden)
+        for name, x in zip((*ATTENTION, STATES), activations, strict=True):
             if x is not None:
-                record(self, name, x, settable=name in self.settable)
+                record_activation(self, name, x, settable=name in self.settable)
         hidden = self.drop(self.read(steps, embedded), self.options.output_dropout, train)
-        return hidden, _heads(steps) if return_weights else {}
+        return hidden, _attention_maps(steps) if return_weights else {}
 
     def inputs(self, tokens: Int[Array, "T B"], train: bool) -> tuple[Float[Array, "T B E"], Float[Array, "T B G"]]:
         """Return the embedded tokens, and their projection by the first layer."""
@@ -211,10 +211,10 @@ class Translator(nn.Module):
         o = self.options
         if not train or is_zero(o.layer_dropout):
             return []
-        ones = jnp.ones((*token.shape[:2], o.hidden_size))
-        return [self.drop(ones, o.layer_dropout, train) for _ in range(o.num_layers - 1)]
+        unit_factors = jnp.ones((*token.shape[:2], o.hidden_size))
+        return [self.drop(unit_factors, o.layer_dropout, train) for _ in range(o.num_layers - 1)]
 
-    def kept(self, memory: Memory, steps: int, train: bool) -> Float[Array, "T B S"] | None:
+    def weight_dropout(self, memory: Memory, steps: int, train: bool) -> Float[Array, "T B S"] | None:
         """Dropout of the attention weights of all steps: factors 0 or 1 / (1 - rate); None without."""
         if not train or is_zero(self.options.attention_dropout):
             return None
@@ -230,7 +230,7 @@ class Translator(nn.Module):
 
     def start(self, memory: Memory, max_length: int) -> Cache:
         """The cache before the first step; after it the decoder's own state replaces the initial ones."""
-        return Cache(memory._replace(states=[]), self.begin(memory))
+        return Cache(memory._replace(states=[]), self.initial_state(memory))
 
     def step(self, cache: Cache, token: Int[Array, "B"]):
         """One step: logits [B, V], the next cache, and its attention weights [B, 1, 1, 1, S]."""
@@ -238,7 +238,7 @@ class Translator(nn.Module):
         state, steps = self.run(cache.memory, cache.state, self.stack[0].project(embedded), train=False)
         kernel, bias = self.output()
         logits = self.read(jax.tree.map(lambda x: x[0], steps), embedded[0]) @ kernel + bias[None]
-        return logits, cache._replace(state=state), _heads(jax.tree.map(lambda x: x.swapaxes(0, 1), steps))
+        return logits, cache._replace(state=state), _attention_maps(jax.tree.map(lambda x: x.swapaxes(0, 1), steps))
 
     def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:
         """Kernel and bias of the output layer; a tied one is the target embedding."""
@@ -252,6 +252,6 @@ class Translator(nn.Module):
         return tap(self, "logits", hidden @ kernel + bias[None, None]), intermediates
 
 
-def _heads(steps: Step) -> dict[str, Float[Array, "B 1 1 T S"]]:
+def _attention_maps(steps: Step) -> dict[str, Float[Array, "B 1 1 T S"]]:
     """Convert attention weights [B, T, S] to the intermediates that all models return: [B, layers, heads, T, S]."""
     return {} if steps.weights is None else {"cross_attention": steps.weights[:, None, None]}

@@ -16,10 +16,10 @@ from jaxtyping import Array, Float
 
 from attention_jax import config
 from attention_jax.errors import InputError
-from attention_jax.models.blocks import Block, drop
+from attention_jax.models.blocks import Block, apply_dropout
 from attention_jax.models.multihead import Linear
 from attention_jax.models.norms import LayerNorm
-from attention_jax.models.position_encodings import RelativeBias, own_positions, rope_scaling
+from attention_jax.models.position_encodings import RelativeBias, custom_positions, rope_scaling
 from attention_jax.models.stem import ConvolutionalStem
 from attention_jax.models.taps import tap
 from attention_jax.ops.attention import attend, attention_weights
@@ -77,7 +77,7 @@ def sinusoidal_2d(grid: int, width: int, dtype=jnp.float32) -> Float[Array, "N D
     if width % 2:
         raise InputError(f"2-D sinusoidal positions need an even hidden size, got {width}")
     row, column = jnp.divmod(jnp.arange(grid * grid), grid)
-    return jnp.concatenate([sinusoidal(at, width // 2, dtype) for at in (row, column)], axis=1)
+    return jnp.concatenate([sinusoidal(coordinate, width // 2, dtype) for coordinate in (row, column)], axis=1)
 
 
 def interpolate(table: Float[Array, "N D"], grid: int) -> Float[Array, "M D"]:
@@ -87,24 +87,24 @@ def interpolate(table: Float[Array, "N D"], grid: int) -> Float[Array, "M D"]:
     >>> interpolate(jnp.arange(4.0)[:, None], 2)[:, 0].tolist()
     [0.0, 1.0, 2.0, 3.0]
     """
-    old = math.isqrt(table.shape[0])
-    if old == grid:
+    old_grid = math.isqrt(table.shape[0])
+    if old_grid == grid:
         return table
-    return resize(table.reshape(1, old, old, -1), grid).reshape(grid * grid, -1)  # [M, D]
+    return resize(table.reshape(1, old_grid, old_grid, -1), grid).reshape(grid * grid, -1)  # [M, D]
 
 
-def rotary_2d(x: Float[Array, "B H T E"], grid: int, prefix: int, turn: Callable = rotary) -> Float[Array, "B H T E"]:
+def rotary_2d(x: Float[Array, "B H T E"], grid: int, prefix: int, rotate: Callable = rotary) -> Float[Array, "B H T E"]:
     """Rotate one half of the channels by the row and the other by the column; the first `prefix` tokens
-    are not rotated. `turn` is `ops.positions.rotary`, with its options.
+    are not rotated. `rotate` is `ops.positions.rotary`, with its options.
 
     The product of a rotated query and a rotated key depends on their two displacements alone (rotary, Su et al. 2021,
     per axis).
     """
-    at = jnp.arange(x.shape[2]) - prefix
-    row, column = (jnp.where(at < 0, 0, place) for place in jnp.divmod(at, grid))
+    position = jnp.arange(x.shape[2]) - prefix
+    row, column = (jnp.where(position < 0, 0, coordinate) for coordinate in jnp.divmod(position, grid))
     half = x.shape[-1] // 2
-    turn = jax.vmap(jax.vmap(turn, in_axes=(0, None)), in_axes=(0, None))
-    return jnp.concatenate([turn(x[..., :half], row), turn(x[..., half:], column)], axis=-1)  # [B, H, T, E]
+    rotate = jax.vmap(jax.vmap(rotate, in_axes=(0, None)), in_axes=(0, None))
+    return jnp.concatenate([rotate(x[..., :half], row), rotate(x[..., half:], column)], axis=-1)  # [B, H, T, E]
 
 
 def check_registers(options: config.ViTConfig, grid: int):
@@ -178,28 +178,27 @@ class ImageLayer(nn.Module):
         return_weights: bool = False,
         bias: Bias | None = None,
     ):
-        """(output [B, T, D], weights [B, H, T, T] or None); with `outputs` those of the first tokens only, [B, outputs,
-        D].
+        """(output [B, T, D], weights [B, H, T, T] or None); `outputs` computes the first tokens only, [B, outputs, D].
 
-        `grid` turns queries and keys by their places in a grid x grid image behind the tokens that have none; 0 does
-        not.
+        With `grid`, queries and keys are rotated by their row and column in a grid x grid image; the tokens before the
+        image are not.
         """
         x = tap(self, "residual_in", x)
         h = self.attention_norm(x)
         query, (key, value) = self.attention.project_q(h[:, :outputs]), self.attention.project_kv(h, h)
         if grid:
             prefix = x.shape[1] - grid * grid
-            turn = partial(rotary, theta=self.block.rope_theta, scaling=rope_scaling(self.block.rope_scaling))
-            query, key = (rotary_2d(heads, grid, prefix, turn) for heads in (query, key))
+            rotate = partial(rotary, theta=self.block.rope_theta, scaling=rope_scaling(self.block.rope_scaling))
+            query, key = (rotary_2d(heads, grid, prefix, rotate) for heads in (query, key))
         mask = self.block.self_mask(None, x.shape[0])
         y, weights = self.attention.attend(
             query, key, value, h[:, :outputs], bias=bias, mask=mask, train=train, return_weights=return_weights
         )
-        x = x[:, :outputs] + self._branch(tap(self, "attention_output", y), train)
-        y = drop(self, self.ffn(self.ffn_norm(x), train=train), self.block.dropout, train)
-        return tap(self, "residual_out", x + self._branch(tap(self, "mlp_output", y), train)), weights
+        x = x[:, :outputs] + self._drop_branch(tap(self, "attention_output", y), train)
+        y = apply_dropout(self, self.ffn(self.ffn_norm(x), train=train), self.block.dropout, train)
+        return tap(self, "residual_out", x + self._drop_branch(tap(self, "mlp_output", y), train)), weights
 
-    def _branch(self, y, train):
+    def _drop_branch(self, y, train):
         skips = train and not is_zero(self.drop_path_rate)
         return stochastic_depth(y, self.drop_path_rate, self.make_rng("dropout")) if skips else y
 
@@ -207,8 +206,8 @@ class ImageLayer(nn.Module):
 def image_block(options: config.ViTConfig | config.CCTConfig) -> Block:
     """The block of an image model, whose built-in positions are added to the tokens or, in `ImageLayer`, rotate the
     heads."""
-    own = options.position_embedding if ":" in options.position_embedding else "none"
-    return Block.of(options, position_embedding=own, mlp_dropout=options.dropout)
+    position_embedding = options.position_embedding if ":" in options.position_embedding else "none"
+    return Block.of(options, position_embedding=position_embedding, mlp_dropout=options.dropout)
 
 
 class EncoderWithHead(nn.Module):
@@ -239,8 +238,8 @@ class EncoderWithHead(nn.Module):
             skip = self.stochastic_depth * (i / last if last else 1.0)
             layer = ImageLayer(self.block, drop_path_rate=skip, name=f"layer_{i}")
             outputs = 1 if self.pool == "token" and i == last and not return_weights else None
-            x, w = layer(x, grid, outputs, train, return_weights, bias)
-            weights.append(w)
+            x, layer_weights = layer(x, grid, outputs, train, return_weights, bias)
+            weights.append(layer_weights)
         x = tap(self, "final_norm", self.block.normalization("norm")(tap(self, "residual_out", x)))
         if self.pool == "attention":
             query = self.param("pool_query", nn.initializers.normal(0.02), (x.shape[-1],))
@@ -250,8 +249,8 @@ class EncoderWithHead(nn.Module):
         pooled = pooled.astype(accumulator(pooled.dtype))
         if self.pre_logits_dim:
             pooled = jnp.tanh(Linear(self.pre_logits_dim, dtype=pooled.dtype, name="pre_logits")(pooled))
-        start = {"kernel_init": nn.initializers.zeros} if self.zero_head else {}
-        logits = tap(self, "logits", Linear(self.classes, dtype=pooled.dtype, name="head", **start)(pooled))
+        head_init = {"kernel_init": nn.initializers.zeros} if self.zero_head else {}
+        logits = tap(self, "logits", Linear(self.classes, dtype=pooled.dtype, name="head", **head_init)(pooled))
         if not return_weights:
             return logits, {}
         intermediates = {"encoder_attention": jnp.stack(weights, axis=1)}  # [B, layers, H, T, T]
@@ -282,7 +281,7 @@ class ViT(nn.Module):
 
     def __post_init__(self):
         options = self.options
-        image_block(options)  # refuses sizes and parts that do not fit
+        image_block(options)  # raises InputError for incompatible options
         if options.position_embedding == "rotary" and (options.hidden_size // options.num_heads) % 4:
             raise InputError(
                 "--model.position-embedding rotary needs heads of a multiple of 4 dimensions, pairs for each axis; got "
@@ -297,7 +296,7 @@ class ViT(nn.Module):
         options, block = self.options, image_block(self.options)
         x = self.patch_embed(images, block)  # [B, N, D]
         grid = math.isqrt(x.shape[1])
-        x = drop(self, self.add_positions(with_first_tokens(self, x), grid), block.dropout, train)
+        x = apply_dropout(self, self.add_positions(with_first_tokens(self, x), grid), block.dropout, train)
         head = {"pre_logits_dim": options.pre_logits_dim, "zero_head": options.zero_head}
         depth = {"layers": options.num_layers, "stochastic_depth": options.stochastic_depth}
         trunk = EncoderWithHead(self.classes, block, pool=options.pool, **depth, **head, name="trunk")
@@ -326,7 +325,7 @@ class ViT(nn.Module):
             return x + table.astype(x.dtype)[None, :, :]
         if self.options.position_embedding == "sinusoidal":
             return x.at[:, prefix:].add(sinusoidal_2d(grid, width, accumulator(x.dtype)).astype(x.dtype)[None, :, :])
-        if own := own_positions(self.options.position_embedding):
-            vectors = own(width, name="position")(jnp.arange(grid * grid))
+        if make_positions := custom_positions(self.options.position_embedding):
+            vectors = make_positions(width, name="position")(jnp.arange(grid * grid))
             return x.at[:, prefix:].add(vectors.astype(x.dtype)[None, :, :])
         return x

@@ -17,32 +17,32 @@ from jaxtyping import Array, Bool, Float, Int
 from attention_jax.errors import InputError
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.kernels.terms import Terms, terms_of_bias
-from attention_jax.ops.masks import Mask, as_mask, broadcasts
+from attention_jax.ops.masks import Mask, as_mask, is_broadcastable
 from attention_jax.ops.trees import as_tree, pytree
 
 
 @pytree
 @dataclass(frozen=True)
 class ArrayMask(Mask):
-    """A boolean array over the queries of a call, of which the first is at position `first`, and its keys."""
+    """A boolean array [Q, K] over the queries and keys of a call; the first query is at position `first`."""
 
     allowed: Bool[Array, "Q K"]
     first: Int[Array, ""] | int
 
     def __call__(self, query_positions, key_positions):
-        return _block(self.allowed, query_positions - self.first, key_positions)
+        return _slice_block(self.allowed, query_positions - self.first, key_positions)
 
 
 @pytree
 @dataclass(frozen=True)
 class ArrayBias(Bias):
-    """An array that is added to the scores of the queries of a call, of which the first is at position `first`."""
+    """An array [Q, K] that is added to the scores of a call; the first query is at position `first`."""
 
     added: Float[Array, "Q K"]
     first: Int[Array, ""] | int
 
     def __call__(self, query, query_positions, key_positions):
-        return _block(self.added, query_positions - self.first, key_positions)
+        return _slice_block(self.added, query_positions - self.first, key_positions)
 
     def terms(self, query_positions, key_positions, causal):
         one_row = self.added.shape[0] == 1
@@ -54,17 +54,17 @@ class ArrayBias(Bias):
 class Sum(Bias):
     """The sum of several biases."""
 
-    parts: tuple
+    terms: tuple
 
     def __call__(self, query, query_positions, key_positions):
-        return sum(part(query, query_positions, key_positions) for part in self.parts)
+        return sum(term(query, query_positions, key_positions) for term in self.terms)
 
     def terms(self, query_positions, key_positions, causal):
-        terms = [terms_of_bias(part, query_positions, key_positions, causal) for part in self.parts]
+        terms = [terms_of_bias(part, query_positions, key_positions, causal) for part in self.terms]
         return None if None in terms else [one for part in terms for one in part]
 
 
-def _block(array, rows, columns):
+def _slice_block(array, rows, columns):
     """The slice of an array at consecutive rows [q] and columns [k], [q, k]; an axis of 1 is broadcast."""
     start = lambda n, at: at[0] if n > 1 and at.shape[0] else 0
     size = lambda n, at: at.shape[0] if n > 1 else n
@@ -79,8 +79,8 @@ def is_array(rule) -> bool:
     return isinstance(rule, jax.Array | np.ndarray)
 
 
-def several(rule) -> tuple:
-    """The parts of a mask or bias: those of a plain tuple, or itself."""
+def as_tuple(rule) -> tuple:
+    """The masks or biases of a call as a tuple: a plain tuple itself, or (rule,) for a single one."""
     return rule if type(rule) is tuple else (rule,)
 
 
@@ -89,21 +89,21 @@ def as_rules(bias, mask, query: Float[Array, "Q D"], key: Float[Array, "K E"], q
     shapes and types."""
     pairs = query.shape[0], key.shape[0]
 
-    def rule(name, part, kind, convert):
-        if not is_array(part):
-            return convert(part)
-        check_type(name, part)
-        if part.ndim != 2 or not broadcasts(part.shape, pairs):
+    def as_rule(name, entry, kind, convert):
+        if not is_array(entry):
+            return convert(entry)
+        check_type(name, entry)
+        if entry.ndim != 2 or not is_broadcastable(entry.shape, pairs):
             raise InputError(
-                f"{name} must be [Q, K] = {list(pairs)}, an axis of 1 is broadcast, got {list(part.shape)}"
-                + (": attend_heads takes [B, H, Q, K]" if part.ndim > 2 else "")
+                f"{name} must be [Q, K] = {list(pairs)}, an axis of 1 is broadcast, got {list(entry.shape)}"
+                + (": attend_heads takes [B, H, Q, K]" if entry.ndim > 2 else "")
             )
-        return kind(jnp.asarray(part), query_offset)
+        return kind(jnp.asarray(entry), query_offset)
 
-    biases = tuple(rule("bias", part, ArrayBias, as_tree) for part in several(bias) if part is not None)
-    masks = [rule("mask", part, ArrayMask, as_mask) for part in several(mask) if part is not None]
-    summed = Sum(biases) if len(biases) > 1 else biases[0] if biases else None
-    return summed, reduce(and_, masks) if masks else None
+    biases = tuple(as_rule("bias", entry, ArrayBias, as_tree) for entry in as_tuple(bias) if entry is not None)
+    masks = [as_rule("mask", entry, ArrayMask, as_mask) for entry in as_tuple(mask) if entry is not None]
+    bias_sum = Sum(biases) if len(biases) > 1 else biases[0] if biases else None
+    return bias_sum, reduce(and_, masks) if masks else None
 
 
 def check_type(name: str, array):
@@ -122,7 +122,7 @@ def check_type(name: str, array):
         raise InputError(f"{name} must be a rule, got an array of shape {list(array.shape)}")
 
 
-def one_per_head(name: str, array, batch: int, heads: int, pairs: tuple[int, int]) -> tuple[Array, str]:
+def squeeze_head_axes(name: str, array, batch: int, heads: int, pairs: tuple[int, int]) -> tuple[Array, str]:
     """Return an array [B or 1, H or 1, Q, K], [Q, K] or, for a bias, [H, Q, K] without leading axes of 1, and which
     axes it begins with: "", "b", "h" or "bh".
 
@@ -132,15 +132,15 @@ def one_per_head(name: str, array, batch: int, heads: int, pairs: tuple[int, int
     """
     check_type(name, array)
     shapes = [("", pairs), ("bh", (batch, heads, *pairs))] + ([("h", (heads, *pairs))] if name == "bias" else [])
-    found = [axes for axes, shape in shapes if array.ndim == len(shape) and broadcasts(array.shape, shape)]
-    if not found:
+    matches = [axes for axes, shape in shapes if array.ndim == len(shape) and is_broadcastable(array.shape, shape)]
+    if not matches:
         queries, keys = pairs
-        one = ", one for each head [H, Q, K]" if name == "bias" else ""
+        head_shape = ", one for each head [H, Q, K]" if name == "bias" else ""
         raise InputError(
-            f"{name} must be [Q, K] = [{queries}, {keys}]{one} or [B, 1 or H, Q, K] = [{batch}, 1 or {heads}, "
+            f"{name} must be [Q, K] = [{queries}, {keys}]{head_shape} or [B, 1 or H, Q, K] = [{batch}, 1 or {heads}, "
             f"{queries}, {keys}], got {list(array.shape)}"
             + (": for one mask per sequence write mask[:, None]" if name == "mask" and array.ndim == 3 else "")
         )
-    axes = found[0]
+    axes = matches[0]
     single = [i for i in range(len(axes)) if array.shape[i] == 1]
     return jnp.squeeze(jnp.asarray(array), single), "".join(a for i, a in enumerate(axes) if i not in single)

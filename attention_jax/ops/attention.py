@@ -11,25 +11,25 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention_jax.errors import InputError
 from attention_jax.ops import linear, masks
-from attention_jax.ops.arrays import as_rules, is_array, several
+from attention_jax.ops.arrays import as_rules, as_tuple, is_array
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.blockwise.batched import with_blocks
-from attention_jax.ops.blockwise.derivatives import in_blocks
+from attention_jax.ops.blockwise.derivatives import attend_in_blocks
 from attention_jax.ops.blockwise.score_blocks import (
     Inputs,
     Place,
     Statistics,
     entropy_of,
     largest_attended,
-    moment_of,
     partition,
     pool_terms,
     precision_of,
     replace_nonfinite,
     scores_of,
+    w_log_w_of,
 )
-from attention_jax.ops.blockwise.top_k import cuts
-from attention_jax.ops.dispatch import Implementation, choose, choose_blocks, with_reasons
+from attention_jax.ops.blockwise.top_k import find_cuts
+from attention_jax.ops.dispatch import Implementation, choose_blocks, choose_implementation, with_reasons
 from attention_jax.ops.dropout import dropout_bits, dropout_factor, is_zero
 from attention_jax.ops.kernels import cudnn, flash
 from attention_jax.ops.masks import AssumeFinite, Mask
@@ -91,7 +91,7 @@ def attend(
         parameters. True in a mask means that the query may attend to the key. As under `jax.jit`, a function is traced
         once: pass arrays that change, or that are traced, as leaves (`jax.tree_util.Partial(function, array)`), not
         through a closure or a global variable. A mask may be a boolean array [Q, K], a bias a floating one, which has a
-        gradient; row i is that of query i, and an axis of 1 is broadcast. A tuple of masks allows what all of them
+        gradient; row i belongs to query i, and an axis of 1 is broadcast. A tuple of masks allows what all of them
         allow, a tuple of biases is their sum.
       normalizer: how logits become weights: a callable pytree (`ops/normalizers.py`) whose leaves receive gradients,
         or an elementwise function.
@@ -112,9 +112,9 @@ def attend(
       implementation: "plain" materializes the weights; "fused" computes block by block in memory linear in Q + K,
         exactly (`ops/blockwise/softmax.py` for the softmax, `ops/blockwise/local.py` and `ops/blockwise/ordered.py` for
         other normalizers); "cudnn" is NVIDIA's kernel, "flash" JAX's for TPUs, where they can express the call;
-        "linear" is for products of features. None lets `dispatch.choose` decide, for the platform that is lowered for;
-        `explain(attend, query, key, value, ...)` returns what is chosen where, and why.
-      block_q, block_k: the size of the blocks of "fused"; None takes those of `dispatch.choose_blocks`.
+        "linear" is for products of features. None lets `choose_implementation` decide for the platform that is lowered
+        for; `explain(attend, query, key, value, ...)` returns what is chosen where, and why.
+      block_q, block_k: the block sizes of "fused"; None lets `dispatch.choose_blocks` choose.
 
     Returns:
       [Q, V] in the type of `value`. A query that may attend to no key gets exactly zero, and zero gradients. NaN or
@@ -144,12 +144,12 @@ def attend(
     rules = {"score": as_tree(score), "bias": bias, "mask": mask}
     rules |= {"normalizer": as_normalizer(normalizer), "dropout": dropout, "rng": rng, "query_offset": query_offset}
     static = {"implementation": implementation, "block_q": block_q, "block_k": block_k}
-    more = {"return_log_sum_exp": return_log_sum_exp, "return_max_score": return_max_score}
-    more |= {"return_entropy": return_entropy}
+    statistics = {"return_log_sum_exp": return_log_sum_exp, "return_max_score": return_max_score}
+    statistics |= {"return_entropy": return_entropy}
     if isinstance(pool, Mean):
-        return _attend(query, key, value, **rules, **static, **more)
-    pooled = partial(_pooled, static, more)
-    return loopable(pooled)(with_arrays(pool), query, key, value, rules)
+        return _attend(query, key, value, **rules, **static, **statistics)
+    attend_with_pool = partial(_attend_with_pool, static, statistics)
+    return loopable(attend_with_pool)(with_arrays(pool), query, key, value, rules)
 
 
 def _attend(
@@ -176,8 +176,8 @@ def _attend(
     if rng is None or is_zero(dropout):
         dropout = None
     base = normalizer.of if isinstance(normalizer, TopK) else normalizer
-    for name, asked in {"return_log_sum_exp": return_log_sum_exp, "return_max_score": return_max_score}.items():
-        if asked and not isinstance(base, Softmax):
+    for name, is_requested in {"return_log_sum_exp": return_log_sum_exp, "return_max_score": return_max_score}.items():
+        if is_requested and not isinstance(base, Softmax):
             raise InputError(f"{name}=True needs the softmax, got the normalizer {type(base).__name__}")
     with_log = return_log_sum_exp or return_max_score or (isinstance(base, Softmax) and base.sink is not None)
     has_extras = return_log_sum_exp or return_max_score or return_entropy or terms is not None
@@ -186,7 +186,7 @@ def _attend(
         implementation = None
     call = (query, key, value, score, bias, mask, dropout, query_offset)
     sink = normalizer.sink if softmax_alone else None
-    chosen = choose(*call, implementation, softmax_alone, sink)
+    chosen = choose_implementation(*call, implementation, softmax_alone, sink)
     query = with_reasons(query, chosen, (*call, sink), implementation, softmax_alone)
     words = None
     if dropout is not None:
@@ -195,9 +195,9 @@ def _attend(
     inputs = Inputs((score, bias, normalizer), query, key, value, None, mask, words, query_offset, terms=terms)
     kernels = {p: "xla" if i in ("plain", "fused") else i for p, i in chosen.items()}
     plan = _Plan(chosen, with_log, return_log_sum_exp, return_max_score, return_entropy, block_q, block_k)
-    out, log, statistics = loopable(partial(by_platform, partial(_on_kernel, plan), kernels))(inputs)
-    more = jax.tree.leaves((log, statistics))
-    return (out, *more) if more else out
+    out, log, statistics = loopable(partial(by_platform, partial(_run_kernel, plan), kernels))(inputs)
+    extras = jax.tree.leaves((log, statistics))
+    return (out, *extras) if extras else out
 
 
 class _Plan(NamedTuple):
@@ -212,7 +212,7 @@ class _Plan(NamedTuple):
     block_k: int | None = None
 
 
-def _on_kernel(plan, kernel, inputs):
+def _run_kernel(plan, kernel, inputs):
     """The output [Q, V] by one kernel, "xla" for this package, the log-sum-exp [Q] with `plan.return_log`, else None,
     and the `Statistics` that the plan needs."""
     (score, bias, normalizer), query, key, value, _, mask, *_ = inputs
@@ -222,80 +222,84 @@ def _on_kernel(plan, kernel, inputs):
         return flash.attend(query, key, value, score, bias, mask), None, Statistics()
     if kernel == "linear":
         return linear.attend(query, key, value, score, mask), None, Statistics()
-    whole = partial(_plain, plan)
+    attend_plain = partial(_attend_plain, plan)
     if "fused" in plan.chosen.values() and query.size and key.size:  # without keys there is no block to go through
-        prepared, blocks = _prepared(inputs, plan)
-        floats, others, combine = partition(prepared)
-        (out, log), _, statistics, _ = in_blocks(tuple(blocks.items()), whole, combine, floats, others)
+        block_inputs, blocks = _prepare_blocks(inputs, plan)
+        floats, non_floats, combine = partition(block_inputs)
+        (out, log), _, statistics, _ = attend_in_blocks(
+            tuple(blocks.items()), attend_plain, combine, floats, non_floats
+        )
     else:
-        out, log, statistics = whole(inputs)
+        out, log, statistics = attend_plain(inputs)
     statistics = jax.lax.stop_gradient(statistics)
     if not plan.with_log:
         return out, None, statistics
     log = jnp.where(log == jnp.inf, -jnp.inf, log)  # no key: "fused" has +inf
     base = normalizer.of if isinstance(normalizer, TopK) else normalizer
-    out = out if base.sink is None else _less_sink(out, base.kept(log))
+    out = out if base.sink is None else _apply_sink(out, base.non_sink_mass(log))
     return out, log if plan.return_log else None, statistics
 
 
-def _prepared(inputs, plan):
+def _prepare_blocks(inputs, plan):
     """The inputs of attention block by block, and the blocks on the platforms that have chosen "fused", None on others,
     which compute all weights at once."""
     (score, bias, normalizer), query = inputs.rules, inputs.query
-    score, prepared, key = prepare(score, query, inputs.key)
-    sizes = choose_blocks(score, prepared, key, plan.block_q, plan.block_k)
+    score, prepared_query, key = prepare(score, query, inputs.key)
+    sizes = choose_blocks(score, prepared_query, key, plan.block_q, plan.block_k)
     keep = {"keep_largest": plan.with_largest, "keep_entropy": plan.with_entropy}
     sizes = {platform: size._replace(**keep) for platform, size in sizes.items()}
     bias_query = None if bias is None else query
-    inputs = inputs._replace(rules=(score, bias, normalizer), query=prepared, key=key, bias_query=bias_query)
+    inputs = inputs._replace(rules=(score, bias, normalizer), query=prepared_query, key=key, bias_query=bias_query)
     if isinstance(normalizer, TopK):
-        known = jax.lax.stop_gradient(inputs)
+        fixed_inputs = jax.lax.stop_gradient(inputs)
         if normalizer.k < key.shape[0]:
-            cut = lambda blocks, known, k=normalizer.k: cuts(known, blocks, k)
-            inputs = inputs._replace(cut=by_platform(lambda blocks: with_blocks(cut, blocks, known), sizes))
+            cut = lambda blocks, fixed_inputs, k=normalizer.k: find_cuts(fixed_inputs, blocks, k)
+            inputs = inputs._replace(cut=by_platform(lambda blocks: with_blocks(cut, blocks, fixed_inputs), sizes))
         normalizer = normalizer.of
     normalizer = without_sink(normalizer)  # which is applied afterwards
     blocks = {platform: sizes[platform] if i == "fused" else None for platform, i in plan.chosen.items()}
     return inputs._replace(rules=(score, bias, normalizer)), blocks
 
 
-def _pooled(static, more, pool, query, key, value, rules):
+def _attend_with_pool(static, statistics, pool, query, key, value, rules):
     """`attend` with another pooling than the mean, by attention over lifted values."""
     lifted = pool.lift(key, value)
     inputs = Inputs((rules["score"], None, None), query, key, lifted, None, rules["mask"], None, rules["query_offset"])
-    attend_to = lambda values, terms, **more: _attend(query, key, values, **rules, **static, **more, terms=terms)
+    attend_to = lambda values, terms, **kwargs: _attend(query, key, values, **rules, **static, **kwargs, terms=terms)
     terms = pool.terms(query, lifted, attend_to, lambda values: largest_attended(inputs._replace(value=values)))
-    out, found = attend_to(lifted, terms, **more), []
-    if any(more.values()):
-        out, *found = out
+    out, extras = attend_to(lifted, terms, **statistics), []
+    if any(statistics.values()):
+        out, *extras = out
     out = pool.finish(query, out, terms, value.shape[1]).astype(value.dtype)
-    return (out, *found) if found else out
+    return (out, *extras) if extras else out
 
 
-def _less_sink(out, kept):
-    return (out.astype(kept.dtype) * kept[:, None]).astype(out.dtype)
+def _apply_sink(out, mass):
+    return (out.astype(mass.dtype) * mass[:, None]).astype(out.dtype)
 
 
-def _plain(plan: _Plan, inputs: Inputs):
+def _attend_plain(plan: _Plan, inputs: Inputs):
     """All weights at once: the output [Q, V], the log-sum-exp [Q], zeros if the plan does not need it and None for
     normalizers without, and the `Statistics` of the plan; a sink is left out of all."""
     normalizer = inputs.rules[2]
     base = without_sink(normalizer.of if isinstance(normalizer, TopK) else normalizer)
     normalizer = TopK(normalizer.k, base) if isinstance(normalizer, TopK) else base
-    scores, allowed, value = _scores(inputs)
+    scores, allowed, value = _compute_scores(inputs)
     scores = scores.astype(precision_of(inputs))
     weights = normalizer.weights(scores, allowed)
     log = None
     if isinstance(base, Exponential):
         log = log_sum_exp(base.logits(scores), weights > 0 if isinstance(normalizer, TopK) else allowed)
-    statistics = _statistics(plan, *jax.lax.stop_gradient((scores, allowed, weights)))
+    statistics = _compute_statistics(plan, *jax.lax.stop_gradient((scores, allowed, weights)))
     if inputs.dropout is not None:
         weights = weights * dropout_factor(*inputs.dropout).astype(weights.dtype)
-    kind = weights.dtype
+    pool_dtype = weights.dtype
     if value.dtype == jnp.bfloat16 or (value.dtype == jnp.float16 and isinstance(base, Exponential)):
-        kind = value.dtype  # weights of other normalizers may exceed 65504, the range of float16
+        pool_dtype = value.dtype  # weights of other normalizers may exceed 65504, the range of float16
     if inputs.terms is None:
-        pooled = jnp.einsum("qk,kv->qv", weights.astype(kind), value.astype(kind), preferred_element_type=weights.dtype)
+        pooled = jnp.einsum(
+            "qk,kv->qv", weights.astype(pool_dtype), value.astype(pool_dtype), preferred_element_type=weights.dtype
+        )
     else:
         pooled = pool_terms(weights, value, inputs.terms)
     out = pooled.astype(value.dtype)
@@ -303,9 +307,9 @@ def _plain(plan: _Plan, inputs: Inputs):
     return out, log, statistics
 
 
-def _statistics(plan, scores, allowed, weights):
+def _compute_statistics(plan, scores, allowed, weights):
     largest = jnp.max(scores, axis=1, where=allowed, initial=-jnp.inf) if plan.with_largest else None
-    entropy = entropy_of(weights.sum(axis=1), moment_of(weights)) if plan.with_entropy else None
+    entropy = entropy_of(weights.sum(axis=1), w_log_w_of(weights)) if plan.with_entropy else None
     return Statistics(largest, entropy)
 
 
@@ -338,31 +342,31 @@ def attention_weights(
     rules = as_tree(score), bias, as_normalizer(normalizer)
 
     def weights(inputs):
-        scores, allowed, _ = _scores(inputs)
+        scores, allowed, _ = _compute_scores(inputs)
         return inputs.rules[2].weights(scores, allowed)
 
     return loopable(weights)(Inputs(rules, query, key, key, None, mask, None, query_offset))
 
 
-def _scores(inputs: Inputs):
+def _compute_scores(inputs: Inputs):
     """Scores [Q, K], which of them are allowed, and the values, finite in fully masked keys. A bias_query of None: the
     bias sees the query."""
     (score, bias, _), query, key, value, bias_query, mask, _, offset, cut, *_ = inputs
     query_positions, key_positions = offset + jnp.arange(query.shape[0]), jnp.arange(key.shape[0])
-    allowed = None
+    unmasked = None
     if mask is not None:
-        allowed = mask(query_positions, key_positions)
+        unmasked = mask(query_positions, key_positions)
     if mask is not None and not isinstance(mask, AssumeFinite):
-        query = replace_nonfinite(query, allowed.any(axis=1))
-        bias_query = None if bias_query is None else replace_nonfinite(bias_query, allowed.any(axis=1))
-        key, value = (replace_nonfinite(x, allowed.any(axis=0)) for x in (key, value))
+        query = replace_nonfinite(query, unmasked.any(axis=1))
+        bias_query = None if bias_query is None else replace_nonfinite(bias_query, unmasked.any(axis=1))
+        key, value = (replace_nonfinite(x, unmasked.any(axis=0)) for x in (key, value))
     bias_query = query if bias_query is None else bias_query
-    rules, others, combine = partition((score, bias, None))
-    scores = scores_of(Place(combine, others, query_positions, key_positions), rules, query, key, bias_query)
-    some = scores != -jnp.inf
-    some = some if allowed is None else some & allowed
-    some = some if cut is None else some & ~(scores < cut[:, None].astype(scores.dtype))
-    return scores, some, value
+    rules, non_floats, combine = partition((score, bias, None))
+    scores = scores_of(Place(combine, non_floats, query_positions, key_positions), rules, query, key, bias_query)
+    allowed = scores != -jnp.inf
+    allowed = allowed if unmasked is None else allowed & unmasked
+    allowed = allowed if cut is None else allowed & ~(scores < cut[:, None].astype(scores.dtype))
+    return scores, allowed, value
 
 
 def check_call(query, key, value, score, bias, mask, normalizer, dropout=None, block_q=None, block_k=None):
@@ -393,12 +397,12 @@ def check_call(query, key, value, score, bias, mask, normalizer, dropout=None, b
 
 
 def check_offset(query_offset, queries):
-    """Return the position of the first query in the type of positions; raise InputError unless it is a whole number for
-    which those of all queries are positions, as far as that is known."""
-    kind = jnp.dtype(int) if isinstance(query_offset, int) else jnp.result_type(query_offset)
-    if jnp.ndim(query_offset) or not jnp.issubdtype(kind, jnp.integer):
+    """Return the position of the first query in the type of positions. Raises InputError unless it is a whole number
+    and, where it is known, the positions of all queries fit that type."""
+    dtype = jnp.dtype(int) if isinstance(query_offset, int) else jnp.result_type(query_offset)
+    if jnp.ndim(query_offset) or not jnp.issubdtype(dtype, jnp.integer):
         raise InputError(
-            f"query_offset must be one whole number, the position of the first query, got {kind} of shape "
+            f"query_offset must be one whole number, the position of the first query, got {dtype} of shape "
             f"{jnp.shape(query_offset)}: vmap it over sequences, or use attend_heads"
         )
     queries = queries if isinstance(queries, int) else 1  # exported with any number
@@ -415,8 +419,8 @@ def check_rules(score, bias, mask, normalizer):
     classes and functions that make rules."""
     if any(type(rule) is tuple and not rule for rule in (bias, mask)):
         raise InputError("a tuple of masks or biases must have a part, got (): write None for no mask or bias")
-    given = {"score": (score,), "bias": several(bias), "mask": several(mask), "normalizer": (normalizer,)}
-    for name, rule in ((name, rule) for name, rules in given.items() for rule in rules):
+    rules_by_name = {"score": (score,), "bias": as_tuple(bias), "mask": as_tuple(mask), "normalizer": (normalizer,)}
+    for name, rule in ((name, rule) for name, rules in rules_by_name.items() for rule in rules):
         if inspect.isclass(rule) or (inspect.isfunction(rule) and rule.__module__ == masks.__name__):
             raise InputError(
                 f"{name} must be a rule, got what makes one: write {rule.__name__}(), with arguments if any"

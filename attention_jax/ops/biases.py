@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from attention_jax.errors import InputError
 from attention_jax.ops.kernels.terms import Terms
 from attention_jax.ops.positions import as_positions, rotary
-from attention_jax.ops.precision import accumulator, promoted
+from attention_jax.ops.precision import accumulator, promote_arrays
 from attention_jax.ops.trees import pytree
 
 __all__ = ["ALiBi", "Bias", "Location", "ShawBias", "T5Bias", "Terms", "TransformerXLBias"]
@@ -65,7 +65,7 @@ class ShawBias(Bias):
         if self.table.shape[0] % 2 == 0:
             raise InputError(f"ShawBias needs a table of 2 c + 1 rows, an odd number, got {list(self.table.shape)}")
         reach = self.table.shape[0] // 2
-        query, table = promoted(query, self.table)
+        query, table = promote_arrays(query, self.table)
         precision = accumulator(query.dtype)
         products = jnp.einsum("qd,rd->qr", query, table, preferred_element_type=precision)  # [Q, 2 c + 1]
         index = jnp.clip(_relative(query_positions, key_positions), -reach, reach) + reach
@@ -98,13 +98,13 @@ class TransformerXLBias(Bias):
     kernel: Float[Array, "D S"]
 
     def __call__(self, query, query_positions, key_positions):
-        query, kernel = promoted(query, self.kernel)
+        query, kernel = promote_arrays(query, self.kernel)
         precision = accumulator(query.dtype)
-        asked = jnp.matmul(query, kernel, preferred_element_type=precision)  # W^T q, [Q, S]
+        projected_query = jnp.matmul(query, kernel, preferred_element_type=precision)  # W^T q, [Q, S]
         zero = jnp.repeat(jnp.array([1, 0], precision), kernel.shape[1] // 2)  # r(0): cosines, then sines
         query_positions, key_positions = as_positions(query_positions), as_positions(key_positions)
         waves = rotary(jnp.broadcast_to(zero, (key_positions.shape[0], zero.shape[0])), -key_positions)  # r(-j)
-        return rotary(asked, -query_positions) @ waves.T * query.shape[-1] ** -0.5  # [Q, K]
+        return rotary(projected_query, -query_positions) @ waves.T * query.shape[-1] ** -0.5  # [Q, K]
 
     @classmethod
     def init(cls, rng: Array, width: int, sinusoids: int) -> "TransformerXLBias":
@@ -141,7 +141,7 @@ class T5Bias(Bias):
     def bucket(self, relative: Int[Array, "Q K"]) -> Int[Array, "Q K"]:
         """The bucket of each relative position k - q."""
         buckets = self.table.shape[0] // (2 if self.bidirectional else 1)
-        after = jnp.where(relative > 0, buckets, 0) if self.bidirectional else jnp.zeros_like(relative)
+        first_bucket = jnp.where(relative > 0, buckets, 0) if self.bidirectional else jnp.zeros_like(relative)
         distance = jnp.abs(relative) if self.bidirectional else jnp.maximum(-relative, 0)
         exact = buckets // 2
         if buckets < 1 or self.max_distance <= exact:
@@ -150,10 +150,10 @@ class T5Bias(Bias):
                 f"a table of {self.table.shape[0]} and max_distance {self.max_distance}"
             )
         if not exact:
-            return after
+            return first_bucket
         growth = jnp.log(jnp.maximum(distance, 1).astype(jnp.float32) / exact) / math.log(self.max_distance / exact)
         far = jnp.minimum(exact + (growth * (buckets - exact)).astype(relative.dtype), buckets - 1)
-        return after + jnp.where(distance < exact, distance, far)
+        return first_bucket + jnp.where(distance < exact, distance, far)
 
     @classmethod
     def init(cls, rng: Array, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True) -> "T5Bias":
@@ -181,7 +181,7 @@ class Location(Bias):
                 f"score location knows {self.kernel.shape[1]} source positions, got {key_positions.shape[0]}: "
                 "shorten the sentences"
             )
-        query, kernel = promoted(query, self.kernel)
+        query, kernel = promote_arrays(query, self.kernel)
         return jnp.take(query @ kernel, key_positions, axis=1, mode="fill", fill_value=jnp.nan)
 
     @classmethod
@@ -219,7 +219,7 @@ class ALiBi(Bias):
         >>> ALiBi.slopes(4).tolist()
         [0.25, 0.0625, 0.015625, 0.00390625]
         """
-        whole = 2 ** int(math.log2(heads))
-        slopes = 2.0 ** (-8.0 / whole * np.arange(1, whole + 1))
-        between = 2.0 ** (-4.0 / whole * np.arange(1, 2 * whole + 1, 2))
-        return np.concatenate([slopes, between[: heads - whole]]).astype(np.float32)
+        power_of_two = 2 ** int(math.log2(heads))
+        slopes = 2.0 ** (-8.0 / power_of_two * np.arange(1, power_of_two + 1))
+        between = 2.0 ** (-4.0 / power_of_two * np.arange(1, 2 * power_of_two + 1, 2))
+        return np.concatenate([slopes, between[: heads - power_of_two]]).astype(np.float32)

@@ -26,7 +26,7 @@ from jaxtyping import Array, Float
 
 from attention_jax.ops import retention
 from attention_jax.ops.meshes import scan
-from attention_jax.ops.retention import CHUNK, Length, decays, first_state, over_chunks, padded
+from attention_jax.ops.retention import CHUNK, Length, decay_matrix, first_state, over_chunks, zero_padding
 
 __all__ = ["chunked_delta", "recurrent_delta"]
 
@@ -47,7 +47,7 @@ def recurrent_delta(
     given.
     """
     query, key, value, beta, log_decay = map(jnp.asarray, (query, key, value, beta, log_decay))
-    rows = padded((query, key, value, beta, log_decay), length)
+    rows = zero_padding((query, key, value, beta, log_decay), length)
 
     def step(state, row):
         query, key, value, beta, decay = row
@@ -71,15 +71,15 @@ def chunked_delta(
 ) -> tuple[Float[Array, "T V"], Float[Array, "D V"]]:
     """The delta rule computed in chunks: equal to `recurrent_delta`, `chunk` positions at a time."""
     query, key, value, beta, log_decay = map(jnp.asarray, (query, key, value, beta, log_decay))
-    rows = padded((query, key, value, beta, log_decay), length)
-    return over_chunks(one_chunk, first_state(state, *rows[1:3]), rows, chunk, value.dtype)
+    rows = zero_padding((query, key, value, beta, log_decay), length)
+    return over_chunks(delta_chunk, first_state(state, *rows[1:3]), rows, chunk, value.dtype)
 
 
-def one_chunk(state, query, key, value, beta, log_decay):
+def delta_chunk(state, query, key, value, beta, log_decay):
     """(state after, outputs) of one chunk."""
     start = jnp.exp(jnp.cumsum(log_decay))
-    earlier = jnp.tril(decays(log_decay) * (key @ key.T), -1)  # [T, T]
+    earlier = jnp.tril(decay_matrix(log_decay) * (key @ key.T), -1)  # [T, T]
     target = value - start[:, None] * (key @ state)  # [T, V]
     solve = partial(solve_triangular, lower=True, unit_diagonal=True)
     correction = solve(jnp.eye(len(key), dtype=key.dtype) + beta[:, None] * earlier, beta[:, None] * target)
-    return retention.one_chunk(state, query, key, correction, log_decay)
+    return retention.retention_chunk(state, query, key, correction, log_decay)

@@ -46,7 +46,7 @@ PLATFORMS = ("cpu", "cuda", "tpu", "default")
 
 FUSED_FROM = {"cpu": 256 * 256, "cuda": 1024 * 1024, "tpu": 256 * 256, "default": 1024 * 1024}
 """Pairs Q * K, times the score's `pair_cost`, from which "fused" is taken: where its gradient is clearly faster than
-that of "plain". On 2 cores, 8 heads of 64: as fast at 64 x 64, 1.4x at 128 x 128, 1.5x at 256 x 256 and 5x at
+the gradient of "plain". On 2 cores, 8 heads of 64: as fast at 64 x 64, 1.4x at 128 x 128, 1.5x at 256 x 256 and 5x at
 512 x 512, compiling 3x as long."""
 
 HALF_FUSED_FROM = FUSED_FROM | {"tpu": 128 * 128}
@@ -69,7 +69,7 @@ of 8 x 16 causal heads of 64 at T = 2048 in bfloat16 has 256 MiB of temporaries,
 """
 
 
-def choose(
+def choose_implementation(
     query,
     key,
     value,
@@ -78,7 +78,7 @@ def choose(
     mask,
     dropout,
     query_offset,
-    asked: Implementation | None,
+    implementation: Implementation | None,
     softmax_alone: bool = True,
     sink=None,
 ) -> dict[str, Implementation]:
@@ -93,29 +93,31 @@ def choose(
 
     Kernels and "linear" compute only the softmax: no other normalizer, no log-sum-exp and no entropy.
     """
-    if asked not in (None, *get_args(Implementation)):
-        raise InputError(f"implementation must be one of {', '.join(get_args(Implementation))} or None, got {asked!r}")
-    if asked is None and not all(isinstance(size, int) for size in (*query.shape, *key.shape)):
+    if implementation not in (None, *get_args(Implementation)):
+        raise InputError(
+            f"implementation must be one of {', '.join(get_args(Implementation))} or None, got {implementation!r}"
+        )
+    if implementation is None and not all(isinstance(size, int) for size in (*query.shape, *key.shape)):
         return dict.fromkeys(PLATFORMS, "plain")  # exported with any length: no size to choose by
-    if asked in ("plain", "fused"):
-        return dict.fromkeys(PLATFORMS, asked)
+    if implementation in ("plain", "fused"):
+        return dict.fromkeys(PLATFORMS, implementation)
     call = (query, key, value, score, bias, mask, dropout, query_offset, sink)
-    if asked in ON_REQUEST:
-        reason = ON_REQUEST[asked].unsupported_reason(*call)
+    if implementation in ON_REQUEST:
+        reason = ON_REQUEST[implementation].unsupported_reason(*call)
         if not softmax_alone:
             reason = SOFTMAX_ALONE
         if reason is not None:
-            raise InputError(f'implementation="{asked}" {reason}: take "fused", or None to choose by itself')
-        return dict.fromkeys(PLATFORMS, asked)
+            raise InputError(f'implementation="{implementation}" {reason}: take "fused", or None to choose by itself')
+        return dict.fromkeys(PLATFORMS, implementation)
     chosen = _by_size(score, query, key, HALF_FUSED_FROM if is_half(query.dtype) else FUSED_FROM)
     if not softmax_alone:
         return chosen
     if linear.unsupported_reason(*call) is None:
         chosen = {platform: "linear" if i == "fused" else i for platform, i in chosen.items()}
-    return chosen | {platform: name for platform, (name, _) in KERNELS.items() if not refusal(platform, call)}
+    return chosen | {platform: name for platform, (name, _) in KERNELS.items() if not refusal_reason(platform, call)}
 
 
-def refusal(platform: str, call: tuple, softmax_alone: bool = True) -> str:
+def refusal_reason(platform: str, call: tuple, softmax_alone: bool = True) -> str:
     """Return why `attend` does not take the kernel of a platform by itself for a call, the arguments of
     `unsupported_reason`; "" if it does."""
     name, kernel = KERNELS[platform]
@@ -148,11 +150,11 @@ def explain(function: Callable, *args, **kwargs) -> list[dict[str, Choice]]:
     leaves, structure = jax.tree.flatten((args, kwargs))
     arrays = {i: x for i, x in enumerate(leaves) if isinstance(x, jax.Array | np.ndarray | jax.ShapeDtypeStruct)}
 
-    def traced(arrays):
+    def run(arrays):
         args, kwargs = jax.tree.unflatten(structure, [arrays.get(i, x) for i, x in enumerate(leaves)])
         return function(*args, **kwargs)
 
-    names = _names(jax.make_jaxpr(traced)(arrays).jaxpr)
+    names = _names(jax.make_jaxpr(run)(arrays).jaxpr)
     calls = [json.loads(name.removeprefix(MARK)) for name in names if name.startswith(MARK)]
     return [{platform: Choice(*choice) for platform, choice in choices.items()} for choices in calls]
 
@@ -161,16 +163,16 @@ MARK = "attend: "
 """The beginning of the name by which `explain` recognizes a call of `attend` in a trace."""
 
 
-def with_reasons(query, chosen: dict[str, Implementation], call: tuple, asked, softmax_alone: bool):
+def with_reasons(query, chosen: dict[str, Implementation], call: tuple, implementation, softmax_alone: bool):
     """Return `query`, with what was chosen for the call and why in the name that it has in traces (`checkpoint_name`);
     compiled programs do not have it."""
     reasons = dict.fromkeys(chosen, "")
-    if asked is not None:
-        reasons = dict.fromkeys(chosen, f'implementation="{asked}"')
+    if implementation is not None:
+        reasons = dict.fromkeys(chosen, f'implementation="{implementation}"')
     elif not all(isinstance(size, int) for size in (*call[0].shape, *call[1].shape)):
         reasons = dict.fromkeys(chosen, "the length is left open by jax.export")
     else:
-        reasons |= {platform: refusal(platform, call, softmax_alone) for platform in KERNELS}
+        reasons |= {platform: refusal_reason(platform, call, softmax_alone) for platform in KERNELS}
     return checkpoint_name(query, MARK + json.dumps({p: Choice(chosen[p], reasons[p]) for p in chosen}))
 
 
@@ -208,14 +210,14 @@ def choose_blocks(score, query, key, block_q: int | None = None, block_k: int | 
         width = 2 ** (int(math.log2(pairs)) // 2)
         height = 2 ** int(math.log2(pairs // width))
         size = min(block_q or height, query.shape[0]), min(block_k or width, key.shape[0])
-        one = size == (query.shape[0], key.shape[0])
-        blocks[platform] = Blocks(*size, recompute_scores=platform == "tpu" and one and cost == 1)
+        is_single_block = size == (query.shape[0], key.shape[0])
+        blocks[platform] = Blocks(*size, recompute_scores=platform == "tpu" and is_single_block and cost == 1)
     if block_q is None and block_k is None:
         stored = 1 if cost == 1 else pair_cost(score, query, key, operands=True)
         cell = tuple(min(64 if stored == 1 else 32, x.shape[0]) for x in (query, key))
         for platform, size in blocks.items():
-            most = None if size.recompute_scores else PAIRS_OF_ALL[platform]  # scores that are not written
-            blocks[platform] = size._replace(pairs=most and most // stored, cell=cell)
+            max_pairs = None if size.recompute_scores else PAIRS_OF_ALL[platform]  # scores that are not written
+            blocks[platform] = size._replace(pairs=max_pairs and max_pairs // stored, cell=cell)
     return blocks
 
 

@@ -2,7 +2,7 @@
 NNX), and `dot_product_attention` in place of `jax.nn.dot_product_attention`.
 
 A query that may attend to no key gets zero, as everywhere in this package; Flax and JAX give it the mean of all values,
-except for queries beyond `query_seq_lengths`. What cannot be expressed raises InputError.
+except for queries beyond `query_seq_lengths`. Arguments that cannot be expressed raise InputError.
 """
 
 import math
@@ -18,7 +18,7 @@ from attention_jax.ops.biases import Bias
 from attention_jax.ops.dispatch import Implementation
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.heads import attend_heads, head_weights
-from attention_jax.ops.masks import Mask, broadcasts, causal, lengths, window
+from attention_jax.ops.masks import Mask, causal, is_broadcastable, lengths, window
 from attention_jax.ops.normalizer_kinds import Normalizer
 from attention_jax.ops.normalizers import Softmax
 from attention_jax.ops.scores import ScaledDot, Score
@@ -37,8 +37,8 @@ def attention_fn(
     """Return an `attention_fn` for the attention modules of Flax, Linen and NNX, whose attention is `attend_heads`.
 
     Score, bias, mask and normalizer are as in `attend_heads`; the arrays of bias and mask that a module passes count in
-    addition. The function takes all arguments of Flax's `dot_product_attention`. Dropped weights are others than
-    Flax's for the same key. Sums are in float32 at least, with and without `force_fp32_for_softmax`.
+    addition. The function takes all arguments of Flax's `dot_product_attention`. For the same key, dropout
+    drops different weights than Flax does. Sums are in float32 at least, with and without `force_fp32_for_softmax`.
 
     Raises:
       InputError: from the function, for `precision` and for products other than `jnp.einsum`; and for a bias or mask of
@@ -91,10 +91,10 @@ def _attention(
         )
     _check_positions(rules, query.shape[-3], key.shape[-3])
     query, key, value = (x.astype(kind).reshape(-1, *x.shape[-3:]) for x in (query, key, value))
-    given = {"bias": _in_batch("bias", bias, batch), "mask": _in_batch("mask", mask, batch)}
-    given["mask"] = None if mask is None else given["mask"].astype(bool)  # of numbers in Linen
-    rules = rules | {"bias": _joined(rules["bias"], given["bias"])}
-    rules = rules | {"mask": _joined(rules["mask"], given["mask"], causal() if is_causal else None)}
+    arrays = {"bias": _in_batch("bias", bias, batch), "mask": _in_batch("mask", mask, batch)}
+    arrays["mask"] = None if mask is None else arrays["mask"].astype(bool)  # of numbers in Linen
+    rules = rules | {"bias": _join_rules(rules["bias"], arrays["bias"])}
+    rules = rules | {"mask": _join_rules(rules["mask"], arrays["mask"], causal() if is_causal else None)}
     if module is not None:
         weights = head_weights(query.swapaxes(1, 2), key.swapaxes(1, 2), rules)  # [B, H, T, S]
         module.sow("intermediates", "attention_weights", weights.reshape(*batch, *weights.shape[1:]).astype(kind))
@@ -111,10 +111,10 @@ def _check_positions(rules, queries, keys):
         )
 
 
-def _joined(*parts):
+def _join_rules(*rules):
     """A mask or bias of several parts; None of none."""
-    parts = tuple(part for part in parts if part is not None)
-    return (parts if len(parts) > 1 else parts[0]) if parts else None
+    rules = tuple(rule for rule in rules if rule is not None)
+    return (rules if len(rules) > 1 else rules[0]) if rules else None
 
 
 def _in_batch(name: str, array, batch: tuple[int, ...]):
@@ -122,7 +122,7 @@ def _in_batch(name: str, array, batch: tuple[int, ...]):
     if array is None:
         return None
     array = jnp.asarray(array)
-    if array.ndim > len(batch) + 3 or not broadcasts(array.shape[:-3], batch):
+    if array.ndim > len(batch) + 3 or not is_broadcastable(array.shape[:-3], batch):
         raise InputError(f"{name} must broadcast to [{', '.join(map(str, batch))}, H, T, S], got {list(array.shape)}")
     array = array.reshape((1,) * (len(batch) + 3 - array.ndim) + array.shape)
     if any(size != 1 for size in array.shape[:-3]):
@@ -181,18 +181,18 @@ def dot_product_attention(
                     f"sequence lengths must be integers [B] = [{query.shape[0]}], got {sizes.dtype} {list(sizes.shape)}"
                 )
             masks.append(rule(sizes))
-    found = attend_heads(
+    result = attend_heads(
         query if scale is None else query * jnp.asarray(scale * math.sqrt(query.shape[-1]), query.dtype),
         key,
         value,
         bias=bias,
-        mask=_joined(*masks),
+        mask=_join_rules(*masks),
         return_log_sum_exp=return_residual,
         implementation="plain" if implementation == "xla" else implementation,
     )
     if not return_residual:
-        return found.reshape(*shape[:-1], -1)
-    return found[0].reshape(*shape[:-1], -1), found[1].astype(key.dtype).reshape(shape[:-1])
+        return result.reshape(*shape[:-1], -1)
+    return result[0].reshape(*shape[:-1], -1), result[1].astype(key.dtype).reshape(shape[:-1])
 
 
 def _local(size: int | tuple[int, int] | None) -> Mask | None:

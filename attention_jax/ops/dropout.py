@@ -60,7 +60,7 @@ def dropout_factor(
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
     x = x ^ (x >> 16)
     uniform = (x >> 8).astype(jnp.float32) * 2.0**-24  # [0, 1)
-    kept = (
+    keep_probability = (
         1.0 - rate if isinstance(rate, int | float) else jnp.where(rate < 1, 1.0 - rate, 1.0)
     )  # a rate of 1 keeps none
-    return jnp.where(uniform >= rate, 1.0 / kept, 0.0)
+    return jnp.where(uniform >= rate, 1.0 / keep_probability, 0.0)

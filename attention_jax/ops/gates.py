@@ -12,7 +12,7 @@ TEMPERATURE = 2 / 3
 LOWEST, HIGHEST = -0.1, 1.1
 
 
-def stretched(share: Float[Array, "*N"]) -> Float[Array, "*N"]:
+def stretch_and_clip(share: Float[Array, "*N"]) -> Float[Array, "*N"]:
     """Stretch (0, 1) to (LOWEST, HIGHEST) and clip to [0, 1], which puts probability on both ends (equation 11)."""
     return jnp.clip(LOWEST + (HIGHEST - LOWEST) * share, 0.0, 1.0)
 
@@ -20,16 +20,16 @@ def stretched(share: Float[Array, "*N"]) -> Float[Array, "*N"]:
 def draw_gates(rng, log_alpha: Float[Array, "*N"]) -> Float[Array, "*N"]:
     """Sample gates for one training step (equations 10 and 11); differentiable in `log_alpha`."""
     noise = jax.random.logistic(rng, log_alpha.shape)  # log u - log(1 - u)
-    return stretched(jax.nn.sigmoid((noise + log_alpha) / TEMPERATURE))
+    return stretch_and_clip(jax.nn.sigmoid((noise + log_alpha) / TEMPERATURE))
 
 
-def settled_gates(log_alpha: Float[Array, "*N"]) -> Float[Array, "*N"]:
+def evaluation_gates(log_alpha: Float[Array, "*N"]) -> Float[Array, "*N"]:
     """Return the gates for evaluation, without noise (equation 13).
 
     >>> settled_gates(jnp.array([-3.0, 0.0, 3.0])).tolist()
     [0.0, 0.5, 1.0]
     """
-    return stretched(jax.nn.sigmoid(log_alpha))
+    return stretch_and_clip(jax.nn.sigmoid(log_alpha))
 
 
 def open_probability(log_alpha: Float[Array, "*N"]) -> Float[Array, "*N"]:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention_jax.errors import InputError
-from attention_jax.ops.arrays import is_array, one_per_head, several
+from attention_jax.ops.arrays import as_tuple, is_array, squeeze_head_axes
 from attention_jax.ops.attention import attend, attention_weights, check_offset, check_rules
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dispatch import Implementation
@@ -79,9 +79,11 @@ def attend_heads(
     call = {"dropout": dropout, "implementation": implementation, "block_q": block_q, "block_k": block_k}
     call |= {"return_log_sum_exp": return_log_sum_exp, "return_max_score": return_max_score}
     call |= {"return_entropy": return_entropy}
-    one = partial(attend, **call)
+    attend_head = partial(attend, **call)
     by_head = (x.swapaxes(1, 2) for x in (query, key, value))  # [B, H, T, D], [B, G, S, E], [B, G, S, V]
-    out = over_heads(one, *by_head, rules, rng, query_offset)  # [B, H, T, V], and [B, H, T] of the log-sum-exp, ...
+    out = over_heads(
+        attend_head, *by_head, rules, rng, query_offset
+    )  # [B, H, T, V], and [B, H, T] of the log-sum-exp, ...
     return jax.tree.map(lambda x: x.swapaxes(1, 2), out)  # [B, T, H, V], [B, T, H]
 
 
@@ -101,25 +103,25 @@ def over_heads(
     Heads of queries that share keys and values are a further axis, [B, G, H / G, ...].
     """
     (batch, heads, queries), groups = query.shape[:3], key.shape[1]
-    given, axes, structure = _with_axes(rules, batch, heads, (queries, key.shape[2]))
+    leaves, axes, structure = _with_axes(rules, batch, heads, (queries, key.shape[2]))
     offsets = _offsets(query_offset, queries)
     _check_axes("query_offset", [] if offsets is None else [offsets], "sequences", batch)
-    rngs = rng if rng is None or _one_each(rng, batch, heads) else jax.random.split(rng, (batch, heads))
+    rngs = rng if rng is None or _has_key_per_head(rng, batch, heads) else jax.random.split(rng, (batch, heads))
 
-    def one(query, key, value, given, rng, offset):
+    def call_head(query, key, value, leaves, rng, offset):
         offset = query_offset if offset is None else offset
-        return function(query, key, value, rng=rng, query_offset=offset, **jax.tree.unflatten(structure, given))
+        return function(query, key, value, rng=rng, query_offset=offset, **jax.tree.unflatten(structure, leaves))
 
-    over = lambda axis: [0 if axis in of_leaf else None for of_leaf in axes]
+    axes_over = lambda axis: [0 if axis in of_leaf else None for of_leaf in axes]
     if groups == heads:
-        lifted = jax.vmap(one, in_axes=(0, 0, 0, over("h"), 0, None))  # [H, Q, V]
+        lifted = jax.vmap(call_head, in_axes=(0, 0, 0, axes_over("h"), 0, None))  # [H, Q, V]
     else:
         in_groups = lambda x, axis: x.reshape(*x.shape[:axis], groups, heads // groups, *x.shape[axis + 1 :])
-        given = [in_groups(x, a.index("h")) if "h" in a else x for x, a in zip(given, axes, strict=True)]
+        leaves = [in_groups(x, a.index("h")) if "h" in a else x for x, a in zip(leaves, axes, strict=True)]
         query, rngs = in_groups(query, 1), None if rngs is None else in_groups(rngs, 1)  # [B, G, H / G, Q, D]
-        lifted = jax.vmap(one, in_axes=(0, None, None, over("h"), 0, None))  # the heads of one group
-        lifted = jax.vmap(lifted, in_axes=(0, 0, 0, over("h"), 0, None))  # [G, H / G, Q, V]
-    out = jax.vmap(lifted, in_axes=(0, 0, 0, over("b"), 0, 0))(query, key, value, given, rngs, offsets)
+        lifted = jax.vmap(call_head, in_axes=(0, None, None, axes_over("h"), 0, None))  # the heads of one group
+        lifted = jax.vmap(lifted, in_axes=(0, 0, 0, axes_over("h"), 0, None))  # [G, H / G, Q, V]
+    out = jax.vmap(lifted, in_axes=(0, 0, 0, axes_over("b"), 0, 0))(query, key, value, leaves, rngs, offsets)
     return out if groups == heads else jax.tree.map(lambda x: x.reshape(batch, heads, *x.shape[3:]), out)
 
 
@@ -127,10 +129,10 @@ def head_weights(
     query: Float[Array, "B H Q D"], key: Float[Array, "B G K E"], rules: dict, query_offset=0
 ) -> Float[Array, "B H Q K"]:
     """The attention maps of all sequences and heads, by `rules` as in `over_heads`, without pool."""
-    return over_heads(_map, query, key, key, rules, query_offset=query_offset)
+    return over_heads(_attention_map, query, key, key, rules, query_offset=query_offset)
 
 
-def _map(query, key, value, *, rng, **call):
+def _attention_map(query, key, value, *, rng, **call):
     return attention_weights(query, key, **call)
 
 
@@ -140,8 +142,8 @@ def _with_axes(rules, batch, heads, pairs):
     convert = {"score": as_tree, "bias": as_tree, "mask": as_mask, "normalizer": as_normalizer, "pool": as_pool}
     trees, axes = {}, {}
     for name, rule in rules.items():
-        parts = [_with_axes_of(name, part, convert[name], batch, heads, pairs) for part in several(rule)]
-        trees[name], axes[name] = (tuple(x) for x in zip(*parts)) if type(rule) is tuple else parts[0]
+        trees_and_axes = [_with_axes_of(name, entry, convert[name], batch, heads, pairs) for entry in as_tuple(rule)]
+        trees[name], axes[name] = (tuple(x) for x in zip(*trees_and_axes)) if type(rule) is tuple else trees_and_axes[0]
     leaves, structure = jax.tree.flatten(trees)
     return leaves, jax.tree.leaves(axes), structure
 
@@ -149,14 +151,14 @@ def _with_axes(rules, batch, heads, pairs):
 def _with_axes_of(name, rule, convert, batch, heads, pairs):
     """One rule, or an array in its place, with the axes that each leaf begins with."""
     if is_array(rule):
-        return one_per_head(name, rule, batch, heads, pairs)
-    of, size, first = ("sequences", batch, "b") if name == "mask" else ("heads", heads, "h")
+        return squeeze_head_axes(name, rule, batch, heads, pairs)
+    unit, size, first = ("sequences", batch, "b") if name == "mask" else ("heads", heads, "h")
     tree = jax.tree.map(jnp.asarray, convert(rule))
-    _check_axes(f"a leaf of the {name}", jax.tree.leaves(tree), of, size)
+    _check_axes(f"a leaf of the {name}", jax.tree.leaves(tree), unit, size)
     return tree, jax.tree.map(lambda x: first if x.ndim else "", tree)
 
 
-def _one_each(rng, batch, heads):
+def _has_key_per_head(rng, batch, heads):
     """Whether there is a key for each sequence and head; InputError for keys of another shape."""
     if not jnp.issubdtype(rng.dtype, jax.dtypes.prng_key) or not rng.ndim:
         return False
@@ -188,9 +190,9 @@ def _offsets(query_offset, queries):
     return jnp.asarray([check_offset(x, queries) for x in query_offset], int)
 
 
-def _check_axes(what, leaves, of, size):
+def _check_axes(name, leaves, unit, size):
     for x in leaves:
         if x.ndim and x.shape[0] != size:
             raise InputError(
-                f"{what} must be a single number, or have one entry for each of {size} {of}, got {x.shape}"
+                f"{name} must be a single number, or have one entry for each of {size} {unit}, got {x.shape}"
             )

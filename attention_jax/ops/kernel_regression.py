@@ -32,7 +32,7 @@ def nadaraya_watson(
     return attend(query, x, y, score=score, implementation="plain")
 
 
-def neighbors(query: Float[Array, "Q D"], x: Float[Array, "K D"], score: Score) -> Float[Array, "Q"]:
+def count_neighbors(query: Float[Array, "Q D"], x: Float[Array, "K D"], score: Score) -> Float[Array, "Q"]:
     """Count the inputs with a weight above 0 for each query; the estimate is undefined where the count is 0."""
     return (attention_weights(query, x, score=score) > 0).sum(axis=1)
 
@@ -40,8 +40,8 @@ def neighbors(query: Float[Array, "Q D"], x: Float[Array, "K D"], score: Score) 
 def leave_one_out(x: Float[Array, "K D"], y: Float[Array, "K V"], score: Score) -> Float[Array, ""]:
     """Leave-one-out error: the mean squared error of each output's estimate from the others. Differentiable, so
     a score's width can be learned."""
-    others = dense(~jnp.eye(x.shape[0], dtype=bool))
-    estimates = attend(x, x, y, score=score, mask=others, implementation="plain")
+    not_itself = dense(~jnp.eye(x.shape[0], dtype=bool))
+    estimates = attend(x, x, y, score=score, mask=not_itself, implementation="plain")
     return jnp.mean((estimates - y) ** 2)
 
 

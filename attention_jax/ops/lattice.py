@@ -42,8 +42,8 @@ def hard_attention(
     >>> print(jnp.exp(hard_attention(align, emission)).round(3))  # 0.5 * 0.8 + 0.5 * 0.4
     0.6
     """
-    joint = _real(align, source_length) + _real(emission, source_length)
-    return _before(target_length, _log_sum(joint)).sum()
+    joint = _mask_padding(align, source_length) + _mask_padding(emission, source_length)
+    return _zero_padding(target_length, _log_sum(joint)).sum()
 
 
 def hidden_markov(
@@ -63,11 +63,11 @@ def hidden_markov(
     >>> jnp.exp(hidden_markov(third[0], third, jnp.log(jnp.full((2, 3), 0.5)))).round(4).tolist()
     0.25
     """
-    emission = _real(emission, source_length)
+    emission = _mask_padding(emission, source_length)
     transition = jnp.broadcast_to(transition, (len(emission) - 1, *transition.shape[-2:]))  # [T - 1, S, S]
 
-    def step(forward, given):
-        t, transition, emission = given
+    def step(forward, inputs):
+        t, transition, emission = inputs
         new = _log_sum((forward[:, None] + transition).T) + emission  # [S]
         return (new if target_length is None else jnp.where(t < target_length, new, forward)), None
 
@@ -85,12 +85,12 @@ def monotonic_transitions(scores: Float[Array, "... S S"], source_length: Length
     [[0.5, 0.5], [0.0, 1.0]]
     """
     size = scores.shape[-1]
-    ahead = jnp.triu(jnp.ones((size, size), bool)) & _first(size, source_length)[None, :]
-    scores = _real(scores, source_length)
+    ahead = jnp.triu(jnp.ones((size, size), bool)) & _is_real(size, source_length)[None, :]
+    scores = _mask_padding(scores, source_length)
     scores = jnp.where(jnp.broadcast_to(ahead, scores.shape), scores, -jnp.inf)  # [..., S, S]
     total = _log_sum(scores.reshape(-1, size)).reshape(scores.shape[:-1])  # [..., S]
-    some = jnp.isfinite(total)  # rows from source_length on have no allowed position
-    return scores - jnp.where(some, total, 0.0)[..., None]
+    has_position = jnp.isfinite(total)  # rows from source_length on have no allowed position
+    return scores - jnp.where(has_position, total, 0.0)[..., None]
 
 
 def expected_monotonic(
@@ -107,13 +107,13 @@ def expected_monotonic(
     [[0.5, 0.25], [0.25, 0.25]]
     """
     size = stop.shape[1]
-    real = _first(size, source_length)
+    real = _is_real(size, source_length)
     stop = jnp.where(real[None, :], stop, 0.0)
     start = jnp.zeros((size,), stop.dtype).at[0].set(1.0) if start is None else start
 
-    def row(before, stop):
+    def row(previous, stop):
         passed = jnp.concatenate([jnp.zeros_like(stop[:1]), 1 - stop[:-1]])
-        reach = lax.associative_scan(_compose, (passed, before))[1]
+        reach = lax.associative_scan(_compose, (passed, previous))[1]
         return stop * reach, stop * reach
 
     return scan(row, start, stop)[1]
@@ -126,18 +126,18 @@ def _compose(first, second):
 
 def _log_sum(x):
     """log sum_s exp(x) of each row; -inf with zero gradient where all are -inf."""
-    some = x != -jnp.inf
-    return log_sum_exp(jnp.where(some, x, 0.0), some)
+    is_finite = x != -jnp.inf
+    return log_sum_exp(jnp.where(is_finite, x, 0.0), is_finite)
 
 
-def _first(size, length):
+def _is_real(size, length):
     return jnp.arange(size) < (size if length is None else length)
 
 
-def _real(x, length):
+def _mask_padding(x, length):
     """`x` with -inf in the columns from `length` on."""
-    return x if length is None else jnp.where(jnp.broadcast_to(_first(x.shape[-1], length), x.shape), x, -jnp.inf)
+    return x if length is None else jnp.where(jnp.broadcast_to(_is_real(x.shape[-1], length), x.shape), x, -jnp.inf)
 
 
-def _before(length, x):
-    return x if length is None else jnp.where(_first(len(x), length), x, 0.0)
+def _zero_padding(length, x):
+    return x if length is None else jnp.where(_is_real(len(x), length), x, 0.0)

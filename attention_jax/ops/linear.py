@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention_jax.ops.blockwise.score_blocks import replace_nonfinite
-from attention_jax.ops.masks import Causal, Lengths, parts, unsupported_mask
+from attention_jax.ops.masks import Causal, Lengths, split_mask, unsupported_mask_reason
 from attention_jax.ops.meshes import loopable, vary_like
 from attention_jax.ops.precision import accumulator
 from attention_jax.ops.scores import Score
@@ -32,12 +32,12 @@ class Features(Score):
         """Return phi(x) for every row."""
         raise NotImplementedError
 
-    def scaled(self, x: Float[Array, "N D"]) -> tuple[Float[Array, "N F"], Float[Array, "N 1"] | float]:
+    def features_and_scale(self, x: Float[Array, "N D"]) -> tuple[Float[Array, "N F"], Float[Array, "N 1"] | float]:
         """Return (phi(x) exp(-c), c), with c per row or common to all, so that the features do not overflow."""
         return self.features(x), 0.0
 
     def __call__(self, query, key):
-        (query, query_scale), (key, key_scale) = self.scaled(query), self.scaled(key)
+        (query, query_scale), (key, key_scale) = self.features_and_scale(query), self.features_and_scale(key)
         product = query @ key.T  # [Q, K]
         log = jnp.log(jnp.where(product > 0, product, 1.0)) + query_scale + jnp.reshape(key_scale, (1, -1))
         return jnp.where(product > 0, log, -jnp.inf)
@@ -62,10 +62,10 @@ class PositiveFeatures(Features):
     projection: Float[Array, "M D"]
 
     def features(self, x):
-        features, scale = self.scaled(x)
+        features, scale = self.features_and_scale(x)
         return features * jnp.exp(scale)
 
-    def scaled(self, x):
+    def features_and_scale(self, x):
         """Divide the features by the largest of each row: exp overflows beyond 88 in float32 (their section 4.1)."""
         x = x.astype(accumulator(x.dtype))
         exponent = x @ self.projection.T - jnp.sum(x**2, axis=1, keepdims=True) / 2  # [N, M]
@@ -81,24 +81,28 @@ def unsupported_reason(query, key, value, score, bias, mask, dropout, query_offs
         return "computes the softmax without a sink"
     if bias is not None or dropout is not None:
         return "is used without bias and without dropout"
-    return unsupported_mask(mask, query, key, query_offset)
+    return unsupported_mask_reason(mask, query, key, query_offset)
 
 
 def attend(
     query: Float[Array, "Q D"], key: Float[Array, "K D"], value: Float[Array, "K V"], score: Features, mask
 ) -> Float[Array, "Q V"]:
     """`ops.attention.attend` in time and memory linear in Q + K, for calls without an `unsupported_reason`."""
-    given = {type(part): part for part in parts(mask)}
-    real = jnp.arange(key.shape[0]) < given[Lengths].length if Lengths in given else jnp.ones(key.shape[0], bool)
-    key, value = replace_nonfinite(key, real), replace_nonfinite(value, real)
-    query, key = score.scaled(query)[0], with_one_scale(score, key, real)  # [Q, F], [K, F]
-    pooled = (_causal_sums if Causal in given else _sums)(query, key, append_ones(value, query.dtype))
-    return divided(pooled).astype(value.dtype)
+    masks_by_type = {type(rule): rule for rule in split_mask(mask)}
+    is_real = (
+        jnp.arange(key.shape[0]) < masks_by_type[Lengths].length
+        if Lengths in masks_by_type
+        else jnp.ones(key.shape[0], bool)
+    )
+    key, value = replace_nonfinite(key, is_real), replace_nonfinite(value, is_real)
+    query, key = score.features_and_scale(query)[0], with_one_scale(score, key, is_real)  # [Q, F], [K, F]
+    pooled = (_causal_sums if Causal in masks_by_type else _sums)(query, key, append_ones(value, query.dtype))
+    return divide_by_mass(pooled).astype(value.dtype)
 
 
 def with_one_scale(score: Features, key: Float[Array, "K D"], real) -> Float[Array, "K F"]:
     """Divide the key features by the largest of all `real` ones: a factor that all weights share cancels."""
-    features, scale = score.scaled(key)
+    features, scale = score.features_and_scale(key)
     scale = jnp.broadcast_to(scale, (len(key), 1))  # [K, 1]
     largest = jnp.max(scale, initial=-jnp.inf, where=real[:, None])
     return jnp.where(real[:, None], features * jnp.exp(scale - jnp.where(jnp.isfinite(largest), largest, 0.0)), 0.0)
@@ -109,7 +113,7 @@ def append_ones(value: Float[Array, "K V"], dtype) -> Float[Array, "K V1"]:
     return jnp.concatenate([value.astype(dtype), jnp.ones((value.shape[0], 1), dtype)], axis=1)
 
 
-def divided(pooled: Float[Array, "Q V1"]) -> Float[Array, "Q V"]:
+def divide_by_mass(pooled: Float[Array, "Q V1"]) -> Float[Array, "Q V"]:
     """Divide the pooled values by the sum of the weights, the last column; zero where that sum is zero."""
     total = pooled[:, -1:]
     return jnp.where(total > 0, pooled[:, :-1] / jnp.where(total > 0, total, 1.0), 0.0)
@@ -147,6 +151,10 @@ def _recurrent(query, key, value, score):
         return state, query @ state
 
     real = jnp.ones(len(key), bool)
-    rows = score.scaled(query)[0], with_one_scale(score, key, real), append_ones(value, accumulator(value.dtype))
+    rows = (
+        score.features_and_scale(query)[0],
+        with_one_scale(score, key, real),
+        append_ones(value, accumulator(value.dtype)),
+    )
     start = vary_like(jnp.zeros((rows[1].shape[1], rows[2].shape[1]), rows[1].dtype), rows)
-    return divided(jax.lax.scan(step, start, rows)[1])
+    return divide_by_mass(jax.lax.scan(step, start, rows)[1])

@@ -106,29 +106,31 @@ def _plans(rows: int, classes: int) -> dict[str, ChunkPlan]:
     }
 
 
-def _chunks(count, hidden, targets, weight):
+def _split_chunks(count, hidden, targets, weight):
     """Split the rows, those with nonzero weight first, into equal chunks: hidden [C, R, D], targets and weights [C, R].
 
     Also returns the number of chunks with a nonzero weight, and the new index of each row, [N]."""
     rows = hidden.shape[0]
     size = -(-rows // count)  # equal chunks need less padding than full chunks and a remainder
-    there = weight != 0
-    order = jnp.argsort(~there, stable=True)
-    place = jnp.where(there, jnp.cumsum(there), there.sum() + jnp.cumsum(~there)) - 1  # the inverse, without a sort
+    has_weight = weight != 0
+    order = jnp.argsort(~has_weight, stable=True)
+    place = (
+        jnp.where(has_weight, jnp.cumsum(has_weight), has_weight.sum() + jnp.cumsum(~has_weight)) - 1
+    )  # the inverse, without a sort
     pad = count * size - rows
     cut = lambda x: jnp.pad(jnp.asarray(x)[order], ((0, pad),) + ((0, 0),) * (x.ndim - 1)).reshape(
         count, size, *x.shape[1:]
     )
-    used = (jnp.sum(there, dtype=jnp.int32) + size - 1) // size
+    used = (jnp.sum(has_weight, dtype=jnp.int32) + size - 1) // size
     return (cut(hidden), cut(targets), cut(weight)), used, place
 
 
-def _chunk_loss(logits, targets, weight, smoothing, way):
+def _chunk_loss(logits, targets, weight, smoothing, plan):
     """Return the weighted loss of a chunk, and the (max, sum of exponentials) of its rows."""
     top = logits.max(axis=-1, keepdims=True)
     exp = jnp.exp(logits - top)
     total = exp.sum(axis=-1, keepdims=True)
-    if way.gathers:
+    if plan.gathers:
         right = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
     else:
         right = jnp.where(_hits(targets, logits), logits, 0.0).sum(axis=-1)
@@ -143,13 +145,13 @@ def _hits(targets, logits):
 
 @jax.custom_vjp
 def _linear_loss(hidden, kernel, bias, targets, weight, smoothing):
-    def run(way):
-        chunks, used, _ = _chunks(way.chunks, hidden, targets, weight)
+    def run(plan):
+        chunks, used, _ = _split_chunks(plan.chunks, hidden, targets, weight)
 
         def add(i, total):
             h, y, w = (x[i] for x in chunks)
             logits = (h @ kernel + bias[None, :]).astype(jnp.float32)
-            return total + _chunk_loss(logits, y, w, smoothing, way)[0]
+            return total + _chunk_loss(logits, y, w, smoothing, plan)[0]
 
         return jax.lax.fori_loop(0, used, add, vary_like(jnp.float32(0), hidden))
 
@@ -159,25 +161,25 @@ def _linear_loss(hidden, kernel, bias, targets, weight, smoothing):
 def _linear_loss_forward(hidden, kernel, bias, targets, weight, smoothing):
     """Compute the loss and its gradients with respect to hidden, kernel and bias."""
 
-    def run(way):
-        with jax.default_matmul_precision("bfloat16") if way.rounds else contextlib.nullcontext():
-            return _loss_and_gradients(hidden, kernel, bias, targets, weight, smoothing, way)
+    def run(plan):
+        with jax.default_matmul_precision("bfloat16") if plan.rounds else contextlib.nullcontext():
+            return _loss_and_gradients(hidden, kernel, bias, targets, weight, smoothing, plan)
 
     return by_platform(run, _plans(hidden.shape[0], kernel.shape[1]))
 
 
-def _loss_and_gradients(hidden, kernel, bias, targets, weight, smoothing, way):
-    chunks, used, place = _chunks(way.chunks, hidden, targets, weight)
+def _loss_and_gradients(hidden, kernel, bias, targets, weight, smoothing, plan):
+    chunks, used, place = _split_chunks(plan.chunks, hidden, targets, weight)
     factors = cast_for_matmul(kernel)
 
     def add(i, sums):
         (total, d_kernel, d_bias, d_hidden), (h, y, w) = sums, (x[i] for x in chunks)
         logits = (product(h, factors) + bias[None, :]).astype(jnp.float32)  # [R, V]
-        loss, exp, norm = _chunk_loss(logits, y, w, smoothing, way)
+        loss, exp, norm = _chunk_loss(logits, y, w, smoothing, plan)
         # d loss / d logits = w (softmax - (1 - e) onehot - e / V)
         d_logits = (exp * (w[:, None] / norm) - (smoothing * w / kernel.shape[1])[:, None]).astype(kernel.dtype)
         d_right = -((1.0 - smoothing) * w).astype(kernel.dtype)
-        if way.gathers:
+        if plan.gathers:
             d_logits = d_logits.at[jnp.arange(len(y)), y].add(d_right)
         else:
             d_logits = jnp.where(_hits(y, logits), d_logits + d_right[:, None], d_logits)

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from attention_jax.errors import InputError
-from attention_jax.ops.positions import as_positions, plus
+from attention_jax.ops.positions import as_positions, saturating_add
 from attention_jax.ops.trees import as_tree, pytree, with_arrays
 
 __all__ = ["Mask", "causal", "dense", "lengths", "segments", "sliding_window", "window"]
@@ -82,10 +82,10 @@ class Causal(Mask):
         return key_positions[None, :] <= query_positions[:, None]
 
     def key_range(self, first, last):
-        return 0, plus(last, 1)
+        return 0, saturating_add(last, 1)
 
     def unmasked_range(self, first, last):
-        return 0, plus(first, 1)
+        return 0, saturating_add(first, 1)
 
 
 @pytree
@@ -117,10 +117,10 @@ class Window(Mask):
         return jnp.abs(query_positions[:, None] - key_positions[None, :]) <= self.width
 
     def key_range(self, first, last):
-        return plus(first, -self.width), plus(last, self.width + 1)
+        return saturating_add(first, -self.width), saturating_add(last, self.width + 1)
 
     def unmasked_range(self, first, last):
-        return plus(last, -self.width), plus(first, self.width + 1)
+        return saturating_add(last, -self.width), saturating_add(first, self.width + 1)
 
 
 @pytree
@@ -147,8 +147,8 @@ class Segments(Mask):
 
     def __call__(self, query_positions, key_positions):
         same = self.query_ids[query_positions][:, None] == self.key_ids[key_positions][None, :]
-        known = _is_index(query_positions, self.query_ids), _is_index(key_positions, self.key_ids)
-        return same & known[0][:, None] & known[1][None, :]
+        has_id = _is_index(query_positions, self.query_ids), _is_index(key_positions, self.key_ids)
+        return same & has_id[0][:, None] & has_id[1][None, :]
 
     def key_range(self, first, last):
         return self._keys_before(first, "left"), self._keys_before(last, "right")
@@ -215,27 +215,27 @@ class Rule(Mask):
 
     def __call__(self, query_positions, key_positions):
         allowed = self.allowed(query_positions, key_positions)
-        needed = (query_positions.shape[0], key_positions.shape[0])
+        expected_shape = (query_positions.shape[0], key_positions.shape[0])
         if not jnp.issubdtype(jnp.result_type(allowed), jnp.bool_):
             raise InputError(
                 f"a mask must return booleans, True = may attend, got {jnp.result_type(allowed)}: compare, as in "
                 "x != 0, or pass an additive mask as a bias"
             )
-        if jnp.ndim(allowed) != 2 or not broadcasts(allowed.shape, needed):
+        if jnp.ndim(allowed) != 2 or not is_broadcastable(allowed.shape, expected_shape):
             raise InputError(
-                f"a mask must return booleans [Q, K] = {list(needed)}, got {list(jnp.shape(allowed))}: write "
+                f"a mask must return booleans [Q, K] = {list(expected_shape)}, got {list(jnp.shape(allowed))}: write "
                 "positions as query_positions[:, None] and key_positions[None, :]"
             )
-        return jnp.broadcast_to(allowed, needed)
+        return jnp.broadcast_to(allowed, expected_shape)
 
 
-def broadcasts(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Whether an array of `shape` broadcasts to the shape `wanted`.
+def is_broadcastable(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether an array of `shape` broadcasts to the shape `target`.
 
     >>> broadcasts((8,), (5, 8)), broadcasts((5, 1), (5, 8)), broadcasts((5,), (5, 8)), broadcasts((1, 5, 8), (5, 8))
     (True, True, False, False)
     """
-    return len(shape) <= len(wanted) and all(size in (1, n) for size, n in zip(shape[::-1], wanted[::-1]))
+    return len(shape) <= len(target) and all(size in (1, n) for size, n in zip(shape[::-1], target[::-1]))
 
 
 def as_mask(mask: Mask | Callable | None) -> Mask | None:
@@ -245,21 +245,21 @@ def as_mask(mask: Mask | Callable | None) -> Mask | None:
     return with_arrays(mask) if mask is None or isinstance(mask, Mask) else Rule(as_tree(mask))
 
 
-def parts(mask: Mask | None) -> list[Mask]:
+def split_mask(mask: Mask | None) -> list[Mask]:
     """The masks that `&` combines.
 
     >>> [type(part).__name__ for part in parts(causal() & lengths(3))], parts(None)
     (['Causal', 'Lengths'], [])
     """
     if isinstance(mask, Both):
-        return parts(mask.left) + parts(mask.right)
+        return split_mask(mask.left) + split_mask(mask.right)
     return [] if mask is None else [mask]
 
 
-def unsupported_mask(mask: Mask | None, query, key, query_offset) -> str | None:
+def unsupported_mask_reason(mask: Mask | None, query, key, query_offset) -> str | None:
     """Why an implementation that knows causal() and lengths(n) alone cannot take this mask of queries [Q, D] and keys
     [K, E]; None if it can."""
-    kinds = [type(part) for part in parts(mask)]
+    kinds = [type(rule) for rule in split_mask(mask)]
     if len(set(kinds)) < len(kinds) or not set(kinds) <= {Causal, Lengths}:
         return "knows no masks but causal(), lengths(n) and causal() & lengths(n)"
     if Causal in kinds and (query.shape[0] != key.shape[0] or not isinstance(query_offset, int) or query_offset):
@@ -294,9 +294,9 @@ def lengths(length: Int[Array, ""] | int) -> Mask:
     >>> lengths(2)(jnp.arange(1), jnp.arange(3)).astype(int).tolist()
     [[1, 1, 0]]
     """
-    kind = jnp.dtype(int) if isinstance(length, int) else jnp.result_type(length)
-    if not jnp.issubdtype(kind, jnp.integer):
-        raise InputError(f"lengths needs a whole number of keys, got {kind}")
+    dtype = jnp.dtype(int) if isinstance(length, int) else jnp.result_type(length)
+    if not jnp.issubdtype(dtype, jnp.integer):
+        raise InputError(f"lengths needs a whole number of keys, got {dtype}")
     return Lengths(as_positions(length))
 
 
@@ -335,7 +335,7 @@ def segments(query_ids: Int[Array, " Q"], key_ids: Int[Array, " K"]) -> Mask:
     >>> segments(jnp.array([0, 1, 1]), jnp.array([0, 0, 1]))(jnp.arange(3), jnp.arange(3)).astype(int).tolist()
     [[1, 1, 0], [0, 0, 1], [0, 0, 1]]
     """
-    query_ids, key_ids = _narrowed(query_ids), _narrowed(key_ids)
+    query_ids, key_ids = _narrow_ids(query_ids), _narrow_ids(key_ids)
     for ids in (query_ids, key_ids):
         if ids.ndim == 0 or not jnp.issubdtype(ids.dtype, jnp.integer):
             raise InputError(f"segments needs integer ids of every position, got {ids.dtype} of shape {ids.shape}")
@@ -347,15 +347,15 @@ def segments(query_ids: Int[Array, " Q"], key_ids: Int[Array, " K"]) -> Mask:
                 f"segments needs ids that do not decrease, got {around} at position {at}: number the segments in "
                 "their order, and give padding at the end the largest id"
             )
-    kind = np.promote_types(query_ids.dtype, key_ids.dtype)
-    if jax.dtypes.canonicalize_dtype(kind) != kind or not np.issubdtype(kind, np.integer):
+    dtype = np.promote_types(query_ids.dtype, key_ids.dtype)
+    if jax.dtypes.canonicalize_dtype(dtype) != dtype or not np.issubdtype(dtype, np.integer):
         raise InputError(
             f"segments needs ids that JAX can compare, got {query_ids.dtype} and {key_ids.dtype}: convert both to int32"
         )
-    return Segments(jnp.asarray(query_ids, kind), jnp.asarray(key_ids, kind))
+    return Segments(jnp.asarray(query_ids, dtype), jnp.asarray(key_ids, dtype))
 
 
-def _narrowed(ids):
+def _narrow_ids(ids):
     """Return a NumPy array in JAX's type if that holds its numbers."""
     if not isinstance(ids, np.ndarray) or ids.dtype.kind not in "iu":
         return ids

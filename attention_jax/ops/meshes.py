@@ -78,10 +78,10 @@ def scan_with_closure(step: Callable, state, xs):
     [0.0, 2.0, 4.0]
     """
     first = lambda state: step(state, jax.tree.map(lambda x: x[0], xs))[0]
-    return lax.scan(step, settled(first, state, xs), xs)
+    return lax.scan(step, match_step_types(first, state, xs), xs)
 
 
-def settled(step: Callable, state, operands=()):
+def match_step_types(step: Callable, state, operands=()):
     """Return `state` with the types that the arrays of `step(state)` have: the first state of a loop over `operands`
     whose step may use any arrays. Only on a mesh is `step` traced for it."""
     meshes = [jax.typeof(x).sharding.mesh for x in jax.tree.leaves((state, operands))]
@@ -101,12 +101,12 @@ def settled(step: Callable, state, operands=()):
 
 def _cast(x, like):
     x = vary_like(x, like)
-    wanted = like.sharding
-    explicit = isinstance(wanted, NamedSharding) and wanted.mesh.explicit_axes
-    return jax.sharding.reshard(x, wanted) if explicit and jax.typeof(x).sharding != wanted else x
+    sharding = like.sharding
+    explicit = isinstance(sharding, NamedSharding) and sharding.mesh.explicit_axes
+    return jax.sharding.reshard(x, sharding) if explicit and jax.typeof(x).sharding != sharding else x
 
 
-def replicated(x: jax.Array) -> jax.Array:
+def replicate(x: jax.Array) -> jax.Array:
     """Return `x` as a replicated array if it is sharded over explicit mesh axes."""
     mesh = jax.typeof(x).sharding.mesh
     return jax.sharding.reshard(x, NamedSharding(mesh, PartitionSpec())) if mesh.explicit_axes else x

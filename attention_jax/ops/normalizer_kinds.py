@@ -89,7 +89,7 @@ class Local(Normalizer):
         if isinstance(self, Threshold):
             top = jnp.max(scores, axis=1, initial=-jnp.inf, where=allowed)
             scores = jnp.where(allowed, relative_to(top, scores), 0.0)
-            shift = loopable(_threshold)(self, scores, allowed)
+            shift = loopable(_solve_threshold)(self, scores, allowed)
         values = values_of(self, scores, allowed, shift)
         count = allowed.sum(axis=1).astype(values.dtype)
         return values * scale_of(self, values.sum(axis=1), count)[:, None]
@@ -108,8 +108,8 @@ def scale_of(normalizer: Local, mass: Rows, count: Rows) -> Rows:
     """`scale`, given the sum of f and the number of keys of each query; 0 where all weights are 0 anyway."""
     if normalizer.divides:
         divisor = mass + normalizer.extra()
-        some = (divisor != 0) & (count > 0)
-        return jnp.where(some, 1 / jnp.where(some, divisor, 1.0), 0.0)
+        has_mass = (divisor != 0) & (count > 0)
+        return jnp.where(has_mass, 1 / jnp.where(has_mass, divisor, 1.0), 0.0)
     factor = normalizer.factor(jnp.maximum(count, 1))
     return jnp.ones_like(mass) if factor is None else factor
 
@@ -166,8 +166,8 @@ class Exponential(Ratio):
 def _softmax(logits, allowed):
     if not jax.config.jax_debug_nans:
         return jax.nn.softmax(logits, axis=-1, where=allowed)
-    some = allowed.any(axis=-1, keepdims=True)  # that of an empty row is NaN before it is masked
-    return jnp.where(some, jax.nn.softmax(logits, axis=-1, where=allowed | ~some), 0.0)
+    has_key = allowed.any(axis=-1, keepdims=True)  # the softmax of an empty row is NaN before it is masked
+    return jnp.where(has_key, jax.nn.softmax(logits, axis=-1, where=allowed | ~has_key), 0.0)
 
 
 class Threshold(Local):
@@ -200,7 +200,8 @@ class Threshold(Local):
 
 
 STEP = 16.0
-"""The scores of a `Threshold` are moved by a multiple of it: those between -8 and 8 stay as they are, to the bit."""
+"""The scores of a `Threshold` are shifted by a multiple of this number: a row whose largest score is between -8 and 8
+is not shifted at all, and keeps its bits."""
 
 
 def relative_to(top: Rows, scores: Float[Array, "Q K"]) -> Float[Array, "Q K"]:
@@ -255,13 +256,13 @@ def find_threshold(
     smallest: Rows,
     largest: Rows,
     count: Rows,
-    agreed: Callable = lambda done: done,
+    all_agree: Callable = lambda is_done: is_done,
 ) -> Rows:
     """The t of each query, by Newton's method within a bracket that shrinks; a step that leaves it, or turns back by
     more than half of the step before, is a bisection.
 
     `sums(t, low)` are taken over the keys of each query; keys with c(s - low) = 0 may be left out. Where the
-    sums are taken over several devices, `agreed` makes of each device's flag that it is done one of all.
+    sums are taken over several devices, `all_agree` combines the flags of the devices that they are done.
 
     The loop ends when all rows are done. Under `jax.jit` with sharded arrays that is one boolean which the devices
     combine at each step, the only thing that they exchange. A fixed number of steps would need none, and would have to
@@ -276,11 +277,11 @@ def find_threshold(
         mass, slope = sums(t, low)
         low, high = jnp.where(mass >= total, t, low), jnp.where(mass <= total, t, high)
         move, near = _newton(normalizer, mass, slope, total), close * jnp.maximum(jnp.abs(t), 1.0)
-        back = (move * last < 0) & (jnp.abs(move) > jnp.maximum(jnp.abs(last) / 2, near))  # where f is bounded
+        turns_back = (move * last < 0) & (jnp.abs(move) > jnp.maximum(jnp.abs(last) / 2, near))  # where f is bounded
         inside = (t + move >= low) & (t + move <= high)  # of NaN neither is true
-        new = jnp.where(inside & ~back, t + move, low + (high - low) / 2)
-        done = (jnp.abs(new - t) <= near) | (low == high) | jnp.isnan(low)
-        return n + 1, new, low, high, new - t, agreed(done.all())
+        new = jnp.where(inside & ~turns_back, t + move, low + (high - low) / 2)
+        is_done = (jnp.abs(new - t) <= near) | (low == high) | jnp.isnan(low)
+        return n + 1, new, low, high, new - t, all_agree(is_done.all())
 
     start = 0, low, low, high, jnp.zeros_like(low), vary_like(jnp.zeros((), bool), low)
     return lax.while_loop(lambda carry: (carry[0] < ITERATIONS) & ~carry[-1], step, start)[1]
@@ -288,20 +289,20 @@ def find_threshold(
 
 def _newton(normalizer, mass, slope, total):
     """One step on inverse(mass) = inverse(total), or, where that is infinite, on mass = total."""
-    bent, stretch = jax.jvp(normalizer.inverse, (mass,), (jnp.ones_like(mass),))
-    ahead, scale = bent - normalizer.inverse(total), stretch * slope
-    usable = jnp.isfinite(ahead) & jnp.isfinite(scale) & (scale > 0)
-    ahead, scale = jnp.where(usable, ahead, mass - total), jnp.where(usable, scale, slope)
-    return ahead / scale
+    inverse_mass, inverse_slope = jax.jvp(normalizer.inverse, (mass,), (jnp.ones_like(mass),))
+    residual, residual_slope = inverse_mass - normalizer.inverse(total), inverse_slope * slope
+    usable = jnp.isfinite(residual) & jnp.isfinite(residual_slope) & (residual_slope > 0)
+    residual, residual_slope = jnp.where(usable, residual, mass - total), jnp.where(usable, residual_slope, slope)
+    return residual / residual_slope
 
 
 @jax.custom_jvp
-def _threshold(normalizer, scores, allowed):
+def _solve_threshold(normalizer, scores, allowed):
     """t [Q] of whole rows of scores that are finite wherever they are not allowed."""
-    some = allowed.any(axis=1)
+    has_key = allowed.any(axis=1)
     count = jnp.maximum(allowed.sum(axis=1), 1).astype(scores.dtype)
-    smallest = jnp.where(some, jnp.min(scores, axis=1, initial=jnp.inf, where=allowed), 0.0)
-    largest = jnp.where(some, jnp.max(scores, axis=1, initial=-jnp.inf, where=allowed), 0.0)
+    smallest = jnp.where(has_key, jnp.min(scores, axis=1, initial=jnp.inf, where=allowed), 0.0)
+    largest = jnp.where(has_key, jnp.max(scores, axis=1, initial=-jnp.inf, where=allowed), 0.0)
     sums = lambda t, low: sums_of(normalizer, scores, allowed, t)
     return find_threshold(normalizer, sums, smallest, largest, count)
 
@@ -312,11 +313,11 @@ def sums_of(normalizer, scores, allowed, t) -> Sums:
     return Sums(values.sum(axis=1), slopes.sum(axis=1))
 
 
-@_threshold.defjvp
-def _threshold_jvp(primals, tangents):
+@_solve_threshold.defjvp
+def _solve_threshold_jvp(primals, tangents):
     """The implicit function theorem: dt = d(sum c)|_t / sum c'."""
     normalizer, scores, allowed = primals
-    t = _threshold(normalizer, scores, allowed)
+    t = _solve_threshold(normalizer, scores, allowed)
     mass = lambda normalizer, scores: equations_of(normalizer, scores, allowed, t).sum(axis=1)
     _, change = jax.jvp(mass, (normalizer, scores), tangents[:2])
     slope = sums_of(normalizer, scores, allowed, t).slope
@@ -346,10 +347,10 @@ class Ordered(Normalizer):
 
     def weights(self, scores, allowed):
         take, leave = self.logs(scores, allowed)
-        return jnp.where(allowed, jnp.exp(take + after(leave)), 0.0)
+        return jnp.where(allowed, jnp.exp(take + suffix_sum(leave)), 0.0)
 
 
-def after(x: Float[Array, "Q K"]) -> Float[Array, "Q K"]:
+def suffix_sum(x: Float[Array, "Q K"]) -> Float[Array, "Q K"]:
     """The sum of the entries that come later in each row.
 
     >>> after(jnp.array([[1.0, 2.0, 3.0]])).tolist()
@@ -371,15 +372,15 @@ class Elementwise(Pointwise):
 
 
 def check_elementwise(function: Callable) -> None:
-    """Raise InputError if a function of three scores is not that function of each: its values in blocks would not be
-    those of the whole row. A function that needs traced values cannot be tried, and is taken at its word."""
+    """Raise InputError if a function is not elementwise, tried on three scores: its values in blocks would differ from
+    its values on the whole row. A function that needs traced values cannot be tried and is accepted."""
     name = getattr(function, "__name__", type(function).__name__)
     with jax.ensure_compile_time_eval():
         row = jnp.array([[0.5, -0.25, 1.5]], jnp.float32)
-        whole, parts = function(row), [function(row[:, n : n + 1]) for n in range(3)]
-        shapes = [getattr(x, "shape", None) for x in (whole, *parts)]
+        whole, single_values = function(row), [function(row[:, n : n + 1]) for n in range(3)]
+        shapes = [getattr(x, "shape", None) for x in (whole, *single_values)]
         if shapes == [(1, 3), (1, 1), (1, 1), (1, 1)]:
-            apart = jnp.concatenate(parts, axis=1)
+            apart = jnp.concatenate(single_values, axis=1)
             if isinstance(whole, jax.core.Tracer) or isinstance(apart, jax.core.Tracer):
                 return
             if np.allclose(whole, apart, rtol=1e-2, atol=1e-3, equal_nan=True):

@@ -83,21 +83,21 @@ class Softmax(Exponential):
         weights = super().weights(scores, allowed)
         if self.sink is None:
             return weights
-        return weights * self.kept(log_sum_exp(jnp.where(allowed, scores, 0.0), allowed))[:, None]
+        return weights * self.non_sink_mass(log_sum_exp(jnp.where(allowed, scores, 0.0), allowed))[:, None]
 
-    def kept(self, log_sum: Float[Array, " Q"]) -> Float[Array, " Q"]:
+    def non_sink_mass(self, log_sum: Float[Array, " Q"]) -> Float[Array, " Q"]:
         """The fraction of the weight that is not on the sink, given the log-sum-exp of the scores; 0 if it is -inf,
         whatever the sink."""
-        some = log_sum != -jnp.inf
+        has_key = log_sum != -jnp.inf
         sink = as_type(self.sink, log_sum.dtype)
-        return jnp.where(some, jax.nn.sigmoid(jnp.where(some, log_sum, 0.0) - sink), 0.0)
+        return jnp.where(has_key, jax.nn.sigmoid(jnp.where(has_key, log_sum, 0.0) - sink), 0.0)
 
 
 def log_sum_exp(scores: Float[Array, "Q K"], allowed) -> Float[Array, " Q"]:
     """log sum_j exp(s_j) over the allowed keys; -inf, with zero gradient, if there are none."""
-    some = allowed.any(axis=-1)
-    log = jax.nn.logsumexp(scores, axis=-1, where=allowed | ~some[:, None])
-    return jnp.where(some, log, -jnp.inf)
+    has_key = allowed.any(axis=-1)
+    log = jax.nn.logsumexp(scores, axis=-1, where=allowed | ~has_key[:, None])
+    return jnp.where(has_key, log, -jnp.inf)
 
 
 @pytree
@@ -251,8 +251,8 @@ def positive_power(x: Float[Array, "..."], exponent: Float[Array, ""] | float) -
     >>> positive_power(jnp.array([-1.0, 0.0, 3.0]), 2.0).round(4).tolist()
     [0.0, 0.0, 9.0]
     """
-    some = ~(x <= jnp.finfo(x.dtype).tiny)  # true of NaN, which stays
-    return jnp.where(some, jnp.exp(exponent * jnp.log(jnp.where(some, x, 1.0))), 0.0)
+    is_positive = ~(x <= jnp.finfo(x.dtype).tiny)  # true of NaN, which stays
+    return jnp.where(is_positive, jnp.exp(exponent * jnp.log(jnp.where(is_positive, x, 1.0))), 0.0)
 
 
 @pytree
@@ -335,9 +335,9 @@ class TopK(Normalizer):
         object.__setattr__(self, "of", as_normalizer(self.of))
 
     def weights(self, scores, allowed):
-        known = jax.lax.stop_gradient(jnp.where(allowed, scores, -jnp.inf))
-        last = loopable(partial(kth_largest, min(self.k, 2**31 - 1)))(known)
-        return self.of.weights(scores, allowed & ~(known < last[:, None]))
+        fixed_scores = jax.lax.stop_gradient(jnp.where(allowed, scores, -jnp.inf))
+        last = loopable(partial(kth_largest, min(self.k, 2**31 - 1)))(fixed_scores)
+        return self.of.weights(scores, allowed & ~(fixed_scores < last[:, None]))
 
 
 def kth_largest(k: int, x: Float[Array, "Q K"]) -> Float[Array, " Q"]:
@@ -350,17 +350,17 @@ def kth_largest(k: int, x: Float[Array, "Q K"]) -> Float[Array, " Q"]:
     [2.0, -0.5]
     """
     bits = jnp.finfo(x.dtype).bits
-    kind, sign = jnp.dtype(f"uint{bits}"), 1 << (bits - 1)
-    number = lambda value: jnp.asarray(value, kind)
-    ordered = lax.bitcast_convert_type(x, kind)  # unsigned, in the order of x
-    ordered = jnp.where(ordered < number(sign), ordered | number(sign), ~ordered)
+    uint, sign = jnp.dtype(f"uint{bits}"), 1 << (bits - 1)
+    number = lambda value: jnp.asarray(value, uint)
+    sortable = lax.bitcast_convert_type(x, uint)  # unsigned, in the order of x
+    sortable = jnp.where(sortable < number(sign), sortable | number(sign), ~sortable)
 
-    def step(n, found):
-        larger = found | (number(sign) >> n.astype(kind))
-        return jnp.where((ordered >= larger[:, None]).sum(axis=1) >= k, larger, found)
+    def step(n, prefix):
+        larger = prefix | (number(sign) >> n.astype(uint))
+        return jnp.where((sortable >= larger[:, None]).sum(axis=1) >= k, larger, prefix)
 
-    found = lax.fori_loop(0, bits, step, vary_like(jnp.zeros(x.shape[:1], kind), x))
-    return lax.bitcast_convert_type(jnp.where(found < number(sign), ~found, found ^ number(sign)), x.dtype)
+    prefix = lax.fori_loop(0, bits, step, vary_like(jnp.zeros(x.shape[:1], uint), x))
+    return lax.bitcast_convert_type(jnp.where(prefix < number(sign), ~prefix, prefix ^ number(sign)), x.dtype)
 
 
 @pytree

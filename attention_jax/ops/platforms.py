@@ -25,10 +25,10 @@ def by_platform(run: Callable[..., Result], choices: Mapping[str, Choice], *oper
     >>> jax.jit(lambda x: by_platform(lambda n: n * x, {"cpu": 2, "default": 3}))(1.0).item()
     2.0
     """
-    named = {platform: choice for platform, choice in choices.items() if choice != choices["default"]}
-    if not named:
+    branches = {platform: choice for platform, choice in choices.items() if choice != choices["default"]}
+    if not branches:
         return run(choices["default"], *operands)
-    named["default"] = choices["default"]
+    branches["default"] = choices["default"]
     return jax.lax.platform_dependent(
-        **{platform: partial(run, choice, *operands) for platform, choice in named.items()}
+        **{platform: partial(run, choice, *operands) for platform, choice in branches.items()}
     )

@@ -105,7 +105,7 @@ class Moments(Pool):
         return _Squares(_means(lifted, pooled))
 
     def finish(self, query, pooled, terms, width):
-        mass, divided = _divided(pooled)
+        mass, divided = _divide_by_mass(pooled)
         first, second = divided[:, :width], divided[:, width:]
         return jnp.concatenate([(terms.center + first) * mass, jnp.maximum(second - first**2, 0)], axis=1)
 
@@ -118,7 +118,7 @@ class _Squares(Terms):
     center: Float[Array, "Q V"]
 
     def __call__(self, weights, value):
-        away = _reached(weights, value - self.center[None])
+        away = _zero_unreached(weights, value - self.center[None])
         return jnp.concatenate([weights.sum()[None], _sum(weights, away), _sum(weights, jnp.square(away))])
 
 
@@ -173,9 +173,9 @@ class LocalLinear(Pool):
         slopes [Q, D, V]. Those of `terms` are corrected by what they leave of the normal equations; with `stiffness` by
         a solution whose ridge is at least that share of the variance."""
         queries, features, width = terms.slopes.shape
-        mass, divided = _divided(pooled)
-        ones = jnp.ones((queries, 1), pooled.dtype)
-        sums = jnp.concatenate([ones, divided], axis=1).reshape(queries, 1 + features, 1 + features + width)
+        mass, divided = _divide_by_mass(pooled)
+        unit = jnp.ones((queries, 1), pooled.dtype)
+        sums = jnp.concatenate([unit, divided], axis=1).reshape(queries, 1 + features, 1 + features + width)
         key, left = sums[:, 0, 1 : 1 + features], sums[:, 0, 1 + features :]  # means, about those of `terms`
         covariance = sums[:, 1:, 1 : 1 + features] - key[:, :, None] * key[:, None, :]
         mixed = sums[:, 1:, 1 + features :] - key[:, :, None] * left[:, None, :]
@@ -202,9 +202,9 @@ class _Residuals(Terms):
     slopes: Float[Array, "Q D V"]
 
     def __call__(self, weights, value):
-        away = _reached(weights, value - jnp.concatenate([self.key, self.value])[None])
-        ones, key, value = jnp.ones_like(weights)[:, None], *jnp.split(away, [len(self.key)], axis=1)
-        right = jnp.concatenate([ones, key, value - _times(key, self.slopes)], axis=1)
+        away = _zero_unreached(weights, value - jnp.concatenate([self.key, self.value])[None])
+        unit, key, value = jnp.ones_like(weights)[:, None], *jnp.split(away, [len(self.key)], axis=1)
+        right = jnp.concatenate([unit, key, value - _times(key, self.slopes)], axis=1)
         return _times((weights[:, None] * right[:, : 1 + len(self.key)]).T, right).reshape(-1)
 
 
@@ -231,8 +231,8 @@ class LogMixture(Pool):
         return _Exponentials(jnp.where(jnp.isfinite(bound), bound, 0.0))
 
     def finish(self, query, pooled, terms, width):
-        some = pooled != 0
-        return jnp.where(some, jnp.log(jnp.where(some, pooled, 1.0)) + terms.largest, -jnp.inf)
+        is_positive = pooled != 0
+        return jnp.where(is_positive, jnp.log(jnp.where(is_positive, pooled, 1.0)) + terms.largest, -jnp.inf)
 
 
 @pytree
@@ -252,11 +252,11 @@ def _means(lifted, pooled):
     """Compute each query's weighted mean of the lifted values [Q, P], without gradient: sums about it do not depend on
     it."""
     finite = jnp.where(jnp.isfinite(lifted), lifted, 0.0)  # a query is not reached by what it does not see
-    ones = jnp.ones_like(finite[:, :1])
-    return jax.lax.stop_gradient(_divided(pooled(jnp.concatenate([ones, finite], axis=1), None))[1])
+    unit = jnp.ones_like(finite[:, :1])
+    return jax.lax.stop_gradient(_divide_by_mass(pooled(jnp.concatenate([unit, finite], axis=1), None))[1])
 
 
-def _reached(weights, x):
+def _zero_unreached(weights, x):
     """Replace numbers of x [K, P] by 0 that are, or whose squares are, not finite, of keys without a weight [K]: 0
     times infinity is NaN."""
     return jnp.where((weights == 0)[:, None] & ~jnp.isfinite(jnp.square(x)), 0.0, x)
@@ -270,9 +270,9 @@ def _sum(weights, x):
     return _times(weights[None], x)[0]
 
 
-def _divided(pooled):
-    """Return whether each query has a nonzero weight, as 0 or 1 [Q, 1], and the other sums divided by that of the
-    weights."""
+def _divide_by_mass(pooled):
+    """Return (1 where a query has a nonzero weight, else 0, [Q, 1]; the other sums divided by the sum of the
+    weights)."""
     mass = pooled[:, :1]
-    some = mass != 0
-    return some.astype(pooled.dtype), jnp.where(some, pooled[:, 1:] / jnp.where(some, mass, 1.0), 0.0)
+    has_mass = mass != 0
+    return has_mass.astype(pooled.dtype), jnp.where(has_mass, pooled[:, 1:] / jnp.where(has_mass, mass, 1.0), 0.0)

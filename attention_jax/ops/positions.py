@@ -27,30 +27,30 @@ def as_positions(x: Int[Array, "..."] | int) -> Int[Array, "..."] | int:
     >>> as_positions(jnp.int8(100)).dtype == jnp.arange(2).dtype, as_positions(2**40) >= 2**31 - 1
     (True, True)
     """
-    wanted = jnp.result_type(int)
-    least, most = int(jnp.iinfo(wanted).min), int(jnp.iinfo(wanted).max)
+    dtype = jnp.result_type(int)
+    least, most = int(jnp.iinfo(dtype).min), int(jnp.iinfo(dtype).max)
     if isinstance(x, int | np.integer):
         return min(max(int(x), least), most)
     if isinstance(x, np.ndarray):
-        return jnp.asarray(np.clip(x, max(least, np.iinfo(x.dtype).min), min(most, np.iinfo(x.dtype).max)), wanted)
+        return jnp.asarray(np.clip(x, max(least, np.iinfo(x.dtype).min), min(most, np.iinfo(x.dtype).max)), dtype)
     x = jnp.asarray(x)
-    return (jnp.minimum(x, x.dtype.type(most)) if jnp.iinfo(x.dtype).max > most else x).astype(wanted)
+    return (jnp.minimum(x, x.dtype.type(most)) if jnp.iinfo(x.dtype).max > most else x).astype(dtype)
 
 
-def plus(positions: Int[Array, "..."] | int, distance: int) -> Int[Array, "..."] | int:
+def saturating_add(positions: Int[Array, "..."] | int, distance: int) -> Int[Array, "..."] | int:
     """Return positions + distance, or the largest or smallest integer where the type does not hold the sum.
 
     >>> plus(jnp.array([2, 2**31 - 1], jnp.int32), 1).tolist()
     [3, 2147483647]
     """
     positions = jnp.asarray(positions)
-    kind = jnp.iinfo(positions.dtype)
+    info = jnp.iinfo(positions.dtype)
     if distance > 0:
-        return jnp.minimum(positions, kind.max - distance) + distance
-    return jnp.maximum(positions, kind.min - distance) + distance
+        return jnp.minimum(positions, info.max - distance) + distance
+    return jnp.maximum(positions, info.min - distance) + distance
 
 
-def within(segment: Int[Array, "B T"]) -> Int[Array, "B T"]:
+def positions_within(segment: Int[Array, "B T"]) -> Int[Array, "B T"]:
     """Return the position of each token within its segment: 0, 1, ... from each change of the segment id.
 
     >>> within(jnp.array([[4, 4, 4, 7, 8, 8]])).tolist()
@@ -113,8 +113,8 @@ class Llama3Scaling:
 
     def __call__(self, frequency):
         turns = self.original * frequency / (2 * np.pi)
-        kept = ((turns - self.low) / (self.high - self.low)).clip(0.0, 1.0)
-        return frequency * (kept + (1.0 - kept) / self.factor)
+        blend = ((turns - self.low) / (self.high - self.low)).clip(0.0, 1.0)
+        return frequency * (blend + (1.0 - blend) / self.factor)
 
 
 def _check_positive(scaling):
@@ -156,11 +156,11 @@ def _angles(positions, pairs: int, width: int, dtype, theta: float = 10_000.0, s
         return near
     positions = as_positions(positions)[:, None]
     turns = np.asarray(scaling(float(theta) ** (-2.0 * np.arange(pairs) / width))) / (2 * np.pi)
-    far = _part_of_turn(jnp.abs(positions).astype(jnp.uint32), turns) * jnp.where(positions < 0, -1.0, 1.0)
+    far = _fraction_of_turn(jnp.abs(positions).astype(jnp.uint32), turns) * jnp.where(positions < 0, -1.0, 1.0)
     return jnp.where(jnp.abs(positions) < FAR, near, far)
 
 
-def _part_of_turn(positions, turns: np.ndarray):
+def _fraction_of_turn(positions, turns: np.ndarray):
     """Compute the angle of positions * turns [T, pairs] within half a turn, by integer arithmetic modulo a turn: a
     fraction of a turn in units of 2^-64 is split in two words of 32 bits."""
     words = [int(turn * 2.0**64) % 2**64 for turn in turns]
@@ -170,5 +170,5 @@ def _part_of_turn(positions, turns: np.ndarray):
     (a, b), (c, d) = ((x >> 16, x & 0xFFFF) for x in (positions, low))
     carry = a * d + (b * d >> 16)
     carried = a * c + (carry >> 16) + (b * c + (carry & 0xFFFF) >> 16)  # the upper word of positions * low
-    part = lax.bitcast_convert_type(positions * high + carried, jnp.int32)
-    return part.astype(jnp.float32) * np.float32(2 * np.pi / 2**32)
+    fraction = lax.bitcast_convert_type(positions * high + carried, jnp.int32)
+    return fraction.astype(jnp.float32) * np.float32(2 * np.pi / 2**32)

@@ -42,7 +42,7 @@ def widest(*arrays: jax.Array) -> jnp.dtype:
         return jnp.result_type(*(x.dtype for x in arrays))
 
 
-def promoted(*arrays: jax.Array) -> list[jax.Array]:
+def promote_arrays(*arrays: jax.Array) -> list[jax.Array]:
     """Return arrays in the `widest` of their types.
 
     >>> [x.dtype.name for x in promoted(jnp.ones(1, jnp.bfloat16), jnp.ones(1))]
@@ -138,21 +138,24 @@ def matmul(x: Float[Array, "... K"], weight: Float[Array, "K N"]) -> Float[Array
     ...     round(float(matmul(x, weight)[0, 0]), 3), round(float((x @ weight)[0, 0]), 3)
     (3.0, 3.003)
     """
-    return x @ weight if cast_for_matmul(weight).dtype == weight.dtype else _rounded(*vary_together((x, weight)))
+    return (
+        x @ weight if cast_for_matmul(weight).dtype == weight.dtype else _matmul_rounding(*vary_together((x, weight)))
+    )
 
 
 @jax.custom_vjp
-def _rounded(x, weight):
+def _matmul_rounding(x, weight):
     return product(x, cast_for_matmul(weight))
 
 
-def _rounded_backward(saved, d):
+def _matmul_rounding_backward(saved, d):
     x, weight = saved
     return input_gradient(d, weight), by_platform(functools.partial(weight_gradient, x, d), _axes(x))
 
 
-_rounded.defvjp(
-    lambda x, weight: (_rounded(x, weight), (cast_for_matmul(x), cast_for_matmul(weight))), _rounded_backward
+_matmul_rounding.defvjp(
+    lambda x, weight: (_matmul_rounding(x, weight), (cast_for_matmul(x), cast_for_matmul(weight))),
+    _matmul_rounding_backward,
 )
 
 

@@ -57,9 +57,9 @@ def quadratic_retention(
     query, key, value, log_decay = map(jnp.asarray, (query, key, value, log_decay))
     if not len(value):
         return value
-    rows = padded((query, key, value, log_decay), length)
+    rows = zero_padding((query, key, value, log_decay), length)
     state = jnp.zeros((key.shape[1], value.shape[1]), rows[0].dtype)
-    return one_chunk(state, *rows)[1].astype(value.dtype)
+    return retention_chunk(state, *rows)[1].astype(value.dtype)
 
 
 def recurrent_retention(
@@ -76,7 +76,7 @@ def recurrent_retention(
     after the last position before the padding.
     """
     query, key, value, log_decay = map(jnp.asarray, (query, key, value, log_decay))
-    rows = padded((query, key, value, log_decay), length)
+    rows = zero_padding((query, key, value, log_decay), length)
 
     def step(state, row):
         query, key, value, decay = row
@@ -99,7 +99,7 @@ def chunked_retention(
     """Retention in chunks of `chunk` positions, equal to `recurrent_retention`: earlier chunks are summed in the state,
     pairs within a chunk are computed as a matrix (Sun et al. 2023, eq. 7; Dao & Gu 2024, section 6).
 
-    Returns the outputs and the last state; `length` and `state` are those of `recurrent_retention`.
+    Returns the outputs and the last state; `length` and `state` are as in `recurrent_retention`.
 
     >>> query, key, value = jnp.ones((3, 1)), jnp.ones((3, 1)), jnp.array([[1.0], [0.0], [0.0]])
     >>> output, state = chunked_retention(query, key, value, jnp.full(3, jnp.log(0.5)), chunk=2)
@@ -107,19 +107,19 @@ def chunked_retention(
     ([[1.0], [0.5], [0.25]], [[0.25]])
     """
     query, key, value, log_decay = map(jnp.asarray, (query, key, value, log_decay))
-    rows = padded((query, key, value, log_decay), length)
-    return over_chunks(one_chunk, first_state(state, *rows[1:3]), rows, chunk, value.dtype)
+    rows = zero_padding((query, key, value, log_decay), length)
+    return over_chunks(retention_chunk, first_state(state, *rows[1:3]), rows, chunk, value.dtype)
 
 
-def one_chunk(state, query, key, value, log_decay):
+def retention_chunk(state, query, key, value, log_decay):
     """(state after, outputs) of one chunk."""
-    within = decays(log_decay)
+    within = decay_matrix(log_decay)
     start = jnp.exp(jnp.cumsum(log_decay))  # of the state, up to each position
     output = start[:, None] * (query @ state) + (within * (query @ key.T)) @ value  # [T, V]
     return start[-1] * state + (within[-1][:, None] * key).T @ value, output
 
 
-def decays(log_decay: Float[Array, " T"]) -> Float[Array, "T T"]:
+def decay_matrix(log_decay: Float[Array, " T"]) -> Float[Array, "T T"]:
     """Return the matrix of exp(g_{s+1} + ... + g_t) in row t and column s <= t, and 0 in the columns after t.
 
     Each sum is taken by itself: a difference of two sums from the first position would have their rounding error, and
@@ -135,7 +135,7 @@ def decays(log_decay: Float[Array, " T"]) -> Float[Array, "T T"]:
     return jnp.where(past, jnp.exp(jnp.cumsum(within, axis=0)), 0.0)
 
 
-def padded(rows: tuple[jax.Array, ...], length: Length) -> tuple[jax.Array, ...]:
+def zero_padding(rows: tuple[jax.Array, ...], length: Length) -> tuple[jax.Array, ...]:
     """Cast the arrays to the accumulation type and zero all positions from `length` on."""
     precision = accumulator(jnp.result_type(*rows))
     rows = tuple(x.astype(precision) for x in rows)

@@ -23,11 +23,11 @@ A custom score takes ten lines, here a radial basis function with a width per fe
 
 Work on one side is done once instead of per pair (or per decoding step): `prepare_key` and `prepare_query` return the
 remaining score and the transformed array, with
-`score(query, key) == rest(query, prepared)` up to rounding:
+`score(query, key) == remaining_score(query, prepared)` up to rounding:
 
 >>> score = Additive.init(jax.random.key(0), query_width=4, key_width=6, hidden=8)
->>> rest, keys = score.prepare_key(jnp.ones((5, 6)))        # before the loop over time: W_k k for all keys
->>> rest(jnp.ones((1, 4)), keys).shape                      # in each step
+>>> remaining_score, keys = score.prepare_key(jnp.ones((5, 6)))  # before the loop over time: W_k k for all keys
+>>> remaining_score(jnp.ones((1, 4)), keys).shape  # in each step
 (1, 5)
 """
 
@@ -40,9 +40,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from attention_jax.errors import InputError
-from attention_jax.ops.blockwise.linear_call import Pair, linear
+from attention_jax.ops.blockwise.linear_call import Pair, call_linear
 from attention_jax.ops.kernels.terms import Terms, rounded
-from attention_jax.ops.precision import accumulator, as_type, matmul_transposed, promoted
+from attention_jax.ops.precision import accumulator, as_type, matmul_transposed, promote_arrays
 from attention_jax.ops.trees import check_option, pytree, static_option
 
 __all__ = [
@@ -68,13 +68,13 @@ __all__ = [
 def _product(query: Float[Array, "Q D"], key: Float[Array, "K D"]) -> Float[Array, "Q K"]:
     if query.shape[-1] != key.shape[-1]:
         raise InputError(f"a product needs queries and keys of one width, got {query.shape} and {key.shape}")
-    query, key = promoted(query, key)
+    query, key = promote_arrays(query, key)
     return _einsum("qd,kd->qk", query, key) if query.dtype == accumulator(query.dtype) else _half_product(query, key)
 
 
-def _projected(x, kernel):
+def _project(x, kernel):
     if isinstance(kernel, jax.Array | np.ndarray):  # not a `DeferredWeight`, which takes any type
-        x, kernel = promoted(x, kernel)
+        x, kernel = promote_arrays(x, kernel)
     return x @ kernel
 
 
@@ -92,7 +92,7 @@ def _half_product(query, key):
 @_half_product.defjvp
 def _half_product_jvp(primals, tangents):
     out = _half_product(*primals)
-    return out, linear(HALF, HALF, [out], list(primals), list(tangents))[0]
+    return out, call_linear(HALF_PRODUCT, HALF_PRODUCT, [out], list(primals), list(tangents))[0]
 
 
 def _half_forward(primals, tangents):
@@ -104,7 +104,7 @@ def _half_transpose(primals, bars):
     return [_einsum("qk,kd->qd", bar, key).astype(query.dtype), matmul_transposed(bar, query).astype(key.dtype)]
 
 
-HALF = Pair(_half_forward, _half_transpose)
+HALF_PRODUCT = Pair(_half_forward, _half_transpose)
 
 
 class Score:
@@ -120,11 +120,11 @@ class Score:
         raise NotImplementedError
 
     def prepare_key(self, key: Float[Array, "K E"]) -> tuple["Score", Float[Array, "K F"]]:
-        """(rest, prepared keys) such that `rest(query, prepared) == self(query, key)`; by default (self, key)."""
+        """(remaining score, prepared keys) with `remaining_score(query, prepared) == self(query, key)`."""
         return self, key
 
     def prepare_query(self, query: Float[Array, "Q D"]) -> tuple["Score", Float[Array, "Q F"]]:
-        """(rest, prepared queries) such that `rest(prepared, key) == self(query, key)`."""
+        """(remaining score, prepared queries) with `remaining_score(prepared, key) == self(query, key)`."""
         return self, query
 
     def terms(self, query: Float[Array, "Q D"], key: Float[Array, "K E"]) -> Terms | None:
@@ -134,26 +134,26 @@ class Score:
 
 
 def prepare(score: Score, query: Float[Array, "Q D"], key: Float[Array, "K E"]) -> tuple[Score, Array, Array]:
-    """(rest, query, key) after `prepare_key` and `prepare_query`; unchanged for a callable that is not a `Score`.
+    """(remaining score, query, key) after `prepare_key` and `prepare_query`; unchanged if it is not a `Score`.
 
     A query or key with NaN or infinity becomes all NaN and has no part in the gradient of the parameters, so that one
     that is masked later has no effect.
     """
     if not isinstance(score, Score):
         return score, query, key
-    score, key = _isolated(score.prepare_key, key)
-    score, query = _isolated(score.prepare_query, query)
+    score, key = _isolate_nonfinite(score.prepare_key, key)
+    score, query = _isolate_nonfinite(score.prepare_query, query)
     return score, query, key
 
 
-def _isolated(prepare_side, x):
-    rest, prepared = prepare_side(x)
+def _isolate_nonfinite(prepare_side, x):
+    remaining_score, prepared = prepare_side(x)
     if prepared is x:
-        return rest, x
+        return remaining_score, x
     finite = jnp.isfinite(x).all(axis=-1, keepdims=True)
-    rest, prepared = prepare_side(jnp.where(finite, x, jnp.zeros_like(x)))
-    nothing = jax.lax.stop_gradient(jnp.sum(x - x, axis=-1, keepdims=True))  # NaN in these rows alone, else 0
-    return rest, jnp.where(finite, prepared, nothing.astype(prepared.dtype))
+    remaining_score, prepared = prepare_side(jnp.where(finite, x, jnp.zeros_like(x)))
+    nan_rows = jax.lax.stop_gradient(jnp.sum(x - x, axis=-1, keepdims=True))  # NaN in these rows alone, else 0
+    return remaining_score, jnp.where(finite, prepared, nan_rows.astype(prepared.dtype))
 
 
 @pytree
@@ -200,13 +200,13 @@ class Bilinear(Score):
     kernel: Float[Array, "D E"]
 
     def __call__(self, query, key):
-        return _product(_projected(query, self.kernel), key)
+        return _product(_project(query, self.kernel), key)
 
     def prepare_key(self, key):
-        return Dot(), _projected(key, self.kernel.T)
+        return Dot(), _project(key, self.kernel.T)
 
     def terms(self, query, key):
-        return Terms(_projected(query, self.kernel), key)
+        return Terms(_project(query, self.kernel), key)
 
     @classmethod
     def init(cls, rng: Array, query_width: int, key_width: int, hidden: int = 0) -> "Bilinear":
@@ -232,16 +232,16 @@ class Additive(Score):
 
     def __call__(self, query, key):
         (_, query), (_, key) = self.prepare_query(query), self.prepare_key(key)
-        query, key, vector = promoted(query, key, self.vector)
+        query, key, vector = promote_arrays(query, key, self.vector)
         hidden = jnp.tanh(query[:, None, :] + key[None, :, :])  # [Q, K, H]
         return jnp.einsum("qkh,h->qk", hidden, vector, preferred_element_type=accumulator(query.dtype))
 
     def prepare_key(self, key):
-        return replace(self, key_kernel=None), key if self.key_kernel is None else _projected(key, self.key_kernel)
+        return replace(self, key_kernel=None), key if self.key_kernel is None else _project(key, self.key_kernel)
 
     def prepare_query(self, query):
-        rest = replace(self, query_kernel=None)
-        return rest, query if self.query_kernel is None else _projected(query, self.query_kernel)
+        remaining_score = replace(self, query_kernel=None)
+        return remaining_score, query if self.query_kernel is None else _project(query, self.query_kernel)
 
     @classmethod
     def init(cls, rng: Array, query_width: int, key_width: int, hidden: int) -> "Additive":
@@ -269,16 +269,16 @@ class Concat(Score):
     vector: Float[Array, " H"]
 
     def __call__(self, query, key):
-        rest, key = self.prepare_key(key)
-        return rest(query, key)
+        remaining_score, key = self.prepare_key(key)
+        return remaining_score(query, key)
 
     def prepare_key(self, key):
         split = self.kernel.shape[0] - key.shape[-1]
-        return Additive(self.kernel[:split], None, self.vector), _projected(key, self.kernel[split:])
+        return Additive(self.kernel[:split], None, self.vector), _project(key, self.kernel[split:])
 
     def prepare_query(self, query):
         split = query.shape[-1]
-        return Additive(None, self.kernel[split:], self.vector), _projected(query, self.kernel[:split])
+        return Additive(None, self.kernel[split:], self.vector), _project(query, self.kernel[:split])
 
     @classmethod
     def init(cls, rng: Array, query_width: int, key_width: int, hidden: int) -> "Concat":
@@ -308,16 +308,16 @@ class LeakySum(Score):
 
     def __call__(self, query, key):
         (_, query), (_, key) = self.prepare_query(query), self.prepare_key(key)  # [Q, 1], [K, 1]
-        query, key = promoted(query, key)
+        query, key = promote_arrays(query, key)
         return jax.nn.leaky_relu(query + key.T, 0.2).astype(accumulator(query.dtype))
 
     def prepare_key(self, key):
-        rest = replace(self, key_vector=None, key_bias=None)
-        return rest, key if self.key_vector is None else _line(key, self.key_vector, self.key_bias)
+        remaining_score = replace(self, key_vector=None, key_bias=None)
+        return remaining_score, key if self.key_vector is None else _line(key, self.key_vector, self.key_bias)
 
     def prepare_query(self, query):
-        rest = replace(self, query_vector=None, query_bias=None)
-        return rest, query if self.query_vector is None else _line(query, self.query_vector, self.query_bias)
+        remaining_score = replace(self, query_vector=None, query_bias=None)
+        return remaining_score, query if self.query_vector is None else _line(query, self.query_vector, self.query_bias)
 
     @classmethod
     def init(cls, rng: Array, query_width: int, key_width: int, hidden: int = 0) -> "LeakySum":
@@ -329,7 +329,7 @@ class LeakySum(Score):
 
 
 def _line(x, vector, bias):
-    x, vector, bias = promoted(x, vector, bias)
+    x, vector, bias = promote_arrays(x, vector, bias)
     return x @ vector[:, None] + bias
 
 
@@ -348,14 +348,14 @@ class Cosine(Score):
     sharpness: Float[Array, ""] | float = 1.0
 
     def __call__(self, query, key):
-        cosine = _product(_normalized(query), _normalized(key))
+        cosine = _product(_normalize_rows(query), _normalize_rows(key))
         return cosine * as_type(self.sharpness, cosine.dtype)
 
     def terms(self, query, key):
         if jnp.ndim(self.sharpness):
             return None
-        sharp = _normalized(query.astype(accumulator(query.dtype))) * jnp.asarray(self.sharpness, jnp.float32)
-        return Terms(sharp.astype(query.dtype), _normalized(key))  # rounded once, as without the sharpness
+        sharp = _normalize_rows(query.astype(accumulator(query.dtype))) * jnp.asarray(self.sharpness, jnp.float32)
+        return Terms(sharp.astype(query.dtype), _normalize_rows(key))  # rounded once, as without the sharpness
 
     @classmethod
     def init(cls, rng: Array, query_width: int, key_width: int = 0, hidden: int = 0) -> "Cosine":
@@ -385,10 +385,10 @@ class QKNorm(Score):
         return _product(query, key) * query.shape[-1] ** 0.5  # unit vectors are rms(x) / sqrt(D)
 
     def prepare_key(self, key):
-        return replace(self, key_scale=None), _scaled(key, self.key_scale)
+        return replace(self, key_scale=None), _scale_unit_rows(key, self.key_scale)
 
     def prepare_query(self, query):
-        return replace(self, query_scale=None), _scaled(query, self.query_scale)
+        return replace(self, query_scale=None), _scale_unit_rows(query, self.query_scale)
 
     def terms(self, query, key):
         return Terms(self.prepare_query(query)[1], self.prepare_key(key)[1], scale=query.shape[-1] ** 0.5)
@@ -399,9 +399,9 @@ class QKNorm(Score):
         return cls(jnp.ones(query_width), jnp.ones(key_width))
 
 
-def _scaled(x: Float[Array, "N D"], scale: Float[Array, " D"] | None) -> Float[Array, "N D"]:
+def _scale_unit_rows(x: Float[Array, "N D"], scale: Float[Array, " D"] | None) -> Float[Array, "N D"]:
     """Unit rows times `scale`; x itself if `scale` is None."""
-    return x if scale is None else _normalized(x) * scale.astype(x.dtype)[None, :]
+    return x if scale is None else _normalize_rows(x) * scale.astype(x.dtype)[None, :]
 
 
 @pytree
@@ -423,15 +423,15 @@ class SoftCap(Score):
         return self.cap * jnp.tanh(self.score(query, key) / self.cap)
 
     def prepare_key(self, key):
-        rest, key = self.score.prepare_key(key)
-        return replace(self, score=rest), key
+        remaining_score, key = self.score.prepare_key(key)
+        return replace(self, score=remaining_score), key
 
     def prepare_query(self, query):
-        rest, query = self.score.prepare_query(query)
-        return replace(self, score=rest), query
+        remaining_score, query = self.score.prepare_query(query)
+        return replace(self, score=remaining_score), query
 
 
-def _normalized(x: Float[Array, "N D"]) -> Float[Array, "N D"]:
+def _normalize_rows(x: Float[Array, "N D"]) -> Float[Array, "N D"]:
     """Unit rows; a row of zeros stays zero, with zero gradient."""
     x = jnp.asarray(x)
     wide = x.astype(accumulator(x.dtype))  # the inverse of a short vector overflows float16
@@ -443,7 +443,7 @@ def _normalized(x: Float[Array, "N D"]) -> Float[Array, "N D"]:
 
 def _inverse_power_of_two(size: Float[Array, "..."]) -> Float[Array, "..."]:
     """2^-n for the n with 2^(n-1) <= size < 2^n, and 1 for 0, without gradient. Scaled by it, numbers keep all their
-    bits, and their squares do not leave the range of float32."""
+    bits, and their squares stay within the range of float32."""
     size = jax.lax.stop_gradient(size)
     _, exponent = jnp.frexp(jnp.where(jnp.isfinite(size), size, 1.0))
     limit = jnp.finfo(size.dtype).maxexp - 2
@@ -457,7 +457,7 @@ def _squared_distance(
     product, of the points as seen from one of them where they are far from the origin."""
     if query.shape[-1] != key.shape[-1]:
         raise InputError(f"a distance needs queries and keys of one width, got {query.shape} and {key.shape}")
-    query, key = promoted(query.astype(accumulator(query.dtype)), key.astype(accumulator(key.dtype)))
+    query, key = promote_arrays(query.astype(accumulator(query.dtype)), key.astype(accumulator(key.dtype)))
     inverse = inverse if isinstance(inverse, float) else inverse.astype(query.dtype)
     if query.shape[-1] <= 4:
         differences = ((query[:, None, d] - key[None, :, d]) * inverse for d in range(query.shape[-1]))
@@ -501,7 +501,7 @@ def _from_center(query, key):
     Distances do not change. In products of points far from the origin the digits of their differences would be lost.
     """
     dtype = min(query.dtype, key.dtype, key=lambda dtype: jnp.finfo(dtype).nmant)
-    query, key = promoted(query.astype(accumulator(query.dtype)), key.astype(accumulator(key.dtype)))
+    query, key = promote_arrays(query.astype(accumulator(query.dtype)), key.astype(accumulator(key.dtype)))
     low, high = (extreme(jnp.concatenate([query, key]), axis=0, keepdims=True) for extreme in (jnp.min, jnp.max))
     middle = rounded((low + high) / 2, dtype).astype(low.dtype)
     near, far = jnp.minimum(jnp.abs(low), jnp.abs(high)), jnp.maximum(jnp.abs(low), jnp.abs(high))

@@ -69,8 +69,10 @@ def ancestor_mask(ancestors: Int[Array, "R T"], position: Int[Array, ""], hypoth
     """
     rows, length = ancestors.shape
     entry = jnp.arange(length * hypotheses)
-    own = jnp.repeat(ancestors, hypotheses, axis=1) == entry[None] % hypotheses  # [R, T k]
-    return (own & (entry[None] // hypotheses <= position)).reshape(rows // hypotheses, hypotheses, -1)  # [B, k, T k]
+    is_ancestor = jnp.repeat(ancestors, hypotheses, axis=1) == entry[None] % hypotheses  # [R, T k]
+    return (is_ancestor & (entry[None] // hypotheses <= position)).reshape(
+        rows // hypotheses, hypotheses, -1
+    )  # [B, k, T k]
 
 
 def map_per_hypothesis(function: Callable, cache: Any) -> Any:
@@ -79,49 +81,51 @@ def map_per_hypothesis(function: Callable, cache: Any) -> Any:
     >>> map_per_hypothesis(lambda x: -x, {"state": 1, "memory": BeamInvariant(2)})
     {'memory': BeamInvariant(value=2), 'state': -1}
     """
-    return _map(function, lambda part: part, cache)
+    return _map(function, lambda entry: entry, cache)
 
 
 def repeat_for_beams(cache: Any, hypotheses: int) -> Any:
     """Repeat the cache of B sentences for B * `hypotheses` equal hypotheses."""
 
-    def resize(part):
-        if isinstance(part, BeamInvariant):
-            return part
-        return dataclasses.replace(part, value=jnp.repeat(part.value, hypotheses, axis=part.axis))
+    def resize(entry):
+        if isinstance(entry, BeamInvariant):
+            return entry
+        return dataclasses.replace(entry, value=jnp.repeat(entry.value, hypotheses, axis=entry.axis))
 
     return _map(lambda leaf: jnp.repeat(leaf, hypotheses, axis=0), resize, cache)
 
 
-def map_rows(function: Callable, cache: Any, *given: Array) -> tuple[Any, Any]:
-    """Apply `function(cache of one row, *given of it) -> (output, cache of one row)` to each row: the outputs [B, ...]
-    and the cache. To the function a row is a batch of one, so each is at a position of its own."""
+def map_rows(function: Callable, cache: Any, *row_args: Array) -> tuple[Any, Any]:
+    """Apply `function(row of the cache, *row of row_args) -> (output, row of the cache)` to each row: the outputs
+    [B, ...] and the cache. To the function a row is a batch of one, so each is at a position of its own."""
     is_part = lambda node: isinstance(node, BeamKVCache)
     axes = jax.tree.map(
         lambda x: dataclasses.replace(x, value=x.value.ndim - 4) if is_part(x) else 0, cache, is_leaf=is_part
     )
 
     def edit(row, change):
-        one = lambda x: dataclasses.replace(x, value=change(x.value, x.value.ndim)) if is_part(x) else change(x, None)
-        return jax.tree.map(one, row, is_leaf=is_part)
+        edit_leaf = lambda x: (
+            dataclasses.replace(x, value=change(x.value, x.value.ndim)) if is_part(x) else change(x, None)
+        )
+        return jax.tree.map(edit_leaf, row, is_leaf=is_part)
 
-    def one(row, *given):
+    def run_row(row, *row_args):
         row = edit(row, lambda x, ndim: jnp.expand_dims(x, 0 if ndim is None else ndim - 3))
-        output, row = function(row, *given)
+        output, row = function(row, *row_args)
         return output, edit(row, lambda x, ndim: jnp.squeeze(x, 0 if ndim is None else ndim - 4))
 
-    return jax.vmap(one, in_axes=(axes, *(0 for _ in given)), out_axes=(0, axes))(cache, *given)
+    return jax.vmap(run_row, in_axes=(axes, *(0 for _ in row_args)), out_axes=(0, axes))(cache, *row_args)
 
 
-def where_rows(rows: Bool[Array, "B"], cache: Any, other: Any) -> Any:
-    """The rows of `cache` where `rows`, else those of the `other`."""
+def where_rows(rows: Bool[Array, "B"], cache: Any, fallback: Any) -> Any:
+    """The rows of `cache` where `rows` is True, else the rows of `fallback`."""
 
     def choose(x, y):
         if isinstance(x, BeamKVCache):
             return dataclasses.replace(x, value=_where(rows, x.value, y.value, x.value.ndim - 4))
         return _where(rows, x, y, 0)
 
-    return jax.tree.map(choose, cache, other, is_leaf=lambda node: isinstance(node, BeamKVCache))
+    return jax.tree.map(choose, cache, fallback, is_leaf=lambda node: isinstance(node, BeamKVCache))
 
 
 def _where(rows, x, y, axis: int):

@@ -45,10 +45,10 @@ def as_tree(rule):
 def with_arrays(rule):
     """`rule` with NumPy's arrays as JAX's. Raises InputError for leaves that are neither arrays nor numbers."""
     check_registered(rule)
-    odd = [x for x in jax.tree.leaves(rule) if not is_number(x)]
-    if odd:
+    bad = [x for x in jax.tree.leaves(rule) if not is_number(x)]
+    if bad:
         raise InputError(
-            f"{type(rule).__name__} must have leaves that are arrays or numbers, got a {type(odd[0]).__name__}: mark "
+            f"{type(rule).__name__} must have leaves that are arrays or numbers, got a {type(bad[0]).__name__}: mark "
             'its field static, field(metadata={"static": True})'
         )
     return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, rule)
@@ -62,9 +62,9 @@ def check_registered(rule) -> None:
         owner = getattr(leaf, "__self__", leaf)  # of a bound method
         if isinstance(leaf, jax.Array | np.ndarray) or inspect.isclass(leaf) or not is_leaf(owner):
             continue
-        ours = any(base.__module__.startswith("attention_jax.") for base in type(leaf).__mro__)
-        held = any(isinstance(x, jax.Array | np.ndarray) for x in getattr(owner, "__dict__", {}).values())
-        if ours or held or dataclasses.is_dataclass(leaf):
+        is_package_class = any(base.__module__.startswith("attention_jax.") for base in type(leaf).__mro__)
+        has_arrays = any(isinstance(x, jax.Array | np.ndarray) for x in getattr(owner, "__dict__", {}).values())
+        if is_package_class or has_arrays or dataclasses.is_dataclass(leaf):
             raise InputError(
                 f"{type(owner).__name__} must be a pytree, or its parameters are hidden from JAX: write @pytree above "
                 "its @dataclass(frozen=True)"
@@ -94,7 +94,7 @@ def is_registered(cls: type) -> bool:
     return not jax.tree_util.all_leaves([cls.__new__(cls)])
 
 
-def children(cls: type) -> tuple[str, ...]:
+def child_names(cls: type) -> tuple[str, ...]:
     """Return the names of a dataclass's fields that are pytree children, that is, not marked static."""
     return tuple(field.name for field in dataclasses.fields(cls) if not field.metadata.get("static"))
 
@@ -113,21 +113,21 @@ def pytree(cls: Class) -> Class:
     >>> jax.tree.map(lambda x: 2 * x, Line(3.0))
     Line(slope=6.0, name='line')
     """
-    names = children(cls)
+    names = child_names(cls)
     static = tuple(field.name for field in dataclasses.fields(cls) if field.name not in names)
 
-    def known(tree):
+    def aux_data(tree):
         return cls, tuple(getattr(tree, name) for name in static)
 
     def flatten(tree):
-        return tuple(getattr(tree, name) for name in names), known(tree)
+        return tuple(getattr(tree, name) for name in names), aux_data(tree)
 
     def flatten_with_keys(tree):
-        return tuple((jax.tree_util.GetAttrKey(name), getattr(tree, name)) for name in names), known(tree)
+        return tuple((jax.tree_util.GetAttrKey(name), getattr(tree, name)) for name in names), aux_data(tree)
 
-    def unflatten(known, children):
+    def unflatten(aux, children):
         tree = object.__new__(cls)  # JAX's placeholders for arrays need not pass the checks of __init__
-        for name, value in (*zip(names, children), *zip(static, known[1])):
+        for name, value in (*zip(names, children), *zip(static, aux[1])):
             object.__setattr__(tree, name, value)
         return tree
 
@@ -142,8 +142,8 @@ def _equal(self, other):
     leaf is an array of several numbers."""
     if type(other) is not type(self):
         return NotImplemented
-    (leaves, structure), (others, other_structure) = jax.tree.flatten(self), jax.tree.flatten(other)
-    return structure == other_structure and all(map(_equal_leaves, leaves, others))
+    (leaves, structure), (other_leaves, other_structure) = jax.tree.flatten(self), jax.tree.flatten(other)
+    return structure == other_structure and all(map(_equal_leaves, leaves, other_leaves))
 
 
 def _equal_leaves(a, b):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from attention_jax.report.style import SMALLEST, WIDTH, canvas, color, ink, save, short, styled
+from attention_jax.report.style import SMALLEST, WIDTH, canvas, color, figure_style, ink, save, short
 
 COLORS = {
     "reproduced": 0, "beaten": 0, "near": 0, "holds": 0, "better": 2, "worse": 4, "undecided": 4, "missed": 1,
@@ -23,10 +23,10 @@ class Row(NamedTuple):
     """A published number and ours, as a ratio to the published one."""
 
     name: str
-    ours: float
+    measured: float
     low: float
     high: float
-    theirs: tuple[float, float]
+    published: tuple[float, float]
     """The range of the source's own runs; (1, 1) if it is not known."""
     verdict: str
 
@@ -36,7 +36,7 @@ def agreement(panels: Mapping[str, tuple[Sequence[Row], tuple[float, float]]], p
     dot and a line for the median and range of ours. What lies beyond the limits is an arrow at the edge."""
     heights = [len(rows) for rows, _ in panels.values()]
     figure = canvas(WIDTH, ROW * sum(heights) + 0.75 * len(heights))
-    with styled():
+    with figure_style():
         axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
         for axis, (title, (rows, limits)) in zip(axes, panels.items()):
             for y, row in enumerate(rows):
@@ -55,8 +55,8 @@ def agreement(panels: Mapping[str, tuple[Sequence[Row], tuple[float, float]]], p
 def _row(axis, y: int, row: Row, left: float, right: float):
     inside = lambda x: min(max(x, left), right)
     tint = color(COLORS[row.verdict])
-    axis.plot([inside(x) for x in row.theirs], [y, y], color=ink(), alpha=0.3, linewidth=4, solid_capstyle="butt")
+    axis.plot([inside(x) for x in row.published], [y, y], color=ink(), alpha=0.3, linewidth=4, solid_capstyle="butt")
     axis.plot([inside(row.low), inside(row.high)], [y, y], color=tint, linewidth=0.9)
-    beyond = math.isnan(row.ours) or not left <= row.ours <= right
-    marker = ">" if row.ours > right else "<" if beyond else "o"
-    axis.plot([inside(row.ours)], [y], marker, color=tint, markersize=3, clip_on=False)
+    beyond = math.isnan(row.measured) or not left <= row.measured <= right
+    marker = ">" if row.measured > right else "<" if beyond else "o"
+    axis.plot([inside(row.measured)], [y], marker, color=tint, markersize=3, clip_on=False)

@@ -105,7 +105,7 @@ class AttentionRecord:
     predictions: tuple[Prediction, ...]
 
 
-def check_length(tokens: Sequence, what: str) -> None:
-    """Raise InputError if the input `what` has too many `tokens` for a page."""
+def check_length(tokens: Sequence, text: str) -> None:
+    """Raise InputError if the input `text` has too many `tokens` for a page."""
     if len(tokens) > LONGEST:
-        raise InputError(f"a page shows at most {LONGEST} tokens; {what[:40]!r}... has {len(tokens)}: shorten it")
+        raise InputError(f"a page shows at most {LONGEST} tokens; {text[:40]!r}... has {len(tokens)}: shorten it")

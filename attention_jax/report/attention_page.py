@@ -82,36 +82,36 @@ def last_layers(attention: Attention, layers: int) -> Attention:
     without = None if attention.head_ablation is None else attention.head_ablation[-layers:]
     scores = {kind: x[-layers:] for kind, x in attention.head_scores.items()}
     lowest = attention.first_layer + max(len(attention.weights) - layers, 0)
-    parts = {"head_ablation": without, "head_scores": scores, "lens": attention.lens[-layers:], "first_layer": lowest}
-    return replace(attention, weights=attention.weights[-layers:], **parts)
+    changes = {"head_ablation": without, "head_scores": scores, "lens": attention.lens[-layers:], "first_layer": lowest}
+    return replace(attention, weights=attention.weights[-layers:], **changes)
 
 
-def omission_note(records: Sequence[AttentionRecord], shown: Sequence[AttentionRecord]) -> str:
-    """Return a sentence about the parts of `records` that are not in `shown`, or ""."""
+def omission_note(records: Sequence[AttentionRecord], remaining: Sequence[AttentionRecord]) -> str:
+    """Return a sentence about the parts of `records` that are not in `remaining`, or ""."""
     counts = (
-        (len(records), len(shown), "inputs"),
-        (len(records[0].predictions), len(shown[0].predictions), "answers"),
-        (layers_of(records[0]), layers_of(shown[0]), "layers, the uppermost"),
+        (len(records), len(remaining), "inputs"),
+        (len(records[0].predictions), len(remaining[0].predictions), "answers"),
+        (layers_of(records[0]), layers_of(remaining[0]), "layers, the uppermost"),
     )
-    parts = [f"{less} of {all_} {what}" for all_, less, what in counts if less < all_]
-    return f"So that the page stays under 3 MB it shows {', '.join(parts)}." if parts else ""
+    omissions = [f"{less} of {all_} {unit}" for all_, less, unit in counts if less < all_]
+    return f"So that the page stays under 3 MB it shows {', '.join(omissions)}." if omissions else ""
 
 
 def render(records: Sequence[AttentionRecord], title: str, note: str) -> str:
     """Return the HTML text."""
     blobs: dict[str, int] = {}
-    inputs = [as_json(one, blobs) for one in records]
+    inputs = [as_json(record, blobs) for record in records]
     data = {"title": title, "note": note, "unit": UNIT, "kinds": KINDS, "inputs": inputs, "blobs": list(blobs)}
-    here = Path(__file__)
-    parts = {
+    page_file = Path(__file__)
+    replacements = {
         "TITLE": html.escape(title),
-        "STYLE": here.with_suffix(".css").read_text(encoding="utf-8"),
+        "STYLE": page_file.with_suffix(".css").read_text(encoding="utf-8"),
         "DATA": in_script(data),
-        "SCRIPT": here.with_suffix(".js").read_text(encoding="utf-8"),
+        "SCRIPT": page_file.with_suffix(".js").read_text(encoding="utf-8"),
     }
-    before, *pieces = here.with_suffix(".html").read_text(encoding="utf-8").split("{{")
-    named = (piece.split("}}", 1) for piece in pieces)  # in one pass: inserted text may contain braces
-    return before + "".join(parts[name] + rest for name, rest in named)
+    head, *pieces = page_file.with_suffix(".html").read_text(encoding="utf-8").split("{{")
+    fields = (piece.split("}}", 1) for piece in pieces)  # in one pass: inserted text may contain braces
+    return head + "".join(replacements[name] + tail for name, tail in fields)
 
 
 def in_script(data) -> str:
@@ -126,42 +126,47 @@ def in_script(data) -> str:
 def as_json(records: AttentionRecord, blobs: dict[str, int]) -> dict:
     """Return an input as JSON values. Arrays go to `blobs`, {base64: number}, without duplicates."""
 
-    def answer(one: Prediction) -> dict:
-        attentions = [attention(each) for each in one.attentions]
-        facts = {"text": one.text, "score": finite(one.score), "measure": one.measure, "value": finite(one.value)}
+    def answer(prediction: Prediction) -> dict:
+        attentions = [attention(each) for each in prediction.attentions]
+        facts = {
+            "text": prediction.text,
+            "score": finite(prediction.score),
+            "measure": prediction.measure,
+            "value": finite(prediction.value),
+        }
         return facts | {"attentions": attentions}
 
-    def attention(one: Attention) -> dict:
-        layers, heads = one.weights.shape[:2]
+    def attention(attn: Attention) -> dict:
+        layers, heads = attn.weights.shape[:2]
         facts = {
-            "kind": one.kind,
+            "kind": attn.kind,
             "layers": layers,
-            "lowest": one.first_layer,
-            "heads": list(one.heads) or [f"head {h + 1}" for h in range(heads)],
-            "queries": side(one.queries),
-            "keys": side(one.keys),
-            "weights": fractions(one.weights, blobs),
-            "without_key": one.without_key,
+            "lowest": attn.first_layer,
+            "heads": list(attn.heads) or [f"head {h + 1}" for h in range(heads)],
+            "queries": side(attn.queries),
+            "keys": side(attn.keys),
+            "weights": fractions(attn.weights, blobs),
+            "without_key": attn.without_key,
         }
         return facts | {
-            "rollout": None if one.rollout is None else fractions(one.rollout, blobs),
-            "values": None if one.values is None else np.asarray(one.values, float).tolist(),
-            "without": None if one.head_ablation is None else [[finite(x) for x in row] for row in one.head_ablation],
-            "scores": {kind: np.round(np.asarray(x, float), 4).tolist() for kind, x in one.head_scores.items()},
-            "lens": one.lens,
+            "rollout": None if attn.rollout is None else fractions(attn.rollout, blobs),
+            "values": None if attn.values is None else np.asarray(attn.values, float).tolist(),
+            "without": None if attn.head_ablation is None else [[finite(x) for x in row] for row in attn.head_ablation],
+            "scores": {kind: np.round(np.asarray(x, float), 4).tolist() for kind, x in attn.head_scores.items()},
+            "lens": attn.lens,
         }
 
-    def side(one: Axis) -> dict:
-        channels = {name: {"width": x.shape[1], "blob": fractions(x, blobs)} for name, x in one.channels.items()}
+    def side(axis: Axis) -> dict:
+        channels = {name: {"width": x.shape[1], "blob": fractions(x, blobs)} for name, x in axis.channels.items()}
         return {
-            "tokens": list(one.tokens),
-            "image": None if one.image is None else add(picture(one.image), blobs),
-            "grid": 0 if one.image is None else math.isqrt(len(one.tokens)),
-            "points": None if one.points is None else np.asarray(one.points, float).tolist(),
+            "tokens": list(axis.tokens),
+            "image": None if axis.image is None else add(picture(axis.image), blobs),
+            "grid": 0 if axis.image is None else math.isqrt(len(axis.tokens)),
+            "points": None if axis.points is None else np.asarray(axis.points, float).tolist(),
             "channels": channels,
         }
 
-    return {"title": records.title, "answers": [answer(one) for one in records.predictions]}
+    return {"title": records.title, "answers": [answer(prediction) for prediction in records.predictions]}
 
 
 def finite(x) -> float | None:

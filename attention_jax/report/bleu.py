@@ -33,7 +33,7 @@ def bleu(
     """
     from sacrebleu.metrics import BLEU
 
-    _paired(hypotheses, references)
+    _check_paired(hypotheses, references)
     # force: text under "none" is meant to be tokenized, so sacrebleu need not warn that it looks so
     metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
     score = metric.corpus_score(list(hypotheses), [list(references)]).score
@@ -51,11 +51,14 @@ def bleu_interval(
     """
     from sacrebleu.metrics import BLEU
 
-    _paired(hypotheses, references)
+    _check_paired(hypotheses, references)
     metric = BLEU(tokenize=tokenize, force=True)
     score = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=resamples)
-    found = json.loads(score.format(width=4, is_json=True, signature=str(metric.get_signature())))
-    middle, half = found.get("confidence_mean", 0.0), found.get("confidence_var", 0.0)  # missing if all samples score 0
+    result = json.loads(score.format(width=4, is_json=True, signature=str(metric.get_signature())))
+    middle, half = (
+        result.get("confidence_mean", 0.0),
+        result.get("confidence_var", 0.0),
+    )  # missing if all samples score 0
     return max(round(middle - half, 4), 0.0), min(round(middle + half, 4), 100.0)
 
 
@@ -67,7 +70,7 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """
     from sacrebleu.metrics import CHRF
 
-    _paired(hypotheses, references)
+    _check_paired(hypotheses, references)
     metric = CHRF()
     score = metric.corpus_score(list(hypotheses), [list(references)]).score
     return Score(round(float(score), 4), str(metric.get_signature()))
@@ -93,7 +96,7 @@ def bleu_by_length(
     Lengths beyond the last edge form one more bin. This is figure 2 of Bahdanau et al.
     2015, per bin instead of smoothed.
     """
-    _paired(hypotheses, references)
+    _check_paired(hypotheses, references)
     lengths = np.asarray(source_lengths)
     if len(lengths) != len(hypotheses):
         raise InputError(
@@ -109,7 +112,7 @@ def bleu_by_length(
     return bins
 
 
-def kept_beyond(
+def long_bleu_ratio(
     length: int,
     hypotheses: Sequence[str],
     references: Sequence[str],
@@ -122,7 +125,7 @@ def kept_beyond(
     None where either side has fewer than 100 sentences, or the shorter ones score 0.
     """
     bins = bleu_by_length(hypotheses, references, source_lengths, (0, length), tokenize)
-    if len(bins) < 2 or min(part.sentences for part in bins) < 100 or bins[0].bleu == 0:
+    if len(bins) < 2 or min(length_bin.sentences for length_bin in bins) < 100 or bins[0].bleu == 0:
         return None
     return bins[1].bleu / bins[0].bleu
 
@@ -132,14 +135,14 @@ def length_figure(series: Mapping[str, Sequence[LengthBin]], path: str | Path, i
     and how many sentences it has."""
     middle = lambda b: (b.low + b.high) / 2
     curves = {name: ([middle(b) for b in bins], [b.bleu for b in bins]) for name, bins in series.items()}
-    shown = {middle(b): b for bins in series.values() for b in bins}
-    between = " " if len(shown) > 7 else "\n"  # vertical labels for many bins
-    ticks = {x: f"{b.low}-{b.high}{between}({b.sentences})" for x, b in shown.items()}
+    bins_by_middle = {middle(b): b for bins in series.values() for b in bins}
+    between = " " if len(bins_by_middle) > 7 else "\n"  # vertical labels for many bins
+    ticks = {x: f"{b.low}-{b.high}{between}({b.sentences})" for x, b in bins_by_middle.items()}
     axes = {"xlabel": "source length in tokens (number of sentences)", "ylabel": "BLEU"}
     return lines(curves, path, **axes, ticks=ticks, inputs=inputs)
 
 
-def _paired(hypotheses: Sequence[str], references: Sequence[str]):
+def _check_paired(hypotheses: Sequence[str], references: Sequence[str]):
     if isinstance(hypotheses, str) or isinstance(references, str):
         raise InputError("BLEU needs lists of sentences, not one string")
     if len(hypotheses) != len(references) or not len(hypotheses):

@@ -17,12 +17,12 @@ from attention_jax.report.style import (
     canvas,
     color,
     drawable,
+    figure_style,
     ink,
     line_style,
     log_scale,
     save,
     short,
-    styled,
 )
 
 SPLITS = ("train", "valid", "test")
@@ -52,7 +52,7 @@ def lines(
     axis. Lines are labeled at their right ends, or in a legend if labels would overlap. `inputs` as in `style.save`.
     """
     figure = canvas(4.8, 2.6)
-    with styled():
+    with figure_style():
         axis = figure.subplots()
         for name, (x, y) in (points or {}).items():
             axis.plot(x, y, "o", color=ink(), alpha=0.6, markersize=3.5, markeredgewidth=0, label=name, zorder=3)
@@ -74,7 +74,7 @@ def lines(
 def line_panels(panels: Mapping[str, tuple], path: str | Path) -> Path:
     """Panels of lines, two in a row: {title: (series, xlabel, ylabel, log)}, each as in `lines`, with its legend."""
     figure = canvas(WIDTH, 2.1 * -(-len(panels) // 2))
-    with styled():
+    with figure_style():
         axes = np.ravel(figure.subplots(-(-len(panels) // 2), 2, squeeze=False))
         for axis, (title, (series, xlabel, ylabel, log)) in zip(axes, panels.items()):
             for i, (name, (x, y)) in enumerate(series.items()):
@@ -90,14 +90,14 @@ def line_panels(panels: Mapping[str, tuple], path: str | Path) -> Path:
 
 def _names_at_ends(axis) -> bool:
     """Write the name of each line at its right end, unless two names would touch or one is long; whether it did."""
-    found = axis.get_lines()
-    positions = [line.get_xydata()[np.isfinite(line.get_ydata())][-1] for line in found]
+    drawn_lines = axis.get_lines()
+    positions = [line.get_xydata()[np.isfinite(line.get_ydata())][-1] for line in drawn_lines]
     heights = sorted(axis.transLimits.transform(axis.transScale.transform(positions))[:, 1])
-    if np.diff(heights).min(initial=1) < 0.07 or any(len(line.get_label()) > 20 for line in found):
+    if np.diff(heights).min(initial=1) < 0.07 or any(len(line.get_label()) > 20 for line in drawn_lines):
         return False
-    for line, position in zip(found, positions):
-        beside = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
-        axis.annotate(line.get_label(), position, **beside, color=line.get_color(), fontsize=SMALLEST + 0.5)
+    for line, position in zip(drawn_lines, positions):
+        placement = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+        axis.annotate(line.get_label(), position, **placement, color=line.get_color(), fontsize=SMALLEST + 0.5)
     return True
 
 
@@ -125,15 +125,15 @@ def _scales(axis, series: Mapping[str, tuple], log: str = ""):
 
 def _legend(figure, axes: Sequence, runs: int = 1):
     """Add one legend below all axes, each name once, in as many columns as fit."""
-    named = {}
+    handles = {}
     for axis in axes:
-        named |= {text: handle for handle, text in zip(*axis.get_legend_handles_labels()) if text not in named}
-    names = [short(name, 70) for name in named]
+        handles |= {text: handle for handle, text in zip(*axis.get_legend_handles_labels()) if text not in handles}
+    names = [short(name, 70) for name in handles]
     columns = int(figure.get_figwidth() * 72 / (0.65 * SMALLEST * (8 + max(map(len, names), default=1))))
     columns = max(1, min(columns, len(names)))
     title = {"title": band_in_words(runs)} if runs > 1 else {}
     figure.set_figheight(figure.get_figheight() + 0.13 * (-(-len(names) // columns) + (runs > 1)))
-    figure.legend(named.values(), names, loc="outside lower center", ncols=columns, **title)
+    figure.legend(handles.values(), names, loc="outside lower center", ncols=columns, **title)
 
 
 def bars(
@@ -155,7 +155,7 @@ def bars(
     """
     count, slot = len(groups), 0.8 / max(len(series), 1)
     figure = canvas(float(np.clip(0.5 + 0.3 * count * max(len(series), 2), 3.0, WIDTH)), 2.4)
-    with styled():
+    with figure_style():
         axis = figure.subplots()
         for i, (name, entries) in enumerate(series.items()):
             values = [np.atleast_1d(np.asarray([np.nan] if e is None else e, float)) for e in entries]
@@ -218,30 +218,34 @@ def learning_curves(runs, path: str | Path, *, title: str = "", training: str = 
     value is more than a hundred times the smallest. `training` is a note in the legend on the training loss, such as
     "dropout". The PNG stores the hash of the histories (`style.save`).
     """
-    one = isinstance(runs, str | Path) or (len(runs) > 0 and isinstance(runs[0], Mapping))
-    histories = [read_history(run) for run in ([runs] if one else runs)]
+    is_single = isinstance(runs, str | Path) or (len(runs) > 0 and isinstance(runs[0], Mapping))
+    histories = [read_history(run) for run in ([runs] if is_single else runs)]
     rows = [row for history in histories for row in history]
     axis_name = "epoch" if all("seconds" in row or "step" not in row for row in rows) else "step"
     x = sorted({row[axis_name] for row in rows})
     names = list(dict.fromkeys(name for row in rows for name in row if name not in NOT_METRICS))
-    curves = {name: (x, _aligned(histories, axis_name, x, name)) for name in names}
+    curves = {name: (x, _align(histories, axis_name, x, name)) for name in names}
     panels = kinds([name for name, (_, values) in curves.items() if not np.isnan(values).all()])
     if not panels:
         raise InputError("learning curves need a run with at least one logged number")
     columns = 2 if len(panels) in (2, 4) else min(len(panels), 3)
     lines_of_panels = -(-len(panels) // columns)
     figure = canvas(4.0 if columns == 1 else WIDTH, 0.3 + 1.9 * lines_of_panels)
-    with styled():
+    with figure_style():
         axes = figure.subplots(lines_of_panels, columns, squeeze=False, sharex=True).ravel()
         for axis in axes[len(panels) :]:
             axis.set_visible(False)
-        for axis, (kind, shown) in zip(axes, panels.items()):
-            for name in shown:
-                said = f"{_split(name)} (with {training})" if training and _split(name) == "train" else _split(name)
-                _line(axis, said, *curves[name], line_style(_position(name)))
-            values = np.concatenate([np.ravel(curves[name][1]) for name in shown])
+        for axis, (kind, metric_names) in zip(axes, panels.items()):
+            for name in metric_names:
+                label = f"{_split(name)} (with {training})" if training and _split(name) == "train" else _split(name)
+                _line(axis, label, *curves[name], line_style(_position(name)))
+            values = np.concatenate([np.ravel(curves[name][1]) for name in metric_names])
             values = values[~np.isnan(values)]
-            _scales(axis, {name: curves[name] for name in shown}, "y" if 0 < values.min() < values.max() / 100 else "")
+            _scales(
+                axis,
+                {name: curves[name] for name in metric_names},
+                "y" if 0 < values.min() < values.max() / 100 else "",
+            )
             axis.set(xlabel=axis_name, ylabel=kind.replace("_", " "))
             axis.tick_params(labelbottom=True)
         _legend(figure, axes[: len(panels)], len(histories))
@@ -255,10 +259,10 @@ def kinds(names: Sequence[str]) -> dict[str, list[str]]:
     >>> kinds(["train.accuracy", "train.loss", "test.accuracy", "test.loss"])
     {'loss': ['train.loss', 'test.loss'], 'accuracy': ['train.accuracy', 'test.accuracy']}
     """
-    found = {}
+    groups = {}
     for name in sorted(names, key=lambda name: not name.endswith("loss")):
-        found.setdefault(name.rpartition(".")[2], []).append(name)
-    return dict(list(found.items())[:PANELS])
+        groups.setdefault(name.rpartition(".")[2], []).append(name)
+    return dict(list(groups.items())[:PANELS])
 
 
 def _split(name: str) -> str:
@@ -279,13 +283,13 @@ def trial_curves(series: Mapping[str, tuple], path: str | Path, *, ylabel: str, 
     columns = min(len(series), 3)
     count = -(-len(series) // columns)
     figure = canvas(max(2.2 * columns, 3.0) if columns < 3 else WIDTH, 0.4 + 1.8 * count)
-    with styled():
+    with figure_style():
         axes = figure.subplots(count, columns, squeeze=False, sharex=True, sharey=True)
         for axis in axes.ravel()[len(series) :]:
             axis.set_visible(False)
         for i, (axis, (name, (x, y))) in enumerate(zip(axes.ravel(), series.items())):
-            for other, values in series.values():
-                axis.plot(other, band(values)[0], color=ink(), alpha=0.2, linewidth=0.8)
+            for epochs, values in series.values():
+                axis.plot(epochs, band(values)[0], color=ink(), alpha=0.2, linewidth=0.8)
             _line(axis, name, x, y, line_style(0) | {"color": color(0)})
             _scales(axis, series)
             axis.set_title(textwrap.fill(name, 26, max_lines=3, placeholder="…"))
@@ -294,12 +298,12 @@ def trial_curves(series: Mapping[str, tuple], path: str | Path, *, ylabel: str, 
             if i % columns == 0:
                 axis.set_ylabel(ylabel)
         runs = max(np.atleast_2d(y).shape[0] for _, y in series.values())
-        said = band_in_words(runs) or "one run each"
-        figure.supxlabel(f"{said}; in gray the other trials", fontsize=SMALLEST + 0.5)
+        note = band_in_words(runs) or "one run each"
+        figure.supxlabel(f"{note}; in gray the other trials", fontsize=SMALLEST + 0.5)
     return save(figure, path, inputs)
 
 
-def _aligned(histories, axis_name: str, x: list, name: str) -> np.ndarray:
+def _align(histories, axis_name: str, x: list, name: str) -> np.ndarray:
     """Return one metric of several runs over a common axis, [runs, len(x)], NaN for missing values."""
     values = np.full((len(histories), len(x)), np.nan)
     where = {at: i for i, at in enumerate(x)}
@@ -322,5 +326,5 @@ def in_training_alone(config: configs.Config) -> str:
     'mixup'
     """
     rates = [rate for name, rate in vars(config.model).items() if name.endswith(("dropout", "stochastic_depth"))]
-    found = ["label smoothing"] * (config.train.label_smoothing > 0) + ["dropout"] * any(rates)
-    return ", ".join([*found, *(name for name in ("mixup", "cutmix") if getattr(config.data, name, 0))])
+    causes = ["label smoothing"] * (config.train.label_smoothing > 0) + ["dropout"] * any(rates)
+    return ", ".join([*causes, *(name for name in ("mixup", "cutmix") if getattr(config.data, name, 0))])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_jax.errors import InputError
-from attention_jax.report.style import SMALLEST, WIDTH, canvas, drawable, families, ink, save, short, styled
+from attention_jax.report.style import SMALLEST, WIDTH, canvas, drawable, families, figure_style, ink, save, short
 
 LABEL = SMALLEST * 1.25 / 72
 """Inches that a label takes across its line."""
@@ -76,7 +76,7 @@ def show_heatmaps(
     lines, columns = layout.lines, max(map(len, layout.lines))
     keys = max(panel.weights.shape[1] for line in lines for panel in line)
     figure = canvas(WIDTH if columns > 1 else float(np.clip(0.2 * keys + 1.8, 3.0, WIDTH)), sum(layout.heights) + 0.35)
-    with styled():
+    with figure_style():
         axes = figure.subplots(len(lines), columns, squeeze=False, height_ratios=layout.heights)
         for (i, j), axis in np.ndenumerate(axes):
             if j >= len(lines[i]):
@@ -87,9 +87,9 @@ def show_heatmaps(
             image = _draw(axis, panel, vmax or largest or 1.0, layout, left, below)
             if i == 0 or j >= len(lines[i - 1]) or panel.title != lines[i - 1][j].title:
                 axis.set_title(panel.title, fontfamily=families())
-            name = _named(panel.row, panel.queries, layout.queries) if j == 0 else ""
+            name = _axis_label(panel.row, panel.queries, layout.queries) if j == 0 else ""
             axis.set_ylabel(fill(name, int((layout.inner[i] + 0.6) / (1.2 * LETTER))))
-        figure.supxlabel(_named(xlabel, lines[0][0].keys, layout.keys), fontsize=SMALLEST + 1)
+        figure.supxlabel(_axis_label(xlabel, lines[0][0].keys, layout.keys), fontsize=SMALLEST + 1)
         figure.colorbar(image, ax=axes, shrink=min(1.0, 1.8 / figure.get_figheight()), aspect=18, pad=0.01)
     return save(figure, path)
 
@@ -107,9 +107,9 @@ def _draw(axis, panel: Panel, vmax: float, layout: Layout, left: bool, below: bo
     return image
 
 
-def _named(name: str, tokens, shown: bool) -> str:
+def _axis_label(name: str, tokens, shows_tokens: bool) -> str:
     """Return the label of an axis, with a note if it shows positions instead of tokens."""
-    return f"{name} (position)" if name and tokens is not None and not shown else name
+    return f"{name} (position)" if name and tokens is not None and not shows_tokens else name
 
 
 def tick_labels(tokens: Sequence[str] | None, count: int) -> tuple[np.ndarray, list[str]]:
@@ -134,18 +134,18 @@ def _layout(grid: list[list[Panel]]) -> Layout:
     shared = all(axes(panel) == axes(panels[0]) for panel in panels)
     for queries, keys in product((True, False), repeat=2):
         queries, keys = queries and panels[0].queries is not None, keys and panels[0].keys is not None
-        beside = 0.2 + (LETTER * max(len(t) for p in panels for t in p.queries) if queries else 0.15)
-        below = 0.2 + (LETTER * max(len(t) for p in panels for t in p.keys) if keys else 0.1)
+        left_margin = 0.2 + (LETTER * max(len(t) for p in panels for t in p.queries) if queries else 0.15)
+        bottom_margin = 0.2 + (LETTER * max(len(t) for p in panels for t in p.keys) if keys else 0.1)
         across = max(p.weights.shape[1] for p in panels) * LABEL if keys else 0.3
-        room = WIDTH - 0.6 - (beside if shared else 0)
-        columns = max(1, min(int(room / (across + (0.08 if shared else beside))), max(map(len, grid))))
-        fits = across + (0 if shared else beside) <= room
+        room = WIDTH - 0.6 - (left_margin if shared else 0)
+        columns = max(1, min(int(room / (across + (0.08 if shared else left_margin))), max(map(len, grid))))
+        fits = across + (0 if shared else left_margin) <= room
         lines = [row[start : start + columns] for row in grid for start in range(0, len(row), columns)]
         each, most = (LABEL, PAGE) if queries else (0.15, room / columns)
         highest = [max(len(panel.weights) for panel in line) for line in lines]
         inner = [float(np.clip(each * count, 0.4, most)) for count in highest]
-        heights = [height + 0.25 + below * (not shared) for height in inner]
-        heights[-1] += below * shared
+        heights = [height + 0.25 + bottom_margin * (not shared) for height in inner]
+        heights[-1] += bottom_margin * shared
         if fits and sum(heights) <= PAGE:
             break
     return Layout(queries, keys, shared, lines, heights, inner)
@@ -160,16 +160,16 @@ def _panels(grid, query_tokens, key_tokens, titles, ylabel) -> list[list[Panel]]
         for j, weights in enumerate(row):
             queries = _tokens(query_tokens, i, j, weights.shape[0], "queries")
             keys = _tokens(key_tokens, i, j, weights.shape[1], "keys")
-            title = "" if titles is None else titles[i][j] if _nested(titles) else titles[j]
+            title = "" if titles is None else titles[i][j] if _is_nested(titles) else titles[j]
             rows[-1].append(Panel(weights, queries, keys, short(drawable(title)) if title else "", name))
     return rows
 
 
-def _tokens(tokens, i: int, j: int, count: int, what: str) -> list[str] | None:
+def _tokens(tokens, i: int, j: int, count: int, axis_name: str) -> list[str] | None:
     """Return the labels of one axis of a panel."""
-    mine = tokens[i][j] if _nested(tokens) else tokens
+    mine = tokens[i][j] if _is_nested(tokens) else tokens
     if mine is not None and len(mine) != count:
-        raise InputError(f"a heatmap with {count} {what} needs as many tokens, not {len(mine)}")
+        raise InputError(f"a heatmap with {count} {axis_name} needs as many tokens, not {len(mine)}")
     return mine if mine is None else [short(drawable(token)) for token in mine]
 
 
@@ -191,5 +191,5 @@ def _grid(weights) -> list[list[np.ndarray]]:
     return grid
 
 
-def _nested(tokens) -> bool:
+def _is_nested(tokens) -> bool:
     return tokens is not None and len(tokens) > 0 and not isinstance(tokens[0], str)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.report.style import OVERLAY, SMALLEST, WIDTH, canvas, drawable, families, save, short, styled
+from attention_jax.report.style import OVERLAY, SMALLEST, WIDTH, canvas, drawable, families, figure_style, save, short
 
 SHOWN = 6
 """The number of images in a figure of attention."""
@@ -43,7 +43,7 @@ def show_attention(images, maps: dict, titles: Sequence[str], path: str | Path) 
     columns = 3 + each.shape[1]
     figure = canvas(WIDTH, 0.8 + len(images) * (WIDTH / columns + 0.02))
     names = ["image", "rollout", "last layer", *(f"head {h + 1}" for h in range(each.shape[1]))]
-    with styled():
+    with figure_style():
         axes = figure.subplots(len(images), columns, squeeze=False)
         for i, row in enumerate(axes):
             _picture(row[0], images[i])
@@ -69,7 +69,7 @@ def mistakes(images, labels, probabilities, names: Sequence[str], path: str | Pa
     columns = min(6, len(wrong))
     rows = -(-len(wrong) // columns)
     figure = canvas(WIDTH * columns / 6, 1.35 * rows)
-    with styled():
+    with figure_style():
         axes = figure.subplots(rows, columns, squeeze=False)
         for axis in axes.ravel():
             axis.axis("off")
@@ -90,7 +90,7 @@ def position_similarity(table, path: str | Path) -> Path:
     similar = (unit @ unit.T).reshape(size, size, size, size)
     at = np.unique(np.linspace(0, size - 1, min(size, GRID)).round().astype(int))
     figure = canvas(4.4, 3.9)
-    with styled():
+    with figure_style():
         axes = figure.subplots(len(at), len(at), squeeze=False)
         for i, j in np.ndindex(axes.shape):
             picture = axes[i, j].imshow(similar[at[i], at[j]], cmap="viridis", vmin=-1, vmax=1)

@@ -14,12 +14,12 @@ from attention_jax.report.style import (
     color,
     drawable,
     families,
+    figure_style,
     ink,
     log_scale,
     paper,
     save,
     short,
-    styled,
 )
 
 
@@ -39,7 +39,7 @@ def over_time(panels: Mapping[str, np.ndarray], path: str | Path, *, title: str 
         )
     heights = [float(np.clip(0.05 * array.shape[1], 0.45, 1.5)) for array in arrays.values()]
     figure = canvas(5.0, sum(heights) + 0.25 * len(heights) + 0.4)
-    with styled():
+    with figure_style():
         axes = figure.subplots(len(arrays), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
         for axis, (name, array) in zip(axes, arrays.items()):
             low, high = min(np.nanmin(array), 0.0), np.nanmax(array)
@@ -66,7 +66,7 @@ def confusion_matrix(counts, classes: Sequence[str], path: str | Path) -> Path:
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     size = float(np.clip(0.3 * len(classes) + 1.6, 3.0, WIDTH))
     figure = canvas(size, size * 0.95)
-    with styled():
+    with figure_style():
         axis = figure.subplots()
         image = axis.imshow(shares, vmin=0, vmax=1, aspect="auto")
         names = [short(drawable(name)) for name in classes]
@@ -99,10 +99,10 @@ def sweep_slices(
     cols = min(len(names), 3)
     rows = -(-len(names) // cols)
     figure = canvas(max(2.0 * cols, 2.6), 1.9 * rows + 0.35)
-    done = np.isfinite(values)
-    signed = np.where(done, values if lower_is_better(metric) else -values, np.inf)
-    best = int(signed.argmin()) if done.any() else None
-    with styled():
+    finished = np.isfinite(values)
+    signed = np.where(finished, values if lower_is_better(metric) else -values, np.inf)
+    best = int(signed.argmin()) if finished.any() else None
+    with figure_style():
         axes = figure.subplots(rows, cols, squeeze=False, sharey=True)
         for axis in axes.ravel()[len(names) :]:
             axis.set_visible(False)
@@ -127,18 +127,26 @@ def sweep_slices(
 
 def _slice(axis, x, values, best: int | None):
     """Plot the trials at positions x, the medians of equal positions, the best trial, and trials without a value."""
-    done = np.isfinite(values)
-    positions = np.unique(x[done])
-    if len(positions) < done.sum():
-        medians = [np.median(values[done & (x == position)]) for position in positions]
+    finished = np.isfinite(values)
+    positions = np.unique(x[finished])
+    if len(positions) < finished.sum():
+        medians = [np.median(values[finished & (x == position)]) for position in positions]
         axis.plot(positions, medians, color=color(0), linewidth=1.0, alpha=0.7, label="median")
-    axis.plot(x[done], values[done], "o", color=color(0), markersize=3.5, alpha=0.6, markeredgewidth=0, label="trial")
+    axis.plot(
+        x[finished], values[finished], "o", color=color(0), markersize=3.5, alpha=0.6, markeredgewidth=0, label="trial"
+    )
     if best is not None:
         label = f"best, trial {best}"
         axis.plot(x[best], values[best], "*", color=color(1), markersize=8, markeredgewidth=0, label=label)
-    if not done.all():  # (an empty line upsets the layout)
-        lost = {"color": ink(), "alpha": 0.6, "transform": axis.get_xaxis_transform(), "clip_on": False, "zorder": 5}
-        axis.plot(x[~done], np.zeros((~done).sum()), "x", markersize=4, label="without result", **lost)
+    if not finished.all():  # (an empty line upsets the layout)
+        cross_style = {
+            "color": ink(),
+            "alpha": 0.6,
+            "transform": axis.get_xaxis_transform(),
+            "clip_on": False,
+            "zorder": 5,
+        }
+        axis.plot(x[~finished], np.zeros((~finished).sum()), "x", markersize=4, label="without result", **cross_style)
     axis.yaxis.set_major_formatter("{x:g}")
     axis.grid(alpha=0.15, linewidth=0.5)
 
@@ -168,7 +176,7 @@ def parallel_coordinates(
     columns = [_positions([trial["params"][name] for trial in trials]) for name in names] + [(values, [])]
     figure = canvas(min(WIDTH, 1.3 * len(columns) + 0.6), 2.8)
     room = int(figure.get_figwidth() / len(columns) * 72 / (0.62 * SMALLEST))  # characters beside an axis
-    with styled():
+    with figure_style():
         import matplotlib
 
         axis = figure.subplots()

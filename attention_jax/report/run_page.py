@@ -20,13 +20,13 @@ def run_page(directory: str | Path) -> Path:
         raise InputError(f"{directory} has no result.json: the run must have ended before it gets a page")
     result = read_object(source)
     rows = [(name, number(value) if isinstance(value, int | float) else str(value)) for name, value in _flat(result)]
-    parts = [f"# {directory.resolve().name}", markdown(Table("", ("what", "value"), rows, right=("value",)))]
+    sections = [f"# {directory.resolve().name}", markdown(Table("", ("what", "value"), rows, right=("value",)))]
     for figure in sorted((directory / "figures").glob("*.png")):
-        parts.append(f"## {figure.stem.replace('_', ' ')}\n\n![{figure.stem}](figures/{figure.name})")
+        sections.append(f"## {figure.stem.replace('_', ' ')}\n\n![{figure.stem}](figures/{figure.name})")
     if (directory / "figures" / "look.html").exists():
-        parts.append("## where the model looks\n\n[figures/look.html](figures/look.html), for a browser")
+        sections.append("## where the model looks\n\n[figures/look.html](figures/look.html), for a browser")
     page = directory / "page.md"
-    write_atomically(page, "\n\n".join(parts) + "\n")
+    write_atomically(page, "\n\n".join(sections) + "\n")
     return page
 
 

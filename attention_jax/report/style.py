@@ -54,15 +54,15 @@ _page = ContextVar("page", default=LIGHT)
 def dark() -> Iterator[None]:
     """Context in which figures are plotted for a dark page.
 
-    >>> with dark(), styled():
+    >>> with dark(), figure_style():
     ...     ink(), line_style(0)["color"]
     ('#e6e6e6', '#56B4E9')
     """
-    before = _page.set(DARK)
+    reset_token = _page.set(DARK)
     try:
         yield
     finally:
-        _page.reset(before)
+        _page.reset(reset_token)
 
 
 def ink() -> str:
@@ -88,8 +88,8 @@ def canvas(width: float = WIDTH, height: float = 3.0):
     return Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor=paper())
 
 
-def styled():
-    """A context in which new axes have this page's text sizes and colors: `with styled(): ...`."""
+def figure_style():
+    """A context in which new axes have this page's text sizes and colors: `with figure_style(): ...`."""
     import matplotlib
 
     return matplotlib.rc_context(TEXT | _page.get())
@@ -105,7 +105,7 @@ def save(figure, path: str | Path, inputs=None) -> Path:
     if not path.suffix:
         path = path.with_suffix(".png")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with styled():
+    with figure_style():
         if note := missing_fonts(figure):
             figure.supxlabel("\n".join(filter(None, [figure.get_supxlabel(), note])), fontsize=SMALLEST)
         stored = inputs is not None and path.suffix == ".png"
@@ -190,9 +190,11 @@ def drawable(token: str) -> str:
     if token.strip(" \u00a0\u3000") == "":
         return "␣" * len(token)
     text = "".join(marks.get(c, c) for c in token)
-    known = [characters for _, characters in _fonts()]
-    drawn = "".join(c if any(ord(c) in characters for characters in known) else f"U+{ord(c):04X}" for c in text)
-    return drawn.replace("$", r"\$")  # a dollar would start a formula
+    font_characters = [characters for _, characters in _fonts()]
+    printable = "".join(
+        c if any(ord(c) in characters for characters in font_characters) else f"U+{ord(c):04X}" for c in text
+    )
+    return printable.replace("$", r"\$")  # a dollar would start a formula
 
 
 def missing_fonts(figure) -> str:
@@ -203,8 +205,10 @@ def missing_fonts(figure) -> str:
     scripts = sorted({unicodedata.name(chr(int(code, 16)), "such").split()[0] for code in codes})
     if not scripts:
         return ""
-    named = ", ".join("Noto Sans CJK" if s in ("CJK", "HANGUL", "HIRAGANA", "KATAKANA") else s.title() for s in scripts)
-    return f"U+...: no font for these characters is installed ({named})"
+    font_names = ", ".join(
+        "Noto Sans CJK" if s in ("CJK", "HANGUL", "HIRAGANA", "KATAKANA") else s.title() for s in scripts
+    )
+    return f"U+...: no font for these characters is installed ({font_names})"
 
 
 def families() -> list[str]:

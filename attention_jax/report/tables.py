@@ -71,8 +71,8 @@ def experiments_list(tables: Sequence[Table], width: int) -> str:
         flush = [c.rjust(w) if at in right else c.ljust(w) for at, (c, w) in enumerate(zip(cells, widths))]
         return "  ".join(flush).rstrip()
 
-    parts = [line(tables[0].columns)]
-    return "\n\n".join([*parts, *("\n".join([table.title, *map(line, table.rows)]) for table in tables)])
+    blocks = [line(tables[0].columns)]
+    return "\n\n".join([*blocks, *("\n".join([table.title, *map(line, table.rows)]) for table in tables)])
 
 
 def plain(table: Table) -> str:
@@ -91,27 +91,27 @@ def plain(table: Table) -> str:
     )
 
 
-def fitted(table: Table, width: int) -> list[Table]:
+def split_columns(table: Table, width: int) -> list[Table]:
     """Divide the columns of a table so that each part, with the first column again, is at most `width` wide as text.
 
     A single column may be wider.
 
     >>> wide = Table("", ("name", "bleu", "chrf"), [("a", "38.04", "60.1")])
-    >>> [part.columns for part in fitted(wide, 12)]
+    >>> [part.columns for part in split_columns(wide, 12)]
     [('name', 'bleu'), ('name', 'chrf')]
     """
     sizes = [max(map(len, cells)) for cells in zip(table.columns, *table.rows)]
-    parts, used = [], width
+    column_groups, used = [], width
     for column in range(1, len(sizes)):
-        if used + 2 + sizes[column] > width or not parts:
-            parts.append([0])
+        if used + 2 + sizes[column] > width or not column_groups:
+            column_groups.append([0])
             used = sizes[0]
-        parts[-1].append(column)
+        column_groups[-1].append(column)
         used += 2 + sizes[column]
     pick = lambda row, columns: tuple(row[column] for column in columns)
     return [
         Table(table.title, pick(table.columns, columns), [pick(row, columns) for row in table.rows], table.right)
-        for columns in parts
+        for columns in column_groups
     ]
 
 
@@ -139,18 +139,18 @@ def show(table: Table, stream: TextIO | None = None):
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    drawn = RichTable(title=table.title or None, box=box.SIMPLE_HEAD, title_justify="left")
+    rich_table = RichTable(title=table.title or None, box=box.SIMPLE_HEAD, title_justify="left")
     for column in table.columns:
-        drawn.add_column(
+        rich_table.add_column(
             column,
             justify="right" if column in table.right else "left",
             no_wrap=column in ("experiment", "name", "verdict"),
         )
     for row in table.rows:
-        drawn.add_row(
+        rich_table.add_row(
             *(
                 Text(cell, style=COLORS.get(cell.partition(" (")[0], "") if column == "verdict" else "")
                 for column, cell in zip(table.columns, row)
             )
         )
-    Console(file=stream).print(drawn)
+    Console(file=stream).print(rich_table)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from attention_jax.errors import InputError, lower_is_better
 from attention_jax.files import is_of_attention, metrics_row
-from attention_jax.printing import escaped
+from attention_jax.printing import escape_control
 from attention_jax.report.curves import NOT_METRICS
 from attention_jax.report.tables import number
 
@@ -38,8 +38,8 @@ def status(directory: Path) -> Status:
     progress = _json(directory / "progress.json", *PROGRESS)
     name = _json(directory / "config.json").get("name", "NAME")
     resume = f"continue with `launch.py train {name} --resume --out {directory}`"
-    here, written = progress.get("host") == platform.node(), _written(directory / "progress.json", progress)
-    alive = here and _is_alive(progress["process"], written)
+    is_local, written = progress.get("host") == platform.node(), _written(directory / "progress.json", progress)
+    alive = is_local and _is_alive(progress["process"], written)
     if result and not (alive and progress["state"] == "training"):  # a run that has ended may be resumed
         return Status(f"ended after {duration(result['seconds'])}", True)
     if failed:
@@ -53,7 +53,7 @@ def status(directory: Path) -> Status:
         return Status(f"diverged after {where}", True)
     if progress["state"] == "stopped":
         return Status(f"interrupted at {where}; {resume}", True)
-    if here and not alive:
+    if is_local and not alive:
         return Status(f"its process has ended after {where}; {resume}", True)
     if progress["state"] == "trained":
         return Status("trained; evaluating and drawing figures", False)
@@ -84,9 +84,9 @@ def sparkline(values: list[float], width: int = 32) -> str:
     ('▁▂▃█', '▁▁', '▁▃▅█')
     """
     bins = min(width, len(values))
-    shown = [values[(i + 1) * len(values) // bins - 1] for i in range(bins)]
-    low, size = min(shown), max(shown) - min(shown) or 1
-    return "".join(BLOCKS[int((value - low) / size * (len(BLOCKS) - 1))] for value in shown)
+    bin_values = [values[(i + 1) * len(values) // bins - 1] for i in range(bins)]
+    low, size = min(bin_values), max(bin_values) - min(bin_values) or 1
+    return "".join(BLOCKS[int((value - low) / size * (len(BLOCKS) - 1))] for value in bin_values)
 
 
 def rows_of(path: Path) -> list[dict]:
@@ -100,39 +100,39 @@ def rows_of(path: Path) -> list[dict]:
     ]
 
 
-def table(rows: list[Mapping], curves: bool = True):
+def metrics_table(rows: list[Mapping], curves: bool = True):
     """A rich table: last value, best value and curve of each metric."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    found = Table("metric", "last", "best", *["curve"] * curves, box=box.ASCII if not curves else box.SIMPLE)
+    rich_table = Table("metric", "last", "best", *["curve"] * curves, box=box.ASCII if not curves else box.SIMPLE)
     names = dict.fromkeys(name for row in rows for name in row if name not in NOT_METRICS)
     for name in sorted(names, key=lambda name: (name.rpartition(".")[2], name)):
         values = [float(row[name]) for row in rows if isinstance(row.get(name), int | float)]
         finite = [value for value in values if abs(value) < float("inf")]
         if finite:
             best = min(finite) if lower_is_better(name) else max(finite)
-            cells = escaped(name), number(values[-1]), number(best), sparkline(finite)
-            found.add_row(*map(Text, cells[: 3 + curves]))
-    return found
+            cells = escape_control(name), number(values[-1]), number(best), sparkline(finite)
+            rich_table.add_row(*map(Text, cells[: 3 + curves]))
+    return rich_table
 
 
-def picture(directory: Path, rows: list[Mapping], curves: bool = True):
+def progress_view(directory: Path, rows: list[Mapping], curves: bool = True):
     """Progress, table and newest samples, as a rich renderable."""
     from rich.console import Group
     from rich.text import Text
 
     epochs = [row for row in rows if "seconds" in row]
-    parts = [Text(escaped(f"{directory}: {status(directory).words}"))]
+    blocks = [Text(escape_control(f"{directory}: {status(directory).words}"))]
     if epochs:
-        parts.append(Text(f"epoch {epochs[-1]['epoch']}, {duration(epochs[-1]['seconds'])} of training"))
+        blocks.append(Text(f"epoch {epochs[-1]['epoch']}, {duration(epochs[-1]['seconds'])} of training"))
     if rows:
-        parts.append(table(rows, curves))
+        blocks.append(metrics_table(rows, curves))
     if (directory / "samples.txt").is_file():
         with (directory / "samples.txt").open(encoding="utf-8", errors="replace") as file:
-            parts.append(Text("newest samples:\n" + "".join(map(escaped, islice(file, SAMPLES))), no_wrap=True))
-    return Group(*parts)
+            blocks.append(Text("newest samples:\n" + "".join(map(escape_control, islice(file, SAMPLES))), no_wrap=True))
+    return Group(*blocks)
 
 
 def follow(directory: Path, once: bool = False, interval: float = 1.0):
@@ -156,27 +156,27 @@ def follow(directory: Path, once: bool = False, interval: float = 1.0):
             over = False
             while not over:
                 over = status(directory).over
-                live.update(picture(directory, rows_of(metrics), curves), refresh=True)
+                live.update(progress_view(directory, rows_of(metrics), curves), refresh=True)
                 time.sleep(0 if over else interval)
         return
     if not once:
         _tell(directory, metrics, interval)
-    console.print(picture(directory, rows_of(metrics), curves))
+    console.print(progress_view(directory, rows_of(metrics), curves))
 
 
 def _tell(directory: Path, metrics: Path, interval: float):
     """A line for each epoch that ends, until the run is over."""
-    told, before = 0, ""
+    num_printed, previous_words = 0, ""
     while True:
         now = status(directory)
         epochs = [row for row in rows_of(metrics) if "seconds" in row]
-        told = min(told, len(epochs))  # fewer after a resume from an earlier epoch
-        for row in epochs[told:]:
-            print(escaped("  ".join(f"{name} {number(value)}" for name, value in row.items())), flush=True)
-        told = len(epochs)
-        if not epochs and now.words != before and not now.over:
-            print(escaped(f"{directory}: {now.words}"), flush=True)
-        before = now.words
+        num_printed = min(num_printed, len(epochs))  # fewer after a resume from an earlier epoch
+        for row in epochs[num_printed:]:
+            print(escape_control("  ".join(f"{name} {number(value)}" for name, value in row.items())), flush=True)
+        num_printed = len(epochs)
+        if not epochs and now.words != previous_words and not now.over:
+            print(escape_control(f"{directory}: {now.words}"), flush=True)
+        previous_words = now.words
         if now.over:
             return
         time.sleep(interval)

@@ -14,7 +14,7 @@ PACKAGES = {"cuda12": ("jax_cuda12_plugin", "jax_cuda13_plugin"), "tpu": ("libtp
 """{extra of jax: packages with which JAX is no longer for CPUs only}"""
 
 
-def unused_accelerator(root: Path = Path("/"), environment: Mapping = os.environ) -> str:
+def accelerator_hint(root: Path = Path("/"), environment: Mapping = os.environ) -> str:
     """Return one line about an NVIDIA GPU or a TPU of this machine if JAX is installed for CPUs only, with the command
     that installs the right one; "" if there is none, or if JAX_PLATFORMS selects the CPU.
 
@@ -33,8 +33,8 @@ def unused_accelerator(root: Path = Path("/"), environment: Mapping = os.environ
 def has_nvidia_gpu(root: Path) -> bool:
     """Whether NVIDIA's driver shows a GPU; in Windows' Linux (WSL), which shows any GPU, also whether it has
     `nvidia-smi`."""
-    shown = any((root / "dev").glob("nvidia[0-9]*"))
-    return shown or ((root / "dev" / "dxg").exists() and shutil.which("nvidia-smi") is not None)
+    has_device_file = any((root / "dev").glob("nvidia[0-9]*"))
+    return has_device_file or ((root / "dev" / "dxg").exists() and shutil.which("nvidia-smi") is not None)
 
 
 def has_tpu(root: Path) -> bool:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from attention_jax.config import Config
-from attention_jax.errors import InputError, explained
+from attention_jax.errors import InputError, explain_errors
 from attention_jax.printing import outlasting_readers
 from attention_jax.runs import directory as run_directory, lifecycle, pack, pretrained, saved
-from attention_jax.runs.pretrained import checked
+from attention_jax.runs.pretrained import check_texts
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class LoadedRun:
     def task(self) -> Any:
         """Data, model, loss and evaluation (attention_jax/tasks), with all data, which are loaded again. Raises
         InputError if they are missing or have changed, or if the run has no checkpoint."""
-        with explained():
+        with explain_errors():
             return saved.load_task(self.directory, self.config)
 
     @cached_property
     def _answering(self) -> tuple:
-        with explained():
-            return saved.load(self.directory, self.config, whole_data=False)[1:]
+        with explain_errors():
+            return saved.load_trained(self.directory, self.config, whole_data=False)[1:]
 
     @property
     def params(self) -> dict:
@@ -58,10 +58,10 @@ class LoadedRun:
         Attention maps are plotted to the file `attention`, if given. Raises InputError for a text that is empty or that
         the model cannot read.
         """
-        texts = checked(texts, "predict")
+        texts = check_texts(texts, "predict")
         if not texts:
             return []
-        with explained():
+        with explain_errors():
             return self.view.predict(self.params, texts, None if attention is None else Path(attention))
 
     def attention(self, texts: list[str] | tuple[str, ...] = ()) -> tuple:
@@ -75,8 +75,8 @@ class LoadedRun:
         Raises:
           InputError: the model has no attention, or a text cannot be read.
         """
-        texts = checked(texts, "attention")
-        with explained():
+        texts = check_texts(texts, "attention")
+        with explain_errors():
             records = self._attention_maps(texts)
         if not records:
             raise InputError(f"{self.config.name} has no model with attention, so there are no attention maps")
@@ -89,7 +89,7 @@ class LoadedRun:
         """
         from attention_jax.report.attention_page import page
 
-        return page(self.attention(checked(texts, "look")), self.config.name)
+        return page(self.attention(check_texts(texts, "look")), self.config.name)
 
     def _attention_maps(self, texts: list[str]) -> tuple:
         if self.config.model is not None:
@@ -112,7 +112,7 @@ def load_run(directory: Path | str, *, trust_code: bool = False) -> "LoadedRun |
     """
     if pretrained.is_pretrained(directory):
         return pretrained.load_pretrained(directory)
-    directory = pack.opened(directory)
+    directory = pack.unpack_run(directory)
     return LoadedRun(directory, run_directory.read_config(directory, trust_code), run_directory.read_result(directory))
 
 
@@ -136,6 +136,6 @@ def train_run(
     {'answer': 42.0}
     """
     directory = run_directory.fresh_directory(config.name) if directory is None else Path(directory)
-    with explained(), outlasting_readers():
+    with explain_errors(), outlasting_readers():
         lifecycle.start(config, directory, study=study, resume=resume, quiet=quiet)
     return LoadedRun(directory, run_directory.read_config(directory, like=config), run_directory.read_result(directory))

@@ -19,19 +19,19 @@ FORMAT = 1
 """The format version of config.json. A later version of this package reads all earlier formats."""
 
 
-def numbered(name: str, root: Path) -> dict[int, Path]:
+def runs_by_number(name: str, root: Path) -> dict[int, Path]:
     """The directories runs/NAME/001, runs/NAME/002, ... by their numbers."""
     return {int(path.name): path for path in (root / name).glob("[0-9]*") if path.name.isdigit()}
 
 
 def fresh_directory(name: str, root: Path = Path("runs")) -> Path:
     """Return the first unused runs/NAME/001, runs/NAME/002, ...; existing directories are never overwritten."""
-    return root / name / f"{max(numbered(name, root), default=0) + 1:03d}"
+    return root / name / f"{max(runs_by_number(name, root), default=0) + 1:03d}"
 
 
 def latest_directory(name: str, root: Path = Path("runs")) -> Path:
     """Return the newest run of an experiment; InputError if there is none."""
-    earlier = {number: path for number, path in numbered(name, root).items() if (path / "config.json").exists()}
+    earlier = {number: path for number, path in runs_by_number(name, root).items() if (path / "config.json").exists()}
     if not earlier:
         where = f"an earlier run of {name} in {root / name}"
         raise InputError(f"--resume needs {where}; there is none: leave --resume out, or give --out DIR")
@@ -47,26 +47,28 @@ def read_config(directory: Path, trust_code: bool = False, like: configs.Config 
             "give a directory that `launch.py train` made, such as runs/date_luong/001"
         )
     check_regular(path)
-    with undamaged(path):
+    with explain_damage(path):
         values = json.loads(path.read_text(encoding="utf-8"))
-        found = values.pop("format", FORMAT)
-    check_format(path, found, FORMAT)
+        stored_format = values.pop("format", FORMAT)
+    check_format(path, stored_format, FORMAT)
     configs.check_trusted(values, path, trust_code, like)
-    with undamaged(path):
+    with explain_damage(path):
         config = configs.from_json(values)
         if not isinstance(config, configs.Config):
             raise ValueError(f"a {type(config).__name__} is no Config")
     return config
 
 
-def check_format(path: Path, found, known: int):
-    """Raise InputError if the file `path` of a run has a format other than the `known` one."""
-    if found != known:
-        raise InputError(f"{path} has format {found}, this version reads {known}: install the version that wrote it")
+def check_format(path: Path, stored, supported: int):
+    """Raise InputError if the file `path` of a run has a format other than the `supported` one."""
+    if stored != supported:
+        raise InputError(
+            f"{path} has format {stored}, this version reads {supported}: install the version that wrote it"
+        )
 
 
 @contextlib.contextmanager
-def undamaged(path: Path) -> Iterator[None]:
+def explain_damage(path: Path) -> Iterator[None]:
     """Context in which any error in the contents of a config.json becomes an InputError."""
     try:
         yield
@@ -106,10 +108,10 @@ def begins(directory: Path) -> bool:
     return directory.is_dir() and {path.name for path in directory.iterdir()} <= {"figures", ".writable", LOCK}
 
 
-def check_same(stored: configs.Config, asked: configs.Config, directory: Path):
-    """Raise InputError if `asked` differs from the stored configuration in an option that is not `resumable`."""
+def check_same(stored: configs.Config, requested: configs.Config, directory: Path):
+    """Raise InputError if `requested` differs from the stored configuration in an option that is not `resumable`."""
     resumable = {name for name, info, _ in configs.walk(stored) if info.resumable}
-    for name, (old, new) in configs.differences(stored, asked).items():
+    for name, (old, new) in configs.differences(stored, requested).items():
         if name not in resumable:
             raise InputError(
                 f"the run in {directory} has {name} = {old}, got {new}; "
@@ -118,16 +120,16 @@ def check_same(stored: configs.Config, asked: configs.Config, directory: Path):
 
 
 def check_longer(config: configs.Config, directory: Path):
-    """Raise InputError for a length shorter than the training so far, of which metrics.jsonl has the steps."""
-    done = next(reversed(history(directory)), {})
-    done |= {"step": max((row["step"] for row in rows(directory) if "step" in row), default=0)}
+    """Raise InputError if the run has already trained longer than `config` sets, by its metrics.jsonl."""
+    progress = next(reversed(read_history(directory)), {})
+    progress |= {"step": max((row["step"] for row in read_rows(directory) if "step" in row), default=0)}
     for option, least, count in (
         ("epochs", config.train.total_epochs, "epoch"),
         ("steps", config.train.max_steps, "step"),
     ):
-        if 0 < least < done.get(count, 0):
+        if 0 < least < progress.get(count, 0):
             raise InputError(
-                f"the run in {directory} has {done[count]} {option} behind it, got {least}: give more, "
+                f"the run in {directory} has {progress[count]} {option} behind it, got {least}: give more, "
                 "or start a new run without --resume"
             )
 
@@ -175,7 +177,7 @@ def check_data(directory: Path, task, only: str = ""):
 
 
 def missing(directory: Path) -> list[Path]:
-    """Return those of `directory` and its parents that do not exist.
+    """Return which of `directory` and its parents do not exist.
 
     >>> missing(Path("/"))
     []
@@ -183,7 +185,7 @@ def missing(directory: Path) -> list[Path]:
     return [path for path in (directory, *directory.parents) if not path.exists()]
 
 
-def create(directory: Path, fresh: bool = False):
+def create_directory(directory: Path, fresh: bool = False):
     """Create the directory of a run and check that it is writable. A `fresh` one must not exist yet: of two runs that
     start in it at the same time, the second gets an InputError."""
     check_length(directory, *INSIDE)
@@ -206,7 +208,7 @@ def create(directory: Path, fresh: bool = False):
 
 def has_trained(directory: Path) -> bool:
     """Whether a run has a checkpoint, or a log of its steps: then its directory is kept, whatever ends the run."""
-    return has_checkpoint(directory) or bool(rows(directory))
+    return has_checkpoint(directory) or bool(read_rows(directory))
 
 
 def withdraw(fresh: list[Path], created: os.stat_result):
@@ -222,33 +224,33 @@ def withdraw(fresh: list[Path], created: os.stat_result):
             parent.rmdir()
 
 
-def fail(directory: Path, error: Exception):
+def record_failure(directory: Path, error: Exception):
     """Keep a run's reason for having no result, in failure.json."""
-    said = " ".join(str(error).split())
-    reason = said if isinstance(error, InputError | Diverged) else f"{type(error).__name__}: {said[:300]}"
+    message = " ".join(str(error).split())
+    reason = message if isinstance(error, InputError | Diverged) else f"{type(error).__name__}: {message[:300]}"
     write_json(directory / "failure.json", {"reason": reason})
 
 
-def failure(directory: Path) -> str:
-    """Return the reason that `fail` stored, or ""."""
+def read_failure(directory: Path) -> str:
+    """Return the reason that `record_failure` stored, or ""."""
     path = directory / "failure.json"
     return str(read_object(path).get("reason", "")) if path.exists() else ""
 
 
-def ended(directory: Path) -> bool:
+def has_ended(directory: Path) -> bool:
     """Whether a run has its result, or its reason for having none."""
     return (directory / "result.json").exists() or (directory / "failure.json").exists()
 
 
-def history(directory: Path) -> list[dict]:
+def read_history(directory: Path) -> list[dict]:
     """Return a run's history so far; [] before its first epoch has ended."""
     result = read_result(directory)
     if result is not None:
         return result["history"]
-    return [row for row in rows(directory) if "seconds" in row]
+    return [row for row in read_rows(directory) if "seconds" in row]
 
 
-def rows(directory: Path) -> list[dict]:
+def read_rows(directory: Path) -> list[dict]:
     """Return the rows of a run's metrics.jsonl, up to an incomplete line that is being written."""
     path = directory / "metrics.jsonl"
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []

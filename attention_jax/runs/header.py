@@ -7,7 +7,7 @@ from pathlib import Path
 from attention_jax import provenance
 from attention_jax.config import Config, model_name
 from attention_jax.printing import as_typed, in_a_line
-from attention_jax.runs.accelerators import unused_accelerator
+from attention_jax.runs.accelerators import accelerator_hint
 
 SPLITS = ("train", "valid", "test")
 TROUBLES = ("left_out", "dropped", "damaged", "skipped", "bad_")
@@ -32,7 +32,7 @@ def header(
     """
     lines = {"experiment": config.name}
     if config.model is not None and config.data is not None:
-        data = ": ".join(filter(None, [type(config.data).__name__, in_a_line(important(facts))]))
+        data = ": ".join(filter(None, [type(config.data).__name__, in_a_line(important_facts(facts))]))
         lines = {"training": f"{config.name}, {model_name(config.model)} on {data}"}
     if parameters:
         lines["parameters"] = f"{parameters:,}"
@@ -42,7 +42,7 @@ def header(
     lines["directory"] = str(directory)
     lines["time"] = expected or as_typed(f"unknown; launch.py watch {directory} estimates it")
     substitute = config.data.without_file if config.data is not None else ""
-    first = filter(None, [unused_accelerator(), substitute])
+    first = filter(None, [accelerator_hint(), substitute])
     return "\n".join([*first, *(f"{name + ':':11} {text}" for name, text in lines.items())])
 
 
@@ -60,14 +60,14 @@ def attention_lines(calls: Sequence[Mapping], platform: str) -> list[str]:
     return lines
 
 
-def important(facts: Mapping) -> dict:
+def important_facts(facts: Mapping) -> dict:
     """The sizes of the splits, and what is wrong with the data.
 
-    >>> important({"source_vocabulary": 87, "train_pairs": 1600, "pairs_left_out": 0, "bad_lines": 2})
+    >>> important_facts({"source_vocabulary": 87, "train_pairs": 1600, "pairs_left_out": 0, "bad_lines": 2})
     {'train_pairs': 1600, 'bad_lines': 2}
     """
     of_splits = [name for name in facts if name.startswith(SPLITS) and name.count("_") == 1][:3]
-    wrong = [name for name, value in facts.items() if any(part in name for part in TROUBLES) and value]
+    wrong = [name for name, value in facts.items() if any(word in name for word in TROUBLES) and value]
     return {name: facts[name] for name in dict.fromkeys([*of_splits, *wrong])}
 
 
@@ -76,8 +76,8 @@ def devices() -> str:
     import jax
 
     kinds = Counter(d.platform if d.platform == "cpu" else f"{d.platform}: {d.device_kind}" for d in jax.devices())
-    found = ", ".join(f"{count} x {kind}" if count > 1 else kind for kind, count in kinds.items())
-    return f"{found}, {provenance.cores()} cores" if found == "cpu" else found
+    kinds_text = ", ".join(f"{count} x {kind}" if count > 1 else kind for kind, count in kinds.items())
+    return f"{kinds_text}, {provenance.cores()} cores" if kinds_text == "cpu" else kinds_text
 
 
 def platform() -> str:

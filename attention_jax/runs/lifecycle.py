@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 from attention_jax import config as configs
-from attention_jax.errors import Diverged, InputError, Interrupted, explained, require
-from attention_jax.files import one_at_a_time, removed, write_json
-from attention_jax.printing import escaped
+from attention_jax.errors import Diverged, InputError, Interrupted, explain_errors, require
+from attention_jax.files import directory_lock, directory_removed_error, write_json
+from attention_jax.printing import escape_control
 from attention_jax.runs import directory as run_directory, saved
 from attention_jax.runs.header import header
 
@@ -41,11 +41,11 @@ def start(
     fresh = run_directory.missing(directory)
     hosts.barrier("the directory was checked")
     if hosts.is_primary():
-        run_directory.create(directory, bool(fresh))
+        run_directory.create_directory(directory, bool(fresh))
         created = directory.stat()
-    with one_at_a_time(directory, wait=False) if hosts.is_primary() else contextlib.nullcontext():
+    with directory_lock(directory, wait=False) if hosts.is_primary() else contextlib.nullcontext():
         try:
-            with explained():
+            with explain_errors():
                 return run_in(config, directory, study, quiet, until, expected)
         except InputError:
             if hosts.is_primary() and not run_directory.has_trained(directory):
@@ -79,13 +79,13 @@ def run_in(config: configs.Config, directory: Path, study, quiet: bool, until: f
         describe(config, directory, task)
         if not quiet:
             facts, calls = ({}, ()) if task is None else (run_directory.facts_of(task), task.attention_calls(shapes))
-            print(escaped(header(config, directory, facts, parameters, expected, calls)), flush=True)
+            print(escape_control(header(config, directory, facts, parameters, expected, calls)), flush=True)
     if task is None:
         started = time.perf_counter()
         metrics = study(config, directory)
         outcome = {
             "metrics": metrics,
-            "history": run_directory.history(directory),
+            "history": run_directory.read_history(directory),
             "seconds": time.perf_counter() - started,
         }
         return conclude(config, directory, outcome)
@@ -117,13 +117,13 @@ def initial_params(config: configs.Config, task, directory: Path, quiet: bool = 
     from attention_jax.weights import adopt
 
     like = jax.eval_shape(task.init, jax.random.PRNGKey(0))
-    taken = adopt.adopted(saved.weights_of(Path(config.train.init_weights), like=config), like)
+    adoption = adopt.adopt_params(saved.weights_of(Path(config.train.init_weights), like=config), like)
     if hosts.is_primary() and not quiet:
-        print(taken.said)
-    return taken.into
+        print(adoption.summary)
+    return adoption.into
 
 
-def take(config: configs.Config, directory: Path):
+def create_run(config: configs.Config, directory: Path):
     """Make a run in `directory` that has not trained: the weights of `train.init_weights`, fitted to the data."""
     import jax
 
@@ -136,7 +136,7 @@ def take(config: configs.Config, directory: Path):
     task = tasks.build(config)
     begin = initial_params(config, task, directory, quiet=False)
     fresh, _ = jax.random.split(jax.random.PRNGKey(config.train.seed))
-    run_directory.create(directory, fresh=True)
+    run_directory.create_directory(directory, fresh=True)
     save_params(directory / "final", begin(with_ranges(task.init, config.train)(fresh)))
     describe(config, directory, task)
 
@@ -196,9 +196,9 @@ def finish(config: configs.Config, task, run, params, *, figures: bool = True, *
         saved.store_preprocessing(run.directory, task)
     result = conclude(config, run.directory, outcome | facts)
     if figures and hosts.is_primary():  # the result is kept if plotting fails
-        from attention_jax.views.run_figures import draw
+        from attention_jax.views.run_figures import draw_figures
 
-        draw(task, params, evaluation, run.directory)
+        draw_figures(task, params, evaluation, run.directory)
     return result
 
 
@@ -208,7 +208,7 @@ def conclude(config: configs.Config, directory: Path, outcome: dict) -> dict:
     from attention_jax.train import hosts
 
     if not (directory / "config.json").exists():
-        raise removed(directory)
+        raise directory_removed_error(directory)
     result = {"experiment": config.name, "seed": config.train.seed, **outcome}
     if hosts.is_primary():
         write_json(directory / "result.json", result)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from attention_jax.errors import InputError
-from attention_jax.files import temporary
+from attention_jax.files import temporary_file
 
 PACKED = ".zip"
 KEPT = (
@@ -25,7 +25,7 @@ LARGEST = 1 << 36
 """The maximum size of an unpacked run in bytes, so that a damaged or malicious zip cannot fill the disk."""
 
 
-def write(directory: Path, params, out: Path) -> Path:
+def write_pack(directory: Path, params, out: Path) -> Path:
     """Write the finished run in `directory` with the parameters `params` to the zip file `out`, atomically.
 
     Raises InputError for a run without stored preprocessing (`saved.store_preprocessing`), whose predictions would
@@ -44,7 +44,7 @@ def write(directory: Path, params, out: Path) -> Path:
         )
     arrays = {name: np.ascontiguousarray(array) for name, array in flat(params).items()}
     out.parent.mkdir(parents=True, exist_ok=True)
-    with temporary(out) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+    with temporary_file(out) as temporary_path, zipfile.ZipFile(temporary_path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in KEPT:
             if (directory / name).exists():
                 archive.write(directory / name, name)
@@ -61,7 +61,7 @@ def check_directory(run: Path | str, command: str):
         )
 
 
-def opened(run: Path | str) -> Path:
+def unpack_run(run: Path | str) -> Path:
     """Return the directory of a run: `run`, or the temporary directory of an unpacked run, which is deleted at the end
     of the process. Raises InputError for a file that is not a packed run."""
     run = Path(run)
@@ -69,8 +69,8 @@ def opened(run: Path | str) -> Path:
         return run
     try:
         with zipfile.ZipFile(run) as archive:
-            held = {info.filename: info.file_size for info in archive.infolist()}
-            if "config.json" not in held or not held.keys() <= set(KEPT) or sum(held.values()) > LARGEST:
+            sizes = {info.filename: info.file_size for info in archive.infolist()}
+            if "config.json" not in sizes or not sizes.keys() <= set(KEPT) or sum(sizes.values()) > LARGEST:
                 raise zipfile.BadZipFile("it has other files than a packed run")
             unpacked = tempfile.TemporaryDirectory(prefix="attention_jax-")
             atexit.register(unpacked.cleanup)

@@ -14,9 +14,9 @@ import numpy as np
 
 from attention_jax import config as configs
 from attention_jax.errors import InputError
-from attention_jax.files import check_regular, read_object, temporary, write_json
+from attention_jax.files import check_regular, read_object, temporary_file, write_json
 from attention_jax.runs.directory import check_data, check_format, final_of, has_checkpoint, read_config
-from attention_jax.runs.pack import PACKED, opened, read_weights
+from attention_jax.runs.pack import PACKED, read_weights, unpack_run
 
 FORMAT = 1
 """The format version of preprocessing.json."""
@@ -34,7 +34,7 @@ def store_preprocessing(directory: Path, task):
         data = stored.encode(excerpt, arrays)
     except stored.NotStored:
         return
-    with temporary(directory / "preprocessing.npz") as part, part.open("wb") as file:
+    with temporary_file(directory / "preprocessing.npz") as temporary_path, temporary_path.open("wb") as file:
         np.savez_compressed(file, **arrays)
     write_json(directory / "preprocessing.json", {"format": FORMAT, "data": data})
 
@@ -56,7 +56,7 @@ def read_preprocessing(directory: Path):
         raise InputError(f"{path} or preprocessing.npz is damaged ({error}): put them back, or delete both") from error
 
 
-def load(directory: Path, config: configs.Config | None = None, whole_data: bool = True):
+def load_trained(directory: Path, config: configs.Config | None = None, whole_data: bool = True):
     """Return (config, task, params) of a run; `config` is its configuration if that was read before.
 
     With `whole_data` the task has its dataset, for evaluation; otherwise the stored preprocessing.
@@ -67,7 +67,7 @@ def load(directory: Path, config: configs.Config | None = None, whole_data: bool
 
 
 def load_task(directory: Path, config: configs.Config, whole_data: bool = True):
-    """Return the task of a run that is finished or has a checkpoint, without parameters; `whole_data` as in `load`."""
+    """Return the task of a run that is finished or has a checkpoint; `whole_data` as in `load_trained`."""
     from attention_jax import tasks
 
     check_usable(directory, config)
@@ -87,29 +87,28 @@ def check_usable(directory: Path, config: configs.Config):
 
 
 def params_of(directory: Path, config: configs.Config, task):
-    """Return the parameters of a run as a tree of JAX arrays; InputError for those of another model than the task's."""
+    """Return the parameters of a run as a tree of JAX arrays; InputError if they do not fit the model of the task."""
     import jax
 
     like = jax.eval_shape(task.init, jax.random.PRNGKey(0))
-    if (kept := read_weights(directory)) is not None:
-        wanted, found = (jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree) for tree in (like, kept))
-        if wanted != found:
-            raise InputError(f"the weights of the packed run are not those of its model {config.name}: pack it again")
-        return jax.tree.map(jax.numpy.asarray, kept)
+    if (packed_params := read_weights(directory)) is not None:
+        expected, actual = (jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree) for tree in (like, packed_params))
+        if expected != actual:
+            raise InputError(f"the weights of the packed run do not fit its model {config.name}: pack it again")
+        return jax.tree.map(jax.numpy.asarray, packed_params)
     return read_parameters(directory, config, like)
 
 
 def read_parameters(directory: Path, config: configs.Config, like=None):
-    """Return a run's final parameters; of an interrupted run, with a note, those of its best epoch, or of its latest
-    checkpoint before the first epoch ends. Their shapes must be those of `like`, if it is given, and all of them must
-    be finite."""
+    """Return a run's final parameters. For an interrupted run, print a note and return those of its best epoch or,
+    before the first epoch ends, of its latest checkpoint. They must be finite and, with `like`, have its shapes."""
     from attention_jax.train.checkpoint import load_params, read_checkpoint, read_params
 
     if (directory / "final").is_dir() or not has_checkpoint(directory):
         final = final_of(directory, config)
         return check_finite(read_params(final) if like is None else load_params(final, like), directory)
-    said, params = read_checkpoint(directory / "checkpoints", like)
-    print(f"note: {directory} has not ended; the parameters are those of {said}", file=sys.stderr)
+    description, params = read_checkpoint(directory / "checkpoints", like)
+    print(f"note: {directory} has not ended; the parameters are those of {description}", file=sys.stderr)
     return check_finite(params, directory)
 
 
@@ -130,8 +129,8 @@ def check_finite(params, directory: Path):
 def load_weights(directory: Path, **trusted):
     """Return (config, params) of a run, whose data need not be available; `trusted` is for `read_config`."""
     config = read_config(directory, **trusted)
-    kept = read_weights(directory)
-    return config, read_parameters(directory, config) if kept is None else kept
+    packed_params = read_weights(directory)
+    return config, read_parameters(directory, config) if packed_params is None else packed_params
 
 
 def weights_of(path: Path, **trusted):
@@ -139,11 +138,11 @@ def weights_of(path: Path, **trusted):
     `read_config`."""
     from attention_jax.weights import exchange
 
-    directory = opened(path) if zipfile.is_zipfile(path) and path.suffix == PACKED else path
+    directory = unpack_run(path) if zipfile.is_zipfile(path) and path.suffix == PACKED else path
     if not any((directory / name).exists() for name in ("checkpoints", "final", "weights.safetensors")):
         return exchange.read(path)
     config, params = load_weights(directory, **trusted)
     arrays, options = exchange.flat(params), config.model
     if getattr(options, "scan_layers", False):
-        arrays, options = exchange.unstacked(arrays), dataclasses.replace(options, scan_layers=False)
+        arrays, options = exchange.unstack_layers(arrays), dataclasses.replace(options, scan_layers=False)
     return exchange.Weights(options, arrays, str(path), data=read_preprocessing(directory))

@@ -15,11 +15,11 @@ from optuna.trial import TrialState
 from attention_jax import config as configs
 from attention_jax.claims import catalog
 from attention_jax.errors import InputError
-from attention_jax.files import INSIDE, check_length, one_at_a_time, removed, write_json
+from attention_jax.files import INSIDE, check_length, directory_lock, directory_removed_error, write_json
 from attention_jax.sweep import partition, plan, search, summary, worker
 from attention_jax.sweep.executors import executor
 from attention_jax.sweep.plan import Settings
-from attention_jax.sweep.space import grid, is_finite, parse, spelled
+from attention_jax.sweep.space import format_space, grid, is_finite, parse
 
 TRIALS = 20
 """The number of points of a search over a space that has no grid."""
@@ -70,10 +70,10 @@ def first_points(settings: Settings) -> list[dict]:
 
 def _ask(study: optuna.Study, settings: Settings, number: int) -> dict[int, optuna.Trial]:
     """The trials of a round by number; InputError if a point is no valid configuration."""
-    asked = search.ask(study, settings.space, search.rounds(settings.method, settings.trials)[number])
-    for trial in asked.values():
+    proposed = search.ask(study, settings.space, search.rounds(settings.method, settings.trials)[number])
+    for trial in proposed.values():
         configs.replace(settings.config, **trial.params)  # refuses what is out of bounds
-    return asked
+    return proposed
 
 
 def _settle(directory: Path, settings: Settings):
@@ -81,7 +81,7 @@ def _settle(directory: Path, settings: Settings):
     if not (directory / "settings.json").exists():
         write_json(directory / "settings.json", plan.settings_json(settings))
     stored = plan.read_settings(directory, like=settings.config)
-    short = lambda value: spelled(value) if isinstance(value, dict) else value
+    short = lambda value: format_space(value) if isinstance(value, dict) else value
     for name, old, new in zip(Settings._fields, stored, settings):
         if name == "config":
             old, new = next(((f"{k} = {a}", b) for k, (a, b) in configs.differences(old, new).items()), (None, None))
@@ -110,14 +110,14 @@ def sweep(
     check_length(directory, *INSIDE)
     where, fresh = executor(jobs, ray), not directory.exists()
     try:
-        with worker.writing(directory), one_at_a_time(directory, wait=False):
+        with worker.writing(directory), directory_lock(directory, wait=False):
             _settle(directory, settings)
             for failed in directory.glob("trials/*/*/failure.json") if retry_failed else ():
                 failed.replace(failed.with_name(plan.RETRIED))
             study = search.new_study(settings, directory / "journal.log")
             for number in range(len(search.rounds(settings.method, settings.trials))):
-                if asked := _ask(study, settings, number):
-                    _run_round(directory, settings, study, asked, where, population)
+                if proposed := _ask(study, settings, number):
+                    _run_round(directory, settings, study, proposed, where, population)
             print(f"all runs have ended ({time.perf_counter() - began:.0f} s since this command began)")
             trials = summary.current_trials(directory, settings, study)
             summary.write(directory, settings, trials, study)
@@ -130,57 +130,61 @@ def sweep(
         where.close()
 
 
-def _run_round(directory, settings: Settings, study: optuna.Study, asked: dict, where, population: int):
+def _run_round(directory, settings: Settings, study: optuna.Study, proposed: dict, where, population: int):
     """Train the trials of a round rung by rung (successive halving); the pruner stops trials after each rung.
 
     Trials may differ in length: each is trained to its own end.
     """
     rungs = search.rungs(settings.method, plan.longest(settings))
-    for before, until in zip([0, *rungs], rungs):
-        paths = _groups(directory, settings, asked, until, where.slots, population)
-        for done, _ in enumerate(where.run(paths), 1):
+    for start_epoch, until in zip([0, *rungs], rungs):
+        paths = _groups(directory, settings, proposed, until, where.slots, population)
+        for group_number, _ in enumerate(where.run(paths), 1):
             if not (directory / "settings.json").exists():
-                raise removed(directory)
-            trials = _tell(directory, settings, study, asked, before)
-            best = summary.best(settings, trials)
+                raise directory_removed_error(directory)
+            trials = _tell(directory, settings, study, proposed, start_epoch)
+            best = summary.best_trial(settings, trials)
             best_so_far = f"; best so far: {summary.in_words(settings, best)}" if best else ""
             reached = "has ended" if until == rungs[-1] else f"has come to epoch {until}"
-            print(f"group {done} of {len(paths)} {reached}{best_so_far}", flush=True)
-        trials = {trial.number: trial for trial in _tell(directory, settings, study, asked, before)}
+            print(f"group {group_number} of {len(paths)} {reached}{best_so_far}", flush=True)
+        trials = {trial.number: trial for trial in _tell(directory, settings, study, proposed, start_epoch)}
         if until == rungs[-1]:
             return
-        for number, trial in asked.items():
-            _report(settings, trial, trials[number], before)
-        for number in [number for number, trial in asked.items() if trial.should_prune()]:
-            study.tell(asked.pop(number), state=TrialState.PRUNED)
+        for number, trial in proposed.items():
+            _report(settings, trial, trials[number], start_epoch)
+        for number in [number for number, trial in proposed.items() if trial.should_prune()]:
+            study.tell(proposed.pop(number), state=TrialState.PRUNED)
 
 
-def _tell(directory: Path, settings: Settings, study: optuna.Study, asked: dict, before: int) -> list[plan.Trial]:
-    """Report finished trials to the study and remove them from `asked`; return the states of all trials."""
+def _tell(
+    directory: Path, settings: Settings, study: optuna.Study, proposed: dict, start_epoch: int
+) -> list[plan.Trial]:
+    """Report finished trials to the study and remove them from `proposed`; return the states of all trials."""
     trials = summary.current_trials(directory, settings, study)
     for trial in trials:
-        if trial.number in asked and trial.state in ("done", "failed"):
-            ended = asked.pop(trial.number)
-            _report(settings, ended, trial, before)
+        if trial.number in proposed and trial.state in ("done", "failed"):
+            finished = proposed.pop(trial.number)
+            _report(settings, finished, trial, start_epoch)
             if trial.reason:
-                ended.set_user_attr("reason", trial.reason)
-            done = trial.state == "done" and not plan.is_late(settings, trial)
-            study.tell(ended, trial.value if done else None, TrialState.COMPLETE if done else TrialState.FAIL)
+                finished.set_user_attr("reason", trial.reason)
+            has_result = trial.state == "done" and not plan.is_late(settings, trial)
+            study.tell(
+                finished, trial.value if has_result else None, TrialState.COMPLETE if has_result else TrialState.FAIL
+            )
     return trials
 
 
-def _report(settings: Settings, asked: optuna.Trial, trial: plan.Trial, before: int):
-    """Report the metric after each epoch beyond epoch `before`."""
+def _report(settings: Settings, optuna_trial: optuna.Trial, trial: plan.Trial, start_epoch: int):
+    """Report the metric after each epoch beyond `start_epoch`."""
     for epoch, value in summary.mean_curve(settings, trial).items():
-        if epoch > before:
-            asked.report(value, epoch)
+        if epoch > start_epoch:
+            optuna_trial.report(value, epoch)
 
 
-def _groups(directory: Path, settings: Settings, asked: dict, until: int, slots: int, population: int) -> list[Path]:
+def _groups(directory: Path, settings: Settings, proposed: dict, until: int, slots: int, population: int) -> list[Path]:
     """Write the files of the groups of runs that are still to be trained to epoch `until`."""
     members = [
         (plan.run_config(settings, trial.params, seed), plan.trial_directory(directory, number, seed))
-        for number, trial in asked.items()
+        for number, trial in proposed.items()
         for seed in plan.seeds(settings)
     ]
     staged, alone = settings.method in ("halving", "hyperband"), population == 1

@@ -30,8 +30,8 @@ class Effect(NamedTuple):
 
 def importances(study: optuna.Study, trials: Sequence[Trial]) -> dict[str, float]:
     """Return the importance of each option (PED-ANOVA, Watanabe et al. 2023); {} with fewer trials than ENOUGH."""
-    done = [trial.value for trial in trials if trial.state == "done"]
-    if len(done) < ENOUGH or len(set(done)) < 2:
+    values = [trial.value for trial in trials if trial.state == "done"]
+    if len(values) < ENOUGH or len(set(values)) < 2:
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the evaluator is experimental
@@ -49,16 +49,16 @@ def effects(settings: Settings, trials: Sequence[Trial]) -> list[Effect]:
     """
     if not all(isinstance(dimension, Values) for dimension in settings.space.values()):
         return []
-    others = [(name, value) for name, dimension in settings.space.items() for value in dimension.choices[1:]]
+    choices = [(name, value) for name, dimension in settings.space.items() for value in dimension.choices[1:]]
     runs = [(trial.point, value) for trial in trials if trial.state == "done" for value in trial.values]
-    design = np.array([[1.0, *(point[name] == value for name, value in others)] for point, _ in runs])
-    if not (others and len(runs)) or np.linalg.matrix_rank(design) <= len(others):
+    design = np.array([[1.0, *(point[name] == value for name, value in choices)] for point, _ in runs])
+    if not (choices and len(runs)) or np.linalg.matrix_rank(design) <= len(choices):
         return []
-    measured = np.array([value for _, value in runs])
-    slopes = np.linalg.lstsq(design, measured)[0]
-    freedom, halves = len(runs) - design.shape[1], [None] * len(others)
+    values = np.array([value for _, value in runs])
+    slopes = np.linalg.lstsq(design, values)[0]
+    freedom, halves = len(runs) - design.shape[1], [None] * len(choices)
     if freedom:
-        variance = np.sum((measured - design @ slopes) ** 2) / freedom
+        variance = np.sum((values - design @ slopes) ** 2) / freedom
         halves = student(freedom) * np.sqrt(variance * np.diag(np.linalg.inv(design.T @ design))[1:])
     return [
         Effect(
@@ -68,18 +68,18 @@ def effects(settings: Settings, trials: Sequence[Trial]) -> list[Effect]:
             float(slope),
             None if half is None else (float(slope - half), float(slope + half)),
         )
-        for (name, value), slope, half in zip(others, slopes[1:], halves, strict=True)
+        for (name, value), slope, half in zip(choices, slopes[1:], halves, strict=True)
     ]
 
 
 def lines(study: optuna.Study, settings: Settings, trials: Sequence[Trial]) -> list[str]:
     """Return what `importances` or else `effects` found, in words."""
-    if found := importances(study, trials):
-        return ["importance: " + ", ".join(f"{name} {share:.2f}" for name, share in found.items())]
+    if shares := importances(study, trials):
+        return ["importance: " + ", ".join(f"{name} {share:.2f}" for name, share in shares.items())]
     short = dict(zip(settings.space, short_names(settings.space)))
-    said = []
+    texts = []
     for name, value, baseline, difference, interval in effects(settings, trials):
         around = f"{span(*interval)}, 95 %" if interval else "one run each: no interval"
         change = f"{short[name]} {value} instead of {baseline}"
-        said.append(f"{change} changes {settings.metric} by {number(difference)} ({around})")
-    return said
+        texts.append(f"{change} changes {settings.metric} by {number(difference)} ({around})")
+    return texts

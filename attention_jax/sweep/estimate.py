@@ -49,30 +49,30 @@ def epochs(train: configs.Train, steps: float) -> float:
     return min(train.total_epochs, train.max_steps / steps) if train.max_steps and steps else train.total_epochs
 
 
-def known_run(name: str, directory: Path) -> tuple[dict, str] | None:
+def newest_run(name: str, directory: Path) -> tuple[dict, str] | None:
     """Return the newest run of an experiment in PLACES, else the last recorded one, and where it is."""
     places = [place.format(name=name, directory=glob.escape(str(directory))) for place in PLACES]
-    found = {path for place in places for path in glob.glob(f"{place}/result.json")}
-    for path in map(Path, sorted(found, key=os.path.getmtime, reverse=True)):
+    paths = {path for place in places for path in glob.glob(f"{place}/result.json")}
+    for path in map(Path, sorted(paths, key=os.path.getmtime, reverse=True)):
         if (run := read_json(path)).get("history"):
             return run, str(path)
-    recorded = [run for run in record.recorded_runs(name) if run.get("history")]
+    recorded = [run for run in record.load_recorded_runs(name) if run.get("history")]
     return (recorded[-1], f"experiments/results/{name}.json") if recorded else None
 
 
-def announce(settings: Settings, points: Sequence[dict], directory: Path):
+def print_estimate(settings: Settings, points: Sequence[dict], directory: Path):
     """Print the trials for `--dry-run`, with an estimate of their time from the newest run of the experiment."""
     name = settings.config.name
     cells = [[number(v) if isinstance(v, float) else str(v) for v in point.values()] for point in points]
     rows = [(str(index), *values) for index, values in enumerate(cells)]
     show(Table(f"Sweep of {name}", ("trial", *short_names(settings.space)), rows, right=("trial",)))
-    more = f" ({settings.trials} in all; later ones depend on results)" if len(points) < settings.trials else ""
-    print(f"{len(points)} trials{more} x {settings.seeds} seeds by {settings.method}, for {settings.metric}")
-    if not (known := known_run(name, directory)):
+    later_note = f" ({settings.trials} in all; later ones depend on results)" if len(points) < settings.trials else ""
+    print(f"{len(points)} trials{later_note} x {settings.seeds} seeds by {settings.method}, for {settings.metric}")
+    if not (reference := newest_run(name, directory)):
         places = ", ".join(place.format(name=name, directory=directory) for place in PLACES)
         print(f"time: unknown, as no run of {name} is in {places}; `launch.py train {name}` would tell")
         return
-    run, where = known
+    run, where = reference
     epoch, steps, once = pace(run["history"], run["seconds"])
     lengths = [epochs(plan.run_config(settings, point, 0).train, steps) for point in points]
     minutes = epoch * statistics.fmean(lengths) * settings.trials * settings.seeds / 60

@@ -138,8 +138,8 @@ def _last_line(path: Path) -> str:
 def give_up(path: Path, reason: str):
     """Record all unfinished runs of a group as failed."""
     for _, directory in worker.read(path).members:
-        if not run_directory.ended(directory):
-            run_directory.fail(directory, RuntimeError(reason))
+        if not run_directory.has_ended(directory):
+            run_directory.record_failure(directory, RuntimeError(reason))
 
 
 class Ray:
@@ -162,9 +162,9 @@ class Ray:
             quiet = {"log_to_driver": False, "logging_level": "error"}
             ray.init(address=address, runtime_env={"env_vars": environment()}, **quiet)
         except (OSError, RuntimeError, ValueError) as error:
-            said = " ".join(str(error).split())[:120]
+            message = " ".join(str(error).split())[:120]
             raise InputError(
-                f"no Ray cluster answers at {address} ({said}); --ray needs HOST:PORT of a running one, or auto: "
+                f"no Ray cluster answers at {address} ({message}); --ray needs HOST:PORT of a running one, or auto: "
                 "start one with ray start --head"
             ) from None
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]

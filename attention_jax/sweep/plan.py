@@ -13,7 +13,7 @@ from attention_jax import config as configs
 from attention_jax.errors import InputError, lower_is_better
 from attention_jax.files import read_json
 from attention_jax.runs import directory as run_directory
-from attention_jax.sweep.space import Point, Space, Values, parse, spelled
+from attention_jax.sweep.space import Point, Space, Values, format_space, parse
 
 RETRIED = "earlier_failure.json"
 """The failure.json of a run that was trained again."""
@@ -57,7 +57,7 @@ class Trial(NamedTuple):
 
 def settings_json(settings: Settings) -> dict:
     """The contents of settings.json."""
-    return settings._asdict() | {"config": configs.to_json(settings.config), "space": spelled(settings.space)}
+    return settings._asdict() | {"config": configs.to_json(settings.config), "space": format_space(settings.space)}
 
 
 def read_settings(directory: Path, trust_code: bool = False, like: configs.Config | None = None) -> Settings:
@@ -108,7 +108,7 @@ def is_late(settings: Settings, trial: Trial) -> bool:
     return settings.method == "tpe" and any((path / RETRIED).exists() for path in trial.directories)
 
 
-def measured(settings: Settings, result: dict | None, history: Sequence[dict]) -> float | None:
+def metric_value(settings: Settings, result: dict | None, history: Sequence[dict]) -> float | None:
     """The metric of one run: of its result, or after its last epoch. InputError if the run does not have it."""
     metrics = {**(history[-1] if history else {}), **(result["metrics"] if result else {})}
     if settings.metric in metrics:
@@ -125,10 +125,10 @@ def trials(directory: Path, settings: Settings, points: Mapping[int, Point], pru
     for number, point in points.items():
         directories = [trial_directory(directory, number, seed) for seed in seeds(settings)]
         results = [run_directory.read_result(path) for path in directories]
-        histories = [run_directory.history(path) for path in directories]
-        reasons = [run_directory.failure(path) for path in directories]
+        histories = [run_directory.read_history(path) for path in directories]
+        reasons = [run_directory.read_failure(path) for path in directories]
         reason = next((f"seed {seed}: {text}" for seed, text in zip(seeds(settings), reasons) if text), "")
-        values = [value for r, h in zip(results, histories) if (value := measured(settings, r, h)) is not None]
+        values = [value for r, h in zip(results, histories) if (value := metric_value(settings, r, h)) is not None]
         if reason:
             state = "failed"
         elif all(results):

@@ -23,11 +23,11 @@ from attention_jax import config as configs, tasks
 from attention_jax.errors import Diverged, InputError, Interrupted
 from attention_jax.files import write_json
 from attention_jax.runs import directory as run_directory, lifecycle
-from attention_jax.sweep.space import get
+from attention_jax.sweep.space import field_value
 from attention_jax.train.checkpoint import Checkpoints, split_checkpoint
-from attention_jax.train.feed import streamed
+from attention_jax.train.feed import is_streamed
 from attention_jax.train.initial import with_ranges
-from attention_jax.train.loop import Interrupt, check_batches, fit, planned_steps
+from attention_jax.train.loop import Interrupt, check_batches, count_steps, fit
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.placement import replicate
 from attention_jax.train.run import Run
@@ -64,7 +64,7 @@ def classes(built: Sequence[tasks.Task], seeds: Sequence[int]) -> list[list[int]
 def check_traceable(config: configs.Config, names: Sequence[str], task: tasks.Task):
     """Trace a training step with tracers for the numbers `names`; raises if a custom model or optimizer uses the value
     of one in Python, so that it must be compiled in."""
-    if streamed(task):
+    if is_streamed(task):
         raise InputError("streamed data are supported for one run at a time")
     state = jax.eval_shape(lambda: init_state(task.init, optimizer(config.optim, 1), config.train.seed))
     numbers = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in names}
@@ -72,11 +72,11 @@ def check_traceable(config: configs.Config, names: Sequence[str], task: tasks.Ta
     jax.eval_shape(partial(train_member, config, 1), task.buckets[0], (state, numbers, *batches))
 
 
-def varied(members: Sequence[configs.Config]) -> dict[str, np.ndarray]:
+def varying_numbers(members: Sequence[configs.Config]) -> dict[str, np.ndarray]:
     """The numbers in which the members differ: {dotted name: float32 [M]}."""
     fields = {name for a in members for name in configs.differences(members[0], a)} - {"train.seed"}
     assert fields <= {name for name, info, _ in configs.walk(members[0]) if info.traced}, fields
-    return {name: np.array([get(config, name) for config in members], np.float32) for name in sorted(fields)}
+    return {name: np.array([field_value(config, name) for config in members], np.float32) for name in sorted(fields)}
 
 
 class Population:
@@ -89,25 +89,25 @@ class Population:
 
     def __init__(self, members: Sequence[configs.Config], total_steps: int):
         self.count, self.devices = len(members), jax.local_device_count()
-        self.numbers = spread(varied(members), self.devices)
-        self.compiled = compiled(members[0], total_steps)
+        self.numbers = shard_members(varying_numbers(members), self.devices)
+        self.compiled = compile_members(members[0], total_steps)
 
     def train_steps(self, state, bucket: dict, indices: np.ndarray, weight: np.ndarray):
         """Make K steps of each member with batches [M, K, B]; return the state and {name: (sums, counts)} of [M, K]."""
-        batches = spread((indices, weight), self.devices)
+        batches = shard_members((indices, weight), self.devices)
         state, metrics = self.compiled(state, self.numbers, bucket, *batches)
         return state, self.fetch(metrics)
 
     def put_state(self, saved):
         """Divide a fetched state over the devices, which the compiled call does."""
-        return spread(saved, self.devices)
+        return shard_members(saved, self.devices)
 
     def put_data(self, buckets):
         """Copy a task's buckets to each device."""
         return replicate(buckets)
 
     def fetch(self, tree):
-        """The inverse of `spread`: NumPy arrays [M, ...]."""
+        """The inverse of `shard_members`: NumPy arrays [M, ...]."""
         return jax.tree.map(lambda x: np.array(x).reshape(-1, *x.shape[2:])[: self.count], jax.device_get(tree))
 
     def params(self, saved, member: int):
@@ -115,7 +115,7 @@ class Population:
         return jax.tree.map(lambda x: x[member], saved.params)
 
 
-def compiled(config: configs.Config, total_steps: int):
+def compile_members(config: configs.Config, total_steps: int):
     """Compile (states, numbers, bucket, indices, weight) -> (states, metrics) for all local devices."""
     train = partial(train_members, config, total_steps)
     if jax.local_device_count() > 1:
@@ -125,16 +125,16 @@ def compiled(config: configs.Config, total_steps: int):
 
 def train_members(config: configs.Config, total_steps: int, states, numbers: dict, bucket: dict, indices, weight):
     """K steps of m members on one device: each leaf of the arguments but `bucket` has a leading axis of m."""
-    one = partial(train_member, config, total_steps, bucket)
-    parts = (states, numbers, indices, weight)
-    one_after_another = lambda *parts: jax.lax.map(one, parts)
-    side_by_side = lambda *parts: jax.vmap(one)(parts)
-    return jax.lax.platform_dependent(*parts, cpu=one_after_another, default=side_by_side)
+    train_one = partial(train_member, config, total_steps, bucket)
+    operands = (states, numbers, indices, weight)
+    one_after_another = lambda *operands: jax.lax.map(train_one, operands)
+    side_by_side = lambda *operands: jax.vmap(train_one)(operands)
+    return jax.lax.platform_dependent(*operands, cpu=one_after_another, default=side_by_side)
 
 
-def train_member(config: configs.Config, total_steps: int, bucket: dict, parts: tuple):
+def train_member(config: configs.Config, total_steps: int, bucket: dict, operands: tuple):
     """Make K steps of one member, with the tracers `numbers` in place of the numbers of `config`."""
-    state, numbers, indices, weight = parts
+    state, numbers, indices, weight = operands
     config = configs.replace(config, **numbers)
     gradients = partial(gradient_sums, tasks.build(config).loss, config.train.accumulation_steps)
     update = optimizer(config.optim, total_steps)
@@ -147,21 +147,21 @@ def on_one_device(train, states, numbers: dict, bucket: dict, *batches):
     return jax.tree.map(lambda x: x[None], train(states, numbers, bucket, *batches))
 
 
-def spread(tree, devices: int):
+def shard_members(tree, devices: int):
     """Reshape [M, ...] to [D, m, ...], padded with copies of the first member."""
 
-    def one(x):
+    def reshape_leaf(x):
         x = np.asarray(x)
         indices = np.arange(-(-len(x) // devices) * devices)
         return x[np.where(indices < len(x), indices, 0)].reshape(devices, -1, *x.shape[1:])
 
-    return jax.tree.map(one, tree)
+    return jax.tree.map(reshape_leaf, tree)
 
 
 def initial_states(task: tasks.Task, members: Sequence[configs.Config], total_steps: int) -> TrainState:
     """Return the stacked initial states of the members, each equal to that of the run alone."""
     init = with_ranges(task.init, members[0].train)  # one function, so that it is compiled once
-    numbers, states = varied(members), []
+    numbers, states = varying_numbers(members), []
     for index, config in enumerate(members):
         config = configs.replace(config, **{name: jnp.float32(values[index]) for name, values in numbers.items()})
         states.append(jax.device_get(init_state(init, optimizer(config.optim, total_steps), config.train.seed)))
@@ -181,9 +181,9 @@ def train_many(members: Sequence[Member], built: Sequence[tasks.Task], directory
     """
     task, train, count = built[0], members[0].config.train, len(members)
     check_batches(task, train)
-    total_steps = planned_steps(task, train)
+    total_steps = count_steps(task, train)
     for member, mine in zip(members, built, strict=True):
-        run_directory.create(member.directory)
+        run_directory.create_directory(member.directory)
         run_directory.check_data(member.directory, mine)
         lifecycle.describe(member.config, member.directory)
         write_json(member.directory / "facts.json", run_directory.facts_of(mine))
@@ -202,11 +202,11 @@ def train_many(members: Sequence[Member], built: Sequence[tasks.Task], directory
     with Interrupt() as interrupt, contextlib.ExitStack() as stack:
         stack.push(lambda kind, error, trace: close_unfinished(members, population, error))
         for member, run, params in zip(members, population, parameters):
-            if not (run.failure or run.active or run_directory.ended(member.directory)):
+            if not (run.failure or run.active or run_directory.has_ended(member.directory)):
                 with contextlib.suppress(Diverged):  # `run.failure` has it
                     lifecycle.finish(member.config, task, run, params, figures=False, population=count)
             if run.failure:
-                run_directory.fail(member.directory, run.failure)
+                run_directory.record_failure(member.directory, run.failure)
             if interrupt.requested:
                 raise Interrupted(run.step)
 

@@ -32,12 +32,12 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 def distributions(space: Space) -> dict[str, BaseDistribution]:
     """The space in Optuna's terms."""
 
-    def one(d):
+    def distribution(d):
         if isinstance(d, Values):
             return CategoricalDistribution(d.choices)
         return IntDistribution(int(d.low), int(d.high), d.log) if d.whole else FloatDistribution(d.low, d.high, d.log)
 
-    return {name: one(dimension) for name, dimension in space.items()}
+    return {name: distribution(dimension) for name, dimension in space.items()}
 
 
 def new_study(settings: Settings, journal: Path | None = None) -> optuna.Study:
@@ -77,26 +77,26 @@ def load_study(journal: Path) -> optuna.Study:
 
 def points(study: optuna.Study) -> dict[int, Point]:
     """Return {number: point} of the proposed trials, without repeated points."""
-    found: dict[int, Point] = {}
+    points_by_number: dict[int, Point] = {}
     for trial in study.get_trials(deepcopy=False):
-        if trial.state != TrialState.WAITING and trial.params not in found.values():
-            found[trial.number] = trial.params
-    return found
+        if trial.state != TrialState.WAITING and trial.params not in points_by_number.values():
+            points_by_number[trial.number] = trial.params
+    return points_by_number
 
 
 def ask(study: optuna.Study, space: Space, count: int) -> dict[int, optuna.Trial]:
     """Propose up to `count` trials at new points, {number: trial}; fewer if 100 attempts find no new one."""
-    known, asked = list(points(study).values()), {}
+    tried, proposed = list(points(study).values()), {}
     for _ in range(100 * count):
-        if len(asked) == count:
+        if len(proposed) == count:
             break
         trial = study.ask(distributions(space))
-        if trial.params in known:
+        if trial.params in tried:
             study.tell(trial, state=TrialState.FAIL)
             continue
-        known.append(trial.params)
-        asked[trial.number] = trial
-    return asked
+        tried.append(trial.params)
+        proposed[trial.number] = trial
+    return proposed
 
 
 def rounds(method: str, trials: int) -> list[int]:
@@ -107,8 +107,8 @@ def rounds(method: str, trials: int) -> list[int]:
     """
     if method != "tpe" or trials <= STARTUP:
         return [trials]
-    rest = trials - STARTUP
-    return [STARTUP, *[min(BATCH, rest - i) for i in range(0, rest, BATCH)]]
+    remaining = trials - STARTUP
+    return [STARTUP, *[min(BATCH, remaining - i) for i in range(0, remaining, BATCH)]]
 
 
 def rungs(method: str, epochs: int) -> list[int]:

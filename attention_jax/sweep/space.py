@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from attention_jax import config as configs
-from attention_jax.config.synonyms import meant
+from attention_jax.config.synonyms import suggest_options
 from attention_jax.errors import InputError
 
 
@@ -66,10 +66,10 @@ def options(config, prefix: str = "") -> dict[str, type]:
     return types
 
 
-def get(config, name: str):
+def field_value(config, name: str):
     """The value of a dotted name."""
-    for part in name.split("."):
-        config = getattr(config, part)
+    for field in name.split("."):
+        config = getattr(config, field)
     return config
 
 
@@ -77,7 +77,7 @@ def assignments(words: Sequence[str]) -> dict[str, str]:
     """`["a=1", "b=2"]` as a dict."""
     texts = {}
     for word in words:
-        name, equals, text = (part.strip() for part in word.partition("="))
+        name, equals, text = (piece.strip() for piece in word.partition("="))
         if not (name and equals and text):
             raise InputError(f"--over needs NAME=VALUES, such as optim.learning-rate=1e-4..1e-2:log; got {word!r}")
         if name in texts:
@@ -93,18 +93,18 @@ def parse(config, over: Mapping[str, str]) -> Space:
     >>> parse(config, {"optim.learning-rate": "1e-4..1e-2:log", "model.hidden-size": "64,128"})["model.hidden_size"]
     Values(choices=(64, 128))
     """
-    known, earlier, space = options(config), configs.earlier_names(config), {}
+    option_types, earlier, space = options(config), configs.earlier_names(config), {}
     for spelled, text in over.items():
         name = spelled.replace("-", "_")
         if name == "train.seed":
             raise InputError("seeds are independent of the parameters: give --seeds N instead of --over train.seed")
         if name in earlier:
             raise InputError(f"{spelled} is now called {earlier[name].replace('_', '-')}")
-        if name not in known:
-            raise InputError(f"there is no parameter {spelled}; {_hint(name, known)}")
+        if name not in option_types:
+            raise InputError(f"there is no parameter {spelled}; {_hint(name, option_types)}")
         if name in space:
             raise InputError(f"--over has {spelled} twice, in two spellings: give it once, with all values")
-        space[name] = _dimension(spelled, known[name], text)
+        space[name] = _dimension(spelled, option_types[name], text)
         dimension = space[name]
         for value in dimension.choices if isinstance(dimension, Values) else (dimension.low, dimension.high):
             configs.replace(config, **{name: value})  # refuses what is out of bounds
@@ -116,9 +116,9 @@ def parse(config, over: Mapping[str, str]) -> Space:
     return space
 
 
-def _hint(name: str, known: Mapping[str, type]) -> str:
+def _hint(name: str, option_names: Mapping[str, type]) -> str:
     """Return suggestions for a misspelled name."""
-    near = meant(name, known)
+    near = suggest_options(name, option_names)
     return (
         f"perhaps you meant {' or '.join(near).replace('_', '-')}"
         if near
@@ -128,12 +128,12 @@ def _hint(name: str, known: Mapping[str, type]) -> str:
 
 def _dimension(name: str, kind: type, text: str) -> Values | Range:
     """Parse the range or list of a parameter."""
-    low, dots, rest = text.partition("..")
+    low, dots, high_text = text.partition("..")
     if not dots or (kind is str and not low.isdigit()) or (kind not in (int, float) and "," in text):
-        return Values(tuple(dict.fromkeys(_value(name, kind, word) for word in listed(text))))
+        return Values(tuple(dict.fromkeys(_value(name, kind, word) for word in split_list(text))))
     if kind not in (int, float):
         raise InputError(f"{name} is not a number, so it has no range; list its values: {name}={_example(kind)}")
-    high, *marks = [mark.strip() for mark in rest.split(":")]
+    high, *marks = [mark.strip() for mark in high_text.split(":")]
     log, points = "log" in marks, [mark for mark in marks if mark.isdecimal() and int(mark) > 0]
     if sorted(marks) != sorted(["log"] * log + points[:1]):
         raise InputError(
@@ -148,10 +148,10 @@ def _dimension(name: str, kind: type, text: str) -> Values | Range:
     return Range(low, high, log, kind is int, int(points[0]) if points else 0)
 
 
-def listed(text: str) -> list[str]:
+def split_list(text: str) -> list[str]:
     """Split a list of values at its commas, except for those inside parentheses; spaces around values are dropped.
 
-    >>> listed("mine.ideas:Two(0.1,0.2), scaled_dot")
+    >>> split_list("mine.ideas:Two(0.1,0.2), scaled_dot")
     ['mine.ideas:Two(0.1,0.2)', 'scaled_dot']
     """
     words, depth = [""], 0
@@ -196,7 +196,7 @@ def _example(kind: type) -> str:
     )
 
 
-def spelled(space: Space) -> dict[str, str]:
+def format_space(space: Space) -> dict[str, str]:
     """Format the space as `--over` has it, for a sweep's settings.json."""
     words = {}
     for name, dimension in space.items():
@@ -244,10 +244,10 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def label(point: Point, exact: bool = False) -> str:
-    """A point in few characters; if `exact`, no two points have the same.
+    """A short label of a point; with `exact`, different points have different labels.
 
     >>> label({"optim.learning_rate": 0.003, "model.score": "dot"}), label({"optim.b2": 0.99991}, exact=True)
     ('learning_rate=0.003 score=dot', 'b2=0.99991')
     """
-    shown = [f"{x:.4g}" if isinstance(x, float) and not exact else str(x) for x in point.values()]
-    return " ".join(f"{name}={value}" for name, value in zip(short_names(list(point)), shown))
+    values = [f"{x:.4g}" if isinstance(x, float) and not exact else str(x) for x in point.values()]
+    return " ".join(f"{name}={value}" for name, value in zip(short_names(list(point)), values))

@@ -11,7 +11,7 @@ from optuna.trial import TrialState
 
 from attention_jax import config as configs
 from attention_jax.claims import catalog, record as records, recorded_command
-from attention_jax.claims.intervals import Interval, clipped, of_mean
+from attention_jax.claims.intervals import Interval, clip_to_scale, mean_half_width
 from attention_jax.files import write_json
 from attention_jax.report.tables import Table, number, show, span
 from attention_jax.sweep import effects, plan, search
@@ -28,13 +28,13 @@ def current_trials(directory: Path, settings: Settings, study: optuna.Study) -> 
     return plan.trials(directory, settings, search.points(study), pruned)
 
 
-def best(settings: Settings, trials: Sequence[Trial]) -> Trial | None:
+def best_trial(settings: Settings, trials: Sequence[Trial]) -> Trial | None:
     """The finished trial of the best mean."""
-    done = [trial for trial in trials if trial.state == "done"]
-    return min(done, key=lambda trial: settings.sign(trial.value), default=None)
+    finished = [trial for trial in trials if trial.state == "done"]
+    return min(finished, key=lambda trial: settings.sign(trial.value), default=None)
 
 
-def ranked(settings: Settings, trials: Sequence[Trial]) -> list[Trial]:
+def rank_trials(settings: Settings, trials: Sequence[Trial]) -> list[Trial]:
     """Best first; then the pruned, the unfinished and the failed."""
     order = ("done", "pruned", "running", "waiting", "failed")
     return sorted(
@@ -48,10 +48,10 @@ def in_words(settings: Settings, trial: Trial) -> str:
 
 
 def _value(settings: Settings, trial: Trial) -> str:
-    half = of_mean(trial.values)
+    half = mean_half_width(trial.values)
     if trial.value is None or half is None:
         return number(trial.value)
-    low, high, _ = clipped(Interval(trial.value - half, trial.value + half, ""), settings.metric, trial.value)
+    low, high, _ = clip_to_scale(Interval(trial.value - half, trial.value + half, ""), settings.metric, trial.value)
     return f"{number(trial.value)} ({span(low, high)})"
 
 
@@ -68,7 +68,7 @@ def parameters(trial: Trial) -> int | None:
 def table(settings: Settings, trials: Sequence[Trial]) -> Table:
     """All trials, best first."""
     rows = []
-    for trial in ranked(settings, trials):
+    for trial in rank_trials(settings, trials):
         point = [number(v) if isinstance(v, float) else str(v) for v in trial.point.values()]
         size, state = parameters(trial), ": ".join(filter(None, (trial.state, trial.reason)))
         rows.append((str(trial.number), *point, _value(settings, trial), number(size), f"{seconds(trial):.1f}", state))
@@ -107,40 +107,44 @@ def figures(stem: str, settings: Settings, trials: Sequence[Trial]) -> list[Path
 
     names, paths = short_names(settings.space), []
     log = [name for name, dimension in zip(names, settings.space.values()) if spans_decades(dimension)]
-    shown = [
+    trial_rows = [
         {"params": dict(zip(names, trial.point.values()))}
         | ({"value": trial.value, "values": trial.values} if trial.state == "done" else {"value": None})
         for trial in trials
     ]
-    if any(trial["value"] is not None for trial in shown):
-        axes = {"metric": settings.metric, "log": log, "inputs": shown}
-        paths.append(sweep_slices(shown, f"{stem}slices.png", **axes))
-        paths.append(parallel_coordinates(shown, f"{stem}parallel_coordinates.png", **axes))
+    if any(trial["value"] is not None for trial in trial_rows):
+        axes = {"metric": settings.metric, "log": log, "inputs": trial_rows}
+        paths.append(sweep_slices(trial_rows, f"{stem}slices.png", **axes))
+        paths.append(parallel_coordinates(trial_rows, f"{stem}parallel_coordinates.png", **axes))
     curves, selects = {}, not settings.metric.startswith("test")
-    for trial in [trial for trial in ranked(settings, trials) if selects and trial.state != "failed"]:
-        seen = [{row["epoch"]: row.get(settings.metric, math.nan) for row in rows} for rows in trial.histories if rows]
-        if epochs := sorted({epoch for values in seen for epoch in values}):
+    for trial in [trial for trial in rank_trials(settings, trials) if selects and trial.state != "failed"]:
+        curves_by_seed = [
+            {row["epoch"]: row.get(settings.metric, math.nan) for row in rows} for rows in trial.histories if rows
+        ]
+        if epochs := sorted({epoch for values in curves_by_seed for epoch in values}):
             curves[label(trial.point)] = (
                 epochs,
-                [[values.get(epoch, math.nan) for epoch in epochs] for values in seen],
+                [[values.get(epoch, math.nan) for epoch in epochs] for values in curves_by_seed],
             )
     if curves:
-        best_ones = dict(list(curves.items())[:CURVES])
-        paths.append(trial_curves(best_ones, f"{stem}learning_curves.png", ylabel=settings.metric, inputs=best_ones))
+        best_curves = dict(list(curves.items())[:CURVES])
+        paths.append(
+            trial_curves(best_curves, f"{stem}learning_curves.png", ylabel=settings.metric, inputs=best_curves)
+        )
     return paths
 
 
 def as_json(settings: Settings, trials: Sequence[Trial], study: optuna.Study) -> dict:
     """sweep.json."""
-    top = best(settings, trials)
+    top = best_trial(settings, trials)
     rows = [
         {
             "trial": t.number, "params": t.point, "state": t.state, "reason": t.reason,
-            "value": t.value, "values": t.values, "interval95": of_mean(t.values),
+            "value": t.value, "values": t.values, "interval95": mean_half_width(t.values),
             "parameters": parameters(t), "seconds": round(seconds(t), 2),
             "runs": ["/".join(d.parts[-3:]) for d in t.directories],
         }
-        for t in ranked(settings, trials)
+        for t in rank_trials(settings, trials)
     ]  # fmt: skip
     return {
         **{k: v for k, v in plan.settings_json(settings).items() if k != "config"},
@@ -186,7 +190,7 @@ def variant(settings: Settings, point: Point) -> str:
     """Return the name of a point in records: the experiment's variant with the same options, else its label."""
     config = configs.replace(settings.config, **point)
     variants = catalog.load_experiment(config.name).variants().items()
-    return next((name for name, one in variants if one == config), label(point, exact=True))
+    return next((name for name, variant_config in variants if variant_config == config), label(point, exact=True))
 
 
 def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: Sequence[str]):
@@ -204,44 +208,46 @@ def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: 
         records.check_run(experiment, run_directory)
     for trial, run_directory, result in finished:
         values = {key: value for key, value in result.items() if key != "experiment"}
-        origin = records.origin(experiment, run_directory, command)
-        records.record(name, {"variant": variant(settings, trial.point)} | values | origin)
-    records.draw(experiment)
+        origin = records.run_origin(experiment, run_directory, command)
+        records.record_run(name, {"variant": variant(settings, trial.point)} | values | origin)
+    records.draw_recorded(experiment)
     draw(experiment, f"{experiment.results / name}-")
 
 
-def recorded_trials(experiment: catalog.Experiment) -> tuple[Settings, list[Trial]]:
-    """The settings and trials of the recorded runs of an experiment's own grid; no trials where it has none.
+def load_recorded_trials(experiment: catalog.Experiment) -> tuple[Settings, list[Trial]]:
+    """The settings and trials of an experiment's recorded grid; no trials if nothing is recorded.
 
     The metric is the one that the sweep selects by, of the recorded runs that have it. If none has it, as with runs
     from before there were validation data, it is that of the test split.
     """
     config = experiment.config()
-    metric, everything = config.train.best_metric, records.runs_by_variant(experiment)
-    runs = {variant: [run for run in some if metric in run["metrics"]] for variant, some in everything.items()}
-    runs = {variant: some for variant, some in runs.items() if some}
+    metric, all_runs = config.train.best_metric, records.runs_by_variant(experiment)
+    runs = {
+        variant: [run for run in variant_runs if metric in run["metrics"]] for variant, variant_runs in all_runs.items()
+    }
+    runs = {variant: variant_runs for variant, variant_runs in runs.items() if variant_runs}
     if not runs:
-        metric, runs = f"test.{metric.rpartition('.')[2]}", everything
+        metric, runs = f"test.{metric.rpartition('.')[2]}", all_runs
     space, seeds = parse(config, experiment.sweep()), max(map(len, runs.values()), default=0)
     settings = Settings(config, space, "grid", len(runs), seeds, metric)
     trials = []
     for point in grid(space):
-        if found := runs.get(variant(settings, point)):
-            values, histories = [run["metrics"][metric] for run in found], [run["history"] for run in found]
+        if point_runs := runs.get(variant(settings, point)):
+            values, histories = [run["metrics"][metric] for run in point_runs], [run["history"] for run in point_runs]
             mean = statistics.fmean(values)
-            trials.append(Trial(len(trials), point, "done", mean, values, "", [], histories, found))
+            trials.append(Trial(len(trials), point, "done", mean, values, "", [], histories, point_runs))
     return settings, trials
 
 
 def draw(experiment: catalog.Experiment, stem: str) -> list[Path]:
     """Plot the recorded trials of an experiment's own grid."""
-    settings, trials = recorded_trials(experiment)
+    settings, trials = load_recorded_trials(experiment)
     return figures(stem, settings, trials) if trials else []
 
 
 def draw_all():
     """`make figures`: the figures of all recorded sweeps, from the stored data alone."""
-    for name in catalog.names():
+    for name in catalog.experiment_names():
         experiment = catalog.load_experiment(name)
         if experiment.about("Chapter") == "sweeps":
             draw(experiment, f"{experiment.results / name}-")

@@ -17,7 +17,7 @@ from attention_jax import config as configs
 from attention_jax.claims import catalog
 from attention_jax.cli.signals import end_on_sigterm
 from attention_jax.errors import InputError, Interrupted
-from attention_jax.files import one_at_a_time, write_json
+from attention_jax.files import directory_lock, write_json
 from attention_jax.runs import directory as run_directory, lifecycle
 
 Member = tuple[configs.Config, Path]
@@ -54,17 +54,17 @@ def writing(directory: Path) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
-        said = error.strerror or error
+        reason = error.strerror or error
         raise InputError(
-            f"the sweep cannot write in {directory}: {said}; free some space or give another --out DIR"
+            f"the sweep cannot write in {directory}: {reason}; free some space or give another --out DIR"
         ) from error
 
 
 def is_trained(config: configs.Config, directory: Path, until: int) -> bool:
     """Whether a run is finished, or has been trained to epoch `until` and can resume from there."""
-    if until >= config.train.total_epochs or run_directory.ended(directory):
-        return run_directory.ended(directory)
-    return any((directory / "checkpoints").glob("[0-9]*")) and len(run_directory.history(directory)) >= until
+    if until >= config.train.total_epochs or run_directory.has_ended(directory):
+        return run_directory.has_ended(directory)
+    return any((directory / "checkpoints").glob("[0-9]*")) and len(run_directory.read_history(directory)) >= until
 
 
 def run_group(path: Path):
@@ -75,7 +75,7 @@ def run_group(path: Path):
       InputError: the sweep's directory is not writable, no run will have the metric, or the data have changed.
     """
     group, shared = read(path), path.with_suffix("")
-    with writing(shared), one_at_a_time(shared):  # a worker may outlive its killed sweep by half a second
+    with writing(shared), directory_lock(shared):  # a worker may outlive its killed sweep by half a second
         _check(group)
         for number, members in enumerate(_populations(path, group)):
             if all(is_trained(*member, group.until) for member in members):
@@ -128,7 +128,7 @@ def _populations(path: Path, group: Group) -> list[list[Member]]:
     every = [config for config, _ in members]
     try:
         built = [tasks.build(config) for config in every]
-        population.check_traceable(every[0], list(population.varied(every)), built[0])
+        population.check_traceable(every[0], list(population.varying_numbers(every)), built[0])
         classes = population.classes(built, [config.train.seed for config in every])
     except Exception as error:  # slower, with the same results; each run reports its error
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
@@ -149,20 +149,20 @@ def _population(members: list[Member], directory: Path, until: int):
         raise
     except Exception as error:
         for _, run in members:
-            if not run_directory.ended(run):
-                run_directory.fail(run, error)
+            if not run_directory.has_ended(run):
+                run_directory.record_failure(run, error)
 
 
 def _single(config: configs.Config, directory: Path, until: int):
     """Train a single run."""
-    begun, study = (directory / "config.json").exists(), catalog.load_experiment(config.name).study
+    has_started, study = (directory / "config.json").exists(), catalog.load_experiment(config.name).study
     try:
-        lifecycle.start(config, directory, study=study, resume=begun, quiet=True, until=until)
+        lifecycle.start(config, directory, study=study, resume=has_started, quiet=True, until=until)
     except (Interrupted, OSError):
         raise
     except Exception as error:
         if not run_directory.read_result(directory):  # the result is kept if plotting fails
-            run_directory.fail(directory, error)
+            run_directory.record_failure(directory, error)
 
 
 def _end_with_parent():

@@ -43,7 +43,7 @@ class Task:
     (`eq=False`), because compiled functions are cached by bound method.
 
     Two further methods are optional. `metric_names(full)` lists the metrics that `evaluate(params, full)` may return,
-    so that a misspelled --train.best-metric is refused before training. `eval_functions()` returns the functions that
+    so that a misspelled --train.best-metric fails before training. `eval_functions()` returns the functions that
     `evaluate` maps over held-out examples, {"evaluation" or "decoding": (function of (params, batch), arrays of the
     largest split, examples per batch)}, so that `launch.py compile` can compile them.
     """
@@ -116,13 +116,13 @@ class Task:
         the forward pass of `loss`; empty for a model without `MultiHeadAttention`."""
         recorder = Recorder(self.model)
         replace(self, model=recorder).loss(params, batch, rng)
-        leaves, _ = jax.tree_util.tree_flatten_with_path(recorder.found)
-        found = {}
+        leaves, _ = jax.tree_util.tree_flatten_with_path(recorder.statistics)
+        statistics = {}
         for path, x in leaves:
             name, call = jax.tree_util.keystr(path[1:-2], simple=True, separator="."), path[-1].idx
             name = f"{name}.call{call}" if call else name  # of a layer that is called more than once
-            found |= {name: x} if x.ndim == 2 else {_of_layer(name, i): row for i, row in enumerate(x)}
-        return found
+            statistics |= {name: x} if x.ndim == 2 else {_of_layer(name, i): row for i, row in enumerate(x)}
+        return statistics
 
     def plan(self, epoch: int, steps_per_call: int) -> list[batches.Chunk]:
         """Return the compiled calls of an epoch: [(bucket, indices [K, B], weight [K, B]), ...] of K steps each.
@@ -149,8 +149,8 @@ class Task:
         """Compute metrics on held-out data, briefly after an epoch or in `full` at the end of a run."""
         raise NotImplementedError
 
-    def parts(self, examples: int) -> list[slice]:
-        """Return the parts of so many held-out examples whose means `evaluate` averages: all, or batches in order."""
+    def eval_slices(self, examples: int) -> list[slice]:
+        """Return slices of this many held-out examples, whose means `evaluate` averages: all at once, or batches."""
         size = examples if self.config.train.eval_mean == "examples" else self.config.train.batch_size
         return [slice(first, first + size) for first in range(0, examples, size)]
 
@@ -172,14 +172,14 @@ class Recorder:
     """A Flax module that records the statistics of its attention while it is applied."""
 
     def __init__(self, model):
-        self.model, self.found = model, []
+        self.model, self.statistics = model, []
 
     def __getattr__(self, name):
         return getattr(self.model, name)
 
     def apply(self, *args, **kwargs):
         out, state = self.model.apply(*args, **kwargs, mutable=["attention_statistics"])
-        self.found.append(state.get("attention_statistics", {}))
+        self.statistics.append(state.get("attention_statistics", {}))
         return out
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from jaxtyping import Array, Float, Int
 
 from attention_jax.config import Decode
-from attention_jax.decode import beam_search, greedy, never
+from attention_jax.decode import beam_search, forbid_token, greedy
 
 
 def generate(
@@ -28,7 +28,7 @@ def generate(
     ends = {"bos": bos, "eos": eos, "pad": pad, "max_length": max_length}
     if options.beam_size == 1:
         step, cache = start_decoding(model, params, batch, max_length)
-        return greedy(never(step, forbidden), cache, batch["source"].shape[0], **ends)
+        return greedy(forbid_token(step, forbidden), cache, batch["source"].shape[0], **ends)
     return hypotheses(model, params, batch, options, n_best=1, forbidden=forbidden, **ends)[0][:, 0]
 
 
@@ -39,7 +39,7 @@ def hypotheses(
     step, cache = start_decoding(model, params, batch, max_length)
     penalty = {"length_penalty": options.length_penalty, "alpha": options.alpha}
     beam = {"beam_size": options.beam_size, "n_best": n_best}
-    step = never(step, forbidden)
+    step = forbid_token(step, forbidden)
     return beam_search(step, cache, batch["source"].shape[0], **beam, **penalty, max_length=max_length, **ends)
 
 

@@ -44,7 +44,7 @@ class LanguageTask(Task):
 
     @property
     def sampling(self) -> Sampling:
-        """The sampling options of the configuration, or else those of the data."""
+        """The sampling options of the configuration, by default of the data."""
         return self.config.decode or self.data.sampling
 
     @property
@@ -84,14 +84,14 @@ class LanguageTask(Task):
         for split, rows in self.data.held_out.items():
             nats = map_batches(self.score_rows, params, {"tokens": rows}, self.rows_evaluated)
             tokens = rows.shape[1] - 1
-            parts = (nats[part] for part in self.parts(len(rows)))
-            losses = [part.sum(dtype=np.float64) / (len(part) * tokens) for part in parts]
+            chunks = (nats[chunk] for chunk in self.eval_slices(len(rows)))
+            losses = [chunk.sum(dtype=np.float64) / (len(chunk) * tokens) for chunk in chunks]
             per_token, perplexity = float(np.mean(losses)), mean_perplexity(losses)
             metrics |= {f"{split}.loss": per_token, f"{split}.perplexity": perplexity}
             if self.data.characters_per_token:
                 metrics[f"{split}.bits_per_character"] = per_token / self.data.characters_per_token[split] / np.log(2.0)
-            for name, known in self.data.known.get(split, {}).items():
-                metrics[f"{split}.loss_less_{name}"] = per_token - known
+            for name, baseline in self.data.known.get(split, {}).items():
+                metrics[f"{split}.loss_less_{name}"] = per_token - baseline
         return Evaluation(metrics, {})
 
     def metric_names(self, full: bool) -> list[str]:

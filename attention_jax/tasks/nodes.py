@@ -46,8 +46,8 @@ class NodeTask(Task):
     def logits(self, params, batch, rng=None):
         """Return class logits [B, N, C] of the nodes, with dropout if `rng` is given."""
         rngs = None if rng is None else {"dropout": rng}
-        one = lambda *graph: self.model.apply({"params": params}, *graph, train=rng is not None, rngs=rngs)[0]
-        return jax.vmap(one)(batch["words"], batch["values"], batch["edges"])
+        apply = lambda *graph: self.model.apply({"params": params}, *graph, train=rng is not None, rngs=rngs)[0]
+        return jax.vmap(apply)(batch["words"], batch["values"], batch["edges"])
 
     def loss(self, params, batch, rng):
         """Mean cross-entropy of the labeled nodes, plus the L2 penalty."""
@@ -65,11 +65,11 @@ class NodeTask(Task):
 
     def evaluate(self, params, full: bool) -> Evaluation:
         """Evaluate the validation nodes, in `full` also the test nodes."""
-        found = map_batches(self.score_nodes, params, self.examples[0], 1)
+        scores = map_batches(self.score_nodes, params, self.examples[0], 1)
         metrics = {}
         for split in ("valid", "test") if full else ("valid",):
             for name in ("loss", "accuracy"):
-                metrics[f"{split}.{name}"] = float(found[name][0, self.data.splits[split]].mean(dtype=np.float64))
+                metrics[f"{split}.{name}"] = float(scores[name][0, self.data.splits[split]].mean(dtype=np.float64))
         return Evaluation(metrics, {})
 
     def metric_names(self, full: bool) -> list[str]:

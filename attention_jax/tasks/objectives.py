@@ -25,12 +25,12 @@ def custom_loss(path: str):
     function = import_object(path)
 
     def loss(*arguments):
-        found = function(*arguments)
-        if not isinstance(found, tuple) or [getattr(x, "shape", None) for x in found] != [(), ()]:
+        result = function(*arguments)
+        if not isinstance(result, tuple) or [getattr(x, "shape", None) for x in result] != [(), ()]:
             raise InputError(
                 f"--train.loss {path} must return two arrays of shape (), the sum of the losses and the sum of the "
-                f"mask; got {found!r}"
+                f"mask; got {result!r}"
             )
-        return found
+        return result
 
     return loss

@@ -11,7 +11,7 @@ def are_sentences(data: PairData) -> bool:
     return data.target_vocabulary.eos_id is not None
 
 
-def compare(data: PairData, split: str, written: np.ndarray) -> dict[str, float]:
+def score_outputs(data: PairData, split: str, written: np.ndarray) -> dict[str, float]:
     """Return the exact match of tokens [N, T] generated for a split; for sentences also BLEU with its 95 % interval
     (bleu_low, bleu_high), and chrF.
 
@@ -30,14 +30,14 @@ def compare(data: PairData, split: str, written: np.ndarray) -> dict[str, float]
         scores["bleu"] = bleu.bleu(outputs, targets, tokenize=data.bleu_tokenize).score
         scores["bleu_low"], scores["bleu_high"] = bleu.bleu_interval(outputs, targets, data.bleu_tokenize)
         scores["chrf"] = bleu.chrf(outputs, targets).score
-        kept = bleu.kept_beyond(30, outputs, targets, pairs.source_length - 1, data.bleu_tokenize)
-        if kept is not None:
-            scores["bleu_kept_beyond_30"] = kept
+        retention = bleu.long_bleu_ratio(30, outputs, targets, pairs.source_length - 1, data.bleu_tokenize)
+        if retention is not None:
+            scores["bleu_kept_beyond_30"] = retention
     return scores
 
 
 def score_names(data: PairData, split: str) -> list[str]:
-    """Return the names of the metrics of `compare`."""
+    """Return the names of the metrics of `score_outputs`."""
     unseen = ["exact_match_unseen"] * bool((~data.seen[split]).any())
     of_sentences = ["bleu", "bleu_low", "bleu_high", "chrf", "bleu_kept_beyond_30"] * are_sentences(data)
     return ["exact_match", *unseen, *of_sentences]

@@ -21,11 +21,11 @@ from attention_jax.data.streams import Stream
 from attention_jax.data.vocabulary import Vocabulary
 from attention_jax.errors import InputError
 from attention_jax.ops.losses import masked_cross_entropy
-from attention_jax.ops.positions import within
+from attention_jax.ops.positions import positions_within
 from attention_jax.tasks import Evaluation, Task, build_model, load_once, mean_perplexity
 from attention_jax.tasks.generation import generate
 from attention_jax.tasks.objectives import readout_loss
-from attention_jax.tasks.scoring import are_sentences, compare, score_names
+from attention_jax.tasks.scoring import are_sentences, score_names, score_outputs
 from attention_jax.train.placement import map_batches
 
 SAMPLES = 8
@@ -41,7 +41,7 @@ def target_in(batch) -> jax.Array:
     """Return the decoder's inputs [B, T] with teacher forcing; in a packed sequence every target begins with bos."""
     if "target_segment" not in batch:
         return batch["target"][:, :-1]
-    begins = within(batch["target_segment"]) == 0
+    begins = positions_within(batch["target_segment"]) == 0
     return jnp.where(begins, batch["target"][:, :1], batch["target"][:, :-1])
 
 
@@ -68,9 +68,9 @@ def by_lengths(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     return np.argsort(2 * apart(source) + apart(target), kind="stable")
 
 
-def per_token(name: str, rows: dict, parts: Sequence[slice]) -> list[float]:
+def per_token(name: str, rows: dict, slices: Sequence[slice]) -> list[float]:
     """Return the total of `name` over the number of tokens, for every part of the rows that `score_rows` returns."""
-    return [float(rows[name][i].sum() / rows["tokens"][i].sum()) for i in parts]
+    return [float(rows[name][i].sum() / rows["tokens"][i].sum()) for i in slices]
 
 
 def check_packing(config: Config) -> None:
@@ -169,8 +169,11 @@ class Seq2seqTask(Task):
         """
         vocabulary, longest = self.data.target_vocabulary, self.config.decode.max_length
         if not longest:
-            known = [*self.data.train, *(pairs for name, pairs in self.data.held_out.items() if name == "valid")]
-            longest = max(int(pairs.target_length.max()) for pairs in known)
+            visible_pairs = [
+                *self.data.train,
+                *(pairs for name, pairs in self.data.held_out.items() if name == "valid"),
+            ]
+            longest = max(int(pairs.target_length.max()) for pairs in visible_pairs)
             if are_sentences(self.data):
                 longest = min(longest, self.config.data.max_length or longest)
                 longest += longest // 2
@@ -190,14 +193,14 @@ class Seq2seqTask(Task):
             if self.config.train.eval_mean == "sorted-batches":
                 order = self.by_words(pairs)
                 rows = {name: values[order] for name, values in rows.items()}
-            parts = self.parts(len(rows["loss"]))
-            losses = per_token("loss", rows, parts)
+            slices = self.eval_slices(len(rows["loss"]))
+            losses = per_token("loss", rows, slices)
             metrics[f"{split}.loss"] = float(np.mean(losses))
-            metrics[f"{split}.token_accuracy"] = float(np.mean(per_token("correct", rows, parts)))
+            metrics[f"{split}.token_accuracy"] = float(np.mean(per_token("correct", rows, slices)))
             if full or not sentences:
                 sources = {"source": pairs.source, "source_length": pairs.source_length}
                 written[split] = map_batches(self.generate, params, sources, self.eval_batch_size)
-                scores = compare(self.data, split, written[split])
+                scores = score_outputs(self.data, split, written[split])
                 metrics |= {f"{split}.{name}": value for name, value in scores.items()}
             if sentences:
                 metrics[f"{split}.perplexity"] = mean_perplexity(losses)

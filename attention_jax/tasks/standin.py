@@ -25,7 +25,7 @@ PUBLISHED = {"fashion_mnist": (60_000, 10_000, 10, 28, 1), "cifar10": (50_000, 1
 """(training images, test images, classes, pixels of a side, channels)"""
 
 
-def task(config: configs.Config, facts: dict) -> Task:
+def placeholder_task(config: configs.Config, facts: dict) -> Task:
     """Return the task of a configuration, with its data if they are stored locally, else with placeholders.
 
     Raises:
@@ -97,7 +97,7 @@ def pair_task(config: configs.Config, facts: dict) -> Task:
     }
     held_out = held_out or {"test": longest}
     if options.packing:
-        train, widths = (_packed(train, options.packing),), [options.packing]
+        train, widths = (_pack_pairs(train, options.packing),), [options.packing]
     letters = Tokenizer(list, "".join)
     data = PairData(
         train=train,
@@ -122,7 +122,7 @@ def _pairs(rows: int, source: int, target: int, options: configs.TextPairs) -> P
     return Pairs(zeros(rows, source), full(source), zeros(rows, target + 1), full(target))
 
 
-def _packed(buckets: tuple[Pairs, ...], length: int) -> PackedPairs:
+def _pack_pairs(buckets: tuple[Pairs, ...], length: int) -> PackedPairs:
     """Return packed sequences of `length` tokens for the pairs of these buckets."""
     tokens = max(sum(pairs.source.size for pairs in buckets), sum(pairs.target[:, 1:].size for pairs in buckets))
     rows = _pairs(-(-tokens // length), length, length, configs.Corpus())
@@ -141,7 +141,7 @@ def time_machine_task(config: configs.Config, facts: dict) -> Task:
 
 def shakespeare_task(config: configs.Config, facts: dict) -> Task:
     """Return the language modeling task of tiny Shakespeare."""
-    counts = shakespeare.counts(shakespeare.CHARACTERS, config.data)
+    counts = shakespeare.count_windows(shakespeare.CHARACTERS, config.data)
     return _windows(config, facts, counts.values(), map(chr, range(shakespeare.DISTINCT)))
 
 

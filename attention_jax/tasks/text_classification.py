@@ -38,7 +38,7 @@ class TextTask(Task):
 
     @property
     def examples(self) -> tuple[dict, ...]:
-        return tuple(part._asdict() for part in self.data.train)
+        return tuple(texts._asdict() for texts in self.data.train)
 
     @property
     def stream(self) -> Stream | None:
@@ -67,10 +67,10 @@ class TextTask(Task):
         Balanced accuracy is the mean of the accuracies of the classes: a rare class weighs as much as a frequent one.
         """
         metrics = {}
-        for split, part in self.data.held_out.items() if full else [("valid", self.data.held_out["valid"])]:
-            rows = map_batches(self.score_rows, params, part._asdict(), EVALUATED)
+        for split, texts in self.data.held_out.items() if full else [("valid", self.data.held_out["valid"])]:
+            rows = map_batches(self.score_rows, params, texts._asdict(), EVALUATED)
             metrics |= {f"{split}.{name}": float(values.mean(dtype=np.float64)) for name, values in rows.items()}
-            of_class = [rows["accuracy"][part.label == label].mean() for label in np.unique(part.label)]
+            of_class = [rows["accuracy"][texts.label == label].mean() for label in np.unique(texts.label)]
             metrics[f"{split}.balanced_accuracy"] = float(np.mean(of_class))
         return Evaluation(metrics, {})
 
@@ -79,7 +79,7 @@ class TextTask(Task):
         return [f"{split}.{name}" for split in splits for name in ("loss", "accuracy", "balanced_accuracy")]
 
     def eval_functions(self) -> dict:
-        largest = max(self.data.held_out.values(), key=lambda part: part.tokens.size)
+        largest = max(self.data.held_out.values(), key=lambda texts: texts.tokens.size)
         return {"evaluation": (self.score_rows, largest._asdict(), EVALUATED)}
 
     def describe(self) -> dict:

@@ -42,7 +42,9 @@ class Preparation:
 
     def center(self, x):
         """Resize and crop the center of images, scaled to [0, 1]."""
-        return augment.middle(augment.resize(augment.unit(x), self.options.resize_pixels or self.size), self.size)
+        return augment.center_crop(
+            augment.resize(augment.to_unit_range(x), self.options.resize_pixels or self.size), self.size
+        )
 
     def normalize(self, x):
         """Standardize the channels of images in [0, 1]."""
@@ -57,7 +59,7 @@ class Preparation:
         x = augment.crop(crop, x, options.crop_padding)
         x = augment.flip(flip, x) if options.flip else x
         x = rand_augment(policy, x, options.rand_augment) if options.rand_augment else x
-        x = self.normalize(augment.resize(augment.unit(x), self.size))
+        x = self.normalize(augment.resize(augment.to_unit_range(x), self.size))
         return augment.erase(erase, x, options.erase) if options.erase else x
 
     def mix(self, rng, x):
@@ -69,12 +71,12 @@ class Preparation:
         return jax.lax.switch(jax.random.randint(which, (), 0, len(mixes)), mixes, rng, x)
 
 
-def check(options: configs.Images) -> None:
+def check_options(options: configs.Images) -> None:
     """Raise InputError for options that contradict each other."""
     pairs = (("standardize", "signed"), ("auto_augment", "rand_augment"), ("inception_crop", "crop_padding"))
-    for one, other in pairs:
-        if getattr(options, one) and getattr(options, other):
-            flags = [f"--data.{name.replace('_', '-')}" for name in (one, other)]
+    for first, second in pairs:
+        if getattr(options, first) and getattr(options, second):
+            flags = [f"--data.{name.replace('_', '-')}" for name in (first, second)]
             raise InputError(f"{flags[0]} and {flags[1]} exclude each other: leave one of them out")
     if options.resize_pixels and not 0 < options.pixels <= options.resize_pixels:
         raise InputError(
@@ -91,7 +93,7 @@ class VisionTask(Task):
 
     @classmethod
     def load(cls, config: configs.Config) -> images.ImageData:
-        check(config.data)
+        check_options(config.data)
         return load_once(images.load, config.data)
 
     @classmethod
@@ -139,7 +141,7 @@ class VisionTask(Task):
         for split in self.splits(full):
             rows = map_batches(self.score_rows, params, self.data.held_out[split]._asdict(), EVALUATED)
             for name, values in rows.items():
-                means = [values[part].mean(dtype=np.float64) for part in self.parts(len(values))]
+                means = [values[chunk].mean(dtype=np.float64) for chunk in self.eval_slices(len(values))]
                 metrics[f"{split}.{name}"] = float(np.mean(means))
         return Evaluation(metrics, {})
 

@@ -27,8 +27,8 @@ class AttentionLog:
             )
 
     def __call__(self, params) -> dict[str, float]:
-        found = jax.device_get(self.compiled(params, self.batch, self.rng))
-        numbers = ((layer, head, row) for layer, heads in found.items() for head, row in enumerate(heads))
+        statistics = jax.device_get(self.compiled(params, self.batch, self.rng))
+        numbers = ((layer, head, row) for layer, heads in statistics.items() for head, row in enumerate(heads))
         return {
             f"attention.{layer}.{head}.{name}": float(value)
             for layer, head, row in numbers

@@ -29,7 +29,7 @@ from attention_jax.train import hosts
 logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax logs every step, and the errors that it raises
 
 
-def host(tree):
+def to_host(tree):
     """Copy every leaf to a NumPy array (a copy: the next training step donates the device's buffers)."""
     return jax.tree.map(np.array, jax.device_get(tree))
 
@@ -64,9 +64,9 @@ def _read(read, where: str):
 def _read_like(like, read, where: str):
     """Return the tree `read()`; InputError unless it has the shapes of `like`."""
     tree = _read(read, where)
-    for (path, ours), theirs in zip(jax.tree.leaves_with_path(like), jax.tree.leaves(tree), strict=True):
-        if np.shape(theirs) != np.shape(ours):
-            name = f"{jax.tree_util.keystr(path)} must have shape {np.shape(ours)}, has {np.shape(theirs)}"
+    for (path, expected), stored in zip(jax.tree.leaves_with_path(like), jax.tree.leaves(tree), strict=True):
+        if np.shape(stored) != np.shape(expected):
+            name = f"{jax.tree_util.keystr(path)} must have shape {np.shape(expected)}, has {np.shape(stored)}"
             raise InputError(f"{where} is of another model: {name}; use the run's own options")
     return tree
 
@@ -78,8 +78,8 @@ class LastEpochs(NamedTuple):
 
     def should_preserve(self, checkpoints, *, context) -> list[bool]:
         """Whether to keep each checkpoint, oldest first."""
-        after = [index for index, checkpoint in enumerate(checkpoints) if checkpoint.metrics is not None]
-        last = after[max(len(after) - self.n, 0) :]
+        epoch_ends = [index for index, checkpoint in enumerate(checkpoints) if checkpoint.metrics is not None]
+        last = epoch_ends[max(len(epoch_ends) - self.n, 0) :]
         return [index in last for index in range(len(checkpoints))]
 
 
@@ -95,7 +95,7 @@ class Checkpoints:
             keep.BestN(get_metric_fn=lambda quality, m=str(m): quality[m], n=1, keep_checkpoints_without_metrics=False)
             for m in range(best_of)
         ]
-        self.kept = [keep.LatestN(max(train.keep_last, 1)), LastEpochs(train.average_last), *best]
+        self.policies = [keep.LatestN(max(train.keep_last, 1)), LastEpochs(train.average_last), *best]
         self.directory, self.member_directories, self.train = Path(directory).absolute(), member_directories, train
         self.directory.mkdir(parents=True, exist_ok=True)
         self.manager = self._open()
@@ -105,17 +105,17 @@ class Checkpoints:
 
     def _open(self) -> ocp.CheckpointManager:
         """Open the directory without half-written checkpoints. Each host has its own manager, without barriers."""
-        here = jax.process_index()
-        alone = ocp.options.MultiprocessingOptions(here, {here}, f"host{here}")
+        process = jax.process_index()
+        multiprocessing = ocp.options.MultiprocessingOptions(process, {process}, f"host{process}")
         return ocp.CheckpointManager(
             self.directory,
             options=ocp.CheckpointManagerOptions(
-                preservation_policy=keep.AnyPreservationPolicy(self.kept),
+                preservation_policy=keep.AnyPreservationPolicy(self.policies),
                 best_fn=lambda quality: max(quality.values()),  # makes orbax read the qualities; `best` decides
                 create=False,
                 cleanup_tmp_directories=hosts.is_primary(),
                 enable_async_checkpointing=False,  # `writer` is in the background already
-                multiprocessing_options=alone,
+                multiprocessing_options=multiprocessing,
             ),
         )
 
@@ -137,14 +137,14 @@ class Checkpoints:
 
     def _write(self, number: int, saved, progress: dict, quality: list[float] | None):
         progress = ocp.args.JsonSave(replace_numbers(progress))
-        parts = ocp.args.Composite(state=ocp.args.StandardSave(saved), progress=progress)
-        metrics = None if quality is None else {str(m): bounded(value) for m, value in enumerate(quality)}
+        args = ocp.args.Composite(state=ocp.args.StandardSave(saved), progress=progress)
+        metrics = None if quality is None else {str(m): clip_quality(value) for m, value in enumerate(quality)}
         if number in self.manager.all_steps():
             return  # no run has trained since
         try:
             self.directory.stat()  # orbax would make a new one
             with _suppress_thread_errors():
-                self.manager.save(number, args=parts, metrics=metrics, force=True)
+                self.manager.save(number, args=args, metrics=metrics, force=True)
             self.failing = False
         except Exception as error:  # orbax and tensorstore each raise their own kinds
             with contextlib.suppress(OSError, ValueError):
@@ -179,8 +179,8 @@ class Checkpoints:
     def best(self, member: int = 0) -> int | None:
         """Return the number of the checkpoint after the best epoch of a run (the last of equals), or None."""
         quality = {number: self.manager.metrics(number) for number in self.numbers()}
-        after = [(values[str(member)], number) for number, values in quality.items() if values]
-        return max(after)[1] if after else None
+        epoch_ends = [(values[str(member)], number) for number, values in quality.items() if values]
+        return max(epoch_ends)[1] if epoch_ends else None
 
     def last_epochs(self, count: int) -> list[int]:
         """Return the numbers of the checkpoints of the last `count` epochs, without those that failed to be written."""
@@ -190,8 +190,8 @@ class Checkpoints:
 
     def progress(self, number: int) -> dict:
         """Return {"epoch", "chunk", "runs": [`Run.progress()`]}; InputError if damaged or of another format."""
-        parts = ocp.args.Composite(progress=ocp.args.JsonRestore())
-        read = lambda: restore_numbers(self.manager.restore(number, args=parts).progress)
+        args = ocp.args.Composite(progress=ocp.args.JsonRestore())
+        read = lambda: restore_numbers(self.manager.restore(number, args=args).progress)
         progress = _read(read, self._name(number))
         if "runs" not in progress:
             raise InputError(
@@ -203,8 +203,8 @@ class Checkpoints:
     def restore(self, number: int, like) -> tuple[Any, dict]:
         """Return a state with the shapes of `like`, and the progress; InputError if damaged or of another model."""
         progress = self.progress(number)
-        parts = ocp.args.Composite(state=ocp.args.StandardRestore(_empty(like)))
-        return _read_like(like, lambda: self.manager.restore(number, args=parts).state, self._name(number)), progress
+        args = ocp.args.Composite(state=ocp.args.StandardRestore(_empty(like)))
+        return _read_like(like, lambda: self.manager.restore(number, args=args).state, self._name(number)), progress
 
     def resume(self, fresh, runs: int) -> tuple[Any, dict]:
         """Return state and progress of the latest checkpoint here, else in `member_directories`, else `fresh`."""
@@ -224,16 +224,19 @@ class Checkpoints:
 def split_checkpoint(saved, progress: dict, directories: Sequence[Path], train):
     """Write the checkpoint of a population as one checkpoint for each run, in the format of a single run."""
     for member, (directory, run) in enumerate(zip(directories, progress["runs"], strict=True)):
-        with contextlib.closing(Checkpoints(directory, train)) as own:
-            own.save(run["step"], jax.tree.map(lambda x, m=member: x[m], saved), progress | {"runs": [run]})
+        with contextlib.closing(Checkpoints(directory, train)) as run_checkpoints:
+            run_checkpoints.save(run["step"], jax.tree.map(lambda x, m=member: x[m], saved), progress | {"runs": [run]})
 
 
 def join_checkpoints(directories: Sequence[Path], train, like) -> tuple[Any, dict] | None:
     """Stack the checkpoints that `split_checkpoint` wrote; None if one is missing or their epochs differ."""
     read = []
     for directory in directories if all(map(Path.is_dir, directories)) else ():
-        with contextlib.closing(Checkpoints(directory, train)) as own:
-            read += [own.restore(number, jax.tree.map(lambda x: x[0], like)) for number in own.numbers()[-1:]]
+        with contextlib.closing(Checkpoints(directory, train)) as run_checkpoints:
+            read += [
+                run_checkpoints.restore(number, jax.tree.map(lambda x: x[0], like))
+                for number in run_checkpoints.numbers()[-1:]
+            ]
     at = [{**progress, "runs": None} for _, progress in read]
     if not read or len(read) < len(directories) or any(position != at[0] for position in at):
         return None
@@ -249,10 +252,10 @@ def save_params(directory: Path, params):
     """
     try:
         with _suppress_thread_errors(), ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
-            checkpointer.save(Path(directory).absolute(), args=ocp.args.StandardSave(host(params)), force=True)
+            checkpointer.save(Path(directory).absolute(), args=ocp.args.StandardSave(to_host(params)), force=True)
     except Exception as error:  # orbax and tensorstore each raise their own kinds
-        for part in Path(directory).parent.glob(f"{Path(directory).name}.orbax-checkpoint-tmp*"):
-            shutil.rmtree(part, ignore_errors=True)
+        for leftover in Path(directory).parent.glob(f"{Path(directory).name}.orbax-checkpoint-tmp*"):
+            shutil.rmtree(leftover, ignore_errors=True)
         reason = _reason(error)
         advice = "free disk space" if reason == os.strerror(errno.ENOSPC) else "make it writable"
         raise InputError(
@@ -276,8 +279,8 @@ def read_params(directory: Path):
 
 
 def read_checkpoint(directory: Path, like=None) -> tuple[str, Any]:
-    """Return parameters of a run, those of its best epoch, or of its latest checkpoint before the first epoch ends, and
-    in words which these are.
+    """Return (description, parameters) of a run: of its best epoch or, before the first epoch ends, of its latest
+    checkpoint.
 
     The directory is opened for reading only, so the run may train meanwhile. The parameters must have the shapes of
     `like`, if it is given.
@@ -288,21 +291,21 @@ def read_checkpoint(directory: Path, like=None) -> tuple[str, Any]:
     options = ocp.CheckpointManagerOptions(read_only=True, best_fn=lambda quality: max(quality.values()))
     with contextlib.closing(ocp.CheckpointManager(Path(directory).absolute(), options=options)) as manager:
         quality = {number: (manager.metrics(number) or {}).get("0") for number in manager.all_steps()}
-    known = [(value, number) for number, value in quality.items() if value is not None]
-    number, newest = max(known)[1] if known else max(quality), max(quality)
-    said = f"its best epoch, step {number} (the newest checkpoint is of step {newest})"
-    if not known:
-        said = f"its newest checkpoint, step {number}, as no epoch has ended"
+    evaluated = [(value, number) for number, value in quality.items() if value is not None]
+    number, newest = max(evaluated)[1] if evaluated else max(quality), max(quality)
+    description = f"its best epoch, step {number} (the newest checkpoint is of step {newest})"
+    if not evaluated:
+        description = f"its newest checkpoint, step {number}, as no epoch has ended"
     state = read_params(Path(directory) / str(number) / "state")
     if like is None:
-        return said, state["params"]
-    return said, _read_like(like, lambda: state["params"], f"the checkpoint {Path(directory) / str(number)}")
+        return description, state["params"]
+    return description, _read_like(like, lambda: state["params"], f"the checkpoint {Path(directory) / str(number)}")
 
 
-def bounded(quality: float) -> float:
+def clip_quality(quality: float) -> float:
     """Return a quality as a number that JSON has: an infinite one becomes the largest number of its sign.
 
-    >>> bounded(float("-inf")), bounded(0.5)
+    >>> clip_quality(float("-inf")), clip_quality(0.5)
     (-1.7976931348623157e+308, 0.5)
     """
     return float(np.clip(quality, -sys.float_info.max, sys.float_info.max))

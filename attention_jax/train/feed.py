@@ -22,7 +22,7 @@ M_MMAP_THRESHOLD = -3
 """From malloc.h."""
 
 
-def streamed(task) -> bool:
+def is_streamed(task) -> bool:
     """Whether a task reads its data while it trains: then it has a `stream`."""
     return getattr(task, "stream", None) is not None
 
@@ -39,8 +39,8 @@ class Resident:
         plans = self.plans(epoch)
         for number in range(position[0], len(plans[0])):
             bucket, indices, weight = side_by_side([chunks[number] for chunks in plans])
-            after = (number + 1, 0) if number + 1 < len(plans[0]) else None
-            yield after, self.buckets[bucket], indices, weight
+            next_position = (number + 1, 0) if number + 1 < len(plans[0]) else None
+            yield next_position, self.buckets[bucket], indices, weight
 
     def close(self):
         self.buckets = None
@@ -66,12 +66,12 @@ def give_memory_back():
 class Streamed:
     """The calls of a stream (data/streams.py: an iterator over (epoch, window, calls)), prefetched to the devices.
 
-    `open_reading` is called in the reading thread; `put` copies the examples of a call to the devices. `waited` is the
-    number of seconds in which the loop waited for data.
+    `open_reading` is called in the reading thread; `put_call` copies the examples of a call to the devices. The loop
+    has waited `waited` seconds for data.
     """
 
-    def __init__(self, open_reading, put, windows: int, position: tuple[int, int]):
-        self.put, self.windows, self.skip = put, windows, position[1]
+    def __init__(self, open_reading, put_call, windows: int, position: tuple[int, int]):
+        self.put, self.windows, self.skip = put_call, windows, position[1]
         self.waited, self.damaged = 0.0, 0
         give_memory_back()
         self.ready, self.closing = queue.Queue(AHEAD), threading.Event()
@@ -79,16 +79,16 @@ class Streamed:
         self.reader.start()
 
     def calls(self, epoch: int, position: tuple[int, int]) -> Iterator[tuple]:
-        after = position
-        while after:
+        next_position = position
+        while next_position:
             began = time.perf_counter()
-            found = self.ready.get()
+            item = self.ready.get()
             self.waited += time.perf_counter() - began
-            if isinstance(found, BaseException):
-                raise found
-            after, bucket, indices, weight, damaged = found
+            if isinstance(item, BaseException):
+                raise item
+            next_position, bucket, indices, weight, damaged = item
             self._report(damaged)
-            yield after, bucket, indices, weight
+            yield next_position, bucket, indices, weight
 
     def _report(self, damaged: tuple[str, ...]):
         self.damaged += len(damaged)
@@ -102,28 +102,30 @@ class Streamed:
             for _, window, calls in reading:
                 for number in range(self.skip, len(calls)):
                     last = number + 1 == len(calls)
-                    after = (window, number + 1) if not last else (window + 1, 0) if window + 1 < self.windows else None
-                    if not self._put(self._placed(after, calls[number])):
+                    next_position = (
+                        (window, number + 1) if not last else (window + 1, 0) if window + 1 < self.windows else None
+                    )
+                    if not self._enqueue(self._place_call(next_position, calls[number])):
                         return
                 self.skip = 0
-            self._put(RuntimeError("the stream ended before the training"))
+            self._enqueue(RuntimeError("the stream ended before the training"))
         except BaseException as error:
-            self._put(error)
+            self._enqueue(error)
         finally:
             if reading:
                 reading.close()
 
-    def _placed(self, after, call) -> tuple:
+    def _place_call(self, next_position, call) -> tuple:
         rows = next(iter(call.bucket.values())).shape[1]
         indices = np.arange(rows, dtype=np.int32).reshape(1, len(call.weight), -1)
         indices = np.tile(indices, (1, 1, jax.device_count()))  # each device indexes its own examples
-        return after, self.put(call.bucket), indices, call.weight[None], call.damaged
+        return next_position, self.put(call.bucket), indices, call.weight[None], call.damaged
 
-    def _put(self, found) -> bool:
+    def _enqueue(self, item) -> bool:
         """Queue an item for the loop; False if the loop has closed."""
         while not self.closing.is_set():
             try:
-                self.ready.put(found, timeout=0.1)
+                self.ready.put(item, timeout=0.1)
                 return True
             except queue.Full:
                 continue

@@ -1,7 +1,7 @@
 """Multi-host training: joining the hosts, and collectives between them, which do nothing on a single host.
 
 All hosts run the same command on the same data and sample the same batches; each computes its part of a batch
-(`placement.divide`). They share one run directory, in which host 0 writes; all of them read checkpoints.
+(`placement.split_over_devices`). They share one run directory, in which host 0 writes; all of them read checkpoints.
 """
 
 import json
@@ -47,14 +47,14 @@ def join(coordinator: str, hosts: int, host: int):
         if host:
             wait_for_coordinator(coordinator)
         print(f"host {host} of {hosts}: joined when all have come, within {JOINING} seconds", file=sys.stderr)
-    known = (
+    cluster_args = (
         {}
         if coordinator == "auto"
         else {"coordinator_address": coordinator, "num_processes": hosts, "process_id": host}
     )
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        jax.distributed.initialize(**known, initialization_timeout=JOINING, shutdown_timeout_seconds=3600)
+        jax.distributed.initialize(**cluster_args, initialization_timeout=JOINING, shutdown_timeout_seconds=3600)
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:160]
         raise InputError(

@@ -25,13 +25,13 @@ def with_ranges(init: Callable, train: Train) -> Callable:
         return init
 
     def sample(rng):
-        rng, own = jax.random.split(rng)
+        rng, sample_rng = jax.random.split(rng)
         params = init(rng)
         flat, tree = jax.tree_util.tree_flatten_with_path(params)
         inputs = {path[:-1]: _inputs(path, leaf) for path, leaf in flat if _name(path) == "kernel"}
-        keys, weights = jax.random.split(own, len(flat)), jax.tree.leaves(kernels(params))
+        keys, weights = jax.random.split(sample_rng, len(flat)), jax.tree.leaves(kernels(params))
         sampled = [
-            _sampled(key, path, leaf, weight, inputs.get(path[:-1]), train)
+            _sample_leaf(key, path, leaf, weight, inputs.get(path[:-1]), train)
             for key, (path, leaf), weight in zip(keys, flat, weights, strict=True)
         ]
         return jax.tree.unflatten(tree, sampled)
@@ -39,8 +39,8 @@ def with_ranges(init: Callable, train: Train) -> Callable:
     return sample
 
 
-def _sampled(key, path, leaf: jax.Array, weight: bool, inputs: int | None, train: Train) -> jax.Array:
-    """The initial value of one parameter: sampled as `train` says, or `leaf`, that of the model.
+def _sample_leaf(key, path, leaf: jax.Array, weight: bool, inputs: int | None, train: Train) -> jax.Array:
+    """The initial value of one parameter: sampled as `train` says, or `leaf`, the value of the model.
 
     `weight` says whether it is one of `kernels`; `inputs` is the number of inputs of the linear map that has this
     kernel or bias, None for other parameters.

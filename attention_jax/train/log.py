@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from attention_jax import provenance
-from attention_jax.files import metrics_row, removed, to_json, write_atomically, write_json
+from attention_jax.files import directory_removed_error, metrics_row, to_json, write_atomically, write_json
 from attention_jax.train import hosts, sinks
 
 
@@ -50,18 +50,18 @@ class MetricsLog:
     def check(self):
         """Raise InputError if the file is no longer at its path."""
         if not self.is_in_place():
-            raise removed(self.path.parent)
+            raise directory_removed_error(self.path.parent)
 
     def is_in_place(self) -> bool:
         """Whether the file is at its path. Some file systems give a file a new number, so one of another number is
         another file only if its size differs, too."""
         try:
-            there = self.path.stat() if hosts.is_primary() else None
+            stat = self.path.stat() if hosts.is_primary() else None
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:  # a server that does not answer
             return True
-        return there is None or os.path.samestat(there, self.opened) or there.st_size == self.size
+        return stat is None or os.path.samestat(stat, self.opened) or stat.st_size == self.size
 
     def close(self, status: sinks.Status = "FINISHED"):
         self.file.close()
@@ -166,7 +166,7 @@ class Progress:
     """A progress bar on a terminal, with the seconds of compilation and then the current loss; otherwise one plain
     line per epoch."""
 
-    def __init__(self, total_steps: int, done: int, quiet: bool = False):
+    def __init__(self, total_steps: int, completed: int, quiet: bool = False):
         self.quiet, self.bar = quiet, None
         if sys.stderr and sys.stderr.isatty() and not quiet:
             from rich import progress
@@ -175,23 +175,23 @@ class Progress:
             text, left = progress.TextColumn("{task.description}"), progress.TimeRemainingColumn()
             self.bar = progress.Progress(text, *(column() for column in columns), left, transient=True)
             self.bar.start()
-            self.task = self.bar.add_task("compiling", total=total_steps, completed=done)  # until the first call ends
+            self.task = self.bar.add_task(
+                "compiling", total=total_steps, completed=completed
+            )  # until the first call ends
 
-    def step(self, done: int, loss: float, pace: Pace):
+    def step(self, completed: int, loss: float, pace: Pace):
         if self.bar:
-            self.bar.update(self.task, completed=done, description=f"loss {loss:.4f}, {pace}")
+            self.bar.update(self.task, completed=completed, description=f"loss {loss:.4f}, {pace}")
 
     def epoch(self, values: dict, pace: Pace):
         """Print one line: epoch, step, seconds, every metric, and the throughput."""
         if self.quiet:
             return
-        shown = "  ".join(
+        line = "  ".join(
             f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items()
         )
-        shown = f"{shown}  ({pace})"
-        print(shown, file=sys.stdout, flush=True) if self.bar is None else self.bar.console.print(
-            shown, highlight=False
-        )
+        line = f"{line}  ({pace})"
+        print(line, file=sys.stdout, flush=True) if self.bar is None else self.bar.console.print(line, highlight=False)
 
     def close(self):
         if self.bar:

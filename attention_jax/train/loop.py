@@ -18,8 +18,8 @@ from attention_jax.cli.signals import ENDING, not_ignored
 from attention_jax.errors import InputError, Interrupted
 from attention_jax.train import hosts
 from attention_jax.train.attention_log import AttentionLog
-from attention_jax.train.checkpoint import Checkpoints, average, host
-from attention_jax.train.feed import START, Resident, Streamed, streamed
+from attention_jax.train.checkpoint import Checkpoints, average, to_host
+from attention_jax.train.feed import START, Resident, Streamed, is_streamed
 from attention_jax.train.initial import with_ranges
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.placement import Program
@@ -48,7 +48,7 @@ def fit(program, start, task, runs: list[Run], checkpoints: Checkpoints, until: 
         while epoch < until and any(run.active for run in runs):
             calls = feed.calls(epoch, position)
             while position and any(run.active for run in runs):
-                before = position
+                previous_position = position
                 try:
                     position, *batches = next(calls)
                 except InputError:  # unreadable data: training ends with a checkpoint
@@ -58,24 +58,24 @@ def fit(program, start, task, runs: list[Run], checkpoints: Checkpoints, until: 
                 bucket, indices, weight = batches
                 weight = np.stack([run.mask_finished_steps(rows) for run, rows in zip(runs, weight)])  # [M, K, B]
                 state, metrics = program.train_steps(state, bucket, indices, weight)
-                record(runs, epoch, weight, metrics, feed.waited)
+                record_call(runs, epoch, weight, metrics, feed.waited)
                 runs[0].log_attention(lambda: program.params(program.fetch(state), 0))  # noqa: B023
                 between = position and any(run.active for run in runs)
                 if between and any(requests := hosts.any_host(interrupt.requested, checkpoints.due())):
                     save_between(program, state, checkpoints, runs, epoch, position)
                     if requests[0] and any(run.active for run in runs):
-                        raise stopped(runs, checkpoints)
-            position = before if any(run.done for run in runs) else position
+                        raise interrupt_error(runs, checkpoints)
+            position = previous_position if any(run.done for run in runs) else position
             ended, whole, saved = epoch + 1, position is None, program.fetch(state)
             check_parameters(program, runs, saved)
-            evaluate(program, task, runs, saved, ended, whole)
+            evaluate_runs(program, task, runs, saved, ended, whole)
             if all(run.failure for run in runs):
                 break
             if whole:  # else the last step was inside the epoch: with more steps the run resumes there
                 epoch, position = ended, START
-            save(checkpoints, saved, runs, epoch, position, [run.quality_after(ended) for run in runs])
+            save_epoch(checkpoints, saved, runs, epoch, position, [run.quality_after(ended) for run in runs])
             if any(hosts.any_host(interrupt.requested)):
-                raise stopped(runs, checkpoints)
+                raise interrupt_error(runs, checkpoints)
     return best_params(program, runs, program.fetch(state), checkpoints)
 
 
@@ -85,14 +85,14 @@ def check_parameters(program, runs: list[Run], saved):
         run.check_parameters(program.params(saved, member))
 
 
-def record(runs: list[Run], epoch: int, weight: np.ndarray, metrics: dict, waited: float):
+def record_call(runs: list[Run], epoch: int, weight: np.ndarray, metrics: dict, waited: float):
     """Record the steps of one call in the runs: `weight` [M, K, B], metrics (sums [M, K], counts [M, K])."""
     for member, run in enumerate(runs):
-        found = {name: (s[member], n[member]) for name, (s, n) in metrics.items()}
-        run.record(epoch, weight[member], found, waited)
+        member_metrics = {name: (s[member], n[member]) for name, (s, n) in metrics.items()}
+        run.record(epoch, weight[member], member_metrics, waited)
 
 
-def save(checkpoints: Checkpoints, saved, runs: list[Run], epoch: int, position: tuple[int, int], qualities=None):
+def save_epoch(checkpoints: Checkpoints, saved, runs: list[Run], epoch: int, position: tuple[int, int], qualities=None):
     """Write a checkpoint of a fetched state; at the end of an epoch with `qualities`, one for each run."""
     progress = {"epoch": epoch, "chunk": position[0], "call": position[1], "runs": [run.progress() for run in runs]}
     checkpoints.save(sum(run.step for run in runs), saved, progress, qualities)
@@ -103,7 +103,7 @@ def save_between(program, state, checkpoints, runs: list[Run], epoch: int, posit
     saved = program.fetch(state)
     check_parameters(program, runs, saved)
     if not all(run.failure for run in runs):
-        save(checkpoints, saved, runs, epoch, position)
+        save_epoch(checkpoints, saved, runs, epoch, position)
 
 
 def has_unsaved_steps(runs: list[Run], checkpoints: Checkpoints) -> bool:
@@ -111,7 +111,7 @@ def has_unsaved_steps(runs: list[Run], checkpoints: Checkpoints) -> bool:
     return jax.process_count() == 1 and sum(run.step for run in runs) not in [0, *checkpoints.numbers()]
 
 
-def evaluate(program, task, runs: list[Run], saved, epoch: int, whole: bool):
+def evaluate_runs(program, task, runs: list[Run], saved, epoch: int, whole: bool):
     """Evaluate the runs that have trained in `epoch`, and log the metrics."""
     for member, run in enumerate(runs):
         if run.calls:
@@ -120,18 +120,18 @@ def evaluate(program, task, runs: list[Run], saved, epoch: int, whole: bool):
             run.write_samples(evaluation.samples)
 
 
-def stopped(runs: list[Run], checkpoints: Checkpoints) -> Interrupted:
+def interrupt_error(runs: list[Run], checkpoints: Checkpoints) -> Interrupted:
     """Return the exception after an interrupt, with whether its checkpoint is on the disk."""
     return Interrupted(max(run.step for run in runs), sum(run.step for run in runs) in checkpoints.numbers())
 
 
 def feed_of(program, task, runs: list[Run], epoch: int, position: tuple[int, int]):
     """Return the input of the loop from a position on: the task's arrays on the devices, or its stream."""
-    if not streamed(task):
+    if not is_streamed(task):
         return Resident(program.put_data(task.buckets), lambda epoch: [run.plan(epoch) for run in runs])
     [run] = runs  # a population has its data on the devices
-    first, here = jax.process_index() * jax.local_device_count(), jax.local_device_count()
-    share = (first, here, jax.device_count())
+    first, local_devices = jax.process_index() * jax.local_device_count(), jax.local_device_count()
+    share = (first, local_devices, jax.device_count())
     read = lambda: task.stream.read(share, epoch, position[0], run.train.total_epochs)
     return Streamed(read, program.put_streamed, task.stream.windows, position)
 
@@ -162,14 +162,14 @@ def best_params(program, runs: list[Run], saved, checkpoints: Checkpoints) -> li
     return params
 
 
-def compiled_shapes(task, train) -> set[tuple[int, tuple[int, int]]]:
+def call_shapes(task, train) -> set[tuple[int, tuple[int, int]]]:
     """Return the shapes for which the training step is compiled: (bucket, (K, B)) of K steps of B examples."""
     return {(bucket, indices.shape) for bucket, indices, _ in task.plan(0, train.steps_per_call)}
 
 
-def planned_steps(task, train) -> int:
+def count_steps(task, train) -> int:
     """Return the number of optimizer steps of a run, on which schedules depend; InputError if it is unknown."""
-    if streamed(task):
+    if is_streamed(task):
         in_epoch = task.stream.epoch_steps
     else:
         in_epoch = sum(int((weight.sum(1) > 0).sum()) for _, _, weight in task.plan(0, train.steps_per_call))
@@ -187,27 +187,27 @@ def check_batches(task, train):
     are those of replicated training without gradient accumulation.
     """
     devices = jax.device_count() if train.shard_parameters or train.accumulation_steps > 1 else 1
-    parts, size = devices * train.accumulation_steps, train.batch_size
-    sizes = {chunk.indices.shape[1] for chunk in task.plan(0, train.steps_per_call)} if size % parts else ()
+    divisor, size = devices * train.accumulation_steps, train.batch_size
+    sizes = {chunk.indices.shape[1] for chunk in task.plan(0, train.steps_per_call)} if size % divisor else ()
     if size in sizes:
         raise InputError(
-            f"--train.batch-size must be a multiple of {parts}, which is {devices} device{'s' * (devices > 1)} times "
-            f"--train.accumulation-steps {train.accumulation_steps}; got {size}: give {-(-size // parts) * parts}"
+            f"--train.batch-size must be a multiple of {divisor}, which is {devices} device{'s' * (devices > 1)} times "
+            f"--train.accumulation-steps {train.accumulation_steps}; got {size}: give {-(-size // divisor) * divisor}"
         )
 
 
 def check_metric(task, option: str, name: str, full: bool = False):
     """Raise InputError unless `name`, the value of `option`, is a metric or several with commas between them.
 
-    Valid are metrics of every epoch and, with `full`, those of the final evaluation, except for those of test splits.
-    Names of training means (train.loss, ...) are not checked, nor those of a task without `metric_names`.
+    Valid names are the metrics of every epoch and, with `full`, of the final evaluation, except on test splits. Names
+    of training means (train.loss, ...) are not checked, and no name is for a task without `metric_names`.
     """
     if not hasattr(task, "metric_names"):
         return
     measured = [*task.metric_names(False), *(task.metric_names(True) if full else ())]
-    known = [metric for metric in dict.fromkeys(measured) if not metric.startswith("test")]
-    if any(one not in known for one in name.split(",") if not one.startswith("train.")):
-        raise InputError(f"{option} must be one of {', '.join([*known, 'train.loss'])}; got {name}")
+    valid_names = [metric for metric in dict.fromkeys(measured) if not metric.startswith("test")]
+    if any(metric not in valid_names for metric in name.split(",") if not metric.startswith("train.")):
+        raise InputError(f"{option} must be one of {', '.join([*valid_names, 'train.loss'])}; got {name}")
 
 
 def train_one(task, optim, train, directory: Path, *, begin=lambda params: params, quiet=False, until=math.inf):
@@ -219,13 +219,13 @@ def train_one(task, optim, train, directory: Path, *, begin=lambda params: param
       Interrupted: on a signal that ends a process (signals.py), after a checkpoint was written.
       Diverged: the loss or the parameters are not finite, with the step.
     """
-    total_steps = planned_steps(task, train)
+    total_steps = count_steps(task, train)
     if total_steps <= optim.warmup_steps and not quiet:
         print(f"the learning rate warms up over {optim.warmup_steps} steps and training has {total_steps}")
     update = optimizer(optim, total_steps)
-    options = {"shard": train.shard_parameters, "streamed": streamed(task), "parallel": train.parallel}
+    options = {"shard": train.shard_parameters, "streamed": is_streamed(task), "parallel": train.parallel}
     program = Program(task.loss, update, train.accumulation_steps, train.matmul_precision, **options)
-    start = host(init_state(with_ranges(task.init, train), update, train.seed, begin))
+    start = to_host(init_state(with_ranges(task.init, train), update, train.seed, begin))
     attention = AttentionLog(task, train.seed) if train.log_attention else None
     if attention:
         attention.check(start.params)

@@ -40,8 +40,8 @@ def schedule(optim, total_steps: int):
         warmup = jnp.maximum(jnp.asarray(optim.warmup_steps, jnp.float32), 1.0)
         rising = jnp.minimum(step / warmup, 1.0)
         if optim.schedule == "warmup_cosine":
-            done = jnp.clip((step - warmup) / jnp.maximum(total_steps - warmup, 1.0), 0.0, 1.0)
-            rising = jnp.where(step < warmup, rising, 0.5 * (1.0 + jnp.cos(jnp.pi * done)))
+            progress = jnp.clip((step - warmup) / jnp.maximum(total_steps - warmup, 1.0), 0.0, 1.0)
+            rising = jnp.where(step < warmup, rising, 0.5 * (1.0 + jnp.cos(jnp.pi * progress)))
         elif optim.schedule == "inverse_sqrt":
             rising = jnp.minimum(rising, jnp.sqrt(warmup / step))
         return jnp.asarray(optim.learning_rate, jnp.float32) * rising
@@ -52,20 +52,20 @@ def schedule(optim, total_steps: int):
 def optimizer(optim, total_steps: int) -> optax.GradientTransformation:
     """Clip entries, clip by global norm, precondition (`precondition`), decay weights, scale by the scheduled rate."""
     clip = optim.clip_norm
-    parts = [optax.clip(optim.clip_value)] if optim.clip_value else []
+    transforms = [optax.clip(optim.clip_value)] if optim.clip_value else []
     if not is_zero(clip):
-        parts.append(
+        transforms.append(
             optax.clip_by_global_norm(clip if isinstance(clip, int | float) else jnp.where(clip > 0, clip, jnp.inf))
         )
     coupled = optim.name in ("sgd", "adam")  # L2 regularization: part of the gradient
     if coupled and not is_zero(optim.weight_decay):
-        parts.append(decay(optim))
-    parts += precondition(optim)
+        transforms.append(decay(optim))
+    transforms += precondition(optim)
     if not coupled and not is_zero(optim.weight_decay):
-        parts.append(decay(optim))  # decoupled (Loshchilov & Hutter 2019)
+        transforms.append(decay(optim))  # decoupled (Loshchilov & Hutter 2019)
     if optim.rates:
-        parts.append(scale_by_path(optim.rates))
-    return optax.chain(*parts, optax.scale_by_learning_rate(schedule(optim, total_steps)))
+        transforms.append(scale_by_path(optim.rates))
+    return optax.chain(*transforms, optax.scale_by_learning_rate(schedule(optim, total_steps)))
 
 
 def precondition(optim) -> list[optax.GradientTransformation]:
@@ -102,11 +102,11 @@ def precondition(optim) -> list[optax.GradientTransformation]:
 def for_each_layer(transform: optax.GradientTransformation) -> optax.GradientTransformation:
     """Apply a stateless transformation of single parameters to each layer of a scanned stack by itself."""
 
-    def one(update, param):
+    def update_layer(update, param):
         return transform.update(update, optax.EmptyState(), param)[0]
 
     def update(updates, state, params=None):
-        apply = lambda path, u, p: (jax.vmap(one) if is_stacked(path) else one)(u, p)
+        apply = lambda path, u, p: (jax.vmap(update_layer) if is_stacked(path) else update_layer)(u, p)
         return jax.tree_util.tree_map_with_path(apply, updates, params), state
 
     return optax.GradientTransformation(transform.init, update)
@@ -115,21 +115,23 @@ def for_each_layer(transform: optax.GradientTransformation) -> optax.GradientTra
 def custom_optimizer(optim) -> optax.GradientTransformation:
     """Return the transformation made by the function with import path `optim.name`, called with those of b1, b2, eps
     and momentum that it takes; InputError if it does not return one."""
-    found = make = import_object(optim.name)
+    result = make = import_object(optim.name)
     try:
-        taken = inspect.signature(make)
-        numbers = {name: getattr(optim, name) for name in ("b1", "b2", "eps", "momentum") if name in taken.parameters}
-        taken.bind(**numbers)
+        signature = inspect.signature(make)
+        numbers = {
+            name: getattr(optim, name) for name in ("b1", "b2", "eps", "momentum") if name in signature.parameters
+        }
+        signature.bind(**numbers)
     except (TypeError, ValueError) as error:  # not a function, or one that needs more
-        found = error
+        result = error
     else:
-        found = make(**numbers)
-    if not isinstance(found, optax.GradientTransformation):
+        result = make(**numbers)
+    if not isinstance(result, optax.GradientTransformation):
         raise InputError(
             f"--optim.name {optim.name} must be a function of nothing but b1, b2, eps and momentum that returns an "
-            f"optax.GradientTransformation without learning rate, such as optax:scale_by_yogi; got {found!r}"
+            f"optax.GradientTransformation without learning rate, such as optax:scale_by_yogi; got {result!r}"
         )
-    return found
+    return result
 
 
 def decay(optim) -> optax.GradientTransformation:
@@ -143,8 +145,8 @@ def decay(optim) -> optax.GradientTransformation:
         return optax.EmptyState()
 
     def update(updates, state, params):
-        others = None if optim.decayed == "all" else kernels(params)
-        factors = factors_by_path("--optim.decays", optim.decays, params, others)
+        defaults = None if optim.decayed == "all" else kernels(params)
+        factors = factors_by_path("--optim.decays", optim.decays, params, defaults)
         return jax.tree.map(lambda u, p, f: u + f * optim.weight_decay * p, updates, params, factors), state
 
     return optax.GradientTransformation(init, update)
@@ -163,9 +165,9 @@ def scale_by_path(rates: tuple[str, ...]) -> optax.GradientTransformation:
     return optax.GradientTransformation(init, update)
 
 
-def factors_by_path(option: str, patterns: tuple[str, ...], params, others=None):
+def factors_by_path(option: str, patterns: tuple[str, ...], params, defaults=None):
     """Return the factor of each parameter by the first of `patterns` ("REGEX=FACTOR") that matches its whole path, such
-    as encoder/layer_0/kernel, and by the tree `others` (1 if it is None) where none does.
+    as encoder/layer_0/kernel, and by the tree `defaults` (1 if it is None) where none does.
 
     Raises:
       InputError: a pattern matches no parameter, or none that an earlier one leaves.
@@ -176,20 +178,20 @@ def factors_by_path(option: str, patterns: tuple[str, ...], params, others=None)
     rules = [parse_pattern(option, text) for text in patterns]
     used, paths = set(), []
 
-    def factor(path, _, other=1.0) -> float:
+    def factor(path, _, default=1.0) -> float:
         paths.append(jax.tree_util.keystr(path, simple=True, separator="/"))
         for number, (pattern, value) in enumerate(rules):
             if pattern.fullmatch(paths[-1]):
                 used.add(number)
                 return value
-        return float(other)
+        return float(default)
 
-    factors = jax.tree_util.tree_map_with_path(factor, *((params,) if others is None else (params, others)))
+    factors = jax.tree_util.tree_map_with_path(factor, *((params,) if defaults is None else (params, defaults)))
     if unused := [text for number, text in enumerate(patterns) if number not in used]:
-        known = ", ".join(paths[:8]) + (", ..." if len(paths) > 8 else "")
+        listed_paths = ", ".join(paths[:8]) + (", ..." if len(paths) > 8 else "")
         raise InputError(
             f"every pattern of {option} must match the whole path of a parameter that no earlier one matches, got "
-            f"{unused[0]!r}; the {len(paths)} parameters are {known}"
+            f"{unused[0]!r}; the {len(paths)} parameters are {listed_paths}"
         )
     return factors
 
@@ -205,7 +207,7 @@ def is_stacked(path) -> bool:
     >>> [is_stacked(path) for path, _ in jax.tree.leaves_with_path(params)]
     [False, True]
     """
-    return any(STACKED.fullmatch(str(getattr(part, "key", ""))) for part in path)
+    return any(STACKED.fullmatch(str(getattr(key, "key", ""))) for key in path)
 
 
 NTM_KERNELS = ("controller", "heads")
@@ -223,7 +225,7 @@ def kernels(params):
     """
 
     def is_kernel(path, _) -> bool:
-        names = [str(getattr(part, "key", "")) for part in path]
+        names = [str(getattr(key, "key", "")) for key in path]
         of_a_score = any(name.startswith("score") for name in names)
         return (names[-1].endswith("kernel") or names[-1] in NTM_KERNELS) and not of_a_score
 

@@ -15,7 +15,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from attention_jax.errors import InputError
-from attention_jax.train.checkpoint import host
+from attention_jax.train.checkpoint import to_host
 from attention_jax.train.step import gradient_sums, train_chunk
 
 AXIS = "data"
@@ -54,12 +54,12 @@ class Program:
         self.devices, self.streamed, self.shard = devices, streamed, shard
         self.several = mesh is not None or (jax.device_count() if devices is None else len(devices)) > 1
         on_mesh = self.several and (shard or parallel == "jit" or mesh is not None)
-        self.mesh = (mesh_of(devices) if mesh is None else own_mesh(mesh)) if on_mesh else None
+        self.mesh = (mesh_of(devices) if mesh is None else prepare_mesh(mesh)) if on_mesh else None
         chunk = lambda gradients: partial(train_chunk, gradients, optimizer, matmul_precision)
         if not self.several:
             self.compiled = jax.jit(chunk(partial(gradient_sums, loss, accumulation_steps)), donate_argnums=0)
         elif not shard:
-            gradients = partial(replicated_gradients, loss, accumulation_steps)
+            gradients = partial(data_parallel_gradients, loss, accumulation_steps)
             if self.mesh:
                 self.compiled = jax.jit(on_every_device(chunk(gradients), self.mesh, streamed), donate_argnums=0)
                 return
@@ -67,8 +67,8 @@ class Program:
             settings = {"in_axes": in_axes, "out_axes": None, "donate_argnums": 0, "devices": devices}
             self.compiled = jax.pmap(chunk(gradients), AXIS, **settings)
         else:
-            gradients = partial(sharded_gradients, loss, accumulation_steps, self.mesh, streamed)
-            self.compiled = jax.jit(partial(sharded_chunk, chunk(gradients), self.mesh), donate_argnums=0)
+            gradients = partial(fsdp_gradients, loss, accumulation_steps, self.mesh, streamed)
+            self.compiled = jax.jit(partial(fsdp_chunk, chunk(gradients), self.mesh), donate_argnums=0)
 
     def train_steps(self, state, bucket: dict, indices: np.ndarray, weight: np.ndarray):
         """Make K steps with batches [1, K, B] of `bucket`: the new state (the old one is donated) and the metrics, each
@@ -78,7 +78,7 @@ class Program:
 
     def put_state(self, saved):
         """Copy a state of NumPy arrays to the devices."""
-        return jax.tree.map(put, saved, self.shardings(saved)) if self.mesh else replicate(saved)
+        return jax.tree.map(put_sharded, saved, self.shardings(saved)) if self.mesh else replicate(saved)
 
     def shardings(self, state):
         """Return the sharding on the mesh of every array of a state."""
@@ -90,7 +90,7 @@ class Program:
         """Copy a task's buckets to each device."""
         if not self.mesh:
             return replicate(buckets)
-        return jax.tree.map(partial(put, sharding=NamedSharding(self.mesh, PartitionSpec())), buckets)
+        return jax.tree.map(partial(put_sharded, sharding=NamedSharding(self.mesh, PartitionSpec())), buckets)
 
     def put_streamed(self, rows: dict):
         """Copy the examples of one streamed call, arrays [n, R, ...], to the n local devices."""
@@ -99,21 +99,25 @@ class Program:
         if not self.mesh:
             return jax.device_put(rows, NamedSharding(mesh_of(jax.local_devices()), PartitionSpec(AXIS)))
         by_device = NamedSharding(self.mesh, PartitionSpec(AXIS))
-        joined = lambda x: jax.make_array_from_process_local_data(by_device, x.reshape(-1, *x.shape[2:]))
-        return {name: joined(x) for name, x in rows.items()}
+        assemble = lambda x: jax.make_array_from_process_local_data(by_device, x.reshape(-1, *x.shape[2:]))
+        return {name: assemble(x) for name, x in rows.items()}
 
     def put_batches(self, rows: np.ndarray):
         """Divide indices or weights [K, B] over the devices, padded with zeros."""
         if not self.several:
             return rows
         if not self.mesh:
-            return divide(rows, axis=1)
-        return put(pad(rows, axis=1, parts=self.mesh.shape[AXIS]), NamedSharding(self.mesh, PartitionSpec(None, AXIS)))
+            return split_over_devices(rows, axis=1)
+        return put_sharded(
+            pad_axis(rows, axis=1, multiple=self.mesh.shape[AXIS]), NamedSharding(self.mesh, PartitionSpec(None, AXIS))
+        )
 
     def fetch(self, state):
         """Copy a state to whole NumPy arrays, which do not depend on the number of devices: what a checkpoint holds."""
-        here = lambda x: x.is_fully_addressable or x.is_fully_replicated
-        return host(jax.tree.map(lambda x: x if here(x) else multihost_utils.process_allgather(x, tiled=True), state))
+        is_available = lambda x: x.is_fully_addressable or x.is_fully_replicated
+        return to_host(
+            jax.tree.map(lambda x: x if is_available(x) else multihost_utils.process_allgather(x, tiled=True), state)
+        )
 
     def params(self, saved, member: int):
         """Return the parameters of a fetched state; it has one member."""
@@ -132,15 +136,15 @@ class Program:
         by_row, by_batch = PartitionSpec(AXIS) if self.streamed else PartitionSpec(), PartitionSpec(None, AXIS)
         on_mesh = lambda x, spec: shape_of(x, x.shape, NamedSharding(self.mesh, spec))
         size = self.mesh.shape[AXIS]
-        padded = lambda x: shape_of(x, (len(x), -(-x.shape[1] // size) * size))
+        pad_shape = lambda x: shape_of(x, (len(x), -(-x.shape[1] // size) * size))
         return self.compiled.lower(
             jax.tree.map(lambda x, at: shape_of(x, x.shape, at), state, self.shardings(state)),
             jax.tree.map(lambda x: on_mesh(x, by_row), bucket),
-            *(on_mesh(padded(x), by_batch) for x in (indices, weight)),
+            *(on_mesh(pad_shape(x), by_batch) for x in (indices, weight)),
         )
 
 
-def replicated_gradients(loss, accumulation_steps: int, params, bucket, rows, rng):
+def data_parallel_gradients(loss, accumulation_steps: int, params, bucket, rows, rng):
     """`gradient_sums` over all devices, inside a `jax.pmap`; each device has its own random key."""
     rng = jax.random.fold_in(rng, jax.lax.axis_index(AXIS))
     return jax.lax.psum(gradient_sums(loss, accumulation_steps, params, bucket, rows, rng), AXIS)
@@ -153,12 +157,12 @@ def on_every_device(chunk, across: Mesh, streamed: bool):
     return jax.shard_map(chunk, mesh=across, in_specs=in_specs, out_specs=PartitionSpec(), check_vma=False)
 
 
-def sharded_gradients(loss, accumulation_steps: int, across: Mesh, streamed: bool, params, bucket, rows, rng):
+def fsdp_gradients(loss, accumulation_steps: int, across: Mesh, streamed: bool, params, bucket, rows, rng):
     """`gradient_sums` over all devices of a mesh, with sharded parameters and gradients.
 
     Fully sharded data parallelism (Rajbhandari et al. 2020, "ZeRO", stage 3), by the rule of big_vision
     (github.com/google-research/big_vision, sharding.py). Random keys, sums and counts are those of
-    `replicated_gradients`.
+    `data_parallel_gradients`.
     """
     specs = jax.tree.map(lambda x: partition_spec(x, across.shape[AXIS]), params)
     bucket_spec = PartitionSpec(AXIS) if streamed else PartitionSpec()
@@ -171,7 +175,7 @@ def sharded_gradients(loss, accumulation_steps: int, across: Mesh, streamed: boo
 
 
 def local_gradients(loss, accumulation_steps: int, specs, params, bucket, rows, rng):
-    """The part of `sharded_gradients` on one device: it gathers whole parameters for its rows of the batch.
+    """The part of `fsdp_gradients` on one device: it gathers whole parameters for its rows of the batch.
 
     The compiler may gather them once more for the gradient. The transpose of `all_gather` adds the devices' gradients
     and leaves each its shard (reduce-scatter).
@@ -183,14 +187,14 @@ def local_gradients(loss, accumulation_steps: int, specs, params, bucket, rows, 
     return jax.tree.map(add, gradients, specs), jax.lax.psum(metrics, AXIS)
 
 
-def sharded_chunk(chunk, across: Mesh, state, *batches):
+def fsdp_chunk(chunk, across: Mesh, state, *batches):
     """Call `train_chunk` and shard the new state as the old one. Updates are made outside of the `shard_map`, on the
     shards, so a global norm is global."""
     state, metrics = chunk(state, *batches)
     return jax.lax.with_sharding_constraint(state, shardings(state, across)), metrics
 
 
-def own_mesh(mesh: Mesh) -> Mesh:
+def prepare_mesh(mesh: Mesh) -> Mesh:
     """Return a mesh of the user's with axes that `jax.shard_map` and `jax.jit` lay out; InputError without an axis
     "data"."""
     if AXIS not in mesh.axis_names:
@@ -232,7 +236,7 @@ def all_gather(x, spec: PartitionSpec):
     return jax.lax.all_gather(x, AXIS, axis=spec.index(AXIS), tiled=True) if AXIS in spec else x
 
 
-def put(x, sharding: NamedSharding):
+def put_sharded(x, sharding: NamedSharding):
     """Copy a NumPy array that every host has to the devices."""
     x = np.asarray(x)
     return jax.make_array_from_callback(x.shape, sharding, lambda i: np.array(x[i]))
@@ -246,21 +250,22 @@ def replicate(tree):
     return jax.tree.map(lambda x: jax.device_put(np.array(x), everywhere), tree)
 
 
-def pad(rows: np.ndarray, axis: int, parts: int) -> np.ndarray:
-    """Append zeros along `axis` until `parts` divides it."""
+def pad_axis(rows: np.ndarray, axis: int, multiple: int) -> np.ndarray:
+    """Append zeros along `axis` until its length is a multiple of `multiple`."""
     padding = [(0, 0)] * rows.ndim
-    padding[axis] = (0, -rows.shape[axis] % parts)
+    padding[axis] = (0, -rows.shape[axis] % multiple)
     return np.pad(rows, padding)
 
 
-def divide(rows: np.ndarray, axis: int) -> np.ndarray:
+def split_over_devices(rows: np.ndarray, axis: int) -> np.ndarray:
     """Split `axis` over the devices, [..., B, ...] -> [..., n, B/n, ...], zero padded; this process's part of it.
 
-    >>> divide(np.array([[1, 2, 3]]), axis=1).shape == (1, jax.local_device_count(), -(-3 // jax.device_count()))
+    >>> rows = split_over_devices(np.array([[1, 2, 3]]), axis=1)
+    >>> rows.shape == (1, jax.local_device_count(), -(-3 // jax.device_count()))
     True
     """
     devices = jax.device_count()
-    rows = pad(rows, axis, devices)
+    rows = pad_axis(rows, axis, devices)
     rows = rows.reshape(*rows.shape[:axis], devices, -1, *rows.shape[axis + 1 :])
     first = jax.process_index() * jax.local_device_count()
     return rows.take(range(first, first + jax.local_device_count()), axis=axis)
@@ -274,7 +279,7 @@ def shape_of(x, shape, sharding=None) -> jax.ShapeDtypeStruct:
 def absent(tree, devices, axis: int | None = None):
     """Return the shapes that a `jax.jit` of one device, or a `jax.pmap` of several, takes for the arrays of `tree`.
 
-    With `axis` that axis is divided over several devices as `divide` does: [..., B, ...] -> [..., n, B/n, ...].
+    With `axis` that axis is divided by `split_over_devices`: [..., B, ...] -> [..., n, B/n, ...].
     """
     n = len(devices)
     if n == 1:
@@ -296,10 +301,10 @@ def row_program(fn, devices=None):
     several = (jax.local_device_count() if devices is None else len(devices)) > 1
     programs = PROGRAMS.setdefault(getattr(fn, "__self__", fn), {})
     if (fn.__name__, devices) not in programs:
-        held = weakref.WeakMethod(fn) if hasattr(fn, "__self__") else weakref.ref(fn)
-        called = lambda params, batch: held()(params, batch)
-        called.__name__ = fn.__name__  # the name of the program
-        program = jax.pmap(called, in_axes=(None, 0), devices=devices) if several else jax.jit(called)
+        reference = weakref.WeakMethod(fn) if hasattr(fn, "__self__") else weakref.ref(fn)
+        call = lambda params, batch: reference()(params, batch)
+        call.__name__ = fn.__name__  # the name of the program
+        program = jax.pmap(call, in_axes=(None, 0), devices=devices) if several else jax.jit(call)
         programs[fn.__name__, devices] = program
     return programs[fn.__name__, devices]
 
@@ -324,4 +329,4 @@ def map_batches(fn, params, arrays: dict[str, np.ndarray], batch_size: int):
             batch = {name: array.reshape(devices, -1, *array.shape[1:]) for name, array in batch.items()}
         out = jax.device_get(row_program(fn)(params, batch))
         results.append(out if devices == 1 else jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), out))
-    return jax.tree.map(lambda *parts: np.concatenate(parts)[:total], *results)
+    return jax.tree.map(lambda *chunks: np.concatenate(chunks)[:total], *results)

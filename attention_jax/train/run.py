@@ -43,8 +43,7 @@ class Run:
             self.step, self.examples, self.history = progress["step"], progress["examples"], progress["history"]
             self.past, self.failure = progress["seconds"], progress["failure"] and Diverged(*progress["failure"])
             self.calls = [
-                {name: tuple(map(as_array, parts)) for name, parts in call.items()}
-                for call in progress.get("calls", [])
+                {name: tuple(map(as_array, pair)) for name, pair in call.items()} for call in progress.get("calls", [])
             ]
             self.done = progress.get("done", 0)
             if self.calls and not self.failure and self.step < self.total_steps:
@@ -59,7 +58,7 @@ class Run:
     def progress(self) -> dict:
         """Return the state that `begin` resumes from, as JSON values."""
         failure = [self.failure.step, self.failure.loss] if self.failure else None
-        calls = [{name: [part.tolist() for part in parts] for name, parts in call.items()} for call in self.calls]
+        calls = [{name: [values.tolist() for values in pair] for name, pair in call.items()} for call in self.calls]
         state = {"step": self.step, "examples": self.examples, "history": list(self.history), "calls": calls}
         return state | {"done": self.done, "seconds": self.seconds(), "failure": failure}
 
@@ -105,10 +104,10 @@ class Run:
 
     def mask_finished_steps(self, weight: np.ndarray) -> np.ndarray:
         """Set the weights [K, B] of steps to 0 that are done or beyond the last one; all, if the run has ended."""
-        steps, done = np.cumsum(weight.sum(1) > 0), self.done  # [K]
-        most = done + self.total_steps - self.step
+        steps, finished_steps = np.cumsum(weight.sum(1) > 0), self.done  # [K]
+        most = finished_steps + self.total_steps - self.step
         self.done = most if self.active and most < steps[-1] else 0
-        return weight * (self.active & (done < steps) & (steps <= most))[:, None].astype(weight.dtype)
+        return weight * (self.active & (finished_steps < steps) & (steps <= most))[:, None].astype(weight.dtype)
 
     def record(self, epoch: int, weight: np.ndarray, metrics: dict, waited: float = 0.0):
         """Record the metrics {name: (sums [K], counts [K])} of a call with `weight` [K, B], unless the run has ended.
@@ -133,9 +132,9 @@ class Run:
     def log_attention(self, params: Callable):
         """Log statistics of the attention with `params()` if the last call has passed a multiple of
         `--train.log-attention` steps."""
-        every, before = self.train.log_attention, self.observed
+        every, previous_step = self.train.log_attention, self.observed
         self.observed = self.step
-        if self.attention and not self.failure and before // every < self.step // every:
+        if self.attention and not self.failure and previous_step // every < self.step // every:
             self.log.write(self.step, **self.attention(params()))
 
     def end_epoch(self, epoch: int, evaluated: dict, whole: bool = True):
@@ -178,16 +177,16 @@ class Run:
         values = self.qualities()
         if values.shape[1] == 1:
             return float(values[-1, 0])
-        return float(epoch) if unsurpassed(values)[-1].all() else -np.inf
+        return float(epoch) if is_running_max(values)[-1].all() else -np.inf
 
     def close(self, error: BaseException | None = None):
         """Stop the clock and close the log; `error` is what ended the training before its end, if anything did."""
         self.write_status()
         self.past, self.started = self.seconds(), None
         self.bar.close()
-        self.log.close(self.ended_as(error))
+        self.log.close(self.exit_status(error))
 
-    def ended_as(self, error: BaseException | None) -> sinks.Status:
+    def exit_status(self, error: BaseException | None) -> sinks.Status:
         """Return how training ended, in the words of the loggers."""
         stopped = isinstance(error, Interrupted | KeyboardInterrupt | SystemExit)
         if self.failure or (error and not stopped):
@@ -221,15 +220,15 @@ def quality(metrics: dict, name: str) -> float:
     (-2.0, 2.0)
     """
     if name not in metrics:
-        known = [metric for metric in metrics if metric not in ("epoch", "step", "seconds")]
-        raise InputError(f"train.best_metric must be one of {', '.join(known)}; got {name}")
+        valid_names = [metric for metric in metrics if metric not in ("epoch", "step", "seconds")]
+        raise InputError(f"train.best_metric must be one of {', '.join(valid_names)}; got {name}")
     return -metrics[name] if lower_is_better(name) else metrics[name]
 
 
-def unsurpassed(values: np.ndarray) -> np.ndarray:
+def is_running_max(values: np.ndarray) -> np.ndarray:
     """Whether each value [epochs, metrics] is at least as large as all before it (Velickovic et al. 2018, section 3.3).
 
-    >>> unsurpassed(np.array([[1.0, 5.0], [2.0, 4.0], [2.0, 5.0]])).tolist()
+    >>> is_running_max(np.array([[1.0, 5.0], [2.0, 4.0], [2.0, 5.0]])).tolist()
     [[True, True], [True, False], [True, True]]
     """
     return values >= np.maximum.accumulate(values, axis=0)

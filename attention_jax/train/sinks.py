@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from attention_jax.files import one_at_a_time, write_atomically
+from attention_jax.files import directory_lock, write_atomically
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 """How a run ended, in MLflow's words: KILLED was stopped, by a signal or by its sweep, and may be resumed."""
@@ -54,19 +54,19 @@ def wandb(directory: Path, resumed: int) -> Sink:
     files in DIRECTORY/wandb are written. It ignores steps that it has. Without a key it fails, and does not ask."""
     import wandb
 
-    kept = directory / "wandb_id.txt"
+    id_path = directory / "wandb_id.txt"
     with _without_input():
         run = wandb.init(
             project=_config(directory)["name"],
             name="/".join(directory.parts[-2:]),
             dir=str(directory),
             config=_config(directory),
-            id=kept.read_text() if kept.exists() else None,
+            id=id_path.read_text() if id_path.exists() else None,
             resume="allow",
             reinit="create_new",
             settings=wandb.Settings(silent=True, init_timeout=30),
         )
-    write_atomically(kept, run.id)
+    write_atomically(id_path, run.id)
     close = lambda status: run.finish(exit_code=int(status != "FINISHED"))
     return lambda step, values: run.log(values, step=step), close
 
@@ -79,16 +79,16 @@ def mlflow(directory: Path, resumed: int) -> Sink:
     from mlflow import MlflowClient
     from mlflow.entities import Metric
 
-    config, kept = _config(directory), directory / "mlflow_run.txt"
+    config, id_path = _config(directory), directory / "mlflow_run.txt"
     with _first_use():
         client = MlflowClient()
-        if kept.exists():
-            client.update_run(kept.read_text(), status="RUNNING")
+        if id_path.exists():
+            client.update_run(id_path.read_text(), status="RUNNING")
         else:
             run = client.create_run(_experiment(client, config["name"]), run_name="/".join(directory.parts[-2:]))
-            write_atomically(kept, run.info.run_id)
+            write_atomically(id_path, run.info.run_id)
             client.set_tag(run.info.run_id, "config", json.dumps(config)[:5000])
-    run, now = kept.read_text(), lambda: int(1000 * time.time())
+    run, now = id_path.read_text(), lambda: int(1000 * time.time())
 
     @functools.cache
     def last(name: str) -> int:
@@ -104,30 +104,30 @@ def mlflow(directory: Path, resumed: int) -> Sink:
 @contextlib.contextmanager
 def _without_input():
     """Context in which standard input is no terminal that a question could be asked in."""
-    before = sys.stdin
+    stdin = sys.stdin
     with open(os.devnull) as sys.stdin:
         try:
             yield
         finally:
-            sys.stdin = before
+            sys.stdin = stdin
 
 
 def _first_use():
     """Context that one process of this machine is in at a time: the first one makes the tables of a new database, in
     which several would be in each other's way. A server does that itself."""
     served = os.environ.get("MLFLOW_TRACKING_URI", "").startswith(("http", "databricks"))
-    return contextlib.nullcontext() if served else one_at_a_time(Path(tempfile.gettempdir()))
+    return contextlib.nullcontext() if served else directory_lock(Path(tempfile.gettempdir()))
 
 
 def _experiment(client, name: str) -> str:
     """Return the id of the experiment of this name, which is created if need be."""
-    if known := client.get_experiment_by_name(name):
-        return known.experiment_id
+    if existing := client.get_experiment_by_name(name):
+        return existing.experiment_id
     try:
         return client.create_experiment(name)
     except Exception:  # MlflowException: a run that began at the same time has created it
-        if known := client.get_experiment_by_name(name):
-            return known.experiment_id
+        if existing := client.get_experiment_by_name(name):
+            return existing.experiment_id
         raise
 
 

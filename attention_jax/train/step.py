@@ -89,10 +89,10 @@ def objective(loss, params, bucket: dict, rows, rng):
     return total, {"loss": (total, count), **metrics}
 
 
-def split_batch(parts: int, x):
+def split_batch(num_splits: int, x):
     """Divide [B, ...] into interleaved micro-batches [N, B/N, ...], padded with zeros."""
-    x = jnp.pad(x, [(0, -len(x) % parts)] + [(0, 0)] * (x.ndim - 1))
-    return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
+    x = jnp.pad(x, [(0, -len(x) % num_splits)] + [(0, 0)] * (x.ndim - 1))
+    return x.reshape(-1, num_splits, *x.shape[1:]).swapaxes(0, 1)
 
 
 def add_micro_batch(sums, rng, total, numbered_rows):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from attention_jax.config import ModelOptions, part
+from attention_jax.config import ModelOptions, build_from_name
 from attention_jax.config.models import NORMALIZERS
 from attention_jax.interpret import head_scores, logit_lens
 from attention_jax.ops.normalizer_kinds import Pointwise, Ratio
@@ -37,8 +37,8 @@ def with_rollout(weights: dict) -> dict:
 
     Padding does not change the rollout of the tokens before it, which do not attend to padding.
     """
-    own = [name for name in ("encoder_attention", "decoder_attention") if name in weights]
-    return {"weights": weights, "rollout": {name: jax.vmap(rollout)(weights[name]) for name in own}}
+    self_attentions = [name for name in ("encoder_attention", "decoder_attention") if name in weights]
+    return {"weights": weights, "rollout": {name: jax.vmap(rollout)(weights[name]) for name in self_attentions}}
 
 
 def ablate_heads(measure: Callable, params, batch: dict, weights: dict) -> dict[str, np.ndarray]:
@@ -52,16 +52,16 @@ def ablate_heads(measure: Callable, params, batch: dict, weights: dict) -> dict[
     runs = sum(math.prod(weights[name].shape[:4]) for name in modules)  # tokens x heads
     if runs * sum(x.size for x in jax.tree.leaves(params)) > MAX_ABLATION_COST:
         return {}
-    found = {}
+    ablations = {}
     for name, (stack, module) in modules.items():
-        found[name] = np.zeros(weights[name].shape[:3], np.float32)
-        distinct, heads = sum(key.startswith("layer_") for key in params[stack]), found[name].shape[2]
+        ablations[name] = np.zeros(weights[name].shape[:3], np.float32)
+        distinct, heads = sum(key.startswith("layer_") for key in params[stack]), ablations[name].shape[2]
         for layer, head in np.ndindex(distinct, heads):
             path = (stack, f"layer_{layer}", module, "out", "kernel")
             kernel = zero_head(params[stack][path[1]][module]["out"]["kernel"], head, heads)
-            measured = map_batches(measure, replaced(params, path, kernel), batch, EVALUATED)
-            found[name][:, layer::distinct, head] = measured[:, None]
-    return found
+            measured = map_batches(measure, replace_leaf(params, path, kernel), batch, EVALUATED)
+            ablations[name][:, layer::distinct, head] = measured[:, None]
+    return ablations
 
 
 def attentions_in(params) -> dict[str, tuple[str, str]]:
@@ -83,14 +83,14 @@ def zero_head(kernel, head: int, heads: int):
     return jnp.asarray(kernel).reshape(heads, -1, kernel.shape[-1]).at[head].set(0).reshape(kernel.shape)
 
 
-def replaced(tree: dict, path: tuple[str, ...], leaf) -> dict:
+def replace_leaf(tree: dict, path: tuple[str, ...], leaf) -> dict:
     """Return a nested dictionary with another leaf at `path`; the others are the same objects.
 
-    >>> replaced({"a": {"b": 1, "c": 2}}, ("a", "b"), 3)
+    >>> replace_leaf({"a": {"b": 1, "c": 2}}, ("a", "b"), 3)
     {'a': {'b': 3, 'c': 2}}
     """
-    first, *rest = path
-    return tree | {first: replaced(tree[first], tuple(rest), leaf) if rest else leaf}
+    first, *subpath = path
+    return tree | {first: replace_leaf(tree[first], tuple(subpath), leaf) if subpath else leaf}
 
 
 def without_key(options: ModelOptions) -> str:
@@ -102,7 +102,7 @@ def without_key(options: ModelOptions) -> str:
     """
     if getattr(options, "window", "all") == "predictive":
         return "unknown"  # a Gaussian multiplies the weights
-    normalizer = part(getattr(options, "normalizer", "softmax"), NORMALIZERS)
+    normalizer = build_from_name(getattr(options, "normalizer", "softmax"), NORMALIZERS)
     normalizer = getattr(normalizer, "kind", normalizer)  # of those with a learned number
     kind = normalizer if isinstance(normalizer, type) else type(as_normalizer(normalizer))
     if issubclass(kind, Ratio):
@@ -114,7 +114,7 @@ def token_attention(
     options: ModelOptions,
     kind: str,
     row: int,
-    found: dict,
+    outputs: dict,
     queries: tuple,
     keys: tuple,
     without: dict,
@@ -127,13 +127,13 @@ def token_attention(
     name = f"{kind}_attention"
     turn = lambda x: x[..., :: -1 if "q" in reverse else 1, :: -1 if "k" in reverse else 1]
     cut = lambda x: turn(np.asarray(x, np.float32)[..., : len(queries), : len(keys)])
-    rolled = found["rollout"].get(name)
+    rolled = outputs["rollout"].get(name)
     return Attention(
         kind,
-        cut(found["weights"][name][row]),
+        cut(outputs["weights"][name][row]),
         Axis(tuple(queries[:: -1 if "q" in reverse else 1])),
         Axis(tuple(keys[:: -1 if "k" in reverse else 1])),
-        rollout=None if rolled is None or found["weights"][name].shape[1] < 2 else cut(rolled[row]),
+        rollout=None if rolled is None or outputs["weights"][name].shape[1] < 2 else cut(rolled[row]),
         head_ablation=without[name][row] if name in without else None,
         without_key=without_key(options),
     )
@@ -159,17 +159,17 @@ def with_readings(
 
 
 def image_attentions(
-    options: ModelOptions, row: int, found: dict, image: np.ndarray, without: dict
+    options: ModelOptions, row: int, outputs: dict, image: np.ndarray, without: dict
 ) -> tuple[Attention, ...]:
     """Return the self-attention of one image's tokens in `with_rollout`, and attention pooling over them if any."""
-    weights = np.asarray(found["weights"]["encoder_attention"][row], np.float32)  # [L, H, T, T]
+    weights = np.asarray(outputs["weights"]["encoder_attention"][row], np.float32)  # [L, H, T, T]
     tokens = image_tokens(weights.shape[-1])
-    side, rolled = Axis(tokens, image=image), np.asarray(found["rollout"]["encoder_attention"][row])
+    side, rolled = Axis(tokens, image=image), np.asarray(outputs["rollout"]["encoder_attention"][row])
     of_head = without["encoder_attention"][row] if without else None
     keywords = {"rollout": rolled, "head_ablation": of_head, "without_key": without_key(options)}
     attentions = [Attention("encoder", weights, side, side, **keywords)]
-    if "pool_attention" in found["weights"]:
-        attentions.append(pool_attention(found["weights"]["pool_attention"][row], side))
+    if "pool_attention" in outputs["weights"]:
+        attentions.append(pool_attention(outputs["weights"]["pool_attention"][row], side))
     return tuple(attentions)
 
 

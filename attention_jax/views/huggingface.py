@@ -17,7 +17,7 @@ from attention_jax.data.images import ImageData, Split
 from attention_jax.data.pairs import PairData, Texts, Tokenizer, make_pairs, pad_rows
 from attention_jax.data.tokenizers import sentencepiece_model
 from attention_jax.data.vocabulary import Vocabulary
-from attention_jax.decode import greedy, pooled_beam_search, ruled
+from attention_jax.decode import apply_generation_rules, greedy, pooled_beam_search
 from attention_jax.errors import InputError
 from attention_jax.tasks.generation import start_decoding
 from attention_jax.tasks.seq2seq import Seq2seqTask
@@ -26,7 +26,7 @@ from attention_jax.views import FUNCTIONS, View
 from attention_jax.views.seq2seq import Seq2seqView
 from attention_jax.views.vision import VisionView
 from attention_jax.weights import exchange, generation_config, image_recipe
-from attention_jax.weights.tokenizer import check_tokenizer_config, cleaned, content_of, first, named_tokens
+from attention_jax.weights.tokenizer import check_tokenizer_config, cleanup_of, content_of, first_id, special_tokens_in
 from attention_jax.weights.vit_names import sizes_of
 
 LONGEST = 128
@@ -47,23 +47,23 @@ def view(directory: Path, weights: exchange.Weights) -> View:
     return translator(directory, weights)
 
 
-def facts(directory: Path, name: str, needed: bool = True) -> dict:
+def read_facts(directory: Path, name: str, needed: bool = True) -> dict:
     """Return the JSON object in a file of the directory, or {} if there is none and it is not `needed`."""
     path = directory / name
     if not path.is_file() and not needed:
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
             raise ValueError("it is no object")
-        return found
+        return content
     except (OSError, ValueError) as error:
         raise InputError(f"{path} must be a JSON object ({error}); copy the whole directory of the model") from error
 
 
-def numbered(directory: Path, count: int) -> list[str]:
+def read_token_list(directory: Path, count: int) -> list[str]:
     """Return the `count` tokens of vocab.json in the order of their numbers."""
-    ids = facts(directory, "vocab.json")
+    ids = read_facts(directory, "vocab.json")
     if len(ids) != count or {number for number in ids.values() if type(number) is int} != {*range(count)}:
         raise InputError(
             f"{directory / 'vocab.json'} must number the {count} tokens of the model from 0; it has {len(ids)}: copy "
@@ -106,7 +106,7 @@ def recipe_in(directory: Path, about: dict, size: int) -> image_recipe.Recipe:
     note."""
     if (directory / image_recipe.FILE).is_file():
         recipe, unread = image_recipe.recipe_of(
-            facts(directory, image_recipe.FILE), str(about.get("model_type", "vit"))
+            read_facts(directory, image_recipe.FILE), str(about.get("model_type", "vit"))
         )
         if unread:
             print(f"note: not read in {directory / image_recipe.FILE}: {', '.join(unread)}", file=sys.stderr)
@@ -125,15 +125,15 @@ def recipe_in(directory: Path, about: dict, size: int) -> image_recipe.Recipe:
 def classifier(directory: Path, weights: exchange.Weights) -> ClassifierView:
     """Return the view of a ViT."""
     size, channels, classes = sizes_of(weights.options, weights.arrays)
-    about = facts(directory, "config.json", needed=False)
+    about = read_facts(directory, "config.json", needed=False)
     labels, recipe = about.get("id2label") or {}, recipe_in(directory, about, size)
     for name, values in (("image_mean", recipe.mean), ("image_std", recipe.deviation)):
         if np.shape(values) not in ((), (channels,)):
             raise InputError(f"{name} in {image_recipe.FILE} must be one number or {channels}, has {len(values)}")
     mean, deviation = (np.broadcast_to(np.float32(x), channels) for x in (recipe.mean, recipe.deviation))
-    one = Split(np.zeros((1, size, size, channels), np.uint8), np.zeros(1, np.int32))
+    placeholder = Split(np.zeros((1, size, size, channels), np.uint8), np.zeros(1, np.int32))
     names = tuple(str(labels.get(str(number), number)) for number in range(classes))
-    data = ImageData(one, {"test": one}, names, normalization=(mean, deviation))
+    data = ImageData(placeholder, {"test": placeholder}, names, normalization=(mean, deviation))
     config = configs.Config(directory.name, configs.Images("folder"), weights.options)
     task = VisionTask(config, data, exchange.module_of(weights))
     return ClassifierView(task, recipe, weights.function)
@@ -158,14 +158,16 @@ class TranslatorView(Seq2seqView):
         """Return the step and the cache of decoding under the rules of the files, and what both ways need."""
         limits, count = self.task.decoding_limits, batch["source"].shape[0]
         step, cache = start_decoding(self.model, params, batch, limits["max_length"])
-        known = {"bos": limits["bos"], "ends": self.ends, "max_length": limits["max_length"]}
+        decode_args = {"bos": limits["bos"], "ends": self.ends, "max_length": limits["max_length"]}
         if self.search.rules != generation_config.Rules():
-            step, cache = ruled(step, cache, count, self.search.rules, **known, beams=self.search.beams > 1)
-        return step, cache, known | {"batch_size": count, "pad": limits["pad"]}
+            step, cache = apply_generation_rules(
+                step, cache, count, self.search.rules, **decode_args, beams=self.search.beams > 1
+            )
+        return step, cache, decode_args | {"batch_size": count, "pad": limits["pad"]}
 
     def greedy(self, params, batch):
-        step, cache, known = self.start(params, batch)
-        return self.ended(greedy(step, cache, eos=known.pop("ends"), **known))
+        step, cache, decode_args = self.start(params, batch)
+        return self.unify_ends(greedy(step, cache, eos=decode_args.pop("ends"), **decode_args))
 
     def generate(self, params, batch):
         return self.greedy(params, batch) if self.search.beams == 1 else self.best(params, batch, 1)[0][:, 0]
@@ -175,13 +177,13 @@ class TranslatorView(Seq2seqView):
 
     def best(self, params, batch, n_best: int):
         """Return the best hypotheses of the beam search: tokens [B, N, T] and scores [B, N]."""
-        step, cache, known = self.start(params, batch)
+        step, cache, decode_args = self.start(params, batch)
         how = {"beam_size": self.search.beams, "alpha": self.search.alpha, "early_stopping": self.search.early_stopping}
         normalize = self.search.renormalize or self.search.rules == generation_config.Rules()
-        tokens, scores = pooled_beam_search(step, cache, **known, **how, normalize=normalize, n_best=n_best)
-        return self.ended(tokens), scores
+        tokens, scores = pooled_beam_search(step, cache, **decode_args, **how, normalize=normalize, n_best=n_best)
+        return self.unify_ends(tokens), scores
 
-    def ended(self, tokens):
+    def unify_ends(self, tokens):
         """Return the tokens with the vocabulary's end of text in the place of every other one."""
         ends = jnp.isin(tokens, jnp.asarray(self.ends, jnp.int32))
         return jnp.where(ends, self.data.target_vocabulary.eos_id, tokens)
@@ -189,18 +191,18 @@ class TranslatorView(Seq2seqView):
 
 def translator(directory: Path, weights: exchange.Weights) -> TranslatorView:
     """Return the view of a MarianMT or T5 model, which decodes as its generation_config.json, or config.json, says."""
-    config = facts(directory, "config.json")
-    about = config | facts(directory, generation_config.FILE, needed=False)
-    said, place = generation_config.entries(directory, config)
+    config = read_facts(directory, "config.json")
+    about = config | read_facts(directory, generation_config.FILE, needed=False)
+    entries, place = generation_config.entries(directory, config)
     vocabulary, sides = (marian_texts if weights.options.output_bias else t5_texts)(directory, weights, about)
     pair = make_pairs([[vocabulary.eos_id]], [[]], vocabulary, vocabulary, source_width=TRAINED)
     text = Texts([""], [""])
     data = PairData((pair,), (1,), {"test": pair}, {"test": text}, {}, vocabulary, vocabulary, *sides, facts={})
-    named = about.get("eos_token_id")
-    ends = (vocabulary.eos_id, *(n for n in (named if isinstance(named, list) else ()) if n != vocabulary.eos_id))
-    with pretrained_tokenizer.damaged(Path(place)):
-        search = generation_config.search_of(said, place, ends)
-    if unread := generation_config.check(said, place):
+    end_ids = about.get("eos_token_id")
+    ends = (vocabulary.eos_id, *(n for n in (end_ids if isinstance(end_ids, list) else ()) if n != vocabulary.eos_id))
+    with pretrained_tokenizer.report_damage(Path(place)):
+        search = generation_config.search_of(entries, place, ends)
+    if unread := generation_config.check_entries(entries, place):
         print(f"note: not read in {place}: {', '.join(unread)}", file=sys.stderr)
     decode = configs.Decode(search.beams, max_length=search.longest or LONGEST)
     config = configs.Config(directory.name, configs.Corpus(), weights.options, decode=decode)
@@ -209,7 +211,7 @@ def translator(directory: Path, weights: exchange.Weights) -> TranslatorView:
 
 def marian_texts(directory: Path, weights: exchange.Weights, about: dict) -> tuple[Vocabulary, list[Tokenizer]]:
     """Return the vocabulary and the tokenizers of both sides; padding, which starts the decoder, is never written."""
-    tokens = numbered(directory, len(weights.arrays["bias"]))
+    tokens = read_token_list(directory, len(weights.arrays["bias"]))
     pad, begin, end = special_ids(directory, about, len(tokens) - 1, 0)
     begin, end = tokens[begin], tokens[end]
     if begin != tokens[pad]:
@@ -221,7 +223,7 @@ def marian_texts(directory: Path, weights: exchange.Weights, about: dict) -> tup
         weights.arrays["bias"][pad] = -1e9
     vocabulary = Vocabulary(tokens, pad=begin, bos=begin, eos=end, unk="<unk>")
     source, target = (tokenizer(directory / f"{side}.spm") for side in ("source", "target"))
-    source, clean = source._replace(tokens=marian_source(source.tokens, directory)), cleaned(directory)
+    source, clean = source._replace(tokens=marian_source(source.tokens, directory)), cleanup_of(directory)
     return vocabulary, [source, target._replace(text=lambda tokens: clean(target.text(tokens)))]
 
 
@@ -229,14 +231,14 @@ def marian_source(pieces: Callable[[str], list[str]], directory: Path) -> Callab
     """Return the tokenizer of Marian's sources, in which special tokens and a code such as >>fra<< at the beginning are
     whole; InputError for an entry of tokenizer_config.json that makes other tokens."""
     special, place = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}, "tokenizer_config.json"
-    said = facts(directory, place, needed=False)
+    said = read_facts(directory, place, needed=False)
     for name in ("separate_vocabs", "sp_model_kwargs", "split_special_tokens"):
         if said.get(name):
             raise InputError(f"{name} {said[name]!r} in {directory / place} is not supported: take it out")
     added = [
         (directory / place, "added_tokens_decoder", one) for one in (said.get("added_tokens_decoder") or {}).values()
     ]
-    for file, name, token in [*named_tokens(directory), *added]:
+    for file, name, token in [*special_tokens_in(directory), *added]:
         if content_of(token) not in ([special[name]] if name in special else special.values()):
             raise InputError(
                 f"{name} {token!r} in {file} is not supported: Marian's special tokens are "
@@ -259,7 +261,7 @@ def special_ids(directory: Path, about: dict, pad: int, end: int) -> tuple[int, 
     in transformers, and of the first token that ends a text, by default `end`; InputError without one."""
     pad = pad if about.get("pad_token_id") is None else about["pad_token_id"]
     named = (about.get("decoder_start_token_id"), about.get("bos_token_id"), pad)
-    end = first(about.get("eos_token_id", end))
+    end = first_id(about.get("eos_token_id", end))
     if end is None:
         raise InputError(f"eos_token_id in {generation_config.FILE} or config.json of {directory} must be a token")
     return pad, next(number for number in named if number is not None), end
@@ -271,17 +273,17 @@ def t5_texts(directory: Path, weights: exchange.Weights, about: dict) -> tuple[V
     if not path.is_file():
         raise InputError(f"a T5 model needs {path}; copy the whole directory of the model")
     content = path.read_bytes()
-    with pretrained_tokenizer.damaged(path):
+    with pretrained_tokenizer.report_damage(path):
         check_tokenizer_config(directory, pretrained_tokenizer.library_tokenizer(content))
-        known = pretrained_tokenizer.vocabulary_of(content, rows)
+        vocab = pretrained_tokenizer.vocabulary_of(content, rows)
         pad, begin, end = special_ids(directory, about, 0, 1)
-        names = {name: known.tokens[number] for name, number in (("pad", pad), ("bos", begin), ("eos", end))}
-        unknown = None if known.unk_id is None else known.tokens[known.unk_id]
-        vocabulary = Vocabulary(known.tokens, **names, unk=unknown)
+        names = {name: vocab.tokens[number] for name, number in (("pad", pad), ("bos", begin), ("eos", end))}
+        unknown = None if vocab.unk_id is None else vocab.tokens[vocab.unk_id]
+        vocabulary = Vocabulary(vocab.tokens, **names, unk=unknown)
     if len(vocabulary) != rows:
         raise InputError(f"{path} has {len(vocabulary)} tokens, the model {rows}: are they of one model?")
-    made = pretrained_tokenizer.pretrained(content)
-    clean = cleaned(directory, pretrained_tokenizer.library_tokenizer(content))
+    made = pretrained_tokenizer.tokenizer_of_json(content)
+    clean = cleanup_of(directory, pretrained_tokenizer.library_tokenizer(content))
     return vocabulary, [made, made._replace(text=lambda tokens: clean(made.text(tokens)))]
 
 

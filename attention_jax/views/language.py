@@ -85,12 +85,14 @@ class LanguageView(View):
                 f"attention maps of a language model need at least two tokens; {written!r} has {len(tokens)}"
             )
         batch = {"tokens": np.asarray(self.encode(written))}
-        found = map_batches(self.attention, params, batch, 1)
-        if not found["weights"]:
+        outputs = map_batches(self.attention, params, batch, 1)
+        if not outputs["weights"]:
             return None
         value = float(map_batches(self.log_p, params, batch, 1)[0])
-        without = ablate_heads(self.log_p, params, batch, found["weights"])
-        attention = token_attention(self.task.config.model, "decoder", 0, found, tuple(tokens), tuple(tokens), without)
+        without = ablate_heads(self.log_p, params, batch, outputs["weights"])
+        attention = token_attention(
+            self.task.config.model, "decoder", 0, outputs, tuple(tokens), tuple(tokens), without
+        )
         read = map_batches(self.lens, params, batch, 1)[0]
         attention = with_readings(attention, batch["tokens"][0], read, self.data.vocabulary.decode)
         return AttentionRecord(text, (Prediction(written, (attention,), None, "log p", value),))
@@ -132,4 +134,4 @@ def continuation(model: nn.Module, params, tokens, sampling: Sampling, unknown: 
     cache = model.apply({"params": params}, 1, tokens.shape[1] + sampling.length, method="start")
     options = {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
     rng = jax.random.key(sampling.seed)
-    return decode.sample(decode.never(step, unknown), cache, tokens, sampling.length, **options, rng=rng)[0]
+    return decode.sample(decode.forbid_token(step, unknown), cache, tokens, sampling.length, **options, rng=rng)[0]

@@ -28,7 +28,7 @@ powers of two, so that few programs are compiled."""
 def embed(model: nn.Module, params, tokenizer, texts: Sequence[str], most: int | None = None) -> np.ndarray:
     """The sentence embeddings [N, D] of N texts, as the files of sentence-transformers say, otherwise the mean; with
     `most` texts lose the tokens beyond so many."""
-    rows = encoded(model, tokenizer, texts, most)
+    rows = encode_texts(model, tokenizer, texts, most)
     return np.array(_over_batches(functools.partial(_embed, model), params, rows)).reshape(len(texts), -1)
 
 
@@ -41,18 +41,18 @@ def fill_mask(model: nn.Module, params, tokenizer, texts: Sequence[str], k: int 
         raise InputError("fill_mask needs a model with a head for masked words and a mask token; this one lacks one")
     if not 1 <= k <= model.vocab:
         raise InputError(f"k must be 1 to {model.vocab}, the size of the vocabulary, got {k}")
-    rows = encoded(model, tokenizer, texts)
+    rows = encode_texts(model, tokenizer, texts)
     places = [[at for at, number in enumerate(row) if number == tokenizer.mask] for row in rows]
     for text, masks in zip(texts, places):
         if not masks:
             raise InputError(f"a text needs {tokenizer.names[tokenizer.mask]} in the place of a word, got {text!r}")
     most = max(map(len, places), default=1)
     padded = np.array([[*masks, *[0] * (most - len(masks))] for masks in places], np.int32)
-    found = _over_batches(functools.partial(_words_at, model, k), params, rows, padded)
+    predictions = _over_batches(functools.partial(_words_at, model, k), params, rows, padded)
     word = lambda number, p: (tokenizer.decode([number]).strip() or tokenizer.tokens([number])[0], float(p))
     return [
         [[word(*pair) for pair in zip(ids, probabilities)] for ids, probabilities in zip(*of_text)][: len(masks)]
-        for of_text, masks in zip(found, places)
+        for of_text, masks in zip(predictions, places)
     ]
 
 
@@ -61,7 +61,7 @@ def classify(model: nn.Module, params, tokenizer, texts: Sequence[str], function
     InputError for a model without a classifier."""
     if not model.classes:
         raise InputError("this encoder has no classifier; train one: launch.py train classify_text --from DIR")
-    rows = encoded(model, tokenizer, texts)
+    rows = encode_texts(model, tokenizer, texts)
     return np.array(_over_batches(functools.partial(_classify, model, FUNCTIONS[function]), params, rows)).reshape(
         len(texts), -1
     )
@@ -71,23 +71,23 @@ def attention_maps(
     model: nn.Module, params, tokenizer, texts: Sequence[str], answers: Sequence[str]
 ) -> tuple[AttentionRecord, ...]:
     """The attention maps of each text as a page shows them, under the model's answer to it."""
-    rows, records = encoded(model, tokenizer, texts), []
-    found = _over_batches(functools.partial(_attention, model), params, rows)
-    for text, row, one, answer in zip(texts, rows, found, answers):
+    rows, records = encode_texts(model, tokenizer, texts), []
+    outputs = _over_batches(functools.partial(_attention, model), params, rows)
+    for text, row, output, answer in zip(texts, rows, outputs, answers):
         check_length(row, text)
-        tokens, one = tuple(tokenizer.tokens(row)), jax.tree.map(lambda x: x[None], one)
-        shown = token_attention(model.options, "encoder", 0, one, tokens, tokens, {})
-        records.append(AttentionRecord(text, (Prediction(answer, (shown,)),)))
+        tokens, output = tuple(tokenizer.tokens(row)), jax.tree.map(lambda x: x[None], output)
+        attention = token_attention(model.options, "encoder", 0, output, tokens, tokens, {})
+        records.append(AttentionRecord(text, (Prediction(answer, (attention,)),)))
     return tuple(records)
 
 
-def encoded(model: nn.Module, tokenizer, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
+def encode_texts(model: nn.Module, tokenizer, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
     """The tokens of each text, special ones included, at `most` so many; InputError for too many or none."""
     rows = [tokenizer.encode(text) for text in texts]
     if cut := [number for number, row in enumerate(rows) if most is not None and len(row) > most]:
         print(f"note: of {len(cut)} of {len(texts)} texts the tokens beyond {most} are left out", file=sys.stderr)
         for number in cut:
-            rows[number] = shortened(rows[number], tokenizer.encode(texts[number], special=False), most)
+            rows[number] = truncate_tokens(rows[number], tokenizer.encode(texts[number], special=False), most)
     for text, row in zip(texts, rows):
         if not 1 <= len(row) <= model.options.max_length:
             raise InputError(
@@ -98,18 +98,18 @@ def encoded(model: nn.Module, tokenizer, texts: Sequence[str], most: int | None 
     return rows
 
 
-def shortened(row: list[int], plain: list[int], most: int) -> list[int]:
-    """The tokens of a text with its last ones left out, of which `plain` are without the special tokens around it.
+def truncate_tokens(row: list[int], plain: list[int], most: int) -> list[int]:
+    """Drop the last tokens of a text, so that at most `most` are left; `plain` are its tokens without special tokens.
 
-    >>> shortened([1, 7, 8, 9, 2], [7, 8, 9], 4)
+    >>> truncate_tokens([1, 7, 8, 9, 2], [7, 8, 9], 4)
     [1, 7, 8, 2]
     """
     special = len(row) - len(plain)
-    before = next(at for at in range(special + 1) if row[at : at + len(plain)] == plain)
-    return row[: before + most - special] + row[before + len(plain) :]
+    num_leading = next(at for at in range(special + 1) if row[at : at + len(plain)] == plain)
+    return row[: num_leading + most - special] + row[num_leading + len(plain) :]
 
 
-def _over_batches(compute: Callable, params, rows: list[list[int]], *more: np.ndarray) -> list:
+def _over_batches(compute: Callable, params, rows: list[list[int]], *extra: np.ndarray) -> list:
     """`compute(params, tokens [B, T], length [B], ...)` of each row, in order: texts of like length go together."""
     results: list = [None] * len(rows)
     order = sorted(range(len(rows)), key=lambda number: len(rows[number]))
@@ -118,9 +118,9 @@ def _over_batches(compute: Callable, params, rows: list[list[int]], *more: np.nd
         whole = [*chosen, *chosen[-1:] * (_power(len(chosen)) - len(chosen))]
         width = max(_power(max(len(rows[number]) for number in chosen)), WIDTH)
         tokens, length = pad_rows([rows[number] for number in whole], 0, min(width, compute.args[0].options.max_length))
-        found = jax.device_get(compute(params, tokens, length, *(array[np.array(whole)] for array in more)))
+        outputs = jax.device_get(compute(params, tokens, length, *(array[np.array(whole)] for array in extra)))
         for place, number in enumerate(chosen):
-            results[number] = jax.tree.map(lambda x, place=place: x[place], found)
+            results[number] = jax.tree.map(lambda x, place=place: x[place], outputs)
     return results
 
 

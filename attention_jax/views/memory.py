@@ -23,10 +23,12 @@ class MemoryView(View):
 
     def excerpt(self) -> SequenceSets:
         """Return example sequences: one of training, the longest of validation, and one of each test length."""
-        one = lambda part, row=0: type(part)(*(column[[row]] for column in part))
+        take_row = lambda sequences, row=0: type(sequences)(*(column[[row]] for column in sequences))
         train, valid, test, beyond = self.data
-        longest = one(valid, int(valid.length.argmax()))
-        return SequenceSets(one(train), longest, one(test), {name: one(part) for name, part in beyond.items()})
+        longest = take_row(valid, int(valid.length.argmax()))
+        return SequenceSets(
+            take_row(train), longest, take_row(test), {name: take_row(sequences) for name, sequences in beyond.items()}
+        )
 
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
         task, longest = self.task.config.data.task, int(self.data.valid.length.argmax())
@@ -49,7 +51,7 @@ class MemoryView(View):
 
     def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
         """Return the machine's copy of each text, which consists of words of bits; `figure` shows the first one."""
-        return [self.copied(params, text, figure if i == 0 else None) for i, text in enumerate(texts)]
+        return [self.copy_text(params, text, figure if i == 0 else None) for i, text in enumerate(texts)]
 
     def sequence_of(self, text: str) -> algorithmic.Sequences:
         """Return the input sequence of the copy task for a text; InputError unless it consists of words of bits."""
@@ -64,7 +66,7 @@ class MemoryView(View):
         sequences.inputs[0, : len(words), :width] = sequences.targets[0, len(words) + 1 :] = bits
         return sequences
 
-    def copied(self, params, text: str, figure: Path | None) -> str:
+    def copy_text(self, params, text: str, figure: Path | None) -> str:
         """Return the machine's copy of one text."""
         sequences = self.sequence_of(text)
         logits, _ = map_batches(self.attention, params, {"inputs": sequences.inputs}, 1)
@@ -84,10 +86,10 @@ class MemoryView(View):
             chosen = [(text, self.sequence_of(text), 0) for text in texts]
         else:
             chosen = [("the longest held-out sequence", self.data.valid, int(self.data.valid.length.argmax()))]
-            fitting = {name: one for name, one in self.data.beyond.items() if one.length[0] <= LONGEST // 2}
+            fitting = {name: entry for name, entry in self.data.beyond.items() if entry.length[0] <= LONGEST // 2}
             for name, longer in list(fitting.items())[-1:]:
                 chosen.append((f"{name.replace('_', ' ')}, longer than in training", longer, 0))
-        records = [self.attention_map(params, *one) for one in chosen]
+        records = [self.attention_map(params, *arguments) for arguments in chosen]
         return () if None in records else tuple(records)
 
     def attention_map(self, params, title: str, sequences: algorithmic.Sequences, row: int) -> AttentionRecord | None:

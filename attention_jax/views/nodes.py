@@ -22,8 +22,8 @@ class NodeView(View):
 
     def attention(self, params, batch):
         """Return probabilities [B, N, C] and the edge weights of both layers, {"hidden": [B, H, P], ...}."""
-        one = lambda *graph: self.model.apply({"params": params}, *graph, return_weights=True)
-        logits, weights = jax.vmap(one)(batch["words"], batch["values"], batch["edges"])
+        apply = lambda *graph: self.model.apply({"params": params}, *graph, return_weights=True)
+        logits, weights = jax.vmap(apply)(batch["words"], batch["values"], batch["edges"])
         return {"probabilities": jax.nn.softmax(logits), **weights}
 
     def excerpt(self) -> Graph:
@@ -60,12 +60,12 @@ class NodeView(View):
         """Return the hidden layer's attention of these nodes, or of a few test nodes."""
         test, edges = self.data.splits["test"], self.data.edges
         most = test[np.argsort(-np.bincount(edges[:, 0])[test], kind="stable")[:SHOWN]]
-        found = map_batches(self.attention, params, self.task.examples[0], 1)
+        outputs = map_batches(self.attention, params, self.task.examples[0], 1)
         records = []
         for node in self.nodes_of(texts) if texts else most.tolist():
-            own, probabilities = edges[:, 0] == node, found["probabilities"][0, node]
-            keys = tuple(f"{key}: class {self.data.label[key]}" for key in edges[own, 1])
-            weights = found["hidden"][0][None, :, None, own]  # [1, H, 1, K]
+            node_edges, probabilities = edges[:, 0] == node, outputs["probabilities"][0, node]
+            keys = tuple(f"{key}: class {self.data.label[key]}" for key in edges[node_edges, 1])
+            weights = outputs["hidden"][0][None, :, None, node_edges]  # [1, H, 1, K]
             attention = Attention("encoder", weights, Axis((f"{node}",)), Axis(keys))
             best, sure = int(probabilities.argmax()), float(probabilities.max())
             records.append(

@@ -45,7 +45,9 @@ def clearest(data: PairData, batch: dict, tokens: np.ndarray) -> int:
     """Return the first of the rows with the fewest unknown tokens in source and output: the example of a report."""
     sides = ((batch["source"], data.source_vocabulary), (tokens, data.target_vocabulary))
     rows = len(tokens)
-    unknown = [np.sum(side[:rows] == one.unk_id, axis=1) for side, one in sides if one.unk_id is not None]
+    unknown = [
+        np.sum(side[:rows] == vocabulary.unk_id, axis=1) for side, vocabulary in sides if vocabulary.unk_id is not None
+    ]
     return int(np.argmin(sum(unknown, np.zeros(rows))))
 
 
@@ -60,9 +62,9 @@ def layers(weights: dict, data: PairData, batch: dict, tokens: np.ndarray, direc
     }
     figures = []
     for name, (queries, keys) in sides.items():
-        shown = weights[name][0, :, :, : max(len(queries), 1), : max(len(keys), 1)]
+        maps = weights[name][0, :, :, : max(len(queries), 1), : max(len(keys), 1)]
         tokens = queries or None, keys or None
-        figures.append(show_heatmaps(shown, *tokens, directory / f"{name}.png", **layer_names(shown)))
+        figures.append(show_heatmaps(maps, *tokens, directory / f"{name}.png", **layer_names(maps)))
     return figures
 
 
@@ -91,17 +93,17 @@ def image_maps(weights: dict) -> dict[str, Float[Array, "..."]]:
     "heads" [B, H, G, G] are the last layer's weights from the class token, or pooled over all tokens without one;
     "last" is their mean over heads; "rollout" is the attention rollout (Abnar & Zuidema 2020), pooled alike.
     """
-    own = weights["encoder_attention"]  # [B, layers, H, T, T]
-    size = math.isqrt(own.shape[-1])
+    attention = weights["encoder_attention"]  # [B, layers, H, T, T]
+    size = math.isqrt(attention.shape[-1])
     grid = lambda x: x.reshape(*x.shape[:-1], size, size)
-    flow = jax.vmap(rollout)(own)  # [B, T, T]
-    if prefix := prefix_of(own.shape[-1]):
-        heads, through = own[:, -1, :, 0, prefix:], flow[:, 0, prefix:]
+    flow = jax.vmap(rollout)(attention)  # [B, T, T]
+    if prefix := prefix_of(attention.shape[-1]):
+        heads, through = attention[:, -1, :, 0, prefix:], flow[:, 0, prefix:]
     elif "pool_attention" in weights:
         pool = weights["pool_attention"]  # [B, T]
-        heads, through = jnp.einsum("bt,bhts->bhs", pool, own[:, -1]), jnp.einsum("bt,bts->bs", pool, flow)
+        heads, through = jnp.einsum("bt,bhts->bhs", pool, attention[:, -1]), jnp.einsum("bt,bts->bs", pool, flow)
     else:
-        heads, through = own[:, -1].mean(axis=2), flow.mean(axis=1)
+        heads, through = attention[:, -1].mean(axis=2), flow.mean(axis=1)
     return {"heads": grid(heads), "last": grid(heads.mean(axis=1)), "rollout": grid(through)}
 
 

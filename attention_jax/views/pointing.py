@@ -74,19 +74,19 @@ class PointingView(View):
 
     def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
         """Return the numbers of the corners of each hull, counted from 1, with the first one again at the end."""
-        sets = self.written(params, self.sets_of(texts))
+        sets = self.decode_hulls(params, self.sets_of(texts))
         if figure is not None:
             self.draw(params, first(sets, DRAWN), figure)
         return [" ".join(str(position) for position in row if position) for row in sets.target]
 
-    def written(self, params, sets: Hulls) -> Hulls:
+    def decode_hulls(self, params, sets: Hulls) -> Hulls:
         """Return the same sets with the decoded hulls as targets."""
         target = map_batches(self.task.generate, params, sets._asdict(), EVALUATED)
         return sets._replace(target=target, target_length=lengths(target))
 
     def attention_maps(self, params, texts: list[str]) -> tuple[AttentionRecord, ...]:
         """Return the attention of each step to the points, for texts or for some held-out sets."""
-        sets = self.written(params, self.sets_of(texts) if texts else first(self.data.valid, DRAWN))
+        sets = self.decode_hulls(params, self.sets_of(texts) if texts else first(self.data.valid, DRAWN))
         weights = map_batches(self.attention, params, sets._asdict(), EVALUATED)
         records = []
         for row, (corners, size) in enumerate(zip(sets.target_length, sets.length, strict=True)):

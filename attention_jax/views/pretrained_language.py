@@ -27,12 +27,14 @@ CONTEXT = 512
 """Tokens of a window of a long text."""
 
 
-def encoded(model: nn.Module, tokenizer, texts: Sequence[str], least: int = 1, more: int = 0) -> list[list[int]]:
-    """The tokens of each text; InputError for fewer than `least`, or too many for `more` to follow."""
+def encode_texts(
+    model: nn.Module, tokenizer, texts: Sequence[str], least: int = 1, num_new: int = 0
+) -> list[list[int]]:
+    """The tokens of each text; InputError for fewer than `least`, or too many for `num_new` to follow."""
     rows, longest = [tokenizer.encode(text) for text in texts], model.options.longest_input
     for text, row in zip(texts, rows):
-        if len(row) < least or (longest is not None and len(row) + more > longest):
-            limits = f"at least {least}" if longest is None else f"{least} to {longest - more}"
+        if len(row) < least or (longest is not None and len(row) + num_new > longest):
+            limits = f"at least {least}" if longest is None else f"{least} to {longest - num_new}"
             raise InputError(f"a text must have {limits} tokens, {text[:40]!r} has {len(row)}")
         check_ids(model, row)
     return rows
@@ -44,10 +46,10 @@ def check_ids(model: nn.Module, row: Sequence[int]):
         raise InputError(f"the tokenizer has token {max(row)}, the model {model.vocab}: are they of one model?")
 
 
-def padded(model: nn.Module, *rows: Sequence[int], more: int = 0) -> np.ndarray:
-    """Tokens [B, T] of texts, followed by zeros up to a power of two, or to all positions but `more`."""
+def pad_texts(model: nn.Module, *rows: Sequence[int], num_new: int = 0) -> np.ndarray:
+    """Tokens [B, T] of texts, followed by zeros up to a power of two, or to all positions but `num_new`."""
     width, longest = max(1 << (max(map(len, rows)) - 1).bit_length(), WIDTH), model.options.longest_input
-    return pad_rows(rows, 0, width if longest is None else min(width, longest - more))[0]
+    return pad_rows(rows, 0, width if longest is None else min(width, longest - num_new))[0]
 
 
 def continuations(
@@ -61,7 +63,7 @@ def continuations(
 ) -> list[str]:
     """What the model writes after each text, up to an end-of-text token. `stream` is called with each piece of the
     first text's continuation as it is written. With `total`, texts have so many tokens with their continuation."""
-    rows = encoded(model, tokenizer, texts, more=sampling.length if total is None else 1)
+    rows = encode_texts(model, tokenizer, texts, num_new=sampling.length if total is None else 1)
     limits = [sampling.length] * len(rows)
     if total is not None:
         most = min(total, model.options.longest_input or total)
@@ -72,7 +74,7 @@ def continuations(
                 f"{max(map(len, rows))}: give a length"
             )
         sampling = dataclasses.replace(sampling, length=max(limits))
-    lengths, prompts = np.array([len(row) for row in rows], np.int32), padded(model, *rows, more=sampling.length)
+    lengths, prompts = np.array([len(row) for row in rows], np.int32), pad_texts(model, *rows, num_new=sampling.length)
     pieces = None if stream is None else Pieces(tokenizer, stream, limits[0])
     written = np.asarray(_generate(model, sampling, tokenizer.ends, pieces, params, prompts, lengths))
     if pieces is not None:
@@ -108,35 +110,35 @@ class Pieces:
 
     def end(self):
         """Pass on what is left."""
-        if rest := self.text[len(self.shown) :]:
-            self.stream(rest)
-            self.shown += rest
+        if remaining := self.text[len(self.shown) :]:
+            self.stream(remaining)
+            self.shown += remaining
 
 
 def logits(model: nn.Module, params, tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
     """The logits [T, V] after each of the T tokens of each text."""
-    rows = encoded(model, tokenizer, texts)
-    return [np.asarray(_logits(model, params, padded(model, row))[0, : len(row)]) for row in rows]
+    rows = encode_texts(model, tokenizer, texts)
+    return [np.asarray(_logits(model, params, pad_texts(model, row))[0, : len(row)]) for row in rows]
 
 
 def losses(model: nn.Module, params, tokenizer, texts: Sequence[str]) -> np.ndarray:
     """The loss of each text [N] in nats per token, of all tokens but the first."""
-    rows = encoded(model, tokenizer, texts, least=2)
-    nats = [_nats(model, params, padded(model, row))[0, : len(row) - 1] for row in rows]
-    return np.array([np.asarray(one, np.float64).mean() for one in nats])
+    rows = encode_texts(model, tokenizer, texts, least=2)
+    nats = [_nats(model, params, pad_texts(model, row))[0, : len(row) - 1] for row in rows]
+    return np.array([np.asarray(row, np.float64).mean() for row in nats])
 
 
 def attention_maps(model: nn.Module, params, tokenizer, texts: Sequence[str]) -> tuple[AttentionRecord, ...]:
     """The attention maps of each text as a page shows them, under the text and the most probable token after it."""
     records = []
-    for text, row in zip(texts, encoded(model, tokenizer, texts, least=2)):
+    for text, row in zip(texts, encode_texts(model, tokenizer, texts, least=2)):
         check_length(row, text)
         tokens = tuple(tokenizer.tokens(row))
-        read, found = jax.device_get(_attention(model, params, padded(model, row)))
-        shown = token_attention(model.options, "decoder", 0, found, tokens, tokens, {})
-        shown = with_readings(shown, row, read[0], tokenizer.tokens)
-        after = tokenizer.decode([int(read[0, -1, len(row) - 1])])  # the reading of the last layer is the model's
-        records.append(AttentionRecord(text, (Prediction(f"then {after!r}", (shown,)),)))
+        read, outputs = jax.device_get(_attention(model, params, pad_texts(model, row)))
+        attention = token_attention(model.options, "decoder", 0, outputs, tokens, tokens, {})
+        attention = with_readings(attention, row, read[0], tokenizer.tokens)
+        next_token = tokenizer.decode([int(read[0, -1, len(row) - 1])])  # the reading of the last layer is the model's
+        records.append(AttentionRecord(text, (Prediction(f"then {next_token!r}", (attention,)),)))
     return tuple(records)
 
 
@@ -146,16 +148,18 @@ def perplexity(model: nn.Module, params, tokenizer, text: str) -> dict[str, floa
     A window begins with what the tokenizer adds before a text; the first token of the others is given, not predicted.
     """
     row = tokenizer.encode(text, special=False)
-    before = [number for number in tokenizer.encode("")[:1] if number == tokenizer.bos]
-    longest = min(CONTEXT, model.options.longest_input or CONTEXT) - len(before)
-    windows = [[*before, *row[first : first + longest]] for first in range(0, len(row), longest)]
+    prefix = [number for number in tokenizer.encode("")[:1] if number == tokenizer.bos]
+    longest = min(CONTEXT, model.options.longest_input or CONTEXT) - len(prefix)
+    windows = [[*prefix, *row[first : first + longest]] for first in range(0, len(row), longest)]
     windows = [window for window in windows if len(window) > 1]
     if not windows:
         raise InputError(f"a text to evaluate needs at least two tokens; this one has {len(row)}")
     nats = 0.0
     for window in windows:
         check_ids(model, window)
-        nats += float(np.asarray(_nats(model, params, padded(model, window))[0, : len(window) - 1], np.float64).sum())
+        nats += float(
+            np.asarray(_nats(model, params, pad_texts(model, window))[0, : len(window) - 1], np.float64).sum()
+        )
     count = sum(len(window) - 1 for window in windows)
     per_token = nats / count
     return {
@@ -170,8 +174,8 @@ def perplexity(model: nn.Module, params, tokenizer, text: str) -> dict[str, floa
 def _generate(model, sampling, ends, stream, params, prompts, lengths):
     options = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "repetition_penalty")}
     rng = jax.random.key(sampling.seed)
-    given = params, prompts, lengths, sampling.length
-    return decode.generate(model, *given, eos=ends, rng=rng, stream=stream, **options)
+    inputs = params, prompts, lengths, sampling.length
+    return decode.generate(model, *inputs, eos=ends, rng=rng, stream=stream, **options)
 
 
 @functools.partial(jax.jit, static_argnums=0)

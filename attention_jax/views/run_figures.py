@@ -10,23 +10,23 @@ from attention_jax.report.run_page import run_page
 from attention_jax.views import view_of
 
 
-def draw(task, params, evaluation, directory: Path) -> list[Path]:
+def draw_figures(task, params, evaluation, directory: Path) -> list[Path]:
     """Plot learning curves and the figures of the task's view, write the page of attention maps and page.md, which
     shows them all; return the figures' paths."""
     figures = [curves_of_runs([directory / "metrics.jsonl"], directory / "figures" / "learning_curve.png", task.config)]
     if task.view:
         figures += view_of(task).report(params, evaluation, directory / "figures")
     try:
-        shown = attention_page(task, params) if task.view else None
+        attention_html = attention_page(task, params) if task.view else None
     except InputError:  # held-out inputs that are too long for a page; `launch.py look` says which
-        shown = None
-    if shown is not None:
-        figures.append(shown.save(directory / "figures" / "look.html"))
+        attention_html = None
+    if attention_html is not None:
+        figures.append(attention_html.save(directory / "figures" / "look.html"))
     run_page(directory)
     return figures
 
 
 def attention_page(task, params, texts: Sequence[str] = ()):
     """Return the page of attention maps for `texts`, or for some held-out inputs; None without attention."""
-    found = view_of(task).attention_maps(params, list(texts))
-    return page(found, task.config.name) if found else None
+    records = view_of(task).attention_maps(params, list(texts))
+    return page(records, task.config.name) if records else None

@@ -100,11 +100,11 @@ class Seq2seqView(View):
         count = len(texts) or pictures.SHOWN
         texts, tokens = texts or samples[:count], tokens[:count]
         rows = self.teacher_forced({name: array[:count] for name, array in batch.items()}, tokens)
-        found = map_batches(self.attention, params, rows, pictures.SHOWN)
-        if not found["weights"]:
+        outputs = map_batches(self.attention, params, rows, pictures.SHOWN)
+        if not outputs["weights"]:
             return ()
-        without = ablate_heads(self.log_p, params, rows, found["weights"])
-        scores = (found["log_p"] if scores is None else scores[:count]).reshape(tokens.shape[:2])
+        without = ablate_heads(self.log_p, params, rows, outputs["weights"])
+        scores = (outputs["log_p"] if scores is None else scores[:count]).reshape(tokens.shape[:2])
         for text, row in zip(texts, scores):
             if not np.isfinite(row).any():
                 raise InputError(
@@ -113,17 +113,17 @@ class Seq2seqView(View):
                 )
         answer = lambda row, score: Prediction(
             decode_targets(self.data, rows["target"][row : row + 1, 1:])[0],
-            self.attentions(rows, row, found, without),
+            self.attentions(rows, row, outputs, without),
             float(score),
             "log p",
-            float(found["log_p"][row]),
+            float(outputs["log_p"][row]),
         )
         each = tokens.shape[1]
         return tuple(
             AttentionRecord(
-                text, tuple(answer(i * each + n, score) for n, score in enumerate(own) if np.isfinite(score))
+                text, tuple(answer(i * each + n, score) for n, score in enumerate(beam_scores) if np.isfinite(score))
             )
-            for i, (text, own) in enumerate(zip(texts, scores))
+            for i, (text, beam_scores) in enumerate(zip(texts, scores))
         )
 
     def teacher_forced(self, batch: dict, tokens: np.ndarray) -> dict[str, np.ndarray]:
@@ -136,7 +136,7 @@ class Seq2seqView(View):
         sources = {name: np.repeat(array, count, axis=0) for name, array in batch.items()}
         return sources | {"target": target, "target_length": length}
 
-    def attentions(self, rows: dict, row: int, found: dict, without: dict) -> tuple[Attention, ...]:
+    def attentions(self, rows: dict, row: int, outputs: dict, without: dict) -> tuple[Attention, ...]:
         """Return every kind of attention that the model has, for one example of `teacher_forced`."""
         source = self.data.source_vocabulary.decode(rows["source"][row, : rows["source_length"][row]])
         target = self.data.target_vocabulary.decode(rows["target"][row, : rows["target_length"][row] + 1])
@@ -147,9 +147,9 @@ class Seq2seqView(View):
             "cross": (target[1:], source, "k" if turned else ""),
         }
         return tuple(
-            token_attention(self.task.config.model, kind, row, found, queries, keys, without, turn)
+            token_attention(self.task.config.model, kind, row, outputs, queries, keys, without, turn)
             for kind, (queries, keys, turn) in sides.items()
-            if f"{kind}_attention" in found["weights"]
+            if f"{kind}_attention" in outputs["weights"]
         )
 
     def draw(self, params, batch, tokens, path: Path) -> Path | None:
@@ -178,11 +178,11 @@ class Seq2seqView(View):
         data, rows = self.data, {}
         for split, pairs in data.held_out.items():
             rows[split] = np.append(np.arange(min(SAMPLES, len(pairs.source))), pairs.target_length.argmax())
-        chosen = lambda part, at: type(part)(*(column[at] for column in part))
+        take = lambda arrays, at: type(arrays)(*(column[at] for column in arrays))
         texts = {name: [data.texts[name], at] for name, at in rows.items()}
         return data._replace(
-            train=tuple(chosen(pairs, [pairs.target_length.argmax()]) for pairs in data.train),
-            held_out={split: chosen(data.held_out[split], at) for split, at in rows.items()},
+            train=tuple(take(pairs, [pairs.target_length.argmax()]) for pairs in data.train),
+            held_out={split: take(data.held_out[split], at) for split, at in rows.items()},
             texts={name: Texts(*([side[row] for row in at] for side in both)) for name, (both, at) in texts.items()},
             seen={split: data.seen[split][at] for split, at in rows.items()},
             stream=None,
@@ -196,8 +196,8 @@ class Seq2seqView(View):
         lines = sample_lines(data, split, tokens)
         write_atomically(directory.parent / "samples.txt", "\n".join(lines) + "\n")
         row = pictures.clearest(data, batch, tokens)
-        shown = slice(row, row + 1)
-        example = {name: array[shown] for name, array in batch.items()}, tokens[shown]
+        example_row = slice(row, row + 1)
+        example = {name: array[example_row] for name, array in batch.items()}, tokens[example_row]
         figures = [self.draw(params, *example, directory / "alignment.png")]
         figures += self.draw_layers(params, *example, directory)
         if sentences:
@@ -216,7 +216,7 @@ def write_translations(data: PairData, split: str, written: np.ndarray, name: st
     scores = {
         "bleu": bleu.bleu(outputs, targets, tokenize=data.bleu_tokenize)._asdict(),
         "chrf": bleu.chrf(outputs, targets)._asdict(),
-        "by_length": [part._asdict() for part in bins],
+        "by_length": [bin_score._asdict() for bin_score in bins],
     }
     write_json(directory.parent / f"{split}.bleu.json", scores)
     return bleu.length_figure({name: bins}, directory / "bleu_by_length.png") if len(bins) > 1 else None

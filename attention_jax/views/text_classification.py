@@ -79,24 +79,26 @@ class TextView(View):
         """Return the attention over texts, or over the first held-out text of each class."""
         if not texts:
             label = self.data.held_out["test"].label
-            texts = [self.data.texts["test"][int(np.argmax(label == one))] for one in np.unique(label)]
+            texts = [self.data.texts["test"][int(np.argmax(label == class_index))] for class_index in np.unique(label)]
         words = self.data.tokenizer.split(list(texts))
         for row, text in zip(words, texts):
             check_length(row[: self.task.config.data.max_length], text)
         tokens, length = encode(words, self.data.vocabulary, self.task.config.data.max_length)
         rows = {"tokens": tokens, "length": length}
-        found = map_batches(self.attention, params, rows, EVALUATED)
-        probabilities = found["probabilities"]
+        outputs = map_batches(self.attention, params, rows, EVALUATED)
+        probabilities = outputs["probabilities"]
         rows |= {"label": probabilities.argmax(1).astype(np.int32)}
-        without = ablate_heads(self.confidence, params, rows, found["weights"])
+        without = ablate_heads(self.confidence, params, rows, outputs["weights"])
         records = []
         for i, (text, label) in enumerate(zip(texts, rows["label"])):
-            shown, sure = tuple(words[i][: length[i]]) or ("",), float(probabilities[i, label])
+            text_words, sure = tuple(words[i][: length[i]]) or ("",), float(probabilities[i, label])
             attentions = []
             if self.pools_by_attention:
-                attentions.append(pool_attention(found["weights"]["pool_attention"][i], Axis(shown)))
-            if "encoder_attention" in found["weights"]:
-                attentions.append(token_attention(self.task.config.model, "encoder", i, found, shown, shown, without))
+                attentions.append(pool_attention(outputs["weights"]["pool_attention"][i], Axis(text_words)))
+            if "encoder_attention" in outputs["weights"]:
+                attentions.append(
+                    token_attention(self.task.config.model, "encoder", i, outputs, text_words, text_words, without)
+                )
             answer = Prediction(str(self.data.names[label]), tuple(attentions), sure, "the probability", sure)
             records.append(AttentionRecord(text, (answer,)))
         return tuple(records)
@@ -110,18 +112,18 @@ class TextView(View):
             weights = map_batches(self.attention, params, batch, 1)["weights"]["encoder_attention"][0]
             names = words[0][:WIDEST]
             return show_heatmaps(weights, names, names, path, xlabel="key", **layer_names(weights))
-        shown = [row[:WIDEST] or [""] for row in words[:SHOWN]]
-        panels = [[weights[None, : len(row)]] for weights, row in zip(pool, shown)]
+        rows = [row[:WIDEST] or [""] for row in words[:SHOWN]]
+        panels = [[weights[None, : len(row)]] for weights, row in zip(pool, rows)]
         classes = [[[self.data.names[p.argmax()]]] for p in probabilities[:SHOWN]]
-        return show_heatmaps(panels, classes, [[row] for row in shown], path, xlabel="", ylabel="")
+        return show_heatmaps(panels, classes, [[row] for row in rows], path, xlabel="", ylabel="")
 
     def excerpt(self) -> LabeledTexts:
         """Return one training text of each bucket, for its shape, and the first test text of each class."""
-        first = lambda part, rows: type(part)(*(column[rows] for column in part))
+        first = lambda split, rows: type(split)(*(column[rows] for column in split))
         test, texts = self.data.held_out["test"], self.data.texts["test"]
         rows = [int(np.argmax(test.label == label)) for label in np.unique(test.label)]
         return self.data._replace(
-            train=tuple(first(part, [0]) for part in self.data.train),
+            train=tuple(first(split, [0]) for split in self.data.train),
             held_out={"test": first(test, rows)},
             texts={"test": [texts[row] for row in rows]},
         )
@@ -139,8 +141,8 @@ class TextView(View):
         confusion = np.zeros((len(names), len(names)), np.int64)
         np.add.at(confusion, (test.label, guesses), 1)
         first = [int(np.argmax(test.label == label)) for label in np.unique(test.label)]  # of each class
-        shown = [words[row] for row in first], probabilities[first], pool[first]
+        examples = [words[row] for row in first], probabilities[first], pool[first]
         return [
             confusion_matrix(confusion, names, directory / "confusion.png"),
-            self.draw(params, *shown, directory / "attention.png"),
+            self.draw(params, *examples, directory / "attention.png"),
         ]

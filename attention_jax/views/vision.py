@@ -40,11 +40,11 @@ class VisionView(View):
     def attention(self, params, batch):
         """Return probabilities, attention weights with their rollout, maps over the image, and the pixels of the input;
         without attention, weights and maps are empty."""
-        seen = self.task.preparation.center(batch["image"])
+        centered = self.task.preparation.center(batch["image"])
         logits, weights = self.model.apply(
-            {"params": params}, self.task.preparation.normalize(seen), return_weights=True
+            {"params": params}, self.task.preparation.normalize(centered), return_weights=True
         )
-        maps, pixels = image_maps(weights) if weights else {}, jnp.round(seen * 255).astype(jnp.uint8)
+        maps, pixels = image_maps(weights) if weights else {}, jnp.round(centered * 255).astype(jnp.uint8)
         return with_rollout(weights) | {"probabilities": self.answer(logits), "maps": maps, "pixels": pixels}
 
     def read(self, paths: list[str]) -> np.ndarray:
@@ -65,17 +65,17 @@ class VisionView(View):
         else:
             first = first_of_each(test.label)
             images, titles = test.image[first], [f"a held-out image of class {names[test.label[i]]}" for i in first]
-        found = map_batches(self.attention, params, {"image": images}, EVALUATED)
-        if not found["weights"]:
+        outputs = map_batches(self.attention, params, {"image": images}, EVALUATED)
+        if not outputs["weights"]:
             return ()
-        probabilities = found["probabilities"]
+        probabilities = outputs["probabilities"]
         rows = {"image": images, "label": probabilities.argmax(1).astype(np.int32)}
-        without = ablate_heads(self.confidence, params, rows, found["weights"])
+        without = ablate_heads(self.confidence, params, rows, outputs["weights"])
         records = []
         for i, (title, label) in enumerate(zip(titles, rows["label"])):
             sure, attentions = (
                 float(probabilities[i, label]),
-                image_attentions(self.task.config.model, i, found, found["pixels"][i], without),
+                image_attentions(self.task.config.model, i, outputs, outputs["pixels"][i], without),
             )
             answer = Prediction(str(names[label]), attentions, sure, self.meaning, sure)
             records.append(AttentionRecord(str(title), (answer,)))
@@ -92,8 +92,8 @@ class VisionView(View):
 
     def show_attention(self, params, x, titles, path: Path) -> Path | None:
         """Plot the attention maps of some images, with predictions as default titles; None without attention."""
-        found = map_batches(self.attention, params, {"image": x}, EVALUATED)
-        probabilities, maps = found["probabilities"], found["maps"]
+        outputs = map_batches(self.attention, params, {"image": x}, EVALUATED)
+        probabilities, maps = outputs["probabilities"], outputs["maps"]
         if titles is None:
             titles = [f"{self.data.names[i]} {p[i]:.2f}" for p, i in zip(probabilities, probabilities.argmax(1))]
         return figures.show_attention(x, maps, titles, path) if maps else None

@@ -14,48 +14,48 @@ from attention_jax import config
 from attention_jax.errors import InputError
 from attention_jax.models.bert import MaskedLanguageModel
 from attention_jax.weights.facts import Facts, heads_of
-from attention_jax.weights.layouts import Row, depth
-from attention_jax.weights.naming import LAYERS, Arrays, Naming, differing
+from attention_jax.weights.layouts import Row, count_layers
+from attention_jax.weights.naming import LAYERS, Arrays, Naming, differing_flags
 from attention_jax.weights.vit_names import activation
 
 HERE = "encoder/layer_*"
 
 
-def norm(theirs: str, ours: str) -> list[Row]:
+def norm_rows(tensor: str, param: str) -> list[Row]:
     """Rows of a layer normalization."""
-    return [Row(f"{theirs}.weight", "d", f"{ours}/scale", "d"), Row(f"{theirs}.bias", "d", f"{ours}/bias", "d")]
+    return [Row(f"{tensor}.weight", "d", f"{param}/scale", "d"), Row(f"{tensor}.bias", "d", f"{param}/bias", "d")]
 
 
-def linear(theirs: str, ours: str, before: str, after: str) -> list[Row]:
-    """Rows of a linear layer from the axes `before` to the axes `after`."""
-    kernel = Row(f"{theirs}.weight", f"{after} {before}", f"{ours}/kernel", f"{before} {after}")
-    return [kernel, Row(f"{theirs}.bias", after, f"{ours}/bias", after)]
+def linear_rows(tensor: str, param: str, in_axes: str, out_axes: str) -> list[Row]:
+    """Rows of a linear layer from the axes `in_axes` to the axes `out_axes`."""
+    kernel = Row(f"{tensor}.weight", f"{out_axes} {in_axes}", f"{param}/kernel", f"{in_axes} {out_axes}")
+    return [kernel, Row(f"{tensor}.bias", out_axes, f"{param}/bias", out_axes)]
 
 
-def embeddings(theirs: str) -> list[Row]:
+def embedding_rows(tensor: str) -> list[Row]:
     """Rows of the tables of tokens and positions, and of their normalization."""
-    token = Row(f"{theirs}.word_embeddings.weight", "v d", "embedding/token/embedding", "v d")
-    position = Row(f"{theirs}.position_embeddings.weight", "n d", "embedding/position/embedding", "n d")
-    return [token, position, *norm(f"{theirs}.LayerNorm", "embedding/norm")]
+    tokens = Row(f"{tensor}.word_embeddings.weight", "v d", "embedding/token/embedding", "v d")
+    positions = Row(f"{tensor}.position_embeddings.weight", "n d", "embedding/position/embedding", "n d")
+    return [tokens, positions, *norm_rows(f"{tensor}.LayerNorm", "embedding/norm")]
 
 
-def encoder(layer: str, names: dict[str, str]) -> list[Row]:
+def encoder_rows(layer: str, names: dict[str, str]) -> list[Row]:
     """Rows of all layers, with their `names` of our modules."""
     inputs = [(f"{layer}.{names[name]}", f"{HERE}/attention/{name}") for name in ("query", "key", "value")]
-    rows = [row for there, here in inputs for row in linear(there, here, "d", "(h e)")]
-    rows += linear(f"{layer}.{names['out']}", f"{HERE}/attention/out", "(h e)", "d")
-    rows += norm(f"{layer}.{names['attention_norm']}", f"{HERE}/attention_norm")
-    rows += linear(f"{layer}.{names['hidden']}", f"{HERE}/ffn/hidden", "d", "m")
-    rows += linear(f"{layer}.{names['ffn_out']}", f"{HERE}/ffn/out", "m", "d")
-    return rows + norm(f"{layer}.{names['ffn_norm']}", f"{HERE}/ffn_norm")
+    rows = [row for tensor, param in inputs for row in linear_rows(tensor, param, "d", "(h e)")]
+    rows += linear_rows(f"{layer}.{names['out']}", f"{HERE}/attention/out", "(h e)", "d")
+    rows += norm_rows(f"{layer}.{names['attention_norm']}", f"{HERE}/attention_norm")
+    rows += linear_rows(f"{layer}.{names['hidden']}", f"{HERE}/ffn/hidden", "d", "m")
+    rows += linear_rows(f"{layer}.{names['ffn_out']}", f"{HERE}/ffn/out", "m", "d")
+    return rows + norm_rows(f"{layer}.{names['ffn_norm']}", f"{HERE}/ffn_norm")
 
 
-def heads(words: tuple[str, str, str], pooler: str, classifier: str) -> list[Row]:
+def head_rows(words: tuple[str, str, str], pooler: str, classifier: str) -> list[Row]:
     """Rows of the head for words (layer, normalization, bias), of the pooler and of the classifier."""
     dense, normalization, bias = words
-    rows = [*linear(dense, "word_head/dense", "d", "o"), *norm(normalization, "word_head/norm")]
-    rows += [Row(bias, "v", "word_head/bias", "v"), *linear(pooler, "pooler", "d", "o")]
-    return rows + linear(classifier, "head", "d", "k")
+    rows = [*linear_rows(dense, "word_head/dense", "d", "o"), *norm_rows(normalization, "word_head/norm")]
+    rows += [Row(bias, "v", "word_head/bias", "v"), *linear_rows(pooler, "pooler", "d", "o")]
+    return rows + linear_rows(classifier, "head", "d", "k")
 
 
 BERT_LAYER = {
@@ -81,25 +81,25 @@ DISTILBERT_LAYER = {
 TYPES = "embeddings.token_type_embeddings.weight", "t d", "embedding/token_type/embedding", "t d"
 PREDICTIONS = "cls.predictions"
 BERT = (
-    *embeddings("bert.embeddings"),
+    *embedding_rows("bert.embeddings"),
     Row(f"bert.{TYPES[0]}", *TYPES[1:]),
-    *encoder("bert.encoder.layer.*", BERT_LAYER),
-    *heads(
+    *encoder_rows("bert.encoder.layer.*", BERT_LAYER),
+    *head_rows(
         (f"{PREDICTIONS}.transform.dense", f"{PREDICTIONS}.transform.LayerNorm", f"{PREDICTIONS}.bias"),
         "bert.pooler.dense",
         "classifier",
     ),
 )
 ROBERTA = (
-    *embeddings("roberta.embeddings"),
+    *embedding_rows("roberta.embeddings"),
     Row(f"roberta.{TYPES[0]}", *TYPES[1:]),
-    *encoder("roberta.encoder.layer.*", BERT_LAYER),
-    *heads(("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"), "classifier.dense", "classifier.out_proj"),
+    *encoder_rows("roberta.encoder.layer.*", BERT_LAYER),
+    *head_rows(("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"), "classifier.dense", "classifier.out_proj"),
 )
 DISTILBERT = (
-    *embeddings("distilbert.embeddings"),
-    *encoder("distilbert.transformer.layer.*", DISTILBERT_LAYER),
-    *heads(("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"), "pre_classifier", "classifier"),
+    *embedding_rows("distilbert.embeddings"),
+    *encoder_rows("distilbert.transformer.layer.*", DISTILBERT_LAYER),
+    *head_rows(("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"), "pre_classifier", "classifier"),
 )
 OPTIONAL = ("word_head/", "pooler/", "head/", "embedding/token_type/")
 EPSILON, POSITIONS = 1e-12, 512
@@ -107,23 +107,26 @@ KINDS = ("Model", "ForMaskedLM", "ForPreTraining", "LMHeadModel", "ForSequenceCl
 """What a name in `architectures` may end with; the heads of others are for tokens, answers or pairs of choices."""
 
 
-def options(family: str, theirs: Arrays, facts: Facts) -> config.MaskedLanguageModelConfig:
+def infer_options(family: str, state_dict: Arrays, facts: Facts) -> config.MaskedLanguageModelConfig:
     """Infer the options from shapes and config.json; without the latter from the published models, 64 per head."""
-    small, of_layer = family == "distilbert", DISTILBERT_LAYER if family == "distilbert" else BERT_LAYER
-    stack = f"{family}.{'transformer' if small else 'encoder'}.layer."
-    tokens, width = theirs[f"{family}.embeddings.word_embeddings.weight"].shape
-    rows, types = len(theirs[f"{family}.embeddings.position_embeddings.weight"]), theirs.get(f"{family}.{TYPES[0]}", ())
-    layers, hidden = depth(stack, theirs), len(theirs[f"{stack}0.{of_layer['hidden']}.bias"])
+    is_distilbert, of_layer = family == "distilbert", DISTILBERT_LAYER if family == "distilbert" else BERT_LAYER
+    stack = f"{family}.{'transformer' if is_distilbert else 'encoder'}.layer."
+    tokens, width = state_dict[f"{family}.embeddings.word_embeddings.weight"].shape
+    rows, types = (
+        len(state_dict[f"{family}.embeddings.position_embeddings.weight"]),
+        state_dict.get(f"{family}.{TYPES[0]}", ()),
+    )
+    layers, hidden = count_layers(stack, state_dict), len(state_dict[f"{stack}0.{of_layer['hidden']}.bias"])
     says = ("n_layers", "dim", "hidden_dim", "n_heads", "activation")
-    if not small:
+    if not is_distilbert:
         says = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "hidden_act")
         facts.require(family, {"type_vocab_size": len(types)})
     facts.require(family, dict(zip(says, (layers, width, hidden))))
     facts.require(family, {"vocab_size": tokens, "max_position_embeddings": rows})
     facts.require(family, {"position_embedding_type": "absolute", "tie_word_embeddings": True, "tie_weights_": True})
     facts.require(family, {"is_decoder": False, "add_cross_attention": False})
-    check_head(family, theirs, facts)
-    epsilon = EPSILON if small else facts.get("layer_norm_eps", EPSILON, f"norms with epsilon {EPSILON:g}")
+    check_head(family, state_dict, facts)
+    epsilon = EPSILON if is_distilbert else facts.get("layer_norm_eps", EPSILON, f"norms with epsilon {EPSILON:g}")
     first = int(facts.get("pad_token_id", 1, "padding is token 1")) + 1 if family == "roberta" else 0
     return config.MaskedLanguageModelConfig(
         layers,
@@ -135,8 +138,8 @@ def options(family: str, theirs: Arrays, facts: Facts) -> config.MaskedLanguageM
         max_length=rows - first,
         activation=activation(facts.get(says[4], "gelu")),
         norm_epsilon=float(epsilon),
-        word_head=any(name.startswith((f"{PREDICTIONS}.", "lm_head.", "vocab_transform.")) for name in theirs),
-        pooler=("relu" if small else "tanh") if POOLERS[family] in theirs else "none",
+        word_head=any(name.startswith((f"{PREDICTIONS}.", "lm_head.", "vocab_transform.")) for name in state_dict),
+        pooler=("relu" if is_distilbert else "tanh") if POOLERS[family] in state_dict else "none",
     )
 
 
@@ -147,114 +150,120 @@ POOLERS = {
 }
 
 
-def check_head(family: str, theirs: Arrays, facts: Facts):
+def check_head(family: str, state_dict: Arrays, facts: Facts):
     """Raise InputError for a head that is not for masked words or the class of a text."""
     names = facts.get("architectures", ())
     wrong = [str(name) for name in names if not str(name).endswith(KINDS)]
-    if wrong or (POOLERS[family] not in theirs and {"classifier.weight", "classifier.out_proj.weight"} & theirs.keys()):
+    if wrong or (
+        POOLERS[family] not in state_dict and {"classifier.weight", "classifier.out_proj.weight"} & state_dict.keys()
+    ):
         raise InputError(
             f"a {family} encoder must be alone or have a head for masked words or for the class of a text; this is a "
             f"{wrong[0] if wrong else 'head for each token'}"
         )
 
 
-def their_config(family: str, ours_options: config.MaskedLanguageModelConfig, ours: Arrays, data=None) -> dict:
+def hf_config(family: str, options: config.MaskedLanguageModelConfig, params: Arrays, data=None) -> dict:
     """Build the config.json of a model with the head that these weights have."""
     prefix = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert"}[family]
     head = "Model"
-    if "word_head/bias" in ours:
+    if "word_head/bias" in params:
         head = "ForMaskedLM"
-    if "head/bias" in ours:
-        if ours_options.pooler == "none":
+    if "head/bias" in params:
+        if options.pooler == "none":
             raise InputError(
                 f"{family} has no classifier of the sentence embedding, --model.pooler none: use own names"
             )
         head = "ForSequenceClassification"
     names = {"gelu_tanh": "gelu_new", "swish": "silu"}
-    values = (ours_options.num_layers, ours_options.hidden_size, ours_options.mlp_dim, ours_options.num_heads)
+    values = (options.num_layers, options.hidden_size, options.mlp_dim, options.num_heads)
     says = ("n_layers", "dim", "hidden_dim", "n_heads", "activation")
-    more = {}
+    extra = {}
     if family != "distilbert":
         says = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "hidden_act")
-        more = {"layer_norm_eps": ours_options.norm_epsilon, "type_vocab_size": ours_options.num_token_types}
-    classes = getattr(data, "names", None) or [f"LABEL_{i}" for i in range(len(ours.get("head/bias", ())))]
+        extra = {"layer_norm_eps": options.norm_epsilon, "type_vocab_size": options.num_token_types}
+    classes = getattr(data, "names", None) or [f"LABEL_{i}" for i in range(len(params.get("head/bias", ())))]
     return {
         "architectures": [prefix + head],
         "model_type": family,
-        "vocab_size": len(ours["embedding/token/embedding"]),
-        "max_position_embeddings": len(ours["embedding/position/embedding"]),
-        "pad_token_id": max(ours_options.first_position - 1, 0),
-        **dict(zip(says, (*values, names.get(ours_options.activation, ours_options.activation)))),
-        **more,
-        **({"id2label": {str(i): name for i, name in enumerate(classes)}} if "head/bias" in ours else {}),
+        "vocab_size": len(params["embedding/token/embedding"]),
+        "max_position_embeddings": len(params["embedding/position/embedding"]),
+        "pad_token_id": max(options.first_position - 1, 0),
+        **dict(zip(says, (*values, names.get(options.activation, options.activation)))),
+        **extra,
+        **({"id2label": {str(i): name for i, name in enumerate(classes)}} if "head/bias" in params else {}),
     }
 
 
-def known(ours: config.MaskedLanguageModelConfig) -> dict[str, int]:
+def layout_sizes(options: config.MaskedLanguageModelConfig) -> dict[str, int]:
     """Return the layout sizes that follow from the options."""
-    width = {"h": ours.num_heads, "e": ours.hidden_size // ours.num_heads} | dict.fromkeys("do", ours.hidden_size)
-    return width | {"m": ours.mlp_dim, "t": ours.num_token_types}
+    width = {"h": options.num_heads, "e": options.hidden_size // options.num_heads} | dict.fromkeys(
+        "do", options.hidden_size
+    )
+    return width | {"m": options.mlp_dim, "t": options.num_token_types}
 
 
-def module(ours_options: config.MaskedLanguageModelConfig, ours: Arrays) -> MaskedLanguageModel:
+def build_module(options: config.MaskedLanguageModelConfig, params: Arrays) -> MaskedLanguageModel:
     """Return the model of these weights."""
-    return MaskedLanguageModel(ours_options, len(ours["embedding/token/embedding"]), len(ours.get("head/bias", ())))
+    return MaskedLanguageModel(options, len(params["embedding/token/embedding"]), len(params.get("head/bias", ())))
 
 
 POOLS = {"cls_token": "first", "mean_tokens": "mean", "max_tokens": "max"}
 """Poolings of sentence-transformers, pooling_mode_..., with their names here."""
 
 
-def pooling(ours: config.MaskedLanguageModelConfig, directory: Path) -> config.MaskedLanguageModelConfig:
+def add_pooling(options: config.MaskedLanguageModelConfig, directory: Path) -> config.MaskedLanguageModelConfig:
     """The options with the sentence embedding that modules.json of sentence-transformers and the directory that it
     names say, which is what such a model is for: not the pooler. Without that file the mean, as there. Raises
     InputError for another pooling."""
     modules = directory / "modules.json"
     if not modules.is_file():
-        return ours
-    steps = [(str(one["type"]).rpartition(".")[2], str(one["path"])) for one in _json(modules)]
+        return options
+    steps = [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in _json(modules)]
     kinds = [kind for kind, _ in steps]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise InputError(f"{modules} must name Transformer, Pooling and at most Normalize, names {', '.join(kinds)}")
     place = directory / steps[1][1] / "config.json"
     if not place.resolve().is_relative_to(directory.resolve()):
         raise InputError(f"{modules} must name directories beside it, names {steps[1][1]}")
-    said = _json(place)
-    chosen = [name.removeprefix("pooling_mode_") for name, value in said.items() if value is True]
+    modes = _json(place)
+    chosen = [name.removeprefix("pooling_mode_") for name, value in modes.items() if value is True]
     chosen = [name for name in chosen if name != "include_prompt"]
-    if newer := said.get("pooling_mode"):  # a name, or several
+    if newer := modes.get("pooling_mode"):  # a name, or several
         chosen = [{"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}.get(newer, str(newer))]
-    if said.get("include_prompt", True) is not True:
+    if modes.get("include_prompt", True) is not True:
         raise InputError(f"include_prompt in {place} must be true: prompts are part of a text")
     if len(chosen) != 1 or chosen[0] not in POOLS:
         raise InputError(f"{place} must have one of {', '.join(POOLS)}, has {', '.join(chosen) or 'none'}")
-    return dataclasses.replace(ours, pool=POOLS[chosen[0]], unit_norm=len(kinds) == 3, pooler="none")
+    return dataclasses.replace(options, pool=POOLS[chosen[0]], unit_norm=len(kinds) == 3, pooler="none")
 
 
-def pooling_files(ours_options: config.MaskedLanguageModelConfig, ours: Arrays, data=None) -> dict[str, dict | list]:
+def pooling_files(options: config.MaskedLanguageModelConfig, params: Arrays, data=None) -> dict[str, dict | list]:
     """The files of sentence-transformers for an encoder whose sentence embedding is not simply the mean."""
-    if (ours_options.pool, ours_options.unit_norm) == ("mean", False) or "head/bias" in ours:
+    if (options.pool, options.unit_norm) == ("mean", False) or "head/bias" in params:
         return {}
-    kinds = ["Transformer", "Pooling"] + ["Normalize"] * ours_options.unit_norm
+    kinds = ["Transformer", "Pooling"] + ["Normalize"] * options.unit_norm
     steps = [
         {"idx": i, "name": str(i), "path": f"{i}_{kind}" * (i > 0), "type": f"sentence_transformers.models.{kind}"}
         for i, kind in enumerate(kinds)
     ]
-    pool = {f"pooling_mode_{theirs}": here == ours_options.pool for theirs, here in POOLS.items()}
-    width = {"word_embedding_dimension": ours_options.hidden_size}
+    pool = {f"pooling_mode_{mode}": pool_name == options.pool for mode, pool_name in POOLS.items()}
+    width = {"word_embedding_dimension": options.hidden_size}
     return {"modules.json": steps, "1_Pooling/config.json": width | pool}
 
 
-def lacking(family: str, ours: config.MaskedLanguageModelConfig) -> str:
-    """Describe the options of our model that the other library's does not have."""
-    small = family == "distilbert"
+def missing_options(family: str, options: config.MaskedLanguageModelConfig) -> str:
+    """Describe the options of this model that the other library does not support."""
+    is_distilbert = family == "distilbert"
     lacks = {
-        f"--model.first-position {ours.first_position}": (ours.first_position > 0) != (family == "roberta"),
-        f"--model.num-token-types {ours.num_token_types}": (ours.num_token_types == 0) != small,
-        f"--model.norm-epsilon {ours.norm_epsilon}": small and ours.norm_epsilon != EPSILON,
-        f"--model.pooler {ours.pooler}": ours.pooler not in ("none", "relu" if small else "tanh"),
+        f"--model.first-position {options.first_position}": (options.first_position > 0) != (family == "roberta"),
+        f"--model.num-token-types {options.num_token_types}": (options.num_token_types == 0) != is_distilbert,
+        f"--model.norm-epsilon {options.norm_epsilon}": is_distilbert and options.norm_epsilon != EPSILON,
+        f"--model.pooler {options.pooler}": options.pooler not in ("none", "relu" if is_distilbert else "tanh"),
     }
-    return ", ".join([*(name for name, is_so in lacks.items() if is_so), *differing(ours, LAYERS | {"per_layer": ""})])
+    return ", ".join(
+        [*(name for name, is_so in lacks.items() if is_so), *differing_flags(options, LAYERS | {"per_layer": ""})]
+    )
 
 
 OLD = (
@@ -266,11 +275,11 @@ OLD = (
 """Names of the first files, and copies under another name."""
 
 
-def naming(family: str, table: tuple[Row, ...], types: tuple[str, ...], ignored: dict) -> Naming:
+def bert_naming(family: str, table: tuple[Row, ...], types: tuple[str, ...], ignored: dict) -> Naming:
     """The conversion of one family, whose names may lack the family's prefix."""
     stack = "transformer" if family == "distilbert" else "encoder"
 
-    def spelled(name: str) -> str:
+    def normalize_name(name: str) -> str:
         name = re.sub(rf"^(embeddings|{stack}|pooler)\.", rf"{family}.\1.", name)
         for pattern, new in OLD:
             name = re.sub(pattern, new, name)
@@ -281,35 +290,35 @@ def naming(family: str, table: tuple[Row, ...], types: tuple[str, ...], ignored:
     return Naming(
         kind=config.MaskedLanguageModelConfig,
         table=table,
-        mark=next(row.theirs for row in table if row.ours == f"{HERE}/attention/query/kernel").replace("*", "0"),
-        options=lambda theirs, facts: options(family, theirs, facts),
-        completed=pooling,
-        config=lambda *call: their_config(family, *call),
-        beside=pooling_files,
-        known=known,
-        module=module,
-        lacking=lambda ours: lacking(family, ours),
-        spelled=spelled,
+        mark=next(row.tensor for row in table if row.param == f"{HERE}/attention/query/kernel").replace("*", "0"),
+        options=lambda state_dict, facts: infer_options(family, state_dict, facts),
+        complete_options=add_pooling,
+        config=lambda *call: hf_config(family, *call),
+        extra_files=pooling_files,
+        layout_sizes=layout_sizes,
+        module=build_module,
+        missing_options=lambda options: missing_options(family, options),
+        normalize_name=normalize_name,
         model_types=types,
         optional=OPTIONAL,
         ignored={
-            tied: lambda theirs, copy: theirs[table_name],
-            rf"{family}\.embeddings\.(position_ids|token_type_ids)": lambda theirs, buffer: None,
+            tied: lambda state_dict, copy: state_dict[table_name],
+            rf"{family}\.embeddings\.(position_ids|token_type_ids)": lambda state_dict, buffer: None,
             **ignored,
         },
     )
 
 
-UNUSED = lambda theirs, unused: None
+ANY_VALUE = lambda state_dict, unused: None
 NAMINGS = {
-    "bert": naming("bert", BERT, ("bert",), {r"cls\.seq_relationship\..*": UNUSED}),
-    "roberta": naming(
+    "bert": bert_naming("bert", BERT, ("bert",), {r"cls\.seq_relationship\..*": ANY_VALUE}),
+    "roberta": bert_naming(
         "roberta",
         ROBERTA,
         ("roberta", "xlm-roberta", "camembert"),
-        {r"roberta\.pooler\..*": UNUSED},  # it was never trained
+        {r"roberta\.pooler\..*": ANY_VALUE},  # it was never trained
     ),
-    "distilbert": naming("distilbert", DISTILBERT, ("distilbert",), {}),
+    "distilbert": bert_naming("distilbert", DISTILBERT, ("distilbert",), {}),
 }
 
 

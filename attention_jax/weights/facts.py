@@ -1,4 +1,4 @@
-"""The config.json beside another library's weights: what it says, what it contradicts, and what has to be assumed."""
+"""The config.json of another library's weights: its entries, contradictions with the tensors, and assumptions."""
 
 import re
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class Facts:
     def __init__(self, values: Mapping[str, Any]):
         self.entries: Mapping[str, Entry] = ENTRIES.get(str(values.get("model_type")), {})
         self.values = {name: value for name, value in values.items() if value is not None or name in self.entries}
-        self.known: set[str] = set()
+        self.read_names: set[str] = set()
         """The names that were read."""
         self.assumed: list[str] = []
         """What was assumed because nothing says it."""
@@ -28,7 +28,7 @@ class Facts:
         """The value of `name`; of one that is absent what the table says or, where it says nothing, `published`, the
         value of published models. This is noted as assumed, in the words of `text`, if given. InputError for null
         where it has no meaning."""
-        self.known.add(name)
+        self.read_names.add(name)
         if name not in self.values:
             self.assumed += [text] * bool(text)
             return self.absent(name, published)
@@ -44,23 +44,23 @@ class Facts:
         absent = self.entries[name].absent if name in self.entries else TENSORS
         return published if absent is TENSORS else absent
 
-    def require(self, what: str, values: Mapping[str, Any]):
+    def require(self, family: str, values: Mapping[str, Any]):
         """Raise InputError unless the entries have these values: those that are supported, or that follow from the
         tensors."""
         for name, value in values.items():
-            if (said := self.get(name, value)) != value:
-                how = f"has {said!r}" if name in self.values else f"has none, which means {said!r}"
-                raise InputError(f"{what}'s config.json must have {name} {value}, {how}")
+            if (value_in_file := self.get(name, value)) != value:
+                how = f"has {value_in_file!r}" if name in self.values else f"has none, which means {value_in_file!r}"
+                raise InputError(f"{family}'s config.json must have {name} {value}, {how}")
 
     def unread(self) -> list[str]:
         """The entries that are set, that were not read, and that are not known to be harmless."""
         return [
             name
             for name, value in self.values.items()
-            if value not in (None, False, 0, "", [], {}) and name not in self.known and not is_harmless(name)
+            if value not in (None, False, 0, "", [], {}) and name not in self.read_names and not is_harmless(name)
         ]
 
-    def said(self) -> str:
+    def note(self) -> str:
         """A note on what was assumed and not read; "" if there is nothing of either kind."""
         unread = ", ".join(self.unread())
         assumed = f"; assumed, as no config.json says it: {', '.join(self.assumed)}" if self.assumed else ""
@@ -95,10 +95,10 @@ def class_function(facts: Facts, classes: int) -> str:
     kind = facts.get("problem_type") or "single_label_classification"
     if kind not in kinds:
         raise InputError(f"problem_type in config.json must be {', '.join(kinds)}, is {kind!r}")
-    named = facts.get("function_to_apply")
-    if named is not None and str(named).lower() not in (kinds[kind], "default"):
+    choice = facts.get("function_to_apply")
+    if choice is not None and str(choice).lower() not in (kinds[kind], "default"):
         raise InputError(
-            f"function_to_apply {named} in config.json contradicts its problem_type, which means {kinds[kind]}: leave "
+            f"function_to_apply {choice} in config.json contradicts its problem_type, which means {kinds[kind]}: leave "
             "one of them out"
         )
     return kinds[kind]

@@ -12,7 +12,7 @@ from attention_jax import config
 from attention_jax.config.per_layer import layer_list
 from attention_jax.errors import InputError
 from attention_jax.weights.facts import Facts
-from attention_jax.weights.layouts import Row, depth
+from attention_jax.weights.layouts import Row, count_layers
 from attention_jax.weights.llama_names import (
     COMMON,
     DECODER,
@@ -21,11 +21,11 @@ from attention_jax.weights.llama_names import (
     THERE,
     activation,
     decoder_options,
-    number,
-    rotary,
-    scaling,
-    sliding,
-    window,
+    format_number,
+    rotary_options,
+    scaling_of,
+    sliding_layers,
+    window_mask,
     without_tied_head,
 )
 from attention_jax.weights.naming import Arrays, Naming
@@ -41,14 +41,16 @@ GEMMA3 = (*GEMMA2, *QK_NORMS)
 GELU = {"gelu_pytorch_tanh": "geglu"}
 
 
-def own_options(family: str, theirs: Arrays, facts: Facts, every: int, local=(), **own) -> config.LanguageModelConfig:
-    """The options of a Gemma; `own` are those of one generation, every `every`-th layer has no window, and those with
+def gemma_options(
+    family: str, state_dict: Arrays, facts: Facts, every: int, local=(), **overrides
+) -> config.LanguageModelConfig:
+    """The options of a Gemma; `overrides` belong to a generation, every `every`-th layer has no window, and those with
     one have the options `local`."""
     facts.require(family, {"attention_bias": False, "use_bidirectional_attention": False})
-    facts.known.add("hidden_act")  # an earlier name of hidden_activation, which the library does not read
-    layers = depth("model.layers.", theirs)
+    facts.read_names.add("hidden_act")  # an earlier name of hidden_activation, which the library does not read
+    layers = count_layers("model.layers.", state_dict)
     usual = ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(layers)]
-    narrow, keys = sliding(family, facts.get("layer_types") or usual, layers), facts.get("sliding_window")
+    narrow, keys = sliding_layers(family, facts.get("layer_types") or usual, layers), facts.get("sliding_window")
     if narrow and not keys:
         raise InputError(f"{family}'s config.json must have sliding_window, as layers {layer_list(narrow)} have one")
     cap = cap_of(family, facts, "attn_logit_softcapping")
@@ -56,53 +58,53 @@ def own_options(family: str, theirs: Arrays, facts: Facts, every: int, local=(),
         "mlp_layer": activation(family, facts, "hidden_activation", GELU),
         "norm": "sandwich",
         "scale_embeddings": True,
-        "score": f"soft_cap({number(cap)})" if cap else "scaled_dot",
+        "score": f"soft_cap({format_number(cap)})" if cap else "scaled_dot",
         "logit_cap": cap_of(family, facts, "final_logit_softcapping"),
-        "per_layer": f"{layer_list(narrow)}:{','.join([f'mask={window(keys)}', *local])}" if narrow else "",
+        "per_layer": f"{layer_list(narrow)}:{','.join([f'mask={window_mask(keys)}', *local])}" if narrow else "",
     }
-    return decoder_options(family, theirs, facts, **options, **own)
+    return decoder_options(family, state_dict, facts, **options, **overrides)
 
 
 def cap_of(family: str, facts: Facts, name: str) -> float:
-    """A cap in config.json; 0.0 for null, which is none. InputError for a cap that is not positive."""
+    """Return a cap in config.json; 0.0 (no cap) for null. InputError for a cap that is not positive."""
     cap = facts.get(name)
     if cap is not None and not float(cap) > 0:
         raise InputError(f"{family}'s {name} must be above 0, or null for none; got {cap!r}")
     return float(cap or 0.0)
 
 
-def gemma2_options(theirs: Arrays, facts: Facts) -> config.LanguageModelConfig:
-    """The options of a Gemma 2, of which every second layer has a window."""
-    facts.known.add("sliding_window_pattern")  # the library does not read it
-    return own_options("Gemma 2", theirs, facts, 2, **rotary("Gemma 2", facts))
+def gemma2_options(state_dict: Arrays, facts: Facts) -> config.LanguageModelConfig:
+    """The options of a Gemma 2, in which every second layer has a window."""
+    facts.read_names.add("sliding_window_pattern")  # the library does not read it
+    return gemma_options("Gemma 2", state_dict, facts, 2, **rotary_options("Gemma 2", facts))
 
 
-def gemma3_options(theirs: Arrays, facts: Facts) -> config.LanguageModelConfig:
-    """The options of a Gemma 3, of which five of six layers have a window and rotary positions of their own base."""
+def gemma3_options(state_dict: Arrays, facts: Facts) -> config.LanguageModelConfig:
+    """The options of a Gemma 3: five of six layers have a window, with another base of the rotary positions."""
     by_kind = facts.get("rope_parameters") or {}
     if wrong := by_kind.keys() - {"sliding_attention", "full_attention"}:
         raise InputError(f"Gemma 3's rope_parameters must be by kind of layer; they have {sorted(wrong)[0]}")
     near = {"rope_theta": facts.get("rope_local_base_freq")} | (by_kind.get("sliding_attention") or {})
     far = {"rope_theta": facts.get("rope_theta")} | (by_kind.get("full_attention") or {})
     far |= facts.get("rope_scaling") or {}
-    if scaling("Gemma 3", near, facts) != "none":
+    if scaling_of("Gemma 3", near, facts) != "none":
         raise InputError("Gemma 3's layers with a window must have rotary positions that are not scaled")
-    rope = {"rope_theta": float(far["rope_theta"]), "rope_scaling": scaling("Gemma 3", far, facts)}
-    local = [f"rope_theta={number(near['rope_theta'])}", "rope_scaling=none"]
+    rope = {"rope_theta": float(far["rope_theta"]), "rope_scaling": scaling_of("Gemma 3", far, facts)}
+    local = [f"rope_theta={format_number(near['rope_theta'])}", "rope_scaling=none"]
     every = int(facts.get("sliding_window_pattern"))
-    return own_options("Gemma 3", theirs, facts, every, local, normalize_qk=True, **rope)
+    return gemma_options("Gemma 3", state_dict, facts, every, local, normalize_qk=True, **rope)
 
 
-def finish(options: config.LanguageModelConfig, facts: Facts, ours: Arrays) -> Arrays:
+def finish(options: config.LanguageModelConfig, facts: Facts, params: Arrays) -> Arrays:
     """Add 1 to the scales, and divide scores by the root of `query_pre_attn_scalar`."""
     of_head = options.key_dim or options.hidden_size // options.num_heads
     ratio = (of_head / float(facts.get("query_pre_attn_scalar"))) ** 0.5
     # a norm of the queries undoes a factor before it
     queries = "/attention/query_norm/scale" if options.normalize_qk else "/attention/query/kernel"
-    more = lambda array: array + np.float32(1)
-    times = lambda array: array * np.float32(ratio)
-    ours = {name: array.then(more) if name.endswith("norm/scale") else array for name, array in ours.items()}
-    return {name: array.then(times) if name.endswith(queries) else array for name, array in ours.items()}
+    add_one = lambda array: array + np.float32(1)
+    multiply_ratio = lambda array: array * np.float32(ratio)
+    params = {name: array.then(add_one) if name.endswith("norm/scale") else array for name, array in params.items()}
+    return {name: array.then(multiply_ratio) if name.endswith(queries) else array for name, array in params.items()}
 
 
 GEMMA = COMMON | READ_ONLY | {"prepare": without_tied_head, "finish": finish}

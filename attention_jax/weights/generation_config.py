@@ -1,5 +1,5 @@
 """How a pretrained model generates: generation_config.json or, without it, the entries of config.json, as transformers
-reads them. Each entry is honored, changes nothing, or is refused by name."""
+reads them. Each entry is honored, changes nothing, or raises an error with its name."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ CONSTRAINTS = {
     "forced_bos_token_id": (None,),
     "forced_eos_token_id": (None,),
 }
-"""What a translator honors, and of a language model is refused: {entry: the values that change nothing}."""
+"""{entry: the values that change nothing}: a translator honors them, a language model rejects other values."""
 HONORED = (
     "max_length|max_new_tokens|do_sample|temperature|top_k|top_p|repetition_penalty|length_penalty|early_stopping|"
     "renormalize_logits|(bos|eos|pad|decoder_start)_token_id"
@@ -101,51 +101,55 @@ def entries(directory: Path, config: Mapping[str, Any]) -> tuple[dict, str]:
     return {name: value for name, value in config.items() if re.fullmatch(names, name)}, str(directory / "config.json")
 
 
-def check(said: Mapping[str, Any], place: str, *tables: Mapping[str, tuple]) -> list[str]:
+def check_entries(entries: Mapping[str, Any], place: str, *tables: Mapping[str, tuple]) -> list[str]:
     """The entries that are not known; InputError for one of the tables with a value that is not supported."""
     for name, values in [pair for table in tables for pair in table.items()]:
-        if said.get(name) not in values:
-            raise InputError(f"{name} {said[name]!r} in {place} is not supported: generate without it, and take it out")
-    known = f"{HONORED}|{HARMLESS}|{'|'.join([*SAMPLING, *NEUTRAL, *CONSTRAINTS])}"
-    return [name for name, value in said.items() if value is not None and not re.fullmatch(known, name)]
+        if entries.get(name) not in values:
+            raise InputError(
+                f"{name} {entries[name]!r} in {place} is not supported: generate without it, and take it out"
+            )
+    supported = f"{HONORED}|{HARMLESS}|{'|'.join([*SAMPLING, *NEUTRAL, *CONSTRAINTS])}"
+    return [name for name, value in entries.items() if value is not None and not re.fullmatch(supported, name)]
 
 
-def search_of(said: Mapping[str, Any], place: str, ends: Sequence[int]) -> Search:
+def search_of(entries: Mapping[str, Any], place: str, ends: Sequence[int]) -> Search:
     """The search of an encoder-decoder whose files say this.
 
     The decoder's first token counts in max_length and min_length. Raises InputError for what is not supported, such as
     sampling.
     """
-    check(said, place, NEUTRAL, {"do_sample": (None, False)})
-    number = lambda name, usual: usual if said.get(name) is None else said[name]
-    longest = said.get("max_new_tokens")
-    if longest is None and said.get("max_length") is not None:
-        longest = said["max_length"] - 1
+    check_entries(entries, place, NEUTRAL, {"do_sample": (None, False)})
+    number = lambda name, usual: usual if entries.get(name) is None else entries[name]
+    longest = entries.get("max_new_tokens")
+    if longest is None and entries.get("max_length") is not None:
+        longest = entries["max_length"] - 1
     shortest = number("min_new_tokens", max(number("min_length", 0) - 1, 0))
     beams, alpha, stopping = (
         number("num_beams", 1),
         float(number("length_penalty", 1.0)),
         number("early_stopping", False),
     )
-    for name, value, fine in (
+    for name, value, is_valid in (
         ("num_beams", beams, type(beams) is int and beams >= 1),
         ("early_stopping", stopping, stopping in (True, False, "never")),
         ("max_length", longest, longest is None or (type(longest) is int and longest >= 1)),
     ):
-        if not fine:
+        if not is_valid:
             raise InputError(f"{name} in {place} is {value!r}, which is no value of it")
-    banned = tuple(tuple(map(int, one)) for one in number("bad_words_ids", []))
+    banned = tuple(tuple(map(int, sequence)) for sequence in number("bad_words_ids", []))
     rules = Rules(
         float(number("repetition_penalty", 1.0)),
         int(number("no_repeat_ngram_size", 0)),
-        tuple(one for one in banned if one not in [(end,) for end in ends]),  # the library leaves these out
+        tuple(
+            sequence for sequence in banned if sequence not in [(end,) for end in ends]
+        ),  # the library leaves these out
         int(shortest),
-        said.get("forced_bos_token_id"),
-        first_of(said.get("forced_eos_token_id"), place),
+        entries.get("forced_bos_token_id"),
+        first_of(entries.get("forced_eos_token_id"), place),
         tuple(number("suppress_tokens", [])),
         tuple(number("begin_suppress_tokens", [])),
     )
-    return Search(beams, alpha, stopping, longest, bool(said.get("renormalize_logits")), rules)
+    return Search(beams, alpha, stopping, longest, bool(entries.get("renormalize_logits")), rules)
 
 
 def first_of(number, place: str) -> int | None:
@@ -156,7 +160,7 @@ def first_of(number, place: str) -> int | None:
     return numbers[0]
 
 
-def sampling_of(said: Mapping[str, Any], place: str) -> dict[str, Any]:
+def sampling_of(entries: Mapping[str, Any], place: str) -> dict[str, Any]:
     """The options of `config.Generation` that the files of a language model say; `total` is the length with the prompt.
 
     >>> sampling_of({"do_sample": True, "temperature": 0.6, "top_p": 0.9, "max_new_tokens": 5}, "")
@@ -164,35 +168,35 @@ def sampling_of(said: Mapping[str, Any], place: str) -> dict[str, Any]:
     >>> sampling_of({"temperature": 0.6, "max_length": 9}, "")
     {'repetition_penalty': 1.0, 'total': 9}
     """
-    check(said, place, NEUTRAL, CONSTRAINTS, SAMPLING if said.get("do_sample") else {})
-    number = lambda name, usual: usual if said.get(name) is None else said[name]
+    check_entries(entries, place, NEUTRAL, CONSTRAINTS, SAMPLING if entries.get("do_sample") else {})
+    number = lambda name, usual: usual if entries.get(name) is None else entries[name]
     options: dict[str, Any] = {"repetition_penalty": number("repetition_penalty", 1.0)}
-    if said.get("do_sample"):
+    if entries.get("do_sample"):
         usual = {"temperature": 1.0, "top_k": 50, "top_p": 1.0}  # the library's
         options |= {name: number(name, value) for name, value in usual.items()}
-    if said.get("max_new_tokens") is not None:
-        return options | {"length": said["max_new_tokens"]}
-    return options | ({} if said.get("max_length") is None else {"total": said["max_length"]})
+    if entries.get("max_new_tokens") is not None:
+        return options | {"length": entries["max_new_tokens"]}
+    return options | ({} if entries.get("max_length") is None else {"total": entries["max_length"]})
 
 
 def sampling_in(path: Path) -> dict[str, Any]:
     """`sampling_of` of the language model in a directory, or in a .gguf file, whose header may recommend a sampler."""
     if path.suffix == tensors.GGUF and path.is_file():
-        return sampling_of(recommended(gguf.header_of(path).fields, str(path)), str(path))
+        return sampling_of(sampler_of_header(gguf.header_of(path).fields, str(path)), str(path))
     return sampling_of(*entries(path if path.is_dir() else path.parent, tensors.config_of(path)))
 
 
-def recommended(fields: Mapping[str, Any], place: str) -> dict[str, Any]:
+def sampler_of_header(fields: Mapping[str, Any], place: str) -> dict[str, Any]:
     """The sampler in the header of a .gguf file in the words of generation_config.json, with llama.cpp's temperature
     of 0.8 where it names none; {} for a header without one. InputError for a sampler that is not here.
 
-    >>> recommended({"general.sampling.top_k": 20, "general.sampling.temp": 0.5}, "")
+    >>> sampler_of_header({"general.sampling.top_k": 20, "general.sampling.temp": 0.5}, "")
     {'top_k': 20, 'temperature': 0.5, 'do_sample': True}
     """
-    said = {name.rpartition(".")[2]: value for name, value in fields.items() if name.startswith("general.sampling.")}
+    entries = {name.rpartition(".")[2]: value for name, value in fields.items() if name.startswith("general.sampling.")}
     for name, value in {"mirostat": 0, "xtc_probability": 0, "penalty_repeat": 1}.items():
-        if said.get(name, value) != value:
-            raise InputError(f"general.sampling.{name} {said[name]} in {place} is not supported: it must be {value}")
-    known = {name: said[name] for name in ("top_k", "top_p", "min_p") if name in said}
-    temperature = said.get("temp", 0.8)
-    return {**known, "temperature": temperature, "do_sample": temperature > 0} if said else {}
+        if entries.get(name, value) != value:
+            raise InputError(f"general.sampling.{name} {entries[name]} in {place} is not supported: it must be {value}")
+    options = {name: entries[name] for name in ("top_k", "top_p", "min_p") if name in entries}
+    temperature = entries.get("temp", 0.8)
+    return {**options, "temperature": temperature, "do_sample": temperature > 0} if entries else {}

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from attention_jax.errors import InputError, how_to_install
-from attention_jax.weights.tensors import Stored, damaged_as_input_error
+from attention_jax.weights.tensors import StoredTensor, damaged_as_input_error
 
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """{type of a value: its format in `struct`}"""
@@ -107,7 +107,7 @@ class Header(NamedTuple):
     """{name: (shape as in NumPy, number of its type, first byte)}"""
 
 
-def read(path: Path) -> tuple[dict[str, Stored], dict, dict]:
+def read_gguf(path: Path) -> tuple[dict[str, StoredTensor], dict, dict]:
     """(arrays under Hugging Face's names, {}, a config.json), as `tensors.Tensors` has them.
 
     Raises InputError for a damaged file and an architecture that is not known.
@@ -118,10 +118,10 @@ def read(path: Path) -> tuple[dict[str, Stored], dict, dict]:
         raise InputError(f"{path}: architecture {name} is not supported; supported: {', '.join(ARCHITECTURES)}")
     kind, config = ARCHITECTURES[name], config_of(header, name)
     arrays = {}
-    for theirs, place in header.tensors.items():
-        if theirs != "rope_freqs.weight":
-            ours = renamed(theirs, kind)
-            arrays[ours] = turned(Stored(ours, "F32", place[0], reader(path, *place)), name, config)
+    for gguf_name, place in header.tensors.items():
+        if gguf_name != "rope_freqs.weight":
+            hf_name = to_hf_name(gguf_name, kind)
+            arrays[hf_name] = to_hf_layout(StoredTensor(hf_name, "F32", place[0], reader(path, *place)), name, config)
     if "rope_freqs.weight" in header.tensors:
         if "rope_scaling" in config:
             raise InputError(
@@ -146,9 +146,9 @@ def _header(path: Path, size: int, written: int) -> Header:
         if magic != b"GGUF" or version not in (2, 3):
             raise InputError(f"{path} must be a GGUF file of version 2 or 3; it begins with {magic!r}, {version}")
         tensors, count = values.number("Q"), values.number("Q")
-        fields = {values.text(): values.value() for _ in range(values.checked(count, 8 + 4))}
+        fields = {values.text(): values.value() for _ in range(values.check_count(count, 8 + 4))}
         places = {}
-        for _ in range(values.checked(tensors, 8 + 4 + 4 + 8)):
+        for _ in range(values.check_count(tensors, 8 + 4 + 4 + 8)):
             name, axes = values.text(), values.number("I")
             if axes > 4 or name in places:
                 raise ValueError(f"tensor {name} is there twice or has {axes} axes")
@@ -156,11 +156,11 @@ def _header(path: Path, size: int, written: int) -> Header:
             places[name] = shape, values.number("I"), values.number("Q")
         alignment = int(fields.get("general.alignment", 32))
         start = -(-file.tell() // alignment) * alignment
-    found = {name: (shape, kind, start + offset) for name, (shape, kind, offset) in places.items()}
-    for name, (shape, kind, offset) in found.items():
+    entries = {name: (shape, kind, start + offset) for name, (shape, kind, offset) in places.items()}
+    for name, (shape, kind, offset) in entries.items():
         if offset + size_of(name, shape, kind)[0] > size:
             raise InputError(f"{path} is truncated: tensor {name} ends after it; copy or download it again")
-    return Header(fields, found)
+    return Header(fields, entries)
 
 
 class _Values:
@@ -169,7 +169,7 @@ class _Values:
     def __init__(self, file: BinaryIO, size: int):
         self.file, self.size = file, size
 
-    def checked(self, count: int, width: int) -> int:
+    def check_count(self, count: int, width: int) -> int:
         if count * width > self.size - self.file.tell():
             raise ValueError(f"{count} values where {self.size - self.file.tell()} bytes are left")
         return count
@@ -178,7 +178,7 @@ class _Values:
         return struct.unpack(f"<{form}", self.file.read(struct.calcsize(f"<{form}")))[0]
 
     def text(self) -> str:
-        return self.file.read(self.checked(self.number("Q"), 1)).decode("utf-8", errors="surrogateescape")
+        return self.file.read(self.check_count(self.number("Q"), 1)).decode("utf-8", errors="surrogateescape")
 
     def value(self, kind: int | None = None):
         kind = self.number("I") if kind is None else kind
@@ -188,9 +188,9 @@ class _Values:
             return self.number(NUMBERS[kind])
         kind, count = self.number("I"), self.number("Q")
         if kind == STRING:
-            return [self.text() for _ in range(self.checked(count, 8))]
+            return [self.text() for _ in range(self.check_count(count, 8))]
         width = struct.calcsize(f"<{NUMBERS[kind]}")
-        return list(struct.unpack(f"<{count}{NUMBERS[kind]}", self.file.read(self.checked(count, width) * width)))
+        return list(struct.unpack(f"<{count}{NUMBERS[kind]}", self.file.read(self.check_count(count, width) * width)))
 
 
 def library():
@@ -218,34 +218,34 @@ def reader(path: Path, shape: tuple[int, ...], kind: int, offset: int) -> Callab
 
     def load() -> np.ndarray:
         size, (values, width) = size_of("", shape, kind)
-        there = library().GGMLQuantizationType(kind)
+        quantization = library().GGMLQuantizationType(kind)
         rows = np.fromfile(path, np.uint8, size, offset=offset).reshape(-1, shape[-1] // values * width)
-        made = np.empty((len(rows), shape[-1]), np.float32)
+        result = np.empty((len(rows), shape[-1]), np.float32)
         for first in range(0, len(rows), ROWS):
             try:
-                part = library().dequantize(rows[first : first + ROWS], there)
+                chunk = library().dequantize(rows[first : first + ROWS], quantization)
             except NotImplementedError as error:
-                raise InputError(f"{path}: tensors of type {there.name} are not read: {error}") from error
-            made[first : first + ROWS] = part
-        return made.reshape(shape)
+                raise InputError(f"{path}: tensors of type {quantization.name} are not read: {error}") from error
+            result[first : first + ROWS] = chunk
+        return result.reshape(shape)
 
     return load
 
 
-def renamed(name: str, kind: Architecture) -> str:
+def to_hf_name(name: str, kind: Architecture) -> str:
     """The name of a tensor in Hugging Face's files; one that is not known is left as it is.
 
-    >>> renamed("blk.3.attn_q.weight", ARCHITECTURES["llama"])
+    >>> to_hf_name("blk.3.attn_q.weight", ARCHITECTURES["llama"])
     'model.layers.3.self_attn.q_proj.weight'
     """
-    found = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)", name)
-    if not found or found[2] not in kind.names:
+    match = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)", name)
+    if not match or match[2] not in kind.names:
         return name
-    inside = f"{kind.names[found[2]]}.{found[3]}"
-    return inside if found[1] is None else f"{kind.layers}.{found[1]}.{inside}"
+    inside = f"{kind.names[match[2]]}.{match[3]}"
+    return inside if match[1] is None else f"{kind.layers}.{match[1]}.{inside}"
 
 
-def turned(tensor: Stored, architecture: str, config: dict) -> Stored:
+def to_hf_layout(tensor: StoredTensor, architecture: str, config: dict) -> StoredTensor:
     """The tensor with its axes, channels and values as in Hugging Face's files."""
     change, shape = None, tensor.shape
     of_heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
@@ -280,7 +280,7 @@ def config_of(header: Header, architecture: str) -> dict:
         names |= {"n_embd": "embedding_length", "layer_norm_epsilon": "attention.layer_norm_epsilon"}
         names |= {"n_inner": "feed_forward_length"}
         check_neutral(fields)
-        config |= {theirs: fields[name] for theirs, name in names.items() if name in fields}
+        config |= {hf_key: fields[name] for hf_key, name in names.items() if name in fields}
         config |= {"layer_norm_epsilon": float(f"{config.get('layer_norm_epsilon', 1e-5):.3g}")}
         return config | unread(fields, {*names.values()})
     names = {
@@ -297,7 +297,7 @@ def config_of(header: Header, architecture: str) -> dict:
         "attn_logit_softcapping": "attn_logit_softcapping",
         "final_logit_softcapping": "final_logit_softcapping",
     }
-    config |= {theirs: fields[name] for theirs, name in names.items() if name in fields}
+    config |= {hf_key: fields[name] for hf_key, name in names.items() if name in fields}
     config["rms_norm_eps"] = float(f"{config['rms_norm_eps']:.3g}")  # a float32 there
     config.setdefault("num_key_value_heads", config["num_attention_heads"])
     config.setdefault("rope_theta", 10_000.0)
@@ -311,7 +311,7 @@ def config_of(header: Header, architecture: str) -> dict:
         config["attention_bias"] = True
     config |= scaling(fields)
     if architecture.startswith("gemma"):
-        return config | gemma(architecture, config, fields) | unread(fields, {*names.values(), *GEMMA_READ})
+        return config | gemma_config(architecture, config, fields) | unread(fields, {*names.values(), *GEMMA_READ})
     if 0 < config.pop("sliding_window", 0) < config.get("max_position_embeddings", math.inf):
         raise InputError(
             f"attention.sliding_window {fields['attention.sliding_window']} in the header of a {architecture} is not "
@@ -324,9 +324,9 @@ def config_of(header: Header, architecture: str) -> dict:
 GEMMA_READ = ("attention.sliding_window_pattern", "rope.freq_base_swa")
 
 
-def check_neutral(fields: dict, more: Mapping[str, tuple] = MappingProxyType({})):
+def check_neutral(fields: dict, extra: Mapping[str, tuple] = MappingProxyType({})):
     """Raise InputError for an entry of `NEUTRAL` with another value."""
-    for name, values in {**NEUTRAL, **more}.items():
+    for name, values in {**NEUTRAL, **extra}.items():
         if name in fields and not np.isin(fields[name], values).all():
             raise InputError(
                 f"{name} {fields[name]} in the header of a .gguf file is not supported: it must be {values[-1]}"
@@ -336,19 +336,21 @@ def check_neutral(fields: dict, more: Mapping[str, tuple] = MappingProxyType({})
 def unread(fields: dict, read: set[str]) -> dict:
     """The entries of the header that are not known, by their names."""
     widths = r"(attention.value_length|rope.dimension_count|attention.(key|value)_length)(_swa)?"
-    known = f"{HARMLESS}|{widths}|attention.scale|rope.scaling.(type|factor)|rope.scale_linear"
+    harmless = f"{HARMLESS}|{widths}|attention.scale|rope.scaling.(type|factor)|rope.scale_linear"
     return {
-        name: value for name, value in fields.items() if name not in read | {*NEUTRAL} and not re.fullmatch(known, name)
+        name: value
+        for name, value in fields.items()
+        if name not in read | {*NEUTRAL} and not re.fullmatch(harmless, name)
     }
 
 
 def special_ids(fields: dict) -> dict:
     """{"bos_token_id": 1, ...} as far as the file names them; for sentencepiece otherwise llama.cpp's defaults."""
-    there = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
-    known = {name: fields.get(f"tokenizer.ggml.{theirs}_token_id") for name, theirs in there.items()}
+    gguf_names = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
+    ids = {name: fields.get(f"tokenizer.ggml.{gguf_name}_token_id") for name, gguf_name in gguf_names.items()}
     usual = {"bos": 1, "eos": 2, "unk": 0} if fields.get("tokenizer.ggml.model") == "llama" else {}
-    known = {name: usual.get(name) if number is None else number for name, number in known.items()}
-    return {f"{name}_token_id": number for name, number in known.items() if number is not None}
+    ids = {name: usual.get(name) if number is None else number for name, number in ids.items()}
+    return {f"{name}_token_id": number for name, number in ids.items() if number is not None}
 
 
 def scaling(fields: dict) -> dict:
@@ -360,7 +362,7 @@ def scaling(fields: dict) -> dict:
     return {} if kind == "none" or factor == 1 else {"rope_scaling": {"rope_type": "linear", "factor": factor}}
 
 
-def gemma(architecture: str, config: dict, fields: dict) -> dict:
+def gemma_config(architecture: str, config: dict, fields: dict) -> dict:
     """What the file does not say of a Gemma model: it follows from its architecture and its number of layers."""
     check_neutral(fields, {"attention.scale": (0,)})
     layers, width = config["num_hidden_layers"], config["head_dim"]
@@ -372,12 +374,12 @@ def gemma(architecture: str, config: dict, fields: dict) -> dict:
     narrow = every if isinstance(every, list) else [bool(every == 0 or (i + 1) % every) for i in range(layers)]
     if architecture == "gemma3" and not config.get("sliding_window"):
         narrow = [False] * layers
-    kinds = ["sliding_attention" if one else "full_attention" for one in narrow]
-    found = {"query_pre_attn_scalar": scalar, "layer_types": kinds, "hidden_activation": "gelu_pytorch_tanh"}
+    kinds = ["sliding_attention" if is_local else "full_attention" for is_local in narrow]
+    entries = {"query_pre_attn_scalar": scalar, "layer_types": kinds, "hidden_activation": "gelu_pytorch_tanh"}
     local = fields.get("rope.freq_base_swa", 10_000.0 if architecture == "gemma3" else config["rope_theta"])
     if architecture == "gemma2" and local != config["rope_theta"]:
         raise InputError(f"rope.freq_base_swa {local} of a Gemma 2 is not supported: it must be {config['rope_theta']}")
-    return found | ({"rope_local_base_freq": local} if architecture == "gemma3" else {})
+    return entries | ({"rope_local_base_freq": local} if architecture == "gemma3" else {})
 
 
 def llama3_scaling(factors: np.ndarray, config: dict) -> dict:

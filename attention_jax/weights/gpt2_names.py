@@ -13,8 +13,8 @@ from attention_jax.errors import InputError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.norms import EPSILON
 from attention_jax.weights.facts import Facts, heads_of
-from attention_jax.weights.layouts import Row, depth
-from attention_jax.weights.naming import LAYERS, Arrays, Naming, differing
+from attention_jax.weights.layouts import Row, count_layers
+from attention_jax.weights.naming import LAYERS, Arrays, Naming, differing_flags
 from attention_jax.weights.vit_names import activation
 
 THERE, HERE = "transformer.h.*", "decoder/layer_*"
@@ -46,14 +46,14 @@ REQUIRED = {
 """The settings in config.json that have no other value here."""
 
 
-def options(theirs: Arrays, facts: Facts) -> config.LanguageModelConfig:
+def infer_options(state_dict: Arrays, facts: Facts) -> config.LanguageModelConfig:
     """Infer the options from shapes and config.json; without the latter from the published models, 64 per head."""
     facts.get("layer_norm_epsilon", EPSILON, f"norms with epsilon {EPSILON:g}")
     facts.require("GPT-2", REQUIRED)
-    positions, width = theirs["transformer.wpe.weight"].shape
-    layers, hidden = depth("transformer.h.", theirs), len(theirs["transformer.h.0.mlp.c_fc.bias"])
+    positions, width = state_dict["transformer.wpe.weight"].shape
+    layers, hidden = count_layers("transformer.h.", state_dict), len(state_dict["transformer.h.0.mlp.c_fc.bias"])
     sizes = {"n_embd": width, "n_layer": layers, "n_positions": positions}
-    facts.require("GPT-2", sizes | {"vocab_size": len(theirs["transformer.wte.weight"])})
+    facts.require("GPT-2", sizes | {"vocab_size": len(state_dict["transformer.wte.weight"])})
     if (inner := facts.get("n_inner", hidden) or 4 * width) != hidden:
         raise InputError(f"GPT-2's config.json must have n_inner {hidden}, has {inner} (null and none are {4 * width})")
     return config.LanguageModelConfig(
@@ -69,33 +69,33 @@ def options(theirs: Arrays, facts: Facts) -> config.LanguageModelConfig:
     )
 
 
-def their_config(ours_options: config.LanguageModelConfig, ours: Arrays, data=None) -> dict:
+def hf_config(options: config.LanguageModelConfig, params: Arrays, data=None) -> dict:
     """Build the config.json of a `GPT2LMHeadModel`; the special tokens are those of the run's vocabulary, if any."""
     vocabulary = getattr(data, "vocabulary", None)
     names = {"gelu_tanh": "gelu_new", "swish": "silu"}
     return REQUIRED | {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
-        "vocab_size": len(ours["embedding/token/embedding"]),
-        "n_positions": len(ours["embedding/position/embedding"]),
-        "n_embd": ours_options.hidden_size,
-        "n_layer": ours_options.num_layers,
-        "n_head": ours_options.num_heads,
-        "n_inner": ours_options.mlp_dim,
-        "activation_function": names.get(ours_options.activation, ours_options.activation),
+        "vocab_size": len(params["embedding/token/embedding"]),
+        "n_positions": len(params["embedding/position/embedding"]),
+        "n_embd": options.hidden_size,
+        "n_layer": options.num_layers,
+        "n_head": options.num_heads,
+        "n_inner": options.mlp_dim,
+        "activation_function": names.get(options.activation, options.activation),
         **{f"{name}_token_id": getattr(vocabulary, f"{name}_id", None) for name in ("bos", "eos", "pad")},
     }
 
 
-def known(ours: config.LanguageModelConfig) -> dict[str, int]:
+def layout_sizes(options: config.LanguageModelConfig) -> dict[str, int]:
     """Return the layout sizes that follow from the options."""
-    heads = {"h": ours.num_heads, "e": ours.hidden_size // ours.num_heads}
-    return heads | {"d": ours.hidden_size, "m": ours.mlp_dim, "s": 3}
+    heads = {"h": options.num_heads, "e": options.hidden_size // options.num_heads}
+    return heads | {"d": options.hidden_size, "m": options.mlp_dim, "s": 3}
 
 
-def module(ours_options: config.LanguageModelConfig, ours: Arrays) -> LanguageModel:
+def build_module(options: config.LanguageModelConfig, params: Arrays) -> LanguageModel:
     """Return the model of these weights."""
-    return LanguageModel(ours_options, len(ours["embedding/token/embedding"]))
+    return LanguageModel(options, len(params["embedding/token/embedding"]))
 
 
 HAS = {
@@ -116,9 +116,9 @@ HAS = {
 """The options that have no other value there."""
 
 
-def lacking(ours: config.LanguageModelConfig) -> str:
+def missing_options(options: config.LanguageModelConfig) -> str:
     """Describe the options of our model that GPT-2 does not have."""
-    return ", ".join(differing(ours, HAS))
+    return ", ".join(differing_flags(options, HAS))
 
 
 NAMINGS = {
@@ -126,17 +126,17 @@ NAMINGS = {
         kind=config.LanguageModelConfig,
         table=GPT2,
         mark="transformer.h.0.attn.c_attn.weight",
-        options=options,
-        config=their_config,
-        known=known,
-        module=module,
-        lacking=lacking,
-        spelled=lambda name: re.sub(r"^(wte|wpe|h|ln_f)\.", r"transformer.\1.", name),
+        options=infer_options,
+        config=hf_config,
+        layout_sizes=layout_sizes,
+        module=build_module,
+        missing_options=missing_options,
+        normalize_name=lambda name: re.sub(r"^(wte|wpe|h|ln_f)\.", r"transformer.\1.", name),
         model_types=("gpt2",),
         ignored={
-            r"lm_head\.weight": lambda theirs, copy: theirs["transformer.wte.weight"],
-            r"transformer\.h\.\d+\.attn\.bias": lambda theirs, mask: np.tril(np.ones(mask.shape, np.float32)),
-            r"transformer\.h\.\d+\.attn\.masked_bias": lambda theirs, value: None,
+            r"lm_head\.weight": lambda state_dict, copy: state_dict["transformer.wte.weight"],
+            r"transformer\.h\.\d+\.attn\.bias": lambda state_dict, mask: np.tril(np.ones(mask.shape, np.float32)),
+            r"transformer\.h\.\d+\.attn\.masked_bias": lambda state_dict, value: None,
         },
     ),
 }

@@ -69,38 +69,40 @@ class Recipe(NamedTuple):
                 height, width = self.resize
             image = image.resize((width, height), self.resample)
         pixels = np.asarray(image).reshape(height, width, -1)
-        return pixels if self.crop is None else middle(pixels, *self.crop)
+        return pixels if self.crop is None else center_crop(pixels, *self.crop)
 
 
-def middle(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+def center_crop(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
     """Cut out the middle of an image [H, W, C], with black around one that is too small.
 
-    >>> middle(np.arange(1, 6).reshape(5, 1, 1), 2, 1).ravel().tolist()
+    >>> center_crop(np.arange(1, 6).reshape(5, 1, 1), 2, 1).ravel().tolist()
     [2, 3]
-    >>> middle(np.arange(1, 3).reshape(2, 1, 1), 5, 1).ravel().tolist()
+    >>> center_crop(np.arange(1, 3).reshape(2, 1, 1), 5, 1).ravel().tolist()
     [0, 0, 1, 2, 0]
     """
-    spare = [max(wanted - there, 0) for wanted, there in zip((height, width), pixels.shape)]
+    spare = [max(target - length, 0) for target, length in zip((height, width), pixels.shape)]
     pixels = np.pad(pixels, [*((math.ceil(n / 2), n // 2) for n in spare), (0, 0)])
-    top, left = ((there - wanted) // 2 for wanted, there in zip((height, width), pixels.shape))
+    top, left = ((length - target) // 2 for target, length in zip((height, width), pixels.shape))
     return pixels[top : top + height, left : left + width]
 
 
-def recipe_of(said: Mapping[str, Any], model_type: str) -> tuple[Recipe, list[str]]:
+def recipe_of(settings: Mapping[str, Any], model_type: str) -> tuple[Recipe, list[str]]:
     """The recipe in a preprocessor_config.json, and the entries that were not read.
 
     Raises InputError for the processor of another model, and for an entry whose value is not supported.
     """
-    name = said.get("image_processor_type") or said.get("feature_extractor_type") or model_type
+    name = settings.get("image_processor_type") or settings.get("feature_extractor_type") or model_type
     kind = re.sub(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", str(name)).lower()
     if kind not in PROCESSORS:
         raise InputError(f"image_processor_type in {FILE} must be ViTImageProcessor or DeiTImageProcessor, is {name!r}")
     usual = PROCESSORS[kind]
-    entries = {**usual, **{name: said[name] for name in usual if name in said}}
+    entries = {**usual, **{name: settings[name] for name in usual if name in settings}}
     if entries["do_pad"]:
         raise InputError(f"do_pad in {FILE} must be false: images are not padded")
     unread = [
-        entry for entry in said if entry not in usual and not re.fullmatch(f"image_processor_type|{HARMLESS}", entry)
+        entry
+        for entry in settings
+        if entry not in usual and not re.fullmatch(f"image_processor_type|{HARMLESS}", entry)
     ]
     resize = sides(entries, "size") if entries["do_resize"] else None
     crop = sides(entries, "crop_size") if entries["do_center_crop"] else None
@@ -130,15 +132,15 @@ def numbers(entries: Mapping[str, Any], name: str) -> np.ndarray:
 
 def sides(entries: Mapping[str, Any], name: str) -> tuple[int, ...]:
     """(height, width), or (shorter side,), of a size in the forms that the library reads; InputError for another."""
-    said = entries[name]
-    said = (said, said) if type(said) is int else said
-    if isinstance(said, Mapping):
-        said = {side: length for side, length in said.items() if length is not None}
+    size = entries[name]
+    size = (size, size) if type(size) is int else size
+    if isinstance(size, Mapping):
+        size = {side: length for side, length in size.items() if length is not None}
         forms = [("height", "width"), ("shortest_edge",)]
-        said = next((tuple(said[side] for side in form) for form in forms if said.keys() == {*form}), None)
-    if not isinstance(said, tuple | list) or len(said) > 2 or any(type(n) is not int or n < 1 for n in said):
+        size = next((tuple(size[side] for side in form) for form in forms if size.keys() == {*form}), None)
+    if not isinstance(size, tuple | list) or len(size) > 2 or any(type(n) is not int or n < 1 for n in size):
         raise InputError(f"{name} in {FILE} must have height and width, or shortest_edge; is {entries[name]!r}")
-    return tuple(said)
+    return tuple(size)
 
 
 def timm_recipe(about: Mapping[str, Any], size: int) -> Recipe:
@@ -150,6 +152,8 @@ def timm_recipe(about: Mapping[str, Any], size: int) -> Recipe:
         raise InputError(
             f"timm's pretrained_cfg must have crop_mode center and bilinear or bicubic, has {mode}, {name}"
         )
-    said = {"image_mean": about.get("mean", 0.5), "image_std": about.get("std", 0.5), "resample": filters[name]}
+    settings = {"image_mean": about.get("mean", 0.5), "image_std": about.get("std", 0.5), "resample": filters[name]}
     shorter = math.floor(size / float(about.get("crop_pct") or 0.875))
-    return recipe_of({"size": {"shortest_edge": shorter}, "do_center_crop": True, "crop_size": size, **said}, "vit")[0]
+    return recipe_of(
+        {"size": {"shortest_edge": shorter}, "do_center_crop": True, "crop_size": size, **settings}, "vit"
+    )[0]

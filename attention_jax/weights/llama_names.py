@@ -15,8 +15,8 @@ from attention_jax import config
 from attention_jax.errors import InputError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.weights.facts import Facts
-from attention_jax.weights.layouts import Row, depth
-from attention_jax.weights.naming import Arrays, Naming, differing
+from attention_jax.weights.layouts import Row, count_layers
+from attention_jax.weights.naming import Arrays, Naming, differing_flags
 
 THERE, HERE = "model.layers.*", "decoder/layer_*"
 TOKENS, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -46,15 +46,19 @@ FIXED = {"mlp_bias": False, "rope_interleaved": False, "partial_rotary_factor": 
 """The settings in config.json that have no other value here."""
 
 
-def decoder_options(family: str, theirs: Arrays, facts: Facts, **own) -> config.LanguageModelConfig:
-    """The options that follow from what all of these families have; `own` are those of the family.
+def decoder_options(family: str, state_dict: Arrays, facts: Facts, **overrides) -> config.LanguageModelConfig:
+    """The options that follow from what all of these families have; `overrides` are the options of the family.
 
     Raises InputError for a config.json that contradicts the tensors.
     """
     facts.require(family, FIXED)
-    width, layers, hidden = theirs[TOKENS].shape[1], depth("model.layers.", theirs), theirs[GATE].shape[0]
+    width, layers, hidden = (
+        state_dict[TOKENS].shape[1],
+        count_layers("model.layers.", state_dict),
+        state_dict[GATE].shape[0],
+    )
     sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": hidden}
-    facts.require(family, sizes | {"vocab_size": len(theirs[TOKENS])})
+    facts.require(family, sizes | {"vocab_size": len(state_dict[TOKENS])})
     heads = int(facts.get("num_attention_heads"))
     of_head = int(facts.get("head_dim") or width // heads)
     if of_head < 1:
@@ -72,85 +76,85 @@ def decoder_options(family: str, theirs: Arrays, facts: Facts, **own) -> config.
         "value_dim": 0 if of_head * heads == width else of_head,
         "norm_layer": "rms",
         "norm_epsilon": float(facts.get("rms_norm_eps")),
-        "use_bias": QUERY_BIAS in theirs,
-        "tied_embeddings": HEAD not in theirs,
+        "use_bias": QUERY_BIAS in state_dict,
+        "tied_embeddings": HEAD not in state_dict,
         "scale_embeddings": False,
         "output_bias": False,
         "mlp_layer": "swiglu",
         "dropout": 0.0,
         "attention_dropout": 0.0,
     }
-    return config.LanguageModelConfig(**options | own)
+    return config.LanguageModelConfig(**options | overrides)
 
 
-GATE, QUERY_BIAS = f"{THERE}.mlp.gate_proj.weight".replace("*", "0"), BIASES[0].theirs.replace("*", "0")
+GATE, QUERY_BIAS = f"{THERE}.mlp.gate_proj.weight".replace("*", "0"), BIASES[0].tensor.replace("*", "0")
 
 
-def activation(family: str, facts: Facts, name: str, known: Mapping[str, str]) -> str:
-    """The feed-forward layer of the activation in config.json; InputError for another one than those `known`."""
-    said = facts.get(name)
-    if said not in known:
-        raise InputError(f"{family}'s config.json must have {name} {' or '.join(known)}, has {said!r}")
-    return known[said]
+def activation(family: str, facts: Facts, name: str, supported: Mapping[str, str]) -> str:
+    """The feed-forward layer of the activation in config.json; InputError for one that is not `supported`."""
+    value = facts.get(name)
+    if value not in supported:
+        raise InputError(f"{family}'s config.json must have {name} {' or '.join(supported)}, has {value!r}")
+    return supported[value]
 
 
 SWISH = {"silu": "swiglu", "swish": "swiglu"}
 
 
-def rotary(family: str, facts: Facts) -> dict[str, Any]:
+def rotary_options(family: str, facts: Facts) -> dict[str, Any]:
     """The options of rotary positions in config.json, as transformers 5 writes them or as earlier ones did.
 
     >>> newer, older = {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, {"rope_theta": 1e6}
-    >>> [rotary("Llama", Facts({"model_type": "llama"} | said))["rope_theta"] for said in (newer, older, {})]
+    >>> [rotary_options("Llama", Facts({"model_type": "llama"} | entry))["rope_theta"] for entry in (newer, older, {})]
     [500000.0, 1000000.0, 10000.0]
     """
     newer, older = facts.get("rope_parameters") or {}, facts.get("rope_scaling")
-    said, theta = older or newer, facts.get("rope_theta")
-    return {"rope_theta": float(said.get("rope_theta", theta)), "rope_scaling": scaling(family, said, facts)}
+    entry, theta = older or newer, facts.get("rope_theta")
+    return {"rope_theta": float(entry.get("rope_theta", theta)), "rope_scaling": scaling_of(family, entry, facts)}
 
 
-def scaling(family: str, said: Mapping[str, Any], facts: Facts) -> str:
+def scaling_of(family: str, entry: Mapping[str, Any], facts: Facts) -> str:
     """`rope_scaling` of an entry in config.json; InputError for a kind that is not known.
 
     >>> facts = Facts({"model_type": "llama"})
-    >>> scaling("", {"type": "linear", "factor": 2.0}, facts), scaling("", {"rope_type": "default"}, facts)
+    >>> scaling_of("", {"type": "linear", "factor": 2.0}, facts), scaling_of("", {"rope_type": "default"}, facts)
     ('linear(2)', 'none')
     """
-    length = said.get("original_max_position_embeddings", facts.get("max_position_embeddings"))
-    said = {**said, "original_max_position_embeddings": facts.get("original_max_position_embeddings") or length}
-    kind = said.get("rope_type", said.get("type", "default"))
-    if said.get("partial_rotary_factor", 1.0) != 1.0:
-        raise InputError(f"{family}'s rotary positions must rotate all channels, not {said['partial_rotary_factor']}")
+    length = entry.get("original_max_position_embeddings", facts.get("max_position_embeddings"))
+    entry = {**entry, "original_max_position_embeddings": facts.get("original_max_position_embeddings") or length}
+    kind = entry.get("rope_type", entry.get("type", "default"))
+    if entry.get("partial_rotary_factor", 1.0) != 1.0:
+        raise InputError(f"{family}'s rotary positions must rotate all channels, not {entry['partial_rotary_factor']}")
     names = {
         "default": (),
         "linear": ("factor",),
         "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     }
-    if kind not in names or not {*names[kind]} <= said.keys():
-        lacks = f"{kind} without {', '.join(sorted({*names[kind]} - said.keys()))}" if kind in names else kind
+    if kind not in names or not {*names[kind]} <= entry.keys():
+        lacks = f"{kind} without {', '.join(sorted({*names[kind]} - entry.keys()))}" if kind in names else kind
         raise InputError(f"{family}'s rotary positions must be scaled by {', '.join(names)}; got {lacks}")
-    return f"{kind}({', '.join(number(said[name]) for name in names[kind])})" if names[kind] else "none"
+    return f"{kind}({', '.join(format_number(entry[name]) for name in names[kind])})" if names[kind] else "none"
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """A number as an argument of an option.
 
-    >>> number(8.0), number(0.5)
+    >>> format_number(8.0), format_number(0.5)
     ('8', '0.5')
     """
     return str(int(value) if value == int(value) else float(value))
 
 
-def window(keys: int) -> str:
+def window_mask(keys: int) -> str:
     """The mask of a sliding window, which counts a position itself there: 512 keys are at most 511 away.
 
-    >>> window(512)
+    >>> window_mask(512)
     'window(511)'
     """
     return f"window({int(keys) - 1})"
 
 
-def sliding(family: str, kinds: list[str], layers: int) -> list[int]:
+def sliding_layers(family: str, kinds: list[str], layers: int) -> list[int]:
     """The layers of a sliding window in `layer_types`; InputError for a list of another length or another kind."""
     if len(kinds) != layers or {*kinds} - {"full_attention", "sliding_attention"}:
         raise InputError(
@@ -160,49 +164,49 @@ def sliding(family: str, kinds: list[str], layers: int) -> list[int]:
     return [layer for layer, kind in enumerate(kinds) if kind == "sliding_attention"]
 
 
-def llama_options(theirs: Arrays, facts: Facts) -> config.LanguageModelConfig:
+def llama_options(state_dict: Arrays, facts: Facts) -> config.LanguageModelConfig:
     """The options of a Llama."""
-    facts.require("Llama", {"attention_bias": QUERY_BIAS in theirs})
+    facts.require("Llama", {"attention_bias": QUERY_BIAS in state_dict})
     gated = activation("Llama", facts, "hidden_act", SWISH)
-    return decoder_options("Llama", theirs, facts, mlp_layer=gated, **rotary("Llama", facts))
+    return decoder_options("Llama", state_dict, facts, mlp_layer=gated, **rotary_options("Llama", facts))
 
 
-def mistral_options(theirs: Arrays, facts: Facts) -> config.LanguageModelConfig:
+def mistral_options(state_dict: Arrays, facts: Facts) -> config.LanguageModelConfig:
     """The options of a Mistral, whose layers all have the same window, if any."""
     gated = activation("Mistral", facts, "hidden_act", SWISH)
     keys = facts.get("sliding_window")
-    own = {"mask": "none" if keys is None else window(keys)} | rotary("Mistral", facts)
-    return decoder_options("Mistral", theirs, facts, mlp_layer=gated, **own)
+    overrides = {"mask": "none" if keys is None else window_mask(keys)} | rotary_options("Mistral", facts)
+    return decoder_options("Mistral", state_dict, facts, mlp_layer=gated, **overrides)
 
 
-def without_tied_head(theirs: Arrays, facts: Facts) -> Arrays:
+def without_tied_head(state_dict: Arrays, facts: Facts) -> Arrays:
     """Leave out the head if it is tied to the embeddings. InputError for weights without a config.json: their shapes do
     not show the heads."""
     if not facts.entries:
         raise InputError("it needs its config.json, with num_attention_heads: copy the whole directory of the model")
     tied = facts.get("tie_word_embeddings")
-    if HEAD not in theirs and not tied:
+    if HEAD not in state_dict and not tied:
         raise InputError(f"{HEAD} is missing, and config.json does not say that it is tied to the embeddings")
-    if HEAD not in theirs or not tied:
-        return theirs
-    if not np.array_equal(theirs[HEAD], theirs[TOKENS]):
+    if HEAD not in state_dict or not tied:
+        return state_dict
+    if not np.array_equal(state_dict[HEAD], state_dict[TOKENS]):
         raise InputError(f"{HEAD} must be tied to {TOKENS}, as config.json says, and differs from it")
-    return {name: array for name, array in theirs.items() if name != HEAD}
+    return {name: array for name, array in state_dict.items() if name != HEAD}
 
 
-def known(ours: config.LanguageModelConfig) -> dict[str, int]:
+def layout_sizes(options: config.LanguageModelConfig) -> dict[str, int]:
     """Return the layout sizes that follow from the options."""
-    heads = {"h": ours.num_heads, "g": ours.num_kv_heads or ours.num_heads}
-    width = ours.key_dim or ours.hidden_size // ours.num_heads
-    return heads | {"e": width, "d": ours.hidden_size, "m": ours.mlp_dim}
+    heads = {"h": options.num_heads, "g": options.num_kv_heads or options.num_heads}
+    width = options.key_dim or options.hidden_size // options.num_heads
+    return heads | {"e": width, "d": options.hidden_size, "m": options.mlp_dim}
 
 
-def module(ours_options: config.LanguageModelConfig, ours: Arrays) -> LanguageModel:
+def build_module(options: config.LanguageModelConfig, params: Arrays) -> LanguageModel:
     """Return the model of these weights."""
-    return LanguageModel(ours_options, len(ours["embedding/token/embedding"]))
+    return LanguageModel(options, len(params["embedding/token/embedding"]))
 
 
-def spelled(name: str) -> str:
+def normalize_name(name: str) -> str:
     """The names of a model without its head have no prefix."""
     return re.sub(r"^(embed_tokens|layers|norm)\.", r"model.\1.", name)
 
@@ -223,56 +227,56 @@ HAS = {
     "per_layer": "",
 }
 """The options of a Llama that have no other value there."""
-NO_BUFFERS = {r".*\.rotary_emb\.inv_freq": lambda theirs, buffer: None}
+NO_BUFFERS = {r".*\.rotary_emb\.inv_freq": lambda state_dict, buffer: None}
 
 
-def lacking(ours: config.LanguageModelConfig) -> str:
+def missing_options(options: config.LanguageModelConfig) -> str:
     """Describe the options of our model that Llama does not have."""
-    return ", ".join(differing(ours, HAS | {"mask": "none"}))
+    return ", ".join(differing_flags(options, HAS | {"mask": "none"}))
 
 
-def their_config(ours_options: config.LanguageModelConfig, ours: Arrays, data=None) -> dict:
+def hf_config(options: config.LanguageModelConfig, params: Arrays, data=None) -> dict:
     """Build the config.json of a `LlamaForCausalLM`."""
-    sizes, name = known(ours_options), ours_options.rope_scaling.partition("(")[0]
-    arguments = [float(x) for x in re.findall(r"[\d.]+", ours_options.rope_scaling.partition("(")[2])]
+    sizes, name = layout_sizes(options), options.rope_scaling.partition("(")[0]
+    arguments = [float(x) for x in re.findall(r"[\d.]+", options.rope_scaling.partition("(")[2])]
     keys = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
     rope = {"rope_type": "default" if name == "none" else name} | dict(zip(keys, arguments))
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "vocab_size": len(ours["embedding/token/embedding"]),
-        "hidden_size": ours_options.hidden_size,
-        "intermediate_size": ours_options.mlp_dim,
-        "num_hidden_layers": ours_options.num_layers,
-        "num_attention_heads": ours_options.num_heads,
+        "vocab_size": len(params["embedding/token/embedding"]),
+        "hidden_size": options.hidden_size,
+        "intermediate_size": options.mlp_dim,
+        "num_hidden_layers": options.num_layers,
+        "num_attention_heads": options.num_heads,
         "num_key_value_heads": sizes["g"],
         "head_dim": sizes["e"],
         "hidden_act": "silu",
-        "rms_norm_eps": ours_options.norm_epsilon,
-        "attention_bias": ours_options.use_bias,
-        "tie_word_embeddings": ours_options.tied_embeddings,
-        "rope_parameters": rope | {"rope_theta": ours_options.rope_theta},
+        "rms_norm_eps": options.norm_epsilon,
+        "attention_bias": options.use_bias,
+        "tie_word_embeddings": options.tied_embeddings,
+        "rope_parameters": rope | {"rope_theta": options.rope_theta},
     }
 
 
 COMMON = {
     "kind": config.LanguageModelConfig,
     "mark": TOKENS,
-    "known": known,
-    "module": module,
-    "spelled": spelled,
+    "layout_sizes": layout_sizes,
+    "module": build_module,
+    "normalize_name": normalize_name,
     "ignored": NO_BUFFERS,
 }
 """What all of these families have in common."""
-READ_ONLY = {"lacking": lambda ours: "", "read_only": True}
+READ_ONLY = {"missing_options": lambda options: "", "read_only": True}
 """Of a family that is read and not written."""
 NAMINGS = {
     "llama": Naming(
         **COMMON,
         table=LLAMA,
         options=llama_options,
-        lacking=lacking,
-        config=their_config,
+        missing_options=missing_options,
+        config=hf_config,
         model_types=("llama",),
         prepare=without_tied_head,
     ),

@@ -43,5 +43,5 @@ def area(values: np.ndarray, count: int) -> np.ndarray:
     edges = np.arange(count + 1) * (len(values) / count)
     total = np.concatenate([np.zeros_like(values[:1]), np.cumsum(values, axis=0)])
     whole = np.minimum(edges.astype(int), len(values) - 1)
-    part = (edges - whole).reshape(-1, *[1] * (values.ndim - 1))
-    return np.diff(total[whole] + part * values[whole], axis=0) * (count / len(values))
+    fraction = (edges - whole).reshape(-1, *[1] * (values.ndim - 1))
+    return np.diff(total[whole] + fraction * values[whole], axis=0) * (count / len(values))

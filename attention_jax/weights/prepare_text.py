@@ -17,15 +17,15 @@ HERE = Path(__file__).parent
 
 def prepare(texts: list[str]) -> tuple[np.ndarray, ...]:
     """Tokenize N texts: token ids [N, T] and, if the program has that input, lengths [N]."""
-    manifest, words = read("manifest.json"), read("words.json")
+    manifest, words = read_json("manifest.json"), read_json("words.json")
     recipe, width = manifest["preprocessing"]["encode"], manifest["inputs"][0]["shape"][1]
-    known = words[recipe["vocabulary"]]
-    ids = {token: number for number, token in enumerate(known["tokens"])}
-    special = {known["tokens"][known[name]] for name in ("pad", "bos", "eos") if known[name] is not None}
-    array, lengths = np.full((len(texts), width), known["pad"] or 0, np.int32), np.zeros(len(texts), np.int32)
+    vocabulary = words[recipe["vocabulary"]]
+    ids = {token: number for number, token in enumerate(vocabulary["tokens"])}
+    special = {vocabulary["tokens"][vocabulary[name]] for name in ("pad", "bos", "eos") if vocabulary[name] is not None}
+    array, lengths = np.full((len(texts), width), vocabulary["pad"] or 0, np.int32), np.zeros(len(texts), np.int32)
     for row, text in enumerate(texts):
         tokens = apply(recipe["steps"], text)[: recipe["most"]]
-        numbers = [known["unk"] if token in special else ids.get(token, known["unk"]) for token in tokens]
+        numbers = [vocabulary["unk"] if token in special else ids.get(token, vocabulary["unk"]) for token in tokens]
         begin, end = ([ids[token] for token in recipe[place]] for place in ("begin", "end"))
         numbers = begin + numbers + end or [ids[token] for token in recipe["empty"]]
         if len(numbers) > width or None in numbers:
@@ -36,14 +36,16 @@ def prepare(texts: list[str]) -> tuple[np.ndarray, ...]:
 
 def text(numbers) -> str:
     """Decode a sequence of generated token ids to text, up to the end-of-sequence token."""
-    recipe, numbers = read("manifest.json")["preprocessing"]["decode"], [int(number) for number in numbers]
-    known = read("words.json")[recipe["vocabulary"]]
-    numbers = numbers[: numbers.index(known["eos"])] if known["eos"] in numbers else numbers
-    return apply(recipe["steps"], [known["tokens"][i] for i in numbers if i not in (known["pad"], known["bos"])])
+    recipe, numbers = read_json("manifest.json")["preprocessing"]["decode"], [int(number) for number in numbers]
+    vocabulary = read_json("words.json")[recipe["vocabulary"]]
+    numbers = numbers[: numbers.index(vocabulary["eos"])] if vocabulary["eos"] in numbers else numbers
+    return apply(
+        recipe["steps"], [vocabulary["tokens"][i] for i in numbers if i not in (vocabulary["pad"], vocabulary["bos"])]
+    )
 
 
 @functools.cache
-def read(name: str) -> dict:
+def read_json(name: str) -> dict:
     return json.loads((HERE / name).read_text(encoding="utf-8"))
 
 
@@ -59,10 +61,10 @@ def bpe(text: str, file: str) -> list[str]:
     ranks, tokens = merges(file), []
     for word in text.split():
         symbols = [*word[:-1], word[-1] + "</w>"]
-        while known := [pair for pair in itertools.pairwise(symbols) if pair in ranks]:
-            pair = min(known, key=ranks.get)
+        while candidates := [pair for pair in itertools.pairwise(symbols) if pair in ranks]:
+            pair = min(candidates, key=ranks.get)
             pattern = rf"(?<!\S){re.escape(' '.join(pair))}(?!\S)"
-            symbols = re.sub(pattern, lambda found: found[0].replace(" ", ""), " ".join(symbols)).split(" ")
+            symbols = re.sub(pattern, lambda match: match[0].replace(" ", ""), " ".join(symbols)).split(" ")
         tokens += [*(symbol + "@@" for symbol in symbols[:-1]), symbols[-1].removesuffix("</w>")]
     return tokens
 
@@ -96,8 +98,8 @@ def spacy_tokens(text: str, language: str, keep_whitespace: bool = False) -> lis
     """Tokenize with spaCy's rules of a language and drop whitespace tokens unless they are to be kept."""
     import spacy
 
-    found = [token.text for token in spacy.blank(language).tokenizer(text)]
-    return found if keep_whitespace else [token for token in found if not any(map(str.isspace, token))]
+    tokens = [token.text for token in spacy.blank(language).tokenizer(text)]
+    return tokens if keep_whitespace else [token for token in tokens if not any(map(str.isspace, token))]
 
 
 STEPS = {

@@ -8,7 +8,7 @@ from attention_jax import config
 from attention_jax.config.per_layer import layer_list
 from attention_jax.errors import InputError
 from attention_jax.weights.facts import Facts
-from attention_jax.weights.layouts import Row, depth
+from attention_jax.weights.layouts import Row, count_layers
 from attention_jax.weights.llama_names import (
     BIASES,
     COMMON,
@@ -22,13 +22,13 @@ from attention_jax.weights.llama_names import (
     THERE,
     activation,
     decoder_options,
-    rotary,
-    sliding,
-    their_config,
-    window,
+    hf_config,
+    rotary_options,
+    sliding_layers,
+    window_mask,
     without_tied_head,
 )
-from attention_jax.weights.naming import Arrays, Naming, differing
+from attention_jax.weights.naming import Arrays, Naming, differing_flags
 
 QK_NORMS = (
     Row(f"{THERE}.self_attn.q_norm.weight", "e", f"{HERE}/attention/query_norm/scale", "e"),
@@ -38,60 +38,70 @@ QWEN2 = (*DECODER, FFN_NORM, *BIASES)
 QWEN3 = (*DECODER, FFN_NORM, *QK_NORMS, *BIASES, OUT_BIAS)
 
 
-def windows(family: str, theirs: Arrays, facts: Facts) -> dict[str, str]:
-    """The masks of a Qwen, of which some layers may have a window."""
-    layers = depth("model.layers.", theirs)
+def window_options(family: str, state_dict: Arrays, facts: Facts) -> dict[str, str]:
+    """Return the masks of a Qwen, in which some layers may have a window."""
+    layers = count_layers("model.layers.", state_dict)
     used, keys, first = (facts.get(name) for name in ("use_sliding_window", "sliding_window", "max_window_layers"))
     keys = keys if used else None
     usual = ["sliding_attention" if keys and i >= first else "full_attention" for i in range(layers)]
-    narrow = sliding(family, facts.get("layer_types") or usual, layers)
+    narrow = sliding_layers(family, facts.get("layer_types") or usual, layers)
     if narrow and not keys:
         raise InputError(
             f"{family}'s config.json must have sliding_window and use_sliding_window, as layer_types names such layers"
         )
-    return {"per_layer": f"{layer_list(narrow)}:mask={window(keys)}"} if narrow else {}
+    return {"per_layer": f"{layer_list(narrow)}:mask={window_mask(keys)}"} if narrow else {}
 
 
-def qwen2_options(theirs: Arrays, facts: Facts) -> config.LanguageModelConfig:
+def qwen2_options(state_dict: Arrays, facts: Facts) -> config.LanguageModelConfig:
     """The options of a Qwen 2 or 2.5."""
-    own = {"mlp_layer": activation("Qwen 2", facts, "hidden_act", SWISH), "use_bias": True}
+    overrides = {"mlp_layer": activation("Qwen 2", facts, "hidden_act", SWISH), "use_bias": True}
     return decoder_options(
-        "Qwen 2", theirs, facts, **own, **rotary("Qwen 2", facts), **windows("Qwen 2", theirs, facts)
+        "Qwen 2",
+        state_dict,
+        facts,
+        **overrides,
+        **rotary_options("Qwen 2", facts),
+        **window_options("Qwen 2", state_dict, facts),
     )
 
 
-def qwen3_options(theirs: Arrays, facts: Facts) -> config.LanguageModelConfig:
+def qwen3_options(state_dict: Arrays, facts: Facts) -> config.LanguageModelConfig:
     """The options of a Qwen 3."""
-    facts.require("Qwen 3", {"attention_bias": QUERY_BIAS in theirs})
-    own = {"mlp_layer": activation("Qwen 3", facts, "hidden_act", SWISH), "normalize_qk": True}
+    facts.require("Qwen 3", {"attention_bias": QUERY_BIAS in state_dict})
+    overrides = {"mlp_layer": activation("Qwen 3", facts, "hidden_act", SWISH), "normalize_qk": True}
     return decoder_options(
-        "Qwen 3", theirs, facts, **own, **rotary("Qwen 3", facts), **windows("Qwen 3", theirs, facts)
+        "Qwen 3",
+        state_dict,
+        facts,
+        **overrides,
+        **rotary_options("Qwen 3", facts),
+        **window_options("Qwen 3", state_dict, facts),
     )
 
 
-def with_output_biases(options: config.LanguageModelConfig, facts: Facts, ours: Arrays) -> Arrays:
-    """Qwen 2's attention has no bias of the output; ours has one beside the others, which is zero."""
+def with_output_biases(options: config.LanguageModelConfig, facts: Facts, params: Arrays) -> Arrays:
+    """Add output biases of zero: our attention has them if it has biases, Qwen 2's has not."""
     biases = {f"decoder/layer_{i}/attention/out/bias" for i in range(options.num_layers)}
-    return {**ours, **{name: np.zeros(options.hidden_size, np.float32) for name in biases}}
+    return {**params, **{name: np.zeros(options.hidden_size, np.float32) for name in biases}}
 
 
-def without_output_biases(options: config.LanguageModelConfig, ours: Arrays) -> Arrays:
+def without_output_biases(options: config.LanguageModelConfig, params: Arrays) -> Arrays:
     """The inverse; InputError for a bias that is not zero, as after training."""
-    biases = [name for name in ours if name.endswith("/attention/out/bias")]
-    if changed := [name for name in biases if np.any(ours[name])]:
+    biases = [name for name in params if name.endswith("/attention/out/bias")]
+    if changed := [name for name in biases if np.any(params[name])]:
         raise InputError(f"qwen2 has no bias of the output of attention, and {changed[0]} is not zero")
-    return {name: array for name, array in ours.items() if name not in biases}
+    return {name: array for name, array in params.items() if name not in biases}
 
 
 QWEN_HAS = HAS | {"mask": "none", "per_layer": "", "rope_scaling": "none"}
 
 
-def config_of(model_type: str, name: str, **own):
+def config_of(model_type: str, name: str, **extra):
     """A function that builds the config.json of a model of this type."""
 
-    def build(ours_options, ours, data=None) -> dict:
-        named = {"architectures": [name], "model_type": model_type}
-        return {k: v for k, v in their_config(ours_options, ours).items() if k != "attention_bias"} | named | own
+    def build(options, params, data=None) -> dict:
+        identity = {"architectures": [name], "model_type": model_type}
+        return {k: v for k, v in hf_config(options, params).items() if k != "attention_bias"} | identity | extra
 
     return build
 
@@ -101,7 +111,9 @@ NAMINGS = {
         **COMMON,
         table=QWEN2,
         options=qwen2_options,
-        lacking=lambda ours: ", ".join(differing(ours, QWEN_HAS | {"use_bias": True, "key_dim": 0, "value_dim": 0})),
+        missing_options=lambda options: ", ".join(
+            differing_flags(options, QWEN_HAS | {"use_bias": True, "key_dim": 0, "value_dim": 0})
+        ),
         config=config_of("qwen2", "Qwen2ForCausalLM"),
         model_types=("qwen2",),
         prepare=without_tied_head,
@@ -112,7 +124,9 @@ NAMINGS = {
         **COMMON,
         table=QWEN3,
         options=qwen3_options,
-        lacking=lambda ours: ", ".join(differing(ours, QWEN_HAS | {"normalize_qk": True, "use_bias": False})),
+        missing_options=lambda options: ", ".join(
+            differing_flags(options, QWEN_HAS | {"normalize_qk": True, "use_bias": False})
+        ),
         config=config_of("qwen3", "Qwen3ForCausalLM", attention_bias=False),
         model_types=("qwen3",),
         prepare=without_tied_head,

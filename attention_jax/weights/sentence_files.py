@@ -1,4 +1,4 @@
-"""What the files of sentence-transformers beside an encoder say of the texts whose embeddings it computes."""
+"""How an encoder preprocesses texts, from the files of sentence-transformers in its directory."""
 
 import sys
 from collections.abc import Mapping
@@ -40,10 +40,10 @@ class Sentences(NamedTuple):
     most: int | None = None
     """The most tokens of a text, special ones included; the others are left out."""
 
-    def changed(self, text: str) -> str:
+    def preprocess(self, text: str) -> str:
         """The text that is tokenized.
 
-        >>> Sentences("query: ", stripped=True, lower=True).changed("A dog ")
+        >>> Sentences("query: ", stripped=True, lower=True).preprocess("A dog ")
         'query: a dog'
         """
         text = (self.prompt + text).strip() if self.stripped else self.prompt + text
@@ -66,14 +66,14 @@ def sentences(directory: Path, positions: int) -> Sentences:
 
 
 def _sentences(directory: Path, path: Path, positions: int) -> Sentences:
-    said, library = json_object(path, needed=False), directory / "config_sentence_transformers.json"
+    settings, library = json_object(path, needed=False), directory / "config_sentence_transformers.json"
     for name, values in NEUTRAL.items():
-        if said.get(name, values[0]) not in (*values, None):
-            raise InputError(f"{name} in {path} must be {values[0]!r}, is {said[name]!r}")
-    if unread := [name for name in said if name not in (*NEUTRAL, *HARMLESS, "max_seq_length", "do_lower_case")]:
+        if settings.get(name, values[0]) not in (*values, None):
+            raise InputError(f"{name} in {path} must be {values[0]!r}, is {settings[name]!r}")
+    if unread := [name for name in settings if name not in (*NEUTRAL, *HARMLESS, "max_seq_length", "do_lower_case")]:
         print(f"note: not read in {path}: {', '.join(unread)}", file=sys.stderr)
     about = json_object(directory / "tokenizer_config.json", needed=False)
-    most = said.get("max_seq_length")
+    most = settings.get("max_seq_length")
     if most is None:
         most = min(positions, int(about.get("model_max_length") or positions))
     if type(most) is not int or not 3 <= most <= positions:
@@ -83,14 +83,14 @@ def _sentences(directory: Path, path: Path, positions: int) -> Sentences:
             f"truncation_side in {directory / 'tokenizer_config.json'} must be right: texts lose their ends"
         )
     return Sentences(
-        prompt_in(json_object(library, needed=False), library), True, bool(said.get("do_lower_case")), most
+        prompt_in(json_object(library, needed=False), library), True, bool(settings.get("do_lower_case")), most
     )
 
 
-def prompt_in(said: Mapping, path: Path) -> str:
+def prompt_in(settings: Mapping, path: Path) -> str:
     """The prompt that the library puts before every text, unless a call names another; InputError for one that is
     not there."""
-    name, prompts = said.get("default_prompt_name"), said.get("prompts") or {}
+    name, prompts = settings.get("default_prompt_name"), settings.get("prompts") or {}
     if name is not None and not isinstance(prompts.get(name), str):
         raise InputError(f"default_prompt_name {name!r} in {path} must be one of its prompts, {', '.join(prompts)}")
     return prompts[name] if name is not None else ""

@@ -27,7 +27,7 @@ from attention_jax.tasks.seq2seq import Seq2seqTask
 from attention_jax.tasks.text_classification import TextTask
 from attention_jax.tasks.vision import VisionTask
 from attention_jax.weights.exchange import flat, make_directory, nested
-from attention_jax.weights.text_steps import steps
+from attention_jax.weights.text_steps import tokenizer_steps
 
 TIMED = (1, 32)
 """Batch sizes of the timings in the summary."""
@@ -116,8 +116,8 @@ def _(task: Seq2seqTask) -> Service:
         "reversed": task.config.data.reverse_source,
     }
     example, files = (row, pairs.source_length[:1].astype(np.int32)), {}
-    encode, _ = steps(task.data.source_tokenizer, "source", files)
-    _, decode = steps(task.data.target_tokenizer, "target", files)
+    encode, _ = tokenizer_steps(task.data.source_tokenizer, "source", files)
+    _, decode = tokenizer_steps(task.data.target_tokenizer, "target", files)
     source = task.data.source_vocabulary
     begin = source.decode([source.bos_id]) if task.data.source_bos else []
     recipe = text_recipe(encode, "source", source, begin=begin, end=True) | decoding(decode, "target")
@@ -136,7 +136,7 @@ def _(task: TextTask) -> Service:
         return task.model.apply({"params": params}, tokens, length)[0]
 
     vocabulary, files = task.data.vocabulary, {}
-    encode, _ = steps(task.data.tokenizer, "tokens", files)
+    encode, _ = tokenizer_steps(task.data.tokenizer, "tokens", files)
     recipe = text_recipe(encode, "tokens", vocabulary, most=widest, empty=vocabulary.decode([vocabulary.unk_id]))
     words = {"tokens": _tokens(vocabulary), "classes": list(task.data.names)}
     example = (np.zeros((1, widest), np.int32), np.array([widest], np.int32))
@@ -153,7 +153,7 @@ def _(task: LanguageTask) -> Service:
 
     example, files = task.data.train[:1][:, :-1].astype(np.int32), {}
     words = {"tokens": _tokens(task.data.vocabulary)}
-    encode, decode = steps(task.data.tokenizer, "tokens", files)
+    encode, decode = tokenizer_steps(task.data.tokenizer, "tokens", files)
     recipe = text_recipe(encode, "tokens", task.data.vocabulary) | decoding(decode, "tokens")
     output = "logits [batch, positions, tokens] of each next token"
     return Service(logits, (tokens,), output, (example,), words, recipe, files)
@@ -201,7 +201,7 @@ def export(task, params, directory: Path, platforms=("cpu", "cuda", "tpu")) -> s
     if not platforms:
         raise InputError("--platforms needs at least one of cpu, cuda, tpu")
     with without_locations():
-        programs = {platform: exported(served, params, platform) for platform in dict.fromkeys(platforms)}
+        programs = {platform: export_program(served, params, platform) for platform in dict.fromkeys(platforms)}
 
     def fill(place: Path):
         for platform, program in programs.items():
@@ -212,37 +212,37 @@ def export(task, params, directory: Path, platforms=("cpu", "cuda", "tpu")) -> s
         shutil.copyfile(Path(__file__).with_name(reference), place / reference)
         for name, content in served.files.items():
             (place / name).write_bytes(content)
-        said = json.dumps(manifest(served, programs), indent=1)
-        (place / "manifest.json").write_text(said + "\n", encoding="utf-8")
+        manifest_text = json.dumps(manifest(served, programs), indent=1)
+        (place / "manifest.json").write_text(manifest_text + "\n", encoding="utf-8")
 
     make_directory(directory, fill)
     sizes = [f"{platform} {(directory / f'{platform}.stablehlo').stat().st_size:,}" for platform in programs]
     line = f"{directory}: programs of {', '.join(sizes)} bytes, weights of {_size(directory):,} bytes"
-    return line + (f"; {timed(served, params, programs['cpu'])} on this CPU" if "cpu" in programs else "")
+    return line + (f"; {time_program(served, params, programs['cpu'])} on this CPU" if "cpu" in programs else "")
 
 
 @contextlib.contextmanager
 def without_locations():
     """Context manager that keeps source file paths of this machine out of lowered programs."""
-    before = jax.config.jax_traceback_in_locations_limit
+    previous = jax.config.jax_traceback_in_locations_limit
     jax.config.update("jax_traceback_in_locations_limit", 0)
     try:
         yield
     finally:
-        jax.config.update("jax_traceback_in_locations_limit", before)
+        jax.config.update("jax_traceback_in_locations_limit", previous)
 
 
 def _size(directory: Path) -> int:
     return (directory / "weights.npz").stat().st_size
 
 
-def exported(served: Service, params: dict, platform: str) -> exporting.Exported:
+def export_program(served: Service, params: dict, platform: str) -> exporting.Exported:
     """Export the program of (weights by name, inputs) for a platform, with a symbolic batch size.
 
     Models that need a concrete batch size are vmapped over single examples.
     """
     (rows,) = exporting.symbolic_shape("batch")
-    shapes = [jax.ShapeDtypeStruct((rows, *given.shape), given.dtype) for given in served.inputs]
+    shapes = [jax.ShapeDtypeStruct((rows, *spec.shape), spec.dtype) for spec in served.inputs]
     weights = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in params.items()}
 
     def together(weights, *inputs):
@@ -260,8 +260,8 @@ def exported(served: Service, params: dict, platform: str) -> exporting.Exported
 def manifest(served: Service, programs: dict) -> dict:
     """Return the manifest of a program, which describes how to call it, as JSON values."""
     inputs = [
-        {"name": given.name, "shape": ["batch", *given.shape], "dtype": given.dtype, "meaning": given.meaning}
-        for given in served.inputs
+        {"name": spec.name, "shape": ["batch", *spec.shape], "dtype": spec.dtype, "meaning": spec.meaning}
+        for spec in served.inputs
     ]
     program = next(iter(programs.values()))
     (out,) = program.out_avals
@@ -277,9 +277,9 @@ def manifest(served: Service, programs: dict) -> dict:
     }
 
 
-def timed(served: Service, params: dict, program: exporting.Exported) -> str:
+def time_program(served: Service, params: dict, program: exporting.Exported) -> str:
     """Measure the milliseconds per example, the best of five calls."""
-    said = []
+    timings = []
     call = jax.jit(program.call)
     for rows in TIMED:
         inputs = [jnp.asarray(np.repeat(array, rows, axis=0)) for array in served.example]
@@ -289,5 +289,5 @@ def timed(served: Service, params: dict, program: exporting.Exported) -> str:
             began = time.perf_counter()
             jax.block_until_ready(call(params, *inputs))
             seconds.append(time.perf_counter() - began)
-        said.append(f"{1000 * min(seconds) / rows:.3g} ms an example at batch {rows}")
-    return ", ".join(said)
+        timings.append(f"{1000 * min(seconds) / rows:.3g} ms an example at batch {rows}")
+    return ", ".join(timings)

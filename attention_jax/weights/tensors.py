@@ -1,4 +1,4 @@
-"""Reading and writing of named arrays in safetensors and .npz files. Pickles are refused, by content and by suffix.
+"""Reading and writing of named arrays in safetensors and .npz files. Pickles are rejected, by content and by suffix.
 
 Metadata about the arrays may be JSON in a safetensors header, a text array `metadata` in an .npz file, or a
 config.json in the same directory, as Hugging Face's libraries write it. A large model is in several files, the shards,
@@ -31,7 +31,7 @@ NUMBERS = (*FLOATS, "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"
 
 
 @dataclass(frozen=True, eq=False)
-class Stored:
+class StoredTensor:
     """A tensor in a file. `np.asarray` reads it as float32; until then it takes no memory.
 
     Raises InputError when it is read and a value is NaN or infinite.
@@ -52,15 +52,15 @@ class Stored:
 
     def then(self, change: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...] | None = None) -> "Stored":
         """The tensor after a change, which is made when it is read."""
-        before = lambda: np.asarray(self)
-        return Stored(self.name, self.kind, self.shape if shape is None else shape, lambda: change(before()))
+        original = lambda: np.asarray(self)
+        return StoredTensor(self.name, self.kind, self.shape if shape is None else shape, lambda: change(original()))
 
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
         with damaged_as_input_error(self.name):
             array = np.asarray(self.load(), np.float32)
         if array.shape != self.shape:
             raise InputError(f"tensor {self.name} must be {list(self.shape)}, is {list(array.shape)}")
-        return finite(self.name, array).astype(np.float32 if dtype is None else dtype, copy=False)
+        return check_finite(self.name, array).astype(np.float32 if dtype is None else dtype, copy=False)
 
 
 class Tensors(NamedTuple):
@@ -68,7 +68,7 @@ class Tensors(NamedTuple):
 
     arrays: dict[str, "np.ndarray | Stored"]
     """{name: float32 array, or one that is read when it is used}."""
-    said: dict
+    metadata: dict
     """Metadata that this package wrote, or {}."""
     config: dict
     """Contents of config.json in the same directory, or {}."""
@@ -93,7 +93,7 @@ class damaged_as_input_error:
         ) from error
 
 
-def read(path: Path) -> Tensors:
+def read_tensors(path: Path) -> Tensors:
     """Read a safetensors, .npz or .gguf file, or the only one in a directory, or the shards that its index names.
 
     Raises InputError for a damaged or truncated file, a pickle, and arrays that are not numeric or not finite; whether
@@ -101,40 +101,40 @@ def read(path: Path) -> Tensors:
     """
     path = Path(path)
     with damaged_as_input_error(path):
-        path = found(path)
+        path = find_file(path)
         if path.suffix == GGUF:
             from attention_jax.weights import gguf
 
-            return Tensors(*gguf.read(path))
+            return Tensors(*gguf.read_gguf(path))
         if path.name == INDEX:
-            arrays, said = _read_shards(path), {}
+            arrays, metadata = _read_shards(path), {}
         elif zipfile.is_zipfile(path):
-            arrays, said = _read_npz(path)
+            arrays, metadata = _read_npz(path)
         else:
-            arrays, said = _read_safetensors(path)
-        beside = path.parent / "config.json"
-        config = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
+            arrays, metadata = _read_safetensors(path)
+        config_path = path.parent / "config.json"
+        config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
         if not isinstance(config, dict):
             raise ValueError("config.json is no JSON object")
     if not arrays:
         raise InputError(f"{path} has no tensors in it: give a file of weights")
-    return Tensors(arrays, said, config)
+    return Tensors(arrays, metadata, config)
 
 
 def config_of(path: Path) -> dict:
     """The config.json of a model in a directory, beside a file, or in the header of a .gguf file; {} without one."""
     with damaged_as_input_error(path):
-        file = found(Path(path))
+        file = find_file(Path(path))
         if file.suffix == GGUF:
             from attention_jax.weights import gguf
 
             header = gguf.header_of(file)
             return gguf.config_of(header, header.fields["general.architecture"])
-        beside = file.parent / "config.json"
-        return json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
+        config_path = file.parent / "config.json"
+        return json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
 
 
-def found(path: Path) -> Path:
+def find_file(path: Path) -> Path:
     """Return `path` if it is a weight file, or the only weight file or the index in the directory `path`."""
     if path.is_dir():
         if (path / INDEX).is_file():
@@ -142,14 +142,16 @@ def found(path: Path) -> Path:
         inside = sorted(file for kind in (*KINDS.values(), GGUF) for file in path.glob(f"*{kind}") if file.is_file())
         if len(inside) != 1:
             pickled = [] if inside else sorted(file for kind in PICKLES for file in path.glob(f"*{kind}"))
-            named = ", ".join(file.name for file in inside[:3]) or "none"
+            names_text = ", ".join(file.name for file in inside[:3]) or "none"
             if pickled:
-                named = f"{pickled[0].name}, a pickle, which is not opened: save the weights as safetensors, or"
+                names_text = f"{pickled[0].name}, a pickle, which is not opened: save the weights as safetensors, or"
                 raise InputError(
-                    f"{path} must hold one file of weights, .safetensors or .npz, has {named} give the file"
+                    f"{path} must hold one file of weights, .safetensors or .npz, has {names_text} give the file"
                 )
-            raise InputError(f"{path} must hold one file of weights, .safetensors or .npz, has {named}: give the file")
-        return found(inside[0])
+            raise InputError(
+                f"{path} must hold one file of weights, .safetensors or .npz, has {names_text}: give the file"
+            )
+        return find_file(inside[0])
     if not path.is_file():
         raise InputError(f"a file of weights is needed; there is no {path}")
     with path.open("rb") as file:
@@ -168,8 +170,8 @@ def found(path: Path) -> Path:
 def _read_npz(path: Path):
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: _float32(name, file[name]) for name in file.files if name != "metadata"}
-        said = json.loads(str(file["metadata"])) if "metadata" in file.files else {}
-    return arrays, said
+        metadata = json.loads(str(file["metadata"])) if "metadata" in file.files else {}
+    return arrays, metadata
 
 
 def _read_safetensors(path: Path):
@@ -182,15 +184,15 @@ def _read_safetensors(path: Path):
     arrays = {}
     with safe_open(path, framework="numpy") as file:
         for name in file.keys():  # noqa: SIM118  (it is no dictionary)
-            there = file.get_slice(name)
-            if (kind := str(there.get_dtype())) not in NUMBERS:
+            tensor_slice = file.get_slice(name)
+            if (kind := str(tensor_slice.get_dtype())) not in NUMBERS:
                 raise InputError(f"tensor {name} must hold numbers of {', '.join(NUMBERS)}, is of type {kind}")
-            arrays[name] = Stored(name, kind, tuple(there.get_shape()), lambda name=name: load(name))
-        said = (file.metadata() or {}).get(OWN)
-    return arrays, {} if said is None else json.loads(said)
+            arrays[name] = StoredTensor(name, kind, tuple(tensor_slice.get_shape()), lambda name=name: load(name))
+        metadata = (file.metadata() or {}).get(OWN)
+    return arrays, {} if metadata is None else json.loads(metadata)
 
 
-def _read_shards(index: Path) -> dict[str, Stored]:
+def _read_shards(index: Path) -> dict[str, StoredTensor]:
     """The tensors of all shards; InputError unless they are those that the index names, each in one shard."""
     names = json.loads(index.read_text(encoding="utf-8")).get("weight_map")
     if not isinstance(names, dict) or not names or not all(isinstance(shard, str) for shard in names.values()):
@@ -202,12 +204,12 @@ def _read_shards(index: Path) -> dict[str, Stored]:
         raise InputError(f"{index} names {len(absent)} files that are not there ({', '.join(absent[:3])}): copy them")
     for shard in shards:
         with damaged_as_input_error(index.parent / shard):
-            inside, _ = _read_safetensors(found(index.parent / shard))
+            inside, _ = _read_safetensors(find_file(index.parent / shard))
         if twice := sorted(inside.keys() & arrays.keys()):
             raise InputError(f"{index.parent}: tensor {twice[0]} must be in one file, is also in {shard}")
         arrays |= inside
-        wanted = {name for name, place in names.items() if place == shard}
-        if differ := sorted(wanted ^ inside.keys()):
+        expected = {name for name, place in names.items() if place == shard}
+        if differ := sorted(expected ^ inside.keys()):
             raise InputError(f"{index} and {shard} must name the same tensors; only one of them has {differ[0]}")
     return arrays
 
@@ -215,10 +217,10 @@ def _read_shards(index: Path) -> dict[str, Stored]:
 def _float32(name: str, array: np.ndarray) -> np.ndarray:
     if array.dtype.kind not in "fiubV" or array.dtype.hasobject:
         raise InputError(f"tensor {name} must hold numbers, is of type {array.dtype}")
-    return finite(name, np.asarray(array, np.float32))
+    return check_finite(name, np.asarray(array, np.float32))
 
 
-def finite(name: str, array: np.ndarray) -> np.ndarray:
+def check_finite(name: str, array: np.ndarray) -> np.ndarray:
     """Return `array`; InputError if a value of it is NaN or infinite."""
     if array.size and not (np.isfinite(array.min()) and np.isfinite(array.max())):  # both are NaN if one value is
         raise InputError(
@@ -227,19 +229,19 @@ def finite(name: str, array: np.ndarray) -> np.ndarray:
     return array
 
 
-def write(path: Path, arrays: Mapping[str, np.ndarray], said: dict):
+def write_tensors(path: Path, arrays: Mapping[str, np.ndarray], metadata: dict):
     """Write arrays as float32, in the format of the file name's suffix."""
     arrays = {name: np.ascontiguousarray(array, np.float32) for name, array in arrays.items()}
     if path.suffix == KINDS["npz"]:
-        np.savez(path, metadata=np.array(json.dumps(said)), **arrays)
+        np.savez(path, metadata=np.array(json.dumps(metadata)), **arrays)
         return
     from safetensors.numpy import save
 
-    content = save(arrays, metadata={"format": "pt"} | ({OWN: json.dumps(said)} if said else {}))
-    path.write_bytes(_in_order(content))
+    content = save(arrays, metadata={"format": "pt"} | ({OWN: json.dumps(metadata)} if metadata else {}))
+    path.write_bytes(_sort_metadata(content))
 
 
-def _in_order(content: bytes) -> bytes:
+def _sort_metadata(content: bytes) -> bytes:
     """Sort the metadata of a serialized safetensors file, whose order is random otherwise, to make it reproducible."""
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:end])

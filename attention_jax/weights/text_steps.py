@@ -18,7 +18,7 @@ RULES = {
 """{recipe: (steps from text to tokens, steps from tokens to text)} for tokenizers without arguments."""
 
 
-def steps(tokenizer: Tokenizer, name: str, files: dict[str, bytes]) -> tuple[list, list]:
+def tokenizer_steps(tokenizer: Tokenizer, name: str, files: dict[str, bytes]) -> tuple[list, list]:
     """Return the steps from text to tokens and from tokens to text of a tokenizer, as JSON values.
 
     Files that the steps read are added to `files`, under names that begin with `name`. Raises InputError for a
@@ -38,7 +38,7 @@ def steps(tokenizer: Tokenizer, name: str, files: dict[str, bytes]) -> tuple[lis
             files[f"{name}.model"] = model
             return [["sentencepiece", f"{name}.model"]], [["sentencepiece text", f"{name}.model"]]
         case ["lowercased" | "reversed" | "lines" as change, inner]:
-            encode, decode = steps(inner, name, files)
+            encode, decode = tokenizer_steps(inner, name, files)
             if change == "lines":
                 return [["lines", encode]], [["join lines", decode]]
             if change == "reversed":

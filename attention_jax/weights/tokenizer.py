@@ -120,7 +120,7 @@ class PretrainedTokenizer:
 OF_CHARACTER = {character: byte for byte, character in enumerate(byte_characters())}
 
 
-def read(path: Path | str, config: dict) -> PretrainedTokenizer:
+def read_tokenizer(path: Path | str, config: dict) -> PretrainedTokenizer:
     """The tokenizer of the model in a directory, in the directory of a file of weights, or in a .gguf file.
 
     `config` is the model's config.json. Raises InputError where the files are missing or damaged.
@@ -132,8 +132,8 @@ def read(path: Path | str, config: dict) -> PretrainedTokenizer:
     if not directory.is_dir():
         raise InputError(f"a directory of a model is needed; there is no {directory}")
     whole, vocabulary, merges = (directory / name for name in ("tokenizer.json", "vocab.json", "merges.txt"))
-    of_gpt2 = config.get("model_type", "gpt2") == "gpt2" and vocabulary.is_file() and merges.is_file()
-    if of_gpt2 and (not whole.is_file() or library(needed=False) is None):
+    is_gpt2 = config.get("model_type", "gpt2") == "gpt2" and vocabulary.is_file() and merges.is_file()
+    if is_gpt2 and (not whole.is_file() or library(needed=False) is None):
         if json_object(directory / "tokenizer_config.json", needed=False).get("add_prefix_space"):
             raise InputError(
                 f"add_prefix_space in {directory / 'tokenizer_config.json'} needs tokenizer.json beside it"
@@ -146,8 +146,8 @@ def read(path: Path | str, config: dict) -> PretrainedTokenizer:
             "the whole directory of the model"
         )
     with damaged_tokenizer(whole):
-        made = library().Tokenizer.from_str(whole.read_text(encoding="utf-8"))
-    return of_library(made, directory, config)
+        tokenizer = library().Tokenizer.from_str(whole.read_text(encoding="utf-8"))
+    return of_library(tokenizer, directory, config)
 
 
 class damaged_tokenizer:
@@ -160,8 +160,8 @@ class damaged_tokenizer:
         return self
 
     def __exit__(self, kind, error, trace):
-        wanted = (InputError, KeyboardInterrupt, SystemExit, GeneratorExit)  # a panic of the library is no Exception
-        if error is not None and not isinstance(error, wanted):
+        reraised = (InputError, KeyboardInterrupt, SystemExit, GeneratorExit)  # a panic of the library is no Exception
+        if error is not None and not isinstance(error, reraised):
             reason = " ".join(str(error).split())[:160]
             raise InputError(f"{self.path} is damaged ({reason}): copy or download it again") from error
 
@@ -178,77 +178,79 @@ def library(needed: bool = True):
     return tokenizers
 
 
-def of_library(made, directory: Path, config: dict) -> PretrainedTokenizer:
+def of_library(tokenizer, directory: Path, config: dict) -> PretrainedTokenizer:
     """The tokenizer of the `tokenizers` library; its file may cut and pad texts, which is not done here."""
     with damaged_tokenizer(directory / "tokenizer_config.json"):
-        check_tokenizer_config(directory, made)
-    made.no_truncation()
-    made.no_padding()
-    special = special_of(directory, config, made.token_to_id)
-    clean, plain = cleaned(directory, made), wrapped(made, special, ends_of(directory, config))
+        check_tokenizer_config(directory, tokenizer)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    special = special_of(directory, config, tokenizer.token_to_id)
+    clean, plain = cleanup_of(directory, tokenizer), wrap_tokenizer(tokenizer, special, ends_of(directory, config))
     return dataclasses.replace(plain, to_text=lambda ids: clean(plain.to_text(ids)))
 
 
-def check_tokenizer_config(directory: Path, made):
-    """Raise InputError for an entry of tokenizer_config.json that makes other tokens than tokenizer.json, which `made`
-    is, in transformers: there it changes the normalization of BERT's texts, the space before a text, or adds tokens."""
+def check_tokenizer_config(directory: Path, tokenizer):
+    """Raise InputError for an entry of tokenizer_config.json that makes other tokens than tokenizer.json (`tokenizer`)
+    in transformers: there it changes the normalization of BERT's texts, the space before a text, or adds tokens."""
     path = directory / "tokenizer_config.json"
-    said = json_object(path, needed=False)
+    settings = json_object(path, needed=False)
 
-    def refuse(name: str, other):
-        raise InputError(f"{name} {said[name]!r} in {path} contradicts tokenizer.json, which has {other!r}: change one")
+    def refuse(name: str, actual):
+        raise InputError(
+            f"{name} {settings[name]!r} in {path} contradicts tokenizer.json, which has {actual!r}: change one"
+        )
 
     state = lambda part: json.loads(part.__getstate__()) if part is not None else {}
-    normalizer, before = state(made.normalizer), state(made.pre_tokenizer)
-    of_library = str(said.get("tokenizer_class")) in ("PreTrainedTokenizerFast", "TokenizersBackend")
+    normalizer, pre_tokenizer = state(tokenizer.normalizer), state(tokenizer.pre_tokenizer)
+    of_library = str(settings.get("tokenizer_class")) in ("PreTrainedTokenizerFast", "TokenizersBackend")
     entries = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
     entries |= {"tokenize_chinese_chars": "handle_chinese_chars"}
-    for name, there in entries.items() if normalizer.get("type") == "BertNormalizer" and not of_library else ():
-        if said.get(name) not in (None, normalizer[there]):
-            refuse(name, normalizer[there])
+    for name, field in entries.items() if normalizer.get("type") == "BertNormalizer" and not of_library else ():
+        if settings.get(name) not in (None, normalizer[field]):
+            refuse(name, normalizer[field])
     signs = r'"Prepend"|"add_prefix_space": true|"prepend_scheme": "(always|first)"'
-    spaced = bool(re.search(signs, json.dumps([normalizer, before])))
-    if type(said.get("add_prefix_space")) is bool and not of_library and said["add_prefix_space"] != spaced:
+    spaced = bool(re.search(signs, json.dumps([normalizer, pre_tokenizer])))
+    if type(settings.get("add_prefix_space")) is bool and not of_library and settings["add_prefix_space"] != spaced:
         refuse("add_prefix_space", spaced)
-    if said.get("split_special_tokens"):
+    if settings.get("split_special_tokens"):
         refuse("split_special_tokens", False)
-    added = {token.content: (number, token) for number, token in made.get_added_tokens_decoder().items()}
-    for number, flags in (said.get("added_tokens_decoder") or {}).items():
-        there, token = added.get(flags["content"], (None, None))
-        if there != int(number):
+    added = {token.content: (number, token) for number, token in tokenizer.get_added_tokens_decoder().items()}
+    for number, flags in (settings.get("added_tokens_decoder") or {}).items():
+        field, token = added.get(flags["content"], (None, None))
+        if field != int(number):
             refuse("added_tokens_decoder", f"no added token {flags['content']} of number {number}")
         if differ := [name for name in FLAGS if flags.get(name, getattr(token, name)) != getattr(token, name)]:
             refuse("added_tokens_decoder", f"{differ[0]} {getattr(token, differ[0])} for {flags['content']}")
-    for place, name, token in named_tokens(directory):
+    for place, name, token in special_tokens_in(directory):
         if token not in added:
             raise InputError(
                 f"{name} {token!r} in {place} contradicts tokenizer.json, which has no added token {token}: change one"
             )
 
 
-def named_tokens(directory: Path) -> list[tuple[Path, str, str]]:
+def special_tokens_in(directory: Path) -> list[tuple[Path, str, str]]:
     """[(file, "eos_token", "</s>"), ...]: the special tokens that the files beside tokenizer.json name; the last one of
     a name counts. Where tokenizer_config.json has added_tokens_decoder the others are not read, as in transformers."""
     files = [directory / f"{name}.json" for name in ("tokenizer_config", "special_tokens_map", "added_tokens")]
-    said = [json_object(file, needed=False) for file in files]
-    said[2] = {"added_tokens": [*said[2]]}
-    found = []
-    for file, entries in zip(files, said[:1] if "added_tokens_decoder" in said[0] else said):
+    contents = [json_object(file, needed=False) for file in files]
+    contents[2] = {"added_tokens": [*contents[2]]}
+    triples = []
+    for file, entries in zip(files, contents[:1] if "added_tokens_decoder" in contents[0] else contents):
         for name, tokens in entries.items():
             several = name in ("additional_special_tokens", "extra_special_tokens", "added_tokens") and tokens
             if several or name.endswith("_token"):
-                listed = (tokens.values() if isinstance(tokens, dict) else tokens) if several else [tokens]
-                found += [(file, name, content_of(token)) for token in listed]
-    return [one for one in found if isinstance(one[2], str)]
+                items = (tokens.values() if isinstance(tokens, dict) else tokens) if several else [tokens]
+                triples += [(file, name, content_of(token)) for token in items]
+    return [triple for triple in triples if isinstance(triple[2], str)]
 
 
-def cleaned(directory: Path, made=None) -> Callable[[str], str]:
+def cleanup_of(directory: Path, tokenizer=None) -> Callable[[str], str]:
     """What is done with a decoded text: nothing, or what clean_up_tokenization_spaces in tokenizer_config.json says,
-    which does not reach a BPE, of `made`, unless another entry says so."""
-    said = json_object(directory / "tokenizer_config.json", needed=False)
-    of_bpe = made is not None and json.loads(made.to_str())["model"]["type"] == "BPE"
-    forced = said.get("clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output")
-    if not said.get("clean_up_tokenization_spaces") or (of_bpe and not forced):
+    which does not reach a BPE (`tokenizer`) unless another entry says so."""
+    settings = json_object(directory / "tokenizer_config.json", needed=False)
+    of_bpe = tokenizer is not None and json.loads(tokenizer.to_str())["model"]["type"] == "BPE"
+    forced = settings.get("clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output")
+    if not settings.get("clean_up_tokenization_spaces") or (of_bpe and not forced):
         return lambda text: text
     return without_spaces
 
@@ -269,18 +271,18 @@ def content_of(token):
     return token.get("content") if isinstance(token, dict) else token
 
 
-def wrapped(made, special: dict[str, int], ends: tuple[int, ...]) -> PretrainedTokenizer:
+def wrap_tokenizer(tokenizer, special: dict[str, int], ends: tuple[int, ...]) -> PretrainedTokenizer:
     """A tokenizer of the library with its special tokens."""
-    ids = made.get_vocab(with_added_tokens=True)
+    ids = tokenizer.get_vocab(with_added_tokens=True)
     names = [f"<unused {number}>" for number in range(max(ids.values(), default=-1) + 1)]
     for name, number in ids.items():
         names[number] = name
     space = byte_characters()[ord(" ")]
     return PretrainedTokenizer(
         tuple(names),
-        lambda text, special: made.encode(text, add_special_tokens=special).ids,
-        lambda numbers: made.decode(list(numbers), skip_special_tokens=True),
-        made.decoder is not None and made.decoder.decode(["a", f"{space}b"]) == "a b",
+        lambda text, special: tokenizer.encode(text, add_special_tokens=special).ids,
+        lambda numbers: tokenizer.decode(list(numbers), skip_special_tokens=True),
+        tokenizer.decoder is not None and tokenizer.decoder.decode(["a", f"{space}b"]) == "a b",
         special,
         ends,
     )
@@ -295,14 +297,14 @@ def of_merges(vocabulary: Path, merges: Path, special: dict[str, int], ends: tup
         )
     names = sorted(ids, key=ids.get)
     extra = {names[number] for number in special.values() if number < len(names)} | ({END_OF_TEXT} & ids.keys())
-    made = byte_level_bpe(read_merges(str(merges)), sorted(extra))
+    tokenizer = byte_level_bpe(read_merges(str(merges)), sorted(extra))
     if unknown := sorted(token for token in map("".join, read_merges(str(merges))) if token not in ids):
         raise InputError(f"{vocabulary} must have what {merges.name} makes; it has no {unknown[0]!r}")
 
     def decode(numbers: Sequence[int]) -> str:
-        return made.text([names[number] for number in numbers if names[number] not in extra])
+        return tokenizer.text([names[number] for number in numbers if names[number] not in extra])
 
-    encode = lambda text, special: [ids[token] for token in made.tokens(text)]
+    encode = lambda text, special: [ids[token] for token in tokenizer.tokens(text)]
     return PretrainedTokenizer(tuple(names), encode, decode, True, special, ends)
 
 
@@ -311,31 +313,31 @@ def json_object(path: Path, needed: bool = True) -> dict:
     if not path.is_file() and not needed:
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
             raise ValueError("it is no object")
-        return found
+        return content
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} must be a JSON object ({error}); copy the whole directory of the model") from error
 
 
 def special_of(directory: Path, config: dict, token_to_id: Callable[[str], int | None] = lambda name: None) -> dict:
     """{"bos": id, ...}: as the tokenizer's files name the tokens, or by the numbers in config.json."""
-    named = {name: token for _, name, token in named_tokens(directory)}
-    found = {}
+    entries = {name: token for _, name, token in special_tokens_in(directory)}
+    ids = {}
     for name in NAMES:
-        token = named.get(f"{name}_token")
+        token = entries.get(f"{name}_token")
         number = token_to_id(token) if isinstance(token, str) else None
-        number = first(config.get(f"{name}_token_id")) if number is None else number
+        number = first_id(config.get(f"{name}_token_id")) if number is None else number
         if number is not None:
-            found[name] = number
-    return found
+            ids[name] = number
+    return ids
 
 
-def first(ids) -> int | None:
+def first_id(ids) -> int | None:
     """A number, or the first of a list of numbers; None for anything else.
 
-    >>> first(2), first([7, 8]), first("</s>")
+    >>> first_id(2), first_id([7, 8]), first_id("</s>")
     (2, 7, None)
     """
     return next((number for number in (ids if isinstance(ids, list) else [ids]) if type(number) is int), None)
@@ -351,8 +353,8 @@ def ends_of(directory: Path, config: dict) -> tuple[int, ...]:
 
 def of_gguf(path: Path, fields: dict) -> PretrainedTokenizer:
     """The tokenizer in the header of a .gguf file; InputError for one of a kind that is not known."""
-    made, special = library_of_gguf(path, fields)
-    return wrapped(made, special, ends_of_gguf(fields))
+    tokenizer, special = library_of_gguf(path, fields)
+    return wrap_tokenizer(tokenizer, special, ends_of_gguf(fields))
 
 
 def ends_of_gguf(fields: dict) -> tuple[int, ...]:
@@ -376,8 +378,8 @@ def ends_of_gguf(fields: dict) -> tuple[int, ...]:
 def tokenizer_json(path: Path) -> tuple[bytes, int]:
     """The tokenizer in a .gguf file as the content of a tokenizer.json, and the size of the vocabulary."""
     fields = gguf.header_of(path).fields
-    made, _ = library_of_gguf(path, fields)
-    return made.to_str().encode(), len(fields["tokenizer.ggml.tokens"])
+    tokenizer, _ = library_of_gguf(path, fields)
+    return tokenizer.to_str().encode(), len(fields["tokenizer.ggml.tokens"])
 
 
 def library_of_gguf(path: Path, fields: dict) -> tuple[Any, dict[str, int]]:
@@ -400,25 +402,27 @@ def library_of_gguf(path: Path, fields: dict) -> tuple[Any, dict[str, int]]:
         tokens = [token if token.strip(" ") else SPACE * len(token) for token in tokens]
     special = {name.removesuffix("_token_id"): number for name, number in gguf.special_ids(fields).items()}
     with damaged_tokenizer(path):
-        made = byte_level(fields, tokens, SPLITS.get(split)) if kind == "gpt2" else sentencepiece(fields, tokens)
+        tokenizer = byte_level(fields, tokens, SPLITS.get(split)) if kind == "gpt2" else sentencepiece(fields, tokens)
         added = library().AddedToken
         ends = ends_of_gguf(fields)
         types = [CONTROL if number in ends else kind for number, kind in enumerate(types or [1] * len(tokens))]
-        whole = [(token, kind) for token, kind in zip(tokens, types) if kind in (CONTROL, USER_DEFINED)]
-        made.add_special_tokens(
-            [added(token, normalized=False, special=True) for token, kind in whole if kind == CONTROL]
+        special_tokens = [(token, kind) for token, kind in zip(tokens, types) if kind in (CONTROL, USER_DEFINED)]
+        tokenizer.add_special_tokens(
+            [added(token, normalized=False, special=True) for token, kind in special_tokens if kind == CONTROL]
         )
-        made.add_tokens([added(token, normalized=False) for token, kind in whole if kind == USER_DEFINED])
+        tokenizer.add_tokens([added(token, normalized=False) for token, kind in special_tokens if kind == USER_DEFINED])
         usual = kind == "llama" or SPLITS[split] == SPLITS["llama-bpe"]  # as in llama.cpp
         if "bos" not in special and fields.get("tokenizer.ggml.add_bos_token", usual):
             raise InputError(f"{path} must have tokenizer.ggml.bos_token_id, as texts of {split or kind} begin with it")
-        before = [special["bos"]] if fields.get("tokenizer.ggml.add_bos_token", usual) else []
-        after = [special["eos"]] if fields.get("tokenizer.ggml.add_eos_token", False) else []
-        if before or after:
-            template = " ".join([*(tokens[i] for i in before), "$A", *(tokens[i] for i in after)])
-            named = [(tokens[i], i) for i in before + after]
-            made.post_processor = library().processors.TemplateProcessing(single=template, special_tokens=named)
-    return made, special
+        prefix = [special["bos"]] if fields.get("tokenizer.ggml.add_bos_token", usual) else []
+        suffix = [special["eos"]] if fields.get("tokenizer.ggml.add_eos_token", False) else []
+        if prefix or suffix:
+            template = " ".join([*(tokens[i] for i in prefix), "$A", *(tokens[i] for i in suffix)])
+            template_tokens = [(tokens[i], i) for i in prefix + suffix]
+            tokenizer.post_processor = library().processors.TemplateProcessing(
+                single=template, special_tokens=template_tokens
+            )
+    return tokenizer, special
 
 
 def byte_level(fields: dict, tokens: list[str], split: str | None):
@@ -428,20 +432,20 @@ def byte_level(fields: dict, tokens: list[str], split: str | None):
     ids = {token: number for number, token in enumerate(tokens)}
     if strange := [merge for merge in merges if len(merge) != 2 or not {*merge, "".join(merge)} <= ids.keys()]:
         raise ValueError(f"the vocabulary does not have the merge {' '.join(strange[0])!r}")
-    made = t.Tokenizer(t.models.BPE(ids, merges, ignore_merges=split == SPLITS["llama-bpe"]))
-    parts = []
+    tokenizer = t.Tokenizer(t.models.BPE(ids, merges, ignore_merges=split == SPLITS["llama-bpe"]))
+    splitters = []
     if split == "digits":
-        parts = [t.pre_tokenizers.Digits(individual_digits=True)]
+        splitters = [t.pre_tokenizers.Digits(individual_digits=True)]
     elif split is not None:
-        parts = [t.pre_tokenizers.Split(t.Regex(split), behavior="isolated")]
+        splitters = [t.pre_tokenizers.Split(t.Regex(split), behavior="isolated")]
     whole = split in (None, "digits")
-    made.pre_tokenizer = t.pre_tokenizers.Sequence(
-        [*parts, t.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=whole)]
+    tokenizer.pre_tokenizer = t.pre_tokenizers.Sequence(
+        [*splitters, t.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=whole)]
     )
     if split == SPLITS["qwen2"]:
-        made.normalizer = t.normalizers.NFC()
-    made.decoder = t.decoders.ByteLevel()
-    return made
+        tokenizer.normalizer = t.normalizers.NFC()
+    tokenizer.decoder = t.decoders.ByteLevel()
+    return tokenizer
 
 
 def is_gemma(fields: dict) -> bool:
@@ -463,11 +467,11 @@ def sentencepiece(fields: dict, tokens: list[str]):
     merges.sort(key=lambda merge: (-merge[0], -merge[1]))
     unknown = tokens[gguf.special_ids(fields)["unk_token_id"]]
     pairs = [(left, right) for _, _, left, right in merges]
-    made = t.Tokenizer(t.models.BPE(ids, pairs, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+    tokenizer = t.Tokenizer(t.models.BPE(ids, pairs, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     prefix = [t.normalizers.Prepend(SPACE)] if fields.get("tokenizer.ggml.add_space_prefix", True) else []
-    made.normalizer = t.normalizers.Sequence([*prefix, t.normalizers.Replace(" ", SPACE)])
+    tokenizer.normalizer = t.normalizers.Sequence([*prefix, t.normalizers.Replace(" ", SPACE)])
     strip = [t.decoders.Strip(" ", 1, 0)] if prefix else []
-    made.decoder = t.decoders.Sequence(
+    tokenizer.decoder = t.decoders.Sequence(
         [t.decoders.Replace(SPACE, " "), t.decoders.ByteFallback(), t.decoders.Fuse(), *strip]
     )
-    return made
+    return tokenizer

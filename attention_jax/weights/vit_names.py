@@ -11,8 +11,8 @@ from attention_jax import config
 from attention_jax.errors import InputError
 from attention_jax.models.vit import ViT
 from attention_jax.weights.facts import Facts, heads_of
-from attention_jax.weights.layouts import Row, depth
-from attention_jax.weights.naming import Arrays, Naming, differing
+from attention_jax.weights.layouts import Row, count_layers
+from attention_jax.weights.naming import Arrays, Naming, differing_flags
 
 EMBEDDING = "patch_embedding/kernel", "(p q c) d"
 ATTENTION = "trunk/layer_*/attention"
@@ -123,17 +123,17 @@ TIMM_REQUIRED = {
 """Arguments of timm's VisionTransformer that have no other value here."""
 
 
-def timm_options(theirs: Arrays, facts: Facts) -> config.ViTConfig:
+def timm_options(state_dict: Arrays, facts: Facts) -> config.ViTConfig:
     """Infer the options from shapes and config.json: its `architecture`, if that is a published name, and its
     `model_args`, all of which must be supported."""
-    embedding, layers = theirs["patch_embed.proj.weight"], depth("blocks.", theirs)
+    embedding, layers = state_dict["patch_embed.proj.weight"], count_layers("blocks.", state_dict)
     width, args, name = len(embedding), Facts(facts.get("model_args", {})), str(facts.get("architecture", ""))
     published = re.fullmatch(PUBLISHED, name)
     if re.search("quick_?gelu|_gap_|_clip_", name):
         raise InputError(f"the architecture {name} is not supported: activation, pooling or norms differ")
-    for one in (facts, args):
-        one.require("timm", {"global_pool": "token"})
-    check_grid(theirs["pos_embed"].shape[1], 1)
+    for entry in (facts, args):
+        entry.require("timm", {"global_pool": "token"})
+    check_grid(state_dict["pos_embed"].shape[1], 1)
     args.require("timm", TIMM_REQUIRED)
     args.require("timm", {"embed_dim": width, "depth": layers, "patch_size": embedding.shape[-1]})
     args.require("timm", {"in_chans": embedding.shape[1]})
@@ -143,18 +143,18 @@ def timm_options(theirs: Arrays, facts: Facts) -> config.ViTConfig:
         facts.assumed.append("pooling by the class token")
     heads = args.get("num_heads", usual, text(f"{usual} head{'s' * (usual > 1)} of {width // usual}"))
     act = activation(args.get("act_layer", "gelu", text("activation gelu")))
-    if unread := [one for one in args.unread() if not re.fullmatch(TIMM_HARMLESS, one)]:
+    if unread := [entry for entry in args.unread() if not re.fullmatch(TIMM_HARMLESS, entry)]:
         raise InputError(f"model_args.{unread[0]} in config.json is not supported: {args.values[unread[0]]!r}")
-    facts.known.add("num_classes")
+    facts.read_names.add("num_classes")
     facts.assumed += args.assumed
     epsilon = float(facts.get("norm_epsilon", 1e-6, text("norms with epsilon 1e-6")))
-    sizes = embedding.shape[-1], width, len(theirs["blocks.0.mlp.fc1.bias"]), layers, int(heads)
+    sizes = embedding.shape[-1], width, len(state_dict["blocks.0.mlp.fc1.bias"]), layers, int(heads)
     return config.ViTConfig(*sizes, activation=act, norm_epsilon=epsilon)
 
 
-def timm_config(options: config.ViTConfig, ours: Arrays, data=None) -> dict:
+def timm_config(options: config.ViTConfig, params: Arrays, data=None) -> dict:
     """Return the arguments of `timm.create_model("vit_base_patch16_224", **model_args)` for these weights."""
-    size, channels, classes = sizes_of(options, ours)
+    size, channels, classes = sizes_of(options, params)
     args = {"img_size": size, "patch_size": options.patch_size, "in_chans": channels, "num_classes": classes}
     args |= {"embed_dim": options.hidden_size, "depth": options.num_layers, "num_heads": options.num_heads}
     args["mlp_ratio"] = options.mlp_dim / options.hidden_size
@@ -162,18 +162,18 @@ def timm_config(options: config.ViTConfig, ours: Arrays, data=None) -> dict:
     return about | {"norm_epsilon": options.norm_epsilon}  # ignored by timm, read by this package
 
 
-def huggingface_options(theirs: Arrays, facts: Facts) -> config.ViTConfig:
+def huggingface_options(state_dict: Arrays, facts: Facts) -> config.ViTConfig:
     """Infer the options from shapes and config.json; without the latter from Hugging Face's defaults, 64 per head."""
-    embedding = theirs["vit.embeddings.patch_embeddings.projection.weight"]
-    width, mlp = len(embedding), len(theirs["vit.encoder.layer.0.intermediate.dense.bias"])
-    layers, attention = depth("vit.encoder.layer.", theirs), THEIR_ATTENTION.replace("*", "0")
-    use_bias = f"{attention}.query.bias" in theirs
-    if not use_bias and "vit.encoder.layer.0.attention.output.dense.bias" in theirs:
+    embedding = state_dict["vit.embeddings.patch_embeddings.projection.weight"]
+    width, mlp = len(embedding), len(state_dict["vit.encoder.layer.0.intermediate.dense.bias"])
+    layers, attention = count_layers("vit.encoder.layer.", state_dict), THEIR_ATTENTION.replace("*", "0")
+    use_bias = f"{attention}.query.bias" in state_dict
+    if not use_bias and "vit.encoder.layer.0.attention.output.dense.bias" in state_dict:
         raise InputError("an output layer of attention with a bias, beside queries without one, is not supported")
     sizes = {"hidden_size": width, "intermediate_size": mlp, "num_hidden_layers": layers, "qkv_bias": use_bias}
     facts.require("ViT", sizes | {"patch_size": embedding.shape[-1], "num_channels": embedding.shape[1]})
-    registers = int("vit.embeddings.distillation_token" in theirs)
-    grid = check_grid(theirs["vit.embeddings.position_embeddings"].shape[1], 1 + registers)
+    registers = int("vit.embeddings.distillation_token" in state_dict)
+    grid = check_grid(state_dict["vit.embeddings.position_embeddings"].shape[1], 1 + registers)
     facts.require("ViT", {"image_size": grid * embedding.shape[-1]})
     return config.ViTConfig(
         embedding.shape[-1],
@@ -188,9 +188,9 @@ def huggingface_options(theirs: Arrays, facts: Facts) -> config.ViTConfig:
     )
 
 
-def huggingface_config(options: config.ViTConfig, ours: Arrays, data=None) -> dict:
+def huggingface_config(options: config.ViTConfig, params: Arrays, data=None) -> dict:
     """Build the config.json of a `ViTForImageClassification`, with the class names of the run, if it has any."""
-    size, channels, classes = sizes_of(options, ours)
+    size, channels, classes = sizes_of(options, params)
     names = [f"LABEL_{k}" for k in range(classes)] if data is None else [str(name) for name in data.names]
     return {
         "architectures": ["ViTForImageClassification"],
@@ -209,11 +209,11 @@ def huggingface_config(options: config.ViTConfig, ours: Arrays, data=None) -> di
     }
 
 
-def preprocessor(options: config.ViTConfig, ours: Arrays, data=None) -> dict[str, dict]:
+def preprocessor(options: config.ViTConfig, params: Arrays, data=None) -> dict[str, dict]:
     """Build the preprocessor_config.json of a `ViTImageProcessor`, if the run knows the normalization of its images."""
     if data is None or data.normalization is None:
         return {}
-    size, _, _ = sizes_of(options, ours)
+    size, _, _ = sizes_of(options, params)
     mean, deviation = ([float(x) for x in values] for values in data.normalization)
     resize = {"do_resize": True, "size": {"height": size, "width": size}, "resample": 2}  # bilinear
     scale = {"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True}
@@ -230,16 +230,18 @@ def activation(name: str) -> str:
     return names[name]
 
 
-def google_options(theirs: Arrays, facts: Facts) -> config.ViTConfig:
+def google_options(state_dict: Arrays, facts: Facts) -> config.ViTConfig:
     """Infer the options from shapes; activation and epsilon are Flax's defaults, tanh-GELU and 1e-6."""
-    size, _, _, width = theirs["embedding/kernel"].shape
-    heads = theirs[f"{THEIR_HEADS}/query/bias".replace("*", "0")].shape[0]
-    mlp = theirs[f"{BLOCK}/MlpBlock_3/Dense_0/bias".replace("*", "0")]
-    rep = theirs["pre_logits/bias"].shape[0] if "pre_logits/bias" in theirs else 0
+    size, _, _, width = state_dict["embedding/kernel"].shape
+    heads = state_dict[f"{THEIR_HEADS}/query/bias".replace("*", "0")].shape[0]
+    mlp = state_dict[f"{BLOCK}/MlpBlock_3/Dense_0/bias".replace("*", "0")]
+    rep = state_dict["pre_logits/bias"].shape[0] if "pre_logits/bias" in state_dict else 0
     epsilon = float(facts.get("norm_epsilon", 1e-6, "norms with epsilon 1e-6"))
-    check_grid(theirs["Transformer/posembed_input/pos_embedding"].shape[1], 1)
-    more = {"activation": "gelu_tanh", "norm_epsilon": epsilon, "pre_logits_dim": rep}
-    return config.ViTConfig(size, width, len(mlp), depth("Transformer/encoderblock_", theirs), heads, **more)
+    check_grid(state_dict["Transformer/posembed_input/pos_embedding"].shape[1], 1)
+    extra = {"activation": "gelu_tanh", "norm_epsilon": epsilon, "pre_logits_dim": rep}
+    return config.ViTConfig(
+        size, width, len(mlp), count_layers("Transformer/encoderblock_", state_dict), heads, **extra
+    )
 
 
 def check_grid(rows: int, prefix: int) -> int:
@@ -255,24 +257,24 @@ def prefix_of(options: config.ViTConfig) -> int:
     return (options.pool == "token") + options.num_registers
 
 
-def sizes_of(options: config.ViTConfig, ours: Arrays) -> tuple[int, int, int]:
+def sizes_of(options: config.ViTConfig, params: Arrays) -> tuple[int, int, int]:
     """Return (image side in pixels, channels, classes) of our weights; channels are 0 without a patch projection."""
     prefix = prefix_of(options)
-    size = math.isqrt(max(len(ours["positions"]) - prefix, 0)) * options.patch_size if "positions" in ours else 0
-    classes = len(ours["trunk/head/bias"]) if "trunk/head/bias" in ours else 0
-    return size, len(ours.get("patch_embedding/kernel", ())) // options.patch_size**2, classes
+    size = math.isqrt(max(len(params["positions"]) - prefix, 0)) * options.patch_size if "positions" in params else 0
+    classes = len(params["trunk/head/bias"]) if "trunk/head/bias" in params else 0
+    return size, len(params.get("patch_embedding/kernel", ())) // options.patch_size**2, classes
 
 
-def known(options: config.ViTConfig) -> dict[str, int]:
+def layout_sizes(options: config.ViTConfig) -> dict[str, int]:
     """Return the layout sizes that follow from the options."""
     heads = {"h": options.num_heads, "e": options.hidden_size // options.num_heads, "d": options.hidden_size}
-    rest = {"p": options.patch_size, "q": options.patch_size, "m": options.mlp_dim, "s": 3}
-    return heads | rest | {"r": options.pre_logits_dim, "o": options.pre_logits_dim or options.hidden_size}
+    patch = {"p": options.patch_size, "q": options.patch_size, "m": options.mlp_dim, "s": 3}
+    return heads | patch | {"r": options.pre_logits_dim, "o": options.pre_logits_dim or options.hidden_size}
 
 
-def module(options: config.ViTConfig, ours: Arrays) -> ViT:
+def build_module(options: config.ViTConfig, params: Arrays) -> ViT:
     """Return the Flax module of these weights; InputError for a backbone without a head."""
-    size, _, classes = sizes_of(options, ours)
+    size, _, classes = sizes_of(options, params)
     if not classes:
         raise InputError(
             "these weights have no head: import them into an experiment, `launch.py import`, which makes one"
@@ -280,7 +282,7 @@ def module(options: config.ViTConfig, ours: Arrays) -> ViT:
     return ViT(options, classes, size)
 
 
-def lacking(options: config.ViTConfig, *, activations: tuple[str, ...], rep_width: bool) -> str:
+def missing_options(options: config.ViTConfig, *, activations: tuple[str, ...], rep_width: bool) -> str:
     """Describe the options of our model that the other library does not have; empty if it has all."""
     lacks = {
         f"--model.pool {options.pool}": options.pool != "token",
@@ -291,13 +293,13 @@ def lacking(options: config.ViTConfig, *, activations: tuple[str, ...], rep_widt
         "--model.no-use-bias": not options.use_bias,
         f"--model.activation {options.activation}": options.activation not in activations,
     }
-    return ", ".join([*(name for name, is_so in lacks.items() if is_so), *differing(options)])
+    return ", ".join([*(name for name, is_so in lacks.items() if is_so), *differing_flags(options)])
 
 
 def epsilon_note(options: config.ViTConfig) -> str:
     """A note for libraries whose epsilon is fixed in their code; empty if it is ours."""
-    there = options.norm_epsilon
-    return "" if there == 1e-6 else f"; theirs normalizes with epsilon 1e-6, ours with {there:g}: change it there"
+    epsilon = options.norm_epsilon
+    return "" if epsilon == 1e-6 else f"; theirs normalizes with epsilon 1e-6, ours with {epsilon:g}: change it there"
 
 
 IN_MEMORY = (
@@ -314,21 +316,21 @@ IN_MEMORY = (
 """DeiT's prefix, that of a backbone alone, and what transformers 5 calls modules whose files keep the older names."""
 
 
-def _spelled(name: str) -> str:
+def _normalize_name(name: str) -> str:
     for pattern, old in IN_MEMORY:
         name = re.sub(pattern, old, name)
     return name
 
 
 ALL_ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "swish")
-COMMON = {"kind": config.ViTConfig, "known": known, "module": module, "optional": ("trunk/head/",)}
+COMMON = {"kind": config.ViTConfig, "layout_sizes": layout_sizes, "module": build_module, "optional": ("trunk/head/",)}
 NAMINGS = {
     "timm": Naming(
         table=TIMM,
         mark="blocks.0.attn.qkv.weight",
         options=timm_options,
         config=timm_config,
-        lacking=lambda options: lacking(options, activations=("gelu",), rep_width=False),
+        missing_options=lambda options: missing_options(options, activations=("gelu",), rep_width=False),
         note=epsilon_note,
         **COMMON,
     ),
@@ -337,19 +339,19 @@ NAMINGS = {
         mark="vit.encoder.layer.0.layernorm_before.weight",
         options=huggingface_options,
         config=huggingface_config,
-        lacking=lambda options: lacking(options, activations=ALL_ACTIVATIONS, rep_width=False),
-        spelled=_spelled,
+        missing_options=lambda options: missing_options(options, activations=ALL_ACTIVATIONS, rep_width=False),
+        normalize_name=_normalize_name,
         model_types=("vit", "deit"),
-        beside=preprocessor,
-        ignored={r"vit\.(pooler\..*|embeddings\.mask_token)": lambda theirs, unused: None},
+        extra_files=preprocessor,
+        ignored={r"vit\.(pooler\..*|embeddings\.mask_token)": lambda state_dict, unused: None},
         **COMMON,
     ),
     "google": Naming(
         table=GOOGLE,
         mark="Transformer/encoderblock_0/LayerNorm_0/scale",
         options=google_options,
-        lacking=lambda options: lacking(options, activations=("gelu_tanh",), rep_width=True),
-        config=lambda options, ours, data: {"norm_epsilon": options.norm_epsilon},
+        missing_options=lambda options: missing_options(options, activations=("gelu_tanh",), rep_width=True),
+        config=lambda options, params, data: {"norm_epsilon": options.norm_epsilon},
         note=epsilon_note,
         **COMMON,
     ),

@@ -72,34 +72,34 @@ def public_names(module: str) -> dict[str, object]:
     (['attention_jax.attend_heads'], 'attention_jax.pooling.Pool', 'attention_jax.ops.delta.chunked_delta')
     """
     top = [name for name, home in attention_jax.HOMES.items() if home == f"attention_jax.{module}"]
-    found = importlib.import_module(f"attention_jax.{module}")
-    names = ERRORS if module == "errors" else getattr(found, "__all__", top)
-    last = module.rpartition(".")[2]
-    space = f"attention_jax.{last if last in attention_jax.HOMES else module}"
+    module_object = importlib.import_module(f"attention_jax.{module}")
+    names = ERRORS if module == "errors" else getattr(module_object, "__all__", top)
+    module_name = module.rpartition(".")[2]
+    space = f"attention_jax.{module_name if module_name in attention_jax.HOMES else module}"
     exported = {*attention_jax.__all__}
-    return {f"{'attention_jax' if name in exported else space}.{name}": getattr(found, name) for name in names}
+    return {f"{'attention_jax' if name in exported else space}.{name}": getattr(module_object, name) for name in names}
 
 
 def _api_page(title: str, modules) -> str:
-    things = {path: thing for module in modules for path, thing in public_names(module).items()}
-    things = dict(sorted(things.items(), key=lambda item: rank(*item)))
-    entries = [entry(thing, path) for path, thing in things.items()]
-    return "\n\n".join([f"# {title}", _contents(path.rpartition(".")[2] for path in things), *entries]) + "\n"
+    objects = {path: value for module in modules for path, value in public_names(module).items()}
+    objects = dict(sorted(objects.items(), key=lambda item: rank(*item)))
+    entries = [entry(value, path) for path, value in objects.items()]
+    return "\n\n".join([f"# {title}", _contents(path.rpartition(".")[2] for path in objects), *entries]) + "\n"
 
 
-def rank(path: str, thing) -> tuple[bool, int]:
+def rank(path: str, value) -> tuple[bool, int]:
     """The place of a public name on its page: those in FIRST, then the others, then the base classes."""
     name = path.rpartition(".")[2]
-    return prose(thing).startswith("Base class"), FIRST.index(name) if name in FIRST else len(FIRST)
+    return prose(value).startswith("Base class"), FIRST.index(name) if name in FIRST else len(FIRST)
 
 
 def config_functions() -> str:
     """The page of the functions of `attention_jax.config`; its dataclasses are in the configuration reference."""
-    named = {name: thing for name, thing in vars(configs).items() if inspect.isfunction(thing) and name[0] != "_"}
-    own = {name: thing for name, thing in named.items() if thing.__module__.startswith(configs.__name__)}
+    functions = {name: value for name, value in vars(configs).items() if inspect.isfunction(value) and name[0] != "_"}
+    own_functions = {name: value for name, value in functions.items() if value.__module__.startswith(configs.__name__)}
     claims = {kind.__name__: kind for kind in (configs.Claim, configs.Withdrawn, configs.Grid)}
-    text = ["# Configurations and claims from Python", _contents([*own, *claims])]
-    text += [entry(thing, f"attention_jax.config.{name}") for name, thing in (own | claims).items()]
+    text = ["# Configurations and claims from Python", _contents([*own_functions, *claims])]
+    text += [entry(value, f"attention_jax.config.{name}") for name, value in (own_functions | claims).items()]
     return "\n\n".join(text) + "\n"
 
 
@@ -111,14 +111,14 @@ def _anchor(name: str) -> str:
     return "api-" + name.lower().replace("_", "-")
 
 
-def entry(thing, path: str) -> str:
+def entry(value, path: str) -> str:
     """The entry of a function or class: anchor, signature, docstring, and the methods that a class defines."""
     name = path.rpartition(".")[2]
     head = f"({_anchor(name)})="
-    if not inspect.isclass(thing):
-        return f"{head}\n" + _directive("function", f"{path}{signature(thing)}", prose(thing))
-    body = [prose(thing), *_fields(thing), *_methods(thing)]
-    return f"{head}\n" + _directive("class", f"{path}{class_signature(thing)}", "\n\n".join(filter(None, body)))
+    if not inspect.isclass(value):
+        return f"{head}\n" + _directive("function", f"{path}{signature(value)}", prose(value))
+    body = [prose(value), *_fields(value), *_methods(value)]
+    return f"{head}\n" + _directive("class", f"{path}{class_signature(value)}", "\n\n".join(filter(None, body)))
 
 
 def _directive(kind: str, line: str, body: str, option: str = "") -> str:
@@ -133,16 +133,16 @@ def _methods(kind: type) -> list[str]:
 
     Those that it takes from a public base class are only named.
     """
-    found, bases = {}, [parent for parent in _parents(kind)[1:] if parent in public_things()]
+    methods, bases = {}, [parent for parent in _parents(kind)[1:] if parent in public_objects()]
     for parent in reversed(_parents(kind)):
         for name, value in vars(parent).items():
             raw = value.__func__ if isinstance(value, classmethod | staticmethod) else value
             raw = raw.fget if isinstance(raw, property) else getattr(raw, "func", raw)
             public = name in MODEL_METHODS if hasattr(kind, "setup") else name == "__call__" or name[0] != "_"
             if public and inspect.isfunction(raw) and raw.__doc__ and raw.__module__.startswith("attention_jax"):
-                found[name] = (value, raw, parent)
+                methods[name] = (value, raw, parent)
     entries, inherited = [], {}
-    for name, (value, raw, parent) in found.items():
+    for name, (value, raw, parent) in methods.items():
         base = next((base for base in bases if name in dir(base)), None)
         if parent is not kind and base is not None:
             inherited.setdefault(base.__name__, []).append(f"`{name}`")
@@ -151,15 +151,15 @@ def _methods(kind: type) -> list[str]:
         else:
             option = ":classmethod:\n" if isinstance(value, classmethod) else ""
             entries.append(_directive("method", f"{name}{signature(raw)}", prose(raw), option))
-    named = [f"Of [`{base}`](#{_anchor(base)}): {', '.join(names)}." for base, names in inherited.items()]
-    return entries + named
+    inherited_lines = [f"Of [`{base}`](#{_anchor(base)}): {', '.join(names)}." for base, names in inherited.items()]
+    return entries + inherited_lines
 
 
 @functools.cache
-def public_things() -> dict[object, str]:
+def public_objects() -> dict[object, str]:
     """{function or class: path by which users import it} of everything on the API pages."""
     modules = [module for _, modules in GROUPS.values() for module in modules]
-    return {thing: path for module in modules for path, thing in public_names(module).items()}
+    return {value: path for module in modules for path, value in public_names(module).items()}
 
 
 def _fields(kind: type) -> list[str]:
@@ -175,8 +175,8 @@ def _parents(kind: type) -> list[type]:
     return [parent for parent in kind.__mro__ if parent.__module__.startswith("attention_jax")]
 
 
-def _tree(thing) -> ast.AST:
-    return ast.parse(textwrap.dedent(inspect.getsource(thing))).body[0]
+def _tree(value) -> ast.AST:
+    return ast.parse(textwrap.dedent(inspect.getsource(value))).body[0]
 
 
 def signature(function) -> str:
@@ -204,8 +204,8 @@ def class_signature(kind: type) -> str:
             for node in _tree(parent).body:
                 if isinstance(node, ast.AnnAssign) and "ClassVar" not in ast.unparse(node.annotation):
                     fields[node.target.id] = node
-    shown = [_field(node) for name, node in fields.items() if name not in HIDDEN]
-    return f"({', '.join(shown)})"
+    arguments = [_field(node) for name, node in fields.items() if name not in HIDDEN]
+    return f"({', '.join(arguments)})"
 
 
 def _field(node: ast.AnnAssign) -> str:
@@ -223,9 +223,9 @@ def _source(node: ast.AST) -> str:
     return re.sub(r"'([^'\"]*)'", r'"\1"', ast.unparse(node))
 
 
-def prose(thing) -> str:
+def prose(value) -> str:
     """The docstring as Markdown: doctests are fenced, and the sections of Google's style become lists."""
-    text = inspect.getdoc(thing) or ""
+    text = inspect.getdoc(value) or ""
     sections = "Args|Returns|Raises|Yields|Attributes|Examples?|References?|Note"
     out, code, indent = [], [], None
     for line in [*text.splitlines(), ""]:
@@ -250,8 +250,8 @@ def prose(thing) -> str:
 
 def _item(line: str) -> str:
     """A line "name, other: what it is" of a docstring's section, as an item of a list; other lines stay."""
-    named = re.match(r"(\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: \([^)]*\))?: (.*)", line)
-    return "* " + ", ".join(f"`{name}`" for name in named[1].split(", ")) + f": {named[2]}" if named else line
+    match = re.match(r"(\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: \([^)]*\))?: (.*)", line)
+    return "* " + ", ".join(f"`{name}`" for name in match[1].split(", ")) + f": {match[2]}" if match else line
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
@@ -280,8 +280,8 @@ def configuration() -> str:
     kinds = [kind for kind in Options.kinds.values() if kind.__module__.startswith("attention_jax.")]
     for title, base, section in (("Datasets", DataOptions, "data"), ("Models", ModelOptions, "model")):
         text.append(f"## {title}")
-        named = "module" if base is ModelOptions else "loader"
-        concrete = [kind for kind in kinds if issubclass(kind, base) and hasattr(kind, named)]
+        required_field = "module" if base is ModelOptions else "loader"
+        concrete = [kind for kind in kinds if issubclass(kind, base) and hasattr(kind, required_field)]
         text += [options_table(kind, section) for kind in sorted(concrete, key=lambda kind: kind.__name__)]
     return "\n\n".join(text) + "\n"
 
@@ -364,8 +364,8 @@ def command_section(kind: type) -> str:
         renamed = next((mark.name for mark in marks if getattr(mark, "name", None)), None)
         flag = metavar or "--" + (renamed or field.name).replace("_", "-")
         words += [metavar] if metavar else []
-        kept = type_text(hints[field.name]) if not metavar else ""
-        rows.append(f"| `{flag}` | {_cell(kept)} | {_cell(_default(field))} | {_cell(docs.get(field.name, ''))} |")
+        type_cell = type_text(hints[field.name]) if not metavar else ""
+        rows.append(f"| `{flag}` | {_cell(type_cell)} | {_cell(_default(field))} | {_cell(docs.get(field.name, ''))} |")
     usage = f"```\npython launch.py {' '.join([name, *words])} [options]\n```"
     table = ["| argument | type | default | meaning |", "|---|---|---|---|", *rows]
     return "\n\n".join([f"## {name}", usage, prose(kind), "\n".join(table)])
@@ -374,7 +374,7 @@ def command_section(kind: type) -> str:
 # --- Sphinx -----------------------------------------------------------------------------------------------------------
 
 
-def write(app) -> None:
+def write_pages(app) -> None:
     """Write the pages that have changed to docs/generated/."""
     directory = Path(app.srcdir) / "generated"
     directory.mkdir(exist_ok=True)
@@ -395,23 +395,23 @@ def double_quotes(app, tree) -> None:
             node.children = [nodes.Text(f'"{text[1:-1]}"')]
 
 
-def sources(app, tree) -> None:
+def add_sources(app, tree) -> None:
     """Name the module in which each public thing is defined, from which `sphinx.ext.viewcode` shows the source."""
     from sphinx import addnodes
 
-    homes = {path: thing for thing, path in public_things().items()}
+    homes = {path: value for value, path in public_objects().items()}
     for node in tree.findall(addnodes.desc_signature):
-        path, rest = node.get("fullname", ""), []
+        path, attributes = node.get("fullname", ""), []
         while path and path not in homes:
             path, _, last = path.rpartition(".")
-            rest.insert(0, last)
+            attributes.insert(0, last)
         if path:
-            thing = homes[path]
-            node["module"], node["fullname"] = thing.__module__, ".".join([thing.__qualname__, *rest])
+            value = homes[path]
+            node["module"], node["fullname"] = value.__module__, ".".join([value.__qualname__, *attributes])
 
 
 def setup(app) -> dict:
-    app.connect("builder-inited", write)
-    app.connect("doctree-read", sources, priority=400)  # before viewcode
+    app.connect("builder-inited", write_pages)
+    app.connect("doctree-read", add_sources, priority=400)  # before viewcode
     app.connect("doctree-read", double_quotes)
     return {"version": attention_jax.__version__, "parallel_read_safe": True}

@@ -39,8 +39,8 @@ def main() -> list[float]:
     for name in ("up", "down", "readout"):
         getattr(model, name).kernel[...] = w[name]
     model.embedding.embedding[...], model.position[...] = w["embedding"], w["position"]
-    graph, params, rest = nnx.split(model, nnx.Param, ...)
-    return task.train(params, lambda p, tokens: task.loss(nnx.merge(graph, p, rest)(tokens), tokens))
+    graph, params, other_state = nnx.split(model, nnx.Param, ...)
+    return task.train(params, lambda p, tokens: task.loss(nnx.merge(graph, p, other_state)(tokens), tokens))
 
 
 if __name__ == "__main__":

@@ -62,13 +62,13 @@ nothing = attend(query, key, value, mask=lengths(0))
 print(jnp.abs(nothing).max())
 
 figure, panels = plt.subplots(1, 3, figsize=(7.5, 2.4), sharey=True, layout="constrained")
-shown = {
+attention_maps = {
     "scaled dot": attention_weights(query, key),
     "Laplace": attention_weights(query, key, score=jax.tree_util.Partial(laplace, 1.0)),
     "causal, window 3, ALiBi": recent,
 }
-for panel, (name, seen) in zip(panels, shown.items()):
-    panel.imshow(seen, vmin=0, vmax=1, cmap="viridis")
+for panel, (name, attention_map) in zip(panels, attention_maps.items()):
+    panel.imshow(attention_map, vmin=0, vmax=1, cmap="viridis")
     panel.set(title=name, xlabel="key")
 panels[0].set_ylabel("query")
 plt.show()

@@ -19,21 +19,21 @@ from sklearn.datasets import load_digits
 from attention_jax import load_experiment, train_run
 from attention_jax.config import replace
 
-where = Path(tempfile.mkdtemp())
+directory = Path(tempfile.mkdtemp())
 digits = load_digits()
 
 
-def write(folder, part, pixels):
+def write_folder(folder, selection, pixels):
     """A directory for each digit; the digits' images, [8, 8] of 0 to 16, as PNG files."""
     for kind in range(10):
         (folder / str(kind)).mkdir(parents=True)
-        for i, image in enumerate(digits.images[digits.target == kind][part]):
+        for i, image in enumerate(digits.images[digits.target == kind][selection]):
             image = Image.fromarray((image * 255 / 16).astype(np.uint8)).resize((pixels, pixels))
             image.save(folder / str(kind) / f"{i:03}.png")
     return str(folder)
 
 
-many, mine = write(where / "many", slice(0, 150), 8), write(where / "mine", slice(150, 160), 12)
+many, mine = write_folder(directory / "many", slice(0, 150), 8), write_folder(directory / "mine", slice(150, 160), 12)
 
 # %% [markdown]
 # ## A pretrained model
@@ -46,10 +46,10 @@ config = replace(
     load_experiment("vit_digits").config(),
     **{"data.dataset": "folder", "train.batch_size": 20, "train.steps_per_call": 4},
 )
-known = train_run(
-    replace(config, **{"data.path": many, "data.pixels": 8, "train.total_epochs": 8}), where / "known", quiet=True
+pretrained = train_run(
+    replace(config, **{"data.path": many, "data.pixels": 8, "train.total_epochs": 8}), directory / "known", quiet=True
 )
-print(known.result["metrics"]["test.accuracy"])
+print(pretrained.result["metrics"]["test.accuracy"])
 
 # %% [markdown]
 # ## Fine-tuning
@@ -59,8 +59,8 @@ print(known.result["metrics"]["test.accuracy"])
 
 # %%
 short = replace(config, **{"data.path": mine, "data.pixels": 12, "train.total_epochs": 6})
-scratch = train_run(short, where / "scratch", quiet=True)
-tuned = train_run(replace(short, **{"train.init_weights": str(known.directory)}), where / "tuned", quiet=True)
+scratch = train_run(short, directory / "scratch", quiet=True)
+tuned = train_run(replace(short, **{"train.init_weights": str(pretrained.directory)}), directory / "tuned", quiet=True)
 for name, run in {"from scratch": scratch, "fine-tuned": tuned}.items():
     print(f"{name}: {run.result['metrics']['test.accuracy']:.2f} of the held-out images right")
 
@@ -79,5 +79,5 @@ print(encoder.kind, encoder.weights.shape, "layers, heads, queries, keys")
 
 # %%
 page = tuned.look([image])
-page.save(where / "look.html")
+page.save(directory / "look.html")
 page

@@ -47,8 +47,8 @@ width = learn_width(jnp.asarray(x), jnp.asarray(y))
 plt.figure(figsize=(5, 3), layout="constrained")
 plt.plot(x, y, "o", color="0.6", markersize=3, label="points")
 plt.plot(query, 2 * np.sin(query) + query, "k:", label="the curve")
-for one in (0.1, float(width), 3.0):
-    plt.plot(query, nadaraya_watson(query, x, y, scores.Gaussian(one)), label=f"width {one:.2f}")
+for kernel_width in (0.1, float(width), 3.0):
+    plt.plot(query, nadaraya_watson(query, x, y, scores.Gaussian(kernel_width)), label=f"width {kernel_width:.2f}")
 plt.legend()
 plt.show()
 
@@ -100,28 +100,28 @@ CELLS, LETTERS, SIZE = 8, 16, 32
 
 
 def batch(rng):
-    letters, asked = jax.random.split(rng)
+    letters, queried = jax.random.split(rng)
     letters = jax.random.randint(letters, (64, CELLS), 0, LETTERS)
-    asked = jax.random.randint(asked, (64,), 0, CELLS)
-    return letters, asked, jnp.take_along_axis(letters, asked[:, None], 1)[:, 0]
+    queried = jax.random.randint(queried, (64,), 0, CELLS)
+    return letters, queried, jnp.take_along_axis(letters, queried[:, None], 1)[:, 0]
 
 
-def answers(params, letters, asked, return_weights=False):
+def answers(params, letters, queried, return_weights=False):
     cells = jnp.broadcast_to(params["names"], (64, CELLS, SIZE))
-    found, weights = module.apply(
+    outputs, weights = module.apply(
         params["attention"],
-        params["names"][asked][:, None],
+        params["names"][queried][:, None],
         cells,
         params["letters"][letters],
         return_weights=return_weights,
     )
-    return found[:, 0] @ params["out"], weights
+    return outputs[:, 0] @ params["out"], weights
 
 
 def error(params, rng):
-    letters, asked, wanted = batch(rng)
-    logits = jax.nn.log_softmax(answers(params, letters, asked)[0])
-    return -jnp.mean(jnp.take_along_axis(logits, wanted[:, None], 1))
+    letters, queried, targets = batch(rng)
+    logits = jax.nn.log_softmax(answers(params, letters, queried)[0])
+    return -jnp.mean(jnp.take_along_axis(logits, targets[:, None], 1))
 
 
 shapes = {"names": (CELLS, SIZE), "letters": (LETTERS, SIZE), "out": (SIZE, LETTERS)}
@@ -139,14 +139,14 @@ def train(params, rngs):
 
 
 tables, losses = train(tables, jax.random.split(jax.random.key(2), 1500))
-letters, asked, wanted = batch(jax.random.key(3))
-logits, weights = answers(tables, letters, asked, return_weights=True)
-print("loss", losses[0], "->", losses[-1], "right:", (logits.argmax(1) == wanted).mean())
+letters, queried, targets = batch(jax.random.key(3))
+logits, weights = answers(tables, letters, queried, return_weights=True)
+print("loss", losses[0], "->", losses[-1], "right:", (logits.argmax(1) == targets).mean())
 
 # %%
 figure, panels = plt.subplots(1, 4, figsize=(7.5, 2.2), sharey=True, layout="constrained")
 for head, panel in enumerate(panels):
-    looks = [weights[asked == cell, head, 0].mean(0) for cell in range(CELLS)]
+    looks = [weights[queried == cell, head, 0].mean(0) for cell in range(CELLS)]
     panel.imshow(jnp.stack(looks), vmin=0, vmax=1, cmap="viridis")
     panel.set(title=f"head {head + 1}", xlabel="cell")
 panels[0].set_ylabel("queried cell")

@@ -40,12 +40,12 @@ def sentences(path: str) -> tuple[list, list]:
     with zipfile.ZipFile(path) as file:
         name = next(name for name in file.namelist() if name.endswith("fra.txt"))
         text = file.read(name).decode("utf-8")[:200_000].lower().translate({0x202F: " ", 0xA0: " "})
-    spaced = "".join(" " + c if c in ",.!?" and before != " " else c for before, c in zip(" " + text, text))
+    spaced = "".join(" " + c if c in ",.!?" and previous != " " else c for previous, c in zip(" " + text, text))
     rows = [line.split("\t") for line in spaced.split("\n")[: TRAIN + VALID + 1]]
     return [[*row[0].split(), "<eos>"] for row in rows], [["<bos>", *row[1].split(), "<eos>"] for row in rows]
 
 
-def numbered(rows: list, width: int) -> tuple[torch.Tensor, int, int]:
+def tokens_to_ids(rows: list, width: int) -> tuple[torch.Tensor, int, int]:
     """Tokens as numbers, those seen once as 0; the size of the vocabulary; the number of the padding."""
     rows = [(row + ["<pad>"] * width)[:width] for row in rows]
     counts = Counter(token for row in rows for token in row)
@@ -67,9 +67,9 @@ class Translator(nn.Module):
 
     def forward(self, source, target, length):
         """Tokens [B, T] and the sources' lengths [B] -> logits of the next target tokens [T, B, V]."""
-        seen, state = self.encoder(self.read(source.T))
+        encoded, state = self.encoder(self.read(source.T))
         token = self.write(target.T)
-        return self.out(self.decoder(torch.cat([token, seen[-1].expand(*token.shape[:2], -1)], -1), state)[0])
+        return self.out(self.decoder(torch.cat([token, encoded[-1].expand(*token.shape[:2], -1)], -1), state)[0])
 
 
 class AttentiveTranslator(Translator):
@@ -81,19 +81,19 @@ class AttentiveTranslator(Translator):
         self.score, self.dropout = nn.Linear(256, 1, bias=False), nn.Dropout(0.2)
 
     def forward(self, source, target, length):
-        seen, state = self.encoder(self.read(source.T))
-        keys, inside, outputs = self.key(seen), torch.arange(LENGTH)[:, None] < length, []  # [S, B, D], [S, B]
+        encoded, state = self.encoder(self.read(source.T))
+        keys, inside, outputs = self.key(encoded), torch.arange(LENGTH)[:, None] < length, []  # [S, B, D], [S, B]
         for token in self.write(target.T):
             scores = self.score(torch.tanh(self.query(state[-1]) + keys)).squeeze(-1)  # [S, B]
             weights = self.dropout(scores.masked_fill(~inside, -1e6).softmax(0))
-            context = (weights[..., None] * seen).sum(0)  # [B, D]
+            context = (weights[..., None] * encoded).sum(0)  # [B, D]
             output, state = self.decoder(torch.cat([context, token], -1)[None], state)
             outputs.append(output)
         return self.out(torch.cat(outputs))
 
 
-def trained(model: nn.Module, rate: float, loss: Callable, held_out: Callable) -> list[tuple[float, ...]]:
-    """`held_out()` after each of 30 epochs of Adam on `loss(rows)`, with gradients clipped to norm 1."""
+def train_and_evaluate(model: nn.Module, rate: float, loss: Callable, evaluate: Callable) -> list[tuple[float, ...]]:
+    """`evaluate()` after each of 30 epochs of Adam on `loss(rows)`, with gradients clipped to norm 1."""
     adam, history = torch.optim.Adam(model.parameters(), lr=rate), []
     for _ in range(30):
         model.train()
@@ -104,21 +104,21 @@ def trained(model: nn.Module, rate: float, loss: Callable, held_out: Callable) -
             adam.step()
         model.eval()
         with torch.no_grad():
-            history.append(held_out())
+            history.append(evaluate())
     return history
 
 
 def write(name: str, command: str, best_of: Callable):
     """Write `best_of()`, after seeding, for each seed to experiments/results/NAME.json."""
     torch.set_num_threads(1)
-    found = []
+    rows = []
     for seed in range(SEEDS):
         torch.manual_seed(seed)
-        found.append({"seed": seed, **best_of()})
-        print(found[-1], flush=True)
-    median = {key: statistics.median(row[key] for row in found) for key in ("valid.loss", "as_plotted")}
+        rows.append({"seed": seed, **best_of()})
+        print(rows[-1], flush=True)
+    median = {key: statistics.median(row[key] for row in rows) for key in ("valid.loss", "as_plotted")}
     environment = {"torch": torch.__version__, "python": platform.python_version(), "machine": platform.machine()}
-    report = {"command": f"python experiments/peers/{command}", "median": median, "seeds": found}
+    report = {"command": f"python experiments/peers/{command}", "median": median, "seeds": rows}
     text = json.dumps(report | {"environment": environment}, indent=1) + "\n"
     place = Path(__file__).resolve().parents[1] / "results" / f"{name}.json"
     place.write_text(text, encoding="utf-8")
@@ -126,8 +126,8 @@ def write(name: str, command: str, best_of: Callable):
 
 def main(path: str, decoder: str = ""):
     (source, target), validation = sentences(path), torch.arange(TRAIN, TRAIN + VALID + 1).split(VALID)
-    source, source_size, source_padding = numbered(source, LENGTH)
-    target, target_size, padding = numbered(target, LENGTH + 1)  # <bos> is not counted
+    source, source_size, source_padding = tokens_to_ids(source, LENGTH)
+    target, target_size, padding = tokens_to_ids(target, LENGTH + 1)  # <bos> is not counted
     length, attend = (source != source_padding).sum(1), decoder == "attention"
     ignored = {} if attend else {"ignore_index": padding}
 
@@ -138,7 +138,7 @@ def main(path: str, decoder: str = ""):
             logits = model(source[rows], target[rows, :-1], length[rows])
             return nn.functional.cross_entropy(logits.flatten(0, 1), target[rows, 1:].T.flatten(), **ignored)
 
-        history = trained(model, 0.005, loss, lambda: tuple(loss(rows).item() for rows in validation))
+        history = train_and_evaluate(model, 0.005, loss, lambda: tuple(loss(rows).item() for rows in validation))
         return {
             "valid.loss": min(losses[0] for losses in history),
             "as_plotted": min(sum(losses) / 2 for losses in history),

@@ -16,7 +16,7 @@ import math
 import sys
 
 import torch
-from d2l_seq2seq import LENGTH, TRAIN, VALID, numbered, sentences, trained, write
+from d2l_seq2seq import LENGTH, TRAIN, VALID, sentences, tokens_to_ids, train_and_evaluate, write
 from torch import nn
 
 WIDTH, HEADS, DROPOUT = 256, 4, 0.2
@@ -30,11 +30,11 @@ class Attention(nn.Module):
         self.query, self.key, self.value, self.out = (nn.LazyLinear(WIDTH, bias=False) for _ in range(4))
         self.dropout = nn.Dropout(DROPOUT)
 
-    def forward(self, x, y, seen):
+    def forward(self, x, y, mask):
         split = lambda z: z.unflatten(-1, (HEADS, -1)).transpose(1, 2)  # [B, H, T, D / H]
         query, key, value = split(self.query(x)), split(self.key(y)), split(self.value(y))
         scores = query @ key.transpose(2, 3) / math.sqrt(WIDTH / HEADS)  # [B, H, Q, K]
-        weights = scores.masked_fill(~seen[:, None], -1e6).softmax(-1)
+        weights = scores.masked_fill(~mask[:, None], -1e6).softmax(-1)
         return self.out((self.dropout(weights) @ value).transpose(1, 2).flatten(2))
 
 
@@ -48,8 +48,8 @@ class Block(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(attentions + 1))
         self.dropout = nn.Dropout(DROPOUT)
 
-    def forward(self, x, seen, states=None, inside=None):
-        x = self.norms[0](self.dropout(self.attentions[0](x, x, seen)) + x)
+    def forward(self, x, mask, states=None, inside=None):
+        x = self.norms[0](self.dropout(self.attentions[0](x, x, mask)) + x)
         if states is not None:
             x = self.norms[1](self.dropout(self.attentions[1](x, states, inside)) + x)
         return self.norms[-1](self.dropout(self.feed_forward(x)) + x)
@@ -83,8 +83,8 @@ class Transformer(nn.Module):
 
 def main(path: str):
     (source, target), (main_batch, last) = sentences(path), torch.arange(TRAIN, TRAIN + VALID + 1).split(VALID)
-    source, source_size, padding = numbered(source, LENGTH)
-    target, target_size, _ = numbered(target, LENGTH + 1)  # <bos> is not counted
+    source, source_size, padding = tokens_to_ids(source, LENGTH)
+    target, target_size, _ = tokens_to_ids(target, LENGTH + 1)  # <bos> is not counted
     length = (source != padding).sum(1)
 
     def best_of_seed():
@@ -94,10 +94,10 @@ def main(path: str):
             logits = model(source[rows], length[rows], target[rows, :-1], causal)
             return nn.functional.cross_entropy(logits.flatten(0, 1), target[rows, 1:].flatten())
 
-        def held_out():
+        def evaluate():
             return loss(main_batch).item(), (loss(main_batch, False) + loss(last, False)).item() / 2
 
-        masked, plotted = zip(*trained(model, 0.001, loss, held_out), strict=True)
+        masked, plotted = zip(*train_and_evaluate(model, 0.001, loss, evaluate), strict=True)
         return {"valid.loss": min(masked), "as_plotted": min(plotted)}
 
     write("fra_eng_transformer_peer", "d2l_transformer.py fra-eng.zip", best_of_seed)

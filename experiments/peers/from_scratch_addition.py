@@ -45,20 +45,20 @@ def answers(model, questions, start: int, length: int) -> np.ndarray:
     return np.stack(written, axis=1)
 
 
-def trained(model, train, test, seed: int) -> list[float]:
+def train_and_test(model, train, test, seed: int) -> list[float]:
     """Exact match on `test` after each epoch."""
     from common.optimizer import Adam
     from common.trainer import Trainer
 
-    trainer, (questions, wanted), history = Trainer(model, Adam()), test, []
-    start, length = wanted[0, 0], wanted.shape[1] - 1
+    trainer, (questions, expected), history = Trainer(model, Adam()), test, []
+    start, length = expected[0, 0], expected.shape[1] - 1
     for epoch in range(EPOCHS):
         with contextlib.redirect_stdout(io.StringIO()):
             trainer.fit(*train, max_epoch=1, batch_size=BATCH, max_grad=CLIP)
-        found = answers(model, questions, start, length)
+        actual = answers(model, questions, start, length)
         for i in range(5):
-            assert model.generate(questions[[i]], start, length) == found[i].tolist()
-        history.append(float((found == wanted[:, 1:]).all(axis=1).mean()))
+            assert model.generate(questions[[i]], start, length) == actual[i].tolist()
+        history.append(float((actual == expected[:, 1:]).all(axis=1).mean()))
         print(type(model).__name__, f"seed {seed} epoch {epoch + 1}: {history[-1]:.4f}", flush=True)
     return history
 
@@ -77,7 +77,7 @@ def main(directory: str, *names: str):
         for seed in range(SEEDS):
             np.random.seed(seed)
             model = kind(len(sequence.get_vocab()[0]), WORDVEC, HIDDEN)
-            history.append(trained(model, (x[:, ::order], t), (x_test[:, ::order], t_test), seed))
+            history.append(train_and_test(model, (x[:, ::order], t), (x_test[:, ::order], t_test), seed))
     report = {
         "command": " ".join(["python experiments/peers/from_scratch_addition.py DIR", *names]),
         "environment": {"python": platform.python_version(), "numpy": np.__version__},

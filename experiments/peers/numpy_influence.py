@@ -27,7 +27,7 @@ def influences(steps: int, factor: float = 1.0) -> np.ndarray:
     return np.cumsum(factor ** np.arange(steps) * np.array(powers))
 
 
-def advanced(state: np.ndarray, theta: float, steps: int) -> np.ndarray:
+def advance(state: np.ndarray, theta: float, steps: int) -> np.ndarray:
     """The state after some more steps: every unit becomes the mean of itself and the next one, plus or minus theta."""
     push = theta * np.repeat([1.0, -1.0], [10, 13])
     for _ in range(steps):
@@ -35,25 +35,25 @@ def advanced(state: np.ndarray, theta: float, steps: int) -> np.ndarray:
     return state
 
 
-def final_loss(lengths: np.ndarray, seen: np.ndarray) -> float:
-    """The loss after one update behind each of `lengths` steps, with the influences `seen`, and 100 steps at rest."""
+def final_loss(lengths: np.ndarray, influence_rows: np.ndarray) -> float:
+    """The loss after one update behind each of `lengths` steps, with the `influence_rows`, and 100 steps at rest."""
     theta, state = 0.5, np.ones(23)
-    for length, influence in zip(lengths, seen):
-        state = advanced(state, theta, length)
+    for length, influence in zip(lengths, influence_rows):
+        state = advance(state, theta, length)
         theta -= 1e-4 * (state[0] - 1) * influence
-    return float(0.5 * (advanced(state, theta, 100)[0] - 1) ** 2)
+    return float(0.5 * (advance(state, theta, 100)[0] - 1) ** 2)
 
 
 def final_losses(updates: int, truncations: tuple[int, ...] = (1, 10, 100), seeds: int = SEEDS) -> dict[str, float]:
     """{name of the experiment's metric: loss}."""
-    ones = np.ones(updates, int)
-    found = {f"truncation_{n}": final_loss(n * ones, influences(n)[-1] * ones) for n in truncations}
-    found["forward_mode"] = final_loss(ones, influences(updates))
+    unit_lengths = np.ones(updates, int)
+    losses = {f"truncation_{n}": final_loss(n * unit_lengths, influences(n)[-1] * unit_lengths) for n in truncations}
+    losses["forward_mode"] = final_loss(unit_lengths, influences(updates))
     for seed in range(seeds):
         lengths = np.random.default_rng(seed).geometric(1 / MEAN_LENGTH, updates)
-        seen = influences(lengths.max(), MEAN_LENGTH / (MEAN_LENGTH - 1))
-        found[f"randomised_seed_{seed}"] = final_loss(lengths, seen[lengths - 1])
-    return {f"loss.{name}": loss for name, loss in found.items()}
+        influence_rows = influences(lengths.max(), MEAN_LENGTH / (MEAN_LENGTH - 1))
+        losses[f"randomised_seed_{seed}"] = final_loss(lengths, influence_rows[lengths - 1])
+    return {f"loss.{name}": loss for name, loss in losses.items()}
 
 
 def main():

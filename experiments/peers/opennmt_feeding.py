@@ -98,11 +98,11 @@ def total_loss(model, pairs, rows, smoothing: float = 0.0):
 
 def rate(optim, step: int, steps: int) -> float:
     """As `attention_jax.train.optimizer.schedule`, step counted from 1."""
-    done = (step - optim.warmup_steps) / (steps - optim.warmup_steps)
-    return optim.learning_rate * min(step / optim.warmup_steps, 0.5 + 0.5 * math.cos(math.pi * max(done, 0.0)))
+    progress = (step - optim.warmup_steps) / (steps - optim.warmup_steps)
+    return optim.learning_rate * min(step / optim.warmup_steps, 0.5 + 0.5 * math.cos(math.pi * max(progress, 0.0)))
 
 
-def trained(config, data) -> list[dict]:
+def train_and_evaluate(config, data) -> list[dict]:
     """The losses after each epoch."""
     torch.manual_seed(config.train.seed)
     model = Translator(config.model, len(data.source_vocabulary), len(data.target_vocabulary))
@@ -127,7 +127,7 @@ def trained(config, data) -> list[dict]:
         with torch.no_grad():
             valid = data.held_out["valid"]
             held_out = [total_loss(model, valid, slice(i, i + 128)) for i in range(0, len(valid.source), 128)]
-        mean = lambda parts: float(sum(loss for loss, _ in parts) / sum(count for _, count in parts))
+        mean = lambda sums: float(sum(loss for loss, _ in sums) / sum(count for _, count in sums))
         row = {"epoch": epoch + 1, "step": step, "train.loss": mean(losses), "valid.loss": mean(held_out)}
         history.append(row | {"seconds": round(time.time() - began, 1)})
         print(config.model.input_feeding, history[-1], flush=True)
@@ -139,7 +139,7 @@ def main(path: str):
     config = replace(input_feeding.config(), **{"data.path": path})
     data = load_pairs(config.data, config.train.batch_size)
     histories = {
-        name: trained(replace(config, **{"model.input_feeding": name == "general-feeding"}), data)
+        name: train_and_evaluate(replace(config, **{"model.input_feeding": name == "general-feeding"}), data)
         for name in ("general", "general-feeding")
     }
     environment = {"torch": torch.__version__, "OpenNMT-py": "3.5.1", "python": platform.python_version()}

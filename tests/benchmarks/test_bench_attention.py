@@ -6,7 +6,7 @@ import time
 import pytest
 
 from benchmarks import _attention_cell, attention
-from benchmarks._attention_cell import Cell, measured
+from benchmarks._attention_cell import Cell, measure_in_process
 
 CELL = Cell("causal", "fused", (1, 2, 32, 8), "float32")
 SECONDS = {"fused": [4.0, 1.0, 2.0], "plain": [8.0, 8.0, 8.0], "jax.nn": [1.0]}
@@ -23,7 +23,7 @@ def test_rounds_alternate_and_ratios_are_of_medians(tmp_path, monkeypatch):
         seconds = SECONDS[cell.implementation]
         return {"forward_seconds": seconds, "gradient_seconds": seconds, "temporary_bytes": 2**20, "problem": ""}
 
-    monkeypatch.setattr(attention, "measured", fake)
+    monkeypatch.setattr(attention, "measure_in_process", fake)
     monkeypatch.setattr(attention, "conditions", lambda: "")
     rows = attention.main("cpu", ("causal",), 64, 64, rounds=2, torch=False, output=str(tmp_path))
     assert order == ["fused", "plain", "jax.nn", "fused", "plain"]  # a problem is not tried twice
@@ -35,9 +35,9 @@ def test_rounds_alternate_and_ratios_are_of_medians(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_process_measures_one_cell():
-    row = measured(CELL)
+    row = measure_in_process(CELL)
     assert row["problem"] == "" and min(row["forward_seconds"] + row["gradient_seconds"]) > 0
-    assert measured(CELL._replace(implementation="best"))["problem"].startswith(
+    assert measure_in_process(CELL._replace(implementation="best"))["problem"].startswith(
         "InputError: implementation must be one"
     )
 

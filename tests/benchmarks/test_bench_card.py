@@ -26,19 +26,23 @@ TIMES = functools.partial(dict, step_seconds=[2.0])
 
 
 @pytest.fixture
-def measured(monkeypatch, tmp_path):
-    """`measured(measurements, **options)` runs the command with these measurements in place of its own."""
+def run_measurements(monkeypatch, tmp_path):
+    """`run_measurements(measurements, **options)` runs the command with these measurements in place of its own."""
 
     def run(measurements, **options):
-        monkeypatch.setattr(card, "measurements", lambda platform: [Measurement(*one) for one in measurements])
+        monkeypatch.setattr(
+            card, "measurements", lambda platform: [Measurement(*measurement) for measurement in measurements]
+        )
         return card.main(out=str(tmp_path / "card.json"), **options)["rows"]
 
     return run
 
 
-def test_a_crash_a_hang_and_an_error_are_rows_with_their_reasons(measured, capsys, tmp_path):
+def test_failures_become_rows_with_reasons(run_measurements, capsys, tmp_path):
     hang, error = functools.partial(time.sleep, 60), functools.partial(exec, "raise ValueError('no such kernel')")
-    rows = measured([("tests", os.abort, 30), ("launch", hang, 0.5), ("train/a/b", error, 30), ("rates", RATES, 30)])
+    rows = run_measurements(
+        [("tests", os.abort, 30), ("launch", hang, 0.5), ("train/a/b", error, 30), ("rates", RATES, 30)]
+    )
     assert rows["tests"]["problem"] == "the process was killed by SIGABRT"
     assert rows["launch"]["problem"] == "not done within 0.5 s" and "step_seconds" not in rows["launch"]
     assert rows["train/a/b"]["problem"] == "ValueError: no such kernel"
@@ -49,15 +53,15 @@ def test_a_crash_a_hang_and_an_error_are_rows_with_their_reasons(measured, capsy
     assert "| matrix products and copies | 2 TFLOP/s in bfloat16, 1 in float32; 3 GB/s |" in printed
 
 
-def test_a_second_call_measures_what_is_missing_and_failures_on_request(measured):
-    first = measured([("launch", TIMES, 30), ("tests", os.abort, 30)])
+def test_second_call_measures_missing_rows(run_measurements):
+    first = run_measurements([("launch", TIMES, 30), ("tests", os.abort, 30)])
     now = [("launch", os.abort, 30), ("tests", functools.partial(dict, counts={"passed": 3}, finished=True), 30)]
-    assert measured([*now, ("rates", RATES, 30)]) == first | {"rates": measured(now[:0])["rates"]}
-    rows = measured(now, retry=True)
+    assert run_measurements([*now, ("rates", RATES, 30)]) == first | {"rates": run_measurements(now[:0])["rates"]}
+    rows = run_measurements(now, retry=True)
     assert rows["launch"] == first["launch"] and rows["tests"]["counts"] == {"passed": 3}
 
 
-def test_what_the_total_time_cuts_short_is_not_a_failure(measured, monkeypatch, capsys):
+def test_measurement_cut_by_time_limit_is_pending(run_measurements, monkeypatch, capsys):
     clock, limits = [0.0], []
 
     def run(function, limit):
@@ -67,12 +71,14 @@ def test_what_the_total_time_cuts_short_is_not_a_failure(measured, monkeypatch, 
 
     monkeypatch.setattr(card, "run_in_process", run)
     monkeypatch.setattr(card, "time", SimpleNamespace(monotonic=lambda: clock[0], strftime=time.strftime))
-    rows = measured([(name, None, 400.0) for name in ("launch", "decode/1/a", "decode/1/b")], total_seconds=540.0)
+    rows = run_measurements(
+        [(name, None, 400.0) for name in ("launch", "decode/1/a", "decode/1/b")], total_seconds=540.0
+    )
     assert set(rows) == {"launch"} and limits == [400.0, 240.0]
     assert "2 measurements are left, the same command continues" in capsys.readouterr().out
 
 
-def test_processes_that_a_measurement_has_started_end_with_it():
+def test_child_processes_end_with_measurement():
     row = run_in_process(functools.partial(eval, "{'pid': __import__('subprocess').Popen(['sleep', '60']).pid}"), 30)
     status, end = Path(f"/proc/{row['pid']}/stat"), time.monotonic() + 10
     is_running = lambda: status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
@@ -81,7 +87,7 @@ def test_processes_that_a_measurement_has_started_end_with_it():
     assert not is_running()
 
 
-def test_a_cpu_measures_attention_and_the_page_has_the_table(tmp_path):
+def test_cpu_run_writes_table_into_page(tmp_path):
     """With everything real; the same call again measures nothing, and leaves the page as it is."""
     out, page = str(tmp_path / "new" / "card.json"), tmp_path / "page.md"
     page.write_text(f"before\n\n{card.START}old\n{card.END}\n\nafter\n")
@@ -105,14 +111,14 @@ def test_a_cpu_measures_attention_and_the_page_has_the_table(tmp_path):
         ({"page": "missing.md"}, "--page needs a file with <!-- bench card -->"),
     ],
 )
-def test_a_bad_option_is_one_line_and_measures_nothing(options, message, tmp_path, monkeypatch):
+def test_bad_option_is_rejected_before_measuring(options, message, tmp_path, monkeypatch):
     monkeypatch.setattr(card, "run_in_process", None)
     with pytest.raises(InputError, match=message) as error:
         card.main(out=str(tmp_path / "card.json"), **options)
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
 
 
-def test_results_of_another_card_or_another_file_are_not_mixed(measured, tmp_path):
+def test_results_of_different_cards_are_not_mixed(run_measurements, tmp_path):
     path = tmp_path / "card.json"
     for content, message in (
         ({"facts": card.facts() | {"device": "H100"}, "rows": {}}, "has results for device H100, this is cpu"),
@@ -126,7 +132,7 @@ def test_results_of_another_card_or_another_file_are_not_mixed(measured, tmp_pat
     ):
         write_json(path, content)
         with pytest.raises(InputError, match=message):
-            measured([("rates", RATES, 30)])
+            run_measurements([("rates", RATES, 30)])
         assert read_json(path) == content
 
 
@@ -138,19 +144,24 @@ def test_implementations_are_those_of_dispatch(monkeypatch):
     assert card.implementations("gpu") == ["fused", "cudnn", "kernel"]
 
 
-def test_a_card_measures_the_cases_at_both_lengths_the_default_first():
-    names = [one.name for one in card.measurements("gpu")]
+def test_gpu_measures_default_first_at_both_lengths():
+    names = [measurement.name for measurement in card.measurements("gpu")]
     assert names[:3] == ["rates", "tests", "attention/causal/2048x64/default"] and len(names) == len(set(names))
     defaults = [f"attention/{case}/{length}x64/default" for length in (2048, 8192) for case in card.FULL.cases]
     assert [name for name in names if name.endswith("default")] == defaults
     cudnn = [f"attention/causal/2048x{width}/cudnn" for width in (64, 72, 128)]
-    more = ["train/gpt2/attention_jax", "train/vit/attention_jax", "decode/1/attention_jax", "decode/16/attention_jax"]
-    assert {*cudnn, *more, "launch", "attention/window/8192x64/jax.nn cudnn"} <= {*names}
+    model_routes = [
+        "train/gpt2/attention_jax",
+        "train/vit/attention_jax",
+        "decode/1/attention_jax",
+        "decode/16/attention_jax",
+    ]
+    assert {*cudnn, *model_routes, "launch", "attention/window/8192x64/jax.nn cudnn"} <= {*names}
     assert names.index("launch") < names.index("attention/causal/8192x64/default")
 
 
-def test_a_route_that_does_not_take_the_call_is_left_out():
-    of = {one.name: one for one in card.measurements("gpu")}
+def test_unsupported_implementation_is_left_out():
+    of = {measurement.name: measurement for measurement in card.measurements("gpu")}
     assert of["attention/causal/2048x64/fused"].applies() and not of["attention/l1/2048x64/cudnn"].applies()
 
 
@@ -158,15 +169,22 @@ def test_a_route_that_does_not_take_the_call_is_left_out():
 def test_everything_runs_at_tiny_sizes(tmp_path):
     rows = card.main(out=str(tmp_path / "card.json"))["rows"]
     assert {name: row["problem"] for name, row in rows.items() if row["problem"]} == {}
-    own = {"rates", "tests", "launch", "train/gpt2/attention_jax", "train/vit/attention_jax", "decode/1/attention_jax"}
-    assert own <= {*rows} and "attention/causal/32x8/jax.nn" in rows
+    expected = {
+        "rates",
+        "tests",
+        "launch",
+        "train/gpt2/attention_jax",
+        "train/vit/attention_jax",
+        "decode/1/attention_jax",
+    }
+    assert expected <= {*rows} and "attention/causal/32x8/jax.nn" in rows
 
 
 @pytest.mark.slow
 def test_models_have_the_published_numbers_of_parameters():
     """GPT-2 124M, ViT-S/16 and SmolLM2-135M as transformers has them, by `num_parameters()`."""
-    one = card.FULL._replace(tokens=(1, 1024), images=(1, 224))
-    inits = [getattr(programs, model)(card.FULL, programs.draw(one, model))[1] for model in ("gpt2", "vit")]
+    sizes = card.FULL._replace(tokens=(1, 1024), images=(1, 224))
+    inits = [getattr(programs, model)(card.FULL, programs.draw(sizes, model))[1] for model in ("gpt2", "vit")]
     inits.append(lambda rng: programs.llama(card.FULL).init(rng, jnp.ones((1, 2), jnp.int32)))
     counts = [count_parameters(jax.eval_shape(init, jax.random.key(0))) for init in inits]
     assert counts == [124_439_808, 22_050_664, 134_515_008]

@@ -11,7 +11,7 @@ from benchmarks import compile as bench_compile
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", bench_compile.CASES)
-def test_ours_is_a_loss_whose_peers_have_as_many_parameters_and_the_same_inputs(case):
+def test_peers_match_parameter_counts_and_inputs(case):
     with jax.numpy_dtype_promotion("standard"):  # as Flax itself needs it
         programs = bench_compile.CASES[case](2)
     assert {count_parameters(program.shapes[0]) for program in programs.values()} == {
@@ -30,19 +30,19 @@ def test_what_is_not_known_is_named():
         bench_compile.main(targets=("h20",))
 
 
-def test_a_row_says_what_was_read_off_and_what_could_not_be_compiled(monkeypatch, tmp_path, capsys):
+def test_row_has_measurements_or_compile_error(monkeypatch, tmp_path, capsys):
     """On a CPU, which needs no other compiler."""
     x = bench_compile.shape(64, 64, dtype=jnp.float32)
     program = bench_compile.Program(lambda x: x @ x @ x, (x,))
 
-    def refused(x):
+    def raise_error(x):
         raise NotImplementedError("no such kernel")
 
-    refusing = bench_compile.Program(refused, (x,))
+    refusing = bench_compile.Program(raise_error, (x,))
     monkeypatch.setitem(
         bench_compile.CASES, "tiny", lambda layers: {"flax": program, "ours": program, "flax, usual": refusing}
     )
-    flax, ours, usual = bench_compile.main(cases=("tiny",), targets=("cpu",), output=str(tmp_path))
-    assert ours["flops"] == flax["flops"] == 2 * 2 * 64**3
+    flax, package, usual = bench_compile.main(cases=("tiny",), targets=("cpu",), output=str(tmp_path))
+    assert package["flops"] == flax["flops"] == 2 * 2 * 64**3
     assert usual["error"] == "no such kernel" and "1.00x" in capsys.readouterr().out
     assert (tmp_path / "cpu.json").exists()

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="the comparison needs torch==2.13.0,
 SIZES = transformer.Sizes("small", 30, 30, 16, 2, 24, 2, 0.0, True, 0.1)
 
 
-def carried_over(module):
+def to_jax_params(module):
     """Our parameters with the weights of the PyTorch module."""
     array = lambda tensor: jnp.asarray(tensor.detach().numpy())
     linear = lambda layer: {"kernel": array(layer.weight).T, "bias": array(layer.bias)}
@@ -20,16 +20,16 @@ def carried_over(module):
     def attention(layer):
         return {"query": linear(layer.q), "key": linear(layer.k), "value": linear(layer.v), "out": linear(layer.o)}
 
-    def layer(theirs):
-        ours = {
-            "attention": attention(theirs.attention),
-            "ffn": {"hidden": linear(theirs.hidden), "out": linear(theirs.out)},
+    def layer(torch_layer):
+        params = {
+            "attention": attention(torch_layer.attention),
+            "ffn": {"hidden": linear(torch_layer.hidden), "out": linear(torch_layer.out)},
         }
-        ours |= {"attention_norm": norm(theirs.norms[0]), "ffn_norm": norm(theirs.norms[-1])}
+        params |= {"attention_norm": norm(torch_layer.norms[0]), "ffn_norm": norm(torch_layer.norms[-1])}
         return (
-            ours
-            if theirs.cross is None
-            else ours | {"cross_attention": attention(theirs.cross), "cross_norm": norm(theirs.norms[1])}
+            params
+            if torch_layer.cross is None
+            else params | {"cross_attention": attention(torch_layer.cross), "cross_norm": norm(torch_layer.norms[1])}
         )
 
     stack = lambda layers: {f"layer_{i}": layer(x) for i, x in enumerate(layers)}
@@ -44,12 +44,12 @@ def test_logits_and_beams_agree(monkeypatch):
     module = _torch_transformer.build(torch, *SIZES[1:9]).eval()
     source, length, target = transformer.draw(SIZES, 4)
     real = (torch.arange(source.shape[1])[None] < torch.tensor(length)[:, None])[:, None, None]
-    params = carried_over(module)
+    params = to_jax_params(module)
     expected = module(torch.tensor(source).long(), real, torch.tensor(target).long()).detach().numpy()
-    got, _ = jax.jit(transformer.our_model(SIZES).apply)(params, source, length, target)
-    np.testing.assert_allclose(got, expected, atol=2e-5)
+    logits, _ = jax.jit(transformer.our_model(SIZES).apply)(params, source, length, target)
+    np.testing.assert_allclose(logits, expected, atol=2e-5)
 
     tokens, scores = module.beam(torch.tensor(source).long(), real, transformer.BEAM, 6, 1)
-    ours, our_scores = transformer.our_beam(SIZES, params)[1](source, length, written=6)
-    np.testing.assert_allclose(our_scores[:, 0], scores, atol=1e-4)
-    np.testing.assert_array_equal(ours[:, 0], tokens)
+    beam_tokens, beam_scores = transformer.our_beam(SIZES, params)[1](source, length, written=6)
+    np.testing.assert_allclose(beam_scores[:, 0], scores, atol=1e-4)
+    np.testing.assert_array_equal(beam_tokens[:, 0], tokens)

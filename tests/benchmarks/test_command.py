@@ -23,14 +23,14 @@ def test_without_a_checkout_it_is_one_line(tmp_path, monkeypatch):
     assert "\n" not in str(error.value)
 
 
-def test_an_unknown_benchmark_is_one_line_with_those_that_there_are():
+def test_unknown_benchmark_error_lists_valid_names():
     command = [sys.executable, "launch.py", "bench", "dates"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     names = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
-    assert done.returncode == 2 and ", ".join(names) in done.stderr and done.stderr.count("\n") == 1
+    assert result.returncode == 2 and ", ".join(names) in result.stderr and result.stderr.count("\n") == 1
 
 
-def test_the_figure_of_attention_is_that_of_the_recorded_rows():
+def test_attention_figure_matches_recorded_rows():
     results = ROOT / "experiments" / "results"
     with Image.open(results / "bench_attention.png") as picture:
         assert picture.text["Inputs"] == fingerprint(json.loads((results / "bench_attention.json").read_text()))

@@ -33,18 +33,18 @@ def test_busy_cores_are_the_ticks_of_other_processes(monkeypatch, tmp_path):
 
 
 def test_flops_of_convolutions_branches_and_loops_by_hand():
-    def traced(function, *shapes):
+    def count_flops(function, *shapes):
         return matmul_flops(jax.jit(function).trace(*(jnp.zeros(shape) for shape in shapes)).jaxpr.jaxpr)
 
     convolve = lambda x, w: jax.lax.conv_general_dilated(
         x, w, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
-    assert traced(convolve, (2, 6, 6, 3), (3, 3, 3, 5)) == 2 * (2 * 4 * 4 * 5) * (3 * 3 * 3)
+    assert count_flops(convolve, (2, 6, 6, 3), (3, 3, 3, 5)) == 2 * (2 * 4 * 4 * 5) * (3 * 3 * 3)
     branch = lambda x: jax.lax.cond(x[0, 0] > 0, lambda x: x @ x @ x, lambda x: x @ x, x)
-    assert traced(branch, (4, 4)) == 2 * 2 * 4**3
+    assert count_flops(branch, (4, 4)) == 2 * 2 * 4**3
     again = lambda x: jax.lax.while_loop(lambda x: x[0, 0] < 9, lambda x: x @ x, x)
-    assert np.isnan(traced(again, (4, 4)))
-    assert traced(lambda x: jax.lax.while_loop(lambda x: x[0, 0] < 9, lambda x: x + 1, x), (4, 4)) == 0
+    assert np.isnan(count_flops(again, (4, 4)))
+    assert count_flops(lambda x: jax.lax.while_loop(lambda x: x[0, 0] < 9, lambda x: x + 1, x), (4, 4)) == 0
 
 
 def test_training_steps_count_forward_and_weight_gradient():
@@ -56,7 +56,7 @@ def test_training_steps_count_forward_and_weight_gradient():
 
 
 @pytest.mark.parametrize(
-    "before, after, times, number",
+    "start, end, times, number",
     [
         (Conditions(0.5, 2e11), QUIET, [1.0, 1.0, 1.0], "0.50 cores"),
         (QUIET, Conditions(0.0, 1.5e11), [1.0, 1.0, 1.0], "25 %"),
@@ -64,15 +64,17 @@ def test_training_steps_count_forward_and_weight_gradient():
         (QUIET, QUIET, [1.0, 1.1, 1.1], ""),
     ],
 )
-def test_a_ratio_is_shown_on_a_quiet_machine_only_or_anyway(before, after, times, number, monkeypatch, capsys):
-    assert number in unreliable({"ours": times}, before, after)
+def test_ratios_need_quiet_machine_or_anyway(start, end, times, number, monkeypatch, capsys):
+    assert number in unreliable({"ours": times}, start, end)
     monkeypatch.setattr(_rounds, "alternate", lambda programs, rounds, calls: {"peer": [2.0] * 3, "ours": times})
-    shown = []
+    outputs = []
     for anyway in (False, True):
-        states = iter((before, after))
+        states = iter((start, end))
         monkeypatch.setattr(_rounds, "conditions", lambda states=states: next(states))
-        found = compare("a step", {"peer": print, "ours": print}, 10, "rows", steps=2, rounds=3, anyway=anyway)
-        assert found["peer"] == [1.0] * 3
-        shown.append(capsys.readouterr().out)
-    assert ("1.00x" in shown[0]) is (not number) and "1.00x" in shown[1] and ("--anyway" in shown[0]) is bool(number)
-    assert all("matmul 200 GFLOP/s" in text and "cores, jax" in text for text in shown)
+        seconds = compare("a step", {"peer": print, "ours": print}, 10, "rows", steps=2, rounds=3, anyway=anyway)
+        assert seconds["peer"] == [1.0] * 3
+        outputs.append(capsys.readouterr().out)
+    assert (
+        ("1.00x" in outputs[0]) is (not number) and "1.00x" in outputs[1] and ("--anyway" in outputs[0]) is bool(number)
+    )
+    assert all("matmul 200 GFLOP/s" in text and "cores, jax" in text for text in outputs)

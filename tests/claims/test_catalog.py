@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from attention_jax import load_experiment
-from attention_jax.claims.catalog import names
+from attention_jax.claims.catalog import experiment_names
 from attention_jax.errors import InputError
 from attention_jax.files import read_json, write_json
 
@@ -20,13 +20,13 @@ LOAD = "from attention_jax import load_experiment; print(load_experiment({!r}).c
 def python(code: str, cwd: Path, path: Path, **variables: str) -> str:
     """What `code` prints in a process of its own that finds the package at `path`."""
     environment = os.environ | {"PYTHONPATH": str(path), "PYTHONSAFEPATH": "", **variables}
-    done = subprocess.run([sys.executable, "-c", code], cwd=cwd, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    process = subprocess.run([sys.executable, "-c", code], cwd=cwd, env=environment, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    return process.stdout.strip()
 
 
 @pytest.fixture
-def installed(tmp_path) -> Path:
+def site_packages(tmp_path) -> Path:
     """The package alone, as an editable install leads to it (without the checkout's root on the path) or a wheel has
     it: a directory in which only attention_jax can be imported."""
     (tmp_path / "site").mkdir()
@@ -35,60 +35,60 @@ def installed(tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["date_luong", "ntm_init", "head_pruning", "time_machine_truncation"])
-def test_an_experiment_is_found_from_any_working_directory(installed, tmp_path, name):
+def test_an_experiment_is_found_from_any_working_directory(site_packages, tmp_path, name):
     """The last three import another one."""
-    assert python(LOAD.format(name), tmp_path, installed) == name
+    assert python(LOAD.format(name), tmp_path, site_packages) == name
 
 
-def test_a_readers_own_package_of_that_name_stays_theirs(installed, tmp_path):
+def test_user_package_named_experiments_is_restored(site_packages, tmp_path):
     (tmp_path / "experiments").mkdir()
     (tmp_path / "experiments" / "ntm_copy.py").write_text("mine = True\n")
     then = "\nimport experiments.ntm_copy; assert experiments.ntm_copy.mine"
-    before = "import experiments.ntm_copy as mine\n"
+    import_first = "import experiments.ntm_copy as mine\n"
     again = "\nassert experiments.ntm_copy is mine; print(load_experiment('ntm_copy').config().name)"
-    assert python(LOAD.format("ntm_init") + then, tmp_path, installed) == "ntm_init"
-    assert python(before + LOAD.format("ntm_init") + then + again, tmp_path, installed).split() == [
+    assert python(LOAD.format("ntm_init") + then, tmp_path, site_packages) == "ntm_init"
+    assert python(import_first + LOAD.format("ntm_init") + then + again, tmp_path, site_packages).split() == [
         "ntm_init",
         "ntm_copy",
     ]
 
 
-def test_a_file_of_ones_own_may_import_an_experiment_from_anywhere(installed, tmp_path):
+def test_user_file_imports_experiments_from_any_directory(site_packages, tmp_path):
     (tmp_path / "mine.py").write_text("from experiments.date_luong import config\n")
-    assert python(LOAD.format("mine.py"), tmp_path, installed) == "date_luong"
+    assert python(LOAD.format("mine.py"), tmp_path, site_packages) == "date_luong"
 
 
-def test_an_installed_package_finds_the_checkout_it_is_started_in(tmp_path):
+def test_installed_package_finds_working_checkout(tmp_path):
     shutil.copytree(ROOT / "attention_jax", tmp_path / "site" / "attention_jax")
-    said = "import attention_jax; print(attention_jax.__file__)\n" + LOAD.format("date_luong")
-    file, name = python(said, ROOT, tmp_path / "site", PYTHONSAFEPATH="1").split()
+    code = "import attention_jax; print(attention_jax.__file__)\n" + LOAD.format("date_luong")
+    file, name = python(code, ROOT, tmp_path / "site", PYTHONSAFEPATH="1").split()
     assert file.startswith(str(tmp_path)) and name == "date_luong"
 
 
-def test_a_module_that_an_experiment_file_lacks_is_named(tmp_path):
+def test_missing_module_of_experiment_is_named(tmp_path):
     (tmp_path / "mine.py").write_text("import a_package_of_mine\n")
     with pytest.raises(InputError, match="mine.py.*a_package_of_mine.*PYTHONPATH"):
         load_experiment(str(tmp_path / "mine.py"))
 
 
-@pytest.mark.parametrize("name", names())
-def test_a_comparison_with_a_published_number_says_what_differs(name):
+@pytest.mark.parametrize("name", experiment_names())
+def test_comparisons_with_published_numbers_say_what_differs(name):
     """Claims of the kind "other protocol" need it anyway; an order is of another size, corpus or program."""
     orders = [claim for claim in load_experiment(name).claims if claim.kind == "order" and claim.published is not None]
     silent = [claim.text for claim in orders if not claim.differs]
     assert not silent, "say in `differs` what differs from the source"
 
 
-def test_withdrawn_bounds_are_read_from_the_file_beside_an_experiment(tmp_path):
+def test_withdrawn_bounds_are_read_beside_an_experiment(tmp_path):
     row = {"text": "t", "metric": "m", "published": None, "source": "s", "also": ["n"], "at_most": 1.0}
     ended = {"since": "2026-01-01", "until": "2026-01-02", "reason": "r"}
     write_json(tmp_path / "withdrawn.json", {"mine": [row | ended], "other": []})
     (tmp_path / "mine.py").write_text("from experiments.date_luong import config\n")
     [bound] = load_experiment(str(tmp_path / "mine.py")).withdrawn
     assert bound.also == ("n",) and bound.at_most == 1.0 and bound.reason == "r"
-    assert read_json(ROOT / "experiments" / "withdrawn.json").keys() <= {*names()}
+    assert read_json(ROOT / "experiments" / "withdrawn.json").keys() <= {*experiment_names()}
 
 
 def test_plans_are_no_claims():
     plans = {name: load_experiment(name) for name in ("transformer_wmt14", "vit_i1k_s16")}
-    assert all(one.plans and not one.claims for one in plans.values())
+    assert all(experiment.plans and not experiment.claims for experiment in plans.values())

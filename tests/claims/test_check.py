@@ -35,145 +35,152 @@ def toy(tmp_path, monkeypatch):
             run = {"variant": variant, "seed": seed, "metrics": {"test.number": number}, "history": []}
             words = f"python launch.py reproduce {name} {command}".strip()
             run |= {"seconds": seconds, "command": words, "environment": ENVIRONMENT}
-            record.record(name, run, experiment.results)
+            record.record_run(name, run, experiment.results)
         return dataclasses.replace(experiment, **changes)
 
     return make
 
 
-def checked(experiments, minutes=1.0, override=lambda config, words: config, **here):
-    return check.check(experiments, minutes, override, check.Here(**here))
+def run_check(experiments, minutes=1.0, override=lambda config, words: config, **local_settings):
+    return check.check(experiments, minutes, override, check.LocalSettings(**local_settings))
 
 
 def report(tmp_path):
     return json.loads((tmp_path / "runs" / "check" / "001" / "check.json").read_text())
 
 
-def test_what_agrees_with_the_record_is_green_and_the_record_is_left_alone(toy, tmp_path, capsys):
+def test_agreement_returns_zero_and_keeps_the_record(toy, tmp_path, capsys):
     toy = toy("toy", {("", 0): (10.1, 2.0)})
-    before = (tmp_path / "results" / "toy.json").read_bytes()
-    assert checked([toy]) == 0
-    shown = capsys.readouterr().out
-    assert "1 of 1: toy seed 0, about 2 s" in shown and "1 OK; 0 the same to the last bit; 1 runs in" in shown
-    assert "9.888-10.31 (+-2 %)" in shown, "what was expected, and why"
-    assert "recorded on: abacus, a board, 1 CPU, cpu: cpu, jax 0.1 (another machine or version" in shown
-    assert (tmp_path / "results" / "toy.json").read_bytes() == before
+    recorded_bytes = (tmp_path / "results" / "toy.json").read_bytes()
+    assert run_check([toy]) == 0
+    output = capsys.readouterr().out
+    assert "1 of 1: toy seed 0, about 2 s" in output and "1 OK; 0 the same to the last bit; 1 runs in" in output
+    assert "9.888-10.31 (+-2 %)" in output, "what was expected, and why"
+    assert "recorded on: abacus, a board, 1 CPU, cpu: cpu, jax 0.1 (another machine or version" in output
+    assert (tmp_path / "results" / "toy.json").read_bytes() == recorded_bytes
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["toy.json"]
-    found = report(tmp_path)
-    assert found["numbers"][0]["recorded"] == 10.1 and found["numbers"][0]["here"] == 10.0
-    assert found["runs"][0]["environment"]["recorded"]["processor"] == "abacus"
-    assert "processor" in found["runs"][0]["environment"]["here"]
+    check_json = report(tmp_path)
+    assert check_json["numbers"][0]["recorded"] == 10.1 and check_json["numbers"][0]["here"] == 10.0
+    assert check_json["runs"][0]["environment"]["recorded"]["processor"] == "abacus"
+    assert "processor" in check_json["runs"][0]["environment"]["here"]
 
 
-def test_what_was_found_on_another_machine_is_a_table_of_its_own(toy, tmp_path):
-    assert comparison.elsewhere(tmp_path) == []
-    checked([toy("toy", {("", 0): (10.5, 2.0)})])
-    kept = {**report(tmp_path), "runs": [{"environment": {"here": ENVIRONMENT}}]}
-    (tmp_path / "check_board.json").write_text(json.dumps(kept))
-    [table] = comparison.elsewhere(tmp_path)
+def test_other_machine_gets_its_own_table(toy, tmp_path):
+    assert comparison.check_tables(tmp_path) == []
+    run_check([toy("toy", {("", 0): (10.5, 2.0)})])
+    check_json = {**report(tmp_path), "runs": [{"environment": {"here": ENVIRONMENT}}]}
+    (tmp_path / "check_board.json").write_text(json.dumps(check_json))
+    [table] = comparison.check_tables(tmp_path)
     assert table.title == "Re-run on abacus, a board, 1 CPU, cpu: cpu, jax 0.1"
     assert table.rows == [("toy", "the number", "0", "10.5", "10", "differs")]
 
 
-def test_a_wrong_number_in_the_record_is_red_and_every_check_runs_anew(toy, tmp_path, capsys):
+def test_wrong_recorded_number_returns_one_every_time(toy, tmp_path, capsys):
     wrong = toy("toy", {("", 0): (10.5, 2.0)})
-    assert checked([wrong]) == 1 and "1 differs" in capsys.readouterr().out
+    assert run_check([wrong]) == 1 and "1 differs" in capsys.readouterr().out
     assert report(tmp_path)["numbers"][0]["verdict"] == "differs"
     right = toy("toy", {("", 0): (10.0, 2.0)})
-    assert checked([right]) == 0 and (tmp_path / "runs" / "check" / "002" / "toy" / "seed0" / "result.json").exists()
+    assert run_check([right]) == 0 and (tmp_path / "runs" / "check" / "002" / "toy" / "seed0" / "result.json").exists()
 
 
 def test_seeds_say_how_much_may_differ(toy, tmp_path, capsys):
     less = Claim("b less a", "test.number", None, "hand", variant="b", minus="a", kind="order", at_most=0.0)
     numbers = {("a", 0): (10.0, 1.0), ("a", 1): (11.5, 1.0), ("a", 2): (12.5, 1.0), ("b", 0): (9.0, 4.0)}
     several = toy("several", numbers, claims=(dataclasses.replace(CLAIM, variant="a"), less))
-    assert checked([several]) == 1
-    found = {(one["claim"], one["seed"]): one for one in report(tmp_path)["numbers"]}
-    assert set(found) == {("the number", 0), ("the number", 1), ("the number", 2), ("b less a", 0)}
-    assert {one["verdict"] for (claim, _), one in found.items() if claim == "the number"} == {"OK"}
-    assert found["the number", 0]["expected"]["why"] == "3 seeds" and found["b less a", 0]["verdict"] == "differs"
+    assert run_check([several]) == 1
+    numbers_by_claim = {(number["claim"], number["seed"]): number for number in report(tmp_path)["numbers"]}
+    assert set(numbers_by_claim) == {("the number", 0), ("the number", 1), ("the number", 2), ("b less a", 0)}
+    assert {number["verdict"] for (claim, _), number in numbers_by_claim.items() if claim == "the number"} == {"OK"}
+    assert (
+        numbers_by_claim["the number", 0]["expected"]["why"] == "3 seeds"
+        and numbers_by_claim["b less a", 0]["verdict"] == "differs"
+    )
     capsys.readouterr()
-    assert checked([several], minutes=3.5 / 60) == 0, "without the runs of b only a is compared"
+    assert run_check([several], minutes=3.5 / 60) == 0, "without the runs of b only a is compared"
 
 
-def test_runs_on_which_a_verdict_rests_are_repeated_first(toy, monkeypatch, capsys):
-    monkeypatch.setattr(judged, "registered", lambda: {("toy", ""): frozenset({100})})
+def test_deciding_runs_are_repeated_first(toy, monkeypatch, capsys):
+    monkeypatch.setattr(judged, "load_registered_seeds", lambda: {("toy", ""): frozenset({100})})
     both = toy("toy", {("", 0): (10.0, 4.0), ("", 100): (110.0, 7.0)})
-    assert checked([both], minutes=0.075) == 0 and "1 of 1: toy seed 100" in capsys.readouterr().out
-    assert checked([both]) == 0 and "2 of 2: toy seed 0" in capsys.readouterr().out
+    assert run_check([both], minutes=0.075) == 0 and "1 of 1: toy seed 100" in capsys.readouterr().out
+    assert run_check([both]) == 0 and "2 of 2: toy seed 0" in capsys.readouterr().out
 
 
-def test_the_recorded_seed_is_run_whatever_the_command_says(toy, tmp_path, capsys):
+def test_recorded_seed_overrides_the_command(toy, tmp_path, capsys):
     toy = toy("toy", {("", 3): (13.0, 2.0)}, command="--train.seed 7")
-    assert checked([toy], override=lambda config, words: configs.replace(config, **{"train.seed": 7})) == 0
+    assert run_check([toy], override=lambda config, words: configs.replace(config, **{"train.seed": 7})) == 0
     assert report(tmp_path)["numbers"][0]["here"] == 13.0
 
 
 def test_a_time_is_shown_and_not_judged(toy, capsys):
     timed = toy("toy", {("", 0): (500.0, 2.0)}, claims=(dataclasses.replace(CLAIM, timed=True),))
-    assert checked([timed]) == 0 and "1 a time" in capsys.readouterr().out
+    assert run_check([timed]) == 0 and "1 a time" in capsys.readouterr().out
 
 
 def test_a_run_that_diverges_differs(toy, capsys):
     def study(config, directory):
         raise Diverged(7, float("nan"))
 
-    assert checked([toy("toy", {("", 0): (10.0, 2.0)}, study=study)]) == 1
-    shown = capsys.readouterr().out
-    assert "1 differs" in shown and "toy seed 0: the loss was nan at step 7" in shown
+    assert run_check([toy("toy", {("", 0): (10.0, 2.0)}, study=study)]) == 1
+    output = capsys.readouterr().out
+    assert "1 differs" in output and "toy seed 0: the loss was nan at step 7" in output
 
 
-def test_the_chapters_come_first_then_experiments_variants_and_seeds(toy):
+def test_chapters_come_before_experiments_variants_and_seeds(toy):
     kernels = toy("dear", {("", 0): (10.0, 9.0)}), toy("cheap", {("a", 3): (10.0, 4.0), ("b", 0): (10.0, 5.0)})
     memory = toy("memory", {("", 0): (10.0, 20.0), ("", 1): (10.0, 90.0)}, "memory")
     any_variant = (CLAIM, *(dataclasses.replace(CLAIM, variant=variant) for variant in "ab"))
     kernels = [dataclasses.replace(experiment, claims=any_variant) for experiment in kernels]
-    able = [again for one in (*kernels, memory) for again in check.candidates(one, check.Here(), check.Outcome(None))]
-    names = lambda seconds: [again.name for again in check.chosen(able, seconds)]
+    able = [
+        again
+        for experiment in (*kernels, memory)
+        for again in check.find_reruns(experiment, check.LocalSettings(), check.Outcome(None))
+    ]
+    names = lambda seconds: [again.name for again in check.choose_runs(able, seconds)]
     assert names(1000) == ["cheap a seed 3", "memory seed 0", "dear seed 0", "cheap b seed 0", "memory seed 1"]
     assert names(14) == ["cheap a seed 3", "dear seed 0"], "every seed of memory is expected to take 20 s"
     assert names(0.5) == []
 
 
-def test_no_run_is_started_for_which_no_time_is_left(toy, monkeypatch, capsys):
+def test_no_run_starts_without_time_left(toy, monkeypatch, capsys):
     clock = iter([0.0, 0.0, 70.0, 70.0])
     monkeypatch.setattr(check.time, "monotonic", lambda: next(clock))
-    assert checked([toy("one", {("", 0): (10.0, 2.0)}), toy("two", {("", 0): (10.0, 3.0)})]) == 0
+    assert run_check([toy("one", {("", 0): (10.0, 2.0)}), toy("two", {("", 0): (10.0, 3.0)})]) == 0
     assert "skipped, no time was left: two seed 0" in capsys.readouterr().out
 
 
 def test_what_cannot_be_run_is_one_line(toy, tmp_path):
-    one = toy("one", {("", 0): (10.0, 90.0)})
+    toy_run = toy("one", {("", 0): (10.0, 90.0)})
     with pytest.raises(
         InputError, match="--minutes 1 is too short for any run; the cheapest here, one seed 0, takes 90 s"
     ):
-        checked([one])
+        run_check([toy_run])
     with pytest.raises(InputError, match=r"there is none \(two: needs date.txt.gz: --local-data DIR"):
-        checked([toy("two", {("", 0): (10.0, 1.0)}, command="--data.path date.txt.gz")])
+        run_check([toy("two", {("", 0): (10.0, 1.0)}, command="--data.path date.txt.gz")])
     with pytest.raises(InputError, match="--local-data must be a directory"):
-        checked([one], local=str(tmp_path / "absent"))
+        run_check([toy_run], local_data=str(tmp_path / "absent"))
 
 
-def test_data_are_found_by_the_recorded_name_or_skipped(toy, tmp_path, capsys, monkeypatch):
+def test_data_are_found_by_name_or_skipped(toy, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "cache"))
     (tmp_path / "data" / "date").mkdir(parents=True)
     (tmp_path / "data" / "date" / "date.txt.gz").touch()
-    given = []
-    override = lambda config, words: given.append(words) or config
-    there = toy("there", {("", 0): (10.0, 1.0)}, command="--data.path date.txt.gz")
+    commands = []
+    override = lambda config, words: commands.append(words) or config
+    present = toy("there", {("", 0): (10.0, 1.0)}, command="--data.path date.txt.gz")
     absent = toy("absent", {("", 0): (10.0, 1.0)}, command="--data.path other.txt.gz")
-    assert checked([there, absent], override=override, local=str(tmp_path / "data")) == 0
-    assert given == [["there", "--data.path", str(tmp_path / "data" / "date" / "date.txt.gz")]]
+    assert run_check([present, absent], override=override, local_data=str(tmp_path / "data")) == 0
+    assert commands == [["there", "--data.path", str(tmp_path / "data" / "date" / "date.txt.gz")]]
     assert "skipped, needs other.txt.gz: --local-data DIR, a directory that has it: absent" in capsys.readouterr().out
     options = ("--data.path", "mine.txt")
-    assert checked([absent], override=override, options=options) == 0 and given[-1] == ["absent", *options]
+    assert run_check([absent], override=override, options=options) == 0 and commands[-1] == ["absent", *options]
     published = configs.replace(CONFIG, data=configs.FraEng())
     with pytest.raises(InputError, match="needs fra-eng.zip"):
-        check.with_data(published, ["x", "--data.path", "fra-eng.zip"], check.Here())
+        check.resolve_data_paths(published, ["x", "--data.path", "fra-eng.zip"], check.LocalSettings())
     with pytest.raises(InputError, match="needs a download of fra_eng"):
-        check.with_data(published, ["x"], check.Here())
+        check.resolve_data_paths(published, ["x"], check.LocalSettings())
     (tmp_path / "cache" / "fra_eng" / "d2l").mkdir(parents=True)
-    assert check.with_data(published, ["x", "--data.path", "fra-eng.zip"], check.Here()) == ["x"]
+    assert check.resolve_data_paths(published, ["x", "--data.path", "fra-eng.zip"], check.LocalSettings()) == ["x"]
 
 
 def test_an_interrupt_keeps_what_has_ended(toy, tmp_path, capsys):
@@ -181,7 +188,7 @@ def test_an_interrupt_keeps_what_has_ended(toy, tmp_path, capsys):
         raise KeyboardInterrupt
 
     ended, stopped = toy("ended", {("", 0): (10.0, 1.0)}), toy("stopped", {("", 0): (10.0, 2.0)}, study=study)
-    assert checked([ended, stopped]) == 130
+    assert run_check([ended, stopped]) == 130
     assert (
         "1 OK; 1 the same to the last bit; 1 runs in 0.0 minutes, expected 0.0; interrupted" in capsys.readouterr().out
     )
@@ -189,30 +196,30 @@ def test_an_interrupt_keeps_what_has_ended(toy, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("command", ["--variant two words --seeds 1", "--variant 'two words' --seeds 1 --out sw"])
-def test_a_recorded_command_is_repeated_without_its_variant_and_output(toy, tmp_path, command):
-    toy, given = toy("toy", {("two words", 0): (10.1, 2.0)}, command=command), []
+def test_recorded_command_drops_variant_and_output(toy, tmp_path, command):
+    toy, commands = toy("toy", {("two words", 0): (10.1, 2.0)}, command=command), []
     claim = dataclasses.replace(CLAIM, variant="two words")
     toy = dataclasses.replace(toy, claims=(claim,))
-    checked([toy], override=lambda config, words: given.append(words) or config)
-    assert given == [["toy", "--seeds", "1"]]
+    run_check([toy], override=lambda config, words: commands.append(words) or config)
+    assert commands == [["toy", "--seeds", "1"]]
 
 
 @pytest.mark.slow
 def test_every_recorded_command_is_understood_today():
     """Commands that differ in their seed alone are parsed once."""
     gone, parsed = set(), set()
-    for name in catalog.names():
+    for name in catalog.experiment_names():
         variants = catalog.load_experiment(name).variants()
-        for run in record.recorded_runs(name):
+        for run in record.load_recorded_runs(name):
             if run["variant"] not in variants:
                 gone.add((name, run["variant"]))
                 continue
             config = variants[run["variant"]]
-            words = recorded_command.current_names(config, recorded_command.recorded_words(run))
+            words = recorded_command.current_names(config, recorded_command.command_words(run))
             command = (run["variant"], *(word for word in words if not word.isdigit()))
             if command not in parsed:
-                asked, options = command_options.parse_known(command_options.Reproduce, words)
-                assert asked.names == (name,)
+                request, options = command_options.parse_known(command_options.Reproduce, words)
+                assert request.names == (name,)
                 command_options.parse_with_config(command_options.Reproduce, words, lambda _, config=config: config)
             parsed.add(command)
     assert gone == {("vit_fashion_mnist_small", "resnet"), ("vit_fashion_mnist_small", "vit")}
@@ -229,7 +236,7 @@ def test_check_repeats_ones_own_experiment_with_recorded_options(tmp_path, monke
     )
     words = "python launch.py reproduce mine --train.batch-size 7"
     run = {"variant": "", "seed": 0, "metrics": {"test.number": 7.0}, "history": [], "seconds": 1.0, "command": words}
-    record.record("mine", run | {"environment": ENVIRONMENT}, tmp_path / "results")
+    record.record_run("mine", run | {"environment": ENVIRONMENT}, tmp_path / "results")
     reproduce = commands.reproduce
     with pytest.raises(SystemExit) as stop:
         reproduce([str(tmp_path / "mine.py"), "--check", "--minutes", "1"])
@@ -244,21 +251,25 @@ def test_check_repeats_ones_own_experiment_with_recorded_options(tmp_path, monke
         reproduce(["--minutes", "3"])
 
 
-def run(value, seed=0, **rest):
-    return {"variant": "", "seed": seed, "metrics": {"test.bleu": value}, "history": [], "steps": 5} | rest
+def run(value, seed=0, **fields):
+    return {"variant": "", "seed": seed, "metrics": {"test.bleu": value}, "history": [], "steps": 5} | fields
 
 
 def test_what_is_expected_says_where_it_comes_from():
     claim = Claim("", "test.bleu", None, "", kind="measurement")
-    assert comparison.expected(claim, [run(20.0)], 0)[2] == "+-5 %"
-    assert comparison.expected(claim, [run(20.0), run(22.0, 1)], 0) == pytest.approx((18.98, 22.02, "2 seeds, +-5 %"))
+    assert comparison.tolerance_interval(claim, [run(20.0)], 0)[2] == "+-5 %"
+    assert comparison.tolerance_interval(claim, [run(20.0), run(22.0, 1)], 0) == pytest.approx(
+        (18.98, 22.02, "2 seeds, +-5 %")
+    )
     with_bootstrap = run(20.0, metrics={"test.bleu": 20.0, "test.bleu_low": 18.0, "test.bleu_high": 21.5})
-    assert comparison.expected(claim, [with_bootstrap], 0) == pytest.approx((17.98, 21.52, "bootstrap"))
+    assert comparison.tolerance_interval(claim, [with_bootstrap], 0) == pytest.approx((17.98, 21.52, "bootstrap"))
     share = Claim("", "test.accuracy", None, "", kind="measurement")
     counted = run(0.0, metrics={"test.accuracy": 0.9}, facts={"test_images": 1000})
-    low, high, why = comparison.expected(share, [counted], 0)
+    low, high, why = comparison.tolerance_interval(share, [counted], 0)
     assert (low, high) == pytest.approx((0.8799 - 0.0009, 0.9171 + 0.0009), abs=1e-4) and why == "1,000 examples"
     error = Claim("", "test.bleu", None, "", kind="exact", at_most=1e-5)
     computed = {name: value for name, value in run(1e-7).items() if name != "steps"}
-    assert comparison.expected(error, [computed], 0)[1] == pytest.approx(1e-6, rel=0.001)
-    assert comparison.expected(error, [run(1e-7)], 0)[1] < 1.1e-7, "of a training a tenth of the bound is no rounding"
+    assert comparison.tolerance_interval(error, [computed], 0)[1] == pytest.approx(1e-6, rel=0.001)
+    assert comparison.tolerance_interval(error, [run(1e-7)], 0)[1] < 1.1e-7, (
+        "of a training a tenth of the bound is no rounding"
+    )

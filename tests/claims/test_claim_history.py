@@ -9,7 +9,7 @@ import pytest
 from claim_history import Entry, History, claims_in, entries
 
 from attention_jax.claims import catalog, record
-from attention_jax.claims.judged import judged
+from attention_jax.claims.judged import judge_claims
 from attention_jax.claims.verdicts import judge
 from attention_jax.files import read_json
 
@@ -32,69 +32,73 @@ def entries_of(name: str, bound) -> list[Entry]:
 
 
 @pytest.fixture(scope="module")
-def kept() -> dict[Entry, object]:
+def bounds_by_entry() -> dict[Entry, object]:
     """The entries of all experiments' CLAIMS and PLANS, and of experiments/withdrawn.json."""
-    found = {}
-    for name in catalog.names():
+    bounds = {}
+    for name in catalog.experiment_names():
         experiment = catalog.load_experiment(name)
         for bound in (*experiment.withdrawn, *experiment.plans, *experiment.claims):
-            found |= dict.fromkeys(entries_of(name, bound), bound)
-    return found
+            bounds |= dict.fromkeys(entries_of(name, bound), bound)
+    return bounds
 
 
 @pytest.fixture(scope="module")
-def renamed() -> dict[Entry, Entry]:
+def former_entry() -> dict[Entry, Entry]:
     """A bound as it is today, and as it was committed first where its variant had another name then."""
-    found = {}
-    for name in catalog.names():
+    entries = {}
+    for name in catalog.experiment_names():
         for bound in catalog.load_experiment(name).withdrawn:
-            found |= dict(zip(entries_of(name, bound.on_record), entries_of(name, bound), strict=True))
-    return found
+            entries |= dict(zip(entries_of(name, bound.on_record), entries_of(name, bound), strict=True))
+    return entries
 
 
-def test_every_bound_that_was_ever_committed_is_a_claim_or_withdrawn(history, kept):
-    lost = sorted(str(entry) for entry in history.first if entry not in kept)
+def test_every_committed_bound_is_claim_or_withdrawn(history, bounds_by_entry):
+    lost = sorted(str(entry) for entry in history.first if entry not in bounds_by_entry)
     assert not lost, "these left the record: put them into experiments/withdrawn.json, with the reason"
 
 
-def test_the_day_of_a_bound_is_that_of_its_first_commit(history, kept, renamed):
-    day = lambda entry: min(filter(None, (history.day(entry), history.day(renamed.get(entry, entry)))), default=None)
+def test_bound_is_dated_by_its_first_commit(history, bounds_by_entry, former_entry):
+    day = lambda entry: min(
+        filter(None, (history.day(entry), history.day(former_entry.get(entry, entry)))), default=None
+    )
     wrong = [
-        f"{e}: since {bound.since}, not {day(e)}" for e, bound in kept.items() if day(e) not in (None, bound.since)
+        f"{e}: since {bound.since}, not {day(e)}"
+        for e, bound in bounds_by_entry.items()
+        if day(e) not in (None, bound.since)
     ]
     assert not wrong
 
 
-def test_a_bound_that_came_after_a_result_says_so(history, kept, renamed):
-    late = [entry for entry in kept if history.after_result(renamed.get(entry, entry))]
-    silent = [str(entry) for entry in late if not getattr(kept[entry], "after", "withdrawn")]
+def test_bound_set_after_a_result_says_so(history, bounds_by_entry, former_entry):
+    late = [entry for entry in bounds_by_entry if history.after_result(former_entry.get(entry, entry))]
+    silent = [str(entry) for entry in late if not getattr(bounds_by_entry[entry], "after", "withdrawn")]
     assert not silent, "a result was there when these were committed: say which in `after`"
 
 
-def test_a_spread_that_decides_a_verdict_and_came_after_a_result_says_so(history):
+def test_deciding_spread_set_after_result_says_so(history):
     silent = []
-    for name in catalog.names():
+    for name in catalog.experiment_names():
         experiment = catalog.load_experiment(name)
-        for one in judged(experiment) if any(claim.spread for claim in experiment.claims) else ():
-            claim, without = one.claim, replace(one.claim, spread=None)
-            if claim.bounded and judge(without, one.runs) != judge(claim, one.runs):
+        for row in judge_claims(experiment) if any(claim.spread for claim in experiment.claims) else ():
+            claim, without = row.claim, replace(row.claim, spread=None)
+            if claim.has_bounds and judge(without, row.runs) != judge(claim, row.runs):
                 [entry] = entries_of(name, claim)
                 if history.after_result(entry, claim.spread) and not claim.after:
                     silent.append(f"{name}: {claim.text}: {claim.spread}")
     assert not silent, "a result was there when these ranges of the source were committed: say which in `after`"
 
 
-def test_a_published_number_that_was_replaced_stays_in_the_record(history):
+def test_replaced_published_number_stays_in_the_record(history):
     same = lambda a, b: abs(a - b) <= 0.02 * abs(b)
     lost = []
-    for name in catalog.names():
+    for name in catalog.experiment_names():
         experiment = catalog.load_experiment(name)
         number = lambda bound: (bound.metric, bound.variant, bound.minus, bound.epoch, bound.best)
         for claim in experiment.claims:
-            shown = [b.published for b in experiment.withdrawn if number(b) == number(claim)]
+            withdrawn_numbers = [b.published for b in experiment.withdrawn if number(b) == number(claim)]
             for entry in entries_of(name, claim) if claim.published is not None else ():
                 for old in history.published.get(entry, ()):
-                    if not same(old, claim.published) and not (claim.after and old in shown):
+                    if not same(old, claim.published) and not (claim.after and old in withdrawn_numbers):
                         lost.append(f"{name}: {claim.text}: {old}, now {claim.published}")
     assert not lost, "say in `after` which results were known, and keep the old number in withdrawn.json"
 
@@ -125,11 +129,11 @@ RECLASSIFIED = {  # claims (experiment, metric, variant) whose kind was changed;
 def test_no_kind_changes_silently(history):
     """The kind limits the verdicts: a claim keeps the one it was committed with, registered or not."""
     changed = []
-    for name in catalog.names():
+    for name in catalog.experiment_names():
         for claim in catalog.load_experiment(name).claims:
             former = {kind for entry in entries_of(name, claim) for kind in history.kinds.get(entry, ())}
-            told = RECLASSIFIED.get((name, claim.metric, claim.variant))
-            changed += [f"{name}: {claim.text}: {kind}" for kind in former - {claim.kind, told}]
+            declared_kind = RECLASSIFIED.get((name, claim.metric, claim.variant))
+            changed += [f"{name}: {claim.text}: {kind}" for kind in former - {claim.kind, declared_kind}]
     assert not changed, "these kinds are not the committed ones: add a claim, or say why in docs/replication.md"
 
 
@@ -137,11 +141,11 @@ def test_no_kind_changes_silently(history):
 def test_registered_claims_are_those_of_the_frozen_commit(history, path):
     """Published number and spread decide a verdict, too; entries have the metric and the bounds."""
     frozen = read_json(path)["commit"]
-    for name, variants in groupby(sorted(record.registered(path)), key=lambda row: row[0]):
+    for name, variants in groupby(sorted(record.load_registered_seeds(path)), key=lambda row: row[0]):
         then = {e: c.fields for c in history.claims_at(frozen, name) for e in entries(name, c.fields.get)}
         registered = {variant for _, variant in variants}
         for claim in catalog.load_experiment(name).claims:
-            if not claim.bounded or claim.variant not in registered:
+            if not claim.has_bounds or claim.variant not in registered:
                 continue
             [entry] = entries_of(name, claim)
             assert entry in then, "bounds are frozen"
@@ -162,11 +166,11 @@ def test_a_bound_of_any_age_can_be_read():
     ]
 
 
-def test_a_claim_made_by_a_function_of_another_file_is_that_of_its_commit():
-    other = (
+def test_imported_claim_function_is_read_at_its_commit():
+    other_source = (
         "from attention_jax.config import Claim\ndef of(bound): return Claim('', 'test.loss', None, '', at_most=bound)"
     )
     source = "from experiments.other import of\nCLAIMS = (of(1.0),)"
     assert claims_in(source, "mine") == []
-    [claim] = claims_in(source, "mine", beside={"other": other}.get)
+    [claim] = claims_in(source, "mine", read_source={"other": other_source}.get)
     assert claim.fields["at_most"] == 1.0

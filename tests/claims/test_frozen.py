@@ -17,40 +17,42 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ":(glob)experiments/results/*.json"
 
 
-def git(*words: str, given: bytes = b"") -> bytes:
+def git(*words: str, stdin: bytes = b"") -> bytes:
     command = ["git", "-C", str(ROOT), *words]
-    return subprocess.run(command, input=given, capture_output=True, check=True).stdout
+    return subprocess.run(command, input=stdin, capture_output=True, check=True).stdout
 
 
 @pytest.fixture(scope="module", autouse=True)
 def history():
     frozen = [read_json(path)["commit"] for path in record.REGISTRATIONS]
-    known = ["git", "-C", str(ROOT), "merge-base", "--is-ancestor"]
-    if any(subprocess.run([*known, commit, "HEAD"], capture_output=True, check=False).returncode for commit in frozen):
+    is_ancestor = ["git", "-C", str(ROOT), "merge-base", "--is-ancestor"]
+    if any(
+        subprocess.run([*is_ancestor, commit, "HEAD"], capture_output=True, check=False).returncode for commit in frozen
+    ):
         pytest.skip("needs the history of the repository since the freeze: this is a shallow clone, or no clone")
 
 
 def blobs(names: list[str]) -> dict[str, bytes]:
     """The contents of blobs, by name."""
-    out, found, at = git("cat-file", "--batch", given="\n".join(names).encode()), {}, 0
+    out, contents, at = git("cat-file", "--batch", stdin="\n".join(names).encode()), {}, 0
     while at < len(out):
         end = out.index(b"\n", at)
         name, _, size = out[at:end].split()
         at = end + 2 + int(size)
-        found[name.decode()] = out[end + 1 : at - 1]
-    return found
+        contents[name.decode()] = out[end + 1 : at - 1]
+    return contents
 
 
-def committed_since(frozen: str) -> dict[tuple, set[str]]:
+def numbers_since_commit(frozen: str) -> dict[tuple, set[str]]:
     """The numbers of every run in any version of the recorded results at or after a commit, by experiment, variant and
     seed."""
     log = git("log", "--format=", "--raw", "--no-abbrev", "--no-renames", "-m", f"{frozen}..HEAD", "--", RESULTS)
     changed = [(line.split("\t")[1], line.split()[2:4]) for line in log.decode().splitlines() if line]
-    content, found = blobs(sorted({name for _, pair in changed for name in pair} - {"0" * 40})), {}
+    content, numbers_by_run = blobs(sorted({name for _, pair in changed for name in pair} - {"0" * 40})), {}
     for path, name in sorted({(path, name) for path, pair in changed for name in pair}):
         for run in runs_in(json.loads(content.get(name, b"{}"))):
-            found.setdefault((Path(path).stem, run.get("variant", ""), run["seed"]), set()).add(numbers(run))
-    return found
+            numbers_by_run.setdefault((Path(path).stem, run.get("variant", ""), run["seed"]), set()).add(numbers(run))
+    return numbers_by_run
 
 
 def runs_in(content) -> list[dict]:
@@ -62,14 +64,14 @@ def numbers(run: dict) -> str:
     return json.dumps([run["metrics"], run.get("history"), run.get("diverged")], sort_keys=True)
 
 
-def test_no_run_that_was_committed_since_the_freeze_leaves_the_record():
+def test_runs_committed_since_the_freeze_stay_recorded():
     """Before it, results were replaced as the code changed (docs/replication.md)."""
     files = sorted(record.RESULTS.glob("*.json"))
     now = {(f.stem, run.get("variant", ""), run["seed"]): numbers(run) for f in files for run in runs_in(read_json(f))}
-    then = committed_since(read_json(record.REGISTRATION)["commit"])
+    then = numbers_since_commit(read_json(record.REGISTRATION)["commit"])
     assert len(then) > 300
     assert sorted(then.keys() - now.keys()) == [], "a run that was recorded once stays: put it back"
-    assert [one for one, some in then.items() if some != {now[one]}] == [], "a recorded run is not replaced"
+    assert [key for key, versions in then.items() if versions != {now[key]}] == [], "a recorded run is not replaced"
 
 
 DUMP = """
@@ -101,23 +103,23 @@ def present(values):
     """The options of a frozen configuration by their present names."""
     if not isinstance(values, dict):
         return values
-    known = {field.name for field in dataclasses.fields(type_from_name(values["type"]))}
+    field_names = {field.name for field in dataclasses.fields(type_from_name(values["type"]))}
     name = lambda old: FORMER.get(f"{values['type']}.{old}", FORMER.get(old, old))
-    return {old if old in known else name(old): present(value) for old, value in values.items()}
+    return {old if old in field_names else name(old): present(value) for old, value in values.items()}
 
 
 @pytest.mark.parametrize("path", record.REGISTRATIONS, ids=lambda path: path.stem)
-def test_a_registered_configuration_equals_the_frozen_one_field_by_field(path, tmp_path):
+def test_registered_configurations_equal_the_frozen_ones(path, tmp_path):
     """Options that were added since have their defaults, which change nothing. One process without JAX: 0.3 s."""
-    frozen, rows = read_json(path)["commit"], record.rows(path)
+    frozen, rows = read_json(path)["commit"], record.load_rows(path)
     code = git("archive", frozen, "attention_jax", "experiments", "launch.py", ":!experiments/results")
     subprocess.run(["tar", "x", "-C", str(tmp_path)], input=code, check=True)
     names = sorted({row["experiment"] for row in rows})
-    said = subprocess.run([sys.executable, "-c", DUMP, *names], cwd=tmp_path, capture_output=True, check=True)
-    then, changed = json.loads(said.stdout), {}
+    process = subprocess.run([sys.executable, "-c", DUMP, *names], cwd=tmp_path, capture_output=True, check=True)
+    then, changed = json.loads(process.stdout), {}
     for row in rows:
         name, variant = row["experiment"], row["variant"]
         now = catalog.load_experiment(name).variants()[variant]
-        if found := differences(from_json(present(then[name][variant])), now):
-            changed[name, variant] = found
+        if difference := differences(from_json(present(then[name][variant])), now):
+            changed[name, variant] = difference
     assert not changed, "a registered run must have the settings that were frozen: add another variant"

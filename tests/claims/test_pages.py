@@ -7,7 +7,7 @@ from toy_experiment import toy
 
 from attention_jax.claims import claim_tables, pages
 from attention_jax.claims.experiment_page import experiment_page
-from attention_jax.claims.judged import judged
+from attention_jax.claims.judged import judge_claims
 from attention_jax.config import Claim, Grid, Withdrawn
 
 CLAIM = Claim("the error", "test.error", 1.0, "table 1", kind="other protocol", differs="half the data", at_most=2.0)
@@ -29,29 +29,29 @@ def experiment(tmp_path):
     return toy(tmp_path, doc="It works.\n\nChapter: kernels", claims=(CLAIM, ORDER))
 
 
-def test_every_claim_has_a_line_with_kind_bound_and_what_is_judged(experiment):
-    [first, second] = claim_tables.claims_table(judged(experiment, [run(1.5)], {}), sources=True).rows
+def test_each_claim_line_has_kind_bound_and_value(experiment):
+    [first, second] = claim_tables.claims_table(judge_claims(experiment, [run(1.5)], {}), sources=True).rows
     assert first[:5] == ("toy", "the error", "other protocol", "<= 2", "1")
     assert first[5:9] == ("1.5", "-", "1.5", "worse") and first[9] == "table 1; differs: half the data"
     assert second[3:9] == ("<= 0", "-", "-", "-", "-", "not run")
 
 
-def test_the_nth_best_seed_is_shown_as_what_is_judged_beside_the_median(experiment):
+def test_nth_best_seed_is_shown_next_to_median(experiment):
     counted = dataclasses.replace(CLAIM, seeds_needed=1)
-    one = dataclasses.replace(experiment, claims=(counted,))
-    [line] = claim_tables.claims_table(judged(one, [run(1.5), run(9.0, 1), run(8.0, 2)], {})).rows
+    toy = dataclasses.replace(experiment, claims=(counted,))
+    [line] = claim_tables.claims_table(judge_claims(toy, [run(1.5), run(9.0, 1), run(8.0, 2)], {})).rows
     assert line[5] == "8 (1.5-9, 3 seeds)" and line[7] == "1.5 (rank 1 of 3)" and line[8] == "worse"
 
 
 ROWS = {("toy", ""): frozenset({100, 101}), ("toy", "b"): frozenset({100, 101})}
 
 
-def test_the_replication_is_judged_once_all_registered_seeds_have_been_run(experiment):
+def test_replication_decides_once_all_registered_seeds_ran(experiment):
     runs = [run(1.5), run(5.0, 100)]
-    claim, _ = judged(experiment, runs, ROWS)
-    assert not claim.replication_decides and claim.verdict == "worse" and claim.survived is None
-    claim, _ = judged(experiment, [*runs, run(7.0, 101)], ROWS)
-    assert claim.replication_decides and claim.verdict == "missed" and claim.survived is False
+    claim, _ = judge_claims(experiment, runs, ROWS)
+    assert not claim.replication_decides and claim.verdict == "worse" and claim.keeps_verdict is None
+    claim, _ = judge_claims(experiment, [*runs, run(7.0, 101)], ROWS)
+    assert claim.replication_decides and claim.verdict == "missed" and claim.keeps_verdict is False
     [line] = claim_tables.replication_table([claim]).rows
     assert line[4:] == ("1.5", "6 (5-7, 2 seeds)", "worse", "missed", "changed")
     line = claim_tables.survival_line([claim])
@@ -59,48 +59,48 @@ def test_the_replication_is_judged_once_all_registered_seeds_have_been_run(exper
     assert claim_tables.claims_table([claim]).rows[0][5:8] == ("1.5", "6 (5-7, 2 seeds)", "6")
 
 
-def test_a_number_that_is_the_same_for_every_seed_counts_apart(experiment):
-    claim, _ = judged(experiment, [run(1.5), run(1.5, 100), run(1.5, 101)], ROWS)
+def test_number_equal_for_all_seeds_counts_apart(experiment):
+    claim, _ = judge_claims(experiment, [run(1.5), run(1.5, 100), run(1.5, 101)], ROWS)
     line = claim_tables.survival_line([claim])
     assert "1 of 1 registered claims so far. 1 of them" in line and "the other 0, 0 keep" in line
     assert claim_tables.replication_table([claim]).rows == [], "its verdict was kept"
 
 
-def test_fresh_seeds_that_agree_on_another_verdict_change_it(experiment):
-    claim, _ = judged(experiment, [run(9.0), run(1.5, 100), run(1.5, 101)], ROWS)
-    assert claim.survived is False and "1 change it: missed to worse (1)." in claim_tables.survival_line([claim])
+def test_agreeing_fresh_seeds_change_the_verdict(experiment):
+    claim, _ = judge_claims(experiment, [run(9.0), run(1.5, 100), run(1.5, 101)], ROWS)
+    assert claim.keeps_verdict is False and "1 change it: missed to worse (1)." in claim_tables.survival_line([claim])
 
 
-def test_a_seed_that_is_not_registered_is_neither_original_nor_replication(experiment):
+def test_unregistered_seed_is_neither_original_nor_replication(experiment):
     runs = [run(1.5), run(1.5, 100), run(1.5, 101), run(9.0, 102)]
-    claim, _ = judged(experiment, runs, ROWS)
-    assert [one["seed"] for one in claim.original] == [0] and claim.survived is True
+    claim, _ = judge_claims(experiment, runs, ROWS)
+    assert [run["seed"] for run in claim.original] == [0] and claim.keeps_verdict is True
     sibling = ROWS | {("toy", "c"): frozenset({100, 101, 102})}
-    claim, _ = judged(experiment, runs, sibling)
-    assert [one["seed"] for one in claim.replication] == [100, 101] and claim.verdict == "worse"
+    claim, _ = judge_claims(experiment, runs, sibling)
+    assert [run["seed"] for run in claim.replication] == [100, 101] and claim.verdict == "worse"
 
 
-def test_the_number_that_decides_a_claim_about_n_seeds_stands_beside_the_median(experiment):
+def test_deciding_seed_is_listed_next_to_the_median(experiment):
     counted = dataclasses.replace(experiment, claims=(dataclasses.replace(CLAIM, seeds_needed=1),))
-    [claim] = judged(counted, [run(9.0), run(1.5, 100), run(7.0, 101)], ROWS)
+    [claim] = judge_claims(counted, [run(9.0), run(1.5, 100), run(7.0, 101)], ROWS)
     assert claim_tables.replication_table([claim]).rows[0][5] == "4.25 (1.5-7, 2 seeds); judged: 1.5 (rank 1 of 2)"
-    assert "4.25 (1.5-7, 2 seeds); judged: 1.5 (rank 1 of 2) | worse" in pages.claims_now([claim])
+    assert "4.25 (1.5-7, 2 seeds); judged: 1.5 (rank 1 of 2) | worse" in pages.claims_markdown([claim])
 
 
-def test_a_measurement_is_not_registered_and_shows_the_fresh_seeds_of_both_variants(experiment):
+def test_measurement_of_difference_takes_all_fresh_seeds(experiment):
     measured = Claim("a - b", "test.error", None, "s", kind="measurement", variant="c", minus="")
-    one = dataclasses.replace(experiment, claims=(measured, CLAIM))
+    toy = dataclasses.replace(experiment, claims=(measured, CLAIM))
     runs = [run(1.0, 100), run(3.0, 100, "c"), run(9.0)]
-    difference, bounded = judged(one, runs, ROWS)
+    difference, bounded = judge_claims(toy, runs, ROWS)
     assert difference.verdict == "measured" and claim_tables.claims_table([difference]).rows[0][5:8] == ("-", "2", "2")
     assert not bounded.replication_decides, "one of its two registered seeds is missing"
 
 
-def test_a_claim_that_had_no_run_before_neither_keeps_nor_changes_its_verdict(experiment):
-    claim, _ = judged(experiment, [run(1.0, 100), run(1.5, 101)], ROWS)
+def test_first_run_neither_keeps_nor_changes_a_verdict(experiment):
+    claim, _ = judge_claims(experiment, [run(1.0, 100), run(1.5, 101)], ROWS)
     assert (
-        claim.replicated
-        and claim.survived is None
+        claim.is_replicated
+        and claim.keeps_verdict is None
         and claim_tables.replication_table([claim]).rows[0][-1] == "first run"
     )
     assert "1 had no original run" in claim_tables.survival_line([claim])
@@ -108,9 +108,9 @@ def test_a_claim_that_had_no_run_before_neither_keeps_nor_changes_its_verdict(ex
 
 def test_a_difference_is_replicated_where_both_variants_are(experiment):
     fresh = [run(1.0, 100), run(2.0, 101), run(3.0, 100, "b")]
-    _, order = judged(experiment, fresh, ROWS)
+    _, order = judge_claims(experiment, fresh, ROWS)
     assert not order.replication_decides
-    _, order = judged(experiment, [*fresh, run(3.0, 101, "b")], ROWS)
+    _, order = judge_claims(experiment, [*fresh, run(3.0, 101, "b")], ROWS)
     assert order.replication_decides and order.verdict == "holds"
 
 
@@ -123,17 +123,20 @@ def test_a_difference_is_replicated_where_both_variants_are(experiment):
         (({100, 101}, set()), {100, 101}, False),
     ],
 )
-def test_a_difference_is_judged_once_every_registered_seed_of_both_variants_has_been_run(
-    experiment, seeds, ran, decides
-):
-    registered = {("toy", name): frozenset(some) for name, some in zip(("", "b"), seeds)}
-    runs = [run(1.0, seed, name) for name, some in zip(("", "b"), seeds) for seed in some or ran if seed in ran]
-    _, order = judged(experiment, runs, registered)
-    assert order.replication_decides == decides and order.registered == bool(seeds[1])
+def test_difference_needs_registered_seeds_of_both_variants(experiment, seeds, ran, decides):
+    registered = {("toy", name): frozenset(variant_seeds) for name, variant_seeds in zip(("", "b"), seeds)}
+    runs = [
+        run(1.0, seed, name)
+        for name, variant_seeds in zip(("", "b"), seeds)
+        for seed in variant_seeds or ran
+        if seed in ran
+    ]
+    _, order = judge_claims(experiment, runs, registered)
+    assert order.replication_decides == decides and order.is_registered == bool(seeds[1])
 
 
-def test_counts_are_by_kind_and_the_sum_is_the_number_of_claims(experiment):
-    rows = judged(experiment, [run(1.5), run(9.0, variant="b")], {})
+def test_counts_by_kind_sum_to_all_claims(experiment):
+    rows = judge_claims(experiment, [run(1.5), run(9.0, variant="b")], {})
     table = claim_tables.counts_table(rows)
     assert table.columns == ("kind", "worse", "holds")
     assert table.rows == [("other protocol", "1", "0"), ("order", "0", "1"), ("all", "1", "1")]
@@ -163,59 +166,59 @@ OLD = Withdrawn(
 )
 def test_a_withdrawn_bound_is_compared_with_current_results(experiment, value, state):
     old = dataclasses.replace(experiment, withdrawn=(OLD,))
-    [(bound, _, found)] = claim_tables.withdrawn_today(old, [run(value, variant="b")], {})
-    assert bound is OLD and found == state
-    assert claim_tables.withdrawn_today(old, [run(value, variant="was")], {}) == [(OLD, "-", "not run")]
-    [line] = claim_tables.withdrawn_table(claim_tables.withdrawn_today(old, [run(value, variant="b")], {})).rows
+    [(bound, _, current_state)] = claim_tables.judge_withdrawn(old, [run(value, variant="b")], {})
+    assert bound is OLD and current_state == state
+    assert claim_tables.judge_withdrawn(old, [run(value, variant="was")], {}) == [(OLD, "-", "not run")]
+    [line] = claim_tables.withdrawal_table(claim_tables.judge_withdrawn(old, [run(value, variant="b")], {})).rows
     assert line[1] == "<= 2, bar <= 0.5" and line[3] == "2026-01-01 to 2026-01-02" and line[-1] == "it was wrong"
 
 
-def test_a_withdrawn_bound_is_compared_with_the_replication_once_it_is_complete(experiment):
+def test_withdrawn_bound_is_compared_with_complete_replication(experiment):
     old = dataclasses.replace(experiment, withdrawn=(OLD,))
     runs = [run(1.0, seed, "b") for seed in (0, 1, 2)] + [run(3.0, 100, "b")]
-    assert [found[1:] for found in claim_tables.withdrawn_today(old, runs, ROWS)] == [("1", "met, bar not met")]
+    assert [states[1:] for states in claim_tables.judge_withdrawn(old, runs, ROWS)] == [("1", "met, bar not met")]
     runs.append(run(5.0, 101, "b"))
-    assert [found[1:] for found in claim_tables.withdrawn_today(old, runs, ROWS)] == [("4", "missed, bar not met")]
+    assert [states[1:] for states in claim_tables.judge_withdrawn(old, runs, ROWS)] == [("4", "missed, bar not met")]
 
 
-def test_a_withdrawn_bar_is_compared_with_the_runs_that_decide_a_claim(experiment):
+def test_withdrawn_bar_is_compared_with_deciding_runs(experiment):
     bar = dataclasses.replace(OLD, at_most=None)
     runs = [run(1.0, variant="b"), run(0.25, 100, "b")]
     old = dataclasses.replace(experiment, withdrawn=(bar,))
-    assert [found[1:] for found in claim_tables.withdrawn_today(old, runs, ROWS)] == [("1", "bar not met")]
+    assert [states[1:] for states in claim_tables.judge_withdrawn(old, runs, ROWS)] == [("1", "bar not met")]
     runs.append(run(0.25, 101, "b"))
-    assert [found[1:] for found in claim_tables.withdrawn_today(old, runs, ROWS)] == [("0.25", "bar met")]
+    assert [states[1:] for states in claim_tables.judge_withdrawn(old, runs, ROWS)] == [("0.25", "bar met")]
 
 
-def test_the_page_of_an_experiment_judges_as_the_record_does(experiment):
+def test_experiment_page_has_the_verdicts_of_the_record(experiment):
     runs = [run(1.5), run(5.0, 100), run(7.0, 101)]
-    page = experiment_page(experiment, judged(experiment, runs, ROWS), {})
+    page = experiment_page(experiment, judge_claims(experiment, runs, ROWS), {})
     assert "missed: the error; ours 6 (5-7, 2 seeds)" in " ".join(page.split())
 
 
-def test_the_page_has_every_claim_withdrawn_bound_and_grid(experiment):
+def test_page_has_all_claims_withdrawn_bounds_and_grids(experiment):
     old = Withdrawn(
         "old error", "test.error", None, "s", at_most=1.0, since="2026-01-01", until="2026-01-02", reason="why"
     )
     grid = Grid("Errors", {"error": "test.error"}, ("", "b"))
     full = dataclasses.replace(experiment, withdrawn=(old,), grids=(grid,))
     runs = [run(1.5), run(0.25, variant="b")]
-    page = pages.page_of(full, judged(full, runs, {}), runs)
+    page = pages.page_of(full, judge_claims(full, runs, {}), runs)
     for text in ("# toy", "It works.", "the error", "a - b", "old error", "missed", "why", "| b | 0.25 |"):
         assert text in page
 
 
-def test_a_registered_run_without_the_number_does_not_complete_a_replication(experiment):
+def test_run_without_the_number_completes_no_replication(experiment):
     without = run(None, 101) | {"metrics": {"test.loss": 1.0}}
-    claim, _ = judged(experiment, [run(1.5), run(5.0, 100), without], ROWS)
+    claim, _ = judge_claims(experiment, [run(1.5), run(5.0, 100), without], ROWS)
     assert not claim.replication_decides and claim.verdict == "worse"
 
 
 @pytest.mark.parametrize("ran", [(100,), (101,), ()])
-def test_a_replication_that_was_complete_does_not_fall_back_to_the_original_runs(experiment, ran):
+def test_complete_replication_never_falls_back_to_original_runs(experiment, ran):
     fresh = [run(9.0, seed) for seed in ran]
-    before, _ = judged(experiment, [run(1.5), *fresh], ROWS)
-    assert before.verdict == "worse", "before the registered runs are complete the original ones decide"
-    after, _ = judged(experiment, [run(1.5), *fresh], ROWS, ended={("toy", "")})
-    assert after.verdict == "not run" and not after.replicated
-    assert claim_tables.replication_table([after]).rows == []
+    unfinished, _ = judge_claims(experiment, [run(1.5), *fresh], ROWS)
+    assert unfinished.verdict == "worse", "before the registered runs are complete the original ones decide"
+    finished, _ = judge_claims(experiment, [run(1.5), *fresh], ROWS, finished_variants={("toy", "")})
+    assert finished.verdict == "not run" and not finished.is_replicated
+    assert claim_tables.replication_table([finished]).rows == []

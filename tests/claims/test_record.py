@@ -42,32 +42,32 @@ def toy(tmp_path, calls):
     return toy_experiment.toy(tmp_path / "results", study=study, claims=(CLAIM,), seeds=3)
 
 
-def built_in(toy, rate=0.25):
+def as_built_in(toy, rate=0.25):
     """The toy as an experiment of the checkout, with a learning rate of its own."""
     declared = configs.replace(CONFIG, **{"optim.learning_rate": rate})
     return dataclasses.replace(toy, file=record.ROOT / "date_luong.py", variants=lambda: {"": declared})
 
 
-def reproduce(toy, tmp_path, rate=0.25, words=(), **asked):
+def reproduce(toy, tmp_path, rate=0.25, words=(), **options):
     override = lambda c: configs.replace(c, **{"optim.learning_rate": rate})
-    return record.reproduce(toy, Reproduction(root=str(tmp_path / "runs"), **asked), override, words)
+    return record.reproduce(toy, Reproduction(root=str(tmp_path / "runs"), **options), override, words)
 
 
-def test_every_seed_is_run_once_and_recorded_with_its_command_but_not_its_place(toy, calls, tmp_path):
-    done = reproduce(toy, tmp_path, words=["--data.path", "/somewhere/date.txt.gz", "--root", "/elsewhere"])
-    assert [run["metrics"]["test.error"] for run in done] == [0.25, 1.25, 2.25] and calls == [0, 1, 2]
-    (recorded, *_) = record.recorded_runs("toy", toy.results)
+def test_each_seed_is_recorded_once_without_local_paths(toy, calls, tmp_path):
+    runs = reproduce(toy, tmp_path, words=["--data.path", "/somewhere/date.txt.gz", "--root", "/elsewhere"])
+    assert [run["metrics"]["test.error"] for run in runs] == [0.25, 1.25, 2.25] and calls == [0, 1, 2]
+    (recorded, *_) = record.load_recorded_runs("toy", toy.results)
     assert recorded["command"] == "python launch.py reproduce toy --data.path date.txt.gz"
     text = (tmp_path / "results" / "toy.json").read_text()
     assert "somewhere" not in text and "elsewhere" not in text
     reproduce(toy, tmp_path)
     assert calls == [0, 1, 2], "what had ended was run again"
-    assert [run["seed"] for run in record.recorded_runs("toy", toy.results)] == [0, 1, 2]
-    assert judge(CLAIM, done) == (1.25, "undecided"), "seed 2 misses"
-    assert reproduce(toy, tmp_path, scale="recorded") == record.recorded_runs("toy", toy.results)
+    assert [run["seed"] for run in record.load_recorded_runs("toy", toy.results)] == [0, 1, 2]
+    assert judge(CLAIM, runs) == (1.25, "undecided"), "seed 2 misses"
+    assert reproduce(toy, tmp_path, scale="recorded") == record.load_recorded_runs("toy", toy.results)
 
 
-def test_other_options_are_another_run_and_the_old_one_is_kept(toy, tmp_path):
+def test_run_with_other_options_keeps_the_old_one(toy, tmp_path):
     reproduce(toy, tmp_path)
     assert [run["metrics"]["test.error"] for run in reproduce(toy, tmp_path, rate=0.5)] == [0.5, 1.5, 2.5]
     assert len(list((tmp_path / "runs" / "full" / "toy").iterdir())) == 6
@@ -88,35 +88,35 @@ def repository(directory: Path) -> Path:
     return directory / "x.py"
 
 
-def test_nothing_is_recorded_from_an_experiment_that_is_not_committed(toy, calls, tmp_path):
+def test_uncommitted_experiment_is_not_recorded(toy, calls, tmp_path):
     file = repository(tmp_path / "mine")
-    own = dataclasses.replace(toy, file=file)
-    reproduce(own, tmp_path, seeds=1)
-    [run] = record.recorded_runs("toy", toy.results)
+    user_experiment = dataclasses.replace(toy, file=file)
+    reproduce(user_experiment, tmp_path, seeds=1)
+    [run] = record.load_recorded_runs("toy", toy.results)
     assert run["experiment_sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
     file.write_text('"""Changed."""\n')
     with pytest.raises(InputError, match=r"x\.py.*--no-record"):
-        reproduce(own, tmp_path, seeds=2)
+        reproduce(user_experiment, tmp_path, seeds=2)
     assert calls == [0], "refused before anything was run"
-    reproduce(own, tmp_path, seeds=2, record=False)
-    assert calls == [0, 1] and len(record.recorded_runs("toy", toy.results)) == 1
+    reproduce(user_experiment, tmp_path, seeds=2, record=False)
+    assert calls == [0, 1] and len(record.load_recorded_runs("toy", toy.results)) == 1
     record.check_committed(
         dataclasses.replace(toy, file=tmp_path / "y.py")
     )  # outside of a repository: no commit to name
 
 
-def test_a_built_in_experiment_needs_the_whole_checkout_committed(toy, monkeypatch):
+def test_built_in_experiment_needs_a_clean_checkout(toy, monkeypatch):
     built_in = dataclasses.replace(toy, file=record.ROOT / "date_luong.py")
-    monkeypatch.setattr(record.provenance, "commit", lambda *asked: "0" * 40)  # an unpacked archive has none
+    monkeypatch.setattr(record.provenance, "commit", lambda *options: "0" * 40)  # an unpacked archive has none
     monkeypatch.setattr(
-        record.provenance, "changes", lambda *asked: [] if asked else ["attention_jax/ops/blockwise/softmax.py"]
+        record.provenance, "changes", lambda *options: [] if options else ["attention_jax/ops/blockwise/softmax.py"]
     )
     with pytest.raises(InputError, match="attention_jax/ops/blockwise/softmax.py"):
         record.check_committed(built_in)
 
 
-def test_a_built_in_experiment_needs_a_commit_to_name(toy, monkeypatch):
-    monkeypatch.setattr(record.provenance, "commit", lambda *asked: None)
+def test_built_in_experiment_needs_a_commit(toy, monkeypatch):
+    monkeypatch.setattr(record.provenance, "commit", lambda *options: None)
     with pytest.raises(InputError, match="recording toy needs git .*--no-record"):
         record.check_committed(dataclasses.replace(toy, file=record.ROOT / "date_luong.py"))
 
@@ -125,67 +125,69 @@ def test_without_git_a_built_in_experiment_runs_and_is_not_recorded(toy, calls, 
     """As in an unpacked archive: no commit could be named."""
     monkeypatch.setattr(provenance, "git_output", lambda *words, directory=None: None)
     with pytest.raises(InputError, match="recording toy needs git and a clone of the repository.*--no-record"):
-        reproduce(built_in(toy), tmp_path)
+        reproduce(as_built_in(toy), tmp_path)
     assert calls == [], "refused before anything was run"
-    assert len(reproduce(built_in(toy), tmp_path, record=False)) == 3
-    assert not record.recorded_runs("toy", toy.results)
-    assert begun(tmp_path).is_dir() and read_json(begun(tmp_path) / "environment.json")["commit"] is None
+    assert len(reproduce(as_built_in(toy), tmp_path, record=False)) == 3
+    assert not record.load_recorded_runs("toy", toy.results)
+    assert (
+        run_started_in(tmp_path).is_dir() and read_json(run_started_in(tmp_path) / "environment.json")["commit"] is None
+    )
 
 
-def begun(tmp_path, **environment) -> Path:
+def run_started_in(tmp_path, **environment) -> Path:
     """The directory of a run with seed 0 that was begun in `environment`."""
     directory = tmp_path / "runs" / "full" / "toy" / "seed0"
-    found = read_json(directory / "environment.json") | environment
-    write_json(directory / "environment.json", found)
+    values = read_json(directory / "environment.json") | environment
+    write_json(directory / "environment.json", values)
     return directory
 
 
 @pytest.mark.skipif(provenance.commit() is None, reason="needs a clone of the repository")
-def test_a_run_with_uncommitted_code_is_not_recorded_after_a_commit(toy, tmp_path, monkeypatch):
-    monkeypatch.setattr(record.provenance, "changes", lambda *asked: [])
-    toy = built_in(toy)
+def test_run_of_uncommitted_code_is_never_recorded(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(record.provenance, "changes", lambda *options: [])
+    toy = as_built_in(toy)
     reproduce(toy, tmp_path, seeds=1, record=False)
-    directory = begun(tmp_path, changed=["attention_jax/ops/blockwise/softmax.py"])
+    directory = run_started_in(tmp_path, changed=["attention_jax/ops/blockwise/softmax.py"])
     with pytest.raises(InputError, match=r"seed0 .*not committed \(attention_jax/ops/blockwise/softmax.py\)"):
         reproduce(toy, tmp_path, seeds=1)
-    assert not record.recorded_runs("toy", toy.results)
+    assert not record.load_recorded_runs("toy", toy.results)
     assert reproduce(toy, tmp_path, seeds=1, record=False), "without recording it is as good as any"
     old = "0" * 40
-    begun(tmp_path, changed=[], commit=old)
+    run_started_in(tmp_path, changed=[], commit=old)
     (directory / "result.json").unlink()
     with pytest.raises(InputError, match=f"begun at commit {old[:10]}"):
         reproduce(toy, tmp_path, seeds=1)
     with pytest.raises(InputError, match=f"the commit {old[:10]} of .* is not in this"):
-        record.origin(toy, directory, "command")
-    reproduce(built_in(toy, rate=0.5), tmp_path, rate=0.5, seeds=1)
-    [run] = record.recorded_runs("toy", toy.results)
+        record.run_origin(toy, directory, "command")
+    reproduce(as_built_in(toy, rate=0.5), tmp_path, rate=0.5, seeds=1)
+    [run] = record.load_recorded_runs("toy", toy.results)
     assert run["metrics"]["test.error"] == 0.5, "with other options it is another run"
 
 
 @pytest.mark.skipif(provenance.commit() is None, reason="needs a clone of the repository")
-def test_a_built_in_experiment_is_recorded_with_the_options_of_its_file(toy, calls, tmp_path, monkeypatch):
-    monkeypatch.setattr(record.provenance, "changes", lambda *asked: [])
+def test_built_in_experiment_is_recorded_with_declared_options(toy, calls, tmp_path, monkeypatch):
+    monkeypatch.setattr(record.provenance, "changes", lambda *options: [])
     with pytest.raises(InputError, match=r"value of --optim.learning-rate: .*--no-record"):
-        reproduce(built_in(toy), tmp_path, rate=0.5)
+        reproduce(as_built_in(toy), tmp_path, rate=0.5)
     assert calls == [], "refused before anything was run"
-    assert len(reproduce(built_in(toy), tmp_path, rate=0.5, record=False)) == 3
+    assert len(reproduce(as_built_in(toy), tmp_path, rate=0.5, record=False)) == 3
     data = {"train.seed": 7, "data.path": "date.txt"}
-    asked = Reproduction(root=str(tmp_path / "runs"), seeds=1)
-    record.reproduce(built_in(toy), asked, lambda config: configs.replace(config, **data))
-    assert [run["seed"] for run in record.recorded_runs("toy", toy.results)] == [7]
+    options = Reproduction(root=str(tmp_path / "runs"), seeds=1)
+    record.reproduce(as_built_in(toy), options, lambda config: configs.replace(config, **data))
+    assert [run["seed"] for run in record.load_recorded_runs("toy", toy.results)] == [7]
 
 
-def test_a_seed_that_diverges_is_recorded_and_the_next_one_runs(toy, tmp_path, capsys):
+def test_diverged_seed_is_recorded_and_the_next_runs(toy, tmp_path, capsys):
     def study(config, directory):
         if config.train.seed == 1:
             raise Diverged(7, float("nan"))
         return {"test.error": 1.0}
 
     diverging = dataclasses.replace(toy, study=study)
-    done = reproduce(diverging, tmp_path)
-    assert [run["seed"] for run in done] == [0, 1, 2] and "diverged" in capsys.readouterr().out
-    assert judge(CLAIM, done)[1] == judge(CLAIM, record.recorded_runs("toy", toy.results))[1] == "undecided"
-    assert "step 7" in record.recorded_runs("toy", toy.results)[1]["diverged"]
+    runs = reproduce(diverging, tmp_path)
+    assert [run["seed"] for run in runs] == [0, 1, 2] and "diverged" in capsys.readouterr().out
+    assert judge(CLAIM, runs)[1] == judge(CLAIM, record.load_recorded_runs("toy", toy.results))[1] == "undecided"
+    assert "step 7" in record.load_recorded_runs("toy", toy.results)[1]["diverged"]
     smoke = dataclasses.replace(diverging, smoke=lambda: configs.replace(CONFIG, **{"train.seed": 1}))
     with pytest.raises(Diverged):
         reproduce(smoke, tmp_path, scale="smoke")
@@ -198,8 +200,8 @@ def test_the_variant_without_a_name_may_be_chosen(toy, tmp_path):
     assert {run["variant"] for run in reproduce(two, tmp_path, scale="recorded", variant="")} == {""}
 
 
-def test_a_sweep_that_was_run_with_uncommitted_code_is_not_recorded(tmp_path, monkeypatch):
-    monkeypatch.setattr(record, "record", lambda *run: pytest.fail("recorded"))
+def test_sweep_of_uncommitted_code_is_not_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "record_run", lambda *run: pytest.fail("recorded"))
     clean, dirty = tmp_path / "clean", tmp_path / "dirty"
     write_json(clean / "environment.json", {"commit": "c", "changed": []})
     write_json(dirty / "environment.json", {"commit": "c", "changed": ["experiments/x.py"]})
@@ -209,13 +211,13 @@ def test_a_sweep_that_was_run_with_uncommitted_code_is_not_recorded(tmp_path, mo
         summary.record(tmp_path, settings, [trial], [])
 
 
-def test_a_long_history_is_thinned_unless_a_claim_reads_single_epochs(toy):
+def test_long_history_is_thinned_unless_claims_need_epochs(toy):
     history = [{"epoch": epoch} for epoch in range(1, 2004)]
-    epochs = lambda count: [row["epoch"] for row in record.thinned(toy, history[:count])]
+    epochs = lambda count: [row["epoch"] for row in record.thin_history(toy, history[:count])]
     assert epochs(200) == [*range(1, 201)] and epochs(201) == [*range(10, 201, 10), 201]
     assert epochs(2000) == [*range(10, 2001, 10)] and epochs(2003) == [*range(100, 2001, 100), 2003]
     late = dataclasses.replace(toy, claims=(dataclasses.replace(CLAIM, epoch=7),))
-    assert record.thinned(late, history) == history
+    assert record.thin_history(late, history) == history
 
 
 def test_one_variant_may_be_chosen(toy, tmp_path):
@@ -231,13 +233,13 @@ def test_the_number_of_seeds_may_be_asked_for(toy, calls, tmp_path):
     assert calls == [0, 1]
 
 
-def test_a_seed_of_the_command_line_is_the_first_one(toy, calls, tmp_path):
-    asked = Reproduction(root=str(tmp_path / "runs"), seeds=2)
-    done = record.reproduce(toy, asked, lambda c: configs.replace(c, **{"train.seed": 7}))
-    assert calls == [7, 8] == [run["seed"] for run in done]
+def test_command_line_seed_is_the_first_one(toy, calls, tmp_path):
+    options = Reproduction(root=str(tmp_path / "runs"), seeds=2)
+    runs = record.reproduce(toy, options, lambda c: configs.replace(c, **{"train.seed": 7}))
+    assert calls == [7, 8] == [run["seed"] for run in runs]
 
 
-def test_what_is_asked_of_the_record_is_checked_too(toy, tmp_path):
+def test_options_are_checked_when_showing_the_record(toy, tmp_path):
     with pytest.raises(InputError, match="--seeds must be 0, .* or more; got -1"):
         reproduce(toy, tmp_path, seeds=-1)
     with pytest.raises(InputError, match="--variant must be one of '' for toy, got 'x'"):
@@ -251,13 +253,13 @@ def test_a_damaged_record_is_one_line(toy, tmp_path):
         reproduce(toy, tmp_path, scale="recorded")
 
 
-def test_a_run_that_is_to_be_longer_has_not_ended_and_keeps_what_it_had(tmp_path):
+def test_longer_run_continues_a_finished_one(tmp_path):
     longer = configs.replace(CONFIG, **{"train.total_epochs": CONFIG.train.total_epochs + 1})
     lifecycle.start(CONFIG, tmp_path / "run", study=lambda config, directory: {"x": 1.0})
     (tmp_path / "run" / "final").mkdir()
     with pytest.raises(KeyboardInterrupt):
-        lifecycle.start(longer, tmp_path / "run", study=interrupted, resume=True)
-    assert run_directory.read_result(tmp_path / "run") is None and not run_directory.ended(tmp_path / "run")
+        lifecycle.start(longer, tmp_path / "run", study=raise_interrupt, resume=True)
+    assert run_directory.read_result(tmp_path / "run") is None and not run_directory.has_ended(tmp_path / "run")
     assert (tmp_path / "run" / "earlier_result.json").exists() and (tmp_path / "run" / "earlier_final").is_dir()
     with pytest.raises(InputError, match="has not ended"):
         run_directory.final_of(tmp_path / "run", longer)
@@ -265,19 +267,19 @@ def test_a_run_that_is_to_be_longer_has_not_ended_and_keeps_what_it_had(tmp_path
     assert run_directory.read_result(tmp_path / "run") == result and result["metrics"] == {"x": 2.0}
 
 
-def interrupted(config, directory):
+def raise_interrupt(config, directory):
     raise KeyboardInterrupt
 
 
-def test_an_output_that_is_a_file_is_one_line(tmp_path):
+def test_output_path_of_a_file_raises_input_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="the output must be a directory; .*file is a file"):
-        run_directory.create(tmp_path / "file")
+        run_directory.create_directory(tmp_path / "file")
 
 
 def test_figures_are_drawn_from_what_is_recorded(toy, tmp_path):
     """The experiment's own compares all recorded runs, wherever they ran; a picture is of the first variant's run."""
-    drawn, (small, large) = [], (CONFIG, configs.replace(CONFIG, **{"optim.learning_rate": 1.0}))
+    drawings, (small, large) = [], (CONFIG, configs.replace(CONFIG, **{"optim.learning_rate": 1.0}))
 
     def study(config, directory):
         (directory / "figures" / "it.png").write_text(str(config.optim.learning_rate))
@@ -287,7 +289,7 @@ def test_figures_are_drawn_from_what_is_recorded(toy, tmp_path):
         toy,
         study=study,
         variants=lambda: {"small": small, "large": large},
-        figure=lambda recorded, path: drawn.append(
+        figure=lambda recorded, path: drawings.append(
             ({name: [run["metrics"]["test.error"] for run in its] for name, its in recorded.items()}, path)
         ),
     )
@@ -295,11 +297,11 @@ def test_figures_are_drawn_from_what_is_recorded(toy, tmp_path):
         drawing, Reproduction(root=str(tmp_path / place), variant=variant, seeds=1)
     )
     reproduce(drawing, tmp_path, scale="smoke")
-    assert not drawn
+    assert not drawings
     again("here", "large")
-    assert drawn == [({"large": [1.0]}, toy.results / "toy.png")]
+    assert drawings == [({"large": [1.0]}, toy.results / "toy.png")]
     again("there", "small")
-    assert drawn[-1][0] == {"small": [0.001], "large": [1.0]} and (toy.results / "toy-it.png").read_text() == "0.001"
+    assert drawings[-1][0] == {"small": [0.001], "large": [1.0]} and (toy.results / "toy-it.png").read_text() == "0.001"
 
 
 def figure_inputs(path) -> str | None:
@@ -307,27 +309,29 @@ def figure_inputs(path) -> str | None:
         return picture.text.get("Inputs")
 
 
-@pytest.mark.parametrize("name", catalog.names())
+@pytest.mark.parametrize("name", catalog.experiment_names())
 def test_recorded_figures_are_those_of_the_recorded_numbers(name, tmp_path):
     """`make figures` after a change to a JSON, or to what a comparison shows."""
     experiment = catalog.load_experiment(name)
     path = experiment.results / f"{name}-learning_curve.png"
-    _, histories = record.curves(experiment)
+    _, histories = record.first_variant_histories(experiment)
     if histories:
         assert figure_inputs(path) == style.fingerprint(histories)
     else:
         assert not path.exists()
-    if experiment.figure and (drawn := experiment.figure(record.runs_by_variant(experiment), tmp_path / "again.png")):
-        assert figure_inputs(experiment.results / f"{name}.png") == figure_inputs(drawn)
+    if experiment.figure and (
+        figure_path := experiment.figure(record.runs_by_variant(experiment), tmp_path / "again.png")
+    ):
+        assert figure_inputs(experiment.results / f"{name}.png") == figure_inputs(figure_path)
 
 
-@pytest.mark.parametrize("name", [name for name in catalog.names() if name.startswith("sweep_")])
-def test_recorded_figures_of_a_sweep_are_those_of_its_recorded_runs(name, tmp_path):
+@pytest.mark.parametrize("name", [name for name in catalog.experiment_names() if name.startswith("sweep_")])
+def test_recorded_sweep_figures_match_recorded_runs(name, tmp_path):
     experiment = catalog.load_experiment(name)
-    drawn, config = summary.draw(experiment, f"{tmp_path / name}-"), experiment.config()
-    ranked = any(config.train.best_metric in run["metrics"] for run in record.recorded_runs(name))
-    assert len(drawn) == (3 if ranked else 2), "no learning curves of the best trials by a test split"
-    for path in drawn:
+    paths, config = summary.draw(experiment, f"{tmp_path / name}-"), experiment.config()
+    ranked = any(config.train.best_metric in run["metrics"] for run in record.load_recorded_runs(name))
+    assert len(paths) == (3 if ranked else 2), "no learning curves of the best trials by a test split"
+    for path in paths:
         assert figure_inputs(path) == figure_inputs(experiment.results / path.name) is not None
 
 
@@ -343,11 +347,11 @@ def test_a_run_directory_is_used_once(toy, tmp_path):
     assert run_directory.fresh_directory("toy", tmp_path) == tmp_path / "toy" / "042"
 
 
-def test_of_two_runs_that_begin_in_one_directory_the_second_is_told(tmp_path):
-    run_directory.create(tmp_path / "toy", fresh=True)
+def test_second_run_in_a_directory_is_rejected(tmp_path):
+    run_directory.create_directory(tmp_path / "toy", fresh=True)
     with pytest.raises(InputError, match="another run has taken it"):
-        run_directory.create(tmp_path / "toy", fresh=True)
-    run_directory.create(tmp_path / "toy")  # resumed
+        run_directory.create_directory(tmp_path / "toy", fresh=True)
+    run_directory.create_directory(tmp_path / "toy")  # resumed
 
 
 def test_a_damaged_configuration_is_one_clear_error(tmp_path):
@@ -367,9 +371,9 @@ def test_processes_that_record_at_once_lose_nothing(tmp_path):
     code = (
         "import sys; from pathlib import Path; from attention_jax.claims import record\n"
         "run = lambda seed: {'variant': sys.argv[1], 'seed': seed, 'metrics': {}}\n"
-        "[record.record('toy', run(seed), Path(sys.argv[2])) for seed in range(20)]"
+        "[record.record_run('toy', run(seed), Path(sys.argv[2])) for seed in range(20)]"
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, name, str(tmp_path)]) for name in "abc"]
     assert [writer.wait(timeout=120) for writer in writers] == [0, 0, 0]
-    assert len(record.recorded_runs("toy", tmp_path)) == 60
+    assert len(record.load_recorded_runs("toy", tmp_path)) == 60
     assert [path.name for path in tmp_path.iterdir()] == ["toy.json"]

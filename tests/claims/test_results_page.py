@@ -6,7 +6,7 @@ import pytest
 from toy_experiment import toy
 
 from attention_jax.claims import findings, published, results_page
-from attention_jax.claims.judged import judged
+from attention_jax.claims.judged import judge_claims
 from attention_jax.config import Claim
 from attention_jax.errors import InputError
 
@@ -19,8 +19,8 @@ MENDED = ENTRY | {"corrected": ["accuracy, corrected"]}
 
 def run(accuracy, loss=2.0, seed=0, variant=""):
     metrics = {"test.accuracy": accuracy, "test.loss": loss}
-    known = {"history": [], "steps": 9, "environment": {"commit": "c"}}
-    return {"variant": variant, "seed": seed, "metrics": metrics} | known
+    fields = {"history": [], "steps": 9, "environment": {"commit": "c"}}
+    return {"variant": variant, "seed": seed, "metrics": metrics} | fields
 
 
 @pytest.fixture
@@ -39,31 +39,31 @@ def experiment(tmp_path):
         (MENDED, (0.6, 0.8, 0.9), "mended, undecided"),
     ],
 )
-def test_the_state_of_a_finding_follows_the_corrected_runs(experiment, entry, corrected, status):
+def test_finding_status_follows_the_corrected_runs(experiment, entry, corrected, status):
     runs = [run(0.6)] + [run(value, seed=seed, variant="c") for seed, value in enumerate(corrected)]
-    rows = judged(experiment, runs, {})
-    [finding] = findings.findings(rows, [entry])
-    assert finding.status == status and findings.unexplained(rows, [finding]) == []
-    assert [one.claim for one in finding.claims] == ([SAME] if "corrected" in entry else [SAME, AGAIN])
-    assert finding.shown.claim == (AGAIN if corrected else SAME)
+    rows = judge_claims(experiment, runs, {})
+    [finding] = findings.load_findings(rows, [entry])
+    assert finding.status == status and findings.claims_without_finding(rows, [finding]) == []
+    assert [row.claim for row in finding.claims] == ([SAME] if "corrected" in entry else [SAME, AGAIN])
+    assert finding.representative.claim == (AGAIN if corrected else SAME)
 
 
-def test_a_finding_whose_former_claims_are_withdrawn_shows_the_one_that_has_not_been_run(experiment):
-    rows = judged(experiment, [run(0.6)], {})
-    [finding] = findings.findings(rows, [MENDED | {"claims": []}])
-    assert finding.status == "mended, not yet run" and finding.shown.claim == AGAIN
+def test_finding_without_former_claims_shows_the_corrected_claim(experiment):
+    rows = judge_claims(experiment, [run(0.6)], {})
+    [finding] = findings.load_findings(rows, [MENDED | {"claims": []}])
+    assert finding.status == "mended, not yet run" and finding.representative.claim == AGAIN
     assert results_page.finding_line(finding)[2].startswith("-; ")
 
 
-def test_a_claim_without_a_cause_is_named_and_a_prefix_without_a_claim_refused(experiment):
-    rows = judged(experiment, [run(0.6)], {})
-    assert [one.claim for one in findings.unexplained(rows, [])] == [SAME]
+def test_unexplained_claims_are_named_unknown_prefixes_rejected(experiment):
+    rows = judge_claims(experiment, [run(0.6)], {})
+    assert [row.claim for row in findings.claims_without_finding(rows, [])] == [SAME]
     with pytest.raises(InputError, match="no claim of toy begins with 'precision'"):
-        findings.findings(rows, [ENTRY | {"claims": ["precision"]}])
+        findings.load_findings(rows, [ENTRY | {"claims": ["precision"]}])
 
 
-def test_readme_names_what_is_reproduced_and_what_is_not(experiment):
-    rows = lambda *runs: judged(experiment, runs, {})
+def test_readme_lists_reproduced_and_missed_systems(experiment):
+    rows = lambda *runs: judge_claims(experiment, runs, {})
     assert results_page.systems(rows(run(0.8)), {"toy": "the toy"}) == ("the toy", "", "")
     assert results_page.systems(rows(run(0.6)), {}) == ("", "", "toy")
     disagreeing = rows(run(0.8), run(0.81, seed=1), run(0.6, seed=2))
@@ -73,33 +73,35 @@ def test_readme_names_what_is_reproduced_and_what_is_not(experiment):
     assert results_page.systems(both, {"toy": ""}) == ("", "", "")
 
 
-def test_readme_shows_the_first_claim_that_has_been_run(experiment):
+def test_readme_shows_the_first_claim_with_runs(experiment):
     entry = {"system": "toy", "source": "a paper", "experiment": "toy", "claims": ["accuracy, corrected", "accuracy"]}
     entry["former"] = "half the data"
-    shown = lambda *runs: results_page.headline_table(judged(experiment, runs, {}), [entry]).rows[0]
-    assert shown(run(0.6))[2:] == ("0.8 (0.78-0.82)", "0.6", "half the data", "**no**")
-    assert shown(run(0.6), run(0.8, variant="c"))[3:] == ("0.8", "same", "yes")
+    row_of_runs = lambda *runs: results_page.headline_table(judge_claims(experiment, runs, {}), [entry]).rows[0]
+    assert row_of_runs(run(0.6))[2:] == ("0.8 (0.78-0.82)", "0.6", "half the data", "**no**")
+    assert row_of_runs(run(0.6), run(0.8, variant="c"))[3:] == ("0.8", "same", "yes")
 
 
-def test_the_figure_puts_better_to_the_right_and_has_both_ranges(experiment):
+def test_figure_puts_better_right_with_both_ranges(experiment):
     runs = [run(0.8, loss, seed) for seed, loss in enumerate((2.0, 2.5, 4.0))]
-    accuracy, loss = published.compared(judged(experiment, runs, {}))
-    assert published.row_of(accuracy)[1:] == (1.0, 1.0, 1.0, (0.78 / 0.8, 0.82 / 0.8), "reproduced")
-    assert published.row_of(loss)[1:4] == (0.8, 1.0, 0.5), "a loss of 2.5 is worse than 2"
+    accuracy, loss = published.comparable_claims(judge_claims(experiment, runs, {}))
+    assert published.agreement_row(accuracy)[1:] == (1.0, 1.0, 1.0, (0.78 / 0.8, 0.82 / 0.8), "reproduced")
+    assert published.agreement_row(loss)[1:4] == (0.8, 1.0, 0.5), "a loss of 2.5 is worse than 2"
 
 
 def test_the_figure_is_that_of_the_committed_results():
     from PIL import Image
 
-    from attention_jax.claims.catalog import load_experiment, names
+    from attention_jax.claims.catalog import experiment_names, load_experiment
     from attention_jax.report import style
 
-    found = published.panels([one for name in names() for one in judged(load_experiment(name))])
+    panels = published.agreement_panels(
+        [row for name in experiment_names() for row in judge_claims(load_experiment(name))]
+    )
     stored = Image.open(published.FIGURE).text["Inputs"]
-    assert stored == style.fingerprint([row for some, _ in found.values() for row in some]), "make figures"
+    assert stored == style.fingerprint([row for panel_rows, _ in panels.values() for row in panel_rows]), "make figures"
 
 
 def test_clauses_are_left_out_at_commas_outside_parentheses():
     text = "theirs: N(0, 1), clip 5, METEOR; ours: none"
-    assert results_page.beginning(text, most=24) == "theirs: N(0, 1), clip 5 ..."
-    assert results_page.beginning("short, and whole") == "short, and whole"
+    assert results_page.shorten_clauses(text, most=24) == "theirs: N(0, 1), clip 5 ..."
+    assert results_page.shorten_clauses("short, and whole") == "short, and whole"

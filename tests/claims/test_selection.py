@@ -12,17 +12,17 @@ TINY = Config("tiny", Dates(examples=100), LuongSeq2seqConfig(hidden_size=4, emb
 ON_TEST = replace(TINY, **{"train.best_metric": "test.loss"})
 
 
-@pytest.mark.parametrize("name", catalog.names())
-def test_no_experiment_keeps_its_best_checkpoint_by_a_test_split(name):
+@pytest.mark.parametrize("name", catalog.experiment_names())
+def test_best_checkpoint_is_never_chosen_on_test_split(name):
     experiment = catalog.load_experiment(name)
     configs = {"config": experiment.config(), "smoke": experiment.smoke()}
-    for what, config in (configs | experiment.variants() | experiment.presets()).items():
-        assert not any(name.startswith("test") for name in config.train.best_metric.split(",")), what
+    for config_name, config in (configs | experiment.variants() | experiment.presets()).items():
+        assert not any(name.startswith("test") for name in config.train.best_metric.split(",")), config_name
 
 
 @pytest.mark.parametrize("options", [{}, {"train.use_best": True}, {"train.patience": 1}])
 @pytest.mark.parametrize("start", [lifecycle.start, api.train_run], ids=["runs.start", "train_run"])
-def test_an_epoch_is_not_chosen_on_a_test_split(tmp_path, options, start):
+def test_epoch_is_not_chosen_on_test_split(tmp_path, options, start):
     """Without the options, too: an interrupted run is loaded with the weights of its best checkpoint."""
     with pytest.raises(InputError, match="--train.best-metric.* valid.loss .*; got test.loss"):
         start(replace(ON_TEST, **options), tmp_path / "run")

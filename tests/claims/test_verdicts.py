@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from attention_jax.claims import intervals
-from attention_jax.claims.intervals import wilson
-from attention_jax.claims.verdicts import caveats, interval, judge, ours, with_caveats
+from attention_jax.claims.intervals import wilson_interval
+from attention_jax.claims.verdicts import caveats, judge, value_interval, value_text, verdict_with_caveats
 from attention_jax.config import Claim
 from attention_jax.errors import InputError
 
@@ -35,7 +35,7 @@ def test_what_has_no_peer_holds_or_is_missed(kind, value, verdict):
 @pytest.mark.parametrize(
     "value, verdict", [(33.0, "missed"), (36.0, "worse"), (38.0, "near"), (39.5, "near"), (45.0, "better")]
 )
-def test_another_protocol_is_better_near_or_worse_and_never_reproduced(value, verdict):
+def test_other_protocol_is_never_reproduced(value, verdict):
     assert judge(claim("other protocol", at_least=34.0), [run(value)])[1] == verdict, "39 +- 1.95"
     three = [run(value, seed=seed) for seed in range(3)]
     assert judge(claim("other protocol", at_least=34.0, spread=(38.5, 39.5)), three)[1] == verdict
@@ -45,30 +45,30 @@ def test_another_protocol_is_better_near_or_worse_and_never_reproduced(value, ve
 @pytest.mark.parametrize("metric", ["valid.loss", "test.perplexity", "test.error", "test.bits_per_sequence"])
 @pytest.mark.parametrize("bounds", [{"at_most": 60.0}, {"at_least": 20.0}, {"at_least": 20.0, "at_most": 60.0}])
 @pytest.mark.parametrize("value, verdict", [(30.0, "better"), (39.0, "near"), (50.0, "worse")])
-def test_lower_is_better_for_a_loss_whatever_its_bounds(metric, bounds, value, verdict):
+def test_lower_loss_is_better_whatever_its_bounds(metric, bounds, value, verdict):
     assert judge(claim("other protocol", metric=metric, **bounds), [run(value, metric=metric)])[1] == verdict
 
 
-def test_what_has_only_an_upper_bound_is_better_the_lower_it_is():
+def test_lower_is_better_with_only_an_upper_bound():
     share = claim("other protocol", metric="harmful_share", published=0.4, at_most=0.9)
     assert [judge(share, [run(x, metric="harmful_share")])[1] for x in (0.2, 0.8)] == ["better", "worse"]
 
 
 def test_the_spread_of_another_protocol_is_near():
     wide = claim("other protocol", metric="valid.loss", published=1.73, spread=(1.22, 2.66), at_most=3.0)
-    found = [judge(wide, [run(x, metric="valid.loss")])[1] for x in (1.2, 1.3, 2.6, 2.7)]
-    assert found == ["better", "near", "near", "worse"]
+    verdicts = [judge(wide, [run(x, metric="valid.loss")])[1] for x in (1.2, 1.3, 2.6, 2.7)]
+    assert verdicts == ["better", "near", "near", "worse"]
 
 
 @pytest.mark.parametrize(
     "value, verdict",
     [(35.0, "missed"), (36.5, "worse"), (37.05, "reproduced"), (40.95, "reproduced"), (41.0, "better")],
 )
-def test_the_same_protocol_is_reproduced_within_5_percent_of_the_published_number(value, verdict):
+def test_same_protocol_is_reproduced_within_5_percent(value, verdict):
     assert judge(claim("same protocol", at_least=36.0), [run(value)])[1] == verdict, "39 +- 1.95"
 
 
-def test_the_spread_of_the_source_counts_where_it_is_wider_than_5_percent():
+def test_source_spread_wider_than_5_percent_counts():
     assert judge(claim("same protocol", at_least=30.0, spread=(34.0, 39.5)), [run(34.5)])[1] == "reproduced"
     assert judge(claim("same protocol", at_least=30.0, spread=(34.0, 39.5)), [run(33.5)])[1] == "worse"
     between = claim("same protocol", at_least=30.0, spread=(31.0, 32.0))
@@ -94,11 +94,11 @@ def test_beaten_is_beyond_the_noise_of_both_sides(seeds, verdict):
     assert judge(down, losses)[1] == verdict
 
 
-def test_what_other_test_examples_would_have_given_counts_against_beaten():
+def test_sampling_noise_counts_against_beaten():
     same = claim("same protocol", metric="test.accuracy", published=0.9985, at_least=0.998, spread=(0.9976, 0.9994))
     runs = [run(0.9996, seed=seed, metric="test.accuracy") for seed in range(3)]
     assert judge(same, runs)[1] == "beaten"
-    counted = [one | {"facts": {"test_images": 5_000}} for one in runs]
+    counted = [run_ | {"facts": {"test_images": 5_000}} for run_ in runs]
     assert judge(same, counted)[1] == "reproduced", "2 of 5,000 wrong against 3 is no difference"
 
 
@@ -119,13 +119,13 @@ def test_a_number_without_a_bound_is_measured():
         ({"kind": "measurement", "metric": "test_2017.bleu", "best": True}, "best epoch of test_2017.bleu"),
     ],
 )
-def test_a_claim_whose_kind_does_not_fit_is_refused(fields, words):
+def test_claim_of_unfitting_kind_is_rejected(fields, words):
     with pytest.raises(InputError, match=words):
         Claim(**{"text": "x", "metric": "m", "published": 1.0, "source": "s"} | fields)
 
 
 @pytest.mark.parametrize("needed, value", [(1, 1.0), (2, 2.0), (3, 9.0)])
-def test_the_nth_best_seed_is_judged_where_the_claim_counts_seeds(needed, value):
+def test_claim_counting_seeds_judges_the_nth_best(needed, value):
     runs = [run(x, seed=seed, metric="test.error") for seed, x in enumerate((2.0, 9.0, 1.0))]
     counted = claim(metric="test.error", at_most=2.5, seeds_needed=needed)
     assert judge(counted, runs) == (value, "holds" if value <= 2.5 else "missed")
@@ -135,10 +135,10 @@ def test_the_nth_best_seed_is_judged_where_the_claim_counts_seeds(needed, value)
 @pytest.mark.parametrize(
     ("errors", "value"), [((3.0, np.nan, 0.5, 0.6), 0.6), ((np.nan, 3.0, 0.5), 3.0), ((np.nan, 0.5, np.nan), np.nan)]
 )
-def test_a_seed_that_has_no_number_is_the_worst(errors, value):
+def test_nan_seed_ranks_worst(errors, value):
     runs = [run(x, seed=seed, metric="test.error") for seed, x in enumerate(errors)]
-    found, verdict = judge(claim(metric="test.error", at_most=2.5, seeds_needed=2), runs)
-    np.testing.assert_equal(found, value)
+    actual, verdict = judge(claim(metric="test.error", at_most=2.5, seeds_needed=2), runs)
+    np.testing.assert_equal(actual, value)
     assert verdict == ("holds" if value <= 2.5 else "missed")
 
 
@@ -154,7 +154,7 @@ def test_only_the_variant_counts():
     assert judge(claim(at_least=38.0, variant="none"), runs) == (None, "not run")
 
 
-def test_an_order_is_judged_by_differences_of_the_same_seed():
+def test_order_is_judged_by_paired_seeds():
     runs = [
         run(10.0, seed=0),
         run(30.0, seed=1),
@@ -182,7 +182,7 @@ def test_epoch_and_best_come_from_the_history():
     assert judge(claim(metric="valid.loss"), runs)[0] == 2.0
 
 
-def test_a_difference_of_best_epochs_takes_the_best_of_both_whatever_its_bound():
+def test_difference_of_best_epochs_takes_both_bests():
     curve = lambda *values: {"history": [{"epoch": i, "valid.accuracy": value} for i, value in enumerate(values, 1)]}
     runs = [run(0.0, **curve(0.1, 0.5)), run(0.0, "wide", **curve(0.1, 0.9, float("nan")))]
     gain = claim(metric="valid.accuracy", best=True, variant="wide", minus="", at_most=0.01)
@@ -190,30 +190,30 @@ def test_a_difference_of_best_epochs_takes_the_best_of_both_whatever_its_bound()
     assert value == pytest.approx(0.4) and verdict == "missed"
 
 
-def test_a_claim_of_several_numbers_is_judged_by_their_mean_within_an_interval_that_is_narrower():
+def test_claim_of_several_metrics_judges_their_mean():
     first = {"valid.bleu": 30.0, "valid.bleu_low": 27.0, "valid.bleu_high": 33.0}
     second = {"test.bleu": 36.0, "test.bleu_low": 32.0, "test.bleu_high": 40.0}
     runs = [run(30.0, metric="valid.bleu") | {"metrics": first | second}]
     both = claim(metric="valid.bleu", also=("test.bleu",), at_least=32.0)
     assert judge(both, runs) == (33.0, "undecided"), "32 is within the interval"
     assert judge(claim(metric="valid.bleu", also=("test.bleu",), at_least=30.0), runs) == (33.0, "holds")
-    assert interval(both, runs) == (30.5, 35.5, "bootstrap"), "5 = hypot(3, 4) of the sum"
+    assert value_interval(both, runs) == (30.5, 35.5, "bootstrap"), "5 = hypot(3, 4) of the sum"
     assert judge(claim(metric="valid.bleu", also=("test_2017.bleu",)), runs) == (None, "not run")
-    assert interval(claim(metric="valid.bleu", also=("valid.bleu_low",)), runs) is None, "one has no interval"
+    assert value_interval(claim(metric="valid.bleu", also=("valid.bleu_low",)), runs) is None, "one has no interval"
 
 
-def trained(value, seed=0, metric="test.bleu", **metrics):
-    found = run(value, seed=seed, metric=metric) | {"steps": 5, "facts": {"test_images": 10_000}}
-    return found | {"metrics": found["metrics"] | metrics}
+def training_run(value, seed=0, metric="test.bleu", **metrics):
+    trained_run = run(value, seed=seed, metric=metric) | {"steps": 5, "facts": {"test_images": 10_000}}
+    return trained_run | {"metrics": trained_run["metrics"] | metrics}
 
 
-def test_an_interval_stays_on_the_scale_of_its_metric():
+def test_interval_stays_on_the_metric_scale():
     run = {"metrics": {"valid.bleu": 99.0, "valid.bleu_low": 97.0, "valid.bleu_high": 100.1}}
-    assert intervals.sampling("valid.bleu", 99.0, run)[:2] == (97.0, 100.0)
+    assert intervals.sampling_interval("valid.bleu", 99.0, run)[:2] == (97.0, 100.0)
     around = intervals.Interval(-0.2, 1.3, "3 seeds")
-    assert intervals.clipped(around, "test.exact_match", 0.9)[:2] == (0.0, 1.0)
-    assert intervals.clipped(around, "test.loss", 0.9) == around
-    assert intervals.clipped(around, "my.accuracy", 55.0) == around, "in percent"
+    assert intervals.clip_to_scale(around, "test.exact_match", 0.9)[:2] == (0.0, 1.0)
+    assert intervals.clip_to_scale(around, "test.loss", 0.9) == around
+    assert intervals.clip_to_scale(around, "my.accuracy", 55.0) == around, "in percent"
 
 
 BOOTSTRAP = {"test.bleu_low": 37.5, "test.bleu_high": 40.0}
@@ -228,72 +228,91 @@ BOOTSTRAP = {"test.bleu_low": 37.5, "test.bleu_high": 40.0}
         (37.0, "holds (one seed)"),
     ],
 )
-def test_one_seed_whose_interval_covers_the_bound_is_undecided(at_least, words):
-    bound, runs = claim(at_least=at_least), [trained(38.7, **BOOTSTRAP)]
-    assert with_caveats(bound, runs) == words and judge(bound, runs)[1] == words.partition(" ")[0]
-    assert ours(bound, runs) == "38.7 (37.5-40, bootstrap)"
-    assert with_caveats(claim(), runs) == "measured"
+def test_bound_inside_single_seed_interval_is_undecided(at_least, words):
+    bound, runs = claim(at_least=at_least), [training_run(38.7, **BOOTSTRAP)]
+    assert verdict_with_caveats(bound, runs) == words and judge(bound, runs)[1] == words.partition(" ")[0]
+    assert value_text(bound, runs) == "38.7 (37.5-40, bootstrap)"
+    assert verdict_with_caveats(claim(), runs) == "measured"
 
 
 def test_seeds_that_disagree_leave_a_claim_undecided():
-    assert with_caveats(claim(at_least=38.0), [run(39.0)]) == "holds" and ours(claim(), [run(39.0)]) == "39"
-    seeds = [trained(37.0), trained(39.0, 1), trained(40.0, 2)]
-    assert with_caveats(claim(at_least=38.0), seeds) == "undecided (seeds disagree)"
-    assert with_caveats(claim(at_least=39.5), seeds) == "undecided (seeds disagree)"
-    inside = [trained(value, seed) for seed, value in enumerate((0.0, 5.0, 10.0, 11.0))]
-    assert with_caveats(claim(at_least=4.0, at_most=6.0), inside) == "undecided (seeds disagree)", "seed 1 meets it"
-    apart = [trained(value, seed) for seed, value in enumerate((1.0, 9.0))]
-    assert with_caveats(claim(at_least=4.0, at_most=6.0), apart) == "undecided (seeds disagree)", "no seed meets it"
-    ended = [trained(39.0), trained(39.5, 1), trained(39.2, 2) | {"diverged": "the loss is nan"}]
-    assert with_caveats(claim(at_least=38.0), ended) == "undecided (seeds disagree)", "a diverged seed is a miss"
+    assert (
+        verdict_with_caveats(claim(at_least=38.0), [run(39.0)]) == "holds" and value_text(claim(), [run(39.0)]) == "39"
+    )
+    seeds = [training_run(37.0), training_run(39.0, 1), training_run(40.0, 2)]
+    assert verdict_with_caveats(claim(at_least=38.0), seeds) == "undecided (seeds disagree)"
+    assert verdict_with_caveats(claim(at_least=39.5), seeds) == "undecided (seeds disagree)"
+    inside = [training_run(value, seed) for seed, value in enumerate((0.0, 5.0, 10.0, 11.0))]
+    assert verdict_with_caveats(claim(at_least=4.0, at_most=6.0), inside) == "undecided (seeds disagree)", (
+        "seed 1 meets it"
+    )
+    apart = [training_run(value, seed) for seed, value in enumerate((1.0, 9.0))]
+    assert verdict_with_caveats(claim(at_least=4.0, at_most=6.0), apart) == "undecided (seeds disagree)", (
+        "no seed meets it"
+    )
+    ended = [training_run(39.0), training_run(39.5, 1), training_run(39.2, 2) | {"diverged": "the loss is nan"}]
+    assert verdict_with_caveats(claim(at_least=38.0), ended) == "undecided (seeds disagree)", (
+        "a diverged seed is a miss"
+    )
     same = claim("same protocol", at_least=38.0)
     assert judge(same, seeds)[1] == "undecided", "it is not reproduced"
-    assert with_caveats(claim(at_least=37.0), seeds) == "holds" and ours(claim(), seeds) == "39 (37-40, 3 seeds)"
-    assert with_caveats(claim(at_least=38.0, seeds_needed=2), seeds) == "holds", "how many have to is in the claim"
+    assert (
+        verdict_with_caveats(claim(at_least=37.0), seeds) == "holds"
+        and value_text(claim(), seeds) == "39 (37-40, 3 seeds)"
+    )
+    assert verdict_with_caveats(claim(at_least=38.0, seeds_needed=2), seeds) == "holds", (
+        "how many have to is in the claim"
+    )
 
 
-def test_a_bound_after_a_result_and_a_run_without_its_commit_are_caveats():
+def test_late_bound_and_missing_commit_are_caveats():
     assert caveats(claim(at_least=1.0, after="the runs of 2026-11-20"), [run(39.0)]) == ["bound set after a result"]
     assert caveats(claim(at_least=1.0), [run(39.0), run(38.0, seed=1) | {"environment": {"commit": None}}]) == [
         "no commit"
     ]
-    other = trained(38.0) | {"variant": "other", "environment": {}}
-    assert caveats(claim(at_least=1.0), [run(39.0), other]) == [], "its runs are not judged here"
+    other_run = training_run(38.0) | {"variant": "other", "environment": {}}
+    assert caveats(claim(at_least=1.0), [run(39.0), other_run]) == [], "its runs are not judged here"
     study = run(39.0, history=[{"epoch": 1, "valid.loss": 1.0}])
     assert caveats(claim(at_least=1.0), [study]) == ["one seed"], "a study that trains has a history"
     diverged = run(0.0) | {"diverged": "the loss is nan"}
-    assert with_caveats(claim(at_least=1.0), [diverged]) == "missed (one seed)"
+    assert verdict_with_caveats(claim(at_least=1.0), [diverged]) == "missed (one seed)"
 
 
-def test_a_share_of_counted_examples_has_an_interval_and_so_has_a_difference_of_two():
+def test_fractions_and_their_differences_have_intervals():
     accuracy = claim(metric="test.accuracy", at_least=0.92)
-    runs = [trained(0.9196, metric="test.accuracy")]
-    assert ours(accuracy, runs) == "0.9196 (0.9141-0.9248, 10,000 examples)"
-    assert with_caveats(accuracy, runs) == "undecided (one seed, within noise)"
+    runs = [training_run(0.9196, metric="test.accuracy")]
+    assert value_text(accuracy, runs) == "0.9196 (0.9141-0.9248, 10,000 examples)"
+    assert verdict_with_caveats(accuracy, runs) == "undecided (one seed, within noise)"
     narrow = claim(metric="test.accuracy", at_least=0.92, at_most=0.921)
-    assert with_caveats(narrow, runs) == "undecided (one seed, within noise)", "the interval has both bounds in it"
-    assert with_caveats(claim(metric="test.accuracy", at_most=0.92), runs) == "undecided (one seed, within noise)"
-    assert with_caveats(claim(metric="test.accuracy", at_least=0.93), runs) == "missed (one seed)"
-    runs.append(trained(0.9196, metric="test.accuracy") | {"variant": "other"})
-    low, high = wilson(0.9196, 10_000)
+    assert verdict_with_caveats(narrow, runs) == "undecided (one seed, within noise)", (
+        "the interval has both bounds in it"
+    )
+    assert (
+        verdict_with_caveats(claim(metric="test.accuracy", at_most=0.92), runs) == "undecided (one seed, within noise)"
+    )
+    assert verdict_with_caveats(claim(metric="test.accuracy", at_least=0.93), runs) == "missed (one seed)"
+    runs.append(training_run(0.9196, metric="test.accuracy") | {"variant": "other"})
+    low, high = wilson_interval(0.9196, 10_000)
     half = hypot(0.9196 - low, high - 0.9196)
-    assert interval(claim(metric="test.accuracy", variant="other", minus=""), runs)[:2] == pytest.approx((-half, half))
-    loss = trained(0.5, metric="test.loss")
-    assert ours(claim(metric="test.loss"), [loss]) == "0.5", "a loss is no share"
+    assert value_interval(claim(metric="test.accuracy", variant="other", minus=""), runs)[:2] == pytest.approx(
+        (-half, half)
+    )
+    loss = training_run(0.5, metric="test.loss")
+    assert value_text(claim(metric="test.loss"), [loss]) == "0.5", "a loss is no share"
 
 
-def test_a_loss_between_two_bounds_is_better_the_lower_it_is():
+def test_lower_loss_is_better_between_two_bounds():
     """Two bounds do not say which way is better, so the name of the metric does."""
     loss = claim("same protocol", metric="test.loss", published=1.0, at_least=0.5, at_most=1.2, spread=(0.97, 1.03))
     runs = [run(value, seed=seed, metric="test.loss") for seed, value in enumerate((0.8, 0.7, 0.9))]
     assert judge(loss, runs) == (0.8, "beaten")
     first = claim(metric="test.loss", at_least=0.5, at_most=1.2, seeds_needed=1)
     assert judge(first, runs) == (0.7, "holds")
-    noisy = [one | {"metrics": one["metrics"] | {"test.loss_low": 0.6, "test.loss_high": 0.98}} for one in runs]
+    noisy = [run_ | {"metrics": run_["metrics"] | {"test.loss_low": 0.6, "test.loss_high": 0.98}} for run_ in runs]
     assert judge(loss, noisy) == (0.8, "better"), "with other test examples the loss might be the source's"
 
 
-def test_a_seed_within_the_runs_of_the_source_is_no_disagreement():
+def test_seed_within_source_spread_is_no_disagreement():
     """The bound is for the median of ten, of which single seeds scatter as the source's do."""
     seeds = [run(value, seed=seed) for seed, value in enumerate((38.9, 39.0, 39.1, 40.2))]
     bounds = {"at_least": 38.5, "at_most": 39.5}

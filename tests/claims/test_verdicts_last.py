@@ -2,7 +2,7 @@
 
 import pytest
 
-from attention_jax.claims.verdicts import judge, judged_value
+from attention_jax.claims.verdicts import claim_value, judge
 from attention_jax.config import Claim
 
 
@@ -18,10 +18,10 @@ def claim(last: int, **bounds) -> Claim:
 
 @pytest.mark.parametrize("last, value", [(0, 0.75), (1, 0.75), (2, 0.625), (3, 0.5), (4, 0.625)])
 def test_the_mean_of_the_last_epochs_is_taken(last, value):
-    assert judged_value(claim(last), [run(1.0, 0.25, 0.5, 0.75)]) == value
+    assert claim_value(claim(last), [run(1.0, 0.25, 0.5, 0.75)]) == value
 
 
-def test_a_run_with_fewer_epochs_does_not_have_it():
+def test_run_with_fewer_epochs_has_no_value():
     assert judge(claim(3, at_least=0.0), [run(0.5, 0.5)]) == (None, "not run")
 
 

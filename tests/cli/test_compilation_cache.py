@@ -22,7 +22,7 @@ print(seen.count("/jax/compilation_cache/cache_hits"))
 
 
 @pytest.fixture
-def undecided(monkeypatch, tmp_path):
+def cache_home(monkeypatch, tmp_path):
     """An environment that says nothing about JAX's cache, with a home of its own."""
     for name in (*compilation_cache.DECIDED, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"):
         monkeypatch.setenv(name, "")
@@ -31,11 +31,11 @@ def undecided(monkeypatch, tmp_path):
     return tmp_path / "home"
 
 
-def begun() -> subprocess.Popen:
+def start_program() -> subprocess.Popen:
     return subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
-def ended(process: subprocess.Popen) -> tuple[float, int]:
+def read_output(process: subprocess.Popen) -> tuple[float, int]:
     """(the number that the program printed, programs that came from the cache)."""
     out, _ = process.communicate(timeout=200)
     assert process.returncode == 0
@@ -48,17 +48,17 @@ def entries(home: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_two_processes_and_a_damaged_entry(undecided):
+def test_two_processes_and_a_damaged_entry(cache_home):
     """Two fill one cache at once, a third compiles nothing, and what was damaged is compiled again."""
-    first, second = [ended(process) for process in (begun(), begun())]
-    third = ended(begun())
+    first, second = [read_output(process) for process in (start_program(), start_program())]
+    third = read_output(start_program())
     assert first[0] == second[0] == third[0] and third[1] >= 1
-    for path in entries(undecided):
+    for path in entries(cache_home):
         path.write_bytes(path.read_bytes()[:20])
-    assert ended(begun()) == (first[0], 0)
+    assert read_output(start_program()) == (first[0], 0)
 
 
-def test_another_flag_version_or_processor_is_another_directory(undecided, monkeypatch):
+def test_another_flag_version_or_processor_is_another_directory(cache_home, monkeypatch):
     keys = [compilation_cache.environment_key()]
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
     keys.append(compilation_cache.environment_key())
@@ -72,19 +72,19 @@ def test_another_flag_version_or_processor_is_another_directory(undecided, monke
 @pytest.mark.parametrize(
     "name, value", [("JAX_COMPILATION_CACHE_DIR", "/mine"), (compilation_cache.DECIDED[1], "false")]
 )
-def test_what_the_user_has_decided_stays(undecided, monkeypatch, name, value):
+def test_what_the_user_has_decided_stays(cache_home, monkeypatch, name, value):
     monkeypatch.setenv(name, value)
     compilation_cache.keep_compiled_programs()
-    assert os.environ[name] == value and not undecided.exists()
+    assert os.environ[name] == value and not cache_home.exists()
 
 
-def test_a_home_that_cannot_be_written_is_left_alone(undecided):
-    undecided.write_text("a file")
+def test_unwritable_cache_home_is_ignored(cache_home):
+    cache_home.write_text("a file")
     compilation_cache.keep_compiled_programs()
     assert compilation_cache.DECIDED[0] not in os.environ
 
 
-def test_a_relative_home_is_none(undecided, monkeypatch):
+def test_a_relative_home_is_none(cache_home, monkeypatch):
     """The XDG Base Directory Specification has it ignored: it would be another directory for each working directory."""
     monkeypatch.setenv("XDG_CACHE_HOME", "cache")
     assert compilation_cache.cache_home().is_absolute()
@@ -100,11 +100,11 @@ def test_the_programs_used_longest_ago_go_first(tmp_path):
     assert sorted(path.name for path in tmp_path.glob("*/*")) == ["a", "b"]
 
 
-@pytest.mark.parametrize("command, kept", [("train", True), ("compile", False)])
-def test_programs_for_absent_devices_are_not_stored(command, kept, undecided, monkeypatch):
+@pytest.mark.parametrize("command, is_stored", [("train", True), ("compile", False)])
+def test_programs_for_absent_devices_are_not_stored(command, is_stored, cache_home, monkeypatch):
     """jax 0.12 warns that it cannot read them."""
     monkeypatch.setattr(sys, "argv", ["launch.py", command, "--no-such-option"])
     monkeypatch.setattr(commands, "end_on_sigterm", lambda: None)
     with pytest.raises(SystemExit):
         commands.run()
-    assert ("JAX_COMPILATION_CACHE_DIR" in os.environ) == kept
+    assert ("JAX_COMPILATION_CACHE_DIR" in os.environ) == is_stored

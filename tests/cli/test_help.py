@@ -43,7 +43,7 @@ GUESSES = {
 
 
 @pytest.mark.parametrize("typed", GUESSES)
-def test_a_wrong_first_guess_leads_to_the_right_option_in_one_line(typed):
+def test_wrong_option_error_suggests_right_one(typed):
     with pytest.raises(InputError) as error:
         commands.main(typed.split())
     assert GUESSES[typed] in str(error.value) and "\n" not in str(error.value)
@@ -52,14 +52,14 @@ def test_a_wrong_first_guess_leads_to_the_right_option_in_one_line(typed):
 
 def test_every_synonym_is_of_an_option():
     options = {"out", "resume", "from"}
-    for name in catalog.names():
+    for name in catalog.experiment_names():
         options |= {option.rpartition(".")[2] for option, _, _ in walk(catalog.load_experiment(name).config())}
     assert SYNONYMS.keys() <= options
     for option, words in SYNONYMS.items():
         assert option not in words.split()
 
 
-def said(capsys, *words: str) -> str:
+def help_output(capsys, *words: str) -> str:
     with pytest.raises(SystemExit) as stop:
         commands.main(list(words))
     assert stop.value.code == 0
@@ -67,19 +67,24 @@ def said(capsys, *words: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["date_luong", "translate_files", "vit_digits", "exact_identities"])
-def test_help_shows_a_dozen_options_that_exist_and_help_all_the_rest(name, capsys, monkeypatch):
+def test_help_shows_common_options_help_all_every_option(name, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     config = catalog.load_experiment(name).config()
-    known = {help.flag(option) for option in help.known_options(command_options.Train, config)}
-    short, full = said(capsys, "train", name, "--help"), said(capsys, "train", name, "--help-all")
-    shown = re.findall(r"^  (--[\w.-]+)", short, re.MULTILINE)
-    assert 5 <= len(shown) <= 20 and {*shown} <= known and "--out" in shown and max(map(len, short.splitlines())) <= 80
-    assert {*catalog.user_data(config)} <= {*shown}, "the user's files"
-    assert all(flag in full for flag in known - {"--name"}) and f"train {name} --help-all" in short
-    assert ("--preset" in shown) == bool(catalog.load_experiment(name).presets())
+    flags = {help.flag(option) for option in help.list_option_names(command_options.Train, config)}
+    short, full = help_output(capsys, "train", name, "--help"), help_output(capsys, "train", name, "--help-all")
+    short_flags = re.findall(r"^  (--[\w.-]+)", short, re.MULTILINE)
+    assert (
+        5 <= len(short_flags) <= 20
+        and {*short_flags} <= flags
+        and "--out" in short_flags
+        and max(map(len, short.splitlines())) <= 80
+    )
+    assert {*catalog.user_data(config)} <= {*short_flags}, "the user's files"
+    assert all(flag in full for flag in flags - {"--name"}) and f"train {name} --help-all" in short
+    assert ("--preset" in short_flags) == bool(catalog.load_experiment(name).presets())
 
 
-def test_every_command_is_in_one_group_of_the_help(capsys, monkeypatch):
+def test_every_command_is_in_one_help_group(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert sorted(sum(help.GROUPS.values(), ())) == sorted(commands.COMMANDS)
     commands.main(["help"])
@@ -88,14 +93,14 @@ def test_every_command_is_in_one_group_of_the_help(capsys, monkeypatch):
     assert max(map(len, text.splitlines())) <= 120 and "NAME" not in text.splitlines()[0]
     commands.main(["--help"])
     assert capsys.readouterr().out == text
-    assert said(capsys, "help", "train") == said(capsys, "train", "--help")
+    assert help_output(capsys, "help", "train") == help_output(capsys, "train", "--help")
 
 
 @pytest.mark.parametrize("command", sorted({*commands.COMMANDS} - {"bench"}))
-def test_the_help_of_a_command_names_its_arguments_and_options(command, capsys, monkeypatch):
+def test_command_help_lists_arguments_and_options(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    text, kind = said(capsys, "help", command), getattr(command_options, command.title().replace("-", ""))
-    assert all(f"\n  {help.flag(name)}" in text for name in help.known_options(kind))
+    text, kind = help_output(capsys, "help", command), getattr(command_options, command.title().replace("-", ""))
+    assert all(f"\n  {help.flag(name)}" in text for name in help.list_option_names(kind))
     assert re.match(rf"usage: {printing.program()} {command}\b", text) and max(map(len, text.splitlines())) <= 100
     assert not re.search(r"[╭│]|default: (''|False|True|\(\))", text)
 

@@ -62,14 +62,14 @@ commands.run()
 
 @pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGUSR1"])
-def test_what_batch_systems_and_closed_terminals_send_cleans_up(name):
+def test_termination_signals_clean_up(name):
     code = AROUND.format(INSIDE["plain code"].replace("SIGTERM", name))
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert (done.returncode, done.stdout) == (128 + signal.Signals[name], "cleaned up\n"), done.stderr
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert (result.returncode, result.stdout) == (128 + signal.Signals[name], "cleaned up\n"), result.stderr
 
 
 def test_nohup_keeps_its_meaning():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    old_handler = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with Interrupt() as interrupt:
             os.kill(os.getpid(), signal.SIGHUP)
@@ -78,7 +78,7 @@ def test_nohup_keeps_its_meaning():
             assert interrupt.requested
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(signal.SIGHUP, old_handler)
 
 
 PLAIN = "plain code"
@@ -87,8 +87,8 @@ PLAIN = "plain code"
 @pytest.mark.parametrize("place", [PLAIN, *(pytest.param(p, marks=pytest.mark.slow) for p in INSIDE if p != PLAIN)])
 def test_sigterm_is_never_lost_and_cleans_up(place):
     code = AROUND.format(INSIDE[place].strip().replace("\n", "\n        "))
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert (done.returncode, done.stdout) == (TERMINATED, "cleaned up\n"), done.stderr
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert (result.returncode, result.stdout) == (TERMINATED, "cleaned up\n"), result.stderr
 
 
 def test_a_benchmark_runs_outside_of_the_parser(capsys):
@@ -137,10 +137,10 @@ finally:
 
 @pytest.mark.slow
 def test_sigterm_ends_a_process_that_runs_no_python():
-    before = os.times()
-    done = subprocess.run([sys.executable, "-c", IN_C], cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert done.returncode == TERMINATED and "--resume" in done.stderr
-    assert os.times().children_user - before.children_user < 20  # computing time: the machine may be busy
+    start_times = os.times()
+    result = subprocess.run([sys.executable, "-c", IN_C], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert result.returncode == TERMINATED and "--resume" in result.stderr
+    assert os.times().children_user - start_times.children_user < 20  # computing time: the machine may be busy
 
 
 @pytest.mark.slow
@@ -149,12 +149,12 @@ def test_sigterm_during_a_short_compilation_cleans_up():
     command = [sys.executable, "-c", COMPILING]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ | FRESH) as process:
         assert process.stdout.readline() == "sent\n"
-        rest = process.stdout.read()  # not communicate(), which loses what readline() has read ahead
-        assert (process.wait(), rest) == (TERMINATED, "cleaned up\n")
+        output = process.stdout.read()  # not communicate(), which loses what readline() has read ahead
+        assert (process.wait(), output) == (TERMINATED, "cleaned up\n")
 
 
 @pytest.mark.slow
-def test_a_benchmark_ends_at_sigterm_and_keeps_what_it_said():
+def test_benchmark_keeps_output_on_sigterm():
     command = [sys.executable, "launch.py", "bench", "attention"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         time.sleep(15)  # it has begun to measure
@@ -164,18 +164,18 @@ def test_a_benchmark_ends_at_sigterm_and_keeps_what_it_said():
 
 
 def test_a_training_stopped_while_it_reads_leaves_nothing(tmp_path, monkeypatch):
-    def stopped(*_, **__):
+    def raise_sigterm(*_, **__):
         raise SystemExit(TERMINATED)
 
     config = catalog.load_experiment("date_luong").smoke()
-    monkeypatch.setattr("attention_jax.tasks.build", stopped)
+    monkeypatch.setattr("attention_jax.tasks.build", raise_sigterm)
     (tmp_path / "mine").mkdir()
     for directory in (tmp_path / "runs" / "dates" / "001", tmp_path / "mine"):
         with pytest.raises(SystemExit):
             lifecycle.start(config, directory, quiet=True)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"], "a directory of the user's is kept"
     monkeypatch.undo()
-    monkeypatch.setattr("attention_jax.train.loop.train_one", stopped)
+    monkeypatch.setattr("attention_jax.train.loop.train_one", raise_sigterm)
     for resume in (False, True):
         with pytest.raises(SystemExit):
             lifecycle.start(config, tmp_path / "runs" / "dates", resume=resume, quiet=True)

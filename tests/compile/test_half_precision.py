@@ -11,8 +11,8 @@ import pytest
 from tiers import slow_but
 
 from attention_jax import config as configs
-from attention_jax.compile.programs import compiled, training
-from attention_jax.compile.targets import parse
+from attention_jax.compile.programs import compile_program, training
+from attention_jax.compile.targets import parse_target
 from attention_jax.tasks import standin
 
 DIMENSIONS = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "mlp_dim": 16}
@@ -50,7 +50,7 @@ FAMILIES = {
 
 
 @pytest.fixture
-def lower_step(changed):
+def lower_step(with_attributes):
     """`lower_step(family, target)`: the training step of a family."""
 
     def lower(family, target):
@@ -58,10 +58,10 @@ def lower_step(changed):
         config = configs.replace(configs.Config("half", data, model), **HALF)
         if isinstance(data, configs.Corpus):
             config = configs.replace(config, decode=configs.Decode())
-        task = standin.task(config, facts)
+        task = standin.placeholder_task(config, facts)
         if isinstance(data, configs.LabeledFile):  # of three words
             lengthen = lambda arrays: arrays | {"tokens": standin.zeros(len(arrays["tokens"]), 63)}
-            task = changed(task, buckets=[lengthen(arrays) for arrays in task.buckets])
+            task = with_attributes(task, buckets=[lengthen(arrays) for arrays in task.buckets])
         return training(task, config, target)
 
     return lower
@@ -73,7 +73,7 @@ FIRST = ("language model, 1,023 tokens", "Vision Transformer, 197 tokens", "Tran
 @pytest.mark.parametrize("family", slow_but(FIRST, FAMILIES))
 def test_half_precision_step_lowers_with_cudnn(family, lower_step, cudnn_installed):
     """Costs 2 s each."""
-    assert "bf16" in lower_step(family, parse("cpu")).lowered.as_text()
+    assert "bf16" in lower_step(family, parse_target("cpu")).lowered.as_text()
 
 
 @pytest.mark.slow
@@ -81,8 +81,8 @@ def test_half_precision_step_lowers_with_cudnn(family, lower_step, cudnn_install
 def test_half_precision_step_compiles_for_an_h100(family, lower_step):
     if not importlib.util.find_spec("jax_cuda12_plugin"):
         pytest.skip("needs jax[cuda12], which compiles for a GPU without one")
-    target = parse("h100")
+    target = parse_target("h100")
     program = lower_step(family, target)
     assert "__cudnn$fmhaSoftmaxBackward" in program.lowered.as_text()
-    outcome = compiled(program, target)
+    outcome = compile_program(program, target)
     assert outcome.fits and outcome.report.total > 0 and jax.default_backend() == "cpu"

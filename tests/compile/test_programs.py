@@ -17,15 +17,15 @@ from PIL import Image
 from attention_jax import config as configs
 from attention_jax.claims import catalog
 from attention_jax.compile import command
-from attention_jax.compile.compared import chosen, compare
-from attention_jax.compile.programs import called, compiled, programs, size, table, to_json
+from attention_jax.compile.compared import compare_normalizers, select_normalizers
+from attention_jax.compile.programs import compile_program, largest_call, programs, size, table, to_json
 from attention_jax.compile.report import DoesNotFit, compile_for, finish, report
-from attention_jax.compile.targets import parse
+from attention_jax.compile.targets import parse_target
 from attention_jax.errors import InputError
 from attention_jax.tasks import standin
 
 ROOT = Path(__file__).resolve().parents[2]
-CPU = parse("cpu")
+CPU = parse_target("cpu")
 TINY = {"data.examples": 600, "model.hidden_size": 8, "model.embed_size": 4, "train.steps_per_call": 3}
 
 
@@ -33,20 +33,20 @@ def tiny(name: str, **changes) -> tuple:
     """(task, configuration) of an experiment, made small."""
     experiment = catalog.load_experiment(name)
     config = configs.replace(experiment.config(), **changes)
-    return standin.task(config, command.known(experiment, config)), config
+    return standin.placeholder_task(config, command.find_data_sizes(experiment, config)), config
 
 
 @pytest.fixture(scope="module")
 def dates():
     """(the programs of date_luong, what became of each)."""
     task, config = tiny("date_luong", **TINY)
-    found = list(programs(task, config, CPU))
-    return found, [compiled(program, CPU) for program in found]
+    lowered = list(programs(task, config, CPU))
+    return lowered, [compile_program(program, CPU) for program in lowered]
 
 
 def test_the_programs_are_those_of_a_run(dates):
-    found, outcomes = dates
-    assert [(program.name, program.steps, program.rows) for program in found] == [
+    lowered, outcomes = dates
+    assert [(program.name, program.steps, program.rows) for program in lowered] == [
         ("training", 3, 32), ("evaluation", 1, 60), ("decoding", 1, 60),
     ]  # fmt: skip
     assert all(outcome.fits and outcome.needs == outcome.report.total for outcome in outcomes)
@@ -69,38 +69,38 @@ def test_figures_for_readers_and_for_programs(dates):
     assert first["report"]["temporaries"] == outcomes[0].report.temporaries
 
 
-def local_task(what: str, place: Path):
+def local_task(experiment: str, place: Path):
     """(task, configuration) of an experiment whose local data are streamed."""
     lines = [("ab"[n % 2], f"the text {n}" + " and more" * (n % 7)) for n in range(60)]
-    columns = reversed if what == "translate_files" else tuple  # a source is a text
+    columns = reversed if experiment == "translate_files" else tuple  # a source is a text
     (place / "a.tsv").write_text("".join("\t".join(columns(line)) + "\n" for line in lines), encoding="utf-8")
     sizes = {"model.hidden_size": 8, "model.num_heads": 2, "train.batch_size": 4}
-    given = {"data.stream": "always", "train.max_steps": 8, "train.steps_per_call": 3}
-    if what == "classify_images":
+    train_options = {"data.stream": "always", "train.max_steps": 8, "train.steps_per_call": 3}
+    if experiment == "classify_images":
         for n in range(12):
             (place / "im" / "ab"[n % 2]).mkdir(parents=True, exist_ok=True)
             Image.fromarray(np.full((16, 16, 3), 9 * n, np.uint8)).save(place / "im" / "ab"[n % 2] / f"{n}.png")
-        return tiny(what, **sizes, **given, **{"data.path": str(place / "im"), "data.pixels": 16})
-    file = "data.text_file" if what == "language_model" else "data.tsv_file"
-    more = {"data.sequence_length": 16} if what == "language_model" else {"data.max_length": 9}
-    if what == "translate_files":
-        more |= {"data.tokenizer": "whitespace"}
-    return tiny(what, **sizes, **given, **more, **{file: str(place / "a.tsv")})
+        return tiny(experiment, **sizes, **train_options, **{"data.path": str(place / "im"), "data.pixels": 16})
+    file = "data.text_file" if experiment == "language_model" else "data.tsv_file"
+    data_options = {"data.sequence_length": 16} if experiment == "language_model" else {"data.max_length": 9}
+    if experiment == "translate_files":
+        data_options |= {"data.tokenizer": "whitespace"}
+    return tiny(experiment, **sizes, **train_options, **data_options, **{file: str(place / "a.tsv")})
 
 
-@pytest.mark.parametrize("what", ["language_model", "classify_text", "translate_files", "classify_images"])
-def test_of_streamed_local_data_the_largest_call_is_compiled(what, tmp_path, monkeypatch):
+@pytest.mark.parametrize("experiment", ["language_model", "classify_text", "translate_files", "classify_images"])
+def test_largest_call_of_streamed_data_is_compiled(experiment, tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "home"))
-    task, config = local_task(what, tmp_path)
+    task, config = local_task(experiment, tmp_path)
     with contextlib.closing(task.stream.read((0, 1, 1), 0, 0, 1)) as reading:
         calls = [call for _, _, calls in reading for call in calls]
     largest = max(calls, key=lambda call: sum(x.nbytes for x in call.bucket.values()))
-    shape, arrays, others = called(task, config)
-    assert shape == largest.weight.shape and not others
+    shape, arrays, unused_arrays = largest_call(task, config)
+    assert shape == largest.weight.shape and not unused_arrays
     assert {name: (x.shape, x.dtype) for name, x in arrays.items()} == {
         name: (x.shape[1:], x.dtype) for name, x in largest.bucket.items()
     }
-    if what == "language_model":
+    if experiment == "language_model":
         lowered = list(programs(task, config, CPU))
         assert [(program.name, program.steps, program.beside) for program in lowered] == [
             ("training", 3, 0), ("evaluation", 1, 0),
@@ -112,11 +112,11 @@ def test_what_does_not_fit_says_what_it_needs(dates, monkeypatch):
         raise DoesNotFit(20 * 2**30, 16 * 2**30, "")
 
     monkeypatch.setattr("attention_jax.compile.programs.finish", refuse)
-    outcome = compiled(dates[0][0], CPU)
+    outcome = compile_program(dates[0][0], CPU)
     assert not outcome.fits and "20.0 GiB of 16.0 GiB: does not fit" in table(outcome)
 
 
-def test_a_compiler_that_runs_out_of_memory_says_what_it_needs():
+def test_compiler_out_of_memory_reports_needed_bytes():
     class Refuses:
         def compile(self, compiler_options):
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Used 20.5G of 15.75G hbm. Exceeded by 4.75G.")
@@ -128,21 +128,21 @@ def test_a_compiler_that_runs_out_of_memory_says_what_it_needs():
 def test_memory_and_work_of_one_product():
     """[64, 32] by [32, 16]: both are arguments, and a multiplication and an addition are two operations."""
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((64, 32), (32, 16))]
-    found = report(compile_for(CPU, jnp.matmul, *shapes))
-    assert found.arguments == 4 * (64 * 32 + 32 * 16) and found.output == 4 * 64 * 16 and not found.aliased
-    assert found.flops == 2 * 64 * 32 * 16
+    analysis = report(compile_for(CPU, jnp.matmul, *shapes))
+    assert analysis.arguments == 4 * (64 * 32 + 32 * 16) and analysis.output == 4 * 64 * 16 and not analysis.aliased
+    assert analysis.flops == 2 * 64 * 32 * 16
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["vit_i1k_s16", "transformer_wmt14", "multi30k_deen_transformer", "cct_cifar10", "shakespeare"]
 )
-def test_data_that_are_not_at_hand_are_stood_in_for(name, monkeypatch):
+def test_missing_data_are_replaced_by_zeros(name, monkeypatch):
     """Sizes are those of the recorded run or of the file; no array of the data takes memory."""
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: pytest.fail("nothing may be downloaded"))
     experiment = catalog.load_experiment(name)
     config = experiment.config()
-    task = standin.task(config, command.known(experiment, config))
+    task = standin.placeholder_task(config, command.find_data_sizes(experiment, config))
     shapes = jax.eval_shape(task.init, jax.random.PRNGKey(0))
     parameters = sum(x.size for x in jax.tree.leaves(shapes))
     expected = {"vit_i1k_s16": 22_122_472, "transformer_wmt14": 63_082_496, "cct_cifar10": 284_490}
@@ -159,33 +159,33 @@ def test_each_normalizer_is_compared_with_the_softmax(capsys):
     moments in Adam."""
     experiment = catalog.load_experiment("vit_digits")
     config = configs.replace(experiment.config(), **{"model.num_layers": 1, "train.steps_per_call": 1})
-    names = chosen(["sigmoid(-4)", "sparsemax", "learned_sink"], config)
-    found = compare(config, command.known(experiment, config), names, CPU)
-    assert list(found) == ["softmax", "sigmoid(-4)", "sparsemax", "learned_sink"]
-    flops, arguments = ([get(outcome.report) for outcome in found.values()] for get in (
+    names = select_normalizers(["sigmoid(-4)", "sparsemax", "learned_sink"], config)
+    outcomes = compare_normalizers(config, command.find_data_sizes(experiment, config), names, CPU)
+    assert list(outcomes) == ["softmax", "sigmoid(-4)", "sparsemax", "learned_sink"]
+    flops, arguments = ([get(outcome.report) for outcome in outcomes.values()] for get in (
         lambda report: report.flops, lambda report: report.arguments
     ))  # fmt: skip
     assert flops[1] < 1.01 * flops[0] and flops[2] > flops[0]
     assert arguments[1:3] == [arguments[0]] * 2 and arguments[3] == arguments[0] + 3 * 4 * config.model.num_heads
-    said = capsys.readouterr().out
-    for name, outcome in found.items():
-        assert re.search(rf"{re.escape(name)} +{re.escape(size(outcome.needs))} .*\d\.\d\d\)", said)
+    output = capsys.readouterr().out
+    for name, outcome in outcomes.items():
+        assert re.search(rf"{re.escape(name)} +{re.escape(size(outcome.needs))} .*\d\.\d\d\)", output)
     with pytest.raises(InputError, match="--normalizers.*ResNet"):
-        chosen(["all"], configs.replace(config, model=configs.ResNetConfig()))
+        select_normalizers(["all"], configs.replace(config, model=configs.ResNetConfig()))
     with pytest.raises(InputError, match="sparsemax.*sparsmax"):
-        chosen(["sparsmax"], config)
+        select_normalizers(["sparsmax"], config)
 
 
 def test_a_size_that_nobody_knows_is_one_line():
     config = configs.Config("mine", configs.Images("folder", pixels=32), configs.ViTConfig())
     with pytest.raises(InputError, match=r"--data.path.*--facts train_images=NUMBER"):
-        standin.task(config, {})
+        standin.placeholder_task(config, {})
     with pytest.raises(InputError, match="classes=1000"):
-        command.given(["classes"])
+        command.parse_facts(["classes"])
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    "words, message",
     [(["nadaraya_watson", "--target", "v5e"], "computation without training"),
      (["date_luong", "--target", "v5:2x4"], "perhaps you meant v5"),
      (["date_loung", "--target", "v5e"], "perhaps you meant date_luong"),
@@ -193,38 +193,40 @@ def test_a_size_that_nobody_knows_is_one_line():
      (["date_luong", "--target", "cpu", "--variant", "x"], "no variant 'x'"),
      (["date_luong"], "--target")],
 )  # fmt: skip
-def test_a_wrong_word_is_one_line_and_exit_code_2(words, said):
-    from tests.test_launch import refused
+def test_wrong_argument_is_one_line_error(words, message):
+    from tests.test_launch import error_line
 
-    assert said in refused("compile", *words)
+    assert message in error_line("compile", *words)
 
 
 @pytest.mark.slow
-def test_the_command_writes_what_it_prints_for_each_device(dates, tmp_path):
+def test_command_writes_printed_numbers_per_device(dates, tmp_path):
     """Each of four emulated devices holds the state and the data, and gets a quarter of the indices and the work."""
     out = tmp_path / "found.json"
     words = [word for name, value in TINY.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": "4", "NPROC": "8"}
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "launch.py", "compile", "date_luong", "--target", "cpu:4", *words, "--out", str(out)],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     [four, *_] = json.loads(out.read_text())["programs"]
-    one, indices = dates[1][0], 2 * 3 * 32 * 4  # of 3 steps, with a weight each
-    assert four["rows"] == one.rows == 32 and size(four["report"]["temporaries"]) in done.stdout
-    assert one.report.arguments - four["report"]["arguments"] == indices - indices // 4
-    assert four["report"]["flops"] < 0.5 * one.report.flops
+    single, indices = dates[1][0], 2 * 3 * 32 * 4  # of 3 steps, with a weight each
+    assert four["rows"] == single.rows == 32 and size(four["report"]["temporaries"]) in result.stdout
+    assert single.report.arguments - four["report"]["arguments"] == indices - indices // 4
+    assert four["report"]["flops"] < 0.5 * single.report.flops
 
 
-def test_the_table_of_devices_md_is_that_of_the_committed_rows():
+def test_devices_page_table_matches_committed_rows():
     page = (ROOT / "docs" / "devices.md").read_text(encoding="utf-8")
-    shown = {name: cells.split(" | ") for name, cells in re.findall(r"^\| `([\w .=-]+)` \| (\d.*) \|$", page, re.M)}
+    cells_by_command = {
+        name: cells.split(" | ") for name, cells in re.findall(r"^\| `([\w .=-]+)` \| (\d.*) \|$", page, re.M)
+    }
     memory = lambda program: size(program["needs"]) + ("" if program["fits"] else ", does not fit") if program else ""
     for number, chip in enumerate(("h200", "v5e")):
         rows = json.loads((ROOT / "experiments" / "results" / f"compile_{chip}.json").read_text())["rows"]
         for row in rows:
             expected = [memory(row.get(name)) for name in ("training", "evaluation", "decoding")]
-            cells = shown[row["command"]]
+            cells = cells_by_command[row["command"]]
             assert [cell.strip() for cell in cells[1 + 3 * number :][:3]] == expected, row["command"]
             assert cells[0] == str(row["training"]["rows"])

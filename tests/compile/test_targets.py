@@ -17,27 +17,27 @@ from attention_jax.errors import InputError
      ("a100", (1,), 1), ("v5e", (1, 1), 1), ("v5p:1", (1, 1, 1), 1)],
 )  # fmt: skip
 def test_a_name_means_devices_of_a_kind(name, shape, count):
-    target = targets.parse(name)
+    target = targets.parse_target(name)
     assert (target.shape, target.devices) == (shape, count)
 
 
 @pytest.mark.parametrize(
-    "name, said",
+    "name, message",
     [("h20:8", "perhaps you meant h200"), ("v5:2x4", "perhaps you meant v5"), ("abacus", "choose one of v5e"),
      ("v5e:8", "as in v5e:2x4"), ("h200:2x4", "as in h200:8"), ("v5p:2x2", "as in v5p:2x2x1"), ("h200:0", "h200:8"),
      ("v5e:twoxfour", "as in v5e:2x4")],
 )  # fmt: skip
-def test_a_wrong_name_is_one_line_with_a_suggestion(name, said):
+def test_wrong_target_name_error_has_suggestion(name, message):
     with pytest.raises(InputError) as error:
-        targets.parse(name)
-    assert said in str(error.value) and repr(name) in str(error.value) and "\n" not in str(error.value)
+        targets.parse_target(name)
+    assert message in str(error.value) and repr(name) in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name, package", [("v5e:2x4", "jax[tpu]"), ("h200:8", "jax[cuda12]")])
-def test_a_missing_compiler_is_one_line_with_the_command_that_installs_it(name, package, monkeypatch):
+def test_missing_compiler_error_has_install_command(name, package, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="not installed") as error:
-        targets.devices(targets.parse(name))
+        targets.devices(targets.parse_target(name))
     assert f'pip install "{package}=={jax.__version__}"' in str(error.value) and "\n" not in str(error.value)
 
 
@@ -52,11 +52,11 @@ def test_a_gpu_is_described_to_its_compiler():
 def test_absent_devices_are_described_by_their_compiler(name, package):
     if not importlib.util.find_spec(package):
         pytest.skip(f"needs {package}, which is not installed")
-    absent = targets.devices(targets.parse(name))
+    absent = targets.devices(targets.parse_target(name))
     assert len(absent) == 8 and {device.process_index for device in absent} == {0}
 
 
-def doubled(x):
+def double_tanh(x):
     """A Triton kernel, whose lowering asks from jax 0.11 on which GPU it is for."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
@@ -69,31 +69,33 @@ def doubled(x):
 
 
 @pytest.mark.parametrize("name", [name for name, chip in targets.CHIPS.items() if chip.platform == "cuda"])
-def test_a_kernel_is_lowered_for_a_gpu_that_is_absent(name, monkeypatch):
+def test_kernel_lowers_for_absent_gpu(name, monkeypatch):
     device = SimpleNamespace(device_kind=f"NVIDIA {name.upper()}", core_count=132)
     monkeypatch.setattr(targets, "devices", lambda target: [device])
-    with targets.lowering_for(targets.parse(name)):
+    with targets.lowering_for(targets.parse_target(name)):
         described = jax.sharding.get_abstract_mesh().abstract_device
-        traced = jax.jit(doubled).trace(jax.ShapeDtypeStruct((64, 64), jnp.float32))
+        traced = jax.jit(double_tanh).trace(jax.ShapeDtypeStruct((64, 64), jnp.float32))
         lowered = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert (described.device_kind, described.num_cores, described.platform) == (device.device_kind, 132, "cuda")
     assert "triton" in lowered and jax.sharding.get_abstract_mesh().abstract_device is None
 
 
 def test_a_cpu_is_no_absent_device():
-    with targets.lowering_for(targets.parse("cpu")):
+    with targets.lowering_for(targets.parse_target("cpu")):
         assert jax.sharding.get_abstract_mesh().abstract_device is None
 
 
 @pytest.mark.slow
-def test_a_kernel_compiles_for_a_gpu_that_is_absent():
+def test_kernel_compiles_for_absent_gpu():
     packages = [name for name in ("jax_cuda12_plugin", "jax_cuda13_plugin") if importlib.util.find_spec(name)]
     if not packages:
         pytest.skip("needs jax_cuda12_plugin or jax_cuda13_plugin, which are not installed")
-    compiled = report.compile_for(targets.parse("h100"), doubled, jax.ShapeDtypeStruct((64, 64), jnp.float32))
+    compiled = report.compile_for(
+        targets.parse_target("h100"), double_tanh, jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    )
     assert "triton" in compiled.as_text() and report.report(compiled).arguments == 4 * 64 * 64
 
 
 def test_too_few_devices_are_an_error():
     with pytest.raises(InputError, match="JAX_NUM_CPU_DEVICES=4096"):
-        targets.devices(targets.parse("cpu:4096"))
+        targets.devices(targets.parse_target("cpu:4096"))

@@ -65,13 +65,13 @@ def test_replace_reaches_nested_fields_and_leaves_the_original():
         (configs.Decode, {"max_length": 10**9}),
     ],
 )
-def test_an_impossible_value_is_refused_when_the_options_are_made(kind, values):
+def test_invalid_value_is_rejected_at_construction(kind, values):
     [(name, value)] = values.items()
     option = f"--{kind.section}.{name.replace('_', '-')}"
-    shown = str(value[-1] if isinstance(value, tuple) else value)
+    value_text = str(value[-1] if isinstance(value, tuple) else value)
     with pytest.raises(InputError, match=f"^{option} must ") as error:
         kind(**values)
-    assert shown in str(error.value) or ascii(shown) in str(error.value)
+    assert value_text in str(error.value) or ascii(value_text) in str(error.value)
 
 
 def test_the_bound_that_is_violated_is_named():
@@ -85,7 +85,7 @@ def test_the_bound_that_is_violated_is_named():
         configs.option(1, atleast=1)
 
 
-def test_a_classifier_of_texts_may_have_no_layers_and_a_seed_32_bits():
+def test_zero_layers_and_32_bit_seeds_are_valid():
     configs.TextClassifierConfig(num_layers=0)
     configs.Train(seed=2**32 - 1)
 
@@ -97,14 +97,14 @@ def test_a_traced_value_is_not_checked():
         rate(configs.ViTConfig, "stochastic_depth")(1.5)
 
 
-@pytest.mark.parametrize("part", ["name", "data", "model", "optim", "train", "decode"])
-def test_a_part_of_another_kind_is_an_error(part):
-    with pytest.raises(InputError, match=part):
-        configs.replace(CONFIG, **{part: CONFIG})
+@pytest.mark.parametrize("field", ["name", "data", "model", "optim", "train", "decode"])
+def test_a_part_of_another_kind_is_an_error(field):
+    with pytest.raises(InputError, match=field):
+        configs.replace(CONFIG, **{field: CONFIG})
 
 
 @pytest.mark.parametrize("option, value", [("train.batch_size", 0), ("train.seed", 2**70), ("model.hidden_size", -4)])
-def test_a_configuration_made_in_python_is_checked_before_anything_is_made(tmp_path, option, value):
+def test_python_config_is_checked_before_creating_files(tmp_path, option, value):
     with pytest.raises(InputError, match=f"--{option.replace('_', '-')} .*{value}"):
         train_run(configs.replace(CONFIG, **{option: value}), tmp_path / "x" / "r")
     assert not list(tmp_path.iterdir())
@@ -116,7 +116,7 @@ class Renamed(configs.ModelOptions):
     """Attention heads."""
 
 
-def test_an_earlier_name_is_read_from_json_and_refused_elsewhere():
+def test_earlier_option_name_is_valid_in_json_only():
     config = configs.Config("x", configs.Dates(), Renamed(4))
     written = configs.to_json(config)
     earlier = written | {"model": {"type": written["model"]["type"], "heads": 4}}
@@ -125,23 +125,23 @@ def test_an_earlier_name_is_read_from_json_and_refused_elsewhere():
         configs.replace(config, **{"model.heads": 2})
     for word in ("--model.heads", "--model.heads=2"):
         with pytest.raises(InputError, match="^--model.heads .*--model.num-heads$"):
-            command_options.parse_with_config(command_options.Train, ["x", word, "2"], lambda asked: config)
+            command_options.parse_with_config(command_options.Train, ["x", word, "2"], lambda args: config)
     with pytest.raises(InputError, match="^model.heads .*model.num-heads$"):
         space.parse(config, {"model.heads": "2,4"})
     words = ["x", "--model.heads", "2", "--train.seed", "1"]
     assert recorded_command.current_names(config, words) == ["x", "--model.num-heads", "2", "--train.seed", "1"]
 
 
-def test_a_misspelled_choice_is_an_error_from_python_too():
+def test_misspelled_choice_is_error_from_python():
     with pytest.raises(InputError, match="--model.controller must be one of 'lstm', 'feedforward'; got 'ltsm'; .*lstm"):
         configs.NTMConfig(controller="ltsm")
     with pytest.raises(InputError, match="--model.pool"):
         configs.replace(configs.Config("x", None, configs.ViTConfig()), **{"model.pool": "avg"})
 
 
-def test_a_smoke_run_has_smaller_sizes_and_leaves_0_unless_it_is_no_limit():
+def test_smoke_config_shrinks_sizes():
     large = configs.Config("x", configs.Images(), configs.ViTConfig(num_heads=1), train=configs.Train(max_steps=0))
-    small = catalog.smaller(large)
+    small = catalog.smoke_config(large)
     assert (small.data.examples, small.train.max_steps, small.train.total_epochs) == (1000, 2, 1)
     assert (small.model.num_heads, small.model.num_kv_heads, small.model.hidden_size) == (1, 0, 8)
 
@@ -161,7 +161,7 @@ def test_every_option_has_a_help_text(kind):
 
 
 @pytest.mark.parametrize("file", sorted((catalog.ROOT.parent / "benchmarks").glob("[!_]*.py")), ids=lambda f: f.stem)
-def test_every_option_of_a_benchmark_has_a_help_text(file):
+def test_every_benchmark_option_has_help_text(file):
     main = next(node for node in ast.parse(file.read_text()).body if getattr(node, "name", "") == "main")
     texts = ast.get_docstring(main).partition("Args:")[2]
     assert [a.arg for a in main.args.args if not re.search(rf"^    {a.arg}: \w+", texts, re.MULTILINE)] == []
@@ -182,11 +182,11 @@ class Words(DataOptions):
 """
 
 
-def test_options_of_ones_own_are_written_by_their_place_and_imported_from_there(tmp_path, monkeypatch):
+def test_custom_options_are_stored_by_import_path(tmp_path, monkeypatch):
     (tmp_path / "own_words.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    own = importlib.import_module("own_words")
-    written = json.loads(json.dumps(configs.to_json(configs.Config("x", own.Words(letters=4), None))))
+    module = importlib.import_module("own_words")
+    written = json.loads(json.dumps(configs.to_json(configs.Config("x", module.Words(letters=4), None))))
     assert written["data"] == {"type": "own_words:Words", "letters": 4}
     monkeypatch.delitem(configs.Options.kinds, "own_words:Words")
     monkeypatch.delitem(sys.modules, "own_words")  # as in a fresh process
@@ -199,19 +199,19 @@ def test_options_of_ones_own_are_written_by_their_place_and_imported_from_there(
 @pytest.mark.parametrize("value", ["soft_cap('a')", "soft_cap(1, 2)", "soft_cap([3])", "soft_cap(", "window()"])
 def test_a_built_in_part_takes_one_number(value):
     names = {**SCORES, **MASKS}
-    assert configs.part("soft_cap(30)", names).cap == 30
+    assert configs.build_from_name("soft_cap(30)", names).cap == 30
     with pytest.raises(InputError, match=re.escape(value)):
-        configs.part(value, names)
+        configs.build_from_name(value, names)
 
 
-@pytest.mark.parametrize("name", catalog.names())
+@pytest.mark.parametrize("name", catalog.experiment_names())
 def test_every_experiment_is_complete(name):
     experiment = catalog.load_experiment(name)
     variants = experiment.variants()
     for config in [experiment.config(), experiment.smoke(), *variants.values(), *experiment.presets().values()]:
         assert config.name == name
         assert configs.from_json(json.loads(json.dumps(configs.to_json(config)))) == config
-    assert experiment.claim and all(experiment.about(what) for what in ("Source", "Data", "Command", "Cost"))
+    assert experiment.claim and all(experiment.about(heading) for heading in ("Source", "Data", "Command", "Cost"))
     assert experiment.about("Chapter") in catalog.CHAPTERS
     assert "launch.py" in experiment.about("Command")
     for claim in experiment.claims:
@@ -220,6 +220,6 @@ def test_every_experiment_is_complete(name):
         assert claim.minus is None or claim.minus in variants, f"{claim.minus!r} is no variant"
     for option in experiment.sweep():  # studies have none
         value = experiment.config()
-        for part in option.split("."):
-            assert part in {f.name for f in dataclasses.fields(value)}, f"{option} is no option"
-            value = getattr(value, part)
+        for field in option.split("."):
+            assert field in {f.name for f in dataclasses.fields(value)}, f"{option} is no option"
+            value = getattr(value, field)

@@ -15,7 +15,7 @@ CONFIG = configs.to_json(configs.Config("x", configs.Dates(), configs.LuongSeq2s
 
 
 @pytest.mark.parametrize(
-    "change, said",
+    "change, message",
     [
         ({"data": None}, "data"),
         ({"model": None, "data": 3}, "data"),
@@ -30,16 +30,16 @@ CONFIG = configs.to_json(configs.Config("x", configs.Dates(), configs.LuongSeq2s
         ({"type": ["Config"]}, "unhashable"),
     ],
 )
-def test_a_config_with_impossible_values_is_one_line(tmp_path, change, said):
+def test_a_config_with_impossible_values_is_one_line(tmp_path, change, message):
     (tmp_path / "final").mkdir()
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | change))
-    with pytest.raises(InputError, match=said) as error:
+    with pytest.raises(InputError, match=message) as error:
         load_run(tmp_path).task
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 950 + "1" + "}" * 950, "[]", "null", '"x"', "3"])
-def test_a_config_that_is_no_object_or_nested_too_deep_is_one_line(tmp_path, text):
+def test_malformed_config_json_is_one_line_error(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(InputError, match="config.json is damaged"):
         run_directory.read_config(tmp_path)
@@ -59,7 +59,7 @@ class Thing(LuongSeq2seqConfig):
 
 
 @pytest.mark.parametrize("option", ["name", "schedule"])
-def test_an_optimizer_from_elsewhere_runs_no_code_unless_it_is_trusted(tmp_path, option):
+def test_untrusted_optimizer_runs_no_code(tmp_path, option):
     values = CONFIG | {"optim": CONFIG["optim"] | {option: "evil_code:thing"}}
     (tmp_path / "config.json").write_text(json.dumps(values))
     with pytest.raises(InputError, match="evil_code:thing.*trust_code"):
@@ -74,7 +74,7 @@ def test_an_optimizer_from_elsewhere_runs_no_code_unless_it_is_trusted(tmp_path,
 @pytest.mark.parametrize(
     "change", [{"type": "evil_code:Thing"}, {"score": "evil_code:Thing"}, {"score": "evil_code:Thing(3)"}]
 )
-def test_a_run_from_elsewhere_runs_no_code_unless_it_is_trusted(tmp_path, monkeypatch, change):
+def test_untrusted_run_runs_no_code(tmp_path, monkeypatch, change):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(configs.Options, "kinds", dict(configs.Options.kinds))
     monkeypatch.delitem(sys.modules, "evil_code", raising=False)
@@ -82,7 +82,7 @@ def test_a_run_from_elsewhere_runs_no_code_unless_it_is_trusted(tmp_path, monkey
     Path("evil_code.py").write_text(EVIL)
     (tmp_path / "run" / "final").mkdir(parents=True)
     Path("run/config.json").write_text(json.dumps(CONFIG | {"model": CONFIG["model"] | change}))
-    reading = [load_run, saved.load, saved.load_weights, saved.weights_of]
+    reading = [load_run, saved.load_trained, saved.load_weights, saved.weights_of]
     reading += [lambda run: lifecycle.start(configs.from_json(CONFIG), run, resume=True)]
     for read in reading:
         with pytest.raises(InputError, match="evil_code:Thing.*trust_code"):
@@ -93,10 +93,10 @@ def test_a_run_from_elsewhere_runs_no_code_unless_it_is_trusted(tmp_path, monkey
     assert run_directory.read_config(tmp_path / "run", like=config) == config
 
 
-def test_only_scores_and_types_of_a_config_name_code():
+def test_only_known_config_fields_name_code():
     kinds = [kind for name, kind in configs.Options.kinds.items() if ":" not in name]
     fields = {name for kind in kinds for name, allowed in _choices(kind).items() if isinstance(allowed, OneOf)}
-    parts = {
+    code_fields = {
         "score",
         "normalizer",
         "head_pool",
@@ -106,4 +106,4 @@ def test_only_scores_and_types_of_a_config_name_code():
         "position_embedding",
         "rope_scaling",
     }
-    assert len(kinds) > 20 and fields == parts | {"name", "schedule", "loss"}
+    assert len(kinds) > 20 and fields == code_fields | {"name", "schedule", "loss"}

@@ -21,12 +21,12 @@ def former(path: str) -> list[str]:
     file, _, name = path.partition(":")
     old = [was for was, now in MODULES.items() if now == file]
     names = [name, *(was for was, now in NAMES.items() if now == name)]
-    return [f"{was}:{one}" for was in (file, *old) for one in names]
+    return [f"{was}:{former_name}" for was in (file, *old) for former_name in names]
 
 
 @pytest.mark.parametrize("path", sorted(set(PARTS.values())))
-def test_a_part_by_a_former_import_path_is_the_same(path):
-    assert {import_object(one) for one in former(path)} == {import_object(path)}
+def test_former_import_path_gives_same_object(path):
+    assert {import_object(former_path) for former_path in former(path)} == {import_object(path)}
 
 
 @pytest.mark.parametrize("path", ["attention_jax.ops.normalisers:Softmax", "attention_jax.ops.scores:Epanechikov"])
@@ -46,7 +46,7 @@ def test_every_import_path_in_recorded_results_is_found():
     assert all(import_object(path) for path in paths)
 
 
-def test_a_configuration_with_former_names_is_the_present_one():
+def test_config_with_former_names_equals_present_one():
     model = configs.ViTConfig(normalizer="sparsemax", score="attention_jax.ops.scores:Gaussian")
     config = configs.Config("x", configs.Citations(neighbors=False), model)
     values = json.loads(json.dumps(configs.to_json(config)))

@@ -22,12 +22,12 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         name, server = self.path.lstrip("/"), self.server
-        asked = self.headers.get("Range", "")
-        server.requests.append((name, asked))
+        byte_range = self.headers.get("Range", "")
+        server.requests.append((name, byte_range))
         if name not in server.files:
             return self.send_error(404)
         content = server.files[name]
-        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and server.resumes else 0
+        start = int(byte_range.removeprefix("bytes=").rstrip("-")) if byte_range and server.resumes else 0
         if start and start >= len(content):
             return self.send_error(416)
         self.send_response(206 if start else 200)

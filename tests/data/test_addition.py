@@ -44,6 +44,6 @@ def test_a_file_is_divided_as_in_the_book(tmp_path):
     data = addition.load(Addition(path=str(tmp_path / "addition.txt"), reverse_source=True))
     characters = np.array(data.source_vocabulary.tokens)
     assert set(characters) == set(" +_0123456789")
-    for found, rows in ((data.train[0], slice(split_at)), (data.held_out["test"], slice(split_at, None))):
-        np.testing.assert_array_equal(characters[found.source], x[rows, ::-1])
-        np.testing.assert_array_equal(characters[found.target], t[rows])
+    for pairs, rows in ((data.train[0], slice(split_at)), (data.held_out["test"], slice(split_at, None))):
+        np.testing.assert_array_equal(characters[pairs.source], x[rows, ::-1])
+        np.testing.assert_array_equal(characters[pairs.target], t[rows])

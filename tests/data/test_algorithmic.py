@@ -82,19 +82,19 @@ def test_priority_sort_sorts():
 @pytest.mark.parametrize("task", sorted(algorithmic.GENERATORS))
 def test_every_task_loads_reproducibly_and_splits_differ(task):
     config = settings.Algorithmic(task=task, sequences=8, valid_sequences=4)
-    parts = algorithmic.load(config)
+    splits = algorithmic.load(config)
     again = algorithmic.load(config)
-    assert all(np.array_equal(a, b) for one, other in zip(parts, again) for a, b in zip(one, other))
-    assert [len(part.length) for part in parts] == [8, 4, 4]
-    assert len({str(part.inputs[:4, :5].tolist()) for part in parts}) == 3
-    train = parts[0]
+    assert all(np.array_equal(a, b) for first, second in zip(splits, again) for a, b in zip(first, second))
+    assert [len(split.length) for split in splits] == [8, 4, 4]
+    assert len({str(split.inputs[:4, :5].tolist()) for split in splits}) == 3
+    train = splits[0]
     assert train.mask.sum() > 0 and set(np.unique(train.targets)) <= {0, 1}
 
 
-def test_test_sequences_come_from_a_stream_of_their_own():
+def test_test_sequences_have_a_separate_stream():
     """Training and validation sequences are those of the first two streams: recorded runs keep their data."""
     train, valid, _ = algorithmic.load(settings.Algorithmic("copy", sequences=8, valid_sequences=4), seed=3)
     streams = np.random.SeedSequence([3, sorted(algorithmic.GENERATORS).index("copy")]).spawn(2)
-    for part, stream, rows in zip((train, valid), streams, (8, 4)):
+    for split, stream, rows in zip((train, valid), streams, (8, 4)):
         expected = algorithmic.copy(np.random.default_rng(stream), rows)
-        assert all(np.array_equal(a, b) for a, b in zip(part, expected))
+        assert all(np.array_equal(a, b) for a, b in zip(split, expected))

@@ -8,14 +8,14 @@ SIZES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), min_size=1, m
 
 @settings(deadline=None, max_examples=60)
 @given(SIZES, st.integers(1, 7), st.integers(0, 5))
-def test_every_row_once_and_one_shape_for_each_bucket(buckets, steps_per_call, epoch):
+def test_plan_has_every_row_once_per_bucket(buckets, steps_per_call, epoch):
     sizes, batch_sizes = zip(*buckets)
     chunks = plan(3, epoch, sizes, batch_sizes, steps_per_call)
     updates = 0
     for bucket, (rows, batch_size) in enumerate(buckets):
         mine = [chunk for chunk in chunks if chunk.bucket == bucket]
-        drawn = [chunk.indices[chunk.weight == 1] for chunk in mine]
-        assert sorted(np.concatenate(drawn).tolist() if drawn else []) == list(range(rows))
+        indices = [chunk.indices[chunk.weight == 1] for chunk in mine]
+        assert sorted(np.concatenate(indices).tolist() if indices else []) == list(range(rows))
         assert len({chunk.indices.shape for chunk in mine}) <= 1
         for chunk in mine:
             assert (
@@ -27,7 +27,7 @@ def test_every_row_once_and_one_shape_for_each_bucket(buckets, steps_per_call, e
     assert updates == sum(-(-rows // batch_size) for rows, batch_size in buckets)
 
 
-def test_the_plan_is_a_function_of_seed_and_epoch():
+def test_plan_depends_on_seed_and_epoch_alone():
     first, again = plan(0, 1, [50, 20], [4, 4], 3), plan(0, 1, [50, 20], [4, 4], 3)
     for a, b in zip(first, again, strict=True):
         assert a.bucket == b.bucket

@@ -8,12 +8,12 @@ from attention_jax.data import buckets
 
 def cost(source, target, limits) -> int:
     """Positions of all padded rows, counted bucket by bucket."""
-    size, total, before = np.maximum(source, target), 0, 0
+    size, total, previous_limit = np.maximum(source, target), 0, 0
     for limit in limits:
-        inside = (size > before) & (size <= limit)
+        inside = (size > previous_limit) & (size <= limit)
         if inside.any():
             total += inside.sum() * (source[inside].max() + target[inside].max())
-        before = limit
+        previous_limit = limit
     return int(total)
 
 
@@ -22,14 +22,14 @@ def cost(source, target, limits) -> int:
 def test_no_division_pads_less(lengths, most):
     source, target = np.array(lengths).T
     values = np.unique(np.maximum(source, target))
-    ours = buckets.boundaries(source, target, most)
-    assert len(ours) <= most and ours[-1] == values[-1] and ours == sorted(ours)
+    limits = buckets.boundaries(source, target, most)
+    assert len(limits) <= most and limits[-1] == values[-1] and limits == sorted(limits)
     best = min(
         cost(source, target, [*inner, values[-1]])
         for n in range(min(most, len(values)))
         for inner in combinations(values[:-1], n)
     )
-    assert cost(source, target, ours) == best
+    assert cost(source, target, limits) == best
 
 
 def test_every_row_is_in_one_bucket():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from attention_jax.data.byte_pairs import byte_characters, byte_level_bpe, pieces
+from attention_jax.data.byte_pairs import byte_characters, byte_level_bpe, split_pieces
 
 TEXTS = [
     "", " ", "  ", "a", " a", "  a", "a ", "a  ", " a  b   c ", "The house is old.", "Hello, world!",
@@ -28,16 +28,16 @@ MERGES = ["Ġ t", "h e", "Ġt he", "i n", "o u", "' s", "Ġ a", "Ġ Ġ", "Ċ Ċ"
 
 
 def test_pieces_and_bytes_by_hand():
-    assert pieces("Don't  stop 42\n\nnow _x") == ["Don", "'t", " ", " stop", " 42", "\n", "\n", "now", " _", "x"]
-    assert pieces("e\u0301\x1c!") == ["e", "\u0301\x1c!"]  # a combining character and a control are no letters
+    assert split_pieces("Don't  stop 42\n\nnow _x") == ["Don", "'t", " ", " stop", " 42", "\n", "\n", "now", " _", "x"]
+    assert split_pieces("e\u0301\x1c!") == ["e", "\u0301\x1c!"]  # a combining character and a control are no letters
     assert [byte_characters()[byte] for byte in b"\x00 ~\x7f\xad\xff"] == list("\u0100\u0120~\u0121\u0143\u00ff")
-    assert pieces("'S'll") == ["'", "S", "'ll"]
+    assert split_pieces("'S'll") == ["'", "S", "'ll"]
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_the_pieces_of_a_text_are_the_text_and_tokens_return_it(text):
+def test_pieces_join_to_text_and_tokens_round_trip(text):
     tokenizer = byte_level_bpe([tuple(merge.split()) for merge in MERGES], ["<|endoftext|>"])
-    assert "".join(pieces(text)) == text and tokenizer.text(tokenizer.tokens(text)) == text
+    assert "".join(split_pieces(text)) == text and tokenizer.text(tokenizer.tokens(text)) == text
 
 
 def test_hugging_faces_tokenizer_finds_the_same_tokens(tmp_path):
@@ -46,7 +46,7 @@ def test_hugging_faces_tokenizer_finds_the_same_tokens(tmp_path):
     tokens = [*byte_characters(), *map("".join, merges), "<|endoftext|>"]
     (tmp_path / "vocab.json").write_text(json.dumps({token: number for number, token in enumerate(tokens)}))
     (tmp_path / "merges.txt").write_text("\n".join(["#version: 0.2", *MERGES, ""]), encoding="utf-8")
-    theirs = transformers.GPT2Tokenizer(str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"))
-    ours = byte_level_bpe(merges, ["<|endoftext|>"])
-    assert {text: ours.tokens(text) for text in TEXTS} == {text: theirs.tokenize(text) for text in TEXTS}
-    assert any(len(token) > 2 for text in TEXTS for token in ours.tokens(text))
+    reference = transformers.GPT2Tokenizer(str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"))
+    tokenizer = byte_level_bpe(merges, ["<|endoftext|>"])
+    assert {text: tokenizer.tokens(text) for text in TEXTS} == {text: reference.tokenize(text) for text in TEXTS}
+    assert any(len(token) > 2 for text in TEXTS for token in tokenizer.tokens(text))

@@ -22,13 +22,13 @@ TINY = {
 }
 
 
-def written(path, **changes):
+def write_file(path, **changes):
     np.savez(path, **{name: array for name, array in (TINY | changes).items() if array is not None})
     return Citations(str(path))
 
 
 def test_a_tiny_file_by_hand(tmp_path):
-    graph = citations.load(written(tmp_path / "tiny.npz"))
+    graph = citations.load(write_file(tmp_path / "tiny.npz"))
     assert graph.words.tolist() == [[1, 4], [0, 0], [3, 0], [0, 0]]
     assert graph.values.tolist() == [[0.5, 0.5], [1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]  # node 3 has no words
     assert graph.edges.tolist() == [[0, 0], [0, 1], [0, 2], [1, 1], [2, 0], [2, 2], [3, 3]]
@@ -41,13 +41,13 @@ def test_a_tiny_file_by_hand(tmp_path):
 
 
 def test_without_neighbors_each_node_has_itself(tmp_path):
-    options = written(tmp_path / "tiny.npz")
+    options = write_file(tmp_path / "tiny.npz")
     graph = citations.load(Citations(options.path, neighbors=False))
     assert graph.edges.tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"edges": None}, "edges"),
         ({"edges": np.array([[0, 4]])}, "edges .* 0 to 3"),
@@ -58,9 +58,9 @@ def test_without_neighbors_each_node_has_itself(tmp_path):
         ({"train": np.array([0, 1])}, "train, valid and test"),
     ],
 )
-def test_what_is_no_citation_network_is_one_line(changes, said, tmp_path):
-    with pytest.raises(InputError, match=said) as error:
-        citations.load(written(tmp_path / "tiny.npz", **changes))
+def test_what_is_no_citation_network_is_one_line(changes, message, tmp_path):
+    with pytest.raises(InputError, match=message) as error:
+        citations.load(write_file(tmp_path / "tiny.npz", **changes))
     assert "\n" not in str(error.value)
 
 

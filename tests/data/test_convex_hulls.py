@@ -12,15 +12,15 @@ def chain(points):
     """Andrew's monotone chain: the corners, counterclockwise."""
 
     def half(order):
-        kept = []
+        corners = []
         for place in order:
-            while len(kept) > 1:
-                (a, b), (c, d) = points[kept[-1]] - points[kept[-2]], points[place] - points[kept[-2]]
+            while len(corners) > 1:
+                (a, b), (c, d) = points[corners[-1]] - points[corners[-2]], points[place] - points[corners[-2]]
                 if a * d - b * c > 0:
                     break
-                kept.pop()
-            kept.append(place)
-        return kept[:-1]
+                corners.pop()
+            corners.append(place)
+        return corners[:-1]
 
     order = np.lexsort(points.T[::-1])
     return half(order) + half(order[::-1])
@@ -33,10 +33,10 @@ def sets():
 
 def test_hulls_are_those_of_the_monotone_chain(sets):
     for inputs, length, target, corners in zip(*sets, strict=True):
-        wanted = [place + 1 for place in chain(inputs[1:length, :2].astype(float))]
-        at = wanted.index(min(wanted))
-        wanted = wanted[at:] + wanted[:at]
-        assert target[:corners].tolist() == [*wanted, wanted[0], 0] and not target[corners:].any()
+        expected = [place + 1 for place in chain(inputs[1:length, :2].astype(float))]
+        at = expected.index(min(expected))
+        expected = expected[at:] + expected[:at]
+        assert target[:corners].tolist() == [*expected, expected[0], 0] and not target[corners:].any()
 
 
 def test_inputs_are_a_symbol_and_points(sets):
@@ -50,11 +50,11 @@ def test_inputs_are_a_symbol_and_points(sets):
 def test_many_sets_are_the_same_as_few(monkeypatch):
     few = convex_hulls.generate(np.random.default_rng(1), 10, 3, 5)
     monkeypatch.setattr(convex_hulls, "ROWS", 4)
-    for ours, theirs in zip(convex_hulls.generate(np.random.default_rng(1), 10, 3, 5), few, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    for actual, expected in zip(convex_hulls.generate(np.random.default_rng(1), 10, 3, 5), few, strict=True):
+        np.testing.assert_array_equal(actual, expected)
 
 
-def test_tests_are_of_the_fewest_and_of_the_most_points():
+def test_test_sets_have_fewest_and_most_points():
     train, valid, tests = convex_hulls.load(ConvexHulls(3, 5, examples=20, held_out=7))
     assert len(train.inputs) == 20 and len(valid.inputs) == 7
     assert {name: set(sets.length - 1) for name, sets in tests.items()} == {"3": {3}, "5": {5}}

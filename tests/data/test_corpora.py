@@ -37,12 +37,12 @@ def test_fra_eng_d2l_split(fra_directory):
 def test_fra_eng_pads_sources_as_the_book_does(fra_directory):
     options = FraEng(path=str(fra_directory), split="d2l", max_length=9, max_buckets=1)
     plain, wide = load_pairs(options, 128), load_pairs(dataclasses.replace(options, pad_source=True), 128)
-    for before, after in zip((*plain.train, plain.held_out["valid"]), (*wide.train, wide.held_out["valid"])):
-        width = before.source.shape[1]
-        assert width < 9 and after.source.shape[1] == 9
-        assert (after.source[:, :width] == before.source).all()
-        assert (after.source[:, width:] == wide.source_vocabulary.pad_id).all()
-        assert (after.source_length == before.source_length).all() and (after.target == before.target).all()
+    for narrow, padded in zip((*plain.train, plain.held_out["valid"]), (*wide.train, wide.held_out["valid"])):
+        width = narrow.source.shape[1]
+        assert width < 9 and padded.source.shape[1] == 9
+        assert (padded.source[:, :width] == narrow.source).all()
+        assert (padded.source[:, width:] == wide.source_vocabulary.pad_id).all()
+        assert (padded.source_length == narrow.source_length).all() and (padded.target == narrow.target).all()
 
 
 def test_fra_eng_full_split_shares_no_source(fra_directory):
@@ -163,8 +163,8 @@ def test_multi30k_is_downloaded_with_digests(server, tmp_path, monkeypatch):
     monkeypatch.setattr(multi30k, "SHA256", digests)
     data = load_pairs(Multi30k(form="raw"))
     assert data.texts["valid"].target[3] == "en sentence number 3 of valid ." and data.facts["train_pairs"] == 30
-    asked = len(server.requests)
-    assert load_pairs(Multi30k(form="raw")).texts == data.texts and len(server.requests) == asked == 9
+    num_requests = len(server.requests)
+    assert load_pairs(Multi30k(form="raw")).texts == data.texts and len(server.requests) == num_requests == 9
 
 
 def test_fra_eng_is_downloaded(server, tmp_path, monkeypatch, fra_directory):
@@ -199,10 +199,10 @@ def joey_reverse(n: int, maxlen: int) -> list[np.ndarray]:
 def test_reverse_has_joeys_draws():
     np.random.seed(42)
     expected = [joey_reverse(200, 25), joey_reverse(1000, 30), joey_reverse(1000, 30)]
-    ours = reverse.generate(200)
+    splits = reverse.generate(200)
     for split, samples in zip(("train", "valid", "test"), expected):
-        assert ours[split].source == [" ".join(map(str, sample)) for sample in samples]
-        assert ours[split].target == [" ".join(map(str, sample[::-1])) for sample in samples]
+        assert splits[split].source == [" ".join(map(str, sample)) for sample in samples]
+        assert splits[split].target == [" ".join(map(str, sample[::-1])) for sample in samples]
 
 
 def test_reverse_load():
@@ -220,14 +220,14 @@ def test_own_corpus_from_two_files_and_from_one(tmp_path):
     (tmp_path / "s").write_text("".join(s + "\n" for s, _ in rows))
     (tmp_path / "t").write_text("".join(t + "\n" for _, t in rows))
     (tmp_path / "both.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in rows))
-    two = load_pairs(Corpus(source_file=str(tmp_path / "s"), target_file=str(tmp_path / "t"), held_out_fraction=0.1))
-    one = load_pairs(Corpus(tsv_file=str(tmp_path / "both.tsv"), held_out_fraction=0.1))
-    assert two.texts == one.texts and two.facts == one.facts
+    double = load_pairs(Corpus(source_file=str(tmp_path / "s"), target_file=str(tmp_path / "t"), held_out_fraction=0.1))
+    single = load_pairs(Corpus(tsv_file=str(tmp_path / "both.tsv"), held_out_fraction=0.1))
+    assert double.texts == single.texts and double.facts == single.facts
     assert (
-        two.facts["train_pairs"],
-        two.facts["valid_pairs"],
-        two.facts["test_pairs"],
-        two.facts["pairs_left_out"],
+        double.facts["train_pairs"],
+        double.facts["valid_pairs"],
+        double.facts["test_pairs"],
+        double.facts["pairs_left_out"],
     ) == (32, 4, 4, 1)
 
 

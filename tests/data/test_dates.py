@@ -23,17 +23,17 @@ def test_every_generated_source_means_its_target():
                 readings[name] = datetime.strptime(source.strip(), form)
             except ValueError:
                 continue
-        meant = {
+        date = {
             reading.replace(year=reading.year - 100 if reading.year > 2017 else reading.year)
             for reading in readings.values()
         }
-        assert [reading.strftime("%Y-%m-%d") for reading in meant] == [target]
+        assert [reading.strftime("%Y-%m-%d") for reading in date] == [target]
         counts[next(iter(readings))] += 1
     # a quarter each, but the long form of a May date reads as medium: 25 % +- 4 standard deviations
     assert all(400 < count < 600 for count in counts.values())
 
 
-def test_cases_years_and_alphabet_are_those_of_the_published_file():
+def test_cases_years_alphabet_equal_published_file():
     texts = dates.generate(4_000)
     worded = [source.strip() for source in texts.source if "/" not in source]
     lower, upper = (np.mean([source == change(source) for source in worded]) for change in (str.lower, str.upper))
@@ -57,7 +57,7 @@ def test_the_cached_dataset_is_the_generated_one():
     train = set(data.texts["train"].source)
     assert data.seen["test"].tolist() == [source in train for source in data.texts["test"].source]
     config = dates.fixed_width.GeneratedConfig(name="generated_500", examples=500)
-    plain = store.prepared(dates.DateConversion, config).as_data_source("test")
+    plain = store.prepare_builder(dates.DateConversion, config).as_data_source("test")
     assert plain[0]["source"].decode() == data.texts["test"].source[0]
 
 
@@ -86,7 +86,7 @@ def test_a_published_file_is_read_from_its_path(tmp_path):
         dates.load(Dates(examples=3))
 
 
-def test_validation_dates_are_held_out_of_the_training_ones():
+def test_validation_dates_are_not_trained_on():
     whole, parted = (dates.load(Dates(examples=200, validation=count)) for count in (0, 30))
     assert list(whole.held_out) == ["test"] and list(parted.held_out) == ["valid", "test"]
     assert [len(parted.texts[name].source) for name in ("train", "valid", "test")] == [150, 30, 20]

@@ -35,7 +35,7 @@ def facts(data) -> dict:
     )
 
 
-def replaced(path: Path, old: str, new: str):
+def replace_text(path: Path, old: str, new: str):
     """Replace a text in a file by another of the same length."""
     text = path.read_text()
     assert old in text and len(old) == len(new)
@@ -47,15 +47,15 @@ def picture(path: Path, value: int, side: int = 8):
     Image.fromarray(np.full((side, side), value, np.uint8)).save(path)
 
 
-def folders(place: Path, parts=("",)):
+def folders(place: Path, splits=("",)):
     """A light and a dark class; with `parts` in each of these splits."""
-    for part in parts:
+    for split in splits:
         for name, value in (("dark", 20), ("light", 220)):
             for number in range(5):
-                picture(place / part / name / f"{number}.png", value + number)
+                picture(place / split / name / f"{number}.png", value + number)
 
 
-def exchanged(place: Path):
+def swap_classes(place: Path):
     """Exchange the images of two classes under their names."""
     (place / "dark").rename(place / "other")
     (place / "light").rename(place / "dark")
@@ -68,13 +68,13 @@ def fixed_width(place: Path, kind, line: str, new: str):
         for number in range(10, 30)
     ]
     (place / "data.txt").write_text("\n".join(lines) + "\n")
-    return kind(path=str(place / "data.txt")), lambda: replaced(place / "data.txt", line, new)
+    return kind(path=str(place / "data.txt")), lambda: replace_text(place / "data.txt", line, new)
 
 
-def image_folder(place: Path, parts=("",), **more):
-    folders(place / "images", parts)
-    data = configs.Images("folder", path=str(place / "images"), pixels=8, **more)
-    return data, lambda: exchanged(place / "images" / parts[-1])
+def image_folder(place: Path, splits=("",), **options):
+    folders(place / "images", splits)
+    data = configs.Images("folder", path=str(place / "images"), pixels=8, **options)
+    return data, lambda: swap_classes(place / "images" / splits[-1])
 
 
 def graph(place: Path, name: str, value):
@@ -88,10 +88,10 @@ def graph(place: Path, name: str, value):
     return configs.Citations(str(place / "graph.npz")), lambda: np.savez(place / "graph.npz", **arrays | {name: later})
 
 
-def text(place: Path, kind, **more):
+def text(place: Path, kind, **changes):
     (place / "text.txt").write_text("the time traveller said so\n" * 40)
-    options = kind(str(place / "text.txt"), **more)
-    return options, lambda: replaced(place / "text.txt", "traveller", "travelled")
+    options = kind(str(place / "text.txt"), **changes)
+    return options, lambda: replace_text(place / "text.txt", "traveller", "travelled")
 
 
 class Records(image_builders.Digits, skip_registration=True):
@@ -107,30 +107,30 @@ class Records(image_builders.Digits, skip_registration=True):
 
 def records(place: Path, monkeypatch):
     def prepare(labels):
-        for cached in (record_images.source, record_images.builder):
+        for cached in (record_images.open_split, record_images.load_builder):
             cached.cache_clear()
         shutil.rmtree(place / "tfds" / "records", ignore_errors=True)
         monkeypatch.setattr(Records, "labels", labels)
-        store.prepared(Records)
+        store.prepare_builder(Records)
 
     prepare([0, 1] * 4)
     path = str(place / "tfds" / "records" / "1.0.0")
     return configs.Images("tfds", path=path, pixels=8), lambda: prepare([1, 0] * 4)
 
 
-def streamed_pairs(place: Path):
+def pair_stream(place: Path):
     """One line of many is changed, which is not in the sample of them."""
     (place / "pairs.tsv").write_text("".join(f"a{n:04}\tb{n:04}\n" for n in range(3000)))
-    return configs.Corpus(tsv_file=str(place / "pairs.tsv"), stream="always"), lambda: replaced(
+    return configs.Corpus(tsv_file=str(place / "pairs.tsv"), stream="always"), lambda: replace_text(
         place / "pairs.tsv", "b1234", "b4321"
     )
 
 
-def tokenized(place: Path, name: str, content: str, later: str, **more):
+def pairs_with_file(place: Path, name: str, content: str, later: str, **options):
     """Pairs whose vocabulary or merges are in a file, which is replaced by another that is as long."""
     (place / "pairs.tsv").write_text("".join(f"ab ba {n}\tba ab {n}\n" for n in range(10, 40)))
     (place / "file").write_text(content)
-    data = configs.Corpus(tsv_file=str(place / "pairs.tsv"), **{name: str(place / "file")}, **more)
+    data = configs.Corpus(tsv_file=str(place / "pairs.tsv"), **{name: str(place / "file")}, **options)
     return data, lambda: (place / "file").write_text(later)
 
 
@@ -148,19 +148,21 @@ CASES = {
         place, configs.TimeMachine, sequence_length=8, train_windows=40, valid_windows=8
     ),
     "shakespeare": lambda place: text(place, configs.Shakespeare, sequence_length=8),
-    "pairs that are streamed": streamed_pairs,
-    "a vocabulary": lambda place: tokenized(place, "vocabulary_file", "ab\nba\n", "ba\nab\n", tokenizer="whitespace"),
-    "a vocabulary of streamed pairs": lambda place: tokenized(
+    "pairs that are streamed": pair_stream,
+    "a vocabulary": lambda place: pairs_with_file(
+        place, "vocabulary_file", "ab\nba\n", "ba\nab\n", tokenizer="whitespace"
+    ),
+    "a vocabulary of streamed pairs": lambda place: pairs_with_file(
         place, "vocabulary_file", "ab\nba\n", "ba\nab\n", tokenizer="whitespace", stream="always"
     ),
-    "merges": lambda place: tokenized(
+    "merges": lambda place: pairs_with_file(
         place, "merges", "a b</w>\n", "x y</w>\n", tokenizer="bpe", lowercase=True, reverse_source=True
     ),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_other_contents_under_the_same_name_are_other_data(case, home, monkeypatch):
+def test_changed_contents_change_the_fingerprint(case, home, monkeypatch):
     monkeypatch.setattr(corpus, "VOCABULARY_SAMPLE", 100)
     data, change = CASES[case](home)
     first = facts(data)
@@ -181,7 +183,7 @@ def test_a_target_of_dates_is_in_the_facts(home):
     assert dates.load(data).facts != first
 
 
-def test_records_of_tfds_are_known_by_their_contents_and_their_labels_are_not_those_of_before(home, monkeypatch):
+def test_tfds_records_are_identified_by_contents(home, monkeypatch):
     data, change = records(home, monkeypatch)
     first, labels = facts(data), options.import_object(data.loader)(data).train.label
     assert facts(data) == first and labels.tolist() == [0, 1] * 4
@@ -200,7 +202,7 @@ GENERATED = (
 
 
 @pytest.mark.parametrize("data", GENERATED, ids=lambda data: type(data).__name__)
-def test_every_kind_of_data_has_a_fingerprint_of_eight_digits(data):
+def test_every_dataset_has_eight_digit_fingerprint(data):
     fingerprint = facts(data)["fingerprint"]
     assert len(fingerprint) == 8 and int(fingerprint, 16) and fingerprint == facts(data)["fingerprint"]
 
@@ -211,20 +213,20 @@ def test_no_kind_of_data_is_forgotten():
     assert loaded == {type(data) for data in GENERATED} | downloaded
 
 
-def test_images_are_known_by_their_bytes_wherever_they_are(home):
+def test_images_are_identified_by_their_bytes(home):
     """Neither the place nor the times of files count, nor whether they are streamed."""
     folders(home / "a")
     shutil.copytree(home / "a", home / "b", copy_function=shutil.copy)
-    found = {
+    fingerprints = {
         facts(configs.Images("folder", path=str(home / name), pixels=8, stream=stream))["fingerprint"]
         for name in "ab"
         for stream in ("never", "always")
     }
-    assert len(found) == 1
+    assert len(fingerprints) == 1
 
 
 @pytest.mark.parametrize("large", [False, True], ids=["computed", "kept in the data home"])
-def test_a_checksum_is_of_the_bytes_whatever_the_times_of_the_files(home, monkeypatch, capsys, large):
+def test_checksum_ignores_file_times(home, monkeypatch, capsys, large):
     """Against CRC-32 by hand: contents exchanged between two names, with the sizes and times of before."""
     monkeypatch.setattr(derived, "LONG", 0 if large else 2**26)
     paths = [str(home / name) for name in "ab"]
@@ -240,20 +242,20 @@ def test_a_checksum_is_of_the_bytes_whatever_the_times_of_the_files(home, monkey
     assert capsys.readouterr().err.count("reading two files, 2 files, for their checksum (once)") == 2 * large
 
 
-def test_a_file_that_cannot_be_read_stops_no_checksum(home):
+def test_unreadable_file_does_not_stop_checksum(home):
     os.mkfifo(home / "pipe")
     paths = [str(home / name) for name in ("absent", "pipe")] + [str(home)]
     assert derived.checksum(lambda: paths, "nothing") == derived.checksum(lambda: paths, "nothing")
 
 
-def test_the_tokens_of_a_file_are_not_those_of_another_with_its_size_and_time(home):
+def test_tokens_differ_for_equal_size_and_time(home):
     path = home / "text"
     path.write_text("one")
     os.utime(path, (1, 1))
-    first = derived.stamp(str(path))
+    first = derived.file_stamp(str(path))
     path.write_text("two")
     os.utime(path, (1, 1))
-    assert derived.stamp(str(path)) != first
+    assert derived.file_stamp(str(path)) != first
 
 
 def test_a_run_of_before_fingerprints_is_still_evaluated(home):

@@ -52,8 +52,8 @@ def test_the_split_is_the_books():
     order = np.arange(100)
     np.random.seed(1984)
     np.random.shuffle(order)
-    parts = fixed_width.split(texts)
-    assert parts["train"].source == [str(i) for i in order[:90]] and parts["test"].target == [
+    splits = fixed_width.split(texts)
+    assert splits["train"].source == [str(i) for i in order[:90]] and splits["test"].target == [
         str(-i) for i in order[90:]
     ]
 
@@ -78,7 +78,7 @@ def test_assembled_rows_by_hand():
         data.source_tokenizer.tokens("1+0  ")
 
 
-def test_fewer_pairs_than_can_be_split_are_one_line():
+def test_too_few_pairs_are_one_line():
     texts = Texts(["1"] * 9, ["2"] * 9)
     with pytest.raises(InputError, match="at least 10 pairs are needed, .* got 9"):
         fixed_width.split(texts)
@@ -86,5 +86,5 @@ def test_fewer_pairs_than_can_be_split_are_one_line():
 
 @pytest.mark.parametrize("count, tests", [(10, 1), (19, 1), (20, 2)])
 def test_a_tenth_tests_rounded_down(count, tests):
-    parts = fixed_width.split(Texts([str(i) for i in range(count)], ["x"] * count))
-    assert (len(parts["train"].source), len(parts["test"].source)) == (count - tests, tests)
+    splits = fixed_width.split(Texts([str(i) for i in range(count)], ["x"] * count))
+    assert (len(splits["train"].source), len(splits["test"].source)) == (count - tests, tests)

@@ -32,13 +32,13 @@ def load(place, dataset="folder", **options):
     return images.load(Images(dataset, path=str(place), pixels=4, **options))
 
 
-def expected(place) -> list[tuple[str, int]]:
+def list_images(place) -> list[tuple[str, int]]:
     """What torchvision's ImageFolder documents: os.walk of each class, sorted by directory, then by name."""
-    found = []
+    images = []
     for label, name in enumerate(sorted(entry.name for entry in os.scandir(place) if entry.is_dir())):
         for root, _, files in sorted(os.walk(place / name, followlinks=True)):
-            found += [(os.path.join(root, file), label) for file in sorted(files)]
-    return found
+            images += [(os.path.join(root, file), label) for file in sorted(files)]
+    return images
 
 
 @pytest.mark.parametrize("stream", ["never", "always"])
@@ -47,22 +47,22 @@ def test_images_below_a_class_are_of_that_class(tmp_path, stream):
     for name in ("a/sub/000.png", "a/sub/deeper/x.png", "a/sub-2/y.png", "b/é/z.png"):
         picture(tmp_path / name)
     label, files, names = list_folder(str(tmp_path))
-    ours = [(str(tmp_path / names[number] / os.fsdecode(file)), number) for number, file in zip(label, files)]
-    assert ours == expected(tmp_path) and len(ours) == 16
+    listing = [(str(tmp_path / names[number] / os.fsdecode(file)), number) for number, file in zip(label, files)]
+    assert listing == list_images(tmp_path) and len(listing) == 16
     data = load(tmp_path, stream=stream)
-    parts = [data.train, *data.held_out.values()]
-    shown = {np.asarray(image)[..., :3].tobytes() for part in parts for image in part.image[:]}
-    assert shown == {decode(path).tobytes() for path, _ in ours}
+    splits = [data.train, *data.held_out.values()]
+    contents = {np.asarray(image)[..., :3].tobytes() for split in splits for image in split.image[:]}
+    assert contents == {decode(path).tobytes() for path, _ in listing}
 
 
-def test_a_directory_is_read_once_whatever_links_lead_to_it(tmp_path):
+def test_linked_directory_is_read_once(tmp_path):
     folder(tmp_path)
     (tmp_path / "a" / "again").symlink_to(tmp_path / "a")
     (tmp_path / "c").symlink_to(tmp_path / "b")
     assert len(images_below(str(tmp_path / "a"))) == 6 == len(images_below(str(tmp_path / "c")))
 
 
-def test_what_systems_hide_is_no_class_and_no_image(tmp_path):
+def test_hidden_files_are_no_classes_or_images(tmp_path):
     folder(tmp_path)
     for name in ("__MACOSX/a/._000.png", "a/._000.png", "a/.sub/000.png", ".DS_Store", "b/__MACOSX/x.png"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -80,18 +80,18 @@ def test_three_splits_are_taken_as_they_are(tmp_path, names, dataset):
         folder(tmp_path / name, count=count)
     (tmp_path / "__MACOSX").mkdir()
     data = load(tmp_path, dataset)
-    assert [len(part.label) for part in (data.train, data.held_out["test"], data.held_out["valid"])] == [6, 8, 10]
+    assert [len(split.label) for split in (data.train, data.held_out["test"], data.held_out["valid"])] == [6, 8, 10]
     assert list(data.held_out) == ["test", "valid"] and data.names == ("a", "b")
     with pytest.raises(InputError, match="--data.validation 2 holds out training images, but .* has images for valid"):
         load(tmp_path, dataset, validation=2)
 
 
 @pytest.mark.parametrize("names", [("train", "val"), ("Train", "valid"), ("val", "test"), ("train", "test", "testing")])
-def test_splits_that_lack_one_or_have_one_twice_are_refused(tmp_path, names):
+def test_missing_or_repeated_split_is_an_error(tmp_path, names):
     for name in names:
         folder(tmp_path / name, count=2)
-    said = f"has .*{names[0]}.*one directory train, one test and optionally one val"
-    with pytest.raises(InputError, match=said) as error:
+    message = f"has .*{names[0]}.*one directory train, one test and optionally one val"
+    with pytest.raises(InputError, match=message) as error:
         load(tmp_path)
     assert "\n" not in str(error.value)
 
@@ -115,17 +115,17 @@ def test_a_class_may_be_called_train(tmp_path):
     assert load(folder(tmp_path, names=("bus", "train"))).names == ("bus", "train")
 
 
-def test_a_class_whose_name_is_not_utf8_is_one_line(tmp_path):
+def test_class_name_outside_utf8_is_one_line(tmp_path):
     folder(tmp_path)
     os.rename(os.fsencode(tmp_path / "b"), os.fsencode(tmp_path) + b"/\xffcls")
-    said = re.escape(r"the name of the class b'\xffcls' in") + ".* is not UTF-8: rename the directory"
-    with pytest.raises(InputError, match=said) as error:
+    message = re.escape(r"the name of the class b'\xffcls' in") + ".* is not UTF-8: rename the directory"
+    with pytest.raises(InputError, match=message) as error:
         load(tmp_path)
     assert str(error.value).isascii()
 
 
 @pytest.mark.parametrize("stream", ["never", "always"])
-def test_files_and_inner_directories_whose_names_are_not_utf8_are_read(tmp_path, stream):
+def test_file_names_outside_utf8_are_read(tmp_path, stream):
     folder(tmp_path)
     os.rename(os.fsencode(tmp_path / "a" / "000.png"), os.fsencode(tmp_path) + b"/a/\xff.png")
     os.mkdir(os.fsencode(tmp_path) + b"/a/\xfe")
@@ -153,7 +153,7 @@ def test_an_image_of_several_frames_is_refused(tmp_path, kind, options):
     assert abs(decode(str(path)).astype(int) - 90).max() <= 1
 
 
-def test_of_a_cameras_file_of_several_pictures_the_first_is_read(tmp_path):
+def test_first_picture_of_mpo_is_read(tmp_path):
     frames = [Image.fromarray(np.full((16, 16, 3), value, np.uint8)) for value in (200, 20)]
     frames[0].save(tmp_path / "a.jpg", format="MPO", save_all=True, append_images=frames[1:])
     assert (decode(str(tmp_path / "a.jpg")) == 200).all()
@@ -178,7 +178,7 @@ def graymap(values: np.ndarray, highest: int) -> bytes:
 
 @pytest.mark.parametrize("highest", [40, 255, 256, 4095], ids="up to {}".format)
 @pytest.mark.parametrize("form", ["png", "tiff", "pgm", "pgm of 12 bits", "tiff of 12 bits"])
-def test_the_depth_of_gray_is_that_of_the_format(tmp_path, form, highest):
+def test_gray_depth_is_read_from_format(tmp_path, form, highest):
     """A dark image stays dark, whatever its largest value."""
     values = np.linspace(0, highest, 64).astype(np.uint16).reshape(8, 8)
     kind, bits = form.split()[0], 12 if "12" in form else 16
@@ -190,7 +190,7 @@ def test_the_depth_of_gray_is_that_of_the_format(tmp_path, form, highest):
     else:
         Image.fromarray(values).save(path)
     pixels = decode(str(path))[..., 0].astype(int)
-    wanted = values.astype(int) * 255 / (2**bits - 1)
-    assert np.abs(pixels - wanted).max() <= 1
+    expected = values.astype(int) * 255 / (2**bits - 1)
+    assert np.abs(pixels - expected).max() <= 1
     recipe = {"side": 8, "mode": "L", "filter": "bilinear"}
     np.testing.assert_array_equal(prepare_image.prepare(path, recipe)[..., 0], pixels)

@@ -44,23 +44,25 @@ def fashion(directory, monkeypatch, train=30, test=20):
     return arrays
 
 
-def said(call, *parts):
-    """The InputError of `call`: one line that has all `parts`."""
+def check_error(call, *fragments):
+    """The InputError of `call`: one line that has all `fragments`."""
     with pytest.raises(InputError) as error:
         call()
-    assert "\n" not in str(error.value) and all(part in str(error.value) for part in parts), str(error.value)
+    assert "\n" not in str(error.value) and all(fragment in str(error.value) for fragment in fragments), str(
+        error.value
+    )
 
 
 def test_fashion_mnist_from_files_through_tfds_and_back(home, monkeypatch):
     arrays = fashion(home / "files", monkeypatch)
     data = images.load(Images("fashion_mnist", path=str(home / "files")))
-    for got, want in ((data.train, arrays["train"]), (data.held_out["test"], arrays["t10k"])):
+    for split, expected in ((data.train, arrays["train"]), (data.held_out["test"], arrays["t10k"])):
         order = (
-            np.lexsort(got.image.reshape(len(got.image), -1).T),
-            np.lexsort(want[0].reshape(len(want[0]), -1).T),
+            np.lexsort(split.image.reshape(len(split.image), -1).T),
+            np.lexsort(expected[0].reshape(len(expected[0]), -1).T),
         )  # TFDS shuffles
-        np.testing.assert_array_equal(got.image[order[0], ..., 0], want[0][order[1]])
-        np.testing.assert_array_equal(got.label[order[0]], want[1][order[1]])
+        np.testing.assert_array_equal(split.image[order[0], ..., 0], expected[0][order[1]])
+        np.testing.assert_array_equal(split.label[order[0]], expected[1][order[1]])
     assert data.train.image.dtype == np.uint8 and data.train.label.dtype == np.int32 and data.names[0] == "T-shirt/top"
     stock = tfds.data_source("fashion_mnist", split="test", data_dir=str(home / "tfds"))
     np.testing.assert_array_equal(stock[0]["image"], data.held_out["test"].image[0])
@@ -74,7 +76,7 @@ def test_cifar10_from_files(home, monkeypatch):
     rows[:, :, 0] %= 10
     for name, batch in zip([*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"], rows):
         (home / "files" / f"{name}.bin").write_bytes(batch.tobytes())
-    said(
+    check_error(
         lambda: images.load(Images("cifar10", path=str(home / "files"))),
         "data_batch_1.bin",
         "not the published file",
@@ -94,19 +96,25 @@ def test_cifar10_from_files(home, monkeypatch):
 
 def test_digits_come_along(home):
     data = images.load(Images(validation=200, examples=1000))
-    assert [len(part.label) for part in (data.train, data.held_out["valid"], data.held_out["test"])] == [1000, 200, 359]
+    assert [len(split.label) for split in (data.train, data.held_out["valid"], data.held_out["test"])] == [
+        1000,
+        200,
+        359,
+    ]
     assert (
         data.train.image.shape[1:] == (8, 8, 1)
         and data.train.image.max() == 255
         and set(data.train.label.tolist()) == set(range(10))
     )
-    parts = [
-        {image.tobytes() for image in part.image}
-        for part in (data.train, data.held_out["valid"], data.held_out["test"])
+    contents = [
+        {image.tobytes() for image in split.image}
+        for split in (data.train, data.held_out["valid"], data.held_out["test"])
     ]
-    assert not (parts[0] & parts[1] or parts[0] & parts[2] or parts[1] & parts[2])  # no two of the 1,797 are the same
-    said(lambda: images.load(Images(validation=1438)), "--data.validation", "1438")
-    said(lambda: images.load(Images(examples=2000)), "--data.examples", "2000")
+    assert not (
+        contents[0] & contents[1] or contents[0] & contents[2] or contents[1] & contents[2]
+    )  # no two of the 1,797 are the same
+    check_error(lambda: images.load(Images(validation=1438)), "--data.validation", "1438")
+    check_error(lambda: images.load(Images(examples=2000)), "--data.examples", "2000")
 
 
 def test_digits_read_no_files(home):
@@ -120,14 +128,16 @@ def test_damaged_files_are_named(home, monkeypatch):
     path = home / "files" / "train-images-idx3-ubyte.gz"
     load = lambda: images.load(Images("fashion_mnist", path=str(home / "files")))
     good = path.read_bytes()
-    said(load, str(path), "not the published file", "sha256 of its content is", "c59f468a2f67")  # with other contents
+    check_error(
+        load, str(path), "not the published file", "sha256 of its content is", "c59f468a2f67"
+    )  # with other contents
     path.write_bytes(good[:-50])
-    said(load, str(path), "damaged or cut short")
+    check_error(load, str(path), "damaged or cut short")
     path.write_bytes(b"not gzip")
-    said(load, str(path), "damaged or cut short")
+    check_error(load, str(path), "damaged or cut short")
     path.unlink()
-    said(load, "train-images-idx3-ubyte", "--data.path")
-    said(lambda: images.load(Images("fashion_mnist", path=str(home / "no"))), "has no file", str(home / "no"))
+    check_error(load, "train-images-idx3-ubyte", "--data.path")
+    check_error(lambda: images.load(Images("fashion_mnist", path=str(home / "no"))), "has no file", str(home / "no"))
 
 
 def test_no_network_is_one_line(home, monkeypatch):
@@ -135,7 +145,7 @@ def test_no_network_is_one_line(home, monkeypatch):
         raise OSError("no route\nto host")
 
     monkeypatch.setattr(tfds.download.DownloadManager, "download", fail)
-    said(lambda: images.load(Images("cifar10")), "cannot download cifar10", "no route to host", "--data.path")
+    check_error(lambda: images.load(Images("cifar10")), "cannot download cifar10", "no route to host", "--data.path")
 
 
 def folder(directory, classes=("cat", "dog"), count=5, size=(6, 6), mode="RGB"):
@@ -162,7 +172,7 @@ def test_folder_of_classes(tmp_path):
 
 def test_folder_of_other_sizes_is_cut_and_resized(tmp_path):
     path = folder(tmp_path / "a", size=(12, 8))
-    said(lambda: read_folder(str(path)), "12 x 8", "--data.pixels")
+    check_error(lambda: read_folder(str(path)), "12 x 8", "--data.pixels")
     assert read_folder(str(path), 4)[0].shape == (10, 4, 4, 3)
     gray = Image.fromarray(np.tile(np.arange(12, dtype=np.uint8) * 10, (6, 1)))
     gray.save(tmp_path / "gray.png")
@@ -170,24 +180,26 @@ def test_folder_of_other_sizes_is_cut_and_resized(tmp_path):
 
 
 def test_bad_folders_are_named(tmp_path):
-    said(lambda: read_folder(str(tmp_path / "no")), "is not a directory")
+    check_error(lambda: read_folder(str(tmp_path / "no")), "is not a directory")
     (tmp_path / "a").mkdir()
-    said(lambda: read_folder(str(tmp_path / "a")), "has 0 classes", "at least 2")
+    check_error(lambda: read_folder(str(tmp_path / "a")), "has 0 classes", "at least 2")
     folder(tmp_path / "a", classes=("cat",))
-    said(lambda: read_folder(str(tmp_path / "a")), "has 1 classes")
+    check_error(lambda: read_folder(str(tmp_path / "a")), "has 1 classes")
     (tmp_path / "a" / "dog").mkdir()
-    said(lambda: read_folder(str(tmp_path / "a")), "class dog", "has no images", "--data.on-bad-record skip")
+    check_error(lambda: read_folder(str(tmp_path / "a")), "class dog", "has no images", "--data.on-bad-record skip")
     folder(tmp_path / "a", classes=("bird",))
     _, label, names = read_folder(str(tmp_path / "a"), damaged="skip")
     assert names == ("bird", "cat") and set(label) == {0, 1}
     (tmp_path / "a" / "dog" / "bad.png").write_bytes((tmp_path / "a" / "cat" / "0.png").read_bytes()[:60])
-    said(
+    check_error(
         lambda: read_folder(str(tmp_path / "a")),
         str(tmp_path / "a" / "dog" / "bad.png"),
         "cannot read the image",
         "bad-record skip",
     )
-    said(lambda: images.load(Images("folder", path=str(folder(tmp_path / "few", count=4)))), "fewer than 5 images")
+    check_error(
+        lambda: images.load(Images("folder", path=str(folder(tmp_path / "few", count=4)))), "fewer than 5 images"
+    )
 
 
 def test_a_photograph_is_upright(tmp_path):
@@ -199,14 +211,14 @@ def test_a_photograph_is_upright(tmp_path):
     np.testing.assert_array_equal(decode(str(tmp_path / "photo.png"))[..., 0], np.rot90(pixels, -1))
 
 
-def test_what_a_reader_of_images_stumbles_over_is_one_line(tmp_path, monkeypatch):
+def test_unusable_image_is_one_line(tmp_path, monkeypatch):
     Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / "photo.png")
     monkeypatch.setattr(ImageOps, "exif_transpose", lambda *_, **__: struct.pack("H", "no number"))
     with pytest.raises(InputError, match="cannot read the image .*photo.png: required argument is not an integer"):
         decode(str(tmp_path / "photo.png"))
 
 
-def test_deep_gray_keeps_its_shades_and_what_is_transparent_lies_on_white(tmp_path):
+def test_deep_gray_and_transparency_are_converted(tmp_path):
     deep = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000
     Image.fromarray(deep).save(tmp_path / "deep.png")
     np.testing.assert_array_equal(decode(str(tmp_path / "deep.png"))[..., 0], deep >> 8)
@@ -220,11 +232,11 @@ def test_deep_gray_keeps_its_shades_and_what_is_transparent_lies_on_white(tmp_pa
     clear = np.zeros((8, 8, 4), np.uint8)
     clear[:4, :, 3] = 255  # black above, nothing below
     Image.fromarray(clear).save(tmp_path / "clear.png")
-    seen = decode(str(tmp_path / "clear.png"))
-    assert seen.shape == (8, 8, 3) and not seen[:4].any() and (seen[4:] == 255).all()
+    pixels = decode(str(tmp_path / "clear.png"))
+    assert pixels.shape == (8, 8, 3) and not pixels[:4].any() and (pixels[4:] == 255).all()
 
 
-def test_no_image_that_can_be_read_is_one_line(tmp_path):
+def test_no_readable_image_is_one_line(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.png").write_text("a pointer to a file")
@@ -235,17 +247,17 @@ def test_no_image_that_can_be_read_is_one_line(tmp_path):
 def test_own_images_train_validate_and_test(tmp_path):
     """Of 12 images of a class the fifth and the tenth test, and the fifth and the tenth of the other ten validate."""
     folder(tmp_path, count=12)
-    split, whole = (images.load(Images(name, path=str(tmp_path))) for name in ("own", "folder"))
-    assert [len(part.label) for part in (split.train, *split.held_out.values())] == [16, 4, 4]
-    assert list(split.held_out) == ["test", "valid"] and list(whole.held_out) == ["test"]
-    np.testing.assert_array_equal(split.held_out["test"].image, whole.held_out["test"].image)
+    validated, whole = (images.load(Images(name, path=str(tmp_path))) for name in ("own", "folder"))
+    assert [len(split.label) for split in (validated.train, *validated.held_out.values())] == [16, 4, 4]
+    assert list(validated.held_out) == ["test", "valid"] and list(whole.held_out) == ["test"]
+    np.testing.assert_array_equal(validated.held_out["test"].image, whole.held_out["test"].image)
     order = np.delete(np.arange(10), [4, 9])
-    np.testing.assert_array_equal(split.train.image, whole.train.image[[*order, *(10 + order)]])
-    asked = images.load(Images("own", path=str(tmp_path), validation=3))
-    assert [len(part.label) for part in (asked.train, *asked.held_out.values())] == [17, 4, 3]
+    np.testing.assert_array_equal(validated.train.image, whole.train.image[[*order, *(10 + order)]])
+    with_validation = images.load(Images("own", path=str(tmp_path), validation=3))
+    assert [len(split.label) for split in (with_validation.train, *with_validation.held_out.values())] == [17, 4, 3]
 
 
-def test_own_images_that_are_too_few_to_validate_are_one_line(tmp_path):
+def test_too_few_images_to_validate_are_one_line(tmp_path):
     folder(tmp_path, count=5)
     with pytest.raises(InputError, match="fewer than 5 images in every class, so none is left for validation"):
         images.load(Images("own", path=str(tmp_path)))
@@ -255,17 +267,17 @@ def test_the_normalization_is_that_of_the_training_images(tmp_path):
     """One color in train and another in test: the mean knows the first alone."""
     from PIL import Image
 
-    for part, level in (("train", 51), ("test", 204)):
+    for split, level in (("train", 51), ("test", 204)):
         for name in ("a", "b"):
-            (tmp_path / part / name).mkdir(parents=True)
-            Image.new("RGB", (4, 4), (level, 0, 255)).save(tmp_path / part / name / "1.png")
+            (tmp_path / split / name).mkdir(parents=True)
+            Image.new("RGB", (4, 4), (level, 0, 255)).save(tmp_path / split / name / "1.png")
     data = images.load(Images("folder", path=str(tmp_path), standardize=True))
     mean, deviation = data.normalization
     np.testing.assert_allclose(mean, [0.2, 0.0, 1.0], atol=1e-6)
     np.testing.assert_allclose(deviation, 1e-3, rtol=1e-6)  # the least; all images are equal
 
 
-def test_classes_are_in_the_order_of_their_names_as_text(tmp_path):
+def test_classes_are_in_lexicographic_order(tmp_path):
     """ "10" before "2", as torchvision and TFDS number them, whatever the order on the disk."""
     folder(tmp_path, classes=("2", "10", "1"), count=1, size=(2, 2))
     assert read_folder(str(tmp_path))[2] == ("1", "10", "2")

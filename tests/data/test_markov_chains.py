@@ -11,38 +11,40 @@ from attention_jax.errors import InputError
 
 
 def test_sequences_follow_their_chains():
-    matrices, written = chains.sample(np.random.default_rng(0), 2, 20_000, 3)
-    assert matrices.shape == (2, 3, 3) and written.dtype == np.int32
-    for matrix, row in zip(matrices, written, strict=True):
-        seen = np.zeros((3, 3))
-        np.add.at(seen, (row[:-1], row[1:]), 1)
-        np.testing.assert_allclose(seen / seen.sum(1, keepdims=True), matrix, atol=0.03)
+    matrices, sequences = chains.sample_chains(np.random.default_rng(0), 2, 20_000, 3)
+    assert matrices.shape == (2, 3, 3) and sequences.dtype == np.int32
+    for matrix, row in zip(matrices, sequences, strict=True):
+        counts = np.zeros((3, 3))
+        np.add.at(counts, (row[:-1], row[1:]), 1)
+        np.testing.assert_allclose(counts / counts.sum(1, keepdims=True), matrix, atol=0.03)
 
 
 @pytest.mark.parametrize("concentration", [1.0, 0.3])
 def test_bigram_is_the_posterior_mean(concentration):
     """The product of its predictions is the evidence of the sequence, a Dirichlet-multinomial for each state."""
-    _, written = chains.sample(np.random.default_rng(1), 5, 30, 3, concentration)
-    cost = chains.nats(chains.bigram, written, 3, concentration) * 29 * 5
+    _, sequences = chains.sample_chains(np.random.default_rng(1), 5, 30, 3, concentration)
+    cost = chains.mean_nats(chains.bigram, sequences, 3, concentration) * 29 * 5
     evidence = 0.0
-    for row in written:
+    for row in sequences:
         counts = np.zeros((3, 3))
         np.add.at(counts, (row[:-1], row[1:]), 1)
-        for seen in counts:
-            evidence += math.lgamma(3 * concentration) - math.lgamma(3 * concentration + seen.sum())
-            evidence += sum(math.lgamma(concentration + n) - math.lgamma(concentration) for n in seen)
+        for count in counts:
+            evidence += math.lgamma(3 * concentration) - math.lgamma(3 * concentration + count.sum())
+            evidence += sum(math.lgamma(concentration + n) - math.lgamma(concentration) for n in count)
     assert cost == pytest.approx(-evidence, rel=1e-9)
 
 
-def test_nothing_predicts_better_than_bigram_but_the_chain_itself():
-    matrices, written = chains.sample(np.random.default_rng(2), 500, 101, 3)
-    itself = lambda before, states, concentration: np.take_along_axis(matrices, before[:, :, None], axis=1)
-    known, best, unordered = (chains.nats(predict, written, 3) for predict in (itself, chains.bigram, chains.unigram))
-    assert known < best < unordered < np.log(3)
-    assert chains.nats(chains.bigram, written, 3, 5.0) > best  # another prior is worse
+def test_only_the_chain_predicts_better_than_bigram():
+    matrices, sequences = chains.sample_chains(np.random.default_rng(2), 500, 101, 3)
+    from_chain = lambda prefix, states, concentration: np.take_along_axis(matrices, prefix[:, :, None], axis=1)
+    floor, best, unordered = (
+        chains.mean_nats(predict, sequences, 3) for predict in (from_chain, chains.bigram, chains.unigram)
+    )
+    assert floor < best < unordered < np.log(3)
+    assert chains.mean_nats(chains.bigram, sequences, 3, 5.0) > best  # another prior is worse
 
 
-def test_data_are_windows_with_what_is_known_of_them():
+def test_data_are_windows_with_baselines():
     data = chains.load(MarkovChains(sequence_length=20, train_windows=50, valid_windows=10))
     assert data.train.shape == (50, 21) and data.held_out["valid"].shape == (10, 21)
     assert set(np.unique(data.train)) == set(data.vocabulary.encode("abc"))

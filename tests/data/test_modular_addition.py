@@ -13,29 +13,29 @@ def data():
     return modular_addition.load(ModularAddition(modulus=11, train_fraction=0.4), batch_size=8)
 
 
-def read(data, part):
+def decode_rows(data, split):
     """(a, b, c) of each row, as numbers."""
-    words = [data.vocabulary.decode(row) for row in part.tokens]
-    assert all(plus == "+" for _, plus, _ in words) and (part.length == 3).all()
-    return [(int(a), int(b), int(data.names[c])) for (a, _, b), c in zip(words, part.label)]
+    words = [data.vocabulary.decode(row) for row in split.tokens]
+    assert all(plus == "+" for _, plus, _ in words) and (split.length == 3).all()
+    return [(int(a), int(b), int(data.names[c])) for (a, _, b), c in zip(words, split.label)]
 
 
 def test_every_sum_is_there_once_and_right(data):
-    rows = [row for part in (*data.train, *data.held_out.values()) for row in read(data, part)]
+    rows = [row for split in (*data.train, *data.held_out.values()) for row in decode_rows(data, split)]
     assert sorted((a, b) for a, b, _ in rows) == [(a, b) for a in range(11) for b in range(11)]
     assert all((a + b) % 11 == c for a, b, c in rows)
-    assert [len(part.label) for part in (*data.train, *data.held_out.values())] == [48, 36, 37]
+    assert [len(split.label) for split in (*data.train, *data.held_out.values())] == [48, 36, 37]
 
 
 def test_texts_are_those_of_the_rows(data):
-    for name, part in data.held_out.items():
-        assert data.texts[name] == [f"{a} + {b}" for a, b, _ in read(data, part)]
-        assert data.tokenizer.split(data.texts[name][:1]) == [data.vocabulary.decode(part.tokens[0])]
+    for name, split in data.held_out.items():
+        assert data.texts[name] == [f"{a} + {b}" for a, b, _ in decode_rows(data, split)]
+        assert data.tokenizer.split(data.texts[name][:1]) == [data.vocabulary.decode(split.tokens[0])]
 
 
 def test_mirror_images_are_in_one_part(data):
-    parts = [{(a, b) for a, b, _ in read(data, part)} for part in (*data.train, *data.held_out.values())]
-    apart = [pair for part in parts for pair in part if pair[::-1] not in part]
+    splits = [{(a, b) for a, b, _ in decode_rows(data, split)} for split in (*data.train, *data.held_out.values())]
+    apart = [pair for split in splits for pair in split if pair[::-1] not in split]
     assert len(apart) <= 2 * 2  # a border may fall between two images
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from attention_jax import config as configs
 from attention_jax.data import buckets
-from attention_jax.data.packing import Packing, best_fit, packed_padding
+from attention_jax.data.packing import Packing, best_fit, packing_padding
 from attention_jax.data.pair_streams import Buckets, Examples
 from attention_jax.data.pairs import load_pairs
 from attention_jax.data.streams import Share
@@ -38,15 +38,15 @@ def wmt_like(pairs=4000):
     return np.clip(np.stack([source, target], axis=1).round().astype(int) + 1, 2, 100)
 
 
-def test_wmt_like_lengths_leave_less_than_five_percent_of_padding():
+def test_wmt_like_lengths_leave_little_padding():
     lengths = wmt_like()
-    assert packed_padding(lengths, 256) < 0.05
+    assert packing_padding(lengths, 256) < 0.05
     grouped = buckets.assign(*lengths.T, 4)
     assert 1 - lengths.sum() / sum(len(rows) * lengths[rows].max(0).sum() for rows in grouped) > 0.25
 
 
 @pytest.mark.parametrize("lengths", [np.zeros((0, 2), int), np.full((5, 2), 10), wmt_like(200)])
-def test_every_pair_is_in_one_row_that_has_room_for_it(lengths):
+def test_every_pair_is_in_one_fitting_row(lengths):
     capacity = int(lengths.max(initial=10))
     rows = best_fit(lengths, capacity)
     assert sorted(pair for row in rows for pair in row) == list(range(len(lengths)))
@@ -65,10 +65,12 @@ def pairs_of(batches):
 
 
 def test_no_pair_is_split_or_lost():
-    some, limit = examples(60), 10
-    batches = Packing(24, 4, limit, BOTH)(some, np.random.default_rng(0))
+    examples_of_window, limit = examples(60), 10
+    batches = Packing(24, 4, limit, BOTH)(examples_of_window, np.random.default_rng(0))
     cut = lambda row: tuple([*row, WORDS.eos_id][:limit])
-    assert Counter(pairs_of(batches)) == Counter((cut(a), cut(b)) for a, b in zip(some.source, some.target))
+    assert Counter(pairs_of(batches)) == Counter(
+        (cut(a), cut(b)) for a, b in zip(examples_of_window.source, examples_of_window.target)
+    )
     assert len(batches) > 2 and all(weight.all() for _, weight in batches[:-1])
     assert {rows["target"].shape for rows, _ in batches} == {(4, 25)}
     [(rows, weight)] = Packing(24, 4, limit, BOTH)(Examples([], [], ()), np.random.default_rng(0))
@@ -79,14 +81,17 @@ POSITIONS = ["sinusoidal", *(pytest.param(p, marks=pytest.mark.slow) for p in ("
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
-def test_packed_pairs_have_the_loss_and_gradient_of_the_pairs_by_themselves(positions):
+def test_packing_keeps_loss_and_gradient(positions):
     model = configs.TransformerConfig(
         1, 1, hidden_size=8, num_heads=2, mlp_dim=8, dropout=0.0, position_embedding=positions, max_length=14
     )
     config = configs.Config("packed", configs.Corpus(), model, train=configs.Train(label_smoothing=0.1))
     task = Seq2seqTask(config, None, build_model(config, len(WORDS), len(WORDS)))
-    some, rng = examples(12), np.random.default_rng(0)
-    [alone], [packed] = Buckets((14,), (12,), BOTH)(some, rng), Packing(32, 8, 14, BOTH)(some, rng)
+    examples_of_window, rng = examples(12), np.random.default_rng(0)
+    [alone], [packed] = (
+        Buckets((14,), (12,), BOTH)(examples_of_window, rng),
+        Packing(32, 8, 14, BOTH)(examples_of_window, rng),
+    )
     assert packed.weight.sum() < 8
     batches = [{**batch.rows, "weight": batch.weight} for batch in (alone, packed)]
     first = batches[0]
@@ -97,13 +102,13 @@ def test_packed_pairs_have_the_loss_and_gradient_of_the_pairs_by_themselves(posi
     def sums(params, batch):
         return jax.value_and_grad(lambda p: task.loss(p, batch, jax.random.PRNGKey(1))[:2], has_aux=True)(params)
 
-    (ours, count), gradient = sums(params, batches[1])
-    (theirs, tokens), expected = sums(params, batches[0])
-    assert count == tokens == sum(map(len, some.target)) + 12
-    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    (loss, count), gradient = sums(params, batches[1])
+    (expected_loss, tokens), expected = sums(params, batches[0])
+    assert count == tokens == sum(map(len, examples_of_window.target)) + 12
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-6)
     largest = max(float(abs(leaf).max()) for leaf in jax.tree.leaves(expected))
-    for one, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6 * largest)
+    for actual_leaf, expected_leaf in zip(jax.tree.leaves(gradient), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(actual_leaf, expected_leaf, rtol=1e-6, atol=1e-6 * largest)
 
 
 @pytest.fixture
@@ -113,7 +118,7 @@ def corpus(tmp_path, monkeypatch):
     return configs.Corpus(tsv_file=str(tmp_path / "pairs.tsv"), packing=32, max_length=12, batch_tokens=128)
 
 
-def test_a_packed_corpus_is_read_while_training_with_little_padding(corpus):
+def test_packed_corpus_is_streamed_with_little_padding(corpus):
     data = load_pairs(corpus)
     assert data.facts["packed_padding_share"] < 0.2
     batches = [call for window in range(data.stream.windows) for call in data.stream.calls(0, window, Share())]
@@ -123,14 +128,14 @@ def test_a_packed_corpus_is_read_while_training_with_little_padding(corpus):
 
 
 @pytest.mark.parametrize(
-    "model, changes, said",
+    "model, changes, message",
     [
         (configs.LuongConfig(), {}, "supports packed sequences, which Luong does not"),
         (configs.TransformerConfig(), {"packing": 11}, "--data.max-length 12; got 11"),
         (configs.TransformerConfig(), {"stream": "never"}, "leave --data.stream never out"),
     ],
 )
-def test_what_cannot_be_packed_is_refused_in_one_line(corpus, model, changes, said):
+def test_unpackable_options_are_one_line(corpus, model, changes, message):
     with pytest.raises(InputError) as error:
         build(configs.Config("x", replace(corpus, **changes), model))
-    assert said in str(error.value) and "\n" not in str(error.value)
+    assert message in str(error.value) and "\n" not in str(error.value)

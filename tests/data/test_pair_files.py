@@ -91,7 +91,7 @@ def test_joint_vocabulary_and_lower_case():
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_new_texts_are_lower_cased_as_those_of_the_data(reverse):
+def test_new_texts_are_lowercased_like_data(reverse):
     data = assemble(lowercase=True, reverse_source=reverse)
     (new, _), (same, _) = (encode_sources(data, [text]) for text in ("A B", "a b"))
     assert (new == same).all() and data.source_vocabulary.unk_id not in new

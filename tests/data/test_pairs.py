@@ -24,7 +24,7 @@ def test_rows_by_hand():
     np.testing.assert_array_equal(pairs.source_length, [2, 3])
     np.testing.assert_array_equal(pairs.target, [[1, 6, 6, 5, 2], [1, 6, 2, 0, 0]])
     np.testing.assert_array_equal(pairs.target_length, [4, 2])
-    assert {part.dtype for part in pairs} == {np.dtype(np.int32)}
+    assert {array.dtype for array in pairs} == {np.dtype(np.int32)}
 
 
 def test_cut_rows_lose_their_end_mark():

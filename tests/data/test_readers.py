@@ -25,16 +25,16 @@ from attention_jax.errors import InputError
 PAIRS = [f"one {i}\tun {i}" for i in range(12)]
 
 
-def streamed(path: str, damaged: str):
+def read_streamed(path: str, damaged: str):
     lines = line_index.index_pairs([(path,)])
     return [lines.read(number) for number in range(lines.ends[-1])]
 
 
 def texts(path: str, damaged: str):
-    return text_windows.read(TextFile(text_file=path, on_bad_record=damaged))[0]
+    return text_windows.read_text_lines(TextFile(text_file=path, on_bad_record=damaged))[0]
 
 
-def streamed_text(path: str, damaged: str):
+def load_streamed_text(path: str, damaged: str):
     return text_streams.load(TextFile(path, stream="always", on_bad_record=damaged, sequence_length=1)).facts
 
 
@@ -43,18 +43,18 @@ def strict(read):
 
 
 READERS = {
-    "pairs": (PAIRS, lambda path, damaged: list(zip(*corpus.read([(path,)], damaged)[0]))),
-    "two files": (PAIRS, lambda path, damaged: corpus.read([(path, path)], damaged)[0]),
-    "streamed pairs": (PAIRS, streamed),
-    "labeled texts": (PAIRS, lambda path, damaged: labeled_texts.read(path, damaged)[0]),
+    "pairs": (PAIRS, lambda path, damaged: list(zip(*corpus.read_pairs([(path,)], damaged)[0]))),
+    "two files": (PAIRS, lambda path, damaged: corpus.read_pairs([(path, path)], damaged)[0]),
+    "streamed pairs": (PAIRS, read_streamed),
+    "labeled texts": (PAIRS, lambda path, damaged: labeled_texts.read_examples(path, damaged)[0]),
     "plain text": (PAIRS, texts),
-    "streamed text": (PAIRS, streamed_text),
-    "lines to translate": (PAIRS, strict(partial(text_files.read_lines, what="file"))),
-    "published pairs": (PAIRS, strict(lambda path: text_files.parallel(path, path))),
+    "streamed text": (PAIRS, load_streamed_text),
+    "lines to translate": (PAIRS, strict(partial(text_files.read_lines, description="file"))),
+    "published pairs": (PAIRS, strict(lambda path: text_files.read_parallel(path, path))),
     "vocabulary": ([f"w{i}" for i in range(12)], strict(pair_files.read_vocabulary)),
     "merges": ([f"a{i} b" for i in range(12)], strict(tokenizers.read_merges)),
-    "fixed width": ([f"{i:02d}+1 _{i:02d}" for i in range(12)], strict(partial(fixed_width.read_file, what="sum"))),
-    "shakespeare": (PAIRS, strict(shakespeare.read)),
+    "fixed width": ([f"{i:02d}+1 _{i:02d}" for i in range(12)], strict(partial(fixed_width.read_file, kind="sum"))),
+    "shakespeare": (PAIRS, strict(shakespeare.read_text)),
 }
 """{reader: (the lines of a file that it reads, the function of (path, "error" or "skip"))}"""
 every_reader = pytest.mark.parametrize("reader", READERS)
@@ -72,7 +72,7 @@ def read(place, reader: str, content: bytes, damaged: str = "error", name: str =
     return READERS[reader][1](str(place / name), damaged)
 
 
-def joined(reader: str, end: str = "\n") -> str:
+def join_lines(reader: str, end: str = "\n") -> str:
     return "".join(line + end for line in READERS[reader][0])
 
 
@@ -81,13 +81,13 @@ def joined(reader: str, end: str = "\n") -> str:
 @pytest.mark.parametrize("codec", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
 def test_other_encodings_are_refused(tmp_path, codec, reader, damaged):
     with pytest.raises(InputError, match=r"UTF-(16|32), not UTF-8.*save it as UTF-8") as error:
-        read(tmp_path, reader, joined(reader).encode(codec), damaged)
+        read(tmp_path, reader, join_lines(reader).encode(codec), damaged)
     assert "\n" not in str(error.value)
 
 
 @every_treatment
 @every_reader
-def test_a_nul_is_never_text_and_its_line_is_named(tmp_path, reader, damaged):
+def test_nul_byte_is_named_with_line(tmp_path, reader, damaged):
     lines = READERS[reader][0]
     content = "\n".join([*lines[:3], lines[3] + "\0", *lines[4:]]).encode()
     with pytest.raises(InputError, match="line 4 has a NUL byte"):
@@ -97,22 +97,22 @@ def test_a_nul_is_never_text_and_its_line_is_named(tmp_path, reader, damaged):
 @every_treatment
 @every_reader
 def test_line_ends_of_old_macs_are_refused(tmp_path, reader, damaged):
-    for content in (joined(reader, "\r"), joined(reader, "\r") + READERS[reader][0][0] + "\n"):
+    for content in (join_lines(reader, "\r"), join_lines(reader, "\r") + READERS[reader][0][0] + "\n"):
         with pytest.raises(InputError, match=r"has 12 carriage returns and \d newlines"):
             read(tmp_path, reader, content.encode(), damaged)
 
 
 @every_reader
-def test_windows_line_ends_and_a_stray_carriage_return_are_read(tmp_path, reader):
-    plain = read(tmp_path, reader, joined(reader).encode(), name="a")
-    assert read(tmp_path, reader, joined(reader, "\r\n").encode(), name="b") == plain
-    assert read(tmp_path, reader, joined(reader, "\r\r\n").encode(), name="c") == plain
+def test_windows_line_ends_are_read(tmp_path, reader):
+    plain = read(tmp_path, reader, join_lines(reader).encode(), name="a")
+    assert read(tmp_path, reader, join_lines(reader, "\r\n").encode(), name="b") == plain
+    assert read(tmp_path, reader, join_lines(reader, "\r\r\n").encode(), name="c") == plain
 
 
 @every_reader
-def test_byte_order_marks_are_no_text_wherever_they_are(tmp_path, reader):
+def test_byte_order_marks_are_removed_everywhere(tmp_path, reader):
     """As `cat` and `paste` leave them: before a line, and after a tab."""
-    lines, plain = READERS[reader][0], read(tmp_path, reader, joined(reader).encode())
+    lines, plain = READERS[reader][0], read(tmp_path, reader, join_lines(reader).encode())
     marked = "".join(f"\ufeff{line}\n".replace("\t", "\t\ufeff") for line in lines)
     assert read(tmp_path, reader, marked.encode(), name="b") == plain
 
@@ -123,7 +123,7 @@ PACK = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 @every_reader
 @pytest.mark.parametrize("suffix", PACK)
 def test_packed_files_say_the_same(tmp_path, suffix, reader):
-    plain, packed = joined(reader).encode(), PACK[suffix](joined(reader).encode())
+    plain, packed = join_lines(reader).encode(), PACK[suffix](join_lines(reader).encode())
     for name in (f"b.tsv{suffix}", f"B.TSV{suffix.upper()}"):
         if reader == "streamed pairs":
             with pytest.raises(InputError, match="is packed, and lines of it cannot be read by number: unpack it"):
@@ -145,15 +145,18 @@ def test_an_office_document_is_no_text(tmp_path):
 
 def test_published_files_may_be_packed(tmp_path):
     (tmp_path / "a.txt.xz").write_bytes(lzma.compress(b"x\n"))
-    assert text_files.existing(str(tmp_path / "a.txt"), "file") == str(tmp_path / "a.txt.xz")
+    assert text_files.existing_path(str(tmp_path / "a.txt"), "file") == str(tmp_path / "a.txt.xz")
 
 
-def test_a_name_with_commas_is_one_file_if_it_exists(tmp_path):
+def test_existing_name_with_comma_is_one_file(tmp_path):
     for name in ("a,b.tsv", "c.tsv"):
         (tmp_path / name).write_text("x\ty\n")
-    one, other = (str(tmp_path / name) for name in ("a,b.tsv", "c.tsv"))
-    assert text_files.listed(one) == [one] and text_files.listed(f"{other}, {one},") == [other, one]
-    assert text_files.listed(f"{tmp_path}/x,{tmp_path}/y") == [f"{tmp_path}/x", f"{tmp_path}/y"]
+    with_comma, plain = (str(tmp_path / name) for name in ("a,b.tsv", "c.tsv"))
+    assert text_files.parse_paths(with_comma) == [with_comma] and text_files.parse_paths(f"{plain}, {with_comma},") == [
+        plain,
+        with_comma,
+    ]
+    assert text_files.parse_paths(f"{tmp_path}/x,{tmp_path}/y") == [f"{tmp_path}/x", f"{tmp_path}/y"]
 
 
 @pytest.mark.parametrize("line", ["dog 12", "dog\t12", "dog 12 0.5", "▁dog\t-3.25"])
@@ -185,13 +188,13 @@ PACKED_ELSEWHERE = {  # the first bytes of what each program writes
 
 
 @every_reader
-def test_what_other_programs_have_packed_is_to_be_unpacked(reader, tmp_path):
+def test_other_archives_must_be_unpacked(reader, tmp_path):
     _, read = READERS[reader]
     for program, beginning in PACKED_ELSEWHERE.items():
         path = tmp_path / "corpus.tsv"
         path.write_bytes(bytes.fromhex(beginning) + b"\0\0\n" * 40)
         with pytest.raises(InputError) as error:
             read(str(path), "skip")
-        told = str(error.value)
-        assert program in told and "UTF-16" not in told and "\n" not in told, told
+        message = str(error.value)
+        assert program in message and "UTF-16" not in message and "\n" not in message, message
         path.unlink()

@@ -31,11 +31,11 @@ def test_commands_mean_what_the_paper_says():
 @pytest.mark.parametrize("split", ["simple", "length"])
 def test_commands_are_the_published_ones(split):
     lines = []
-    for part in ("train", "test"):
-        with gzip.open(PUBLISHED / f"tasks_{part}_{split}.txt.gz", "rt") as file:
+    for name in ("train", "test"):
+        with gzip.open(PUBLISHED / f"tasks_{name}_{split}.txt.gz", "rt") as file:
             lines += file.read().splitlines()
-    theirs = dict(line.removeprefix("IN: ").split(" OUT: ") for line in lines)
-    assert theirs == {words: " ".join(actions) for words, actions in scan.commands()}
+    published = dict(line.removeprefix("IN: ").split(" OUT: ") for line in lines)
+    assert published == {words: " ".join(actions) for words, actions in scan.commands()}
 
 
 @pytest.mark.parametrize("cutoff", [0, 22, 26])
@@ -53,7 +53,7 @@ def test_a_cutoff_keeps_longer_commands_for_the_test(cutoff):
 
 def test_a_split_is_always_the_same():
     length = np.arange(20_910) % 48
-    once, again = scan.divided(length, 22), scan.divided(length, 22)
+    once, again = scan.split_commands(length, 22), scan.split_commands(length, 22)
     assert all(np.array_equal(once[name], again[name]) for name in once)
 
 
@@ -79,6 +79,6 @@ def test_a_second_cutoff_divides_the_longer_commands():
 @pytest.mark.parametrize(
     "options", [{"second_cutoff": 30}, {"cutoff": 26, "second_cutoff": 26}, {"cutoff": 26, "second_cutoff": 48}]
 )
-def test_a_second_cutoff_that_leaves_nothing_is_one_line(options):
+def test_useless_second_cutoff_is_one_line(options):
     with pytest.raises(InputError, match="--data.second-cutoff"):
         scan.load(Scan(**options))

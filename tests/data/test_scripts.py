@@ -29,13 +29,13 @@ from attention_jax.weights import prepare_text
     ],
 )
 def test_marks_stay_with_their_letters(text, words):
-    assert labeled_texts.words(text) == words
+    assert labeled_texts.split_words(text) == words
 
 
 def test_no_word_begins_with_a_mark():
     """A letter or symbol, then any of Unicode's marks: one word, whatever the mark."""
     marks = [chr(code) for code in range(0x110000) if unicodedata.category(chr(code))[0] == "M"]
-    assert [mark for mark in marks if labeled_texts.words(f"a{mark}b ?{mark}") != [f"a{mark}b", f"?{mark}"]] == []
+    assert [mark for mark in marks if labeled_texts.split_words(f"a{mark}b ?{mark}") != [f"a{mark}b", f"?{mark}"]] == []
 
 
 def twins(count: int = 30) -> list[tuple[str, str]]:
@@ -45,29 +45,29 @@ def twins(count: int = 30) -> list[tuple[str, str]]:
     return [(text, "x" * (1 + n % 7)) for n, text in enumerate([*composed, *decomposed, *composed])]
 
 
-def test_twins_of_other_spellings_are_in_one_split_of_a_corpus(tmp_path):
+def test_unicode_twins_are_in_one_split(tmp_path):
     rows = [(source.replace(" ", "  ") if n >= 60 else source, target) for n, (source, target) in enumerate(twins())]
     (tmp_path / "a").write_text("".join(f"{s}\t{t}\n" for s, t in rows), encoding="utf-8")
     data = load_pairs(Corpus(tsv_file=str(tmp_path / "a"), held_out_fraction=0.1, tokenizer="character"), 4)
-    same = lambda part: {" ".join(unicodedata.normalize("NFC", text).split()) for text in data.texts[part].source}
+    same = lambda split: {" ".join(unicodedata.normalize("NFC", text).split()) for text in data.texts[split].source}
     train, valid, test = map(same, ("train", "valid", "test"))
     assert not (train & valid or train & test or valid & test) and len(train | valid | test) == 30
     assert (len(valid), len(test)) == (3, 3)
 
 
-def test_twins_of_other_spellings_of_held_out_sources_are_not_streamed(tmp_path, monkeypatch):
+def test_unicode_twins_of_held_out_are_not_streamed(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
     (tmp_path / "a").write_text("".join(f"{s}\t{t}\n" for s, t in twins()), encoding="utf-8")
     options = Corpus(tsv_file=str(tmp_path / "a"), held_out_fraction=0.05, tokenizer="character", stream="always")
     data = load_pairs(options, 4)
     text = lambda row, length: "".join(data.source_vocabulary.decode(row[: length - 1]))
-    composed = lambda text: unicodedata.normalize("NFC", text)
+    to_nfc = lambda text: unicodedata.normalize("NFC", text)
     trained = set()
     for window in range(data.stream.windows):
         for call in data.stream.calls(0, window, Share()):
             rows = zip(*(call.bucket[name][0] for name in ("source", "source_length")), call.weight[0])
-            trained |= {composed(text(row, length)) for row, length, weight in rows if weight}
-    held_out = {composed(text) for name in ("valid", "test") for text in data.texts[name].source}
+            trained |= {to_nfc(text(row, length)) for row, length, weight in rows if weight}
+    held_out = {to_nfc(text) for name in ("valid", "test") for text in data.texts[name].source}
     assert len(held_out) == 8 and len(trained) == 22 and not trained & held_out
 
 
@@ -75,7 +75,7 @@ def test_twins_of_other_spellings_are_one_labeled_text(tmp_path):
     (tmp_path / "a").write_text("".join(f"{'ab'[n % 2]}\t{s}\n" for n, (s, _) in enumerate(twins())), encoding="utf-8")
     facts = labeled_texts.load(LabeledFile(tsv_file=str(tmp_path / "a")), 4).facts
     assert facts["texts_left_out"] == 60 and facts["texts_of_several_labels"] == 0
-    assert sum(facts[f"{part}_texts"] for part in ("train", "valid", "test")) == 30
+    assert sum(facts[f"{split}_texts"] for split in ("train", "valid", "test")) == 30
 
 
 def test_labels_of_other_spellings_are_one_class(tmp_path):
@@ -87,8 +87,8 @@ def test_labels_of_other_spellings_are_one_class(tmp_path):
 def test_twins_of_other_spellings_are_counted():
     assert occurs_in(["cafe\u0301", "tea"], ["caf\xe9"]).tolist() == [True, False]
     held_out = ["a line of the café au lait"]
-    parts = {"train": [unicodedata.normalize("NFD", held_out[0])], "valid": held_out, "test": ["x"]}
-    assert text_windows.counted(parts, [])["held_out_lines_also_in_train"] == 1
+    splits = {"train": [unicodedata.normalize("NFD", held_out[0])], "valid": held_out, "test": ["x"]}
+    assert text_windows.line_facts(splits, [])["held_out_lines_also_in_train"] == 1
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_what_is_no_language_code_is_refused(tmp_path, code):
         load_pairs(Corpus(tsv_file=str(tmp_path / "a"), languages=("en", code)), 4)
 
 
-def test_characters_are_scored_for_a_language_with_a_region(tmp_path):
+def test_language_with_region_is_scored_by_characters(tmp_path):
     """Two sentences with two wrong endings: 69.3 by sacrebleu's own characters, 0.0 by its words."""
     from sacrebleu.metrics import BLEU
 
@@ -129,19 +129,19 @@ SPECIAL = {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK}
 
 
 @pytest.mark.parametrize("tokenizer", ["whitespace", "words", "character", "spacy", "bpe", "sentencepiece"])
-@pytest.mark.parametrize("given", [False, True], ids=["", "file"])
-def test_words_like_special_tokens_do_not_end_a_text(tmp_path, monkeypatch, tokenizer, given):
+@pytest.mark.parametrize("from_file", [False, True], ids=["", "file"])
+def test_special_words_do_not_end_a_text(tmp_path, monkeypatch, tokenizer, from_file):
     """A perfect output has as many tokens as the reference, whatever words the text has."""
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
     if tokenizer == "spacy":
         pytest.importorskip("spacy", reason="spaCy is optional")
-    if tokenizer == "sentencepiece" and given:
+    if tokenizer == "sentencepiece" and from_file:
         pytest.skip("its vocabulary file is a model")
     lines = [f"a{n} <eos> b <pad> c <bos> d\tx <eos> y{n} <pad> <bos> z<eos>z" for n in range(40)]
     (tmp_path / "a").write_text("\n".join(lines) + "\n")
     (tmp_path / "merges").write_text("< e\n<e o\n<eo s\n<eos ></w>\n")
     (tmp_path / "v").write_text("\n".join(["<eos>", "x", "a1", "<bos>", "z"]) + "\n")
-    files = {"merges": str(tmp_path / "merges"), "vocabulary_file": str(tmp_path / "v") if given else ""}
+    files = {"merges": str(tmp_path / "merges"), "vocabulary_file": str(tmp_path / "v") if from_file else ""}
     options = Corpus(
         tsv_file=str(tmp_path / "a"), tokenizer=tokenizer, vocabulary_size=40, languages=("xx", "xx"), **files
     )
@@ -153,22 +153,22 @@ def test_words_like_special_tokens_do_not_end_a_text(tmp_path, monkeypatch, toke
         assert tokens[-1] == vocabulary.eos_id and not np.isin(tokens[:-1], ends).any()
         assert len(vocabulary.sentence(tokens)) == length - 1 == len(data.target_tokenizer.tokens(text))
     if tokenizer in ("whitespace", "words"):
-        assert decode_targets(data, pairs.target[:1, 1:])[0].startswith(f"x {UNK}" if not given else "x ")
+        assert decode_targets(data, pairs.target[:1, 1:])[0].startswith(f"x {UNK}" if not from_file else "x ")
         assert data.facts["test_unknown_target_tokens"] > 0
 
 
-def test_a_word_like_a_special_token_is_unknown_in_a_labeled_text(tmp_path):
+def test_special_word_is_unknown_in_labeled_text(tmp_path):
     (tmp_path / "a").write_text("".join(f"{'ab'[n % 2]}\t<pad> w{n} {PAD}\n" for n in range(40)))
     for tokenizer in ("words", "character", "sentencepiece"):
         options = LabeledFile(tsv_file=str(tmp_path / "a"), tokenizer=tokenizer, vocabulary_size=30, min_frequency=1)
         data = labeled_texts.load(options, 4)
-        for part in data.train:
+        for bucket in data.train:
             assert not any(
-                (row[:length] == data.vocabulary.pad_id).any() for row, length in zip(part.tokens, part.length)
+                (row[:length] == data.vocabulary.pad_id).any() for row, length in zip(bucket.tokens, bucket.length)
             )
 
 
-def test_an_unknown_token_in_a_text_is_the_unknown_token():
+def test_unk_in_text_is_unknown_token():
     vocabulary = Vocabulary(["dog"], **SPECIAL)
     assert vocabulary.encode_text(["dog", UNK, EOS, PAD, BOS, "cat"]) == [4, 3, 3, 3, 3, 3]
     assert UNK in vocabulary and not {EOS, PAD, BOS} & {token for token in vocabulary.tokens if token in vocabulary}
@@ -176,14 +176,14 @@ def test_an_unknown_token_in_a_text_is_the_unknown_token():
         Vocabulary("_ab", bos="_").encode_text("a_b")
 
 
-def test_the_exported_reference_reads_special_tokens_as_this_package_does(monkeypatch):
+def test_exported_reference_encodes_special_tokens_alike(monkeypatch):
     tokens = Vocabulary(["dog"], **SPECIAL).tokens
     recipe = {"steps": [["find", r"\S+"]], "vocabulary": "source", "begin": [], "end": [EOS], "most": None, "empty": []}
     files = {
         "manifest.json": {"preprocessing": {"encode": recipe}, "inputs": [{"shape": [8, 8]}, {"shape": [8]}]},
         "words.json": {"source": {"tokens": tokens, "pad": 0, "bos": 1, "eos": 2, "unk": 3}},
     }
-    monkeypatch.setattr(prepare_text, "read", files.get)
+    monkeypatch.setattr(prepare_text, "read_json", files.get)
     ids, lengths = prepare_text.prepare(["dog <eos> dog <unk> <pad>", ""])
     assert ids.tolist() == [[4, 3, 4, 3, 3, 2, 0, 0], [2] + [0] * 7] and lengths.tolist() == [6, 1]
 
@@ -208,11 +208,11 @@ def test_long_documents_train_sentencepiece(tmp_path, monkeypatch, alphabet):
 
 
 def test_texts_that_sentencepiece_reads_whole_are_not_cut():
-    assert tokenizers.in_pieces("é" * 2_096) == ["é" * 2_096]
-    assert "".join(tokenizers.in_pieces("é" * 2_097)) == "é" * 2_097
-    assert max(len(piece.encode()) for piece in tokenizers.in_pieces("\U0001f600" * 2_000)) <= 4_192
+    assert tokenizers.split_long_text("é" * 2_096) == ["é" * 2_096]
+    assert "".join(tokenizers.split_long_text("é" * 2_097)) == "é" * 2_097
+    assert max(len(piece.encode()) for piece in tokenizers.split_long_text("\U0001f600" * 2_000)) <= 4_192
 
 
-def test_the_key_of_a_source_is_of_the_text_that_is_trained_on():
+def test_source_key_is_of_trained_text():
     options = Corpus(lowercase=True)
-    assert pair_files.key("CAFE\u0301  au", options) == "café au" == pair_files.key("Café au", options)
+    assert pair_files.source_key("CAFE\u0301  au", options) == "café au" == pair_files.source_key("Café au", options)

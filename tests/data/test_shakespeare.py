@@ -45,10 +45,10 @@ def test_what_cannot_be_is_one_line(path, tmp_path):
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="the published text is not here")
 def test_the_published_text():
-    text = shakespeare.read(str(PUBLISHED))
+    text = shakespeare.read_text(str(PUBLISHED))
     assert hashlib.sha256(text.encode()).hexdigest() == shakespeare.SHA256
     assert (len(text), len(set(text))) == (shakespeare.CHARACTERS, shakespeare.DISTINCT)
     data = shakespeare.assemble(text, Shakespeare())
     assert data.train.dtype == np.int32 and data.facts["train_characters"] == 1_003_854  # nanoGPT's prepare.py says so
     rows = {"train": len(data.train), "valid": len(data.held_out["valid"])}
-    assert rows == shakespeare.counts(shakespeare.CHARACTERS, Shakespeare())  # what is compiled without the text
+    assert rows == shakespeare.count_windows(shakespeare.CHARACTERS, Shakespeare())  # what is compiled without the text

@@ -16,27 +16,27 @@ from attention_jax.errors import InputError
 SPLITS = {"train": Texts(["a b c", "c"], ["x", "y y"]), "test": Texts(["b a"], ["y"])}
 
 
-def assembled(**options):
+def assemble(**options):
     return pair_files.assemble(SPLITS, Multi30k(**options), 2, bleu_tokenize="none")
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_source_begins_with_bos_and_all_else_stays(reverse):
-    plain, begun = (assembled(source_bos=bos, reverse_source=reverse, max_buckets=1) for bos in (False, True))
-    bos = begun.source_vocabulary.bos_id
-    for a, b in ((plain.train[0], begun.train[0]), (plain.held_out["test"], begun.held_out["test"])):
+def test_source_bos_changes_nothing_else(reverse):
+    plain, with_bos = (assemble(source_bos=bos, reverse_source=reverse, max_buckets=1) for bos in (False, True))
+    bos = with_bos.source_vocabulary.bos_id
+    for a, b in ((plain.train[0], with_bos.train[0]), (plain.held_out["test"], with_bos.held_out["test"])):
         assert (b.source[:, 0] == bos).all()
         np.testing.assert_array_equal(b.source[:, 1:], a.source)
         np.testing.assert_array_equal(b.source_length, a.source_length + 1)
         np.testing.assert_array_equal(b.target, a.target)
-    assert plain.source_vocabulary.tokens == begun.source_vocabulary.tokens
+    assert plain.source_vocabulary.tokens == with_bos.source_vocabulary.tokens
 
 
-def test_a_new_text_is_read_as_the_dataset_is_also_after_it_was_stored():
-    data, arrays = assembled(source_bos=True), {}
-    kept = stored.decode(stored.encode(data._replace(stream=None), arrays), arrays)
-    for one in (data, kept):
-        source, length = encode_sources(one, ["b a"])
+def test_new_text_is_encoded_like_the_dataset():
+    data, arrays = assemble(source_bos=True), {}
+    reloaded = stored.decode(stored.encode(data._replace(stream=None), arrays), arrays)
+    for dataset in (data, reloaded):
+        source, length = encode_sources(dataset, ["b a"])
         np.testing.assert_array_equal(source, data.held_out["test"].source)
         assert length.tolist() == [4]
     assert encode_sources(data, ["b a"], width=6)[0].shape == (1, 6)
@@ -46,8 +46,8 @@ def test_a_new_text_is_read_as_the_dataset_is_also_after_it_was_stored():
 
 
 def test_bos_counts_towards_the_longest_source():
-    assert assembled(source_bos=True, max_length=4).facts["overlong_train"] == 1
-    assert assembled(max_length=4).facts["overlong_train"] == 0
+    assert assemble(source_bos=True, max_length=4).facts["overlong_train"] == 1
+    assert assemble(max_length=4).facts["overlong_train"] == 0
     data = load_pairs(Reverse(examples=20, source_bos=True))
     assert all((bucket.source[:, 0] == data.source_vocabulary.bos_id).all() for bucket in data.train)
 
@@ -63,15 +63,15 @@ def spacy(monkeypatch, tmp_path):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
 
 
-@pytest.mark.parametrize("keep, wanted", [(True, ["a", " ", "b"]), (False, ["a", "b"])])
-def test_whitespace_tokens_are_kept_if_asked_also_from_the_cache(spacy, keep, wanted):
-    made = tokenizers.spacy("de", keep)
-    assert made.tokens("a  b") == wanted
+@pytest.mark.parametrize("keep, expected", [(True, ["a", " ", "b"]), (False, ["a", "b"])])
+def test_keep_whitespace_also_from_cache(spacy, keep, expected):
+    tokenizer = tokenizers.spacy("de", keep)
+    assert tokenizer.tokens("a  b") == expected
     for _ in range(2):  # the second reads the cache
-        assert made.split(["a  b", "c"]) == [wanted, ["c"]]
-    assert stored.TOKENIZERS[made.recipe[0]](*made.recipe[1:]).tokens("a  b") == wanted
+        assert tokenizer.split(["a  b", "c"]) == [expected, ["c"]]
+    assert stored.TOKENIZERS[tokenizer.recipe[0]](*tokenizer.recipe[1:]).tokens("a  b") == expected
 
 
 def test_only_spacy_has_whitespace_tokens():
     with pytest.raises(InputError, match=r"--data\.keep-whitespace needs --data\.tokenizer spacy, got whitespace"):
-        assembled(keep_whitespace=True)
+        assemble(keep_whitespace=True)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from attention_jax.config import Images
 from attention_jax.data import batches, crops, images
-from attention_jax.data.streams import Reading, Share, receive, send
+from attention_jax.data.streams import Reading, Share, receive_value, send_value
 from attention_jax.errors import InputError
 
 SIDE, BATCH, CLASSES = 8, 4, "abc"
@@ -32,7 +32,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def made(folder, stream="always", **options):
+def load_stream(folder, stream="always", **options):
     config = Images("folder", path=str(folder), pixels=SIDE, stream=stream, **options)
     data = images.load(config)
     return data, images.stream(config, data.train, 3, BATCH, 2)
@@ -43,25 +43,27 @@ def read(stream, share=WHOLE, epoch=0, window=0, epochs=2):
         return list(reading)
 
 
-def same(a, b):
+def check_equal(a, b):
     """Two readings are equal bit for bit."""
-    assert [part[:2] for part in a] == [part[:2] for part in b]
-    for (*_, ours), (*_, theirs) in zip(a, b):
-        for one, other in zip(ours, theirs, strict=True):
-            assert one.weight.tobytes() == other.weight.tobytes() and one.bucket.keys() == other.bucket.keys()
-            assert all(np.array_equal(one.bucket[name], other.bucket[name]) for name in one.bucket)
+    assert [reading[:2] for reading in a] == [reading[:2] for reading in b]
+    for (*_, calls_a), (*_, calls_b) in zip(a, b):
+        for call_a, call_b in zip(calls_a, calls_b, strict=True):
+            assert call_a.weight.tobytes() == call_b.weight.tobytes() and call_a.bucket.keys() == call_b.bucket.keys()
+            assert all(np.array_equal(call_a.bucket[name], call_b.bucket[name]) for name in call_a.bucket)
 
 
-def said(call, *parts):
-    """The InputError of `call`: one line that has all `parts`."""
+def check_error(call, *fragments):
+    """The InputError of `call`: one line that has all `fragments`."""
     with pytest.raises(InputError) as error:
         call()
-    assert "\n" not in str(error.value) and all(part in str(error.value) for part in parts), str(error.value)
+    assert "\n" not in str(error.value) and all(fragment in str(error.value) for fragment in fragments), str(
+        error.value
+    )
 
 
-def test_a_stream_has_the_rows_of_the_arrays_in_memory_each_once_an_epoch(folder):
-    resident, _ = made(folder, "never")
-    data, stream = made(folder)
+def test_stream_has_every_row_once_an_epoch(folder):
+    resident, _ = load_stream(folder, "never")
+    data, stream = load_stream(folder)
     assert np.array_equal(data.held_out["test"].image[:], resident.held_out["test"].image)
     assert np.array_equal(data.train.image[1:7:2], resident.train.image[1:7:2])
     epochs = {0: [], 1: []}
@@ -73,53 +75,59 @@ def test_a_stream_has_the_rows_of_the_arrays_in_memory_each_once_an_epoch(folder
 
 
 @pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_processes_read_what_threads_read_from_any_window_on(folder, workers):
-    _, stream = made(folder)
-    _, apart = made(folder, workers=workers)
+def test_processes_read_the_same_as_threads(folder, workers):
+    _, stream = load_stream(folder)
+    _, apart = load_stream(folder, workers=workers)
     whole = read(stream)
-    same(read(apart), whole)
-    same(read(stream, epoch=1, window=1), whole[stream.windows + 1 :])
+    check_equal(read(apart), whole)
+    check_equal(read(stream, epoch=1, window=1), whole[stream.windows + 1 :])
 
 
 def test_the_shares_of_all_hosts_are_the_batch(folder):
-    _, stream = made(folder)
+    _, stream = load_stream(folder)
     for window in range(stream.windows):
         [whole] = stream.calls(1, window, WHOLE)
-        for hosts, here in ((2, 1), (2, 2), (3, 1)):
-            shares = [stream.calls(1, window, Share(host * here, here, hosts * here))[0] for host in range(hosts)]
-            label = np.concatenate([part.bucket["label"] for part in shares])  # [devices, K * b]
+        for hosts, num_devices in ((2, 1), (2, 2), (3, 1)):
+            shares = [
+                stream.calls(1, window, Share(host * num_devices, num_devices, hosts * num_devices))[0]
+                for host in range(hosts)
+            ]
+            label = np.concatenate([share.bucket["label"] for share in shares])  # [devices, K * b]
             steps = len(whole.weight)
             label = label.reshape(len(label), steps, -1).swapaxes(0, 1).reshape(steps, -1)
             assert np.array_equal(label[:, :BATCH], whole.bucket["label"].reshape(steps, -1))
-            assert all(np.array_equal(part.weight, whole.weight) for part in shares)
+            assert all(np.array_equal(share.weight, whole.weight) for share in shares)
 
 
 def test_draws_depend_on_seed_epoch_and_record_alone(folder):
-    data, _ = made(folder)
+    data, _ = load_stream(folder)
 
     def corner(size, rng):
         left, top = rng.integers(0, 4, 2)
         return left, top, left + 5, top + 5
 
     rows = np.array([4, 1, 4])
-    one, two = data.train.image.read(rows, corner, (3, 0)).image, data.train.image.read(rows[1:], corner, (3, 0)).image
-    assert np.array_equal(one[1:], two) and np.array_equal(one[0], one[2])
-    assert not np.array_equal(one, data.train.image.read(rows, corner, (3, 1)).image)
+    first, second = (
+        data.train.image.read(rows, corner, (3, 0)).image,
+        data.train.image.read(rows[1:], corner, (3, 0)).image,
+    )
+    assert np.array_equal(first[1:], second) and np.array_equal(first[0], first[2])
+    assert not np.array_equal(first, data.train.image.read(rows, corner, (3, 1)).image)
 
 
-def test_what_cannot_be_read_is_one_line_or_left_out_and_counted(folder, capfd):
+def test_unreadable_image_is_named_or_skipped(folder, capfd):
     damaged = folder / "b" / "2.png"
     damaged.write_bytes(damaged.read_bytes()[:60])
     for workers in (0, 1):
-        data, stream = made(folder, workers=workers)
-        said(
+        data, stream = load_stream(folder, workers=workers)
+        check_error(
             lambda stream=stream: read(stream),
             "cannot read the image",
             "b/2.png",
             "repair or remove it",
             "bad-record skip",
         )
-    data, stream = made(folder, on_bad_record="skip")
+    data, stream = load_stream(folder, on_bad_record="skip")
     lines = [line for *_, [call] in read(stream, epochs=1) for line in call.damaged]
     row = 4 + 2  # of each class 4 are for training
     assert len(lines) == 1 and "b/2.png" in lines[0]
@@ -127,34 +135,34 @@ def test_what_cannot_be_read_is_one_line_or_left_out_and_counted(folder, capfd):
     (folder / "b" / "3.png").write_bytes(b"")  # the last of its class: another of b, not the first of c
     assert np.array_equal(data.train.image[row + 1], data.train.image[4])
     (folder / "b" / "3.png").write_bytes((folder / "b" / "0.png").read_bytes())
-    in_memory, _ = made(folder, "never", on_bad_record="skip")
+    in_memory, _ = load_stream(folder, "never", on_bad_record="skip")
     assert in_memory.train.label.tolist() == [0] * 4 + [1] * 4 + [2] * 4  # 4 of b are left, none for testing
     assert in_memory.held_out["test"].label.tolist() == [0, 2] and "1 of 15 images" in capfd.readouterr().err
     for path in folder.glob("*/*.png"):
         path.write_bytes(b"")
-    said(lambda: data.train.image[0], "none of the 4 images of a class can be read")
+    check_error(lambda: data.train.image[0], "none of the 4 images of a class can be read")
 
 
-def test_a_file_that_is_removed_while_training_is_named(folder):
-    data, _ = made(folder)
+def test_file_removed_while_training_is_named(folder):
+    data, _ = load_stream(folder)
     (folder / "a" / "3.png").unlink()
-    said(lambda: data.train.image[:], "no image file", "a/3.png")
+    check_error(lambda: data.train.image[:], "no image file", "a/3.png")
 
 
-def test_a_process_that_dies_is_one_line_and_none_is_left(folder):
-    _, stream = made(folder, workers=2)
+def test_dead_worker_is_one_line(folder):
+    _, stream = load_stream(folder, workers=2)
     reading = Reading(stream, WHOLE, 0, 0, 100)
     first, second = (reader.process for reader in reading.readers)
     next(iter(reading))
     os.kill(first.pid, signal.SIGINT)  # not for it to hear
     os.kill(first.pid, signal.SIGKILL)
-    said(lambda: list(reading), "a process that reads the data died", "-9", "--resume")
+    check_error(lambda: list(reading), "a process that reads the data died", "-9", "--resume")
     reading.close()
     assert not second.is_alive()
 
 
 def test_processes_end_with_the_one_that_reads(folder):
-    reading = Reading(made(folder, workers=1)[1], WHOLE, 0, 0, 100)
+    reading = Reading(load_stream(folder, workers=1)[1], WHOLE, 0, 0, 100)
     [reader] = reading.readers
     next(iter(reading))
     reader.pipe.close()  # which is what the end of a killed process closes
@@ -175,7 +183,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_a_reading_that_nobody_closes_holds_up_no_exit(folder, tmp_path):
+def test_unclosed_reading_does_not_block_exit(folder, tmp_path):
     script = tmp_path / "forgotten.py"
     script.write_text(FORGOTTEN)
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
@@ -189,12 +197,12 @@ def test_a_reading_that_nobody_closes_holds_up_no_exit(folder, tmp_path):
 def test_what_goes_through_a_pipe_comes_out():
     from multiprocessing import Pipe
 
-    ours, theirs = Pipe()
+    sender, receiver = Pipe()
     value = {"a": np.arange(5), "b": [np.ones((2, 3), np.float32)[:, ::2], "text"], "c": InputError("one line")}
-    send(ours, value)
-    got = receive(theirs)
-    assert np.array_equal(got["a"], value["a"]) and np.array_equal(got["b"][0], value["b"][0])
-    assert got["b"][1] == "text" and str(got["c"]) == "one line"
+    send_value(sender, value)
+    received = receive_value(receiver)
+    assert np.array_equal(received["a"], value["a"]) and np.array_equal(received["b"][0], value["b"][0])
+    assert received["b"][1] == "text" and str(received["c"]) == "one line"
 
 
 @pytest.mark.slow
@@ -205,40 +213,42 @@ def test_records_that_tfds_has_prepared_are_read(tmp_path, monkeypatch):
     config = Images("tfds", path=str(directory), pixels=SIDE, workers=1)
     data = images.load(config)
     assert data.names == whole.names
-    for ours, theirs in ((data.train, whole.train), (data.held_out["test"], whole.held_out["test"])):
-        assert np.array_equal(ours.label, theirs.label)
-        assert np.array_equal(ours.image[5:40], np.repeat(theirs.image[5:40], 3, axis=3))
+    for actual, expected in ((data.train, whole.train), (data.held_out["test"], whole.held_out["test"])):
+        assert np.array_equal(actual.label, expected.label)
+        assert np.array_equal(actual.image[5:40], np.repeat(expected.image[5:40], 3, axis=3))
     [*_, [call]] = next(iter(read(images.stream(config, data.train, 0, 8, 1), epochs=1)))
     assert call.bucket["image"].shape == (1, 8, SIDE, SIDE, 3)
-    said(lambda: images.load(Images("tfds", path="nothing_such", pixels=8)), "--data.path nothing_such", "array_record")
-    said(lambda: images.load(Images("tfds", path=str(directory))), "--data.pixels")
+    check_error(
+        lambda: images.load(Images("tfds", path="nothing_such", pixels=8)), "--data.path nothing_such", "array_record"
+    )
+    check_error(lambda: images.load(Images("tfds", path=str(directory))), "--data.pixels")
 
 
 @pytest.mark.parametrize(
-    "options, parts",
+    "options, fragments",
     [({"pixels": 0}, ("--data.pixels",)), ({"path": "nowhere"}, ("nowhere", "not a directory"))],
 )
-def test_a_stream_needs_a_size_and_a_directory(folder, options, parts):
+def test_a_stream_needs_a_size_and_a_directory(folder, options, fragments):
     options = {"path": str(folder), "pixels": SIDE} | options
-    said(lambda: images.load(Images("folder", stream="always", **options)), *parts)
+    check_error(lambda: images.load(Images("folder", stream="always", **options)), *fragments)
 
 
 def test_an_empty_class_is_named(folder):
     for path in (folder / "b").iterdir():
         path.unlink()
-    said(lambda: made(folder), "the class b", "no images")
+    check_error(lambda: load_stream(folder), "the class b", "no images")
 
 
-def test_readers_take_inception_crops_of_whole_files_and_evaluation_the_middle(folder):
-    data, stream = made(folder, inception_crop=True, resize_pixels=SIDE + 1)
+def test_inception_crops_and_center_crops(folder):
+    data, stream = load_stream(folder, inception_crop=True, resize_pixels=SIDE + 1)
     assert data.train.image.shape[1:] == (SIDE + 1, SIDE + 1, 3)
     first = read(stream)[0][-1][0]
     rows = batches.plan(3, 0, [len(data.train.label)], [BATCH], 2)[0].indices.reshape(-1)
-    for row, seen in zip(rows, np.asarray(first.bucket["image"]).reshape(-1, SIDE, SIDE, 3)):
+    for row, image in zip(rows, np.asarray(first.bucket["image"]).reshape(-1, SIDE, SIDE, 3)):
         file = Image.open(data.train.image.source.open(row)[0])
-        want = crops.resized(file, crops.inception_box(file.size, np.random.default_rng([3, 0, row])), SIDE)
-        np.testing.assert_array_equal(seen, np.asarray(want))
+        expected = crops.resize_box(file, crops.inception_box(file.size, np.random.default_rng([3, 0, row])), SIDE)
+        np.testing.assert_array_equal(image, np.asarray(expected))
     file = Image.open(data.held_out["test"].image.source.open(0)[0])
-    np.testing.assert_array_equal(data.held_out["test"].image[0], np.asarray(crops.middle(file, SIDE + 1)))
-    resident, none = made(folder, "never", inception_crop=True, resize_pixels=SIDE + 1)
+    np.testing.assert_array_equal(data.held_out["test"].image[0], np.asarray(crops.center_crop(file, SIDE + 1)))
+    resident, none = load_stream(folder, "never", inception_crop=True, resize_pixels=SIDE + 1)
     assert none is None and np.array_equal(resident.train.image, data.train.image[:])

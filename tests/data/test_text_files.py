@@ -13,7 +13,7 @@ def write(path, content: bytes) -> str:
     return str(path)
 
 
-def test_plain_gzip_zip_and_windows_files_say_the_same(tmp_path):
+def test_packed_and_windows_files_are_equal(tmp_path):
     content = "Grüße\nzwei\n".encode()
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("deep/fra.txt", content)
@@ -48,14 +48,16 @@ def test_bad_parallel_files(tmp_path, source, target, complaint):
         write(tmp_path / "source", source)
     write(tmp_path / "target", target)
     with pytest.raises(InputError, match=complaint) as caught:
-        text_files.parallel(str(tmp_path / "source"), str(tmp_path / "target"))
+        text_files.read_parallel(str(tmp_path / "source"), str(tmp_path / "target"))
     assert "\n" not in str(caught.value)
 
 
 def test_columns(tmp_path):
-    assert text_files.columns(b"Go.\tVa !\tCC-BY\nHi.\tSalut !\n", "x") == Texts(["Go.", "Hi."], ["Va !", "Salut !"])
+    assert text_files.read_columns(b"Go.\tVa !\tCC-BY\nHi.\tSalut !\n", "x") == Texts(
+        ["Go.", "Hi."], ["Va !", "Salut !"]
+    )
     with pytest.raises(InputError, match="x line 2: expected `source TAB target`, got 'Hi.'"):
-        text_files.columns(b"Go.\tVa\nHi.\n", "x")
+        text_files.read_columns(b"Go.\tVa\nHi.\n", "x")
 
 
 def test_damaged_archives_are_one_line(tmp_path):

@@ -34,40 +34,40 @@ def home(tmp_path, monkeypatch):
 def test_a_table_holds_what_two_columns_hold(kind, home):
     """Pairs also from a field in a field, labels that are numbers, and a text in several rows."""
     path = write(home / f"a.{kind}", [{"source": a, "other": 1, "target": b} for a, b in PAIRS])
-    assert corpus.read([(path,)])[:2] == corpus.read([(str(home / "pairs.tsv"),)])[:2]
+    assert corpus.read_pairs([(path,)])[:2] == corpus.read_pairs([(str(home / "pairs.tsv"),)])[:2]
     path = write(home / f"b.{kind}", [{"translation": {"en": a, "fr": b}} for a, b in PAIRS])
-    assert list(zip(*corpus.read([(path,)], columns=("translation.en", "translation.fr"))[0])) == PAIRS
+    assert list(zip(*corpus.read_pairs([(path,)], columns=("translation.en", "translation.fr"))[0])) == PAIRS
     path = write(home / f"c.{kind}", [{"text": a, "label": i} for i, (a, _) in enumerate(PAIRS)])
-    assert labeled_texts.read(path, "error")[0] == [(str(i), a) for i, (a, _) in enumerate(PAIRS)]
+    assert labeled_texts.read_examples(path, "error")[0] == [(str(i), a) for i, (a, _) in enumerate(PAIRS)]
     path = write(home / f"d.{kind}", [{"text": "a\nb"}, {"text": "c"}])
-    assert text_windows.read(configs.TextFile(path)) == (["a", "b", "c"], [])
+    assert text_windows.read_text_lines(configs.TextFile(path)) == (["a", "b", "c"], [])
 
 
 def test_other_columns_of_a_table_are_converted_anew(home):
     path = write(home / "a.parquet", [{"source": a, "target": b} for a, b in PAIRS])
     for columns in (("target",), ("source", "target")):
         line = Path(text_tables.as_json_lines(path, columns)).read_text().splitlines()[7]
-        assert text_tables.fields_of(line, columns, "") == tuple(
+        assert text_tables.parse_fields(line, columns, "") == tuple(
             dict(zip(("source", "target"), PAIRS[7]))[c] for c in columns
         )
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_a_table_is_streamed_like_a_file_of_two_columns(kind, home):
+def test_table_is_streamed_like_tsv(kind, home):
     """The same windows, in any order and again after a fresh start."""
     path, windows = write(home / f"a.{kind}", [{"source": a, "target": b} for a, b in PAIRS]), {}
     for name in (str(home / "pairs.tsv"), path):
         data = corpus.load(configs.Corpus(tsv_file=name, stream="always", held_out_fraction=0.1, max_length=8), 4)
         windows[name] = data.stream.calls(3, 0, Share())
-    for one, two in zip(*windows.values(), strict=True):
-        for column in one.bucket:
-            np.testing.assert_array_equal(one.bucket[column], two.bucket[column])
+    for from_tsv, from_table in zip(*windows.values(), strict=True):
+        for column in from_tsv.bucket:
+            np.testing.assert_array_equal(from_tsv.bucket[column], from_table.bucket[column])
     assert index_pairs([(path,)]).read(7) == PAIRS[7] and index_pairs([(path,)]).location(7) == f"{path} line 8"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_a_run_on_a_table_stops_and_goes_on_like_one_on_two_columns(kind, home):
+def test_run_on_table_resumes_like_tsv(kind, home):
     """The parameters of a whole run on two columns, and of one on a table in two parts, bit for bit."""
     path, ends = write(home / f"a.{kind}", [{"source": a, "target": b} for a, b in PAIRS]), {}
     for name, stops in ((str(home / "pairs.tsv"), (9,)), (path, (1, 9))):
@@ -104,17 +104,17 @@ def test_a_damaged_row_is_named_or_skipped(case, home):
     path = home / "a.jsonl"
     path.write_text('{"source": "x", "target": "y"}\n' + line + "\n")
     with pytest.raises(InputError, match=rf"a\.jsonl line 2: .*{message}"):
-        corpus.read([(str(path),)])
+        corpus.read_pairs([(str(path),)])
     with pytest.raises(InputError, match=rf"a\.jsonl line 2: .*{message}"):
         index_pairs([(str(path),)]).read(1)
-    assert corpus.read([(str(path),)], "skip")[0].source == ["x"]
+    assert corpus.read_pairs([(str(path),)], "skip")[0].source == ["x"]
 
 
-def test_bytes_and_dates_of_a_parquet_file_are_no_text(home):
+def test_parquet_bytes_and_dates_are_errors(home):
     for value in (b"a", datetime.date(2026, 1, 2), ["a"], None):
         path = write(home / "a.parquet", [{"source": "x", "target": value}])
         with pytest.raises(InputError, match="line 1: expected a text or a number in the column target"):
-            corpus.read([(path,)])
+            corpus.read_pairs([(path,)])
 
 
 def test_values_that_python_cannot_have_are_one_line(home):
@@ -127,18 +127,18 @@ def test_values_that_python_cannot_have_are_one_line(home):
     for name, column in (("a", text), ("b", pyarrow.array([10**14] * 3, pyarrow.timestamp("s")))):
         path = str(home / f"{name}.parquet")
         parquet.write_table(pyarrow.table({"source": ["x"] * 3, "target": column}), path)
-        for read in (lambda path: corpus.read([(path,)]), lambda path: index_pairs([(path,)])):
+        for read in (lambda path: corpus.read_pairs([(path,)]), lambda path: index_pairs([(path,)])):
             with pytest.raises(InputError, match=rf"^cannot read {path}: .+$"):
                 read(path)
     assert not [*(home / "home").rglob("*.jsonl*")]
 
 
-def test_a_file_that_is_no_table_is_one_line(home):
+def test_broken_table_is_one_line(home):
     table = write(home / "a.parquet", [{"en": "a", "fr": "b"}])
     with pytest.raises(InputError, match="a.parquet needs the columns source, target, it has en, fr"):
-        corpus.read([(table,)])
+        corpus.read_pairs([(table,)])
     (home / "b.parquet").write_bytes(b"PAR1 and then something else")
-    for read in (lambda path: corpus.read([(path,)]), lambda path: index_pairs([(path,)])):
+    for read in (lambda path: corpus.read_pairs([(path,)]), lambda path: index_pairs([(path,)])):
         with pytest.raises(InputError, match=r"cannot read .*b\.parquet"):
             read(str(home / "b.parquet"))
         with pytest.raises(InputError, match="no .* at"):
@@ -158,9 +158,9 @@ def test_the_adapter_of_the_page_resumes(home):
     """The class of docs/streaming.md: every call once, and the same ones from the middle on, by a reader process."""
     page = Path(__file__).resolve().parents[2] / "docs" / "streaming.md"
     [source] = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    found = {}
-    exec(source, found)
-    make = lambda: found["Examples"](numbers, batch_size=3, windows=3, workers=0)
+    namespace = {}
+    exec(source, namespace)
+    make = lambda: namespace["Examples"](numbers, batch_size=3, windows=3, workers=0)
     calls = {(e, w): make().calls(e, w, Share())[0].bucket["x"] for e in (0, 1) for w in range(3)}
     stream = make()
     for place in itertools.product((0, 1), range(3)):

@@ -20,7 +20,7 @@ def path(tmp_path):
     return str(tmp_path)
 
 
-def test_windows_are_the_text_and_predict_its_next_character(path):
+def test_windows_predict_the_next_character(path):
     data = timemachine.load(TimeMachine(path=path, sequence_length=10, train_windows=20, valid_windows=5))
     assert len(data.vocabulary) == 28 and data.train.shape == (20, 11) and data.held_out["valid"].shape == (5, 11)
     read = lambda row: "".join(data.vocabulary.decode(row))

@@ -74,7 +74,7 @@ def test_sentencepiece_trains_once_and_comes_back(monkeypatch):
     assert tokenizers.sentencepiece(TEXTS, 28)[1] == pieces
 
 
-def test_a_small_text_has_fewer_pieces_and_too_few_for_its_characters_are_one_line():
+def test_too_few_pieces_are_one_line():
     assert 20 < len(tokenizers.sentencepiece(TEXTS, 5000)[1]) < 200
     with pytest.raises(InputError, match="cannot train 3 pieces on 20 sentences.*--data.vocabulary-size") as caught:
         tokenizers.sentencepiece(TEXTS, 3)
@@ -96,7 +96,7 @@ def test_whole_corpora_are_tokenized_once():
 
     texts = ["ein Haus.", "", "zwei\u00a0Häuser."]
     for _ in range(2):
-        assert tokenizers._cached_tokens("test", texts, tokens) == [["ein", "Haus", "."], [], ["zwei", "Häuser", "."]]
+        assert tokenizers._tokenize_once("test", texts, tokens) == [["ein", "Haus", "."], [], ["zwei", "Häuser", "."]]
     assert len(calls) == 3
 
 

@@ -14,12 +14,12 @@ def test_ids_are_places_and_specials_come_first():
     assert "a" in v and "zzz" not in v and len(v) == 6
 
 
-def test_a_special_token_that_is_present_keeps_its_place():
+def test_present_special_token_keeps_its_place():
     v = Vocabulary("_ab", bos="_")
     assert v.tokens == ["_", "a", "b"] and v.bos_id == 0 and v.eos_id is None
 
 
-def test_sentence_stops_at_eos_and_skips_pad_and_bos():
+def test_sentence_stops_at_eos():
     v = Vocabulary(["x"], pad=PAD, bos=BOS, eos=EOS, unk=UNK)
     assert v.sentence([1, 4, 3, 2, 4, 0]) == ["x", UNK]
 
@@ -34,10 +34,10 @@ def test_a_token_twice_is_an_error():
         Vocabulary("aba")
 
 
-def test_of_sentences_counts_sorts_and_leaves_out_the_rare():
+def test_of_sentences_sorts_by_frequency():
     v = Vocabulary.of_sentences([["b", "a", "c"], ["b", "a"], ["b", UNK]], min_frequency=2, unk=UNK)
     assert v.tokens == [UNK, "b", "a"]
 
 
-def test_tokens_that_are_equally_frequent_stand_in_alphabetical_order():
+def test_equally_frequent_tokens_are_sorted_alphabetically():
     assert Vocabulary.of_sentences([["c", "a"], ["d", "b", "d"]]).tokens == ["d", "a", "b", "c"]

@@ -20,7 +20,7 @@ def of_the_book(name: str, which: str = "") -> dict[str, list[list[float]]]:
 
 
 @pytest.mark.parametrize("claim", addition_seq2seq.CLAIMS, ids=lambda claim: claim.variant)
-def test_the_bounds_of_addition_are_the_range_of_the_book_s_seeds(claim):
+def test_addition_bounds_are_the_book_seed_range(claim):
     model, _, sums = claim.variant.partition(", ")
     histories = of_the_book("addition_seq2seq", "_eight_seeds" if sums else "")[model]
     assert len(histories) == (8 if sums else 3)
@@ -34,7 +34,7 @@ def test_the_bounds_of_addition_are_the_range_of_the_book_s_seeds(claim):
 
 
 @pytest.mark.parametrize("claim", date_peeky.CLAIMS, ids=lambda claim: str(claim.epoch))
-def test_the_spread_of_the_peeky_dates_is_the_range_of_the_book_s_seeds(claim):
+def test_peeky_date_spread_is_the_book_seed_range(claim):
     values = [history[claim.epoch - 1] for history in of_the_book("date_peeky")["peeky"]]
     assert claim.spread == (min(values), max(values)) and claim.published == round(median(values), 3)
 
@@ -54,9 +54,9 @@ def test_a_date_variant_changes_one_thing():
     assert change("book", "bidirectional") == {"model.bidirectional": (False, True)}
     assert change("deep", "skip") == {"model.residual": (False, True)} and shapes("deep") == shapes("skip")
     assert change("book", "before") == {"model": ("AttentionSeq2seqConfig", "BahdanauConfig")}
-    book, before = shapes("book"), shapes("before")
+    book, context_to_cell = shapes("book"), shapes("before")
     rows = {("layer", "input_kernel"): (16, 1024), ("kernel",): (512, 59)}
     moved = {("stack_0", "input_kernel"): (16 + 256, 1024), ("kernel",): (256, 59)}
-    assert {path: book[path] for path in rows} == rows and {path: before[path] for path in moved} == moved
+    assert {path: book[path] for path in rows} == rows and {path: context_to_cell[path] for path in moved} == moved
     same = lambda shapes, but: sorted(shape for path, shape in shapes.items() if path not in but)
-    assert same(book, rows) == same(before, moved), "the context moves from the output layer to the LSTM"
+    assert same(book, rows) == same(context_to_cell, moved), "the context moves from the output layer to the LSTM"

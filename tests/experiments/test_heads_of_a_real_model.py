@@ -10,7 +10,7 @@ import pytest
 import attention_jax
 from attention_jax import config as configs
 from attention_jax.claims import catalog, record
-from attention_jax.claims.verdicts import bounds, judge
+from attention_jax.claims.verdicts import bounds_text, judge
 from attention_jax.models.bert import MaskedLanguageModel
 from attention_jax.models.language_model import LanguageModel
 from experiments import heads_of_a_real_model as real
@@ -39,7 +39,7 @@ def with_factor(params, layer: int, head: int, factor: float):
     return params | {"decoder": params["decoder"] | {"layers_0": layers}}
 
 
-def test_heads_are_ablated_and_ranked_as_by_the_columns_of_the_output_matrix(tokens):
+def test_head_ablation_and_importance_match_output_columns(tokens):
     model, params = small_model()
     measure = real.mean_loss(tokens)
     logits = jax.jit(lambda params: model.apply({"params": params}, tokens)[0])
@@ -54,8 +54,8 @@ def test_heads_are_ablated_and_ranked_as_by_the_columns_of_the_output_matrix(tok
     expected = [np.abs(slope(*divmod(head, 2))).mean() for head in range(HEADS)]
     np.testing.assert_allclose(real.importance(model, params, tokens), expected, rtol=2e-2)
     p = np.asarray(jax.nn.softmax(logits(params)[:, 7]))
-    one = real.mean_loss(tokens, 7, 8)(logits(params))
-    np.testing.assert_allclose(one, -np.log(p[np.arange(3), tokens[:, 8]]), rtol=1e-5)
+    single_loss = real.mean_loss(tokens, 7, 8)(logits(params))
+    np.testing.assert_allclose(single_loss, -np.log(p[np.arange(3), tokens[:, 8]]), rtol=1e-5)
 
 
 def small_encoder():
@@ -74,12 +74,12 @@ def small_encoder():
 def test_shares_of_equal_weights_count_the_keys():
     """18 tokens with [CLS] and [SEP], three of them periods or commas."""
     windows = np.array([list(b"So, it is. I, too!")])[:, :16]
-    found = real.encoder_shares(small_encoder(), windows)
+    shares = real.encoder_shares(small_encoder(), windows)
     marks = sum(token in b".," for token in windows[0])
     expected = {"cls": 1 / 18, "sep": 1 / 18, "previous": 17 / 18**2, "next": 17 / 18**2, "mark": marks / 18}
-    assert found.keys() == expected.keys() == real.TARGETS.keys() and marks == 3
+    assert shares.keys() == expected.keys() == real.TARGETS.keys() and marks == 3
     for name, share in expected.items():
-        np.testing.assert_allclose(found[name], np.full((1, 6), share), rtol=1e-5)
+        np.testing.assert_allclose(shares[name], np.full((1, 6), share), rtol=1e-5)
 
 
 def test_metrics_by_hand(monkeypatch):
@@ -88,52 +88,56 @@ def test_metrics_by_hand(monkeypatch):
     rng = np.random.default_rng(0)
     first, second = np.array([14.0, 16.0, 15.0]), np.array([4.0, 4.0, 4.0])
     losses = {"first": first, "second": second, "best": (first + second) / 2, "random": np.tile(second, (2, 1))}
-    found = real.of_induction(losses | {"best_score": np.full(3, 0.9)}, rng)
-    assert found["induction.lost_best"] == pytest.approx(0.5) == pytest.approx(found["induction.lost_best_high"])
-    assert found["induction.lost_random"] == pytest.approx(0) and 4 < found["induction.loss_without_best"] < 10
+    metrics = real.of_induction(losses | {"best_score": np.full(3, 0.9)}, rng)
+    assert metrics["induction.lost_best"] == pytest.approx(0.5) == pytest.approx(metrics["induction.lost_best_high"])
+    assert metrics["induction.lost_random"] == pytest.approx(0) and 4 < metrics["induction.loss_without_best"] < 10
     texts = np.array([[0.1, 0.2, 0.4, 0.8], [0.1, 0.3, 0.4, 0.8]])
-    found = real.of_sinks({"texts": texts, "identical": texts[:, :2]}, 2, rng)
-    assert found["first_token.sinks"] == 0.5 and found["first_token.sinks_identical"] == 0.0
-    assert found["first_token.layer_0"] == pytest.approx(0.175)
-    assert found["first_token.deep_less_shallow"] == pytest.approx(0.425)
+    metrics = real.of_sinks({"texts": texts, "identical": texts[:, :2]}, 2, rng)
+    assert metrics["first_token.sinks"] == 0.5 and metrics["first_token.sinks_identical"] == 0.0
+    assert metrics["first_token.layer_0"] == pytest.approx(0.175)
+    assert metrics["first_token.deep_less_shallow"] == pytest.approx(0.425)
     shares = np.array([0.001, 0.002, 0.009, 0.011, 0.005, 0.2, 0.3, 0.4])[:, None]
     plain = np.array([3.0, 4.0])
     effects = np.array([[0.01, 0.01], [-0.01, 0.0], [0.5, 0.5], [0.02, 0.02]])
     curve = plain + shares * plain.mean()
-    given = {"plain": plain, "effects": effects, "importance": np.array([2.0, 1.0, 9.0, 3.0])}
-    found = real.of_removals(given | {"ranked": curve, "random": curve + 0.1}, rng)
-    assert found["spare.together"] == 0.15, "20 percent cost 1.1 % of the loss, and what is cheap again does not count"
-    assert found["spare.alone"] == 0.75 and found["spare.rank_correlation"] == pytest.approx(1.0)
-    assert found["spare.random_less_ranked"] == pytest.approx(0.1) and found["spare.ranked_15"] == pytest.approx(0.0315)
-    given["importance"] = -given["importance"]
-    found = real.of_removals(given | {"ranked": curve, "random": curve}, rng)
-    assert found["spare.rank_correlation"] == pytest.approx(-1.0)
+    values = {"plain": plain, "effects": effects, "importance": np.array([2.0, 1.0, 9.0, 3.0])}
+    metrics = real.of_removals(values | {"ranked": curve, "random": curve + 0.1}, rng)
+    assert metrics["spare.together"] == 0.15, (
+        "20 percent cost 1.1 % of the loss, and what is cheap again does not count"
+    )
+    assert metrics["spare.alone"] == 0.75 and metrics["spare.rank_correlation"] == pytest.approx(1.0)
+    assert metrics["spare.random_less_ranked"] == pytest.approx(0.1) and metrics["spare.ranked_15"] == pytest.approx(
+        0.0315
+    )
+    values["importance"] = -values["importance"]
+    metrics = real.of_removals(values | {"ranked": curve, "random": curve}, rng)
+    assert metrics["spare.rank_correlation"] == pytest.approx(-1.0)
 
 
 def test_orders_of_layers():
     """A share that falls with the layer, one that rises, and one that has its peak in the middle."""
     falls, peak = np.tile([6.0, 5, 4, 3, 2, 1], (2, 1)) / 10, np.tile([0.0, 0, 1, 1, 0, 0], (2, 1))
     shares = {"cls": falls, "sep": peak, "mark": 1 - falls, "previous": falls, "next": falls}
-    found = real.of_encoder(shares, np.random.default_rng(0))
-    assert found["minilm.cls_early_less_late"] == pytest.approx(0.4) == found["minilm.marks_late_less_early"]
-    assert found["minilm.sep_middle_less_early"] == 1
-    assert found["minilm.neighbors_first_half_less_second"] == pytest.approx(0.6)
+    metrics = real.of_encoder(shares, np.random.default_rng(0))
+    assert metrics["minilm.cls_early_less_late"] == pytest.approx(0.4) == metrics["minilm.marks_late_less_early"]
+    assert metrics["minilm.sep_middle_less_early"] == 1
+    assert metrics["minilm.neighbors_first_half_less_second"] == pytest.approx(0.6)
 
 
 def test_the_page_has_the_recorded_numbers_and_verdicts():
     experiment = catalog.load_experiment("heads_of_a_real_model")
-    [run] = record.recorded_runs(experiment.name)
+    [run] = record.load_recorded_runs(experiment.name)
     text = (catalog.ROOT.parent / "docs" / "heads.md").read_text(encoding="utf-8")
     rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines() if "| " in line]
     number = lambda name: "{:.3f} ({:.3f} to {:.3f})".format(
         *(run["metrics"][name + end] for end in ("", "_low", "_high"))
     )
-    expected = [[bounds(claim), number(claim.metric), judge(claim, [run])[1]] for claim in experiment.claims]
+    expected = [[bounds_text(claim), number(claim.metric), judge(claim, [run])[1]] for claim in experiment.claims]
     assert [row[2:] for row in rows if len(row) == 5 and row[4] in ("holds", "missed", "undecided")] == expected
 
 
 @pytest.mark.slow
-def test_a_study_has_what_the_claims_and_the_figure_need_and_goes_on_where_it_was(tmp_path, monkeypatch):
+def test_study_has_all_claimed_metrics_and_resumes(tmp_path, monkeypatch):
     """Two small models: about a dozen programs."""
     model, params = small_model()
     (tmp_path / "timemachine.txt").write_text("The time, it went by. " * 300)

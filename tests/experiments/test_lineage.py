@@ -15,17 +15,17 @@ from attention_jax.tasks import language
 from experiments import grokking, induction_heads, length_extrapolation, shakespeare
 
 
-def test_the_model_of_shakespeare_is_as_large_as_nanogpt_says():
+def test_shakespeare_model_has_the_size_of_nanogpt():
     """0.80 million parameters without positions, as its training script prints; ours has biases and a token more."""
     model = LanguageModel(shakespeare.config().model, 66)
     shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 4), np.int32))["params"]
     biases = [x for path, x in jax.tree_util.tree_leaves_with_path(shapes) if "bias" in jax.tree_util.keystr(path)]
-    theirs = 65 * 128 + 4 * (2 * 128 + 4 * 128 * 128 + 2 * 128 * 512) + 128
-    assert count_parameters(shapes) - count_parameters(biases) == theirs + 64 * 128 + 128
-    assert round(theirs / 1e6, 2) == 0.80
+    expected = 65 * 128 + 4 * (2 * 128 + 4 * 128 * 128 + 2 * 128 * 512) + 128
+    assert count_parameters(shapes) - count_parameters(biases) == expected + 64 * 128 + 128
+    assert round(expected / 1e6, 2) == 0.80
 
 
-def test_a_gaussian_begins_as_the_scaled_dot_product_on_keys_of_one_length():
+def test_gaussian_starts_as_scaled_dot_on_normalized_keys():
     draw = np.random.default_rng(0).normal(size=(2, 5, 16)).astype(np.float32)
     query, key = 4 * draw / np.linalg.norm(draw, axis=-1, keepdims=True)
     gaussian = scores.Gaussian.init(jax.random.key(0), 16)
@@ -47,10 +47,10 @@ def test_losses_are_held_against_what_is_known(monkeypatch):
     per_token = np.log(3.0, dtype=np.float32)
     even = lambda score_rows, params, arrays, size: np.full(32, 16 * per_token)
     monkeypatch.setattr(language, "map_batches", even)
-    metrics, known = task.evaluate(None, True).metrics, task.data.known["valid"]
+    metrics, entropies = task.evaluate(None, True).metrics, task.data.known["valid"]
     for name in ("bigram", "unigram"):
-        assert metrics[f"valid.loss_less_{name}"] == pytest.approx(np.log(3.0) - known[name], abs=1e-6)
-    assert known["bigram"] < known["unigram"]
+        assert metrics[f"valid.loss_less_{name}"] == pytest.approx(np.log(3.0) - entropies[name], abs=1e-6)
+    assert entropies["bigram"] < entropies["unigram"]
 
 
 def test_a_wave_is_one_frequency():
@@ -71,7 +71,7 @@ def test_a_study_that_trains_has_a_history(tmp_path):
 
 
 @pytest.mark.slow
-def test_longer_windows_are_of_the_same_text_and_the_claims_find_their_numbers(tmp_path):
+def test_longer_windows_share_text_and_have_claimed_metrics(tmp_path):
     """With windows of 8 in training: by hand, the mean loss of the characters of 13 windows of 64."""
     (tmp_path / "input.txt").write_text("To be, or not to be. " * 400)
     config = replace(length_extrapolation.smoke(), **{"data.path": str(tmp_path)})

@@ -41,14 +41,14 @@ def test_every_variant_is_an_option_of_the_model():
         LanguageModel(pretrained.with_options(options, changes), vocab=300)
 
 
-def test_numbers_are_an_alpha_and_a_temperature_for_each_head():
+def test_numbers_are_alpha_and_temperature_per_head():
     """At logit 0 and temperature 1 the model is entmax(1.5); a head's doubled queries are another kernel."""
     model, params = small_model()
     texts = {"time_machine": np.random.default_rng(0).integers(0, 300, (2, 16))}
     plain = real.losses(model, params, texts, normalizer="entmax(1.5)")
     start = real.with_numbers(model, params, jnp.zeros((2, 2, 2)))
-    found = real.losses(model, start, texts, normalizer="learned_entmax")
-    np.testing.assert_allclose(found["time_machine"], plain["time_machine"], rtol=1e-6)
+    losses = real.losses(model, start, texts, normalizer="learned_entmax")
+    np.testing.assert_allclose(losses["time_machine"], plain["time_machine"], rtol=1e-6)
     numbers = jnp.zeros((2, 2, 2)).at[1, 1, 0].set(jnp.log(2.0))
     kernel = lambda params: np.asarray(params["decoder"]["layers_0"]["attention"]["query"]["kernel"])
     ratio = kernel(real.with_numbers(model, params, numbers)) / kernel(params)
@@ -60,15 +60,15 @@ def test_metrics_are_paired_differences():
     plain, added = np.array([1.0, 3.0, 8.0]), np.array([0.19, 0.2, 0.21])
     rows = {"softmax": plain} | {name: plain + added for name in [*real.VARIANTS, "entmax_tuned"]}
     rows |= {f"window_{n}_first_1": plain + added / 4 for n in real.WINDOWS}
-    found = real.metrics_of({name: dict.fromkeys(real.TEXTS, row) for name, row in rows.items()}, 0)
-    assert found["shakespeare.top_k_8"] == pytest.approx(0.2) and found["shakespeare.loss"] == pytest.approx(4.0)
-    assert 0.189 < found["shakespeare.top_k_8_low"] < 0.2 < found["shakespeare.top_k_8_high"] < 0.211
-    assert found["repeated.first_token_regains_64"] == pytest.approx(0.75)
-    assert {claim.metric for claim in real.CLAIMS} <= found.keys()
+    metrics = real.metrics_of({name: dict.fromkeys(real.TEXTS, row) for name, row in rows.items()}, 0)
+    assert metrics["shakespeare.top_k_8"] == pytest.approx(0.2) and metrics["shakespeare.loss"] == pytest.approx(4.0)
+    assert 0.189 < metrics["shakespeare.top_k_8_low"] < 0.2 < metrics["shakespeare.top_k_8_high"] < 0.211
+    assert metrics["repeated.first_token_regains_64"] == pytest.approx(0.75)
+    assert {claim.metric for claim in real.CLAIMS} <= metrics.keys()
 
 
 @pytest.mark.slow
-def test_a_study_runs_and_goes_on_where_it_was(tmp_path, monkeypatch):
+def test_study_runs_and_resumes(tmp_path, monkeypatch):
     model, params = small_model()
     (tmp_path / "timemachine.txt").write_text("The time went by, " * 200)
     (tmp_path / "input.txt").write_text("To be, or not to be. " * 300)
@@ -91,10 +91,10 @@ def test_a_study_runs_and_goes_on_where_it_was(tmp_path, monkeypatch):
 def test_the_page_has_the_recorded_numbers():
     page = catalog.ROOT.parent / "docs" / "real_model.md"
     rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in page.read_text().splitlines()]
-    found = {row[0]: row[2:] for row in rows if len(row) == 5 and row[0] in real.LABELS.values()}
-    [run] = record.recorded_runs("softmax_in_a_real_model")
+    page_rows = {row[0]: row[2:] for row in rows if len(row) == 5 and row[0] in real.LABELS.values()}
+    [run] = record.load_recorded_runs("softmax_in_a_real_model")
     number = lambda name: "{:.3f} ({:.3f} to {:.3f})".format(
         *(run["metrics"][name + end] for end in ("", "_low", "_high"))
     )
     names = ["loss", *real.VARIANTS, "entmax_tuned"]
-    assert found == {real.LABELS[name]: [number(f"{text}.{name}") for text in real.TEXTS] for name in names}
+    assert page_rows == {real.LABELS[name]: [number(f"{text}.{name}") for text in real.TEXTS] for name in names}

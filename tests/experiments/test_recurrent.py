@@ -17,9 +17,9 @@ def peer():
 @pytest.mark.parametrize("length, seed", [(1, 0), (10, 0), ("forward", 0), ("randomised", 0), ("randomised", 1)])
 def test_influence_balancing_is_the_other_program(peer, length, seed):
     with jax.enable_x64(True):
-        ours = influence_balancing.losses(200, length, seed)[-1]
+        actual = influence_balancing.losses(200, length, seed)[-1]
     name = {"forward": "forward_mode", "randomised": f"randomised_seed_{seed}"}.get(length, f"truncation_{length}")
-    np.testing.assert_allclose(ours, peer[f"loss.{name}"], rtol=1e-9)
+    np.testing.assert_allclose(actual, peer[f"loss.{name}"], rtol=1e-9)
 
 
 def test_randomized_gradients_alone_are_unbiased():

@@ -20,6 +20,6 @@ def test_bleu_is_the_books(reference):
     assert sentences.bleu(written, reference) == pytest.approx(score, abs=5e-4)
 
 
-def test_both_models_end_with_their_last_epoch_as_in_the_book():
+def test_both_models_keep_their_last_epoch():
     for config in sentences.variants().values():
         assert not config.train.use_best and config.decode.max_length == 9

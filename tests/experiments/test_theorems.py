@@ -20,30 +20,30 @@ def test_the_operations_of_table_1(name, in_length, in_width):
     assert complexity.operations(name, N, 2 * D) / counted == pytest.approx(2**in_width, rel=0.05)
 
 
-def test_self_attention_takes_the_operations_of_recurrence_where_the_length_is_the_width():
+def test_self_attention_costs_as_recurrence_at_equal_width():
     counted = [complexity.operations(name, 64, 64) for name in ("self-attention", "recurrent")]
     assert counted[0] / counted[1] == pytest.approx(1, rel=0.1)
 
 
 @pytest.mark.parametrize(("implementation", "power"), [("linear", 1), ("plain", 2)])
-def test_the_operations_of_linear_attention_grow_as_the_length(implementation, power):
+def test_linear_attention_operations_grow_linearly(implementation, power):
     """Katharopoulos et al. 2020, section 3.2. Compiles two programs each, for their memory."""
     (few, little), (many, much) = (linear_attention.costs(implementation, length) for length in (512, 1024))
     assert many / few == pytest.approx(2**power, rel=0.04)
     assert much / little <= 2.05 if implementation == "linear" else much / little > 3
 
 
-def test_scores_divided_by_the_square_root_of_the_width_have_unit_variance():
-    found = exact_identities.variance(jax.random.key(0), 64, 40_000, scores.ScaledDot())
-    assert found == pytest.approx(1, abs=0.04)
+def test_scaled_scores_have_unit_variance():
+    actual = exact_identities.variance(jax.random.key(0), 64, 40_000, scores.ScaledDot())
+    assert actual == pytest.approx(1, abs=0.04)
 
 
 def test_the_jacobian_at_two_equal_logits():
     """[[1, -1], [-1, 1]] / 4, whose norm is 1/2."""
     softmax = lambda logits: masked_softmax(logits[None], np.ones((1, 2), bool))[0]
-    found = np.asarray(jax.jacobian(softmax)(np.full(2, 3.0, np.float32)))
-    np.testing.assert_allclose(found, [[0.25, -0.25], [-0.25, 0.25]], atol=1e-6)
-    assert np.linalg.norm(found, 2) == pytest.approx(0.5, abs=1e-5)
+    actual = np.asarray(jax.jacobian(softmax)(np.full(2, 3.0, np.float32)))
+    np.testing.assert_allclose(actual, [[0.25, -0.25], [-0.25, 0.25]], atol=1e-6)
+    assert np.linalg.norm(actual, 2) == pytest.approx(0.5, abs=1e-5)
 
 
 def test_a_step_never_raises_the_hopfield_energy():

@@ -58,8 +58,8 @@ def test_wmt14_schedule_is_the_paper_s(variant, peak):
     config = transformer_wmt14.variants()[variant]
     rate = schedule(config.optim, 100_000)
     for step in (1, 1_000, 4_000, 40_000):  # equation 3
-        wanted = config.model.hidden_size**-0.5 * min(step**-0.5, step * 4_000**-1.5)
-        assert float(rate(step - 1)) == pytest.approx(wanted, rel=1e-5)
+        expected = config.model.hidden_size**-0.5 * min(step**-0.5, step * 4_000**-1.5)
+        assert float(rate(step - 1)) == pytest.approx(expected, rel=1e-5)
     assert float(rate(3_999)) == pytest.approx(peak, rel=1e-3)
 
 
@@ -87,8 +87,8 @@ def test_masking_a_head_is_removing_its_output():
         ("decoder", "layer_0", "cross_attention"),
     ]
     keep = {path: jax.numpy.ones(2) for path in paths}
-    assert (run(head_pruning.masked(params, keep)) == run(params)).all()
-    pruned = head_pruning.masked(params, keep | {paths[2]: jax.numpy.array([1.0, 0.0])})
+    assert (run(head_pruning.mask_heads(params, keep)) == run(params)).all()
+    pruned = head_pruning.mask_heads(params, keep | {paths[2]: jax.numpy.array([1.0, 0.0])})
     silent = jax.tree.map(lambda x: x, params)
     value = silent["decoder"]["layer_0"]["cross_attention"]["value"]
     width = value["bias"].shape[0] // 2
@@ -111,26 +111,26 @@ def tiny_task(corpus):
     return tasks.build(configs.replace(head_pruning.smoke(), data=corpus))
 
 
-def begun(task):
+def initial_params(task):
     return jax.jit(task.init)(jax.random.key(0))
 
 
 @pytest.mark.slow
 def test_importance_is_a_slow_loop_over_positions(tiny_task):
     """The authors' sum: |output . gradient of the output| at each position of each training sentence, one at a time."""
-    params = begun(tiny_task)
+    params = initial_params(tiny_task)
     paths, count = head_pruning.heads(params), tiny_task.config.model.num_heads
 
     def outputs_and_slopes(row):
         """{path: the heads' output [1, T, H V]} of one sentence without padding, and the gradients of its loss."""
         source, target = row["source"][: row["source_length"]], row["target"][: row["target_length"] + 1]
 
-        def loss(offsets, found):
+        def loss(offsets, outputs):
             def add(call, args, kwargs, context):
                 path = context.module.path[:-1]
                 if context.module.path[-1:] != ("out",) or path not in paths:
                     return call(*args, **kwargs)
-                found[path] = args[0]
+                outputs[path] = args[0]
                 return call(args[0] + offsets.get(path, 0.0))
 
             with nn.intercept_methods(add):
@@ -157,15 +157,15 @@ def test_importance_is_a_slow_loop_over_positions(tiny_task):
 
 @pytest.mark.slow
 def test_importance_sums_the_training_set(tiny_task):
-    params = begun(tiny_task)
+    params = initial_params(tiny_task)
     measure = lambda p, batch: head_pruning.sensitivities(tiny_task, p, batch)
-    parts = [placement.map_batches(measure, params, bucket, 16) for bucket in tiny_task.buckets]
-    for path, found in head_pruning.importance(tiny_task, params).items():
-        total = sum(rows[path].sum(axis=0) for rows in parts)
-        np.testing.assert_allclose(found, total / np.sqrt((total**2).sum()), rtol=1e-4)
+    batch_sums = [placement.map_batches(measure, params, bucket, 16) for bucket in tiny_task.buckets]
+    for path, actual in head_pruning.importance(tiny_task, params).items():
+        total = sum(rows[path].sum(axis=0) for rows in batch_sums)
+        np.testing.assert_allclose(actual, total / np.sqrt((total**2).sum()), rtol=1e-4)
 
 
-def test_remaining_heads_keep_their_sum_when_they_are_rescaled():
+def test_rescaled_remaining_heads_keep_their_sum():
     paths = [("encoder", "layer_0", "attention"), ("decoder", "layer_0", "attention")]
     removed = [(paths[0], 1), *((paths[1], head) for head in range(4))]
     plain, rescaled = (head_pruning.remaining(paths, 4, removed, rescale) for rescale in (False, True))

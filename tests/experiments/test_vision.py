@@ -14,7 +14,7 @@ def size(config) -> int:
     return sum(x.size for x in jax.tree.leaves(shapes))
 
 
-def test_both_models_have_one_size_and_all_else_is_equal():
+def test_compared_models_differ_in_architecture_only():
     vit, resnet = compared.variants().values()
     assert size(vit) == pytest.approx(size(resnet), rel=0.1)
     assert (vit.data, vit.optim, vit.train) == (resnet.data, resnet.optim, resnet.train)
@@ -22,7 +22,7 @@ def test_both_models_have_one_size_and_all_else_is_equal():
 
 @pytest.mark.slow
 def test_the_learning_rate_is_chosen_on_validation_images(tmp_path):
-    found = lifecycle.start(compared.smoke(), tmp_path / "run", study=compared.study, quiet=True)["metrics"]
-    accuracy = {rate: found[f"valid.accuracy_{rate}"] for rate in compared.RATES}
-    assert found["valid.accuracy"] == accuracy[found["learning_rate"]] == max(accuracy.values())
-    assert {claim.metric for claim in compared.CLAIMS} <= set(found)
+    metrics = lifecycle.start(compared.smoke(), tmp_path / "run", study=compared.study, quiet=True)["metrics"]
+    accuracy = {rate: metrics[f"valid.accuracy_{rate}"] for rate in compared.RATES}
+    assert metrics["valid.accuracy"] == accuracy[metrics["learning_rate"]] == max(accuracy.values())
+    assert {claim.metric for claim in compared.CLAIMS} <= set(metrics)

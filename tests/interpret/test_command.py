@@ -31,15 +31,15 @@ def test_an_ablated_head_changes_what_the_model_says(small, capsys):
 
 
 @pytest.mark.slow
-def test_it_prints_what_a_model_says_before_and_after(small, capsys):
+def test_patch_and_lens_output_before_and_after(small, capsys):
     """A patch of the whole residual stream is the other text; a lens ends with what the model says."""
-    given = ["--patch", "decoder.1.residual_out", "--patch-from", "b a c d", "--lens", "logit"]
-    commands.main(["intervene", "m", "a b c a", *given])
+    options = ["--patch", "decoder.1.residual_out", "--patch-from", "b a c d", "--lens", "logit"]
+    commands.main(["intervene", "m", "a b c a", *options])
     lines = capsys.readouterr().out.splitlines()
     commands.main(["intervene", "m", "b a c d"])
-    other = capsys.readouterr().out.splitlines()
+    other_lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["next", "token", "after", "the", "intervention"] and len(lines) == 12
-    assert [line[30:] for line in lines[1:6]] == other[1:6]
+    assert [line[30:] for line in lines[1:6]] == other_lines[1:6]
     assert lines[6][:28] != lines[6][30:58] and lines[6].startswith("loss ")
     assert lines[-1].startswith("decoder.1.residual_out") and lines[-1].split("  ")[-3] == lines[1][:28].strip()
 
@@ -47,8 +47,8 @@ def test_it_prints_what_a_model_says_before_and_after(small, capsys):
 @pytest.mark.slow
 def test_ablation_and_scores_of_heads(small, capsys):
     commands.main(["intervene", "m", "a b c a", "--ablate", "decoder.1.head.0", "decoder.*.mlp_output", "--heads"])
-    said = capsys.readouterr().out
-    assert "after the intervention" in said and "induction         decoder." in said and "first token" in said
+    output = capsys.readouterr().out
+    assert "after the intervention" in output and "induction         decoder." in output and "first token" in output
 
 
 MISUSES = {
@@ -62,9 +62,9 @@ MISUSES = {
 
 @pytest.mark.parametrize("name", MISUSES)
 def test_a_misuse_of_the_command_is_one_line(name, small):
-    given, message = MISUSES[name]
+    arguments, message = MISUSES[name]
     with pytest.raises(InputError, match=message):
-        commands.main(["intervene", "m", *given])
+        commands.main(["intervene", "m", *arguments])
 
 
 def test_another_model_is_named(small):

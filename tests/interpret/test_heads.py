@@ -8,7 +8,7 @@ from site_models import EVERY, family, measure, precision
 
 from attention_jax import interpret
 from attention_jax.interpret import Part
-from attention_jax.views.attention_maps import replaced, zero_head
+from attention_jax.views.attention_maps import replace_leaf, zero_head
 
 
 def difference(output):
@@ -16,48 +16,53 @@ def difference(output):
 
 
 @pytest.mark.parametrize(("name", "dtype"), EVERY)
-def test_all_heads_in_one_program_are_those_one_at_a_time(name, dtype):
+def test_head_sweep_equals_single_ablations(name, dtype):
     """Ablated, and in float32 patched at one position; one at a time by one program, with masks of no heads."""
     with precision(dtype):
-        model, params, batch, other = family(name, dtype)
-        source = interpret.trace(model, params, *other, sites="*head_output")
+        model, params, batch, other_batch = family(name, dtype)
+        source = interpret.trace(model, params, *other_batch, sites="*head_output")
         nowhere = {site: Part(x, where=np.zeros((1, 1, x.shape[2], 1), bool)) for site, x in source.items()}
         zeros = {site: np.zeros_like(x) for site, x in source.items()}
-        one = lambda edit: measure(interpret.run(model, params, *batch, set=nowhere | edit)[0])
-        for given, at in ((None, None), (source, -1))[: 2 if dtype == "float32" else 1]:
-            swept = interpret.head_sweep(model, params, *batch, measure=measure, source=given, positions=at)
+        measure_edit = lambda edit: measure(interpret.run(model, params, *batch, set=nowhere | edit)[0])
+        for patch_source, position in ((None, None), (source, -1))[: 2 if dtype == "float32" else 1]:
+            swept = interpret.head_sweep(
+                model, params, *batch, measure=measure, source=patch_source, positions=position
+            )
             assert [*swept] == [*source]
-            for site, found in swept.items():
-                assert len(found) == source[site].shape[2]
-                values = zeros if given is None else source
-                each = [one(interpret.patch(values, site, heads=i, positions=at)) for i in range(len(found))]
-                np.testing.assert_allclose(found, each, rtol=1e-5, atol=1e-5)
+            for site, measures in swept.items():
+                assert len(measures) == source[site].shape[2]
+                values = zeros if patch_source is None else source
+                each = [
+                    measure_edit(interpret.patch(values, site, heads=i, positions=position))
+                    for i in range(len(measures))
+                ]
+                np.testing.assert_allclose(measures, each, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
-def test_an_ablated_head_is_one_whose_rows_of_the_output_matrix_are_zero():
+def test_ablated_head_equals_zeroed_output_rows():
     """Michel et al. 2019, by the parameters; and the short name of a head is that head."""
     model, params, batch, _ = family("llama")
     path = ("decoder", "layer_1", "attention", "out", "kernel")
     kernel = params["decoder"]["layer_1"]["attention"]["out"]["kernel"]
-    without = {"params": replaced(params, path, zero_head(kernel, 1, 2))}
+    without = {"params": replace_leaf(params, path, zero_head(kernel, 1, 2))}
     expected = jax.jit(lambda variables: model.apply(variables, *batch)[0])(without)
     for edits in (interpret.ablate("decoder.1.head_output", heads=1), interpret.ablate("decoder.1.head.-1")):
         np.testing.assert_allclose(interpret.run(model, params, *batch, set=edits)[0], expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
-def test_parts_of_an_activation_and_their_values_by_hand():
+def test_partial_edits_by_hand():
     """Positions, heads and rows, and functions, each read back by the trace of what was set."""
-    model, params, batch, other = family("scanned")
+    model, params, batch, other_batch = family("scanned")
     site = "decoder.1.head_output"
-    own, source = (interpret.trace(model, params, *x, sites=[site])[site] for x in (batch, other))
-    seen = lambda edits: np.asarray(interpret.run(model, params, *batch, set=edits, sites=[site])[1][site])
-    expected = np.array(own)
+    activations, source = (interpret.trace(model, params, *x, sites=[site])[site] for x in (batch, other_batch))
+    read_back = lambda edits: np.asarray(interpret.run(model, params, *batch, set=edits, sites=[site])[1][site])
+    expected = np.array(activations)
     expected[1, -2, 0] = np.asarray(source)[1, -2, 0]
-    np.testing.assert_array_equal(seen(interpret.patch({site: source}, heads=0, positions=[-2], rows=1)), expected)
-    halves = seen({"decoder.1.head.0": lambda x: x / 2, "decoder.1.head.1": jnp.zeros((2, 5, 4))})
-    np.testing.assert_array_equal(halves, np.asarray(own) * np.array([0.5, 0])[:, None])
+    np.testing.assert_array_equal(read_back(interpret.patch({site: source}, heads=0, positions=[-2], rows=1)), expected)
+    halves = read_back({"decoder.1.head.0": lambda x: x / 2, "decoder.1.head.1": jnp.zeros((2, 5, 4))})
+    np.testing.assert_array_equal(halves, np.asarray(activations) * np.array([0.5, 0])[:, None])
 
 
 def test_a_mean_is_over_rows_and_positions():
@@ -65,26 +70,26 @@ def test_a_mean_is_over_rows_and_positions():
     draw = np.random.default_rng(0).normal
     source = {"decoder.1.head_output": draw(size=(2, 5, 2, 4)), "decoder.1.residual_out": draw(size=(2, 5, 8))}
     for site, x in source.items():
-        part = interpret.ablate(site, "mean", source={site: jnp.float32(x)})[site]
-        np.testing.assert_allclose(part.value, x.mean((0, 1), keepdims=True), rtol=1e-4, atol=1e-6)
+        edit = interpret.ablate(site, "mean", source={site: jnp.float32(x)})[site]
+        np.testing.assert_allclose(edit.value, x.mean((0, 1), keepdims=True), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow
 def test_means_permuted_rows_and_sums_by_hand():
-    model, params, batch, other = family("scanned")
+    model, params, batch, other_batch = family("scanned")
     site = "decoder.1.head_output"
-    own, source = (interpret.trace(model, params, *x, sites=[site])[site] for x in (batch, other))
-    seen = lambda edits: np.asarray(interpret.run(model, params, *batch, set=edits, sites=[site])[1][site])
-    mean = np.broadcast_to(np.asarray(source).mean((0, 1), keepdims=True), own.shape)
-    np.testing.assert_allclose(seen(interpret.ablate(site, "mean", source={site: source})), mean, rtol=1e-6)
-    drawn = seen(interpret.ablate(site, "resample", source={site: source}, rng=jax.random.key(1)))
-    assert any((drawn == np.asarray(source)[order]).all() for order in ([0, 1], [1, 0]))
-    steered = seen({site: Part(jnp.ones(4), adds=True, heads=(1,))})
-    np.testing.assert_allclose(steered, np.asarray(own) + np.array([0, 1])[:, None], rtol=1e-5, atol=1e-6)
+    activations, source = (interpret.trace(model, params, *x, sites=[site])[site] for x in (batch, other_batch))
+    read_back = lambda edits: np.asarray(interpret.run(model, params, *batch, set=edits, sites=[site])[1][site])
+    mean = np.broadcast_to(np.asarray(source).mean((0, 1), keepdims=True), activations.shape)
+    np.testing.assert_allclose(read_back(interpret.ablate(site, "mean", source={site: source})), mean, rtol=1e-6)
+    resampled = read_back(interpret.ablate(site, "resample", source={site: source}, rng=jax.random.key(1)))
+    assert any((resampled == np.asarray(source)[order]).all() for order in ([0, 1], [1, 0]))
+    steered = read_back({site: Part(jnp.ones(4), adds=True, heads=(1,))})
+    np.testing.assert_allclose(steered, np.asarray(activations) + np.array([0, 1])[:, None], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
-def test_it_is_a_function_under_jit_vmap_and_grad():
+def test_run_under_jit_vmap_and_grad():
     model, params, batch, _ = family("scanned")
     site = "decoder.1.head_output"
     value = interpret.trace(model, params, *batch, sites=site)[site]
@@ -97,29 +102,31 @@ def test_it_is_a_function_under_jit_vmap_and_grad():
 
 
 @pytest.mark.slow
-def test_paths_of_the_embedding_to_the_logits_and_through_a_head():
+def test_paths_from_the_embedding_by_hand():
     """With all between frozen, the direct path of the embeddings changes the residual stream by their difference; all
     paths together, a patch of everything that follows nothing, are the other input."""
-    model, params, batch, other = family("llama")
-    own, theirs = (interpret.trace(model, params, *x) for x in (batch, other))
-    moved = own["decoder.residual_out"] + theirs["decoder.embedding"] - own["decoder.embedding"]
+    model, params, batch, other_batch = family("llama")
+    activations, other_activations = (interpret.trace(model, params, *x) for x in (batch, other_batch))
+    moved = (
+        activations["decoder.residual_out"] + other_activations["decoder.embedding"] - activations["decoder.embedding"]
+    )
     expected = interpret.run(model, params, *batch, set={"decoder.residual_out": moved})[0]
-    direct = interpret.path_patch(model, params, batch, other, "decoder.embedding")
+    direct = interpret.path_patch(model, params, batch, other_batch, "decoder.embedding")
     np.testing.assert_allclose(direct, expected, rtol=1e-4, atol=1e-5)
-    every = interpret.path_patch(model, params, batch, other, "decoder.embedding", freeze=())
-    np.testing.assert_array_equal(every, theirs["logits"])
-    to_query = interpret.path_patch(model, params, batch, other, "decoder.0.head.1", "decoder.1.query")
-    assert np.abs(to_query - own["logits"]).max() > 0
+    every = interpret.path_patch(model, params, batch, other_batch, "decoder.embedding", freeze=())
+    np.testing.assert_array_equal(every, other_activations["logits"])
+    to_query = interpret.path_patch(model, params, batch, other_batch, "decoder.0.head.1", "decoder.1.query")
+    assert np.abs(to_query - activations["logits"]).max() > 0
 
 
 @pytest.mark.slow
-def test_weights_that_are_set_count_beside_the_fused_path():
+def test_set_weights_override_the_fused_path():
     """Attention to the first token alone returns its value; the fused path and the plain one read the same weights."""
     model, params, batch, _ = family("llama")
     site = "decoder.0.weights"
     first = jnp.zeros((2, 2, 5, 5)).at[..., 0].set(1.0)
-    _, seen = interpret.run(
+    _, activations = interpret.run(
         model, params, *batch, set={site: first}, sites=["decoder.0.value", "decoder.0.head_output"]
     )
-    value = np.asarray(seen["decoder.0.value"])[:, :1]  # [B, 1, 1, V], shared by the heads
-    np.testing.assert_allclose(seen["decoder.0.head_output"], np.broadcast_to(value, (2, 5, 2, 4)), rtol=1e-6)
+    value = np.asarray(activations["decoder.0.value"])[:, :1]  # [B, 1, 1, V], shared by the heads
+    np.testing.assert_allclose(activations["decoder.0.head_output"], np.broadcast_to(value, (2, 5, 2, 4)), rtol=1e-6)

@@ -15,41 +15,43 @@ from attention_jax.interpret import Part
 def test_the_identities_of_tracing_setting_and_patching(name, dtype):
     """Bit for bit: a trace, a patch of everything, and each site set to its own value beside the same edit nowhere."""
     with precision(dtype):
-        model, params, batch, other = family(name, dtype)
+        model, params, batch, other_batch = family(name, dtype)
         plain = jax.jit(lambda params: model.apply({"params": params}, *batch)[0]).trace(params)
         assert dtype == "float32" or "f32[" not in str(plain.jaxpr)  # all of it is computed in float64
-        seen = interpret.trace(model, params, *batch)
-        np.testing.assert_array_equal(seen["logits"], plain.lower().compile()(params), strict=True)
-        patched, _ = interpret.run(model, params, *other, set=interpret.patch(seen))
-        np.testing.assert_array_equal(patched, seen["logits"])
+        activations = interpret.trace(model, params, *batch)
+        np.testing.assert_array_equal(activations["logits"], plain.lower().compile()(params), strict=True)
+        patched, _ = interpret.run(model, params, *other_batch, set=interpret.patch(activations))
+        np.testing.assert_array_equal(patched, activations["logits"])
 
         @jax.jit
         def run(params, values, flags):
-            own = {name: Part(x, where=flag) for (name, x), flag in zip(values.items(), flags, strict=True)}
-            return interpret.run(model, params, *batch, set=own, sites="*")
+            edits = {name: Part(x, where=flag) for (name, x), flag in zip(values.items(), flags, strict=True)}
+            return interpret.run(model, params, *batch, set=edits, sites="*")
 
-        nothing, own = run(params, seen, jnp.zeros(len(seen), bool))
+        unedited_output, unedited = run(params, activations, jnp.zeros(len(activations), bool))
         # XLA does not fuse across a site that is set, and may round differently there than in the model alone
-        np.testing.assert_allclose(nothing, seen["logits"], rtol=0, atol=2e-6 if dtype == "float32" else 1e-6)
-        for site, flags in zip(seen, jnp.eye(len(seen), dtype=bool), strict=True):
-            np.testing.assert_array_equal(run(params, own, flags)[0], nothing, err_msg=site)
-            half = jax.tree.map(lambda x: x / 2, own)
-            assert np.abs(run(params, half, flags)[0] - nothing).max() > 1e-6, site  # every site matters
+        np.testing.assert_allclose(
+            unedited_output, activations["logits"], rtol=0, atol=2e-6 if dtype == "float32" else 1e-6
+        )
+        for site, flags in zip(activations, jnp.eye(len(activations), dtype=bool), strict=True):
+            np.testing.assert_array_equal(run(params, unedited, flags)[0], unedited_output, err_msg=site)
+            half = jax.tree.map(lambda x: x / 2, unedited)
+            assert np.abs(run(params, half, flags)[0] - unedited_output).max() > 1e-6, site  # every site matters
 
 
 @pytest.mark.parametrize("name", slow_but(["scanned"], ["scanned", "llama", "gemma", "transformer", "vit", "bert"]))
-def test_a_site_alone_that_is_set_to_its_own_value_changes_no_bit(name):
+def test_setting_own_value_changes_no_bit(name):
     """A program for each kind of site, in the last layer, beside the model alone."""
     model, params, batch, _ = family(name)
-    seen = interpret.trace(model, params, *batch)
-    sites = [site for site in seen if ".0." not in site and (name != "transformer" or "encoder" not in site)]
+    activations = interpret.trace(model, params, *batch)
+    sites = [site for site in activations if ".0." not in site and (name != "transformer" or "encoder" not in site)]
     for site in sites[: 4 if name == "scanned" else None]:
-        own, _ = interpret.run(model, params, *batch, set={site: seen[site]})
-        np.testing.assert_array_equal(own, seen["logits"], err_msg=site)
+        output, _ = interpret.run(model, params, *batch, set={site: activations[site]})
+        np.testing.assert_array_equal(output, activations["logits"], err_msg=site)
 
 
 @pytest.mark.parametrize("name", ["scanned", pytest.param("transformer", marks=pytest.mark.slow)])
-def test_without_a_trace_or_edits_the_program_is_that_without_taps(name, monkeypatch):
+def test_unused_taps_leave_the_program_unchanged(name, monkeypatch):
     model, params, batch, _ = family(name)
 
     def text():
@@ -58,9 +60,9 @@ def test_without_a_trace_or_edits_the_program_is_that_without_taps(name, monkeyp
 
     tapped = text()
     for module in ("multihead", "blocks", "transformer", "language_model"):
-        untapped = lambda module, name, x, *heads: x
-        monkeypatch.setattr(f"attention_jax.models.{module}.tap", untapped)
+        skip_tap = lambda module, name, x, *heads: x
+        monkeypatch.setattr(f"attention_jax.models.{module}.tap", skip_tap)
     for name in ("is_set", "is_traced"):
         monkeypatch.setattr(f"attention_jax.models.multihead.{name}", lambda *args: False)
-    monkeypatch.setattr("attention_jax.models.multihead.tap_heads", untapped)
+    monkeypatch.setattr("attention_jax.models.multihead.tap_heads", skip_tap)
     assert text() == tapped

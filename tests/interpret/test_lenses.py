@@ -8,26 +8,28 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.integrate import quad_vec
-from site_models import BOTH, family, filled, language_model, measure, precision
+from site_models import BOTH, family, language_model, measure, precision, random_params
 from tiers import slow_but
 
 from attention_jax import InputError, interpret
-from attention_jax.interpret.sites import find
+from attention_jax.interpret.sites import find_sites
 
 slow = pytest.mark.slow
 
 
-def everything(model, params, batch):
+def run_lenses(model, params, batch):
     """Lenses and attributions, and the Jacobian lens by an explicit Jacobian: one program."""
-    stack = "decoder" if "decoder.residual_out" in find(model, params, batch) else "encoder"
+    stack = "decoder" if "decoder.residual_out" in find_sites(model, params, batch) else "encoder"
     site, end = f"{stack}.0.residual_out", f"{stack}.residual_out"
-    output, seen = interpret.run(model, params, *batch, sites=[f"{stack}.embedding", f"{stack}.*.residual_out", end])
+    output, activations = interpret.run(
+        model, params, *batch, sites=[f"{stack}.embedding", f"{stack}.*.residual_out", end]
+    )
     last = lambda x: interpret.run(model, params, *batch, set={site: x}, sites=end)[1][end]
-    jacobian = jax.jacrev(last)(seen[site])  # [B, T, D, B, T, D]
-    transported = jnp.einsum("btdsue,sue->btd", jacobian, seen[site])
+    jacobian = jax.jacrev(last)(activations[site])  # [B, T, D, B, T, D]
+    transported = jnp.einsum("btdsue,sue->btd", jacobian, activations[site])
     return {
         "output": output,
-        "seen": seen,
+        "seen": activations,
         "by the Jacobian": interpret.run(model, params, *batch, set={end: transported})[0],
         "logit lens": interpret.logit_lens(model, params, *batch),
         "Jacobian lens": interpret.jacobian_lens(model, params, *batch),
@@ -37,49 +39,49 @@ def everything(model, params, batch):
 
 
 @pytest.mark.parametrize(("name", "dtype"), slow_but([("llama", "float64")], BOTH))
-def test_lenses_are_the_output_after_the_last_layer_and_attributions_sum_to_it(name, dtype):
+def test_last_lens_is_output_and_attributions_sum(name, dtype):
     """The Jacobian lens is that of the explicit Jacobian, and the detached Jacobian times the embeddings the logits."""
     with precision(dtype):
         model, params, batch, _ = family(name, dtype)
-        sites = find(model, params, batch)
-        found = jax.jit(partial(everything, model))(params, batch)
-        last = max(site for site in found["logit lens"] if site.endswith("residual_out"))
-        output, first = found["output"], last.partition(".")[0] + ".0.residual_out"
+        sites = find_sites(model, params, batch)
+        results = jax.jit(partial(run_lenses, model))(params, batch)
+        last = max(site for site in results["logit lens"] if site.endswith("residual_out"))
+        output, first = results["output"], last.partition(".")[0] + ".0.residual_out"
         assert output.dtype == dtype
-        np.testing.assert_allclose(found["logit lens"][last], output, rtol=1e-6, atol=1e-6)
-        np.testing.assert_allclose(found["Jacobian lens"][last], output, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(found["Jacobian lens"][first], found["by the Jacobian"], rtol=1e-5, atol=1e-5)
-        total = lambda parts: sum(np.float64(x).sum() for x in parts.values())
-        np.testing.assert_allclose(total(found["direct"]), measure(output), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(results["logit lens"][last], output, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(results["Jacobian lens"][last], output, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(results["Jacobian lens"][first], results["by the Jacobian"], rtol=1e-5, atol=1e-5)
+        total = lambda shares: sum(np.float64(x).sum() for x in shares.values())
+        np.testing.assert_allclose(total(results["direct"]), measure(output), rtol=1e-5, atol=1e-5)
         close = 1e-10 if dtype == "float64" else 1e-4
-        assert abs(total(found["detached"]) - measure(output)) < close
+        assert abs(total(results["detached"]) - measure(output)) < close
         if name == "gpt":  # a layer in the middle, by the modules
             by_hand = model.bind({"params": params})
-            expected = by_hand._logits(by_hand.decoder.norm(found["seen"]["decoder.0.residual_out"]))
-            np.testing.assert_allclose(found["logit lens"]["decoder.0.residual_out"], expected, rtol=1e-5, atol=1e-5)
+            expected = by_hand._logits(by_hand.decoder.norm(results["seen"]["decoder.0.residual_out"]))
+            np.testing.assert_allclose(results["logit lens"]["decoder.0.residual_out"], expected, rtol=1e-5, atol=1e-5)
     stack = last.partition(".")[0]
     heads = {site: x.shape[2:3] for site, x in sites.items() if site.startswith(stack) and "head_output" in site}
-    assert heads == {site: x.shape for site, x in found["direct"].items() if site.endswith("head_output")} and heads
+    assert heads == {site: x.shape for site, x in results["direct"].items() if site.endswith("head_output")} and heads
     embeddings = {site: x.shape[:2] for site, x in sites.items() if site.endswith("embedding")}
-    assert embeddings | {"biases": ()} == {site: x.shape for site, x in found["detached"].items()}
-    assert bool(np.any(found["detached"]["biases"])) == (name in ("gpt", "transformer", "vit", "text", "bert"))
+    assert embeddings | {"biases": ()} == {site: x.shape for site, x in results["detached"].items()}
+    assert bool(np.any(results["detached"]["biases"])) == (name in ("gpt", "transformer", "vit", "text", "bert"))
 
 
 @slow
-def test_sites_are_in_the_order_of_the_model_and_a_measure_is_of_each_output():
+def test_lens_sites_follow_model_order():
     model, params, batch, _ = family("scanned")
     lens = interpret.logit_lens(model, params, *batch)
     assert list(lens) == ["decoder.embedding", "decoder.0.residual_out", "decoder.1.residual_out"]
     assert {site: x.argmax() for site, x in lens.items()} == interpret.logit_lens(
         model, params, *batch, measure=jnp.argmax
     )
-    parts = [*interpret.direct_attribution(model, params, *batch, measure=measure)]
-    assert [*filter(parts.__contains__, interpret.model_sites(model, *batch)), "biases"] == parts
+    shares = [*interpret.direct_attribution(model, params, *batch, measure=measure)]
+    assert [*filter(shares.__contains__, interpret.model_sites(model, *batch)), "biases"] == shares
 
 
 @slow
 @pytest.mark.parametrize("attribution", [interpret.direct_attribution, interpret.detached_attribution])
-def test_what_the_parts_do_not_sum_to_is_refused(attribution):
+def test_attributions_that_do_not_sum_are_rejected(attribution):
     """A measure that is not linear, a cap of the logits, and the tanh of BERT's classifier."""
     model, params, batch, _ = family("scanned")
     refused = pytest.raises(InputError, match=r"^the parts sum to \S+, the measure is \S+: use a measure that is lin")
@@ -90,22 +92,22 @@ def test_what_the_parts_do_not_sum_to_is_refused(attribution):
     model, _, batch, _ = family("bert")
     model = model.clone(options=replace(model.options, pooler="tanh"), classes=3)
     with refused:
-        attribution(model, filled(model, batch), *batch, measure=measure)
+        attribution(model, random_params(model, batch), *batch, measure=measure)
 
 
 @slow
-def test_a_direct_contribution_is_the_row_of_a_head_times_the_output_matrix_and_the_scale():
+def test_direct_contribution_of_a_head_by_hand():
     """By hand in NumPy, of one head of the last layer."""
     model, params, batch, _ = family("scanned")
-    one = lambda output: output[0, -1, 3]
-    parts = interpret.direct_attribution(model, params, *batch, measure=one)
-    seen = interpret.trace(model, params, *batch, sites=["decoder.1.head.1", "decoder.residual_out"])
-    seen, params = jax.tree.map(np.asarray, (seen, params))
-    x = seen["decoder.residual_out"][0, -1]
+    logit = lambda output: output[0, -1, 3]
+    shares = interpret.direct_attribution(model, params, *batch, measure=logit)
+    activations = interpret.trace(model, params, *batch, sites=["decoder.1.head.1", "decoder.residual_out"])
+    activations, params = jax.tree.map(np.asarray, (activations, params))
+    x = activations["decoder.residual_out"][0, -1]
     scale = params["decoder"]["norm"]["scale"] / np.sqrt(np.square(x).mean() + 1e-5)
     kernel = params["decoder"]["layers_0"]["attention"]["out"]["kernel"][1].T.reshape(2, 4, 8)[1]
-    by_hand = seen["decoder.1.head.1"][0, -1] @ kernel * scale @ params["embedding"]["token"]["embedding"][3]
-    np.testing.assert_allclose(parts["decoder.1.head_output"][1], by_hand, rtol=1e-5)
+    by_hand = activations["decoder.1.head.1"][0, -1] @ kernel * scale @ params["embedding"]["token"]["embedding"][3]
+    np.testing.assert_allclose(shares["decoder.1.head_output"][1], by_hand, rtol=1e-5)
 
 
 ATTRIBUTED = [("scanned", "float32", "zeros"), ("gpt", "float32", "zeros"), ("llama", "float64", "mirrored")]
@@ -114,14 +116,14 @@ ATTRIBUTED += [("llama", "float64", "other")]
 
 
 @pytest.mark.parametrize(("name", "dtype", "kind"), slow_but(ATTRIBUTED[:1], ATTRIBUTED))
-def test_integrated_gradients_are_the_integrals_and_sum_to_the_difference(name, dtype, kind):
+def test_integrated_gradients_match_quadrature(name, dtype, kind):
     """Against SciPy's adaptive quadrature, in float64, of two tokens' part in the derivative along the line. The line
     from a mirrored baseline passes zeros in its middle, where the norms of all tokens turn at once."""
     with precision("float64"):
-        model, params, batch, other = family(name, "float64")
+        model, params, batch, other_batch = family(name, "float64")
         ends = interpret.trace(model, params, *batch, sites="*.embedding")
         starts = {"zeros": jax.tree.map(jnp.zeros_like, ends), "mirrored": jax.tree.map(jnp.negative, ends)}
-        starts["other"] = interpret.trace(model, params, *other, sites="*.embedding")
+        starts["other"] = interpret.trace(model, params, *other_batch, sites="*.embedding")
         start, site = starts[kind], min(ends)
         value = jax.jit(lambda x: measure(interpret.run(model, params, *batch, set=x)[0]))
         change = value(ends) - value(start)
@@ -136,14 +138,14 @@ def test_integrated_gradients_are_the_integrals_and_sum_to_the_difference(name, 
         start = None if kind == "zeros" else jax.tree.map(lambda x: np.asarray(x, dtype), start)
     with precision(dtype):
         model, params, batch, _ = family(name, dtype)
-        parts = interpret.integrated_gradients(model, params, *batch, measure=measure, baseline=start)
-        size = sum(np.abs(x).sum() for x in parts.values())
-        np.testing.assert_allclose(sum(np.sum(x) for x in parts.values()), change, rtol=0, atol=2e-4 * size)
-        np.testing.assert_allclose(parts[site][0, :2], exact, rtol=0, atol=2e-4 * size)
+        shares = interpret.integrated_gradients(model, params, *batch, measure=measure, baseline=start)
+        size = sum(np.abs(x).sum() for x in shares.values())
+        np.testing.assert_allclose(sum(np.sum(x) for x in shares.values()), change, rtol=0, atol=2e-4 * size)
+        np.testing.assert_allclose(shares[site][0, :2], exact, rtol=0, atol=2e-4 * size)
 
 
 @slow
-def test_integrated_gradients_of_a_measure_without_a_gradient_are_refused():
+def test_integrated_gradients_reject_measures_without_gradient():
     """A step function: the parts are zeros, the measure is not; the residual says by how much, under jit too."""
     model, params, batch, _ = family("scanned")
     logits = interpret.run(model, params, *batch)[0]
@@ -151,8 +153,8 @@ def test_integrated_gradients_of_a_measure_without_a_gradient_are_refused():
     attribute = partial(interpret.integrated_gradients, model, params, *batch, measure=step, steps=8)
     zeros = {"decoder.embedding": jnp.zeros((2, 5, 8))}
     change = step(logits) - step(interpret.run(model, params, *batch, set=zeros)[0])
-    parts, residual = jax.jit(lambda: attribute(return_residual=True))()
-    assert change != 0 and not np.any(parts["decoder.embedding"]) and residual == -change
+    shares, residual = jax.jit(lambda: attribute(return_residual=True))()
+    assert change != 0 and not np.any(shares["decoder.embedding"]) and residual == -change
     with pytest.raises(
         InputError, match=r"^the parts sum to 0, the measure changes by \S+: a residual of .* gradients"
     ):
@@ -164,21 +166,21 @@ def test_integrated_gradients_of_a_measure_without_a_gradient_are_refused():
 def test_the_residual_is_what_the_parts_lack(attribution):
     model, params, batch, _ = family("scanned")
     log_p = lambda logits: jax.nn.log_softmax(logits)[0, -1, 3]
-    parts, residual = jax.jit(lambda: attribution(model, params, *batch, measure=log_p, return_residual=True))()
+    shares, residual = jax.jit(lambda: attribution(model, params, *batch, measure=log_p, return_residual=True))()
     value = log_p(interpret.run(model, params, *batch)[0])
-    np.testing.assert_allclose(sum(x.sum() for x in parts.values()) - value, residual, rtol=1e-3)
+    np.testing.assert_allclose(sum(x.sum() for x in shares.values()) - value, residual, rtol=1e-3)
     assert abs(residual) > 0.1
 
 
 @slow
-def test_gradient_times_activation_is_the_effect_of_less_of_it_to_first_order():
+def test_gradient_times_activation_is_first_order_effect():
     with precision("float64"):
         model, params, batch, _ = family("llama", "float64")
         site = "decoder.1.weights"
-        parts = interpret.gradient_times_activation(model, params, *batch, measure=measure, sites=site)
+        shares = interpret.gradient_times_activation(model, params, *batch, measure=measure, sites=site)
         less = lambda x: x * (1 - 1e-6)
         change = [measure(interpret.run(model, params, *batch, set=s)[0]) for s in ({site: less}, {})]
-        np.testing.assert_allclose(parts[site].sum(), (change[1] - change[0]) / 1e-6, rtol=1e-4)
+        np.testing.assert_allclose(shares[site].sum(), (change[1] - change[0]) / 1e-6, rtol=1e-4)
 
 
 def test_scores_of_heads_by_hand():
@@ -188,11 +190,11 @@ def test_scores_of_heads_by_hand():
     weights[0, 0, range(4, 8), range(1, 5)] = 0.5  # the token after the earlier occurrence
     weights[0, 0, range(4, 8), range(4)] = 0.25  # that occurrence
     weights[0, 1, :, 0] = 1.0
-    found = interpret.head_scores(weights, tokens)
-    np.testing.assert_allclose(found["induction"], [0.5, 0.0])
-    np.testing.assert_allclose(found["duplicate token"], [0.25, 0.25])
-    np.testing.assert_allclose(found["first token"], [0.25 / 7, 1.0])
-    np.testing.assert_allclose(found["previous token"], [0.0, 1 / 7])
+    scores = interpret.head_scores(weights, tokens)
+    np.testing.assert_allclose(scores["induction"], [0.5, 0.0])
+    np.testing.assert_allclose(scores["duplicate token"], [0.25, 0.25])
+    np.testing.assert_allclose(scores["first token"], [0.25 / 7, 1.0])
+    np.testing.assert_allclose(scores["previous token"], [0.0, 1 / 7])
     alone = interpret.head_scores(weights, jnp.arange(8)[None])
     np.testing.assert_array_equal(alone["induction"], [0.0, 0.0])
     again = interpret.repeated_tokens(jax.random.key(0), 50, 4, batch=2, first=0)

@@ -12,7 +12,7 @@ SITE = "decoder.1.head_output"
 
 
 @pytest.fixture(scope="module")
-def made():
+def small_model():
     model, params, batch, _ = family("scanned")
     return model, params, batch
 
@@ -115,17 +115,17 @@ MISUSES = {
 
 
 @pytest.mark.parametrize("name", MISUSES)
-def test_a_misuse_is_one_line(name, made):
-    model, params, batch = made
+def test_a_misuse_is_one_line(name, small_model):
+    model, params, batch = small_model
     call, message = MISUSES[name]
-    run = lambda function=interpret.run, **given: function(model, params, *batch, **given)
+    run = lambda function=interpret.run, **kwargs: function(model, params, *batch, **kwargs)
     with pytest.raises(InputError, match=message) as raised:
         call(run, {SITE: jnp.zeros((2, 5, 2, 4))})
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 320
 
 
-def test_inputs_and_models_that_have_no_sites(made):
-    model, params, batch = made
+def test_inputs_and_models_that_have_no_sites(small_model):
+    model, params, batch = small_model
     with pytest.raises(InputError, match=r"LanguageModel cannot be called with inputs of the shapes \[5\]"):
         interpret.run(model, params, TOKENS[0])
     with pytest.raises(InputError, match="Flax module is needed"):
@@ -151,10 +151,10 @@ def test_the_names_of_sites_are_these():
     names = interpret.model_sites(model, *batch)
     layer = ["residual_in", "query", "key", "value", "scores", "weights", "head_output", "attention_output"]
     cross = [f"cross_{name}" for name in layer[1:]]
-    rest = ["mlp_hidden", "mlp_output", "residual_out"]
+    last_sites = ["mlp_hidden", "mlp_output", "residual_out"]
     ends = lambda stack, layers: [f"{stack}.embedding", *layers, f"{stack}.residual_out", f"{stack}.final_norm"]
-    encoder = [f"encoder.0.{name}" for name in [*layer, *rest]]
-    decoder = [f"decoder.{i}.{name}" for i in (0, 1) for name in [*layer, *cross, *rest]]
+    encoder = [f"encoder.0.{name}" for name in [*layer, *last_sites]]
+    decoder = [f"decoder.{i}.{name}" for i in (0, 1) for name in [*layer, *cross, *last_sites]]
     options = model.options
     expected = [*ends("encoder", encoder), *ends("decoder", decoder), "logits"]
     assert list(names) == [x for x in expected if options.norm != "post" or not x.endswith("final_norm")]
@@ -163,15 +163,15 @@ def test_the_names_of_sites_are_these():
 
 
 def test_a_part_is_a_pytree():
-    part = Part(jnp.ones(2), heads=(1,))
-    assert jax.tree.map(lambda x: x + 1, part).value.tolist() == [2.0, 2.0]
+    edit = Part(jnp.ones(2), heads=(1,))
+    assert jax.tree.map(lambda x: x + 1, edit).value.tolist() == [2.0, 2.0]
 
 
-def test_what_is_added_in_a_scan_is_added_and_in_its_layer_alone(made):
-    from attention_jax.interpret.edits import collection
-    from attention_jax.interpret.sites import find
+def test_addition_in_a_scan_hits_one_layer(small_model):
+    from attention_jax.interpret.edits import edit_variables
+    from attention_jax.interpret.sites import find_sites
 
-    model, params, batch = made
-    edits = collection(find(model, params, batch), {"decoder.1.residual_out": Part(jnp.ones(8), adds=True)})
+    model, params, batch = small_model
+    edits = edit_variables(find_sites(model, params, batch), {"decoder.1.residual_out": Part(jnp.ones(8), adds=True)})
     [edit] = jax.tree.leaves(edits, is_leaf=lambda x: hasattr(x, "adds"))
     assert edit.adds and edit.where.reshape(2, -1).any(axis=1).tolist() == [False, True]

@@ -5,7 +5,7 @@ from functools import lru_cache
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from site_models import filled
+from site_models import random_params
 from tiers import slow_but
 
 from attention_jax import InputError, config, interpret, models
@@ -17,17 +17,17 @@ OUTPUTS = ("head_output", "mlp_output")
 
 
 class Forward:
-    """The activations `seen` {site: array} of a text of one row; `held` {site: value} are put in their places."""
+    """The `activations` {site: array} of a text of one row, some replaced by `edits` {site: value}."""
 
-    def __init__(self, params, held=()):
-        self.params, self.held, self.seen = params, dict(held), {}
+    def __init__(self, params, edits=()):
+        self.params, self.edits, self.activations = params, dict(edits), {}
 
     def at(self, site, x):
-        x = self.held.get(site, x)
-        for head in (i for i in range(2) if f"{site.removesuffix('_output')}.{i}" in self.held):
+        x = self.edits.get(site, x)
+        for head in (i for i in range(2) if f"{site.removesuffix('_output')}.{i}" in self.edits):
             x = x.copy()
-            x[:, :, head] = self.held[f"{site.removesuffix('_output')}.{head}"]
-        self.seen[site] = x
+            x[:, :, head] = self.edits[f"{site.removesuffix('_output')}.{head}"]
+        self.activations[site] = x
         return x
 
     def norm(self, x, of):
@@ -37,8 +37,8 @@ class Forward:
     def attention(self, name, of, x, memory, causal):
         heads = lambda of, x: (x @ of["kernel"] + of["bias"]).reshape(1, -1, 2, 4)
         query, key, value = (
-            self.at(f"{name}{part}", heads(of[part], x if part == "query" else memory))
-            for part in ("query", "key", "value")
+            self.at(f"{name}{projection}", heads(of[projection], x if projection == "query" else memory))
+            for projection in ("query", "key", "value")
         )
         scores = np.einsum("bqhe,bkhe->bhqk", query, key) / 2
         future = np.triu(np.ones(scores.shape[2:], bool), 1) & causal
@@ -66,20 +66,20 @@ class Forward:
         return self.at(f"{name}.final_norm", self.norm(self.at(f"{name}.residual_out", x), params["norm"]))
 
 
-def decoder(params, tokens, held=()):
-    run = Forward(params, held)
+def decoder(params, tokens, edits=()):
+    run = Forward(params, edits)
     table = params["embedding"]
     x = run.stack("decoder", table, tokens, 1.0, True)
     run.at("logits", x @ table["token"]["embedding"].T + params["bias"])
-    return run.seen
+    return run.activations
 
 
-def translator(params, tokens, held=()):
-    run = Forward(params, held)
+def translator(params, tokens, edits=()):
+    run = Forward(params, edits)
     memory = run.stack("encoder", params["source_embedding"], tokens, np.sqrt(8), False)
     x = run.stack("decoder", params["target_embedding"], [INPUTS[0][:3]], np.sqrt(8), True, memory)
     run.at("logits", x @ params["kernel"] + params["bias"])
-    return run.seen
+    return run.activations
 
 
 @lru_cache
@@ -93,7 +93,7 @@ def case(name):
         options = config.TransformerConfig(2, 2, norm="pre", **SMALL)
         model, forward = models.Transformer(options, 11, 11), translator
         inputs = [(x, jnp.array([5]), texts[0][:, :3]) for x in texts]
-    return model, filled(model, inputs[0]), *inputs, forward
+    return model, random_params(model, inputs[0]), *inputs, forward
 
 
 def sub_layer(site):
@@ -106,15 +106,17 @@ def sub_layer(site):
     return f"{layer}.cross_head_output" if last.startswith("cross") else f"{layer}.head_output"
 
 
-def by_definition(forward, params, sender, receiver):
+def path_patch_by_definition(forward, params, sender, receiver):
     """The logits where the receiver alone sees the sender, and no sub-layer changes but those around both."""
-    own, other = forward(params, INPUTS), forward(params, SOURCE)
-    of_head = lambda seen, site: seen[site.replace(".head.", ".head_output.")[:-2]][:, :, int(site[-1])]
-    value = lambda seen, site: of_head(seen, site) if "head." in site else seen[site]
-    frozen = {site: x for site, x in own.items() if site.endswith(OUTPUTS)}
+    activations, source_activations = forward(params, INPUTS), forward(params, SOURCE)
+    of_head = lambda run_activations, site: run_activations[site.replace(".head.", ".head_output.")[:-2]][
+        :, :, int(site[-1])
+    ]
+    value = lambda run_activations, site: of_head(run_activations, site) if "head." in site else run_activations[site]
+    frozen = {site: x for site, x in activations.items() if site.endswith(OUTPUTS)}
     thawed = {site: x for site, x in frozen.items() if site not in (sub_layer(sender), sub_layer(receiver))}
-    received = value(forward(params, INPUTS, thawed | {sender: value(other, sender)}), receiver)
-    return forward(params, INPUTS, {receiver: received})["logits"], own["logits"]
+    received = value(forward(params, INPUTS, thawed | {sender: value(source_activations, sender)}), receiver)
+    return forward(params, INPUTS, {receiver: received})["logits"], activations["logits"]
 
 
 SENDERS = ["embedding", "0.residual_in", "0.query", "0.key", "0.value", "0.scores", "0.weights", "0.head_output"]
@@ -135,9 +137,9 @@ DEFAULT = [("decoder", "decoder.0.value", "decoder.1.mlp_output")]
 def test_a_path_is_that_of_the_definition(name, sender, receiver):
     model, params, inputs, source, forward = case(name)
     wide = _wide(params)
-    expected, unpatched = by_definition(forward, wide, sender, receiver)
-    found = interpret.path_patch(model, params, inputs, source, sender, receiver)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    expected, unpatched = path_patch_by_definition(forward, wide, sender, receiver)
+    actual = interpret.path_patch(model, params, inputs, source, sender, receiver)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
     assert np.abs(expected - unpatched).max() > 1e-3  # the pair has a path
 
 
@@ -163,31 +165,31 @@ def test_a_patch_that_nothing_leads_to_is_refused(name, sender, receiver):
 
 
 @pytest.mark.slow
-def test_receivers_do_not_reach_each_other_and_senders_neither():
+def test_receivers_and_senders_are_independent():
     """Each of two receivers has what it would have alone; of two senders, the first does not act through the second."""
     model, params, inputs, source, forward = case("decoder")
     wide = _wide(params)
-    own, other = forward(wide, INPUTS), forward(wide, SOURCE)
-    frozen = {site: x for site, x in own.items() if site.endswith(OUTPUTS)}
+    activations, source_activations = forward(wide, INPUTS), forward(wide, SOURCE)
+    frozen = {site: x for site, x in activations.items() if site.endswith(OUTPUTS)}
     sender, receivers = "decoder.0.residual_in", ["decoder.0.mlp_output", "decoder.1.mlp_output"]
     received = {}
     for receiver in receivers:
         thawed = {site: x for site, x in frozen.items() if site != receiver}
-        received[receiver] = forward(wide, INPUTS, thawed | {sender: other[sender]})[receiver]
-    found = interpret.path_patch(model, params, inputs, source, sender, receivers)
-    np.testing.assert_allclose(found, forward(wide, INPUTS, received)["logits"], rtol=1e-4, atol=1e-4)
+        received[receiver] = forward(wide, INPUTS, thawed | {sender: source_activations[sender]})[receiver]
+    actual = interpret.path_patch(model, params, inputs, source, sender, receivers)
+    np.testing.assert_allclose(actual, forward(wide, INPUTS, received)["logits"], rtol=1e-4, atol=1e-4)
     senders = ["decoder.embedding", "decoder.0.query"]
-    alone = forward(wide, INPUTS, {senders[1]: other[senders[1]]})["decoder.0.head_output"]
-    edits = frozen | {"decoder.0.head_output": alone} | {site: other[site] for site in senders}
+    alone = forward(wide, INPUTS, {senders[1]: source_activations[senders[1]]})["decoder.0.head_output"]
+    edits = frozen | {"decoder.0.head_output": alone} | {site: source_activations[site] for site in senders}
     received = forward(wide, INPUTS, edits)["decoder.residual_out"]
-    found = interpret.path_patch(model, params, inputs, source, senders, "decoder.residual_out")
+    actual = interpret.path_patch(model, params, inputs, source, senders, "decoder.residual_out")
     expected = forward(wide, INPUTS, {"decoder.residual_out": received})["logits"]
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
-def test_a_path_that_this_source_does_not_use_is_no_error():
+def test_unused_path_is_no_error():
     """The same input twice changes nothing, and that is right."""
     model, params, inputs, _, _ = case("decoder")
-    found = interpret.path_patch(model, params, inputs, inputs, "decoder.0.mlp_output", "decoder.1.query")
-    np.testing.assert_allclose(found, model.apply({"params": params}, *inputs)[0], atol=1e-5)
+    actual = interpret.path_patch(model, params, inputs, inputs, "decoder.0.mlp_output", "decoder.1.query")
+    np.testing.assert_allclose(actual, model.apply({"params": params}, *inputs)[0], atol=1e-5)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from site_models import LENGTH, TOKENS, filled
+from site_models import LENGTH, TOKENS, random_params
 
 from attention_jax import InputError, config, interpret
 from attention_jax.interpret import Part
@@ -57,42 +57,42 @@ CASES = {  # (model, inputs, what is set after the recurrence, within its steps,
 @pytest.mark.parametrize(
     "name", ["pointer", *(pytest.param(n, marks=pytest.mark.slow) for n in CASES if n != "pointer")]
 )
-def test_tracing_changes_no_bit_and_what_is_set_counts(name):
-    make, batch, after, stepwise, recorded = CASES[name]
+def test_tracing_is_exact_and_edits_take_effect(name):
+    make, batch, after_recurrence, stepwise, recorded = CASES[name]
     model = make()
-    params = filled(model, batch)
+    params = random_params(model, batch)
     plain = jax.jit(lambda params: model.apply({"params": params}, *batch))(params)
     plain = plain[0] if isinstance(plain, tuple) else plain
-    output, seen = interpret.run(model, params, *batch, sites="*")
+    output, activations = interpret.run(model, params, *batch, sites="*")
     np.testing.assert_array_equal(output, plain)
-    assert sorted(seen) == sorted([*after, *stepwise, *recorded, "logits"])
-    for site in [*after, *stepwise]:
-        own, half = (interpret.run(model, params, *batch, set={site: seen[site] / k})[0] for k in (1, 2))
-        np.testing.assert_array_equal(own, plain, err_msg=site)
+    assert sorted(activations) == sorted([*after_recurrence, *stepwise, *recorded, "logits"])
+    for site in [*after_recurrence, *stepwise]:
+        unchanged, half = (interpret.run(model, params, *batch, set={site: activations[site] / k})[0] for k in (1, 2))
+        np.testing.assert_array_equal(unchanged, plain, err_msg=site)
         assert not np.array_equal(half, plain), site
     for site in stepwise:
         with pytest.raises(InputError, match="step by step: set an array or a Part with a value, not a function"):
             interpret.run(model, params, *batch, set={site: jnp.zeros_like})
     for site in recorded:
         with pytest.raises(InputError, match="inside of a recurrence: it can be traced, not replaced"):
-            interpret.run(model, params, *batch, set={site: seen[site]})
+            interpret.run(model, params, *batch, set={site: activations[site]})
 
 
 @pytest.mark.parametrize("name", ["ntm", *(pytest.param(n, marks=pytest.mark.slow) for n in ("bahdanau", "luong"))])
-def test_what_is_set_at_a_step_is_read_by_this_step_and_those_after_it(name):
+def test_edit_at_a_step_reaches_later_steps(name):
     """At step 1: nothing changes before it, it has what was set, and the next step has read it."""
     make, batch, _, stepwise, _ = CASES[name]
     model = make()
-    params = filled(model, batch)
-    output, seen = interpret.run(model, params, *batch, sites=stepwise)
+    params = random_params(model, batch)
+    output, activations = interpret.run(model, params, *batch, sites=stepwise)
     site = stepwise[-1]
     edit = Part(jnp.float32(0.25), positions=1)
-    changed, set_ = interpret.run(model, params, *batch, set={site: edit}, sites=stepwise)
-    np.testing.assert_array_equal(set_[site][:, 0], seen[site][:, 0])
-    np.testing.assert_array_equal(set_[site][:, 1], jnp.full_like(seen[site][:, 1], 0.25))
+    changed, edited_activations = interpret.run(model, params, *batch, set={site: edit}, sites=stepwise)
+    np.testing.assert_array_equal(edited_activations[site][:, 0], activations[site][:, 0])
+    np.testing.assert_array_equal(edited_activations[site][:, 1], jnp.full_like(activations[site][:, 1], 0.25))
     np.testing.assert_array_equal(changed[:, 0], output[:, 0])
-    for other in stepwise:
-        assert np.abs(set_[other][:, 2] - seen[other][:, 2]).max() > 1e-6, other
+    for other_site in stepwise:
+        assert np.abs(edited_activations[other_site][:, 2] - activations[other_site][:, 2]).max() > 1e-6, other_site
     scale = jax.grad(lambda x: interpret.run(model, params, *batch, set={site: replace(edit, value=x)})[0].sum())
     slope = [interpret.run(model, params, *batch, set={site: replace(edit, value=x)})[0].sum() for x in HALF]
     np.testing.assert_allclose(scale(jnp.float32(0.25)), (slope[1] - slope[0]) / 2e-2, rtol=2e-2, atol=1e-3)
@@ -100,22 +100,24 @@ def test_what_is_set_at_a_step_is_read_by_this_step_and_those_after_it(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bahdanau", "luong", "without feeding", "conditional", "gnmt"])
-def test_weights_that_are_set_to_one_position_read_its_annotation(name):
+def test_set_one_hot_weights_read_the_annotation(name):
     make, batch, *_ = CASES[name]
     model = make()
     weights = jax.nn.one_hot(jnp.array([[1, 0, 2]] * 2), 5)
     sites = ["attention.context", "encoder.states"]
-    _, seen = interpret.run(model, filled(model, batch), *batch, set={"attention.weights": weights}, sites=sites)
-    np.testing.assert_allclose(seen[sites[0]], seen[sites[1]][:, jnp.array([1, 0, 2])], rtol=1e-6)
+    _, activations = interpret.run(
+        model, random_params(model, batch), *batch, set={"attention.weights": weights}, sites=sites
+    )
+    np.testing.assert_allclose(activations[sites[0]], activations[sites[1]][:, jnp.array([1, 0, 2])], rtol=1e-6)
 
 
 @pytest.mark.slow
-def test_a_machine_whose_heads_do_nothing_is_its_controller_alone():
+def test_ntm_without_heads_is_its_controller():
     """With weights of zero nothing is written or read: the output is that of the controller with reads of zero, here
     step by step in NumPy."""
     make, batch, *_ = CASES["ntm"]
     model = make()
-    params = filled(model, batch)
+    params = random_params(model, batch)
     output, _ = interpret.run(model, params, *batch, set=interpret.ablate(["ntm.read_weights", "ntm.write_weights"]))
     p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
     hidden, cell = (np.broadcast_to(p[name], (2, 4)) for name in ("hidden_start", "cell_start"))
@@ -131,11 +133,11 @@ def test_a_machine_whose_heads_do_nothing_is_its_controller_alone():
 
 
 @pytest.mark.slow
-def test_the_weights_of_the_ntm_are_those_it_returns():
+def test_traced_ntm_weights_equal_returned_ones():
     make, batch, *_ = CASES["ntm"]
     model = make()
-    params = filled(model, batch)
+    params = random_params(model, batch)
     weights = model.apply({"params": params}, *batch, return_weights=True)[1]
-    seen = interpret.trace(model, params, *batch)
+    activations = interpret.trace(model, params, *batch)
     for kind in ("read", "write"):
-        np.testing.assert_allclose(seen[f"ntm.{kind}_weights"], weights[kind], rtol=1e-6)
+        np.testing.assert_allclose(activations[f"ntm.{kind}_weights"], weights[kind], rtol=1e-6)

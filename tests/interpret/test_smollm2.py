@@ -23,48 +23,54 @@ def test_patches_lenses_and_attributions_of_indirect_objects(lm):
     encode = lambda text: jnp.asarray([lm.tokenizer.encode(text)])
     mary, john = (lm.tokenizer.encode(name)[-1] for name in (" Mary", " John"))
     difference = lambda logits: logits[0, -1, mary] - logits[0, -1, john]
-    clean, other = encode(CLEAN), encode(CLEAN.replace("John gave", "Mary gave"))
+    clean, other_tokens = encode(CLEAN), encode(CLEAN.replace("John gave", "Mary gave"))
     plain = jax.jit(lambda params: lm.model.apply({"params": params}, clean)[0])(lm.params)
-    seen = interpret.trace(lm.model, lm.params, clean, sites=["*.attention_output", "decoder.*.residual_out", "logits"])
-    np.testing.assert_array_equal(seen["logits"], plain)
-    whole, _ = interpret.run(lm.model, lm.params, other, set=interpret.patch(seen))
+    activations = interpret.trace(
+        lm.model, lm.params, clean, sites=["*.attention_output", "decoder.*.residual_out", "logits"]
+    )
+    np.testing.assert_array_equal(activations["logits"], plain)
+    whole, _ = interpret.run(lm.model, lm.params, other_tokens, set=interpret.patch(activations))
     np.testing.assert_array_equal(whole, plain)
     layers = [f"decoder.{i}.attention_output" for i in range(20, 30)]
-    patched, _ = interpret.run(lm.model, lm.params, other, set=interpret.patch(seen, layers, positions=-1))
-    unpatched, _ = interpret.run(lm.model, lm.params, other)
-    found = [float(difference(x)) for x in (plain, unpatched, patched)]
-    np.testing.assert_allclose(found, [6.120, -5.485, 6.005], atol=2e-3)
-    parts = interpret.direct_attribution(lm.model, lm.params, clean, measure=difference)
-    np.testing.assert_allclose(sum(x.sum() for x in parts.values()), found[0], rtol=1e-5)
-    np.testing.assert_allclose(parts["decoder.23.head_output"][jnp.array([0, 1, 3])], [0.82, 0.78, 2.86], atol=0.01)
+    patched, _ = interpret.run(
+        lm.model, lm.params, other_tokens, set=interpret.patch(activations, layers, positions=-1)
+    )
+    unpatched, _ = interpret.run(lm.model, lm.params, other_tokens)
+    differences = [float(difference(x)) for x in (plain, unpatched, patched)]
+    np.testing.assert_allclose(differences, [6.120, -5.485, 6.005], atol=2e-3)
+    shares = interpret.direct_attribution(lm.model, lm.params, clean, measure=difference)
+    np.testing.assert_allclose(sum(x.sum() for x in shares.values()), differences[0], rtol=1e-5)
+    np.testing.assert_allclose(shares["decoder.23.head_output"][jnp.array([0, 1, 3])], [0.82, 0.78, 2.86], atol=0.01)
     lens = interpret.logit_lens(lm.model, lm.params, clean)
     np.testing.assert_allclose(lens["decoder.29.residual_out"], plain, rtol=1e-4, atol=1e-4)
     words = [lm.tokenizer.decode([int(lens[f"decoder.{i}.residual_out"][0, -1].argmax())]) for i in (28, 29)]
     assert words == [" the", " Mary"]
 
 
-def test_sites_that_are_set_to_their_own_values_change_no_bit(lm):
+def test_setting_own_values_changes_no_bit(lm):
     """Each kind of site in all layers, and all sites, beside the same edits nowhere; three kinds also alone."""
     tokens = jnp.asarray([lm.tokenizer.encode(CLEAN)])
-    seen = interpret.trace(lm.model, lm.params, tokens)
+    activations = interpret.trace(lm.model, lm.params, tokens)
 
     def run(values, where):
         edits = {site: Part(x, where=np.array(where(site))) for site, x in values.items()}
         return interpret.run(lm.model, lm.params, tokens, set=edits, sites="*")
 
-    nothing, own = run(seen, lambda site: False)
-    np.testing.assert_allclose(nothing, seen["logits"], rtol=0, atol=1e-4)  # rounded at other places
-    np.testing.assert_array_equal(run(own, lambda site: True)[0], nothing)
-    kinds = {site.rpartition(".")[2] for site in seen}
-    assert len(seen) == 334 and len(kinds) == 14
+    unedited_output, unedited = run(activations, lambda site: False)
+    np.testing.assert_allclose(unedited_output, activations["logits"], rtol=0, atol=1e-4)  # rounded at other places
+    np.testing.assert_array_equal(run(unedited, lambda site: True)[0], unedited_output)
+    kinds = {site.rpartition(".")[2] for site in activations}
+    assert len(activations) == 334 and len(kinds) == 14
     for kind in kinds:
         of_kind = lambda site, kind=kind: site.endswith(f".{kind}") or site == kind
-        np.testing.assert_array_equal(run(own, of_kind)[0], nothing, err_msg=kind)
-        assert not np.array_equal(run(jax.tree.map(lambda x: x / 2, own), of_kind)[0], nothing), kind
+        np.testing.assert_array_equal(run(unedited, of_kind)[0], unedited_output, err_msg=kind)
+        assert not np.array_equal(run(jax.tree.map(lambda x: x / 2, unedited), of_kind)[0], unedited_output), kind
         if kind in ("query", "weights", "residual_out"):
-            alone = {site: x for site, x in seen.items() if of_kind(site)}
-            nowhere, its = run(alone, lambda site: False)
-            np.testing.assert_array_equal(run({site: its[site] for site in alone}, lambda site: True)[0], nowhere)
+            alone = {site: x for site, x in activations.items() if of_kind(site)}
+            nowhere, unedited_alone = run(alone, lambda site: False)
+            np.testing.assert_array_equal(
+                run({site: unedited_alone[site] for site in alone}, lambda site: True)[0], nowhere
+            )
 
 
 def test_induction_heads(lm):
@@ -74,12 +80,12 @@ def test_induction_heads(lm):
         log_p = jax.nn.log_softmax(logits[:, 31:-1])
         return -jnp.take_along_axis(log_p, tokens[:, 32:, None], axis=2).mean()
 
-    logits, seen = interpret.run(lm.model, lm.params, tokens, sites="*.weights")
-    scores = interpret.head_scores(jnp.stack(list(seen.values()), axis=1), tokens)
+    logits, activations = interpret.run(lm.model, lm.params, tokens, sites="*.weights")
+    scores = interpret.head_scores(jnp.stack(list(activations.values()), axis=1), tokens)
     order = np.argsort(-np.asarray(scores["induction"]).ravel())
     assert order[0] == 18 * 9 + 6 and scores["induction"].max() > 0.8
     assert np.argmax(scores["previous token"]) == 16 * 9
     site = lambda head: f"decoder.{head // 9}.head.{head % 9}"
     without = lambda heads: loss(interpret.run(lm.model, lm.params, tokens, set=interpret.ablate(map(site, heads)))[0])
-    others = np.random.default_rng(0).choice(order[5:], 5, replace=False)
-    np.testing.assert_allclose([loss(logits), without(order[:5]), without(others)], [3.75, 9.68, 3.68], atol=0.02)
+    random_heads = np.random.default_rng(0).choice(order[5:], 5, replace=False)
+    np.testing.assert_allclose([loss(logits), without(order[:5]), without(random_heads)], [3.75, 9.68, 3.68], atol=0.02)

@@ -14,8 +14,8 @@ from tiers import slow_but
 
 from attention_jax import attend, masks, normalizers
 from attention_jax.claims.catalog import load_experiment
-from attention_jax.claims.judged import judged
-from attention_jax.claims.verdicts import bounds, judged_value, within
+from attention_jax.claims.judged import judge_claims
+from attention_jax.claims.verdicts import bounds_text, claim_value, meets_bounds
 from attention_jax.cli import commands
 from attention_jax.errors import InputError
 from attention_jax.laws import LAWS, fast_weights, passport, regression, weights
@@ -25,14 +25,14 @@ CLAIMS = {claim.metric: claim for claim in load_experiment("laws").claims}
 causal = functools.partial(attend, mask=masks.causal())
 
 
-def cooled(query, key, value):
+def attend_cooled(query, key, value):
     """Softmax attention with a temperature that falls as the logarithm of the keys."""
     return attend(query * np.log(len(key)) ** 2, key, value)
 
 
 BROKEN = {
     "kernel.rate_inside": weights.sparse,  # its width depends on n
-    "kernel.rate_boundary": cooled,
+    "kernel.rate_boundary": attend_cooled,
     "kernel.local_linear_rate_boundary": regression.local_constant,
     "kernel.ridge_error": lambda query, x, y: regression.local_constant(query, x, y, 1.0),
     "kernel.parallax_error": lambda query, key, value, probe: regression.parallax(query, key, value, -probe),
@@ -40,7 +40,7 @@ BROKEN = {
     "weights.concentration": attend,
     "weights.retrieval_error": attend,
     "weights.retrieval_error_below": functools.partial(attend, normalizer=normalizers.TopK(1)),
-    "weights.growth_sigmoid": weights.biased_sigmoid,
+    "weights.growth_sigmoid": weights.sigmoid_with_bias,
     "weights.growth": weights.sigmoid,
     "weights.sink_softmax": normalizers.ReluPower(1),
     "weights.sink_relu": normalizers.Softmax(),
@@ -74,17 +74,17 @@ def number(metric, subject) -> float:
         return LAWS[metric].measure(subject, 3)
 
 
-def test_every_law_has_a_claim_and_a_broken_subject():
+def test_each_law_has_claim_and_broken_subject():
     assert list(LAWS) == list(CLAIMS) == list(BROKEN)
 
 
 @pytest.mark.parametrize("metric", slow_but([law for law in LAWS if law not in TRAINED], LAWS))
-def test_a_law_holds_for_its_subject_and_fails_for_a_broken_one(metric):
+def test_law_holds_for_subject_fails_for_broken(metric):
     """One or two compiled programs for each subject; a head is trained for 2,000 steps in the slow tier."""
-    found = number(metric, LAWS[metric].subject)
-    assert within(CLAIMS[metric], found), found
-    broken = number(metric, BROKEN[metric])
-    assert not within(CLAIMS[metric], broken), broken
+    actual = number(metric, LAWS[metric].subject)
+    assert meets_bounds(CLAIMS[metric], actual), actual
+    broken_value = number(metric, BROKEN[metric])
+    assert not meets_bounds(CLAIMS[metric], broken_value), broken_value
 
 
 def test_least_error_of_a_threshold_by_hand():
@@ -125,11 +125,11 @@ def passport_of(name) -> dict[str, passport.Line]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HOLDS)
-def test_the_passport_of_a_function_and_of_a_class(name, monkeypatch):
+def test_passport_of_a_function_and_a_class(name, monkeypatch):
     monkeypatch.setitem(sys.modules, "mine_laws", types.SimpleNamespace(**globals()))
-    found = passport_of(name)
-    assert {metric for metric, line in found.items() if line.verdict == "holds"} == HOLDS[name]
-    assert {line.verdict for line in found.values()} == {"holds", "fails"}
+    lines = passport_of(name)
+    assert {metric for metric, line in lines.items() if line.verdict == "holds"} == HOLDS[name]
+    assert {line.verdict for line in lines.values()} == {"holds", "fails"}
 
 
 def scalar(query, key, value):
@@ -143,7 +143,7 @@ def square(query, key, value):
     return attend(query, key, value)
 
 
-def broken(query, key, value):
+def raise_error(query, key, value):
     raise ValueError("too short")
 
 
@@ -156,31 +156,31 @@ three = 3
         ("three", "must be a function .*, got int"),
         ("scalar", r"must return \[Q, V\] = .* value .*; got \[\]"),
         ("absent", "must be package.file:name"),
-        ("broken", "cannot be measured: each law ended with ValueError: too short"),
+        ("raise_error", "cannot be measured: each law ended with ValueError: too short"),
     ],
 )
 def test_what_is_no_attention_function_is_refused(name, message, monkeypatch):
     """Nothing is compiled."""
     monkeypatch.setitem(sys.modules, "mine_laws", types.SimpleNamespace(**globals()))
     with pytest.raises(InputError, match=message):
-        passport.table(list(passport.lines(passport.attention_of(f"mine_laws:{name}"))), name)
+        passport.passport_table(list(passport.lines(passport.attention_of(f"mine_laws:{name}"))), name)
 
 
-def test_a_law_that_an_attention_function_cannot_run_says_why():
+def test_passport_says_why_a_law_cannot_run():
     claim = CLAIMS["weights.dispersion"]
-    line = passport.measured(weights.dispersion, square, claim, "dispersion")
+    line = passport.measure_line(weights.dispersion, square, claim, "dispersion")
     assert (line.verdict, line.value) == ("ValueError: needs as many queries", None)
     row = ("dispersion", "ValueError: needs as many queries", "-", "-1.01 to -0.98")
-    assert passport.table([line, line._replace(value=0.5)], "").rows[0] == row
+    assert passport.passport_table([line, line._replace(value=0.5)], "").rows[0] == row
 
 
-def test_the_page_has_each_law_with_its_bound_and_recorded_number():
+def test_page_has_bound_and_number_of_each_law():
     text = (Path(__file__).resolve().parents[2] / "docs/laws.md").read_text(encoding="utf-8")
     rows = [[cell.strip() for cell in line.strip("| \n").split(" | ")] for line in text.splitlines() if "| `" in line]
-    found = {row[0].strip("`"): (row[3], row[4]) for row in rows if row[0].strip("`") in LAWS}
-    rows = judged(load_experiment("laws"))
-    numbers = {one.claim.metric: tables.number(judged_value(one.claim, one.runs)) for one in rows}
-    assert found == {metric: (bounds(CLAIMS[metric]), numbers[metric]) for metric in LAWS}
+    page_rows = {row[0].strip("`"): (row[3], row[4]) for row in rows if row[0].strip("`") in LAWS}
+    rows = judge_claims(load_experiment("laws"))
+    numbers = {row.claim.metric: tables.number(claim_value(row.claim, row.runs)) for row in rows}
+    assert page_rows == {metric: (bounds_text(CLAIMS[metric]), numbers[metric]) for metric in LAWS}
     general = [law.general for law in LAWS.values() if law.general]
     first = [line.removeprefix("| ").split(" | ")[0] for line in text.splitlines()]
     assert [cell for cell in first if cell in general] == general
@@ -189,15 +189,15 @@ def test_the_page_has_each_law_with_its_bound_and_recorded_number():
 @pytest.mark.slow
 def test_the_study_measures_laws_and_plots_four_panels(tmp_path, monkeypatch):
     experiment = load_experiment("laws")
-    some = {metric: LAWS[metric] for metric in ("weights.permutation_error", "memory.parity_positive")}
-    monkeypatch.setattr("attention_jax.laws.LAWS", some)
-    found = experiment.study(experiment.smoke(), tmp_path)
-    assert all(within(CLAIMS[metric], found[metric]) for metric in some)
+    laws = {metric: LAWS[metric] for metric in ("weights.permutation_error", "memory.parity_positive")}
+    monkeypatch.setattr("attention_jax.laws.LAWS", laws)
+    metrics = experiment.study(experiment.smoke(), tmp_path)
+    assert all(meets_bounds(CLAIMS[metric], metrics[metric]) for metric in laws)
     assert (tmp_path / "figures" / "panels.png").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("attention, code", [([], 1), (["attention_jax:attend"], 0)], ids=["package", "own"])
-def test_a_law_that_fails_is_an_error_of_this_package_only(attention, code, monkeypatch, capsys):
+def test_failing_law_is_error_in_this_package_only(attention, code, monkeypatch, capsys):
     line = passport.Line("a law", "fails", 2.0, "<= 1", 0.0)
     monkeypatch.setattr(passport, "lines", lambda attention: [line, line._replace(verdict="holds")])
     with pytest.raises(SystemExit) as stop:

@@ -30,17 +30,17 @@ def check(model):
 
     def teacher_forced(v):
         memory = model.apply(v, SOURCE, LENGTH, method="encode")
-        hidden, seen = model.apply(v, memory, TARGET, return_weights=True, method="decode")
+        hidden, intermediates = model.apply(v, memory, TARGET, return_weights=True, method="decode")
         kernel, bias = model.apply(v, method="output")
         logits = hidden @ kernel + bias[None, None]
-        return jnp.square(logits).sum(), (memory, logits, seen)
+        return jnp.square(logits).sum(), (memory, logits, intermediates)
 
-    def everything(v):
-        grads, (memory, logits, seen) = jax.grad(teacher_forced, has_aux=True)(v)
+    def run_all(v):
+        grads, (memory, logits, intermediates) = jax.grad(teacher_forced, has_aux=True)(v)
 
         def step(cache, token):
-            one, cache, looked = model.apply(v, cache, token, method="step")
-            return cache, (one, looked)
+            step_logits, cache, step_intermediates = model.apply(v, cache, token, method="step")
+            return cache, (step_logits, step_intermediates)
 
         cache = model.apply(v, memory, TARGET.shape[1], method="start")
         assert all(leaf.shape[0] == len(SOURCE) for leaf in jax.tree.leaves(cache))
@@ -48,29 +48,29 @@ def check(model):
         # other rows in the batch, more and other padding; and another future
         longer = jnp.where(jnp.arange(9)[None] < LENGTH[:, None], jnp.pad(SOURCE, ((0, 0), (0, 3))), 7)
         targets = jnp.concatenate([TARGET, TARGET.at[:, 2].set(3)])
-        again, nothing = model.apply(v, jnp.tile(longer, (2, 1)), jnp.tile(LENGTH, 2), targets)
+        padded_logits, nothing = model.apply(v, jnp.tile(longer, (2, 1)), jnp.tile(LENGTH, 2), targets)
         assert nothing == {}
-        return logits, seen, steps, again, grads
+        return logits, intermediates, steps, padded_logits, grads
 
     variables = variables_of(model)
-    results = jax.jit(everything, compiler_options=UNOPTIMIZED)(variables)
-    logits, seen, (stepwise, looked), again, grads = jax.tree.map(np.asarray, results)
+    results = jax.jit(run_all, compiler_options=UNOPTIMIZED)(variables)
+    logits, intermediates, (stepwise, step_intermediates), padded_logits, grads = jax.tree.map(np.asarray, results)
     assert logits.shape == (*TARGET.shape, 9)
     close = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-5)
     close(stepwise.swapaxes(0, 1), logits)
-    close(again[:3], logits)
-    close(again[3:, :2], logits[:, :2])
-    assert not np.allclose(again[3:, 2], logits[:, 2])
-    if seen:
-        weights = np.asarray(seen["cross_attention"])  # [B, layers, heads, T, S]
+    close(padded_logits[:3], logits)
+    close(padded_logits[3:, :2], logits[:, :2])
+    assert not np.allclose(padded_logits[3:, 2], logits[:, 2])
+    if intermediates:
+        weights = np.asarray(intermediates["cross_attention"])  # [B, layers, heads, T, S]
         assert weights.ndim == 5 and weights.shape[0] == 3 and weights.shape[-2:] == (4, 6)
-        close(np.moveaxis(np.asarray(looked["cross_attention"])[..., 0, :], 0, -2), weights)
+        close(np.moveaxis(np.asarray(step_intermediates["cross_attention"])[..., 0, :], 0, -2), weights)
         padding = np.arange(6)[None] >= np.asarray(LENGTH)[:, None]
         assert (weights[np.broadcast_to(padding[:, None, None, None], weights.shape)] == 0).all()
     for path, g in jax.tree_util.tree_leaves_with_path(grads):
         assert np.isfinite(g).all(), path
         assert (g != 0).any(), f"no gradient reaches {jax.tree_util.keystr(path)}"
-    return variables, logits, seen
+    return variables, logits, intermediates
 
 
 @pytest.fixture(scope="session")

@@ -57,11 +57,11 @@ def test_luong_equations(contract):
     keys = np.asarray(memory.hidden[0])
     w = np.exp(keys @ s) / np.exp(keys @ s).sum()
     attentional = np.tanh(np.concatenate([w @ keys, s]) @ p["attentional"]["kernel"] + p["attentional"]["bias"])
-    logits, seen = jax.jit(functools.partial(model.apply, return_weights=True))(
+    logits, intermediates = jax.jit(functools.partial(model.apply, return_weights=True))(
         variables, contract.SOURCE[:1], contract.LENGTH[:1], jnp.array([[1]])
     )
     np.testing.assert_allclose(logits[0, 0], attentional @ p["kernel"] + p["bias"], atol=1e-5)
-    np.testing.assert_allclose(seen["cross_attention"][0, 0, 0, 0], w, atol=1e-5)
+    np.testing.assert_allclose(intermediates["cross_attention"][0, 0, 0, 0], w, atol=1e-5)
 
 
 def test_unknown_scores_say_what_there_is():

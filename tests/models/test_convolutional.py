@@ -7,18 +7,18 @@ import pytest
 
 from attention_jax.config import ConvolutionalConfig, replace
 from attention_jax.errors import InputError
-from attention_jax.models.convolutional import ConvSeq2seq, gated_convolution
+from attention_jax.models.convolutional import ConvSeq2seq, glu_convolution
 
 SMALL = ConvolutionalConfig(hidden_size=6, embed_size=4, num_layers=2, max_length=12)
 
 
 def test_contract(contract):
-    _, _, seen = contract.check(ConvSeq2seq(SMALL, 11, 9))
-    assert seen["cross_attention"].shape == (3, 2, 1, 4, 6)
-    np.testing.assert_allclose(seen["cross_attention"].sum(-1), 1, atol=1e-5)
+    _, _, intermediates = contract.check(ConvSeq2seq(SMALL, 11, 9))
+    assert intermediates["cross_attention"].shape == (3, 2, 1, 4, 6)
+    np.testing.assert_allclose(intermediates["cross_attention"].sum(-1), 1, atol=1e-5)
 
 
-def test_gated_convolution_equals_the_convolution_of_jax():
+def test_glu_convolution_equals_jax_convolution():
     r = np.random.default_rng(0)
     draw = lambda *shape: jnp.asarray(r.normal(size=shape), jnp.float32)
     x, kernel, bias = draw(2, 7, 3), draw(5, 3, 8), draw(8)
@@ -26,20 +26,20 @@ def test_gated_convolution_equals_the_convolution_of_jax():
         jax.lax.conv_general_dilated(x, kernel, (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC"))
         + bias[None, None]
     )
-    want = wide[..., :4] * jax.nn.sigmoid(wide[..., 4:])
-    np.testing.assert_allclose(gated_convolution(x, kernel.reshape(15, 8), bias), want, atol=1e-5)
+    expected = wide[..., :4] * jax.nn.sigmoid(wide[..., 4:])
+    np.testing.assert_allclose(glu_convolution(x, kernel.reshape(15, 8), bias), expected, atol=1e-5)
 
 
 def test_size_of_bentrevetts_model():
     model = ConvSeq2seq(ConvolutionalConfig(max_length=100), 7855, 5893)
-    ones = jnp.ones((1, 2), jnp.int32)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), ones, jnp.ones(1, jnp.int32), ones)
+    tokens = jnp.ones((1, 2), jnp.int32)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), tokens, jnp.ones(1, jnp.int32), tokens)
     embed, block = lambda v: (v + 100) * 256, 3 * 512 * 1024 + 1024
     to_hidden, to_embed = 257 * 512, 513 * 256
-    want = (
+    expected = (
         embed(7855) + embed(5893) + 20 * block + 2 * (to_hidden + to_embed) + 10 * (to_hidden + to_embed) + 257 * 5893
     )
-    assert sum(x.size for x in jax.tree.leaves(shapes)) == want
+    assert sum(x.size for x in jax.tree.leaves(shapes)) == expected
 
 
 def test_limits_are_named(contract):

@@ -64,11 +64,13 @@ def test_logits_are_the_equations(variables):
     np.testing.assert_allclose(apply(variables, WORDS, VALUES, EDGES)[0], logits, rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_no_neighbor_within_two_layers_has_no_effect(variables):
+def test_distant_nodes_have_no_effect(variables):
     logits = apply(variables, WORDS, VALUES, EDGES)[0]
-    other = apply(variables, WORDS.at[3].set(1), VALUES.at[3].set(9.0), EDGES)[0]  # 3 and 4 know each other alone
-    np.testing.assert_array_equal(other[jnp.array([0, 1, 2, 5])], logits[jnp.array([0, 1, 2, 5])])
-    assert not np.allclose(other[3:5], logits[3:5])
+    changed_logits = apply(variables, WORDS.at[3].set(1), VALUES.at[3].set(9.0), EDGES)[
+        0
+    ]  # 3 and 4 know each other alone
+    np.testing.assert_array_equal(changed_logits[jnp.array([0, 1, 2, 5])], logits[jnp.array([0, 1, 2, 5])])
+    assert not np.allclose(changed_logits[3:5], logits[3:5])
     further = apply(variables, WORDS, VALUES.at[1].set(9.0), EDGES)[0]
     assert not np.allclose(further[2], logits[2])  # 2 attends to 0, which attends to 1
 
@@ -84,25 +86,25 @@ def test_without_dropout_training_is_evaluation(variables):
 
 
 @pytest.mark.slow
-def test_values_are_dropped_once_more_and_weights_as_well():
+def test_values_and_weights_are_both_dropped():
     """Nodes that attend to themselves alone, with vectors of ones: what is kept is divided by 0.4, for each dropout."""
-    itself, ones = jnp.repeat(jnp.arange(50)[:, None], 2, axis=1), jnp.ones((50, H, U))
-    shown = {}
+    self_edges, vectors = jnp.repeat(jnp.arange(50)[:, None], 2, axis=1), jnp.ones((50, H, U))
+    outputs = {}
     for rates in ((0.6, 0.0), (0.0, 0.6), (0.6, 0.6)):
         heads, rngs = GraphHeads("mean", *rates), {"params": jax.random.key(0), "dropout": jax.random.key(1)}
-        (out, _), _ = heads.init_with_output(rngs, ones, itself, train=True)
-        shown[rates] = np.asarray(out)
-    assert [set(np.unique(out.round(4)).tolist()) for out in shown.values()] == [{0.0, 2.5}, {0.0, 2.5}, {0.0, 6.25}]
-    assert (np.ptp(shown[0.6, 0.0], axis=2) > 0).any() and not np.ptp(shown[0.0, 0.6], axis=2).any()
+        (out, _), _ = heads.init_with_output(rngs, vectors, self_edges, train=True)
+        outputs[rates] = np.asarray(out)
+    assert [set(np.unique(out.round(4)).tolist()) for out in outputs.values()] == [{0.0, 2.5}, {0.0, 2.5}, {0.0, 6.25}]
+    assert (np.ptp(outputs[0.6, 0.0], axis=2) > 0).any() and not np.ptp(outputs[0.0, 0.6], axis=2).any()
 
 
-def test_each_head_has_its_own_dropout_of_the_inputs():
+def test_each_head_drops_inputs_independently():
     projection = WordProjection(F, 8, 1, 0.6)
     kernel = {"params": {"kernel": jnp.ones((F, 8, 1))}}
     out = projection.apply(kernel, WORDS, VALUES, train=True, rngs={"dropout": jax.random.key(0)})
     assert len(np.unique(np.asarray(out)[:, :, 0], axis=1).T) > 1
-    kept = np.asarray(out)[1, :, 0]  # a single word of value 1
-    assert set(kept.round(4)) <= {0.0, 2.5}
+    word_outputs = np.asarray(out)[1, :, 0]  # a single word of value 1
+    assert set(word_outputs.round(4)) <= {0.0, 2.5}
 
 
 def test_weights_that_are_shown_sum_to_one(variables):
@@ -112,7 +114,7 @@ def test_weights_that_are_shown_sum_to_one(variables):
         np.testing.assert_allclose(np.bincount(EDGES[:, 0], row), 1.0, rtol=1e-5)
 
 
-def test_sizes_and_initial_values_are_those_of_the_code():
+def test_sizes_and_initial_values_match_official_code():
     """Counted for Cora: (1433 8 + 2 (8 + 1) + 8) 8 numbers in the first layer and 64 7 + 2 (7 + 1) + 7 in the second;
     Glorot's bound is that of one head's matrix, sqrt(6 / (1433 + 8))."""
     cora = GraphAttention(config.GraphAttentionConfig(), 1433, 7)

@@ -16,7 +16,7 @@ SMALL = TransformerConfig(
 BATCH = jnp.ones((2, 5), jnp.int32), jnp.array([5, 3]), jnp.ones((2, 4), jnp.int32)
 
 
-def initial(options) -> dict[str, np.ndarray]:
+def initial_values(options) -> dict[str, np.ndarray]:
     """The initial values by path."""
     params = Transformer(options, 11, 7).init(jax.random.key(0), *BATCH)["params"]
     flat = jax.tree_util.tree_leaves_with_path(params)
@@ -25,14 +25,14 @@ def initial(options) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def usual():
-    return initial(SMALL)
+    return initial_values(SMALL)
 
 
-def changed(usual, **options) -> dict[str, np.ndarray]:
+def find_changes(usual, **options) -> dict[str, np.ndarray]:
     """The initial values that these options change; those of other paths are drawn as without them."""
-    found = initial(replace(SMALL, **options))
-    assert found.keys() == usual.keys()
-    return {path: x for path, x in found.items() if not np.array_equal(x, usual[path])}
+    values = initial_values(replace(SMALL, **options))
+    assert values.keys() == usual.keys()
+    return {path: x for path, x in values.items() if not np.array_equal(x, usual[path])}
 
 
 def assert_uniform_within(x, bound):
@@ -41,22 +41,22 @@ def assert_uniform_within(x, bound):
     assert x.std() == pytest.approx(bound / 3**0.5, rel=3 / x.size**0.5) and abs(x.mean()) < 3 * bound / x.size**0.5
 
 
-def test_self_attention_and_its_positions_begin_as_linear_maps_of_pytorch(usual):
-    found = changed(usual, self_attention_init="fan_in")
+def test_fan_in_init_matches_pytorch_linear(usual):
+    changes = find_changes(usual, self_attention_init="fan_in")
     kernels = ["bias_0/kernel", *(f"layer_0/attention/{name}/kernel" for name in ("query", "key", "value", "out"))]
-    assert found.keys() == {f"{stack}/{kernel}" for stack in ("encoder", "decoder") for kernel in kernels}
-    for x in found.values():  # 64 inputs each
+    assert changes.keys() == {f"{stack}/{kernel}" for stack in ("encoder", "decoder") for kernel in kernels}
+    for x in changes.values():  # 64 inputs each
         assert_uniform_within(x, 64**-0.5)
 
 
-def test_a_feed_forward_layer_begins_with_the_gain_of_a_relu(usual):
-    found = changed(usual, mlp_init="relu")
+def test_relu_init_scales_feed_forward_kernels(usual):
+    changes = find_changes(usual, mlp_init="relu")
     for stack in ("encoder", "decoder"):
         layer = f"{stack}/layer_0/ffn"
-        assert_uniform_within(found.pop(f"{layer}/hidden/kernel"), 2**0.5 * (6 / (64 + 256)) ** 0.5)
-        assert_uniform_within(found.pop(f"{layer}/hidden/bias"), 64**-0.5)
-        assert_uniform_within(found.pop(f"{layer}/out/bias"), 256**-0.5)
-    assert not found, "the second kernel is Glorot's"
+        assert_uniform_within(changes.pop(f"{layer}/hidden/kernel"), 2**0.5 * (6 / (64 + 256)) ** 0.5)
+        assert_uniform_within(changes.pop(f"{layer}/hidden/bias"), 64**-0.5)
+        assert_uniform_within(changes.pop(f"{layer}/out/bias"), 256**-0.5)
+    assert not changes, "the second kernel is Glorot's"
 
 
 def test_embeddings_alone_are_not_dropped(usual):
@@ -73,6 +73,6 @@ def test_embeddings_alone_are_not_dropped(usual):
     assert not np.allclose(dropped, model.apply(params, *BATCH)[0]), "sub-layers are dropped"
 
 
-def test_the_gain_of_a_relu_needs_a_dense_layer():
+def test_relu_init_requires_dense_mlp():
     with pytest.raises(InputError, match=r"--model\.mlp-init relu needs --model\.mlp-layer dense, got swiglu"):
         Transformer(replace(SMALL, mlp_init="relu", mlp_layer="swiglu"), 11, 7)

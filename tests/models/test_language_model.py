@@ -20,17 +20,17 @@ def test_steps_are_teacher_forcing(tied, positions):
     model = LanguageModel(replace(SMALL, position_embedding=positions, tied_embeddings=tied), 7)
     params = jax.jit(model.init)(jax.random.key(0), TOKENS)
     run = jax.jit(lambda p, x: model.apply(p, x, return_weights=True))
-    wanted, seen = run(params, TOKENS)
-    assert seen["decoder_attention"].shape == (2, 2, 2, 5, 5)
+    expected, intermediates = run(params, TOKENS)
+    assert intermediates["decoder_attention"].shape == (2, 2, 2, 5, 5)
     cache, step = (
         model.apply(params, 2, 6, method="start"),
         jax.jit(lambda p, c, t: model.apply(p, c, t, method="step")[:2]),
     )
     for t in range(5):
-        got, cache = step(params, cache, TOKENS[:, t])
-        np.testing.assert_allclose(got, wanted[:, t], atol=1e-5)
-    other, _ = run(params, TOKENS.at[:, 3:].set(6))
-    np.testing.assert_array_equal(wanted[:, :3], other[:, :3])
+        actual, cache = step(params, cache, TOKENS[:, t])
+        np.testing.assert_allclose(actual, expected[:, t], atol=1e-5)
+    changed_logits, _ = run(params, TOKENS.at[:, 3:].set(6))
+    np.testing.assert_array_equal(expected[:, :3], changed_logits[:, :3])
 
 
 def test_parameters_by_hand():

@@ -32,23 +32,26 @@ def params_of(options, seed=0):
 
 def test_a_layer_has_its_own_options():
     """The first map is that of a model in which all layers have its options; the last window blocks far keys."""
-    own = replace(SMALL, per_layer="0,2:mask=window(2),rope_theta=50;1:score=dot,position_embedding=none")
+    options = replace(SMALL, per_layer="0,2:mask=window(2),rope_theta=50;1:score=dot,position_embedding=none")
 
     @partial(jax.jit, static_argnums=0, compiler_options=UNOPTIMIZED)
     def run(options, params):
         model = LanguageModel(options, 7)
         return model.apply({"params": params}, TOKENS, return_weights=True)[1]["decoder_attention"]
 
-    params = params_of(own)
-    seen, first = run(own, params), run(replace(SMALL, num_layers=1, mask="window(2)", rope_theta=50.0), params)
+    params = params_of(options)
+    maps, first_maps = (
+        run(options, params),
+        run(replace(SMALL, num_layers=1, mask="window(2)", rope_theta=50.0), params),
+    )
     beyond = np.abs(np.subtract.outer(np.arange(6), np.arange(6))) > 2
-    assert [bool((np.asarray(seen)[:, i][..., beyond] == 0).all()) for i in range(3)] == [True, False, True]
-    np.testing.assert_array_equal(seen[:, 0], first[:, 0])
-    assert [(b.position_embedding, b.score) for b in Block.of(own).of_layers(3)][1] == ("none", "dot")
+    assert [bool((np.asarray(maps)[:, i][..., beyond] == 0).all()) for i in range(3)] == [True, False, True]
+    np.testing.assert_array_equal(maps[:, 0], first_maps[:, 0])
+    assert [(b.position_embedding, b.score) for b in Block.of(options).of_layers(3)][1] == ("none", "dot")
 
 
 @pytest.mark.parametrize(
-    ("per_layer", "said"),
+    ("per_layer", "message"),
     [
         ("5:mask=window(2)", "layers 0 to 2, got 5"),
         ("3-7:mask=window(2)", "layers 0 to 2, got 7"),
@@ -70,33 +73,33 @@ def test_a_layer_has_its_own_options():
         ("0:rope_scaling=linear(0)", "positive"),
     ],
 )
-def test_wrong_options_of_layers_are_one_line(per_layer, said):
-    with pytest.raises(InputError, match=f"--model.per-layer.*{said}") as caught:
+def test_wrong_options_of_layers_are_one_line(per_layer, message):
+    with pytest.raises(InputError, match=f"--model.per-layer.*{message}") as caught:
         LanguageModel(replace(SMALL, per_layer=per_layer), 7)
     assert "\n" not in str(caught.value)
 
 
-def test_code_of_a_layer_is_seen_before_it_runs():
-    own = replace(SMALL, per_layer="0:score=mine.scores:Radial(1, 2),mask=window(2);1:normalizer=its:Own")
-    assert foreign_code(to_json(own)) == {"mine.scores:Radial(1, 2)", "its:Own"}
+def test_foreign_code_in_per_layer_is_reported():
+    options = replace(SMALL, per_layer="0:score=mine.scores:Radial(1, 2),mask=window(2);1:normalizer=its:Own")
+    assert foreign_code(to_json(options)) == {"mine.scores:Radial(1, 2)", "its:Own"}
 
 
-def forms(options, params):
+def run_model(options, params):
     """Gradients, logits, maps, logits of steps and the last step's maps."""
     model = LanguageModel(options, 7)
 
     def loss(params):
-        logits, seen = model.apply({"params": params}, TOKENS, return_weights=True)
-        return jnp.square(logits).sum(), (logits, seen["decoder_attention"])
+        logits, intermediates = model.apply({"params": params}, TOKENS, return_weights=True)
+        return jnp.square(logits).sum(), (logits, intermediates["decoder_attention"])
 
     def step(cache, token):
-        logits, cache, seen = model.apply({"params": params}, cache, token, return_weights=True, method="step")
-        return cache, (logits, seen["decoder_attention"])
+        logits, cache, intermediates = model.apply({"params": params}, cache, token, return_weights=True, method="step")
+        return cache, (logits, intermediates["decoder_attention"])
 
     grads, (logits, maps) = jax.grad(loss, has_aux=True)(params)
     cache = model.apply({"params": params}, 2, 6, method="start")
-    _, (steps, seen) = jax.lax.scan(step, cache, TOKENS.T)
-    return grads, logits, maps, steps.swapaxes(0, 1), seen[-1, :, :, :, 0]
+    _, (steps, step_maps) = jax.lax.scan(step, cache, TOKENS.T)
+    return grads, logits, maps, steps.swapaxes(0, 1), step_maps[-1, :, :, :, 0]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +113,7 @@ def test_scanned_layers_are_the_layers(options):
     shapes = jax.eval_shape(LanguageModel(scanned, 7).init, jax.random.key(0), TOKENS)["params"]
     assert jax.tree.map(jnp.shape, stacked) == jax.tree.map(jnp.shape, shapes)
     jax.tree.map(np.testing.assert_array_equal, unstack_layers(stacked, options), params)
-    run = jax.jit(forms, static_argnums=0, compiler_options=UNOPTIMIZED)
+    run = jax.jit(run_model, static_argnums=0, compiler_options=UNOPTIMIZED)
     unrolled, looped = run(options, params), run(scanned, stacked)
     close = lambda a, b: np.testing.assert_allclose(a, b, atol=5e-5, rtol=5e-5)
     jax.tree.map(close, unstack_layers(looped[0], options), unrolled[0])
@@ -120,7 +123,7 @@ def test_scanned_layers_are_the_layers(options):
 
 
 @pytest.mark.parametrize("scan", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_prefill_is_the_whole_pass_and_its_cache_that_of_steps(scan):
+def test_prefill_equals_full_pass_and_stepwise_cache(scan):
     options = replace(MIXED, scan_layers=scan)
     model, params, lengths = LanguageModel(options, 7), params_of(options), jnp.array([5, 2])
 
@@ -187,12 +190,14 @@ def test_scanned_layers_of_an_encoder_decoder(contract):
         call = lambda method, *x: model.apply({"params": params}, *x, method=method)
         step = lambda tokens, cache: call("step", cache, tokens)[:2]
         cache = call("start", call("encode", source, length), 5)
-        found = beam_search(step, cache, 3, beam_size=2, bos=1, eos=2, pad=0, max_length=5)
-        return found, model.apply({"params": params}, source, length, target, return_weights=True)
+        hypotheses = beam_search(step, cache, 3, beam_size=2, bos=1, eos=2, pad=0, max_length=5)
+        return hypotheses, model.apply({"params": params}, source, length, target, return_weights=True)
 
     run = jax.jit(search, static_argnums=0)
-    for one, other in zip(*map(jax.tree.leaves, (run(unrolled, params), run(scanned, stacked))), strict=True):
-        np.testing.assert_allclose(one, other, atol=2e-5, rtol=2e-5)
+    for unrolled_array, scanned_array in zip(
+        *map(jax.tree.leaves, (run(unrolled, params), run(scanned, stacked))), strict=True
+    ):
+        np.testing.assert_allclose(unrolled_array, scanned_array, atol=2e-5, rtol=2e-5)
 
 
 def test_shared_layers_are_not_scanned():

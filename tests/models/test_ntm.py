@@ -36,17 +36,17 @@ def test_parameters_of_the_baseline():
     assert count(params) == (9 + 256 + 1) * 1024 + 2 * (256 + 256 + 1) * 1024 + 257 * 8
 
 
-@pytest.mark.parametrize("init, more", [("constant", 0), ("learned", 18), ("random", 18)])
-def test_memory_initialization_adds_the_memory_itself(init, more):
+@pytest.mark.parametrize("init, extra", [("constant", 0), ("learned", 18), ("random", 18)])
+def test_memory_initialization_adds_the_memory_itself(init, extra):
     def size(init):
         machine = ntm.NTM(NTMConfig(num_locations=6, word_size=3, memory_init=init), 2)
         return count(jax.eval_shape(machine.init, jax.random.key(0), jnp.zeros((1, 1, 3))))
 
-    assert size(init) - size("constant") == more
+    assert size(init) - size("constant") == extra
 
 
 @pytest.mark.parametrize(("init", "moves"), slow_but([("random", False)], [("random", False), ("learned", True)]))
-def test_random_memory_is_not_trained_and_learned_memory_is(init, moves):
+def test_only_learned_memory_gets_a_gradient(init, moves):
     model = ntm.NTM(NTMConfig(hidden_size=5, num_locations=6, word_size=3, memory_init=init), 2)
     params = jax.jit(model.init)(jax.random.key(0), jnp.ones((1, 3, 3)))
     gradient = jax.jit(jax.grad(lambda p: (model.apply(p, jnp.ones((1, 3, 3)))[0] ** 2).sum()))(params)["params"][
@@ -58,7 +58,7 @@ def test_random_memory_is_not_trained_and_learned_memory_is(init, moves):
 def test_first_step_by_hand(small):
     model, params, inputs = small
     p = jax.tree.map(np.asarray, params["params"])
-    logits, seen = jax.jit(lambda: model.apply(params, inputs, return_weights=True))()
+    logits, head_weights = jax.jit(lambda: model.apply(params, inputs, return_weights=True))()
     reads, hidden, cell = p["reads_start"].reshape(-1), p["hidden_start"], p["cell_start"]
     gates = (
         np.asarray(inputs[0, 0]) @ p["input"]["kernel"]
@@ -69,7 +69,7 @@ def test_first_step_by_hand(small):
     i, f, g, o = np.split(gates, 4)
     hidden = sigmoid(o) * np.tanh(sigmoid(f) * cell + sigmoid(i) * np.tanh(g))
     emitted = hidden @ p["heads"] + p["heads_bias"]
-    heads, rest = emitted[:27].reshape(3, 9), emitted[27:]
+    heads, erase_add = emitted[:27].reshape(3, 9), emitted[27:]
     softplus, memory, start = lambda x: np.log1p(np.exp(x)), np.full((6, 3), 1e-6), np.eye(6)[0]
     weights = []
     for head in heads:  # key, beta, g, gamma, shifts
@@ -82,20 +82,20 @@ def test_first_step_by_hand(small):
         )
         address = ops.Address(*(jnp.float32(a) for a in address))
         weights.append(np.asarray(ops.locate(memory.astype(np.float32), start.astype(np.float32), address)))
-    memory = memory * (1 - np.outer(weights[0], sigmoid(rest[:3]))) + np.outer(weights[0], np.tanh(rest[3:]))
+    memory = memory * (1 - np.outer(weights[0], sigmoid(erase_add[:3]))) + np.outer(weights[0], np.tanh(erase_add[3:]))
     features = np.concatenate([hidden, (np.array(weights[1:]) @ memory).reshape(-1)])
-    np.testing.assert_allclose(seen["write"][0, 0], weights[:1], atol=1e-5)
-    np.testing.assert_allclose(seen["read"][0, 0], weights[1:], atol=1e-5)
+    np.testing.assert_allclose(head_weights["write"][0, 0], weights[:1], atol=1e-5)
+    np.testing.assert_allclose(head_weights["read"][0, 0], weights[1:], atol=1e-5)
     np.testing.assert_allclose(logits[0, 0], features @ p["output"]["kernel"] + p["output"]["bias"], atol=1e-5)
 
 
-def test_gates_begin_with_the_values_they_had_in_the_order_i_f_o_g():
+def test_reorder_gates_moves_drawn_blocks():
     """Flax draws the kernels as it did when the results were recorded; the last two quarters change places."""
     dense = jax.nn.initializers.lecun_normal()
-    drawn = np.split(dense(jax.random.key(3), (7, 8)), 4, axis=1)
-    ordered = np.split(ntm.gate_order(dense)(jax.random.key(3), (7, 8)), 4, axis=1)
+    draws = np.split(dense(jax.random.key(3), (7, 8)), 4, axis=1)
+    reordered = np.split(ntm.reorder_gates(dense)(jax.random.key(3), (7, 8)), 4, axis=1)
     for now, then in enumerate([0, 1, 3, 2]):
-        np.testing.assert_array_equal(ordered[now], drawn[then])
+        np.testing.assert_array_equal(reordered[now], draws[then])
 
 
 @pytest.mark.slow
@@ -115,15 +115,15 @@ def test_causal_finite_and_rows_do_not_meet(controller):
 
 def test_weights_are_distributions(small):
     model, params, inputs = small
-    logits, seen = jax.jit(lambda: model.apply(params, inputs, return_weights=True))()
-    assert seen["write"].shape == (2, 4, 1, 6) and seen["read"].shape == (2, 4, 2, 6)
-    for weights in seen.values():
+    logits, head_weights = jax.jit(lambda: model.apply(params, inputs, return_weights=True))()
+    assert head_weights["write"].shape == (2, 4, 1, 6) and head_weights["read"].shape == (2, 4, 2, 6)
+    for weights in head_weights.values():
         np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
     np.testing.assert_allclose(jax.jit(model.apply)(params, inputs)[0], logits, atol=1e-6)
 
 
 @pytest.mark.slow
-def test_a_long_sequence_and_extreme_parameters_have_finite_gradients():
+def test_gradients_stay_finite_on_extreme_inputs():
     model = ntm.NTM(NTMConfig(hidden_size=4, num_locations=5, word_size=3), 1)
     params = jax.jit(model.init)(jax.random.key(0), jnp.ones((1, 1, 2)))
     huge = jax.tree.map(lambda x: 100 * x, params)

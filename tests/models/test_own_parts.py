@@ -16,9 +16,9 @@ from attention_jax.models.bahdanau import Bahdanau
 from attention_jax.models.cct import CCT
 from attention_jax.models.convolutional import ConvSeq2seq
 from attention_jax.models.language_model import LanguageModel
-from attention_jax.models.named_scores import normalizer_class, pool_class, score_class
-from attention_jax.models.parts import per_head
-from attention_jax.models.position_encodings import bias_maker
+from attention_jax.models.named_scores import parse_normalizer, parse_pool, parse_score
+from attention_jax.models.parts import make_part_per_head
+from attention_jax.models.position_encodings import parse_bias
 from attention_jax.models.text_classifier import TextClassifier
 from attention_jax.models.transformer import Transformer
 from attention_jax.models.vit import ViT, sinusoidal_2d
@@ -68,7 +68,7 @@ class Softplus(Ratio):
 class Scaled(Pool):
     by: jax.Array
 
-    def finish(self, query, pooled, known, width):
+    def finish(self, query, pooled, has_keys, width):
         return pooled * self.by
 
     @classmethod
@@ -139,18 +139,18 @@ def convolutional(**options):
     return ConvSeq2seq(config.ConvolutionalConfig(**sizes, **options), 7, 7), (TOKENS, LENGTH, TOKENS)
 
 
-def shapes(made) -> dict:
+def parameter_shapes(model_and_inputs) -> dict:
     """The shapes of a model's parameters; nothing is compiled."""
-    model, inputs = made
+    model, inputs = model_and_inputs
     params = jax.eval_shape(model.init, jax.random.key(0), *inputs)
     return {jax.tree_util.keystr(path): leaf.shape for path, leaf in jax.tree.leaves_with_path(params)}
 
 
 MAKERS = {
-    "score": (score_class, "Tempered", "t", 2.0, (language, recurrent)),
-    "normalizer": (normalizer_class, "Softplus", "power", 2.0, (translator, recurrent, convolutional)),
-    "head_pool": (pool_class, "Scaled", "by", 1.0, (vit,)),
-    "position_embedding": (bias_maker, "Decay", "rate", 0.5, (language, classifier, translator, vit, cct)),
+    "score": (parse_score, "Tempered", "t", 2.0, (language, recurrent)),
+    "normalizer": (parse_normalizer, "Softplus", "power", 2.0, (translator, recurrent, convolutional)),
+    "head_pool": (parse_pool, "Scaled", "by", 1.0, (vit,)),
+    "position_embedding": (parse_bias, "Decay", "rate", 0.5, (language, classifier, translator, vit, cct)),
 }
 CASES = [(option, model) for option, (*_, models) in MAKERS.items() for model in models]
 
@@ -158,19 +158,21 @@ CASES = [(option, model) for option, (*_, models) in MAKERS.items() for model in
 @pytest.mark.parametrize(("option", "model"), CASES, ids=lambda case: getattr(case, "__name__", case))
 def test_an_argument_does_not_change_the_parameters(option, model):
     name, field = MAKERS[option][1:3]
-    plain, given = (shapes(model(**{option: f"{HERE}:{name}{arguments}"})) for arguments in ("", "(3.25)"))
-    assert plain == given
+    plain, with_argument = (
+        parameter_shapes(model(**{option: f"{HERE}:{name}{arguments}"})) for arguments in ("", "(3.25)")
+    )
+    assert plain == with_argument
     assert [path for path in plain if path.endswith((f"_{field}']", f"['{field}']"))]
 
 
 @pytest.mark.parametrize("option", MAKERS)
-def test_an_argument_is_the_start_of_a_learned_parameter(option):
+def test_argument_sets_start_of_learned_parameter(option):
     make, name, field, usual, _ = MAKERS[option]
     rng, path = jax.random.key(0), f"{HERE}:{name}"
-    plain, given = (make(path + arguments).init(rng, 4, 4, 4) for arguments in ("", "(3.25)"))
-    assert (getattr(plain, field), getattr(given, field)) == (usual, 3.25)
+    plain, with_argument = (make(path + arguments).init(rng, 4, 4, 4) for arguments in ("", "(3.25)"))
+    assert (getattr(plain, field), getattr(with_argument, field)) == (usual, 3.25)
     if option == "score":  # what is not given is drawn as before
-        np.testing.assert_array_equal(given.offset, plain.offset)
+        np.testing.assert_array_equal(with_argument.offset, plain.offset)
     parameter = lambda arguments: nn.init(lambda m: m.own, Head(option, path + arguments))(rng)["params"]
     np.testing.assert_array_equal(parameter("(3.25)")[f"part_{field}"], [3.25, 3.25])
     np.testing.assert_array_equal(parameter("")[f"part_{field}"], [usual, usual])
@@ -181,41 +183,41 @@ class Head(nn.Module):
     place: str
 
     def setup(self):
-        self.own = per_head(self, "part", MAKERS[self.option][0](self.place), 2, 4)
+        self.own = make_part_per_head(self, "part", MAKERS[self.option][0](self.place), 2, 4)
 
 
 @pytest.mark.parametrize(
     ("make", "value", "field", "start"),
     [
-        (score_class, "gaussian", "sigma", 4**0.25),
-        (score_class, "gaussian(2.5)", "sigma", 2.5),
-        (normalizer_class, "learned_sink(1.5)", "sink", 1.5),
-        (normalizer_class, "learned_sink", "sink", 0.0),
+        (parse_score, "gaussian", "sigma", 4**0.25),
+        (parse_score, "gaussian(2.5)", "sigma", 2.5),
+        (parse_normalizer, "learned_sink(1.5)", "sink", 1.5),
+        (parse_normalizer, "learned_sink", "sink", 0.0),
     ],
 )
 def test_built_in_parts_start_there_too(make, value, field, start):
     np.testing.assert_allclose(getattr(make(value).init(jax.random.key(0), 4, 4, 4), field), start, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("make", "value"), [(score_class, "soft_cap(30)"), (normalizer_class, "softmax(0)")])
+@pytest.mark.parametrize(("make", "value"), [(parse_score, "soft_cap(30)"), (parse_normalizer, "softmax(0)")])
 def test_a_part_without_init_is_constant(make, value):
     assert not hasattr(make(value), "init")
 
 
-def test_a_bias_of_ones_own_with_alibis_slopes_is_alibi():
+def test_custom_bias_with_alibi_slopes_equals_alibi():
     """Two programs."""
-    (own, inputs), (alibi, _) = language(position_embedding=f"{HERE}:Decay"), language(position_embedding="alibi")
+    (custom, inputs), (alibi, _) = language(position_embedding=f"{HERE}:Decay"), language(position_embedding="alibi")
     params = jax.jit(alibi.init)(jax.random.key(0), *inputs)
     expected = jax.jit(alibi.apply)(params, *inputs)[0]
     params["params"]["decoder"]["bias_0"] = {"bias_rate": jnp.asarray(ALiBi.slopes(2))}
-    np.testing.assert_allclose(jax.jit(own.apply)(params, *inputs)[0], expected, atol=1e-6)
+    np.testing.assert_allclose(jax.jit(custom.apply)(params, *inputs)[0], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("model", [vit, pytest.param(cct, marks=pytest.mark.slow)])
-def test_a_steep_bias_leaves_an_image_token_itself_alone(model):
-    made, inputs = model(position_embedding=f"{HERE}:Decay(1e4)")
-    params = jax.jit(made.init)(jax.random.key(0), *inputs)
-    apply = jax.jit(partial(made.apply, return_weights=True))
+def test_steep_bias_restricts_tokens_to_themselves(model):
+    instance, inputs = model(position_embedding=f"{HERE}:Decay(1e4)")
+    params = jax.jit(instance.init)(jax.random.key(0), *inputs)
+    apply = jax.jit(partial(instance.apply, return_weights=True))
     maps = apply(params, *inputs)[1]["encoder_attention"]  # [B, layers, H, T, T]
     np.testing.assert_allclose(maps, np.broadcast_to(np.eye(maps.shape[-1]), maps.shape), atol=1e-6)
 
@@ -224,35 +226,42 @@ SLOW = ((vit, "Waves2d"), (classifier, "Waves"), (translator, "Waves"))
 POSITIONS = [(language, "Waves"), *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
 
 
-@pytest.mark.parametrize(("model", "own"), POSITIONS)
-def test_positions_of_ones_own_are_added(model, own):
-    (theirs, inputs), (built_in, _) = model(position_embedding=f"{HERE}:{own}"), model(position_embedding="sinusoidal")
+@pytest.mark.parametrize(("model", "class_name"), POSITIONS)
+def test_custom_positions_are_added(model, class_name):
+    (custom, inputs), (built_in, _) = (
+        model(position_embedding=f"{HERE}:{class_name}"),
+        model(position_embedding="sinusoidal"),
+    )
     params = jax.jit(built_in.init)(jax.random.key(0), *inputs)
     np.testing.assert_array_equal(
-        jax.jit(theirs.apply)(params, *inputs)[0], jax.jit(built_in.apply)(params, *inputs)[0]
+        jax.jit(custom.apply)(params, *inputs)[0], jax.jit(built_in.apply)(params, *inputs)[0]
     )
 
 
 # --- refused ---
 
 
-def bare(base, name: str):
+def make_bare(base, name: str):
     """A dataclass that inherits from `base`, without `pytree`."""
     call = lambda self, *inputs: jnp.ones((len(inputs[0]), len(inputs[-1]))) * self.by
     return dataclass(frozen=True)(type(name, (base,), {"__annotations__": {"by": float}, "by": 1.0, "__call__": call}))
 
 
-BareScore, BareMask, BareBias = bare(Score, "BareScore"), bare(Mask, "BareMask"), bare(Bias, "BareBias")
-BareNormalizer, BarePool = bare(Ratio, "BareNormalizer"), bare(Pool, "BarePool")
+BareScore, BareMask, BareBias = make_bare(Score, "BareScore"), make_bare(Mask, "BareMask"), make_bare(Bias, "BareBias")
+BareNormalizer, BarePool = make_bare(Ratio, "BareNormalizer"), make_bare(Pool, "BarePool")
 
 
-def uninitialized(base, name: str):
+def make_uninitialized(base, name: str):
     """A registered class with a parameter and without `init`."""
     return pytree(dataclass(frozen=True)(type(name, (base,), {"__annotations__": {"by": float}})))
 
 
-NoScore, NoMask, NoBias = uninitialized(Score, "NoScore"), uninitialized(Mask, "NoMask"), uninitialized(Bias, "NoBias")
-NoNormalizer, NoPool = uninitialized(Normalizer, "NoNormalizer"), uninitialized(Pool, "NoPool")
+NoScore, NoMask, NoBias = (
+    make_uninitialized(Score, "NoScore"),
+    make_uninitialized(Mask, "NoMask"),
+    make_uninitialized(Bias, "NoBias"),
+)
+NoNormalizer, NoPool = make_uninitialized(Normalizer, "NoNormalizer"), make_uninitialized(Pool, "NoPool")
 
 KINDS = {
     "score": "Score",
@@ -265,13 +274,13 @@ KINDS = {
 
 @pytest.mark.parametrize("option", KINDS)
 @pytest.mark.parametrize(
-    ("start", "said"), [("Bare", "@pytree"), ("No", "in parentheses"), ("Bare{}(1, 2)", "@pytree|in parentheses")]
+    ("start", "message"), [("Bare", "@pytree"), ("No", "in parentheses"), ("Bare{}(1, 2)", "@pytree|in parentheses")]
 )
-def test_a_class_that_cannot_be_a_part_is_refused(option, start, said):
+def test_invalid_part_class_is_rejected(option, start, message):
     name = start.format(KINDS[option]) if "{" in start else start + KINDS[option]
     flag = f"--model.{option.replace('_', '-')} {HERE}:{name}"
-    with pytest.raises(InputError, match=said) as error:
-        shapes(language(**{option: f"{HERE}:{name}"}))
+    with pytest.raises(InputError, match=message) as error:
+        parameter_shapes(language(**{option: f"{HERE}:{name}"}))
     assert str(error.value).startswith(flag) and "\n" not in str(error.value)
 
 
@@ -279,12 +288,12 @@ def test_a_class_that_cannot_be_a_part_is_refused(option, start, said):
 @pytest.mark.parametrize("start", ["Bare", "No"])
 def test_a_recurrent_decoder_refuses_it_as_well(option, start):
     with pytest.raises(InputError, match="@pytree|in parentheses"):
-        shapes(recurrent(**{option: f"{HERE}:{start}{KINDS[option]}"}))
+        parameter_shapes(recurrent(**{option: f"{HERE}:{start}{KINDS[option]}"}))
 
 
 @pytest.mark.parametrize("implementation", ["plain", "fused"])
 @pytest.mark.parametrize("name", ["score", "bias", "mask", "normalizer", "in a mask", "in a normalizer"])
-def test_attend_refuses_a_rule_that_jax_cannot_see_into(name, implementation):
+def test_attend_rejects_rules_without_pytree(name, implementation):
     x = jnp.ones((4, 2))
     rules = {"score": BareScore(), "bias": BareBias(), "mask": BareMask(), "normalizer": BareNormalizer()}
     rule = {"mask": Both(causal(), BareMask())} if name == "in a mask" else {name: rules.get(name)}
@@ -293,10 +302,10 @@ def test_attend_refuses_a_rule_that_jax_cannot_see_into(name, implementation):
         attend(x, x, x, implementation=implementation, **rule)
 
 
-@pytest.mark.parametrize("given", ["'a'", "(1.0, 2.0)"])
-def test_a_start_of_another_shape_is_refused(given):
+@pytest.mark.parametrize("arguments", ["'a'", "(1.0, 2.0)"])
+def test_a_start_of_another_shape_is_refused(arguments):
     with pytest.raises(InputError, match=r"rate of Decay cannot start at .* must fit the shape \(\)"):
-        shapes(language(position_embedding=f"{HERE}:Decay({given})"))
+        parameter_shapes(language(position_embedding=f"{HERE}:Decay({arguments})"))
 
 
 @pytree
@@ -315,4 +324,4 @@ class LearnedMask(Mask):
 @pytest.mark.parametrize("arguments", ["", "(2.0)"])
 def test_a_mask_does_not_learn(arguments):
     with pytest.raises(InputError, match="no gradient"):
-        shapes(language(mask=f"{HERE}:LearnedMask{arguments}"))
+        parameter_shapes(language(mask=f"{HERE}:LearnedMask{arguments}"))

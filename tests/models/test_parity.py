@@ -43,11 +43,11 @@ def attention(layer):
         kernels = [layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight]
     names = ("query", "key", "value")
     biases = [layer.in_proj_bias[i * d : (i + 1) * d] for i in range(3)]
-    ours = {name: {"kernel": array(k).T, "bias": array(b)} for name, k, b in zip(names, kernels, biases, strict=True)}
-    return ours | {"out": linear(layer.out_proj)}
+    params = {name: {"kernel": array(k).T, "bias": array(b)} for name, k, b in zip(names, kernels, biases, strict=True)}
+    return params | {"out": linear(layer.out_proj)}
 
 
-def randomized(layer, seed=0):
+def randomize(layer, seed=0):
     """PyTorch starts biases at 0 and norms at 1, which would hide a swap."""
     torch.manual_seed(seed)
     with torch.no_grad():
@@ -60,49 +60,50 @@ def draw(*shape, seed=1):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def close(ours, theirs):
-    np.testing.assert_allclose(ours, theirs.detach().numpy(), atol=1e-5, rtol=1e-5)
+def close(actual, expected):
+    np.testing.assert_allclose(actual, expected.detach().numpy(), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("widths", [(16, 16), (10, 7)], ids=["one width", "kdim, vdim"])
 def test_multihead_attention(widths):
-    theirs = randomized(torch.nn.MultiheadAttention(WIDTH, HEADS, kdim=widths[0], vdim=widths[1], batch_first=True))
+    torch_layer = randomize(torch.nn.MultiheadAttention(WIDTH, HEADS, kdim=widths[0], vdim=widths[1], batch_first=True))
     query, key, value = draw(2, 4, WIDTH), draw(2, 5, widths[0], seed=2), draw(2, 5, widths[1], seed=3)
-    given = [torch.tensor(x) for x in (query, key, value)]
-    wanted, weights = theirs(*given, key_padding_mask=KEY_PADDING, average_attn_weights=False)
-    got, looked = MultiHeadAttention(HEADS, WIDTH).apply(
-        {"params": attention(theirs)}, query, key, value, mask=lengths(jnp.asarray(LENGTHS)), return_weights=True
+    torch_inputs = [torch.tensor(x) for x in (query, key, value)]
+    expected, expected_weights = torch_layer(*torch_inputs, key_padding_mask=KEY_PADDING, average_attn_weights=False)
+    actual, actual_weights = MultiHeadAttention(HEADS, WIDTH).apply(
+        {"params": attention(torch_layer)}, query, key, value, mask=lengths(jnp.asarray(LENGTHS)), return_weights=True
     )
-    close(got, wanted)
-    close(looked, weights)
+    close(actual, expected)
+    close(actual_weights, expected_weights)
 
 
 @pytest.mark.parametrize("placement", ["post", "pre"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_encoder_layer(placement, activation):
     options = {"dropout": 0.0, "activation": activation, "norm_first": placement == "pre", "batch_first": True}
-    theirs = randomized(torch.nn.TransformerEncoderLayer(WIDTH, HEADS, FFN, **options))
+    torch_layer = randomize(torch.nn.TransformerEncoderLayer(WIDTH, HEADS, FFN, **options))
     x = draw(2, 5, WIDTH)
     params = {
-        "attention": attention(theirs.self_attn), "attention_norm": norm(theirs.norm1), "ffn_norm": norm(theirs.norm2),
-        "ffn": {"hidden": linear(theirs.linear1), "out": linear(theirs.linear2)},
+        "attention": attention(torch_layer.self_attn), "attention_norm": norm(torch_layer.norm1),
+        "ffn_norm": norm(torch_layer.norm2),
+        "ffn": {"hidden": linear(torch_layer.linear1), "out": linear(torch_layer.linear2)},
     }  # fmt: skip
     layer = EncoderLayer(block(placement, activation))
 
     def run(params, x):
         return layer.apply({"params": params}, x, lengths(jnp.asarray(LENGTHS)))[0]
 
-    given, real = torch.tensor(x, requires_grad=True), ~KEY_PADDING.numpy()
-    wanted = theirs(given, src_key_padding_mask=KEY_PADDING)
-    close(run(params, x)[real], wanted[~KEY_PADDING])
+    torch_input, real = torch.tensor(x, requires_grad=True), ~KEY_PADDING.numpy()
+    expected = torch_layer(torch_input, src_key_padding_mask=KEY_PADDING)
+    close(run(params, x)[real], expected[~KEY_PADDING])
     # gradients too: of sum(y^2) over the real positions
-    (wanted[~KEY_PADDING] ** 2).sum().backward()
+    (expected[~KEY_PADDING] ** 2).sum().backward()
     d_params, d_x = jax.jit(
         jax.grad(lambda p, x: jnp.sum(jnp.where(real[..., None], run(p, x), 0.0) ** 2), argnums=(0, 1))
     )(params, x)
-    np.testing.assert_allclose(d_x, given.grad.numpy(), atol=1e-4, rtol=1e-4)
+    np.testing.assert_allclose(d_x, torch_input.grad.numpy(), atol=1e-4, rtol=1e-4)
     np.testing.assert_allclose(
-        d_params["ffn"]["hidden"]["kernel"].T, theirs.linear1.weight.grad.numpy(), atol=1e-4, rtol=1e-4
+        d_params["ffn"]["hidden"]["kernel"].T, torch_layer.linear1.weight.grad.numpy(), atol=1e-4, rtol=1e-4
     )
 
 
@@ -110,12 +111,13 @@ def test_encoder_layer(placement, activation):
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_decoder_layer(placement, activation):
     options = {"dropout": 0.0, "activation": activation, "norm_first": placement == "pre", "batch_first": True}
-    theirs = randomized(torch.nn.TransformerDecoderLayer(WIDTH, HEADS, FFN, **options))
+    torch_layer = randomize(torch.nn.TransformerDecoderLayer(WIDTH, HEADS, FFN, **options))
     x, states = draw(2, 4, WIDTH), draw(2, 5, WIDTH, seed=2)
     params = {
-        "attention": attention(theirs.self_attn), "cross_attention": attention(theirs.multihead_attn),
-        "attention_norm": norm(theirs.norm1), "cross_norm": norm(theirs.norm2), "ffn_norm": norm(theirs.norm3),
-        "ffn": {"hidden": linear(theirs.linear1), "out": linear(theirs.linear2)},
+        "attention": attention(torch_layer.self_attn), "cross_attention": attention(torch_layer.multihead_attn),
+        "attention_norm": norm(torch_layer.norm1), "cross_norm": norm(torch_layer.norm2),
+        "ffn_norm": norm(torch_layer.norm3),
+        "ffn": {"hidden": linear(torch_layer.linear1), "out": linear(torch_layer.linear2)},
     }  # fmt: skip
     layer = DecoderLayer(block(placement, activation))
 
@@ -123,5 +125,5 @@ def test_decoder_layer(placement, activation):
         return module(x, causal(), None, (*module.project(states), lengths(jnp.asarray(LENGTHS))))[0]
 
     mask = torch.nn.Transformer.generate_square_subsequent_mask(4)
-    wanted = theirs(torch.tensor(x), torch.tensor(states), tgt_mask=mask, memory_key_padding_mask=KEY_PADDING)
-    close(layer.apply({"params": params}, method=run), wanted)
+    expected = torch_layer(torch.tensor(x), torch.tensor(states), tgt_mask=mask, memory_key_padding_mask=KEY_PADDING)
+    close(layer.apply({"params": params}, method=run), expected)

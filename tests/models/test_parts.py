@@ -63,12 +63,12 @@ MODELS = {
 }
 
 
-def with_parts(options, **more):
+def with_parts(options, **changes):
     config_ = config.Config("x", None, options)
-    return replace(config_, **PARTS | {f"model.{name}": value for name, value in more.items()}).model
+    return replace(config_, **PARTS | {f"model.{name}": value for name, value in changes.items()}).model
 
 
-def made(model, inputs):
+def random_params(model, inputs):
     """Parameters that are neither zero nor tiny, so that every part matters."""
     shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
     draw = np.random.default_rng(0).normal
@@ -95,7 +95,7 @@ def swiglu(p, x):
     return linear(p["out"], gate * sigmoid(gate) * linear(p["hidden"], x))
 
 
-def rotated(x, position):
+def rotate(x, position):
     """One vector, its pairs (i, i + D/2) turned by position / theta^(2 i / D)."""
     half, out = len(x) // 2, np.array(x)
     for i in range(half):
@@ -114,7 +114,7 @@ def logit(p, head, query, key):
     return CAP * np.tanh(query @ key / np.sqrt(width) / CAP)
 
 
-def normalized(p, head, logits):
+def normalize(p, head, logits):
     """With the sink that a head has learned, which takes its share of the softmax."""
     sink = np.exp(p["normaliser_sink"][head]) if "normaliser_sink" in p else 0.0
     return np.exp(logits) / (np.exp(logits).sum() + sink)
@@ -128,10 +128,10 @@ def attention(p, x, memory, allowed, turn):
     for head in range(HEADS):
         group = head // (HEADS // KV_HEADS)  # heads 0 and 1 read the first keys and values, 2 and 3 the second
         for q in range(len(x)):
-            seen = [k for k in range(len(memory)) if allowed(q, k)]
-            logits = [logit(p, head, turn(queries[q, head], q), turn(keys[k, group], k)) for k in seen]
-            weights = normalized(p, head, logits)
-            pooled[q, head] = sum(w * values[k, group] for w, k in zip(weights, seen))
+            allowed_keys = [k for k in range(len(memory)) if allowed(q, k)]
+            logits = [logit(p, head, turn(queries[q, head], q), turn(keys[k, group], k)) for k in allowed_keys]
+            weights = normalize(p, head, logits)
+            pooled[q, head] = sum(w * values[k, group] for w, k in zip(weights, allowed_keys))
     return linear(p["out"], pooled.reshape(len(x), -1) * sigmoid(linear(p["gate"], x)))
 
 
@@ -150,20 +150,20 @@ def stack(p, x, allowed, turn, *memory):
     return rms(p["norm"], x)
 
 
-def embedded(p, tokens):
+def embed(p, tokens):
     table = p["token"]["embedding"].astype(np.float64)
     return table[tokens] * np.sqrt(table.shape[1])
 
 
 def decoder_only(p, tokens):
-    x = stack(p["decoder"], embedded(p["embedding"], tokens), lambda q, k: k <= q, rotated)
+    x = stack(p["decoder"], embed(p["embedding"], tokens), lambda q, k: k <= q, rotate)
     return x @ p["embedding"]["token"]["embedding"].T + p["bias"]
 
 
 def encoder_decoder(p, source, length, target):
-    memory = stack(p["encoder"], embedded(p["source_embedding"], source), lambda q, k: k < length, rotated)
-    x = embedded(p["target_embedding"], target)
-    return stack(p["decoder"], x, lambda q, k: k <= q, rotated, memory, length) @ p["kernel"] + p["bias"]
+    memory = stack(p["encoder"], embed(p["source_embedding"], source), lambda q, k: k < length, rotate)
+    x = embed(p["target_embedding"], target)
+    return stack(p["decoder"], x, lambda q, k: k <= q, rotate, memory, length) @ p["kernel"] + p["bias"]
 
 
 def image_classifier(p, image):
@@ -173,14 +173,14 @@ def image_classifier(p, image):
     def turn(vector, position):  # half of the channels by the row of a patch, half by its column
         row, column = divmod(max(position - 1, 0), 3)
         half = len(vector) // 2
-        return np.concatenate([rotated(vector[:half], row), rotated(vector[half:], column)])
+        return np.concatenate([rotate(vector[:half], row), rotate(vector[half:], column)])
 
     x = stack(p["trunk"], x, lambda q, k: True, turn)
     return linear(p["trunk"]["head"], x[0])
 
 
 def text_classifier(p, tokens, length):
-    x = stack(p["encoder"], embedded(p["embedding"], tokens), lambda q, k: k < length, rotated)
+    x = stack(p["encoder"], embed(p["embedding"], tokens), lambda q, k: k < length, rotate)
     weights = np.exp(np.tanh(linear(p["pool"]["key"], x)) @ p["pool"]["query"])[:length]
     return linear(p["head"], weights / weights.sum() @ x[:length])
 
@@ -199,19 +199,19 @@ PARTED = [
 def test_every_part_is_that_of_a_slow_transformer(kind, score, normalizer):
     options, make = MODELS[kind]
     model, inputs = make(with_parts(options, score=score, normalizer=normalizer))
-    params = made(model, inputs)
-    got = jax.jit(lambda params: model.apply({"params": params}, *inputs)[0])(params)
+    params = random_params(model, inputs)
+    actual = jax.jit(lambda params: model.apply({"params": params}, *inputs)[0])(params)
     for row, example in enumerate(zip(*inputs)):
-        np.testing.assert_allclose(got[row], ORACLES[kind](params, *example), atol=1e-4, rtol=1e-4)
+        np.testing.assert_allclose(actual[row], ORACLES[kind](params, *example), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["decoder-only", "encoder-decoder"])
-def test_a_cache_of_grouped_heads_is_smaller_by_their_ratio(kind):
+def test_grouped_heads_shrink_the_cache(kind):
     options, make = MODELS[kind]
     sizes = {}
     for kv_heads in (0, 1, 2):
         model, inputs = make(options if not kv_heads else replace(options, num_kv_heads=kv_heads))
-        params = made(model, inputs)
+        params = random_params(model, inputs)
         if kind == "decoder-only":
             cache = model.apply({"params": params}, 2, 10, method="start").layers
         else:
@@ -229,23 +229,25 @@ def test_a_cache_of_grouped_heads_is_smaller_by_their_ratio(kind):
 def test_steps_with_every_part_are_teacher_forcing(kind, score):
     """With two hypotheses a sentence, whose entries of the cache lie side by side."""
     options, make = MODELS[kind]
-    np.testing.assert_allclose(*stepped(kind, *make(with_parts(options, score=score))), atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(
+        *step_and_full_logits(kind, *make(with_parts(options, score=score))), atol=1e-5, rtol=1e-5
+    )
 
 
-def stepped(kind, model, inputs):
+def step_and_full_logits(kind, model, inputs):
     """The logits of all positions, one position at a time and at once."""
-    params = made(model, inputs)
+    params = random_params(model, inputs)
 
     def both(params):
         apply = lambda *args, method: model.apply({"params": params}, *args, method=method)
-        begun = (2, 6) if kind == "decoder-only" else (apply(TOKENS, LENGTHS, method="encode"), 6)
+        start_args = (2, 6) if kind == "decoder-only" else (apply(TOKENS, LENGTHS, method="encode"), 6)
 
         def step(cache, token):
             logits, cache, _ = apply(cache, token, method="step")
             return cache, logits
 
         _, steps = jax.lax.scan(
-            step, repeat_for_beams(apply(*begun, method="start"), 2), jnp.repeat(inputs[-1], 2, axis=0).T
+            step, repeat_for_beams(apply(*start_args, method="start"), 2), jnp.repeat(inputs[-1], 2, axis=0).T
         )
         return steps.swapaxes(0, 1), jnp.repeat(apply(*inputs, method="__call__")[0], 2, axis=0)
 
@@ -270,7 +272,7 @@ def stepped(kind, model, inputs):
     ],
 )
 @pytest.mark.parametrize("kind", ["decoder-only", *(pytest.param(k, marks=pytest.mark.slow) for k in [*MODELS][1:])])
-def test_what_does_not_fit_is_refused_when_the_model_is_made(kind, changed, word):
+def test_invalid_options_are_rejected_at_construction(kind, changed, word):
     options, make = MODELS[kind]
     with pytest.raises(InputError, match=word):
         make(with_parts(options, **changed))
@@ -280,7 +282,7 @@ NAMED = [*(name for name in NORMALIZERS if name != "top_k"), "top_k(2)", "entmax
 
 
 @pytest.mark.parametrize("name", slow_but(["learned_entmax", "top_k(2)"], NAMED))
-def test_every_normalizer_has_heads_of_its_own_in_a_model(name):
+def test_every_normalizer_has_per_head_parameters(name):
     """Shapes alone: what they compute is tested where they are defined."""
     options, make = MODELS["decoder-only"]
     model, inputs = make(replace(options, normalizer=name))
@@ -297,18 +299,18 @@ def test_every_normalizer_has_heads_of_its_own_in_a_model(name):
         pytest.param("learned_entmax", marks=pytest.mark.slow),
     ],
 )
-def test_what_a_normalizer_learns_has_a_gradient_in_every_head(name):
+def test_learned_normalizers_get_gradients_in_every_head(name):
     options, make = MODELS["decoder-only"]
     model, inputs = make(replace(options, normalizer=name))
-    params = made(model, inputs)
+    params = random_params(model, inputs)
     loss = lambda params: jnp.square(model.apply({"params": params}, *inputs)[0]).sum()
     gradient = jax.jit(jax.grad(loss))(params)
-    found = [x for path, x in jax.tree.leaves_with_path(gradient) if "normaliser" in jax.tree_util.keystr(path)]
-    assert len(found) == 2 and all(np.all(np.isfinite(x) & (x != 0)) for x in found)
+    gradients = [x for path, x in jax.tree.leaves_with_path(gradient) if "normaliser" in jax.tree_util.keystr(path)]
+    assert len(gradients) == 2 and all(np.all(np.isfinite(x) & (x != 0)) for x in gradients)
 
 
 @pytest.mark.parametrize("normalizer", ["softmax", "sigmoid"])
-def test_a_head_that_pools_local_linearly_reproduces_linear_values(normalizer):
+def test_local_linear_head_reproduces_linear_values(normalizer):
     """With W_v = W_k every value is its key, so that a head returns its query: the output is x W_q W_o."""
     heads = MultiHeadAttention(2, 8, head_pool="local_linear", normalizer=normalizer, use_bias=False, num_kv_heads=2)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 24, 8)), jnp.float32)
@@ -334,7 +336,7 @@ def test_every_pooling_of_heads_in_a_model(kind, pool, width):
 def test_steps_with_another_pooling_are_teacher_forcing():
     options, make = MODELS["decoder-only"]
     model = make(replace(options, head_pool="moments"))
-    np.testing.assert_allclose(*stepped("decoder-only", *model), atol=1e-4, rtol=1e-4)
+    np.testing.assert_allclose(*step_and_full_logits("decoder-only", *model), atol=1e-4, rtol=1e-4)
 
 
 STEPPED = ["learned_entmax", "sigmoid(-1.0)", "relu", "top_k(2)", "stick_breaking"]
@@ -344,4 +346,6 @@ STEPPED = ["learned_entmax", "sigmoid(-1.0)", "relu", "top_k(2)", "stick_breakin
 def test_steps_with_other_normalizers_are_teacher_forcing(name):
     """A cache holds entries that are not written yet, and those of other hypotheses: none of them may count."""
     options, make = MODELS["decoder-only"]
-    np.testing.assert_allclose(*stepped("decoder-only", *make(replace(options, normalizer=name))), atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(
+        *step_and_full_logits("decoder-only", *make(replace(options, normalizer=name))), atol=1e-5, rtol=1e-5
+    )

@@ -11,19 +11,19 @@ from attention_jax.models.pointer import PointerNetwork
 MODEL = PointerNetwork(config.PointerNetworkConfig(hidden_size=4), 3)
 DRAW = np.random.default_rng(0)
 INPUTS = jnp.asarray(DRAW.normal(size=(2, 5, 3)), jnp.float32)
-LENGTH, BEFORE = jnp.array([5, 3]), jnp.array([[0, 2, 1, 4], [0, 1, 2, 1]])
+LENGTH, PREVIOUS = jnp.array([5, 3]), jnp.array([[0, 2, 1, 4], [0, 1, 2, 1]])
 
 
 @pytest.fixture(scope="module")
 def variables():
-    shapes = jax.eval_shape(MODEL.init, jax.random.key(0), INPUTS, LENGTH, BEFORE)
+    shapes = jax.eval_shape(MODEL.init, jax.random.key(0), INPUTS, LENGTH, PREVIOUS)
     assert sum(x.size for x in jax.tree.leaves(shapes)) == 2 * (3 + 4 + 1) * 16 + 2 * 4 * 4 + 4
     return jax.tree.map(lambda x: jnp.asarray(DRAW.normal(size=x.shape), jnp.float32), shapes)
 
 
 @pytest.fixture(scope="module")
 def weights(variables):
-    return np.exp(jax.jit(MODEL.apply)(variables, INPUTS, LENGTH, BEFORE))
+    return np.exp(jax.jit(MODEL.apply)(variables, INPUTS, LENGTH, PREVIOUS))
 
 
 def lstm(p, x, hidden, cell):
@@ -41,7 +41,7 @@ def test_weights_are_equation_3(variables, weights):
         for x in np.asarray(INPUTS[row, : LENGTH[row]], np.float64):
             state = lstm(p["encoder"], x, *state)
             e.append(state[0])
-        for t, place in enumerate(BEFORE[row]):
+        for t, place in enumerate(PREVIOUS[row]):
             state = lstm(p["decoder"], np.asarray(INPUTS[row, place], np.float64), *state)
             score = p["score"]
             u = [score["vector"] @ np.tanh(e_j @ score["key_kernel"] + state[0] @ score["query_kernel"]) for e_j in e]
@@ -53,21 +53,21 @@ def test_one_step_at_a_time_is_the_same(variables, weights):
     @jax.jit
     def stepwise():
         cache = MODEL.apply(variables, MODEL.apply(variables, INPUTS, LENGTH, method="encode"), method="start")
-        step = lambda cache, before: MODEL.apply(variables, cache, before, method="step")[::-1]
-        return jax.lax.scan(step, cache, BEFORE.T)[1]
+        step = lambda cache, previous: MODEL.apply(variables, cache, previous, method="step")[::-1]
+        return jax.lax.scan(step, cache, PREVIOUS.T)[1]
 
     np.testing.assert_allclose(np.exp(stepwise()).swapaxes(0, 1), weights, atol=1e-5)
 
 
 def test_padding_changes_nothing(variables, weights):
-    other = jnp.where((jnp.arange(5)[None] < LENGTH[:, None])[:, :, None], INPUTS, 7.0)
-    np.testing.assert_allclose(np.exp(jax.jit(MODEL.apply)(variables, other, LENGTH, BEFORE)), weights, atol=1e-6)
+    repadded = jnp.where((jnp.arange(5)[None] < LENGTH[:, None])[:, :, None], INPUTS, 7.0)
+    np.testing.assert_allclose(np.exp(jax.jit(MODEL.apply)(variables, repadded, LENGTH, PREVIOUS)), weights, atol=1e-6)
 
 
 @pytest.mark.slow
-def test_a_probability_that_underflows_has_a_finite_logarithm_and_gradient(variables):
+def test_underflowing_probability_has_finite_log_and_gradient(variables):
     score = variables["params"]["score"]
     sure = {"params": variables["params"] | {"score": score | {"vector": 1e3 * score["vector"]}}}
-    log_p = lambda variables: MODEL.apply(variables, INPUTS, LENGTH, BEFORE)[0]
+    log_p = lambda variables: MODEL.apply(variables, INPUTS, LENGTH, PREVIOUS)[0]
     assert log_p(sure).min() < -200 and np.isfinite(log_p(sure)).all()
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.grad(lambda v: log_p(v).sum())(sure)))

@@ -108,17 +108,17 @@ def test_a_family_is_its_formula(name):
     options = MODELS[name]
     model = LanguageModel(options, VOCAB)
     params = random_params(model)
-    wanted, maps = forward(jax.tree.map(np.float64, params), TOKENS, options)
+    expected, maps = forward(jax.tree.map(np.float64, params), TOKENS, options)
     run = jax.jit(lambda p, x: model.apply({"params": p}, x, return_weights=True))
-    got, seen = run(params, jnp.asarray(TOKENS))
-    scale = np.abs(wanted).max()
-    np.testing.assert_allclose(got, wanted, atol=1e-5 * scale)
-    np.testing.assert_allclose(seen["decoder_attention"], maps, atol=1e-5)
+    actual, intermediates = run(params, jnp.asarray(TOKENS))
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(actual, expected, atol=1e-5 * scale)
+    np.testing.assert_allclose(intermediates["decoder_attention"], maps, atol=1e-5)
     cache = model.apply({"params": params}, len(TOKENS), TOKENS.shape[1], method="start")
     step = jax.jit(lambda p, c, t: model.apply({"params": p}, c, t, method="step")[:2])
     for t in range(TOKENS.shape[1]):
         stepped, cache = step(params, cache, jnp.asarray(TOKENS[:, t]))
-        np.testing.assert_allclose(stepped, wanted[:, t], atol=1e-5 * scale)
+        np.testing.assert_allclose(stepped, expected[:, t], atol=1e-5 * scale)
 
 
 def test_every_new_parameter_by_name():
@@ -132,7 +132,7 @@ def test_every_new_parameter_by_name():
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "said"),
+    ("option", "value", "message"),
     [
         ("rope_scaling", "linear", "--model.rope-scaling .* got linear: "),
         ("rope_scaling", "linear(0)", "--model.rope-scaling .* positive"),
@@ -150,8 +150,8 @@ def test_every_new_parameter_by_name():
         ("mlp_layer", "glu", "--model.mlp-layer"),
     ],
 )
-def test_a_wrong_option_is_one_line(option, value, said):
-    with pytest.raises(InputError, match=said) as caught:
+def test_a_wrong_option_is_one_line(option, value, message):
+    with pytest.raises(InputError, match=message) as caught:
         LanguageModel(replace(LLAMA, **{option: value}), VOCAB)
     assert "\n" not in str(caught.value)
 

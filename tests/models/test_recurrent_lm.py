@@ -16,10 +16,10 @@ def build(cell, **options):
     return model, jax.jit(model.init)(jax.random.key(0), TOKENS)
 
 
-@pytest.mark.parametrize("cell, gates, more", [("rnn", 1, 0), ("gru", 3, 4), ("lstm", 4, 0)])
-def test_parameters(cell, gates, more):
+@pytest.mark.parametrize("cell, gates, extra", [("rnn", 1, 0), ("gru", 3, 4), ("lstm", 4, 0)])
+def test_parameters(cell, gates, extra):
     _, params = build(cell)
-    assert sum(x.size for x in jax.tree.leaves(params)) == gates * 4 * (7 + 4 + 1) + more + 4 * 7 + 7
+    assert sum(x.size for x in jax.tree.leaves(params)) == gates * 4 * (7 + 4 + 1) + extra + 4 * 7 + 7
 
 
 def bias_hh(p: dict) -> np.ndarray:
@@ -52,21 +52,21 @@ def test_is_the_layer_of_pytorch(cell, recurrent_bias):
     )
 
 
-def written_out(cell: str, p: dict) -> np.ndarray:
+def reference_logits(cell: str, p: dict) -> np.ndarray:
     """The logits of TOKENS by the equations of torch.nn.RNN, GRU and LSTM: each gate has a bias b_i of its input and a
     bias b_h of its recurrent product."""
     sigmoid, bias = lambda z: 1 / (1 + np.exp(-z)), bias_hh(p)
     h, c, logits = np.zeros((3, 4)), np.zeros((3, 4)), []
     for x in np.eye(7)[np.array(TOKENS)].swapaxes(0, 1):
-        mine, past = x @ p["input_kernel"] + p["bias"], h @ p["recurrent_kernel"] + bias
+        inputs, past = x @ p["input_kernel"] + p["bias"], h @ p["recurrent_kernel"] + bias
         if cell == "rnn":
-            h = np.tanh(mine + past)
+            h = np.tanh(inputs + past)
         elif cell == "lstm":
-            i, f, g, o = np.split(mine + past, 4, -1)
+            i, f, g, o = np.split(inputs + past, 4, -1)
             c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
             h = sigmoid(o) * np.tanh(c)
         else:
-            (r, z, n), (hr, hz, hn) = np.split(mine, 3, -1), np.split(past, 3, -1)
+            (r, z, n), (hr, hz, hn) = np.split(inputs, 3, -1), np.split(past, 3, -1)
             r, z = sigmoid(r + hr), sigmoid(z + hz)
             h = (1 - z) * np.tanh(n + r * hn) + z * h
         logits.append(h @ p["output_kernel"] + p["output_bias"])
@@ -74,11 +74,11 @@ def written_out(cell: str, p: dict) -> np.ndarray:
 
 
 @pytest.mark.parametrize("cell, gates", [("rnn", 1), ("gru", 2), ("lstm", 4)])
-def test_a_second_bias_is_that_of_the_recurrent_product(cell, gates):
+def test_recurrent_bias_matches_written_equations(cell, gates):
     """Every gate has two biases, a GRU's candidate in any case; all other parameters begin as without the second."""
     model, params = build(cell, recurrent_bias=True)
     p = {name: np.array(value) for name, value in params["params"].items()}
-    np.testing.assert_allclose(jax.jit(model.apply)(params, TOKENS)[0], written_out(cell, p), atol=1e-5)
+    np.testing.assert_allclose(jax.jit(model.apply)(params, TOKENS)[0], reference_logits(cell, p), atol=1e-5)
     assert p["recurrent_bias"].shape == (4 * gates,) and 0 < np.abs(p["recurrent_bias"]).max() <= 0.5
     without = build(cell)[1]["params"]
     assert without.keys() == p.keys() - {"recurrent_bias"}
@@ -91,8 +91,8 @@ def test_one_character_at_a_time_is_the_same(cell):
     cache, logits = model.apply(params, 3, 12, method="start"), []
     step = jax.jit(lambda cache, token: model.apply(params, cache, token, method="step")[:2])
     for t in range(12):
-        one, cache = step(cache, TOKENS[:, t])
-        logits.append(one)
+        step_logits, cache = step(cache, TOKENS[:, t])
+        logits.append(step_logits)
     np.testing.assert_allclose(np.stack(logits, 1), jax.jit(model.apply)(params, TOKENS)[0], atol=1e-5)
 
 

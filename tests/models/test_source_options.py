@@ -28,7 +28,7 @@ def initial(model, *batch):
     return jax.jit(model.init)(jax.random.key(0), *batch)["params"]
 
 
-def drawn(model, *batch):
+def random_params(model, *batch):
     shapes, r = jax.eval_shape(model.init, jax.random.key(0), *batch)["params"], np.random.default_rng(0)
     return jax.tree.map(lambda x: jnp.asarray(r.normal(size=x.shape, scale=0.5), jnp.float32), shapes)
 
@@ -38,7 +38,7 @@ def test_the_last_step_is_read_with_its_padding():
     token, step = (
         Sutskever(config.SutskeverConfig(**SMALL, encoder_state=state), 9, 7) for state in ("last_token", "last_step")
     )
-    params = drawn(token, SOURCE, LENGTH, TARGET)
+    params = random_params(token, SOURCE, LENGTH, TARGET)
     run = jax.jit(
         lambda model, length: model.apply({"params": params}, SOURCE, length[None], TARGET)[0], static_argnums=0
     )
@@ -63,35 +63,35 @@ ATTENDING = {
 
 
 @pytest.mark.parametrize("name", slow_but(("bahdanau", "luong feeding"), ATTENDING))
-def test_dropped_attention_weights_hide_the_source_from_the_decoder(name):
+def test_full_attention_dropout_hides_the_source(name):
     """With all weights dropped the annotations do not matter; while decoding none is dropped. Four programs."""
-    module, options, more = ATTENDING[name]
-    plain, dropping = (module(options(**SMALL | more, attention_dropout=r), 9, 7) for r in (0.0, 1 - 1e-6))
-    variables, rngs = {"params": drawn(plain, SOURCE, LENGTH, TARGET)}, {"dropout": jax.random.key(1)}
+    module, options, changes = ATTENDING[name]
+    plain, dropping = (module(options(**SMALL | changes, attention_dropout=r), 9, 7) for r in (0.0, 1 - 1e-6))
+    variables, rngs = {"params": random_params(plain, SOURCE, LENGTH, TARGET)}, {"dropout": jax.random.key(1)}
     memory = jax.jit(partial(plain.apply, method="encode"))(variables, SOURCE, LENGTH)
     louder = memory._replace(hidden=2.0 * memory.hidden)
 
     @partial(jax.jit, static_argnums=(0, 2))
-    def run(model, seen, train):
-        return model.apply(variables, seen, TARGET, train=train, rngs=rngs, method="decode")[0]
+    def run(model, memory, train):
+        return model.apply(variables, memory, TARGET, train=train, rngs=rngs, method="decode")[0]
 
     np.testing.assert_array_equal(run(dropping, memory, True), run(dropping, louder, True))
     np.testing.assert_array_equal(run(dropping, memory, False), run(plain, memory, True))
     assert not np.array_equal(run(plain, memory, True), run(plain, louder, True))
 
 
-def test_half_of_the_attention_weights_are_dropped_and_the_others_doubled():
+def test_attention_dropout_rescales_kept_weights():
     model = Bahdanau(config.BahdanauConfig(**SMALL, attention_dropout=0.5), 9, 7)
-    variables = {"params": drawn(model, SOURCE, LENGTH, TARGET)}
+    variables = {"params": random_params(model, SOURCE, LENGTH, TARGET)}
 
     @jax.jit
     def run():
         memory = model.apply(variables, jnp.ones((8, 50), jnp.int32), jnp.full(8, 50), method="encode")
-        return model.apply(variables, memory, 3, True, rngs={"dropout": jax.random.key(1)}, method="kept")
+        return model.apply(variables, memory, 3, True, rngs={"dropout": jax.random.key(1)}, method="weight_dropout")
 
-    kept = run()
-    assert kept.shape == (3, 8, 50) and sorted(set(kept.ravel().tolist())) == [0.0, 2.0]
-    assert 0.9 < float(kept.mean()) < 1.1
+    factors = run()
+    assert factors.shape == (3, 8, 50) and sorted(set(factors.ravel().tolist())) == [0.0, 2.0]
+    assert 0.9 < float(factors.mean()) < 1.1
 
 
 def test_dropout_of_attention_needs_attention():
@@ -102,11 +102,11 @@ def test_dropout_of_attention_needs_attention():
 @pytest.mark.slow
 def test_forget_gates_begin_open_in_every_lstm():
     layer = Layer((2,), 3, "lstm", 1.5)
-    drawn = layer.init(jax.random.key(0), jnp.ones((1, 2)), method="project")["params"]["bias"]
-    assert drawn.tolist() == [0.0] * 3 + [1.5] * 3 + [0.0] * 6
+    initial_bias = layer.init(jax.random.key(0), jnp.ones((1, 2)), method="project")["params"]["bias"]
+    assert initial_bias.tolist() == [0.0] * 3 + [1.5] * 3 + [0.0] * 6
     _, cell = layer.apply(  # no input and no weights: the cell keeps sigmoid(1.5) of itself
-        {"params": {"input_kernel": jnp.zeros((2, 12)), "recurrent_kernel": jnp.zeros((3, 12)), "bias": drawn}},
-        jnp.broadcast_to(drawn, (1, 1, 12)),
+        {"params": {"input_kernel": jnp.zeros((2, 12)), "recurrent_kernel": jnp.zeros((3, 12)), "bias": initial_bias}},
+        jnp.broadcast_to(initial_bias, (1, 1, 12)),
         (jnp.zeros((1, 3)), jnp.ones((1, 3))),
         method="scan",
     )
@@ -123,11 +123,11 @@ def test_a_gru_has_no_forget_gates():
         initial(model, SOURCE, LENGTH, TARGET)
 
 
-def test_what_the_controller_of_a_turing_machine_emits_is_clipped():
+def test_controller_output_is_clipped():
     """As if a bias beyond the clip were at the clip."""
     options = {"controller": "feedforward", "hidden_size": 4, "num_locations": 6, "word_size": 3}
     plain, clipped = (NTM(config.NTMConfig(**options, output_clip=clip), outputs=2) for clip in (0.0, 2.0))
-    params = drawn(plain, jnp.ones((1, 3, 2)))
+    params = random_params(plain, jnp.ones((1, 3, 2)))
     params |= {"heads": np.zeros_like(params["heads"])}
 
     @partial(jax.jit, static_argnums=0)
@@ -148,11 +148,13 @@ def test_forget_gates_of_a_controller_begin_open():
         initial(model, jnp.ones((1, 1, 2)))
 
 
-@pytest.mark.parametrize("given, deviation", [(0.0, 0.25), (1.0, 1.0)])
-def test_token_embeddings_begin_with_the_given_deviation(given, deviation):
-    options = config.TransformerConfig(1, 1, hidden_size=16, mlp_dim=16, num_heads=2, embed_scale=given)
-    made = Embedding(400, Block.of(options), 9, options.scale_embeddings, options.embedding_init, options.embed_scale)
-    table = jax.jit(made.init)(jax.random.key(0), TARGET)["params"]["token"]["embedding"]
+@pytest.mark.parametrize("embed_scale, deviation", [(0.0, 0.25), (1.0, 1.0)])
+def test_token_embeddings_begin_with_the_given_deviation(embed_scale, deviation):
+    options = config.TransformerConfig(1, 1, hidden_size=16, mlp_dim=16, num_heads=2, embed_scale=embed_scale)
+    embedding = Embedding(
+        400, Block.of(options), 9, options.scale_embeddings, options.embedding_init, options.embed_scale
+    )
+    table = jax.jit(embedding.init)(jax.random.key(0), TARGET)["params"]["token"]["embedding"]
     assert float(table.std()) == pytest.approx(deviation, rel=0.05)
 
 

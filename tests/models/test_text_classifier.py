@@ -13,7 +13,7 @@ LENGTH = np.array([5, 2], np.int32)
 
 
 @pytest.fixture(scope="module")
-def made():
+def small_model():
     model = text_classifier.TextClassifier(
         TextClassifierConfig(num_layers=1, hidden_size=8, num_heads=2, mlp_dim=16), 9, 3
     )
@@ -25,10 +25,10 @@ def test_the_pool_is_that_of_the_paper():
     """Yang et al. 2016, eq. 5-7, written out in NumPy."""
     states = np.random.default_rng(0).normal(size=(2, 6, 4)).astype(np.float32)
     pool = text_classifier.AttentionPool()
-    (pooled, weights), made = jax.jit(
+    (pooled, weights), variables = jax.jit(
         lambda: pool.init_with_output(jax.random.key(1), states, LENGTH, return_weights=True)
     )()
-    params = made["params"]
+    params = variables["params"]
     for row, length in enumerate(LENGTH):
         h = states[row, :length]
         u = np.tanh(h @ np.asarray(params["key"]["kernel"]) + np.asarray(params["key"]["bias"]))
@@ -39,24 +39,26 @@ def test_the_pool_is_that_of_the_paper():
         assert not weights[row, length:].any()
 
 
-def test_padding_and_what_stands_in_it_change_nothing(made):
-    model, params = made
+def test_padding_and_what_stands_in_it_change_nothing(small_model):
+    model, params = small_model
     run = jax.jit(lambda tokens, length: model.apply({"params": params}, tokens, length)[0])
-    other = np.where(np.arange(6)[None] < LENGTH[:, None], TOKENS, 8)
-    np.testing.assert_allclose(run(other, LENGTH), run(TOKENS, LENGTH), rtol=1e-5, atol=1e-6)
+    repadded = np.where(np.arange(6)[None] < LENGTH[:, None], TOKENS, 8)
+    np.testing.assert_allclose(run(repadded, LENGTH), run(TOKENS, LENGTH), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(run(TOKENS[1:, :2], LENGTH[1:]), run(TOKENS, LENGTH)[1:], rtol=1e-4, atol=1e-5)
 
 
-def test_without_layers_a_weight_is_of_a_word_and_its_place_alone():
+def test_without_layers_only_the_pool_has_weights():
     options = TextClassifierConfig(num_layers=0, hidden_size=8, num_heads=2)
     model = text_classifier.TextClassifier(options, 9, 3)
-    (_, seen), made = jax.jit(lambda: model.init_with_output(jax.random.key(0), TOKENS, LENGTH, return_weights=True))()
-    assert set(made["params"]) == {"embedding", "pool", "head"}
-    assert set(seen) == {"pool_attention"} and seen["pool_attention"].shape == (2, 6)
+    (_, intermediates), variables = jax.jit(
+        lambda: model.init_with_output(jax.random.key(0), TOKENS, LENGTH, return_weights=True)
+    )()
+    assert set(variables["params"]) == {"embedding", "pool", "head"}
+    assert set(intermediates) == {"pool_attention"} and intermediates["pool_attention"].shape == (2, 6)
 
 
-def test_its_parameters_are_as_many_as_derived_by_hand(made):
-    _, params = made
+def test_parameter_count_by_hand(small_model):
+    _, params = small_model
     d, ffn, vocab, classes = 8, 16, 9, 3
     layer = 4 * (d * d + d) + (d * ffn + ffn) + (ffn * d + d) + 2 * 2 * d
     expected = vocab * d + layer + 2 * d + (d * d + d) + d + (d * classes + classes)

@@ -16,8 +16,8 @@ from attention_jax.config import SCORES, replace
 from attention_jax.decode import beam_search
 from attention_jax.errors import InputError
 from attention_jax.models.blocks import AncestorMask, Block
-from attention_jax.models.named_scores import make_score, score_class
-from attention_jax.models.position_encodings import KINDS, added_positions
+from attention_jax.models.named_scores import make_score, parse_score
+from attention_jax.models.position_encodings import KINDS, position_vectors
 from attention_jax.models.transformer import Decoder, Embedding, Encoder, Transformer, count_parameters
 from attention_jax.ops.attention import attend
 from attention_jax.ops.masks import causal, dense
@@ -34,7 +34,7 @@ SMALL = config.TransformerConfig(
 
 
 @functools.lru_cache
-def built(**changes):
+def build_model(**changes):
     """A small model and its parameters, every one of them random (zero biases would hide mistakes)."""
     model = Transformer(replace(SMALL, **changes), 11, 11)
     return model, random_params(model, SOURCE, LENGTH, TARGET)
@@ -48,63 +48,65 @@ def random_params(module, *inputs):
 
 
 @functools.lru_cache
-def compiled(model, **options):
+def compile_apply(model, **options):
     return jax.jit(functools.partial(model.apply, **options))
 
 
 def logits(model, params, *args, **options):
-    return compiled(model, **options)(params, *args)
+    return compile_apply(model, **options)(params, *args)
 
 
-def number(width, ffn, layers, cross):
+def layer_parameters(width, ffn, layers, cross):
     """Attention: four square kernels with biases. Feed-forward: two kernels, two biases. A scale and a bias for every
     norm."""
     attention = 4 * (width * width + width)
     return layers * ((1 + cross) * attention + 2 * width * ffn + ffn + width + (2 + cross) * 2 * width)
 
 
-def made(source, target, encoder_layers, decoder_layers, width, heads, ffn, **options):
+def make_transformer(source, target, encoder_layers, decoder_layers, width, heads, ffn, **options):
     options = config.TransformerConfig(encoder_layers, decoder_layers, width, heads, ffn, **options)
     return Transformer(options, source, target)
 
 
 @pytest.mark.parametrize(
-    ("model", "wanted"),
+    ("model", "expected"),
     [
         # Wu et al. 2021: one table of 9,716 x 128 for source, target and output (no bias): "about 2.57 M"
-        (made(9716, 9716, 4, 4, 128, 4, 256, tied_embeddings="all", output_bias=False), 2_568_704),
+        (make_transformer(9716, 9716, 4, 4, 128, 4, 256, tied_embeddings="all", output_bias=False), 2_568_704),
         # bentrevett/pytorch-seq2seq, notebook 6: two learned tables of 100 positions, 7,853 and 5,893 words
-        (made(7853, 5893, 3, 3, 256, 8, 512, position_embedding="learned", max_length=100), 9_038_341),
+        (make_transformer(7853, 5893, 3, 3, 256, 8, 512, position_embedding="learned", max_length=100), 9_038_341),
         # pre-norm adds one norm at the end of each stack
         (
-            made(10, 12, 1, 2, 8, 2, 16, norm="pre"),
-            10 * 8 + 12 * 8 + 8 * 12 + 12 + number(8, 16, 1, 0) + number(8, 16, 2, 1) + 32,
+            make_transformer(10, 12, 1, 2, 8, 2, 16, norm="pre"),
+            10 * 8 + 12 * 8 + 8 * 12 + 12 + layer_parameters(8, 16, 1, 0) + layer_parameters(8, 16, 2, 1) + 32,
         ),
         (
-            made(10, 12, 2, 2, 8, 2, 16, position_embedding="t5"),
-            10 * 8 + 12 * 8 + 8 * 12 + 12 + number(8, 16, 2, 0) + number(8, 16, 2, 1) + 2 * 64,
+            make_transformer(10, 12, 2, 2, 8, 2, 16, position_embedding="t5"),
+            10 * 8 + 12 * 8 + 8 * 12 + 12 + layer_parameters(8, 16, 2, 0) + layer_parameters(8, 16, 2, 1) + 2 * 64,
         ),
         (
-            made(10, 12, 2, 2, 8, 2, 16, position_embedding="shaw"),
-            10 * 8 + 12 * 8 + 8 * 12 + 12 + number(8, 16, 2, 0) + number(8, 16, 2, 1) + 4 * 33 * 4,
+            make_transformer(10, 12, 2, 2, 8, 2, 16, position_embedding="shaw"),
+            10 * 8 + 12 * 8 + 8 * 12 + 12 + layer_parameters(8, 16, 2, 0) + layer_parameters(8, 16, 2, 1) + 4 * 33 * 4,
         ),
     ],
     ids=["tiny", "bentrevett", "pre-norm", "t5", "shaw"],
 )
-def test_parameter_counts(model, wanted):
-    assert count_parameters(jax.eval_shape(model.init, jax.random.key(0), SOURCE, LENGTH, TARGET)) == wanted
+def test_parameter_counts(model, expected):
+    assert count_parameters(jax.eval_shape(model.init, jax.random.key(0), SOURCE, LENGTH, TARGET)) == expected
 
 
 def test_counts_add_up_by_hand():
-    assert number(128, 256, 4, 0) + number(128, 256, 4, 1) + 9716 * 128 == 2_568_704
+    assert layer_parameters(128, 256, 4, 0) + layer_parameters(128, 256, 4, 1) + 9716 * 128 == 2_568_704
     words, places = 7853 * 256 + 5893 * 256 + 5893 * 256 + 5893, 2 * 100 * 256
-    assert number(256, 512, 3, 0) + number(256, 512, 3, 1) + words + places == 9_038_341
+    assert layer_parameters(256, 512, 3, 0) + layer_parameters(256, 512, 3, 1) + words + places == 9_038_341
 
 
 @pytest.mark.parametrize("kind", slow_but(["rotary", "transformer_xl"], KINDS))
-def test_cached_steps_are_teacher_forcing_and_beams_share_a_memory(kind):
+def test_cached_steps_equal_teacher_forcing_for_beams(kind):
     universal = {"shared_layers": True, "num_decoder_layers": 2} if kind == "transformer_xl" else {}
-    model, params = built(position_embedding=kind, norm="pre" if kind in ("t5", "rotary") else "post", **universal)
+    model, params = build_model(
+        position_embedding=kind, norm="pre" if kind in ("t5", "rotary") else "post", **universal
+    )
 
     @jax.jit
     def teacher_forced_and_start(params):
@@ -112,7 +114,7 @@ def test_cached_steps_are_teacher_forcing_and_beams_share_a_memory(kind):
         cache = model.apply(params, memory, 6, method="start")
         return model.apply(params, SOURCE, LENGTH, TARGET, return_weights=True), cache, repeat_for_beams(cache, 3)
 
-    (wanted, seen), cache, twice = jax.device_get(teacher_forced_and_start(params))
+    (expected, intermediates), cache, beam_cache = jax.device_get(teacher_forced_and_start(params))
     traced = []
 
     @jax.jit
@@ -122,29 +124,33 @@ def test_cached_steps_are_teacher_forcing_and_beams_share_a_memory(kind):
 
     target = np.asarray(TARGET)
     for t in range(4):
-        got, cache, weights = step(cache, target[:, t])
+        actual, cache, weights = step(cache, target[:, t])
         weights = jax.device_get(weights)
-        np.testing.assert_allclose(got, wanted[:, t], atol=1e-5)
-        np.testing.assert_allclose(weights["cross_attention"], seen["cross_attention"][:, :, :, t : t + 1], atol=1e-5)
+        np.testing.assert_allclose(actual, expected[:, t], atol=1e-5)
         np.testing.assert_allclose(
-            weights["decoder_attention"][..., :4], seen["decoder_attention"][:, :, :, t : t + 1], atol=1e-5
+            weights["cross_attention"], intermediates["cross_attention"][:, :, :, t : t + 1], atol=1e-5
+        )
+        np.testing.assert_allclose(
+            weights["decoder_attention"][..., :4], intermediates["decoder_attention"][:, :, :, t : t + 1], atol=1e-5
         )
         if kind in ("sinusoidal", "rotary"):  # three equal hypotheses of each sentence read one memory
-            got, twice, weights = step(twice, np.repeat(target[:, t], 3))
-            np.testing.assert_allclose(got, np.repeat(wanted[:, t], 3, axis=0), atol=1e-5)
+            actual, beam_cache, weights = step(beam_cache, np.repeat(target[:, t], 3))
+            np.testing.assert_allclose(actual, np.repeat(expected[:, t], 3, axis=0), atol=1e-5)
             np.testing.assert_allclose(
-                weights["cross_attention"][4], seen["cross_attention"][1, :, :, t : t + 1], atol=1e-5
+                weights["cross_attention"][4], intermediates["cross_attention"][1, :, :, t : t + 1], atol=1e-5
             )
             np.testing.assert_allclose(
-                weights["decoder_attention"][4, ..., :4], seen["decoder_attention"][1, :, :, t : t + 1], atol=1e-5
+                weights["decoder_attention"][4, ..., :4],
+                intermediates["decoder_attention"][1, :, :, t : t + 1],
+                atol=1e-5,
             )
     assert len(traced) == (2 if kind in ("sinusoidal", "rotary") else 1)  # one compilation a shape
 
 
 @pytest.mark.parametrize("kind", slow_but(["shaw"], KINDS))
-def test_the_hypotheses_of_a_beam_score_as_teacher_forced(kind):
+def test_beam_scores_equal_teacher_forced_log_probabilities(kind):
     """Each reads the keys of its own ancestors, wherever those stood in the beam."""
-    model, params = built(position_embedding=kind, norm="pre" if kind in ("t5", "rotary") else "post")
+    model, params = build_model(position_embedding=kind, norm="pre" if kind in ("t5", "rotary") else "post")
 
     @jax.jit
     def search(params):
@@ -152,31 +158,31 @@ def test_the_hypotheses_of_a_beam_score_as_teacher_forced(kind):
         step = lambda token, cache: model.apply(params, cache, token, method="step")[:2]
         options = {"bos": 1, "eos": None, "pad": 0, "max_length": 6, "length_penalty": "none"}
         tokens, scores = beam_search(step, cache, 2, beam_size=4, n_best=4, **options)
-        read = jnp.concatenate([jnp.full((8, 1), 1), tokens.reshape(8, 6)[:, :-1]], axis=1)
-        logits, _ = model.apply(params, *(jnp.repeat(x, 4, axis=0) for x in (SOURCE, LENGTH)), read)
+        target_in = jnp.concatenate([jnp.full((8, 1), 1), tokens.reshape(8, 6)[:, :-1]], axis=1)
+        logits, _ = model.apply(params, *(jnp.repeat(x, 4, axis=0) for x in (SOURCE, LENGTH)), target_in)
         log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens.reshape(8, 6, 1), axis=2)
         return tokens, scores, log_p.sum(axis=(1, 2)).reshape(2, 4)
 
-    tokens, scores, wanted = search(params)
+    tokens, scores, expected = search(params)
     assert len({tuple(row) for row in np.asarray(tokens[0, :, :3])}) > 1  # hypotheses that parted early
-    np.testing.assert_allclose(scores, wanted, atol=1e-5)
+    np.testing.assert_allclose(scores, expected, atol=1e-5)
 
 
 def test_a_cache_is_read_alike_block_by_block():
     draw = lambda *shape: np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
-    seen = AncestorMask(jnp.asarray(draw(5, 21, 1)[..., 0] > 0).at[:, 0].set(True))
-    run = lambda how, **blocks: attend(draw(5, 4), draw(21, 4), draw(21, 4), mask=seen, implementation=how, **blocks)
+    mask = AncestorMask(jnp.asarray(draw(5, 21, 1)[..., 0] > 0).at[:, 0].set(True))
+    run = lambda how, **blocks: attend(draw(5, 4), draw(21, 4), draw(21, 4), mask=mask, implementation=how, **blocks)
     np.testing.assert_allclose(run("fused", block_q=2, block_k=8), run("plain"), atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", slow_but(["shaw"], ["sinusoidal", "t5", "shaw"]))
 def test_padding_and_batching_change_nothing(kind):
-    model, params = built(position_embedding=kind, norm="pre" if kind == "t5" else "post")
+    model, params = build_model(position_embedding=kind, norm="pre" if kind == "t5" else "post")
     together, _ = logits(model, params, SOURCE, LENGTH, TARGET)
     alone, _ = logits(model, params, SOURCE[1:, :2], LENGTH[1:], TARGET[1:])
     np.testing.assert_allclose(together[1:], alone, atol=1e-5)
-    other, _ = logits(model, params, SOURCE.at[1, 2:].set(7), LENGTH, TARGET)
-    np.testing.assert_array_equal(together, other)
+    repadded, _ = logits(model, params, SOURCE.at[1, 2:].set(7), LENGTH, TARGET)
+    np.testing.assert_array_equal(together, repadded)
     changed, _ = logits(model, params, SOURCE.at[1, 1].set(7), LENGTH, TARGET)
     assert np.abs(changed - together)[1].max() > 1e-3  # a real word does matter
 
@@ -192,7 +198,7 @@ def test_causal_jacobian_is_exactly_zero_above_the_diagonal(kind, implementation
     )
     decoder = Decoder(block, 1, cross=False)
     table = lambda positions: jnp.sin(jnp.arange(40, dtype=jnp.float32).reshape(5, 8))
-    added = added_positions(kind, jnp.arange(5), 8, table)
+    added = position_vectors(kind, jnp.arange(5), 8, table)
     x = np.random.default_rng(1).standard_normal((5, 8), np.float32)
 
     def run(params, x):
@@ -236,35 +242,38 @@ def test_relative_positions_are_shift_invariant(kind):
 
 @pytest.mark.parametrize("kind", slow_but(["sinusoidal"], ["sinusoidal", "transformer_xl"]))
 def test_shared_layers_are_a_stack_of_equal_ones(kind):
-    once, of_once = built(num_encoder_layers=2, num_decoder_layers=2, position_embedding=kind, shared_layers=True)
-    twice, of_twice = built(num_encoder_layers=2, num_decoder_layers=2, position_embedding=kind)
+    once, of_once = build_model(num_encoder_layers=2, num_decoder_layers=2, position_embedding=kind, shared_layers=True)
+    twice, of_twice = build_model(num_encoder_layers=2, num_decoder_layers=2, position_embedding=kind)
     repeated = {stack: {} for stack in ("encoder", "decoder")}
     for stack, layers in repeated.items():
         for name in of_twice["params"][stack]:
             layers[name] = of_once["params"][stack][name.replace("_1", "_0")]
     assert set(of_once["params"]["encoder"]) < set(of_twice["params"]["encoder"])
     params = {"params": of_once["params"] | repeated}
-    one, other = logits(once, of_once, SOURCE, LENGTH, TARGET)[0], logits(twice, params, SOURCE, LENGTH, TARGET)[0]
-    np.testing.assert_allclose(one, other, atol=1e-6)
+    shared_logits, stacked_logits = (
+        logits(once, of_once, SOURCE, LENGTH, TARGET)[0],
+        logits(twice, params, SOURCE, LENGTH, TARGET)[0],
+    )
+    np.testing.assert_allclose(shared_logits, stacked_logits, atol=1e-6)
 
 
 def test_weights_for_looking():
-    model, params = built(num_encoder_layers=2, num_decoder_layers=2)
-    _, seen = logits(model, params, SOURCE, LENGTH, TARGET, return_weights=True)
-    assert {k: v.shape for k, v in seen.items()} == {
+    model, params = build_model(num_encoder_layers=2, num_decoder_layers=2)
+    _, intermediates = logits(model, params, SOURCE, LENGTH, TARGET, return_weights=True)
+    assert {k: v.shape for k, v in intermediates.items()} == {
         "encoder_attention": (2, 2, 2, 5, 5),
         "decoder_attention": (2, 2, 2, 4, 4),
         "cross_attention": (2, 2, 2, 4, 5),
     }
-    for weights in seen.values():
+    for weights in intermediates.values():
         np.testing.assert_allclose(weights.sum(-1), np.ones(weights.shape[:-1]), atol=1e-5)
-    assert np.array_equal(seen["cross_attention"][1, ..., 2:], np.zeros((2, 2, 4, 3)))
-    assert np.array_equal(np.triu(seen["decoder_attention"], 1), np.zeros((2, 2, 2, 4, 4)))
+    assert np.array_equal(intermediates["cross_attention"][1, ..., 2:], np.zeros((2, 2, 4, 3)))
+    assert np.array_equal(np.triu(intermediates["decoder_attention"], 1), np.zeros((2, 2, 2, 4, 4)))
     assert logits(model, params, SOURCE, LENGTH, TARGET)[1] == {}
 
 
-def test_dropout_acts_in_training_only_and_its_rate_may_be_traced():
-    model, params = built()
+def test_dropout_is_training_only_with_traced_rate():
+    model, params = build_model()
     plain, _ = logits(model, params, SOURCE, LENGTH, TARGET)
 
     @jax.jit
@@ -284,7 +293,7 @@ def test_dropout_acts_in_training_only_and_its_rate_may_be_traced():
 def test_rematerialization_changes_no_gradient():
     grads = []
     for remat in (False, True):
-        model, params = built(remat=remat)
+        model, params = build_model(remat=remat)
         rngs = {"dropout": jax.random.key(3)}
         grads.append(
             jax.jit(jax.grad(lambda p: model.apply(p, SOURCE, LENGTH, TARGET, train=True, rngs=rngs)[0].std()))(params)
@@ -293,18 +302,18 @@ def test_rematerialization_changes_no_gradient():
 
 
 def test_bfloat16_is_close_and_keeps_float32_parameters():
-    model, params = built()
-    wanted, _ = logits(model, params, SOURCE, LENGTH, TARGET)
+    model, params = build_model()
+    expected, _ = logits(model, params, SOURCE, LENGTH, TARGET)
     half = model.clone(options=replace(SMALL, dtype="bfloat16"))
-    got, _ = logits(half, params, SOURCE, LENGTH, TARGET)
-    assert got.dtype == jnp.float32
-    assert 0 < np.abs(got - wanted).max() < 0.1 * np.abs(wanted).max()
+    actual, _ = logits(half, params, SOURCE, LENGTH, TARGET)
+    assert actual.dtype == jnp.float32
+    assert 0 < np.abs(actual - expected).max() < 0.1 * np.abs(expected).max()
     shapes = jax.eval_shape(half.init, jax.random.key(0), SOURCE, LENGTH, TARGET)
     assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype("float32")}
 
 
 def test_tied_embeddings_are_the_output_layer():
-    model, params = built(tied_embeddings="all")
+    model, params = build_model(tied_embeddings="all")
     kernel, _ = model.apply(params, method="output")
     np.testing.assert_array_equal(kernel.T, params["params"]["target_embedding"]["token"]["embedding"])
     assert "source_embedding" not in params["params"] and "kernel" not in params["params"]
@@ -314,7 +323,7 @@ def test_tied_embeddings_are_the_output_layer():
         Transformer(config.TransformerConfig(tied_embeddings="all"), 5, 6)
 
 
-def test_heads_divide_the_width_unless_their_widths_are_given():
+def test_heads_divide_width_unless_widths_are_given():
     with pytest.raises(InputError, match="--model.hidden-size must be a multiple of --model.num-heads, got 8 and 3"):
         Transformer(replace(SMALL, num_heads=3), 11, 11)
     Transformer(replace(SMALL, num_heads=3, key_dim=2, value_dim=5), 11, 11)
@@ -327,10 +336,10 @@ def test_heads_refuse_the_score_that_is_a_bias():
 
 @pytest.mark.parametrize("score", slow_but(["additive"], [s for s in SCORES if s not in ("scaled_dot", "location")]))
 def test_any_score_trains(score):
-    model, params = built(score=score)
+    model, params = build_model(score=score)
     rngs = {"dropout": jax.random.key(0)}
     grads = jax.jit(jax.grad(lambda p: model.apply(p, SOURCE, LENGTH, TARGET, train=True, rngs=rngs)[0].std()))(params)
-    own = [g for path, g in jax.tree.leaves_with_path(grads) if "score" in jax.tree_util.keystr(path)]
+    score_gradients = [g for path, g in jax.tree.leaves_with_path(grads) if "score" in jax.tree_util.keystr(path)]
     leaves = {
         "dot": 0,
         "general": 3,
@@ -342,23 +351,23 @@ def test_any_score_trains(score):
         "qk_norm": 6,
         "soft_cap": 0,
     }
-    assert len(own) == leaves[score]
-    assert all(np.isfinite(g).all() and np.abs(g).max() > 0 for g in own)
+    assert len(score_gradients) == leaves[score]
+    assert all(np.isfinite(g).all() and np.abs(g).max() > 0 for g in score_gradients)
 
 
 @pytest.mark.parametrize("initial, deviation", [("normal", 16**-0.5), ("xavier", (2 / (400 + 16)) ** 0.5)])
-def test_embeddings_start_as_asked(initial, deviation):
+def test_embeddings_start_with_initializer_deviation(initial, deviation):
     table = Embedding(400, Block.of(replace(SMALL, hidden_size=16)), 10, scale=True, initial=initial)
-    made = table.init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))["params"]["token"]["embedding"]
-    assert float(made.std()) == pytest.approx(deviation, rel=0.05)
+    values = table.init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))["params"]["token"]["embedding"]
+    assert float(values.std()) == pytest.approx(deviation, rel=0.05)
 
 
-def test_learned_positions_start_as_large_as_the_tokens_they_are_added_to():
+def test_learned_positions_start_at_token_scale():
     table = Embedding(
         400, Block.of(replace(SMALL, hidden_size=16, position_embedding="learned")), 300, scale=True, initial="normal"
     )
-    made = table.init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))["params"]
-    tokens, places = (16**0.5 * made["token"]["embedding"]).std(), made["position"]["embedding"].std()
+    params = table.init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))["params"]
+    tokens, places = (16**0.5 * params["token"]["embedding"]).std(), params["position"]["embedding"].std()
     assert float(tokens) == pytest.approx(1, rel=0.05) and float(places) == pytest.approx(1, rel=0.05)
 
 
@@ -379,9 +388,9 @@ class Tempered(Score):
 
 
 @pytest.mark.slow
-def test_what_is_static_in_a_score_is_no_parameter():
+def test_static_score_fields_are_no_parameters():
     place = f"{__name__}:Tempered"
-    model, params = built(score=place)
+    model, params = build_model(score=place)
     names = {jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(params) if "score" in str(path)}
     assert len(names) == 3 and all("score_kernel" in name for name in names)
     rngs = {"dropout": jax.random.key(0)}
@@ -402,4 +411,4 @@ class Owner(nn.Module):
 )
 def test_a_place_that_holds_no_score_is_named(place):
     with pytest.raises(InputError, match="must be .*(Score|package.file:name)"):
-        score_class(place)
+        parse_score(place)

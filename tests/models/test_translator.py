@@ -66,11 +66,11 @@ def test_sizes_by_hand():
     gru = lambda inputs, h: 3 * h * (inputs + h + 1) + h  # torch has 3 h + 3 h biases, of which only these 4 h matter
     # d2l's encoder-decoder with attention: 2 layers, embed = hidden = 256, vocabularies 184 and 201
     attention = 256 * 256 * 2 + 256
-    want = 184 * 256 + 2 * gru(256, 256) + 201 * 256 + gru(512, 256) + gru(256, 256) + attention + 257 * 201
-    assert count(config.BahdanauConfig(256, 256, num_layers=2, readout="state", **ONE_WAY), 184, 201) == want
+    expected = 184 * 256 + 2 * gru(256, 256) + 201 * 256 + gru(512, 256) + gru(256, 256) + attention + 257 * 201
+    assert count(config.BahdanauConfig(256, 256, num_layers=2, readout="state", **ONE_WAY), 184, 201) == expected
     # bentrevett's: bidirectional 512, embed 256, readout [state; context; embedding], vocabularies 7855 and 5893
     bridge, attention = 1024 * 512 + 512, 512 * 512 + 1024 * 512 + 512
-    want = (
+    expected = (
         (7855 + 5893) * 256
         + 2 * gru(256, 512)
         + bridge
@@ -78,22 +78,22 @@ def test_sizes_by_hand():
         + gru(256 + 1024, 512)
         + (512 + 1024 + 256 + 1) * 5893
     )
-    assert count(config.BahdanauConfig(512, 256, readout="linear"), 7855, 5893) == want
+    assert count(config.BahdanauConfig(512, 256, readout="linear"), 7855, 5893) == expected
 
 
-def test_a_decoder_that_starts_from_the_hidden_state_is_the_book_s(contract):
+def test_hidden_init_equals_the_book_model(contract):
     """Its LSTM's cell is zero: "Deep Learning from Scratch 2", chapter 7, whose model is another implementation."""
     sizes = {"hidden_size": 6, "embed_size": 4, "cell": "lstm"}
-    ours = module(config.SutskeverConfig(**sizes, bidirectional="none", decoder_init="hidden", readout="state"))
+    sutskever = module(config.SutskeverConfig(**sizes, bidirectional="none", decoder_init="hidden", readout="state"))
     book = module(config.Seq2seqConfig(**sizes))
-    variables = contract.variables_of(ours)["params"]
+    variables = contract.variables_of(sutskever)["params"]
     renamed = {{"stack_0": "layer"}.get(name, name): value for name, value in variables.items()}
     arguments = contract.SOURCE, contract.LENGTH, contract.TARGET
-    logits, wanted = (
+    logits, expected = (
         jax.jit(model.apply)({"params": params}, *arguments)[0]
-        for model, params in ((ours, variables), (book, renamed))
+        for model, params in ((sutskever, variables), (book, renamed))
     )
-    np.testing.assert_allclose(logits, wanted, atol=1e-5)
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
 RECURRENT = {
@@ -111,7 +111,7 @@ RECURRENT = {
     "name",
     slow_but(["luong-feeding"], RECURRENT),
 )
-def test_a_cosine_has_a_sharpness_to_learn_as_in_the_heads_of_a_transformer(name, contract):
+def test_cosine_score_learns_a_sharpness(name, contract):
     """It starts at the square root of the width, as large as what a dot product is divided by."""
     model, call = module(RECURRENT[name]), (contract.SOURCE, contract.LENGTH, contract.TARGET)
     params = jax.jit(model.init)(jax.random.key(0), *call)
@@ -147,11 +147,11 @@ def test_any_normalizer_weighs_the_source(name, contract):
     variables = contract.variables_of(dense)
     assert jax.tree.structure(variables) == jax.tree.structure(contract.variables_of(sparse))
     run = lambda model: jax.jit(functools.partial(model.apply, return_weights=True))(variables, *call)[1]
-    weights, found = (np.asarray(run(model)["cross_attention"])[:, 0, 0, 0] for model in (dense, sparse))
+    weights, actual = (np.asarray(run(model)["cross_attention"])[:, 0, 0, 0] for model in (dense, sparse))
     with np.errstate(divide="ignore"):
-        wanted = np.stack([sparsemax(row) for row in np.log(weights)])
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
-    assert not np.allclose(weights, wanted, atol=1e-3)
+        expected = np.stack([sparsemax(row) for row in np.log(weights)])
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
+    assert not np.allclose(weights, expected, atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -206,11 +206,11 @@ def test_bahdanau_step_by_hand(contract):
     r, z, n = np.split(inputs, 3)
     ur, uz, un = np.split(s @ layer["recurrent_kernel"], 3)
     r, z = sigmoid(r + ur), sigmoid(z + uz)
-    new = (1 - z) * np.tanh(n + r * (un + layer["inner_bias"])) + z * s
-    want = np.concatenate([new, c, y]) @ p["kernel"] + p["bias"]
+    new_state = (1 - z) * np.tanh(n + r * (un + layer["inner_bias"])) + z * s
+    expected = np.concatenate([new_state, c, y]) @ p["kernel"] + p["bias"]
     call = jax.jit(functools.partial(model.apply, return_weights=True))
     logits, intermediates = call(variables, contract.SOURCE[:1], contract.LENGTH[:1], jnp.array([[1]]))
-    np.testing.assert_allclose(logits[0, 0], want, atol=1e-5)
+    np.testing.assert_allclose(logits[0, 0], expected, atol=1e-5)
     np.testing.assert_allclose(intermediates["cross_attention"][0, 0, 0, 0], alpha, atol=1e-5)
 
 
@@ -236,13 +236,13 @@ def test_input_feeding_by_hand(contract):
     np.testing.assert_allclose(logits[0, 1], fed @ p["kernel"] + p["bias"], atol=1e-5)
 
 
-def test_scaled_general_is_general_over_the_root_of_the_width():
+def test_scaled_general_divides_by_root_of_width():
     draw = lambda i, *shape: jax.random.normal(jax.random.key(i), shape)
     query, key, kernel = draw(0, 3, 16), draw(1, 5, 9), draw(2, 16, 9)
-    want = np.asarray(query @ kernel @ key.T) / 4
-    rest, prepared = ScaledGeneral(kernel).prepare_key(key)
-    for scores in (ScaledGeneral(kernel)(query, key), rest(query, prepared)):
-        np.testing.assert_allclose(scores, want, rtol=1e-5, atol=1e-5)
+    expected = np.asarray(query @ kernel @ key.T) / 4
+    prepared_score, prepared = ScaledGeneral(kernel).prepare_key(key)
+    for scores in (ScaledGeneral(kernel)(query, key), prepared_score(query, prepared)):
+        np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_windows(contract):
@@ -260,7 +260,7 @@ def test_windows(contract):
     assert (predictive.sum(-1) < 1).all() and (predictive.sum(-1) > 0.1).all()  # the Gaussian is not renormalized
 
 
-def carried(scan):
+def carry_shapes(scan):
     """The shapes that a scan carries: results with no axis of steps before what its body gives."""
     body = getattr(scan.params["jaxpr"], "jaxpr", scan.params["jaxpr"])
     pairs = zip(scan.outvars, body.outvars, strict=True)
@@ -271,15 +271,15 @@ def scan_carries(jaxpr):
     """The shapes that the scans of a jaxpr carry, at any depth."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == "scan":
-            yield from carried(equation)
-        for part in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "jaxpr")):
-            body = getattr(part, "jaxpr", part)
+            yield from carry_shapes(equation)
+        for parameter in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "jaxpr")):
+            body = getattr(parameter, "jaxpr", parameter)
             if hasattr(body, "eqns"):
                 yield from scan_carries(body)
 
 
 @pytest.mark.parametrize("name", slow_but(["luong-feeding"], ["bahdanau", "conditional-gru", "luong-feeding", "gnmt"]))
-def test_no_gradient_of_a_matrix_is_summed_inside_a_scan(name, contract):
+def test_scans_carry_no_matrix_gradients(name, contract):
     model = module(MODELS[name])
     variables = contract.variables_of(model)
     loss = lambda v: model.apply(v, contract.SOURCE, contract.LENGTH, contract.TARGET)[0].sum()
@@ -288,7 +288,7 @@ def test_no_gradient_of_a_matrix_is_summed_inside_a_scan(name, contract):
     assert carries and not carries & matrices
 
 
-def test_dropout_acts_in_training_only_and_everywhere_it_is_asked_for(contract):
+def test_dropout_acts_only_in_training(contract):
     def logits(train, **rates):
         model = module(dataclasses.replace(MODELS["d2l"], **rates))
         variables = contract.variables_of(module(MODELS["d2l"]))
@@ -332,24 +332,24 @@ def test_local_windows_are_their_formulas():
         allowed = (place < length[:, None]) & (np.abs(place - center) <= reach)
         return exponent * allowed / (exponent * allowed).sum(1, keepdims=True)
 
-    parts = Dot(), jnp.asarray(key), jnp.asarray(length), None, Softmax()
-    found = Monotonic(*parts, reach)(jnp.asarray(query), jnp.asarray(time))
-    np.testing.assert_allclose(found, softmax(time[:, None]), atol=1e-6)
+    fields = Dot(), jnp.asarray(key), jnp.asarray(length), None, Softmax()
+    weights = Monotonic(*fields, reach)(jnp.asarray(query), jnp.asarray(time))
+    np.testing.assert_allclose(weights, softmax(time[:, None]), atol=1e-6)
     center = length[:, None] / (1 + np.exp(-np.tanh(query @ kernel) @ vector))
-    found = Predictive(*parts, reach, jnp.asarray(kernel), jnp.asarray(vector))(jnp.asarray(query), None)
-    np.testing.assert_allclose(found, softmax(center) * np.exp(-((place - center) ** 2) / 2), atol=1e-6)
+    weights = Predictive(*fields, reach, jnp.asarray(kernel), jnp.asarray(vector))(jnp.asarray(query), None)
+    np.testing.assert_allclose(weights, softmax(center) * np.exp(-((place - center) ** 2) / 2), atol=1e-6)
 
 
 def test_the_window_moves_with_input_feeding_too(contract):
     model = module(config.LuongConfig(**SMALL, window="monotonic", window_size=1))
     call = jax.jit(functools.partial(model.apply, return_weights=True))
-    _, found = call(contract.variables_of(model), contract.SOURCE, contract.LENGTH, contract.TARGET)
-    weights = np.asarray(found["cross_attention"][0, 0, 0])  # [T, S]
+    _, intermediates = call(contract.variables_of(model), contract.SOURCE, contract.LENGTH, contract.TARGET)
+    weights = np.asarray(intermediates["cross_attention"][0, 0, 0])  # [T, S]
     distance = np.abs(np.arange(weights.shape[1])[None] - np.arange(weights.shape[0])[:, None])
     assert (weights[distance > 1] == 0).all() and (weights[distance <= 1] > 0).all()
 
 
-def test_the_top_layer_of_the_decoder_asks_the_source(contract):
+def test_top_decoder_layer_queries_the_source(contract):
     """The first weights depend on the first state of the top layer alone. One program."""
     model = module(config.BahdanauConfig(**SMALL, num_layers=2))
     params = contract.variables_of(model)["params"]
@@ -359,9 +359,9 @@ def test_the_top_layer_of_the_decoder_asks_the_source(contract):
         inputs = contract.SOURCE, contract.LENGTH, contract.TARGET
         return np.asarray(call({"params": params | changed}, *inputs)[1]["cross_attention"][:, 0, 0, 0])
 
-    other = lambda name: {name: jax.tree.map(lambda x: 3.0 * x + 0.5, params[name])}
-    np.testing.assert_array_equal(first(**other("bridge_0")), first())
-    assert not np.allclose(first(**other("bridge_1")), first(), atol=1e-3)
+    scale_params = lambda name: {name: jax.tree.map(lambda x: 3.0 * x + 0.5, params[name])}
+    np.testing.assert_array_equal(first(**scale_params("bridge_0")), first())
+    assert not np.allclose(first(**scale_params("bridge_1")), first(), atol=1e-3)
 
 
 def test_dropout_between_layers_leaves_the_last_one_alone():
@@ -378,6 +378,8 @@ def test_backward_states_stand_at_their_tokens():
     model = Encoder(vocab=6, embed_size=3, hidden_size=2, bidirectional="all", embed_scale=1.0)
     source, length = jnp.array([[1, 2, 3, 4, 0], [5, 2, 3, 4, 0]]), jnp.array([4, 4])
     variables = jax.jit(model.init)(jax.random.key(0), source, length)
-    one, other = np.asarray(jax.jit(model.apply)(variables, source, length)[0])  # [S, forward 2 and backward 2] each
-    changed = np.abs(one - other)[:4] > 1e-6
+    states, changed_states = np.asarray(
+        jax.jit(model.apply)(variables, source, length)[0]
+    )  # [S, forward 2 and backward 2] each
+    changed = np.abs(states - changed_states)[:4] > 1e-6
     assert changed[:, :2].all() and changed[:, 2:].any(axis=1).tolist() == [True, False, False, False]

@@ -30,15 +30,15 @@ MUTANTS = (
     Mutant(
         "seeds-ranked-from-the-worst",
         "attention_jax/claims/verdicts.py",
-        "reverse=upward(bound))",
-        "reverse=not upward(bound))",
+        "reverse=higher_is_better(bound))",
+        "reverse=not higher_is_better(bound))",
         VERDICTS,
     ),
     Mutant(
         "beaten-within-the-noise",
         "attention_jax/claims/verdicts.py",
-        "all(found.high < low for found in around)",
-        "all(found.low < low for found in around)",
+        "all(seed_interval.high < low for seed_interval in around)",
+        "all(seed_interval.low < low for seed_interval in around)",
         VERDICTS,
     ),
     Mutant(
@@ -65,8 +65,8 @@ MUTANTS = (
     Mutant(
         "difference-of-two-intervals-shrinks",
         "attention_jax/claims/intervals.py",
-        "hypot(mine - around_mine.low, around_other.high - other)",
-        "hypot(mine - around_mine.low, other - around_other.low)",
+        "hypot(value - around_value.low, around_baseline.high - baseline)",
+        "hypot(value - around_value.low, baseline - around_baseline.low)",
         (*VERDICTS, "tests/claims/test_check.py"),
     ),
     Mutant(
@@ -79,22 +79,22 @@ MUTANTS = (
     Mutant(
         "check-ends-well-whatever-differs",
         "attention_jax/claims/check.py",
-        'return int(any(one.verdict == "differs" for one in found))',
+        'return int(any(comparison.verdict == "differs" for comparison in comparisons))',
         "return 0",
         CHECK,
     ),
     Mutant(
         "check-runs-longer-than-its-time",
         "attention_jax/claims/check.py",
-        "if kind(again) not in covered and again.seconds <= left:",
-        "if kind(again) not in covered and left >= 0:",
+        "if kind(rerun) not in covered and rerun.seconds <= seconds_left:",
+        "if kind(rerun) not in covered and seconds_left >= 0:",
         CHECK,
     ),
     Mutant(
         "diverged-run-agrees",
         "attention_jax/claims/comparison.py",
-        "agrees = self.here is not None and self.expected.low <= self.here <= self.expected.high",
-        "agrees = self.here is None or self.expected.low <= self.here <= self.expected.high",
+        "agrees = self.repeated is not None and self.expected.low <= self.repeated <= self.expected.high",
+        "agrees = self.repeated is None or self.expected.low <= self.repeated <= self.expected.high",
         CHECK,
     ),
     Mutant(
@@ -121,15 +121,15 @@ MUTANTS = (
     Mutant(
         "replication-decides-before-it-is-complete",
         "attention_jax/claims/judged.py",
-        "complete = bool(common) and common <= by_seed(bound, replication).keys()",
-        "complete = bool(common) and bool(by_seed(bound, replication))",
+        "is_complete = bool(shared_seeds) and shared_seeds <= values_by_seed(bound, replication).keys()",
+        "is_complete = bool(shared_seeds) and bool(values_by_seed(bound, replication))",
         ("tests/claims/test_pages.py", "tests/claims/test_replication.py"),
     ),
     Mutant(
         "incomplete-replication-falls-back-to-the-original-run",
         "attention_jax/claims/judged.py",
-        "decides = bool(common) and (complete or was_complete)",
-        "decides = bool(common) and complete",
+        "replication_decides = bool(shared_seeds) and (is_complete or was_finished)",
+        "replication_decides = bool(shared_seeds) and is_complete",
         ("tests/claims/test_pages.py",),
     ),
     Mutant(
@@ -142,7 +142,7 @@ MUTANTS = (
     Mutant(
         "a-median-that-misses-is-never-undecided",
         "attention_jax/claims/verdicts.py",
-        "return any(within(claim, one) for one in values)",
+        "return any(meets_bounds(claim, seed_value) for seed_value in values)",
         "return False",
         ("tests/claims/test_verdicts.py",),
     ),
@@ -150,14 +150,14 @@ MUTANTS = (
         "a-bound-in-the-interval-is-decided",
         "attention_jax/claims/verdicts.py",
         "return not (meets_none or meets_all)",
-        "return not (meets_none or found.low >= low)",
+        "return not (meets_none or estimate.low >= low)",
         ("tests/claims/test_verdicts.py",),
     ),
     Mutant(
         "the-scatter-of-the-source-is-disagreement",
         "attention_jax/claims/verdicts.py",
-        "within(claim, one) or low <= one <= high for one in values",
-        "within(claim, one) for one in values",
+        "meets_bounds(claim, seed_value) or low <= seed_value <= high for seed_value in values",
+        "meets_bounds(claim, seed_value) for seed_value in values",
         ("tests/claims/test_verdicts.py",),
     ),
     Mutant(

@@ -69,10 +69,10 @@ MUTANTS = (
     Mutant(
         "last-window-lost",
         "attention_jax/data/text_windows.py",
-        "(len(part) - steps - 1) // stride + 1, steps, stride)",
-        "(len(part) - steps - 1) // stride, steps, stride)",
+        "(len(split) - steps - 1) // stride + 1, steps, stride)",
+        "(len(split) - steps - 1) // stride, steps, stride)",
         (
-            "tests/test_own_data.py::test_held_out_windows_go_on_to_the_end_of_their_part",
+            "tests/test_own_data.py::test_held_out_windows_cover_their_split",
             "tests/data/test_text_files.py",
             "tests/tasks/test_language.py",
             "tests/data/test_shakespeare.py",
@@ -89,8 +89,8 @@ MUTANTS = (
     Mutant(
         "stream-trains-on-held-out-sources",
         "attention_jax/data/pair_streams.py",
-        "if pair_files.key(pair[0], options) not in self.held_out:",
-        "if pair_files.key(pair[1], options) not in self.held_out:",
+        "if pair_files.source_key(pair[0], options) not in self.held_out:",
+        "if pair_files.source_key(pair[1], options) not in self.held_out:",
         ("tests/data/test_pair_streams.py",),
     ),
     Mutant(
@@ -138,15 +138,15 @@ MUTANTS = (
     Mutant(
         "table-with-other-columns-not-converted-again",
         "attention_jax/data/text_tables.py",
-        'derived(path, "tables", ".jsonl", write, columns)',
-        'derived(path, "tables", ".jsonl", write)',
+        'derive_file(path, "tables", ".jsonl", write, columns)',
+        'derive_file(path, "tables", ".jsonl", write)',
         ("tests/data/test_text_tables.py",),
     ),
     Mutant(
         "field-in-a-field-read-at-the-top",
         "attention_jax/data/text_tables.py",
-        'for part in [name] if name in row else name.split("."):',
-        'for part in [name.split(".")[-1]]:',
+        'for key in [name] if name in row else name.split("."):',
+        'for key in [name.split(".")[-1]]:',
         ("tests/data/test_text_tables.py",),
     ),
     Mutant(
@@ -159,15 +159,15 @@ MUTANTS = (
     Mutant(
         "planned-stream-repeats-its-first-epoch",
         "attention_jax/data/planned_streams.py",
-        "planned(self.seed, epoch, self.sizes",
-        "planned(self.seed, 0, self.sizes",
+        "plan_epoch(self.seed, epoch, self.sizes",
+        "plan_epoch(self.seed, 0, self.sizes",
         ("tests/data/test_token_files.py", "tests/data/test_streams.py"),
     ),
     Mutant(
         "repeated-text-in-two-splits",
         "attention_jax/data/labeled_texts.py",
-        "part = np.full(len(label), DOUBLE, np.int8)",
-        "part = np.full(len(label), 0, np.int8)",
+        "split_index = np.full(len(label), DUPLICATE, np.int8)",
+        "split_index = np.full(len(label), 0, np.int8)",
         ("tests/data/test_token_files.py", "tests/test_own_data.py", "tests/data/test_scripts.py"),
     ),
     Mutant(

@@ -15,7 +15,7 @@ MUTANTS = (
     Mutant(
         "a-set-activation-is-ignored",
         "attention_jax/models/taps.py",
-        "return jax.lax.optimization_barrier(seen.reshape(x.shape)) if edits else x",
+        "return jax.lax.optimization_barrier(value.reshape(x.shape)) if edits else x",
         "return x",
         (INTERVENE,),
     ),
@@ -50,8 +50,8 @@ MUTANTS = (
     Mutant(
         "the-gate-is-not-held",
         "attention_jax/interpret/lenses.py",
-        'jax.lax.stop_gradient(made) if module.name == "gate" else made',
-        "made",
+        'jax.lax.stop_gradient(output) if module.name == "gate" else output',
+        "output",
         (LENSES,),
     ),
     Mutant(
@@ -85,8 +85,8 @@ MUTANTS = (
     Mutant(
         "induction-attends-to-the-occurrence-itself",
         "attention_jax/interpret/patterns.py",
-        "return follows, whole",
-        "return earlier, whole",
+        "return follows, broadcast",
+        "return earlier, broadcast",
         (LENSES,),
     ),
     Mutant(
@@ -99,8 +99,8 @@ MUTANTS = (
     Mutant(
         "a-sweep-patches-every-position",
         "attention_jax/interpret/intervene.py",
-        'at = {"positions": positions}',
-        'at = {"positions": None}',
+        'kwargs = {"positions": positions}',
+        'kwargs = {"positions": None}',
         (HEADS,),
     ),
     Mutant(
@@ -120,7 +120,7 @@ MUTANTS = (
     Mutant(
         "an-added-activation-replaces-the-other",
         "attention_jax/interpret/edits.py",
-        "reduce(operator.and_, masks) if masks else None, function, part.adds)",
+        "reduce(operator.and_, masks) if masks else None, function, spec.adds)",
         "reduce(operator.and_, masks) if masks else None, function)",
         ("tests/interpret/test_misuse.py", HEADS),
     ),

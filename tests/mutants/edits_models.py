@@ -45,8 +45,8 @@ MUTANTS = (
     Mutant(
         "backward-states-stay-reversed",
         "attention_jax/models/encoder.py",
-        "hidden = merge(hidden, turn(back[0]), self.merge)",
-        "hidden = merge(hidden, back[0], self.merge)",
+        "hidden = merge_directions(hidden, reverse(backward_states[0]), self.merge)",
+        "hidden = merge_directions(hidden, backward_states[0], self.merge)",
         (*TRANSLATOR, "tests/models/test_book.py"),
     ),
     Mutant(
@@ -75,8 +75,8 @@ MUTANTS = (
     Mutant(
         "packed-target-attends-to-other-sources",
         "attention_jax/models/transformer.py",
-        "past & segments(segment, segment), segments(segment, memory.segment)",
-        "past & segments(segment, segment), lengths(memory.source_length)",
+        "self_mask & segments(segment, segment), segments(segment, memory.segment)",
+        "self_mask & segments(segment, segment), lengths(memory.source_length)",
         (*TRANSFORMER, "tests/data/test_packing.py"),
     ),
     Mutant(
@@ -85,7 +85,7 @@ MUTANTS = (
         "self.attention.project_kv(h, h, position))",
         "self.attention.project_kv(h, h, position - 1))",
         (
-            "tests/models/test_transformer.py::test_cached_steps_are_teacher_forcing_and_beams_share_a_memory",
+            "tests/models/test_transformer.py::test_cached_steps_equal_teacher_forcing_for_beams",
             *TRANSFORMER,
         ),
     ),
@@ -95,7 +95,7 @@ MUTANTS = (
         "key_positions // self.hypotheses)",
         "key_positions)",
         (
-            "tests/models/test_transformer.py::test_the_hypotheses_of_a_beam_score_as_teacher_forced",
+            "tests/models/test_transformer.py::test_beam_scores_equal_teacher_forced_log_probabilities",
             *TRANSFORMER,
             "tests/test_decode.py",
         ),
@@ -105,7 +105,7 @@ MUTANTS = (
         "attention_jax/models/vit.py",
         "dropout(jnp.ones((x.shape[0], 1, 1), x.dtype), rate, rng)",
         "dropout(jnp.ones((x.shape[0], x.shape[1], 1), x.dtype), rate, rng)",
-        ("tests/models/test_vision.py::test_stochastic_depth_drops_whole_examples_and_keeps_the_mean", *VISION),
+        ("tests/models/test_vision.py::test_stochastic_depth_drops_examples_keeps_mean", *VISION),
     ),
     Mutant(
         "mean-pool-reads-the-first-token",
@@ -124,15 +124,15 @@ MUTANTS = (
     Mutant(
         "memory-read-before-it-is-written",
         "attention_jax/models/ntm.py",
-        "seen = state.memory if read_first else memory",
-        "seen = state.memory",
+        "read_memory = state.memory if read_first else memory",
+        "read_memory = state.memory",
         ("tests/models/test_ntm.py",),
     ),
     Mutant(
         "pointer-feeds-the-wrong-input",
         "attention_jax/models/pointer.py",
-        "jnp.take_along_axis(cache.memory.inputs, before[:, None, None], axis=1)[:, 0]",
-        "jnp.take_along_axis(cache.memory.inputs, before[:, None, None] - 1, axis=1)[:, 0]",
+        "jnp.take_along_axis(cache.memory.inputs, previous[:, None, None], axis=1)[:, 0]",
+        "jnp.take_along_axis(cache.memory.inputs, previous[:, None, None] - 1, axis=1)[:, 0]",
         ("tests/models/test_pointer.py", "tests/tasks/test_pointing.py"),
     ),
     Mutant(
@@ -173,8 +173,8 @@ MUTANTS = (
     Mutant(
         "last-layer-of-a-range-left-out",
         "attention_jax/config/per_layer.py",
-        "int(found[2] or found[1]) + 1)",
-        "int(found[2] or int(found[1]) + 1))",
+        "int(match[2] or match[1]) + 1)",
+        "int(match[2] or int(match[1]) + 1))",
         ("tests/models/test_layer_stack.py",),
     ),
 )

@@ -37,8 +37,8 @@ MUTANTS = (
     Mutant(
         "repeated-point-trained-again",
         "attention_jax/sweep/search.py",
-        "if trial.params in known:",
-        "if trial.params in known[:0]:",
+        "if trial.params in tried:",
+        "if trial.params in tried[:0]:",
         (*SEARCH, *DRIVER),
     ),
     Mutant(
@@ -46,7 +46,7 @@ MUTANTS = (
         "attention_jax/sweep/search.py",
         "random.Random(seed).shuffle(every)",
         "every.sort(key=str)",
-        ("tests/sweep/test_driver.py::test_halving_prunes_what_optuna_says_and_trains_nothing_twice", *SEARCH, *DRIVER),
+        ("tests/sweep/test_driver.py::test_halving_prunes_like_optuna_without_retraining", *SEARCH, *DRIVER),
     ),
     Mutant(
         "population-shares-one-learning-rate",

@@ -13,15 +13,15 @@ MUTANTS = (
     Mutant(
         "cosine-counts-the-warmup",
         "attention_jax/train/optimizer.py",
-        "done = jnp.clip((step - warmup) / jnp.maximum(total_steps - warmup, 1.0), 0.0, 1.0)",
-        "done = jnp.clip(step / total_steps, 0.0, 1.0)",
+        "progress = jnp.clip((step - warmup) / jnp.maximum(total_steps - warmup, 1.0), 0.0, 1.0)",
+        "progress = jnp.clip(step / total_steps, 0.0, 1.0)",
         ("tests/train/test_optimizer.py",),
     ),
     Mutant(
         "gradient-clipped-after-adam",
         "attention_jax/train/optimizer.py",
-        "parts += precondition(optim)",
-        "parts = precondition(optim) + parts",
+        "transforms += precondition(optim)",
+        "transforms = precondition(optim) + transforms",
         ("tests/train/test_optimizer.py",),
     ),
     Mutant(
@@ -56,7 +56,7 @@ MUTANTS = (
         "sums(rows, jax.random.fold_in(rng, number))",
         "sums(rows, rng)",
         (
-            "tests/train/test_placement.py::test_each_micro_batch_has_a_key_of_its_own",
+            "tests/train/test_placement.py::test_each_micro_batch_has_own_key",
             "tests/train/test_step.py",
             "tests/train/test_loop.py",
             "tests/train/test_placement.py",
@@ -93,8 +93,8 @@ MUTANTS = (
     Mutant(
         "padding-of-the-last-evaluation-batch-counts",
         "attention_jax/train/placement.py",
-        "np.concatenate(parts)[:total]",
-        "np.concatenate(parts)",
+        "np.concatenate(chunks)[:total]",
+        "np.concatenate(chunks)",
         ("tests/train/test_placement.py",),
     ),
     Mutant(
@@ -117,20 +117,20 @@ MUTANTS = (
     Mutant(
         "last-step-left-out",
         "attention_jax/train/run.py",
-        "(done < steps) & (steps <= most)",
-        "(done < steps) & (steps < most)",
+        "(finished_steps < steps) & (steps <= most)",
+        "(finished_steps < steps) & (steps < most)",
         (
-            "tests/train/test_loop.py::test_a_run_that_comes_to_its_last_step_ends_its_epoch_there",
+            "tests/train/test_loop.py::test_last_step_ends_its_epoch",
             "tests/train/test_loop.py",
         ),
     ),
     Mutant(
         "best-checkpoint-is-the-worst",
         "attention_jax/train/checkpoint.py",
-        "return max(after)[1] if after else None",
-        "return min(after)[1] if after else None",
+        "return max(epoch_ends)[1] if epoch_ends else None",
+        "return min(epoch_ends)[1] if epoch_ends else None",
         (
-            "tests/train/test_loop.py::test_a_run_may_end_with_the_parameters_of_its_best_epoch",
+            "tests/train/test_loop.py::test_use_best_returns_best_epoch_parameters",
             "tests/train/test_checkpoint.py",
             "tests/train/test_loop.py",
         ),
@@ -141,7 +141,7 @@ MUTANTS = (
         "if epoch > max(at.values()) - count]",
         "if epoch >= max(at.values()) - count]",
         (
-            "tests/train/test_loop.py::test_the_best_and_the_last_checkpoints_are_kept_and_averaged",
+            "tests/train/test_loop.py::test_best_and_last_checkpoints_are_kept_and_averaged",
             "tests/train/test_checkpoint.py",
             "tests/train/test_loop.py",
         ),
@@ -170,8 +170,8 @@ MUTANTS = (
     Mutant(
         "adafactor-clips-all-layers-together",
         "attention_jax/train/optimizer.py",
-        "(jax.vmap(one) if is_stacked(path) else one)(u, p)",
-        "one(u, p)",
+        "(jax.vmap(update_layer) if is_stacked(path) else update_layer)(u, p)",
+        "update_layer(u, p)",
         ("tests/train/test_optimizer.py",),
     ),
     Mutant(

@@ -16,9 +16,9 @@ MUTANTS = (
     Mutant(
         "ablation-of-one-of-the-shared-layers",
         "attention_jax/views/attention_maps.py",
-        "found[name][:, layer::distinct, head]",
-        "found[name][:, layer : layer + 1, head]",
-        ("tests/views/test_attention_maps.py::test_a_head_of_a_layer_that_is_repeated_is_off_in_all_its_turns", *MAPS),
+        "ablations[name][:, layer::distinct, head]",
+        "ablations[name][:, layer : layer + 1, head]",
+        ("tests/views/test_attention_maps.py::test_ablated_head_of_shared_layer_is_off_everywhere", *MAPS),
     ),
     Mutant(
         "alignment-reversed-on-the-wrong-axis",
@@ -26,7 +26,7 @@ MUTANTS = (
         'x[..., :: -1 if "q" in reverse else 1, :: -1 if "k" in reverse else 1]',
         'x[..., :: -1 if "k" in reverse else 1, :: -1 if "q" in reverse else 1]',
         (
-            "tests/views/test_attention_maps.py::test_a_source_that_is_read_from_its_end_is_shown_in_reading_order",
+            "tests/views/test_attention_maps.py::test_reversed_source_is_shown_in_reading_order",
             *MAPS,
         ),
     ),
@@ -70,7 +70,7 @@ MUTANTS = (
         "attention_jax/views/seq2seq.py",
         "np.repeat(array, count, axis=0)",
         "np.concatenate([array] * count)",
-        ("tests/views/test_attention_maps.py::test_each_hypothesis_is_shown_with_the_weights_that_wrote_it", *MAPS),
+        ("tests/views/test_attention_maps.py::test_each_hypothesis_has_its_own_weights", *MAPS),
     ),
     Mutant(
         "prompt-keeps-its-first-tokens",
@@ -82,8 +82,8 @@ MUTANTS = (
     Mutant(
         "image-maps-of-the-first-layer",
         "attention_jax/views/pictures.py",
-        "heads, through = own[:, -1, :, 0, prefix:], flow[:, 0, prefix:]",
-        "heads, through = own[:, 0, :, 0, prefix:], flow[:, 0, prefix:]",
+        "heads, through = attention[:, -1, :, 0, prefix:], flow[:, 0, prefix:]",
+        "heads, through = attention[:, 0, :, 0, prefix:], flow[:, 0, prefix:]",
         (
             "tests/tasks/test_vision.py::test_what_the_class_token_looks_at",
             "tests/tasks/test_vision.py",

@@ -47,8 +47,8 @@ def f32(tree):
 @settings(max_examples=20, deadline=None)
 def test_locate_is_the_paper(seed, shifts):
     memory, previous, address = draw(seed, shifts=shifts)
-    got = jax.jit(ops.locate)(f32(memory), f32(previous), ops.Address(*f32(address)))
-    np.testing.assert_allclose(got, paper(memory, previous, *address), rtol=1e-4, atol=1e-5)
+    actual = jax.jit(ops.locate)(f32(memory), f32(previous), ops.Address(*f32(address)))
+    np.testing.assert_allclose(actual, paper(memory, previous, *address), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("by", [-2, -1, 0, 1, 2])
@@ -57,18 +57,18 @@ def test_one_hot_shift_is_a_roll(by):
     np.testing.assert_array_equal(ops.shift(weights, jax.nn.one_hot(by + 2, 5)), jnp.roll(weights, by))
 
 
-def test_sharpening_by_one_is_the_identity_and_by_much_is_the_maximum():
+def test_sharpening_by_one_or_by_much():
     weights = f32(np.random.default_rng(0).dirichlet(np.ones(9)))
     np.testing.assert_allclose(ops.sharpen(weights, jnp.array(1.0)), weights, atol=1e-6)
     np.testing.assert_allclose(ops.sharpen(weights, jnp.array(1e4)), jax.nn.one_hot(weights.argmax(), 9), atol=1e-5)
 
 
-def test_gate_closed_keeps_the_weighting_and_open_forgets_it():
+def test_gate_interpolates_between_previous_and_content_weights():
     memory, previous, (key, beta, _, _, _) = draw(1)
-    stay, one = jnp.array([0.0, 1.0, 0.0]), jnp.array(1.0)
-    closed = ops.Address(f32(key), jnp.float32(beta), jnp.array(0.0), stay, one)
+    stay, gamma = jnp.array([0.0, 1.0, 0.0]), jnp.array(1.0)
+    closed = ops.Address(f32(key), jnp.float32(beta), jnp.array(0.0), stay, gamma)
     np.testing.assert_allclose(ops.locate(f32(memory), f32(previous), closed), previous, atol=1e-6)
-    opened, content = closed._replace(gate=one), ops.content_weights(f32(memory), f32(key), jnp.float32(beta))
+    opened, content = closed._replace(gate=gamma), ops.content_weights(f32(memory), f32(key), jnp.float32(beta))
     np.testing.assert_allclose(ops.locate(f32(memory), f32(previous), opened), content, atol=1e-6)
 
 
@@ -80,7 +80,7 @@ def test_erasing_fully_and_adding_replaces_the_row():
     np.testing.assert_allclose(ops.read(written, jax.nn.one_hot(2, 5)), new, atol=1e-6)
 
 
-def test_write_heads_commute_and_equal_the_loop_of_the_paper():
+def test_write_heads_commute_and_match_paper():
     rng = np.random.default_rng(0)
     memory, weights, erase, add = (
         rng.normal(size=(6, 3)),

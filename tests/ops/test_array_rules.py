@@ -23,7 +23,7 @@ QUERY, KEY, VALUE = (DRAW.standard_normal(n).astype(np.float32) for n in ((B, T,
 BLOCKS = {"plain": {}, "fused": {"block_q": 4, "block_k": 4}}
 
 
-def expected(allowed, added, query=QUERY, key=KEY, value=VALUE):
+def oracle(allowed, added, query=QUERY, key=KEY, value=VALUE):
     """softmax(q k / sqrt(D) + added, where=allowed) v in float64; all but query, key and value broadcast."""
     key, value = (np.repeat(x, query.shape[2] // x.shape[2], axis=2).astype(float) for x in (key, value))
     scores = np.einsum("bthd,bshd->bhts", query.astype(float), key) / np.sqrt(query.shape[3]) + added
@@ -43,10 +43,10 @@ def test_arrays_of_all_shapes_against_float64(implementation):
     call = {"implementation": implementation, **BLOCKS[implementation]}
     rows = [(name, shape) for name in SHAPES for shape in SHAPES[name]]
     arrays = [DRAW.random(s) > 0.3 if n == "mask" else DRAW.standard_normal(s).astype(np.float32) for n, s in rows]
-    run = jax.jit(lambda *given: [attend_heads(*given[:3], **call, **{n: x}) for (n, _), x in zip(rows, given[3:])])
-    for (name, shape), array, found in zip(rows, arrays, run(QUERY, KEY, VALUE, *arrays), strict=True):
-        wanted = expected(array if name == "mask" else True, 0 if name == "mask" else array.astype(float))
-        np.testing.assert_allclose(found, wanted, atol=2e-6, err_msg=f"{name} {shape}")
+    run = jax.jit(lambda *args: [attend_heads(*args[:3], **call, **{n: x}) for (n, _), x in zip(rows, args[3:])])
+    for (name, shape), array, actual in zip(rows, arrays, run(QUERY, KEY, VALUE, *arrays), strict=True):
+        expected = oracle(array if name == "mask" else True, 0 if name == "mask" else array.astype(float))
+        np.testing.assert_allclose(actual, expected, atol=2e-6, err_msg=f"{name} {shape}")
 
 
 @pytest.mark.parametrize("implementation", BLOCKS)
@@ -54,21 +54,21 @@ def test_values_and_gradients_are_those_of_jax_nn(implementation):
     """Mask and bias at once; a query of no key has no part, since `jax.nn` gives it the mean of the values."""
     mask, bias = DRAW.random((B, H, T, S)) > 0.3, DRAW.standard_normal((1, H, T, S)).astype(np.float32)
     mask[..., 0] = True
-    ours = functools.partial(attend_heads, implementation=implementation, **BLOCKS[implementation])
-    theirs = jax.nn.dot_product_attention
+    attend_fn = functools.partial(attend_heads, implementation=implementation, **BLOCKS[implementation])
+    reference_fn = jax.nn.dot_product_attention
 
     @functools.partial(jax.jit, static_argnums=0)
     def both(function, query, key, value, bias):
         loss = lambda *x: jnp.sin(function(*x[:3], bias=x[3], mask=mask)).sum()
         return function(query, key, value, bias=bias, mask=mask), jax.grad(loss, (0, 1, 2, 3))(query, key, value, bias)
 
-    found, wanted = (both(function, QUERY, KEY, KEY + 1, bias) for function in (ours, theirs))
-    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+    actual, expected = (both(function, QUERY, KEY, KEY + 1, bias) for function in (attend_fn, reference_fn))
+    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(x, y, atol=5e-6)
 
 
 @pytest.mark.parametrize("normalizer", [Sigmoid(), Sparsemax(), StickBreaking(), TopK(3)], ids=repr)
-def test_arrays_in_blocks_are_those_at_once_for_other_normalizers(normalizer):
+def test_arrays_in_blocks_with_other_normalizers(normalizer):
     mask, bias = jnp.asarray(DRAW.random((T, S)) > 0.3), jnp.asarray(DRAW.standard_normal((T, S)), jnp.float32)
     arrays = [jnp.asarray(x[0, :, 0]) for x in (QUERY, KEY, VALUE)]
 
@@ -84,7 +84,7 @@ def test_arrays_in_blocks_are_those_at_once_for_other_normalizers(normalizer):
 
 
 @pytest.mark.slow
-def test_rows_are_the_queries_of_the_call_at_every_offset():
+def test_rows_are_queries_at_every_offset():
     """As with a KV cache. `dense` is indexed by position instead. Keys that no row allows may be NaN."""
     mask = np.arange(S) < np.array([[5], [3]])[:, :, None]  # [B, 1, S]
     bias = np.asarray(DRAW.standard_normal((2, S)), np.float32)
@@ -95,13 +95,15 @@ def test_rows_are_the_queries_of_the_call_at_every_offset():
     ), static_argnums=1)  # fmt: skip
     for name in BLOCKS:
         for offset in (0, 6, np.array([4, 6])):
-            wanted = expected(mask[:, None], bias.astype(float), query=query)
-            np.testing.assert_allclose(run(jnp.asarray(offset, jnp.int32), name), wanted, atol=2e-6)
-    one, key = jnp.asarray(QUERY[0, :2, 0]), jnp.asarray(KEY[0, :, 0])
-    found = attention_weights(one, key, mask=np.eye(2, S, dtype=bool), query_offset=6)
-    np.testing.assert_array_equal(found, np.eye(2, S))
+            expected = oracle(mask[:, None], bias.astype(float), query=query)
+            np.testing.assert_allclose(run(jnp.asarray(offset, jnp.int32), name), expected, atol=2e-6)
+    head_query, key = jnp.asarray(QUERY[0, :2, 0]), jnp.asarray(KEY[0, :, 0])
+    actual = attention_weights(head_query, key, mask=np.eye(2, S, dtype=bool), query_offset=6)
+    np.testing.assert_array_equal(actual, np.eye(2, S))
     absolute = np.eye(8, S, dtype=bool)  # of positions 6 and 7
-    np.testing.assert_array_equal(attention_weights(one, key, mask=dense(absolute), query_offset=6), np.eye(8, S)[6:])
+    np.testing.assert_array_equal(
+        attention_weights(head_query, key, mask=dense(absolute), query_offset=6), np.eye(8, S)[6:]
+    )
 
 
 @pytest.mark.slow
@@ -109,9 +111,9 @@ def test_the_module_takes_arrays_as_flax_does():
     x, mask = QUERY.reshape(B, T, -1), np.tril(np.ones((1, 1, T, T), bool))
     module = MultiHeadAttention(num_heads=4, hidden_size=8, num_kv_heads=2)
     params = module.init(jax.random.key(0), x, x, x)
-    ours, wanted = (module.apply(params, x, x, x, mask=m, return_weights=True) for m in (mask, causal()))
-    for one, other in zip(ours, wanted, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6)
+    actual, expected = (module.apply(params, x, x, x, mask=m, return_weights=True) for m in (mask, causal()))
+    for x_actual, x_expected in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(x_actual, x_expected, atol=1e-6)
 
 
 TRUE = functools.partial(np.ones, dtype=bool)
@@ -141,10 +143,10 @@ HEADS_REFUSED = {
 @pytest.mark.parametrize("name", REFUSED | HEADS_REFUSED)
 def test_wrong_arrays_are_refused_in_one_line(name):
     rules, words = (REFUSED | HEADS_REFUSED)[name]
-    one = [x[0, :, 0] for x in (QUERY, KEY, VALUE)]
+    first_head = [x[0, :, 0] for x in (QUERY, KEY, VALUE)]
     calls = [lambda: attend_heads(QUERY, KEY, VALUE, **rules)]
     if name in REFUSED:
-        calls += [lambda: attend(*one, **rules), lambda: attention_weights(*one[:2], **rules)]
+        calls += [lambda: attend(*first_head, **rules), lambda: attention_weights(*first_head[:2], **rules)]
     for call in calls:
         with pytest.raises(InputError, match=words) as caught:
             call()
@@ -152,26 +154,26 @@ def test_wrong_arrays_are_refused_in_one_line(name):
 
 
 @pytest.mark.parametrize("combine", [lambda m, x: m & x, lambda m, x: m | x, lambda m, x: x & m, lambda m, x: x | m])
-def test_an_array_is_combined_with_a_mask_as_dense_alone(combine):
+def test_array_combines_with_mask_like_dense(combine):
     with pytest.raises(InputError, match=re.escape("dense(array)")):
         combine(causal(), jnp.ones((T, S), bool))
 
 
 @pytest.mark.slow
-def test_arrays_without_queries_or_keys_and_arrays_of_a_batch():
+def test_empty_and_batched_arrays():
     for queries, keys in ((0, S), (T, 0)):
-        one = jnp.ones((queries, D)), jnp.ones((keys, D)), jnp.ones((keys, 3))
+        inputs = jnp.ones((queries, D)), jnp.ones((keys, D)), jnp.ones((keys, 3))
         for name in BLOCKS:
             call = {"mask": TRUE((queries, keys)), "bias": jnp.ones((queries, keys)), "implementation": name}
-            assert not attend(*one, **call).any() and attend(*one, **call).shape == (queries, 3)
+            assert not attend(*inputs, **call).any() and attend(*inputs, **call).shape == (queries, 3)
     masks = DRAW.random((B, T, S)) > 0.3
-    one = jax.vmap(lambda q, k, v, mask: attend(q, k, v, mask=mask, implementation="fused", block_k=4))
-    found = one(QUERY[:, :, 0], KEY[:, :, 0], VALUE[:, :, 0], masks)
-    np.testing.assert_allclose(found, expected(masks[:, None], 0)[:, :, 0], atol=2e-6)
+    inputs = jax.vmap(lambda q, k, v, mask: attend(q, k, v, mask=mask, implementation="fused", block_k=4))
+    actual = inputs(QUERY[:, :, 0], KEY[:, :, 0], VALUE[:, :, 0], masks)
+    np.testing.assert_allclose(actual, oracle(masks[:, None], 0)[:, :, 0], atol=2e-6)
 
 
 @pytest.mark.slow
-def test_a_bias_has_forward_mode_and_second_derivatives_in_blocks():
+def test_array_bias_derivatives_in_blocks():
     q, k, v = (jnp.asarray(x[0, :, 0]) for x in (QUERY, KEY, VALUE))
     bias, turn = (jnp.asarray(DRAW.standard_normal((T, S)), jnp.float32) for _ in range(2))
 

@@ -91,17 +91,22 @@ def test_masked_softmax_rows():
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_masking_is_deleting_the_keys_and_their_order_does_not_matter(implementation):
+def test_masking_equals_deleting_keys_in_any_order(implementation):
     query, key, value = arrays(5, 8)
-    rest = np.array([0, 2, 3, 7])
+    allowed_keys = np.array([0, 2, 3, 7])
     allowed = np.zeros((5, 8), bool)
-    allowed[:, rest] = True
+    allowed[:, allowed_keys] = True
     masked = attend(query, key, value, mask=dense(jnp.asarray(allowed)), implementation=implementation, block_k=3)
     np.testing.assert_allclose(
-        masked, attend(query, key[rest], value[rest], implementation=implementation), rtol=1e-5, atol=1e-6
+        masked,
+        attend(query, key[allowed_keys], value[allowed_keys], implementation=implementation),
+        rtol=1e-5,
+        atol=1e-6,
     )
     order = np.array([3, 0, 2, 1])
-    np.testing.assert_allclose(masked, attend(query, key[rest][order], value[rest][order]), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        masked, attend(query, key[allowed_keys][order], value[allowed_keys][order]), rtol=1e-5, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -129,7 +134,7 @@ def test_a_causal_jacobian_is_lower_triangular(implementation):
     assert not np.triu(influence, 1).any() and (np.diag(influence) > 0).all()
 
 
-def test_decoding_with_a_cache_gives_the_rows_of_the_whole():
+def test_decoding_with_cache_gives_rows_of_whole():
     query, key, value = arrays(6, 6)
     whole = attend(query, key, value, mask=causal())
     step = jax.jit(lambda q, t: attention.attend(q, key, value, mask=causal(), query_offset=t))
@@ -138,7 +143,7 @@ def test_decoding_with_a_cache_gives_the_rows_of_the_whole():
     assert step._cache_size() == 1
 
 
-def test_dropout_is_the_same_in_both_implementations_and_keeps_the_mean():
+def test_dropout_is_equal_in_both_and_keeps_mean():
     query, key, value = arrays(40, 50)
     rng = jax.random.key(3)
     plain = attend(query, key, value, dropout=0.5, rng=rng, implementation="plain")
@@ -148,10 +153,10 @@ def test_dropout_is_the_same_in_both_implementations_and_keeps_the_mean():
         )
         np.testing.assert_allclose(fused, plain, rtol=1e-5, atol=1e-6)
     pooled = lambda rng: attention.attend(query, key, jnp.ones((50, 1)), score=Constant(), dropout=0.3, rng=rng)
-    ones = jax.jit(jax.vmap(pooled))(jax.random.split(rng, 50))
+    means = jax.jit(jax.vmap(pooled))(jax.random.split(rng, 50))
     # the mean of 40 * 50 * 50 kept-or-dropped weights: standard error 0.0021
-    assert abs(float(ones.mean()) - 1) < 0.01
-    share = jnp.stack([ones.mean(axis=(0, 2)), ones.std(axis=(0, 2))])  # each query on its own is fair, and random
+    assert abs(float(means.mean()) - 1) < 0.01
+    share = jnp.stack([means.mean(axis=(0, 2)), means.std(axis=(0, 2))])  # each query on its own is fair, and random
     assert (abs(share[0] - 1) < 0.06).all() and (abs(share[1] - (0.3 / 0.7 / 50) ** 0.5) < 0.035).all()
     np.testing.assert_array_equal(attend(query, key, value, dropout=0.5), attend(query, key, value))
     np.testing.assert_array_equal(attend(query, key, value, dropout=0.0, rng=rng), attend(query, key, value))
@@ -193,7 +198,7 @@ def test_a_function_is_a_score_without_parameters():
         np.testing.assert_allclose(out, attend(query, key, value, score=Dot()), rtol=1e-5, atol=1e-6)
 
 
-def test_a_function_is_a_mask_and_a_bias_without_parameters():
+def test_plain_functions_as_mask_and_bias():
     query, key, value = arrays(5, 8)
     distance = lambda q, k: jnp.abs(q[:, None] - k[None])
     rules = {"mask": lambda q, k: distance(q, k) <= 2, "bias": lambda x, q, k: -distance(q, k).astype(x.dtype)}
@@ -205,8 +210,8 @@ def test_a_function_is_a_mask_and_a_bias_without_parameters():
         in_heads = attend_heads(*heads(query, key, value), **rules)[0, :, 0]
         return both, (in_heads, *(run(implementation) for implementation in IMPLEMENTATIONS))
 
-    both, found = every()
-    for out in found:
+    both, outputs = every()
+    for out in outputs:
         expected = attend(query, key, value, mask=window(2), bias=ALiBi(1.0))
         np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(both, attend(query, key, value, mask=causal() & window(2)), rtol=1e-5)
@@ -214,7 +219,7 @@ def test_a_function_is_a_mask_and_a_bias_without_parameters():
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("gradient", [False, True])
-def test_a_score_bias_or_mask_of_the_wrong_shape_is_refused_instead_of_broadcast(implementation, gradient):
+def test_rules_of_wrong_shape_raise(implementation, gradient):
     query, key, value = arrays(5, 8)
 
     def run(**rules):
@@ -266,23 +271,23 @@ def test_errors_say_what_to_do(call, words):
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Watched(Score):
+class StackRecorder(Score):
     """Dot products that note by which functions of this package they were asked for a block of scores."""
 
-    asked: list = dataclasses.field(default_factory=list, metadata={"static": True}, compare=False)
+    stacks: list = dataclasses.field(default_factory=list, metadata={"static": True}, compare=False)
 
     def __call__(self, query, key):
         frames = [frame for frame, _ in traceback.walk_stack(sys._getframe())]
-        own = [f.f_code for f in frames if Path(f.f_code.co_filename).is_relative_to(PACKAGE)]
-        self.asked.append([f"{Path(code.co_filename).stem}.{code.co_name}" for code in reversed(own)])
+        package_code = [f.f_code for f in frames if Path(f.f_code.co_filename).is_relative_to(PACKAGE)]
+        self.stacks.append([f"{Path(code.co_filename).stem}.{code.co_name}" for code in reversed(package_code)])
         return query @ key.T
 
 
-def test_few_calls_lie_between_attend_and_a_block_of_scores():
+def test_call_depth_from_attend_to_score():
     """A reader follows them one by one: no program is compiled."""
-    score, x = Watched(), jnp.ones((40, 4))
+    score, x = StackRecorder(), jnp.ones((40, 4))
     for implementation, most in (("plain", 9), ("fused", 12)):
-        score.asked.clear()
+        score.stacks.clear()
         jax.eval_shape(lambda x, i=implementation: attention.attend(x, x, x, score=score, implementation=i), x)
-        calls = max(score.asked, key=len)
+        calls = max(score.stacks, key=len)
         assert calls[0] == "attention.attend" and len(calls) <= most, calls

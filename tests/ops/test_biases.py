@@ -16,7 +16,7 @@ QUERY_POSITIONS, KEY_POSITIONS = 140 + np.arange(Q), np.arange(K)
 
 
 def of(bias):
-    return jax.jit(lambda *given: bias(*given))(np.float32(QUERY), QUERY_POSITIONS, KEY_POSITIONS)
+    return jax.jit(lambda *args: bias(*args))(np.float32(QUERY), QUERY_POSITIONS, KEY_POSITIONS)
 
 
 def test_shaw():

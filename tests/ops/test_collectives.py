@@ -25,11 +25,13 @@ COLLECTIVE = re.compile(r"= (.+?) (all-reduce|all-gather|reduce-scatter|collecti
 
 def every_normalizer() -> dict:
     """Each public normalizer once; leaves that are arrays have one number for each head."""
-    given = {"TopK": [3], "Budget": [3]}
+    class_args = {"TopK": [3], "Budget": [3]}
     classes = {name: getattr(normalizers, name) for name in normalizers.__all__}
     bases = {"Normalizer", "Ordered", "Pointwise", "Ratio", "Threshold", "Signed", "Local", "Exponential"}
-    made = {name: c(*given.get(name, [])) for name, c in classes.items() if isinstance(c, type) and name not in bases}
-    return made | {
+    instances = {
+        name: c(*class_args.get(name, [])) for name, c in classes.items() if isinstance(c, type) and name not in bases
+    }
+    return instances | {
         "sink": normalizers.Softmax(sink=jnp.zeros(H)),
         "TopK-Sparsemax": normalizers.TopK(3, normalizers.Sparsemax()),
     }
@@ -53,49 +55,49 @@ def collectives(normalizer, spec, implementation) -> list[str]:
 def find():
     """Print {normalizer: {axis: {implementation: collectives}}} as JSON; axis 1 is the sequence, for which there must
     be some."""
-    found = {}
+    results = {}
     for name, normalizer in every_normalizer().items():
         specs = {axis: PartitionSpec(*[None] * axis, "devices") for axis in (0, 2)}
         each = {i: {axis: collectives(normalizer, spec, i) for axis, spec in specs.items()} for i in ("fused", "plain")}
-        found[name] = each
-    found["control"] = collectives(normalizers.Softmax(), PartitionSpec(None, "devices"), "plain")
-    print(json.dumps(found))
+        results[name] = each
+    results["control"] = collectives(normalizers.Softmax(), PartitionSpec(None, "devices"), "plain")
+    print(json.dumps(results))
 
 
 @pytest.fixture(scope="module")
-def found():
+def search_results():
     script = (
         "import jax, runpy, sys; jax.config.update('jax_num_cpu_devices', 4); runpy.run_path(sys.argv[1])['find']()"
     )
     environment = os.environ | {"NPROC": "8", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, __file__], capture_output=True, text=True, env=environment, timeout=900
     )
-    assert not done.returncode, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    assert not process.returncode, process.stderr
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 @pytest.mark.slow
-def test_sharded_sequences_are_seen_by_the_search(found):
+def test_sharded_sequences_are_seen_by_the_search(search_results):
     """What the other tests search for is there where keys are on other devices."""
-    assert found["control"]
+    assert search_results["control"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", every_normalizer())
 @pytest.mark.parametrize("axis", ["0", "2"])
 @pytest.mark.parametrize("implementation", ["plain", "fused"])
-def test_devices_with_whole_heads_send_no_numbers(found, name, axis, implementation):
+def test_devices_with_whole_heads_send_no_numbers(search_results, name, axis, implementation):
     """Sharded over the batch there is nothing to send, and in blocks, sharded over the heads, booleans alone: whether
     to skip a block is decided for all heads of a sequence together. The search for a threshold ends when all rows have
     theirs, which is a boolean for each step (`find_threshold` says why).
 
     `TopK` in blocks gathers scores, because XLA does not divide `lax.top_k` over devices.
     """
-    normalizer, seen = every_normalizer()[name], {*found[name][implementation][axis]}
+    normalizer, kinds = every_normalizer()[name], {*search_results[name][implementation][axis]}
     if isinstance(normalizer, normalizers.TopK) and implementation == "fused":
-        assert any("f32" in kind and "all-gather" in kind for kind in seen), "it gathers no more: say so in the docs"
+        assert any("f32" in kind and "all-gather" in kind for kind in kinds), "it gathers no more: say so in the docs"
         return
     searches = isinstance(normalizer, Threshold) or name == "TopK-Sparsemax"
     allowed = {"pred[] all-reduce"} if searches else set()
-    assert seen <= (allowed | {f"pred[{B}] all-reduce"} if (implementation, axis) == ("fused", "2") else allowed)
+    assert kinds <= (allowed | {f"pred[{B}] all-reduce"} if (implementation, axis) == ("fused", "2") else allowed)

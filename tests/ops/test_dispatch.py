@@ -10,11 +10,11 @@ import pytest
 
 from attention_jax.errors import InputError
 from attention_jax.ops import attention, dispatch, scores
-from attention_jax.ops.attention import _plain, _Plan, attend
+from attention_jax.ops.attention import _attend_plain, _Plan, attend
 from attention_jax.ops.biases import ALiBi
 from attention_jax.ops.blockwise import derivatives
 from attention_jax.ops.blockwise.score_blocks import Blocks, Inputs, partition
-from attention_jax.ops.dispatch import PLATFORMS, choose, choose_blocks, explain, pair_cost
+from attention_jax.ops.dispatch import PLATFORMS, choose_blocks, choose_implementation, explain, pair_cost
 from attention_jax.ops.heads import attend_heads
 from attention_jax.ops.kernels import cudnn
 from attention_jax.ops.masks import causal
@@ -22,75 +22,81 @@ from attention_jax.ops.normalizers import Sigmoid, Softmax, Sparsemax, StickBrea
 
 SCALED_DOT = scores.ScaledDot()
 ADDITIVE = scores.Additive.init(jax.random.key(0), 8, 8, 128)
-at_once = functools.partial(_plain, _Plan({}))
+at_once = functools.partial(_attend_plain, _Plan({}))
 
 
-def chosen(queries, keys, score=SCALED_DOT, implementation=None, elsewhere="default", dtype=jnp.float32):
+def choose_on_platforms(queries, keys, score=SCALED_DOT, implementation=None, elsewhere="default", dtype=jnp.float32):
     """On a CPU, and elsewhere."""
     query, key = (jax.ShapeDtypeStruct((rows, 8), dtype) for rows in (queries, keys))
-    by_platform = choose(query, key, key, score, None, None, None, 0, implementation)
+    by_platform = choose_implementation(query, key, key, score, None, None, None, 0, implementation)
     assert tuple(by_platform) == PLATFORMS
     assert dtype == jnp.bfloat16 or by_platform["cuda"] == by_platform["default"]
     return by_platform["cpu"], by_platform[elsewhere]
 
 
 def test_small_is_plain_and_large_is_fused():
-    assert chosen(128, 128) == ("plain", "plain")
-    assert chosen(256, 256) == ("fused", "plain") and chosen(1024, 1024) == ("fused", "fused")
-    assert chosen(1, 10**6) == ("plain", "plain")  # a decoding step: the weights are no larger than the keys
-    assert chosen(32, 64, ADDITIVE) == ("plain", "plain") and chosen(64, 64, ADDITIVE) == ("fused", "plain")
-    assert chosen(96, 96, ADDITIVE) == ("fused", "fused")
-    assert chosen(4096, 4096, implementation="plain") == ("plain", "plain")
-    assert chosen(2, 2, implementation="fused") == ("fused", "fused")
+    assert choose_on_platforms(128, 128) == ("plain", "plain")
+    assert choose_on_platforms(256, 256) == ("fused", "plain") and choose_on_platforms(1024, 1024) == ("fused", "fused")
+    assert choose_on_platforms(1, 10**6) == (
+        "plain",
+        "plain",
+    )  # a decoding step: the weights are no larger than the keys
+    assert choose_on_platforms(32, 64, ADDITIVE) == ("plain", "plain") and choose_on_platforms(64, 64, ADDITIVE) == (
+        "fused",
+        "plain",
+    )
+    assert choose_on_platforms(96, 96, ADDITIVE) == ("fused", "fused")
+    assert choose_on_platforms(4096, 4096, implementation="plain") == ("plain", "plain")
+    assert choose_on_platforms(2, 2, implementation="fused") == ("fused", "fused")
 
 
-def test_a_tpu_is_fused_where_that_costs_a_cpu_nothing_and_from_less_in_half_precision():
-    on_tpu = functools.partial(chosen, elsewhere="tpu")
+def test_tpu_thresholds_of_fused():
+    on_tpu = functools.partial(choose_on_platforms, elsewhere="tpu")
     assert on_tpu(196, 196) == ("plain", "plain") and on_tpu(256, 256) == ("fused", "fused")
     assert on_tpu(196, 196, dtype=jnp.bfloat16, score=scores.Cosine()) == ("plain", "fused")
     assert on_tpu(196, 196, dtype=jnp.bfloat16) == ("plain", "fused")
 
 
-def lowered(function, platform, *inputs):
+def lower(function, platform, *inputs):
     return jax.jit(function).trace(*inputs).lower(lowering_platforms=(platform,)).as_text()
 
 
 def test_none_is_the_chosen_one():
     x = jax.random.normal(jax.random.key(0), (300, 8))
     attention = lambda implementation: lambda x: attend(x, x, x, implementation=implementation, mask=causal())
-    loops = lambda implementation: lowered(attention(implementation), "cpu", x).count("stablehlo.while")
+    loops = lambda implementation: lower(attention(implementation), "cpu", x).count("stablehlo.while")
     assert loops(None) == loops("fused") > loops("plain") == 0
 
 
 @pytest.mark.parametrize("length, on_cpu, elsewhere", [(300, "300x256", "300x300"), (1100, "512x256", "1100x1024")])
-def test_each_platform_gets_its_blocks_in_value_and_gradient(length, on_cpu, elsewhere):
+def test_each_platform_gets_its_blocks(length, on_cpu, elsewhere):
     x = jax.ShapeDtypeStruct((length, 8), jnp.float32)
     for function in (lambda x: attend(x, x, x), jax.grad(lambda x: attend(x, x, x).sum())):
-        texts = [lowered(function, platform, x) for platform in ("cpu", "cuda", "tpu")]
+        texts = [lower(function, platform, x) for platform in ("cpu", "cuda", "tpu")]
         assert [f"<{on_cpu}xf32>" in text for text in texts] == [True, False, False]
         assert [f"<{elsewhere}xf32>" in text for text in texts] == [False, True, True]
 
 
 def in_blocks(inputs, blocks):
-    """The outputs of `derivatives.in_blocks` with the same blocks on every platform."""
-    floats, others, combine = partition(inputs)
-    return derivatives.in_blocks((("default", blocks),), at_once, combine, floats, others)[0]
+    """The outputs of `derivatives.attend_in_blocks` with the same blocks on every platform."""
+    floats, non_floats, combine = partition(inputs)
+    return derivatives.attend_in_blocks((("default", blocks),), at_once, combine, floats, non_floats)[0]
 
 
-def test_where_no_block_is_needed_gradients_are_those_of_plain():
-    """A platform without blocks computes the whole again for the gradient: `in_blocks` with blocks of None."""
+def test_gradients_without_blocks_equal_plain():
+    """A platform without blocks computes the whole again for the gradient: `attend_in_blocks` with blocks of None."""
     query, key, value = jax.random.normal(jax.random.key(0), (3, 300, 8))
     call = lambda query, bias: Inputs((SCALED_DOT, bias, Softmax()), query, key, value, query, causal(), None, 0)
     bias = ALiBi(jnp.float32(0.3))
     whole = lambda query, bias: jnp.sin(in_blocks(call(query, bias), None)[0]).sum()
     plain = lambda query, bias: jnp.sin(at_once(call(query, bias))[0]).sum()
-    ours, theirs = (jax.jit(jax.value_and_grad(f, argnums=(0, 1)))(query, bias) for f in (whole, plain))
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+    actual, expected = (jax.jit(jax.value_and_grad(f, argnums=(0, 1)))(query, bias) for f in (whole, plain))
+    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("bfloat16", 2e-2)])
-def test_a_block_whose_scores_are_computed_again_gives_what_plain_gives(dtype, tolerance):
+def test_recomputed_scores_give_plain_result(dtype, tolerance):
     query, key, value = jax.random.normal(jax.random.key(0), (3, 20, 8)).astype(dtype)
 
     def once(arrays, run):
@@ -98,11 +104,11 @@ def test_a_block_whose_scores_are_computed_again_gives_what_plain_gives(dtype, t
         return jnp.sin(run(Inputs((SCALED_DOT, None, Softmax()), query, key, value, None, causal(), None, 0))).sum()
 
     again = lambda inputs: in_blocks(inputs, Blocks(20, 20, recompute_scores=True))[0]
-    ours = jax.jit(jax.value_and_grad(functools.partial(once, run=again)))((query, key, value))
-    theirs = jax.jit(jax.value_and_grad(functools.partial(once, run=lambda inputs: at_once(inputs)[0])))(
+    actual = jax.jit(jax.value_and_grad(functools.partial(once, run=again)))((query, key, value))
+    expected = jax.jit(jax.value_and_grad(functools.partial(once, run=lambda inputs: at_once(inputs)[0])))(
         tuple(x.astype(jnp.float32) for x in (query, key, value))
     )
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a.astype(jnp.float32), b, rtol=0, atol=tolerance * np.abs(b).max())
 
 
@@ -132,12 +138,12 @@ def test_costs_and_blocks(score, cost):
 
 
 @pytest.mark.parametrize("width", [64, 128, 512])
-def test_a_dot_product_costs_the_same_per_pair_at_any_width(width):
+def test_dot_product_pair_cost_is_one(width):
     x = jnp.ones((1000, width))
     assert pair_cost(scores.ScaledDot(), x, x) == 1
 
 
-def test_the_cost_of_your_own_score_is_read_off_its_trace():
+def test_pair_cost_of_custom_score_from_trace():
     def absolute(query, key):
         return -jnp.abs(query[:, None, :] - key[None, :, :]).sum(axis=-1)
 
@@ -151,16 +157,16 @@ def test_kernels_are_chosen_for_the_softmax_alone(monkeypatch, normalizer):
     monkeypatch.setattr(dispatch, "KERNELS", {"cuda": ("cudnn", accepting), "tpu": ("flash", accepting)})
     monkeypatch.setattr(dispatch, "PRODUCTS_BY_DEFAULT", True)
     monkeypatch.setattr(dispatch, "ON_REQUEST", dict.fromkeys(dispatch.ON_REQUEST, accepting))
-    found = []
-    spied = lambda *call: found.append(choose(*call)) or dict.fromkeys(PLATFORMS, "plain")
-    monkeypatch.setattr(attention, "choose", spied)
+    choices = []
+    spied = lambda *call: choices.append(choose_implementation(*call)) or dict.fromkeys(PLATFORMS, "plain")
+    monkeypatch.setattr(attention, "choose_implementation", spied)
     x = jax.ShapeDtypeStruct((1024, 64), jnp.bfloat16)
     call = lambda implementation: jax.eval_shape(
         lambda x: attend(x, x, x, normalizer=normalizer, implementation=implementation), x
     )
     call(None)
     alone = isinstance(normalizer, Softmax)  # a sink is up to the kernel
-    assert {found[0]["cuda"], found[0]["tpu"]} == ({"cudnn", "flash"} if alone else {"fused"})
+    assert {choices[0]["cuda"], choices[0]["tpu"]} == ({"cudnn", "flash"} if alone else {"fused"})
     for kernel in ("cudnn", "flash", "linear"):
         if alone:
             call(kernel)
@@ -200,11 +206,14 @@ def test_a_choice_is_explained(platform, call, implementation, reason, monkeypat
     assert choices[platform].reason.startswith(reason) and bool(choices[platform].reason) == bool(reason)
 
 
-def test_a_short_call_does_not_pay_for_the_kernel_of_a_tpu():
+def test_short_calls_do_not_use_flash():
     short = jax.ShapeDtypeStruct((256, 64), jnp.bfloat16)
     [choices] = explain(attend, short, short, short)
     assert choices["tpu"].reason == "flash pays from 262,144 pairs of query and key, got 65,536"
-    assert choices["tpu"].implementation == choose(short, short, short, SCALED_DOT, *[None] * 3, 0, None)["tpu"]
+    assert (
+        choices["tpu"].implementation
+        == choose_implementation(short, short, short, SCALED_DOT, *[None] * 3, 0, None)["tpu"]
+    )
 
 
 def test_calls_are_explained_wherever_they_are():
@@ -228,4 +237,4 @@ def test_calls_are_explained_wherever_they_are():
 def test_what_is_explained_is_not_in_the_program():
     x = jax.ShapeDtypeStruct((300, 8), jnp.float32)
     assert dispatch.MARK in str(jax.make_jaxpr(lambda x: attend(x, x, x))(x))
-    assert dispatch.MARK not in lowered(lambda x: attend(x, x, x), "cpu", x)
+    assert dispatch.MARK not in lower(lambda x: attend(x, x, x), "cpu", x)

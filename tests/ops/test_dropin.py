@@ -18,8 +18,8 @@ QUERY, KEY, VALUE = (DRAW.standard_normal((B, n, H, D)).astype(np.float32) for n
 BIAS = DRAW.standard_normal((B, H, T, S)).astype(np.float32)
 MASK = DRAW.random((B, H, T, S)) < 0.7
 MASK[..., 0] = True  # theirs is a mean over all keys where none is allowed
-same = lambda found, wanted, atol=2e-6: jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, atol=atol), found, wanted
+same = lambda actual, expected, atol=2e-6: jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, atol=atol), actual, expected
 )
 
 JAX_CALLS = {
@@ -50,9 +50,9 @@ SEVERAL = ("scale", "window-left", "mask-causal-lengths", "residual")
 @pytest.mark.parametrize("call", [pytest.param(n, marks=[pytest.mark.slow] * (n not in SEVERAL)) for n in JAX_CALLS])
 def test_the_function_of_jax_nn(call):
     """One compiled program of ours and one of theirs for each call; about 0.1 s."""
-    theirs = jax.jit(lambda *a: jax.nn.dot_product_attention(*a, **JAX_CALLS[call]))
-    ours = jax.jit(lambda *a: dot_product_attention(*a, **JAX_CALLS[call]))
-    same(ours(QUERY, KEY, VALUE), theirs(QUERY, KEY, VALUE))
+    run_jax = jax.jit(lambda *a: jax.nn.dot_product_attention(*a, **JAX_CALLS[call]))
+    run_package = jax.jit(lambda *a: dot_product_attention(*a, **JAX_CALLS[call]))
+    same(run_package(QUERY, KEY, VALUE), run_jax(QUERY, KEY, VALUE))
 
 
 @pytest.mark.slow
@@ -60,14 +60,14 @@ def test_shared_heads_and_single_sequences_of_jax_nn():
     key, value = KEY[:, :, :2], VALUE[:, :, :2]
     same(dot_product_attention(QUERY, key, value), jax.nn.dot_product_attention(QUERY, key, value))
     call = {"bias": BIAS[0], "key_value_seq_lengths": np.array([4], np.int32)}
-    wanted = jax.nn.dot_product_attention(QUERY[0], KEY[0], VALUE[0], **call)
-    same(dot_product_attention(QUERY[0], KEY[0], VALUE[0], **call), wanted)
+    expected = jax.nn.dot_product_attention(QUERY[0], KEY[0], VALUE[0], **call)
+    same(dot_product_attention(QUERY[0], KEY[0], VALUE[0], **call), expected)
 
 
 @pytest.mark.slow
 def test_a_query_without_keys_is_zero():
-    found = dot_product_attention(QUERY, KEY, VALUE, mask=np.zeros((B, 1, T, S), bool))
-    assert not found.any()
+    actual = dot_product_attention(QUERY, KEY, VALUE, mask=np.zeros((B, 1, T, S), bool))
+    assert not actual.any()
 
 
 REFUSED = {
@@ -110,17 +110,17 @@ def test_the_module_of_linen(mask):
 
 
 @pytest.mark.slow
-def test_the_module_of_linen_sows_its_weights_and_decodes():
+def test_linen_module_sows_weights_and_decodes():
     """The weights of a causal mask, and one step after another with a cache."""
-    module, wanted = linen(attention_fn=attention_fn(), decode=True), linen(decode=True)
-    variables = wanted.init(jax.random.key(0), X)
-    for ours in (module, wanted):
-        found, cache = [], variables["cache"]
+    module, reference = linen(attention_fn=attention_fn(), decode=True), linen(decode=True)
+    variables = reference.init(jax.random.key(0), X)
+    for decoder in (module, reference):
+        outputs, cache = [], variables["cache"]
         for t in range(T):
-            step, changed = ours.apply({**variables, "cache": cache}, X[:, t : t + 1], mutable=["cache"])
+            step, changed = decoder.apply({**variables, "cache": cache}, X[:, t : t + 1], mutable=["cache"])
             cache = changed["cache"]
-            found.append(step)
-        same(jnp.concatenate(found, 1), linen().apply(variables, X, mask=FLAX_MASKS["causal"]), atol=1e-5)
+            outputs.append(step)
+        same(jnp.concatenate(outputs, 1), linen().apply(variables, X, mask=FLAX_MASKS["causal"]), atol=1e-5)
     sown = [
         linen(**call).apply(variables, X, mask=FLAX_MASKS["causal"], sow_weights=True, mutable=["intermediates"])[1]
         for call in ({"attention_fn": attention_fn()}, {})
@@ -140,16 +140,16 @@ def test_the_module_of_nnx(mask):
         ({"dtype": jnp.bfloat16}, {"sow_weights": True}, 0.02),
     ):
         out = []
-        for more in ({}, {"attention_fn": attention_fn()}):
-            module = nnx.MultiHeadAttention(H, 16, 16, decode=False, rngs=nnx.Rngs(0), **options, **more)
-            given = FLAX_MASKS[mask]
+        for attention_options in ({}, {"attention_fn": attention_fn()}):
+            module = nnx.MultiHeadAttention(H, 16, 16, decode=False, rngs=nnx.Rngs(0), **options, **attention_options)
+            allowed = FLAX_MASKS[mask]
             run = (
                 nnx.capture(module, nnx.Intermediate)
                 if "sow_weights" in call
                 else lambda *a, **k: (module(*a, **k), ())
             )
-            found, sown = run(X, mask=None if given is None else given != 0, **call)
-            out.append(jax.tree.map(lambda x: np.asarray(x, np.float32), (found, sown)))
+            output, sown = run(X, mask=None if allowed is None else allowed != 0, **call)
+            out.append(jax.tree.map(lambda x: np.asarray(x, np.float32), (output, sown)))
         same(*map(jax.tree.leaves, out), atol=atol)
 
 
@@ -161,8 +161,8 @@ def test_any_number_of_batch_axes_as_flax():
         allowed = DRAW.random(mask) < 0.7
         allowed[..., 0] = True
         bias = DRAW.standard_normal(mask).astype(np.float32)
-        wanted = nn.dot_product_attention(query, key, value, bias, allowed)
-        same(attention_fn()(query, key, value, bias, allowed), wanted)
+        expected = nn.dot_product_attention(query, key, value, bias, allowed)
+        same(attention_fn()(query, key, value, bias, allowed), expected)
     positions = attention_fn()(query[0, 0], key[0, 0], value[0, 0], mask=np.tri(T, S))  # no axis of heads: of all
     same(positions, nn.dot_product_attention(query[0, 0], key[0, 0], value[0, 0], mask=np.tri(T, S)[None]))
 
@@ -176,28 +176,28 @@ def test_dropout_as_flax_does_it():
     whole = run(deterministic=True)
     for rng in (jax.random.key(1), jax.random.PRNGKey(1)):
         for broadcast in (True, False):
-            found = run(dropout_rng=rng, broadcast_dropout=broadcast)
-            kept = found != 0
-            np.testing.assert_allclose(found[kept], whole[kept] / 0.75, rtol=1e-5)
-            assert abs(kept.mean() - 0.75) < 0.03
-            assert (kept == kept[:1, :, :1]).all() == broadcast
+            output = run(dropout_rng=rng, broadcast_dropout=broadcast)
+            is_kept = output != 0
+            np.testing.assert_allclose(output[is_kept], whole[is_kept] / 0.75, rtol=1e-5)
+            assert abs(is_kept.mean() - 0.75) < 0.03
+            assert (is_kept == is_kept[:1, :, :1]).all() == broadcast
     with pytest.raises(InputError, match="needs a dropout_rng"):
         run()
 
 
 @pytest.mark.slow
-def test_rules_of_the_function_and_arrays_of_the_module_count_together():
+def test_function_rules_combine_with_module_arrays():
     """A score, bias, mask and normalizer of its own, beside the mask and bias of the call."""
     rules = {"score": scores.Gaussian(2.0), "normalizer": normalizers.Sparsemax(), "mask": window(3)}
     slopes = biases.ALiBi(jnp.asarray(biases.ALiBi.slopes(H)))
-    found = attention_fn(**rules, bias=slopes)(QUERY, KEY, VALUE, bias=BIAS, mask=MASK, is_causal=True)
+    actual = attention_fn(**rules, bias=slopes)(QUERY, KEY, VALUE, bias=BIAS, mask=MASK, is_causal=True)
     for b in range(1):
         for h in (1, 3):
             bias = biases.ALiBi(slopes.slope[h])(QUERY[b, :, h], jnp.arange(T), jnp.arange(S)) + BIAS[b, h]
             allowed = MASK[b, h] & (np.tri(T, S) > 0) & (causal() & window(3))(jnp.arange(T), jnp.arange(S))
-            one = rules | {"bias": bias, "mask": jnp.asarray(allowed)}
-            weights = attention_weights(QUERY[b, :, h], KEY[b, :, h], **one)
-            same(found[b, :, h], weights @ VALUE[b, :, h], atol=1e-5)
+            head_rules = rules | {"bias": bias, "mask": jnp.asarray(allowed)}
+            weights = attention_weights(QUERY[b, :, h], KEY[b, :, h], **head_rules)
+            same(actual[b, :, h], weights @ VALUE[b, :, h], atol=1e-5)
 
 
 def test_tuples_and_keys_that_do_not_fit():

@@ -35,11 +35,11 @@ def test_gradient_passes_where_the_value_passes():
 
 def test_draws_look_independent():
     """Of one another, of their neighbors in each direction, and between keys: correlations are within 4 / sqrt(n)."""
-    drawn = [np.asarray(dropout(x, 0.5, jax.random.key(seed))) - 1 for seed in range(4)]
-    for one in drawn:
+    noise = [np.asarray(dropout(x, 0.5, jax.random.key(seed))) - 1 for seed in range(4)]
+    for sample in noise:
         for shift, axis in ((1, 0), (1, 1), (2, 1), (64, 1)):
-            assert abs((one * np.roll(one, shift, axis)).mean()) < 4 / 200
-        assert np.abs(one.mean(0)).max() < 5 / 200**0.5 and np.abs(one.mean(1)).max() < 5 / 200**0.5
+            assert abs((sample * np.roll(sample, shift, axis)).mean()) < 4 / 200
+        assert np.abs(sample.mean(0)).max() < 5 / 200**0.5 and np.abs(sample.mean(1)).max() < 5 / 200**0.5
     for i in range(4):
         for j in range(i):
-            assert abs((drawn[i] * drawn[j]).mean()) < 4 / 200
+            assert abs((noise[i] * noise[j]).mean()) < 4 / 200

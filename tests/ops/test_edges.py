@@ -47,9 +47,9 @@ CASES = [(score, dropout) for score in SCORES for dropout in (0.0, 0.6)]
 
 @pytest.mark.parametrize(("score", "dropout"), slow_but([*((s, 0.0) for s in SCORES), ("LeakySum", 0.6)], CASES))
 def test_it_is_attend_with_the_adjacency_matrix(score, dropout):
-    ours, theirs = both(SCORES[score], dropout)
-    assert not ours[1][3].any() and ours[1].any()
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5), ours, theirs)
+    actual, expected = both(SCORES[score], dropout)
+    assert not actual[1][3].any() and actual[1].any()
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5), actual, expected)
 
 
 def test_dropout_drops():
@@ -58,7 +58,7 @@ def test_dropout_drops():
     assert not np.allclose(with_it, without)
 
 
-def test_weights_are_those_of_the_matrix_and_sum_to_one():
+def test_edge_weights_equal_matrix_and_sum_to_one():
     score = SCORES["LeakySum"]
 
     @jax.jit

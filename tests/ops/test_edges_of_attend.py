@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attention_jax import attend, attend_heads, lengths, segments, window
-from attention_jax.decode import sample, truncated
+from attention_jax.decode import sample, truncate_logits
 from attention_jax.errors import InputError
 from attention_jax.ops.kernel_regression import local_widths
 from attention_jax.ops.normalizers import CompactKernel, Normmax, StudentKernel
@@ -41,7 +41,7 @@ def test_normmax_has_a_gradient_for_every_alpha(call):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("normalizer", [StudentKernel(6.0), CompactKernel(3)])
-def test_weights_before_division_may_leave_the_range_of_float16(normalizer):
+def test_unnormalized_weights_beyond_float16(normalizer):
     x = normal(8, 4).astype(jnp.float16)
     key, value = x + jnp.float16(6), normal(8, 1, seed=1).astype(jnp.float16)
     call = {"score": NegativeSquaredDistance(), "normalizer": normalizer}
@@ -68,14 +68,14 @@ def test_the_cosine_of_short_float16_vectors():
 def test_a_window_wider_than_any_sequence_masks_nothing():
     x = normal(8, 2)
     run = jax.jit(lambda x: [attend(x, x, x, mask=window(width), **BLOCKS) for width in (2**31 - 1, 10**12)])
-    for found in run(x):
-        np.testing.assert_allclose(found, jax.jit(attend)(x, x, x), atol=1e-6)
+    for actual in run(x):
+        np.testing.assert_allclose(actual, jax.jit(attend)(x, x, x), atol=1e-6)
 
 
 def test_lengths_of_an_unsigned_type():
     x = normal(8, 2)
-    found = jax.jit(lambda n: attend(x, x, x, mask=lengths(n), **BLOCKS))(jnp.uint32(5))
-    np.testing.assert_allclose(found, jax.jit(attend)(x, x, x, mask=lengths(5)), atol=1e-6)
+    actual = jax.jit(lambda n: attend(x, x, x, mask=lengths(n), **BLOCKS))(jnp.uint32(5))
+    np.testing.assert_allclose(actual, jax.jit(attend)(x, x, x, mask=lengths(5)), atol=1e-6)
 
 
 def test_an_empty_batch_has_an_empty_output():
@@ -91,20 +91,20 @@ def test_an_empty_batch_has_an_empty_output():
         (lambda x: lengths(5.0), "lengths.*float32"),
         (lambda x: segments(jnp.array([1, 1, 0]), jnp.array([0, 1, 1])), r"segments.*\[1, 1, 0\]"),
         (lambda x: attend(x, x, x, score=Gaussian(local_widths(x, x, 1.0)), **BLOCKS), 'implementation="plain"'),
-        (lambda x: truncated(x, top_p=0.0), "top_p"),
-        (lambda x: truncated(x, top_k=-1), "top_k.*-1"),
+        (lambda x: truncate_logits(x, top_p=0.0), "top_p"),
+        (lambda x: truncate_logits(x, top_k=-1), "top_k.*-1"),
         (lambda x: sample(None, None, jnp.zeros((2, 0), jnp.int32), 3), "prompt"),
         (lambda x: sample(None, None, jnp.zeros((2, 1), jnp.int32), 0), "length"),
     ],
 )
-def test_what_cannot_be_computed_is_refused_in_one_line(call, words):
+def test_impossible_calls_raise_one_line(call, words):
     with pytest.raises(InputError, match=words) as error:
         call(normal(8, 2))
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("call", [{"implementation": "plain"}, BLOCKS], ids=["plain", "fused"])
-def test_the_lowest_number_in_a_bias_masks_a_key(call):
+def test_lowest_bias_masks_key(call):
     """As in additive masks of other libraries; where all keys have it, all have the same weight, as there. One program
     for each implementation."""
     x, allowed = normal(6, 2), np.tri(6, k=-1, dtype=bool)
@@ -115,28 +115,28 @@ def test_the_lowest_number_in_a_bias_masks_a_key(call):
         out = attend(x, x, x, bias=bias, **call)
         return out.sum(), out
 
-    gradient, found = jax.jit(jax.grad(loss, has_aux=True))(x)
+    gradient, actual = jax.jit(jax.grad(loss, has_aux=True))(x)
     exact = np.asarray(x, np.float64)
     weights = np.exp(exact @ exact.T / 2**0.5) * allowed
     weights[0] = 1
-    np.testing.assert_allclose(found, weights / weights.sum(axis=1, keepdims=True) @ exact, atol=1e-5)
+    np.testing.assert_allclose(actual, weights / weights.sum(axis=1, keepdims=True) @ exact, atol=1e-5)
     assert np.isfinite(gradient).all()
 
 
 @pytest.mark.slow
-def test_a_batch_as_large_as_its_sequences_are_long():
+def test_batch_size_equal_to_length():
     """Four lengths are those of the examples and not of the four queries; equal scores give means of so many keys."""
     x = normal(4, 4, 1, 2)
-    found = attend_heads(jnp.zeros_like(x), x, x, mask=lengths(jnp.arange(1, 5)))
-    for n, one in enumerate(np.asarray(x)):
-        np.testing.assert_allclose(found[n], np.broadcast_to(one[: n + 1].mean(axis=0), (4, 1, 2)), atol=1e-6)
+    actual = attend_heads(jnp.zeros_like(x), x, x, mask=lengths(jnp.arange(1, 5)))
+    for n, sequence in enumerate(np.asarray(x)):
+        np.testing.assert_allclose(actual[n], np.broadcast_to(sequence[: n + 1].mean(axis=0), (4, 1, 2)), atol=1e-6)
 
 
 @pytest.mark.slow
 def test_blocks_without_jit():
     x = normal(4, 2)
     with jax.disable_jit():
-        found = attend(x, x, x, mask=lengths(3), **BLOCKS)
+        actual = attend(x, x, x, mask=lengths(3), **BLOCKS)
     exact = np.asarray(x, np.float64)
     weights = np.exp(exact @ exact[:3].T / 2**0.5)
-    np.testing.assert_allclose(found, weights / weights.sum(axis=1, keepdims=True) @ exact[:3], atol=1e-6)
+    np.testing.assert_allclose(actual, weights / weights.sum(axis=1, keepdims=True) @ exact[:3], atol=1e-6)

@@ -23,7 +23,7 @@ def entropy(weights) -> float:
 
 
 @pytest.mark.parametrize("implementation", [pytest.param("plain", marks=pytest.mark.slow), "fused"])
-def test_entropy_and_weight_of_the_first_key_against_float64(implementation):
+def test_entropy_and_first_weight_against_float64(implementation):
     """Grouped heads with a bias, random masks and a sequence without keys, in blocks that the lengths are no multiple
     of, of flat and of sharp weights; the first weight is the output of a value that is 1 there. One program."""
     batch, queries, keys, heads, groups = 2, 33, 29, 4, 2
@@ -31,14 +31,14 @@ def test_entropy_and_weight_of_the_first_key_against_float64(implementation):
     query = draw.standard_normal((batch, queries, heads, 8)).astype(np.float32)
     key = draw.standard_normal((batch, keys, groups, 8)).astype(np.float32)
     added = draw.standard_normal((batch, heads, queries, keys)).astype(np.float32)
-    seen = draw.random((batch, 1, queries, keys)) < 0.7
-    seen[0, 0, 5], seen[0, 0, 6] = False, np.arange(keys) == 3
+    pair_allowed = draw.random((batch, 1, queries, keys)) < 0.7
+    pair_allowed[0, 0, 5], pair_allowed[0, 0, 6] = False, np.arange(keys) == 3
     slope, at = np.float32([0.5, 0.1, 0.2, 0.0]), np.arange(queries)
-    rules = {"mask": (causal(), lengths(jnp.array([keys, 0])), seen), "bias": (biases.ALiBi(slope), added)}
+    rules = {"mask": (causal(), lengths(jnp.array([keys, 0])), pair_allowed), "bias": (biases.ALiBi(slope), added)}
     call = {"implementation": implementation, "block_q": 8, "block_k": 8, "return_entropy": True}
     first = np.tile(np.eye(keys, 1, dtype=np.float32)[:, None], (batch, 1, groups, 1))
     run = jax.jit(lambda scale: attend_heads(scale * query, key, first, **rules, **call))
-    allowed = seen & (at[:, None] >= at[:keys]) & (np.array([keys, 0])[:, None, None, None] > 0)
+    allowed = pair_allowed & (at[:, None] >= at[:keys]) & (np.array([keys, 0])[:, None, None, None] > 0)
     for scale in (1.0, 30.0):
         scores = np.einsum("bthd,bshd->bhts", scale * np.float64(query), np.repeat(np.float64(key), 2, axis=2))
         scores = scores / np.sqrt(8) - slope[:, None, None] * abs(at[:, None] - at[:keys]) + added
@@ -46,10 +46,15 @@ def test_entropy_and_weight_of_the_first_key_against_float64(implementation):
         with np.errstate(invalid="ignore"):
             weights = np.where(allowed, np.exp(scores - scores.max(-1, keepdims=True)), 0.0)
         weights /= np.maximum(weights.sum(-1, keepdims=True), 1e-30)
-        weight, found = run(scale)
-        wanted = np.apply_along_axis(entropy, -1, weights).swapaxes(1, 2)
-        assert found.dtype == jnp.float32 and not wanted[0, 5].any() and not wanted[1].any() and wanted[0, 7].all()
-        np.testing.assert_allclose(found, wanted, atol=2e-6 * scale)
+        weight, entropies = run(scale)
+        expected = np.apply_along_axis(entropy, -1, weights).swapaxes(1, 2)
+        assert (
+            entropies.dtype == jnp.float32
+            and not expected[0, 5].any()
+            and not expected[1].any()
+            and expected[0, 7].all()
+        )
+        np.testing.assert_allclose(entropies, expected, atol=2e-6 * scale)
         np.testing.assert_allclose(weight[..., 0], weights[..., 0].swapaxes(1, 2), atol=2e-6 * scale)
 
 
@@ -68,11 +73,11 @@ def test_entropy_of_every_normalizer_against_the_papers(name, implementation):
         normalizer = jax.tree.map(jnp.float64, ORACLES[name][0])
         call = {"score": score_of(name), "mask": dense(jnp.asarray(allowed)), "implementation": implementation}
         call |= {"block_q": 4, "block_k": 4, "return_entropy": True}
-        found = jax.jit(lambda *arrays: attend(*arrays, normalizer=normalizer, **call)[1])(query, key, value)
+        actual = jax.jit(lambda *arrays: attend(*arrays, normalizer=normalizer, **call)[1])(query, key, value)
         leaves = [np.float64(leaf) for leaf in jax.tree.leaves(normalizer)]
         scores = np.asarray(score_of(name)(query, key))
-        wanted = [entropy(ORACLES[name][1](s[row], *leaves)) if row.any() else 0.0 for s, row in zip(scores, allowed)]
-        np.testing.assert_allclose(found, wanted, rtol=1e-7, atol=1e-7)
+        expected = [entropy(ORACLES[name][1](s[row], *leaves)) if row.any() else 0.0 for s, row in zip(scores, allowed)]
+        np.testing.assert_allclose(actual, expected, rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize("implementation", ["plain", "fused"])
@@ -86,8 +91,8 @@ def test_scores_at_the_ends_of_their_range(implementation):
     rows[3] = -np.inf
     query, key = jnp.ones((5, 2)), jnp.zeros((24, 2))
     call = {"bias": jnp.asarray(rows), "implementation": implementation, "block_q": 4, "block_k": 8}
-    found = jax.jit(lambda: attend(query, key, key, **call, return_entropy=True)[1])()
-    np.testing.assert_allclose(found, np.log([16, 1, 16, 1, 24]), rtol=1e-6)
+    actual = jax.jit(lambda: attend(query, key, key, **call, return_entropy=True)[1])()
+    np.testing.assert_allclose(actual, np.log([16, 1, 16, 1, 24]), rtol=1e-6)
 
 
 def test_platforms_that_choose_differently():
@@ -106,23 +111,23 @@ def test_derivatives_pools_and_dropout_beside_it(normalizer):
     query, key, value = (jnp.asarray(x, jnp.float32) for x in case(13, 11))
     call = {"implementation": "fused", "mask": causal() & lengths(6), "block_q": 4, "block_k": 4}
     call |= {"normalizer": normalizer}
-    loss = lambda query, **more: jnp.sin(jax.tree.leaves(attend(query, key, value, **call, **more))[0]).sum()
+    loss = lambda query, **options: jnp.sin(jax.tree.leaves(attend(query, key, value, **call, **options))[0]).sum()
     with_entropy = lambda query: loss(query, return_entropy=True)
     np.testing.assert_array_equal(jax.grad(with_entropy)(query), jax.grad(loss)(query))
     hessian = jax.jvp(jax.grad(with_entropy), (query,), (query,))[1]
     np.testing.assert_allclose(hessian, jax.jvp(jax.grad(loss), (query,), (query,))[1], atol=1e-5)
-    entropies = lambda query, **more: attend(query, key, value, **call, **more, return_entropy=True)[1]
+    entropies = lambda query, **options: attend(query, key, value, **call, **options, return_entropy=True)[1]
     assert not jax.grad(lambda query: entropies(query).sum())(query).any()
     with jax.debug_nans(True):
-        wanted, tangent = jax.jvp(entropies, (query,), (query,))
-    assert not tangent.any() and wanted[1:].all()
-    for more in ({"pool": pooling.Moments()}, {"dropout": 0.5, "rng": jax.random.key(0)}):
-        np.testing.assert_allclose(entropies(query, **more), wanted, atol=1e-6)
+        expected, tangent = jax.jvp(entropies, (query,), (query,))
+    assert not tangent.any() and expected[1:].all()
+    for options in ({"pool": pooling.Moments()}, {"dropout": 0.5, "rng": jax.random.key(0)}):
+        np.testing.assert_allclose(entropies(query, **options), expected, atol=1e-6)
     if isinstance(normalizer, normalizers.Softmax):
-        out, log, largest, found = attend(
+        out, log, largest, actual = attend(
             query, key, value, **call, return_log_sum_exp=True, return_max_score=True, return_entropy=True
         )
-        np.testing.assert_allclose(found, wanted, atol=1e-6)
+        np.testing.assert_allclose(actual, expected, atol=1e-6)
         assert (largest <= log).all() and (log - largest <= np.log(6) + 1e-6).all()
 
 
@@ -131,13 +136,13 @@ def test_derivatives_pools_and_dropout_beside_it(normalizer):
 def test_memory_is_linear_in_the_length(normalizer):
     """Four times the length takes less than six times XLA's plan of temporaries, where all weights take 16 times it."""
 
-    def planned(length):
+    def planned_bytes(length):
         x = jax.ShapeDtypeStruct((length, 8), jnp.float32)
         call = {"normalizer": normalizer, "implementation": "fused", "block_q": 64, "block_k": 64}
         run = jax.jit(lambda x: attend(x, x, x, mask=causal(), **call, return_entropy=True))
         return run.lower(x).compile().memory_analysis().temp_size_in_bytes
 
-    assert planned(4096) < 6 * planned(1024)
+    assert planned_bytes(4096) < 6 * planned_bytes(1024)
 
 
 def test_kernels_have_no_entropy():

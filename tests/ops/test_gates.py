@@ -4,25 +4,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax.ops.gates import draw_gates, open_probability, settled_gates
+from attention_jax.ops.gates import draw_gates, evaluation_gates, open_probability
 
 LOG_ALPHA = jnp.array([-4.0, -1.0, 0.0, 2.0, 6.0])
 
 
-def test_drawn_gates_are_open_as_often_as_the_formula_says():
-    drawn = jax.vmap(draw_gates, in_axes=(0, None))(jax.random.split(jax.random.key(0), 40_000), LOG_ALPHA)
-    np.testing.assert_allclose((drawn > 0).mean(0), open_probability(LOG_ALPHA), atol=0.01)
-    assert drawn.min() == 0.0 and drawn.max() == 1.0
-    assert ((drawn[:, 2] > 0) & (drawn[:, 2] < 1)).any()  # and between
+def test_sampled_gates_are_open_with_stated_probability():
+    gates = jax.vmap(draw_gates, in_axes=(0, None))(jax.random.split(jax.random.key(0), 40_000), LOG_ALPHA)
+    np.testing.assert_allclose((gates > 0).mean(0), open_probability(LOG_ALPHA), atol=0.01)
+    assert gates.min() == 0.0 and gates.max() == 1.0
+    assert ((gates[:, 2] > 0) & (gates[:, 2] < 1)).any()  # and between
 
 
 def test_settled_gates_are_ends_where_it_is_decided():
-    settled = settled_gates(LOG_ALPHA)
-    assert settled[0] == 0.0 and settled[-1] == 1.0
-    assert (jnp.diff(settled) >= 0).all()
+    gates = evaluation_gates(LOG_ALPHA)
+    assert gates[0] == 0.0 and gates[-1] == 1.0
+    assert (jnp.diff(gates) >= 0).all()
 
 
-def test_the_penalty_closes_a_gate_that_nothing_needs_and_no_other():
+def test_penalty_closes_only_unneeded_gates():
     """Minimize 4 (1 - gate_0)^2 and 0.2 for each open gate: gate 0 is worth its price, gate 1 is not."""
 
     def loss(log_alpha, rng):
@@ -32,4 +32,4 @@ def test_the_penalty_closes_a_gate_that_nothing_needs_and_no_other():
         return log_alpha - 2.0 * jax.grad(loss)(log_alpha, rng), None
 
     learned, _ = jax.lax.scan(step, jnp.array([2.0, 2.0]), jax.random.split(jax.random.key(1), 400))
-    assert settled_gates(learned).tolist() == [1.0, 0.0]
+    assert evaluation_gates(learned).tolist() == [1.0, 0.0]

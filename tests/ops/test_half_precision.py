@@ -102,17 +102,17 @@ def trace(rule, dtype, leaf_dtype, implementation):
         call = jax.tree.unflatten(structure, [next(remaining) if is_float(x) else x for x in leaves])
         return attend(query, key, value, implementation=implementation, **blocks, **call)
 
-    def pulled(*arrays):
+    def value_and_gradients(*arrays):
         out, pull = jax.vjp(run, *arrays)
         return out, pull(jnp.ones_like(out))
 
     arrays = (jax.ShapeDtypeStruct((rows, WIDTH), dtype) for rows in (QUERIES, KEYS, KEYS))
-    out, (of_parameters, *of_arrays) = jax.eval_shape(pulled, parameters, *arrays)
+    out, (of_parameters, *of_arrays) = jax.eval_shape(value_and_gradients, parameters, *arrays)
     return [x.dtype for x in (out, *of_arrays)], [x.dtype for x in of_parameters]
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_rule_in_half_precision_promotes_nothing_in_silence(name):
+def test_half_precision_rules_promote_nothing_silently(name):
     """Forward and gradient, with parameters in the same type; results have the types of what they belong to."""
     for dtype in HALVES:
         for implementation in ("plain", "fused"):
@@ -122,7 +122,7 @@ def test_a_rule_in_half_precision_promotes_nothing_in_silence(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
-def test_a_rule_whose_parameters_have_another_type_promotes_nothing_in_silence(name):
+def test_mixed_type_rules_promote_nothing_silently(name):
     for dtype in HALVES:
         for leaf_dtype in ("float32", *HALVES):
             for implementation in ("plain", "fused"):
@@ -142,7 +142,7 @@ def test_the_weights_of_scores_in_half_precision(dtype):
                 assert weights.dtype == dtype, name
 
 
-def test_a_parameter_in_half_precision_loses_nothing_but_its_own_rounding():
+def test_half_precision_parameter_loses_only_its_rounding():
     """Widths and exponents are computed with in float32: 1 / (alpha - 1) of bfloat16 would be off by 0.4 percent."""
     alpha, sigma = jnp.bfloat16(1.3), jnp.bfloat16(1.7)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5, WIDTH)), jnp.float32)

@@ -25,12 +25,12 @@ def test_heads_pool_and_block_as_one_head():
     ridges = jnp.array([1e-3, 0.1, 1.0, 10.0])
     call = {"score": Gaussian(2.0), "mask": lengths(8), "implementation": "fused", "block_q": 4, "block_k": 4}
     heads = jax.jit(lambda ridges: attend_heads(QUERY, KEY, VALUE, pool=LocalLinear(ridges), **call))
-    one = jax.jit(lambda q, k, v, ridge: attend(q, k, v, pool=LocalLinear(ridge), **call))
-    found = heads(ridges)
+    run_head = jax.jit(lambda q, k, v, ridge: attend(q, k, v, pool=LocalLinear(ridge), **call))
+    actual = heads(ridges)
     for b in range(B):
         for h in range(H):
-            wanted = one(QUERY[b, :, h], KEY[b, :, h // 2], VALUE[b, :, h // 2], ridges[h])
-            np.testing.assert_allclose(found[b, :, h], wanted, atol=1e-4)
+            expected = run_head(QUERY[b, :, h], KEY[b, :, h // 2], VALUE[b, :, h // 2], ridges[h])
+            np.testing.assert_allclose(actual[b, :, h], expected, atol=1e-4)
     assert jax.eval_shape(lambda: attend_heads(QUERY, KEY, VALUE, pool=Moments())).shape == (B, T, H, 6)
     for block in ("block_q", "block_k"):
         with pytest.raises(InputError, match="at least 1"):
@@ -38,10 +38,10 @@ def test_heads_pool_and_block_as_one_head():
 
 
 def test_arguments_have_one_name_order_and_default_everywhere():
-    wanted = inspect.signature(attend).parameters
-    assert list(inspect.signature(attend_heads).parameters) == list(wanted)
+    expected = inspect.signature(attend).parameters
+    assert list(inspect.signature(attend_heads).parameters) == list(expected)
     for function in (attend_heads, attention_weights, attend_sharded):
-        given = {n: p for n, p in inspect.signature(function).parameters.items() if n != "axis_name"}
-        assert list(given) == [name for name in wanted if name in given]
-        assert all(p.default is wanted[n].default or p.default == wanted[n].default for n, p in given.items())
-        assert all(str(given[n].annotation) == str(wanted[n].annotation) for n in ("dropout", "rng") if n in given)
+        actual = {n: p for n, p in inspect.signature(function).parameters.items() if n != "axis_name"}
+        assert list(actual) == [name for name in expected if name in actual]
+        assert all(p.default is expected[n].default or p.default == expected[n].default for n, p in actual.items())
+        assert all(str(actual[n].annotation) == str(expected[n].annotation) for n in ("dropout", "rng") if n in actual)

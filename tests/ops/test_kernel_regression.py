@@ -22,23 +22,23 @@ KERNELS = {
 @pytest.mark.parametrize("name", KERNELS)
 def test_is_the_weighted_mean(name):
     score, kernel = KERNELS[name]
-    for query, found in zip(np.asarray(QUERY), estimate(QUERY, X, Y, score)):
+    for query, actual in zip(np.asarray(QUERY), estimate(QUERY, X, Y, score)):
         weights = [kernel(np.linalg.norm(query - x)) for x in np.asarray(X)]
         expected = sum(w * y for w, y in zip(weights, np.asarray(Y))) / sum(weights) if sum(weights) else np.zeros(3)
-        np.testing.assert_allclose(found, expected, atol=1e-5)
+        np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
-def test_a_query_without_neighbors_is_zero_and_says_so():
+def test_query_without_neighbors_is_zero():
     far = jnp.full((1, 2), 50.0)
-    assert int(nw.neighbors(far, X, Boxcar(1.0))[0]) == 0
+    assert int(nw.count_neighbors(far, X, Boxcar(1.0))[0]) == 0
     np.testing.assert_array_equal(estimate(far, X, Y, Boxcar(1.0)), np.zeros((1, 3)))
 
 
 def test_leave_one_out_is_the_loop():
     errors = []
     for i in range(12):
-        others = np.arange(12) != i
-        errors.append((np.asarray(estimate(X[i : i + 1], X[others], Y[others], Gaussian(0.5))) - np.asarray(Y[i])) ** 2)
+        not_i = np.arange(12) != i
+        errors.append((np.asarray(estimate(X[i : i + 1], X[not_i], Y[not_i], Gaussian(0.5))) - np.asarray(Y[i])) ** 2)
     np.testing.assert_allclose(jax.jit(nw.leave_one_out)(X, Y, Gaussian(0.5)), np.mean(errors), rtol=1e-5)
 
 

@@ -25,7 +25,7 @@ ALIGN, EMISSION = log_softmax(DRAW.normal(size=(T, S))), -DRAW.exponential(size=
 INITIAL, TRANSITION = log_softmax(DRAW.normal(size=S)), DRAW.normal(size=(T - 1, S, S))
 
 
-def enumerated(log_probability, targets, sources):
+def enumerate_alignments(log_probability, targets, sources):
     """(log of the sum over all alignments, posterior [T, S] of each position)."""
     total, posterior = 0.0, np.zeros((T, S))
     for alignment in itertools.product(range(sources), repeat=targets):
@@ -38,9 +38,9 @@ def enumerated(log_probability, targets, sources):
 
 def check(function, log_probability, targets=T, sources=S):
     """Value and gradient of `function(emission)`, computed in float32, against the enumeration."""
-    found, gradient = jax.jit(jax.value_and_grad(function))(jnp.asarray(EMISSION, jnp.float32))
-    expected, posterior = enumerated(log_probability, targets, sources)
-    np.testing.assert_allclose(found, expected, atol=2e-6)
+    likelihood, gradient = jax.jit(jax.value_and_grad(function))(jnp.asarray(EMISSION, jnp.float32))
+    expected, posterior = enumerate_alignments(log_probability, targets, sources)
+    np.testing.assert_allclose(likelihood, expected, atol=2e-6)
     np.testing.assert_allclose(gradient, posterior, atol=1e-6)
 
 
@@ -69,15 +69,15 @@ def test_hidden_markov(targets, sources, forward_only):
         ahead = np.triu(np.ones((S, S))) * (np.arange(S) < sources)
         scores = np.exp(TRANSITION) * ahead
         with np.errstate(divide="ignore", invalid="ignore"):
-            wanted = np.log(scores / scores.sum(-1, keepdims=True))
-        np.testing.assert_allclose(transition[:, :sources, :sources], wanted[:, :sources, :sources], atol=1e-6)
+            expected = np.log(scores / scores.sum(-1, keepdims=True))
+        np.testing.assert_allclose(transition[:, :sources, :sources], expected[:, :sources, :sources], atol=1e-6)
         assert not np.isnan(transition).any()
     else:
-        wanted = log_softmax(TRANSITION)
-        transition = jnp.float32(wanted)
+        expected = log_softmax(TRANSITION)
+        transition = jnp.float32(expected)
 
     def log_probability(a):
-        steps = sum(wanted[t - 1, a[t - 1], a[t]] for t in range(1, len(a)))
+        steps = sum(expected[t - 1, a[t - 1], a[t]] for t in range(1, len(a)))
         return INITIAL[a[0]] + steps + sum(EMISSION[t, s] for t, s in enumerate(a))
 
     call = lambda e: hidden_markov(jnp.float32(INITIAL), transition, e, sources, targets)
@@ -85,15 +85,15 @@ def test_hidden_markov(targets, sources, forward_only):
 
 
 @pytest.mark.slow
-def test_transitions_that_forget_make_a_markov_model_of_hard_attention():
+def test_constant_transitions_reduce_to_hard_attention():
     align, emission = jnp.float32(ALIGN), jnp.float32(EMISSION)
     transition = jnp.broadcast_to(align[1:, None, :], (T - 1, S, S))
-    found = hidden_markov(align[0], transition, emission)
-    np.testing.assert_allclose(found, hard_attention(align, emission), atol=1e-6)
+    actual = hidden_markov(align[0], transition, emission)
+    np.testing.assert_allclose(actual, hard_attention(align, emission), atol=1e-6)
 
 
 @pytest.mark.slow
-def test_gradients_of_transition_scores_are_finite_and_zero_in_padding():
+def test_transition_gradients_are_zero_in_padding():
     def loss(scores, emission, length):
         return hidden_markov(jnp.float32(INITIAL), monotonic_transitions(scores, length), emission, length, 3)
 
@@ -116,18 +116,18 @@ def test_expected_monotonic_alignments(sources):
     expected = np.zeros((T, S))
     for targets in range(1, T + 1):
         for alignment in itertools.combinations_with_replacement(range(sources), targets):
-            p, before = 1.0, 0
+            p, previous = 1.0, 0
             for t, s in enumerate(alignment):
-                p *= np.prod(1 - stop[t, before:s]) * stop[t, s]
-                before = s
+                p *= np.prod(1 - stop[t, previous:s]) * stop[t, s]
+                previous = s
             expected[targets - 1, alignment[-1]] += p
-    found = jax.jit(expected_monotonic, static_argnums=1)(jnp.float32(stop), sources)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-    assert np.all(found.sum(1) < 1)
+    actual = jax.jit(expected_monotonic, static_argnums=1)(jnp.float32(stop), sources)
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
+    assert np.all(actual.sum(1) < 1)
 
 
 @pytest.mark.slow
-def test_expected_alignments_at_the_ends_and_from_any_start():
+def test_expected_monotonic_edge_cases_and_start():
     """Probabilities of 0 and 1, at which a quotient of products would be 0 / 0."""
     stop = jnp.array([[0.0, 1.0, 0.5], [0.0, 0.0, 1.0]])
     assert expected_monotonic(stop).tolist() == [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]

@@ -45,8 +45,8 @@ def exact(*sizes):
     return [np.asarray(x) for x in jax.jit(functools.partial(of_layout, "heads first", "plain"))(*arrays)]
 
 
-def assert_close(ours, heads_first, layout, dtype):
-    for x, y in zip(ours, heads_first, strict=True):
+def assert_close(actual, heads_first, layout, dtype):
+    for x, y in zip(actual, heads_first, strict=True):
         y = LAYOUTS[layout][0](y)
         assert x.dtype == dtype
         np.testing.assert_allclose(x.astype(jnp.float32), y, rtol=0, atol=TOLERANCE[dtype] * np.abs(y).max())
@@ -62,8 +62,8 @@ EASY = [("plain", "float16"), ("fused", "bfloat16")]
 def test_all_layouts_in_one_program(implementation, dtype):
     arrays = [x.astype(dtype) for x in heads_first()]
     every = jax.jit(lambda *arrays: {name: of_layout(name, implementation, *arrays) for name in LAYOUTS})
-    for layout, ours in every(*arrays).items():
-        assert_close(ours, exact(), layout, dtype)
+    for layout, actual in every(*arrays).items():
+        assert_close(actual, exact(), layout, dtype)
 
 
 @pytest.mark.slow
@@ -73,5 +73,5 @@ def test_each_layout_alone(layout, dtype, jitted):
     """128 x 128 and features of 32, where XLA chooses among more kernels; the implementation that is the default."""
     sizes = 128, 128, 32
     run = functools.partial(of_layout, layout, None)
-    ours = (jax.jit(run) if jitted else run)(*(x.astype(dtype) for x in heads_first(*sizes)))
-    assert_close(ours, exact(*sizes), layout, dtype)
+    actual = (jax.jit(run) if jitted else run)(*(x.astype(dtype) for x in heads_first(*sizes)))
+    assert_close(actual, exact(*sizes), layout, dtype)

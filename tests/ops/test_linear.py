@@ -10,7 +10,7 @@ from attention_jax.errors import InputError
 from attention_jax.ops import linear
 from attention_jax.ops.attention import attend
 from attention_jax.ops.biases import ALiBi
-from attention_jax.ops.dispatch import PLATFORMS, choose
+from attention_jax.ops.dispatch import PLATFORMS, choose_implementation
 from attention_jax.ops.linear import Elu, PositiveFeatures
 from attention_jax.ops.masks import causal, lengths, window
 
@@ -41,8 +41,8 @@ def oracle(score, mask):
 def test_every_implementation_is_the_formula(score, mask):
     """One program."""
     run = lambda implementation: attend(QUERY, KEY, VALUE, score=score, mask=MASKS[mask], implementation=implementation)
-    for found in jax.jit(lambda: [run(implementation) for implementation in ("linear", "plain", "fused")])():
-        np.testing.assert_allclose(found, oracle(score, mask), atol=1e-5)
+    for actual in jax.jit(lambda: [run(implementation) for implementation in ("linear", "plain", "fused")])():
+        np.testing.assert_allclose(actual, oracle(score, mask), atol=1e-5)
 
 
 @pytest.mark.parametrize("mask", ["none", "both"])
@@ -59,25 +59,25 @@ def test_gradients_are_those_of_the_weights_written_out(mask):
 
 
 def test_causal_linear_attention_is_a_recurrent_network():
-    found = jax.jit(linear.recurrent)(QUERY, KEY, VALUE, Elu())
-    np.testing.assert_allclose(found, oracle(Elu(), "causal"), atol=1e-5)
+    actual = jax.jit(linear.recurrent)(QUERY, KEY, VALUE, Elu())
+    np.testing.assert_allclose(actual, oracle(Elu(), "causal"), atol=1e-5)
 
 
-def test_what_nobody_may_see_has_no_effect_and_nothing_is_zero():
+def test_unattended_nan_has_no_effect():
     poisoned = [x.at[170:].set(jnp.nan) for x in (KEY, VALUE)]
     run = lambda query, key, value, n: attend(query, key, value, score=Elu(), mask=lengths(n), implementation="linear")
-    found = jax.jit(run)(QUERY, *poisoned, 170)
-    np.testing.assert_allclose(found, oracle(Elu(), "lengths"), atol=1e-5)
+    actual = jax.jit(run)(QUERY, *poisoned, 170)
+    np.testing.assert_allclose(actual, oracle(Elu(), "lengths"), atol=1e-5)
     nothing, slope = jax.jit(jax.value_and_grad(lambda query: run(query, KEY, VALUE, 0).sum()))(QUERY)
     assert nothing == 0 and not slope.any()
 
 
-def test_it_is_chosen_where_it_can_compute_the_call():
-    rest = {"bias": None, "mask": causal(), "dropout": None, "query_offset": 0, "asked": None}
+def test_linear_is_chosen_where_supported():
+    call = {"bias": None, "mask": causal(), "dropout": None, "query_offset": 0, "asked": None}
     long = jnp.zeros((2048, 4))
-    assert choose(long, long, long, Elu(), **rest) == dict.fromkeys(PLATFORMS, "linear")
-    assert "linear" not in choose(long, long, long, Elu(), **rest | {"mask": window(3)}).values()
-    assert "linear" not in choose(long[:8], long[:8], long[:8], Elu(), **rest).values()
+    assert choose_implementation(long, long, long, Elu(), **call) == dict.fromkeys(PLATFORMS, "linear")
+    assert "linear" not in choose_implementation(long, long, long, Elu(), **call | {"mask": window(3)}).values()
+    assert "linear" not in choose_implementation(long[:8], long[:8], long[:8], Elu(), **call).values()
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_memory_is_linear():
 
 
 @pytest.mark.parametrize("size", [1.0, 12.0])
-def test_positive_features_of_long_vectors_neither_overflow_nor_vanish(size):
+def test_positive_features_of_long_vectors_stay_finite(size):
     """At size 12 the exponents reach beyond +-88, where float32 has neither exp(x) nor exp(-x)."""
     rng = np.random.default_rng(0)
     query, key = size * rng.standard_normal((2, 6, 4)) / 2
@@ -121,10 +121,10 @@ def test_positive_features_of_long_vectors_neither_overflow_nor_vanish(size):
 
 
 @pytest.mark.slow
-def test_padding_does_not_set_the_scale_of_the_keys():
+def test_padding_does_not_scale_keys():
     """Keys of long vectors have tiny features; a padded key of zeros has large ones and must not count."""
     query, key, value = (10 * jax.random.normal(k, (5, 4)) for k in jax.random.split(jax.random.key(1), 3))
     score = PositiveFeatures(0.1 * jax.random.normal(jax.random.key(2), (8, 4)))
     padded = [jnp.concatenate([x, jnp.zeros((3, 4))]) for x in (key, value)]
-    found = attend(query, *padded, score=score, mask=lengths(5), implementation="linear")
-    np.testing.assert_allclose(found, attend(query, key, value, score=score, implementation="linear"), rtol=1e-5)
+    actual = attend(query, *padded, score=score, mask=lengths(5), implementation="linear")
+    np.testing.assert_allclose(actual, attend(query, key, value, score=score, implementation="linear"), rtol=1e-5)

@@ -40,7 +40,7 @@ def test_masked_cross_entropy_equals_the_definition(smoothing):
 
 @pytest.mark.parametrize("rows", [1, N, 2 * losses.ROWS + 5])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_linear_cross_entropy_equals_the_plain_one_in_value_and_gradient(rows, smoothing):
+def test_linear_cross_entropy_equals_masked_cross_entropy(rows, smoothing):
     *weights, targets, mask = numbers(rows)
 
     @jax.jit
@@ -56,7 +56,7 @@ def test_linear_cross_entropy_equals_the_plain_one_in_value_and_gradient(rows, s
 
 
 @pytest.mark.parametrize("platform", ["tpu", "default"])
-def test_other_platforms_chunks_give_the_same_loss_and_gradients(monkeypatch, platform):
+def test_chunk_plans_of_all_platforms_agree(monkeypatch, platform):
     """Three chunks, of which the last has no row with a weight."""
     hidden, kernel, bias, targets, mask = numbers(600)
     mask = mask & (jnp.arange(600) < 300)
@@ -72,7 +72,7 @@ def test_other_platforms_chunks_give_the_same_loss_and_gradients(monkeypatch, pl
         assert jnp.linalg.norm(a - b) < (2**-7 if way.rounds else 1e-5) * jnp.linalg.norm(b)
 
 
-def test_on_a_tpu_a_precision_that_was_asked_for_is_kept():
+def test_tpu_keeps_requested_precision():
     rounds = lambda: {platform: way.rounds for platform, way in losses._plans(600, V).items()}
     assert rounds() == {"cpu": False, "tpu": True, "default": False}
     with jax.default_matmul_precision("highest"):
@@ -87,7 +87,7 @@ def test_weights_need_not_be_zero_or_one():
     assert double[1] == 2 * N
 
 
-def test_masked_out_rows_have_no_part_in_the_loss_even_where_they_are_not_finite():
+def test_masked_nonfinite_rows_do_not_affect_loss():
     hidden, kernel, bias, targets, mask = numbers()
     hidden = jnp.where(mask[:, None], hidden, jnp.inf)
     total, count = losses.masked_cross_entropy((hidden @ kernel) + bias[None], targets, mask)

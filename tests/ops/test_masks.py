@@ -51,10 +51,10 @@ def test_masks_keep_their_promises(rule, first, last):
 
 def test_segments_reach_no_further_than_they_have_to():
     """Blocks of other segments are skipped, and blocks inside of one are not masked."""
-    seen = lambda interval: np.arange(max(int(interval[0]), 0), int(interval[1])).tolist()
-    assert seen(SEGMENTS.key_range(0, 1)) == seen(SEGMENTS.unmasked_range(0, 1)) == [0, 1, 2]
-    assert seen(SEGMENTS.key_range(2, 4)) == [3, 4, 5, 6] and seen(SEGMENTS.unmasked_range(2, 4)) == []
-    assert seen(SEGMENTS.unmasked_range(3, 5)) == [5, 6]
+    positions = lambda interval: np.arange(max(int(interval[0]), 0), int(interval[1])).tolist()
+    assert positions(SEGMENTS.key_range(0, 1)) == positions(SEGMENTS.unmasked_range(0, 1)) == [0, 1, 2]
+    assert positions(SEGMENTS.key_range(2, 4)) == [3, 4, 5, 6] and positions(SEGMENTS.unmasked_range(2, 4)) == []
+    assert positions(SEGMENTS.unmasked_range(3, 5)) == [5, 6]
     low, high = SEGMENTS.key_range(jnp.array([0, 3]), jnp.array([2, 5]))
     assert (low.tolist(), high.tolist()) == ([0, 5], [4, 7])
 

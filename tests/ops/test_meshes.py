@@ -77,8 +77,8 @@ def rules():
 def attention(name):
     """Values of both implementations for x [B, T, D] and the floating leaves of the rules."""
     call = rules()[name]
-    found = {part: call.pop(part) for part in ("score", "bias", "normalizer") if part in call}
-    leaves, structure = jax.tree.flatten(found)
+    rule_args = {name: call.pop(name) for name in ("score", "bias", "normalizer") if name in call}
+    leaves, structure = jax.tree.flatten(rule_args)
     blocks = {"implementation": "fused", "block_q": 4, "block_k": 4}
 
     def run(x, leaves):
@@ -100,7 +100,7 @@ def recurrences():
         "recurrent delta": lambda x, g: recurrent_delta(x, 0.3 * x, x, jnp.ones(T), g)[0],
         "chunked delta": lambda x, g: chunked_delta(x, 0.3 * x, x, jnp.ones(T), g, chunk=5)[0],
     }
-    others = {
+    functions = {
         "linear attention": lambda x: linear.recurrent(x, x, x, linear.Elu()),
         "monotonic": lambda x: lattice.expected_monotonic(jax.nn.sigmoid(x)),
         "hidden Markov": lambda x: lattice.hidden_markov(jnp.zeros(D), jnp.zeros((D, D)), x)[None],
@@ -122,7 +122,7 @@ def recurrences():
             [normal(D, D, seed=3)],
         ),
         "truncated": (
-            lambda x, w: bptt.scan(
+            lambda x, w: bptt.scan_with_factors(
                 lambda h, x: (jnp.tanh(x + h @ w[0]),) * 2,
                 first(x, D),
                 x.swapaxes(0, 1),
@@ -137,7 +137,7 @@ def recurrences():
         return lambda x, w: out.swapaxes(0, 1) if (out := function(x, w)).shape[0] == T else out
 
     cases = {name: (mapped(function), [decay]) for name, function in retained.items()}
-    cases |= {name: (mapped(function), []) for name, function in others.items()}
+    cases |= {name: (mapped(function), []) for name, function in functions.items()}
     cases |= {name: (by_batch(function), weights) for name, (function, weights) in stepped.items()}
     targets = jnp.arange(T) % 5
     loss = lambda x, *w: linear_cross_entropy(x, *w, targets, jnp.ones(T))[0][None]
@@ -169,8 +169,8 @@ def meshes():
     return (Mesh(devices, ("d",), axis_types=(AxisType.Auto,)), jax.make_mesh((2,), ("d",)))  # the default is explicit
 
 
-def difference(found, expected):
-    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+def difference(actual, expected):
+    pairs = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
     relative = lambda a, b: np.abs(np.asarray(a) - np.asarray(b)).max(initial=0) / max(np.abs(np.asarray(b)).max(), 1)
     return float(max(relative(a, b) for a, b in pairs))
 
@@ -216,24 +216,24 @@ def heads_with_set_mesh():
     _, explicit = meshes()
     x = normal(2, 300, 2, 4)
     with jax.set_mesh(explicit):
-        found = jax.jit(lambda x: attend_heads(x, x, x, mask=causal()))(
+        actual = jax.jit(lambda x: attend_heads(x, x, x, mask=causal()))(
             jax.device_put(x, NamedSharding(explicit, BATCH))
         )
-    return (difference(found, attend_heads(x, x, x, mask=causal(), implementation="plain")),)
+    return (difference(actual, attend_heads(x, x, x, mask=causal(), implementation="plain")),)
 
 
 def entropy(normalizer):
     call = {"mask": causal(), "normalizer": normalizer, "implementation": "fused", "block_q": 4, "block_k": 4}
-    one = lambda x: attend(x, x, x, **call, return_entropy=True)[1]
-    return errors(lambda x, _: jax.vmap(one)(x), normal(2, T, D), [])
+    head_entropy = lambda x: attend(x, x, x, **call, return_entropy=True)[1]
+    return errors(lambda x, _: jax.vmap(head_entropy)(x), normal(2, T, D), [])
 
 
 def sequence_parallel(name):
     """Values and gradients of `attend_sharded` inside a `shard_map` with its checks, against `attend`."""
     auto, _ = meshes()
     call = rules()[name]
-    found = {part: call.pop(part) for part in ("score", "bias", "normalizer") if part in call}
-    leaves, structure = jax.tree.flatten(found)
+    rule_args = {name: call.pop(name) for name in ("score", "bias", "normalizer") if name in call}
+    leaves, structure = jax.tree.flatten(rule_args)
     total = lambda attend, x, leaves: (attend(x, x, x, **jax.tree.unflatten(structure, leaves), **call) ** 3).sum()
     gradients = lambda attend: jax.grad(partial(total, attend), argnums=(0, 1))
     ring = partial(attend_sharded, axis_name="d", block_q=3, block_k=3)
@@ -264,31 +264,31 @@ def elsewhere(names):
     environment = os.environ | {"NPROC": "8", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     environment |= {"JAX_NUM_CPU_DEVICES": "2", "JAX_NUMPY_DTYPE_PROMOTION": "strict"}
     command = [sys.executable, __file__, json.dumps(list(names))]
-    done = subprocess.run(command, env=environment, timeout=1200, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(line) for line in done.stdout.splitlines())
+    process = subprocess.run(command, env=environment, timeout=1200, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    return dict(json.loads(line) for line in process.stdout.splitlines())
 
 
 @pytest.fixture(scope="module")
-def fast():
+def fast_errors():
     return elsewhere(FAST)
 
 
 @pytest.fixture(scope="module")
-def others():
+def slow_errors():
     return elsewhere(name for name in CASES if name not in FAST)
 
 
-def small(found):
-    return not isinstance(found, str) and max(found) < 1e-4
+def is_small(result):
+    return not isinstance(result, str) and max(result) < 1e-4
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_a_mesh_changes_no_number(fast, name):
-    assert small(fast[name]), fast[name]
+def test_a_mesh_changes_no_number(fast_errors, name):
+    assert is_small(fast_errors[name]), fast_errors[name]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CASES if name not in FAST])
-def test_a_mesh_changes_no_number_for_any_rule(others, name):
-    assert small(others[name]), others[name]
+def test_a_mesh_changes_no_number_for_any_rule(slow_errors, name):
+    assert is_small(slow_errors[name]), slow_errors[name]

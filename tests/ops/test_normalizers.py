@@ -39,7 +39,7 @@ number = jnp.float32
 # --- weights of one row, from the papers ------------------------------------------------------------------------------
 
 
-def bisected(mass, low, high, total):
+def bisect(mass, low, high, total):
     """t with mass(t) = total for a decreasing mass."""
     for _ in range(200):
         middle = (low + high) / 2
@@ -49,12 +49,12 @@ def bisected(mass, low, high, total):
 
 def entmax(s, alpha):
     weights = lambda t: np.maximum((alpha - 1) * (s - t), 0) ** (1 / (alpha - 1))
-    return weights(bisected(lambda t: weights(t).sum(), s.max() - 1 / (alpha - 1), s.max(), 1))
+    return weights(bisect(lambda t: weights(t).sum(), s.max() - 1 / (alpha - 1), s.max(), 1))
 
 
 def normmax(s, alpha):
     u = lambda t: np.maximum(s - t, 0) ** (1 / (alpha - 1))
-    weights = u(bisected(lambda t: (u(t) ** alpha).sum(), s.max() - 1, s.max(), 1))
+    weights = u(bisect(lambda t: (u(t) ** alpha).sum(), s.max() - 1, s.max(), 1))
     return weights / weights.sum()
 
 
@@ -68,15 +68,15 @@ def sparsemax(s):
 
 def budget(s, k):
     weights = lambda t: np.clip(s - t, 0, 1)
-    return weights(bisected(lambda t: weights(t).sum(), s.min() - 1, s.max(), min(k, len(s))))
+    return weights(bisect(lambda t: weights(t).sum(), s.min() - 1, s.max(), min(k, len(s))))
 
 
 def top_k(s, k, weights):
     chosen = np.zeros(len(s), bool)
     chosen[np.argsort(s)[-k:]] = True
-    found = np.zeros(len(s))
-    found[chosen] = weights(s[chosen])
-    return found
+    result = np.zeros(len(s))
+    result[chosen] = weights(s[chosen])
+    return result
 
 
 def stick_breaking(s):
@@ -162,7 +162,7 @@ def test_values_and_gradients_are_those_of_the_paper(name):
         leaves, structure = jax.tree.flatten(normalizer)
         leaves = [np.float64(leaf) for leaf in leaves]
 
-        def ours(query, key, value, leaves):
+        def run(query, key, value, leaves):
             rule = jax.tree.unflatten(structure, leaves)
             call = {"score": score_of(name), "mask": dense(jnp.asarray(allowed)), "normalizer": rule}
             return attend(query, key, value, implementation="plain", **call)
@@ -174,8 +174,8 @@ def test_values_and_gradients_are_those_of_the_paper(name):
 
         @jax.jit
         def derivatives(arrays, along, bar):
-            out, tangent = jax.jvp(ours, arrays, along)
-            return out, tangent, jax.vjp(ours, *arrays)[1](bar)
+            out, tangent = jax.jvp(run, arrays, along)
+            return out, tangent, jax.vjp(run, *arrays)[1](bar)
 
         out, tangent, bars = derivatives(*jax.tree.map(jnp.asarray, (arrays, along, bar)))
         np.testing.assert_allclose(out, oracle(name, *arrays, allowed), rtol=1e-8, atol=1e-10)
@@ -189,7 +189,7 @@ def test_values_and_gradients_are_those_of_the_paper(name):
 
 def value_and_gradients(implementation, name, masked, query, key, value, normalizer, slope):
     def loss(query, key, value, normalizer, slope):
-        more = {"bias": ALiBi(slope), "mask": causal() & lengths(9)} if masked else {}
+        options = {"bias": ALiBi(slope), "mask": causal() & lengths(9)} if masked else {}
         call = {"block_q": 4, "block_k": 4} if implementation == "fused" else {}
         call |= {"dropout": 0.3, "rng": jax.random.key(3)} if masked else {}
         out = attend(
@@ -200,7 +200,7 @@ def value_and_gradients(implementation, name, masked, query, key, value, normali
             normalizer=normalizer,
             implementation=implementation,
             **call,
-            **more,
+            **options,
         )
         return jnp.sin(out + jnp.arange(3).astype(out.dtype)[None, :]).sum(), out
 
@@ -223,28 +223,28 @@ def test_blockwise_is_plain(name, masked):
     fused = jax.tree.map(np.asarray, compiled("fused", name, masked, *floats(jnp.float32)))
     with jax.enable_x64(True):
         plain = jax.tree.map(np.asarray, compiled("plain", name, masked, *floats(jnp.float64)))
-    for ours, exact in zip(jax.tree.leaves(fused), jax.tree.leaves(plain), strict=True):
-        assert ours.dtype == np.float32
-        np.testing.assert_allclose(ours, exact, rtol=1e-5, atol=1e-5 * max(1.0, np.abs(exact).max()))
+    for actual, exact in zip(jax.tree.leaves(fused), jax.tree.leaves(plain), strict=True):
+        assert actual.dtype == np.float32
+        np.testing.assert_allclose(actual, exact, rtol=1e-5, atol=1e-5 * max(1.0, np.abs(exact).max()))
 
 
 @pytest.mark.parametrize(
     "name", [name if name in EACH_KIND else pytest.param(name, marks=pytest.mark.slow) for name in ORACLES]
 )
-def test_over_heads_with_leaves_and_lengths_of_their_own(name):
+def test_vmap_over_heads_with_leaves_and_lengths(name):
     """Under `jax.vmap` and `jax.jit` each head is as it is alone, in bfloat16 too, up to its rounding."""
     query, key, value = (jnp.asarray(np.stack([x, x[::-1] * 0.5]), jnp.float32) for x in case(8, 8))
     normalizer = jax.tree.map(lambda x: jnp.stack([x, x * 1.1]), ORACLES[name][0])
     length = jnp.array([8, 5])
 
-    def one(query, key, value, normalizer, length):
+    def run_head(query, key, value, normalizer, length):
         call = {"score": score_of(name), "mask": lengths(length), "normalizer": normalizer, "block_q": 4, "block_k": 4}
         return attend(query, key, value, implementation="fused", **call)
 
-    every_head = jax.jit(jax.vmap(one))(query, key, value, normalizer, length)
+    every_head = jax.jit(jax.vmap(run_head))(query, key, value, normalizer, length)
     half = None
     if name not in ("top-k", "top-k entmax", "entmax 1.2", "relu"):  # rounding may exchange keys; two have a twin
-        half = jax.jit(jax.vmap(one))(*(x.astype(jnp.bfloat16) for x in (query, key, value)), normalizer, length)
+        half = jax.jit(jax.vmap(run_head))(*(x.astype(jnp.bfloat16) for x in (query, key, value)), normalizer, length)
         assert half.dtype == jnp.bfloat16
     for head in range(2):
         alone = jax.tree.map(lambda x: np.asarray(x[head], np.float64), (query, key, value))
@@ -282,10 +282,10 @@ def test_the_contract_of_attend(name, implementation):
     assert not clean[5].any() and not gradients[0][5].any()
     assert not gradients[1][2].any() and not gradients[2][2].any()
     poisoned = query, key.at[2].set(jnp.nan), value.at[2].set(jnp.inf)
-    ours, bars = both(*poisoned)
-    assert np.array_equal(ours, clean)
-    for ours, theirs in zip(bars, gradients, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    actual, bars = both(*poisoned)
+    assert np.array_equal(actual, clean)
+    for actual, expected in zip(bars, gradients, strict=True):
+        np.testing.assert_allclose(actual, expected, atol=1e-6)
     spoiled, _ = both(query, key.at[3].set(jnp.nan), value)
     assert np.isnan(spoiled[np.arange(8) != 5]).all() and not spoiled[5].any()
 
@@ -325,13 +325,13 @@ def test_the_k_th_largest_of_a_sorted_row(kind):
     x[0, :5], x[1], x[2, 3:], x[3] = 1.0, -np.inf, -np.inf, np.tile([0.0, -0.0], 5)
     x[4, 2], x[5] = np.inf, 1e-30 * x[5]
     x = jnp.asarray(x, kind)
-    found = [kth_largest(k, x) for k in range(1, 12)]
-    np.testing.assert_array_equal(np.float32(found[:10]), np.sort(np.float32(x), axis=1).T[::-1])
-    assert np.isnan(np.float32(found[10])).all()
+    actual = [kth_largest(k, x) for k in range(1, 12)]
+    np.testing.assert_array_equal(np.float32(actual[:10]), np.sort(np.float32(x), axis=1).T[::-1])
+    assert np.isnan(np.float32(actual[10])).all()
 
 
 @pytest.mark.parametrize("implementation", ["plain", "fused"])
-def test_the_gradient_of_alpha_in_the_example_of_the_package_entmax(implementation):
+def test_alpha_gradient_matches_entmax_package(implementation):
     """d p_0 / d alpha = -0.2562 for the scores -1, 0 and 0.5 at alpha 1.33 (its README)."""
     key, first = jnp.array([[-1.0], [0.0], [0.5]]), jnp.array([[1.0], [0.0], [0.0]])
     call = {"implementation": implementation}
@@ -341,28 +341,30 @@ def test_the_gradient_of_alpha_in_the_example_of_the_package_entmax(implementati
 
 
 @pytest.mark.parametrize("implementation", ["plain", "fused"])
-def test_a_sink_is_a_key_whose_value_is_zero(implementation):
+def test_sink_is_key_with_zero_value(implementation):
     query, key, value = (jnp.asarray(x, jnp.float32) for x in case())
     sink = jnp.float32(0.7)
 
-    def padded(query, key, value, sink):
+    def with_zero_key(query, key, value, sink):
         scores = jnp.concatenate([query @ key.T, jnp.broadcast_to(sink, (9, 1))], axis=1)
         return jax.nn.softmax(scores) @ jnp.concatenate([value, jnp.zeros((1, 3))])
 
-    def ours(query, key, value, sink):
+    def with_sink(query, key, value, sink):
         return attend(query, key, value, score=dot, normalizer=Softmax(sink), implementation=implementation)
 
     bar = jnp.asarray(np.random.default_rng(1).standard_normal((9, 3)), jnp.float32)
 
-    def pulled(function):
+    def value_and_gradients(function):
         out, pull = jax.vjp(function, query, key, value, sink)
         return out, *pull(bar)
 
-    for a, b in zip(*jax.jit(lambda: [pulled(ours), pulled(padded)])(), strict=True):
+    for a, b in zip(
+        *jax.jit(lambda: [value_and_gradients(with_sink), value_and_gradients(with_zero_key)])(), strict=True
+    ):
         np.testing.assert_allclose(a, b, atol=2e-6)
 
 
-def test_off_by_one_is_a_sink_of_zero_and_vanishes_where_nothing_fits():
+def test_off_by_one_softmax_is_zero_sink():
     weights = jax.jit(lambda key: attention_weights(jnp.ones((1, 1)), key, normalizer=Softmax(0.0)))
     assert weights(jnp.full((5, 1), -200.0)).sum() == 0
     near = weights(jnp.zeros((5, 1)))
@@ -370,7 +372,7 @@ def test_off_by_one_is_a_sink_of_zero_and_vanishes_where_nothing_fits():
 
 
 @pytest.mark.parametrize("implementation", ["plain", "fused"])
-def test_the_largest_n_of_n_keys_are_all_of_them(implementation):
+def test_top_n_of_n_keys_is_dense(implementation):
     query, key, value = (jnp.asarray(x, jnp.float32) for x in case())
     call = {"implementation": implementation}
     run = lambda normalizer: attend(query, key, value, normalizer=normalizer, **call)  # jit would fuse them differently
@@ -405,7 +407,7 @@ def test_a_normalizer_of_ones_own(implementation):
     shift = jnp.float32(0.2)
     loss = lambda shift: attend(query, key, value, normalizer=Softplus(shift), **call).sum()
     exact = lambda shift: (jax.nn.softplus(query @ key.T - shift) @ value).sum()
-    both = jax.jit(lambda shift: [jax.value_and_grad(one)(shift) for one in (loss, exact)])
+    both = jax.jit(lambda shift: [jax.value_and_grad(function)(shift) for function in (loss, exact)])
     np.testing.assert_allclose(*both(shift), rtol=2e-5)
     function = jax.jit(lambda: attend(query, key, value, normalizer=jax.nn.softplus, **call))()
     np.testing.assert_allclose(function, jax.nn.softplus(query @ key.T) @ value, rtol=2e-5, atol=1e-5)
@@ -416,7 +418,7 @@ def test_the_log_sum_exp_and_its_gradient(implementation):
     query, key, value = (jnp.asarray(x, jnp.float32) for x in case())
     bar = jnp.asarray(np.random.default_rng(1).standard_normal(9), jnp.float32)
 
-    def ours(query, key):
+    def loss(query, key):
         call = {"score": dot, "return_log_sum_exp": True, "implementation": implementation}
         out, log = attend(query, key, value, mask=lengths(6), block_q=4, block_k=4, **call)
         return (log * bar).sum() + out.sum()
@@ -425,7 +427,7 @@ def test_the_log_sum_exp_and_its_gradient(implementation):
         scores = query @ key[:6].T
         return (jax.nn.logsumexp(scores, axis=1) * bar).sum() + (jax.nn.softmax(scores) @ value[:6]).sum()
 
-    both = jax.jit(lambda *arrays: [jax.grad(function, (0, 1))(*arrays) for function in (ours, exact)])
+    both = jax.jit(lambda *arrays: [jax.grad(function, (0, 1))(*arrays) for function in (loss, exact)])
     for a, b in zip(*both(query, key), strict=True):
         np.testing.assert_allclose(a, b, atol=3e-6)
     call = {"return_log_sum_exp": True, "implementation": implementation}

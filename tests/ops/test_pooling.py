@@ -39,18 +39,18 @@ def test_local_linear_regression_solves_the_normal_equations(name, implementatio
         query, key, value = (jnp.asarray(x) for x in data())
         call = {"score": Gaussian(0.5), "normalizer": NORMALIZERS[name], "mask": lengths(35)}
         ridge = 1e-3
-        more = {"pool": LocalLinear(ridge), "implementation": implementation, "block_k": 16}
-        both = jax.jit(lambda q, k, v: (attend(q, k, v, **call, **more), attention_weights(q, k, **call)))
-        ours, weights = jax.device_get(both(query, key, value))
+        options = {"pool": LocalLinear(ridge), "implementation": implementation, "block_k": 16}
+        both = jax.jit(lambda q, k, v: (attend(q, k, v, **call, **options), attention_weights(q, k, **call)))
+        actual, weights = jax.device_get(both(query, key, value))
     for q, w in enumerate(weights):
         w = w / w.sum()
         design = np.concatenate([np.ones((40, 1)), np.asarray(key) - np.asarray(query[q])], axis=1)
         normal = design.T @ (w[:, None] * design) + ridge * np.diag([0, 1, 1])
         line = np.linalg.solve(normal, design.T @ (w[:, None] * np.asarray(value)))
-        np.testing.assert_allclose(ours[q], line[0], atol=1e-8)
+        np.testing.assert_allclose(actual[q], line[0], atol=1e-8)
 
 
-def test_a_linear_function_is_reproduced_at_the_boundary_too_and_has_its_slope():
+def test_local_linear_reproduces_linear_function_and_slope():
     """Fan 1992: exactly, whatever the kernel. The plain mean is not."""
     with jax.enable_x64(True):
         x = jnp.sort(jax.random.uniform(jax.random.key(0), (50, 1), minval=0, maxval=1), axis=0)
@@ -76,12 +76,12 @@ def test_moments_and_mixtures(implementation):
     pooled = lambda *arrays, pool: attend(*arrays, pool=pool, implementation=implementation, **call)
 
     @jax.jit
-    def everything(query, key, value):
+    def run_all(query, key, value):
         moments = pooled(query, key, value + 100, pool=Moments())
         mixture = pooled(query, key, value - 200, pool=LogMixture())  # exp of these logs is 0 in float32
         return attention_weights(query, key, **call), moments, mixture
 
-    weights, moments, mixture = jax.device_get(everything(query, key, value))
+    weights, moments, mixture = jax.device_get(run_all(query, key, value))
     weights, exact = weights.astype(np.float64), np.asarray(value, np.float64)
     mean = weights @ exact
     np.testing.assert_allclose(moments[:, :3], mean + 100, rtol=1e-6)
@@ -90,7 +90,7 @@ def test_moments_and_mixtures(implementation):
 
 
 @pytest.mark.parametrize("pool", [LocalLinear(), Moments(), LogMixture()], ids=lambda pool: type(pool).__name__)
-def test_masked_keys_have_no_effect_and_no_key_gives_no_gradient(pool):
+def test_masked_keys_have_no_effect(pool):
     query, key, value = (jnp.asarray(x, jnp.float32) for x in data())
     run = jax.jit(lambda query, key, value: attend(query, key, value, mask=lengths(20), pool=pool))
     poisoned = query, key.at[30].set(jnp.nan), value.at[33].set(1e30)
@@ -126,17 +126,17 @@ SINGULAR = {  # keys from normal ones [20, 6], far from the origin, twice the sa
     ("name", "implementation"),
     slow_but([("few", "fused")], [(name, how) for name in SINGULAR for how in ("plain", "fused")]),
 )
-def test_a_local_line_through_fewer_keys_than_features_is_that_of_float64(name, implementation):
+def test_local_linear_with_few_keys_against_float64(name, implementation):
     """Causal queries, of which the first see 1 to 6 keys; features that are multiples of others, or do not vary."""
     query, key, value = np.random.default_rng(1).normal(size=(3, 20, 6)).astype(np.float32)
     key = SINGULAR[name](key).astype(np.float32)
     query = query + 100 if name == "far" else query
     call = {"score": Gaussian(2.0), "mask": causal(), "implementation": implementation, "block_q": 8, "block_k": 8}
-    found = jax.jit(lambda *x: attend(*x, pool=LocalLinear(), **call))(query, key, value)
+    actual = jax.jit(lambda *x: attend(*x, pool=LocalLinear(), **call))(query, key, value)
     wide = [np.float64(x) for x in (query, key, value)]
-    for i, (q, out) in enumerate(zip(wide[0], found, strict=True)):
-        seen = [x[: i + 1] for x in wide[1:]]
-        right = local_line(q, *seen, np.exp(-((q - seen[0]) ** 2).sum(1) / 8))
+    for i, (q, out) in enumerate(zip(wide[0], actual, strict=True)):
+        visible = [x[: i + 1] for x in wide[1:]]
+        right = local_line(q, *visible, np.exp(-((q - visible[0]) ** 2).sum(1) / 8))
         np.testing.assert_allclose(out, right, atol=1e-3 * max(1, abs(right).max()), err_msg=str(i))
 
 
@@ -145,7 +145,7 @@ CASES = [(pool, implementation) for pool in POOLS for implementation in ("plain"
 
 
 @pytest.mark.parametrize(("pool", "implementation"), slow_but(CASES[1:2], CASES), ids=str)
-def test_what_a_query_does_not_see_does_not_change_a_bit(pool, implementation):
+def test_unattended_keys_change_no_bit(pool, implementation):
     """Later keys that are large, infinite or NaN, of causal queries; and those behind a text, which a cache holds."""
     query, key, value = np.random.default_rng(1).normal(size=(3, 20, 6)).astype(np.float32)
     call = {"pool": pool, "implementation": implementation, "block_q": 8, "block_k": 8}
@@ -186,15 +186,15 @@ def test_heads_share_keys_without_repeating_them(implementation):
     alone = jax.jit(lambda *x, sink, length: attend(*x, normalizer=Softmax(sink), mask=lengths(length)))
     for b in range(2):
         for h in range(4):
-            one = {"sink": sinks[h], "length": length[b]}
-            expected = alone(query[b, :, h], key[b, :, h // 2], value[b, :, h // 2], **one)
+            leaves = {"sink": sinks[h], "length": length[b]}
+            expected = alone(query[b, :, h], key[b, :, h // 2], value[b, :, h // 2], **leaves)
             np.testing.assert_allclose(out[b, :, h], expected, atol=1e-5)
     gradient = jax.jit(jax.grad(lambda *x: jnp.sin(attend_heads(*x, **call)).sum(), (0, 1, 2)))
     gradients = gradient(query, key, value)
     wide = gradient(query, *(np.repeat(x, 2, axis=2) for x in (key, value)))
     np.testing.assert_allclose(gradients[0], wide[0], atol=1e-5)
-    for ours, theirs in zip(gradients[1:], wide[1:], strict=True):
-        np.testing.assert_allclose(ours, theirs.reshape(2, 7, 2, 2, -1).sum(axis=3), atol=1e-5)
+    for bar, wide_bar in zip(gradients[1:], wide[1:], strict=True):
+        np.testing.assert_allclose(bar, wide_bar.reshape(2, 7, 2, 2, -1).sum(axis=3), atol=1e-5)
 
 
 @pytest.mark.slow
@@ -205,8 +205,8 @@ def test_two_caches_are_merged_by_their_log_sums(implementation):
     inputs = [draw(jax.random.key(n), shape) for n, shape in enumerate(shapes)]
     heads = functools.partial(attend_heads, return_log_sum_exp=True, implementation=implementation)
 
-    def merged(query, key, value):
-        caches = [heads(query, key[:, part], value[:, part]) for part in (slice(3), slice(3, 7))]
+    def merge_caches(query, key, value):
+        caches = [heads(query, key[:, span], value[:, span]) for span in (slice(3), slice(3, 7))]
         out, log = (jnp.stack(each) for each in zip(*caches))
         return (jax.nn.softmax(log, axis=0)[..., None] * out).sum(axis=0), jax.nn.logsumexp(log, axis=0)
 
@@ -214,17 +214,17 @@ def test_two_caches_are_merged_by_their_log_sums(implementation):
     exponentials = np.exp(np.einsum("bthd,bshd->bths", query, key) / np.sqrt(5))
     np.testing.assert_allclose(jax.jit(heads)(*inputs)[1], np.log(exponentials.sum(axis=-1)), atol=1e-5)
     total = lambda function: lambda *inputs: sum(jnp.sin(x).sum() for x in function(*inputs))
-    for ours, theirs in zip(jax.jit(merged)(*inputs), jax.jit(heads)(*inputs), strict=True):
-        assert ours.shape[:3] == (2, 6, 4)
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    gradients = [jax.jit(jax.grad(total(function), (0, 1, 2)))(*inputs) for function in (merged, heads)]
-    for ours, theirs in zip(*gradients, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+    for actual, expected in zip(jax.jit(merge_caches)(*inputs), jax.jit(heads)(*inputs), strict=True):
+        assert actual.shape[:3] == (2, 6, 4)
+        np.testing.assert_allclose(actual, expected, atol=1e-5)
+    gradients = [jax.jit(jax.grad(total(function), (0, 1, 2)))(*inputs) for function in (merge_caches, heads)]
+    for actual, expected in zip(*gradients, strict=True):
+        np.testing.assert_allclose(actual, expected, atol=2e-5)
 
 
 def test_shapes_that_heads_cannot_have():
     x = jnp.ones((2, 6, 4, 5))
-    for query, key, value, more in (
+    for query, key, value, options in (
         (x[0], x[0], x[0], {}),
         (x, x[:, :, :3], x[:, :, :3], {}),
         (x, x, x[:, :, :2], {}),
@@ -232,6 +232,6 @@ def test_shapes_that_heads_cannot_have():
         (x, x, x, {"mask": lengths(jnp.ones(3, int))}),
     ):
         with pytest.raises(InputError):
-            attend_heads(query, key, value, **more)
+            attend_heads(query, key, value, **options)
     with pytest.raises(InputError):
         attend(x[0, 0], x[0, 0], x[0, 0], pool="mean")

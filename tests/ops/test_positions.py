@@ -9,12 +9,12 @@ from attention_jax.ops.positions import rotary, sinusoidal
 
 
 def test_sinusoidal_is_the_paper_s_formula():
-    got, table = sinusoidal(jnp.arange(7), 6), np.zeros((7, 6))
+    actual, table = sinusoidal(jnp.arange(7), 6), np.zeros((7, 6))
     for t in range(7):
         for i in range(3):
             table[t, 2 * i] = np.sin(t / 10000 ** (2 * i / 6))
             table[t, 2 * i + 1] = np.cos(t / 10000 ** (2 * i / 6))
-    np.testing.assert_allclose(got, table, atol=1e-6)
+    np.testing.assert_allclose(actual, table, atol=1e-6)
     assert sinusoidal(jnp.arange(7), 5).shape == (7, 5)
 
 
@@ -35,12 +35,15 @@ def test_encodings_of_float64_are_those_of_float64():
 def test_a_shift_is_one_linear_map(k):
     """PE(t + k) = R_k PE(t) for every t: a rotation of each pair of channels."""
     width = 8
-    here, there = np.asarray(sinusoidal(jnp.arange(30), width)), np.asarray(sinusoidal(k + jnp.arange(30), width))
+    encoding, encoding_k_later = (
+        np.asarray(sinusoidal(jnp.arange(30), width)),
+        np.asarray(sinusoidal(k + jnp.arange(30), width)),
+    )
     matrix = np.zeros((width, width))
     for i in range(width // 2):
         angle = k / 10000 ** (2 * i / width)
         matrix[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
-    np.testing.assert_allclose(here @ matrix, there, atol=1e-5)
+    np.testing.assert_allclose(encoding @ matrix, encoding_k_later, atol=1e-5)
 
 
 @jax.jit
@@ -57,8 +60,8 @@ def test_rotated_products_see_only_the_difference(start, shift):
 
 def test_rotation_keeps_lengths_and_position_zero():
     x = jax.random.normal(jax.random.key(0), (5, 7))  # odd: the last channel stays
-    got = jax.jit(rotary)(x, jnp.arange(5))
-    np.testing.assert_allclose(jnp.linalg.norm(got, axis=1), jnp.linalg.norm(x, axis=1), rtol=1e-5)
-    np.testing.assert_array_equal(got[0], x[0])
-    np.testing.assert_array_equal(got[:, 6], x[:, 6])
-    assert np.abs(got - x)[1:, :6].max() > 0.1
+    actual = jax.jit(rotary)(x, jnp.arange(5))
+    np.testing.assert_allclose(jnp.linalg.norm(actual, axis=1), jnp.linalg.norm(x, axis=1), rtol=1e-5)
+    np.testing.assert_array_equal(actual[0], x[0])
+    np.testing.assert_array_equal(actual[:, 6], x[:, 6])
+    assert np.abs(actual - x)[1:, :6].max() > 0.1

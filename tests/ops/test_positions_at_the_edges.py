@@ -50,12 +50,12 @@ def test_bounds_may_be_integers_of_any_type(x64):
         kinds = [jnp.int8, jnp.uint32] + [jnp.uint64] * x64 if x64 else KINDS[:1]
         for kind in (np.int8, np.uint64, *kinds):
             n, at = kind(100), kind(101)
-            found = run(n, at) if kind in kinds else attend(query, x, x, mask=lengths(n) & causal(), query_offset=at)
-            np.testing.assert_allclose(found, attend(query, x[:100], x[:100]), atol=1e-5)
+            actual = run(n, at) if kind in kinds else attend(query, x, x, mask=lengths(n) & causal(), query_offset=at)
+            np.testing.assert_allclose(actual, attend(query, x[:100], x[:100]), atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_length_of_any_type_is_counted_in_blocks(kind):
+def test_lengths_of_any_type_in_blocks(kind):
     mask = lengths(kind(100)) | lengths(3)
     low, high = mask.key_range(0, 1)
     assert (int(low), int(high)) == (0, 100)
@@ -78,15 +78,15 @@ jax.tree_util.register_static(Narrow)
 
 
 @pytest.mark.slow
-def test_the_bounds_of_a_custom_mask_may_be_narrow():
+def test_custom_mask_bounds_of_narrow_types():
     x = normal(384, 4)
     np.testing.assert_allclose(attend(x[:2], x, x, mask=Narrow(), **FUSED), attend(x[:2], x[:100], x[:100]), atol=1e-6)
 
 
 @pytest.mark.parametrize("call", [PLAIN, FUSED], ids=["plain", "fused"])
 def test_the_last_position_of_the_type(call):
-    query, ones = np.ones((1, 2), np.float32), np.ones((3, 2), np.float32)
-    run = lambda mask: attend(query, ones, ones, mask=mask, query_offset=2**31 - 1, **call)[0, 0]
+    query, all_ones = np.ones((1, 2), np.float32), np.ones((3, 2), np.float32)
+    run = lambda mask: attend(query, all_ones, all_ones, mask=mask, query_offset=2**31 - 1, **call)[0, 0]
     weights = jax.jit(lambda: [run(mask) for mask in (causal(), window(5), causal() | window(1))])()
     assert [float(weight) for weight in weights] == [1, 0, 1]
 
@@ -96,9 +96,9 @@ def test_an_offset_for_each_sequence(call):
     x = normal(2, 6, 2, 4)
     call = {"implementation": call["implementation"], "mask": causal()}
     run = jax.jit(lambda x, at: attend_heads(x[:, :2], x, x, query_offset=at, **call))
-    found = run(x, jnp.array([2, 4], jnp.int8))
+    actual = run(x, jnp.array([2, 4], jnp.int8))
     for n, at in enumerate((2, 4)):
-        np.testing.assert_allclose(found[n], run(x[n : n + 1], at)[0], atol=1e-6)
+        np.testing.assert_allclose(actual[n], run(x[n : n + 1], at)[0], atol=1e-6)
 
 
 # --- outside of tables, and far away ----------------------------------------------------------------------------------
@@ -106,13 +106,13 @@ def test_an_offset_for_each_sequence(call):
 
 @pytest.mark.parametrize("call", [pytest.param(PLAIN, marks=pytest.mark.slow), FUSED], ids=["plain", "fused"])
 def test_positions_outside_of_a_table_attend_to_nothing(call):
-    ones, values = np.ones((3, 2), np.float32), np.eye(3, dtype=np.float32)
-    run = jax.jit(lambda queries, mask, at: attend(queries, ones, values, mask=mask, query_offset=at, **call))
-    found = run(ones, dense(np.tril(np.ones((3, 3), bool))), -1)
-    np.testing.assert_allclose(found, [[0, 0, 0], [1, 0, 0], [0.5, 0.5, 0]])
+    all_ones, values = np.ones((3, 2), np.float32), np.eye(3, dtype=np.float32)
+    run = jax.jit(lambda queries, mask, at: attend(queries, all_ones, values, mask=mask, query_offset=at, **call))
+    actual = run(all_ones, dense(np.tril(np.ones((3, 3), bool))), -1)
+    np.testing.assert_allclose(actual, [[0, 0, 0], [1, 0, 0], [0.5, 0.5, 0]])
     two = segments(jnp.array([0, 1], jnp.uint8), np.array([0, 0]))  # of two types, and shorter than the keys
     for at, expected in ((0, [[0.5, 0.5, 0], [0, 0, 0]]), (-1, [[0, 0, 0], [0.5, 0.5, 0]]), (2, np.zeros((2, 3)))):
-        np.testing.assert_allclose(run(ones[:2], two, at), expected)
+        np.testing.assert_allclose(run(all_ones[:2], two, at), expected)
 
 
 FAR = [4096, 10**6, 2**24 + 1, 2**31 - 1, -(2**24) - 1]
@@ -141,7 +141,7 @@ def test_angles_of_ordinary_positions_keep_their_bits():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", [2**24 + 1, 2**30 + 7])
-def test_relative_biases_depend_on_the_distance_alone_however_far(at):
+def test_relative_biases_depend_only_on_distance(at):
     query, keys = normal(1, 4), jnp.arange(at - 3, at + 3)
     for bias in (TransformerXLBias(normal(4, 6, seed=1)), ALiBi(0.5), T5Bias(normal(32)), ShawBias(normal(7, 4))):
         far = bias(query, jnp.array([at]), keys)
@@ -160,13 +160,13 @@ POOLS = [LocalLinear(), *(pytest.param(pool, marks=pytest.mark.slow) for pool in
 @pytest.mark.parametrize("mask", [pytest.param(None, marks=pytest.mark.slow), causal()], ids=["all", "causal"])
 @pytest.mark.parametrize("implementation", [pytest.param("plain", marks=pytest.mark.slow), "fused"])
 def test_without_queries_keys_or_values(pool, mask, implementation):
-    ones = lambda *shape: np.ones(shape, np.float32)
+    make_ones = lambda *shape: np.ones(shape, np.float32)
     run = lambda *x: attend(*x, pool=pool, mask=mask, implementation=implementation)
-    every = jax.jit(lambda: [run(ones(q, d), ones(k, d), ones(k, v)) for q, k, d, v in EMPTY])()
-    for (queries, keys, _, width), found in zip(EMPTY, every):
-        assert found.shape == (queries, width * (1 + isinstance(pool, Moments)))
+    every = jax.jit(lambda: [run(make_ones(q, d), make_ones(k, d), make_ones(k, v)) for q, k, d, v in EMPTY])()
+    for (queries, keys, _, width), actual in zip(EMPTY, every):
+        assert actual.shape == (queries, width * (1 + isinstance(pool, Moments)))
         if not keys:
-            assert (found == (-jnp.inf if isinstance(pool, LogMixture) else 0)).all()
+            assert (actual == (-jnp.inf if isinstance(pool, LogMixture) else 0)).all()
 
 
 def test_without_keys_on_any_device():
@@ -184,8 +184,8 @@ def test_recurrences_over_nothing(steps, features, width):
         written = recurrent_delta(x, x, v, g, g)[0], chunked_delta(x, x, v, g, g)[0]
         return *retained, *written, linear.recurrent(x, x, v, linear.Elu())
 
-    found = every(jnp.ones((steps, features)), jnp.ones((steps, width)), jnp.zeros(steps))
-    assert all(out.shape == (steps, width) and not out.any() for out in found)
+    outputs = every(jnp.ones((steps, features)), jnp.ones((steps, width)), jnp.zeros(steps))
+    assert all(out.shape == (steps, width) and not out.any() for out in outputs)
 
 
 def test_decoders_of_no_step():
@@ -196,11 +196,11 @@ def test_decoders_of_no_step():
 
 
 @pytest.mark.parametrize("size, bidirectional", [(1, False), (2, False), (2, True), (3, True)])
-def test_a_t5_table_with_one_bucket_for_a_direction(size, bidirectional):
+def test_t5_table_with_one_bucket_per_direction(size, bidirectional):
     """All distances of a direction share its bucket where there is one; with two, 0 has one of its own."""
     bias = T5Bias(jnp.arange(float(size)), bidirectional=bidirectional)
-    found = jax.jit(bias)(None, jnp.array([2]), jnp.arange(4))
-    assert found.tolist() == {(1, False): [[0, 0, 0, 0]], (2, False): [[1, 1, 0, 0]]}.get(
+    actual = jax.jit(bias)(None, jnp.array([2]), jnp.arange(4))
+    assert actual.tolist() == {(1, False): [[0, 0, 0, 0]], (2, False): [[1, 1, 0, 0]]}.get(
         (size, bidirectional), [[0, 0, 0, 1]]
     )
 
@@ -223,7 +223,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_no_type_or_table_holds_is_refused_in_one_line(name):
+def test_out_of_range_values_raise_one_line(name):
     call, words = REFUSED[name]
     with pytest.raises(InputError, match=words) as error:
         call()

@@ -20,7 +20,7 @@ from attention_jax.train.step import init_state
 RNG = np.random.default_rng(0)
 
 
-def rounded(x):
+def round_to_bfloat16(x):
     return np.asarray(x).astype(ml_dtypes.bfloat16).astype(np.float64)
 
 
@@ -28,38 +28,40 @@ def normal(*shape):
     return jnp.asarray(RNG.normal(size=shape).astype(np.float32))
 
 
-def test_a_product_and_its_gradients_are_those_of_rounded_factors():
+def test_matmul_rounds_factors_and_gradients():
     x, weight, d = normal(3, 5, 40), normal(40, 7), normal(3, 5, 7)
     with jax.default_matmul_precision("bfloat16"):
         y, back = jax.vjp(precision.matmul, x, weight)
         d_x, d_weight = back(d)
     assert y.dtype == d_x.dtype == d_weight.dtype == jnp.float32  # sums are not rounded
-    np.testing.assert_allclose(y, rounded(x) @ rounded(weight), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(d_x, rounded(d) @ rounded(weight).T, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(d_weight, np.einsum("btk,btn->kn", rounded(x), rounded(d)), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(y, round_to_bfloat16(x) @ round_to_bfloat16(weight), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(d_x, round_to_bfloat16(d) @ round_to_bfloat16(weight).T, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        d_weight, np.einsum("btk,btn->kn", round_to_bfloat16(x), round_to_bfloat16(d)), rtol=1e-5, atol=1e-5
+    )
     assert np.abs(np.asarray(y) - np.asarray(x) @ np.asarray(weight)).max() > 1e-3  # and factors are
 
 
 @pytest.mark.parametrize("flatten", [True, False])
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-6), ("bfloat16", 1e-2)])
-def test_affine_is_the_same_on_one_axis_of_rows_and_on_several(dtype, tolerance, flatten, monkeypatch):
+def test_affine_is_equal_for_any_leading_axes(dtype, tolerance, flatten, monkeypatch):
     """In value and gradient, against float64."""
     monkeypatch.setattr(precision, "FLATTEN_BATCH", {"default": flatten})
     x, d = (normal(3, 5, width).astype(dtype) for width in (8, 7))
     weight, bias = normal(8, 7).astype(dtype).astype(jnp.float32), normal(7).astype(dtype).astype(jnp.float32)
 
     @jax.jit
-    def pulled(x, weight, bias):
+    def gradients(x, weight, bias):
         y, back = jax.vjp(precision.affine, x, weight, bias)
         return y, *back(d)
 
     x64, d64, weight64, bias64 = (np.asarray(a, np.float64) for a in (x, d, weight, bias))
     expected = x64 @ weight64 + bias64, d64 @ weight64.T, np.einsum("btk,btn->kn", x64, d64), d64.sum((0, 1))
-    for ours, exact, kind in zip(
-        pulled(x, weight, bias), expected, (x.dtype, x.dtype, jnp.float32, jnp.float32), strict=True
+    for actual, exact, kind in zip(
+        gradients(x, weight, bias), expected, (x.dtype, x.dtype, jnp.float32, jnp.float32), strict=True
     ):
-        assert ours.dtype == kind
-        np.testing.assert_allclose(np.asarray(ours, np.float64), exact, rtol=0, atol=tolerance * np.abs(exact).max())
+        assert actual.dtype == kind
+        np.testing.assert_allclose(np.asarray(actual, np.float64), exact, rtol=0, atol=tolerance * np.abs(exact).max())
 
 
 def test_without_the_setting_nothing_is_rounded():

@@ -8,7 +8,7 @@ import pytest
 from tiers import slow_but
 
 from attention_jax import attend
-from attention_jax.decode import sample, truncated
+from attention_jax.decode import sample, truncate_logits
 from attention_jax.ops.biases import ALiBi, Bias, Location, ShawBias, T5Bias, TransformerXLBias
 from attention_jax.ops.delta import chunked_delta, recurrent_delta
 from attention_jax.ops.masks import dense
@@ -44,28 +44,28 @@ INVARIANT = {
 
 @both
 @pytest.mark.parametrize("name", INVARIANT)
-def test_a_constant_added_to_all_scores_changes_no_weight(name, implementation):
+def test_weights_are_shift_invariant(name, implementation):
     """Scores c + [0, 0.5, -3, 0.25] are exact in float32 up to c = 10^6; one program for each implementation."""
     key = np.stack([np.ones(4), [0, 0.5, -3, 0.25]], axis=1).astype(np.float32)
     call = {"score": Dot(), "normalizer": INVARIANT[name], "implementation": implementation, "block_q": 2, "block_k": 2}
     weights = jax.jit(lambda query: attend(query, key, jnp.eye(4), **call))
     heights = np.array([0, 20, -20, 1e4, 1e5, 1e6, -1e6], np.float32)
-    found = np.asarray(weights(np.stack([heights, np.ones_like(heights)], axis=1)))
-    np.testing.assert_allclose(found, np.broadcast_to(found[:1], found.shape), atol=3e-7)
+    actual = np.asarray(weights(np.stack([heights, np.ones_like(heights)], axis=1)))
+    np.testing.assert_allclose(actual, np.broadcast_to(actual[:1], actual.shape), atol=3e-7)
     exact = {"sparsemax": [1 / 12, 7 / 12, 0, 1 / 3], "budget": [5 / 12, 11 / 12, 0, 2 / 3], "top-k": [0, 1, 0, 0]}
-    np.testing.assert_allclose(found[0], exact.get(name, found[0]), atol=3e-7)
+    np.testing.assert_allclose(actual[0], exact.get(name, actual[0]), atol=3e-7)
 
 
 @pytest.mark.slow
-def test_the_gradient_of_a_threshold_does_not_know_the_height():
+def test_threshold_gradient_is_shift_invariant():
     """Of sparsemax at 10^5, for all weights together and in blocks: (I - 11^T / 3) on the support of three keys."""
     direction = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
     exact = np.where(np.arange(4) == 2, 0, direction - (1 + 2 + 4) / 3)
     for implementation in ("plain", "fused"):
         call = {"score": Dot(), "normalizer": Sparsemax(), "implementation": implementation, "block_k": 2}
         out = lambda key: attend(jnp.ones((1, 1)), key, direction[:, None], **call).sum()
-        found = jax.grad(out)(1e5 + jnp.array([[0.0], [0.5], [-3.0], [0.25]]))
-        np.testing.assert_allclose(found[:, 0], exact, atol=1e-6)
+        actual = jax.grad(out)(1e5 + jnp.array([[0.0], [0.5], [-3.0], [0.25]]))
+        np.testing.assert_allclose(actual[:, 0], exact, atol=1e-6)
 
 
 DISTANCES = {
@@ -102,14 +102,14 @@ UNITS = [(dtype, size) for dtype in ("float32", "bfloat16") for size in (1e-20, 
 def test_scores_that_do_not_depend_on_the_unit(dtype, size):
     """Points and the width of a kernel in one unit, and the cosine, which has none."""
     points = np.random.default_rng(1).normal(size=(4, 8))
-    here = jnp.asarray(points * size, dtype)
-    exact = np.float64(np.asarray(here.astype(jnp.float32)))
+    scaled_points = jnp.asarray(points * size, dtype)
+    exact = np.float64(np.asarray(scaled_points.astype(jnp.float32)))
     square = np.square(exact[:, None] - exact[None]).sum(axis=-1) / size**2
     rules = Gaussian(3 * size), Boxcar(3.5 * size), Triangular(9 * size), Cosine(), QKNorm.init(None, 8, 8)
     run = jax.jit(lambda x, learned: [rule(x, x) for rule in (learned, *rules)])
-    *gaussians, boxcar, triangular, cosine, normalized = run(here, Gaussian(jnp.float32(3 * size)))
-    for found in gaussians:
-        np.testing.assert_allclose(found, -square / 18, rtol=1e-5, atol=1e-5)
+    *gaussians, boxcar, triangular, cosine, normalized = run(scaled_points, Gaussian(jnp.float32(3 * size)))
+    for actual in gaussians:
+        np.testing.assert_allclose(actual, -square / 18, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(boxcar == 0, square < 3.5**2)
     kernel = np.maximum(1 - np.sqrt(square) / 9, 0)
     np.testing.assert_allclose(np.exp(np.float32(triangular)), kernel, atol=1e-3)
@@ -123,8 +123,8 @@ def test_scores_that_do_not_depend_on_the_unit(dtype, size):
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 1e-20), ("bfloat16", 1e18), ("float16", 1e-4)])
 def test_attention_does_not_depend_on_the_unit(dtype, size, implementation):
     """The weights and their gradient with respect to the queries, times the unit, against those of points in units."""
-    here = jnp.asarray(np.random.default_rng(1).normal(size=(4, 8)) * size, dtype)
-    units = jnp.asarray(np.float32(np.float64(np.asarray(here.astype(jnp.float32))) / size))
+    scaled_points = jnp.asarray(np.random.default_rng(1).normal(size=(4, 8)) * size, dtype)
+    units = jnp.asarray(np.float32(np.float64(np.asarray(scaled_points.astype(jnp.float32))) / size))
     direction = jnp.arange(4.0)[:, None]
 
     @jax.jit
@@ -134,9 +134,9 @@ def test_attention_does_not_depend_on_the_unit(dtype, size, implementation):
         return out, pull(jnp.ones_like(out))[0].astype(jnp.float32)
 
     for score, exact in ((Gaussian(3 * size), Gaussian(3.0)), (Cosine(), Cosine())):
-        (found, bar), (right, right_bar) = values(here, score), values(units, exact)
+        (actual, bar), (right, right_bar) = values(scaled_points, score), values(units, exact)
         tolerance = 1e-5 if dtype == "float32" else 2e-2
-        np.testing.assert_allclose(found, right, rtol=tolerance)
+        np.testing.assert_allclose(actual, right, rtol=tolerance)
         np.testing.assert_allclose(np.float64(bar) * size, right_bar, atol=tolerance)
 
 
@@ -148,9 +148,9 @@ def test_moments_about_the_mean_of_each_query(implementation):
     mask = dense(np.repeat(np.eye(2, dtype=bool), 3, axis=1))
     call = {"score": Constant(), "mask": mask, "pool": Moments(), "implementation": implementation, "block_k": 4}
     run = lambda value: attend(jnp.ones((2, 1)), jnp.ones((6, 1)), value, **call)
-    found, pull = jax.vjp(run, value)
+    actual, pull = jax.vjp(run, value)
     exact = [np.float64(value[:3]).var(), np.float64(value[3:]).var()]
-    np.testing.assert_allclose(found[:, 1], exact, rtol=1e-4)
+    np.testing.assert_allclose(actual[:, 1], exact, rtol=1e-4)
     mean = np.repeat([value[:3].mean(dtype=np.float64), value[3:].mean(dtype=np.float64)], 3)
     (bar,) = pull(jnp.array([[0.0, 1.0], [0.0, 1.0]]))
     np.testing.assert_allclose(bar[:, 0], 2 * (value[:, 0] - mean) / 3, atol=2e-4)
@@ -158,12 +158,12 @@ def test_moments_about_the_mean_of_each_query(implementation):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", [100.0, 1.0, 1e-4])
-def test_local_lines_of_features_that_are_multiples_of_one_another(unit):
+def test_local_linear_with_collinear_features(unit):
     """A line through (t, t) is reproduced, whatever the unit of t."""
     t = jnp.arange(6.0)[:, None]
     key = jnp.concatenate([t, t], axis=1) * unit
-    found = attend(key[2:3], key, t, score=Gaussian(2 * unit), pool=LocalLinear())
-    np.testing.assert_allclose(found, [[2.0]], atol=1e-4)
+    actual = attend(key[2:3], key, t, score=Gaussian(2 * unit), pool=LocalLinear())
+    np.testing.assert_allclose(actual, [[2.0]], atol=1e-4)
 
 
 @pytest.mark.slow
@@ -180,9 +180,9 @@ def test_forms_of_retention_agree_after_a_reset(log_decay):
     np.testing.assert_allclose(chunked_retention(query, key, value, log_decay, chunk=3)[0], exact, rtol=1e-6)
     beta = jnp.full(4, 0.5)
     loss = lambda form: lambda *x: (form(*x)[0] ** 2).sum()
-    ours = jax.value_and_grad(loss(chunked_delta), (0, 1, 2, 3, 4))(query, key, value, beta, log_decay)
-    theirs = jax.value_and_grad(loss(recurrent_delta), (0, 1, 2, 3, 4))(query, key, value, beta, log_decay)
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+    actual = jax.value_and_grad(loss(chunked_delta), (0, 1, 2, 3, 4))(query, key, value, beta, log_decay)
+    expected = jax.value_and_grad(loss(recurrent_delta), (0, 1, 2, 3, 4))(query, key, value, beta, log_decay)
+    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
@@ -194,11 +194,11 @@ def test_weights_beyond_float16(implementation):
     run = lambda value: attend(half((1, 16), 100), half((2, 16), 100), value, **call)
 
     @jax.jit
-    def pulled():
+    def value_and_gradients():
         out, pull = jax.vjp(run, half((2, 1), 1e-3))
         return out, pull(half((1, 1), 1e-3))[0]
 
-    out, bar = pulled()
+    out, bar = value_and_gradients()
     np.testing.assert_allclose(np.float32(out), [[320.0]], rtol=2e-3)
     np.testing.assert_allclose(np.float32(bar), [[160.0], [160.0]], rtol=2e-3)
 
@@ -221,16 +221,16 @@ def test_types_do_not_depend_on_the_implementation(scored, valued):
 def test_student_kernel_of_distant_keys(implementation):
     """(1 + 10^8)^-5 is below float32; the ratio to (1 + 4 10^8)^-5 is 4^5."""
     call = {"score": NegativeSquaredDistance(), "normalizer": StudentKernel(5.0), "implementation": implementation}
-    found = jax.jit(lambda key: attend(jnp.zeros((1, 1)), key, jnp.eye(2), **call))(jnp.array([[1e4], [2e4]]))
-    np.testing.assert_allclose(found, [[1024 / 1025, 1 / 1025]], rtol=1e-5)
+    actual = jax.jit(lambda key: attend(jnp.zeros((1, 1)), key, jnp.eye(2), **call))(jnp.array([[1e4], [2e4]]))
+    np.testing.assert_allclose(actual, [[1024 / 1025, 1 / 1025]], rtol=1e-5)
 
 
 @both
 def test_a_sink_of_minus_infinity_and_no_key(implementation):
     call = {"normalizer": Softmax(sink=-jnp.inf), "mask": dense(np.array([[True] * 3, [False] * 3]))}
     call |= {"implementation": implementation}
-    found = jax.jit(lambda x: attend(x[:2], x, jnp.ones((3, 1)), **call))(jnp.ones((3, 2)))
-    assert found.tolist() == [[1.0], [0.0]]
+    actual = jax.jit(lambda x: attend(x[:2], x, jnp.ones((3, 1)), **call))(jnp.ones((3, 2)))
+    assert actual.tolist() == [[1.0], [0.0]]
 
 
 @pytest.mark.parametrize(
@@ -256,8 +256,8 @@ def test_traced_options_of_sampling_are_those_given():
 
 @pytest.mark.slow
 def test_the_nucleus_is_summed_in_float32():
-    kept = jnp.isfinite(truncated(jnp.zeros((1, 4096), jnp.bfloat16), top_p=0.5))
-    assert int(kept.sum()) == 2048
+    in_nucleus = jnp.isfinite(truncate_logits(jnp.zeros((1, 4096), jnp.bfloat16), top_p=0.5))
+    assert int(in_nucleus.sum()) == 2048
 
 
 PARAMETERS = {

@@ -56,27 +56,27 @@ EVERY = [(rule, form) for rule in ("retention", "delta") for form in forms(rule)
 
 
 @pytest.mark.parametrize("rule, form", slow_but([case for case in EVERY if case[1] != "one chunk"], EVERY))
-def test_values_are_those_of_the_recurrence_and_gradients_those_of_the_recurrent_form(rule, form):
+def test_values_and_gradients_of_all_forms_agree(rule, form):
     function, arrays = forms(rule)[form], case()
     expected = oracle(*(np.asarray(x, np.float64) if n != 3 or rule == "delta" else None for n, x in enumerate(arrays)))
     np.testing.assert_allclose(jax.jit(function)(*arrays), expected[0], atol=1e-5)
     loss = lambda function: lambda *x: jnp.sum(jnp.sin(function(*x)))
-    found = jax.jit(jax.grad(loss(function), (0, 1, 2, 3, 4)))(*arrays)
-    wanted = jax.jit(jax.grad(loss(forms(rule)["recurrent"]), (0, 1, 2, 3, 4)))(*arrays)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), found, wanted)
+    gradients = jax.jit(jax.grad(loss(function), (0, 1, 2, 3, 4)))(*arrays)
+    expected_gradients = jax.jit(jax.grad(loss(forms(rule)["recurrent"]), (0, 1, 2, 3, 4)))(*arrays)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), gradients, expected_gradients)
 
 
 @pytest.mark.parametrize("rule, form", slow_but([("retention", "chunked"), ("delta", "chunked")], EVERY))
-def test_padding_changes_nothing_even_if_it_is_nan_and_vmap_is_a_loop(rule, form):
+def test_nan_padding_changes_nothing_under_vmap(rule, form):
     function, (first, second) = forms(rule)[form], (case(1), case(2))
     nan = lambda x: x.at[20:].set(jnp.nan)
     batch = [jnp.stack([nan(a), b]) for a, b in zip(first, second)]
     run = lambda length, *arrays: function(*arrays, length=length)
-    found = jax.jit(jax.vmap(run))(jnp.array([20, T]), *batch)
+    actual = jax.jit(jax.vmap(run))(jnp.array([20, T]), *batch)
     alone = jax.jit(function)
     short = alone(*(x[:20] for x in first))
-    np.testing.assert_allclose(found[0], np.concatenate([short, np.zeros((T - 20, V))]), atol=1e-5)
-    np.testing.assert_allclose(found[1], alone(*second), atol=1e-5)
+    np.testing.assert_allclose(actual[0], np.concatenate([short, np.zeros((T - 20, V))]), atol=1e-5)
+    np.testing.assert_allclose(actual[1], alone(*second), atol=1e-5)
     total = lambda query, key, value: run(20, query, key, value, *(x[0] for x in batch[3:])).sum()
     for gradient in jax.jit(jax.grad(total, (0, 1, 2)))(*(x[0] for x in batch[:3])):
         assert np.isfinite(gradient).all() and not np.asarray(gradient[20:]).any()
@@ -96,13 +96,13 @@ def test_a_sequence_may_be_continued_from_its_state(rule):
     padded, same = chunked(*rows, length=30, chunk=16)
     np.testing.assert_allclose(same, state, atol=1e-6)
     np.testing.assert_allclose(padded[:30], first, atol=1e-6)
-    rest, end = recurrent(*(x[30:] for x in rows), state=state)
-    np.testing.assert_allclose(np.concatenate([first, rest]), whole, atol=1e-5)
+    second, end = recurrent(*(x[30:] for x in rows), state=state)
+    np.testing.assert_allclose(np.concatenate([first, second]), whole, atol=1e-5)
     np.testing.assert_allclose(end, last, atol=1e-5)
 
 
 @pytest.mark.slow
-def test_without_decay_retention_is_linear_attention_without_a_normalizer():
+def test_retention_without_decay_is_unnormalized_linear_attention():
     query, key, value, _, _ = case()
     expected = attend(query, key, value, score=Dot(), normalizer=Signed(), mask=causal())
     np.testing.assert_allclose(retention.chunked_retention(query, key, value, jnp.zeros(T))[0], expected, atol=1e-5)
@@ -110,15 +110,15 @@ def test_without_decay_retention_is_linear_attention_without_a_normalizer():
     phi = linear.Elu().features
     pooled = retention.chunked_retention(phi(query), phi(key), linear.append_ones(value, value.dtype), jnp.zeros(T))[0]
     expected = linear.recurrent(query, key, value, linear.Elu())
-    np.testing.assert_allclose(linear.divided(pooled), expected, atol=1e-5)
+    np.testing.assert_allclose(linear.divide_by_mass(pooled), expected, atol=1e-5)
 
 
-def test_the_decays_of_retnet_double_the_reach_from_head_to_head():
+def test_retnet_decays_double_reach_per_head():
     np.testing.assert_allclose(np.exp(retention.retnet_decays(3)), [31 / 32, 63 / 64, 127 / 128], rtol=1e-6)
 
 
 @pytest.mark.slow
-def test_the_delta_rule_stores_as_many_orthogonal_pairs_as_the_keys_are_wide():
+def test_delta_rule_stores_d_orthogonal_pairs():
     """In any order and however often written, where linear attention returns multiples."""
     keys, values = jnp.eye(D), case()[2][:D]
     order = jnp.array([3, 1, 4, 1, 0, 2, 3])
@@ -130,9 +130,13 @@ def test_the_delta_rule_stores_as_many_orthogonal_pairs_as_the_keys_are_wide():
 
 def test_delta_states_may_flip_signs_which_parity_needs():
     """beta = 2 reflects the state (Grazzi et al. 2024): the product of the signs of 9 inputs is kept exactly."""
-    ones = jnp.ones((9, 1))
+    all_ones = jnp.ones((9, 1))
     flips = jnp.array([1.0, 0, 1, 1, 0, 0, 1, 1, 1])
-    run = jax.jit(lambda beta: delta.chunked_delta(ones, ones, 0 * ones, beta, jnp.zeros(9), state=ones[:1], chunk=4))
+    run = jax.jit(
+        lambda beta: delta.chunked_delta(
+            all_ones, all_ones, 0 * all_ones, beta, jnp.zeros(9), state=all_ones[:1], chunk=4
+        )
+    )
     out, _ = run(2.0 * flips)
     np.testing.assert_allclose(out[:, 0], np.cumprod(1 - 2 * np.asarray(flips)), atol=1e-6)
 
@@ -141,6 +145,6 @@ def test_delta_states_may_flip_signs_which_parity_needs():
 def test_half_precision_is_summed_in_float32(rule, form):
     half = [x.astype(jnp.bfloat16) for x in case()]
     run = jax.jit(forms(rule)[form])
-    found, expected = run(*half), run(*(x.astype(jnp.float32) for x in half))
-    assert found.dtype == jnp.bfloat16
-    np.testing.assert_allclose(found.astype(jnp.float32), expected, rtol=2**-8, atol=1e-6)
+    actual, expected = run(*half), run(*(x.astype(jnp.float32) for x in half))
+    assert actual.dtype == jnp.bfloat16
+    np.testing.assert_allclose(actual.astype(jnp.float32), expected, rtol=2**-8, atol=1e-6)

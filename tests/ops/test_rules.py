@@ -58,8 +58,8 @@ def test_an_elementwise_function_is_taken(function):
     x = points(6)
     exact = np.asarray(function(jnp.asarray(x @ x.T / 2))) @ x
     call = {"normalizer": function, "implementation": "fused", "block_k": 4, "block_q": 4}
-    found = jax.jit(lambda x: attend(x, x, x, **call))(x)
-    np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-5)
+    actual = jax.jit(lambda x: attend(x, x, x, **call))(x)
+    np.testing.assert_allclose(actual, exact, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_function_that_returns_no_array_is_refused(rule, implementation):
 
 
 @dataclasses.dataclass
-class Activated:
+class WithActivation:
     """A module as Equinox makes them: a pytree, one of whose leaves is a function."""
 
     weight: jax.Array
@@ -94,23 +94,23 @@ class Activated:
         jax.tree_util.register_pytree_node(cls, flatten, lambda _, children: cls(*children))
 
 
-class ModuleScore(Activated):
+class ModuleScore(WithActivation):
     def __call__(self, query, key):
         return self.activation(self.weight * (query @ key.T))
 
 
-class ModuleNormalizer(Activated):
+class ModuleNormalizer(WithActivation):
     def __call__(self, score):
         return self.activation(self.weight * score)
 
 
-class ModuleBias(Activated):
+class ModuleBias(WithActivation):
     def __call__(self, query, query_positions, key_positions):
         away = (query_positions[:, None] - key_positions[None, :]).astype(jnp.float32)
         return self.activation(self.weight * away)
 
 
-class ModuleMask(Activated):
+class ModuleMask(WithActivation):
     def __call__(self, query_positions, key_positions):
         return query_positions[:, None] * self.weight.astype(int) >= key_positions[None, :]
 
@@ -224,11 +224,11 @@ def test_whole_numbers_of_numpy():
     ],
 )
 def test_rules_with_arrays_are_compared(make):
-    one, same, other = make(jnp.arange(4.0)), make(np.arange(4, dtype=np.float32)), make(jnp.arange(4.0) * 2)
-    assert one == same
-    assert one != other
-    assert len({one, same, other}) == 2
-    assert one != "one"
+    rule, same, different = make(jnp.arange(4.0)), make(np.arange(4, dtype=np.float32)), make(jnp.arange(4.0) * 2)
+    assert rule == same
+    assert rule != different
+    assert len({rule, same, different}) == 2
+    assert rule != "one"
 
 
 @pytest.mark.parametrize("implementation", slow_but(["plain"], ["plain", "fused", None]))
@@ -242,8 +242,8 @@ def test_numpy_float64_gives_no_warning(implementation):
         additive = Additive(np.ones((4, 3)), np.ones((4, 3)), np.ones(3))
         assert attend(x, x, x, score=additive, pool=Moments(), implementation=implementation).shape == (6, 8)
         assert attend_heads(heads, heads, heads, implementation=implementation).dtype == jnp.float32
-        for found in (attention_weights(x, x), nadaraya_watson(x, x, x), masked_softmax(x)):
-            assert found.dtype == jnp.float32
+        for actual in (attention_weights(x, x), nadaraya_watson(x, x, x), masked_softmax(x)):
+            assert actual.dtype == jnp.float32
         chunked_retention(x, x, x, -np.ones(6))
         chunked_delta(x, x, x, np.ones(6), -np.ones(6))
 
@@ -298,9 +298,9 @@ def test_heads_that_do_not_fit_are_refused(options):
 def test_heads_take_a_mask_of_one_number():
     x = jnp.ones((2, 5, 12))
     model = MultiHeadAttention(num_heads=4, hidden_size=12, num_kv_heads=2)
-    (one, _), params = model.init_with_output(jax.random.key(0), x, x, x, mask=lengths(3))
+    (output, _), params = model.init_with_output(jax.random.key(0), x, x, x, mask=lengths(3))
     each, _ = model.apply(params, x, x, x, mask=lengths(jnp.array([3, 3])))
-    np.testing.assert_allclose(one, each, rtol=1e-6)
+    np.testing.assert_allclose(output, each, rtol=1e-6)
 
 
 def test_a_star_imports_the_public_names():

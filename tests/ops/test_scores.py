@@ -94,8 +94,8 @@ def test_preparing_changes_nothing(score):
         return score(query, key), (of_key(query, keys), of_query(queries, key), of_both(*sides))
 
     expected, prepared = every(jnp.float32(QUERY), jnp.float32(KEY))
-    for found in prepared:
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    for actual in prepared:
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("score", [score for score, _ in TABLE.values()], ids=lambda x: type(x).__name__)
@@ -121,13 +121,13 @@ def test_one_score_per_head():
     one_head = lambda score: attend(query, key, key, score=score, implementation="fused", block_k=4)
     out, alone = jax.jit(jax.vmap(one_head))(heads), jax.jit(lambda score: attend(query, key, key, score=score))
     for h in range(3):
-        one = alone(jax.tree.map(lambda x: x[h], heads))
-        np.testing.assert_allclose(out[h], one, rtol=1e-5, atol=1e-6)
+        expected = alone(jax.tree.map(lambda x: x[h], heads))
+        np.testing.assert_allclose(out[h], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_cosine_stays_between_minus_one_and_one():
     """Of vectors with themselves and their negatives, within two roundings of 1, so that none is clearly above it."""
     x = jnp.float32(np.random.default_rng(0).standard_normal((200, 33)))
-    found = np.asarray(jax.jit(lambda x: scores.Cosine(1.0)(x, jnp.concatenate([x, -x])))(x))
-    assert np.abs(found).max() <= 1 + 2 * np.finfo(np.float32).eps
-    np.testing.assert_allclose(np.diag(found[:, :200]), 1, rtol=1e-6)
+    actual = np.asarray(jax.jit(lambda x: scores.Cosine(1.0)(x, jnp.concatenate([x, -x])))(x))
+    assert np.abs(actual).max() <= 1 + 2 * np.finfo(np.float32).eps
+    np.testing.assert_allclose(np.diag(actual[:, :200]), 1, rtol=1e-6)

@@ -26,12 +26,12 @@ TREES = {
 
 def test_no_two_classes_have_one_structure():
     """`register_dataclass` gives all classes with as many fields equal structures, with different hashes."""
-    for (one, a), (other, b) in itertools.combinations(TREES.items(), 2):
-        assert type(a) is type(b) or jax.tree.structure(a) != jax.tree.structure(b), (one, other)
+    for (name_a, a), (name_b, b) in itertools.combinations(TREES.items(), 2):
+        assert type(a) is type(b) or jax.tree.structure(a) != jax.tree.structure(b), (name_a, name_b)
 
 
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
-def test_a_structure_is_that_of_its_class_whatever_the_arrays(tree):
+def test_tree_structure_depends_on_class_not_arrays(tree):
     leaves, structure = jax.tree.flatten(tree)
     again = jax.tree.unflatten(structure, [object() for _ in leaves])
     assert type(again) is type(tree) and jax.tree.structure(again) == structure

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attention_jax.errors import InputError
-from attention_jax.report.bleu import bleu, bleu_by_length, bleu_interval, chrf, kept_beyond, length_figure
+from attention_jax.report.bleu import bleu, bleu_by_length, bleu_interval, chrf, length_figure, long_bleu_ratio
 
 
 def test_corpus_bleu_by_hand():
@@ -34,7 +34,7 @@ def test_tokenization_changes_the_score():
     assert bleu(plain, reference, tokenize="none").score < 50
 
 
-def test_the_interval_is_that_of_test_sets_drawn_with_replacement():
+def test_bleu_interval_matches_resampled_test_sets():
     """Twenty draws by the seed that sacrebleu names, each scored by itself: their mean, and half their range."""
     references = [f"a{i} b{i} c{i} d{i} e{i}" for i in range(12)]
     hypotheses = [text if i % 3 else text[:-2] + " x" for i, text in enumerate(references)]
@@ -42,11 +42,11 @@ def test_the_interval_is_that_of_test_sets_drawn_with_replacement():
     pick = lambda texts, rows: [texts[i] for i in rows]
     scores = [bleu(pick(hypotheses, rows), pick(references, rows), tokenize="none").score for rows in draws]
     middle, half = np.mean(scores), (max(scores) - min(scores)) / 2
-    found = bleu_interval(hypotheses, references, "none", resamples=20)
-    assert found == pytest.approx((middle - half, middle + half), abs=1e-3) and half > 1
+    actual = bleu_interval(hypotheses, references, "none", resamples=20)
+    assert actual == pytest.approx((middle - half, middle + half), abs=1e-3) and half > 1
 
 
-def test_the_interval_of_almost_perfect_output_ends_at_100():
+def test_bleu_interval_ends_at_100():
     references = [f"a{i} b{i} c{i} d{i} e{i}" for i in range(12)]
     hypotheses = [references[0][:-2] + " x", *references[1:]]
     low, high = bleu_interval(hypotheses, references, "none", resamples=20)
@@ -67,10 +67,10 @@ def test_what_is_kept_of_bleu_beyond_a_length():
     lengths = [30] * 100 + [31] * 100
     halves = references[:100] + ["a b c d x x x x"] * 100
     long = bleu(halves[100:], references[100:], tokenize="none").score
-    assert kept_beyond(30, references, references, lengths, "none") == pytest.approx(1.0)
-    assert kept_beyond(30, halves, references, lengths, "none") == pytest.approx(long / 100) and 0 < long < 100
-    assert kept_beyond(30, references[1:], references[1:], lengths[1:], "none") is None  # 99 short ones
-    assert kept_beyond(30, references[:100], references[:100], lengths[:100], "none") is None
+    assert long_bleu_ratio(30, references, references, lengths, "none") == pytest.approx(1.0)
+    assert long_bleu_ratio(30, halves, references, lengths, "none") == pytest.approx(long / 100) and 0 < long < 100
+    assert long_bleu_ratio(30, references[1:], references[1:], lengths[1:], "none") is None  # 99 short ones
+    assert long_bleu_ratio(30, references[:100], references[:100], lengths[:100], "none") is None
 
 
 def test_length_figure_is_written(tmp_path):
@@ -90,7 +90,7 @@ def test_empty_hypotheses_are_scored_not_refused():
     assert np.isfinite(bleu([""], ["x y"]).score)
 
 
-def test_upper_case_is_not_lower_case_unless_asked_for():
-    written, meant = ["A b c d e"], ["a b c d e"]
-    assert bleu(written, meant).score < 90 and bleu(written, meant, lowercase=True).score == 100.0
-    assert "case:mixed" in bleu(written, meant).signature
+def test_bleu_is_case_sensitive_by_default():
+    hypotheses, references = ["A b c d e"], ["a b c d e"]
+    assert bleu(hypotheses, references).score < 90 and bleu(hypotheses, references, lowercase=True).score == 100.0
+    assert "case:mixed" in bleu(hypotheses, references).signature

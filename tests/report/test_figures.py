@@ -10,7 +10,7 @@ from matplotlib import image as png
 
 from attention_jax.errors import InputError
 from attention_jax.report import curves, heatmaps, style
-from attention_jax.report.curves import _aligned
+from attention_jax.report.curves import _align
 
 
 def pixels(path):
@@ -37,9 +37,9 @@ def test_figures_leave_no_global_state(tmp_path):
     import matplotlib
     from matplotlib import pyplot
 
-    before = dict(matplotlib.rcParams)
+    settings = dict(matplotlib.rcParams)
     curves.lines({"a": ([1, 2], [1, 2])}, tmp_path / "a.png", xlabel="x", ylabel="y")
-    assert not pyplot.get_fignums() and dict(matplotlib.rcParams) == before
+    assert not pyplot.get_fignums() and dict(matplotlib.rcParams) == settings
 
 
 def test_heatmap_shows_the_weights_where_they_are(tmp_path):
@@ -63,7 +63,7 @@ def test_heatmap_grid_shares_one_scale(tmp_path):
     assert area_of(left, (0.031, 0.188, 0.42)) == 0 < area_of(right, (0.031, 0.188, 0.42))
 
 
-def test_heatmap_takes_panels_of_different_sizes_and_any_token(tmp_path):
+def test_heatmap_takes_any_panel_size_and_token(tmp_path):
     grid = [[np.eye(3), np.eye(2)], [np.eye(4)]]
     tokens = [[["a", " ", "\n"], ["나는", "학생"]], [["$x$", "", "<eos>", "é"]]]
     pixels(heatmaps.show_heatmaps(grid, tokens, tokens, tmp_path / "deep" / "er", titles=[["one", "two"], ["three"]]))
@@ -111,10 +111,10 @@ def test_learning_curves_from_a_file_and_from_seeds(tmp_path):
     assert curves.read_history(tmp_path / "metrics.jsonl") == history(
         0
     )  # epochs only; the half-written last line is passed over
-    one = pixels(curves.learning_curves(tmp_path / "metrics.jsonl", tmp_path / "one.png"))
+    single = pixels(curves.learning_curves(tmp_path / "metrics.jsonl", tmp_path / "one.png"))
     band = pixels(curves.learning_curves([history(0), history(1, epochs=2)], tmp_path / "band.png", title="two seeds"))
     pale = 0.18 * np.array([0, 0x72, 0xB2]) / 255 + 0.82  # the band's color over white
-    assert area_of(one, pale) < 500 < area_of(band, pale)
+    assert area_of(single, pale) < 500 < area_of(band, pale)
 
 
 def test_learning_curves_before_the_first_epoch_ends(tmp_path):
@@ -132,8 +132,8 @@ def test_a_malformed_line_is_named(tmp_path):
 
 def test_seeds_are_aligned_by_epoch():
     histories = [[{"epoch": 1, "a": 1.0}, {"epoch": 3, "a": 3.0}], [{"epoch": 2, "a": 2.0}, {"epoch": 3, "a": None}]]
-    np.testing.assert_array_equal(_aligned(histories, "epoch", [1, 2, 3], "a"), [[1, np.nan, 3], [np.nan, 2, np.nan]])
-    middle, _, _ = style.band(_aligned(histories, "epoch", [1, 2, 3], "a"))
+    np.testing.assert_array_equal(_align(histories, "epoch", [1, 2, 3], "a"), [[1, np.nan, 3], [np.nan, 2, np.nan]])
+    middle, _, _ = style.band(_align(histories, "epoch", [1, 2, 3], "a"))
     np.testing.assert_array_equal(middle, [1, 2, 3])
 
 

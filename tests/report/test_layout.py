@@ -93,48 +93,54 @@ FIGURES = {
 @pytest.fixture
 def texts(monkeypatch) -> dict[int, Text]:
     """The texts of the last figure that was saved, as they were drawn."""
-    drawn, draw = {}, Text.draw
-    monkeypatch.setattr(Text, "draw", lambda self, *args: (drawn.__setitem__(id(self), self), draw(self, *args)))
-    monkeypatch.setattr(Figure, "savefig", lambda self, path, metadata: (drawn.clear(), self.draw_without_rendering()))
-    return drawn
+    texts_by_id, draw = {}, Text.draw
+    monkeypatch.setattr(Text, "draw", lambda self, *args: (texts_by_id.__setitem__(id(self), self), draw(self, *args)))
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, path, metadata: (texts_by_id.clear(), self.draw_without_rendering())
+    )
+    return texts_by_id
 
 
-def drawn_by(name, texts, path) -> list[Text]:
+def texts_of_figure(name, texts, path) -> list[Text]:
     FIGURES[name](path)
     return [text for text in texts.values() if text.get_text().strip() and text.get_visible()]
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_labels_neither_touch_nor_leave_the_figure(name, texts, tmp_path):
-    found = drawn_by(name, texts, tmp_path / "figure.png")
-    boxes = [(text.get_text(), text.get_window_extent().extents) for text in found]
+    visible_texts = texts_of_figure(name, texts, tmp_path / "figure.png")
+    boxes = [(text.get_text(), text.get_window_extent().extents) for text in visible_texts]
     overlap = lambda p, q: (np.minimum(p[2:], q[2:]) - np.maximum(p[:2], q[:2]) > 1).all()  # pixels, of 200 an inch
     assert not [(a, b) for (a, p), (b, q) in itertools.combinations(boxes, 2) if overlap(p, q)]
-    figure = found[0].get_figure(root=True)
+    figure = visible_texts[0].get_figure(root=True)
     assert not [text for text, p in boxes if (p[:2] < -1).any() or (p[2:] > figure.bbox.size + 1).any()]
-    assert figure.get_figwidth() <= style.WIDTH and min(text.get_fontsize() for text in found) >= style.SMALLEST
+    assert figure.get_figwidth() <= style.WIDTH and min(text.get_fontsize() for text in visible_texts) >= style.SMALLEST
 
 
 def test_tokens_label_an_axis_all_or_none(texts, tmp_path):
     """Every third token of a sentence reads as another sentence; positions are numbers, and the axis says so."""
-    all_words = {text.get_text() for text in drawn_by("alignments", texts, tmp_path / "a.png")}
+    all_words = {text.get_text() for text in texts_of_figure("alignments", texts, tmp_path / "a.png")}
     assert all_words >= set(sentence(20)) and "output" in all_words
-    heads = {text.get_text() for text in drawn_by("heads", texts, tmp_path / "b.png")}
+    heads = {text.get_text() for text in texts_of_figure("heads", texts, tmp_path / "b.png")}
     assert "I_WALK" not in heads and {"0", "key (position)", "layer 1 (position)"} <= heads
 
 
-def test_lines_are_named_at_their_ends_or_in_a_legend(texts, tmp_path):
-    drawn_by("lines", texts, tmp_path / "lines.png")
+def test_lines_have_end_labels_or_a_legend(texts, tmp_path):
+    texts_of_figure("lines", texts, tmp_path / "lines.png")
     assert not next(iter(texts.values())).get_figure(root=True).legends
-    drawn_by("crowded", texts, tmp_path / "crowded.png")
+    texts_of_figure("crowded", texts, tmp_path / "crowded.png")
     [legend] = next(iter(texts.values())).get_figure(root=True).legends
     assert len(legend.get_texts()) == 6
 
 
-def test_what_a_loss_contains_and_what_whiskers_are_is_written(texts, tmp_path):
-    assert "train (with dropout)" in {text.get_text() for text in drawn_by("curves", texts, tmp_path / "c.png")}
-    assert any(text.get_text() == "range over its seeds" for text in drawn_by("slices", texts, tmp_path / "s.png"))
-    assert any("range of up to 2 runs" in text.get_text() for text in drawn_by("bars", texts, tmp_path / "b.png"))
+def test_figures_explain_training_loss_and_whiskers(texts, tmp_path):
+    assert "train (with dropout)" in {text.get_text() for text in texts_of_figure("curves", texts, tmp_path / "c.png")}
+    assert any(
+        text.get_text() == "range over its seeds" for text in texts_of_figure("slices", texts, tmp_path / "s.png")
+    )
+    assert any(
+        "range of up to 2 runs" in text.get_text() for text in texts_of_figure("bars", texts, tmp_path / "b.png")
+    )
 
 
 def test_a_missing_font_is_named(texts, tmp_path, monkeypatch):
@@ -148,13 +154,13 @@ def test_a_missing_font_is_named(texts, tmp_path, monkeypatch):
 
 def test_figures_for_a_dark_page_have_light_letters(texts, tmp_path):
     with style.dark():
-        found = drawn_by("curves", texts, tmp_path / "dark.png")
-    assert {text.get_color() for text in found} == {style.DARK["text.color"]}
-    assert found[0].get_figure(root=True).get_facecolor()[:3] < (0.2, 0.2, 0.2)
-    assert {text.get_color() for text in drawn_by("curves", texts, tmp_path / "light.png")} == {"black"}
+        visible_texts = texts_of_figure("curves", texts, tmp_path / "dark.png")
+    assert {text.get_color() for text in visible_texts} == {style.DARK["text.color"]}
+    assert visible_texts[0].get_figure(root=True).get_facecolor()[:3] < (0.2, 0.2, 0.2)
+    assert {text.get_color() for text in texts_of_figure("curves", texts, tmp_path / "light.png")} == {"black"}
 
 
-def test_a_figure_tells_the_hash_of_what_it_was_drawn_from(tmp_path):
+def test_figure_stores_the_hash_of_its_inputs(tmp_path):
     from PIL import Image
 
     path = curves.learning_curves([history(1)], tmp_path / "curve.png")

@@ -10,7 +10,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_show_is_plain_in_a_pipe_and_drawn_on_a_terminal(monkeypatch):
+def test_show_is_plain_in_pipes_rich_on_terminals(monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("TERM", "xterm")
     table = Table("Experiments", ("name", "claim"), [("x", "[bold]a\nb")])
@@ -26,7 +26,7 @@ def test_plain_table_without_rows():
     assert plain(Table("", ("a", "b"), [])) == "a  b"
 
 
-def test_the_list_of_experiments_is_grouped_and_every_line_is_short():
+def test_experiments_list_is_grouped_and_fits_the_width():
     columns = ("name", "paper", "data", "minutes")
     late = Table("two", columns, [("late", "b " * 30, "c " * 20, "12")], right=("minutes",))
     early = Table("one", columns, [("early", "A. 2017", "-", "< 1")], right=("minutes",))

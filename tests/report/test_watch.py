@@ -37,26 +37,26 @@ def run(tmp_path):
 
 def progress(directory, **values):
     """A progress.json of this process, which is alive."""
-    said = {"state": "training", "step": 30, "total_steps": 60, "seconds_left": 90.0, "examples_per_second": 123.0}
-    said |= {"waiting_share": 0.25, "host": platform.node(), "process": os.getpid()}
-    (directory / "progress.json").write_text(json.dumps(said | values))
+    fields = {"state": "training", "step": 30, "total_steps": 60, "seconds_left": 90.0, "examples_per_second": 123.0}
+    fields |= {"waiting_share": 0.25, "host": platform.node(), "process": os.getpid()}
+    (directory / "progress.json").write_text(json.dumps(fields | values))
 
 
-def gone() -> int:
+def ended_process_id() -> int:
     """The number of a process that has ended."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     return ended.pid
 
 
-def shown(directory, rows, width=100, curves=True) -> str:
+def render_text(directory, rows, width=100, curves=True) -> str:
     """The picture as a terminal of so many characters shows it."""
     console = Console(file=io.StringIO(), width=width, highlight=False)
-    console.print(watch.picture(directory, rows, curves))
+    console.print(watch.progress_view(directory, rows, curves))
     return console.file.getvalue()
 
 
-def test_a_run_that_trains_is_told_with_its_pace(run):
+def test_training_run_is_reported_with_its_pace(run):
     assert not watch.status(run).over
     progress(run)
     words, over = watch.status(run)
@@ -74,13 +74,13 @@ def test_a_run_that_trains_is_told_with_its_pace(run):
     ],
 )
 def test_a_run_that_is_over_says_so(run, changes, words):
-    progress(run, **(changes if "state" in changes else {"process": gone()}))
+    progress(run, **(changes if "state" in changes else {"process": ended_process_id()}))
     assert words in watch.status(run).words and watch.status(run).over
     (run / "result.json").write_text(json.dumps({"seconds": 61.0}))
     assert watch.status(run) == ("ended after 1 min 1 s", True)
 
 
-def test_a_run_that_goes_on_after_its_end_trains(run):
+def test_resumed_finished_run_is_training(run):
     (run / "result.json").write_text(json.dumps({"seconds": 61.0}))
     progress(run)
     assert watch.status(run).words.startswith("step 30 of 60") and not watch.status(run).over
@@ -89,7 +89,7 @@ def test_a_run_that_goes_on_after_its_end_trains(run):
 
 
 def test_a_process_on_another_machine_may_live(run):
-    progress(run, process=gone(), host="another")
+    progress(run, process=ended_process_id(), host="another")
     assert not watch.status(run).over
 
 
@@ -144,27 +144,27 @@ def test_half_a_line_waits_for_its_end(run):
     assert [row["step"] for row in watch.rows_of(path)] == [1, 2, 3]
 
 
-def test_the_table_has_the_last_and_the_best_value_of_each_metric(run):
+def test_table_has_last_and_best_metric_values(run):
     progress(run)
     (run / "samples.txt").write_text("1/2/99 -> 1999-01-02\n" * 9)
     rows = [json.loads(call(step, 10.0 / step)) for step in range(1, 30)]
     values = ((1, 10, 1.0, 0.5), (2, 20, 0.5, 0.75), (3, 30, 0.6, 0.7))
     rows += [json.loads(epoch(*row)) for row in values]
-    seen = shown(run, rows)
-    lines = {line.split()[0]: line.split()[1:] for line in seen.splitlines() if len(line.split()) == 4}
+    output = render_text(run, rows)
+    lines = {line.split()[0]: line.split()[1:] for line in output.splitlines() if len(line.split()) == 4}
     assert lines["valid.accuracy"] == ["0.7", "0.75", "▁█▆"] and lines["valid.loss"] == ["1.2", "1", "█▁▂"]
-    assert seen.count("1/2/99") == watch.SAMPLES and "epoch 3, 6 s of training" in seen
+    assert output.count("1/2/99") == watch.SAMPLES and "epoch 3, 6 s of training" in output
     for width in (20, 40, 300):
-        assert max(map(len, shown(run, rows, width).splitlines())) <= width
-    assert shown(run, rows, curves=False).isascii()
+        assert max(map(len, render_text(run, rows, width).splitlines())) <= width
+    assert render_text(run, rows, curves=False).isascii()
 
 
 def test_values_that_are_no_numbers_are_passed_over(run):
     rows = [{"step": 1, "loss": float("nan")}, {"step": 2, "loss": 3.0}, {"step": 3, "loss": float("inf")}]
-    assert "inf" in shown(run, rows) and "3" in shown(run, rows)
+    assert "inf" in render_text(run, rows) and "3" in render_text(run, rows)
 
 
-def test_a_pipe_gets_a_line_an_epoch_and_the_picture_at_the_end(run, capsys):
+def test_pipe_gets_epoch_lines_then_the_picture(run, capsys):
     def train():
         with (run / "metrics.jsonl").open("a") as file:
             for number in (1, 2):
@@ -179,10 +179,10 @@ def test_a_pipe_gets_a_line_an_epoch_and_the_picture_at_the_end(run, capsys):
     training.start()
     watch.follow(run, interval=0.01)
     training.join()
-    seen = capsys.readouterr().out
-    assert seen.count("step 10  epoch 1  seconds 2  train.loss 1") == seen.count("step 20  epoch 2") == 1
-    assert "ended after 4 s" in " ".join(seen.split())
-    assert "\x1b" not in seen and seen.isascii()
+    output = capsys.readouterr().out
+    assert output.count("step 10  epoch 1  seconds 2  train.loss 1") == output.count("step 20  epoch 2") == 1
+    assert "ended after 4 s" in " ".join(output.split())
+    assert "\x1b" not in output and output.isascii()
 
 
 def test_what_is_no_run_is_one_line(tmp_path, run):
@@ -199,5 +199,5 @@ def test_an_interrupt_ends_it_cleanly(tmp_path):
     watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert "there is no run yet" in watching.stdout.readline()
     watching.send_signal(2)
-    said, errors = watching.communicate(timeout=120)
+    output, errors = watching.communicate(timeout=120)
     assert watching.returncode == 130 and not errors

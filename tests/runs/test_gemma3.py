@@ -6,7 +6,7 @@ With torch, transformers and accelerate installed, also against transformers.
 import parity
 import pytest
 import real_models
-import their_decoders as theirs
+import their_decoders as reference
 
 import attention_jax
 from attention_jax.weights import tensors
@@ -29,23 +29,23 @@ def model(path):
 
 @pytest.mark.parametrize("text", [parity.TEXT, LONG], ids=["short", "longer than the window"])
 def test_logits_and_maps_are_those_of_float64(path, model, text):
-    held, ids = tensors.read(path), model.tokenizer.encode(text)
+    stored, ids = tensors.read_tensors(path), model.tokenizer.encode(text)
     assert (len(ids) > WINDOW) == (text == LONG)
-    logits, maps = theirs.gemma3_outputs(held.arrays, ids, held.config, last=8)
+    logits, maps = reference.gemma3_outputs(stored.arrays, ids, stored.config, last=8)
     assert parity.largest(model.logits([text])[0][-8:], logits) < parity.BOUND
-    found = model.attention([text])[0].predictions[0].attentions[0].weights
-    assert parity.largest(found, maps) < parity.BOUND
+    actual = model.attention([text])[0].predictions[0].attentions[0].weights
+    assert parity.largest(actual, maps) < parity.BOUND
     if text == LONG:
         local, whole = maps[0], maps[5]
         assert local[:, -1, : len(ids) - WINDOW].max() == 0 < whole[:, -1, : len(ids) - WINDOW].max()
-        assert found[0][:, -1, : len(ids) - WINDOW].max() == 0
+        assert actual[0][:, -1, : len(ids) - WINDOW].max() == 0
 
 
 def test_it_continues_with_the_most_probable_tokens(path, model):
-    held, ids = tensors.read(path), model.tokenizer.encode(TEXT)
+    stored, ids = tensors.read_tensors(path), model.tokenizer.encode(TEXT)
     written = []
     for _ in range(3):
-        logits, _ = theirs.gemma3_outputs(held.arrays, [*ids, *written], held.config, last=1)
+        logits, _ = reference.gemma3_outputs(stored.arrays, [*ids, *written], stored.config, last=1)
         written.append(int(logits[0].argmax()))
     assert model.generate([TEXT], length=3) == [model.tokenizer.decode(written)]
 

@@ -11,7 +11,7 @@ import pytest
 from attention_jax import config as configs, tasks
 from attention_jax.claims import catalog, cost
 from attention_jax.runs import accelerators, header as of_header
-from attention_jax.runs.accelerators import unused_accelerator
+from attention_jax.runs.accelerators import accelerator_hint
 from attention_jax.runs.header import header
 
 DIRECTORY = Path("runs/x/001")
@@ -43,13 +43,13 @@ def test_a_computation_has_no_parameters():
         (configs.TextFile(), "--data.text-file", "the documentation that comes with Python"),
         (configs.Images("own"), "--data.path", "scikit-learn's digits"),
     ],
-    ids=lambda part: type(part).__name__,
+    ids=lambda data: type(data).__name__,
 )
-def test_what_replaces_a_file_that_is_not_given_is_said_first(data, option, used):
+def test_header_first_names_substitute_data(data, option, used):
     config = configs.Config("x", data, None)
     assert header(config, DIRECTORY, {}, 0, "").splitlines()[0] == f"no {option} given: using {used}"
-    given = configs.replace(config, **{option[2:].replace("-", "_"): "file"})
-    assert "given" not in header(given, DIRECTORY, {}, 0, "")
+    with_file = configs.replace(config, **{option[2:].replace("-", "_"): "file"})
+    assert "given" not in header(with_file, DIRECTORY, {}, 0, "")
     assert option in catalog.user_data(config)
 
 
@@ -58,9 +58,9 @@ def test_data_that_need_no_file_say_nothing():
         assert data.without_file == ""
 
 
-def test_the_default_run_is_expected_to_take_less_than_a_minute():
+def test_default_run_is_expected_under_one_minute():
     luong = catalog.load_experiment("date_luong")
-    assert cost.duration(cost.expected_seconds(luong, luong.config())) == "about 44 seconds"
+    assert cost.duration(cost.estimate_seconds(luong, luong.config())) == "about 44 seconds"
 
 
 CALLS = [
@@ -82,8 +82,12 @@ CALLS = [
 )
 def test_how_attention_is_computed_follows_the_device(platform, lines, monkeypatch):
     monkeypatch.setattr(of_header, "platform", lambda: platform)
-    shown = header(configs.Config("x", None, None), DIRECTORY, {}, 0, "", CALLS).splitlines()
-    assert shown[1].startswith("device:") and shown[2:-2] == lines and shown[-2].startswith("directory:")
+    header_lines = header(configs.Config("x", None, None), DIRECTORY, {}, 0, "", CALLS).splitlines()
+    assert (
+        header_lines[1].startswith("device:")
+        and header_lines[2:-2] == lines
+        and header_lines[-2].startswith("directory:")
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +103,7 @@ def test_a_device_has_a_platform(device, name, monkeypatch):
     assert of_header.platform() == name
 
 
-def test_the_calls_of_a_model_are_those_of_its_training_loss():
+def test_attention_calls_are_those_of_training_loss():
     """Dropout of weights, which only training has, is among the reasons; each layer calls attention once."""
     config = catalog.load_experiment("vit_digits").config()
     options = {"model.num_layers": 2, "model.attention_dropout": 0.1, "model.dtype": "bfloat16"}
@@ -136,20 +140,20 @@ def machine(root: Path, *files: str, pci: tuple[str, str] | None = None) -> Path
         ([], None, None),
     ],
 )
-def test_an_accelerator_that_jax_does_not_use_is_one_line_with_the_command(files, pci, extra, tmp_path, monkeypatch):
+def test_unused_accelerator_hint_has_install_command(files, pci, extra, tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(accelerators.shutil, "which", lambda name: None)
-    line = unused_accelerator(machine(tmp_path, *files, pci=pci), {})
+    line = accelerator_hint(machine(tmp_path, *files, pci=pci), {})
     assert "\n" not in line and line.endswith(f'pip install "jax[{extra}]=={jax.__version__}"' if extra else line)
     assert bool(line) == bool(extra)
-    assert unused_accelerator(tmp_path, {"JAX_PLATFORMS": "cpu"}) == ""  # as the user wishes
+    assert accelerator_hint(tmp_path, {"JAX_PLATFORMS": "cpu"}) == ""  # as the user wishes
 
 
-def test_an_accelerator_whose_jax_is_installed_is_no_news(tmp_path, monkeypatch):
+def test_used_accelerator_gives_no_hint(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if "cuda13" in name else None)
-    assert unused_accelerator(machine(tmp_path, "dev/nvidia0"), {}) == ""
+    assert accelerator_hint(machine(tmp_path, "dev/nvidia0"), {}) == ""
 
 
 def test_an_unused_accelerator_comes_before_everything_else(monkeypatch):
-    monkeypatch.setattr(of_header, "unused_accelerator", lambda: "this machine has a TPU")
+    monkeypatch.setattr(of_header, "accelerator_hint", lambda: "this machine has a TPU")
     assert header(configs.Config("x", None, None), DIRECTORY, {}, 0, "").startswith("this machine has a TPU\n")

@@ -30,7 +30,7 @@ TINY = Config(
 )
 
 
-def test_an_interrupt_during_the_final_evaluation_ends_after_it(tmp_path, monkeypatch):
+def test_interrupt_waits_for_final_evaluation(tmp_path, monkeypatch):
     """A caller with several runs would begin the next one."""
 
     def finish(config, task, run, params):
@@ -51,7 +51,7 @@ def test_a_run_is_not_resumed_with_fewer_steps(tmp_path):
     run_directory.check_longer(replace(TINY, **{"train.max_steps": 384}), tmp_path)
 
 
-def test_a_run_that_has_not_ended_is_not_plotted(tmp_path):
+def test_unfinished_run_is_not_plotted(tmp_path):
     with pytest.raises(InputError, match="no result.json"):
         commands.plot([str(tmp_path)])
     assert not list(tmp_path.iterdir())
@@ -70,21 +70,21 @@ def full(*_, **__):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_run_of_which_no_checkpoint_could_be_written_keeps_its_log(tmp_path, monkeypatch, capsys):
+def test_run_without_checkpoint_keeps_log(tmp_path, monkeypatch, capsys):
     """It was trained to its end: its metrics and its configuration stay, and it can be resumed."""
     with monkeypatch.context() as patch, pytest.raises(InputError, match="free disk space and --resume"):
         patch.setattr(ocp.CheckpointManager, "save", full)
         patch.setattr(ocp.Checkpointer, "save", full)
         lifecycle.start(TINY, tmp_path / "run", quiet=True)
-    assert [row["epoch"] for row in run_directory.history(tmp_path / "run")] == [1]
+    assert [row["epoch"] for row in run_directory.read_history(tmp_path / "run")] == [1]
     assert not [path for path in (tmp_path / "run").rglob("*") if "tmp" in path.name or "part" in path.name]
-    logged = [row["train.loss"] for row in run_directory.rows(tmp_path / "run")]
+    logged = [row["train.loss"] for row in run_directory.read_rows(tmp_path / "run")]
     result = lifecycle.start(TINY, tmp_path / "run", resume=True, quiet=True)
     assert result["steps"] == 1
-    assert [row["train.loss"] for row in run_directory.rows(tmp_path / "run")] == logged
+    assert [row["train.loss"] for row in run_directory.read_rows(tmp_path / "run")] == logged
 
 
-def test_a_run_that_has_not_trained_leaves_nothing_and_touches_no_other(tmp_path):
+def test_untrained_run_leaves_no_files(tmp_path):
     created = tmp_path.stat()
     for name in ("mine", "of another run"):
         (tmp_path / "parent" / name).mkdir(parents=True)
@@ -96,7 +96,7 @@ def test_a_run_that_has_not_trained_leaves_nothing_and_touches_no_other(tmp_path
     assert [path.name for path in (tmp_path / "parent").iterdir()] == ["of another run"]
 
 
-def test_a_study_whose_directory_is_removed_writes_no_result_elsewhere(tmp_path):
+def test_study_in_removed_directory_writes_nothing(tmp_path):
     def study(config, directory):
         shutil.rmtree(directory)
         return {"x": 1.0}
@@ -107,7 +107,7 @@ def test_a_study_whose_directory_is_removed_writes_no_result_elsewhere(tmp_path)
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, 1e20])
-def test_a_final_loss_that_is_not_finite_is_divergence_and_no_result(loss, tmp_path):
+def test_nonfinite_final_loss_is_divergence(loss, tmp_path):
     task = types.SimpleNamespace(evaluate=lambda params, full: Evaluation({"valid.loss": loss, "test.loss": loss}, {}))
     run = Run(TRAIN, None, 1, tmp_path, quiet=True)
     run.begin(None)
@@ -119,7 +119,7 @@ def test_a_final_loss_that_is_not_finite_is_divergence_and_no_result(loss, tmp_p
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_parameters_of_a_run_that_are_not_finite_are_not_used(value, tmp_path):
+def test_nonfinite_parameters_are_rejected(value, tmp_path):
     """Such as a version left that did not check them: `evaluate`, `look`, `export` and `--from` read them here."""
     save_params(tmp_path / "final", {"a": np.ones(2, np.float32), "b": {"c": np.array([1.0, value], np.float32)}})
     with pytest.raises(InputError, match=r"not finite \(b/c\)"):
@@ -128,7 +128,7 @@ def test_parameters_of_a_run_that_are_not_finite_are_not_used(value, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("beam", [1, 2])
-def test_attention_maps_of_parameters_that_are_not_finite_are_one_clear_line(beam):
+def test_attention_of_nonfinite_parameters_is_one_line(beam):
     task = tasks.build(replace(TINY, **{"decode.beam_size": beam}))
     params = jax.tree.map(lambda x: np.full(x.shape, np.nan, x.dtype), jax.eval_shape(task.init, jax.random.PRNGKey(0)))
     with pytest.raises(InputError, match="parameters are not finite"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from test_launch import launch_here, refused
+from test_launch import error_line, launch_here
 
 from attention_jax import config as configs, load_run, train_run
 from attention_jax.errors import InputError
@@ -37,46 +37,46 @@ def test_a_run_of_the_first_format_still_answers():
 
 
 @pytest.mark.slow
-def test_a_packed_run_gives_the_numbers_of_its_directory(tmp_path):
+def test_packed_run_equals_its_directory(tmp_path):
     texts = ["May 1, 1999", "TUESDAY, SEPTEMBER 25, 1984"]
     run = train_run(tiny(), tmp_path / "run", quiet=True)
     maps = run.attention(texts)[0].predictions[0].attentions[0].weights
     with pytest.raises(InputError, match="--out must be a file that does not exist"):
-        pack.write(tmp_path / "run", run.params, tmp_path / "run" / "config.json")
-    done = launch_here("pack", tmp_path / "run")
-    assert done.returncode == 0 and f"{tmp_path / 'run.zip'}: " in done.stdout, done.stderr
+        pack.write_pack(tmp_path / "run", run.params, tmp_path / "run" / "config.json")
+    result = launch_here("pack", tmp_path / "run")
+    assert result.returncode == 0 and f"{tmp_path / 'run.zip'}: " in result.stdout, result.stderr
     (tmp_path / "run").rename(tmp_path / "gone")
     again = load_run(tmp_path / "run.zip")
     assert again.predict(texts) == run.predict(texts) and again.result == run.result
     np.testing.assert_array_equal(again.attention(texts)[0].predictions[0].attentions[0].weights, maps)
-    for ours, theirs in zip(jax.tree.leaves(run.params), jax.tree.leaves(again.params), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    for expected, actual in zip(jax.tree.leaves(run.params), jax.tree.leaves(again.params), strict=True):
+        np.testing.assert_array_equal(expected, actual)
     weights, same = (saved.weights_of(tmp_path / name) for name in ("gone", "run.zip"))
     assert weights.options == same.options and weights.arrays.keys() == same.arrays.keys()
     assert launch_here("export", tmp_path / "run.zip").returncode == 0
     assert (tmp_path / "run" / "export" / "own" / "model.safetensors").exists()
 
 
-def zipped(place: Path, **files: bytes) -> Path:
+def write_zip(place: Path, **files: bytes) -> Path:
     with zipfile.ZipFile(place, "w") as archive:
         for name, content in files.items():
             archive.writestr(name.replace("__", "."), content)
     return place
 
 
-def test_what_is_no_packed_run_is_refused_in_one_line(tmp_path):
+def test_invalid_packed_run_is_one_line_error(tmp_path):
     (tmp_path / "text.zip").write_text("no zip")
-    zipped(tmp_path / "foreign.zip", config__json=b"{}", evil__py=b"")
-    zipped(tmp_path / "empty.zip")
+    write_zip(tmp_path / "foreign.zip", config__json=b"{}", evil__py=b"")
+    write_zip(tmp_path / "empty.zip")
     whole = OLD.read_bytes()
     (tmp_path / "cut.zip").write_bytes(whole[: len(whole) // 2])
     for name in ("text", "foreign", "empty", "cut"):
-        assert "is not a packed run" in refused("predict", tmp_path / f"{name}.zip", "May 1, 1999")
+        assert "is not a packed run" in error_line("predict", tmp_path / f"{name}.zip", "May 1, 1999")
     assert not (tmp_path / "evil.py").exists()
     content = {}
     with zipfile.ZipFile(OLD) as archive:
         content = {name: archive.read(name) for name in archive.namelist()}
-    for name, bad, said in (
+    for name, bad, message in (
         ("weights.safetensors", b"\0" * 20, "weights.safetensors"),
         ("config.json", b'{"format": 99}', "has format 99, this version reads 1"),
     ):
@@ -85,16 +85,16 @@ def test_what_is_no_packed_run_is_refused_in_one_line(tmp_path):
             for key, value in (content | {name: bad}).items():
                 archive.writestr(key, value)
         (tmp_path / "bad.zip").write_bytes(buffer.getvalue())
-        assert said in refused("predict", tmp_path / "bad.zip", "May 1, 1999")
+        assert message in error_line("predict", tmp_path / "bad.zip", "May 1, 1999")
 
 
-def test_a_run_that_has_not_ended_cannot_be_packed(tmp_path):
+def test_unfinished_run_cannot_be_packed(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text(json.dumps(configs.to_json(tiny())))
-    assert "has not ended" in refused("pack", tmp_path / "run") and not (tmp_path / "run.zip").exists()
-    assert "--out needs a file that ends in .zip" in refused("pack", tmp_path / "run", "--out", tmp_path / "x")
+    assert "has not ended" in error_line("pack", tmp_path / "run") and not (tmp_path / "run.zip").exists()
+    assert "--out needs a file that ends in .zip" in error_line("pack", tmp_path / "run", "--out", tmp_path / "x")
 
 
 @pytest.mark.parametrize("command", ["plot", "watch", "pack", "train date_luong --resume --out"])
-def test_a_command_that_needs_the_log_of_a_run_says_so(command):
-    assert f"{command.split()[0]} needs the directory of a run" in refused(*command.split(), OLD)
+def test_commands_needing_log_reject_packed_runs(command):
+    assert f"{command.split()[0]} needs the directory of a run" in error_line(*command.split(), OLD)

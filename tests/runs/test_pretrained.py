@@ -5,8 +5,8 @@ import struct
 
 import numpy as np
 import pytest
-import their_decoders as theirs
-from test_launch import launch_here, refused
+import their_decoders as reference
+from test_launch import error_line, launch_here
 
 import attention_jax
 from attention_jax import config as configs
@@ -25,20 +25,20 @@ TEXT = "The quick dog"
 def llama(tmp_path_factory):
     """(model, weights of the file, directory)."""
     place = tmp_path_factory.mktemp("models") / "llama"
-    state = theirs.directory(place)
+    state = reference.directory(place)
     return attention_jax.load_pretrained(place), state, place
 
 
-def largest(found, expected):
+def largest(actual, expected):
     """The largest difference, relative to the largest value."""
-    return abs(np.asarray(found, np.float64) - expected).max() / abs(expected).max()
+    return abs(np.asarray(actual, np.float64) - expected).max() / abs(expected).max()
 
 
 def test_a_directory_computes_what_its_weights_say(llama):
     """Four programs: logits, losses, maps, a continuation."""
     model, state, _ = llama
     ids = model.tokenizer.encode(TEXT)
-    logits, maps = theirs.outputs(state, ids)
+    logits, maps = reference.outputs(state, ids)
     assert largest(model.logits([TEXT])[0], logits) < 1e-5
     [record] = model.attention([TEXT])
     [prediction] = record.predictions
@@ -48,7 +48,7 @@ def test_a_directory_computes_what_its_weights_say(llama):
     assert model.loss([TEXT])[0] == pytest.approx(-log_p[range(len(ids) - 1), ids[1:]].mean(), rel=1e-5)
     written = list(ids)
     for _ in range(5):
-        written.append(int(theirs.outputs(state, written)[0][-1].argmax()))
+        written.append(int(reference.outputs(state, written)[0][-1].argmax()))
     pieces = []
     assert 1 not in written and 0 not in written[len(ids) :]
     assert model.generate([TEXT], length=5) == [model.tokenizer.decode(written[len(ids) :])]
@@ -71,28 +71,33 @@ def test_options_replace_those_of_the_file(llama, options):
     assert largest(model.logits([TEXT])[0], llama[0].logits([TEXT])[0]) > 1e-3
 
 
-def test_options_of_layers_are_laid_over_those_of_the_file():
+def test_per_layer_options_overlay_those_of_file():
     """As of Gemma, which has windows in some of its layers."""
-    own = configs.LanguageModelConfig(num_layers=3, per_layer="0-1:mask=window(2),rope_theta=50")
+    options = configs.LanguageModelConfig(num_layers=3, per_layer="0-1:mask=window(2),rope_theta=50")
     both = "0:mask=window(2),rope_theta=50;1:mask=none,rope_theta=50,normalizer=sigmoid"
     changes = {"per_layer": "1:mask=none,normalizer=sigmoid"}
-    assert pretrained.with_options(own, changes).per_layer == both
-    assert pretrained.with_options(own, {"per_layer": ""}) == own
+    assert pretrained.with_options(options, changes).per_layer == both
+    assert pretrained.with_options(options, {"per_layer": ""}) == options
     words = ["m.gguf", "text", "--model.per-layer", changes["per_layer"]]
-    assert command_options.parse_with_model(command_options.Predict, words, own, None)[1].per_layer == both
-    begun = configs.Config("x", None, own)
+    assert command_options.parse_with_model(command_options.Predict, words, options, None)[1].per_layer == both
+    start_config = configs.Config("x", None, options)
     words = ["x", *words[2:]]
-    assert command_options.parse_with_config(command_options.Train, words, lambda _: begun)[1].model.per_layer == both
-    masked = pretrained.with_options(own, {"mask": "window(1)", "score": "dot"})
-    assert pretrained.own_of_layers(own, masked) == {"mask": "0-1"}
+    assert (
+        command_options.parse_with_config(command_options.Train, words, lambda _: start_config)[1].model.per_layer
+        == both
+    )
+    masked = pretrained.with_options(options, {"mask": "window(1)", "score": "dot"})
+    assert pretrained.find_layer_overrides(options, masked) == {"mask": "0-1"}
 
 
 @pytest.mark.slow
 def test_twelve_layers_are_scanned_and_compute_the_same(tmp_path):
-    state = theirs.directory(tmp_path, num_hidden_layers=12)
+    state = reference.directory(tmp_path, num_hidden_layers=12)
     model = attention_jax.load_pretrained(tmp_path)
     assert model.config.scan_layers and "layers_0" in model.params["decoder"]
-    expected, maps = theirs.outputs(state, model.tokenizer.encode(TEXT), theirs.CONFIG | {"num_hidden_layers": 12})
+    expected, maps = reference.outputs(
+        state, model.tokenizer.encode(TEXT), reference.CONFIG | {"num_hidden_layers": 12}
+    )
     assert largest(model.logits([TEXT])[0], expected) < 1e-4
     assert largest(model.attention([TEXT])[0].predictions[0].attentions[0].weights, maps) < 1e-4
     again = attention_jax.load_pretrained(tmp_path, scan_layers=False)
@@ -135,33 +140,33 @@ def test_perplexity_is_that_of_the_windows(llama):
     nats = 0.0
     windows = [ids[:512], ids[512:]]
     for window in windows:
-        logits = theirs.outputs(state, window)[0]
+        logits = reference.outputs(state, window)[0]
         log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
         nats -= log_p[range(len(window) - 1), window[1:]].sum()
-    found = model.perplexity(text)
-    assert found["tokens"] == len(ids) - 2 and found["loss"] == pytest.approx(nats / found["tokens"], rel=1e-5)
-    assert found["perplexity"] == pytest.approx(np.exp(found["loss"]))
+    scores = model.perplexity(text)
+    assert scores["tokens"] == len(ids) - 2 and scores["loss"] == pytest.approx(nats / scores["tokens"], rel=1e-5)
+    assert scores["perplexity"] == pytest.approx(np.exp(scores["loss"]))
 
 
 def test_the_command_line_takes_it_like_a_run(llama, tmp_path):
     model, _, place = llama
-    done = launch_here("predict", place, TEXT, "--decode.length", "3")
-    assert done.returncode == 0 and done.stdout == f"{TEXT} -> {TEXT}{model.generate([TEXT], length=3)[0]}\n"
+    result = launch_here("predict", place, TEXT, "--decode.length", "3")
+    assert result.returncode == 0 and result.stdout == f"{TEXT} -> {TEXT}{model.generate([TEXT], length=3)[0]}\n"
     page, text = tmp_path / "page.html", tmp_path / "text.txt"
-    done = launch_here("look", place, TEXT, "--model.normalizer", "top_k(2)", "--out", page)
-    assert done.returncode == 0 and done.stdout == f"{page}\n" and TEXT in page.read_text(), done.stderr
+    result = launch_here("look", place, TEXT, "--model.normalizer", "top_k(2)", "--out", page)
+    assert result.returncode == 0 and result.stdout == f"{page}\n" and TEXT in page.read_text(), result.stderr
     text.write_text("The lazy dog\njumps over it.\n")
-    done = launch_here("evaluate", place, "--text", text)
+    result = launch_here("evaluate", place, "--text", text)
     assert (
         f"{'perplexity':32} {model.perplexity('The lazy dog' + chr(10) + 'jumps over it.')['perplexity']:.6g}"
-        in done.stdout
+        in result.stdout
     )
-    done = launch_here("export", place, "--out", tmp_path / "out")
-    assert done.returncode == 0 and "named as own" in done.stdout, done.stderr
-    assert "at least one text" in refused("predict", place) and "at least one text" in refused("look", place)
-    assert "needs --text FILE" in refused("evaluate", place)
-    assert "needs a run" in refused("export", place, "--to", "stablehlo")
-    assert "normalizer" in refused("predict", place, TEXT, "--model.normalizer", "sofmax")
+    result = launch_here("export", place, "--out", tmp_path / "out")
+    assert result.returncode == 0 and "named as own" in result.stdout, result.stderr
+    assert "at least one text" in error_line("predict", place) and "at least one text" in error_line("look", place)
+    assert "needs --text FILE" in error_line("evaluate", place)
+    assert "needs a run" in error_line("export", place, "--to", "stablehlo")
+    assert "normalizer" in error_line("predict", place, TEXT, "--model.normalizer", "sofmax")
     assert is_pretrained(place) and not is_pretrained(tmp_path)
 
 
@@ -169,7 +174,7 @@ def shape(name: str, changed: tuple):
     """A change of the shape of one tensor."""
 
     def damage(place):
-        state = theirs.llama()
+        state = reference.llama()
         state[name] = np.zeros(changed, np.float32)
         safetensors.save_file(state, place / "model.safetensors")
 
@@ -178,19 +183,19 @@ def shape(name: str, changed: tuple):
 
 def without(*names):
     def damage(place):
-        state = {name: x for name, x in theirs.llama().items() if name not in names}
+        state = {name: x for name, x in reference.llama().items() if name not in names}
         safetensors.save_file(state, place / "model.safetensors")
 
     return damage
 
 
-def added(**arrays):
-    return lambda place: safetensors.save_file(theirs.llama() | arrays, place / "model.safetensors")
+def extra_arrays(**arrays):
+    return lambda place: safetensors.save_file(reference.llama() | arrays, place / "model.safetensors")
 
 
 def config(**changes):
     def damage(place):
-        values = theirs.CONFIG | changes
+        values = reference.CONFIG | changes
         values = {name: value for name, value in values.items() if value is not None}
         (place / "config.json").write_text(json.dumps(values))
 
@@ -230,16 +235,16 @@ DAMAGES = {
     "a pickle": (content("model.safetensors", b"\x80\x02}q\x00."), "is a pickle"),
     "HTML": (content("model.safetensors", b"<!DOCTYPE html><html>not found</html>"), "is damaged"),
     "a pointer of Git LFS": (content("model.safetensors", LFS), "is damaged"),
-    "NaN": (added(**{TOKENS: NAN}), f"tensor {TOKENS} has values that are NaN"),
-    "infinite": (added(**{"model.norm.weight": np.full(16, np.inf, np.float32)}), "NaN or infinite"),
-    "integers": (added(**{GATE: np.ones((24, 16), np.int8)}), "must be of type F64, F32, F16, BF16, is I8"),
+    "NaN": (extra_arrays(**{TOKENS: NAN}), f"tensor {TOKENS} has values that are NaN"),
+    "infinite": (extra_arrays(**{"model.norm.weight": np.full(16, np.inf, np.float32)}), "NaN or infinite"),
+    "integers": (extra_arrays(**{GATE: np.ones((24, 16), np.int8)}), "must be of type F64, F32, F16, BF16, is I8"),
     "a tensor is missing": (without(GATE), "1 missing (model.layers.1.mlp.gate_proj.weight)"),
     "the embeddings are missing": (without(TOKENS), "must have the names of"),
-    "a layer is missing": (without(*(n for n in theirs.llama() if "layers.1" in n)), "num_hidden_layers 1, has 2"),
+    "a layer is missing": (without(*(n for n in reference.llama() if "layers.1" in n)), "num_hidden_layers 1, has 2"),
     "a tensor of another shape": (shape(GATE, (25, 16)), "model.layers.1.mlp.gate_proj.weight is [25, 16] instead"),
     "a norm of another shape": (shape("model.norm.weight", (17,)), "model.norm.weight is [17] instead of [16]"),
-    "an unexpected tensor": (added(surprise=np.ones(2, np.float32)), "1 unexpected (surprise)"),
-    "an untied head": (added(**{"lm_head.weight": np.ones((300, 16), np.float32)}), "must be tied"),
+    "an unexpected tensor": (extra_arrays(surprise=np.ones(2, np.float32)), "1 unexpected (surprise)"),
+    "an untied head": (extra_arrays(**{"lm_head.weight": np.ones((300, 16), np.float32)}), "must be tied"),
     "no config": (content("config.json", None), "needs its config.json"),
     "config is no JSON": (content("config.json", b"{"), "config.json"),
     "config is a list": (content("config.json", b"[]"), "config.json"),
@@ -265,7 +270,7 @@ DAMAGES = {
     "index that escapes": (index({TOKENS: "../llama/model.safetensors"}), "in its own directory"),
     "index of an absolute path": (index({TOKENS: "/etc/passwd"}), "in its own directory"),
     "index that names too much": (
-        index({**dict.fromkeys(theirs.llama(), SHARD), "more": SHARD}), "only one of them has more"
+        index({**dict.fromkeys(reference.llama(), SHARD), "more": SHARD}), "only one of them has more"
     ),
     "index that is no object": (index([]), "must have a weight_map"),
 }  # fmt: skip
@@ -273,18 +278,18 @@ DAMAGES = {
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_damaged_directory_is_one_line(tmp_path, name, capsys):
-    damage, said = DAMAGES[name]
-    theirs.directory(tmp_path / "llama")
+    damage, message = DAMAGES[name]
+    reference.directory(tmp_path / "llama")
     damage(tmp_path / "llama")
     with pytest.raises(InputError) as error:
         attention_jax.load_pretrained(tmp_path / "llama")
-    assert said in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 800
+    assert message in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 800
     if name in ("NaN", "no weights"):
-        assert said in refused("predict", tmp_path / "llama", TEXT)  # with exit code 2
+        assert message in error_line("predict", tmp_path / "llama", TEXT)  # with exit code 2
 
 
 def test_a_tokenizer_of_another_model(tmp_path):
-    theirs.directory(tmp_path, vocab_size=270)
+    reference.directory(tmp_path, vocab_size=270)
     model = attention_jax.load_pretrained(tmp_path)
     with pytest.raises(InputError, match="the model 270: are they of one model"):
         model.logits(["The quick brown fox jumps"])
@@ -293,4 +298,4 @@ def test_a_tokenizer_of_another_model(tmp_path):
 def test_a_path_that_is_not_there():
     with pytest.raises(InputError, match=r"there is no nowhere.gguf"):
         attention_jax.load_pretrained("nowhere.gguf")
-    assert "there is no nowhere.gguf" in refused("predict", "nowhere.gguf", "a")
+    assert "there is no nowhere.gguf" in error_line("predict", "nowhere.gguf", "a")

@@ -40,11 +40,11 @@ def test_what_a_run_keeps_is_enough_to_answer(name, tmp_path):
     params = jax.jit(task.init)(jax.random.PRNGKey(0))
     views = view_of(task), view_of(again)
     if name in TEXTS:
-        ours, theirs = (view.predict(params, TEXTS[name]) for view in views)
-        assert ours == theirs and len(ours) == len(TEXTS[name])
-    for one, other in zip(*(view.attention_maps(params, []) for view in views), strict=True):
-        assert one.title == other.title
-        for answer, same in zip(one.predictions, other.predictions, strict=True):
+        predictions, reloaded_predictions = (view.predict(params, TEXTS[name]) for view in views)
+        assert predictions == reloaded_predictions and len(predictions) == len(TEXTS[name])
+    for record, reloaded in zip(*(view.attention_maps(params, []) for view in views), strict=True):
+        assert record.title == reloaded.title
+        for answer, same in zip(record.predictions, reloaded.predictions, strict=True):
             assert answer.text == same.text
             for attention, equal in zip(answer.attentions, same.attentions, strict=True):
                 np.testing.assert_array_equal(attention.weights, equal.weights)
@@ -62,21 +62,21 @@ def pairs(place, words: str) -> configs.Config:
 
 
 @pytest.mark.slow
-def test_a_run_answers_elsewhere_after_its_data_are_gone_and_asks_for_them_to_evaluate(tmp_path, capsys):
+def test_moved_run_predicts_without_its_data(tmp_path, capsys):
     config = pairs(tmp_path / "pairs.tsv", "abcdefgh")
-    before = train_run(config, tmp_path / "run", quiet=True).predict(["a b c", "c d e"])
+    expected = train_run(config, tmp_path / "run", quiet=True).predict(["a b c", "c d e"])
     shutil.move(tmp_path / "run", tmp_path / "elsewhere")
     (tmp_path / "pairs.tsv").rename(tmp_path / "gone.tsv")
     tasks.load_once.cache_clear()
     run = load_run(tmp_path / "elsewhere")
-    assert run.predict(["a b c", "c d e"]) == before and len(run.attention(["a b c"])) == 1
+    assert run.predict(["a b c", "c d e"]) == expected and len(run.attention(["a b c"])) == 1
     with pytest.raises(InputError, match="pairs.tsv"):
         load_run(tmp_path / "elsewhere").task
     pairs(tmp_path / "pairs.tsv", "stuvwxyzabc")
     with pytest.raises(InputError, match="have changed") as refused:
         load_run(tmp_path / "elsewhere").task
     assert len(str(refused.value)) < 400 and "\n" not in str(refused.value)
-    assert run.predict(["a b c", "c d e"]) == before
+    assert run.predict(["a b c", "c d e"]) == expected
     shutil.rmtree(tmp_path / "elsewhere" / "final")  # as if it had been interrupted before its end
     interrupted = load_run(tmp_path / "elsewhere")
     assert interrupted.predict(["a b c"]) is not None
@@ -88,23 +88,23 @@ def test_a_run_answers_elsewhere_after_its_data_are_gone_and_asks_for_them_to_ev
     for name, array in flat.items():
         np.testing.assert_array_equal(weights.arrays[name], array)
     answer = interrupted.predict(["a b c"])
-    pack.write(tmp_path / "elsewhere", interrupted.params, tmp_path / "run.zip")
+    pack.write_pack(tmp_path / "elsewhere", interrupted.params, tmp_path / "run.zip")
     assert load_run(tmp_path / "run.zip").predict(["a b c"]) == answer
 
 
 @pytest.mark.slow
-def test_a_run_of_an_earlier_version_answers_from_its_data_with_one_note(tmp_path, capsys):
+def test_run_without_preprocessing_loads_data_with_note(tmp_path, capsys):
     run = train_run(pairs(tmp_path / "pairs.tsv", "abcdefgh"), tmp_path / "run", quiet=True)
-    before = run.predict(["a b c", "c d e"])
-    for kept in (tmp_path / "run").glob("preprocessing.*"):
-        kept.unlink()
+    expected = run.predict(["a b c", "c d e"])
+    for path in (tmp_path / "run").glob("preprocessing.*"):
+        path.unlink()
     capsys.readouterr()
     old = load_run(tmp_path / "run")
-    assert old.predict(["a b c", "c d e"]) == before and len(old.attention(["a b c"])) == 1
+    assert old.predict(["a b c", "c d e"]) == expected and len(old.attention(["a b c"])) == 1
     (note,) = capsys.readouterr().err.splitlines()
     assert note == f"note: {tmp_path / 'run'} keeps no preprocessing; its training data were loaded"
     with pytest.raises(InputError, match=r"preprocessing\.json"):
-        pack.write(tmp_path / "run", old.params, tmp_path / "run.zip")
+        pack.write_pack(tmp_path / "run", old.params, tmp_path / "run.zip")
 
 
 def test_a_damaged_or_later_file_is_one_line(tmp_path):
@@ -123,9 +123,9 @@ def test_a_tokenizer_of_ones_own_is_not_stored():
         stored.encode(Tokenizer(str.split, " ".join), {})
 
 
-def test_a_run_loads_without_the_packages_of_other_data(monkeypatch):
+def test_run_loads_without_unused_packages(monkeypatch):
     """What its own data need is imported, and named if it is missing."""
-    monkeypatch.setattr("attention_jax.errors.installed", lambda package: False)
+    monkeypatch.setattr("attention_jax.errors.is_installed", lambda package: False)
     monkeypatch.setattr("attention_jax.runs.saved.load_task", lambda directory, config: "the task")
     assert load_run(ROOT / "tests" / "runs" / "date_luong.zip").task == "the task"
 
@@ -152,11 +152,11 @@ print(sorted(run.task.evaluate(run.params, True).metrics))
 
 
 @pytest.mark.slow
-def test_a_run_on_a_file_of_pairs_is_evaluated_without_tfds(tmp_path):
+def test_evaluation_on_pair_file_needs_no_tfds(tmp_path):
     run = train_run(pairs(tmp_path / "pairs.tsv", "abcdefgh"), tmp_path / "run", quiet=True)
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", WITHOUT, str(tmp_path / "run")], cwd=ROOT, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     evaluated = run.task.evaluate(run.params, True).metrics
-    assert done.stdout.strip() == str(sorted(evaluated))
+    assert result.stdout.strip() == str(sorted(evaluated))

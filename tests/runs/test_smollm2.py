@@ -6,7 +6,7 @@ import numpy as np
 import parity
 import pytest
 import real_models
-import their_decoders as theirs
+import their_decoders as reference
 from test_launch import launch_here
 
 import attention_jax
@@ -27,8 +27,8 @@ def model(path):
 
 
 def test_logits_and_maps_are_those_of_float64(path, model):
-    held, ids = tensors.read(path), model.tokenizer.encode(parity.TEXT)
-    logits, maps = theirs.outputs(held.arrays, ids, held.config)
+    stored, ids = tensors.read_tensors(path), model.tokenizer.encode(parity.TEXT)
+    logits, maps = reference.outputs(stored.arrays, ids, stored.config)
     assert parity.largest(model.logits([parity.TEXT])[0], logits) < 1e-4
     assert parity.largest(model.attention([parity.TEXT])[0].predictions[0].attentions[0].weights, maps) < 1e-4
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
@@ -46,8 +46,8 @@ def test_it_knows_the_capital_of_france(model):
 
 
 def test_predict_prints_paris(path):
-    done = launch_here("predict", path, TEXT, "--decode.length", "1")
-    assert done.returncode == 0 and done.stdout == f"{TEXT} -> {TEXT} Paris\n", done.stderr
+    result = launch_here("predict", path, TEXT, "--decode.length", "1")
+    assert result.returncode == 0 and result.stdout == f"{TEXT} -> {TEXT} Paris\n", result.stderr
 
 
 def test_logits_maps_and_tokens_are_those_of_transformers(path, model):
@@ -55,17 +55,17 @@ def test_logits_maps_and_tokens_are_those_of_transformers(path, model):
     transformers = pytest.importorskip("transformers", reason="parity with transformers needs it")
     pytest.importorskip("accelerate", reason="transformers reads GGUF files with accelerate")
     options = {"gguf_file": path.name, "dtype": torch.float32, "attn_implementation": "eager"}
-    there = transformers.AutoModelForCausalLM.from_pretrained(path.parent, **options).eval()
+    hf_model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, **options).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     ids = model.tokenizer.encode(parity.TEXT)
     assert tokenizer(parity.TEXT)["input_ids"] == ids
     with torch.no_grad():
-        made = there(torch.tensor([ids]), output_attentions=True)
-    assert parity.largest(model.logits([parity.TEXT])[0], made.logits[0].double().numpy()) < 1e-4
-    maps = torch.stack(made.attentions, 1)[0].double().numpy()
+        hf_output = hf_model(torch.tensor([ids]), output_attentions=True)
+    assert parity.largest(model.logits([parity.TEXT])[0], hf_output.logits[0].double().numpy()) < 1e-4
+    maps = torch.stack(hf_output.attentions, 1)[0].double().numpy()
     assert parity.largest(model.attention([parity.TEXT])[0].predictions[0].attentions[0].weights, maps) < 1e-4
     with torch.no_grad():
-        given = tokenizer(TEXT, return_tensors="pt")
-        longer = there.generate(**given, max_new_tokens=12, do_sample=False, repetition_penalty=1.3)
-    expected = tokenizer.decode(longer[0, given["input_ids"].shape[1] :], skip_special_tokens=True)
+        inputs = tokenizer(TEXT, return_tensors="pt")
+        longer = hf_model.generate(**inputs, max_new_tokens=12, do_sample=False, repetition_penalty=1.3)
+    expected = tokenizer.decode(longer[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
     assert model.generate([TEXT], length=12, repetition_penalty=1.3) == [expected]

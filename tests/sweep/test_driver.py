@@ -15,7 +15,7 @@ from attention_jax.claims import catalog, record
 from attention_jax.cli import commands
 from attention_jax.config import Config, Dates, Decode, LuongSeq2seqConfig, replace
 from attention_jax.errors import InputError, Interrupted
-from attention_jax.files import one_at_a_time, write_json
+from attention_jax.files import directory_lock, write_json
 from attention_jax.runs import lifecycle
 from attention_jax.sweep import driver, effects, estimate, plan, summary
 from attention_jax.sweep.plan import Trial
@@ -28,10 +28,10 @@ TINY = Config("date_luong", Dates(validation=2), LuongSeq2seqConfig(hidden_size=
 @pytest.fixture
 def calls(monkeypatch):
     """Every run is a computation of no time: (learning rate - 0.01)^2 + seed / 1e6; a weight decay of 1 fails."""
-    made = []
+    rates_and_seeds = []
 
     def study(config, directory):
-        made.append((config.optim.learning_rate, config.train.seed))
+        rates_and_seeds.append((config.optim.learning_rate, config.train.seed))
         if config.optim.weight_decay == 1:
             raise FloatingPointError("too heavy")
         return {"valid.loss": (config.optim.learning_rate - 0.01) ** 2 + config.train.seed * 1e-6}
@@ -39,7 +39,7 @@ def calls(monkeypatch):
     file = catalog.ROOT / "study.py"
     experiment = types.SimpleNamespace(study=study, config=lambda: STUDY, name="study", file=file)
     monkeypatch.setattr(catalog, "load_experiment", lambda name: experiment)
-    return made
+    return rates_and_seeds
 
 
 def settings(over, method="auto", trials=0, seeds=1, metric="valid.loss", config=STUDY):
@@ -49,8 +49,8 @@ def settings(over, method="auto", trials=0, seeds=1, metric="valid.loss", config
 RATES = {"optim.learning-rate": "0.001,0.01,0.1"}
 
 
-def test_the_answer_names_the_best_and_how_to_repeat_it(calls, tmp_path, capsys):
-    found = driver.sweep(settings(RATES, seeds=3), tmp_path)
+def test_summary_names_the_best_trial_and_its_command(calls, tmp_path, capsys):
+    trials = driver.sweep(settings(RATES, seeds=3), tmp_path)
     assert sorted(calls) == sorted((rate, seed) for rate in (0.001, 0.01, 0.1) for seed in range(3))
     written = json.loads((tmp_path / "sweep.json").read_text())
     assert [row["params"]["optim.learning_rate"] for row in written["ranking"]] == [0.01, 0.001, 0.1] and written[
@@ -65,10 +65,10 @@ def test_the_answer_names_the_best_and_how_to_repeat_it(calls, tmp_path, capsys)
     assert (tmp_path / "figures" / "slices.png").stat().st_size and (
         tmp_path / "figures" / "parallel_coordinates.png"
     ).stat().st_size
-    assert [trial.state for trial in found] == ["done"] * 3
+    assert [trial.state for trial in trials] == ["done"] * 3
 
 
-def test_repeating_a_sweep_runs_nothing_twice_and_a_lost_run_again(calls, tmp_path):
+def test_repeated_sweep_runs_only_lost_runs(calls, tmp_path):
     driver.sweep(settings(RATES), tmp_path)
     first = (tmp_path / "sweep.json").read_text()
     driver.sweep(settings(RATES), tmp_path)
@@ -78,10 +78,10 @@ def test_repeating_a_sweep_runs_nothing_twice_and_a_lost_run_again(calls, tmp_pa
     assert len(calls) == 4 and calls[-1] == (0.1, 0)
 
 
-def test_a_failed_trial_keeps_its_reason_and_stops_no_other(calls, tmp_path, capsys):
-    found = driver.sweep(settings(RATES | {"optim.weight-decay": "0,1"}), tmp_path)
-    assert [trial.state for trial in found] == ["done", "failed"] * 3
-    assert found[1].reason == "seed 0: FloatingPointError: too heavy"
+def test_failed_trial_keeps_its_reason(calls, tmp_path, capsys):
+    trials = driver.sweep(settings(RATES | {"optim.weight-decay": "0,1"}), tmp_path)
+    assert [trial.state for trial in trials] == ["done", "failed"] * 3
+    assert trials[1].reason == "seed 0: FloatingPointError: too heavy"
     assert "too heavy" in capsys.readouterr().out
     driver.sweep(settings(RATES | {"optim.weight-decay": "0,1"}), tmp_path)
     assert len(calls) == 6
@@ -90,11 +90,11 @@ def test_a_failed_trial_keeps_its_reason_and_stops_no_other(calls, tmp_path, cap
 @pytest.fixture
 def epochs(calls, monkeypatch):
     """Every epoch takes no time: after N of them the loss is 1 / N. {directory: the epoch each call came to}."""
-    came = {}
+    epochs_by_run = {}
 
     def start(config, directory, *, until, **_):
         last = min(until, config.train.total_epochs)
-        came.setdefault(f"{directory.parent.name}/{directory.name}", []).append(last)
+        epochs_by_run.setdefault(f"{directory.parent.name}/{directory.name}", []).append(last)
         rows = [{"step": n, "epoch": n, "seconds": 1.0 * n, "valid.loss": 1 / n} for n in range(1, last + 1)]
         (directory / "checkpoints" / str(last)).mkdir(parents=True)
         write_json(directory / "config.json", {})
@@ -105,28 +105,30 @@ def epochs(calls, monkeypatch):
 
     monkeypatch.setattr(driver.worker.lifecycle, "start", start)
     monkeypatch.setattr(summary, "figures", lambda *_: [])
-    return came
+    return epochs_by_run
 
 
 @pytest.mark.parametrize("method, base", [("grid", 1), ("grid", 2), ("random", 9), ("tpe", 2)])
 def test_each_trial_is_trained_to_its_own_end(epochs, tmp_path, method, base):
     """Whatever the number of epochs in the configuration that the sweep starts from."""
     config = replace(STUDY, **{"train.total_epochs": base})
-    found = driver.sweep(settings({"train.total-epochs": "1,3"}, method, config=config), tmp_path)
-    assert {t.point["train.total_epochs"]: (t.state, t.value) for t in found} == {1: ("done", 1.0), 3: ("done", 1 / 3)}
+    trials = driver.sweep(settings({"train.total-epochs": "1,3"}, method, config=config), tmp_path)
+    assert {t.point["train.total_epochs"]: (t.state, t.value) for t in trials} == {1: ("done", 1.0), 3: ("done", 1 / 3)}
     assert json.loads((tmp_path / "sweep.json").read_text())["ranking"][0]["params"] == {"train.total_epochs": 3}
 
 
 @pytest.mark.parametrize("method", ["halving", "hyperband"])
-def test_rungs_go_to_the_end_of_the_longest_trial(epochs, tmp_path, method):
+def test_rungs_reach_the_longest_trial_end(epochs, tmp_path, method):
     """The configuration that the sweep starts from has a single epoch; no trial stays between two rungs."""
     over = {"train.total-epochs": "2..9", "optim.learning-rate": "1e-3,1e-2"}
     config = replace(STUDY, **{"train.total_epochs": 1})
-    found = driver.sweep(settings(over, method, trials=8, config=config), tmp_path)
-    assert {trial.state for trial in found} <= {"done", "pruned"} and "done" in {trial.state for trial in found}
-    for trial in found:
-        came = epochs[f"{trial.number:04d}/seed0"]
-        assert came[-1] == (trial.point["train.total_epochs"] if trial.state == "done" else len(trial.histories[0]))
+    trials = driver.sweep(settings(over, method, trials=8, config=config), tmp_path)
+    assert {trial.state for trial in trials} <= {"done", "pruned"} and "done" in {trial.state for trial in trials}
+    for trial in trials:
+        call_epochs = epochs[f"{trial.number:04d}/seed0"]
+        assert call_epochs[-1] == (
+            trial.point["train.total_epochs"] if trial.state == "done" else len(trial.histories[0])
+        )
     with pytest.raises(InputError, match="got 1"):
         settings({"train.total-epochs": "1"}, method, config=replace(STUDY, **{"train.total_epochs": 9}))
 
@@ -134,10 +136,10 @@ def test_rungs_go_to_the_end_of_the_longest_trial(epochs, tmp_path, method):
 def test_the_estimate_has_the_epochs_of_each_trial(calls, tmp_path, monkeypatch, capsys):
     """By hand: (30 + 90) epochs of 2 s are 4 minutes."""
     history = [{"epoch": n, "step": 10 * n, "seconds": 28.0 + 2 * n} for n in (1, 2, 3)]
-    known = {"seconds": 40.0, "history": history}
-    monkeypatch.setattr(estimate, "known_run", lambda *_: (known, "there"))
+    recorded = {"seconds": 40.0, "history": history}
+    monkeypatch.setattr(estimate, "newest_run", lambda *_: (recorded, "there"))
     lengths = settings({"train.total-epochs": "30,90"})
-    estimate.announce(lengths, driver.first_points(lengths), tmp_path)
+    estimate.print_estimate(lengths, driver.first_points(lengths), tmp_path)
     assert "about 4.0 minutes" in capsys.readouterr().out
 
 
@@ -146,8 +148,8 @@ def test_failed_trials_are_trained_again_by_one_option(calls, tmp_path, monkeypa
     """A full disk is no property of a point: with the disk of the second attempt, all have results."""
     monkeypatch.setattr(summary, "figures", lambda *_: [])
     config = replace(STUDY, **{"train.total_epochs": 9})
-    wanted = settings({"optim.learning-rate": "1e-4..1:log"}, method, trials, config=config)
-    undisturbed = driver.sweep(wanted, tmp_path / "whole")
+    search_settings = settings({"optim.learning-rate": "1e-4..1:log"}, method, trials, config=config)
+    undisturbed = driver.sweep(search_settings, tmp_path / "whole")
     with monkeypatch.context() as patch:
         start = driver.worker.lifecycle.start
 
@@ -157,24 +159,24 @@ def test_failed_trials_are_trained_again_by_one_option(calls, tmp_path, monkeypa
             return start(config, directory, **options)
 
         patch.setattr(driver.worker.lifecycle, "start", full)
-        first = driver.sweep(wanted, tmp_path / "full")
-    said = capsys.readouterr().out
-    assert "2 failed, trials 1, 4: seed 0: metrics.jsonl could not be written" in said and "--retry-failed" in said
+        first = driver.sweep(search_settings, tmp_path / "full")
+    output = capsys.readouterr().out
+    assert "2 failed, trials 1, 4: seed 0: metrics.jsonl could not be written" in output and "--retry-failed" in output
     written = json.loads((tmp_path / "full" / "sweep.json").read_text())["failures"]
     assert list(written.values()) == [[1, 4]]
     attempts = len(calls)
-    assert [trial.state for trial in driver.sweep(wanted, tmp_path / "full")].count("failed") == 2
+    assert [trial.state for trial in driver.sweep(search_settings, tmp_path / "full")].count("failed") == 2
     assert len(calls) == attempts, "without the option nothing runs again"
     for retry in (True, False):  # and the same command afterwards changes nothing
-        found = driver.sweep(wanted, tmp_path / "full", retry_failed=retry)
-        assert {trial.state for trial in found} == {"done"} and len(calls) == attempts + 2
-        assert [trial.point for trial in found] == [trial.point for trial in first]
+        retried = driver.sweep(search_settings, tmp_path / "full", retry_failed=retry)
+        assert {trial.state for trial in retried} == {"done"} and len(calls) == attempts + 2
+        assert [trial.point for trial in retried] == [trial.point for trial in first]
     if method != "tpe":
-        assert [(t.point, t.value) for t in found] == [(t.point, t.value) for t in undisturbed]
+        assert [(t.point, t.value) for t in retried] == [(t.point, t.value) for t in undisturbed]
     assert "retry" not in capsys.readouterr().out.split("all runs have ended")[-1]
 
 
-def test_a_sweep_whose_directory_is_removed_stops_with_one_line(calls, tmp_path, monkeypatch):
+def test_removed_sweep_directory_raises_input_error(calls, tmp_path, monkeypatch):
     original = driver.worker.run_group
     monkeypatch.setattr(driver.worker, "run_group", lambda path: (original(path), shutil.rmtree(tmp_path / "s")))
     with pytest.raises(InputError, match="s was removed or replaced"):
@@ -186,7 +188,7 @@ class Killed(Exception):
     pass
 
 
-def sweep_until(groups: int, wanted, directory, monkeypatch):
+def sweep_until(groups: int, search_settings, directory, monkeypatch):
     """A sweep that is killed before it has trained `groups` + 1 groups."""
     left, original = [groups], driver.worker.run_group
 
@@ -198,17 +200,17 @@ def sweep_until(groups: int, wanted, directory, monkeypatch):
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(driver.worker, "run_group", run_some)
-        driver.sweep(wanted, directory)
+        driver.sweep(search_settings, directory)
 
 
 @pytest.mark.parametrize("method, trials", [("random", 12), ("tpe", 16)])
-def test_a_search_that_stops_anywhere_goes_on_to_the_same_end(calls, tmp_path, monkeypatch, method, trials):
-    wanted = settings({"optim.learning-rate": "1e-4..1:log"}, method, trials)
-    whole = driver.sweep(wanted, tmp_path / "whole")
+def test_interrupted_search_resumes_to_the_same_trials(calls, tmp_path, monkeypatch, method, trials):
+    search_settings = settings({"optim.learning-rate": "1e-4..1:log"}, method, trials)
+    whole = driver.sweep(search_settings, tmp_path / "whole")
     for groups in (3, 2, 6):
-        sweep_until(groups, wanted, tmp_path / "parts", monkeypatch)
-    parts = driver.sweep(wanted, tmp_path / "parts")
-    assert [(t.point, t.value) for t in parts] == [(t.point, t.value) for t in whole]
+        sweep_until(groups, search_settings, tmp_path / "parts", monkeypatch)
+    resumed = driver.sweep(search_settings, tmp_path / "parts")
+    assert [(t.point, t.value) for t in resumed] == [(t.point, t.value) for t in whole]
     assert len(calls) == 2 * trials
 
 
@@ -222,7 +224,7 @@ def test_optuna_reads_the_journal(calls, tmp_path):
 
 
 def test_what_cannot_be_is_said_before_anything_starts(calls, tmp_path):
-    for wrong, said in [
+    for wrong, message in [
         (lambda: settings(RATES, seeds=0), "--seeds"),
         (lambda: settings(RATES, method="halving", config=replace(STUDY, **{"train.total_epochs": 1})), "total-epochs"),
         (lambda: settings({"optim.learning-rate": "1e-3..1"}, method="grid"), "how many values"),
@@ -234,17 +236,17 @@ def test_what_cannot_be_is_said_before_anything_starts(calls, tmp_path):
         ),
         (lambda: summary.report(tmp_path / "nothing"), "is not a sweep"),
     ]:
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             wrong()
 
 
-def test_a_directory_holds_one_sweep_at_a_time_and_only_its_own(calls, tmp_path):
+def test_directory_holds_one_sweep_at_a_time(calls, tmp_path):
     driver.sweep(settings(RATES), tmp_path)
     with pytest.raises(InputError, match="has space .*0.001,0.01,0.1.* got"):
         driver.sweep(settings({"optim.learning-rate": "0.5"}), tmp_path)
     with pytest.raises(InputError, match="optim.clip_norm = 0.0"):
         driver.sweep(settings(RATES, config=replace(STUDY, **{"optim.clip_norm": 2.0})), tmp_path)
-    with one_at_a_time(tmp_path), pytest.raises(InputError, match="another process"):
+    with directory_lock(tmp_path), pytest.raises(InputError, match="another process"):
         driver.sweep(settings(RATES), tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=str(tmp_path / "file" / "x")):
@@ -295,19 +297,19 @@ def test_a_full_disk_is_one_clear_line(calls, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_halving_prunes_what_optuna_says_and_trains_nothing_twice(tiny, tmp_path, monkeypatch):
+def test_halving_prunes_like_optuna_without_retraining(tiny, tmp_path, monkeypatch):
     """Killed once between the stages; the pruner's answers from its definition (Li et al. 2020, algorithm 2)."""
-    wanted = settings({"optim.learning-rate": "1e-4..1e-1:log:6"}, "halving", config=tiny)
-    sweep_until(1, wanted, tmp_path, monkeypatch)
-    found = driver.sweep(wanted, tmp_path)
-    first = [trial.histories[0][0]["valid.loss"] for trial in found]
-    kept = [i for i, loss in enumerate(first) if loss <= sorted(first[: i + 1])[max((i + 1) // 3, 1) - 1]]
-    assert [trial.state for trial in found] == ["done" if i in kept else "pruned" for i in range(6)]
-    assert 0 < len(kept) < 6
-    for trial in found:
+    search_settings = settings({"optim.learning-rate": "1e-4..1e-1:log:6"}, "halving", config=tiny)
+    sweep_until(1, search_settings, tmp_path, monkeypatch)
+    trials = driver.sweep(search_settings, tmp_path)
+    first = [trial.histories[0][0]["valid.loss"] for trial in trials]
+    survivors = [i for i, loss in enumerate(first) if loss <= sorted(first[: i + 1])[max((i + 1) // 3, 1) - 1]]
+    assert [trial.state for trial in trials] == ["done" if i in survivors else "pruned" for i in range(6)]
+    assert 0 < len(survivors) < 6
+    for trial in trials:
         lines = (trial.directories[0] / "metrics.jsonl").read_text().splitlines()
         epochs = [json.loads(line)["epoch"] for line in lines if "seconds" in line]
-        assert epochs == ([1, 2, 3] if trial.number in kept else [1])
+        assert epochs == ([1, 2, 3] if trial.number in survivors else [1])
 
 
 def test_a_group_that_is_no_population_says_why(tiny, tmp_path, monkeypatch, capsys):
@@ -325,46 +327,46 @@ def test_a_group_that_is_no_population_says_why(tiny, tmp_path, monkeypatch, cap
 
 
 @pytest.mark.parametrize("name", ["sweep_scores", "sweep_warmup", "sweep_vit"])
-def test_the_sweeps_that_are_shipped_record_what_their_claims_speak_of(name):
+def test_built_in_sweeps_record_their_claimed_variants(name):
     experiment = catalog.load_experiment(name)
     shipped = driver.settings_of(experiment.config(), experiment.sweep(), "auto", 0, experiment.seeds, "")
     points, variants = driver.first_points(shipped), experiment.variants()
     [measured] = experiment.grids
     names = [summary.variant(shipped, point) for point in points]
     assert names == list(variants) == list(measured.variants)
-    other = shipped._replace(config=replace(shipped.config, **{"train.batch_size": 7}))
-    assert summary.variant(other, points[0]) == label(points[0]), "another configuration is no variant"
+    other_settings = shipped._replace(config=replace(shipped.config, **{"train.batch_size": 7}))
+    assert summary.variant(other_settings, points[0]) == label(points[0]), "another configuration is no variant"
     assert {name for claim in experiment.claims for name in (claim.variant, claim.minus)} <= {*variants, None}
     assert [replace(experiment.config(), **point) for point in points] == list(variants.values())
 
 
-def test_the_estimate_counts_the_epochs_of_a_recorded_run_whose_history_is_thinned(tmp_path, monkeypatch, capsys):
+def test_estimate_counts_epochs_of_thinned_history(tmp_path, monkeypatch, capsys):
     recorded = {"seconds": 600.0, "history": [{"epoch": epoch} for epoch in range(100, 1001, 100)]}
-    monkeypatch.setattr(record, "recorded_runs", lambda name: [recorded])
+    monkeypatch.setattr(record, "load_recorded_runs", lambda name: [recorded])
     monkeypatch.chdir(tmp_path)
-    ours = settings(RATES, config=replace(STUDY, **{"train.total_epochs": 100}))
-    estimate.announce(ours, driver.first_points(ours), tmp_path)
+    sweep_settings = settings(RATES, config=replace(STUDY, **{"train.total_epochs": 100}))
+    estimate.print_estimate(sweep_settings, driver.first_points(sweep_settings), tmp_path)
     assert "about 3.0 minutes" in capsys.readouterr().out
 
 
-def test_a_trial_has_a_mean_when_all_of_its_seeds_have_a_number(tmp_path):
+def test_trial_mean_needs_all_seeds(tmp_path):
     """A mean of the seeds that came first would rank a trial by its luck; a metric that is no number fails a trial."""
     two = settings(RATES, seeds=2)
-    ended = lambda seed, value: write_json(
+    write_seed_result = lambda seed, value: write_json(
         plan.trial_directory(tmp_path, 0, seed) / "result.json", {"metrics": {"valid.loss": value}, "history": []}
     )
     state = lambda: plan.trials(tmp_path, two, {0: {"optim.learning_rate": 0.1}})[0][2:6]
-    ended(0, 1.0)
+    write_seed_result(0, 1.0)
     assert state() == ("waiting", None, [1.0], "")
-    ended(1, 3.0)
+    write_seed_result(1, 3.0)
     assert state() == ("done", 2.0, [1.0, 3.0], "")
-    ended(1, float("inf"))
+    write_seed_result(1, float("inf"))
     assert state() == ("failed", None, [1.0, float("inf")], "its valid.loss is inf")
 
 
 def trial(number, point, *values):
-    done = ("done", sum(values) / len(values), list(values)) if values else ("failed", None, [])
-    return Trial(number, point, *done, "", [], [], [])
+    outcome = ("done", sum(values) / len(values), list(values)) if values else ("failed", None, [])
+    return Trial(number, point, *outcome, "", [], [], [])
 
 
 def grid_of(means):
@@ -378,19 +380,19 @@ SIZES = {"model.hidden-size": "4,8", "model.embed-size": "2,3"}
 
 def test_four_trials_have_effects_and_no_importances(calls):
     """By hand: means .932 and .7585, .8785 and .812; the interaction leaves 4 x .00825^2 for one degree of freedom."""
-    ours, study = settings(SIZES), optuna.create_study()
+    sweep_settings, study = settings(SIZES), optuna.create_study()
     trials = grid_of([[0.957], [0.907], [0.800], [0.717]])
-    hidden, embed = effects.effects(ours, trials)
+    hidden, embed = effects.effects(sweep_settings, trials)
     assert hidden[:3] == ("model.hidden_size", 8, 4) and embed[:3] == ("model.embed_size", 3, 2)
     half = 12.7062 * 0.0165
     assert [hidden.difference, *hidden.interval95] == pytest.approx([-0.1735, -0.1735 - half, -0.1735 + half], abs=1e-5)
     assert [embed.difference, *embed.interval95] == pytest.approx([-0.0665, -0.0665 - half, -0.0665 + half], abs=1e-5)
     assert effects.importances(study, trials) == {}
-    first, second = effects.lines(study, ours, trials)
+    first, second = effects.lines(study, sweep_settings, trials)
     assert first == "hidden_size 8 instead of 4 changes valid.loss by -0.1735 (-0.3832 to 0.03615, 95 %)"
 
 
-def test_effects_count_every_seed_and_need_runs_that_tell_options_apart(calls):
+def test_effects_count_seeds_and_need_distinguishing_runs(calls):
     """Two seeds around the means of an exactly additive grid: the noise alone is left, 8 x .01^2 for five degrees."""
     around = [[mean - 0.01, mean + 0.01] for mean in (0.5, 0.6, 0.7, 0.8)]
     hidden, embed = effects.effects(settings(SIZES, seeds=2), grid_of(around))
@@ -398,40 +400,40 @@ def test_effects_count_every_seed_and_need_runs_that_tell_options_apart(calls):
     assert hidden.interval95 == pytest.approx((0.2 - half, 0.2 + half)) and embed.difference == pytest.approx(0.1)
     assert effects.effects(settings(SIZES), grid_of([[0.5], [], [], [0.8]])) == [], "one option or the other"
     three = effects.effects(settings(SIZES), grid_of([[0.5], [0.6], [0.7], []]))
-    assert [one.interval95 for one in three] == [None, None]
+    assert [effect.interval95 for effect in three] == [None, None]
     assert effects.effects(settings({"optim.learning-rate": "1e-3..1e-1:log"}, trials=4), []) == []
 
 
 def test_an_interval_over_seeds_stays_on_the_scale(calls):
-    ours = settings(RATES, seeds=2, metric="valid.bleu")
-    [row] = summary.table(ours, [trial(0, {"optim.learning_rate": 0.1}, 99.0, 100.0)]).rows
+    sweep_settings = settings(RATES, seeds=2, metric="valid.bleu")
+    [row] = summary.table(sweep_settings, [trial(0, {"optim.learning_rate": 0.1}, 99.0, 100.0)]).rows
     assert row[2] == "99.5 (93.15-100)"
 
 
-def test_the_estimate_leaves_compilation_out_and_finds_runs_of_sweeps(tmp_path, monkeypatch, capsys):
+def test_estimate_excludes_compilation_and_finds_sweep_runs(tmp_path, monkeypatch, capsys):
     """By hand: 30 s with compilation, then 2 s an epoch; 3 trials of 60 epochs, and of 20 steps of 10 an epoch."""
-    monkeypatch.setattr(record, "recorded_runs", lambda name: [])
+    monkeypatch.setattr(record, "load_recorded_runs", lambda name: [])
     monkeypatch.chdir(tmp_path)
     history = [{"epoch": epoch, "step": 10 * epoch, "seconds": 28.0 + 2 * epoch} for epoch in (1, 2, 3)]
-    ours = settings(RATES, config=replace(STUDY, **{"train.total_epochs": 60}))
-    estimate.announce(ours, driver.first_points(ours), tmp_path / "other")
+    sweep_settings = settings(RATES, config=replace(STUDY, **{"train.total_epochs": 60}))
+    estimate.print_estimate(sweep_settings, driver.first_points(sweep_settings), tmp_path / "other")
     assert "no run of date_luong is in runs/date_luong/*, runs/sweeps/" in capsys.readouterr().out
     place = tmp_path / "other" / "trials" / "0000" / "seed0"
     place.mkdir(parents=True)
     (place / "result.json").write_text(json.dumps({"seconds": 40.0, "history": history}))
-    estimate.announce(ours, driver.first_points(ours), tmp_path / "other")
-    said = capsys.readouterr().out
-    assert "about 6.0 minutes" in said and "28 s more for each program" in said and str(place) in said
-    ours = settings(RATES, config=replace(STUDY, **{"train.total_epochs": 60, "train.max_steps": 20}))
-    estimate.announce(ours, driver.first_points(ours), tmp_path / "other")
+    estimate.print_estimate(sweep_settings, driver.first_points(sweep_settings), tmp_path / "other")
+    output = capsys.readouterr().out
+    assert "about 6.0 minutes" in output and "28 s more for each program" in output and str(place) in output
+    sweep_settings = settings(RATES, config=replace(STUDY, **{"train.total_epochs": 60, "train.max_steps": 20}))
+    estimate.print_estimate(sweep_settings, driver.first_points(sweep_settings), tmp_path / "other")
     assert "about 0.2 minutes" in capsys.readouterr().out
 
 
-def test_a_sweep_of_which_every_trial_failed_ends_with_one(calls, tmp_path, capsys):
+def test_sweep_of_failed_trials_exits_with_one(calls, tmp_path, capsys):
     words = ["date_luong", "--metric", "valid.loss", "--out", str(tmp_path / "s"), "--over"]
     with pytest.raises(SystemExit) as stop, pytest.MonkeyPatch.context() as patch:
         patch.setattr(commands, "require", lambda *_: None)
         commands.sweep([*words, "optim.weight-decay=1"])
     assert stop.value.code == 1
-    said = capsys.readouterr().out
-    assert "1 failed" in said and said.endswith("sweep.json\n")
+    output = capsys.readouterr().out
+    assert "1 failed" in output and output.endswith("sweep.json\n")

@@ -29,7 +29,7 @@ from attention_jax.views import run_figures
 def _one_program():
     """The compiled call of a population is a pure function of its configuration: the tests here trace it once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(population, "compiled", functools.cache(population.compiled))
+        patch.setattr(population, "compile_members", functools.cache(population.compile_members))
         yield
 
 
@@ -37,7 +37,7 @@ def members(configs, root):
     return [Member(config, root / str(place)) for place, config in enumerate(configs)]
 
 
-def trained(configs, root, **options):
+def train_population(configs, root, **options):
     options = {"until": configs[0].train.total_epochs} | options
     built = [tasks.build(config) for config in configs]
     population.train_many(members(configs, root), built, root / "group", **options)
@@ -51,15 +51,15 @@ def params(config, directory):
 
 def result(directory):
     """Evaluations, exactly; and the logged training losses, whose sums are rounded as the whole program suggests."""
-    found = json.loads((directory / "result.json").read_text())
-    exact = [{k: v for k, v in row.items() if k not in ("seconds", "train.loss")} for row in found["history"]]
+    result_json = json.loads((directory / "result.json").read_text())
+    exact = [{k: v for k, v in row.items() if k not in ("seconds", "train.loss")} for row in result_json["history"]]
     logged = [json.loads(line)["train.loss"] for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    return (found["metrics"], exact), np.array(logged)
+    return (result_json["metrics"], exact), np.array(logged)
 
 
-def assert_same(one, other):
-    (exact, logged), (wanted, losses) = result(one), result(other)
-    assert exact == wanted
+def assert_same(directory, other_directory):
+    (actual, logged), (expected, losses) = result(directory), result(other_directory)
+    assert actual == expected
     np.testing.assert_allclose(logged, losses, rtol=1e-6)
 
 
@@ -70,7 +70,7 @@ def three(tiny, tmp_path_factory):
     names = ("optim.learning_rate", "train.seed", "train.label_smoothing", "optim.clip_norm", "optim.warmup_steps")
     configs = [replace(tiny, **dict(zip(names, values))) for values in changes]
     root = tmp_path_factory.mktemp("population")
-    trained(configs, root)
+    train_population(configs, root)
     return configs, root
 
 
@@ -87,7 +87,7 @@ configs = [run_directory.read_config(old / str(i)) for i in range(2)]
 members = [population.Member(config, new / str(i)) for i, config in enumerate(configs)]
 population.train_many(members, [tasks.build(config) for config in configs], new / "group", until=3)
 lifecycle.start(configs[1], new / "alone", quiet=True)
-ours, alone = (jax.tree.leaves(saved.load(new / name)[2]) for name in ("1", "alone"))
+ours, alone = (jax.tree.leaves(saved.load_trained(new / name)[2]) for name in ("1", "alone"))
 for a, b in zip(ours, alone, strict=True):
     np.testing.assert_array_equal(a, b)
 """
@@ -103,8 +103,8 @@ def test_members_are_the_runs_alone(three, tmp_path):
     configs, root = three
     lifecycle.start(configs[1], tmp_path / "1", quiet=True)
     assert_same(root / "1", tmp_path / "1")
-    for ours, alone in zip(params(configs[1], root / "1"), params(configs[1], tmp_path / "1"), strict=True):
-        np.testing.assert_allclose(ours, alone, atol=1e-6)
+    for actual, alone in zip(params(configs[1], root / "1"), params(configs[1], tmp_path / "1"), strict=True):
+        np.testing.assert_allclose(actual, alone, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -114,22 +114,22 @@ def test_members_are_the_runs_alone_bit_for_bit(three, tmp_path):
     fresh_process(ALONE, str(three[1]), str(tmp_path), environment=environment)
 
 
-def test_the_matmul_precision_is_in_force_in_the_steps(tiny, tmp_path, monkeypatch):
-    class Seen(Exception):
+def test_matmul_precision_applies_inside_the_steps(tiny, tmp_path, monkeypatch):
+    class PrecisionError(Exception):
         pass
 
-    def seen(*given):
-        raise Seen(jax.config.jax_default_matmul_precision)
+    def raise_precision(*args):
+        raise PrecisionError(jax.config.jax_default_matmul_precision)
 
-    monkeypatch.setattr(step, "apply_gradient", seen)
-    with pytest.raises(Seen, match="bfloat16"):
-        trained([replace(tiny, **{"train.matmul_precision": "bfloat16"})], tmp_path)
+    monkeypatch.setattr(step, "apply_gradient", raise_precision)
+    with pytest.raises(PrecisionError, match="bfloat16"):
+        train_population([replace(tiny, **{"train.matmul_precision": "bfloat16"})], tmp_path)
 
 
 def test_members_are_not_resumed_on_other_data(tiny, tmp_path):
     write_json(tmp_path / "0" / "facts.json", {"fingerprint": "00000000"})
     with pytest.raises(InputError, match="the data of the run in .* have changed"):
-        trained([tiny], tmp_path)
+        train_population([tiny], tmp_path)
     assert not (tmp_path / "0" / "config.json").exists()
 
 
@@ -139,15 +139,15 @@ def test_members_differ_from_each_other(three):
 
 
 @pytest.mark.slow
-def test_a_population_goes_on_where_it_stopped_also_with_fewer_members(three, tmp_path):
+def test_population_resumes_with_fewer_members(three, tmp_path):
     """Two of them in another population, the third by itself."""
     configs, root = three
-    trained(configs, tmp_path, until=1)
+    train_population(configs, tmp_path, until=1)
     assert not (tmp_path / "0" / "result.json").exists()
     lines = (tmp_path / "1" / "metrics.jsonl").read_text()
     assert len(lines.splitlines()) == 3  # two calls and one epoch
-    some = [members(configs, tmp_path)[place] for place in (2, 0)]
-    population.train_many(some, [tasks.build(m.config) for m in some], tmp_path / "next", until=3)
+    two_members = [members(configs, tmp_path)[place] for place in (2, 0)]
+    population.train_many(two_members, [tasks.build(m.config) for m in two_members], tmp_path / "next", until=3)
     assert (tmp_path / "1" / "metrics.jsonl").read_text() == lines
     lifecycle.start(configs[1], tmp_path / "1", resume=True, quiet=True)
     for place in range(3):
@@ -156,9 +156,9 @@ def test_a_population_goes_on_where_it_stopped_also_with_fewer_members(three, tm
 
 
 @pytest.mark.slow
-def test_a_member_that_lost_its_checkpoint_begins_again_with_the_others(three, tmp_path):
+def test_member_without_checkpoint_restarts_with_the_others(three, tmp_path):
     configs, root = three
-    trained(configs, tmp_path, until=1)
+    train_population(configs, tmp_path, until=1)
     shutil.rmtree(tmp_path / "1" / "checkpoints")
     every = members(configs, tmp_path)
     population.train_many(every, [tasks.build(m.config) for m in every], tmp_path / "next", until=3)
@@ -167,9 +167,9 @@ def test_a_member_that_lost_its_checkpoint_begins_again_with_the_others(three, t
 
 
 @pytest.mark.slow
-def test_a_member_that_diverges_says_why_and_stops_no_other(three, tmp_path):
+def test_diverged_member_says_why_and_others_continue(three, tmp_path):
     configs, root = three
-    trained([configs[0], replace(configs[0], **{"optim.learning_rate": 1e30, "train.seed": 5})], tmp_path)
+    train_population([configs[0], replace(configs[0], **{"optim.learning_rate": 1e30, "train.seed": 5})], tmp_path)
     assert "loss was" in json.loads((tmp_path / "1" / "failure.json").read_text())["reason"]
     assert not (tmp_path / "1" / "result.json").exists()
     assert_same(tmp_path / "0", root / "0")
@@ -183,15 +183,15 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", [pytest.param(end, marks=pytest.mark.slow) for end in ("patience", "best", "average")])
-def test_members_end_as_the_runs_alone_would(end, tiny, tmp_path, monkeypatch, changed):
+def test_members_end_as_the_runs_alone_would(end, tiny, tmp_path, monkeypatch, with_attributes):
     """Losses that go up and down, each member's in its own way: they stop after, or keep, different epochs."""
     losses = [[3.0, 2.0, 2.5], [1.0, 4.0, 0.5]]
     build = tasks.build
 
-    def scripted(config, said=None):
-        task, said = build(config), iter(losses[config.train.seed] if said is None else said)
-        evaluate = lambda params, full: tasks.Evaluation({"valid.loss": 0.0 if full else next(said)}, {})
-        return changed(task, evaluate=evaluate)
+    def build_scripted(config, script=None):
+        task, script = build(config), iter(losses[config.train.seed] if script is None else script)
+        evaluate = lambda params, full: tasks.Evaluation({"valid.loss": 0.0 if full else next(script)}, {})
+        return with_attributes(task, evaluate=evaluate)
 
     config = replace(tiny, **ENDS[end], **{"train.best_metric": "valid.loss", "optim.learning_rate": 0.03})
     config = replace(config, **{"train.log": ("tensorboard",)})
@@ -199,71 +199,71 @@ def test_members_end_as_the_runs_alone_would(end, tiny, tmp_path, monkeypatch, c
     both = [1.0 * x for pair in zip(*losses) for x in pair]  # a population evaluates them in turns
     if end == "patience":
         both = [3.0, 1.0, 2.0, 4.0, 2.5]  # the second stops after its second epoch
-    shared = scripted(configs[0], both)
+    shared = build_scripted(configs[0], both)
     population.train_many(members(configs, tmp_path), [shared, build(configs[1])], tmp_path / "group", until=3)
-    monkeypatch.setattr(tasks, "build", scripted)
+    monkeypatch.setattr(tasks, "build", build_scripted)
     for place, config in enumerate(configs):
-        monkeypatch.setattr(run_figures, "draw", lambda *_: [])
+        monkeypatch.setattr(run_figures, "draw_figures", lambda *_: [])
         alone = lifecycle.start(config, tmp_path / "alone" / str(place), quiet=True)
         together = run_directory.read_result(tmp_path / str(place))
         assert [row["valid.loss"] for row in together["history"]] == [row["valid.loss"] for row in alone["history"]]
         assert (tmp_path / str(place) / "page.md").exists()
         assert any((tmp_path / str(place) / "tensorboard").iterdir())
-        for ours, theirs in zip(
+        for actual, reference in zip(
             params(config, tmp_path / str(place)), params(config, tmp_path / "alone" / str(place)), strict=True
         ):
-            np.testing.assert_array_equal(ours, theirs)
+            np.testing.assert_array_equal(actual, reference)
     epochs = [len(run_directory.read_result(tmp_path / str(place))["history"]) for place in (0, 1)]
     assert epochs == ([3, 2] if end == "patience" else [3, 3])
 
 
 @pytest.mark.parametrize("call", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_a_population_stopped_at_any_call_goes_on_to_the_same_bits(call, three, tmp_path, monkeypatch):
+def test_interrupted_population_resumes_to_the_same_bits(call, three, tmp_path, monkeypatch):
     import os
     import signal
 
     configs, root = three
-    made, train_steps = [0], population.Population.train_steps
+    num_calls, train_steps = [0], population.Population.train_steps
 
-    def counted(*arguments):
-        made[0] += 1
-        if made[0] == call + 1:
+    def train_until_signal(*arguments):
+        num_calls[0] += 1
+        if num_calls[0] == call + 1:
             os.kill(os.getpid(), signal.SIGTERM)
         return train_steps(*arguments)
 
-    monkeypatch.setattr(population.Population, "train_steps", counted)
+    monkeypatch.setattr(population.Population, "train_steps", train_until_signal)
     with pytest.raises(Interrupted):
-        trained(configs, tmp_path)
-    assert made[0] == call + 1 and not (tmp_path / "0" / "result.json").exists()
-    trained(configs, tmp_path)
-    assert made[0] == 6
+        train_population(configs, tmp_path)
+    assert num_calls[0] == call + 1 and not (tmp_path / "0" / "result.json").exists()
+    train_population(configs, tmp_path)
+    assert num_calls[0] == 6
     for place in range(3):
-        for ours, whole in zip(
+        for actual, whole in zip(
             params(configs[place], tmp_path / str(place)), params(configs[place], root / str(place)), strict=True
         ):
-            np.testing.assert_array_equal(ours, whole)
+            np.testing.assert_array_equal(actual, whole)
         steps = [
             json.loads(line)["step"] for line in (tmp_path / str(place) / "metrics.jsonl").read_text().splitlines()
         ]
         assert steps == sorted(steps) and len(steps) == 9  # two calls and a row an epoch, each once
 
 
-def test_a_loss_that_stays_finite_but_has_no_square_is_divergence(tmp_path):
+def test_finite_loss_with_infinite_square_is_divergence(tmp_path):
     run = Run(Train(), lambda *_: [], 9, tmp_path, quiet=True)
     run.begin(None)
-    ones = np.ones((2, 4), np.float32)
-    run.record(0, ones, {"loss": (np.float32([4.0, 8.0]), np.float32([4.0, 4.0]))})
+    weight = np.ones((2, 4), np.float32)
+    run.record(0, weight, {"loss": (np.float32([4.0, 8.0]), np.float32([4.0, 4.0]))})
     assert run.active and run.step == 2
-    run.record(0, ones, {"loss": (np.float32([4.0, 1e30]), np.float32([4.0, 4.0]))})
+    run.record(0, weight, {"loss": (np.float32([4.0, 1e30]), np.float32([4.0, 4.0]))})
     assert not run.active and str(run.failure).startswith("the loss was 2.5e+29 at step 4;")
     run.close()
 
 
-def test_data_that_is_not_shared_is_found(tiny, changed):
-    one = tasks.build(tiny)
-    other = changed(one, buckets=({**one.buckets[0], "source": one.buckets[0]["source"] + 1},))
-    two = changed(one, buckets=one.buckets * 2)
-    assert population.classes([one, other, one], [0, 0, 1]) == [[0, 2], [1]]
+def test_data_that_is_not_shared_is_found(tiny, with_attributes):
+    task = tasks.build(tiny)
+    other_task = with_attributes(task, buckets=({**task.buckets[0], "source": task.buckets[0]["source"] + 1},))
+    two = with_attributes(task, buckets=task.buckets * 2)
+    assert population.classes([task, other_task, task], [0, 0, 1]) == [[0, 2], [1]]
     assert population.classes([two, two, two], [0, 1, 0]) == [[0, 2], [1]]
 
 
@@ -271,17 +271,19 @@ def peeking(optim, total_steps):
     return lambda step: 0.1 if optim.learning_rate > 0.5 else 0.2
 
 
-def test_a_number_that_a_schedule_looks_at_is_found(tiny):
+def test_number_branched_on_by_schedule_is_detected(tiny):
     config = replace(tiny, **{"optim.schedule": f"{__name__}:peeking"})
     population.check_traceable(config, ["optim.b1"], tasks.build(config))
     with pytest.raises(jax.errors.TracerBoolConversionError):
         population.check_traceable(config, ["optim.learning_rate"], tasks.build(config))
 
 
-def test_a_number_that_a_model_looks_at_is_found(tiny, monkeypatch, changed):
+def test_number_branched_on_by_model_is_detected(tiny, monkeypatch, with_attributes):
     task = tasks.build(tiny)
     population.check_traceable(tiny, ["optim.learning_rate", "train.label_smoothing"], task)
-    peeks = lambda config: changed(task, loss=lambda *a: task.loss(*a) if config.train.label_smoothing > 0 else None)
+    peeks = lambda config: with_attributes(
+        task, loss=lambda *a: task.loss(*a) if config.train.label_smoothing > 0 else None
+    )
     monkeypatch.setattr(tasks, "build", peeks)
     with pytest.raises(jax.errors.ConcretizationTypeError):
         population.check_traceable(tiny, ["train.label_smoothing"], task)
@@ -302,7 +304,7 @@ def test_members_divided_over_devices_are_the_same(three, tmp_path):
     )
     fresh_process(script, str(root), str(tmp_path), environment=dict(os.environ))
     for place in range(3):
-        for ours, alone in zip(
+        for actual, alone in zip(
             params(configs[place], tmp_path / str(place)), params(configs[place], root / str(place)), strict=True
         ):
-            np.testing.assert_allclose(ours, alone, atol=1e-5)
+            np.testing.assert_allclose(actual, alone, atol=1e-5)

@@ -43,16 +43,16 @@ def epochs(directory: Path) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
+def uninterrupted_sweep(tmp_path_factory):
     directory = tmp_path_factory.mktemp("whole")
-    done = subprocess.run(command(*SEARCH, "--out", directory), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "the best trial again: python launch.py train date_luong" in done.stdout
+    process = subprocess.run(command(*SEARCH, "--out", directory), capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stderr
+    assert "the best trial again: python launch.py train date_luong" in process.stdout
     return directory
 
 
 @pytest.mark.slow
-def test_killing_a_sweep_three_times_changes_nothing(undisturbed, tmp_path):
+def test_killing_a_sweep_three_times_changes_nothing(uninterrupted_sweep, tmp_path):
     chance, kills = random.Random(0), 0
     while kills < 3:
         process = subprocess.Popen(command(*SEARCH, "--out", tmp_path), **SILENT)
@@ -66,7 +66,7 @@ def test_killing_a_sweep_three_times_changes_nothing(undisturbed, tmp_path):
         kills += 1
         assert time.monotonic() - started < 200
     subprocess.run(command(*SEARCH, "--out", tmp_path), check=True, stdout=subprocess.DEVNULL, timeout=300)
-    assert table(tmp_path) == table(undisturbed)
+    assert table(tmp_path) == table(uninterrupted_sweep)
     assert epochs(tmp_path) == [list(range(1, 5))] * 6
 
 
@@ -77,13 +77,13 @@ def progress(directory: Path) -> int:
 
 
 @pytest.mark.slow
-def test_worker_processes_give_the_same_table(undisturbed, tmp_path):
+def test_worker_processes_give_the_same_table(uninterrupted_sweep, tmp_path):
     process = subprocess.Popen(command(*SEARCH, "--out", tmp_path, "--jobs", 2), **SILENT)
     wait_for(lambda: list(tmp_path.glob("trials/*/*/metrics.jsonl")), process)
     process.send_signal(signal.SIGKILL)
     process.wait()
     subprocess.run(command(*SEARCH, "--out", tmp_path, "--jobs", 2), check=True, stdout=subprocess.DEVNULL, timeout=300)
-    assert table(tmp_path) == table(undisturbed)
+    assert table(tmp_path) == table(uninterrupted_sweep)
     assert epochs(tmp_path) == [list(range(1, 5))] * 6
 
 
@@ -135,22 +135,22 @@ def test_warnings_of_workers_are_passed_on_once(tmp_path, capsys):
 def wait_for(happened, process, limit: float = 200):
     """Return what `happened` returns as soon as it is true."""
     until = time.monotonic() + limit
-    while not (found := happened()):
+    while not (value := happened()):
         assert process.poll() is None, f"the process ended with {process.returncode}"
         assert time.monotonic() < until, "nothing happened"
         time.sleep(0.02)
-    return found
+    return value
 
 
 def groups_of(node, directory: Path) -> list[Path]:
     """The groups that workers of an emulated machine hold the lock of."""
     raylet = node.all_processes["raylet"][0].process.pid
-    found = []
+    groups = []
     for worker in Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split():
         with contextlib.suppress(OSError):  # it has just ended
             files = [Path(os.readlink(file)) for file in Path(f"/proc/{worker}/fd").iterdir()]
-            found += [file for file in files if file.parent == directory / "groups" and file.is_dir()]
-    return found
+            groups += [file for file in files if file.parent == directory / "groups" and file.is_dir()]
+    return groups
 
 
 def has_checkpoint(group: Path) -> bool:
@@ -160,7 +160,7 @@ def has_checkpoint(group: Path) -> bool:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Ray forks, and JAX warns of it
-def test_a_ray_cluster_that_loses_a_machine_loses_nothing(tmp_path):
+def test_ray_cluster_survives_a_lost_machine(tmp_path):
     pytest.importorskip("ray", reason="the Ray executor is tested where ray is installed: pip install ray")
     from ray.cluster_utils import Cluster
 
@@ -170,10 +170,10 @@ def test_a_ray_cluster_that_loses_a_machine_loses_nothing(tmp_path):
         arguments = command(*SIX, "--out", tmp_path / "cluster", "--ray", cluster.address)
         with (tmp_path / "log").open("w") as log:
             process = subprocess.Popen(arguments, stdout=log, stderr=log)
-        begun = lambda: [
+        find_started_groups = lambda: [
             (node, group) for node in nodes for group in groups_of(node, tmp_path / "cluster") if has_checkpoint(group)
         ]
-        [node, group], *_ = wait_for(begun, process)
+        [node, group], *_ = wait_for(find_started_groups, process)
         cluster.remove_node(node, allow_graceful=False)
         members = [
             Path(member["directory"]) for member in json.loads(group.with_suffix(".json").read_text())["members"]
@@ -194,11 +194,11 @@ def test_a_ray_cluster_that_loses_a_machine_loses_nothing(tmp_path):
 @pytest.mark.slow
 def test_an_unreachable_cluster_is_one_clear_line(tmp_path):
     pytest.importorskip("ray", reason="the Ray executor is tested where ray is installed: pip install ray")
-    done = subprocess.run(
+    process = subprocess.run(
         command(*SIX, "--out", tmp_path, "--ray", "127.0.0.1:1"), capture_output=True, text=True, timeout=100
     )
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: no Ray cluster answers at 127.0.0.1:1") and done.stderr.count("\n") == 1
+    assert process.returncode == 2
+    assert process.stderr.startswith("error: no Ray cluster answers at 127.0.0.1:1") and process.stderr.count("\n") == 1
 
 
 def test_without_ray_the_command_says_what_to_install(monkeypatch):
@@ -208,12 +208,12 @@ def test_without_ray_the_command_says_what_to_install(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_report_can_be_drawn_while_a_sweep_runs(undisturbed, tmp_path, capsys):
+def test_report_works_while_a_sweep_runs(uninterrupted_sweep, tmp_path, capsys):
     import shutil
 
     from attention_jax.sweep import summary
 
-    shutil.copytree(undisturbed, tmp_path / "running")
+    shutil.copytree(uninterrupted_sweep, tmp_path / "running")
     log = tmp_path / "running" / "trials" / "0003" / "seed0" / "metrics.jsonl"
     (log.parent / "result.json").unlink()
     log.write_text("\n".join(log.read_text().splitlines()[:4]) + '\n{"step": 9, "ep')  # half a line is being written
@@ -222,4 +222,4 @@ def test_the_report_can_be_drawn_while_a_sweep_runs(undisturbed, tmp_path, capsy
     [row] = [
         row for row in json.loads((tmp_path / "running" / "sweep.json").read_text())["ranking"] if row["trial"] == 3
     ]
-    assert row["state"] == "running" and row["value"] == run_directory.history(log.parent)[-1]["valid.loss"]
+    assert row["state"] == "running" and row["value"] == run_directory.read_history(log.parent)[-1]["valid.loss"]

@@ -26,11 +26,11 @@ def settings(method: str, trials: int, seed: int, space) -> Settings:
     return Settings(replace(DATE, **{"train.seed": seed}), space, method, trials, 1, "valid.loss")
 
 
-def searched(method: str, trials: int, seed: int, space=SPACE, value=bowl, journal=None):
+def run_search(method: str, trials: int, seed: int, space=SPACE, value=bowl, journal=None):
     study, history = new_study(settings(method, trials, seed, space), journal), []
     for count in rounds(method, trials):
-        asked = ask(study, space, count)
-        for number, trial in asked.items():
+        trials_by_number = ask(study, space, count)
+        for number, trial in trials_by_number.items():
             history.append((trial.params, value(trial.params)))
             study.tell(number, history[-1][1])
     return history
@@ -39,44 +39,48 @@ def searched(method: str, trials: int, seed: int, space=SPACE, value=bowl, journ
 @pytest.mark.parametrize("method", ["random", "tpe", "halving"])
 def test_a_question_has_one_answer_and_points_differ(method, tmp_path):
     value = lambda point: point["optim.learning_rate"]
-    first = searched(method, 14, 0, MIXED, value)
-    again = searched(method, 14, 0, MIXED, value, tmp_path / "journal.log")
+    first = run_search(method, 14, 0, MIXED, value)
+    again = run_search(method, 14, 0, MIXED, value, tmp_path / "journal.log")
     assert first == again and len(first) == 14
     assert list(points(load_study(tmp_path / "journal.log")).values()) == [point for point, _ in first]
     assert len({tuple(point.items()) for point, _ in first}) == 14
-    assert searched(method, 14, 1, MIXED, value) != first
+    assert run_search(method, 14, 1, MIXED, value) != first
     for point, _ in first:
         assert 1e-4 <= point["optim.learning_rate"] <= 1 and 8 <= point["model.hidden_size"] <= 64
         assert point["model.score"] in ("dot", "general")
 
 
 def test_tpe_beats_random_search_on_a_bowl():
-    best = lambda method: np.mean([min(value for _, value in searched(method, 30, seed)) for seed in range(5)])
+    best = lambda method: np.mean([min(value for _, value in run_search(method, 30, seed)) for seed in range(5)])
     assert best("tpe") < 0.5 * best("random")
 
 
 @pytest.mark.parametrize("method", ["tpe", "random"])
-def test_no_point_of_a_finite_space_is_tried_twice(method):
-    whole = [tuple(point.values()) for point, _ in searched("grid", 6, 0, LISTS, lambda point: 1.0)]
+def test_finite_space_has_no_repeated_points(method):
+    whole = [tuple(point.values()) for point, _ in run_search("grid", 6, 0, LISTS, lambda point: 1.0)]
     assert whole == [(score, size) for score in ("dot", "general", "cosine") for size in (8, 16)]
-    some = [tuple(point.values()) for point, _ in searched(method, 5, 0, LISTS, lambda point: 1.0)]
-    assert len(set(some)) == 5 and set(some) < set(whole)
+    points = [tuple(point.values()) for point, _ in run_search(method, 5, 0, LISTS, lambda point: 1.0)]
+    assert len(set(points)) == 5 and set(points) < set(whole)
     numbers = parse(DATE, {"model.hidden-size": "8..10"})
-    assert sorted(p["model.hidden_size"] for p, _ in searched(method, 20, 0, numbers, lambda point: 1.0)) == [8, 9, 10]
+    assert sorted(p["model.hidden_size"] for p, _ in run_search(method, 20, 0, numbers, lambda point: 1.0)) == [
+        8,
+        9,
+        10,
+    ]
 
 
 @pytest.mark.parametrize("method, last", [("halving", {1}), ("hyperband", {1, 3, 9})])
-def test_pruned_trials_stop_at_a_rung_and_hyperband_begins_at_several(method, last):
+def test_pruned_trials_stop_at_rungs_of_their_bracket(method, last):
     """27 trials that are worse the later they come: of each bracket the first goes on; one bracket stops none."""
     config = replace(DATE, **{"train.total_epochs": 27})
     study = new_study(settings(method, 27, 0, SPACE)._replace(config=config))
-    asked, stopped = ask(study, SPACE, 27), {}
+    trials, stopped = ask(study, SPACE, 27), {}
     for epoch in rungs(method, 27)[:-1]:
-        for number, trial in list(asked.items()):
+        for number, trial in list(trials.items()):
             trial.report(float(number), epoch)
             if trial.should_prune():
-                study.tell(asked.pop(number), state=TrialState.PRUNED)
+                study.tell(trials.pop(number), state=TrialState.PRUNED)
                 stopped[number] = epoch
     assert rungs(method, 27) == [1, 3, 9, 27]
-    assert 0 in asked and set(stopped.values()) == last
-    assert len(asked) == 1 if method == "halving" else 4 <= len(asked) < 14
+    assert 0 in trials and set(stopped.values()) == last
+    assert len(trials) == 1 if method == "halving" else 4 <= len(trials) < 14

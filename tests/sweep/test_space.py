@@ -4,12 +4,12 @@ import pytest
 
 from attention_jax.config import Config, Corpus, Dates, LuongSeq2seqConfig
 from attention_jax.errors import InputError
-from attention_jax.sweep.space import Range, Values, assignments, grid, label, parse, spelled
+from attention_jax.sweep.space import Range, Values, assignments, format_space, grid, label, parse
 
 DATE = Config("date_luong", Dates(), LuongSeq2seqConfig())
 
 
-def test_ranges_and_lists_have_the_types_of_their_fields():
+def test_values_have_the_types_of_their_fields():
     over = {"optim.learning-rate": "1e-4..1e-2:log", "model.hidden_size": "8..64"}
     space = parse(DATE, over | {"data.reverse-source": "true,false", "model.score": "dot,general"})
     assert space["optim.learning_rate"] == Range(1e-4, 1e-2, True, False, 0)
@@ -19,7 +19,7 @@ def test_ranges_and_lists_have_the_types_of_their_fields():
 
 
 @pytest.mark.parametrize(
-    "over, said",
+    "over, message",
     [
         ({"optim.lerning-rate": "1..2"}, "perhaps you meant optim.learning-rate"),
         ({"hidden-size": "8,16"}, "perhaps you meant model.hidden-size"),
@@ -46,8 +46,8 @@ def test_ranges_and_lists_have_the_types_of_their_fields():
         ({}, "at least one parameter"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(over, said):
-    with pytest.raises(InputError, match=said.replace(".", r"\.")) as error:
+def test_what_is_wrong_is_said_in_one_line(over, message):
+    with pytest.raises(InputError, match=message.replace(".", r"\.")) as error:
         parse(DATE, over)
     assert "\n" not in str(error.value)
 
@@ -57,13 +57,13 @@ def test_one_option_in_two_spellings_is_refused():
         parse(DATE, assignments(["optim.learning-rate=1e-3,1e-2", "optim.learning_rate=5"]))
 
 
-@pytest.mark.parametrize("words, said", [(["x"], "NAME=VALUES"), (["=1"], "NAME=VALUES"), (["a=1", "a=2"], "twice")])
-def test_assignments_are_checked(words, said):
-    with pytest.raises(InputError, match=said):
+@pytest.mark.parametrize("words, message", [(["x"], "NAME=VALUES"), (["=1"], "NAME=VALUES"), (["a=1", "a=2"], "twice")])
+def test_assignments_are_checked(words, message):
+    with pytest.raises(InputError, match=message):
         assignments(words)
 
 
-def test_a_grid_is_every_combination_and_needs_numbers_of_points():
+def test_grid_has_all_combinations_and_needs_counts():
     points = grid(parse(DATE, {"optim.learning-rate": "1e-3..1e-1:log:3", "model.hidden-size": "8,16"}))
     assert [tuple(point.values()) for point in points] == [(r, h) for r in (0.001, 0.01, 0.1) for h in (8, 16)]
     ends = grid(parse(DATE, {"optim.learning-rate": "0.0001234564..0.0123456789:log:2"}))
@@ -76,7 +76,7 @@ def test_a_space_survives_being_written_down():
     over = {"optim.learning-rate": "1e-4..1e-2:log:5", "model.hidden-size": "8..64"}
     over |= {"data.reverse-source": "true,false", "model.score": "dot"}
     space = parse(DATE, over)
-    assert parse(DATE, spelled(space)) == space
+    assert parse(DATE, format_space(space)) == space
 
 
 def test_labels_tell_same_named_parameters_apart():
@@ -84,13 +84,13 @@ def test_labels_tell_same_named_parameters_apart():
 
 
 @pytest.mark.parametrize("values", ["0..1.5", "-0.5..0.5", "0.1,0.2,1.5"])
-def test_every_end_of_a_range_and_every_value_of_a_list_is_within_the_bounds(values):
+def test_range_ends_and_list_values_are_validated(values):
     with pytest.raises(InputError, match="--train.label-smoothing"):
         parse(DATE, {"train.label-smoothing": values})
 
 
 @pytest.mark.parametrize("path", ["../a.tsv", "a..b.tsv", "x/../a.tsv"])
-def test_a_path_with_two_dots_is_a_value_and_no_range(path):
+def test_path_with_two_dots_is_no_range(path):
     config = Config("translate_files", Corpus(), LuongSeq2seqConfig())
     assert parse(config, {"data.tsv-file": path}) == {"data.tsv_file": Values((path,))}
 
@@ -107,7 +107,7 @@ def test_a_path_with_two_dots_is_a_value_and_no_range(path):
 def test_commas_in_parentheses_belong_to_a_value(text, values):
     space = parse(DATE, {"model.score": text})
     assert space["model.score"].choices == tuple(values)
-    assert parse(DATE, spelled(space)) == space
+    assert parse(DATE, format_space(space)) == space
 
 
 @pytest.mark.parametrize(

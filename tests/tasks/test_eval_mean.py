@@ -28,19 +28,19 @@ def cut(rows: np.ndarray, size: int) -> list[np.ndarray]:
     return [rows[first : first + size] for first in range(0, len(rows), size)]
 
 
-def test_a_language_model_has_the_mean_of_its_batches_perplexities(build):
+def test_language_model_averages_batch_perplexities(build):
     """Eight windows in batches of 3, 3 and 2."""
     task, params, whole, batches = both(build, MODELS["RecurrentLanguageModelConfig"], 3)
     nats = np.asarray(task.score_rows(params, {"tokens": task.data.held_out["valid"]}), np.float64) / 16
-    losses = [part.mean() for part in cut(nats, 3)]
-    assert [len(part) for part in cut(nats, 3)] == [3, 3, 2]
+    losses = [batch.mean() for batch in cut(nats, 3)]
+    assert [len(batch) for batch in cut(nats, 3)] == [3, 3, 2]
     assert whole["valid.perplexity"] == pytest.approx(np.exp(nats.mean()), rel=1e-6)
     assert batches["valid.perplexity"] == pytest.approx(np.mean(np.exp(losses)), rel=1e-6)
     assert batches["valid.loss"] == pytest.approx(np.mean(losses), rel=1e-6)
     assert abs(np.mean(losses) - nats.mean()) > 1e-4 < abs(np.mean(np.exp(losses)) - np.exp(np.mean(losses)))
 
 
-def test_a_translator_has_the_mean_of_its_batches_losses(build):
+def test_translator_averages_batch_losses(build):
     """A token of a batch of few tokens weighs more."""
     task, params, whole, batches = both(build, MODELS["SutskeverConfig"], 3)
     rows = jax.device_get(task.score_rows(params, task.data.held_out["valid"]._asdict()))
@@ -69,16 +69,16 @@ def test_sorted_batches_are_those_of_interleaved_lengths(build):
     key = lambda n: int("".join(a + b for a, b in zip(*(format(length, "016b") for length in lengths[n]))), 2)
     order = sorted(range(len(lengths)), key=key)
     assert cut(np.array(order), size)[0].tolist() not in ([0, 1], [2, 3])
-    losses = [rows["loss"][part].sum() / rows["tokens"][part].sum() for part in cut(np.array(order), size)]
+    losses = [rows["loss"][batch].sum() / rows["tokens"][batch].sum() for batch in cut(np.array(order), size)]
     assert task.evaluate(params, False).metrics["valid.loss"] == pytest.approx(np.mean(losses), rel=1e-5)
 
 
-def test_an_image_classifier_has_the_mean_of_its_batches_accuracies(build):
+def test_image_classifier_averages_batch_accuracies(build):
     task, params, whole, batches = both(build, MODELS["ViTConfig"], 3)
     split = task.splits(False)[0]
     rows = jax.device_get(task.score_rows(params, task.data.held_out[split]._asdict()))
     for name, values in rows.items():
-        expected = np.mean([part.mean() for part in cut(values, 3)])
+        expected = np.mean([batch.mean() for batch in cut(values, 3)])
         assert batches[f"{split}.{name}"] == pytest.approx(expected, rel=1e-5)
         assert whole[f"{split}.{name}"] == pytest.approx(values.mean(), rel=1e-5)
 

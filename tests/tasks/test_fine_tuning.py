@@ -5,7 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from test_launch import launch_here, refused
+from test_launch import error_line, launch_here
 
 from attention_jax import load_run
 from attention_jax.cli.commands import with_weights
@@ -28,15 +28,15 @@ def place(tmp_path_factory):
     batch = np.ones((1, 2), np.int32), np.array([2], np.int32)
     params = jax.jit(MaskedLanguageModel(options, len(WORDS) + 2).init)(jax.random.key(0), *batch)["params"]
     exchange.write(exchange.Weights(options, exchange.flat(params), ""), place / "bert", "safetensors", "bert")
-    made = tokenizers.Tokenizer(
+    tokenizer = tokenizers.Tokenizer(
         tokenizers.models.WordPiece({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]")
     )
-    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    made.post_processor = tokenizers.processors.TemplateProcessing(
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    made.enable_truncation(4)  # of the file, which --data.max-length takes the place of
-    made.save(str(place / "bert" / "tokenizer.json"))
+    tokenizer.enable_truncation(4)  # of the file, which --data.max-length takes the place of
+    tokenizer.save(str(place / "bert" / "tokenizer.json"))
     rng = np.random.default_rng(0)
     lines = []
     for i in range(60):
@@ -47,12 +47,12 @@ def place(tmp_path_factory):
 
 
 def settings(place, **changes):
-    own = replace(classify_text.config(), **{"data.tsv_file": str(place / "texts.tsv"), "data.max_buckets": 1})
-    return replace(with_weights(str(place / "bert"), own), **{"train.total_epochs": 2} | changes)
+    base = replace(classify_text.config(), **{"data.tsv_file": str(place / "texts.tsv"), "data.max_buckets": 1})
+    return replace(with_weights(str(place / "bert"), base), **{"train.total_epochs": 2} | changes)
 
 
 @pytest.mark.slow
-def test_the_encoder_is_the_pretrained_one_and_resuming_changes_no_bit(place, tmp_path):
+def test_finetuning_starts_from_encoder_and_resumes_exactly(place, tmp_path):
     config = settings(place)
     assert config.data.pretrained == str(place / "bert") and config.data.max_length == 16
     assert lifecycle.start(config, tmp_path / "pieces", quiet=True, until=1) is None
@@ -81,11 +81,13 @@ def test_the_encoder_is_the_pretrained_one_and_resuming_changes_no_bit(place, tm
 @pytest.mark.slow
 def test_the_command(place, tmp_path):
     options = ("--data.tsv-file", place / "texts.tsv", "--train.max-steps", 2, "--out", tmp_path / "run")
-    done = launch_here("train", "classify_text", "--from", place / "bert", *options)
-    assert done.returncode == 0, done.stderr
-    assert "the head re-initialized for 2 classes" in done.stdout and "left out (word_head/" in done.stdout
-    said = refused("train", "classify_text", "--from", place / "bert", "--data.max-length", 17, *options[:-1], tmp_path)
-    assert "--data.max-length must be at most 16" in said
+    result = launch_here("train", "classify_text", "--from", place / "bert", *options)
+    assert result.returncode == 0, result.stderr
+    assert "the head re-initialized for 2 classes" in result.stdout and "left out (word_head/" in result.stdout
+    message = error_line(
+        "train", "classify_text", "--from", place / "bert", "--data.max-length", 17, *options[:-1], tmp_path
+    )
+    assert "--data.max-length must be at most 16" in message
 
 
 def test_what_is_missing_is_one_line(place, tmp_path):
@@ -93,8 +95,8 @@ def test_what_is_missing_is_one_line(place, tmp_path):
     for name in ("model.safetensors", "config.json"):
         (tmp_path / "bert" / name).write_bytes((place / "bert" / name).read_bytes())
     options = ("--data.tsv-file", place / "texts.tsv", "--out", tmp_path / "run")
-    said = refused("train", "classify_text", "--from", tmp_path / "bert", *options)
-    assert "there is no" in said and "tokenizer.json" in said
+    message = error_line("train", "classify_text", "--from", tmp_path / "bert", *options)
+    assert "there is no" in message and "tokenizer.json" in message
     (tmp_path / "bert" / "tokenizer.json").write_text(json.dumps({"model": 1}))
-    assert "is damaged" in refused("train", "classify_text", "--from", tmp_path / "bert", *options)
+    assert "is damaged" in error_line("train", "classify_text", "--from", tmp_path / "bert", *options)
     assert not (tmp_path / "run").exists()

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-import their_decoders as theirs
+import their_decoders as reference
 from test_launch import launch_here
 
 import attention_jax
@@ -24,7 +24,7 @@ LINES = ["The lazy dog jumps over the brown fox.", "A quick dog is lazy, a fox i
 def place(tmp_path_factory):
     """A small Llama of twelve layers, and a text."""
     place = tmp_path_factory.mktemp("decoder")
-    theirs.directory(place / "llama", num_hidden_layers=12)
+    reference.directory(place / "llama", num_hidden_layers=12)
     (place / "text.txt").write_text("\n".join(LINES))
     return place
 
@@ -42,7 +42,7 @@ def settings(place, **changes):
 
 
 @pytest.mark.slow
-def test_a_pretrained_model_learns_a_text_and_resuming_changes_no_bit(place, tmp_path):
+def test_pretrained_model_learns_text_and_resumes_exactly(place, tmp_path):
     """Three programs of twelve layers in a scan, twice."""
     config = settings(place)
     assert config.model.scan_layers and config.data.pretrained == str(place / "llama")
@@ -54,8 +54,8 @@ def test_a_pretrained_model_learns_a_text_and_resuming_changes_no_bit(place, tmp
     for name in whole:
         np.testing.assert_array_equal(whole[name], pieces[name])
     run = load_run(tmp_path / "whole")
-    before = run.task.evaluate(attention_jax.load_pretrained(place / "llama").params, True).metrics
-    assert result["metrics"]["test.loss"] < before["test.loss"] - 0.1
+    initial_metrics = run.task.evaluate(attention_jax.load_pretrained(place / "llama").params, True).metrics
+    assert result["metrics"]["test.loss"] < initial_metrics["test.loss"] - 0.1
     [written] = run.predict(["The lazy"])
     assert written.startswith("The lazy")
 
@@ -64,18 +64,18 @@ def test_a_pretrained_model_learns_a_text_and_resuming_changes_no_bit(place, tmp
 def test_a_run_goes_back_to_hugging_faces_names(place, tmp_path):
     config = settings(place, **{"train.max_steps": 1})
     lifecycle.start(config, tmp_path / "run", quiet=True)
-    done = launch_here("export", tmp_path / "run", "--naming", "llama")
-    assert done.returncode == 0 and "named as llama" in done.stdout, done.stderr
+    result = launch_here("export", tmp_path / "run", "--naming", "llama")
+    assert result.returncode == 0 and "named as llama" in result.stdout, result.stderr
     out = tmp_path / "run" / "export" / "llama"
     assert json.loads((out / "config.json").read_text())["num_hidden_layers"] == 12
-    params = exchange.unstacked(exchange.flat(read_params(tmp_path / "run" / "final")))
+    params = exchange.unstack_layers(exchange.flat(read_params(tmp_path / "run" / "final")))
     again = exchange.read(out).arrays
     assert again.keys() == params.keys()
     for name in again:
         np.testing.assert_array_equal(again[name], params[name])
 
 
-def test_the_text_is_in_the_tokens_of_the_model(place):
+def test_text_is_encoded_by_model_tokenizer(place):
     """Nothing is compiled."""
     from attention_jax.data import text_windows
 

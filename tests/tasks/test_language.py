@@ -10,7 +10,7 @@ from tiers import slow_but
 
 from attention_jax import tasks
 from attention_jax.config import Config, Decode, LanguageModelConfig, Sampling, TimeMachine, Train
-from attention_jax.decode import truncated
+from attention_jax.decode import truncate_logits
 from attention_jax.errors import InputError
 from attention_jax.views import view_of
 from attention_jax.views.language import continuation
@@ -43,7 +43,7 @@ def params(task):
     return jax.jit(lambda p: jax.lax.scan(step, p, None, length=60)[0])(params)
 
 
-def test_it_learns_a_text_and_goes_on_with_it(task, params):
+def test_model_learns_and_continues_text(task, params):
     metrics = task.evaluate(params, True).metrics
     assert metrics["valid.perplexity"] < 1.3
     assert metrics["valid.perplexity"] == pytest.approx(np.exp(metrics["valid.loss"]))
@@ -51,7 +51,7 @@ def test_it_learns_a_text_and_goes_on_with_it(task, params):
     assert text == ("abc " * 30)[: len("abc a") + 20]
 
 
-def test_a_text_beyond_learned_positions_is_read_from_its_end(task):
+def test_long_prompt_keeps_its_last_tokens(task):
     """20 characters are added within 32 positions: of a longer text the last 12 are read."""
     options = replace(task.config.model, position_embedding="learned", max_length=32)
     learned = tasks.build(replace(task.config, model=options))
@@ -95,17 +95,17 @@ def test_the_cache_writes_what_the_whole_model_would(task, sampling):
     params = jax.jit(model.init)(jax.random.key(2), tokens)["params"]
 
     @jax.jit
-    def chosen(tokens, last, rng):
+    def choose_next(tokens, last, rng):
         logits = model.apply({"params": params}, tokens)[0][:, last]
         if sampling.temperature:
-            logits = truncated(logits / sampling.temperature, sampling.top_k, sampling.top_p)
+            logits = truncate_logits(logits / sampling.temperature, sampling.top_k, sampling.top_p)
             logits = logits + jax.random.gumbel(rng, logits.shape)
         return logits.argmax(-1)[:, None].astype(jnp.int32)
 
     text, rngs = tokens, jax.random.split(jax.random.key(sampling.seed), 5 + 6 - 1)
     for t in range(6):
         padded = np.pad(text, ((0, 0), (0, 6 - t)))  # one program for all lengths: a causal model ignores the rest
-        text = np.concatenate([text, chosen(padded, text.shape[1] - 1, rngs[4 + t])], axis=1)
+        text = np.concatenate([text, choose_next(padded, text.shape[1] - 1, rngs[4 + t])], axis=1)
     np.testing.assert_array_equal(continuation(model, params, tokens, sampling), text[0, 5:])
 
 
@@ -114,9 +114,9 @@ def test_options_of_translation_are_refused(task):
         tasks.build(replace(task.config, decode=Decode()))
 
 
-def test_bits_per_character_are_bits_per_token_over_its_characters(task, params):
+def test_bits_per_character_divide_bits_per_token(task, params):
     """One program. A perplexity of 2 ** n is n bits."""
     data = task.data._replace(characters_per_token=dict.fromkeys(task.data.held_out, 4.0))
-    found = tasks.build(task.config, data).evaluate(params, False).metrics
+    metrics = tasks.build(task.config, data).evaluate(params, False).metrics
     for split in task.data.held_out:
-        assert found[f"{split}.bits_per_character"] == pytest.approx(np.log2(found[f"{split}.perplexity"]) / 4)
+        assert metrics[f"{split}.bits_per_character"] == pytest.approx(np.log2(metrics[f"{split}.perplexity"]) / 4)

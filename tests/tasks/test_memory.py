@@ -12,7 +12,7 @@ from attention_jax.tasks import memory
 from attention_jax.views import view_of
 
 
-def configured(task="copy", **changes):
+def make_config(task="copy", **changes):
     model, train = (
         settings.NTMConfig(hidden_size=6, num_locations=8, word_size=4),
         settings.Train(batch_size=2, total_epochs=1),
@@ -22,18 +22,18 @@ def configured(task="copy", **changes):
 
 
 @pytest.fixture(scope="module")
-def built(changed):
-    task = tasks.build(configured())
-    return changed(task, loss=jax.jit(task.loss)), jax.jit(task.init)(jax.random.key(0))
+def task_and_params(with_attributes):
+    task = tasks.build(make_config())
+    return with_attributes(task, loss=jax.jit(task.loss)), jax.jit(task.init)(jax.random.key(0))
 
 
 def rows(task, indices, weight):
-    taken = {name: jnp.asarray(array[np.array(indices)]) for name, array in task.buckets[0].items()}
-    return taken | {"weight": jnp.asarray(weight, jnp.float32)}
+    batch = {name: jnp.asarray(array[np.array(indices)]) for name, array in task.buckets[0].items()}
+    return batch | {"weight": jnp.asarray(weight, jnp.float32)}
 
 
-def test_an_undecided_machine_pays_one_bit_a_bit(built):
-    task, params = built
+def test_an_undecided_machine_pays_one_bit_a_bit(task_and_params):
+    task, params = task_and_params
     undecided = params | {"output": jax.tree.map(jnp.zeros_like, params["output"])}
     batch = rows(task, [0, 1, 2], [1, 1, 0])
     total, count, metrics = task.loss(undecided, batch, None)
@@ -42,26 +42,26 @@ def test_an_undecided_machine_pays_one_bit_a_bit(built):
     np.testing.assert_allclose((total / np.log(2), metrics["bits_per_sequence"][0]), bits, rtol=1e-5)
 
 
-def test_cutting_the_padding_changes_nothing(built):
-    task, params = built
+def test_cutting_the_padding_changes_nothing(task_and_params):
+    task, params = task_and_params
     for row in range(12):
         short, long = rows(task, [row], [1]), rows(task, [row, int(task.buckets[0]["length"].argmax())], [1, 0])
         np.testing.assert_allclose(task.loss(params, short, None)[0], task.loss(params, long, None)[0], rtol=1e-5)
 
 
-def test_epochs_go_through_the_training_set(built):
-    task, _ = built
-    seen = [
+def test_epochs_go_through_the_training_set(task_and_params):
+    task, _ = task_and_params
+    epochs = [
         np.sort(np.concatenate([chunk.indices[chunk.weight > 0] for chunk in task.plan(epoch, 3)]))
         for epoch in range(4)
     ]
-    np.testing.assert_array_equal(np.concatenate(seen[:3]), np.arange(12))
-    np.testing.assert_array_equal(seen[3], seen[0])
+    np.testing.assert_array_equal(np.concatenate(epochs[:3]), np.arange(12))
+    np.testing.assert_array_equal(epochs[3], epochs[0])
 
 
 @pytest.mark.slow
-def test_full_evaluation_goes_beyond_the_training_lengths(built, tmp_path):
-    task, params = built
+def test_full_evaluation_goes_beyond_the_training_lengths(task_and_params, tmp_path):
+    task, params = task_and_params
     values = (whole := task.evaluate(params, True)).metrics
     assert values["test.wrong_bits_to_50"] == sum(values[f"test.wrong_bits_length_{n}"] for n in (10, 20, 30, 50)) > 0
     np.testing.assert_allclose(values["valid.loss"], values["valid.bits_per_sequence"] * np.log(2), rtol=1e-5)
@@ -74,8 +74,8 @@ def test_full_evaluation_goes_beyond_the_training_lengths(built, tmp_path):
     assert len(figures) == 3 and all(figure.stat().st_size > 1000 for figure in figures)
 
 
-def test_predict_writes_as_many_words_as_it_read(built):
-    task, params = built
+def test_predict_writes_as_many_words_as_it_read(task_and_params):
+    task, params = task_and_params
     assert len(view_of(task).predict(params, ["10110010 01101100"])[0].split()) == 2
     for wrong in ("", "hello", "1011"):
         with pytest.raises(InputError, match="words of 8 bits"):
@@ -91,14 +91,14 @@ MODELS = {
 @pytest.mark.parametrize("name", ["repeat_copy", "associative_recall", "ngrams", "priority_sort"])
 @pytest.mark.parametrize("kind", sorted(MODELS))
 def test_every_task_fits_every_model(name, kind):
-    task = tasks.build(configured(name, model=MODELS[kind]))
+    task = tasks.build(make_config(name, model=MODELS[kind]))
     batch = rows(task, [0, 1], [1, 1])
     total, count, _ = jax.eval_shape(task.loss, jax.eval_shape(task.init, jax.random.key(0)), batch, None)
     assert total.shape == count.shape == ()
 
 
 def test_ngrams_are_measured_against_their_optimum():
-    task = tasks.build(configured("ngrams", model=MODELS["lstm"]))
+    task = tasks.build(make_config("ngrams", model=MODELS["lstm"]))
     params = jax.jit(task.init)(jax.random.key(0))
     values, optimum = task.evaluate(params, True).metrics, task.describe()["optimum_bits"]
     assert values["valid.bits_over_optimum"] > 0 and 50 < optimum < 200

@@ -38,7 +38,7 @@ def test_named_metrics_are_those_of_an_evaluation(model, tmp_path):
     assert evaluated() is None, "an evaluation keeps its task and the data alive"
 
 
-def test_the_end_has_metrics_that_an_epoch_does_not(tmp_path):
+def test_final_evaluation_has_additional_metrics(tmp_path):
     task = builder(tmp_path)(configs.TransformerConfig(1, 1, hidden_size=8, num_heads=2, mlp_dim=8))
     loop.check_metric(task, "--metric", "valid.bleu", full=True)
     loop.check_metric(task, "--train.best-metric", "train.loss")

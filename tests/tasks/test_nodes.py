@@ -18,7 +18,7 @@ CONFIG = Config(
 
 
 @pytest.fixture(scope="module")
-def built():
+def task_and_params():
     task = tasks.build(CONFIG)
     return task, jax.jit(task.init)(jax.random.key(0))
 
@@ -35,18 +35,18 @@ def nats(task, params, nodes):
     return np.log(np.exp(logits[nodes]).sum(1)) - right, logits[nodes].argmax(1) == graph.label[nodes]
 
 
-def test_the_loss_is_the_mean_and_half_the_squared_norm(built):
-    _, params = built
+def test_loss_is_mean_plus_l2_penalty(task_and_params):
+    _, params = task_and_params
     task = tasks.build(replace(CONFIG, **{"model.dropout": 0.0, "model.attention_dropout": 0.0, "model.l2": 0.1}))
     total, count, _ = jax.jit(task.loss)(params, batch(task, 1.0), jax.random.key(0))
-    known = task.data.splits["train"]
+    train_nodes = task.data.splits["train"]
     squares = sum(float((np.asarray(x, np.float64) ** 2).sum()) for x in jax.tree.leaves(params))
-    assert count == len(known) == 14
-    np.testing.assert_allclose(total / count, nats(task, params, known)[0].mean() + 0.1 / 2 * squares, rtol=1e-5)
+    assert count == len(train_nodes) == 14
+    np.testing.assert_allclose(total / count, nats(task, params, train_nodes)[0].mean() + 0.1 / 2 * squares, rtol=1e-5)
 
 
-def test_the_penalty_is_weight_decay_in_the_gradient(built):
-    task, params = built
+def test_the_penalty_is_weight_decay_in_the_gradient(task_and_params):
+    task, params = task_and_params
     free = tasks.build(replace(CONFIG, **{"model.l2": 0.0}))
     gradient = lambda task, p: jax.grad(lambda p: task.loss(p, batch(task, 1.0), jax.random.key(0))[0] / 14)(p)
     with_it, without = jax.jit(lambda p: (gradient(task, p), gradient(free, p)))(params)
@@ -54,14 +54,14 @@ def test_the_penalty_is_weight_decay_in_the_gradient(built):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-7), with_it, expected)
 
 
-def test_a_row_that_is_padding_counts_nothing(built):
-    task, params = built
+def test_a_row_that_is_padding_counts_nothing(task_and_params):
+    task, params = task_and_params
     total, count, _ = jax.jit(task.loss)(params, batch(task, 0.0), jax.random.key(0))
     assert (float(total), float(count)) == (0.0, 0.0)
 
 
-def test_test_nodes_are_evaluated_at_the_end_alone(built):
-    task, params = built
+def test_test_nodes_are_evaluated_at_the_end_alone(task_and_params):
+    task, params = task_and_params
     assert set(task.evaluate(params, False).metrics) == {"valid.loss", "valid.accuracy"}
     metrics = task.evaluate(params, True).metrics
     for split in ("valid", "test"):
@@ -70,14 +70,14 @@ def test_test_nodes_are_evaluated_at_the_end_alone(built):
         assert metrics[f"{split}.accuracy"] == pytest.approx(right.mean(), rel=1e-6)
 
 
-def test_an_epoch_is_one_step(built):
-    task, _ = built
+def test_an_epoch_is_one_step(task_and_params):
+    task, _ = task_and_params
     [(bucket, indices, weight)] = task.plan(3, 8)
     assert bucket == 0 and indices.tolist() == [[0]] and weight.tolist() == [[1.0]]
 
 
-def test_nodes_are_asked_for_by_their_numbers(built):
-    task, params = built
+def test_nodes_are_asked_for_by_their_numbers(task_and_params):
+    task, params = task_and_params
     first, second = view_of(task).predict(params, ["0", "69"], None)
     assert first.startswith("class ") and second.startswith("class ")
     for wrong in ("70", "-1", "paper"):
@@ -85,13 +85,13 @@ def test_nodes_are_asked_for_by_their_numbers(built):
             view_of(task).predict(params, [wrong], None)
 
 
-def test_what_a_node_attends_to_is_its_neighbors(built):
-    task, params = built
-    [one] = view_of(task).attention_maps(params, ["5"])
-    [attention] = one.predictions[0].attentions
-    own = task.data.edges[task.data.edges[:, 0] == 5, 1]
-    assert [int(token.partition(":")[0]) for token in attention.keys.tokens] == own.tolist()
-    assert attention.weights.shape == (1, 2, 1, len(own))
+def test_what_a_node_attends_to_is_its_neighbors(task_and_params):
+    task, params = task_and_params
+    [record] = view_of(task).attention_maps(params, ["5"])
+    [attention] = record.predictions[0].attentions
+    neighbors = task.data.edges[task.data.edges[:, 0] == 5, 1]
+    assert [int(token.partition(":")[0]) for token in attention.keys.tokens] == neighbors.tolist()
+    assert attention.weights.shape == (1, 2, 1, len(neighbors))
     np.testing.assert_allclose(attention.weights.sum(-1), 1.0, rtol=1e-5)
     assert len(view_of(task).attention_maps(params, [])) == 3
 

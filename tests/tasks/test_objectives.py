@@ -36,16 +36,16 @@ CHOOSE = {type(MODELS[index]).__name__: MODELS[index] for index in (3, 10, 11, 1
 
 
 @pytest.mark.parametrize("name", slow_but(["LanguageModelConfig", "ViTConfig"], CHOOSE))
-def test_a_loss_by_its_import_path_is_what_trains(build, name):
+def test_loss_by_import_path_is_trained(build, name):
     """Cross-entropy by its path is the default, and another loss is another."""
     smooth = {"train.label_smoothing": 0.1}
-    changes = (smooth, smooth | {"train.loss": SAME}, {"train.loss": f"{__name__}:ones"})
+    changes = (smooth, smooth | {"train.loss": SAME}, {"train.loss": f"{__name__}:constant_loss"})
     default, same, (total, count) = losses_of([build(CHOOSE[name], **change) for change in changes])
     np.testing.assert_allclose(same, default, rtol=1e-5)
     assert total == 3 * count > 0 and default[0] > 0
 
 
-def ones(logits, targets, mask, label_smoothing):
+def constant_loss(logits, targets, mask, label_smoothing):
     assert logits.shape[:-1] == targets.shape == mask.shape
     return 3.0 * jnp.sum(mask, dtype=jnp.float32), jnp.sum(mask, dtype=jnp.float32)
 
@@ -54,14 +54,14 @@ TRAINED = [model for model in MODELS if model.custom_loss]
 
 
 @pytest.mark.parametrize("model", TRAINED, ids=lambda model: type(model).__name__)
-def test_a_task_with_a_loss_of_its_own_refuses_another(build, model):
+def test_task_with_fixed_loss_rejects_custom_loss(build, model):
     with pytest.raises(InputError, match=f"--train.loss .*{type(model).__name__}.*{SAME}"):
         build(model, **{"train.loss": SAME})
 
 
 def test_every_model_takes_a_loss_or_refuses_it():
     kinds = {model.task.rpartition(":")[0].rpartition(".")[2]: model.custom_loss for model in MODELS}
-    assert {kind for kind, own in kinds.items() if own} == {"memory", "nodes", "pointing"}
+    assert {kind for kind, has_custom_loss in kinds.items() if has_custom_loss} == {"memory", "nodes", "pointing"}
     assert {model.task for model in CHOOSE.values()} == {model.task for model in MODELS if not model.custom_loss}
 
 

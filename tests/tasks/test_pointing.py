@@ -15,7 +15,7 @@ SQUARE = "0.1,0.1 0.9,0.9 0.9,0.1 0.1,0.9 0.5,0.4"
 
 
 @pytest.fixture(scope="module")
-def built():
+def task_and_params():
     config = Config("x", ConvexHulls(3, 5, examples=12, held_out=6), PointerNetworkConfig(8), train=Train(batch_size=4))
     task = tasks.build(config)
     return task, jax.jit(task.init)(jax.random.key(0))
@@ -27,8 +27,8 @@ def rows(task, weight):
     }
 
 
-def test_loss_counts_places_and_leaves_padding_out(built):
-    task, params = built
+def test_loss_counts_places_and_leaves_padding_out(task_and_params):
+    task, params = task_and_params
     loss = jax.jit(lambda batch: task.loss(params, batch, None)[:2])
     total, count = loss(rows(task, [1, 1, 0, 0]))
     less, fewer = loss(rows(task, [1, 1]))
@@ -45,9 +45,9 @@ def test_steps_come_after_the_place_before():
 
 
 @pytest.mark.slow
-def test_accuracy_is_of_whole_hulls(built):
-    task, params = built
-    written = view_of(task).written(params, task.data.valid)
+def test_accuracy_is_of_whole_hulls(task_and_params):
+    task, params = task_and_params
+    written = view_of(task).decode_hulls(params, task.data.valid)
     assert task.accuracy(params, written) == 1.0
     wrong = written.target.copy()
     wrong[:3] = [1, 2, 3, 1, 0, 0, 0]  # half of them
@@ -70,13 +70,13 @@ def test_accuracy_is_of_whole_hulls(built):
         ([0, 0, 0, 0, 0, 0], False),
     ],
 )
-def test_a_polygon_is_the_same_from_each_of_its_corners(written, right):
+def test_polygon_equality_ignores_starting_corner(written, right):
     assert (polygon(np.array(written)) == polygon(np.array([1, 2, 4, 1, 0, 0]))) == right
 
 
 @pytest.mark.slow
-def test_texts_are_points(built, tmp_path):
-    task, params = built
+def test_texts_are_points(task_and_params, tmp_path):
+    task, params = task_and_params
     [answer] = view_of(task).predict(params, [SQUARE], tmp_path / "pointers.png")
     assert {int(place) for place in answer.split()} <= set(range(1, 6))
     assert (tmp_path / "pointers.png").stat().st_size > 3_000
@@ -89,11 +89,11 @@ def test_texts_are_points(built, tmp_path):
 
 
 @pytest.mark.slow
-def test_where_it_looks_is_what_it_computes(built):
-    task, params = built
-    [one] = view_of(task).attention_maps(params, [SQUARE])
-    [attention] = one.predictions[0].attentions
-    written = view_of(task).written(params, view_of(task).sets_of([SQUARE]))
+def test_where_it_looks_is_what_it_computes(task_and_params):
+    task, params = task_and_params
+    [record] = view_of(task).attention_maps(params, [SQUARE])
+    [attention] = record.predictions[0].attentions
+    written = view_of(task).decode_hulls(params, view_of(task).sets_of([SQUARE]))
     weights = np.asarray(jax.jit(view_of(task).attention)(params, written._asdict()))[0, : written.target_length[0], :6]
     np.testing.assert_allclose(attention.weights[0, 0], weights, atol=1e-6)
     assert attention.keys.tokens[2] == "2: 0.90,0.90" and len(view_of(task).attention_maps(params, [])) == 2

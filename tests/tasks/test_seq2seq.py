@@ -46,7 +46,7 @@ def begin(task):
 
 RECURRENT = [
     name
-    for name in catalog.names()
+    for name in catalog.experiment_names()
     if isinstance(catalog.load_experiment(name).config().model, configs.TranslatorConfig)
 ]
 
@@ -61,23 +61,23 @@ def test_every_variant_of_the_experiments_is_traced(corpus, name):
         assert total.shape == (), variant
 
 
-def test_two_vocabularies_of_one_size_do_not_share_an_embedding(tmp_path):
+def test_different_vocabularies_do_not_share_embeddings(tmp_path):
     """Token 5 is another word on the other side."""
     path = tmp_path / "pairs.tsv"
     path.write_text("a b\tb a\nb c\tc b\nc\tc\na\ta\nc b\tb c\n" * 4)
-    model, same = (
+    model, shared_data = (
         configs.TransformerConfig(1, 1, hidden_size=8, num_heads=2, mlp_dim=8, tied_embeddings="all"),
         configs.Corpus(tsv_file=str(path)),
     )
-    assert build(same, model).model.source_vocab == 7  # the same words, although not joint
+    assert build(shared_data, model).model.source_vocab == 7  # the same words, although not joint
     path = tmp_path / "other.tsv"
     path.write_text("a b\ty x\nb c\tz y\nc\tz\na\tx\nc b\ty z\n" * 4)
-    other = configs.Corpus(tsv_file=str(path))
+    data = configs.Corpus(tsv_file=str(path))
     with pytest.raises(
         InputError, match="--model.tied-embeddings all .* 7 .* --data.joint-vocabulary.*--model.tied-embeddings output"
     ):
-        build(other, model)
-    assert build(configs.replace(other, joint_vocabulary=True), model).model.source_vocab == 10
+        build(data, model)
+    assert build(configs.replace(data, joint_vocabulary=True), model).model.source_vocab == 10
 
 
 @pytest.mark.parametrize("name", slow_but(["luong"], MODELS))
@@ -99,15 +99,15 @@ def test_loss_counts_real_tokens_of_rows_with_weight(corpus, name):
 def test_evaluation_counts_every_held_out_row_once(corpus):
     task = build(corpus, MODELS["luong"])
     params = begin(task)
-    one, other = (
+    metrics, rebatched = (
         task.evaluate(params, False).metrics,
         build(corpus, MODELS["luong"], **{"decode.batch_size": 3}).evaluate(params, False).metrics,
     )
-    assert one["valid.loss"] == pytest.approx(other["valid.loss"], rel=1e-5)
-    assert one["valid.perplexity"] == pytest.approx(np.exp(one["valid.loss"]), rel=1e-6)
+    assert metrics["valid.loss"] == pytest.approx(rebatched["valid.loss"], rel=1e-5)
+    assert metrics["valid.perplexity"] == pytest.approx(np.exp(metrics["valid.loss"]), rel=1e-6)
 
 
-def test_the_loss_is_a_mean_over_tokens_not_over_sentences(corpus):
+def test_loss_is_mean_over_tokens(corpus):
     task = build(corpus, MODELS["luong"])
     params = jax.tree.map(lambda x: 8 * x, begin(task))  # tokens of very different probabilities
     pairs = task.data.held_out["valid"]
@@ -115,15 +115,15 @@ def test_the_loss_is_a_mean_over_tokens_not_over_sentences(corpus):
     assert len(set(lengths.tolist())) > 1
 
     def loss(rows) -> float:
-        some = task.data._replace(held_out={"valid": jax.tree.map(lambda x: x[rows], pairs)})
-        return dataclasses.replace(task, data=some).evaluate(params, False).metrics["valid.loss"]
+        subset = task.data._replace(held_out={"valid": jax.tree.map(lambda x: x[rows], pairs)})
+        return dataclasses.replace(task, data=subset).evaluate(params, False).metrics["valid.loss"]
 
     each = [loss(slice(i, i + 1)) for i in range(4)]
     assert np.std(each) > 0.1
     assert loss(slice(4)) == pytest.approx(np.average(each, weights=lengths), rel=1e-5)
 
 
-def test_the_longest_output_does_not_depend_on_test_references(corpus):
+def test_output_limit_ignores_test_references(corpus):
     task = build(corpus, MODELS["luong"], **{"decode.max_length": 0})
     longest = max(int(pairs.target_length.max()) for pairs in (*task.data.train, task.data.held_out["valid"]))
     assert task.decoding_limits["max_length"] == longest + longest // 2
@@ -132,7 +132,7 @@ def test_the_longest_output_does_not_depend_on_test_references(corpus):
     assert dataclasses.replace(task, data=task.data._replace(held_out=longer)).decoding_limits == task.decoding_limits
 
 
-def test_the_longest_output_of_packed_pairs_is_that_of_a_pair(corpus):
+def test_output_limit_of_packed_pairs_is_per_pair(corpus):
     packed = dataclasses.replace(corpus, packing=40)
     limits = build(packed, MODELS["transformer"], **{"decode.max_length": 0}).decoding_limits
     assert limits["max_length"] <= 18  # 1.5 x 12
@@ -142,10 +142,10 @@ def test_a_second_evaluation_compiles_nothing(corpus):
     task = build(corpus, MODELS["luong"])
     params = begin(task)
     task.evaluate(params, True)
-    compiled, made = placement.row_program(task.score_rows), dict(placement.PROGRAMS[task])
+    compiled, cached_programs = placement.row_program(task.score_rows), dict(placement.PROGRAMS[task])
     programs = compiled._cache_size()
     task.evaluate(params, True)
-    assert (compiled._cache_size(), placement.PROGRAMS[task]) == (programs, made)
+    assert (compiled._cache_size(), placement.PROGRAMS[task]) == (programs, cached_programs)
     assert placement.row_program(task.score_rows) is compiled and programs > 0
 
 
@@ -169,35 +169,35 @@ def test_full_evaluation_scores_translations_and_report_draws_them(corpus, tmp_p
     assert curves.stat().st_size > 2000 and bahdanau_length.figure({"attention": [{}]}, tmp_path / "none.png") is None
 
 
-def test_the_scores_are_drawn_as_far_as_they_have_ended(tmp_path):
+def test_figure_shows_finished_scores_only(tmp_path):
     scores = {"none": 14.0, "dot": 36.5, "dot-feeding": 37.0}
     recorded = {variant: [{"metrics": {"test.bleu": bleu}}] for variant, bleu in scores.items()}
     assert multi30k_scores.figure(recorded, tmp_path / "scores.png").stat().st_size > 2000
 
 
-def test_the_curves_of_input_feeding_are_drawn_beside_theirs(tmp_path):
+def test_input_feeding_curves_include_peer(tmp_path):
     history = [{"epoch": 1, "valid.loss": 4.8}, {"epoch": 2, "valid.loss": 3.9}]
     recorded = {variant: [{"history": history}] for variant in ("general", "scaled-feeding")}
     assert input_feeding.figure(recorded, tmp_path / "curves.png").stat().st_size > 2000
 
 
-def test_what_is_claimed_of_their_input_feeding_is_what_their_file_says():
+def test_input_feeding_claims_match_peer_file():
     file = Path(input_feeding.__file__).parent / "results" / "input_feeding_peer.json"
     last = {name: rows[-1]["valid.loss"] for name, rows in json.loads(file.read_text())["histories"].items()}
     [claim] = [claim for claim in input_feeding.CLAIMS if claim.published is not None]
     assert claim.published == round(last[claim.variant] - last[claim.minus], 3)
 
 
-def test_predict_says_of_which_texts_it_does_not_know_all_words(corpus, capsys):
+def test_predict_notes_texts_with_unknown_words(corpus, capsys):
     task = build(corpus, MODELS["luong"])
     view_of(task).predict(begin(task), ["a b", "a zebra c zoo", "c"], None)
     assert capsys.readouterr().err == "note: of 'a zebra c zoo' 2 tokens are not in the vocabulary\n"
 
 
-def test_predict_names_a_text_longer_than_all_in_training(corpus, capsys):
+def test_predict_notes_texts_longer_than_training(corpus, capsys):
     task = build(corpus, MODELS["luong"])
     longest = max(pairs.source.shape[1] for pairs in task.data.train)
-    texts = [" ".join("a" * (longest - 1 + more)) for more in (0, 3)]  # and the end of the sequence
+    texts = [" ".join("a" * (longest - 1 + extra)) for extra in (0, 3)]  # and the end of the sequence
     view_of(task).predict(begin(task), texts, None)
     (note,) = capsys.readouterr().err.splitlines()
     assert f"has {longest + 3} tokens, the longest source in training has {longest}" in note
@@ -227,11 +227,11 @@ def test_lengths_are_mixed_step_by_step(corpus):
     task = build(several, MODELS["luong"])
     assert len(task.buckets) > 1
     assert {indices.shape[0] for _, indices, _ in task.plan(0, 32)} == {1}
-    one = build(configs.replace(several, max_buckets=1), MODELS["luong"])
-    assert max(indices.shape[0] for _, indices, _ in one.plan(0, 32)) > 1
+    single_bucket = build(configs.replace(several, max_buckets=1), MODELS["luong"])
+    assert max(indices.shape[0] for _, indices, _ in single_bucket.plan(0, 32)) > 1
 
 
-def test_a_model_that_writes_nothing_can_still_be_looked_at(corpus, tmp_path):
+def test_empty_output_has_attention_maps(corpus, tmp_path):
     task = build(corpus, MODELS["luong"])
     source = {"source": task.buckets[0]["source"][:1], "source_length": task.buckets[0]["source_length"][:1]}
     nothing = np.full((1, 3), task.data.target_vocabulary.eos_id, np.int32)
@@ -240,7 +240,7 @@ def test_a_model_that_writes_nothing_can_still_be_looked_at(corpus, tmp_path):
     assert path.stat().st_size > 1000
 
 
-def test_a_report_shows_the_example_with_the_fewest_unknown_tokens(corpus):
+def test_report_example_has_fewest_unknown_tokens(corpus):
     data = build(corpus, MODELS["luong"]).data
     source = np.full((3, 4), data.source_vocabulary.eos_id)
     output = np.full((3, 5), data.target_vocabulary.eos_id)
@@ -249,11 +249,13 @@ def test_a_report_shows_the_example_with_the_fewest_unknown_tokens(corpus):
     assert pictures.clearest(data, {"source": source[:2]}, output[:2]) == 0
 
 
-def test_a_target_for_which_there_was_no_room_is_not_matched(corpus):
+def test_truncated_output_does_not_match_longer_target(corpus):
     data = build(corpus, MODELS["translator"]).data
     target, length = data.held_out["test"].target[:, 1:], data.held_out["test"].target_length
-    assert scoring.compare(data, "test", target)["exact_match"] == 1.0
-    assert scoring.compare(data, "test", target[:, : length.max() - 1])["exact_match"] == np.mean(length < length.max())
+    assert scoring.score_outputs(data, "test", target)["exact_match"] == 1.0
+    assert scoring.score_outputs(data, "test", target[:, : length.max() - 1])["exact_match"] == np.mean(
+        length < length.max()
+    )
 
 
 def test_packing_is_refused_without_masks_or_positions(corpus):
@@ -269,13 +271,15 @@ def test_packing_is_refused_without_masks_or_positions(corpus):
 def test_decoding_beyond_learned_positions_is_refused(corpus, name):
     learned = configs.TransformerConfig(1, 1, 8, 2, 8, position_embedding="learned", max_length=16)
     model = learned if name == "learned" else dataclasses.replace(MODELS["convolutional"], max_length=16)
-    begun = lambda length: jax.eval_shape(build(corpus, model, **{"decode.max_length": length}).init, jax.random.key(0))
-    begun(16)
+    trace_init = lambda length: jax.eval_shape(
+        build(corpus, model, **{"decode.max_length": length}).init, jax.random.key(0)
+    )
+    trace_init(16)
     with pytest.raises(InputError, match="17.* --model.max-length 16.*--decode.max-length"):
-        begun(17)
+        trace_init(17)
 
 
-def test_padding_of_a_target_counts_neither_in_training_nor_in_evaluation(corpus):
+def test_target_padding_is_ignored(corpus):
     """Two programs. The last token of every target is declared padding, and then is another token."""
     task = build(corpus, MODELS["luong"])
     params, rng = begin(task), jax.random.PRNGKey(1)
@@ -286,15 +290,15 @@ def test_padding_of_a_target_counts_neither_in_training_nor_in_evaluation(corpus
     loss, scores = jax.jit(task.loss), jax.jit(task.score_rows)
     total, count, _ = loss(params, rows, rng)
     np.testing.assert_allclose(loss(params, rows | {"target": target}, rng)[0], total, rtol=1e-6)
-    found, again = scores(params, rows), scores(params, rows | {"target": target})
-    np.testing.assert_allclose(again["loss"], found["loss"], rtol=1e-6)
-    np.testing.assert_array_equal(found["tokens"], rows["target_length"])
-    assert float(count) == rows["target_length"].sum() and found["correct"].tolist() == again["correct"].tolist()
+    original, again = scores(params, rows), scores(params, rows | {"target": target})
+    np.testing.assert_allclose(again["loss"], original["loss"], rtol=1e-6)
+    np.testing.assert_array_equal(original["tokens"], rows["target_length"])
+    assert float(count) == rows["target_length"].sum() and original["correct"].tolist() == again["correct"].tolist()
     batch = {"target": np.array([[1, 5, 6, 2], [1, 5, 2, 0]]), "target_length": np.array([3, 2])}
     assert seq2seq.target_mask(batch).astype(int).tolist() == [[1, 1, 1], [1, 1, 0]]
 
 
-def test_the_decoder_reads_the_target_from_bos_on_without_its_last_token():
+def test_decoder_input_is_shifted_target():
     target, mixed = np.array([[1, 5, 6, 2]]), np.array([[0, 0, 1]])
     assert seq2seq.target_in({"target": target}).tolist() == [[1, 5, 6]]
     assert seq2seq.target_in({"target": target, "target_segment": mixed}).tolist() == [[1, 5, 1]]

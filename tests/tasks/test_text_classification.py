@@ -32,9 +32,9 @@ def task(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def params(task):
-    part = task.buckets[1]
-    batch = {name: jnp.asarray(column[:64]) for name, column in part.items()} | {
-        "weight": jnp.ones(min(64, len(part["label"])))
+    arrays = task.buckets[1]
+    batch = {name: jnp.asarray(column[:64]) for name, column in arrays.items()} | {
+        "weight": jnp.ones(min(64, len(arrays["label"])))
     }
     mean_loss = lambda params: task.loss(params, batch, jax.random.key(1))[0] / batch["weight"].sum()
 
@@ -44,7 +44,7 @@ def params(task):
     return jax.jit(lambda p: jax.lax.scan(step, p, None, length=200)[0])(jax.jit(task.init)(jax.random.key(0)))
 
 
-def test_it_learns_which_word_decides_and_looks_at_it(task, params):
+def test_model_learns_and_attends_to_deciding_word(task, params):
     metrics = task.evaluate(params, True).metrics
     assert metrics["test.accuracy"] == metrics["valid.accuracy"] == metrics["test.balanced_accuracy"] == 1.0
     assert set(task.evaluate(params, False).metrics) == {"valid.loss", "valid.accuracy", "valid.balanced_accuracy"}
@@ -53,35 +53,35 @@ def test_it_learns_which_word_decides_and_looks_at_it(task, params):
     assert re.match(r"bad (0\.9|1\.0)\d+ \(attends to: ", bad)  # of two classes it is enough to look for one's word
 
 
-def test_a_text_without_known_words_still_has_an_answer(task, params):
+def test_text_of_unknown_words_is_classified(task, params):
     [unknown, spaces] = view_of(task).predict(params, ["xyzzy", "\u00a0"], None)
     assert "(attends to: xyzzy 1.00)" in unknown and "(attends to: nothing)" in spaces
 
 
 def test_rows_of_weight_zero_do_not_count(task):
     params = jax.jit(task.init)(jax.random.key(1))
-    part = {name: jnp.asarray(column[:4]) for name, column in task.buckets[0].items()}
+    arrays = {name: jnp.asarray(column[:4]) for name, column in task.buckets[0].items()}
     loss = jax.jit(lambda batch: task.loss(params, batch, jax.random.key(0)))
-    half = loss(part | {"weight": jnp.array([1.0, 1.0, 0.0, 0.0])})
-    alone = loss({name: column[:2] for name, column in part.items()} | {"weight": jnp.ones(2)})
+    half = loss(arrays | {"weight": jnp.array([1.0, 1.0, 0.0, 0.0])})
+    alone = loss({name: column[:2] for name, column in arrays.items()} | {"weight": jnp.ones(2)})
     np.testing.assert_allclose(half[0], alone[0], rtol=1e-5)
     assert half[0] > 0.01 and half[1] == alone[1] == 2 and half[2]["accuracy"][1] == 2
 
 
 def test_every_text_trains_once_an_epoch(task):
-    seen = [0 for _ in task.buckets]
+    counts = [0 for _ in task.buckets]
     for bucket, _, weight in task.plan(0, 4):
-        seen[bucket] += int(weight.sum())
-    assert seen == [len(part["label"]) for part in task.buckets] and sum(seen) == task.data.facts["train_texts"]
+        counts[bucket] += int(weight.sum())
+    assert counts == [len(arrays["label"]) for arrays in task.buckets] and sum(counts) == task.data.facts["train_texts"]
 
 
 def test_the_page_has_the_weights_of_the_words(task, params):
-    one, nothing = view_of(task).attention_maps(params, ["a c good b d", "\u00a0"])
-    [pool] = one.predictions[0].attentions  # without layers there is nothing else
+    record, nothing = view_of(task).attention_maps(params, ["a c good b d", "\u00a0"])
+    [pool] = record.predictions[0].attentions  # without layers there is nothing else
     words, probabilities, weights = view_of(task).read(params, ["a c good b d"])
-    assert pool.keys.tokens == tuple(words[0]) and one.predictions[0].text == "good"
+    assert pool.keys.tokens == tuple(words[0]) and record.predictions[0].text == "good"
     np.testing.assert_allclose(pool.weights[0, 0, 0], weights[0, :5], atol=1e-6)
-    assert one.predictions[0].score == pytest.approx(probabilities.max()) and nothing.title == "\u00a0"
+    assert record.predictions[0].score == pytest.approx(probabilities.max()) and nothing.title == "\u00a0"
     assert len(view_of(task).attention_maps(params, [])) == 2  # a held-out text of each class
 
 
@@ -89,8 +89,8 @@ def test_the_page_has_the_weights_of_the_words(task, params):
 def test_the_page_has_what_words_tell_each_other(task):
     deep = tasks.build(replace(task.config, **{"model.num_layers": 2}))
     params = jax.jit(deep.init)(jax.random.key(0))
-    [one] = view_of(deep).attention_maps(params, ["a c good b d"])
-    pool, encoder = one.predictions[0].attentions
+    [record] = view_of(deep).attention_maps(params, ["a c good b d"])
+    pool, encoder = record.predictions[0].attentions
     tokens, length = encode([["a", "c", "good", "b", "d"]], deep.data.vocabulary, 99)
     _, weights = view_of(deep).apply(params, {"tokens": tokens, "length": length})
     np.testing.assert_allclose(encoder.weights, weights["encoder_attention"][0], atol=1e-6)

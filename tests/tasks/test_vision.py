@@ -139,10 +139,10 @@ def test_mixed_labels_are_shared_out(tiny):
         ]
     )
     loss = lambda label: run(jnp.array(label))
-    both, one, other = loss([3, 5, 5, 5]), loss([3] * 4), loss([5] * 4)
+    both, loss_3, loss_5 = loss([3, 5, 5, 5]), loss([3] * 4), loss([5] * 4)
     rng = jax.random.split(jax.random.PRNGKey(0), 3)[1]  # as the task's loss divides it
     _, partner, share = quick(task.preparation.mix)(rng, image.astype(jnp.float32))
-    each = jnp.array([one, other, other, other]) / 4
+    each = jnp.array([loss_3, loss_5, loss_5, loss_5]) / 4
     np.testing.assert_allclose(both, (share * each + (1 - share) * each[partner]).sum(), rtol=1e-5)
 
 
@@ -160,7 +160,7 @@ def test_the_published_recipe_trains():
     assert step(params, jax.random.PRNGKey(0))[0] < value
 
 
-def test_what_varies_is_in_range_and_of_one_size():
+def test_augmented_images_keep_range_and_size():
     options = replace(vit_i1k_s16.config().data, rand_augment=0)
     preparation = vision.Preparation(options, 6, *[np.full(3, 0.5, np.float32)] * 2)
     x = jax.eval_shape(preparation.augment, jax.random.PRNGKey(0), jnp.zeros((2, 8, 8, 3), jnp.uint8))
@@ -177,7 +177,7 @@ def test_evaluation_sees_the_middle():
 
 
 @pytest.mark.parametrize(
-    "options, said",
+    "options, message",
     [
         (Images(standardize=True, signed=True), "--data.standardize and --data.signed"),
         (Images(auto_augment=True, rand_augment=2), "--data.rand-augment"),
@@ -186,8 +186,8 @@ def test_evaluation_sees_the_middle():
         (Images(pixels=8, resize_pixels=6), "6 and 8"),
     ],
 )
-def test_options_that_contradict_each_other_are_named(options, said):
-    with pytest.raises(InputError, match=said):
+def test_options_that_contradict_each_other_are_named(options, message):
+    with pytest.raises(InputError, match=message):
         build(replace(TINY, data=options))
 
 
@@ -222,9 +222,9 @@ def test_what_the_class_token_looks_at():
 
     weights = np.stack([np.eye(5), np.eye(5)[[3, 1, 2, 3, 4]]])[None, :, None].astype(np.float32)
     # the first layer copies; in the second the class token reads patch 3 of 1..4
-    found = image_maps({"encoder_attention": weights})
-    np.testing.assert_allclose(found["heads"][0, 0], [[0, 0], [1, 0]])
-    np.testing.assert_allclose(found["rollout"][0], [[0, 0], [0.5, 0]], atol=1e-6)
+    maps = image_maps({"encoder_attention": weights})
+    np.testing.assert_allclose(maps["heads"][0, 0], [[0, 0], [1, 0]])
+    np.testing.assert_allclose(maps["rollout"][0], [[0, 0], [0.5, 0]], atol=1e-6)
 
 
 SCRIPT = """
@@ -258,27 +258,27 @@ def test_four_devices_are_one(tmp_path):
         return subprocess.Popen(command, env=os.environ | {"NPROC": "8", "PYTHONPATH": os.getcwd()})
 
     assert [process.wait(timeout=300) for process in [start(1), start(4)]] == [0, 0]
-    one, four = (np.load(tmp_path / f"{devices}.npz") for devices in (1, 4))
-    for name in one.files:
-        np.testing.assert_allclose(one[name], four[name], atol=1e-4, err_msg=name)
+    single, four = (np.load(tmp_path / f"{devices}.npz") for devices in (1, 4))
+    for name in single.files:
+        np.testing.assert_allclose(single[name], four[name], atol=1e-4, err_msg=name)
 
 
-def test_augmentation_mixing_and_dropout_have_keys_of_their_own(monkeypatch):
+def test_augmentation_mixing_and_dropout_use_independent_keys(monkeypatch):
     """Nothing is compiled: stand-ins note the keys that the loss gives them."""
-    keys, own, given = {}, jnp.zeros(2, jnp.int32), jax.random.PRNGKey(0)
-    noted = lambda name, found: lambda rng, x: keys.update({name: rng}) or found(x)
-    mixed = noted("mix", lambda x: (x, own, jnp.ones(2)))
+    keys, labels, step_key = {}, jnp.zeros(2, jnp.int32), jax.random.PRNGKey(0)
+    record_key = lambda name, fn: lambda rng, x: keys.update({name: rng}) or fn(x)
+    mixed = record_key("mix", lambda x: (x, labels, jnp.ones(2)))
     apply = lambda params, x, train, rngs: (keys.update(rngs) or jnp.zeros((2, 10)), {})
     task = build(replace(TINY, **{"data.mixup": 1.0}))
     task = dataclasses.replace(task, model=SimpleNamespace(apply=apply))
-    stand_in = SimpleNamespace(augment=noted("augment", lambda x: x), mix=mixed)
+    stand_in = SimpleNamespace(augment=record_key("augment", lambda x: x), mix=mixed)
     monkeypatch.setitem(task.__dict__, "preparation", stand_in)
-    task.loss({}, {"image": jnp.zeros((2, 8, 8, 1)), "label": own, "weight": jnp.ones(2)}, given)
+    task.loss({}, {"image": jnp.zeros((2, 8, 8, 1)), "label": labels, "weight": jnp.ones(2)}, step_key)
     assert keys.keys() == {"augment", "mix", "dropout"}
-    assert len({tuple(key.tolist()) for key in [given, *keys.values()]}) == 4
+    assert len({tuple(key.tolist()) for key in [step_key, *keys.values()]}) == 4
 
 
-def test_the_three_most_probable_classes_are_named_in_their_order(tiny, tmp_path):
+def test_predict_names_top_three_classes_in_order(tiny, tmp_path):
     from PIL import Image
 
     task, params = tiny

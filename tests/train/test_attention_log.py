@@ -22,22 +22,22 @@ def test_statistics_of_a_layer_against_float64(normalizer):
     two and none of three sequences. Another normalizer has the same largest logit."""
     x = np.random.default_rng(0).standard_normal((3, 6, 8)).astype(np.float32)
     module = MultiHeadAttention(2, 8, normalizer=normalizer)
-    some = np.arange(6) >= np.array([[1], [4], [6]])  # [B, Q]
-    seen = (np.tri(6, dtype=bool) & some[..., None])[:, None]  # [B, 1, Q, K]
-    mask = (causal(), seen)
+    query_mask = np.arange(6) >= np.array([[1], [4], [6]])  # [B, Q]
+    allowed = (np.tri(6, dtype=bool) & query_mask[..., None])[:, None]  # [B, 1, Q, K]
+    mask = (causal(), allowed)
     variables = jax.jit(lambda rng: module.init(rng, x, x, x, mask=mask))(jax.random.key(0))
     assert {*variables} == {"params"}
     call = {"mask": mask, "return_weights": True, "mutable": ["attention_statistics"]}
     (_, weights), state = jax.jit(lambda variables: module.apply(variables, x, x, x, **call))(variables)
-    [found] = state["attention_statistics"]["attention_statistics"]
+    [actual] = state["attention_statistics"]["attention_statistics"]
     params = jax.tree.map(np.float64, variables["params"])
     query, key = ((x @ params[n]["kernel"] + params[n]["bias"]).reshape(3, 6, 2, 4) for n in ("query", "key"))
     scores = np.einsum("bqhe,bkhe->bhqk", query, key) / 2.0
-    scores = np.where(seen, scores, -np.inf)
-    w = np.float64(weights).swapaxes(1, 2)[some]  # [7, H, K]
+    scores = np.where(allowed, scores, -np.inf)
+    w = np.float64(weights).swapaxes(1, 2)[query_mask]  # [7, H, K]
     entropy = -(w * np.log(np.where(w > 0, w, 1))).sum(-1)
-    wanted = np.stack([scores.max((0, 2, 3)), entropy.mean(0), w[..., 0].mean(0)], axis=1)
-    np.testing.assert_allclose(found, wanted, atol=2e-6)
+    expected = np.stack([scores.max((0, 2, 3)), entropy.mean(0), w[..., 0].mean(0)], axis=1)
+    np.testing.assert_allclose(actual, expected, atol=2e-6)
 
 
 @pytest.fixture(scope="module")
@@ -73,14 +73,14 @@ def test_scanned_layers_have_the_statistics_of_each_layer(language):
     unrolled, scanned = unrolled_and_scanned(language)
     params, batch, rng = unrolled.init(jax.random.key(0)), language.first_batch(), jax.random.key(1)
     stacked = stack_layers(params, unrolled.config.model)
-    found = jax.jit(scanned.attention_statistics)(stacked, batch, rng)
-    wanted = jax.jit(unrolled.attention_statistics)(params, batch, rng)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), found, wanted)
+    actual = jax.jit(scanned.attention_statistics)(stacked, batch, rng)
+    expected = jax.jit(unrolled.attention_statistics)(params, batch, rng)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), actual, expected)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scan_layers", [False, True])
-def test_a_run_logs_every_n_steps_and_trains_the_same(language, tmp_path, scan_layers):
+def test_logging_attention_changes_no_parameter(language, tmp_path, scan_layers):
     """The parameters of a run with and without it, bit for bit; lines for steps 2 and 4, of 2 layers of 2 heads."""
     model = configs.replace(language.config.model, scan_layers=scan_layers)
     language, ends = build(configs.replace(language.config, model=model), language.data), {}

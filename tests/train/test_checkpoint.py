@@ -19,16 +19,16 @@ import pytest
 
 from attention_jax.cli import commands
 from attention_jax.config import Train
-from attention_jax.errors import InputError, Interrupted, explained
+from attention_jax.errors import InputError, Interrupted, explain_errors
 from attention_jax.train.checkpoint import Checkpoints, load_params, save_params
 from attention_jax.train.log import MetricsLog
 from attention_jax.train.loop import train_one
-from tests.train.test_loop import ADAM, least_squares, logged, plan
+from tests.train.test_loop import ADAM, least_squares, plan, read_log
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
-def trained(directory: Path, train: Train, plan=plan):
+def train_weights(directory: Path, train: Train, plan=plan):
     return train_one(least_squares(plan=plan), ADAM, train, directory, quiet=True)[1]["w"]
 
 
@@ -39,25 +39,25 @@ def numbers(directory: Path) -> list[int]:
 def at_each(monkeypatch, visit):
     """A plan of two chunks that calls `visit(epoch, place)` when the loop takes one; what was saved is on the disk."""
     save = Checkpoints.save
-    monkeypatch.setattr(Checkpoints, "save", lambda self, *given: (save(self, *given), self.writing.result()))
+    monkeypatch.setattr(Checkpoints, "save", lambda self, *args: (save(self, *args), self.writing.result()))
 
     class Chunks(list):
         def __getitem__(self, place):
             visit(self.epoch, place)
             return super().__getitem__(place)
 
-    def visited(epoch, steps_per_call):
+    def visiting_plan(epoch, steps_per_call):
         chunks = Chunks(plan(epoch, steps_per_call))
         chunks.epoch = epoch
         return chunks
 
-    return visited
+    return visiting_plan
 
 
 EACH_CALL = 1e-9
 
 
-def test_a_checkpoint_is_due_when_the_last_one_is_old_and_on_the_disk(tmp_path):
+def test_checkpoint_is_due_after_interval_once_written(tmp_path):
     checkpoints = Checkpoints(tmp_path, Train())
     assert not checkpoints.due()
     checkpoints.began -= 595
@@ -73,20 +73,22 @@ def test_a_checkpoint_is_due_when_the_last_one_is_old_and_on_the_disk(tmp_path):
     never.close()
 
 
-def test_checkpoints_by_time_change_no_number_and_push_out_none_of_an_epoch(tmp_path, monkeypatch):
-    whole = trained(tmp_path / "whole", Train(total_epochs=3, average_last=2, save_minutes=0))
-    seen = []
-    visited = at_each(monkeypatch, lambda epoch, place: seen.append(numbers(tmp_path / "timed")))
-    timed = trained(tmp_path / "timed", Train(total_epochs=3, average_last=2, save_minutes=EACH_CALL), visited)
-    assert (timed == whole).all() and seen[-1] == [4, 8, 10] and numbers(tmp_path / "timed") == [8, 12]
+def test_timed_checkpoints_keep_epoch_checkpoints(tmp_path, monkeypatch):
+    whole = train_weights(tmp_path / "whole", Train(total_epochs=3, average_last=2, save_minutes=0))
+    saved_numbers = []
+    visiting_plan = at_each(monkeypatch, lambda epoch, place: saved_numbers.append(numbers(tmp_path / "timed")))
+    timed = train_weights(
+        tmp_path / "timed", Train(total_epochs=3, average_last=2, save_minutes=EACH_CALL), visiting_plan
+    )
+    assert (timed == whole).all() and saved_numbers[-1] == [4, 8, 10] and numbers(tmp_path / "timed") == [8, 12]
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
     release, save, written = threading.Event(), ocp.CheckpointManager.save, []
 
-    def wait_and_save(*given, **named):
+    def wait_and_save(*args, **kwargs):
         written.append(release.wait(20))
-        return save(*given, **named)
+        return save(*args, **kwargs)
 
     monkeypatch.setattr(ocp.CheckpointManager, "save", wait_and_save)
 
@@ -96,7 +98,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
                 release.set()
             return super().__getitem__(place)
 
-    trained(tmp_path, Train(total_epochs=1, save_minutes=EACH_CALL), lambda *given: Chunks(plan(*given)))
+    train_weights(tmp_path, Train(total_epochs=1, save_minutes=EACH_CALL), lambda *args: Chunks(plan(*args)))
     assert written == [True, True] and numbers(tmp_path) == [4]
 
 
@@ -104,31 +106,33 @@ def full_from(monkeypatch, first: int, last: float = float("inf")):
     """A disk without room for the checkpoints `first` to `last`; half of one is already written when that shows."""
     save = ocp.CheckpointManager.save
 
-    def full(self, number, **given):
+    def full(self, number, **kwargs):
         if not first <= number <= last:
-            return save(self, number, **given)
+            return save(self, number, **kwargs)
         (self.directory / f"{number}.orbax-checkpoint-tmp").mkdir()
         raise FULL
 
     monkeypatch.setattr(ocp.CheckpointManager, "save", full)
 
 
-def test_on_a_full_disk_training_goes_on_and_the_older_checkpoint_is_whole(tmp_path, monkeypatch, capsys):
+def test_full_disk_keeps_older_checkpoint(tmp_path, monkeypatch, capsys):
     train = Train(total_epochs=4, save_minutes=0)
-    whole = trained(tmp_path / "whole", train)
+    whole = train_weights(tmp_path / "whole", train)
     with monkeypatch.context() as patch:
         full_from(patch, 8)
-        assert (trained(tmp_path / "full", train) == whole).all()
+        assert (train_weights(tmp_path / "full", train) == whole).all()
     [line] = capsys.readouterr().err.splitlines()
     assert "8 could not be written (No space left on device;" in line and "checkpoint 4 stays" in line
-    assert (trained(tmp_path / "full", train) == whole).all()  # from checkpoint 4 on
+    assert (train_weights(tmp_path / "full", train) == whole).all()  # from checkpoint 4 on
     assert numbers(tmp_path / "full") == [16]
-    assert [line["step"] for line in logged(tmp_path / "full")] == [line["step"] for line in logged(tmp_path / "whole")]
+    assert [line["step"] for line in read_log(tmp_path / "full")] == [
+        line["step"] for line in read_log(tmp_path / "whole")
+    ]
 
 
 def test_when_there_is_room_again_checkpoints_are_written(tmp_path, monkeypatch, capsys):
     full_from(monkeypatch, 8, 12)
-    trained(tmp_path, Train(total_epochs=4, save_minutes=0, average_last=3))
+    train_weights(tmp_path, Train(total_epochs=4, save_minutes=0, average_last=3))
     warnings = capsys.readouterr().err.splitlines()
     assert len(warnings) == 2 and "chosen without the checkpoints that could not be written, [8, 12]" in warnings[1]
     assert numbers(tmp_path) == [4, 16]
@@ -137,9 +141,9 @@ def test_when_there_is_room_again_checkpoints_are_written(tmp_path, monkeypatch,
 def test_the_last_checkpoint_is_missed_also_where_its_failure_takes_long(tmp_path, monkeypatch, capsys):
     full_from(monkeypatch, 16)
     save = ocp.CheckpointManager.save
-    slow = lambda self, number, **given: time.sleep(0.5 * (number == 16)) or save(self, number, **given)
+    slow = lambda self, number, **args: time.sleep(0.5 * (number == 16)) or save(self, number, **args)
     monkeypatch.setattr(ocp.CheckpointManager, "save", slow)
-    trained(tmp_path, Train(total_epochs=4, save_minutes=0, average_last=3))
+    train_weights(tmp_path, Train(total_epochs=4, save_minutes=0, average_last=3))
     assert "chosen without the checkpoints that could not be written, [16]" in capsys.readouterr().err
 
 
@@ -148,19 +152,19 @@ def test_training_continues_without_checkpoints_that_were_removed(options, tmp_p
     """It ends with its parameters, and says which checkpoints it lacks; the directory does not come again."""
     removed = at_each(monkeypatch, lambda epoch, place: epoch == 2 and shutil.rmtree(tmp_path / "checkpoints", True))
     train = Train(total_epochs=4, save_minutes=0, best_metric="valid.loss", **options)
-    assert np.isfinite(trained(tmp_path, train, removed)).all() and not (tmp_path / "checkpoints").exists()
+    assert np.isfinite(train_weights(tmp_path, train, removed)).all() and not (tmp_path / "checkpoints").exists()
     warnings = capsys.readouterr().err
     assert "No such file" in warnings and ("chosen without the checkpoints" in warnings) == bool(options)
 
 
-def test_an_interrupt_says_where_its_checkpoint_could_not_be_written(tmp_path, monkeypatch):
+def test_interrupt_reports_unwritten_checkpoint(tmp_path, monkeypatch):
     full_from(monkeypatch, 2)
-    visited = at_each(monkeypatch, lambda epoch, place: os.kill(os.getpid(), signal.SIGTERM))
+    visiting_plan = at_each(monkeypatch, lambda epoch, place: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted, match="the checkpoint of step 2 could not be written"):
-        trained(tmp_path, Train(total_epochs=1), visited)
+        train_weights(tmp_path, Train(total_epochs=1), visiting_plan)
 
 
-def test_lines_that_find_no_room_are_written_with_the_next(tmp_path):
+def test_unwritten_log_lines_are_retried(tmp_path):
     log = MetricsLog(tmp_path, 0, 0)
     file, room = log.file, [10, None, 10**6]
 
@@ -168,30 +172,33 @@ def test_lines_that_find_no_room_are_written_with_the_next(tmp_path):
         close = file.close
 
         def write(self, text):
-            if (some := room.pop(0)) is None:
+            if (size := room.pop(0)) is None:
                 raise FULL
-            return file.write(text[:some])
+            return file.write(text[:size])
 
     log.file = Disk()
     for step in range(3):
         log.write(step, loss=0.5)
     log.close()
-    assert logged(tmp_path) == [{"step": step, "loss": 0.5} for step in range(3)]
+    assert read_log(tmp_path) == [{"step": step, "loss": 0.5} for step in range(3)]
 
 
 def test_a_full_disk_is_one_line():
-    with pytest.raises(InputError, match=r"result.json could not be written \(No space.*free disk space"), explained():
+    with (
+        pytest.raises(InputError, match=r"result.json could not be written \(No space.*free disk space"),
+        explain_errors(),
+    ):
         raise OSError(errno.ENOSPC, "No space left on device", "result.json")
 
 
-def test_a_closed_file_is_one_line_and_a_defect_is_a_traceback():
+def test_file_error_is_one_line_defect_is_traceback():
     with (
         pytest.raises(InputError, match=r"pairs.tsv is not open to this user \(Permission denied\)"),
-        explained(),
+        explain_errors(),
     ):
         raise PermissionError(errno.EACCES, "Permission denied", "pairs.tsv")
     for number in (errno.ENOENT, errno.EBADF, errno.EPIPE):
-        with pytest.raises(OSError, match=os.strerror(number)) as raised, explained():
+        with pytest.raises(OSError, match=os.strerror(number)) as raised, explain_errors():
             raise OSError(number, os.strerror(number), "ours.json")
         assert not isinstance(raised.value, InputError)
 
@@ -205,17 +212,17 @@ def test_a_closed_file_is_one_line_and_a_defect_is_a_traceback():
         *((name, "give another path") for name in ("ELOOP", "ENAMETOOLONG", "EROFS")),
     ],
 )
-def test_every_error_of_a_file_system_is_one_line_that_names_the_file(name, advice):
+def test_file_system_errors_name_the_file(name, advice):
     number = getattr(errno, name)
-    with pytest.raises(InputError, match=rf"checkpoints/4 .*\({os.strerror(number)}\): .*{advice}"), explained():
+    with pytest.raises(InputError, match=rf"checkpoints/4 .*\({os.strerror(number)}\): .*{advice}"), explain_errors():
         raise OSError(number, os.strerror(number), "checkpoints/4")
 
 
-def test_a_current_directory_that_was_removed_is_one_line(tmp_path, monkeypatch):
+def test_removed_current_directory_is_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
     for act in (lambda: Path("run").absolute(), lambda: Path("run").mkdir(), lambda: Path("run").read_text()):
-        with pytest.raises(InputError, match="current directory was removed"), explained():
+        with pytest.raises(InputError, match="current directory was removed"), explain_errors():
             act()
     with pytest.raises(InputError, match="current directory was removed"):
         commands.main(["train", "date_luong"])
@@ -230,22 +237,22 @@ directory = Path(sys.argv[1])
 def visit(epoch, place):
     if (epoch, place) == (2, 1):
         os.kill(os.getpid(), signal.SIGKILL)
-visited = here.at_each(pytest.MonkeyPatch(), visit)
-here.trained(directory, here.Train(total_epochs=4, save_minutes=here.EACH_CALL), visited)
+visiting_plan = here.at_each(pytest.MonkeyPatch(), visit)
+here.train_weights(directory, here.Train(total_epochs=4, save_minutes=here.EACH_CALL), visiting_plan)
 """
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_in_an_epoch_goes_on_from_its_checkpoint_by_time_to_the_same_bits(tmp_path):
-    whole = trained(tmp_path / "whole", Train(total_epochs=4))
+def test_killed_process_resumes_to_same_bits(tmp_path):
+    whole = train_weights(tmp_path / "whole", Train(total_epochs=4))
     (tmp_path / "part").mkdir()
     root = Path(__file__).resolve().parents[2]
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "part")], cwd=root, timeout=120)
     assert killed.returncode == -signal.SIGKILL and 10 in numbers(tmp_path / "part")
-    asked = []
-    visited = lambda epoch, steps: asked.append(epoch) or plan(epoch, steps)
-    assert (trained(tmp_path / "part", Train(total_epochs=4), visited) == whole).all()
-    assert asked[-2:] == [2, 3] and len(logged(tmp_path / "part")) == len(logged(tmp_path / "whole"))
+    epochs = []
+    visiting_plan = lambda epoch, steps: epochs.append(epoch) or plan(epoch, steps)
+    assert (train_weights(tmp_path / "part", Train(total_epochs=4), visiting_plan) == whole).all()
+    assert epochs[-2:] == [2, 3] and len(read_log(tmp_path / "part")) == len(read_log(tmp_path / "whole"))
 
 
 def test_a_save_into_a_directory_that_cannot_be_made_leaves_no_thread(tmp_path):

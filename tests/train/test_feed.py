@@ -61,7 +61,7 @@ def test_a_stream_is_trained_on_call_by_call(tmp_path):
     np.testing.assert_allclose(params["w"], by_hand(3), atol=1e-5)
 
 
-def test_interrupted_after_any_call_it_goes_on_with_the_next(tmp_path, monkeypatch):
+def test_streamed_training_resumes_after_any_call(tmp_path, monkeypatch):
     few, train = type("Few", (Windows,), {"windows": 2})(), replace(TRAIN, total_epochs=2)
     _, whole = train_one(task(few), OPTIM, train, tmp_path / "whole", quiet=True)
     monkeypatch.setattr(Interrupt, "requested", True)
@@ -75,14 +75,14 @@ def test_interrupted_after_any_call_it_goes_on_with_the_next(tmp_path, monkeypat
     assert np.array_equal(params["w"], whole["w"])
 
 
-def test_data_that_cannot_be_read_end_the_training_after_it_was_saved(tmp_path):
-    def broken(self, epoch, window, share, calls=Windows.calls):
+def test_unreadable_data_end_training_after_save(tmp_path):
+    def fail_in_window(self, epoch, window, share, calls=Windows.calls):
         if (epoch, window) == (1, 2):
             raise InputError("cannot read part 6")
         return calls(self, epoch, window, share)
 
     _, whole = train_one(task(Windows()), OPTIM, TRAIN, tmp_path / "whole", quiet=True)
-    bad = type("Broken", (Windows,), {"calls": broken})()
+    bad = type("Broken", (Windows,), {"calls": fail_in_window})()
     for _ in range(2):  # the second time there is nothing new to save
         with pytest.raises(InputError, match="cannot read part 6"):
             train_one(task(bad), OPTIM, TRAIN, tmp_path / "parts", quiet=True)
@@ -91,11 +91,11 @@ def test_data_that_cannot_be_read_end_the_training_after_it_was_saved(tmp_path):
     assert np.array_equal(params["w"], whole["w"]) and len(run.history) == 3
 
 
-def test_a_record_that_was_left_out_is_said_once_and_counted(tmp_path, capsys):
+def test_skipped_record_is_reported_once_and_counted(tmp_path, capsys):
     class Damaged(Windows):
         def calls(self, epoch, window, share):
             return [call._replace(damaged=(f"cannot read {window}",)) for call in super().calls(epoch, window, share)]
 
     run, _ = train_one(task(Damaged()), OPTIM, TRAIN, tmp_path, quiet=True)
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2 and "cannot read 0" in said[0] and f"{run.step} times" in said[1]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and "cannot read 0" in lines[0] and f"{run.step} times" in lines[1]

@@ -74,11 +74,11 @@ def begin_two(out: Path, *arguments: str) -> list[subprocess.Popen]:
 
 def ends(processes: list[subprocess.Popen]) -> list[tuple[int, str, str]]:
     try:
-        said = [process.communicate(timeout=180) for process in processes]
+        outputs = [process.communicate(timeout=180) for process in processes]
     finally:
         for process in processes:
             process.kill()  # a stuck one does not listen to anything else
-    return [(process.returncode, *text) for process, text in zip(processes, said)]
+    return [(process.returncode, *text) for process, text in zip(processes, outputs)]
 
 
 AGREE = """
@@ -97,14 +97,14 @@ def test_two_hosts_agree_with_the_first():
     command = [sys.executable, "-c", AGREE, free_address()]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     pair = [subprocess.Popen([*command, str(host)], cwd=ROOT, **streams) for host in (0, 1)]
-    for host, (code, said, error) in enumerate(ends(pair)):
+    for host, (code, output, error) in enumerate(ends(pair)):
         assert code == 0, error
-        last = said.splitlines()[-1]  # before it speaks the library that connects them
+        last = output.splitlines()[-1]  # before it speaks the library that connects them
         assert json.loads(last) == [host == 0, {"host": 0}, [False, True]]
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory) -> Path:
+def single_host(tmp_path_factory) -> Path:
     """The run of one host with two devices."""
     out = tmp_path_factory.mktemp("one")
     [(code, _, error)] = ends([begin(out, 2)])
@@ -113,7 +113,7 @@ def one(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_two_hosts_interrupted_and_resumed_equal_one(one, tmp_path):
+def test_two_hosts_interrupted_and_resumed_equal_one(single_host, tmp_path):
     pair = begin_two(tmp_path / "two", "--train.save-minutes", "1e-9")  # a checkpoint whenever the disk is free
     metrics, patience = tmp_path / "two" / "metrics.jsonl", time.monotonic() + 120
     while time.monotonic() < patience and not (metrics.exists() and metrics.read_text()):
@@ -121,32 +121,32 @@ def test_two_hosts_interrupted_and_resumed_equal_one(one, tmp_path):
     pair[1].send_signal(signal.SIGTERM)
     for code, out, error in ends(pair):
         assert code == 130 and "is complete; resume with --resume" in error, (code, out, error)
-    (code, said, error), (other, silence, _) = ends(begin_two(tmp_path / "two", "--resume"))
-    assert code == other == 0, error
-    assert "test.accuracy" in said and "test.accuracy" not in silence  # the first speaks
-    compare(one, tmp_path / "two")
+    (code, output, error), (second_code, silence, _) = ends(begin_two(tmp_path / "two", "--resume"))
+    assert code == second_code == 0, error
+    assert "test.accuracy" in output and "test.accuracy" not in silence  # the first speaks
+    compare(single_host, tmp_path / "two")
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     assert [line["step"] for line in lines if "test.loss" not in line] == sorted(
         {line["step"] for line in lines}
     )  # once each
     assert json.loads((tmp_path / "two" / "environment.json").read_text())["processes"] == 2
-    assert saved.load(tmp_path / "two")[2].keys() == saved.load(one)[2].keys()
+    assert saved.load_trained(tmp_path / "two")[2].keys() == saved.load_trained(single_host)[2].keys()
 
 
 @pytest.mark.slow
-def test_two_hosts_with_a_sharded_state_equal_one(one, tmp_path):
+def test_two_hosts_with_a_sharded_state_equal_one(single_host, tmp_path):
     for code, _, error in ends(begin_two(tmp_path, "--train.shard-parameters")):
         assert code == 0, error
-    compare(one, tmp_path)
+    compare(single_host, tmp_path)
     [(code, _, error)] = ends([begin(tmp_path, 2, "--resume", "--train.total-epochs", str(EPOCHS + 1))])
     assert code == 0, error
     pieces = run_directory.read_result(tmp_path)["history"]
     assert len(pieces) == EPOCHS + 1 and pieces[-1]["step"] == (EPOCHS + 1) * pieces[0]["step"]
 
 
-def compare(one: Path, two: Path):
+def compare(expected: Path, actual: Path):
     """The numbers of both runs at the ends of their epochs are the same."""
-    histories = [run_directory.read_result(directory)["history"] for directory in (one, two)]
+    histories = [run_directory.read_result(directory)["history"] for directory in (expected, actual)]
     assert len(histories[0]) == len(histories[1]) == EPOCHS
     for first, second in zip(*histories, strict=True):
         for name in set(first) - {"seconds"}:
@@ -163,7 +163,7 @@ def compare(one: Path, two: Path):
         (("127.0.0.1:1", 2, 1), "did not answer"),
     ],
 )
-def test_what_does_not_name_the_hosts_is_said_in_one_line(arguments, message, monkeypatch):
+def test_invalid_host_arguments_are_one_line(arguments, message, monkeypatch):
     monkeypatch.setattr(hosts, "JOINING", 0.1)
     with pytest.raises(InputError, match=message) as error:
         hosts.join(*arguments)

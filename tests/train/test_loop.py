@@ -55,7 +55,7 @@ def one_step_calls(epoch, steps_per_call):
     return [(b, i[k : k + 1], w[k : k + 1]) for b, i, w in plan(epoch, steps_per_call) for k in range(2)]
 
 
-def scripted(values):
+def replay_losses(values):
     """An evaluation that finds these losses, one after another."""
     values = iter(values)
     return lambda params, full: Evaluation({"valid.loss": next(values)}, {})
@@ -83,39 +83,39 @@ def test_the_steps_are_plain_gradient_descent(tmp_path):
     np.testing.assert_allclose(params["w"], w, rtol=1e-5)
 
 
-def test_the_matmul_precision_is_in_force_in_the_steps_alone(tmp_path):
-    seen = {"loss": set(), "evaluate": set()}
+def test_matmul_precision_applies_to_steps_only(tmp_path):
+    precisions = {"loss": set(), "evaluate": set()}
 
     def peek(name, of):
-        return lambda *args: (seen[name].add(jax.config.jax_default_matmul_precision), of(*args))[1]
+        return lambda *args: (precisions[name].add(jax.config.jax_default_matmul_precision), of(*args))[1]
 
     task = least_squares(peek("loss", loss), evaluate=peek("evaluate", evaluate))
     train_one(task, OPTIM, Train(total_epochs=1, matmul_precision="bfloat16"), tmp_path, quiet=True)
-    assert seen == {"loss": {"bfloat16"}, "evaluate": {None}}
+    assert precisions == {"loss": {"bfloat16"}, "evaluate": {None}}
 
 
 ADAM = Optim(learning_rate=0.1)
 
 
-def logged(directory) -> list[dict]:
+def read_log(directory) -> list[dict]:
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
 def timeless(directory) -> list[dict]:
     """What is logged but the seconds, which no two runs have alike."""
-    rest = lambda line: {name: value for name, value in line.items() if name != "seconds"}
-    return [rest(line) | {"row": "seconds" in line} for line in logged(directory)]
+    without_seconds = lambda line: {name: value for name, value in line.items() if name != "seconds"}
+    return [without_seconds(line) | {"row": "seconds" in line} for line in read_log(directory)]
 
 
 def test_progress_and_samples_are_there_to_be_watched(tmp_path):
-    said = {}
+    progress = {}
 
     def look(params, full):
-        said.update(json.loads((tmp_path / "progress.json").read_text()))
+        progress.update(json.loads((tmp_path / "progress.json").read_text()))
         return Evaluation({"valid.loss": 0.0}, {}, ("a -> b",))
 
     train_one(least_squares(evaluate=look), OPTIM, Train(total_epochs=2, steps_per_call=1), tmp_path, quiet=True)
-    assert said["state"] == "training" and said["total_steps"] == 8 and said["process"] == os.getpid()
+    assert progress["state"] == "training" and progress["total_steps"] == 8 and progress["process"] == os.getpid()
     ended = json.loads((tmp_path / "progress.json").read_text())
     assert ended["state"] == "trained" and ended["step"] == 8 and ended["seconds_left"] == 0.0
     assert (tmp_path / "samples.txt").read_text() == "a -> b\n"
@@ -129,14 +129,14 @@ def test_resuming_after_any_epoch_gives_the_same_bits(epochs, tmp_path):
     _, whole = train_one(least_squares(), ADAM, train, tmp_path / "whole", quiet=True)
     run, nothing = train_one(least_squares(), ADAM, train, tmp_path / "part", quiet=True, until=epochs)
     assert run.active and nothing is None and len(run.history) == epochs
-    run, part = train_one(least_squares(), ADAM, train, tmp_path / "part", quiet=True)
-    assert not run.active and (part["w"] == whole["w"]).all()
-    assert [line["epoch"] for line in logged(tmp_path / "part") if "valid.loss" in line] == [1, 2, 3, 4]
+    run, resumed = train_one(least_squares(), ADAM, train, tmp_path / "part", quiet=True)
+    assert not run.active and (resumed["w"] == whole["w"]).all()
+    assert [line["epoch"] for line in read_log(tmp_path / "part") if "valid.loss" in line] == [1, 2, 3, 4]
 
 
 @pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
-def test_a_closed_terminal_and_a_batch_system_stop_a_training_that_is_saved(number, tmp_path):
+def test_signals_stop_training_after_saving(number, tmp_path):
     def evaluate_and_kill(params, full):
         os.kill(os.getpid(), number)
         return Evaluation({"valid.loss": 1.0}, {})
@@ -166,8 +166,8 @@ def test_resuming_after_a_signal_gives_the_same_bits(chunk, tmp_path):
     with pytest.raises(Interrupted) as stopped:
         train_one(least_squares(plan=plan_and_kill), ADAM, train, tmp_path / "part", quiet=True)
     assert stopped.value.step == 2 * (chunk + 1)
-    _, part = train_one(task, ADAM, train, tmp_path / "part", quiet=True)
-    assert (part["w"] == whole["w"]).all()
+    _, resumed = train_one(task, ADAM, train, tmp_path / "part", quiet=True)
+    assert (resumed["w"] == whole["w"]).all()
     assert timeless(tmp_path / "whole") == timeless(tmp_path / "part")
 
 
@@ -192,34 +192,34 @@ for until, task in enumerate((test_loop.least_squares(), test_loop.least_squares
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["loss", "evaluate"], ids=["compiling", "the closing evaluation"])
-def test_sigterm_outside_of_python_and_resuming_gives_the_same_bits(place, tmp_path):
-    train, before = Train(total_epochs=2), os.times().children_user
+def test_sigterm_in_native_code_resumes_to_same_bits(place, tmp_path):
+    train, start_seconds = Train(total_epochs=2), os.times().children_user
     command = [sys.executable, "-c", STUCK, str(Path(__file__).parent), str(tmp_path / "part"), place]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 128 + signal.SIGTERM and "--resume" in done.stderr, done.stderr
-    assert os.times().children_user - before < 40  # computing time: the machine may be busy
+    result = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
+    assert result.returncode == 128 + signal.SIGTERM and "--resume" in result.stderr, result.stderr
+    assert os.times().children_user - start_seconds < 40  # computing time: the machine may be busy
     assert not (tmp_path / "part" / "result.json").exists() and len(timeless(tmp_path / "part")) >= 3
     _, whole = train_one(least_squares(), ADAM, train, tmp_path / "whole", quiet=True)
-    _, part = train_one(least_squares(), ADAM, train, tmp_path / "part", quiet=True)
-    assert (part["w"] == whole["w"]).all() and timeless(tmp_path / "part") == timeless(tmp_path / "whole")
+    _, resumed = train_one(least_squares(), ADAM, train, tmp_path / "part", quiet=True)
+    assert (resumed["w"] == whole["w"]).all() and timeless(tmp_path / "part") == timeless(tmp_path / "whole")
 
 
-def test_a_run_that_comes_to_its_last_step_ends_its_epoch_there(tmp_path):
+def test_last_step_ends_its_epoch(tmp_path):
     run, params = train_one(least_squares(), OPTIM, Train(total_epochs=4, max_steps=5), tmp_path, quiet=True)
     assert run.step == 5 and [row["step"] for row in run.history] == [4, 5] and params is not None
-    assert [line["step"] for line in logged(tmp_path)] == [2, 4, 4, 5, 5]
+    assert [line["step"] for line in read_log(tmp_path)] == [2, 4, 4, 5, 5]
 
 
 @pytest.mark.parametrize("steps", slow_but([5, 6], [5, 6, 7, 8]))
-def test_with_more_steps_a_run_goes_on_where_its_last_one_was(steps, tmp_path):
+def test_more_steps_continue_after_last_step(steps, tmp_path):
     """Four steps an epoch, two a chunk: inside a chunk, between two, and after an epoch."""
     _, whole = train_one(least_squares(), ADAM, Train(total_epochs=3), tmp_path / "whole", quiet=True)
     cut = Train(total_epochs=3, max_steps=steps)
     run, _ = train_one(least_squares(), ADAM, cut, tmp_path / "part", quiet=True)
     again, _ = train_one(least_squares(), ADAM, cut, tmp_path / "part", quiet=True)
     assert [row["step"] for row in run.history] == [row["step"] for row in again.history] == [4, steps]
-    run, part = train_one(least_squares(), ADAM, Train(total_epochs=3), tmp_path / "part", quiet=True)
-    assert (part["w"] == whole["w"]).all()
+    run, resumed = train_one(least_squares(), ADAM, Train(total_epochs=3), tmp_path / "part", quiet=True)
+    assert (resumed["w"] == whole["w"]).all()
     epochs = [[line for line in timeless(tmp_path / name) if "valid.loss" in line] for name in ("whole", "part")]
     assert epochs[0] == epochs[1]
 
@@ -230,23 +230,23 @@ def test_an_only_epoch_goes_on_with_more_steps(tmp_path):
     assert [(row["epoch"], row["step"]) for row in run.history] == [(1, 4)]
 
 
-def test_an_epoch_without_a_number_is_never_the_best(tmp_path):
-    task = least_squares(evaluate=scripted([3.0, float("nan"), 2.0, 1.0]))
+def test_nan_epoch_is_never_best(tmp_path):
+    task = least_squares(evaluate=replay_losses([3.0, float("nan"), 2.0, 1.0]))
     run, _ = train_one(task, OPTIM, Train(total_epochs=4, patience=2), tmp_path, quiet=True)
     assert len(run.history) == 4
 
 
-def test_the_best_and_the_last_checkpoints_are_kept_and_averaged(tmp_path):
+def test_best_and_last_checkpoints_are_kept_and_averaged(tmp_path):
     train = Train(total_epochs=5, average_last=2)
     _, params = train_one(least_squares(), OPTIM, train, tmp_path, quiet=True)
-    kept = Checkpoints(tmp_path / "checkpoints", train, best_of=1)
-    states = [kept.restore(step, _state())[0].params["w"] for step in (16, 20)]
+    checkpoints = Checkpoints(tmp_path / "checkpoints", train, best_of=1)
+    states = [checkpoints.restore(step, _state())[0].params["w"] for step in (16, 20)]
     np.testing.assert_allclose(params["w"], np.mean(states, axis=0), rtol=1e-6)
-    assert kept.best() == 20
-    kept.close()
+    assert checkpoints.best() == 20
+    checkpoints.close()
 
 
-def test_a_mean_over_fewer_epochs_than_asked_for_is_said(tmp_path, capsys):
+def test_average_over_fewer_epochs_is_noted(tmp_path, capsys):
     train_one(least_squares(), OPTIM, Train(total_epochs=3), tmp_path, quiet=True)
     assert "average" not in capsys.readouterr().err
     train_one(least_squares(), OPTIM, Train(total_epochs=3, average_last=3), tmp_path, quiet=True)
@@ -255,14 +255,14 @@ def test_a_mean_over_fewer_epochs_than_asked_for_is_said(tmp_path, capsys):
     assert "average" not in capsys.readouterr().err, "there are no more than two"
 
 
-def test_a_run_may_end_with_the_parameters_of_its_best_epoch(tmp_path):
-    task = least_squares(evaluate=scripted([3.0, 1.0, 2.0, 2.5]))
+def test_use_best_returns_best_epoch_parameters(tmp_path):
+    task = least_squares(evaluate=replay_losses([3.0, 1.0, 2.0, 2.5]))
     _, best = train_one(task, OPTIM, Train(total_epochs=4, use_best=True), tmp_path / "best", quiet=True)
     _, second = train_one(least_squares(), OPTIM, Train(total_epochs=2), tmp_path / "second", quiet=True)
     assert (best["w"] == second["w"]).all()
 
 
-def test_a_checkpoint_of_an_earlier_version_is_one_clear_line(tmp_path):
+def test_earlier_checkpoint_format_is_one_line_error(tmp_path):
     old = Checkpoints(tmp_path / "checkpoints", Train())
     old.save(4, _state(), {"history": [], "past": {"seconds": 1.0, "examples": 50}})
     old.close()
@@ -271,30 +271,32 @@ def test_a_checkpoint_of_an_earlier_version_is_one_clear_line(tmp_path):
 
 
 def _state():
-    from attention_jax.train.checkpoint import host
+    from attention_jax.train.checkpoint import to_host
 
-    return host(init_state(least_squares().init, optimizer(OPTIM, 1), 0))
+    return to_host(init_state(least_squares().init, optimizer(OPTIM, 1), 0))
 
 
 def test_patience_ends_a_run_that_no_longer_improves(tmp_path):
-    task = least_squares(evaluate=scripted([3.0, 2.0, 2.5, 2.2, 2.1, 0.0, 0.0]))
+    task = least_squares(evaluate=replay_losses([3.0, 2.0, 2.5, 2.2, 2.1, 0.0, 0.0]))
     run, _ = train_one(task, OPTIM, Train(total_epochs=7, patience=2), tmp_path, quiet=True)
     assert [row["valid.loss"] for row in run.history] == [3.0, 2.0, 2.5, 2.2]
 
 
-def test_the_best_epoch_of_two_metrics_is_best_in_both(tmp_path):
+def test_best_epoch_of_two_metrics(tmp_path):
     """The rule of execute_cora.py in PetarV-/GAT: a tie counts, and the counter starts again after it."""
-    found = iter([(3.0, 0.5), (2.0, 0.6), (1.5, 0.4), (1.8, 0.6), (1.6, 0.5), (1.7, 0.5), (0.0, 1.0)])
-    seen = []
+    metrics = iter([(3.0, 0.5), (2.0, 0.6), (1.5, 0.4), (1.8, 0.6), (1.6, 0.5), (1.7, 0.5), (0.0, 1.0)])
+    params_by_epoch = []
 
     def both(params, full):
-        seen.append(params["w"])
-        return Evaluation(dict(zip(("valid.loss", "valid.accuracy"), next(found))), {})
+        params_by_epoch.append(params["w"])
+        return Evaluation(dict(zip(("valid.loss", "valid.accuracy"), next(metrics))), {})
 
     train = Train(total_epochs=7, patience=2, use_best=True, best_metric="valid.loss,valid.accuracy")
     run, params = train_one(least_squares(evaluate=both), OPTIM, train, tmp_path, quiet=True)
     assert len(run.history) == 6  # epochs 3 (loss) and 4 (accuracy, a tie) start the counter again; 5 and 6 do not
-    assert (params["w"] == seen[1]).all() and not (params["w"] == seen[0]).all()  # neither 3 nor 4 is best in both
+    assert (params["w"] == params_by_epoch[1]).all() and not (
+        params["w"] == params_by_epoch[0]
+    ).all()  # neither 3 nor 4 is best in both
 
 
 def test_an_unknown_one_of_two_metrics_is_named(tmp_path):
@@ -303,7 +305,7 @@ def test_an_unknown_one_of_two_metrics_is_named(tmp_path):
         train_one(least_squares(), OPTIM, train, tmp_path, quiet=True)
 
 
-def test_a_loss_that_is_not_finite_names_its_step(tmp_path):
+def test_nonfinite_loss_names_its_step(tmp_path):
     def explode(params, batch, rng):
         total, count, metrics = loss(params, batch, rng)
         return jnp.where(batch["weight"].sum() < 16, jnp.nan, total), count, metrics
@@ -325,15 +327,15 @@ steep.defvjp(lambda x, slope: (x, slope), lambda slope, g: (g * slope, None))
 def overflowing(least):
     """A loss that stays small, with a gradient that is not finite in batches of `least` rows and fewer."""
 
-    def one(params, batch, rng):
+    def loss_fn(params, batch, rng):
         total, count, metrics = loss(params, batch, rng)
         return steep(total, jnp.where(count <= least, jnp.inf, 1.0)), count, metrics
 
-    return one
+    return loss_fn
 
 
 @pytest.mark.parametrize("train", [Train(total_epochs=1), Train(total_epochs=3, max_steps=4), Train(total_epochs=3)])
-def test_parameters_that_are_not_finite_after_the_last_step_are_divergence(train, tmp_path):
+def test_nonfinite_final_parameters_are_divergence(train, tmp_path):
     """Each loss is computed before its update, so none is NaN in the step that breaks the parameters."""
     with pytest.raises(Diverged, match="parameters are not finite after step 4") as stopped:
         train_one(least_squares(overflowing(2)), OPTIM, train, tmp_path, quiet=True)
@@ -342,7 +344,7 @@ def test_parameters_that_are_not_finite_after_the_last_step_are_divergence(train
     assert not list((tmp_path / "checkpoints").glob("[0-9]*")), "no checkpoint has such parameters"
 
 
-def test_a_checkpoint_within_an_epoch_never_has_parameters_that_are_not_finite(tmp_path):
+def test_checkpoint_never_has_nonfinite_parameters(tmp_path):
     train = Train(total_epochs=2, steps_per_call=1, save_minutes=1e-9)
     with pytest.raises(Diverged, match="after step 1;"):
         train_one(least_squares(overflowing(16), plan=one_step_calls), OPTIM, train, tmp_path, quiet=True)
@@ -353,19 +355,19 @@ def test_a_checkpoint_within_an_epoch_never_has_parameters_that_are_not_finite(t
     "values, options, step",
     [([1.0, math.nan], {}, 8), ([math.nan, math.inf], {"use_best": True}, 8), ([1.0, 1e20], {"average_last": 2}, 8)],
 )
-def test_a_run_whose_last_evaluated_loss_is_not_finite_has_diverged(values, options, step, tmp_path):
+def test_nonfinite_last_evaluation_is_divergence(values, options, step, tmp_path):
     """An update of 1e30 leaves parameters that are finite and a model that is not."""
     with pytest.raises(Diverged, match=f"at step {step}"):
         train_one(
-            least_squares(evaluate=scripted(values)), OPTIM, Train(total_epochs=2, **options), tmp_path, quiet=True
+            least_squares(evaluate=replay_losses(values)), OPTIM, Train(total_epochs=2, **options), tmp_path, quiet=True
         )
     assert json.loads((tmp_path / "progress.json").read_text())["state"] == "diverged"
 
 
 @pytest.mark.parametrize("values, options", [([math.nan, 1.0], {}), ([1.0, math.nan], {"use_best": True})])
-def test_a_loss_that_is_not_finite_on_the_way_does_not_end_a_run(values, options, tmp_path):
+def test_nonfinite_intermediate_evaluation_continues(values, options, tmp_path):
     train = Train(total_epochs=2, best_metric="valid.loss", **options)
-    run, params = train_one(least_squares(evaluate=scripted(values)), OPTIM, train, tmp_path, quiet=True)
+    run, params = train_one(least_squares(evaluate=replay_losses(values)), OPTIM, train, tmp_path, quiet=True)
     assert run.step == 8 and np.isfinite(params["w"]).all()
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes()[:1] == b"{"]
     assert {path.name for path in files} >= {"metrics.jsonl", "progress.json", "metrics"}
@@ -388,10 +390,10 @@ def replace_by_a_file(directory):
 
 
 @pytest.mark.parametrize("lose", [remove, replace_by_another_run, replace_by_a_file])
-def test_a_run_stops_when_its_directory_is_removed_or_replaced(lose, tmp_path, monkeypatch):
+def test_run_stops_if_directory_is_replaced(lose, tmp_path, monkeypatch):
     """At its next write, and it writes nothing where its directory was."""
     evaluated, save = [], Checkpoints.save
-    monkeypatch.setattr(Checkpoints, "save", lambda self, *given: (save(self, *given), self.writing.result()))
+    monkeypatch.setattr(Checkpoints, "save", lambda self, *args: (save(self, *args), self.writing.result()))
 
     def lose_at_second_epoch(params, full):
         evaluated.append(params)
@@ -409,7 +411,7 @@ def test_a_run_stops_when_its_directory_is_removed_or_replaced(lose, tmp_path, m
         assert [path.name for path in (tmp_path / "run").iterdir()] == ["metrics.jsonl"]
 
 
-def test_a_log_may_get_another_inode_and_a_server_may_not_answer(tmp_path, monkeypatch):
+def test_log_survives_new_inode_and_silent_server(tmp_path, monkeypatch):
     """As on file systems in user space, and NFS: the log is the same file."""
     log = MetricsLog(tmp_path, 0, 0)
     log.write(1, loss=0.5)
@@ -435,7 +437,7 @@ def test_an_unknown_best_metric_is_named(tmp_path):
         train_one(least_squares(), OPTIM, Train(total_epochs=1, best_metric="valid.blue"), tmp_path, quiet=True)
 
 
-def compiled_for(devices, rows=16):
+def compile_programs(devices, rows=16):
     """The training call and an evaluation of `rows` rows, compiled for devices by their shapes alone."""
     task, update = least_squares(), optimizer(ADAM, 1)
     state = jax.eval_shape(lambda: init_state(task.init, update, 0))
@@ -446,8 +448,8 @@ def compiled_for(devices, rows=16):
     return train.compile(), score.compile()
 
 
-def test_the_programs_are_made_for_one_device_that_is_given():
-    train, score = compiled_for(tuple(jax.devices()[:1]))
+def test_programs_compile_for_given_device():
+    train, score = compile_programs(tuple(jax.devices()[:1]))
     assert "s32[2,16]" in train.as_text() and "all-reduce" not in train.as_text()
     assert "f32[16,3]" in score.as_text()
 
@@ -461,7 +463,7 @@ task, optim, train = here["least_squares"](), here["ADAM"], here["Train"](total_
 _, params = here["train_one"](task, optim, train, Path(sys.argv[2]), quiet=True)
 assert jax.device_count() == 2
 np.save(sys.argv[3], params["w"])
-train, score = here["compiled_for"](tuple(jax.devices()), rows=15)
+train, score = here["compile_programs"](tuple(jax.devices()), rows=15)
 assert "all-reduce" in train.as_text() and "s32[2,1,8]" in train.as_text(), train.as_text()
 assert "f32[8,3]" in score.as_text() or "f32[1,8,3]" in score.as_text(), score.as_text()
 """
@@ -469,13 +471,15 @@ assert "f32[8,3]" in score.as_text() or "f32[1,8,3]" in score.as_text(), score.a
 
 def test_two_devices_give_the_parameters_of_one(tmp_path):
     """25 rows a device in the whole batches; the last batch has one row on each."""
-    _, one = train_one(least_squares(), ADAM, Train(total_epochs=2), tmp_path / "one", quiet=True)
+    _, single = train_one(least_squares(), ADAM, Train(total_epochs=2), tmp_path / "one", quiet=True)
     (tmp_path / "two").mkdir()
     environment = os.environ | {"NPROC": "8", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     command = [sys.executable, "-c", TWO_DEVICES, __file__, str(tmp_path / "two"), str(tmp_path / "two.npy")]
     subprocess.run(command, check=True, env=environment, timeout=300)
-    np.testing.assert_allclose(np.load(tmp_path / "two.npy"), one["w"], atol=1e-4)
-    assert [line["step"] for line in logged(tmp_path / "two")] == [line["step"] for line in logged(tmp_path / "one")]
+    np.testing.assert_allclose(np.load(tmp_path / "two.npy"), single["w"], atol=1e-4)
+    assert [line["step"] for line in read_log(tmp_path / "two")] == [
+        line["step"] for line in read_log(tmp_path / "one")
+    ]
 
 
 TOKENS = """
@@ -525,12 +529,12 @@ for name, devices in (("one", 1), ("copies", 4), ("shards", 4)):
         (tmp_path / name).mkdir()
     environment = os.environ | {"NPROC": "8", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, env=environment, timeout=300)
-    one, copies, shards = (
-        [line["train.loss"] for line in logged(tmp_path / name) if "seconds" not in line]
+    single, copies, shards = (
+        [line["train.loss"] for line in read_log(tmp_path / name) if "seconds" not in line]
         for name in ("one", "copies", "shards")
     )
-    assert len(one) == 13
-    np.testing.assert_allclose(copies, one, atol=1e-4)
+    assert len(single) == 13
+    np.testing.assert_allclose(copies, single, atol=1e-4)
     np.testing.assert_allclose(shards, copies, atol=1e-6)
 
 
@@ -541,15 +545,15 @@ def test_each_step_draws_anew():
     update = optimizer(Optim("sgd"), 10)
     state = init_state(lambda rng: jax.random.uniform(rng, (1,)), update, 0)
     gradients, rows = functools.partial(gradient_sums, loss, 1), (jnp.zeros(1, int), jnp.ones(1))
-    step, drawn = jax.jit(train_step, static_argnums=(0, 1)), [float(state.params[0])]
+    step, draws = jax.jit(train_step, static_argnums=(0, 1)), [float(state.params[0])]
     for _ in range(3):
         state, metrics = step(gradients, update, {}, state, rows)
-        drawn.append(float(metrics["drawn"][0]))
-    assert len(set(drawn)) == 4
+        draws.append(float(metrics["drawn"][0]))
+    assert len(set(draws)) == 4
 
 
 @pytest.mark.parametrize("min_delta, epochs", [(0.0, 8), (0.15, 7), (0.35, 6), (0.5, 5)])
-def test_an_improvement_below_min_delta_does_not_count_for_patience(tmp_path, min_delta, epochs):
+def test_improvement_below_min_delta_is_ignored(tmp_path, min_delta, epochs):
     """By hand, with the best before counted from the last improvement: small steps add up."""
     run = Run(Train(total_epochs=8, patience=2, min_delta=min_delta), plan, 100, tmp_path, quiet=True)
     for loss in (3.0, 2.6, 2.3, 2.2, 2.1, 2.05, 2.0, 1.9):
@@ -558,22 +562,26 @@ def test_an_improvement_below_min_delta_does_not_count_for_patience(tmp_path, mi
     assert len(run.history) == epochs
 
 
-def test_why_nothing_or_no_more_is_trained_is_one_line(tmp_path, capsys):
+def test_reason_for_stopping_is_one_line(tmp_path, capsys):
     losses = [3.0, 2.0, 2.5, 2.2, 2.1, 0.0]
     lines = []
     for train in (Train(total_epochs=5, patience=2), Train(total_epochs=6, patience=2), Train(total_epochs=4)):
-        run, _ = train_one(least_squares(evaluate=scripted(losses)), OPTIM, train, tmp_path)
-        said = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("epoch")]
-        lines.append(said)
+        run, _ = train_one(least_squares(evaluate=replay_losses(losses)), OPTIM, train, tmp_path)
+        messages = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("epoch")]
+        lines.append(messages)
     assert len(run.history) == 4
     early = "stopped after epoch 4: valid.loss has not improved since epoch 2; "
     assert lines[0] == lines[1] == [f"{early}a --train.patience larger than 2, or 0, continues"]
     assert len(lines[2]) == 1 and lines[2][0].startswith("nothing to train: the run has its 16 steps behind it")
 
 
-def test_the_last_epochs_are_as_many_as_asked_for_of_those_kept(tmp_path):
+def test_last_epochs_returns_requested_number(tmp_path):
     train = Train(total_epochs=4, keep_last=4)
     train_one(least_squares(), OPTIM, train, tmp_path, quiet=True)
-    kept = Checkpoints(tmp_path / "checkpoints", train)
-    assert kept.numbers() == [4, 8, 12, 16] and kept.last_epochs(1) == [16] and kept.last_epochs(3) == [8, 12, 16]
-    kept.close()
+    checkpoints = Checkpoints(tmp_path / "checkpoints", train)
+    assert (
+        checkpoints.numbers() == [4, 8, 12, 16]
+        and checkpoints.last_epochs(1) == [16]
+        and checkpoints.last_epochs(3) == [8, 12, 16]
+    )
+    checkpoints.close()

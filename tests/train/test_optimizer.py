@@ -82,7 +82,7 @@ def test_adam_decays_as_l2_does():
     np.testing.assert_allclose(run(optimizer(optim, 10), GRADIENTS), w, rtol=1e-5)
 
 
-def test_centered_rmsprop_with_momentum_is_graves_2013_eq_38_to_41():
+def test_centered_rmsprop_follows_graves_2013():
     optim = Optim("rmsprop", learning_rate=1e-4, b2=0.95, momentum=0.9, eps=1e-4)
     w, n, g, delta = np.array([1.0, -2.0]), 0.0, 0.0, 0.0
     for gradient in map(np.array, GRADIENTS):
@@ -93,27 +93,27 @@ def test_centered_rmsprop_with_momentum_is_graves_2013_eq_38_to_41():
     np.testing.assert_allclose(run(optimizer(optim, 10), GRADIENTS), w, rtol=1e-6)
 
 
-def test_clipping_keeps_the_direction_and_bounds_the_global_norm():
-    found = run(optimizer(Optim("sgd", learning_rate=1.0, clip_norm=1.0), 10), GRADIENTS[:1])
-    np.testing.assert_allclose(found, [1.0 - 0.6, -2.0 - 0.8], rtol=1e-6)
+def test_clipping_bounds_global_norm():
+    actual = run(optimizer(Optim("sgd", learning_rate=1.0, clip_norm=1.0), 10), GRADIENTS[:1])
+    np.testing.assert_allclose(actual, [1.0 - 0.6, -2.0 - 0.8], rtol=1e-6)
 
 
-def test_adam_with_its_first_moment_in_bfloat16_is_adam_with_a_rounded_moment():
+def test_adam_with_bfloat16_first_moment():
     optim = Optim("adamw", learning_rate=0.1, moment_dtype="bfloat16")
-    rounded = lambda x: np.asarray(jnp.asarray(x, jnp.float32).astype(jnp.bfloat16).astype(jnp.float32))
+    round_bfloat16 = lambda x: np.asarray(jnp.asarray(x, jnp.float32).astype(jnp.bfloat16).astype(jnp.float32))
     w, m, v = np.array([1.0, -2.0]), np.zeros(2), np.zeros(2)
     for step, gradient in enumerate(map(np.array, GRADIENTS), 1):
         m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
         w = w - 0.1 * (m / (1 - 0.9**step)) / (np.sqrt(v / (1 - 0.999**step)) + 1e-8)
-        m = rounded(m)
-    found = run(optimizer(optim, 10), GRADIENTS)
-    np.testing.assert_allclose(found, w, rtol=2e-3)  # 0.9 m is a product in bfloat16
-    assert (found != run(optimizer(replace(optim, moment_dtype="float32"), 10), GRADIENTS)).any()
+        m = round_bfloat16(m)
+    actual = run(optimizer(optim, 10), GRADIENTS)
+    np.testing.assert_allclose(actual, w, rtol=2e-3)  # 0.9 m is a product in bfloat16
+    assert (actual != run(optimizer(replace(optim, moment_dtype="float32"), 10), GRADIENTS)).any()
     moments = optimizer(optim, 10).init({"w": jnp.zeros(2)})[0]
     assert moments.mu["w"].dtype == jnp.bfloat16 and moments.nu["w"].dtype == jnp.float32
 
 
-def test_lion_steps_by_the_sign_of_an_interpolated_momentum():
+def test_lion_steps_by_sign_of_momentum():
     """Chen et al. 2023, algorithm 2, with decoupled decay."""
     optim = Optim("lion", learning_rate=0.01, b1=0.8, b2=0.95, weight_decay=0.1)
     w, m = np.array([1.0, -2.0]), 0.0
@@ -123,7 +123,7 @@ def test_lion_steps_by_the_sign_of_an_interpolated_momentum():
     np.testing.assert_allclose(run(optimizer(optim, 10), GRADIENTS), w, rtol=1e-6)
 
 
-def test_adafactor_scales_by_the_second_moment_and_by_the_parameters():
+def test_adafactor_scales_by_second_moment_and_parameters():
     """Shazeer & Stern 2018, algorithm 5 (a vector is not factored): eps 1e-30 and 1e-3, d = 1, b2 = 1 - t^-0.8."""
     w, v = np.array([1.0, -2.0]), 0.0
     rms = lambda x: np.sqrt(np.mean(x**2))
@@ -135,7 +135,7 @@ def test_adafactor_scales_by_the_second_moment_and_by_the_parameters():
     np.testing.assert_allclose(run(optimizer(Optim("adafactor", learning_rate=0.1), 10), GRADIENTS), w, rtol=1e-5)
 
 
-def test_adafactor_keeps_a_row_and_a_column_of_a_large_matrix():
+def test_adafactor_factors_large_matrices():
     state = optimizer(Optim("adafactor"), 10).init({"kernel": jnp.zeros((256, 128))})
     assert sum(x.size for x in jax.tree.leaves(state)) < 2 * (256 + 128)
 
@@ -173,24 +173,24 @@ returns_nothing = lambda: None
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
+def custom_module(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "custom_optimizer.py").write_text(OWN)
 
 
-def test_an_optimizer_and_a_schedule_by_import_path(own):
+def test_an_optimizer_and_a_schedule_by_import_path(custom_module):
     optim = Optim("custom_optimizer:plain", learning_rate=0.1, b2=0.5, weight_decay=0.25, clip_norm=1.0)
     w = np.array([1.0, -2.0])
     w = w - 0.1 * (0.5 * np.array([0.6, 0.8]) + 0.25 * w)  # clipped, scaled, decayed apart from the gradient
     np.testing.assert_allclose(run(optimizer(optim, 10), GRADIENTS[:1]), w, rtol=1e-6)
     rate = schedule(Optim(learning_rate=2.0, schedule="custom_optimizer:linear"), 10)
     assert [float(rate(step)) for step in (0, 5, 10)] == [2.0, 1.0, 0.0]
-    found = run(optimizer(Optim("optax:scale_by_yogi", learning_rate=0.1, b1=0.8), 10), GRADIENTS)
-    np.testing.assert_allclose(found, run(optax.yogi(0.1, b1=0.8, eps=1e-8), GRADIENTS), rtol=1e-6)
+    actual = run(optimizer(Optim("optax:scale_by_yogi", learning_rate=0.1, b1=0.8), 10), GRADIENTS)
+    np.testing.assert_allclose(actual, run(optax.yogi(0.1, b1=0.8, eps=1e-8), GRADIENTS), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["needs_a_rate", "returns_nothing", "OWN", "absent"])
-def test_what_is_no_optimizer_is_one_line(own, name):
+def test_what_is_no_optimizer_is_one_line(custom_module, name):
     with pytest.raises(InputError, match=f"custom_optimizer:{name}") as error:
         optimizer(Optim(f"custom_optimizer:{name}"), 10)
     assert "\n" not in str(error.value)
@@ -199,7 +199,7 @@ def test_what_is_no_optimizer_is_one_line(own, name):
 PARAMS = {"encoder": {"kernel": jnp.full((2, 2), 3.0), "bias": jnp.ones(2)}, "head": {"kernel": jnp.full((2, 2), 5.0)}}
 
 
-def changed(optim, gradient: float):
+def mean_updates(optim, gradient: float):
     update = optimizer(optim, 10)
     gradients = jax.tree.map(lambda x: jnp.full_like(x, gradient), PARAMS)
     return jax.tree.map(lambda x: float(x.mean()), update.update(gradients, update.init(PARAMS), PARAMS)[0])
@@ -207,13 +207,13 @@ def changed(optim, gradient: float):
 
 def test_rates_and_decays_by_pattern():
     optim = Optim("sgd", learning_rate=1.0, rates=("encoder/bias=0", ".*/kernel=0.5"))
-    assert changed(optim, 1.0) == {"encoder": {"bias": 0.0, "kernel": -0.5}, "head": {"kernel": -0.5}}
+    assert mean_updates(optim, 1.0) == {"encoder": {"bias": 0.0, "kernel": -0.5}, "head": {"kernel": -0.5}}
     optim = Optim("adamw", learning_rate=1.0, weight_decay=0.5, decays=("head/.*=0.5", "encoder/bias=2"))
-    assert changed(optim, 0.0) == {"encoder": {"bias": -1.0, "kernel": -1.5}, "head": {"kernel": -1.25}}
+    assert mean_updates(optim, 0.0) == {"encoder": {"bias": -1.0, "kernel": -1.5}, "head": {"kernel": -1.25}}
     optim = replace(optim, decayed="kernels", decays=("head/.*=0.5",), rates=("encoder/.*=0.1",))
     expected = {"encoder": {"bias": 0.0, "kernel": -0.15}, "head": {"kernel": -1.25}}
     jax.tree.map(
-        lambda found, value: np.testing.assert_allclose(found, value, rtol=1e-6), changed(optim, 0.0), expected
+        lambda actual, value: np.testing.assert_allclose(actual, value, rtol=1e-6), mean_updates(optim, 0.0), expected
     )
 
 
@@ -228,7 +228,7 @@ def test_a_pattern_that_matches_nothing_is_refused(option, patterns):
 
 @pytest.mark.parametrize("wrong", ["encoder", "=1", "(=1", "a=-1", "a=x", "a=inf"])
 @pytest.mark.parametrize("option", ["rates", "decays"])
-def test_a_pattern_needs_a_regular_expression_and_a_factor(option, wrong):
+def test_malformed_pattern_is_rejected(option, wrong):
     with pytest.raises(InputError, match=f"--optim.{option} must be REGEX=FACTOR"):
         Optim(weight_decay=0.1, **{option: (wrong,)})
 
@@ -247,7 +247,7 @@ def test_kernels_alone_decay():
     assert not change["layer"]["bias"].any() and not change["scale"].any()
 
 
-def test_the_matrices_of_recurrent_models_and_of_the_turing_machine_decay():
+def test_recurrent_and_ntm_matrices_decay():
     cell = {"input_kernel": 0.0, "recurrent_kernel": 0.0, "bias": 0.0}
     params = {"encoder": cell, "readout_kernel": 0.0, "embed": {"table": 0.0}, "score": {"key_kernel": 0.0}}
     machine = {"controller": 0.0, "heads": 0.0, "heads_bias": 0.0, "memory_start": 0.0}
@@ -263,7 +263,7 @@ TRACED = ("learning_rate", "clip_norm", "weight_decay", "momentum", "warmup_step
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "rmsprop", "lion", "muon", "adafactor"])
 @pytest.mark.parametrize("clip", [0.0, 0.5])
-def test_a_traced_number_means_what_the_plain_one_means(name, clip):
+def test_traced_option_equals_plain_number(name, clip):
     plain = Optim(
         name,
         learning_rate=0.1,
@@ -290,7 +290,7 @@ def run_traced(optim):
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "rmsprop", "lion", "muon", "adafactor"])
-def test_layers_of_a_scan_are_updated_as_layers_alone(name):
+def test_scanned_layers_are_updated_like_single_ones(name):
     """Compiles two programs an optimizer. Widths of 128 and more, so that adafactor factors its moments."""
 
     def tree(key):
@@ -303,10 +303,10 @@ def test_layers_of_a_scan_are_updated_as_layers_alone(name):
         return {"decoder": {f"layer_{i}": layer for i, layer in enumerate(layers)}}, {"decoder": {"layers_0": stacked}}
 
     update = optimizer(Optim(name, learning_rate=0.1, weight_decay=0.01), 10)
-    step = jax.jit(lambda given, params: update.update(given, update.init(params), params)[0]["decoder"])
+    step = jax.jit(lambda gradients, params: update.update(gradients, update.init(params), params)[0]["decoder"])
     (alone, scanned), (params, stacked) = tree(jax.random.key(0)), tree(jax.random.key(1))
-    found, expected = step(scanned, stacked)["layers_0"]["dense"], step(alone, params)
+    actual, expected = step(scanned, stacked)["layers_0"]["dense"], step(alone, params)
     for i in range(3):
         layer = expected[f"layer_{i}"]["dense"]
-        np.testing.assert_allclose(found["kernel"][i].T, layer["kernel"], atol=1e-6)
-        np.testing.assert_allclose(found["bias"][i], layer["bias"], atol=1e-6)
+        np.testing.assert_allclose(actual["kernel"][i].T, layer["kernel"], atol=1e-6)
+        np.testing.assert_allclose(actual["bias"][i], layer["bias"], atol=1e-6)

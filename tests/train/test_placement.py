@@ -52,7 +52,7 @@ def network(dropout=0.0, batch_size=16):
     """What the loop needs of a task."""
     return types.SimpleNamespace(
         init=init,
-        loss=lambda *given: loss(*given, dropout=dropout),
+        loss=lambda *args: loss(*args, dropout=dropout),
         buckets=({"x": X, "tokens": TOKENS},),
         plan=lambda epoch, steps: plan(0, epoch, [ROWS], [batch_size], 2),
         evaluate=lambda params, full: Evaluation({"valid.loss": 0.0}, {}),
@@ -60,7 +60,7 @@ def network(dropout=0.0, batch_size=16):
     )
 
 
-def trained(directory, dropout=0.0, until=3, **options):
+def train_network(directory, dropout=0.0, until=3, **options):
     """(losses of the steps, final parameters or None)."""
     directory.mkdir(exist_ok=True)
     train = Train(batch_size=16, total_epochs=3, **options)
@@ -69,8 +69,8 @@ def trained(directory, dropout=0.0, until=3, **options):
     return [line["train.loss"] for line in lines if "valid.loss" not in line], params
 
 
-def same(one, two, **tolerance):
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+def same(first, second, **tolerance):
+    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
         np.testing.assert_allclose(a, b, **tolerance)
 
 
@@ -80,29 +80,29 @@ def test_micro_batches_add_up_to_the_batch(accumulation_steps):
     params, rng = init(jax.random.PRNGKey(0)), jax.random.PRNGKey(1)
     bucket, batch = {"x": X, "tokens": TOKENS}, (np.arange(16), np.arange(16, dtype=np.float32) % 3)
     sums = jax.jit(gradient_sums, static_argnums=(0, 1))
-    whole, parts = (sums(loss, n, params, bucket, batch, rng) for n in (1, accumulation_steps))
-    same(parts[0], whole[0], rtol=1e-5, atol=1e-4)
-    same(parts[1]["loss"], whole[1]["loss"], rtol=1e-6)
-    assert parts[1]["rows"] == (whole[1]["rows"][0], accumulation_steps)
+    whole, micro_batched = (sums(loss, n, params, bucket, batch, rng) for n in (1, accumulation_steps))
+    same(micro_batched[0], whole[0], rtol=1e-5, atol=1e-4)
+    same(micro_batched[1]["loss"], whole[1]["loss"], rtol=1e-6)
+    assert micro_batched[1]["rows"] == (whole[1]["rows"][0], accumulation_steps)
 
 
-def test_each_micro_batch_has_a_key_of_its_own():
-    def drawn(params, batch, rng):
+def test_each_micro_batch_has_own_key():
+    def draw_loss(params, batch, rng):
         at = jnp.arange(4) == batch["number"][0]
         return params.sum(), jnp.float32(1), {"drawn": (jnp.where(at, jax.random.uniform(rng), 0.0), jnp.float32(1))}
 
     bucket, batch = {"number": jnp.arange(4)}, (jnp.arange(4), jnp.ones(4))
     sums = jax.jit(gradient_sums, static_argnums=(0, 1))
-    _, metrics = sums(drawn, 4, jnp.ones(2), bucket, batch, jax.random.PRNGKey(0))
+    _, metrics = sums(draw_loss, 4, jnp.ones(2), bucket, batch, jax.random.PRNGKey(0))
     assert len(set(metrics["drawn"][0].tolist())) == 4
 
 
-def test_a_run_of_micro_batches_is_the_run_of_batches(tmp_path):
-    whole, parts = trained(tmp_path / "whole"), trained(tmp_path / "parts", accumulation_steps=4)
-    same(parts, whole, rtol=1e-5)
+def test_accumulation_equals_full_batches(tmp_path):
+    whole, micro_batched = train_network(tmp_path / "whole"), train_network(tmp_path / "parts", accumulation_steps=4)
+    same(micro_batched, whole, rtol=1e-5)
 
 
-def lowered(devices, rows=16, **options):
+def lower_program(devices, rows=16, **options):
     """The training call of devices, not yet compiled."""
     task, update = network(), optimizer(OPTIM, 10)
     state = jax.eval_shape(lambda: init_state(task.init, update, 0))
@@ -112,13 +112,13 @@ def lowered(devices, rows=16, **options):
 
 
 def test_micro_batches_need_less_memory():
-    programs = [lowered(tuple(jax.devices()[:1]), 4096, accumulation_steps=n).compile() for n in (1, 8)]
+    programs = [lower_program(tuple(jax.devices()[:1]), 4096, accumulation_steps=n).compile() for n in (1, 8)]
     temporaries = [program.memory_analysis().temp_size_in_bytes for program in programs]
     assert temporaries[1] < temporaries[0] / 3, temporaries
 
 
 @pytest.mark.parametrize("steps, message", [(3, "multiple of 3, .* got 16: give 18"), (32, "got 16: give 32")])
-def test_a_batch_that_does_not_divide_is_one_line(steps, message):
+def test_indivisible_batch_is_one_line_error(steps, message):
     with pytest.raises(InputError, match=message) as error:
         check_batches(network(), Train(batch_size=16, accumulation_steps=steps))
     assert "\n" not in str(error.value)
@@ -128,7 +128,7 @@ def test_batches_counted_in_tokens_are_filled():
     check_batches(network(batch_size=7), Train(batch_size=16, accumulation_steps=3))
 
 
-def test_a_batch_that_does_not_divide_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_indivisible_batch_leaves_no_files(tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "build", lambda config: network(batch_size=50))
     config = Config("vit_digits", Images(), ViTConfig(), train=Train(batch_size=50, accumulation_steps=4))
     with pytest.raises(InputError, match="give 52"):
@@ -161,8 +161,8 @@ def pieces_equal_copies(directory: str):
     """In a process of several devices: a sharded training is the replicated one, dropout and micro-batches included."""
     placement.SHARDED_FROM = 100
     directory, options = Path(directory), {"dropout": 0.5, "accumulation_steps": 2}
-    copies = trained(directory / "copies", **options)
-    pieces = trained(directory / "pieces", shard_parameters=True, **options)
+    copies = train_network(directory / "copies", **options)
+    pieces = train_network(directory / "pieces", shard_parameters=True, **options)
     same(pieces, copies, rtol=1e-6, atol=1e-6)
 
 
@@ -170,7 +170,7 @@ def memory_and_collectives():
     """In a process of several devices: a device holds its share, and no collective moves more than one array."""
     placement.SHARDED_FROM = 100
     devices = tuple(jax.devices())
-    copies, pieces = lowered(devices).compile(), lowered(devices, shard=True)
+    copies, pieces = lower_program(devices).compile(), lower_program(devices, shard=True)
     assert pieces.as_text().count("stablehlo.all_gather") == 2, "w and v"
     pieces = pieces.compile()
     used = [program.memory_analysis().argument_size_in_bytes for program in (copies, pieces)]
@@ -187,7 +187,7 @@ def each_its_own_rows():
     """In a process of several devices: of data that are streamed, a device holds those it trains on."""
     devices = tuple(jax.devices())
     for shard in (False, True):
-        programs = [lowered(devices, shard=shard, streamed=own).compile() for own in (False, True)]
+        programs = [lower_program(devices, shard=shard, streamed=streamed).compile() for streamed in (False, True)]
         all_rows, own_rows = [program.memory_analysis().argument_size_in_bytes for program in programs]
         assert all_rows - own_rows == 4 * 32 * (8 + 1) * (1 - 1 / len(devices)), (all_rows, own_rows)
 
@@ -205,24 +205,24 @@ def test_on_four_devices_pieces_equal_copies(tmp_path):
 def goes_on(directory: str):
     """In a process of several devices: sharded, to the end, from where it is."""
     placement.SHARDED_FROM = 100
-    _, params = trained(Path(directory), shard_parameters=True)
+    _, params = train_network(Path(directory), shard_parameters=True)
     np.savez(f"{directory}.npz", **params)
 
 
-def begins(whole: str, part: str, copy: str):
+def begins(whole: str, interrupted: str, copy: str):
     """In a process of several devices: sharded, once to the end and once to the first epoch, from which it goes on."""
     goes_on(whole)
-    trained(Path(part), shard_parameters=True, until=1)
-    shutil.copytree(part, copy)
-    goes_on(part)
+    train_network(Path(interrupted), shard_parameters=True, until=1)
+    shutil.copytree(interrupted, copy)
+    goes_on(interrupted)
 
 
 @pytest.mark.slow
-def test_a_sharded_run_goes_on_with_any_number_of_devices(tmp_path):
+def test_sharded_run_resumes_on_any_device_count(tmp_path):
     on(4, "begins", *(tmp_path / name for name in ("whole", "part", "copy")))
     on(2, "goes_on", tmp_path / "copy")
-    whole, part, copy = (np.load(tmp_path / f"{name}.npz") for name in ("whole", "part", "copy"))
-    assert all((part[name] == whole[name]).all() for name in whole)
+    whole, interrupted, copy = (np.load(tmp_path / f"{name}.npz") for name in ("whole", "part", "copy"))
+    assert all((interrupted[name] == whole[name]).all() for name in whole)
     same(dict(copy), dict(whole), rtol=1e-5)
 
 
@@ -236,24 +236,24 @@ class Scaled:
         return params * batch["x"] + self.data.sum()
 
 
-def test_an_evaluated_task_and_its_data_do_not_outlive_their_last_user():
+def test_compiled_evaluation_does_not_keep_task_alive():
     task = Scaled(np.ones(3, np.float32))
     function = lambda params, batch: params * batch["x"]
-    kept = [weakref.ref(thing) for thing in (task, function)]
+    references = [weakref.ref(obj) for obj in (task, function)]
     for _ in range(2):
         rows = {"x": np.arange(5, dtype=np.float32)}
         assert (placement.map_batches(task.score_rows, jnp.float32(2), rows, 2) == 2 * rows["x"] + 3).all()
         assert (placement.map_batches(function, jnp.float32(2), rows, 2) == 2 * rows["x"]).all()
     del task, function
     gc.collect()
-    assert [reference() for reference in kept] == [None, None]
+    assert [reference() for reference in references] == [None, None]
 
 
 def devices_of_a_mesh(directory: str):
     """pmap, jit, and jit over a mesh of one's own with another axis: the same bits, with dropout, streamed or not."""
     directory, ends = Path(directory), {}
     for parallel in ("pmap", "jit"):
-        ends[parallel] = trained(directory / parallel, dropout=0.3, parallel=parallel, accumulation_steps=2)
+        ends[parallel] = train_network(directory / parallel, dropout=0.3, parallel=parallel, accumulation_steps=2)
     np.testing.assert_array_equal(ends["pmap"][0], ends["jit"][0])
     jax.tree.map(np.testing.assert_array_equal, ends["pmap"][1], ends["jit"][1])
 
@@ -269,21 +269,21 @@ def devices_of_a_mesh(directory: str):
     jax.tree.map(np.testing.assert_array_equal, *streamed)
 
     half = jax.device_count() // 2 or 1
-    own = jax.make_mesh((half, jax.device_count() // half), ("data", "model"))
+    mesh = jax.make_mesh((half, jax.device_count() // half), ("data", "model"))
     rows = np.arange(32, dtype=np.int32).reshape(1, 2, 16)
-    found = {}
-    for name, ways in {"own": {"mesh": own}, "devices": {"devices": jax.devices()[:half], "parallel": "jit"}}.items():
+    params_by_placement = {}
+    for name, ways in {"own": {"mesh": mesh}, "devices": {"devices": jax.devices()[:half], "parallel": "jit"}}.items():
         program = Program(loss, update, **ways)
         if name == "devices" and half == 1:
             program = Program(loss, update, mesh=jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",)))
         start = jax.tree.map(np.asarray, init_state(init, update, 0))
         state, buckets = program.put_state(start), program.put_data(({"x": X, "tokens": TOKENS},))
         state, _ = program.train_steps(state, buckets[0], rows, np.ones(rows.shape, np.float32))
-        found[name] = program.fetch(state).params
-    jax.tree.map(np.testing.assert_array_equal, found["own"], found["devices"])
+        params_by_placement[name] = program.fetch(state).params
+    jax.tree.map(np.testing.assert_array_equal, params_by_placement["own"], params_by_placement["devices"])
 
 
-def test_a_mesh_of_ones_own_needs_an_axis_of_data():
+def test_custom_mesh_needs_data_axis():
     with pytest.raises(InputError, match="needs an axis 'data'"):
         Program(loss, optimizer(OPTIM, 10), mesh=jax.make_mesh((1,), ("batch",)))
 

@@ -15,8 +15,8 @@ import pytest
 
 from attention_jax import tasks
 from attention_jax.config import Config, Dates, Decode, LuongSeq2seqConfig, Train, replace
-from attention_jax.errors import Diverged, InputError, Interrupted, explained
-from attention_jax.files import one_at_a_time, write_json
+from attention_jax.errors import Diverged, InputError, Interrupted, explain_errors
+from attention_jax.files import directory_lock, write_json
 from attention_jax.runs import lifecycle
 from attention_jax.sweep import population
 from attention_jax.train import loop, sinks
@@ -51,29 +51,29 @@ def test_tensorboard_files_are_written(tmp_path):
     assert events.read_bytes().count(b"train/loss") == 3
 
 
-def test_a_sink_that_fails_is_one_warning_and_the_others_go_on(tmp_path, monkeypatch, capsys):
-    seen = []
+def test_failing_sink_warns_once(tmp_path, monkeypatch, capsys):
+    calls = []
 
     def leaving(directory, resumed):
         def write(step, values):
             if step == 2:
                 raise ConnectionError("the server\nhas gone")
 
-        return write, seen.append
+        return write, calls.append
 
-    staying = lambda directory, resumed: (lambda step, values: seen.append((step, values["train.loss"])), print)
+    staying = lambda directory, resumed: (lambda step, values: calls.append((step, values["train.loss"])), print)
     monkeypatch.setattr(sinks, "check", lambda names: None)
     monkeypatch.setattr(sinks, "SINKS", {"mlflow": leaving, "wandb": staying})
     log_three(tmp_path, "mlflow", "wandb")
-    assert steps(tmp_path) == [1, 2, 3] and [step for step, _ in seen] == [1, 2, 3]
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "--train.log mlflow failed" in said and "the server has gone" in said
+    assert steps(tmp_path) == [1, 2, 3] and [step for step, _ in calls] == [1, 2, 3]
+    stderr = capsys.readouterr().err
+    assert stderr.count("\n") == 1 and "--train.log mlflow failed" in stderr and "the server has gone" in stderr
 
 
 @pytest.mark.parametrize("name", sinks.SINKS)
-def test_a_missing_package_is_one_line_that_names_the_extra(name, monkeypatch):
+def test_missing_sink_package_names_extra(name, monkeypatch):
     monkeypatch.setattr(sinks.importlib.util, "find_spec", lambda package: None)
-    with pytest.raises(InputError, match=rf"not installed: pip install \w+ .*'\.\[(train|{name})\]'"), explained():
+    with pytest.raises(InputError, match=rf"not installed: pip install \w+ .*'\.\[(train|{name})\]'"), explain_errors():
         sinks.check([name])
 
 
@@ -102,8 +102,8 @@ def test_mlflow_goes_on_with_its_run(tmp_path, monkeypatch):
     run.mkdir()
     log_three(run, "mlflow")
     log_three(run, "mlflow")
-    [kept] = (tmp_path / "store").glob("*/*/metrics/train.loss")
-    assert [line.split()[1:] for line in kept.read_text().splitlines()] == [
+    [log_file] = (tmp_path / "store").glob("*/*/metrics/train.loss")
+    assert [line.split()[1:] for line in log_file.read_text().splitlines()] == [
         ["1.0", "1"], ["0.5", "2"], ["0.3333333333333333", "3"]
     ], "each step once"  # fmt: skip
 
@@ -133,10 +133,12 @@ def test_steps_after_the_checkpoint_are_in_tensorboard_once(tmp_path):
     for step in (2, 3, 4):
         log.write(step, **{"train.loss": 1.0 / step})
     log.close()
-    shown = []
+    visible_steps = []
     for step, starts, tags in events(tmp_path):
-        shown = [one for one in shown if one < step] if starts else shown + [step] * len(tags)
-    assert shown == [1, 2, 3, 4] == steps(tmp_path)
+        visible_steps = (
+            [earlier for earlier in visible_steps if earlier < step] if starts else visible_steps + [step] * len(tags)
+        )
+    assert visible_steps == [1, 2, 3, 4] == steps(tmp_path)
 
 
 class Server:
@@ -166,10 +168,10 @@ def test_steps_after_the_checkpoint_are_in_mlflow_once(tmp_path, monkeypatch):
     for step in (2, 3, 4):
         log.write(step, **{"train.loss": 1.0 / step})
     log.close()
-    assert [one.step for one in server.written] == [1, 2, 3, 4]
+    assert [entry.step for entry in server.written] == [1, 2, 3, 4]
 
 
-def served(monkeypatch, client):
+def use_client(monkeypatch, client):
     """MLflow with this client in the place of its own."""
     metric = collections.namedtuple("Metric", "key value timestamp step")
     monkeypatch.setattr(sinks, "check", lambda names: None)
@@ -205,7 +207,7 @@ class Statuses(Server):
 )
 def test_mlflow_knows_how_a_run_ended(tmp_path, monkeypatch, error, failure, step, status):
     client = Statuses()
-    served(monkeypatch, client)
+    use_client(monkeypatch, client)
     run = Run(Train(log=("mlflow",)), lambda *_: [], 2, tmp_path, quiet=True)
     run.begin(None)
     run.step, run.failure = step, failure
@@ -218,15 +220,15 @@ def test_mlflow_knows_how_a_run_ended(tmp_path, monkeypatch, error, failure, ste
 
 def test_a_run_whose_final_evaluation_fails_has_failed(tmp_path, monkeypatch):
     client = Statuses()
-    served(monkeypatch, client)
+    use_client(monkeypatch, client)
 
-    def trained(task, optim, train, directory, **_):
+    def train_nothing(task, optim, train, directory, **_):
         run = Run(train, lambda *_: [], 0, directory, quiet=True)
         run.begin(None)
         run.close()
         return run, None
 
-    monkeypatch.setattr(loop, "train_one", trained)
+    monkeypatch.setattr(loop, "train_one", train_nothing)
     monkeypatch.setattr(lifecycle, "finish", lambda *_: (_ for _ in ()).throw(RuntimeError("no figure")))
     with pytest.raises(RuntimeError):
         lifecycle.start(replace(TINY, **{"train.log": ("mlflow",)}), tmp_path / "run", quiet=True)
@@ -240,7 +242,7 @@ def test_a_run_whose_final_evaluation_fails_has_failed(tmp_path, monkeypatch):
 def test_members_of_a_population_whose_final_evaluation_fails_have_failed(tmp_path, monkeypatch, error, status):
     """The first one diverges in it; the second one meets the error."""
     client = Statuses()
-    served(monkeypatch, client)
+    use_client(monkeypatch, client)
 
     def fit(program, start, task, runs, *_):
         for run in runs:
@@ -286,40 +288,40 @@ class Taken(Statuses):
         return types.SimpleNamespace(info=types.SimpleNamespace(run_id="1"))
 
 
-def test_of_two_runs_that_begin_together_both_are_logged(tmp_path, monkeypatch, capsys):
+def test_two_simultaneous_runs_are_both_logged(tmp_path, monkeypatch, capsys):
     client = Taken([None, types.SimpleNamespace(experiment_id="7")])
-    served(monkeypatch, client)
+    use_client(monkeypatch, client)
     log_three(tmp_path, "mlflow")
-    assert client.experiment == "7" and [one.step for one in client.written] == [1, 2, 3]
+    assert client.experiment == "7" and [entry.step for entry in client.written] == [1, 2, 3]
     assert not capsys.readouterr().err
-    served(monkeypatch, Taken([None, None]))
+    use_client(monkeypatch, Taken([None, None]))
     (tmp_path / "mlflow_run.txt").unlink()
     log_three(tmp_path, "mlflow")
     assert "already exists" in capsys.readouterr().err, "an error that stays is told"
 
 
 @pytest.mark.parametrize("uri, alone", [("sqlite:///new.db", True), ("", True), ("http://localhost:5000", False)])
-def test_a_database_is_first_used_by_one_process_at_a_time(tmp_path, monkeypatch, uri, alone):
+def test_new_database_is_initialized_by_one_process(tmp_path, monkeypatch, uri, alone):
     """Several would make its tables at the same time: MLflow 3.17 then fails with "duplicate column name"."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     monkeypatch.setattr(sinks.tempfile, "gettempdir", lambda: str(tmp_path))
-    taken = []
+    lock_states = []
 
     class Client(Statuses):
         def create_run(self, experiment, run_name):
-            with pytest.raises(InputError) if alone else contextlib.nullcontext(), one_at_a_time(tmp_path, wait=False):
-                taken.append(not alone)
+            with pytest.raises(InputError) if alone else contextlib.nullcontext(), directory_lock(tmp_path, wait=False):
+                lock_states.append(not alone)
             return types.SimpleNamespace(info=types.SimpleNamespace(run_id="1"))
 
-    served(monkeypatch, Client())
+    use_client(monkeypatch, Client())
     log_three(tmp_path, "mlflow")
-    assert taken == [True] * (not alone) and (tmp_path / "mlflow_run.txt").exists()
+    assert lock_states == [True] * (not alone) and (tmp_path / "mlflow_run.txt").exists()
 
 
 def test_a_name_has_one_value_at_a_step(tmp_path, monkeypatch):
     """The last step of an epoch has a loss, and so has the epoch: 0.5 and the mean, 0.75."""
-    seen = []
-    keep = lambda directory, resumed: (lambda step, values: seen.extend((step, name) for name in values), print)
+    logged_names = []
+    keep = lambda directory, resumed: (lambda step, values: logged_names.extend((step, name) for name in values), print)
     monkeypatch.setattr(sinks, "check", lambda names: None)
     monkeypatch.setattr(sinks, "SINKS", {"wandb": keep})
     run = Run(Train(log=("wandb",), best_metric="train.loss"), lambda *_: [], 2, tmp_path, quiet=True)
@@ -328,14 +330,18 @@ def test_a_name_has_one_value_at_a_step(tmp_path, monkeypatch):
         run.record(0, np.ones((1, 1)), {"loss": (np.array([loss]), np.array([1.0]))})
     run.end_epoch(1, {"valid.loss": 2.0})
     run.close()
-    assert len(seen) == len(set(seen)) and {(1, "train.loss"), (2, "train.loss"), (2, "train.loss_epoch")} <= {*seen}
-    assert (2, "valid.loss") in seen
+    assert len(logged_names) == len(set(logged_names)) and {
+        (1, "train.loss"),
+        (2, "train.loss"),
+        (2, "train.loss_epoch"),
+    } <= {*logged_names}
+    assert (2, "valid.loss") in logged_names
     [*_, row] = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert row["train.loss"] == 0.75 and row["epoch"] == 1, "the names in metrics.jsonl are those of always"
 
 
 @pytest.mark.parametrize("earlier", ["events.out.tfevents.9999999999.zz", "events.out.tfevents.0000000001.a"])
-def test_the_newest_file_of_tensorboard_is_the_last_by_name(tmp_path, earlier):
+def test_newest_tensorboard_file_sorts_last(tmp_path, earlier):
     """TensorBoard reads them in that order, and a clock may go back."""
     (tmp_path / "tensorboard").mkdir()
     (tmp_path / "tensorboard" / earlier).write_bytes(b"")
@@ -367,7 +373,7 @@ def test_wandb_finds_no_terminal_to_ask_in(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_runs_that_begin_together_in_a_new_database_are_all_logged(tmp_path, runs=3):
+def test_simultaneous_runs_in_new_database_are_logged(tmp_path, runs=3):
     pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
     script = "import sys, pathlib; from test_sinks import log_three; log_three(pathlib.Path(sys.argv[1]), 'mlflow')"
     environment = os.environ | {"MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/new.db"}
@@ -377,8 +383,8 @@ def test_runs_that_begin_together_in_a_new_database_are_all_logged(tmp_path, run
         (tmp_path / str(number)).mkdir()
         command = [sys.executable, "-c", script, str(tmp_path / str(number))]
         processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, cwd=tmp_path))
-    said = [process.communicate()[1] for process in processes]
-    assert not any("failed and is disabled" in text for text in said), said
+    outputs = [process.communicate()[1] for process in processes]
+    assert not any("failed and is disabled" in text for text in outputs), outputs
     with contextlib.closing(sqlite3.connect(tmp_path / "new.db")) as database:
         assert database.execute("select status from runs").fetchall() == [("FINISHED",)] * runs
         assert database.execute("select step from metrics order by step").fetchall() == [

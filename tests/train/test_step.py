@@ -22,9 +22,9 @@ class Reached(Exception):
 def calls() -> list[tuple[str, str]]:
     """The present calls of functions of this repository, made by launch.py."""
     frames = [(Path(frame.filename), frame.name) for frame in traceback.extract_stack()]
-    own = [(path.relative_to(ROOT).as_posix(), name) for path, name in frames if path.is_relative_to(ROOT)]
-    own = own[own.index(("launch.py", "<module>")) + 1 :]
-    return [(path, name) for path, name in own if not path.startswith("tests/")]
+    package_calls = [(path.relative_to(ROOT).as_posix(), name) for path, name in frames if path.is_relative_to(ROOT)]
+    package_calls = package_calls[package_calls.index(("launch.py", "<module>")) + 1 :]
+    return [(path, name) for path, name in package_calls if not path.startswith("tests/")]
 
 
 def recorder() -> optax.GradientTransformation:
@@ -36,21 +36,21 @@ def recorder() -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-def launched(monkeypatch, directory: Path, *options: str) -> list[tuple[str, str]]:
+def trace_launch(monkeypatch, directory: Path, *options: str) -> list[tuple[str, str]]:
     """The calls from launch.py to where the training is ended."""
     words = ["launch.py", *TRAIN.split(), "--out", str(directory / "run"), *options]
     monkeypatch.setattr(sys, "argv", words)
     monkeypatch.setattr(commands, "end_on_sigterm", lambda: None)
     with pytest.raises(Reached) as reached:
         runpy.run_path(str(ROOT / "launch.py"), run_name="__main__")
-    [found] = reached.value.args
-    return found
+    [traced_calls] = reached.value.args
+    return traced_calls
 
 
 def test_design_lists_the_calls_to_an_update(tmp_path, monkeypatch):
-    found = launched(monkeypatch, tmp_path, "--optim.name", f"{__name__}:recorder")
-    assert len(found) <= 12 and len({path for path, _ in found}) <= 10
+    traced_calls = trace_launch(monkeypatch, tmp_path, "--optim.name", f"{__name__}:recorder")
+    assert len(traced_calls) <= 12 and len({path for path, _ in traced_calls}) <= 10
     text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
     [block] = re.findall(r"^```\n(attention_jax/cli/commands\.py .*?)^```$", text, re.DOTALL | re.MULTILINE)
     listed = [tuple(line.split()[:2]) for line in block.splitlines()]
-    assert listed == found, "\n".join(f"{path:33}{name}" for path, name in found)
+    assert listed == traced_calls, "\n".join(f"{path:33}{name}" for path, name in traced_calls)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import their_weights as theirs
+import their_weights as reference
 from PIL import Image
-from test_launch import launch_here, refused
+from test_launch import error_line, launch_here
 
 import attention_jax
 from attention_jax.data import tokenizers
@@ -26,10 +26,10 @@ def marian(directory, monkeypatch, beams=1):
     path = tokenizers.train_sentencepiece(PAIRS * 5, 24)
     _, pieces = tokenizers.sentencepiece_model(path)
     tokens = ["</s>", "<unk>", *pieces, "<pad>"]
-    monkeypatch.setitem(theirs.MARIAN, "vocab_size", len(tokens))
-    state = theirs.marian()
-    about = theirs.MARIAN | {"num_beams": beams, "max_length": 6, "pad_token_id": len(tokens) - 1, "eos_token_id": 0}
-    theirs.written(directory / "model.safetensors", state, about)
+    monkeypatch.setitem(reference.MARIAN, "vocab_size", len(tokens))
+    state = reference.marian()
+    about = reference.MARIAN | {"num_beams": beams, "max_length": 6, "pad_token_id": len(tokens) - 1, "eos_token_id": 0}
+    reference.write_weights(directory / "model.safetensors", state, about)
     ids = {token: number for number, token in enumerate(tokens)}
     (directory / "vocab.json").write_text(json.dumps(ids))
     for side in ("source", "target"):
@@ -38,7 +38,7 @@ def marian(directory, monkeypatch, beams=1):
 
 
 @pytest.mark.parametrize("beams", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_a_translator_attends_and_writes_as_its_own_library_computes(tmp_path, monkeypatch, beams):
+def test_translator_matches_reference(tmp_path, monkeypatch, beams):
     state, ids = marian(tmp_path / "opus", monkeypatch, beams)
     model = attention_jax.load_pretrained(tmp_path / "opus")
     (record,) = model.attention(["a dog sleeps"])
@@ -52,7 +52,7 @@ def test_a_translator_attends_and_writes_as_its_own_library_computes(tmp_path, m
     written = [ids[token] for token in kinds["cross"].queries.tokens]
     target = np.array([[len(ids) - 1, *written[:-1]]])
     rows = np.array([[ids[token] for token in source]])
-    logits = theirs.marian_logits(state, rows, np.array([len(source)]), target)[0]
+    logits = reference.marian_logits(state, rows, np.array([len(source)]), target)[0]
     logits[:, -1] = -50  # padding is never written
     assert best.value == pytest.approx(np.log(softmax(logits))[range(len(written)), written].sum(), abs=1e-4)
     if beams == 1:
@@ -61,9 +61,9 @@ def test_a_translator_attends_and_writes_as_its_own_library_computes(tmp_path, m
 
 
 def test_a_vision_transformer_sees_the_normalized_image(tmp_path):
-    state = theirs.timm()
-    about = theirs.VIT | {"id2label": {str(k): f"kind {k}" for k in range(5)}}
-    theirs.written(tmp_path / "vit" / "model.safetensors", theirs.huggingface(state), about)
+    state = reference.timm()
+    about = reference.VIT | {"id2label": {str(k): f"kind {k}" for k in range(5)}}
+    reference.write_weights(tmp_path / "vit" / "model.safetensors", reference.huggingface(state), about)
     mean, deviation = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
     recipe = {"image_mean": mean, "image_std": deviation, "size": {"height": 6, "width": 6}}
     (tmp_path / "vit" / "preprocessor_config.json").write_text(json.dumps(recipe))
@@ -71,8 +71,8 @@ def test_a_vision_transformer_sees_the_normalized_image(tmp_path):
     Image.fromarray(pixels).save(tmp_path / "x.png")
     model = attention_jax.load_pretrained(tmp_path / "vit")
     (record,) = model.attention([tmp_path / "x.png"])
-    seen = (pixels[None] / 255 - mean) / deviation
-    probabilities = softmax(theirs.vit_logits(state, seen, 2, 1e-12, theirs.gelu)[0])
+    normalized = (pixels[None] / 255 - mean) / deviation
+    probabilities = softmax(reference.vit_logits(state, normalized, 2, 1e-12, reference.gelu)[0])
     (prediction,) = record.predictions
     assert prediction.text == f"kind {probabilities.argmax()}"
     assert prediction.score == pytest.approx(probabilities.max(), abs=1e-5)
@@ -87,22 +87,22 @@ def gpt2(directory):
     """The weights of a GPT-2 model with its tokenizer, which are written to `directory`, and the ids of its tokens."""
     merges = [("Ġ", "d"), ("o", "g"), ("Ġd", "og")]
     tokens = [*byte_characters(), *map("".join, merges), "<|endoftext|>"]
-    state, ids = theirs.gpt2(len(tokens)), {token: number for number, token in enumerate(tokens)}
-    theirs.written(directory / "model.safetensors", state, theirs.GPT2 | {"vocab_size": len(tokens)})
+    state, ids = reference.gpt2(len(tokens)), {token: number for number, token in enumerate(tokens)}
+    reference.write_weights(directory / "model.safetensors", state, reference.GPT2 | {"vocab_size": len(tokens)})
     (directory / "vocab.json").write_text(json.dumps(ids))
     lines = ["#version: 0.2", *map(" ".join, merges), ""]
     (directory / "merges.txt").write_text("\n".join(lines), encoding="utf-8")
     return state, ids
 
 
-def test_a_language_model_attends_to_the_text_as_its_own_library_computes(tmp_path):
+def test_language_model_matches_reference(tmp_path):
     state, ids = gpt2(tmp_path / "gpt2")
     model = attention_jax.load_pretrained(tmp_path / "gpt2")
     (record,) = model.attention(["A dog\u2019s"])
     (attention,) = record.predictions[0].attentions
     tokens = ["A", "\u0120dog", "\u00e2", "\u0122", "\u013b", "s"]
     assert attention.keys.tokens == ("A", "\u2581dog", "<0xE2>", "<0x80>", "<0x99>", "s")
-    logits, maps = theirs.gpt2_outputs(state, [ids[token] for token in tokens])
+    logits, maps = reference.gpt2_outputs(state, [ids[token] for token in tokens])
     np.testing.assert_allclose(attention.weights, maps, atol=1e-5)
     next_tokens = [ids[token] for token in tokens[1:]]
     log_p = np.log(softmax(logits[:-1]))[range(5), next_tokens]
@@ -125,14 +125,14 @@ def test_a_language_model_names_what_is_missing(tmp_path):
 
 
 @pytest.mark.slow
-def test_look_writes_a_page_and_names_what_is_missing(tmp_path, monkeypatch):
+def test_look_writes_page_or_names_missing_file(tmp_path, monkeypatch):
     marian(tmp_path / "opus", monkeypatch)
-    done = launch_here("look", tmp_path / "opus", "a dog runs", "--out", tmp_path / "page.html")
-    assert done.returncode == 0 and "a dog runs" in (tmp_path / "page.html").read_text(), done.stderr
-    assert "at least one text" in refused("look", tmp_path / "opus")
+    result = launch_here("look", tmp_path / "opus", "a dog runs", "--out", tmp_path / "page.html")
+    assert result.returncode == 0 and "a dog runs" in (tmp_path / "page.html").read_text(), result.stderr
+    assert "at least one text" in error_line("look", tmp_path / "opus")
     (tmp_path / "opus" / "target.spm").unlink()
-    assert "target.spm" in refused("look", tmp_path / "opus", "a")
+    assert "target.spm" in error_line("look", tmp_path / "opus", "a")
     (tmp_path / "opus" / "vocab.json").write_text('{"a": 3}')
-    assert "vocab.json must number" in refused("look", tmp_path / "opus", "a")
+    assert "vocab.json must number" in error_line("look", tmp_path / "opus", "a")
     (tmp_path / "opus" / "vocab.json").write_text("[")
-    assert "vocab.json must be a JSON object" in refused("look", tmp_path / "opus", "a")
+    assert "vocab.json must be a JSON object" in error_line("look", tmp_path / "opus", "a")

@@ -34,7 +34,7 @@ class Tokenizer:
 
 
 @functools.cache
-def drawn(classes=0):
+def random_model(classes=0):
     model = MaskedLanguageModel(OPTIONS, len(WORDS), classes)
     batch = np.ones((1, 2), np.int32), np.array([2], np.int32)
     shapes, r = jax.eval_shape(model.init, jax.random.key(0), *batch)["params"], np.random.default_rng(0)
@@ -48,58 +48,58 @@ TEXTS = ["the dog runs", "a cat", "the [MASK] sleeps and the [MASK] runs after t
 def test_together_is_alone(monkeypatch):
     """In batches of four texts and of one; five programs."""
     monkeypatch.setattr(view, "ROWS", 4)
-    for what, given in ((view.embed, drawn()), (view.classify, drawn(3))):
-        alone = np.concatenate([what(*given, Tokenizer(), [text]) for text in TEXTS])
-        np.testing.assert_allclose(what(*given, Tokenizer(), TEXTS), alone, atol=1e-6)
-    records = view.attention_maps(*drawn(), Tokenizer(), TEXTS[:4], TEXTS[:4])
+    for view_function, model_and_params in ((view.embed, random_model()), (view.classify, random_model(3))):
+        alone = np.concatenate([view_function(*model_and_params, Tokenizer(), [text]) for text in TEXTS])
+        np.testing.assert_allclose(view_function(*model_and_params, Tokenizer(), TEXTS), alone, atol=1e-6)
+    records = view.attention_maps(*random_model(), Tokenizer(), TEXTS[:4], TEXTS[:4])
     for text, record in zip(TEXTS, records):
-        length, one = len(Tokenizer().encode(text)), record.predictions[0].attentions[0].weights
-        assert one.shape == (2, 2, length, length)
-        np.testing.assert_allclose(one.sum(-1), 1, atol=1e-5)
+        length, weights = len(Tokenizer().encode(text)), record.predictions[0].attentions[0].weights
+        assert weights.shape == (2, 2, length, length)
+        np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
 
 
 def test_masked_words():
     """Against the logits of the whole text."""
-    model, params = drawn()
-    found = view.fill_mask(model, params, Tokenizer(), TEXTS[2:4], k=len(WORDS))
-    assert [len(of_text) for of_text in found] == [2, 1]
+    model, params = random_model()
+    predictions = view.fill_mask(model, params, Tokenizer(), TEXTS[2:4], k=len(WORDS))
+    assert [len(of_text) for of_text in predictions] == [2, 1]
     row = np.array([Tokenizer().encode(TEXTS[2])])
     logits, _ = jax.jit(model.apply)({"params": params}, row, np.array([row.shape[1]]))
-    for of_mask, place in zip(found[0], np.flatnonzero(row[0] == 3)):
-        wanted = np.asarray(jax.nn.softmax(logits[0, place]))
-        assert [WORDS.index(word) for word, _ in of_mask] == np.argsort(-wanted, kind="stable").tolist()
-        np.testing.assert_allclose([p for _, p in of_mask], np.sort(wanted)[::-1], rtol=1e-5)
+    for of_mask, place in zip(predictions[0], np.flatnonzero(row[0] == 3)):
+        expected = np.asarray(jax.nn.softmax(logits[0, place]))
+        assert [WORDS.index(word) for word, _ in of_mask] == np.argsort(-expected, kind="stable").tolist()
+        np.testing.assert_allclose([p for _, p in of_mask], np.sort(expected)[::-1], rtol=1e-5)
 
 
 def test_a_classifier_answers_as_it_is_meant():
     """By definition, from the logits of each text."""
-    model, params = drawn(3)
+    model, params = random_model(3)
     rows = [np.array([Tokenizer().encode(text)]) for text in TEXTS[:2]]
     logits = [np.asarray(model.apply({"params": params}, row, np.array([row.shape[1]]))[0][0]) for row in rows]
-    made = {
+    functions = {
         "softmax": lambda x: np.exp(x) / np.exp(x).sum(),
         "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
         "none": lambda x: x,
     }
-    for function, of in made.items():
-        found = view.classify(model, params, Tokenizer(), TEXTS[:2], function)
-        np.testing.assert_allclose(found, [of(x) for x in logits], atol=1e-5)
+    for function, of in functions.items():
+        probabilities = view.classify(model, params, Tokenizer(), TEXTS[:2], function)
+        np.testing.assert_allclose(probabilities, [of(x) for x in logits], atol=1e-5)
 
 
 def test_texts_lose_the_tokens_beyond_the_greatest_length(capsys):
-    model, params = drawn()
+    model, params = random_model()
     long, short = "the dog runs and the cat sleeps", "the dog runs"
-    found = view.embed(model, params, Tokenizer(), [long, "a cat"], 5)
-    np.testing.assert_allclose(found, view.embed(model, params, Tokenizer(), [short, "a cat"]), atol=1e-6)
+    embeddings = view.embed(model, params, Tokenizer(), [long, "a cat"], 5)
+    np.testing.assert_allclose(embeddings, view.embed(model, params, Tokenizer(), [short, "a cat"]), atol=1e-6)
     assert "of 1 of 2 texts the tokens beyond 5 are left out" in capsys.readouterr().err
 
 
 def test_a_page_of_attention():
-    model, params = drawn()
+    model, params = random_model()
     [record] = view.attention_maps(model, params, Tokenizer(), TEXTS[:1], ["an answer"])
-    [shown] = record.predictions[0].attentions
-    assert shown.keys.tokens == ("[CLS]", "the", "dog", "runs", "[SEP]") and shown.weights.shape == (2, 2, 5, 5)
-    assert record.predictions[0].text == "an answer" and shown.rollout.shape == (5, 5)
+    [attention] = record.predictions[0].attentions
+    assert attention.keys.tokens == ("[CLS]", "the", "dog", "runs", "[SEP]") and attention.weights.shape == (2, 2, 5, 5)
+    assert record.predictions[0].text == "an answer" and attention.rollout.shape == (5, 5)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_page_of_attention():
 )
 def test_what_cannot_be_answered_is_one_line(call, message):
     with pytest.raises(InputError, match=message):
-        call(*drawn())
+        call(*random_model())
 
 
 def without_words(model):

@@ -30,13 +30,13 @@ def step(tokens, cache):
 @pytest.mark.parametrize("kind", ["greedy", *(pytest.param(kind, marks=pytest.mark.slow) for kind in [*DECODE][1:])])
 def test_a_forbidden_token_is_never_written(kind):
     """Two programs for each kind."""
-    assert (DECODE[kind](step) == 2).any() and not (DECODE[kind](decode.never(step, 2)) == 2).any()
-    np.testing.assert_array_equal(DECODE[kind](decode.never(step, None)), DECODE[kind](step))
+    assert (DECODE[kind](step) == 2).any() and not (DECODE[kind](decode.forbid_token(step, 2)) == 2).any()
+    np.testing.assert_array_equal(DECODE[kind](decode.forbid_token(step, None)), DECODE[kind](step))
 
 
 def test_the_best_sequence_without_a_token_is_found():
     """By hand: after 0 the most probable of 0, 1, 3 is 3, after it 1, and 0 and 1 are equally probable after 1."""
-    assert decode.greedy(decode.never(step, 2), None, 1, bos=0, eos=None, max_length=3).tolist()[0][:2] == [3, 1]
+    assert decode.greedy(decode.forbid_token(step, 2), None, 1, bos=0, eos=None, max_length=3).tolist()[0][:2] == [3, 1]
 
 
 def favoring_unknown(task, vocabulary):
@@ -48,7 +48,7 @@ def favoring_unknown(task, vocabulary):
 
 
 @pytest.mark.parametrize("beam_size", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_predicted_sentences_have_no_unknown_token_and_evaluated_ones_keep_it(tmp_path, beam_size):
+def test_predictions_exclude_unknown_token(tmp_path, beam_size):
     """Three programs: initial parameters, and decoding as evaluated and for a reader."""
     task = builder(tmp_path)(configs.LuongSeq2seqConfig(hidden_size=8, embed_size=4), **{"decode.beam_size": beam_size})
     vocabulary = task.data.target_vocabulary

@@ -35,11 +35,11 @@ def libraries():
     return torch, pytest.importorskip("transformers", reason="parity with Hugging Face needs transformers")
 
 
-def drawn(torch, transformers, family, head):
+def draw_model(torch, transformers, family, head):
     """A model whose parameters all differ from zero and one, which would hide a swap."""
     torch.manual_seed(0)
-    more = {"num_labels": 5} if head == "ForSequenceClassification" else {}
-    about = getattr(transformers, f"{family}Config")(**FAMILIES[family], **more, attn_implementation="eager")
+    extra = {"num_labels": 5} if head == "ForSequenceClassification" else {}
+    about = getattr(transformers, f"{family}Config")(**FAMILIES[family], **extra, attn_implementation="eager")
     model = getattr(transformers, family + head)(about)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -47,9 +47,9 @@ def drawn(torch, transformers, family, head):
     return model.eval()
 
 
-def relative(ours, theirs):
-    theirs = theirs.detach().numpy()
-    return np.abs(np.asarray(ours) - theirs).max() / np.abs(theirs).max()
+def relative_error(actual, expected):
+    expected = expected.detach().numpy()
+    return np.abs(np.asarray(actual) - expected).max() / np.abs(expected).max()
 
 
 @pytest.mark.slow
@@ -58,50 +58,54 @@ def relative(ours, theirs):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_hidden_states_heads_and_maps(libraries, tmp_path, family, head):
     torch, transformers = libraries
-    model = drawn(torch, transformers, family, head)
+    model = draw_model(torch, transformers, family, head)
     model.save_pretrained(tmp_path / "there")
     weights = exchange.read(tmp_path / "there")
     rng, length = np.random.default_rng(0), np.array([13, 6])
     tokens, types = rng.integers(2, 30, (2, 13)), rng.integers(0, 2, (2, 13))
     tokens = np.where(np.arange(13) < length[:, None], tokens, 1)
-    given = {"attention_mask": torch.tensor((np.arange(13) < length[:, None]).astype(np.int64))}
-    given |= {"token_type_ids": torch.tensor(types)} if family == "Bert" else {}
-    there = model(torch.tensor(tokens), **given, output_attentions=True, output_hidden_states=True)
-    ours, params = exchange.module_of(weights), {"params": exchange.nested(weights.arrays)}
+    inputs = {"attention_mask": torch.tensor((np.arange(13) < length[:, None]).astype(np.int64))}
+    inputs |= {"token_type_ids": torch.tensor(types)} if family == "Bert" else {}
+    hf_output = model(torch.tensor(tokens), **inputs, output_attentions=True, output_hidden_states=True)
+    module, params = exchange.module_of(weights), {"params": exchange.nested(weights.arrays)}
     call = (params, tokens, length, types if family == "Bert" else None)
-    hidden, maps = jax.jit(functools.partial(ours.apply, method="hidden", return_weights=True))(*call)
-    logits, _ = jax.jit(ours.apply)(*call)
-    found = {}
+    hidden, maps = jax.jit(functools.partial(module.apply, method="hidden", return_weights=True))(*call)
+    logits, _ = jax.jit(module.apply)(*call)
+    errors = {}
     for row, count in enumerate(length):
-        found[f"hidden {row}"] = relative(hidden[row, :count], there.hidden_states[-1][row, :count])
-        for layer, attention in enumerate(there.attentions):
-            found[f"map {row} {layer}"] = relative(
+        errors[f"hidden {row}"] = relative_error(hidden[row, :count], hf_output.hidden_states[-1][row, :count])
+        for layer, attention in enumerate(hf_output.attentions):
+            errors[f"map {row} {layer}"] = relative_error(
                 maps["encoder_attention"][row, layer, :, :count], attention[row, :, :count]
             )
         if head == "ForMaskedLM":
-            found[f"logits {row}"] = relative(logits[row, :count], there.logits[row, :count])
+            errors[f"logits {row}"] = relative_error(logits[row, :count], hf_output.logits[row, :count])
     if head == "ForSequenceClassification":
-        found["logits"] = relative(logits, there.logits)
+        errors["logits"] = relative_error(logits, hf_output.logits)
     if head == "Model":
-        mean = [there.last_hidden_state[row, :count].mean(0) for row, count in enumerate(length)]
-        found["mean"] = relative(logits, torch.stack(mean))
-    print(family, head, max(found.values()))
-    assert max(found.values()) < 1e-5, found
+        mean = [hf_output.last_hidden_state[row, :count].mean(0) for row, count in enumerate(length)]
+        errors["mean"] = relative_error(logits, torch.stack(mean))
+    print(family, head, max(errors.values()))
+    assert max(errors.values()) < 1e-5, errors
 
     changed = weights._replace(arrays={name: 0.9 * array for name, array in weights.arrays.items()})
     exchange.write(changed, tmp_path / "back", "safetensors", family.lower())
-    again, told = type(model).from_pretrained(tmp_path / "back", output_loading_info=True)
-    lacks = {name for name in told["missing_keys"] if "pooler" not in name and "decoder" not in name}
-    assert not lacks and not told["unexpected_keys"]
+    again, loading_info = type(model).from_pretrained(tmp_path / "back", output_loading_info=True)
+    lacks = {name for name in loading_info["missing_keys"] if "pooler" not in name and "decoder" not in name}
+    assert not lacks and not loading_info["unexpected_keys"]
     read = exchange.read(tmp_path / "back")
     assert read.options == weights.options
-    theirs = again.eval()(torch.tensor(tokens), **given)
-    theirs = theirs.last_hidden_state if head == "Model" else theirs.logits
+    expected = again.eval()(torch.tensor(tokens), **inputs)
+    expected = expected.last_hidden_state if head == "Model" else expected.logits
     method = "hidden" if head == "Model" else None
-    mine = jax.jit(functools.partial(ours.apply, method=method))({"params": exchange.nested(read.arrays)}, *call[1:])[0]
+    actual = jax.jit(functools.partial(module.apply, method=method))(
+        {"params": exchange.nested(read.arrays)}, *call[1:]
+    )[0]
     rows = np.arange(13) < length[:, None]
-    mine, theirs = (mine, theirs) if head == HEADS[2] else (np.asarray(mine)[rows], theirs[torch.tensor(rows)])
-    assert relative(mine, theirs) < 1e-5
+    actual, expected = (
+        (actual, expected) if head == HEADS[2] else (np.asarray(actual)[rows], expected[torch.tensor(rows)])
+    )
+    assert relative_error(actual, expected) < 1e-5
 
 
 SENTENCES = [
@@ -124,28 +128,28 @@ def test_real_minilm():
     tokenizer = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
     tokenizer.no_padding()
     rows = [tokenizer.encode(text).ids for text in SENTENCES]
-    theirs, wanted = load_file(directory / "model.safetensors"), []
+    state_dict, expected = load_file(directory / "model.safetensors"), []
     for row in rows:
-        mean = their_encoders.bert(theirs, row)[0].mean(0)
-        wanted.append(mean / np.linalg.norm(mean))
-    wanted = np.stack(wanted)
+        mean = their_encoders.bert(state_dict, row)[0].mean(0)
+        expected.append(mean / np.linalg.norm(mean))
+    expected = np.stack(expected)
     weights = exchange.read(directory)
     options = weights.options
     assert (options.pool, options.unit_norm, options.num_heads, options.pooler) == ("mean", True, 12, "none")
     model = exchange.module_of(weights)
     params = {"params": exchange.nested(weights.arrays)}
     tokens, length = pad_rows(rows, 0)
-    found = np.asarray(jax.jit(model.apply)(params, tokens, length)[0])
-    print(np.abs(found - wanted).max() / np.abs(wanted).max())
-    assert np.abs(found - wanted).max() < 1e-5 * np.abs(wanted).max()
+    actual = np.asarray(jax.jit(model.apply)(params, tokens, length)[0])
+    print(np.abs(actual - expected).max() / np.abs(expected).max())
+    assert np.abs(actual - expected).max() < 1e-5 * np.abs(expected).max()
     similarity = lambda x: (x[::2] * x[1::2]).sum(-1)
-    np.testing.assert_allclose(similarity(found), similarity(wanted), atol=1e-5)
+    np.testing.assert_allclose(similarity(actual), similarity(expected), atol=1e-5)
     alone = np.asarray(jax.jit(model.apply)(params, np.array([rows[5]]), length[5:])[0])
-    np.testing.assert_allclose(alone[0], found[5], atol=1e-6)
+    np.testing.assert_allclose(alone[0], actual[5], atol=1e-6)
     [record] = load_pretrained(directory).attention(SENTENCES[:1])
     [prediction] = record.predictions
     assert prediction.text == "embedding of 384 numbers"
-    np.testing.assert_allclose(prediction.attentions[0].weights, their_encoders.bert(theirs, rows[0])[1], atol=1e-5)
+    np.testing.assert_allclose(prediction.attentions[0].weights, their_encoders.bert(state_dict, rows[0])[1], atol=1e-5)
 
 
 def small(**options):
@@ -177,9 +181,10 @@ def test_round_trip_with_and_without_prefix(tmp_path, family):
         np.testing.assert_array_equal(again.arrays[name], array)
     about = json.loads((tmp_path / "out" / "config.json").read_text())
     names = {
-        name.removeprefix(f"{family}."): array for name, array in exchange.tensors.read(tmp_path / "out")[0].items()
+        name.removeprefix(f"{family}."): array
+        for name, array in exchange.tensors.read_tensors(tmp_path / "out")[0].items()
     }
-    exchange.tensors.write(tmp_path / "out" / "model.safetensors", names, {})
+    exchange.tensors.write_tensors(tmp_path / "out" / "model.safetensors", names, {})
     assert exchange.read(tmp_path / "out").arrays.keys() == weights.arrays.keys()
     for wrong, message in (
         ({"architectures": ["XForTokenClassification"]}, "head for masked words or for the class"),
@@ -206,14 +211,14 @@ def test_unknown_pooling_is_refused(tmp_path, steps, pool, message):
     paths = [{"type": f"sentence_transformers.models.{kind}", "path": f"{i}_{kind}"} for i, kind in enumerate(steps)]
     (tmp_path / "modules.json").write_text(json.dumps(paths))
     with pytest.raises(InputError, match=message):
-        bert_names.pooling(config.MaskedLanguageModelConfig(), tmp_path)
+        bert_names.add_pooling(config.MaskedLanguageModelConfig(), tmp_path)
 
 
-def test_sentences_are_changed_and_cut_as_the_files_say(tmp_path):
+def test_sentences_are_preprocessed_like_the_files(tmp_path):
     """sentence-transformers, models/Transformer.py: strip, lower case, then truncation to max_seq_length; without it
     to what the tokenizer says; encode() puts the default prompt before."""
 
-    def said(positions=512, **files):
+    def read_sentences(positions=512, **files):
         for path in tmp_path.iterdir():
             path.unlink()
         for name, content in files.items():
@@ -221,17 +226,27 @@ def test_sentences_are_changed_and_cut_as_the_files_say(tmp_path):
         return sentence_files.sentences(tmp_path, positions)
 
     plain = sentence_files.Sentences()
-    assert said() == said(tokenizer_config={"model_max_length": 7}) == plain and plain.changed(" A ") == " A "
-    assert said(sentence_bert_config={"max_seq_length": 256, "do_lower_case": False}) == ("", True, False, 256)
-    assert said(sentence_roberta_config={"max_seq_length": 9, "do_lower_case": True}) == ("", True, True, 9)
-    assert said(modules=[], tokenizer_config={"model_max_length": 128}).most == 128
     assert (
-        said(sentence_bert_config={"max_seq_length": None}, tokenizer_config={"model_max_length": int(1e30)}).most
+        read_sentences() == read_sentences(tokenizer_config={"model_max_length": 7}) == plain
+        and plain.preprocess(" A ") == " A "
+    )
+    assert read_sentences(sentence_bert_config={"max_seq_length": 256, "do_lower_case": False}) == (
+        "",
+        True,
+        False,
+        256,
+    )
+    assert read_sentences(sentence_roberta_config={"max_seq_length": 9, "do_lower_case": True}) == ("", True, True, 9)
+    assert read_sentences(modules=[], tokenizer_config={"model_max_length": 128}).most == 128
+    assert (
+        read_sentences(
+            sentence_bert_config={"max_seq_length": None}, tokenizer_config={"model_max_length": int(1e30)}
+        ).most
         == 512
     )
     prompts = {"prompts": {"query": "q: ", "document": ""}, "default_prompt_name": "query"}
-    assert said(modules=[], config_sentence_transformers=prompts).changed(" A dog ") == "q:  A dog"
-    assert said(modules=[], config_sentence_transformers=prompts | {"default_prompt_name": None}).prompt == ""
+    assert read_sentences(modules=[], config_sentence_transformers=prompts).preprocess(" A dog ") == "q:  A dog"
+    assert read_sentences(modules=[], config_sentence_transformers=prompts | {"default_prompt_name": None}).prompt == ""
     for files, message in (
         ({"sentence_bert_config": {"max_seq_length": 513}}, "must be 3 to 512"),
         ({"sentence_bert_config": {"tokenizer_args": {"x": 1}}}, "tokenizer_args in .* must be {}"),
@@ -240,19 +255,21 @@ def test_sentences_are_changed_and_cut_as_the_files_say(tmp_path):
         ({"modules": [], "config_sentence_transformers": {"default_prompt_name": "x", "prompts": [1]}}, "is damaged"),
     ):
         with pytest.raises(InputError, match=message):
-            said(**files)
+            read_sentences(**files)
 
 
-@pytest.mark.parametrize("said", [{"pooling_mode": "cls"}, {"pooling_mode_cls_token": True, "include_prompt": True}])
-def test_a_pooling_is_named_in_two_forms(tmp_path, said):
+@pytest.mark.parametrize(
+    "pooling_config", [{"pooling_mode": "cls"}, {"pooling_mode_cls_token": True, "include_prompt": True}]
+)
+def test_a_pooling_is_named_in_two_forms(tmp_path, pooling_config):
     (tmp_path / "1_Pooling").mkdir()
-    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(said))
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(pooling_config))
     steps = [{"type": "a.Transformer", "path": ""}, {"type": "a.Pooling", "path": "1_Pooling"}]
     (tmp_path / "modules.json").write_text(json.dumps(steps))
-    assert bert_names.pooling(config.MaskedLanguageModelConfig(), tmp_path).pool == "first"
-    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(said | {"include_prompt": False}))
+    assert bert_names.add_pooling(config.MaskedLanguageModelConfig(), tmp_path).pool == "first"
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(pooling_config | {"include_prompt": False}))
     with pytest.raises(InputError, match="include_prompt"):
-        bert_names.pooling(config.MaskedLanguageModelConfig(), tmp_path)
+        bert_names.add_pooling(config.MaskedLanguageModelConfig(), tmp_path)
 
 
 @pytest.mark.slow
@@ -267,6 +284,6 @@ def test_minilm_embeds_the_first_256_tokens(capsys):
     text = "The committee met on a gray morning to discuss bridges, budgets and the price of bread. " * 22
     row = tokenizer.encode(text).ids
     mean = their_encoders.bert(load_file(directory / "model.safetensors"), row)[0].mean(0)
-    found = load_pretrained(directory).embed([text])[0]
-    np.testing.assert_allclose(found, mean / np.linalg.norm(mean), atol=1e-5)
+    embedding = load_pretrained(directory).embed([text])[0]
+    np.testing.assert_allclose(embedding, mean / np.linalg.norm(mean), atol=1e-5)
     assert "1 of 1 texts the tokens beyond 256 are left out" in capsys.readouterr().err

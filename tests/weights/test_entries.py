@@ -75,7 +75,7 @@ def test_every_entry_that_transformers_writes_has_a_row(model_type):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model_type", CLASSES)
-def test_absent_and_null_mean_what_they_mean_to_transformers(model_type):
+def test_absent_and_null_mean_transformers_defaults(model_type):
     transformers = pytest.importorskip("transformers", reason="the walk over its classes needs it, of `libraries`")
     kind = getattr(transformers, f"{CLASSES[model_type]}Config")
     usual = {"use_sliding_window": True} if model_type.startswith("qwen") else {}  # without it a window is null
@@ -93,7 +93,9 @@ def test_absent_and_null_mean_what_they_mean_to_transformers(model_type):
             assert entry.null is REFUSED, name
             continue
         if entry.null is REFUSED:
-            assert (model_type, name) in [(one, "pad_token_id") for one in ("roberta", "xlm-roberta", "camembert")]
+            assert (model_type, name) in [
+                (family, "pad_token_id") for family in ("roberta", "xlm-roberta", "camembert")
+            ]
         elif name == "scale_decoder_outputs":
             assert not null and not entry.null
         elif entry.null in (None, TENSORS) and entry.absent in (None, TENSORS):
@@ -116,7 +118,7 @@ def test_null_and_absent_are_two_things():
 
 
 @pytest.mark.parametrize(
-    ("said", "classes", "function"),
+    ("entries_of_file", "classes", "function"),
     [
         ({}, 3, "softmax"),
         ({}, 1, "sigmoid"),
@@ -130,12 +132,12 @@ def test_null_and_absent_are_two_things():
         ({"problem_type": "regression", "function_to_apply": "none"}, 4, "none"),
     ],
 )
-def test_the_function_of_a_classifier_is_that_of_their_pipelines(said, classes, function):
+def test_class_function_equals_transformers_pipelines(entries_of_file, classes, function):
     """transformers 5.24, pipelines/text_classification.py, postprocess; image_classification.py has the same."""
-    assert class_function(Facts({"model_type": "bert"} | said), classes) == function
+    assert class_function(Facts({"model_type": "bert"} | entries_of_file), classes) == function
 
 
-def test_a_problem_type_that_is_not_known_or_contradicted_is_refused():
+def test_unknown_problem_type_is_an_error():
     with pytest.raises(InputError, match="problem_type in config.json must be"):
         class_function(Facts({"problem_type": "ranking"}), 2)
     with pytest.raises(InputError, match="function_to_apply sigmoid in config.json contradicts"):
@@ -170,16 +172,19 @@ CASES = [
 @pytest.mark.parametrize(
     ("name", "options", "change"), CASES, ids=lambda value: value if isinstance(value, str) else ""
 )
-def test_a_directory_with_null_or_without_an_entry_is_read_as_they_read_it(tmp_path, name, options, change):
+def test_null_entries_are_read_like_transformers(tmp_path, name, options, change):
     pytest.importorskip("torch", reason="parity with transformers needs torch, of the extra `libraries`")
     transformers = pytest.importorskip("transformers", reason="parity needs transformers, of the extra `libraries`")
     import parity
 
-    parity.made(f"{name}ForCausalLM", parity.SIZES | options).save_pretrained(tmp_path)
+    parity.random_model(f"{name}ForCausalLM", parity.SIZES | options).save_pretrained(tmp_path)
     path = tmp_path / "config.json"
     about = json.loads(path.read_text()) | change
     path.write_text(json.dumps({entry: value for entry, value in about.items() if value is not LEFT_OUT}))
-    theirs = getattr(transformers, f"{name}ForCausalLM").from_pretrained(tmp_path, attn_implementation="eager").eval()
+    hf_model = getattr(transformers, f"{name}ForCausalLM").from_pretrained(tmp_path, attn_implementation="eager").eval()
     tokens = np.random.default_rng(0).integers(0, 31, (2, 23))
-    found, expected = parity.ours(exchange.read(tmp_path), input_ids=tokens), parity.theirs(theirs, input_ids=tokens)
-    assert max(parity.differences(found, expected).values()) <= parity.BOUND
+    actual, expected = (
+        parity.weights_outputs(exchange.read(tmp_path), input_ids=tokens),
+        parity.hf_outputs(hf_model, input_ids=tokens),
+    )
+    assert max(parity.differences(actual, expected).values()) <= parity.BOUND

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-import their_weights as theirs
-from their_weights import TIMM, VIT, written
+import their_weights as reference
+from their_weights import TIMM, VIT, write_weights
 
 from attention_jax.data.vocabulary import Vocabulary
 from attention_jax.errors import InputError
@@ -18,11 +18,11 @@ pytest.importorskip("safetensors")
 IMAGES = np.random.default_rng(5).standard_normal((2, 6, 6, 3)).astype(np.float32)
 LEFT_OUT = object()
 STATES = {
-    "timm": (theirs.timm, TIMM),
-    "huggingface": (lambda: theirs.huggingface(theirs.timm()), VIT | {"model_type": "vit"}),
-    "google": (lambda: theirs.google(theirs.timm(), theirs.SIZES["heads"]), {"norm_epsilon": 1e-6}),
-    "marian": (theirs.marian, theirs.MARIAN | {"model_type": "marian"}),
-    "gpt2": (theirs.gpt2, theirs.GPT2 | {"model_type": "gpt2"}),
+    "timm": (reference.timm, TIMM),
+    "huggingface": (lambda: reference.huggingface(reference.timm()), VIT | {"model_type": "vit"}),
+    "google": (lambda: reference.google(reference.timm(), reference.SIZES["heads"]), {"norm_epsilon": 1e-6}),
+    "marian": (reference.marian, reference.MARIAN | {"model_type": "marian"}),
+    "gpt2": (reference.gpt2, reference.GPT2 | {"model_type": "gpt2"}),
 }
 
 
@@ -32,11 +32,11 @@ def read(place, naming, arrays=None, facts=None, spelled=lambda name: name):
     state, about = STATES[naming]
     state = {spelled(name): array for name, array in state().items()} | (arrays or {})
     about = {name: value for name, value in (about | (facts or {})).items() if value is not LEFT_OUT}
-    return exchange.read(written(place / "model.safetensors", state, None if facts is None else about))
+    return exchange.read(write_weights(place / "model.safetensors", state, None if facts is None else about))
 
 
 @pytest.mark.parametrize(
-    ("naming", "said"),
+    ("naming", "note"),
     [
         ("timm", "1 head of 16, activation gelu"),
         ("huggingface", "1 head of 16, activation gelu, norms with epsilon 1e-12"),
@@ -45,9 +45,9 @@ def read(place, naming, arrays=None, facts=None, spelled=lambda name: name):
         ("gpt2", "norms with epsilon 1e-05, 1 head of 12, activation gelu_new"),
     ],
 )
-def test_what_is_assumed_is_said(tmp_path, naming, said):
+def test_what_is_assumed_is_said(tmp_path, naming, note):
     alone = read(tmp_path / "alone", naming).source
-    assert "; assumed, as no config.json says it: " in alone and said in alone
+    assert "; assumed, as no config.json says it: " in alone and note in alone
     with_facts = read(tmp_path / "with", naming, facts=TIMM if naming == "timm" else {})
     assert "head" not in with_facts.source
     assert naming == "timm" or with_facts.source.endswith(f"({naming})")
@@ -70,7 +70,7 @@ def test_timms_published_names_say_the_heads(tmp_path, size, heads):
     assert weights.options.num_heads == heads and weights.source.endswith("(timm)")
 
 
-def test_an_entry_that_their_config_does_not_write_has_their_default(tmp_path):
+def test_absent_entry_has_library_default(tmp_path):
     """transformers leaves an entry out where it has the default of the class: Marian's are 16 heads and GELU."""
     silent = dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads", "activation_function"), LEFT_OUT)
     with pytest.raises(InputError, match="of another shape"):  # 12 / 16
@@ -130,10 +130,10 @@ def test_an_unknown_entry_is_said(tmp_path, naming, entry):
 def test_timms_activation_is_read(tmp_path):
     weights = read(tmp_path, "timm", facts={"model_args": TIMM["model_args"] | {"act_layer": "relu"}})
     relu = lambda x: np.maximum(x, 0)
-    wanted = theirs.vit_logits(theirs.timm(), IMAGES, theirs.SIZES["heads"], 1e-6, relu)
+    expected = reference.vit_logits(reference.timm(), IMAGES, reference.SIZES["heads"], 1e-6, relu)
     model = exchange.module_of(weights)
-    found = jax.jit(model.apply)({"params": exchange.nested(weights.arrays)}, IMAGES)[0]
-    np.testing.assert_allclose(found, wanted, atol=1e-4, rtol=1e-4)
+    actual = jax.jit(model.apply)({"params": exchange.nested(weights.arrays)}, IMAGES)[0]
+    np.testing.assert_allclose(actual, expected, atol=1e-4, rtol=1e-4)
 
 
 def sines(rows, width):
@@ -146,7 +146,7 @@ def sines(rows, width):
     return table
 
 
-GPT2, MARIAN = theirs.gpt2(), theirs.marian()
+GPT2, MARIAN = reference.gpt2(), reference.marian()
 COPIES = [
     ("gpt2", "lm_head.weight", GPT2["transformer.wte.weight"]),
     ("gpt2", "transformer.h.0.attn.bias", np.tri(9)[None, None]),
@@ -162,19 +162,19 @@ COPIES = [
 @pytest.mark.parametrize("facts", [None, {}])
 def test_a_tied_copy_must_be_one(tmp_path, naming, name, array, facts):
     assert read(tmp_path / "same", naming, {name: array}, facts).arrays.keys() == read(tmp_path, naming).arrays.keys()
-    other = array.copy()
-    other[..., -1, 0] += 0.01
+    changed = array.copy()
+    changed[..., -1, 0] += 0.01
     with pytest.raises(InputError, match=f"{name} must be tied"):
-        read(tmp_path / "other", naming, {name: other}, facts)
+        read(tmp_path / "other", naming, {name: changed}, facts)
 
 
 @pytest.mark.parametrize("naming", STATES)
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "_orig_mod.module."])
 def test_prefixes_of_wrapped_models_are_left_out(tmp_path, naming, prefix):
     plain = read(tmp_path / "plain", naming, facts={})
-    found = read(tmp_path / "wrapped", naming, facts={}, spelled=lambda name: prefix + name)
-    assert found.options == plain.options and found.arrays.keys() == plain.arrays.keys()
-    assert all(np.array_equal(found.arrays[name], array) for name, array in plain.arrays.items())
+    wrapped = read(tmp_path / "wrapped", naming, facts={}, spelled=lambda name: prefix + name)
+    assert wrapped.options == plain.options and wrapped.arrays.keys() == plain.arrays.keys()
+    assert all(np.array_equal(wrapped.arrays[name], array) for name, array in plain.arrays.items())
 
 
 def test_two_tensors_with_one_name_are_refused(tmp_path):
@@ -195,22 +195,22 @@ def test_two_tensors_with_one_name_are_refused(tmp_path):
         ("gpt2", "score.weight", (2, 12)),
     ],
 )
-def test_a_head_or_bias_that_the_model_lacks_is_refused(tmp_path, naming, name, shape):
+def test_unexpected_head_or_bias_is_an_error(tmp_path, naming, name, shape):
     with pytest.raises(InputError, match=f"1 unexpected .{name}"):
         read(tmp_path, naming, {name: np.ones(shape, np.float32)}, {})
 
 
-def test_queries_without_bias_beside_an_output_with_one_are_refused(tmp_path):
+def test_partial_attention_biases_are_an_error(tmp_path):
     state = {k: v for k, v in STATES["huggingface"][0]().items() if ".attention.attention." not in k or "bias" not in k}
     with pytest.raises(InputError, match="beside queries without one"):
-        exchange.read(written(tmp_path / "model.safetensors", state, VIT))
+        exchange.read(write_weights(tmp_path / "model.safetensors", state, VIT))
 
 
 @pytest.mark.parametrize("naming", ["timm", "huggingface", "google"])
 def test_a_backbone_has_no_module(tmp_path, naming):
     state, about = STATES[naming]
     body = {name: array for name, array in state().items() if not name.startswith(("head", "classifier"))}
-    weights = exchange.read(written(tmp_path / "model.safetensors", body, about))
+    weights = exchange.read(write_weights(tmp_path / "model.safetensors", body, about))
     with pytest.raises(InputError, match="have no head"):
         exchange.module_of(weights)
 
@@ -223,15 +223,15 @@ def test_positions_without_a_class_token_are_refused(tmp_path):
 @pytest.mark.parametrize("kind", ["electra", "deberta", "gpt_neox", "xlnet", "vit_mae"])
 @pytest.mark.parametrize("naming", ["huggingface", "gpt2"])
 def test_another_model_type_is_named(tmp_path, kind, naming):
-    known = ", ".join(one for naming in exchange.NAMINGS.values() for one in naming.model_types)
-    with pytest.raises(InputError, match=f"model_type {kind} is not supported; supported: {known}$"):
+    supported = ", ".join(model_type for naming in exchange.NAMINGS.values() for model_type in naming.model_types)
+    with pytest.raises(InputError, match=f"model_type {kind} is not supported; supported: {supported}$"):
         read(tmp_path, naming, facts={"model_type": kind})
 
 
 # --- what is written ---
 
 
-def beside(place, weights, naming) -> dict:
+def export_files(place, weights, naming) -> dict:
     exchange.write(weights, place / "out", "safetensors", naming)
     return {path.name: json.loads(path.read_text()) for path in (place / "out").glob("*.json")}
 
@@ -239,28 +239,30 @@ def beside(place, weights, naming) -> dict:
 def test_marians_ids_are_those_of_the_vocabulary(tmp_path):
     words = Vocabulary("abcdefg", pad="<pad>", bos="<bos>", eos="<eos>", unk="<unk>")
     weights = read(tmp_path, "marian", facts={})
-    found = beside(tmp_path, weights._replace(data=SimpleNamespace(target_vocabulary=words)), "marian")["config.json"]
+    hf_config = export_files(tmp_path, weights._replace(data=SimpleNamespace(target_vocabulary=words)), "marian")[
+        "config.json"
+    ]
     names = ("pad", "bos", "decoder_start", "eos", "forced_eos")
-    assert [found[f"{name}_token_id"] for name in names] == [0, 1, 1, 2, 2]
+    assert [hf_config[f"{name}_token_id"] for name in names] == [0, 1, 1, 2, 2]
     assert exchange.read(tmp_path / "out").options == weights.options
 
 
 def test_gpt2s_ids_are_those_of_the_vocabulary(tmp_path):
     weights = read(tmp_path, "gpt2", facts={})
-    ids = lambda found: [found["config.json"][f"{name}_token_id"] for name in ("bos", "eos", "pad")]
-    assert ids(beside(tmp_path / "a", weights, "gpt2")) == [None, None, None]
+    ids = lambda files: [files["config.json"][f"{name}_token_id"] for name in ("bos", "eos", "pad")]
+    assert ids(export_files(tmp_path / "a", weights, "gpt2")) == [None, None, None]
     words = Vocabulary("abcdefghi", pad="<pad>", eos="<eos>")
     data = SimpleNamespace(vocabulary=words)
-    assert ids(beside(tmp_path / "b", weights._replace(data=data), "gpt2")) == [None, 1, 0]
+    assert ids(export_files(tmp_path / "b", weights._replace(data=data), "gpt2")) == [None, 1, 0]
 
 
 def test_class_names_and_normalization_are_written(tmp_path):
     weights = read(tmp_path, "huggingface", facts={})
     names = ("zero", "one", "two", "three", "four")
     data = SimpleNamespace(names=names, normalization=(np.float32([0.5, 0.25, 0.5]), np.float32([0.25, 0.5, 0.5])))
-    found = beside(tmp_path, weights._replace(data=data), "huggingface")
-    assert found["config.json"]["id2label"] == dict(zip("01234", names))
-    assert found["config.json"]["label2id"] == {name: i for i, name in enumerate(names)}
-    recipe = found["preprocessor_config.json"]
+    files = export_files(tmp_path, weights._replace(data=data), "huggingface")
+    assert files["config.json"]["id2label"] == dict(zip("01234", names))
+    assert files["config.json"]["label2id"] == {name: i for i, name in enumerate(names)}
+    recipe = files["preprocessor_config.json"]
     assert (recipe["image_mean"], recipe["image_std"]) == ([0.5, 0.25, 0.5], [0.25, 0.5, 0.5])
     assert recipe["size"] == {"height": 6, "width": 6} and recipe["do_normalize"] is True

@@ -44,20 +44,20 @@ MODELS = [
 ]  # fmt: skip
 
 
-def made(name: str, options: dict):
-    return parity.made(f"{name}ForCausalLM", parity.SIZES | options)
+def make_model(name: str, options: dict):
+    return parity.random_model(f"{name}ForCausalLM", parity.SIZES | options)
 
 
-def agree(found, expected):
-    assert max(parity.differences(found, expected).values()) <= parity.BOUND
+def agree(actual, expected):
+    assert max(parity.differences(actual, expected).values()) <= parity.BOUND
 
 
-def ours(weights):
-    return parity.ours(weights, input_ids=TOKENS)
+def our_outputs(weights):
+    return parity.weights_outputs(weights, input_ids=TOKENS)
 
 
-def theirs(model):
-    return parity.theirs(model, input_ids=TOKENS)
+def hf_outputs(model):
+    return parity.hf_outputs(model, input_ids=TOKENS)
 
 
 TOKENS = np.random.default_rng(0).integers(0, 31, (2, 23))
@@ -65,40 +65,40 @@ TOKENS = np.random.default_rng(0).integers(0, 31, (2, 23))
 
 @pytest.mark.parametrize(("name", "options"), MODELS)
 def test_logits_and_attention_maps_are_theirs(tmp_path, name, options):
-    model = made(name, options)
+    model = make_model(name, options)
     model.save_pretrained(tmp_path, max_shard_size="10KB" if name == "Llama" else "5GB")
     weights = exchange.read(tmp_path)
     assert "not read" not in weights.note
-    agree(ours(weights), theirs(model))
+    agree(our_outputs(weights), hf_outputs(model))
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float16"])
 def test_half_precision_is_read_exactly(tmp_path, kind):
-    model = made("Llama", {}).to(getattr(torch, kind))
+    model = make_model("Llama", {}).to(getattr(torch, kind))
     model.save_pretrained(tmp_path)
     weights = exchange.read(tmp_path)
     kind = transformers.LlamaForCausalLM  # `model.float()` would keep rotary frequencies that were rounded
     again = kind.from_pretrained(tmp_path, dtype=torch.float32, attn_implementation="eager").eval()
-    agree(ours(weights), theirs(again))
-    there = model.model.embed_tokens.weight.float().detach().numpy()
-    np.testing.assert_array_equal(weights.arrays["embedding/token/embedding"], there)
+    agree(our_outputs(weights), hf_outputs(again))
+    expected = model.model.embed_tokens.weight.float().detach().numpy()
+    np.testing.assert_array_equal(weights.arrays["embedding/token/embedding"], expected)
 
 
 @pytest.mark.parametrize(("name", "naming"), [("Llama", "llama"), ("Qwen2", "qwen2"), ("Qwen3", "qwen3")])
 def test_they_read_what_we_write(tmp_path, name, naming):
-    made(name, {"tie_word_embeddings": True, "head_dim": 6}).save_pretrained(tmp_path / "there")
+    make_model(name, {"tie_word_embeddings": True, "head_dim": 6}).save_pretrained(tmp_path / "there")
     weights = exchange.read(tmp_path / "there")
     changed = {path: array if path.endswith("out/bias") else 0.9 * array for path, array in weights.arrays.items()}
     weights = weights._replace(arrays=changed)
     exchange.write(weights, tmp_path / "back", "safetensors", naming)
     kind = getattr(transformers, f"{name}ForCausalLM")
-    again, told = kind.from_pretrained(tmp_path / "back", output_loading_info=True, attn_implementation="eager")
-    assert not set(told["missing_keys"]) - {"lm_head.weight"} and not told["unexpected_keys"]
-    agree(ours(weights), theirs(again.eval()))
+    again, loading_info = kind.from_pretrained(tmp_path / "back", output_loading_info=True, attn_implementation="eager")
+    assert not set(loading_info["missing_keys"]) - {"lm_head.weight"} and not loading_info["unexpected_keys"]
+    agree(our_outputs(weights), hf_outputs(again.eval()))
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "reason"),
+    ("name", "setting", "reason"),
     [
         ("Llama", {"hidden_act": "gelu"}, "hidden_act silu or swish, has 'gelu'"),
         ("Llama", {"mlp_bias": True}, "mlp_bias False"),
@@ -119,10 +119,10 @@ def test_they_read_what_we_write(tmp_path, name, naming):
     ],
     ids=str,
 )  # fmt: skip
-def test_a_setting_that_changes_the_computation_is_refused(tmp_path, name, said, reason):
-    made(name, {"head_dim": 6}).save_pretrained(tmp_path)
+def test_a_setting_that_changes_the_computation_is_refused(tmp_path, name, setting, reason):
+    make_model(name, {"head_dim": 6}).save_pretrained(tmp_path)
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | said))
+    path.write_text(json.dumps(json.loads(path.read_text()) | setting))
     with pytest.raises(InputError) as error:
         exchange.read(tmp_path)
     assert reason in str(error.value) and "\n" not in str(error.value)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax.decode import greedy, pooled_beam_search, ruled
+from attention_jax.decode import apply_generation_rules, greedy, pooled_beam_search
 from attention_jax.errors import InputError
 from attention_jax.weights import generation_config
 from attention_jax.weights.generation_config import Rules
@@ -33,8 +33,8 @@ def chain(tokens, cache):
     return CHAIN[tokens], cache
 
 
-def written(rules: Rules, length: int = 8) -> list[int]:
-    step, cache = ruled(chain, None, 1, rules, bos=0, ends=(1,), max_length=length, beams=False)
+def write_greedily(rules: Rules, length: int = 8) -> list[int]:
+    step, cache = apply_generation_rules(chain, None, 1, rules, bos=0, ends=(1,), max_length=length, beams=False)
     return greedy(step, cache, 1, bos=0, eos=1, max_length=length)[0].tolist()
 
 
@@ -50,7 +50,7 @@ def by_definition(rules: Rules, length: int = 8) -> list[int]:
         grams = [text[i : i + size] for i in range(len(text) - size + 1)] if size else []
         at = len(text) - 1
         for token in range(6):
-            ends_badly = any((*text, token)[-len(one) :] == one for one in rules.banned)
+            ends_badly = any((*text, token)[-len(sequence) :] == sequence for sequence in rules.banned)
             if ends_badly or ([*text[len(text) - size + 1 :], token] in grams) or (token == 1 and at < rules.shortest):
                 scores[token] = -np.inf
         if rules.first is not None and at == 0:
@@ -79,10 +79,10 @@ def by_definition(rules: Rules, length: int = 8) -> list[int]:
     ids=str,
 )
 def test_rules_are_those_of_the_definition(rules):
-    assert written(rules) == by_definition(rules)
+    assert write_greedily(rules) == by_definition(rules)
 
 
-def test_a_beam_search_with_a_pool_finds_the_best_of_all_texts():
+def test_pooled_beam_search_finds_best_texts():
     """With a beam as wide as there are texts, by log p / length^alpha; and its scores are those of its texts."""
     length, alpha = 3, 1.5
     texts = {}
@@ -93,15 +93,15 @@ def test_a_beam_search_with_a_pool_finds_the_best_of_all_texts():
                 path = [0, *text]
                 texts[tuple(text)] = float(sum(CHAIN[i, j] for i, j in itertools.pairwise(path))) / len(text) ** alpha
     best = sorted(texts.items(), key=lambda pair: -pair[1])[:4]
-    known = {"bos": 0, "ends": (1,), "pad": 0, "max_length": length, "alpha": alpha, "early_stopping": "never"}
-    tokens, scores = pooled_beam_search(chain, (), 2, beam_size=36, n_best=4, **known)
+    search_options = {"bos": 0, "ends": (1,), "pad": 0, "max_length": length, "alpha": alpha, "early_stopping": "never"}
+    tokens, scores = pooled_beam_search(chain, (), 2, beam_size=36, n_best=4, **search_options)
     assert tokens[1].tolist() == [[*text, *[0] * (length - len(text))] for text, _ in best]
     np.testing.assert_allclose(scores[0], [score for _, score in best], rtol=1e-5)
 
 
 def test_every_entry_that_transformers_writes_is_known(tmp_path):
-    said = dict.fromkeys(WRITTEN.split(), 7)
-    assert generation_config.check(said | {"sharpness": 2}, "x") == ["sharpness"]
+    entries = dict.fromkeys(WRITTEN.split(), 7)
+    assert generation_config.check_entries(entries | {"sharpness": 2}, "x") == ["sharpness"]
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_the_list_of_entries_is_that_of_transformers():
 
 
 @pytest.mark.parametrize(
-    "said",
+    "entries",
     [
         {"do_sample": True},
         {"num_beam_groups": 2},
@@ -129,41 +129,48 @@ def test_the_list_of_entries_is_that_of_transformers():
     ],
     ids=str,
 )
-def test_what_a_translator_does_not_honor_is_refused_by_name(said):
-    with pytest.raises(InputError, match=next(iter(said))):
-        generation_config.search_of(said, "generation_config.json", (1,))
+def test_translator_rejects_unsupported_entries(entries):
+    with pytest.raises(InputError, match=next(iter(entries))):
+        generation_config.search_of(entries, "generation_config.json", (1,))
 
 
 def test_the_search_of_a_translator():
-    said = {"max_length": 200, "num_beams": 4, "length_penalty": 0.5, "early_stopping": True, "min_length": 5}
-    found = generation_config.search_of(
-        said | {"bad_words_ids": [[1], [7], [3, 4]], "top_k": 5, "min_p": 0.5}, "", (1,)
+    entries = {"max_length": 200, "num_beams": 4, "length_penalty": 0.5, "early_stopping": True, "min_length": 5}
+    search = generation_config.search_of(
+        entries | {"bad_words_ids": [[1], [7], [3, 4]], "top_k": 5, "min_p": 0.5}, "", (1,)
     )
-    assert found == (4, 0.5, True, 199, False, Rules(banned=((7,), (3, 4)), shortest=4))  # the first token counts there
+    assert search == (
+        4,
+        0.5,
+        True,
+        199,
+        False,
+        Rules(banned=((7,), (3, 4)), shortest=4),
+    )  # the first token counts there
     assert generation_config.search_of({"max_new_tokens": 3, "max_length": 9, "min_new_tokens": 2}, "", (1,))[3] == 3
     assert generation_config.search_of({}, "", (1,)) == (1, 1.0, False, None, False, Rules())
 
 
 @pytest.mark.parametrize(
-    "said",
+    "entries",
     [{"num_beams": 2}, {"no_repeat_ngram_size": 3}, {"bad_words_ids": [[3]]}, {"min_new_tokens": 3},
      {"penalty_alpha": 0.6}, {"do_sample": True, "min_p": 0.1}, {"do_sample": True, "typical_p": 0.9},
      {"suppress_tokens": [1]}],
     ids=str,
 )  # fmt: skip
-def test_what_a_language_model_does_not_honor_is_refused_by_name(said):
-    with pytest.raises(InputError, match=[*said][-1]):
-        generation_config.sampling_of(said, "generation_config.json")
+def test_language_model_rejects_unsupported_entries(entries):
+    with pytest.raises(InputError, match=[*entries][-1]):
+        generation_config.sampling_of(entries, "generation_config.json")
 
 
-def test_config_json_says_it_only_where_there_is_no_generation_config(tmp_path):
+def test_generation_config_precedes_config_json(tmp_path):
     config = {"num_beams": 6, "hidden_size": 3, "max_length": 5}
     assert generation_config.entries(tmp_path, config)[0] == {"num_beams": 6, "max_length": 5}
     (tmp_path / "generation_config.json").write_text(json.dumps({"max_length": 7}))
     assert generation_config.entries(tmp_path, config)[0] == {"max_length": 7}
 
 
-def test_a_language_model_takes_what_its_files_say_where_a_caller_says_nothing(tmp_path, monkeypatch):
+def test_caller_overrides_generation_config(tmp_path, monkeypatch):
     from attention_jax.runs.pretrained import PretrainedLanguageModel
     from attention_jax.views import pretrained_language
 
@@ -194,15 +201,15 @@ def test_a_language_model_writes_as_its_files_say(tmp_path):
     assert model.generate(texts, temperature=0) == alone
     file.write_text(json.dumps({"max_length": 12, "do_sample": False, "temperature": 0.7}))
     tokens = [len(model.tokenizer.encode(text)) for text in texts]
-    found = model.generate(texts)
-    assert found == [model.generate([text], length=12 - count)[0] for text, count in zip(texts, tokens)]
+    outputs = model.generate(texts)
+    assert outputs == [model.generate([text], length=12 - count)[0] for text, count in zip(texts, tokens)]
     file.write_text(json.dumps({"max_length": tokens[0]}))
     with pytest.raises(InputError, match="max_length"):
         model.generate(texts)
     assert model.generate(texts, length=9) == alone
 
 
-def test_special_tokens_and_codes_in_a_source_are_tokens_to_marian(tmp_path):
+def test_special_tokens_in_source_equal_marian(tmp_path):
     """Against MarianTokenizer of transformers 5.24, whose results these are; the pieces here are words."""
     from attention_jax.views.huggingface import marian_source
 
@@ -210,14 +217,14 @@ def test_special_tokens_and_codes_in_a_source_are_tokens_to_marian(tmp_path):
     assert tokens(">>fra<< The <pad> fox</s>b") == [">>fra<<", "The", "<pad>", "fox", "</s>", "b"]
     assert tokens("The >>fra<< fox") == ["The", ">>fra<<", "fox"] and tokens(">>a>>b<<q") == [">>a>>b<<", "q"]
     assert tokens("a<unk>>>fra<<q <PAD> >>") == ["a", "<unk>", ">>fra<<", "q", "<PAD>", ">>"]
-    for said in ({"eos_token": "x"}, {"bos_token": "x"}, {"sp_model_kwargs": {"add_eos": True}}):
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
-        with pytest.raises(InputError, match=f"{next(iter(said))} .* is not supported"):
+    for settings in ({"eos_token": "x"}, {"bos_token": "x"}, {"sp_model_kwargs": {"add_eos": True}}):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+        with pytest.raises(InputError, match=f"{next(iter(settings))} .* is not supported"):
             marian_source(str.split, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("said", "ids"),
+    ("entries", "ids"),
     [
         ({}, (7, 7, 1)),
         ({"bos_token_id": 4}, (7, 4, 1)),
@@ -225,12 +232,12 @@ def test_special_tokens_and_codes_in_a_source_are_tokens_to_marian(tmp_path):
         ({"decoder_start_token_id": 0, "bos_token_id": 4, "pad_token_id": 3, "eos_token_id": [5, 6]}, (3, 0, 5)),
     ],
 )
-def test_a_translation_begins_where_it_begins_in_transformers(tmp_path, said, ids):
+def test_a_translation_begins_where_it_begins_in_transformers(tmp_path, entries, ids):
     from attention_jax.views.huggingface import special_ids
 
-    assert special_ids(tmp_path, said, 7, 1) == ids
+    assert special_ids(tmp_path, entries, 7, 1) == ids
     with pytest.raises(InputError, match="eos_token_id in generation_config.json .* must be a token"):
-        special_ids(tmp_path, said | {"eos_token_id": None}, 7, 1)
+        special_ids(tmp_path, entries | {"eos_token_id": None}, 7, 1)
 
 
 def test_special_tokens_that_a_source_spells_are_these_tokens(tmp_path):
@@ -266,18 +273,18 @@ SETTINGS = [
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("said", SETTINGS, ids=str)
-def test_a_translator_writes_what_transformers_writes(tmp_path, said):
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_a_translator_writes_what_transformers_writes(tmp_path, settings):
     torch = pytest.importorskip("torch", reason="parity with transformers needs torch, of the extra `libraries`")
     t = pytest.importorskip("transformers", reason="parity needs transformers, of the extra `libraries`")
     k = pytest.importorskip("tokenizers", reason="parity needs tokenizers, of the extra `pretrained`")
     from attention_jax import load_pretrained
 
     words = ["<pad>", "</s>", "<unk>", *(f"\u2581w{i}" for i in range(29))]
-    made = k.Tokenizer(k.models.Unigram([(word, -float(i)) for i, word in enumerate(words)], 2))
-    made.pre_tokenizer, made.decoder = k.pre_tokenizers.Metaspace(), k.decoders.Metaspace()
-    made.post_processor = k.processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    made.add_special_tokens(words[:3])
+    tokenizer = k.Tokenizer(k.models.Unigram([(word, -float(i)) for i, word in enumerate(words)], 2))
+    tokenizer.pre_tokenizer, tokenizer.decoder = k.pre_tokenizers.Metaspace(), k.decoders.Metaspace()
+    tokenizer.post_processor = k.processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    tokenizer.add_special_tokens(words[:3])
     torch.manual_seed(5)
     sizes = {"vocab_size": 32, "d_model": 24, "d_kv": 6, "d_ff": 40, "num_layers": 1, "num_heads": 4}
     model = t.T5ForConditionalGeneration(t.T5Config(**sizes, decoder_start_token_id=0)).eval()
@@ -285,14 +292,16 @@ def test_a_translator_writes_what_transformers_writes(tmp_path, said):
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     model.save_pretrained(tmp_path)
-    made.save(str(tmp_path / "tokenizer.json"))
-    about = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0} | said
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    about = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0} | settings
     (tmp_path / "generation_config.json").write_text(json.dumps(about))
-    theirs = t.T5ForConditionalGeneration.from_pretrained(tmp_path).eval()
+    hf_model = t.T5ForConditionalGeneration.from_pretrained(tmp_path).eval()
     ends = np.atleast_1d(about["eos_token_id"])
-    before = lambda row: row[: next((at for at, token in enumerate(row) if token in ends), len(row))]
+    up_to_end = lambda row: row[: next((at for at, token in enumerate(row) if token in ends), len(row))]
     texts = ["w3 w1 w7 w2 w11 w5", "w9 w9", "w4 w20 w13"]
-    view, params = (ours := load_pretrained(tmp_path)).view, ours.params
-    found = np.asarray(jax.jit(view.generate)(params, view.read(texts)))
-    for text, row in zip(texts, found.tolist()):
-        assert before(row) == before(theirs.generate(torch.tensor([made.encode(text).ids]))[0].tolist()[1:])
+    view, params = (pretrained := load_pretrained(tmp_path)).view, pretrained.params
+    outputs = np.asarray(jax.jit(view.generate)(params, view.read(texts)))
+    for text, row in zip(texts, outputs.tolist()):
+        assert up_to_end(row) == up_to_end(
+            hf_model.generate(torch.tensor([tokenizer.encode(text).ids]))[0].tolist()[1:]
+        )

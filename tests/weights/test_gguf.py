@@ -13,7 +13,7 @@ RNG = np.random.default_rng(0)
 HEADS, WIDTH, HIDDEN = 4, 8, 32
 
 
-def written(path, architecture="llama", quantized=None, fields=(), entries=(), **arrays):
+def write_gguf(path, architecture="llama", quantized=None, fields=(), entries=(), **arrays):
     """A file with what `config_of` needs."""
     writer = gguf.GGUFWriter(path, architecture)
     if not any(name.endswith("block_count") for _, (name, _) in entries):
@@ -39,40 +39,46 @@ def written(path, architecture="llama", quantized=None, fields=(), entries=(), *
     return path
 
 
-def drawn(*shape):
+def draw_array(*shape):
     return RNG.standard_normal(shape).astype(np.float32)
 
 
 def read(path) -> dict:
-    return {name: np.asarray(array) for name, array in tensors.read(path).arrays.items()}
+    return {name: np.asarray(array) for name, array in tensors.read_tensors(path).arrays.items()}
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_1", "Q4_0", "Q5_1"])
-def test_a_tensor_of_every_type_is_read_as_the_library_reads_it(tmp_path, kind):
-    x, kind = drawn(4200, HIDDEN), gguf.GGMLQuantizationType[kind]  # more rows than are read at a time
-    path = written(tmp_path / "a.gguf", quantized=kind, **{"token_embd.weight": x})
-    found = read(path)["model.embed_tokens.weight"]
-    np.testing.assert_array_equal(found, gguf.dequantize(gguf.quantize(x, kind), kind))
-    assert found.shape == x.shape and abs(found - x).max() < 0.5
+def test_tensor_types_equal_gguf_library(tmp_path, kind):
+    x, kind = draw_array(4200, HIDDEN), gguf.GGMLQuantizationType[kind]  # more rows than are read at a time
+    path = write_gguf(tmp_path / "a.gguf", quantized=kind, **{"token_embd.weight": x})
+    actual = read(path)["model.embed_tokens.weight"]
+    np.testing.assert_array_equal(actual, gguf.dequantize(gguf.quantize(x, kind), kind))
+    assert actual.shape == x.shape and abs(actual - x).max() < 0.5
 
 
 def test_rotated_channels_of_llama_are_halves_apart(tmp_path):
     """The converter of llama.cpp: reshape(heads, 2, width / 2, -1).swapaxes(1, 2), by the heads of queries or keys."""
-    theirs = {"q": drawn(HEADS * WIDTH, HIDDEN), "k": drawn(2 * WIDTH, HIDDEN), "v": drawn(2 * WIDTH, HIDDEN)}
-    turned = lambda x: x.reshape(-1, 2, WIDTH // 2, HIDDEN).swapaxes(1, 2).reshape(x.shape)
-    arrays = {f"blk.0.attn_{one}.weight": turned(x) for one, x in theirs.items()}
+    hf_tensors = {
+        "q": draw_array(HEADS * WIDTH, HIDDEN),
+        "k": draw_array(2 * WIDTH, HIDDEN),
+        "v": draw_array(2 * WIDTH, HIDDEN),
+    }
+    to_gguf = lambda x: x.reshape(-1, 2, WIDTH // 2, HIDDEN).swapaxes(1, 2).reshape(x.shape)
+    arrays = {f"blk.0.attn_{name}.weight": to_gguf(x) for name, x in hf_tensors.items()}
     fields = [("add_head_count_kv", 2)]
-    llama = read(written(tmp_path / "llama.gguf", fields=fields, **arrays))
-    qwen = read(written(tmp_path / "qwen.gguf", "qwen2", fields=fields, **arrays))
-    for one, x in theirs.items():
-        expected = turned(x) if one == "v" else x
-        np.testing.assert_array_equal(llama[f"model.layers.0.self_attn.{one}_proj.weight"], expected)
-        np.testing.assert_array_equal(qwen[f"model.layers.0.self_attn.{one}_proj.weight"], turned(x))
+    llama = read(write_gguf(tmp_path / "llama.gguf", fields=fields, **arrays))
+    qwen = read(write_gguf(tmp_path / "qwen.gguf", "qwen2", fields=fields, **arrays))
+    for name, x in hf_tensors.items():
+        expected = to_gguf(x) if name == "v" else x
+        np.testing.assert_array_equal(llama[f"model.layers.0.self_attn.{name}_proj.weight"], expected)
+        np.testing.assert_array_equal(qwen[f"model.layers.0.self_attn.{name}_proj.weight"], to_gguf(x))
 
 
 def test_what_the_header_says_is_a_config(tmp_path):
     fields = [("add_rope_freq_base", 5e5), ("add_head_count_kv", 2), ("add_bos_token_id", 1), ("add_eos_token_id", 2)]
-    config = tensors.read(written(tmp_path / "a.gguf", fields=fields, **{"output_norm.weight": np.ones(HIDDEN)})).config
+    config = tensors.read_tensors(
+        write_gguf(tmp_path / "a.gguf", fields=fields, **{"output_norm.weight": np.ones(HIDDEN)})
+    ).config
     assert config == {
         "model_type": "llama",
         "bos_token_id": 1,
@@ -92,10 +98,12 @@ def test_what_the_header_says_is_a_config(tmp_path):
 
 def test_gemma_stores_one_less_elsewhere(tmp_path):
     scale = np.linspace(0.5, 2, HIDDEN, dtype=np.float32)
-    path = written(tmp_path / "a.gguf", "gemma3", **{"output_norm.weight": scale, "blk.0.post_ffw_norm.weight": scale})
-    found = read(path)
-    assert found.keys() == {"model.norm.weight", "model.layers.0.post_feedforward_layernorm.weight"}
-    np.testing.assert_array_equal(found["model.norm.weight"] + 1, scale)
+    path = write_gguf(
+        tmp_path / "a.gguf", "gemma3", **{"output_norm.weight": scale, "blk.0.post_ffw_norm.weight": scale}
+    )
+    arrays = read(path)
+    assert arrays.keys() == {"model.norm.weight", "model.layers.0.post_feedforward_layernorm.weight"}
+    np.testing.assert_array_equal(arrays["model.norm.weight"] + 1, scale)
 
 
 def test_llama3s_frequencies_are_its_factors(tmp_path):
@@ -105,7 +113,9 @@ def test_llama3s_frequencies_are_its_factors(tmp_path):
     smooth = (8192 / wave - 1) / 3
     scaled = np.where(wave < 2048, 1, np.where(wave > 8192, 1 / 32, (1 - smooth) / 32 + smooth))
     arrays = {"rope_freqs.weight": (1 / scaled).astype(np.float32)}
-    config = tensors.read(written(tmp_path / "a.gguf", fields=[("add_rope_freq_base", 5e5)], **arrays)).config
+    config = tensors.read_tensors(
+        write_gguf(tmp_path / "a.gguf", fields=[("add_rope_freq_base", 5e5)], **arrays)
+    ).config
     assert config["rope_scaling"] == {
         "rope_type": "llama3",
         "factor": 32.0,
@@ -114,9 +124,9 @@ def test_llama3s_frequencies_are_its_factors(tmp_path):
         "original_max_position_embeddings": 8192,
     }
     arrays["rope_freqs.weight"][1] += 1
-    path = written(tmp_path / "b.gguf", fields=[("add_rope_freq_base", 5e5)], **arrays)
+    path = write_gguf(tmp_path / "b.gguf", fields=[("add_rope_freq_base", 5e5)], **arrays)
     with pytest.raises(InputError, match="must be those of Llama 3"):
-        tensors.read(path)
+        tensors.read_tensors(path)
 
 
 def config(path, architecture="llama", tensors_there=("output_norm.weight",), **header) -> dict:
@@ -137,7 +147,9 @@ def config(path, architecture="llama", tensors_there=("output_norm.weight",), **
     )
     entries = [(writer(name), (f"{architecture}.{name.replace('__', '.')}", header[name])) for name in header]
     arrays = dict.fromkeys(tensors_there, np.ones(HIDDEN, np.float32))
-    return tensors.read(written(path / "a.gguf", architecture, fields=fields, entries=entries, **arrays)).config
+    return tensors.read_tensors(
+        write_gguf(path / "a.gguf", architecture, fields=fields, entries=entries, **arrays)
+    ).config
 
 
 @pytest.mark.parametrize(
@@ -154,10 +166,10 @@ def config(path, architecture="llama", tensors_there=("output_norm.weight",), **
     ],
     ids=str,
 )
-def test_rotary_positions_are_scaled_as_llama_cpp_scales_them(tmp_path, header, factor):
+def test_rotary_scaling_equals_llama_cpp(tmp_path, header, factor):
     """src/llama-model.cpp: the type is linear where it is not said, scale_linear is the earlier name, and 0 is 1."""
-    wanted = None if factor is None else {"rope_type": "linear", "factor": factor}
-    assert config(tmp_path, **header).get("rope_scaling") == wanted
+    expected = None if factor is None else {"rope_type": "linear", "factor": factor}
+    assert config(tmp_path, **header).get("rope_scaling") == expected
 
 
 @pytest.mark.parametrize(
@@ -177,7 +189,7 @@ def test_rotary_positions_are_scaled_as_llama_cpp_scales_them(tmp_path, header, 
     ],
     ids=str,
 )
-def test_an_entry_of_the_header_that_changes_the_computation_is_refused(tmp_path, architecture, header):
+def test_unsupported_header_entry_is_an_error(tmp_path, architecture, header):
     (name,) = list(header)[:1]
     with pytest.raises(
         InputError, match="yarn" if "yarn" in header.values() else name.replace("__", ".").split(".")[-1]
@@ -185,7 +197,7 @@ def test_an_entry_of_the_header_that_changes_the_computation_is_refused(tmp_path
         config(tmp_path, architecture, **header)
 
 
-def test_entries_of_the_header_that_change_nothing_are_read(tmp_path):
+def test_neutral_header_entries_are_read(tmp_path):
     plain = config(tmp_path)
     same = {"attention__scale": float(np.float32(WIDTH**-0.5)), "logit_scale": 1.0, "expert_count": 0}
     same |= {"attention__sliding_window": 64, "attention__causal": True, "vocab_size": 300}
@@ -260,12 +272,12 @@ def test_a_header_is_not_trusted(tmp_path, content):
     path = tmp_path / "model.gguf"
     path.write_bytes(content)
     with pytest.raises(InputError) as error:
-        tensors.read(path)
+        tensors.read_tensors(path)
     assert "\n" not in str(error.value)
 
 
-def test_a_truncated_file_is_refused_before_its_tensors_are_read(tmp_path):
-    path = written(tmp_path / "a.gguf", **{"token_embd.weight": drawn(40, HIDDEN)})
+def test_truncated_file_is_an_error_at_once(tmp_path):
+    path = write_gguf(tmp_path / "a.gguf", **{"token_embd.weight": draw_array(40, HIDDEN)})
     path.write_bytes(path.read_bytes()[:-64])
     with pytest.raises(InputError, match="is truncated: tensor token_embd.weight"):
-        tensors.read(path)
+        tensors.read_tensors(path)

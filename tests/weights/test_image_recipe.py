@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-import their_weights as theirs
+import their_weights as reference
 from PIL import Image
 
 from attention_jax import load_pretrained
@@ -17,15 +17,15 @@ MEAN = [0.1, 0.2, 0.3]
 SIX = {"size": {"height": 6, "width": 6}}
 
 
-def prepared(said: dict, image=None, model_type: str = "vit") -> np.ndarray:
+def prepare_pixels(settings: dict, image=None, model_type: str = "vit") -> np.ndarray:
     """What a model sees [H, W, C]."""
-    recipe, _ = recipe_of(said, model_type)
+    recipe, _ = recipe_of(settings, model_type)
     pixels = recipe.pixels(Image.fromarray(PIXELS if image is None else image))
     return (pixels / 255 - recipe.mean) / recipe.deviation
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("settings", "expected"),
     [
         ({}, lambda x: (x / 255 - 0.5) / 0.5),
         ({"do_normalize": False}, lambda x: x / 255),
@@ -39,19 +39,23 @@ def prepared(said: dict, image=None, model_type: str = "vit") -> np.ndarray:
     ],
     ids=lambda value: None if callable(value) else str(value),
 )  # fmt: skip
-def test_a_recipe_is_carried_out_by_definition(said, expected):
-    np.testing.assert_allclose(prepared({"do_resize": False} | said), expected(PIXELS.astype(float)), atol=1e-9)
-
-
-@pytest.mark.parametrize("said", [SIX, {"size": 6}, {"size": [6, 6]}, {"size": {"shortest_edge": 6, "width": None}}])
-def test_a_size_has_the_forms_that_the_library_reads(said):
-    wide = "shortest_edge" in str(said)
-    expected = Image.fromarray(PIXELS).resize((9 if wide else 6, 6), Image.Resampling.BILINEAR)
-    np.testing.assert_allclose(prepared(said), (np.asarray(expected) / 255 - 0.5) / 0.5, atol=1e-9)
+def test_a_recipe_is_carried_out_by_definition(settings, expected):
+    np.testing.assert_allclose(
+        prepare_pixels({"do_resize": False} | settings), expected(PIXELS.astype(float)), atol=1e-9
+    )
 
 
 @pytest.mark.parametrize(
-    "said",
+    "settings", [SIX, {"size": 6}, {"size": [6, 6]}, {"size": {"shortest_edge": 6, "width": None}}]
+)
+def test_size_has_the_forms_of_library(settings):
+    wide = "shortest_edge" in str(settings)
+    expected = Image.fromarray(PIXELS).resize((9 if wide else 6, 6), Image.Resampling.BILINEAR)
+    np.testing.assert_allclose(prepare_pixels(settings), (np.asarray(expected) / 255 - 0.5) / 0.5, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "settings",
     [
         {"image_processor_type": "ConvNextImageProcessor"},
         {"do_pad": True},
@@ -68,10 +72,10 @@ def test_a_size_has_the_forms_that_the_library_reads(said):
     ],
     ids=str,
 )
-def test_an_entry_that_is_not_supported_is_named(said):
-    name = list(said)[-1]
+def test_an_entry_that_is_not_supported_is_named(settings):
+    name = list(settings)[-1]
     with pytest.raises(InputError, match=name if name != "do_center_crop" else "crop_size"):
-        recipe_of(SIX | said, "vit")
+        recipe_of(SIX | settings, "vit")
 
 
 def test_an_entry_that_is_not_known_is_said():
@@ -80,7 +84,7 @@ def test_an_entry_that_is_not_known_is_said():
     assert recipe_of(SIX | {"sharpen": 2}, "vit")[1] == ["sharpen"]
 
 
-def test_timms_recipe_resizes_the_shorter_side_and_cuts_out_the_middle():
+def test_timm_recipe_resizes_and_center_crops():
     """timm.data.transforms_factory.transforms_imagenet_eval: floor(size / crop_pct)."""
     recipe = timm_recipe({"crop_pct": 0.9, "interpolation": "bicubic", "mean": [0.1, 0.2, 0.3], "std": [0.4] * 3}, 6)
     assert (recipe.resize, recipe.crop, recipe.resample) == ((6,), (6, 6), Image.Resampling.BICUBIC)
@@ -94,14 +98,14 @@ def test_timms_recipe_resizes_the_shorter_side_and_cuts_out_the_middle():
 def vit(tmp_path_factory):
     """A directory of a ViT for images of 6 x 6, with two of them."""
     place = tmp_path_factory.mktemp("vit")
-    about = theirs.VIT | {"model_type": "vit", "id2label": {str(i): f"c{i}" for i in range(5)}}
-    theirs.written(place / "model.safetensors", theirs.huggingface(theirs.timm()), about)
+    about = reference.VIT | {"model_type": "vit", "id2label": {str(i): f"c{i}" for i in range(5)}}
+    reference.write_weights(place / "model.safetensors", reference.huggingface(reference.timm()), about)
     Image.fromarray(PIXELS[:6, :6]).save(place / "small.png")
     Image.fromarray(np.dstack([PIXELS, np.full((20, 30), 90, np.uint8)])).save(place / "clear.png")
     return place
 
 
-def classified(place, recipe: dict, image: str, **about) -> tuple[np.ndarray, list[str]]:
+def classify(place, recipe: dict, image: str, **about) -> tuple[np.ndarray, list[str]]:
     """The answer and the printed line of a model whose files say this."""
     (place / "preprocessor_config.json").write_text(json.dumps(recipe))
     config = json.loads((place / "config.json").read_text())
@@ -114,35 +118,40 @@ def classified(place, recipe: dict, image: str, **about) -> tuple[np.ndarray, li
 
 
 def test_a_vision_model_sees_what_its_recipe_says(vit):
-    logits = lambda x: theirs.vit_logits(theirs.timm(), x[None].astype(np.float32), 2, 1e-12, theirs.gelu)[0]
+    logits = lambda x: reference.vit_logits(reference.timm(), x[None].astype(np.float32), 2, 1e-12, reference.gelu)[0]
     x = PIXELS[:6, :6] / 255
-    for recipe, seen in (({"do_normalize": False}, x), ({"do_rescale": False}, (x * 255 - 0.5) / 0.5), ({}, 2 * x - 1)):
-        found, _ = classified(vit, SIX | recipe, "small.png")
-        np.testing.assert_allclose(found, theirs.softmax(logits(seen)), atol=1e-4)
-    found, lines = classified(vit, SIX, "small.png", problem_type="multi_label_classification")
-    np.testing.assert_allclose(found, 1 / (1 + np.exp(-logits(2 * x - 1))), atol=1e-4)
-    best = found.argmax()
-    assert lines[0].startswith(f"c{best} {found[best]:.3f}")
-    found, _ = classified(vit, SIX, "small.png", problem_type="regression")
-    np.testing.assert_allclose(found, logits(2 * x - 1), atol=1e-4)
+    for recipe, pixels in (
+        ({"do_normalize": False}, x),
+        ({"do_rescale": False}, (x * 255 - 0.5) / 0.5),
+        ({}, 2 * x - 1),
+    ):
+        actual, _ = classify(vit, SIX | recipe, "small.png")
+        np.testing.assert_allclose(actual, reference.softmax(logits(pixels)), atol=1e-4)
+    actual, lines = classify(vit, SIX, "small.png", problem_type="multi_label_classification")
+    np.testing.assert_allclose(actual, 1 / (1 + np.exp(-logits(2 * x - 1))), atol=1e-4)
+    best = actual.argmax()
+    assert lines[0].startswith(f"c{best} {actual[best]:.3f}")
+    actual, _ = classify(vit, SIX, "small.png", problem_type="regression")
+    np.testing.assert_allclose(actual, logits(2 * x - 1), atol=1e-4)
     square = np.asarray(Image.fromarray(PIXELS).resize((6, 6), Image.Resampling.BILINEAR)) / 255
-    found, _ = classified(vit, SIX, "clear.png")  # what is transparent is left out, not blended
-    np.testing.assert_allclose(found, theirs.softmax(logits(2 * square - 1)), atol=1e-4)
+    actual, _ = classify(vit, SIX, "clear.png")  # what is transparent is left out, not blended
+    np.testing.assert_allclose(actual, reference.softmax(logits(2 * square - 1)), atol=1e-4)
     with pytest.raises(InputError, match="has 20 x 30 pixels after what preprocessor_config.json says"):
-        classified(vit, {"do_resize": False}, "clear.png")
+        classify(vit, {"do_resize": False}, "clear.png")
 
 
-def test_a_head_that_is_no_softmax_is_not_taken_for_one(vit, tmp_path):
+def test_other_class_functions_are_no_softmax(vit, tmp_path):
     from attention_jax.weights import adopt
 
     config = json.loads((vit / "config.json").read_text()) | {"problem_type": "multi_label_classification"}
-    theirs.written(tmp_path / "model.safetensors", theirs.huggingface(theirs.timm()), config)
+    reference.write_weights(tmp_path / "model.safetensors", reference.huggingface(reference.timm()), config)
     weights = exchange.read(tmp_path)
     like = exchange.nested(weights.arrays)
     assert (
-        weights.function == "sigmoid" and "the head re-initialized for 5 classes" in adopt.adopted(weights, like).said
+        weights.function == "sigmoid"
+        and "the head re-initialized for 5 classes" in adopt.adopt_params(weights, like).summary
     )
-    assert "re-initialized" not in adopt.adopted(exchange.read(vit), like).said
+    assert "re-initialized" not in adopt.adopt_params(exchange.read(vit), like).summary
     for naming in ("own", "huggingface"):
         exchange.write(weights, tmp_path / naming, "safetensors", naming)
         assert exchange.read(tmp_path / naming).function == "sigmoid"
@@ -154,7 +163,7 @@ def test_images_are_prepared_as_transformers_prepares_them(tmp_path):
     transformers = pytest.importorskip("transformers", reason="its image processors need it, of the extra `libraries`")
     crop = {"do_center_crop": True, "crop_size": 16}
     for model_type, kind in (("vit", "ViT"), ("deit", "DeiT")):
-        for said in (
+        for settings in (
             {},
             {"size": 16, "resample": 3},
             {"size": [16, 18], "resample": 1},
@@ -167,8 +176,8 @@ def test_images_are_prepared_as_transformers_prepares_them(tmp_path):
             {"size": 16, "rescale_factor": 0.02, "image_mean": [0.1, 0.2, 0.3], "image_std": [1, 2, 3]} | crop,
         ):
             (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
-            said = said | {"image_processor_type": f"{kind}ImageProcessor"}
-            (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
+            settings = settings | {"image_processor_type": f"{kind}ImageProcessor"}
+            (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
             their = transformers.AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
             expected = their(Image.fromarray(PIXELS), return_tensors="np")["pixel_values"][0].transpose(1, 2, 0)
-            np.testing.assert_allclose(prepared(said), expected, atol=1e-4, rtol=1e-5, err_msg=str(said))
+            np.testing.assert_allclose(prepare_pixels(settings), expected, atol=1e-4, rtol=1e-5, err_msg=str(settings))

@@ -35,12 +35,12 @@ class NoTorchvision(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         module = types.ModuleType(spec.name)
         modes = ("NEAREST", "BILINEAR", "BICUBIC", "BOX", "HAMMING", "LANCZOS")
 
-        def thing(name):
+        def make_enum(name):
             if name.startswith("__"):
                 raise AttributeError(name)
             return type(name, (), {mode: mode for mode in modes})
 
-        module.__getattr__ = thing
+        module.__getattr__ = make_enum
         return module
 
     def exec_module(self, module):
@@ -60,7 +60,7 @@ def timm():
             del sys.modules[name]
 
 
-def drawn(model, seed=0):
+def perturb(model, seed=0):
     """Fresh models have biases of 0, norms of 1 and heads of 0, which would hide a swap."""
     torch.manual_seed(seed)
     with torch.no_grad():
@@ -70,8 +70,8 @@ def drawn(model, seed=0):
     return model.eval()
 
 
-def agree(ours, theirs):
-    np.testing.assert_allclose(np.asarray(ours), theirs.detach().numpy(), atol=1e-4, rtol=1e-4)
+def agree(actual, expected):
+    np.testing.assert_allclose(np.asarray(actual), expected.detach().numpy(), atol=1e-4, rtol=1e-4)
 
 
 def our_logits(weights, *inputs):
@@ -96,25 +96,25 @@ TIMM = [
 def test_timm(timm, tmp_path, name, options):
     from safetensors.torch import load_file, save_file
 
-    model = drawn(timm.create_model(name, pretrained=False, **options))
+    model = perturb(timm.create_model(name, pretrained=False, **options))
     save_file(model.state_dict(), tmp_path / "model.safetensors")
     if options.get("num_heads"):
         (tmp_path / "config.json").write_text(json.dumps({"model_args": {"num_heads": options["num_heads"]}}))
     weights = exchange.read(tmp_path)
-    x, theirs = images(options.get("img_size", 224))
-    agree(our_logits(weights, x), model(theirs))
+    x, torch_images = images(options.get("img_size", 224))
+    agree(our_logits(weights, x), model(torch_images))
 
-    other = dataclasses.replace(weights.options)
-    ours = exchange.Weights(other, {name: -array for name, array in weights.arrays.items()}, "a run")
-    exchange.write(ours, tmp_path / "back", "safetensors", "timm")
+    options_copy = dataclasses.replace(weights.options)
+    negated = exchange.Weights(options_copy, {name: -array for name, array in weights.arrays.items()}, "a run")
+    exchange.write(negated, tmp_path / "back", "safetensors", "timm")
     again = timm.create_model(name, pretrained=False, **options).eval()
     again.load_state_dict(load_file(tmp_path / "back" / "model.safetensors"))
-    agree(our_logits(ours, x), again(theirs))
+    agree(our_logits(negated, x), again(torch_images))
 
 
 def test_timm_reads_our_google_file_as_googles(timm, tmp_path):
     """timm reads google-research's checkpoints by a program of its own (it has the exact GELU)."""
-    model = drawn(timm.create_model("vit_base_patch16_224", pretrained=False, num_classes=7, **SMALL))
+    model = perturb(timm.create_model("vit_base_patch16_224", pretrained=False, num_classes=7, **SMALL))
     from safetensors.torch import save_file
 
     save_file(model.state_dict(), tmp_path / "model.safetensors")
@@ -128,8 +128,8 @@ def test_timm_reads_our_google_file_as_googles(timm, tmp_path):
     )
     again = timm.create_model("vit_base_patch16_224", pretrained=False, num_classes=7, **SMALL)
     again.load_pretrained(str(tmp_path / "google" / "model.npz"))
-    x, theirs = images(12)
-    agree(our_logits(weights, x), again.eval()(theirs))
+    x, torch_images = images(12)
+    agree(our_logits(weights, x), again.eval()(torch_images))
 
 
 BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
@@ -146,36 +146,36 @@ HUGGINGFACE = [
 @pytest.mark.parametrize("options", HUGGINGFACE)
 def test_huggingface(tmp_path, options):
     kind = transformers.ViTForImageClassification
-    model = drawn(kind(transformers.ViTConfig(num_labels=9, **options)))
+    model = perturb(kind(transformers.ViTConfig(num_labels=9, **options)))
     model.save_pretrained(tmp_path / "there")
     weights = exchange.read(tmp_path / "there")
-    x, theirs = images(options.get("image_size", 224))
-    agree(our_logits(weights, x), model(theirs).logits)
+    x, torch_images = images(options.get("image_size", 224))
+    agree(our_logits(weights, x), model(torch_images).logits)
 
-    ours = weights._replace(arrays={name: -array for name, array in weights.arrays.items()})
-    exchange.write(ours, tmp_path / "back", "safetensors", "huggingface")
-    again, told = kind.from_pretrained(tmp_path / "back", output_loading_info=True)
-    assert not told["missing_keys"] and not told["unexpected_keys"]
-    agree(our_logits(ours, x), again.eval()(theirs).logits)
+    negated = weights._replace(arrays={name: -array for name, array in weights.arrays.items()})
+    exchange.write(negated, tmp_path / "back", "safetensors", "huggingface")
+    again, loading_info = kind.from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert not loading_info["missing_keys"] and not loading_info["unexpected_keys"]
+    agree(our_logits(negated, x), again.eval()(torch_images).logits)
 
 
 def test_deit_with_its_distillation_token(tmp_path):
-    model = drawn(transformers.DeiTForImageClassification(transformers.DeiTConfig(num_labels=9, **TINY)))
+    model = perturb(transformers.DeiTForImageClassification(transformers.DeiTConfig(num_labels=9, **TINY)))
     model.save_pretrained(tmp_path)
     weights = exchange.read(tmp_path)
-    x, theirs = images(12)
+    x, torch_images = images(12)
     assert weights.options.num_registers == 1
-    agree(our_logits(weights, x), model(theirs).logits)
+    agree(our_logits(weights, x), model(torch_images).logits)
 
 
 def test_what_transformers_holds_in_memory(tmp_path):
     from safetensors.torch import save_file
 
-    model = drawn(transformers.ViTForImageClassification(transformers.ViTConfig(num_labels=9, **TINY)))
+    model = perturb(transformers.ViTForImageClassification(transformers.ViTConfig(num_labels=9, **TINY)))
     model.config.save_pretrained(tmp_path)
     save_file(model.state_dict(), tmp_path / "model.safetensors")
-    x, theirs = images(12)
-    agree(our_logits(exchange.read(tmp_path), x), model(theirs).logits)
+    x, torch_images = images(12)
+    agree(our_logits(exchange.read(tmp_path), x), model(torch_images).logits)
 
 
 SIDES = lambda layers, heads, ffn: {
@@ -199,22 +199,22 @@ def test_marian(tmp_path, options):
     last = options["vocab_size"] - 1
     kind = transformers.MarianMTModel
     model = kind(transformers.MarianConfig(pad_token_id=last, decoder_start_token_id=last, **options))
-    drawn(model).final_logits_bias.normal_()
+    perturb(model).final_logits_bias.normal_()
     model.save_pretrained(tmp_path / "there")
     weights = exchange.read(tmp_path / "there")
     rng = np.random.default_rng(0)
     source, target = rng.integers(0, last, (2, 7)), rng.integers(0, last, (2, 5))
     length = np.array([7, 4])
-    given = torch.tensor(source), torch.tensor((np.arange(7) < length[:, None]).astype(np.int64))
-    theirs = model(given[0], attention_mask=given[1], decoder_input_ids=torch.tensor(target)).logits
-    agree(our_logits(weights, source, length, target), theirs)
+    inputs = torch.tensor(source), torch.tensor((np.arange(7) < length[:, None]).astype(np.int64))
+    expected = model(inputs[0], attention_mask=inputs[1], decoder_input_ids=torch.tensor(target)).logits
+    agree(our_logits(weights, source, length, target), expected)
 
-    ours = weights._replace(arrays={name: 0.9 * array for name, array in weights.arrays.items()})
-    exchange.write(ours, tmp_path / "back", "safetensors", "marian")
-    again, told = kind.from_pretrained(tmp_path / "back", output_loading_info=True)
-    assert not told["missing_keys"] - {"lm_head.weight"} and not told["unexpected_keys"]
-    theirs = again.eval()(given[0], attention_mask=given[1], decoder_input_ids=torch.tensor(target)).logits
-    agree(our_logits(ours, source, length, target), theirs)
+    scaled = weights._replace(arrays={name: 0.9 * array for name, array in weights.arrays.items()})
+    exchange.write(scaled, tmp_path / "back", "safetensors", "marian")
+    again, loading_info = kind.from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert not loading_info["missing_keys"] - {"lm_head.weight"} and not loading_info["unexpected_keys"]
+    expected = again.eval()(inputs[0], attention_mask=inputs[1], decoder_input_ids=torch.tensor(target)).logits
+    agree(our_logits(scaled, source, length, target), expected)
 
 
 TINY_GPT2 = {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 16, "vocab_size": 30}
@@ -229,19 +229,19 @@ GPT2 = [
 def test_gpt2(tmp_path, options):
     kind = transformers.GPT2LMHeadModel
     about = transformers.GPT2Config(bos_token_id=None, eos_token_id=None, attn_implementation="eager", **options)
-    model = drawn(kind(about))
+    model = perturb(kind(about))
     model.save_pretrained(tmp_path / "there")
     weights = exchange.read(tmp_path / "there")
     tokens = np.random.default_rng(0).integers(0, about.vocab_size, (2, 13))
-    there = model(torch.tensor(tokens), output_attentions=True)
+    hf_output = model(torch.tensor(tokens), output_attentions=True)
     params = {"params": exchange.nested(weights.arrays)}
     logits, maps = jax.jit(functools.partial(exchange.module_of(weights).apply, return_weights=True))(params, tokens)
-    agree(logits, there.logits)
-    attentions = torch.stack(there.attentions, 1).detach().numpy()
+    agree(logits, hf_output.logits)
+    attentions = torch.stack(hf_output.attentions, 1).detach().numpy()
     np.testing.assert_allclose(maps["decoder_attention"], attentions, atol=1e-5)
 
-    ours = weights._replace(arrays={name: 0.9 * array for name, array in weights.arrays.items()})
-    exchange.write(ours, tmp_path / "back", "safetensors", "gpt2")
-    again, told = kind.from_pretrained(tmp_path / "back", output_loading_info=True)
-    assert not set(told["missing_keys"]) - {"lm_head.weight"} and not told["unexpected_keys"]
-    agree(our_logits(ours, tokens), again.eval()(torch.tensor(tokens)).logits)
+    scaled = weights._replace(arrays={name: 0.9 * array for name, array in weights.arrays.items()})
+    exchange.write(scaled, tmp_path / "back", "safetensors", "gpt2")
+    again, loading_info = kind.from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert not set(loading_info["missing_keys"]) - {"lm_head.weight"} and not loading_info["unexpected_keys"]
+    agree(our_logits(scaled, tokens), again.eval()(torch.tensor(tokens)).logits)

@@ -9,7 +9,7 @@ ROWS = json.loads(parity.RECORD.read_text())
 NUMBERS = ("logits", "maps", "logits_64", "maps_64")
 
 
-def test_the_page_has_the_recorded_numbers_and_all_are_within_the_bound():
+def test_page_has_recorded_numbers_within_bound():
     text = parity.PAGE.read_text(encoding="utf-8")
     assert parity.page(text, ROWS) == text, "python tests/parity.py writes it"
     assert list(ROWS) == [*parity.REAL, *parity.RANDOM]

@@ -19,7 +19,7 @@ from attention_jax.data.pairs import Tokenizer, decode_targets
 from attention_jax.errors import InputError
 from attention_jax.views import view_of
 from attention_jax.weights import prepare_image, prepare_text, stablehlo
-from attention_jax.weights.text_steps import steps
+from attention_jax.weights.text_steps import tokenizer_steps
 
 pytest.importorskip("flatbuffers")
 
@@ -38,16 +38,16 @@ assert not any(name.startswith("attention_jax.") for name in sys.modules)
 """
 
 
-def elsewhere(directory, place, **inputs) -> np.ndarray:
+def call_elsewhere(directory, place, **inputs) -> np.ndarray:
     """What the exported program makes of the inputs in a process of its own."""
     np.savez(place / "in.npz", **inputs)
     words = [sys.executable, "-c", ELSEWHERE, str(directory), str(place / "in.npz"), str(place / "out.npy")]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=place, timeout=120)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(words, capture_output=True, text=True, cwd=place, timeout=120)
+    assert process.returncode == 0, process.stderr
     return np.load(place / "out.npy")
 
 
-def here(directory, *inputs) -> np.ndarray:
+def call_here(directory, *inputs) -> np.ndarray:
     """What the exported program makes of the inputs in this process."""
     program = exporting.deserialize((directory / "cpu.stablehlo").read_bytes())
     return np.asarray(program.call(dict(np.load(directory / "weights.npz")), *inputs))
@@ -65,7 +65,7 @@ DRAWN = ["".join(np.random.default_rng(seed).choice(list("abc .,!?A\n\u00e9@"), 
 TEXTS = [*ACCENTS, *PLAIN, *MARKS, *EMOJI, *DRAWN]
 
 
-def prepared(directory, place, code: str):
+def run_prepare_text(directory, place, code: str):
     """The value of `code`, with prepare_text.py of `directory` as p and TEXTS as t, where this package is not."""
     (place / "texts.json").write_text(json.dumps(TEXTS))
     script = f"""
@@ -76,32 +76,40 @@ import prepare_text as p
 t = json.load(open({str(place / "texts.json")!r}))
 print(json.dumps({code}))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=place, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=place, timeout=120)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
 
 
-def test_steps_tokenize_as_the_tokenizer_of_a_run_does(tmp_path):
+def test_steps_equal_tokenizers(tmp_path):
     lines = [f"low lower lowest {'abc'[i % 3]} new newer {i}" for i in range(60)]
     piece, exact = (tokenizers.sentencepiece(lines, 40, exact)[0] for exact in (False, True))
     merges = [("l", "o"), ("lo", "w"), ("e", "r</w>"), ("a", "a"), ("low", "er</w>"), ("a", "b</w>")]
     plain = [tokenizers.whitespace(), tokenizers.character(), tokenizers.words(), tokenizers.letters()]
-    more = [labeled_texts.words_and_marks(), tokenizers.stripped(), tokenizers.padded(99, -1)]
-    nested = [pair_files.lowercased(piece), pair_files.reversed_order(tokenizers.words()), text_windows.by_line(exact)]
-    every = [*plain, *more, piece, tokenizers.bpe_of_merges(merges), *nested]
+    with_rules = [
+        labeled_texts.words_and_marks(),
+        tokenizers.stripping_tokenizer(),
+        tokenizers.fixed_width_tokenizer(99, -1),
+    ]
+    nested = [
+        pair_files.lowercase_tokenizer(piece),
+        pair_files.reverse_tokenizer(tokenizers.words()),
+        text_windows.line_tokenizer(exact),
+    ]
+    every = [*plain, *with_rules, piece, tokenizers.bpe_of_merges(merges), *nested]
     files, both = {}, []
     for number, tokenizer in enumerate(every):
-        both.append(steps(tokenizer, f"t{number}", files))
+        both.append(tokenizer_steps(tokenizer, f"t{number}", files))
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     (tmp_path / "steps.json").write_text(json.dumps(both))
     shutil.copy(prepare_text.__file__, tmp_path)
-    code = "[[(p.apply(e, x), p.apply(d, p.apply(e, x))) for x in t] for e, d in p.read('steps.json')]"
-    for tokenizer, found in zip(every, prepared(tmp_path, tmp_path, code), strict=True):
+    code = "[[(p.apply(e, x), p.apply(d, p.apply(e, x))) for x in t] for e, d in p.read_json('steps.json')]"
+    for tokenizer, results in zip(every, run_prepare_text(tmp_path, tmp_path, code), strict=True):
         tokens = [tokenizer.tokens(text) for text in TEXTS]
-        assert found == [[row, tokenizer.text(row)] for row in tokens], tokenizer.recipe[0]
+        assert results == [[row, tokenizer.text(row)] for row in tokens], tokenizer.recipe[0]
     with pytest.raises(InputError, match="tokenizer of this run"):
-        steps(Tokenizer(str.split, " ".join), "t", {})
+        tokenizer_steps(Tokenizer(str.split, " ".join), "t", {})
 
 
 def task_of(place, model):
@@ -113,7 +121,7 @@ def task_of(place, model):
 def test_images_to_logits_where_this_package_is_not(tmp_path, monkeypatch):
     monkeypatch.setattr(stablehlo, "TIMED", (2,))
     task, params = task_of(tmp_path, configs.ViTConfig(2, 16, 16, 1, 2))
-    said = stablehlo.export(task, params, tmp_path / "out", ("cpu", "tpu"))
+    summary = stablehlo.export(task, params, tmp_path / "out", ("cpu", "tpu"))
     names = {path.name for path in (tmp_path / "out").iterdir()}
     programs = {"cpu.stablehlo", "tpu.stablehlo"}
     assert names == programs | {"manifest.json", "weights.npz", "words.json", "prepare_image.py"}
@@ -121,10 +129,10 @@ def test_images_to_logits_where_this_package_is_not(tmp_path, monkeypatch):
     recipe = json.loads((tmp_path / "out" / "manifest.json").read_text())["preprocessing"]
     side, channels = task.data.train.image.shape[2:]
     assert (recipe["side"], recipe["mode"], recipe["filter"]) == (side, {1: "L", 3: "RGB"}[channels], "bilinear")
-    assert re.search(r"weights of [\d,]+ bytes; [\d.]+ ms an example at batch 2 on this CPU$", said)
+    assert re.search(r"weights of [\d,]+ bytes; [\d.]+ ms an example at batch 2 on this CPU$", summary)
     images = task.data.held_out["test"].image[:3]
-    ours, _ = jax.jit(task.model.apply)({"params": params}, task.preparation.for_evaluation(images))
-    np.testing.assert_allclose(elsewhere(tmp_path / "out", tmp_path, image=images), ours, atol=1e-5, rtol=1e-5)
+    expected, _ = jax.jit(task.model.apply)({"params": params}, task.preparation.for_evaluation(images))
+    np.testing.assert_allclose(call_elsewhere(tmp_path / "out", tmp_path, image=images), expected, atol=1e-5, rtol=1e-5)
     assert json.loads((tmp_path / "out" / "words.json").read_text())["classes"] == list(task.data.names)
 
 
@@ -153,8 +161,8 @@ def test_the_reference_prepares_images_as_predict_does(tmp_path, resized, mode):
     side = resized or 8
     recipe = {"side": side, "mode": mode, "filter": "area" if resized else "bilinear"}
     for path in odd_images(tmp_path):
-        ours = image_files.decode(str(path), side, mode, by_area=resized > 0)
-        np.testing.assert_array_equal(prepare_image.prepare(path, recipe), ours, str(path))
+        expected = image_files.decode(str(path), side, mode, by_area=resized > 0)
+        np.testing.assert_array_equal(prepare_image.prepare(path, recipe), expected, str(path))
 
 
 @pytest.mark.slow
@@ -171,17 +179,17 @@ def test_sentences_to_tokens(tmp_path, monkeypatch, model):
     batch = {"source": pairs.source, "source_length": pairs.source_length}
     wide = json.loads((tmp_path / "out" / "manifest.json").read_text())["inputs"][0]["shape"][1]
     padded = np.pad(pairs.source, ((0, 0), (0, wide - pairs.source.shape[1])))
-    theirs = here(tmp_path / "out", padded, pairs.source_length)
-    np.testing.assert_array_equal(theirs, jax.jit(task.generate)(params, batch))
+    actual = call_here(tmp_path / "out", padded, pairs.source_length)
+    np.testing.assert_array_equal(actual, jax.jit(task.generate)(params, batch))
     words = json.loads((tmp_path / "out" / "words.json").read_text())
     assert words["target"]["tokens"] == task.data.target_vocabulary.tokens
     fitting = [text for text in TEXTS if len(task.data.source_tokenizer.tokens(text)) < wide]
-    ids, length = prepared(tmp_path / "out", tmp_path, f"[x.tolist() for x in p.prepare({fitting!r})]")
-    ours = view_of(task).read(fitting)
-    np.testing.assert_array_equal(length, ours["source_length"])
-    np.testing.assert_array_equal(np.array(ids)[:, : ours["source"].shape[1]], ours["source"])
-    written = prepared(tmp_path / "out", tmp_path, f"[p.text(row) for row in {theirs.tolist()}]")
-    assert written == decode_targets(task.data, theirs) and any(written)
+    ids, length = run_prepare_text(tmp_path / "out", tmp_path, f"[x.tolist() for x in p.prepare({fitting!r})]")
+    expected = view_of(task).read(fitting)
+    np.testing.assert_array_equal(length, expected["source_length"])
+    np.testing.assert_array_equal(np.array(ids)[:, : expected["source"].shape[1]], expected["source"])
+    written = run_prepare_text(tmp_path / "out", tmp_path, f"[p.text(row) for row in {actual.tolist()}]")
+    assert written == decode_targets(task.data, actual) and any(written)
 
 
 @pytest.mark.slow
@@ -189,15 +197,15 @@ def test_texts_to_classes(tmp_path, monkeypatch):
     monkeypatch.setattr(stablehlo, "TIMED", ())
     task, params = task_of(tmp_path, configs.TextClassifierConfig(1, 8, 2, 8))
     stablehlo.export(task, params, tmp_path / "out", ("cpu",))
-    inputs = prepared(tmp_path / "out", tmp_path, "[x.tolist() for x in p.prepare(t)]")
+    inputs = run_prepare_text(tmp_path / "out", tmp_path, "[x.tolist() for x in p.prepare(t)]")
     tokens, length = (np.array(x, np.int32) for x in inputs)
     view, most = view_of(task), task.config.data.max_length
-    ours, lengths = labeled_texts.encode(task.data.tokenizer.split(TEXTS), task.data.vocabulary, most)
+    expected_tokens, lengths = labeled_texts.encode(task.data.tokenizer.split(TEXTS), task.data.vocabulary, most)
     np.testing.assert_array_equal(length, lengths)
-    np.testing.assert_array_equal(tokens[:, : ours.shape[1]], ours)
+    np.testing.assert_array_equal(tokens[:, : expected_tokens.shape[1]], expected_tokens)
     _, probabilities, _ = view.read(params, TEXTS)
-    theirs = jax.nn.softmax(here(tmp_path / "out", tokens, length))
-    np.testing.assert_allclose(theirs, probabilities, atol=1e-6, rtol=1e-5)
+    actual = jax.nn.softmax(call_here(tmp_path / "out", tokens, length))
+    np.testing.assert_allclose(actual, probabilities, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -206,10 +214,10 @@ def test_a_language_model(tmp_path, monkeypatch):
     task, params = task_of(tmp_path, configs.LanguageModelConfig(1, 8, 2, 8))
     stablehlo.export(task, params, tmp_path / "out", ("cpu",))
     tokens = task.data.train[:5, :-1]
-    ours, _ = jax.jit(task.model.apply)({"params": params}, tokens)
-    np.testing.assert_allclose(here(tmp_path / "out", tokens), ours, atol=1e-5, rtol=1e-5)
+    expected_logits, _ = jax.jit(task.model.apply)({"params": params}, tokens)
+    np.testing.assert_allclose(call_here(tmp_path / "out", tokens), expected_logits, atol=1e-5, rtol=1e-5)
     texts = ["abc", "a  b", "C\u00e9"]
-    (ids,) = prepared(tmp_path / "out", tmp_path, f"[x.tolist() for x in p.prepare({texts!r})]")
+    (ids,) = run_prepare_text(tmp_path / "out", tmp_path, f"[x.tolist() for x in p.prepare({texts!r})]")
     for text, row in zip(texts, ids, strict=True):
         expected = view_of(task).encode(text)[0]
         np.testing.assert_array_equal(row[: len(expected)], expected)
@@ -232,10 +240,10 @@ def test_all_platforms_have_long_half_precision_attention(tmp_path):
     served = stablehlo.service(task)
     params = jax.eval_shape(task.init, jax.random.PRNGKey(0))
     for platform in ("cuda", "tpu"):
-        assert stablehlo.exported(served, stablehlo.flat(params), platform).platforms == (platform,)
+        assert stablehlo.export_program(served, stablehlo.flat(params), platform).platforms == (platform,)
 
 
-def test_a_source_gets_an_end_where_the_vocabulary_has_one(tmp_path):
+def test_source_ends_with_eos_of_vocabulary(tmp_path):
     task_of = tiny.builder(tmp_path)
     model = configs.LuongSeq2seqConfig(hidden_size=8, embed_size=4)
     end = lambda task: stablehlo.service(task).preprocessing["encode"]["end"]

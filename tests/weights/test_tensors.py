@@ -28,7 +28,7 @@ class Bomb:
         return Path.touch, (Path(self.path),)
 
 
-def refused(path) -> str:
+def read_error(path) -> str:
     with pytest.raises(InputError) as error:
         exchange.read(path)
     assert "\n" not in str(error.value) and len(str(error.value)) < 600
@@ -44,14 +44,14 @@ def test_a_pickle_is_refused_whatever_it_is_called(tmp_path, name, wrapped):
     if wrapped:  # as torch.save does
         with zipfile.ZipFile(path, "w") as file:
             file.writestr("archive/data.pkl", bomb)
-    assert "is a pickle, or is called like one" in refused(path)
+    assert "is a pickle, or is called like one" in read_error(path)
     assert not ran.exists()
 
 
 def test_an_array_of_objects_is_not_unpickled(tmp_path):
     ran, path = tmp_path / "ran", tmp_path / "model.npz"
     np.savez(path, cls=np.array([Bomb(str(ran))], dtype=object))
-    assert "is damaged (ValueError: Object arrays cannot be loaded" in refused(path)
+    assert "is damaged (ValueError: Object arrays cannot be loaded" in read_error(path)
     assert not ran.exists()
 
 
@@ -68,14 +68,14 @@ def test_damage_anywhere_is_one_line(tmp_path):
         path = tmp_path / f"model.{form}"
         for length in (0, 1, 7, 9, 60, len(whole) // 2, len(whole) - 1):
             path.write_bytes(whole[:length])
-            assert refused(path)
+            assert read_error(path)
         path.write_bytes(whole.replace(b"PK\1\2", b"PK\1\0") if form == "npz" else b"{}")
-        assert "is damaged" in refused(path)
+        assert "is damaged" in read_error(path)
         path.write_bytes(b"\0" * len(whole))
-        assert refused(path)
+        assert read_error(path)
     header = struct.pack("<Q", 2**60) + b"{}"
     (tmp_path / "model.safetensors").write_bytes(header)
-    assert "is damaged" in refused(tmp_path / "model.safetensors")
+    assert "is damaged" in read_error(tmp_path / "model.safetensors")
 
 
 def test_a_compressed_array_whose_bytes_were_changed(tmp_path):
@@ -84,33 +84,33 @@ def test_a_compressed_array_whose_bytes_were_changed(tmp_path):
     changed = bytearray(path.read_bytes())
     changed[len(changed) // 2] ^= 0xFF
     path.write_bytes(changed)
-    assert "is damaged (" in refused(path)
+    assert "is damaged (" in read_error(path)
 
 
-def test_an_array_that_says_it_is_larger_than_memory(tmp_path):
+def test_array_declared_larger_than_memory(tmp_path):
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (2**50,)})
     with zipfile.ZipFile(tmp_path / "model.npz", "w") as file:
         file.writestr("cls.npy", header.getvalue())
-    assert "is damaged (" in refused(tmp_path / "model.npz")
+    assert "is damaged (" in read_error(tmp_path / "model.npz")
 
 
 def test_what_is_no_file_of_weights(tmp_path):
-    assert "there is no" in refused(tmp_path / "nothing.npz")
-    assert "must hold one file of weights, .safetensors or .npz, has none: give the file" in refused(tmp_path)
+    assert "there is no" in read_error(tmp_path / "nothing.npz")
+    assert "must hold one file of weights, .safetensors or .npz, has none: give the file" in read_error(tmp_path)
     (tmp_path / "text.npz").write_text("weights")
-    assert "is damaged" in refused(tmp_path / "text.npz")
+    assert "is damaged" in read_error(tmp_path / "text.npz")
     np.savez(tmp_path / "empty.npz")
-    assert "has no tensors in it" in refused(tmp_path / "empty.npz")
+    assert "has no tensors in it" in read_error(tmp_path / "empty.npz")
     np.savez(tmp_path / "words.npz", cls=np.array(["a", "b"]))
-    assert "tensor cls must hold numbers" in refused(tmp_path / "words.npz")
+    assert "tensor cls must hold numbers" in read_error(tmp_path / "words.npz")
 
 
 SAID = {"type": "ViTConfig", "patch_size": 2, "hidden_size": 4, "mlp_dim": 4, "num_layers": 1, "num_heads": 1}
 
 
 @pytest.mark.parametrize(
-    "said",
+    "metadata",
     [
         {"model": {"type": "antigravity:Options"}},
         {"model": {"type": "Transformer", "score": "antigravity:Score"}},
@@ -127,18 +127,18 @@ SAID = {"type": "ViTConfig", "patch_size": 2, "hidden_size": 4, "mlp_dim": 4, "n
     ],
     ids=str,
 )
-def test_what_a_file_says_of_itself_names_no_code_and_no_nonsense(tmp_path, said):
+def test_file_metadata_names_no_code(tmp_path, metadata):
     import sys
 
-    np.savez(tmp_path / "model.npz", metadata=np.array(json.dumps(said)), cls=np.ones(2))
-    refused(tmp_path / "model.npz")
+    np.savez(tmp_path / "model.npz", metadata=np.array(json.dumps(metadata)), cls=np.ones(2))
+    read_error(tmp_path / "model.npz")
     assert "antigravity" not in sys.modules
 
 
 def test_a_damaged_config_beside_the_file(tmp_path):
     files(tmp_path)
     (tmp_path / "npz" / "config.json").write_text("{")
-    assert "with a whole config.json, if any, beside it" in refused(tmp_path / "npz")
+    assert "with a whole config.json, if any, beside it" in read_error(tmp_path / "npz")
 
 
 def test_half_precision_is_read_as_float32(tmp_path):
@@ -146,8 +146,8 @@ def test_half_precision_is_read_as_float32(tmp_path):
 
     x = np.array([1.0, 2.5], ml_dtypes.bfloat16)
     safetensors.save_file({"a": x, "b": np.ones(2, np.float16)}, tmp_path / "model.safetensors")
-    held = tensors.read(tmp_path / "model.safetensors").arrays
-    arrays = {name: np.asarray(array) for name, array in held.items()}
+    stored = tensors.read_tensors(tmp_path / "model.safetensors").arrays
+    arrays = {name: np.asarray(array) for name, array in stored.items()}
     assert arrays["a"].tolist() == [1.0, 2.5] and {array.dtype for array in arrays.values()} == {np.dtype("float32")}
 
 
@@ -166,19 +166,21 @@ def test_nothing_half_written_stays(tmp_path):
 
 def test_the_same_weights_are_the_same_file(tmp_path):
     options, arrays = configs.ViTConfig(2, 4, 4, 1, 1), {"class_token": np.arange(5, dtype=np.float32)}
-    made = set()
+    contents = set()
     for _ in range(10):  # the order of the metadata was random
-        tensors.write(tmp_path / "model.safetensors", arrays, {"model": configs.to_json(options), "number": "\u00e9"})
-        made.add((tmp_path / "model.safetensors").read_bytes())
-    assert len(made) == 1 and (safetensors.load(made.pop())["class_token"] == arrays["class_token"]).all()
+        tensors.write_tensors(
+            tmp_path / "model.safetensors", arrays, {"model": configs.to_json(options), "number": "\u00e9"}
+        )
+        contents.add((tmp_path / "model.safetensors").read_bytes())
+    assert len(contents) == 1 and (safetensors.load(contents.pop())["class_token"] == arrays["class_token"]).all()
 
 
 def shards(place) -> dict:
     """A model in two files, as transformers writes large ones; the contents of its index."""
-    for part in (1, 2):
-        name = f"model-0000{part}-of-00002.safetensors"
-        safetensors.save_file({f"part{part}": np.full(2, part, np.float32)}, place / name)
-    return {f"part{part}": f"model-0000{part}-of-00002.safetensors" for part in (1, 2)}
+    for number in (1, 2):
+        name = f"model-0000{number}-of-00002.safetensors"
+        safetensors.save_file({f"part{number}": np.full(2, number, np.float32)}, place / name)
+    return {f"part{number}": f"model-0000{number}-of-00002.safetensors" for number in (1, 2)}
 
 
 def test_shards_are_read_as_their_index_says(tmp_path):
@@ -186,7 +188,7 @@ def test_shards_are_read_as_their_index_says(tmp_path):
     safetensors.save_file(
         {"part1": np.zeros(2)}, tmp_path / "consolidated.safetensors"
     )  # as Mistral's directories have
-    arrays = tensors.read(tmp_path).arrays
+    arrays = tensors.read_tensors(tmp_path).arrays
     assert {name: np.asarray(array).tolist() for name, array in arrays.items()} == {"part1": [1, 1], "part2": [2, 2]}
 
 
@@ -194,7 +196,7 @@ FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safete
 
 
 @pytest.mark.parametrize(
-    ("index", "said"),
+    ("index", "message"),
     [
         ([], "AttributeError"),
         ({}, "must have a weight_map"),
@@ -210,37 +212,37 @@ FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safete
     ],
     ids=str,
 )
-def test_an_index_that_does_not_fit_its_shards(tmp_path, index, said):
+def test_an_index_that_does_not_fit_its_shards(tmp_path, index, message):
     shards(tmp_path)
     (tmp_path / "inside").mkdir()
     safetensors.save_file({"again": np.ones(2), "part1": np.ones(2)}, tmp_path / "twice.safetensors")
     content = {"weight_map": index} if isinstance(index, dict) else index
     (tmp_path / tensors.INDEX).write_text(json.dumps(content))
-    if said:
-        assert said in refused(tmp_path)
+    if message:
+        assert message in read_error(tmp_path)
     else:  # one file of two is a whole model as far as names go; which tensors it needs says its family
-        assert list(tensors.read(tmp_path).arrays) == ["part1"]
+        assert list(tensors.read_tensors(tmp_path).arrays) == ["part1"]
 
 
-def test_values_that_are_no_numbers_are_refused_by_name(tmp_path):
+def test_nonfinite_values_are_an_error_by_name(tmp_path):
     for value in (np.nan, np.inf, -np.inf):
-        held = {"whole": np.ones(2, np.float32), "broken": np.array([1, value], np.float16)}
-        safetensors.save_file(held, tmp_path / "model.safetensors")
-        np.savez(tmp_path / "model.npz", **held)
-        arrays = tensors.read(tmp_path / "model.safetensors").arrays
+        arrays_to_write = {"whole": np.ones(2, np.float32), "broken": np.array([1, value], np.float16)}
+        safetensors.save_file(arrays_to_write, tmp_path / "model.safetensors")
+        np.savez(tmp_path / "model.npz", **arrays_to_write)
+        arrays = tensors.read_tensors(tmp_path / "model.safetensors").arrays
         assert np.asarray(arrays["whole"]).tolist() == [1, 1]
         with pytest.raises(InputError, match="tensor broken has values that are NaN or infinite"):
             np.asarray(arrays["broken"])
-        assert "tensor broken has values" in refused(tmp_path / "model.npz")
+        assert "tensor broken has values" in read_error(tmp_path / "model.npz")
 
 
 def test_a_directory_of_pickles_is_named(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02")
-    assert "has pytorch_model.bin, a pickle, which is not opened" in refused(tmp_path)
+    assert "has pytorch_model.bin, a pickle, which is not opened" in read_error(tmp_path)
 
 
 @pytest.mark.parametrize("kind", [np.float16, "bfloat16", np.float64, np.int64, np.uint8, np.bool_], ids=str)
-def test_a_tensor_takes_no_memory_before_it_is_used(tmp_path, kind):
+def test_tensor_takes_no_memory_before_use(tmp_path, kind):
     """The peak is one tensor and its float32 copy, whatever else is in the file, as tracemalloc counts it."""
     import tracemalloc
 
@@ -250,7 +252,7 @@ def test_a_tensor_takes_no_memory_before_it_is_used(tmp_path, kind):
     values = (np.arange(2**16) % 1000).astype(kind)
     safetensors.save_file({str(i): values for i in range(8)}, tmp_path / "model.safetensors")
     tracemalloc.start()
-    arrays = tensors.read(tmp_path / "model.safetensors").arrays
+    arrays = tensors.read_tensors(tmp_path / "model.safetensors").arrays
     for array in arrays.values():
         assert (np.asarray(array) == values.astype(np.float32)).all()
     peak = tracemalloc.get_traced_memory()[1]

@@ -18,25 +18,25 @@ TEXT = ["The quick brown fox jumps over the lazy dog, and don't we all know it i
 
 def byte_level(split=None, digits=False):
     """A small byte-level BPE as the library trains it, with two special tokens."""
-    made = tokenizers.Tokenizer(tokenizers.models.BPE())
-    before = [tokenizers.pre_tokenizers.Digits(individual_digits=True)] if digits else []
+    library_tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    splitters = [tokenizers.pre_tokenizers.Digits(individual_digits=True)] if digits else []
     if split:
-        before = [tokenizers.pre_tokenizers.Split(tokenizers.Regex(split), behavior="isolated")]
+        splitters = [tokenizers.pre_tokenizers.Split(tokenizers.Regex(split), behavior="isolated")]
     whole = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None)
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([*before, whole])
-    made.decoder = tokenizers.decoders.ByteLevel()
+    library_tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([*splitters, whole])
+    library_tokenizer.decoder = tokenizers.decoders.ByteLevel()
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=400, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet, show_progress=False
     )
-    made.train_from_iterator(TEXT, trainer)
-    return made
+    library_tokenizer.train_from_iterator(TEXT, trainer)
+    return library_tokenizer
 
 
-def directory(place, made, **files):
+def directory(place, library_tokenizer, **files):
     """A directory as `save_pretrained` writes it."""
     place.mkdir(exist_ok=True)
-    made.save(str(place / "tokenizer.json"))
+    library_tokenizer.save(str(place / "tokenizer.json"))
     for name, content in files.items():
         (place / f"{name}.json").write_text(json.dumps(content))
     return place
@@ -58,16 +58,20 @@ def header(path, model, tokens, **fields):
     return path
 
 
-def test_a_tokenizer_json_is_read_as_the_library_reads_it(tmp_path):
+def test_tokenizer_json_equals_tokenizers_library(tmp_path):
     """But it neither cuts nor pads; the names of special tokens come from the other files."""
-    made = byte_level()
-    made.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
-    expected = [made.encode(text).ids for text in ODD]
-    made.enable_truncation(3)
-    made.enable_padding(length=9)
-    named = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "pad_token": None}
-    place = directory(tmp_path / "a", made, tokenizer_config=named, generation_config={"eos_token_id": [1, 7]})
-    t = tokenizer.read(place, {"pad_token_id": 5})
+    library_tokenizer = byte_level()
+    library_tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 0)]
+    )
+    expected = [library_tokenizer.encode(text).ids for text in ODD]
+    library_tokenizer.enable_truncation(3)
+    library_tokenizer.enable_padding(length=9)
+    special_tokens = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "pad_token": None}
+    place = directory(
+        tmp_path / "a", library_tokenizer, tokenizer_config=special_tokens, generation_config={"eos_token_id": [1, 7]}
+    )
+    t = tokenizer.read_tokenizer(place, {"pad_token_id": 5})
     assert [t.encode(text) for text in ODD] == expected
     assert (t.bos, t.eos, t.pad, t.mask, t.ends) == (0, 1, 5, None, (1, 7))
     assert [t.decode(ids) for ids in expected if "<s>" not in t.tokens(ids)[1:]]
@@ -92,17 +96,20 @@ def test_a_text_ends_where_it_ends_in_transformers(tmp_path, generation, config,
     files = {"tokenizer_config": {"eos_token": "</s>"}} | (
         {} if generation is None else {"generation_config": generation}
     )
-    assert tokenizer.read(directory(tmp_path, byte_level(), **files), {"model_type": "llama"} | config).ends == ends
+    assert (
+        tokenizer.read_tokenizer(directory(tmp_path, byte_level(), **files), {"model_type": "llama"} | config).ends
+        == ends
+    )
 
 
 @pytest.mark.parametrize("file", ["special_tokens_map", "added_tokens"])
 def test_tokens_of_older_files_must_be_in_tokenizer_json(tmp_path, file):
     """transformers adds them, unless tokenizer_config.json has added_tokens_decoder."""
-    said = {"special_tokens_map": {"pad_token": "the"}, "added_tokens": {"the": 9}}[file]
+    contents = {"special_tokens_map": {"pad_token": "the"}, "added_tokens": {"the": 9}}[file]
     with pytest.raises(InputError, match=rf"'the' in .*{file}.json contradicts tokenizer.json"):
-        tokenizer.read(directory(tmp_path, byte_level(), **{file: said}), {})
+        tokenizer.read_tokenizer(directory(tmp_path, byte_level(), **{file: contents}), {})
     directory(tmp_path, byte_level(), tokenizer_config={"added_tokens_decoder": {}})
-    assert tokenizer.read(tmp_path, {}).pad is None
+    assert tokenizer.read_tokenizer(tmp_path, {}).pad is None
 
 
 @pytest.mark.parametrize(("model", "text"), [("Unigram", "a, b"), ("BPE", "a , b")])
@@ -111,26 +118,30 @@ def test_spaces_before_marks_are_cleaned_up_as_in_transformers(tmp_path, model, 
     words = ["\u2581a", "\u2581,", "\u2581b"]
     kinds = {"Unigram": lambda: tokenizers.models.Unigram([(word, -1.0) for word in words], 0)}
     kinds["BPE"] = lambda: tokenizers.models.BPE({word: i for i, word in enumerate(words)}, [])
-    made = tokenizers.Tokenizer(kinds[model]())
-    made.decoder = tokenizers.decoders.Metaspace()
-    place = directory(tmp_path, made, tokenizer_config={"clean_up_tokenization_spaces": True})
-    assert tokenizer.read(place, {}).decode([0, 1, 2]) == tokenizer.cleaned(place, made)("a , b") == text
+    library_tokenizer = tokenizers.Tokenizer(kinds[model]())
+    library_tokenizer.decoder = tokenizers.decoders.Metaspace()
+    place = directory(tmp_path, library_tokenizer, tokenizer_config={"clean_up_tokenization_spaces": True})
+    assert (
+        tokenizer.read_tokenizer(place, {}).decode([0, 1, 2])
+        == tokenizer.cleanup_of(place, library_tokenizer)("a , b")
+        == text
+    )
 
 
 @pytest.mark.parametrize("name", tokenizer.SPLITS)
 def test_the_vocabulary_in_a_gguf_file(tmp_path, name):
     """Against the library's tokenizer of the same merges and the published split."""
     split = tokenizer.SPLITS[name]
-    made = byte_level(None if split == "digits" else split, digits=split == "digits")
-    content = json.loads(made.to_str())["model"]
+    library_tokenizer = byte_level(None if split == "digits" else split, digits=split == "digits")
+    content = json.loads(library_tokenizer.to_str())["model"]
     tokens = sorted(content["vocab"], key=content["vocab"].get)
     types = [3 if token in ("<s>", "</s>") else 1 for token in tokens]
     merges = [" ".join(merge) if isinstance(merge, list) else merge for merge in content["merges"]]
     ids = {"bos_token_id": 0, "eos_token_id": 1, "token_types": types}
     path = header(tmp_path / "a.gguf", "gpt2", tokens, token_merges=merges, tokenizer_pre=name, **ids)
-    t = tokenizer.read(path, {})
+    t = tokenizer.read_tokenizer(path, {})
     odd = [text for text in ODD if name != "qwen2" or "\u0301" not in text]  # Qwen composes, which is no split
-    assert [t.encode(text, special=False) for text in odd] == [made.encode(text).ids for text in odd]
+    assert [t.encode(text, special=False) for text in odd] == [library_tokenizer.encode(text).ids for text in odd]
     assert [t.decode(t.encode(text)) for text in odd[:10]] == odd[:10]
     assert (t.bos, t.eos, t.ends) == (0, 1, (1,))
     number = t.tokens(t.encode("in 1999"))
@@ -155,22 +166,25 @@ def test_the_sentencepiece_vocabulary_in_a_gguf_file(tmp_path, prefix):
         add_dummy_prefix=prefix,
         minloglevel=3,
     )
-    theirs = spm.SentencePieceProcessor(model_proto=content.getvalue())
-    size = range(theirs.get_piece_size())
-    kinds = [6 if theirs.is_byte(i) else 2 if theirs.is_unknown(i) else 3 if theirs.is_control(i) else 1 for i in size]
+    reference = spm.SentencePieceProcessor(model_proto=content.getvalue())
+    size = range(reference.get_piece_size())
+    kinds = [
+        6 if reference.is_byte(i) else 2 if reference.is_unknown(i) else 3 if reference.is_control(i) else 1
+        for i in size
+    ]
     path = header(
         tmp_path / "a.gguf",
         "llama",
-        [theirs.id_to_piece(i) for i in size],
-        token_scores=[theirs.get_score(i) for i in size],
+        [reference.id_to_piece(i) for i in size],
+        token_scores=[reference.get_score(i) for i in size],
         token_types=kinds,
         add_space_prefix=prefix,
         bos_token_id=1,
         eos_token_id=2,
     )
-    t = tokenizer.read(path, {})
+    t = tokenizer.read_tokenizer(path, {})
     plain = [text for text in ODD if "<s>" not in text and text]
-    assert [t.encode(text) for text in plain] == [[1, *theirs.encode(text)] for text in plain]
+    assert [t.encode(text) for text in plain] == [[1, *reference.encode(text)] for text in plain]
     assert [t.decode(t.encode(text)) for text in plain] == plain
 
 
@@ -178,12 +192,12 @@ def test_the_sentencepiece_vocabulary_in_a_gguf_file(tmp_path, prefix):
 
 
 @pytest.mark.parametrize(("pre", "begins"), [("llama-bpe", True), ("llama3", True), ("gpt-2", False), ("qwen2", False)])
-def test_the_kind_of_a_vocabulary_says_whether_texts_begin_with_bos(tmp_path, pre, begins):
+def test_bos_is_added_by_vocabulary_kind(tmp_path, pre, begins):
     tokens = [*byte_characters(), "ab", "<b>", "<e>"]
     fields = {"tokenizer_pre": pre, "token_merges": ["a b"], "bos_token_id": 257, "eos_token_id": 258}
-    encoded = lambda name, **more: tokenizer.read(header(tmp_path / name, "gpt2", tokens, **fields, **more), {}).encode(
-        "ab"
-    )
+    encoded = lambda name, **extra: tokenizer.read_tokenizer(
+        header(tmp_path / name, "gpt2", tokens, **fields, **extra), {}
+    ).encode("ab")
     assert encoded("a.gguf") == [257, 256] if begins else [256]
     assert encoded("b.gguf", add_bos_token=not begins, add_eos_token=True) == [257] * (not begins) + [256, 258]
     fields.pop("bos_token_id")
@@ -195,7 +209,7 @@ def test_the_kind_of_a_vocabulary_says_whether_texts_begin_with_bos(tmp_path, pr
 def test_sentencepiece_without_ids_has_the_usual_special_tokens(tmp_path):
     tokens = ["<unk>", "<s>", "</s>", "\u2581", "a", "b", "\u2581a"]
     path = header(tmp_path / "a.gguf", "llama", tokens, token_scores=[0.0, 0.0, 0.0, -1.0, -2.0, -3.0, 0.5])
-    t = tokenizer.read(path, {})
+    t = tokenizer.read_tokenizer(path, {})
     assert (t.bos, t.eos, t.special["unk"], t.ends, t.encode("ac")) == (1, 2, 0, (2,), [1, 6, 0])
 
 
@@ -212,7 +226,7 @@ SPELLED = ["<|endoftext|>", "<|im_end|>", "<end_of_turn>", "<|eom_id|>", "<|fim_
         (["<|tool_response>", "</s>", "<e>"], {"eos": 2}, (0, 2)),
     ],
 )
-def test_every_token_that_ends_a_text_in_llama_cpp_ends_one(tmp_path, tokens, ids, ends):
+def test_end_tokens_equal_llama_cpp(tmp_path, tokens, ids, ends):
     ids = {f"{name}_token_id": number for name, number in ids.items()}
     path = header(
         tmp_path / "a.gguf",
@@ -222,30 +236,32 @@ def test_every_token_that_ends_a_text_in_llama_cpp_ends_one(tmp_path, tokens, id
         tokenizer_pre="gpt-2",
         **ids,
     )
-    t = tokenizer.read(path, {})
+    t = tokenizer.read_tokenizer(path, {})
     assert t.ends == ends
     assert all(t.encode(tokens[number]) == [number] for number in ends)
 
 
-def test_a_vocabulary_whose_split_is_not_named_is_refused(tmp_path):
+def test_vocabulary_without_split_is_an_error(tmp_path):
     tokens = [*byte_characters(), "ab"]
     with pytest.raises(InputError, match="split in a way that its header does not name, in tokenizer.ggml.pre"):
-        tokenizer.read(header(tmp_path / "a.gguf", "gpt2", tokens, token_merges=["a b"]), {})
-    own = header(tmp_path / "b.gguf", "gpt2", tokens, token_merges=["a b"], architecture="gpt2")
-    assert tokenizer.read(own, {}).encode("ab") == [256]
+        tokenizer.read_tokenizer(header(tmp_path / "a.gguf", "gpt2", tokens, token_merges=["a b"]), {})
+    gpt2_path = header(tmp_path / "b.gguf", "gpt2", tokens, token_merges=["a b"], architecture="gpt2")
+    assert tokenizer.read_tokenizer(gpt2_path, {}).encode("ab") == [256]
 
 
 def of_bert():
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello"]
-    made = tokenizers.Tokenizer(tokenizers.models.WordPiece({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
-    made.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
-    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    made.add_special_tokens(words[:5])
-    return made
+    library_tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece({w: i for i, w in enumerate(words)}, unk_token="[UNK]")
+    )
+    library_tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
+    library_tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    library_tokenizer.add_special_tokens(words[:5])
+    return library_tokenizer
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("make_tokenizer", "settings"),
     [
         (of_bert, {"do_lower_case": False}),
         (of_bert, {"strip_accents": False}),
@@ -263,10 +279,12 @@ def of_bert():
     ],
     ids=lambda value: None if callable(value) else str(value),
 )
-def test_an_entry_that_makes_other_tokens_in_transformers_is_refused(tmp_path, made, said):
+def test_contradicting_tokenizer_config_is_an_error(tmp_path, make_tokenizer, settings):
     """What transformers 5.24 does with each was tried: other tokens than those of tokenizer.json."""
-    with pytest.raises(InputError, match=f"{next(iter(said))} .* contradicts tokenizer.json"):
-        tokenizer.read(directory(tmp_path, made(), tokenizer_config=said), {"model_type": "bert"})
+    with pytest.raises(InputError, match=f"{next(iter(settings))} .* contradicts tokenizer.json"):
+        tokenizer.read_tokenizer(
+            directory(tmp_path, make_tokenizer(), tokenizer_config=settings), {"model_type": "bert"}
+        )
     same = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True, "model_max_length": 5}
     flags = {"content": "[CLS]", "lstrip": False, "rstrip": False, "single_word": False, "special": True}
     same |= {
@@ -274,54 +292,55 @@ def test_an_entry_that_makes_other_tokens_in_transformers_is_refused(tmp_path, m
         "pad_token": {"content": "[PAD]"},
         "additional_special_tokens": ["[SEP]"],
     }
-    assert tokenizer.read(directory(tmp_path, of_bert(), tokenizer_config=same), {}).encode("Hello")
+    assert tokenizer.read_tokenizer(directory(tmp_path, of_bert(), tokenizer_config=same), {}).encode("Hello")
     loose = {"do_lower_case": False, "tokenizer_class": "PreTrainedTokenizerFast"}
-    assert tokenizer.read(directory(tmp_path, of_bert(), tokenizer_config=loose), {}).encode("Hello")
+    assert tokenizer.read_tokenizer(directory(tmp_path, of_bert(), tokenizer_config=loose), {}).encode("Hello")
 
 
 def test_gpt2s_two_files_need_no_library(tmp_path, monkeypatch):
-    made = byte_level()
-    content = json.loads(made.to_str())["model"]
-    place = directory(tmp_path / "a", made, vocab=content["vocab"])
+    library_tokenizer = byte_level()
+    content = json.loads(library_tokenizer.to_str())["model"]
+    place = directory(tmp_path / "a", library_tokenizer, vocab=content["vocab"])
     (place / "merges.txt").write_text("#version: 0.2\n" + "\n".join(map(" ".join, content["merges"])), encoding="utf-8")
     config = {"model_type": "gpt2", "eos_token_id": 1, "bos_token_id": 0}
-    whole = tokenizer.read(place, config)
+    whole = tokenizer.read_tokenizer(place, config)
     monkeypatch.setattr(tokenizer, "library", lambda needed=True: None)
-    t = tokenizer.read(place, config)
+    t = tokenizer.read_tokenizer(place, config)
     assert [t.encode(text) for text in ODD] == [whole.encode(text) for text in ODD]
     assert [t.decode(t.encode(text)) for text in ODD] == [whole.decode(whole.encode(text)) for text in ODD]
     assert (t.eos, t.ends, t.names, t.tokens([300])) == (1, (1,), whole.names, whole.tokens([300]))
 
 
 def test_a_tokenizer_that_is_missing_or_damaged(tmp_path):
-    def refused(place, config=()):
+    def read_error(place, config=()):
         with pytest.raises(InputError) as error:
-            tokenizer.read(place, dict(config))
+            tokenizer.read_tokenizer(place, dict(config))
         assert "\n" not in str(error.value) and len(str(error.value)) < 500
         return str(error.value)
 
-    assert "must have the tokenizer of the model, tokenizer.json" in refused(tmp_path)
-    assert "there is no" in refused(tmp_path / "none" / "none")
+    assert "must have the tokenizer of the model, tokenizer.json" in read_error(tmp_path)
+    assert "there is no" in read_error(tmp_path / "none" / "none")
     (tmp_path / "tokenizer.json").write_text("{}")
-    assert "tokenizer.json is damaged" in refused(tmp_path)
+    assert "tokenizer.json is damaged" in read_error(tmp_path)
     directory(tmp_path, byte_level(), tokenizer_config=[1])
-    assert "tokenizer_config.json must be a JSON object (it is no object)" in refused(tmp_path)
+    assert "tokenizer_config.json must be a JSON object (it is no object)" in read_error(tmp_path)
     directory(tmp_path, byte_level(), tokenizer_config={"added_tokens_decoder": [1]})
-    assert "tokenizer_config.json is damaged" in refused(tmp_path)
+    assert "tokenizer_config.json is damaged" in read_error(tmp_path)
     gpt2 = tmp_path / "gpt2"
     gpt2.mkdir()
     (gpt2 / "merges.txt").write_text("a b")
     (gpt2 / "vocab.json").write_text('{"a": 0, "b": 2}')
-    assert "must number its 2 tokens from 0" in refused(gpt2, {"model_type": "gpt2"})
+    assert "must number its 2 tokens from 0" in read_error(gpt2, {"model_type": "gpt2"})
     (gpt2 / "vocab.json").write_text('{"a": 0, "b": 1}')
-    assert "must have what merges.txt makes; it has no 'ab'" in refused(gpt2, {"model_type": "gpt2"})
-    assert "distinct tokens" in refused(header(tmp_path / "b.gguf", "gpt2", ["a", "a"]))
-    assert "of the kind t5 is not supported" in refused(header(tmp_path / "c.gguf", "t5", ["a", "b"]))
+    assert "must have what merges.txt makes; it has no 'ab'" in read_error(gpt2, {"model_type": "gpt2"})
+    assert "distinct tokens" in read_error(header(tmp_path / "b.gguf", "gpt2", ["a", "a"]))
+    assert "of the kind t5 is not supported" in read_error(header(tmp_path / "c.gguf", "t5", ["a", "b"]))
     strange = header(tmp_path / "d.gguf", "gpt2", ["a", "b"], tokenizer_pre="viking", token_merges=["a b"])
-    assert "split as viking is not supported; supported: gpt-2, smollm, qwen2, llama-bpe, llama3, llama-v3" in refused(
-        strange
+    assert (
+        "split as viking is not supported; supported: gpt-2, smollm, qwen2, llama-bpe, llama3, llama-v3"
+        in read_error(strange)
     )
-    assert "is damaged" in refused(
+    assert "is damaged" in read_error(
         header(tmp_path / "e.gguf", "gpt2", ["a", "b"], token_merges=["a b"], tokenizer_pre="gpt-2")
     )
-    assert "is damaged" in refused(header(tmp_path / "f.gguf", "gpt2", ["a", "b"], tokenizer_pre="smollm"))
+    assert "is damaged" in read_error(header(tmp_path / "f.gguf", "gpt2", ["a", "b"], tokenizer_pre="smollm"))

@@ -20,9 +20,9 @@ from jax import lax
 
 from attention_jax.ops.blockwise import local, ordered, softmax
 from attention_jax.ops.blockwise.batched import with_blocks
-from attention_jax.ops.blockwise.forward_mode import tangents
+from attention_jax.ops.blockwise.forward_mode import output_tangents
 from attention_jax.ops.blockwise.higher_order import attend_by_tiles
-from attention_jax.ops.blockwise.linear_call import Pair, is_symbolic_zero, linear
+from attention_jax.ops.blockwise.linear_call import Pair, call_linear, is_symbolic_zero
 from attention_jax.ops.blockwise.score_blocks import Blocks, Combine, Inputs, finite_where_unattended, partition
 from attention_jax.ops.meshes import vary_like
 from attention_jax.ops.normalizer_kinds import Exponential, Ordered
@@ -35,7 +35,7 @@ Whole = Callable[[Inputs], tuple]
 """The same outputs, and `Statistics`, with the whole matrix of scores in memory."""
 
 
-def _program(inputs):
+def _select_module(inputs):
     """Return the module with `forward` and `backward` for the normalizer of these inputs."""
     normalizer = inputs.rules[2]
     if isinstance(normalizer, Exponential):
@@ -44,28 +44,28 @@ def _program(inputs):
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
-def in_blocks(blocks: tuple, whole: Whole, combine: Combine, floats: list, others: list):
+def attend_in_blocks(blocks: tuple, whole: Whole, combine: Combine, floats: list, non_floats: list):
     """Compute exact attention block by block, in memory linear in Q + K: (outputs, what is saved for the derivatives,
-    `Statistics`, neither of which has a derivative, `floats`, finite in fully masked rows). `floats`, `others` and
+    `Statistics`, neither of which has a derivative, `floats`, finite in fully masked rows). `floats`, `non_floats` and
     `combine` are `partition` of the `Inputs`.
 
     `blocks` are pairs of a platform and its block sizes (`platforms.by_platform`). On a platform where they are None,
     `whole` computes all weights at once, and again for the gradient: every platform saves the same arrays, none of
     size Q * K.
     """
-    inputs = finite_where_unattended(combine(floats, others))
-    program = _program(inputs)
-    some = [b for _, b in blocks if b is not None] or [Blocks(1, 1)]
+    inputs = finite_where_unattended(combine(floats, non_floats))
+    program = _select_module(inputs)
+    block_sizes = [b for _, b in blocks if b is not None] or [Blocks(1, 1)]
 
-    def whole_or_blocks(blocks):
+    def compute(blocks):
         if blocks is None:
             out, log, statistics = whole(inputs)
-            _, saved, _ = jax.eval_shape(lambda: program.forward(inputs, some[0]))
+            _, saved, _ = jax.eval_shape(lambda: program.forward(inputs, block_sizes[0]))
             saved = vary_like(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), saved), inputs)
             return (out, log), saved, statistics
         return with_blocks(lambda blocks, inputs: program.forward(inputs, blocks), blocks, inputs)
 
-    return *by_platform(whole_or_blocks, dict(blocks)), partition(inputs)[0]
+    return *by_platform(compute, dict(blocks)), partition(inputs)[0]
 
 
 class Call(NamedTuple):
@@ -86,45 +86,45 @@ class Point(NamedTuple):
     """Where a call is differentiated: its arguments, and what its forward pass has computed."""
 
     floats: list
-    others: list
+    non_floats: list
     outputs: Outputs
     saved: tuple
 
 
-@partial(in_blocks.defjvp, symbolic_zeros=True)
-def _in_blocks_jvp(blocks, whole, combine, primals, dots):
-    floats, others = primals
-    outputs, saved, statistics, clean = in_blocks(blocks, whole, combine, floats, others)
+@partial(attend_in_blocks.defjvp, symbolic_zeros=True)
+def _attend_in_blocks_jvp(blocks, whole, combine, primals, dots):
+    floats, non_floats = primals
+    outputs, saved, statistics, clean = attend_in_blocks(blocks, whole, combine, floats, non_floats)
     moving = tuple(n for n, dot in enumerate(dots[0]) if not is_symbolic_zero(dot))
-    found, structure = jax.tree.flatten(outputs)
-    constants, point = jax.tree.flatten(Point(list(clean), list(others), *lax.stop_gradient((outputs, saved))))
-    found_dots = jax.tree.map(jnp.zeros_like, found)
+    flat_outputs, structure = jax.tree.flatten(outputs)
+    constants, point = jax.tree.flatten(Point(list(clean), list(non_floats), *lax.stop_gradient((outputs, saved))))
+    output_dots = jax.tree.map(jnp.zeros_like, flat_outputs)
     if moving:
         call = Call(blocks, whole, combine, moving, point, structure)
-        pair = Pair(partial(_forward, call), partial(_transpose, call))
-        differentiable = Pair(partial(_forward_again, call), partial(_transpose_again, call))
-        found_dots = linear(pair, differentiable, found, constants, [dots[0][n] for n in moving])
+        pair = Pair(partial(_apply, call), partial(_apply_transpose, call))
+        differentiable = Pair(partial(_apply_by_tiles, call), partial(_apply_transpose_by_tiles, call))
+        output_dots = call_linear(pair, differentiable, flat_outputs, constants, [dots[0][n] for n in moving])
     zeros = jax.tree.map(_zero_tangent, (saved, statistics))
     clean_dots = [dot if n in moving else jnp.zeros_like(x) for n, (x, dot) in enumerate(zip(floats, dots[0]))]
-    return (outputs, saved, statistics, clean), (jax.tree.unflatten(structure, found_dots), *zeros, clean_dots)
+    return (outputs, saved, statistics, clean), (jax.tree.unflatten(structure, output_dots), *zeros, clean_dots)
 
 
 # --- tangents and their transpose, and both again by means that JAX can differentiate ---------------------------------
 
 
-def _forward(call, constants, dots):
+def _apply(call, constants, dots):
     return _on_platforms(_tangents, call, call.at(constants), dots)
 
 
-def _transpose(call, constants, bars):
+def _apply_transpose(call, constants, bars):
     return _on_platforms(_cotangents, call, call.at(constants), jax.tree.unflatten(call.outputs, bars))
 
 
-def _forward_again(call, constants, dots):
+def _apply_by_tiles(call, constants, dots):
     return _on_platforms(_tangents_by_tiles, call, call.at(constants), dots)
 
 
-def _transpose_again(call, constants, bars):
+def _apply_transpose_by_tiles(call, constants, bars):
     return _on_platforms(_cotangents_by_tiles, call, call.at(constants), bars)
 
 
@@ -137,53 +137,53 @@ def _on_platforms(function, call, *operands):
 
 def _tangents(call, point, dots, blocks):
     """Compute the tangents of the outputs in one pass over the keys, where the normalizer has such a rule."""
-    if blocks is None or isinstance(call.combine(point.floats, point.others).rules[2], Ordered):
+    if blocks is None or isinstance(call.combine(point.floats, point.non_floats).rules[2], Ordered):
         return _tangents_by_tiles(call, point, dots, blocks)
-    return jax.tree.leaves(tangents(blocks, call.combine, *point, call.moving, dots))
+    return jax.tree.leaves(output_tangents(blocks, call.combine, *point, call.moving, dots))
 
 
 def _cotangents(call, point, bars, blocks):
     """Compute the cotangents of the moving floats by the backward pass."""
-    floats, others, outputs, saved = point
-    inputs = call.combine(floats, others)
+    floats, non_floats, outputs, saved = point
+    inputs = call.combine(floats, non_floats)
     if blocks is None:
-        found = jax.vjp(lambda floats: call.whole(call.combine(floats, others))[:2], floats)[1](bars)[0]
+        float_bars = jax.vjp(lambda floats: call.whole(call.combine(floats, non_floats))[:2], floats)[1](bars)[0]
     else:
         blocks = blocks._replace(round_rows=True)
-        found = jax.tree.leaves(_program(inputs).backward(inputs, blocks, outputs, saved, bars))
-        found += [jnp.zeros_like(x) for x in floats[len(found) :]]  # mask, dropout rate and cut
-    return [found[n].astype(floats[n].dtype) for n in call.moving]
+        float_bars = jax.tree.leaves(_select_module(inputs).backward(inputs, blocks, outputs, saved, bars))
+        float_bars += [jnp.zeros_like(x) for x in floats[len(float_bars) :]]  # mask, dropout rate and cut
+    return [float_bars[n].astype(floats[n].dtype) for n in call.moving]
 
 
 def _tangents_by_tiles(call, point, dots, blocks):
-    return jax.jvp(partial(_by_tiles, call, point, blocks), _moving(call, point), tuple(dots))[1]
+    return jax.jvp(partial(_by_tiles, call, point, blocks), _moving_floats(call, point), tuple(dots))[1]
 
 
 def _cotangents_by_tiles(call, point, bars, blocks):
-    return list(jax.vjp(partial(_by_tiles, call, point, blocks), *_moving(call, point))[1](list(bars)))
+    return list(jax.vjp(partial(_by_tiles, call, point, blocks), *_moving_floats(call, point))[1](list(bars)))
 
 
 def _by_tiles(call, point, blocks, *moving):
     """Compute the outputs as a function of the moving floats, by means that JAX can differentiate."""
-    floats = _replaced(point.floats, call.moving, moving)
+    floats = _replace_at(point.floats, call.moving, moving)
     if blocks is None:
-        return jax.tree.leaves(call.whole(call.combine(floats, point.others))[:2])
-    shift, top = _shift(point.outputs, point.saved), getattr(point.saved, "top", None)
-    return jax.tree.leaves(attend_by_tiles(call.combine, blocks, floats, point.others, shift, top))
+        return jax.tree.leaves(call.whole(call.combine(floats, point.non_floats))[:2])
+    shift, top = _shift_of(point.outputs, point.saved), getattr(point.saved, "top", None)
+    return jax.tree.leaves(attend_by_tiles(call.combine, blocks, floats, point.non_floats, shift, top))
 
 
-def _moving(call, point):
+def _moving_floats(call, point):
     return tuple(point.floats[n] for n in call.moving)
 
 
-def _replaced(arrays, places, new):
+def _replace_at(arrays, places, new):
     arrays = list(arrays)
     for place, x in zip(places, new, strict=True):
         arrays[place] = x
     return arrays
 
 
-def _shift(outputs, saved):
+def _shift_of(outputs, saved):
     """The result of the forward pass that `tiles` needs: the log-normalizer, or the shift."""
     return outputs[1] if outputs[1] is not None else getattr(saved, "shift", None)
 

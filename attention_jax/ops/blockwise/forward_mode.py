@@ -23,7 +23,7 @@ from attention_jax.ops.blockwise.score_blocks import (
     Combine,
     Inputs,
     active_blocks,
-    if_worth,
+    compute_or_zeros,
     key_blocks,
     max_over_batch,
     over_keys,
@@ -42,26 +42,26 @@ class Call(NamedTuple):
     blocks: Blocks
     combine: Combine
     floats: list
-    others: list
+    non_floats: list
     moving: tuple[int, ...]
     dots: list
     shift: jax.Array  # [Q] t of each query
     active: jax.Array | None  # which blocks have weights
     top: jax.Array | None  # [Q] the largest scores, to which t is relative, for a `Threshold`
 
-    def inputs(self, some=()) -> Inputs:
-        """Return the inputs, with `some` in the places of the moving leaves."""
+    def inputs(self, moving_values=()) -> Inputs:
+        """Return the inputs, with `moving_values` in the places of the moving leaves."""
         floats = list(self.floats)
-        for place, x in zip(self.moving, some):
+        for place, x in zip(self.moving, moving_values):
             floats[place] = x
-        return self.combine(floats, self.others)._replace(top=self.top)
+        return self.combine(floats, self.non_floats)._replace(top=self.top)
 
     def push(self, function):
         """Return the tangent of a function of the moving leaves."""
         return jax.jvp(function, (tuple(self.floats[n] for n in self.moving),), (tuple(self.dots),))[1]
 
     @property
-    def rooted(self) -> bool:
+    def has_threshold(self) -> bool:
         return isinstance(self.inputs().rules[2], Threshold)
 
 
@@ -74,62 +74,64 @@ class Totals(NamedTuple):
 
 
 @partial(jax.jit, static_argnames=("combine", "blocks", "moving"), inline=True)
-def tangents(blocks: Blocks, combine: Combine, floats, others, outputs, saved, moving: tuple[int, ...], dots):
-    """Compute the tangents of `outputs`, (output [Q, V], log-normalizer [Q] or None), from those of the leaves `moving`
-    of `floats`. `saved` is the `Saved` of `ops/blockwise/local.py`, or () for the softmax."""
+def output_tangents(
+    blocks: Blocks, combine: Combine, floats, non_floats, outputs, saved, moving: tuple[int, ...], dots
+):
+    """Compute the tangents of `outputs`, (output [Q, V], log-normalizer [Q] or None), from the tangents `dots` of the
+    leaves `moving` of `floats`. `saved` is the `Saved` of `ops/blockwise/local.py`, or () for the softmax."""
     out, log = outputs
     shift, active = saved.shift if log is None else log, getattr(saved, "active", None)
-    active = None if active is None else active_blocks(active, combine(floats, others), blocks)
-    call = Call(blocks, combine, floats, others, moving, dots, shift, active, getattr(saved, "top", None))
-    return _finish(call, outputs, saved, _sum_over_keys(call, *out.shape))
+    active = None if active is None else active_blocks(active, combine(floats, non_floats), blocks)
+    call = Call(blocks, combine, floats, non_floats, moving, dots, shift, active, getattr(saved, "top", None))
+    return _output_tangents(call, outputs, saved, _sum_over_keys(call, *out.shape))
 
 
 def _sum_over_keys(call, queries, width) -> Totals:
     """Compute the tangents of all sums, with t held constant."""
     ranges, size = key_blocks(call.inputs(), call.blocks), call.blocks.query
 
-    def rows(i, whole):
-        found = over_keys(ranges, i, partial(_add_block, call, i), _zeros(call, size, width))
-        return jax.tree.map(lambda x, rows: put_rows(x, rows, i, size), whole, found)
+    def rows(i, totals):
+        block_totals = over_keys(ranges, i, partial(_add_block, call, i), _zeros(call, size, width))
+        return jax.tree.map(lambda x, rows: put_rows(x, rows, i, size), totals, block_totals)
 
     return lax.fori_loop(0, -(-queries // size), rows, _zeros(call, queries, width))
 
 
 def _add_block(call, i, masked, j, totals):
-    compute = partial(call.push, partial(_sums, call, i, masked, j))
-    found = compute() if call.active is None else if_worth(max_over_batch(call.active[i, j]), compute)
-    return jax.tree.map(jnp.add, totals, found)
+    compute = partial(call.push, partial(_block_sums, call, i, masked, j))
+    increment = compute() if call.active is None else compute_or_zeros(max_over_batch(call.active[i, j]), compute)
+    return jax.tree.map(jnp.add, totals, increment)
 
 
-def _sums(call, i, masked, j, some) -> Totals:
+def _block_sums(call, i, masked, j, moving_values) -> Totals:
     """Compute the sums over the keys of block (i, j)."""
-    inputs = call.inputs(some)
+    inputs = call.inputs(moving_values)
     tile, normalizer = tile_of(inputs, call.blocks, i, j, masked), inputs.rules[2]
     scores, shift = tile.scores(*tile.operands).astype(call.shift.dtype), rows_of(call.shift, i, call.blocks.query)
     allowed = scores != -jnp.inf
     values = values_of(normalizer, scores, allowed, shift)
-    equation = equations_of(normalizer, scores, allowed, shift).sum(axis=1) if call.rooted else None
+    equation = equations_of(normalizer, scores, allowed, shift).sum(axis=1) if call.has_threshold else None
     return Totals(pool(values, tile), values.sum(axis=1), equation)
 
 
 def _zeros(call, rows, width) -> Totals:
     numbers = jnp.zeros(rows, call.shift.dtype)
-    zeros = Totals(jnp.zeros((rows, width), call.shift.dtype), numbers, numbers if call.rooted else None)
+    zeros = Totals(jnp.zeros((rows, width), call.shift.dtype), numbers, numbers if call.has_threshold else None)
     return vary_like(zeros, call.inputs())
 
 
-def _finish(call, outputs, saved, totals):
-    """Compute the tangents of the outputs from those of the sums, with t no longer constant."""
+def _output_tangents(call, outputs, saved, totals):
+    """Compute the tangents of the outputs from the tangents of the sums, now with dt."""
     (out, log), (pooled, mass, equation), precision = outputs, totals, call.shift.dtype
     if call.inputs().rules[2].divides:
-        extra = call.push(lambda some: jnp.asarray(call.inputs(some).rules[2].extra(), precision))
+        extra = call.push(lambda moving_values: jnp.asarray(call.inputs(moving_values).rules[2].extra(), precision))
         pooled = pooled - out.astype(precision) * (mass + extra)[:, None]
     if log is not None:
         return pooled.astype(out.dtype), mass
     pooled = pooled * saved.scale[:, None]
     if saved.count is not None:
-        scale = call.push(lambda some: call.inputs(some).rules[2].factor(jnp.maximum(saved.count, 1)))
+        scale = call.push(lambda moving_values: call.inputs(moving_values).rules[2].factor(jnp.maximum(saved.count, 1)))
         pooled = pooled + out.astype(precision) * per_scale(scale, saved.scale)[:, None]
-    if call.rooted:
-        pooled = pooled - saved.turn.astype(precision) * equation[:, None]
+    if call.has_threshold:
+        pooled = pooled - saved.dout_dtotal.astype(precision) * equation[:, None]
     return pooled.astype(out.dtype), None

@@ -1,7 +1,7 @@
 """Linear functions with a custom transpose, which give a `jax.custom_jvp` a custom reverse mode.
 
 `jax.custom_vjp` has no forward mode, and `jax.custom_jvp` leaves the reverse mode to JAX, which cannot transpose loops
-whose length depends on data and would save what each step computes. A tangent made by `linear` has both: JAX runs
+whose length depends on data and would save what each step computes. A tangent made by `call_linear` has both: JAX runs
 `forward` in forward mode and `transpose` in reverse mode. For derivatives of a higher order it differentiates
 `differentiable`, the same two functions written so that it can.
 """
@@ -26,11 +26,13 @@ class Pair(NamedTuple):
     forward: Callable[[Arrays, Arrays], Arrays]
     transpose: Callable[[Arrays, Arrays], Arrays]
 
-    def swapped(self) -> "Pair":
+    def swap(self) -> "Pair":
         return Pair(self.transpose, self.forward)
 
 
-def linear(pair: Pair, differentiable: Pair, outputs: Sequence[Any], constants: Arrays, tangents: Arrays) -> Arrays:
+def call_linear(
+    pair: Pair, differentiable: Pair, outputs: Sequence[Any], constants: Arrays, tangents: Arrays
+) -> Arrays:
     """`pair.forward(constants, tangents)`, whose transpose is `pair.transpose`. `differentiable` are the same two
     functions, written so that JAX can differentiate them in every mode; `outputs` have the shapes and types of the
     result."""
@@ -73,12 +75,12 @@ def push_forward(run: Callable, primals, tangents) -> Arrays:
     """The tangents of `run(*primals)`, in the rule of a primitive."""
     dots = [None if _is_zero(x) else x for x in tangents]  # integers have no tangent
 
-    def moving(*some):
-        some = iter(some)
-        return run(*(x if dot is None else next(some) for x, dot in zip(primals, dots, strict=True)))
+    def run_moving(*moving_values):
+        moving_values = iter(moving_values)
+        return run(*(x if dot is None else next(moving_values) for x, dot in zip(primals, dots, strict=True)))
 
     moved = [(x, dot) for x, dot in zip(primals, dots, strict=True) if dot is not None]
-    return jax.jvp(moving, *(tuple(each) for each in zip(*moved, strict=True)))[1]
+    return jax.jvp(run_moving, *(tuple(column) for column in zip(*moved, strict=True)))[1]
 
 
 def _is_zero(tangent) -> bool:
@@ -87,21 +89,21 @@ def _is_zero(tangent) -> bool:
 
 def _transpose(bars, *arrays, pair, differentiable, count, shapes):
     bars = [ad.instantiate_zeros(bar) for bar in bars]
-    wanted = [ad.is_undefined_primal(x) for x in arrays[count:]]
-    outputs = [x.aval if want else x for want, x in zip(wanted, arrays[count:], strict=True)]
-    found = _bind(pair.swapped(), differentiable.swapped(), outputs, arrays[:count], bars)
-    return [None] * count + [bar if want else None for bar, want in zip(found, wanted, strict=True)]
+    needs_cotangent = [ad.is_undefined_primal(x) for x in arrays[count:]]
+    outputs = [x.aval if needed else x for needed, x in zip(needs_cotangent, arrays[count:], strict=True)]
+    cotangents = _bind(pair.swap(), differentiable.swap(), outputs, arrays[:count], bars)
+    return [None] * count + [bar if needed else None for bar, needed in zip(cotangents, needs_cotangent, strict=True)]
 
 
 def _batch(arrays, axes, *, count, shapes, pair, differentiable):
     size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
 
-    def first(x, axis, must):
+    def batch_first(x, axis, is_tangent):
         if axis is not None:
             return jnp.moveaxis(x, axis, 0)  # [batch, ...]
-        return jnp.broadcast_to(x[None], (size, *x.shape)) if must else x
+        return jnp.broadcast_to(x[None], (size, *x.shape)) if is_tangent else x
 
-    moved = [first(x, axis, n >= count) for n, (x, axis) in enumerate(zip(arrays, axes, strict=True))]
+    moved = [batch_first(x, axis, n >= count) for n, (x, axis) in enumerate(zip(arrays, axes, strict=True))]
     constants = [None if axis is None else 0 for axis in axes[:count]]
     pair, differentiable = (
         Pair(*(jax.vmap(function, in_axes=(constants, 0)) for function in each)) for each in (pair, differentiable)

@@ -31,11 +31,10 @@ from attention_jax.ops.blockwise.score_blocks import (
     active_blocks,
     active_cells,
     add_tile,
+    compute_or_zeros,
     entropy_of,
-    if_worth,
     key_blocks,
     max_over_batch,
-    moment_of,
     over_keys,
     over_queries,
     partition,
@@ -46,6 +45,7 @@ from attention_jax.ops.blockwise.score_blocks import (
     put_rows,
     rows_of,
     tile_of,
+    w_log_w_of,
 )
 from attention_jax.ops.meshes import vary_like
 from attention_jax.ops.normalizer_kinds import (
@@ -66,7 +66,7 @@ class Saved(NamedTuple):
 
     shift: jax.Array  # [Q]
     scale: jax.Array  # [Q]
-    turn: jax.Array | None  # [Q, V] O', for a Threshold
+    dout_dtotal: jax.Array | None  # [Q, V] O', for a Threshold
     active: jax.Array | None  # bool: the cells with a weight that is not zero, if the normalizer is sparse
     count: jax.Array | None  # [Q] keys that are allowed, for a normalizer with a `factor`
     top: jax.Array | None  # [Q] the largest score, for a Threshold, whose shift is relative to it
@@ -78,11 +78,11 @@ class Totals(NamedTuple):
     pooled: jax.Array  # [q, V] of f v
     mass: jax.Array  # [q] of f
     count: jax.Array  # [q] keys that are allowed
-    bent: jax.Array | None  # [q, V] of f' v
+    pooled_grad: jax.Array | None  # [q, V] of f' v
     slope: jax.Array | None  # [q] of f'
     equation: jax.Array | None  # [q] of c'
     active: jax.Array | None  # bool [blocks of keys]
-    moment: jax.Array | None = None  # [q] of f log f
+    w_log_w: jax.Array | None = None  # [q] of f log f
 
 
 # --- forward ----------------------------------------------------------------------------------------------------------
@@ -95,35 +95,37 @@ def forward(inputs, blocks):
     queries, width = inputs.query.shape[0], pooled_width(inputs)
     precision = precision_of(inputs)
     ranges = key_blocks(inputs, blocks)
-    rooted = isinstance(normalizer, Threshold)
+    has_threshold = isinstance(normalizer, Threshold)
     grid = -(-queries // blocks.query), -(-inputs.key.shape[0] // blocks.key)
 
     def rows(i, carry):
         out, saved, statistics = carry
-        moved, shift, tops, count = _shifts(inputs, blocks, ranges, i, saved.top, precision)
+        moved, shift, tops, count = _find_shift(inputs, blocks, ranges, i, saved.top, precision)
         zeros = jnp.zeros((blocks.query, width + 2), precision)
         vector, number = zeros[:, 2:], zeros[:, 0]
-        slopes = (vector, number, number) if rooted else (None, None, None)
+        slopes = (vector, number, number) if has_threshold else (None, None, None)
         active = jnp.zeros(grid[1:], bool) if normalizer.sparse else None
         start = Totals(vector, number, number, *slopes, active, number if blocks.keep_entropy else None)
         add = partial(add_totals, moved, blocks, i, shift, tops)
         totals = over_keys(ranges, i, add, vary_like(start, inputs))
         scale = scale_of(normalizer, totals.mass, totals.count if count is None else count)
         pooled = totals.pooled * scale[:, None]
-        turn = turn_of(normalizer, totals, pooled, scale) if rooted else None
-        put = lambda whole, rows: put_rows(whole, rows.astype(whole.dtype), i, blocks.query)
+        dout_dtotal = dout_dtotal_of(normalizer, totals, pooled, scale) if has_threshold else None
+        write_rows = lambda whole, rows: put_rows(whole, rows.astype(whole.dtype), i, blocks.query)
         counted = None if saved.count is None else totals.count
-        new = jax.tree.map(put, saved._replace(active=None, top=None), Saved(shift, scale, turn, None, counted, None))
+        new = jax.tree.map(
+            write_rows, saved._replace(active=None, top=None), Saved(shift, scale, dout_dtotal, None, counted, None)
+        )
         active = None if saved.active is None else saved.active.at[i].set(totals.active)
-        entropy = None if totals.moment is None else entropy_of(totals.mass, totals.moment)
-        statistics = jax.tree.map(put, statistics, Statistics(entropy=entropy))
-        return put(out, pooled), new._replace(active=active, top=moved.top), statistics
+        entropy = None if totals.w_log_w is None else entropy_of(totals.mass, totals.w_log_w)
+        statistics = jax.tree.map(write_rows, statistics, Statistics(entropy=entropy))
+        return write_rows(out, pooled), new._replace(active=active, top=moved.top), statistics
 
     number = jnp.zeros((queries,), precision)
-    kind = inputs.value.dtype if inputs.value.dtype == jnp.bfloat16 else precision  # as the output is rounded
-    turn = jnp.zeros((queries, width), kind) if rooted else None
+    out_dtype = inputs.value.dtype if inputs.value.dtype == jnp.bfloat16 else precision  # as the output is rounded
+    dout_dtotal = jnp.zeros((queries, width), out_dtype) if has_threshold else None
     active, counted = jnp.zeros(grid, bool) if normalizer.sparse else None, number if has_factor(normalizer) else None
-    saved = Saved(number, number, turn, active, counted, number if rooted else None)
+    saved = Saved(number, number, dout_dtotal, active, counted, number if has_threshold else None)
     statistics = Statistics(entropy=number if blocks.keep_entropy else None)
     start = jnp.zeros((queries, width), inputs.value.dtype), saved, statistics
     out, saved, statistics = lax.fori_loop(0, grid[0], rows, vary_like(start, inputs))
@@ -132,12 +134,12 @@ def forward(inputs, blocks):
     return (out, None), saved, statistics
 
 
-def turn_of(normalizer, totals, pooled, scale):
+def dout_dtotal_of(normalizer, totals, pooled, scale):
     """Compute O' [q, V], the derivative of the output with respect to the sum that defines the shift."""
-    turn = totals.bent * scale[:, None]
-    turn = turn - pooled * (totals.slope * scale)[:, None] if normalizer.divides else turn
-    some = totals.equation != 0
-    return jnp.where(some[:, None], turn / jnp.where(some, totals.equation, 1.0)[:, None], 0.0)
+    pooled_grad = totals.pooled_grad * scale[:, None]
+    pooled_grad = pooled_grad - pooled * (totals.slope * scale)[:, None] if normalizer.divides else pooled_grad
+    is_solvable = totals.equation != 0
+    return jnp.where(is_solvable[:, None], pooled_grad / jnp.where(is_solvable, totals.equation, 1.0)[:, None], 0.0)
 
 
 def add_totals(inputs, blocks, i, shift, tops, masked, j, totals):
@@ -151,25 +153,29 @@ def add_totals(inputs, blocks, i, shift, tops, masked, j, totals):
         allowed = scores != -jnp.inf
         count, slopes = allowed.sum(axis=1).astype(shift.dtype), (None, None, None)
         if isinstance(normalizer, Threshold):
-            found, slope = _with_slope(values, scores, allowed, shift)
-            equation = _with_slope(equations, scores, allowed, shift)[1]
+            block_values, slope = _with_derivative(values, scores, allowed, shift)
+            equation = _with_derivative(equations, scores, allowed, shift)[1]
             slopes = pool(slope, tile), slope.sum(axis=1), equation.sum(axis=1)
         else:
-            found = values(scores, allowed, shift)
-        moment = None if totals.moment is None else moment_of(found)
-        more = Totals(pool(found, tile), found.sum(axis=1), count, *slopes, None, moment)
-        sums = jax.tree.map(jnp.add, totals._replace(active=None), more)
-        active = None if totals.active is None else totals.active.at[j].set((found != 0).any())
+            block_values = values(scores, allowed, shift)
+        moment = None if totals.w_log_w is None else w_log_w_of(block_values)
+        increment = Totals(pool(block_values, tile), block_values.sum(axis=1), count, *slopes, None, moment)
+        sums = jax.tree.map(jnp.add, totals._replace(active=None), increment)
+        active = None if totals.active is None else totals.active.at[j].set((block_values != 0).any())
         return sums._replace(active=active)
 
-    return add(totals) if tops is None else lax.cond(_worth(values, tops, j, shift), add, lambda totals: totals, totals)
+    return (
+        add(totals)
+        if tops is None
+        else lax.cond(_has_nonzero(values, tops, j, shift), add, lambda totals: totals, totals)
+    )
 
 
-def _with_slope(function, scores, allowed, shift):
+def _with_derivative(function, scores, allowed, shift):
     return jax.jvp(lambda shift: function(scores, allowed, shift), (shift,), (-jnp.ones_like(shift),))
 
 
-def _worth(function, tops, j, shift):
+def _has_nonzero(function, tops, j, shift):
     """Whether any key of block j has a value that is not zero. `tops` are the largest scores of blocks [q, blocks]."""
     top = lax.dynamic_slice_in_dim(tops, j, 1, axis=1)
     return max_over_batch((function(top, top != -jnp.inf, shift) != 0).any())
@@ -185,7 +191,7 @@ class Row(NamedTuple):
     precision: jnp.dtype
 
 
-def _shifts(inputs, blocks, ranges, i, top, precision):
+def _find_shift(inputs, blocks, ranges, i, top, precision):
     """Compute the shift of a block of queries. For a `Threshold` it is relative to the largest score of each query,
     which is put into `top` [Q]: return (inputs with `top`, shift, largest score of each block of keys, number of
     keys)."""
@@ -201,7 +207,7 @@ def _shifts(inputs, blocks, ranges, i, top, precision):
     moved = inputs._replace(top=put_rows(top, largest, i, blocks.query))
     tops, smallest, top = (relative_to(largest, x) for x in (tops, smallest[:, None], largest[:, None]))
     smallest, largest = jnp.where(count > 0, smallest[:, 0], 0.0), jnp.where(count > 0, top[:, 0], 0.0)
-    sums = partial(_sums, row._replace(inputs=moved), tops, zero)
+    sums = partial(_sums_at, row._replace(inputs=moved), tops, zero)
     return moved, find_threshold(normalizer, sums, smallest, largest, jnp.maximum(count, 1)), tops, count
 
 
@@ -220,7 +226,7 @@ def _add_extent(row, masked, j, carry):
     return smallest, count + allowed.sum(axis=1).astype(row.precision), tops
 
 
-def _sums(row, tops, zero, t, low):
+def _sums_at(row, tops, zero, t, low):
     """Compute the sums over the keys at the shift t; a block in which all are zero at the shift `low` is left out."""
     return over_keys(row.ranges, row.i, partial(_add_sums, row, tops, t, low), Sums(zero, zero))
 
@@ -232,8 +238,8 @@ def _add_sums(row, tops, t, low, masked, j, carry):
         scores = _row_scores(row, masked, j)
         return jax.tree.map(jnp.add, carry, sums_of(normalizer, scores, scores != -jnp.inf, t))
 
-    worth = _worth(partial(equations_of, normalizer), tops, j, low)
-    return lax.cond(worth, add, lambda carry: carry, carry)
+    is_needed = _has_nonzero(partial(equations_of, normalizer), tops, j, low)
+    return lax.cond(is_needed, add, lambda carry: carry, carry)
 
 
 # --- backward ---------------------------------------------------------------------------------------------------------
@@ -241,22 +247,22 @@ def _add_sums(row, tops, t, low, masked, j, carry):
 
 @partial(jax.jit, static_argnames="blocks", inline=True)
 def backward(inputs, blocks, outputs, saved, bars):
-    """Compute the cotangents, as `Gradients`, from that of the output."""
+    """Compute the cotangents of the inputs, as `Gradients`, from the cotangent of the output."""
     return add_extra(inputs, outputs, saved, bars, backward_of_keys(inputs, blocks, outputs, saved, bars))
 
 
-def add_extra(inputs, outputs, saved, bars, found):
-    """Add to `found` the gradient through `extra` or `factor`, on which the scale depends besides the keys."""
+def add_extra(inputs, outputs, saved, bars, gradients):
+    """Add to `gradients` the gradient through `extra` or `factor`, on which the scale depends besides the keys."""
     divides = inputs.rules[2].divides
     if not divides and saved.count is None:
-        return found
-    rules, others, combine = partition(inputs.rules)
+        return gradients
+    rules, non_floats, combine = partition(inputs.rules)
     delta = _dot(saved.shift.dtype, outputs[0], bars[0])
-    extra = lambda rules: vary_like(jnp.asarray(combine(rules, others)[2].extra(), delta.dtype), inputs)
-    factor = lambda rules: combine(rules, others)[2].factor(jnp.maximum(saved.count, 1))
+    extra = lambda rules: vary_like(jnp.asarray(combine(rules, non_floats)[2].extra(), delta.dtype), inputs)
+    factor = lambda rules: combine(rules, non_floats)[2].factor(jnp.maximum(saved.count, 1))
     bar = -jnp.sum(delta * saved.scale) if divides else per_scale(delta, saved.scale)
     (rules_bar,) = jax.vjp(extra if divides else factor, rules)[1](bar)
-    return found._replace(rules=jax.tree.map(lambda a, b: a + b.astype(a.dtype), found.rules, rules_bar))
+    return gradients._replace(rules=jax.tree.map(lambda a, b: a + b.astype(a.dtype), gradients.rules, rules_bar))
 
 
 def _dot(precision, x, out_bar):
@@ -269,7 +275,10 @@ def backward_of_keys(inputs, blocks, outputs, saved, bars):
     ranges = key_blocks(inputs, blocks)
     active = None if saved.active is None else active_blocks(saved.active, inputs, blocks)
     dot = lambda x: _dot(saved.shift.dtype, x, out_bar)
-    deltas = dot(out) if inputs.rules[2].divides else None, None if saved.turn is None else dot(saved.turn)
+    deltas = (
+        dot(out) if inputs.rules[2].divides else None,
+        None if saved.dout_dtotal is None else dot(saved.dout_dtotal),
+    )
 
     def rows(i, fresh, row_bar, bars):
         row_deltas = jax.tree.map(lambda x: jnp.where(fresh, rows_of(x, i, blocks.query), 0.0), deltas)
@@ -277,8 +286,8 @@ def backward_of_keys(inputs, blocks, outputs, saved, bars):
 
         def step(masked, j, bars):
             compute = partial(_pull_tile, inputs, blocks, i, j, masked, row_bar, shift, scale, *row_deltas)
-            more = compute() if active is None else if_worth(max_over_batch(active[i, j]), compute)
-            return add_tile(bars, *more, j, blocks.key)
+            tile_bars = compute() if active is None else compute_or_zeros(max_over_batch(active[i, j]), compute)
+            return add_tile(bars, *tile_bars, j, blocks.key)
 
         return over_keys(ranges, i, step, bars)
 
@@ -290,22 +299,22 @@ def per_scale(x, scale):
     return jnp.where(scale != 0, x / jnp.where(scale != 0, scale, 1.0), 0.0)
 
 
-def _pull_tile(inputs, blocks, i, j, masked, row_bar, shift, scale, delta, turn_delta):
+def _pull_tile(inputs, blocks, i, j, masked, row_bar, shift, scale, delta, total_delta):
     """Compute the cotangents of a tile's operands and values; delta [q] is dO . O, turn_delta dO . O', or None."""
     tile = tile_of(inputs, blocks, i, j, masked)
-    _, others, combine = partition(inputs.rules)
+    _, non_floats, combine = partition(inputs.rules)
 
     def values(rules, *operands):
-        normalizer = combine(rules, others)[2]
+        normalizer = combine(rules, non_floats)[2]
         scores = tile.scores(rules, *operands).astype(shift.dtype)
         allowed = scores != -jnp.inf
         values = values_of(normalizer, scores, allowed, shift)
-        return (values,) if turn_delta is None else (values, equations_of(normalizer, scores, allowed, shift))
+        return (values,) if total_delta is None else (values, equations_of(normalizer, scores, allowed, shift))
 
     values, pull = jax.vjp(values, *tile.operands)
     weights_bar, value_bar = pull_pool(values[0] * scale[:, None], tile, row_bar, False)
     values_bar = weights_bar if delta is None else weights_bar - delta[:, None]
     bars = (values_bar * scale[:, None],)
-    if turn_delta is not None:
-        bars = *bars, jnp.broadcast_to(-turn_delta[:, None], values_bar.shape)
+    if total_delta is not None:
+        bars = *bars, jnp.broadcast_to(-total_delta[:, None], values_bar.shape)
     return pull(bars), value_bar

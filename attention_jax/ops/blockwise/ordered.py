@@ -19,11 +19,10 @@ from jax import lax
 from attention_jax.ops.blockwise.score_blocks import (
     Statistics,
     add_tile,
+    compute_or_zeros,
     entropy_of,
-    if_worth,
     key_blocks,
     max_over_batch,
-    moment_of,
     over_keys_reversed,
     over_queries,
     partition,
@@ -34,9 +33,10 @@ from attention_jax.ops.blockwise.score_blocks import (
     put_rows,
     rows_of,
     tile_of,
+    w_log_w_of,
 )
 from attention_jax.ops.meshes import vary_like
-from attention_jax.ops.normalizer_kinds import after
+from attention_jax.ops.normalizer_kinds import suffix_sum
 
 
 @partial(jax.jit, static_argnames="blocks", inline=True)
@@ -51,8 +51,8 @@ def forward(inputs, blocks):
         start = (*start, start[0], start[0]) if blocks.keep_entropy else start
         add = partial(add_block, inputs, blocks, i)
         _, pooled, *sums = over_keys_reversed(ranges, i, add, vary_like(start, inputs))
-        found = pooled.astype(inputs.value.dtype), Statistics(entropy=entropy_of(*sums) if sums else None)
-        return jax.tree.map(lambda x, new: put_rows(x, new, i, blocks.query), carry, found)
+        block_outputs = pooled.astype(inputs.value.dtype), Statistics(entropy=entropy_of(*sums) if sums else None)
+        return jax.tree.map(lambda x, new: put_rows(x, new, i, blocks.query), carry, block_outputs)
 
     out = jnp.zeros((queries, width), inputs.value.dtype)
     start = out, Statistics(entropy=jnp.zeros((queries,), precision) if blocks.keep_entropy else None)
@@ -69,27 +69,28 @@ def add_block(inputs, blocks, i, masked, j, carry):
         tile = tile_of(inputs, blocks, i, j, masked)
         scores = tile.scores(*tile.operands).astype(passed.dtype)
         weights, leave = _weights(inputs.rules[2], scores, passed)
-        more = passed + leave.sum(axis=1), pooled + pool(weights, tile)
-        return (*more, sums[0] + weights.sum(axis=1), sums[1] + moment_of(weights)) if sums else more
+        new_carry = passed + leave.sum(axis=1), pooled + pool(weights, tile)
+        return (*new_carry, sums[0] + weights.sum(axis=1), sums[1] + w_log_w_of(weights)) if sums else new_carry
 
-    return lax.cond(_some_left(carry[0]), add, lambda carry: carry, carry)
+    return lax.cond(_has_stick_left(carry[0]), add, lambda carry: carry, carry)
 
 
 def _weights(normalizer, scores, passed):
     """Compute the weights of a block, and its `leave`; `passed` [q] is the sum of `leave` over the keys after it."""
     allowed = scores != -jnp.inf
     take, leave = normalizer.logs(scores, allowed)
-    return jnp.where(allowed, jnp.exp(take + after(leave) + passed[:, None]), 0.0), leave
+    return jnp.where(allowed, jnp.exp(take + suffix_sum(leave) + passed[:, None]), 0.0), leave
 
 
-def _some_left(passed):
+def _has_stick_left(passed):
     return max_over_batch((jnp.exp(passed) != 0).any())  # true of NaN
 
 
 @partial(jax.jit, static_argnames="blocks", inline=True)
 def backward(inputs, blocks, outputs, saved, bars):
-    """Compute the cotangents, as `Gradients`, from that of the output. `saved` is (), or, if more keys follow
-    these, the sum of their `leave` [Q] and the sum of w dP over these keys and those before [Q]."""
+    """Compute the cotangents of the inputs, as `Gradients`, from the cotangent of the output. `saved` is
+    (), or, if these are not the last keys, the sum of `leave` over the later keys and the sum of w dP over these and
+    the earlier keys, each [Q]."""
     out, out_bar = outputs[0], bars[0]
     precision = precision_of(inputs)
     ranges = key_blocks(inputs, blocks)
@@ -98,31 +99,31 @@ def backward(inputs, blocks, outputs, saved, bars):
 
     def rows(i, fresh, row_bar, bars):
         def step(masked, j, carry):
-            passed, rest, bars = carry  # rest [q]: sum of w dP over the keys to come
-            compute = partial(_pull_tile, inputs, blocks, i, j, masked, row_bar, passed, rest)
-            *more, leave, taken = if_worth(_some_left(passed), compute)
-            return passed + leave, rest - taken, add_tile(bars, *more, j, blocks.key)
+            passed, remaining, bars = carry  # remaining [q]: sum of w dP over the keys to come
+            compute = partial(_pull_tile, inputs, blocks, i, j, masked, row_bar, passed, remaining)
+            *tile_bars, leave, take_bar = compute_or_zeros(_has_stick_left(passed), compute)
+            return passed + leave, remaining - take_bar, add_tile(bars, *tile_bars, j, blocks.key)
 
-        rest = jnp.where(fresh, rows_of(total, i, blocks.query), 0.0)
-        start = rows_of(first, i, blocks.query), rest, bars
+        remaining = jnp.where(fresh, rows_of(total, i, blocks.query), 0.0)
+        start = rows_of(first, i, blocks.query), remaining, bars
         return over_keys_reversed(ranges, i, step, start)[2]
 
     return over_queries(inputs, blocks, out_bar, rows)
 
 
-def _pull_tile(inputs, blocks, i, j, masked, row_bar, passed, rest):
+def _pull_tile(inputs, blocks, i, j, masked, row_bar, passed, remaining):
     """Compute the cotangents of a tile's operands and values, and the sums of `leave` and w dP over its keys [q]."""
     tile = tile_of(inputs, blocks, i, j, masked)
-    _, others, combine = partition(inputs.rules)
+    _, non_floats, combine = partition(inputs.rules)
 
     def logs(rules, *operands):
         scores = tile.scores(rules, *operands).astype(passed.dtype)
         allowed = scores != -jnp.inf
-        return vary_like(combine(rules, others)[2].logs(scores, allowed), passed), allowed
+        return vary_like(combine(rules, non_floats)[2].logs(scores, allowed), passed), allowed
 
     (take, leave), pull, allowed = jax.vjp(logs, *tile.operands, has_aux=True)
-    weights = jnp.where(allowed, jnp.exp(take + after(leave) + passed[:, None]), 0.0)
+    weights = jnp.where(allowed, jnp.exp(take + suffix_sum(leave) + passed[:, None]), 0.0)
     weights_bar, value_bar = pull_pool(weights, tile, row_bar, False)
     take_bar = weights * weights_bar
-    leave_bar = rest[:, None] - after(take_bar) - take_bar
+    leave_bar = remaining[:, None] - suffix_sum(take_bar) - take_bar
     return pull((take_bar, leave_bar)), value_bar, leave.sum(axis=1), take_bar.sum(axis=1)

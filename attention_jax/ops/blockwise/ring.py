@@ -25,11 +25,11 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
 from attention_jax.errors import InputError
-from attention_jax.ops.arrays import as_rules, is_array, several
+from attention_jax.ops.arrays import as_rules, as_tuple, is_array
 from attention_jax.ops.attention import check_call
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.blockwise import local, ordered, softmax, top_k
-from attention_jax.ops.blockwise.higher_order import unblocked
+from attention_jax.ops.blockwise.higher_order import merge_row_blocks
 from attention_jax.ops.blockwise.score_blocks import (
     Gradients,
     Inputs,
@@ -93,7 +93,7 @@ def attend_sharded(
     As there, no weights are dropped without `rng`. Use `jax.vmap` over batch and heads, and pad sequences that n does
     not divide, with the mask `lengths`.
 
-    The other arguments are those of `attend`; score, bias, mask, normalizer and `rng` are equal on all devices. Memory
+    The other arguments are as in `attend`; score, bias, mask, normalizer and `rng` are equal on all devices. Memory
     is linear in Q + K, and each hop moves the (E + V) K numbers of one block. There is reverse mode, once. A gradient
     with respect to a leaf of score, bias or normalizer that is taken INSIDE `shard_map(..., check_vma=False)` is this
     device's part of a sum: apply `lax.psum`. Otherwise `jax.grad` does so by itself.
@@ -112,7 +112,7 @@ def attend_sharded(
     >>> ring(jnp.eye(1, 2), 9 * jnp.eye(2), jnp.array([[1.0], [2.0]])).round(2).tolist()
     [[1.0]]
     """
-    devices, mine = _place(axis_name)
+    num_devices, device_index = _device_place(axis_name)
     check_call(query, key, value, score, bias, mask, normalizer, dropout, block_q, block_k)
     _check_rules(bias, mask, pool)
     bias, mask = as_rules(bias, mask, query, key, 0)
@@ -126,27 +126,29 @@ def attend_sharded(
         raise InputError(f"return_log_sum_exp=True needs the softmax, got the normalizer {type(base).__name__}")
     if not (query.size and key.size and (value.size or return_log_sum_exp)):
         out = jnp.zeros((query.shape[0], value.shape[1]), value.dtype)
-        nothing = out, jnp.full(query.shape[:1], -jnp.inf, accumulator(query.dtype))
-        return vary_like(nothing if return_log_sum_exp else out, (query, key, value))
-    first, words = mine * query.shape[0], None
+        empty = out, jnp.full(query.shape[:1], -jnp.inf, accumulator(query.dtype))
+        return vary_like(empty if return_log_sum_exp else out, (query, key, value))
+    first, words = device_index * query.shape[0], None
     if rng is not None and not is_zero(dropout):
-        query_words, key_words = dropout_bits(rng, devices * query.shape[0], devices * key.shape[0])
+        query_words, key_words = dropout_bits(rng, num_devices * query.shape[0], num_devices * key.shape[0])
         query_words = lax.dynamic_slice_in_dim(query_words, first, query.shape[0])
         words = query_words, key_words, jnp.asarray(dropout, jnp.float32)
-    score, prepared, key = prepare(score, query, key)
+    score, prepared_query, key = prepare(score, query, key)
     rules = score, bias, without_sink(base)  # which is applied afterwards
-    inputs = vary_together(Inputs(rules, prepared, key, value, None if bias is None else query, mask, words, first))
-    ring = Ring(axis_name, devices, tuple(choose_blocks(score, prepared, key, block_q, block_k).items()))
-    if isinstance(normalizer, TopK) and normalizer.k < devices * key.shape[0]:
-        inputs = inputs._replace(cut=_cut(ring, lax.stop_gradient(inputs), normalizer.k))
-    floats, others, combine = partition(inputs)
-    out, log = _attend(ring, combine, floats, others)
+    inputs = vary_together(
+        Inputs(rules, prepared_query, key, value, None if bias is None else query, mask, words, first)
+    )
+    ring = Ring(axis_name, num_devices, tuple(choose_blocks(score, prepared_query, key, block_q, block_k).items()))
+    if isinstance(normalizer, TopK) and normalizer.k < num_devices * key.shape[0]:
+        inputs = inputs._replace(cut=_find_cut(ring, lax.stop_gradient(inputs), normalizer.k))
+    floats, non_floats, combine = partition(inputs)
+    out, log = _attend(ring, combine, floats, non_floats)
     if not isinstance(base, Softmax):
         return out
     log = jnp.where(log == jnp.inf, -jnp.inf, log)
     if base.sink is not None:
-        kept = base.kept(log)
-        out = (out.astype(kept.dtype) * kept[:, None]).astype(out.dtype)
+        mass = base.non_sink_mass(log)
+        out = (out.astype(mass.dtype) * mass[:, None]).astype(out.dtype)
     return (out, log) if return_log_sum_exp else out
 
 
@@ -157,14 +159,14 @@ def _check_rules(bias, mask, pool):
             f"attend_sharded pools the mean alone, got {type(pool).__name__}: gather the keys and values with "
             "jax.lax.all_gather(x, axis_name, tiled=True), and call attend with query_offset"
         )
-    if any(map(is_array, (*several(bias), *several(mask)))):
+    if any(map(is_array, (*as_tuple(bias), *as_tuple(mask)))):
         raise InputError(
             "attend_sharded needs a bias and a mask of positions, got an array: write mask=dense(array), of the whole "
             "sequence, and a bias as a function of positions"
         )
 
 
-def _place(axis_name) -> tuple[int, Int[Array, ""]]:
+def _device_place(axis_name) -> tuple[int, Int[Array, ""]]:
     """The number of devices on the axis, and the index of this one."""
     try:
         return lax.axis_size(axis_name), lax.axis_index(axis_name).astype(int)
@@ -186,7 +188,7 @@ class Ring(NamedTuple):
     blocks: tuple
 
     def compute(self, run):
-        """`run(blocks)` with those of the platform."""
+        """`run(blocks)` with the block sizes of the platform."""
         return by_platform(run, dict(self.blocks))
 
 
@@ -221,14 +223,14 @@ class _ShiftedBias(Bias):
 
 
 def _tour(ring: Ring, inputs: Inputs, step, carry, bars=()):
-    """(carry, bars) after `step(inputs with a block of keys, whether they come after ours, carry, bars)` for each
-    block; `bars` travel with it, and come home with it."""
-    mine, size = lax.axis_index(ring.axis_name).astype(int), inputs.key.shape[0]
+    """(carry, bars) after `step(inputs with a block of keys, whether it comes after this device's, carry, bars)` for
+    each block; `bars` travel with it, and come home with it."""
+    device_index, size = lax.axis_index(ring.axis_name).astype(int), inputs.key.shape[0]
     neighbors = [(i, (i + 1) % ring.devices) for i in range(ring.devices)]
     send = lambda tree: jax.tree.map(lambda x: lax.ppermute(x, ring.axis_name, neighbors), tree)
     score, bias, normalizer = inputs.rules
 
-    def met(key, value, block):
+    def block_inputs(key, value, block):
         first, words = block * size, inputs.dropout
         if words is not None:
             words = words[0], lax.dynamic_slice_in_dim(words[1], first, size), words[2]
@@ -238,10 +240,10 @@ def _tour(ring: Ring, inputs: Inputs, step, carry, bars=()):
 
     def hop(n, state):
         (key, value), carry, bars = state
-        block = (mine - n) % ring.devices
-        coming = send((key, value))  # while this block is used
-        carry, bars = step(met(key, value, block), block > mine, carry, bars)
-        return coming, carry, send(bars)
+        block = (device_index - n) % ring.devices
+        next_block = send((key, value))  # while this block is used
+        carry, bars = step(block_inputs(key, value, block), block > device_index, carry, bars)
+        return next_block, carry, send(bars)
 
     carry, bars = vary_like((carry, bars), inputs)
     return lax.fori_loop(0, ring.devices, hop, ((inputs.key, inputs.value), carry, bars))[1:]
@@ -250,7 +252,9 @@ def _tour(ring: Ring, inputs: Inputs, step, carry, bars=()):
 def _fold(ring: Ring, inputs: Inputs, step, carry, over=over_keys):
     """`carry`, arrays [Q, ...], after a tour on which step(inputs, blocks, i, masked, j, rows of carry) is called for
     all blocks j of keys, for each block i of queries."""
-    return _tour(ring, inputs, lambda met, _, carry, bars: (_fold_block(ring, met, step, carry, over), ()), carry)[0]
+    return _tour(
+        ring, inputs, lambda visiting, _, carry, bars: (_fold_block(ring, visiting, step, carry, over), ()), carry
+    )[0]
 
 
 def _fold_block(ring, inputs, step, carry, over=over_keys):
@@ -263,7 +267,7 @@ def _fold_block(ring, inputs, step, carry, over=over_keys):
             start = jax.tree.map(lambda x: rows_of(x, i, blocks.query), carry)
             return over(ranges, i, partial(step, inputs, blocks, i), start)
 
-        return jax.tree.map(partial(unblocked, queries), lax.map(rows, jnp.arange(-(-queries // blocks.query))))
+        return jax.tree.map(partial(merge_row_blocks, queries), lax.map(rows, jnp.arange(-(-queries // blocks.query))))
 
     return ring.compute(run)
 
@@ -272,23 +276,25 @@ def _fold_block(ring, inputs, step, carry, over=over_keys):
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attend(ring, combine, floats, others):
+def _attend(ring, combine, floats, non_floats):
     """(output [Q, V], log-normalizer [Q] for the softmax, else None) of the `Inputs` that floats and others are."""
-    return _attend_forward(ring, combine, floats, others)[0]
+    return _attend_forward(ring, combine, floats, non_floats)[0]
 
 
-def _attend_forward(ring, combine, floats, others):
-    inputs = combine(floats, others)
-    outputs, saved = _program(inputs)[0](ring, inputs)
-    return outputs, (floats, others, outputs, saved)
+def _attend_forward(ring, combine, floats, non_floats):
+    inputs = combine(floats, non_floats)
+    outputs, saved = _select_passes(inputs)[0](ring, inputs)
+    return outputs, (floats, non_floats, outputs, saved)
 
 
-def _program(inputs):
+def _select_passes(inputs):
     """The forward and the backward pass."""
     normalizer = inputs.rules[2]
     if isinstance(normalizer, Exponential):
-        return _softmax, _softmax_backward
-    return (_ordered, _ordered_backward) if isinstance(normalizer, Ordered) else (_local, _local_backward)
+        return _softmax_forward, _softmax_backward
+    return (
+        (_ordered_forward, _ordered_backward) if isinstance(normalizer, Ordered) else (_local_forward, _local_backward)
+    )
 
 
 def _zeros(inputs, width=None):
@@ -297,37 +303,37 @@ def _zeros(inputs, width=None):
     return vary_like(jnp.zeros(shape, precision_of(inputs)), inputs)
 
 
-def _softmax(ring, inputs):
-    def step(met, later, carry, bars):
+def _softmax_forward(ring, inputs):
+    def step(visiting, later, carry, bars):
         out, log = carry
-        more, more_log = ring.compute(lambda blocks: softmax.forward(met, blocks)[0])
-        more_log = jnp.where(more_log == jnp.inf, -jnp.inf, more_log)  # no key: fused has +inf
-        total = jnp.logaddexp(log, more_log)
+        block_out, block_log = ring.compute(lambda blocks: softmax.forward(visiting, blocks)[0])
+        block_log = jnp.where(block_log == jnp.inf, -jnp.inf, block_log)  # no key: fused has +inf
+        total = jnp.logaddexp(log, block_log)
         finite = jnp.where(total == -jnp.inf, 0.0, total)
         share = lambda log: jnp.exp(log - finite)[:, None]
-        return (out * share(log) + more.astype(out.dtype) * share(more_log), total), bars
+        return (out * share(log) + block_out.astype(out.dtype) * share(block_log), total), bars
 
     start = _zeros(inputs, inputs.value.shape[1]), _zeros(inputs) - jnp.inf
     (out, log), _ = _tour(ring, inputs, step, start)
     return (out.astype(inputs.value.dtype), jnp.where(log == -jnp.inf, jnp.inf, log)), ()
 
 
-def _local(ring, inputs):
-    normalizer, rooted = inputs.rules[2], isinstance(inputs.rules[2], Threshold)
-    shift, top = _shift(ring, inputs) if rooted else (_zeros(inputs), None)
+def _local_forward(ring, inputs):
+    normalizer, has_threshold = inputs.rules[2], isinstance(inputs.rules[2], Threshold)
+    shift, top = _find_shift(ring, inputs) if has_threshold else (_zeros(inputs), None)
     inputs = inputs._replace(top=top)
     vector, number = _zeros(inputs, inputs.value.shape[1]), _zeros(inputs)
-    slopes = (vector, number, number) if rooted else (None, None, None)
+    slopes = (vector, number, number) if has_threshold else (None, None, None)
 
-    def step(met, blocks, i, masked, j, totals):
-        return local.add_totals(met, blocks, i, rows_of(shift, i, blocks.query), None, masked, j, totals)
+    def step(visiting, blocks, i, masked, j, totals):
+        return local.add_totals(visiting, blocks, i, rows_of(shift, i, blocks.query), None, masked, j, totals)
 
     totals = _fold(ring, inputs, step, local.Totals(vector, number, number, *slopes, None))
     scale = scale_of(normalizer, totals.mass, totals.count)
     pooled = totals.pooled * scale[:, None]
-    turn = local.turn_of(normalizer, totals, pooled, scale) if rooted else None
+    dout_dtotal = local.dout_dtotal_of(normalizer, totals, pooled, scale) if has_threshold else None
     count = totals.count if has_factor(normalizer) else None
-    return (pooled.astype(inputs.value.dtype), None), local.Saved(shift, scale, turn, None, count, top)
+    return (pooled.astype(inputs.value.dtype), None), local.Saved(shift, scale, dout_dtotal, None, count, top)
 
 
 def _scores(inputs, blocks, i, masked, j):
@@ -335,14 +341,14 @@ def _scores(inputs, blocks, i, masked, j):
     return tile.scores(*tile.operands).astype(precision_of(inputs))
 
 
-def _shift(ring, inputs):
+def _find_shift(ring, inputs):
     """The threshold of each query [Q], relative to its largest score, and that [Q]."""
     normalizer, zero = inputs.rules[2], _zeros(inputs)
     inputs = inputs._replace(value=inputs.value[:, :0])  # need not travel
 
-    def extent(met, blocks, i, masked, j, carry):
+    def extent(visiting, blocks, i, masked, j, carry):
         smallest, largest, count = carry
-        scores = _scores(met, blocks, i, masked, j)
+        scores = _scores(visiting, blocks, i, masked, j)
         allowed = scores != -jnp.inf
         smallest = jnp.minimum(smallest, jnp.where(allowed, scores, jnp.inf).min(axis=1))
         return smallest, jnp.maximum(largest, scores.max(axis=1)), count + allowed.sum(axis=1).astype(zero.dtype)
@@ -353,29 +359,31 @@ def _shift(ring, inputs):
     smallest, largest = (jnp.where(count > 0, x, 0.0) for x in (smallest, largest))
 
     def sums(t, low):
-        def step(met, blocks, i, masked, j, carry):
-            scores = _scores(met, blocks, i, masked, j)
-            more = sums_of(normalizer, scores, scores != -jnp.inf, rows_of(t, i, blocks.query))
-            return jax.tree.map(jnp.add, carry, more)
+        def step(visiting, blocks, i, masked, j, carry):
+            scores = _scores(visiting, blocks, i, masked, j)
+            increment = sums_of(normalizer, scores, scores != -jnp.inf, rows_of(t, i, blocks.query))
+            return jax.tree.map(jnp.add, carry, increment)
 
         return _fold(ring, inputs, step, Sums(zero, zero))
 
-    together = lambda done: lax.pmin(done.astype(jnp.int32), ring.axis_name) == 1  # they take every tour together
-    on_all_devices = lambda done: vary_like(together(done), inputs)
+    all_done = lambda is_done: lax.pmin(is_done.astype(jnp.int32), ring.axis_name) == 1  # they take every tour together
+    on_all_devices = lambda is_done: vary_like(all_done(is_done), inputs)
     return find_threshold(normalizer, sums, smallest, largest, jnp.maximum(count, 1), on_all_devices), top
 
 
-def _cut(ring, inputs, k):
+def _find_cut(ring, inputs, k):
     """A number between the k-th largest score of each query and the next [Q]."""
-    step = lambda met, blocks, i, masked, j, largest: top_k.largest_of(largest, _scores(met, blocks, i, masked, j))
+    step = lambda visiting, blocks, i, masked, j, largest: top_k.update_largest(
+        largest, _scores(visiting, blocks, i, masked, j)
+    )
     start = _zeros(inputs, k + 1) - jnp.inf
     return top_k.cut_of(_fold(ring, inputs._replace(value=inputs.value[:, :0]), step, start))
 
 
-def _ordered(ring, inputs):
-    def step(met, later, runs, bars):
+def _ordered_forward(ring, inputs):
+    def step(visiting, later, runs, bars):
         carry = jax.tree.map(lambda x: x[later.astype(int)], runs)
-        carry = _fold_block(ring, met, ordered.add_block, carry, over_keys_reversed)
+        carry = _fold_block(ring, visiting, ordered.add_block, carry, over_keys_reversed)
         return jax.tree.map(lambda x, new: x.at[later.astype(int)].set(new), runs, carry), bars
 
     start = jnp.stack(2 * [_zeros(inputs)]), jnp.stack(2 * [_zeros(inputs, inputs.value.shape[1])])
@@ -387,28 +395,28 @@ def _ordered(ring, inputs):
 # --- backward ---------------------------------------------------------------------------------------------------------
 
 
-def _attend_backward(ring, combine, kept, bars):
-    floats, others, outputs, saved = kept
-    inputs = combine(floats, others)
-    found = jax.tree.leaves(_program(inputs)[1](ring, inputs, outputs, saved, bars))
-    found += [jnp.zeros_like(x) for x in floats[len(found) :]]  # mask, dropout rate and cut
-    return [bar.astype(x.dtype) for bar, x in zip(found, floats, strict=True)], None
+def _attend_backward(ring, combine, residuals, bars):
+    floats, non_floats, outputs, saved = residuals
+    inputs = combine(floats, non_floats)
+    float_bars = jax.tree.leaves(_select_passes(inputs)[1](ring, inputs, outputs, saved, bars))
+    float_bars += [jnp.zeros_like(x) for x in floats[len(float_bars) :]]  # mask, dropout rate and cut
+    return [bar.astype(x.dtype) for bar, x in zip(float_bars, floats, strict=True)], None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _gradients(ring, inputs, pull, carry=()):
-    """`Gradients` from a tour: `pull(inputs with a block, whether it comes after ours, carry)` returns those of the
-    block, and the carry."""
+    """`Gradients` from a tour: `pull(inputs with a block, whether it comes after this device's, carry)` returns
+    the gradients through the block, and the carry."""
     zeros = lambda tree: jax.tree.map(lambda x: jnp.zeros(x.shape, accumulator(x.dtype)), tree)
-    add = lambda total, more: jax.tree.map(jnp.add, total, more)
+    add = lambda total, increment: jax.tree.map(jnp.add, total, increment)
 
-    def step(met, later, carry, bars):
+    def step(visiting, later, carry, bars):
         (resident, inner), (key, value) = carry, bars
-        more, inner = pull(met, later, inner)
-        resident = add(resident, (more.rules, more.query, more.bias_query))
-        return (resident, inner), (add(key, more.key), add(value, more.value))
+        block_gradients, inner = pull(visiting, later, inner)
+        resident = add(resident, (block_gradients.rules, block_gradients.query, block_gradients.bias_query))
+        return (resident, inner), (add(key, block_gradients.key), add(value, block_gradients.value))
 
     resident = zeros((partition(inputs.rules)[0], inputs.query, inputs.bias_query))
     ((rules, query, bias_query), _), (key, value) = _tour(
@@ -418,27 +426,31 @@ def _gradients(ring, inputs, pull, carry=()):
 
 
 def _softmax_backward(ring, inputs, outputs, saved, bars):
-    pull = lambda blocks, met: softmax.backward(met, blocks, outputs, saved, bars)
-    return _gradients(ring, inputs, lambda met, later, _: (ring.compute(lambda blocks: pull(blocks, met)), ()))
+    pull = lambda blocks, visiting: softmax.backward(visiting, blocks, outputs, saved, bars)
+    return _gradients(
+        ring, inputs, lambda visiting, later, _: (ring.compute(lambda blocks: pull(blocks, visiting)), ())
+    )
 
 
 def _local_backward(ring, inputs, outputs, saved, bars):
-    pull = lambda blocks, met: local.backward_of_keys(met, blocks, outputs, saved, bars)
-    found = _gradients(ring, inputs, lambda met, later, _: (ring.compute(lambda blocks: pull(blocks, met)), ()))
-    return local.add_extra(inputs, outputs, saved, bars, found)
+    pull = lambda blocks, visiting: local.backward_of_keys(visiting, blocks, outputs, saved, bars)
+    gradients = _gradients(
+        ring, inputs, lambda visiting, later, _: (ring.compute(lambda blocks: pull(blocks, visiting)), ())
+    )
+    return local.add_extra(inputs, outputs, saved, bars, gradients)
 
 
 def _ordered_backward(ring, inputs, outputs, saved, bars):
     passed, earlier = saved
     dot = lambda x: jnp.sum(x.astype(passed.dtype) * bars[0].astype(passed.dtype), axis=1)
 
-    def pull(met, later, runs):
-        passed, rest = (x[later.astype(int)] for x in runs)
-        found = ring.compute(lambda blocks: ordered.backward(met, blocks, outputs, (passed, rest), bars))
-        start = passed, _zeros(met, met.value.shape[1])
-        passed, pooled = _fold_block(ring, met, ordered.add_block, start, over_keys_reversed)
-        new = passed, rest - dot(pooled)
-        return found, jax.tree.map(lambda x, new: x.at[later.astype(int)].set(new), runs, new)
+    def pull(visiting, later, runs):
+        passed, remaining = (x[later.astype(int)] for x in runs)
+        gradients = ring.compute(lambda blocks: ordered.backward(visiting, blocks, outputs, (passed, remaining), bars))
+        start = passed, _zeros(visiting, visiting.value.shape[1])
+        passed, pooled = _fold_block(ring, visiting, ordered.add_block, start, over_keys_reversed)
+        new = passed, remaining - dot(pooled)
+        return gradients, jax.tree.map(lambda x, new: x.at[later.astype(int)].set(new), runs, new)
 
     runs = jnp.stack([passed, jnp.zeros_like(passed)]), jnp.stack([dot(earlier), dot(outputs[0])])
     return _gradients(ring, inputs, pull, runs)

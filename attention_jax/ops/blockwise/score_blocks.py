@@ -17,7 +17,7 @@ from jax import lax
 
 from attention_jax.errors import InputError
 from attention_jax.ops.dropout import dropout_factor
-from attention_jax.ops.masks import AssumeFinite, broadcasts
+from attention_jax.ops.masks import AssumeFinite, is_broadcastable
 from attention_jax.ops.meshes import vary_like
 from attention_jax.ops.normalizer_kinds import Exponential, relative_to
 from attention_jax.ops.positions import as_positions
@@ -42,7 +42,7 @@ class Blocks(NamedTuple):
     cell: tuple[int, int] | None = None
     """Queries and keys of the smallest block of any platform and batch; None if blocks stay as they are."""
 
-    def shared_by(self, examples: int) -> "Blocks":
+    def shrink_for_batch(self, examples: int) -> "Blocks":
         """The blocks of each of `examples` that are computed together: halved until they fit, down to one cell.
 
         >>> tuple(Blocks(1000, 512, pairs=2**20, cell=(64, 64)).shared_by(100)[:2])
@@ -67,7 +67,7 @@ class Inputs(NamedTuple):
     dropout: tuple | None  # random words [Q], [K] and the rate []
     offset: jax.Array | int  # position of the first query
     cut: jax.Array | None = None  # [Q] scores below it are as good as masked
-    top: jax.Array | None = None  # [Q] the largest scores, to which those of a `Threshold` are relative
+    top: jax.Array | None = None  # [Q] the largest scores; a `Threshold` sees scores relative to them
     terms: object = None  # `Terms` of ops/pooling.py, with leaves [Q, ...]: what is pooled instead of the values
 
 
@@ -88,7 +88,7 @@ class Statistics(NamedTuple):
     entropy: jax.Array | None = None  # [Q] of the weights, divided by their sum, before dropout
 
 
-# --- what has gradients and what has none -----------------------------------------------------------------------------
+# --- leaves with and without gradients --------------------------------------------------------------------------------
 
 
 class Combine(NamedTuple):
@@ -97,9 +97,9 @@ class Combine(NamedTuple):
     structure: jax.tree_util.PyTreeDef
     is_float: tuple[bool, ...]
 
-    def __call__(self, floats, others):
-        floats, others = iter(floats), iter(others)
-        return jax.tree.unflatten(self.structure, [next(floats if f else others) for f in self.is_float])
+    def __call__(self, floats, non_floats):
+        floats, non_floats = iter(floats), iter(non_floats)
+        return jax.tree.unflatten(self.structure, [next(floats if f else non_floats) for f in self.is_float])
 
 
 def partition(tree) -> tuple[list, list, Combine]:
@@ -117,7 +117,7 @@ class Place(NamedTuple):
     """Which part of the matrix of scores `scores_of` computes, and what it needs there that has no gradient."""
 
     combine: Combine  # of the floating leaves of (score, bias, normalizer) with
-    others: list  # the other leaves
+    non_floats: list  # the other leaves
     query_positions: jax.Array  # [q]
     key_positions: jax.Array  # [k]
     allowed: jax.Array | None = None  # [q, k]
@@ -129,24 +129,24 @@ def scores_of(place: Place, rules, query, key, bias_query):
     """Compute score + bias, [q, k], in float32 at least, as logits of an `Exponential` normalizer if there is one; -inf
     where forbidden. Raises InputError if the score or the bias returns another shape, as [k] would broadcast without
     notice."""
-    score, bias, normalizer = place.combine(rules, place.others)
-    scores, needed = score(query, key), (query.shape[0], key.shape[0])
+    score, bias, normalizer = place.combine(rules, place.non_floats)
+    scores, expected_shape = score(query, key), (query.shape[0], key.shape[0])
     name_of = lambda rule: getattr(rule, "func", type(rule)).__name__  # a function is in a Partial
-    if getattr(scores, "shape", None) != needed:
+    if getattr(scores, "shape", None) != expected_shape:
         raise InputError(
-            f"the score {name_of(score)} must return logits [Q, K] = {list(needed)} for query "
-            f"{list(query.shape)} and key {list(key.shape)}, got {_shown(scores)}"
+            f"the score {name_of(score)} must return logits [Q, K] = {list(expected_shape)} for query "
+            f"{list(query.shape)} and key {list(key.shape)}, got {_describe_shape(scores)}"
         )
     scores = scores.astype(accumulator(scores.dtype))
-    scores = vary_like(scores, query)  # those of a constant score
+    scores = vary_like(scores, query)  # a constant score does not vary over devices
     if bias is not None:
-        added = bias(bias_query, place.query_positions, place.key_positions)
-        if not hasattr(added, "shape") or not broadcasts(added.shape, needed):
+        bias_logits = bias(bias_query, place.query_positions, place.key_positions)
+        if not hasattr(bias_logits, "shape") or not is_broadcastable(bias_logits.shape, expected_shape):
             raise InputError(
-                f"the bias {name_of(bias)} must return an array that broadcasts to [Q, K] = {list(needed)}, "
-                f"got {_shown(added)}"
+                f"the bias {name_of(bias)} must return an array that broadcasts to [Q, K] = {list(expected_shape)}, "
+                f"got {_describe_shape(bias_logits)}"
             )
-        scores = scores + added.astype(scores.dtype)
+        scores = scores + bias_logits.astype(scores.dtype)
     if isinstance(normalizer, Exponential):
         scores = normalizer.logits(scores)
     if place.cut is not None:
@@ -166,12 +166,12 @@ class Tile(NamedTuple):
     terms: object
 
 
-def _shown(found):
-    return list(found.shape) if hasattr(found, "shape") else f"a {type(found).__name__}"
+def _describe_shape(value):
+    return list(value.shape) if hasattr(value, "shape") else f"a {type(value).__name__}"
 
 
 def tile_of(inputs, blocks, i, j, masked):
-    rules, others, combine = partition(inputs.rules)
+    rules, non_floats, combine = partition(inputs.rules)
     query, key, value = (
         rows_of(inputs.query, i, blocks.query),
         rows_of(inputs.key, j, blocks.key),
@@ -188,7 +188,7 @@ def tile_of(inputs, blocks, i, j, masked):
         )  # [q, k]; nothing counts twice
         allowed = allowed if inputs.mask is None else allowed & inputs.mask(query_positions, key_positions)
 
-    place = Place(combine, others, query_positions, key_positions, allowed, cut, top)
+    place = Place(combine, non_floats, query_positions, key_positions, allowed, cut, top)
     dropout = None
     if inputs.dropout is not None:
         query_words, key_words, rate = inputs.dropout
@@ -213,8 +213,8 @@ def pool(weights, tile):
         weights = weights * tile.dropout.astype(weights.dtype)
     if tile.terms is not None:
         return pool_terms(weights, tile.value, tile.terms)
-    kind = weights.dtype if tile.value.dtype in (jnp.float16, jnp.float32) else tile.value.dtype
-    return matmul(weights.astype(kind), tile.value.astype(kind)).astype(weights.dtype)
+    pool_dtype = weights.dtype if tile.value.dtype in (jnp.float16, jnp.float32) else tile.value.dtype
+    return matmul(weights.astype(pool_dtype), tile.value.astype(pool_dtype)).astype(weights.dtype)
 
 
 def pool_terms(weights, value, terms):
@@ -222,7 +222,7 @@ def pool_terms(weights, value, terms):
     differences from the values are in memory together."""
     dtype = weights.dtype
     value, terms = jax.tree.map(lambda x: x.astype(dtype), (value, terms))
-    row = jax.checkpoint(lambda given: given[0](given[1], value))
+    row = jax.checkpoint(lambda terms_and_weights: terms_and_weights[0](terms_and_weights[1], value))
     return in_rows(row, (terms, weights), value.size)
 
 
@@ -254,8 +254,10 @@ def pooled_width(inputs) -> int:
     """The width of what is pooled: that of the values, or the number of sums of `terms`."""
     if inputs.terms is None:
         return inputs.value.shape[1]
-    one = lambda terms, value: pool_terms(jnp.ones((inputs.query.shape[0], value.shape[0]), value.dtype), value, terms)
-    return jax.eval_shape(one, inputs.terms, inputs.value).shape[1]
+    pool_all = lambda terms, value: pool_terms(
+        jnp.ones((inputs.query.shape[0], value.shape[0]), value.dtype), value, terms
+    )
+    return jax.eval_shape(pool_all, inputs.terms, inputs.value).shape[1]
 
 
 def pull_pool(weights, tile, row_bar, narrowed):
@@ -264,18 +266,18 @@ def pull_pool(weights, tile, row_bar, narrowed):
     if tile.terms is not None:
         pooled = lambda weights, value: pool(weights, tile._replace(value=value))
         return jax.vjp(pooled, weights, tile.value)[1](row_bar.astype(weights.dtype))
-    pooling = weights
+    pool_weights = weights
     if narrowed or row_bar.dtype != jnp.float16:
-        pooling = narrow(weights, row_bar.dtype)
+        pool_weights = narrow(weights, row_bar.dtype)
     weights_bar = matmul(row_bar, tile.value.T).astype(weights.dtype)
     if tile.dropout is not None:
         factor = tile.dropout.astype(weights.dtype)
-        weights_bar, pooling = weights_bar * factor, pooling * factor
-    kind = row_bar.dtype if narrowed or row_bar.dtype != jnp.float16 else weights.dtype
-    return weights_bar, matmul_transposed(pooling.astype(kind), row_bar.astype(kind))
+        weights_bar, pool_weights = weights_bar * factor, pool_weights * factor
+    pool_dtype = row_bar.dtype if narrowed or row_bar.dtype != jnp.float16 else weights.dtype
+    return weights_bar, matmul_transposed(pool_weights.astype(pool_dtype), row_bar.astype(pool_dtype))
 
 
-def moment_of(weights):
+def w_log_w_of(weights):
     """Compute the sum of w log w [q] over the keys, where 0 log 0 is 0, for `entropy_of`."""
     return jnp.sum(weights * jnp.log(jnp.where(weights == 0, 1.0, weights)), axis=1)
 
@@ -312,9 +314,9 @@ def add_rows(x, rows, i, size):
 # --- NaN and infinity in fully masked rows ----------------------------------------------------------------------------
 
 
-def replace_nonfinite(x: jax.Array, attended_positions: jax.Array) -> jax.Array:
+def replace_nonfinite(x: jax.Array, is_attended: jax.Array) -> jax.Array:
     """Replace nonfinite numbers by 1 in the rows of x [N, D] that no allowed pair needs, since 0 * NaN is NaN."""
-    return jnp.where(attended_positions[:, None] | jnp.isfinite(x), x, jnp.ones_like(x))
+    return jnp.where(is_attended[:, None] | jnp.isfinite(x), x, jnp.ones_like(x))
 
 
 def finite_where_unattended(inputs):
@@ -327,12 +329,12 @@ def finite_where_unattended(inputs):
 
     def clean(arrays):
         query, key, value, bias_query = arrays
-        asked, answered = attended_positions(inputs)
-        bias_query = None if bias_query is None else replace_nonfinite(bias_query, asked)
+        query_attends, key_is_attended = find_attended_positions(inputs)
+        bias_query = None if bias_query is None else replace_nonfinite(bias_query, query_attends)
         return (
-            replace_nonfinite(query, asked),
-            replace_nonfinite(key, answered),
-            replace_nonfinite(value, answered),
+            replace_nonfinite(query, query_attends),
+            replace_nonfinite(key, key_is_attended),
+            replace_nonfinite(value, key_is_attended),
             bias_query,
         )
 
@@ -340,7 +342,7 @@ def finite_where_unattended(inputs):
     return inputs._replace(query=query, key=key, value=value, bias_query=bias_query)
 
 
-def attended_positions(inputs):
+def find_attended_positions(inputs):
     """Compute masks of the queries [Q] that may attend to a key, and of the keys [K] that a query may attend to, in
     chunks of rows."""
     queries, keys = inputs.query.shape[0], inputs.key.shape[0]
@@ -349,9 +351,9 @@ def attended_positions(inputs):
     size = max(1, min(queries, 2**20 // keys))
 
     def rows(i, carry):
-        asked, answered = carry
+        query_attends, key_is_attended = carry
         allowed = inputs.mask(inputs.offset + start_of(i, size, queries) + jnp.arange(size), jnp.arange(keys))
-        return put_rows(asked, allowed.any(axis=1), i, size), answered | allowed.any(axis=0)
+        return put_rows(query_attends, allowed.any(axis=1), i, size), key_is_attended | allowed.any(axis=0)
 
     start = vary_like((jnp.zeros((queries,), bool), jnp.zeros((keys,), bool)), inputs)
     return lax.fori_loop(0, -(-queries // size), rows, start)
@@ -361,8 +363,8 @@ def attended_positions(inputs):
 
 
 def key_blocks(inputs, blocks):
-    """Return, for each block of queries, the first and the last block of keys with an allowed pair, and the range of
-    blocks between them in which all pairs are allowed."""
+    """Return (low, open_low, open_high, high) for each block of queries: blocks low..high of keys have allowed pairs,
+    and in open_low..open_high all pairs are allowed, so that the mask need not be evaluated there."""
     queries, keys = inputs.query.shape[0], inputs.key.shape[0]
     count = -(-keys // blocks.key)
     if inputs.mask is None:
@@ -416,7 +418,7 @@ def max_over_batch(x):
 
 
 @max_over_batch.def_vmap
-def _joined_batch(size, batched, x):
+def _max_over_batch_rule(size, batched, x):
     return x.max(axis=0), False
 
 
@@ -427,9 +429,11 @@ def over_keys(ranges, i, step, carry):
         carry = lax.fori_loop(0, open_high, partial(step, False), carry)
         return step(True, open_high, carry) if open_high < high else carry
     low, open_low, open_high, high = (bound[i] for bound in ranges)
-    before = open_low - low
-    masked = lambda n, carry: step(True, jnp.where(n < before, low + n, open_high + n - before), carry)
-    carry = lax.fori_loop(0, before + high - open_high, masked, carry)
+    num_masked_before = open_low - low
+    masked = lambda n, carry: step(
+        True, jnp.where(n < num_masked_before, low + n, open_high + n - num_masked_before), carry
+    )
+    carry = lax.fori_loop(0, num_masked_before + high - open_high, masked, carry)
     return lax.fori_loop(open_low, open_high, partial(step, False), carry)
 
 
@@ -452,8 +456,8 @@ def over_keys_reversed(ranges, i, step, carry):
 
 def over_queries(inputs, blocks, out_bar, over_keys) -> Gradients:
     """Accumulate gradients over the blocks of queries: `over_keys(i, fresh, row_bar, bars)` adds to `bars`, `Gradients`
-    whose query and bias_query are those of block i alone. `fresh` [q] marks the queries of no earlier block: the last
-    block may begin early, and the rows that it repeats must have no gradient."""
+    whose query and bias_query have the rows of block i alone. The last block may begin early: `fresh` [q] marks the
+    queries that no earlier block has, and the repeated rows must have no gradient."""
     size, queries = blocks.query, inputs.query.shape[0]
 
     def zeros(x, rows=None, kind=None):
@@ -468,10 +472,10 @@ def over_queries(inputs, blocks, out_bar, over_keys) -> Gradients:
         if inputs.bias_query is not None:
             inner = inner._replace(bias_query=zeros(inputs.bias_query, size))
         inner = over_keys(i, fresh, row_bar, inner)
-        whole = add_rows(bars.query, inner.query, i, size)
+        query_bar = add_rows(bars.query, inner.query, i, size)
         if inputs.bias_query is None:
-            return inner._replace(query=whole)
-        return inner._replace(query=whole, bias_query=add_rows(bars.bias_query, inner.bias_query, i, size))
+            return inner._replace(query=query_bar)
+        return inner._replace(query=query_bar, bias_query=add_rows(bars.bias_query, inner.bias_query, i, size))
 
     rules = partition(inputs.rules)[0]
     start = jax.tree.map(zeros, Gradients(rules, inputs.query, inputs.key, inputs.value, inputs.bias_query))
@@ -484,7 +488,7 @@ def over_queries(inputs, blocks, out_bar, over_keys) -> Gradients:
 def add_tile(bars: Gradients, operand_bars, value_bar, j, size) -> Gradients:
     """Add the cotangents of the operands and values of a tile, in block j of the keys, to `bars`."""
     rules_bar, query_bar, key_bar, bias_query_bar = operand_bars
-    add = lambda total, more: total + more.astype(total.dtype)
+    add = lambda total, increment: total + increment.astype(total.dtype)
     return Gradients(
         jax.tree.map(add, bars.rules, rules_bar),
         add(bars.query, query_bar),
@@ -494,7 +498,7 @@ def add_tile(bars: Gradients, operand_bars, value_bar, j, size) -> Gradients:
     )
 
 
-def if_worth(worth, compute):
+def compute_or_zeros(is_needed, compute):
     """Return `compute()`, or zeros of its shapes."""
     zeros = lambda x: vary_like(jnp.zeros(x.shape, x.dtype), x)
-    return lax.cond(worth, compute, lambda: jax.tree.map(zeros, jax.eval_shape(compute)))
+    return lax.cond(is_needed, compute, lambda: jax.tree.map(zeros, jax.eval_shape(compute)))

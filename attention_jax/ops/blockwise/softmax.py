@@ -50,31 +50,35 @@ def forward(inputs, blocks):
         largest, total, pooled, *moment = carry
         tile = tile_of(inputs, blocks, i, j, masked)
         scores = tile.scores(*tile.operands).astype(precision)
-        new = jnp.maximum(largest, scores.max(axis=1))
-        reference = jnp.where(new == -jnp.inf, 0.0, new)  # nothing allowed so far
+        new_largest = jnp.maximum(largest, scores.max(axis=1))
+        reference = jnp.where(new_largest == -jnp.inf, 0.0, new_largest)  # nothing allowed so far
         if blocks.recompute_scores:
             operands, reference = lax.optimization_barrier((tile.operands, reference))
             scores = tile.scores(*operands).astype(precision)
         weights = _exp_below(scores, reference)
         shrink = jnp.exp(largest - reference)
-        kept = total * shrink
-        total = kept + weights.sum(axis=1)
+        shrunk_total = total * shrink
+        total = shrunk_total + weights.sum(axis=1)
         if moment:  # the sum of w log w, whose logarithms are relative to the largest score so far
-            more = _times_log(weights, _below(scores, reference)).sum(axis=1)
-            moment = [moment[0] * shrink + _times_log(kept, largest - reference) + more]
-        return new, total, pooled * shrink[:, None] + pool(weights, tile), *moment
+            block_moment = _times_log(weights, _below(scores, reference)).sum(axis=1)
+            moment = [moment[0] * shrink + _times_log(shrunk_total, largest - reference) + block_moment]
+        return new_largest, total, pooled * shrink[:, None] + pool(weights, tile), *moment
 
     def rows(i, carry):
         zeros = vary_like(jnp.zeros((blocks.query, width + 2), precision), inputs)
         start = zeros[:, 0] - jnp.inf, zeros[:, 1], zeros[:, 2:], *([zeros[:, 1]] if blocks.keep_entropy else [])
         largest, total, pooled, *moment = over_keys(ranges, i, partial(step, i), start)
-        some = total != 0  # true for NaN, which is kept
-        divisor = jnp.where(some, total, 1.0)
-        pooled = jnp.where(some[:, None], pooled / divisor[:, None], 0.0)
-        log = jnp.where(some, largest + jnp.log(divisor), jnp.inf)
+        has_keys = total != 0  # true for NaN, which is kept
+        divisor = jnp.where(has_keys, total, 1.0)
+        pooled = jnp.where(has_keys[:, None], pooled / divisor[:, None], 0.0)
+        log = jnp.where(has_keys, largest + jnp.log(divisor), jnp.inf)
         entropy = entropy_of(total, *moment) if moment else None
-        found = pooled.astype(inputs.value.dtype), log, Statistics(largest if blocks.keep_largest else None, entropy)
-        return jax.tree.map(lambda x, new: put_rows(x, new, i, blocks.query), carry, found)
+        block_outputs = (
+            pooled.astype(inputs.value.dtype),
+            log,
+            Statistics(largest if blocks.keep_largest else None, entropy),
+        )
+        return jax.tree.map(lambda x, new: put_rows(x, new, i, blocks.query), carry, block_outputs)
 
     out, log = jnp.zeros((queries, width), inputs.value.dtype), jnp.zeros((queries,), precision)
     start = out, log, Statistics(log if blocks.keep_largest else None, log if blocks.keep_entropy else None)
@@ -87,7 +91,7 @@ def forward(inputs, blocks):
 
 @partial(jax.jit, static_argnames="blocks", inline=True)
 def backward(inputs, blocks, outputs, saved, bars):
-    """Compute the cotangents, as `Gradients`, from those of output and log-normalizer."""
+    """Compute the cotangents of the inputs, as `Gradients`, from the cotangents of output and log-normalizer."""
     (out, normalizer), (out_bar, normalizer_bar) = outputs, bars
     precision = normalizer.dtype
     ranges = key_blocks(inputs, blocks)

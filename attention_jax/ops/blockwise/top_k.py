@@ -9,7 +9,7 @@ from attention_jax.ops.blockwise.score_blocks import key_blocks, over_keys, prec
 from attention_jax.ops.meshes import vary_like
 
 
-def cuts(inputs, blocks, k: int):
+def find_cuts(inputs, blocks, k: int):
     """Compute a threshold [Q] below the k largest scores of each query, and above all others that do not tie with the
     k-th; -inf if at most k keys are allowed. It needs memory for k + 1 scores per query of a block.
 
@@ -22,7 +22,7 @@ def cuts(inputs, blocks, k: int):
     def step(i, masked, j, largest):
         tile = tile_of(inputs, blocks, i, j, masked)
         scores = tile.scores(*tile.operands).astype(precision)
-        return largest_of(largest, scores)
+        return update_largest(largest, scores)
 
     def rows(i, out):
         start = vary_like(jnp.full((blocks.query, k + 1), -jnp.inf, precision), inputs)
@@ -33,7 +33,7 @@ def cuts(inputs, blocks, k: int):
     return lax.fori_loop(0, -(-queries // blocks.query), rows, start)
 
 
-def largest_of(largest, scores):
+def update_largest(largest, scores):
     """Return the k + 1 largest per row of [q, k + 1] and [q, keys] together."""
     return lax.top_k(jnp.concatenate([largest, scores], axis=1), largest.shape[1])[0]
 
@@ -44,8 +44,8 @@ def cut_of(largest):
     >>> cut_of(jnp.array([[2.0, -1.0], [3e38, -3e38], [2.0, -jnp.inf]])).tolist()
     [0.5, 0.0, -inf]
     """
-    more = largest[:, -1] != -jnp.inf  # than k keys are allowed
-    last, following = (jnp.where(more, x, 0.0) for x in (largest[:, -2], largest[:, -1]))
+    has_more_keys = largest[:, -1] != -jnp.inf  # than k keys are allowed
+    last, following = (jnp.where(has_more_keys, x, 0.0) for x in (largest[:, -2], largest[:, -1]))
     margin = jnp.finfo(largest.dtype).eps * jnp.abs(last)
     halfway = following + (last / 2 - following / 2)  # the difference itself may be infinite
-    return jnp.where(more, jnp.where(following < last, halfway, last - margin), -jnp.inf)
+    return jnp.where(has_more_keys, jnp.where(following < last, halfway, last - margin), -jnp.inf)

@@ -13,7 +13,7 @@ from attention_jax.ops.images.boxes import ASPECT, TRIES, box_size
 Images = Float[Array, "B S S C"]
 
 
-def unit(images: UInt8[Array, "B S S C"]) -> Images:
+def to_unit_range(images: UInt8[Array, "B S S C"]) -> Images:
     """Convert uint8 images to floats from 0 to 1.
 
     >>> unit(jnp.array([0, 255], jnp.uint8).reshape(1, 1, 2, 1)).ravel().tolist()
@@ -70,7 +70,7 @@ def crop(rng: Key[Array, ""], images: Num[Array, "B S S C"], padding: int) -> Nu
     return jax.vmap(cut)(padded, corner)  # [B, S, S, C]
 
 
-def middle(images: Num[Array, "B S S C"], size: int) -> Num[Array, "B R R C"]:
+def center_crop(images: Num[Array, "B S S C"], size: int) -> Num[Array, "B R R C"]:
     """Crop the central size x size pixels.
 
     >>> middle(jnp.arange(16).reshape(1, 4, 4, 1), 2).ravel().tolist()
@@ -125,7 +125,7 @@ def flip(rng: Key[Array, ""], images: Num[Array, "B S S C"]) -> Num[Array, "B S 
     return jnp.where(mirrored[:, None, None, None], images[:, :, ::-1], images)
 
 
-def box(rng: Key[Array, ""], size: int, side: Float[Array, "B 2"]) -> Bool[Array, "B S S"]:
+def box_mask(rng: Key[Array, ""], size: int, side: Float[Array, "B 2"]) -> Bool[Array, "B S S"]:
     """True inside a box of the given height and width (pixels) around a uniformly random center, cut at the border."""
     center = jax.random.uniform(rng, side.shape) * size
     low, high = jnp.round(center - side / 2), jnp.round(center + side / 2)
@@ -144,7 +144,7 @@ def erase(rng: Key[Array, ""], images: Images, probability: float, area=(0.02, 0
     share = jax.random.uniform(how_much, (batch,), minval=area[0], maxval=area[1])
     ratio = jnp.exp(jax.random.uniform(shape, (batch,), minval=jnp.log(aspect), maxval=-jnp.log(aspect)))
     side = jnp.stack([jnp.sqrt(share * ratio), jnp.sqrt(share / ratio)], axis=1) * size
-    erased = box(where, size, side) & jax.random.bernoulli(which, probability, (batch,))[:, None, None]
+    erased = box_mask(where, size, side) & jax.random.bernoulli(which, probability, (batch,))[:, None, None]
     filling = images.mean() + images.std() * jax.random.normal(noise, images.shape, images.dtype)
     return jnp.where(erased[..., None], filling, images)
 
@@ -183,6 +183,6 @@ def cutmix(rng: Key[Array, ""], images: Images, alpha: float) -> tuple[Images, I
     batch, size = images.shape[:2]
     partner = jax.random.permutation(partners, batch)
     left = jax.random.beta(shares, alpha, alpha, (batch, 1))
-    pasted = box(where, size, jnp.broadcast_to(jnp.sqrt(1 - left) * size, (batch, 2)))
+    pasted = box_mask(where, size, jnp.broadcast_to(jnp.sqrt(1 - left) * size, (batch, 2)))
     mixed = jnp.where(pasted[..., None], images[partner], images)  # [B, S, S, C]
     return mixed, partner, 1 - pasted.mean(axis=(1, 2), dtype=images.dtype)

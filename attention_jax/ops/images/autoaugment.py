@@ -59,7 +59,7 @@ GRAY = 128.0
 Image = Float[Array, "S S C"]  # values 0 to 255
 
 
-def table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def policy_arrays() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The policy as arrays [25, 2]: the distortion's number in `OPS`, its probability, its
     strength in the units of `MOST`."""
     words = np.array([pair.split() for pair in POLICY.split(", ")]).reshape(25, 2, 3)  # name, probability, strength
@@ -78,16 +78,16 @@ def auto_augment(rng: Key[Array, ""], images: UInt8[Array, "B S S C"]) -> UInt8[
     >>> jax.jit(auto_augment)(jax.random.key(0), jnp.zeros((2, 4, 4, 3), jnp.uint8)).shape
     (2, 4, 4, 3)
     """
-    ops, probabilities, strengths = map(jnp.asarray, table())
+    ops, probabilities, strengths = map(jnp.asarray, policy_arrays())
     pairs, happens, signs = jax.random.split(rng, 3)
     batch = images.shape[0]
     pair = jax.random.randint(pairs, (batch,), 0, ops.shape[0])
-    done = jax.random.uniform(happens, (batch, 2)) < probabilities[pair]
+    is_applied = jax.random.uniform(happens, (batch, 2)) < probabilities[pair]
     sign = jnp.where(jax.random.bernoulli(signs, 0.5, (batch, 2)), 1.0, -1.0)
     x = images.astype(jnp.float32)
     for k in range(2):
         changed = jax.vmap(distort)(x, ops[pair, k], strengths[pair, k], sign[:, k])  # [B, S, S, C]
-        x = jnp.where(done[:, k, None, None, None], changed, x)
+        x = jnp.where(is_applied[:, k, None, None, None], changed, x)
     return x.astype(jnp.uint8)
 
 

@@ -61,14 +61,14 @@ def rand_augment(rng: Key[Array, ""], images: UInt8[Array, "B S S C"], count: in
     sign = jnp.where(jax.random.bernoulli(signs, 0.5, (batch, count)), 1.0, -1.0)
     center = jax.random.randint(places, (batch, count, 2), 0, size)
 
-    def one(drawn):
-        image, *each = drawn
+    def augment_image(sample):
+        image, *each = sample
         x = image.astype(jnp.float32)
         for k in range(count):
             x = distort(x, *(number[k] for number in each))
         return x.astype(jnp.uint8)
 
-    return jax.lax.map(one, (images, op, sign, center), batch_size=min(batch, CHUNK))
+    return jax.lax.map(augment_image, (images, op, sign, center), batch_size=min(batch, CHUNK))
 
 
 def distort(image: Image, op: Int[Array, ""], sign: Float[Array, ""], center: Int[Array, "2"]) -> Image:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from attention_jax.ops.blockwise.score_blocks import replace_nonfinite
 from attention_jax.ops.kernels.terms import as_product, hide, not_a_product
-from attention_jax.ops.masks import Causal, Lengths, Window, parts
+from attention_jax.ops.masks import Causal, Lengths, Window, split_mask
 
 MASKS = (set(), {Causal}, {Lengths}, {Causal, Lengths}, {Causal, Window})
 
@@ -45,7 +45,7 @@ def unsupported_reason(query, key, value, score, bias, mask, dropout, query_offs
         return reason
     if not (query.shape[0] and key.shape[0]):
         return f"needs queries and keys, got {query.shape[0]} and {key.shape[0]}"
-    kinds = [type(part) for part in parts(mask)]
+    kinds = [type(part) for part in split_mask(mask)]
     if len(set(kinds)) < len(kinds) or set(kinds) not in MASKS:
         return "knows no masks but causal(), lengths(n), causal() & lengths(n) and causal() & window(w)"
     if mask is not None and not isinstance(mask, Lengths):  # causal
@@ -66,7 +66,7 @@ def attend(query, key, value, score, bias, mask, sink=None):
     An odd number of queries or keys gets one more row of zeros. The row of the query is cut off, so that its cotangent
     is zero; the key is hidden by the causal mask or by the number of keys.
     """
-    by_type = {type(part): part for part in parts(mask)}
+    by_type = {type(part): part for part in split_mask(mask)}
     (queries, features), keys, is_causal = (query.shape[0], value.shape[1]), key.shape[0], Causal in by_type
     num_keys = jnp.asarray(keys, jnp.int32)
     if Lengths in by_type:

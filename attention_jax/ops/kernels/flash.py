@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from attention_jax.ops.blockwise.score_blocks import replace_nonfinite
 from attention_jax.ops.kernels.terms import as_product, hide, not_a_product
-from attention_jax.ops.masks import Causal, Lengths, parts, unsupported_mask
+from attention_jax.ops.masks import Causal, Lengths, split_mask, unsupported_mask_reason
 
 BLOCKS = (512, 256, 128)
 """Of queries and of keys: the first that divides both lengths."""
@@ -29,7 +29,7 @@ def unsupported_reason(query, key, value, score, bias, mask, dropout, query_offs
         return "knows no sink"
     if query.shape[0] % BLOCKS[-1] or key.shape[0] % BLOCKS[-1]:
         return f"needs lengths that {BLOCKS[-1]} divides, got {query.shape[0]} queries and {key.shape[0]} keys"
-    reason = unsupported_mask(mask, query, key, query_offset)
+    reason = unsupported_mask_reason(mask, query, key, query_offset)
     if reason is not None:
         return reason
     as_arrays = lambda *arrays: as_product(*arrays, score, bias, mask)[:3]
@@ -41,7 +41,7 @@ def attend(query, key, value, score, bias, mask):
     """softmax(score(query, key) + bias, where=mask) value, [Q, V], for a call without `unsupported_reason`."""
     from jax.experimental.pallas.ops.tpu import flash_attention as library  # Pallas is slow to import
 
-    given = {type(part): part for part in parts(mask)}
+    given = {type(part): part for part in split_mask(mask)}
     queries, keys, features, length, segments = query.shape[0], *value.shape, None, None
     if Lengths in given:
         length = jnp.asarray(given[Lengths].length)

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from attention_jax.ops.masks import Causal, Mask, parts
+from attention_jax.ops.masks import Causal, Mask, split_mask
 
 FACTORS = 2.0**5, 1.0, 2.0**-5
 """Constant features of a query: what the three parts of a key's term are divided by, so that float16 holds them."""
@@ -122,7 +122,7 @@ def says_terms(rule) -> bool:
 
 
 def is_causal(mask: Mask | None) -> bool:
-    return any(isinstance(part, Causal) for part in parts(mask))
+    return any(isinstance(part, Causal) for part in split_mask(mask))
 
 
 def has_finite_bias(key_term, mask: Mask | None, queries: int) -> Bool[Array, " Q"]:

@@ -49,7 +49,7 @@ def _scale_backward(factor, gradient):
 scale_gradient.defvjp(_scale_forward, _scale_backward)
 
 
-def scan(step: Callable, state: State, xs, factors: Float[Array, "T"]):
+def scan_with_factors(step: Callable, state: State, xs, factors: Float[Array, "T"]):
     """`jax.lax.scan(step, state, xs)`, but what flows back from step t into the state before it
     is multiplied by `factors[t]`."""
 
@@ -60,10 +60,12 @@ def scan(step: Callable, state: State, xs, factors: Float[Array, "T"]):
     return meshes.scan_with_closure(body, state, (xs, factors))
 
 
-def reweighted(step: Step, params, state: State, xs, factors: Float[Array, "T"]) -> tuple[Float[Array, ""], State]:
+def run_with_factors(
+    step: Step, params, state: State, xs, factors: Float[Array, "T"]
+) -> tuple[Float[Array, ""], State]:
     """The general form: what flows back from step t into the state before it is multiplied by
     `factors[t]` (0 cuts, 1 keeps)."""
-    state, losses = scan(lambda state, x: step(params, state, x), state, xs, factors)
+    state, losses = scan_with_factors(lambda state, x: step(params, state, x), state, xs, factors)
     return losses.sum(), state
 
 
@@ -73,10 +75,10 @@ def _steps(xs) -> int:
 
 def full(step: Step, params, state: State, xs) -> tuple[Float[Array, ""], State]:
     """Run the whole sequence with the exact gradient (d2l 9.7.1.1), also with respect to the first state."""
-    return reweighted(step, params, state, xs, jnp.ones(_steps(xs)))
+    return run_with_factors(step, params, state, xs, jnp.ones(_steps(xs)))
 
 
-def truncated_factors(steps: int, length: int) -> Float[Array, "T"]:
+def truncation_factors(steps: int, length: int) -> Float[Array, "T"]:
     """0 at steps 0, length, 2 length, ...; 1 elsewhere.
 
     >>> truncated_factors(5, 2).tolist()
@@ -88,10 +90,10 @@ def truncated_factors(steps: int, length: int) -> Float[Array, "T"]:
 def truncated(step: Step, params, state: State, xs, length: int) -> tuple[Float[Array, ""], State]:
     """The gradient is cut at steps 0, length, 2 length, ...: no gradient flows
     beyond its block (d2l 9.7.1.2)."""
-    return reweighted(step, params, state, xs, truncated_factors(_steps(xs), length))
+    return run_with_factors(step, params, state, xs, truncation_factors(_steps(xs), length))
 
 
-def randomized_factors(rng: Array, steps: int, probability: float) -> Float[Array, "T"]:
+def random_factors(rng: Array, steps: int, probability: float) -> Float[Array, "T"]:
     """0 with `probability`, otherwise 1 / (1 - probability): the expectation is 1, so the
     expected gradient is the full one.
 
@@ -109,7 +111,7 @@ def randomized_factors(rng: Array, steps: int, probability: float) -> Float[Arra
 
 def randomized(step: Step, params, state: State, xs, probability: float, rng: Array) -> tuple[Float[Array, ""], State]:
     """Cut before each step with `probability`; gradients that survive are scaled so that the estimate is unbiased."""
-    return reweighted(step, params, state, xs, randomized_factors(rng, _steps(xs), probability))
+    return run_with_factors(step, params, state, xs, random_factors(rng, _steps(xs), probability))
 
 
 def forward(step: Step, params, state: State, tangent, xs) -> tuple[object, State, object]:

@@ -80,18 +80,19 @@ def _lstm_backward(residuals, cotangents):
     kernel_t = kernel.T  # [4 H, H]
 
     def step(carry, x):
-        (dh, dc), (d_h, d_c, gates, cell, before) = carry, x
+        (dh, dc), (d_h, d_c, gates, cell, previous_cell) = carry, x
         i, f, g, o = jnp.split(gates, 4, axis=-1)  # [B, H] each
         dh, top = dh + d_h, jnp.tanh(cell)
         dc = dc + d_c + dh * o * (1 - top * top)
         dz = jnp.concatenate(
-            [dc * g * i * (1 - i), dc * before * f * (1 - f), dc * i * (1 - g * g), dh * top * o * (1 - o)], axis=-1
+            [dc * g * i * (1 - i), dc * previous_cell * f * (1 - f), dc * i * (1 - g * g), dh * top * o * (1 - o)],
+            axis=-1,
         )
         return (product(dz, kernel_t), dc * f), dz
 
     zero = jnp.zeros_like(h0)
-    before = jnp.concatenate([c0[None], cell[:-1]])  # [T, B, H]
-    (dh, dc), dz = jax.lax.scan(step, (zero, zero), (d_hidden, d_cell, gates, cell, before), reverse=True)
+    previous_cell = jnp.concatenate([c0[None], cell[:-1]])  # [T, B, H]
+    (dh, dc), dz = jax.lax.scan(step, (zero, zero), (d_hidden, d_cell, gates, cell, previous_cell), reverse=True)
     d_kernel = weight_gradient(jnp.concatenate([h0[None], hidden[:-1]]), dz)  # [H, 4 H]
     return dz, d_kernel, (dh, dc)
 
@@ -153,8 +154,8 @@ def _gru_forward(inputs, kernel, bias, state):
     kernel = cast_for_matmul(kernel)
 
     def step(hidden, x):
-        hidden, *rest = _gru_step(x, kernel, bias, hidden)
-        return hidden, (hidden, *rest)
+        hidden, *residuals = _gru_step(x, kernel, bias, hidden)
+        return hidden, (hidden, *residuals)
 
     _, (hidden, gates, inner, n) = jax.lax.scan(step, state[0], inputs)
     return (hidden,), (kernel, state[0], hidden, gates, inner, n)
@@ -165,19 +166,21 @@ def _gru_backward(residuals, cotangents):
     kernel_t = kernel.T  # [3 H, H]
 
     def step(dh, x):
-        d_h, gates, inner, n, before = x
+        d_h, gates, inner, n, previous_hidden = x
         r, z = jnp.split(gates, 2, axis=-1)
         dh = dh + d_h
         dn = dh * (1 - z) * (1 - n * n)
-        gate = jnp.concatenate([dn * inner * r * (1 - r), dh * (before - n) * z * (1 - z)], axis=-1)  # [B, 2H]
+        gate = jnp.concatenate([dn * inner * r * (1 - r), dh * (previous_hidden - n) * z * (1 - z)], axis=-1)  # [B, 2H]
         d_product = jnp.concatenate([gate, dn * r], axis=-1)  # [B, 3H]
         return dh * z + product(d_product, kernel_t), (d_product, dn)
 
-    before = jnp.concatenate([h0[None], hidden[:-1]])  # [T, B, H]
-    dh, (d_product, dn) = jax.lax.scan(step, jnp.zeros_like(h0), (cotangents[0], gates, inner, n, before), reverse=True)
+    previous_hidden = jnp.concatenate([h0[None], hidden[:-1]])  # [T, B, H]
+    dh, (d_product, dn) = jax.lax.scan(
+        step, jnp.zeros_like(h0), (cotangents[0], gates, inner, n, previous_hidden), reverse=True
+    )
     size = h0.shape[-1]
     d_inputs = jnp.concatenate([d_product[..., : 2 * size], dn], axis=-1)  # [T, B, 3 H]
-    return d_inputs, weight_gradient(before, d_product), d_product[..., 2 * size :].sum(axis=(0, 1)), (dh,)
+    return d_inputs, weight_gradient(previous_hidden, d_product), d_product[..., 2 * size :].sum(axis=(0, 1)), (dh,)
 
 
 _gru.defvjp(_gru_forward, _gru_backward)

@@ -75,20 +75,20 @@ class _Tapped:
                 "a step used one DeferredWeight twice: wrap the weight in another DeferredWeight for each use"
             )
         self.input = x
-        return _tapped(x, self.array, self.tap)
+        return _tap_product(x, self.array, self.tap)
 
 
 @jax.custom_vjp
-def _tapped(x, weight, tap):
-    """Compute x times weight. The tap is an unused input whose cotangent is that of the product."""
+def _tap_product(x, weight, tap):
+    """Compute x times weight. The tap is an unused input that receives the cotangent of the product."""
     return _product(x, weight)
 
 
-def _tapped_backward(weight, d):
+def _tap_product_backward(weight, d):
     return precision.input_gradient(d, weight) if weight.ndim == 2 else _product(d, weight.swapaxes(1, 2)), None, d
 
 
-_tapped.defvjp(lambda x, weight, tap: (_product(x, weight), weight), _tapped_backward)
+_tap_product.defvjp(lambda x, weight, tap: (_product(x, weight), weight), _tap_product_backward)
 
 
 def _is_matrix(leaf) -> bool:
@@ -97,25 +97,27 @@ def _is_matrix(leaf) -> bool:
 
 def _forward(step, w, carry, xs):
     leaves, tree = jax.tree.flatten(w, is_leaf=_is_matrix)
-    rest = [None if _is_matrix(leaf) else leaf for leaf in leaves]
+    plain_leaves = [None if _is_matrix(leaf) else leaf for leaf in leaves]
     arrays = [leaf.array for leaf in leaves if _is_matrix(leaf)]
     steps, batch = jax.tree.leaves(xs)[0].shape[:2]
     taps = [vary_like(jnp.zeros((steps, batch, array.shape[-1]), array.dtype), xs) for array in arrays]
     arrays = [precision.cast_for_matmul(array) if array.ndim == 2 else array for array in arrays]
 
-    def run(rest, carry, xs, taps):
+    def run(plain_leaves, carry, xs, taps):
         def body(carry, x):
             x, tap = x
             tapped = [_Tapped(*pair) for pair in zip(arrays, tap, strict=True)]
             matrices = iter(tapped)
-            both = [next(matrices) if _is_matrix(leaf) else other for leaf, other in zip(leaves, rest, strict=True)]
-            carry, y = step(jax.tree.unflatten(tree, both), carry, x)
+            step_leaves = [
+                next(matrices) if _is_matrix(leaf) else plain for leaf, plain in zip(leaves, plain_leaves, strict=True)
+            ]
+            carry, y = step(jax.tree.unflatten(tree, step_leaves), carry, x)
             return carry, (y, [matrix.input for matrix in tapped])
 
         carry, (ys, inputs) = jax.lax.scan(body, carry, (xs, taps))
         return (carry, ys), inputs
 
-    out, back, inputs = jax.vjp(run, rest, carry, xs, taps, has_aux=True)
+    out, back, inputs = jax.vjp(run, plain_leaves, carry, xs, taps, has_aux=True)
     return out, (back, inputs, w)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from attention_jax import attend, attend_heads, causal, normalizers
 from attention_jax.compile.report import compile_for, report
-from attention_jax.compile.targets import parse
+from attention_jax.compile.targets import parse_target
 from attention_jax.ops import dispatch, scores
 from attention_jax.ops.blockwise.score_blocks import Blocks
 from attention_jax.ops.dispatch import choose_blocks
@@ -42,33 +42,33 @@ def additive(width, dtype=jnp.float32):
 def small_blocks(monkeypatch):
     """Blocks that shrink on CPUs as elsewhere, to one cell for more than one head: those used, by number of heads."""
     used = {}
-    shared_by = Blocks.shared_by
+    shared_by = Blocks.shrink_for_batch
 
-    def recorded(self, examples):
+    def record(self, examples):
         used[examples] = shared_by(self, examples)
         return used[examples]
 
     monkeypatch.setitem(dispatch.PAIRS_PER_BLOCK, "cpu", 128 * 128)
     monkeypatch.setitem(dispatch.PAIRS_OF_ALL, "cpu", QUERIES * KEYS)
-    monkeypatch.setattr(Blocks, "shared_by", recorded)
+    monkeypatch.setattr(Blocks, "shrink_for_batch", record)
     return used
 
 
-def drawn(*shapes):
+def draw_arrays(*shapes):
     draw = np.random.default_rng(0).standard_normal
     return [jnp.asarray(draw(shape), jnp.float32) for shape in shapes]
 
 
 def heads(*batch):
-    return drawn(*((*batch, rows, WIDTH) for rows in (QUERIES, KEYS, KEYS)))
+    return draw_arrays(*((*batch, rows, WIDTH) for rows in (QUERIES, KEYS, KEYS)))
 
 
 def over_heads(implementation, normalizer, levels):
     """The sum of a nonlinear function of attention, for arrays with `levels` axes in front."""
-    one = partial(attend, normalizer=NORMALIZERS[normalizer], mask=causal(), implementation=implementation)
+    function = partial(attend, normalizer=NORMALIZERS[normalizer], mask=causal(), implementation=implementation)
     for _ in range(levels):
-        one = jax.vmap(one)
-    return lambda *arrays: jnp.sin(one(*arrays)).sum()
+        function = jax.vmap(function)
+    return lambda *arrays: jnp.sin(function(*arrays)).sum()
 
 
 def assert_close(results, expected, tolerance=2e-5):
@@ -86,7 +86,7 @@ gradient = partial(jax.grad, argnums=(0, 1, 2))
 
 
 @pytest.mark.parametrize("normalizer", ["softmax", "sparsemax", ENTMAX, "stick-breaking", "top-k"])
-def test_gradient_of_nested_vmap_is_that_of_plain_attention(normalizer, small_blocks):
+def test_nested_vmap_gradient_equals_plain(normalizer, small_blocks):
     assert_close(*of_both(gradient, normalizer, 2, *heads(2, 3)))
     assert small_blocks[6][:2] == (64, 64)
 
@@ -98,7 +98,7 @@ def test_vmap_of_gradient_is_that_of_plain_attention(normalizer, small_blocks):
 
 
 @pytest.mark.parametrize("normalizer", ["softmax", "sparsemax"])
-def test_forward_mode_over_heads_is_that_of_plain_attention(normalizer, small_blocks):
+def test_forward_mode_over_heads_equals_plain(normalizer, small_blocks):
     arrays, dots = heads(4), heads(4)[::-1]
     dots = [jnp.resize(dot, x.shape) for dot, x in zip(dots, arrays)]
     push = lambda f: lambda arrays, dots: jax.jvp(f, arrays, dots)
@@ -113,7 +113,7 @@ SLOW_ORDERS = [
 
 @pytest.mark.parametrize("order", ["forward over reverse", *SLOW_ORDERS])
 @pytest.mark.parametrize("normalizer", ["softmax", ENTMAX])
-def test_second_derivatives_over_heads_are_those_of_plain_attention(normalizer, order, small_blocks):
+def test_second_derivatives_over_heads_equal_plain(normalizer, order, small_blocks):
     arrays = heads(3)
 
     def program(f):
@@ -130,20 +130,20 @@ def test_second_derivatives_over_heads_are_those_of_plain_attention(normalizer, 
 def test_a_backward_pass_alone_may_be_vmapped(normalizer, small_blocks):
     """Its blocks are then smaller than those of the forward pass, which has found which ones have weights."""
     query, key, value = heads()
-    bars = drawn((5, QUERIES, WIDTH))[0]
+    bars = draw_arrays((5, QUERIES, WIDTH))[0]
 
-    def pulled(implementation):
-        one = partial(attend, normalizer=NORMALIZERS[normalizer], mask=causal(), implementation=implementation)
-        pull = jax.vjp(one, 30 * query, key, value)[1]  # few weights are left by sparsemax
+    def pull_back(implementation):
+        attend_once = partial(attend, normalizer=NORMALIZERS[normalizer], mask=causal(), implementation=implementation)
+        pull = jax.vjp(attend_once, 30 * query, key, value)[1]  # few weights are left by sparsemax
         return jax.vmap(pull)(bars)
 
-    assert_close(pulled("fused"), pulled("plain"))
+    assert_close(pull_back("fused"), pull_back("plain"))
     assert small_blocks[1][:2] == (128, 128) and small_blocks[5][:2] == (64, 64)
 
 
 @pytest.mark.parametrize("score", [scores.Gaussian(), pytest.param(negative_distance, marks=pytest.mark.slow)])
-def test_heads_that_share_keys_have_the_gradient_of_plain_attention(score, small_blocks):
-    arrays = drawn((2, QUERIES, 4, WIDTH), (2, KEYS, 2, WIDTH), (2, KEYS, 2, WIDTH))
+def test_shared_key_heads_gradient_equals_plain(score, small_blocks):
+    arrays = draw_arrays((2, QUERIES, 4, WIDTH), (2, KEYS, 2, WIDTH), (2, KEYS, 2, WIDTH))
 
     def loss(implementation):
         call = partial(attend_heads, score=score, mask=causal(), implementation=implementation)
@@ -157,51 +157,51 @@ def test_one_head_keeps_its_blocks():
     x = jnp.ones((32768, 64), jnp.bfloat16)
     for score in (scores.ScaledDot(), negative_distance, additive(64, jnp.bfloat16)):
         for blocks in choose_blocks(score, x, x).values():
-            assert blocks.shared_by(1)[:2] == blocks[:2]
+            assert blocks.shrink_for_batch(1)[:2] == blocks[:2]
 
 
-def test_pairs_in_the_blocks_of_all_heads_are_bounded():
+def test_pairs_of_all_heads_are_bounded():
     """Down to 64 x 64 pairs for each, where the arrays themselves are as large."""
     x = jnp.ones((32768, 64), jnp.bfloat16)
     blocks = choose_blocks(scores.ScaledDot(), x, x)
     for heads in (2, 3, 16, 100, 128, 512):
-        assert blocks["cpu"].shared_by(heads)[:2] == blocks["cpu"][:2]
-        small = blocks["cuda"].shared_by(heads)
+        assert blocks["cpu"].shrink_for_batch(heads)[:2] == blocks["cpu"][:2]
+        small = blocks["cuda"].shrink_for_batch(heads)
         assert heads * small.query * small.key <= 4096 * 512 < heads * small.query * small.key * 2.1
-    assert blocks["cuda"].shared_by(10**6)[:2] == (64, 64)
+    assert blocks["cuda"].shrink_for_batch(10**6)[:2] == (64, 64)
 
 
 def test_blocks_of_the_caller_are_kept():
     x = jnp.ones((300, 8))
     for blocks in choose_blocks(scores.ScaledDot(), x, x, 100, 30).values():
-        assert blocks.shared_by(1000)[:2] == (100, 30)
+        assert blocks.shrink_for_batch(1000)[:2] == (100, 30)
 
 
-def lowered(score, normalizer, *batch):
+def lower(score, normalizer, *batch):
     """The program of the gradient at T = 2,048 on a GPU, as it is given to the compiler."""
     x = jax.ShapeDtypeStruct((*batch, 2048, 64), jnp.bfloat16)
-    one = partial(attend, score=score, normalizer=normalizer, mask=causal(), implementation="fused")
+    function = partial(attend, score=score, normalizer=normalizer, mask=causal(), implementation="fused")
     for _ in batch:
-        one = jax.vmap(one)
-    loss = lambda *arrays: one(*arrays).astype(jnp.float32).sum()
+        function = jax.vmap(function)
+    loss = lambda *arrays: function(*arrays).astype(jnp.float32).sum()
     return jax.jit(gradient(loss)).trace(x, x, x).lower(lowering_platforms=("cuda",))
 
 
 @pytest.mark.parametrize("normalizer", [normalizers.Softmax(), normalizers.Sparsemax()])
-def test_no_array_of_a_gradient_on_a_gpu_is_larger_than_the_queries(normalizer):
-    text = lowered(scores.ScaledDot(), normalizer, 8, 16).as_text()
+def test_gpu_gradient_arrays_are_no_larger_than_queries(normalizer):
+    text = lower(scores.ScaledDot(), normalizer, 8, 16).as_text()
     shapes = {shape for shape in re.findall(r"tensor<((?:\d+x)+)(?:f32|bf16)>", text)}
     assert max(math.prod(map(int, shape.split("x")[:-1])) for shape in shapes) == 8 * 16 * 2048 * 64
 
 
-def test_a_score_that_closes_over_a_traced_array_keeps_the_blocks_of_one_head():
+def test_score_closing_over_tracer_keeps_head_blocks():
     """Documented as not supported in derivatives; outputs have to stay as they were."""
     query, key, value = heads(2)
 
     def output(scale, implementation):
         score = lambda query, key: scale * query @ key.T
-        one = partial(attend, score=score, implementation=implementation)
-        return jax.vmap(one)(query, key, value)
+        attend_once = partial(attend, score=score, implementation=implementation)
+        return jax.vmap(attend_once)(query, key, value)
 
     program = jax.jit(output, static_argnums=1)
     lower = program.trace(jnp.float32(2.0), "fused").lower
@@ -214,13 +214,15 @@ LIMIT = {"softmax": 300, "sparsemax": 300, "entmax": 300, "gaussian": 300, "l1":
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", LIMIT)
-def test_temporaries_of_a_gradient_on_an_h100_are_bounded(kind):
+def test_h100_gradient_temporaries_are_bounded(kind):
     """8 sequences of 16 causal heads of 64, T = 2,048, bfloat16, in MiB of XLA's plan."""
     if not importlib.util.find_spec("jax_cuda12_plugin"):
         pytest.skip('needs the compiler for NVIDIA GPUs: pip install "jax[cuda12]"')
     of_kind = {"gaussian": scores.Gaussian(), "l1": negative_distance, "additive": additive(64, jnp.bfloat16)}
     score, normalizer = of_kind.get(kind, scores.ScaledDot()), NORMALIZERS.get(kind, normalizers.Softmax())
     x = jax.ShapeDtypeStruct((8, 16, 2048, 64), jnp.bfloat16)
-    one = jax.vmap(jax.vmap(partial(attend, score=score, normalizer=normalizer, mask=causal(), implementation="fused")))
-    loss = lambda *arrays: one(*arrays).astype(jnp.float32).sum()
-    assert report(compile_for(parse("h100"), gradient(loss), x, x, x)).temporaries < LIMIT[kind] * 2**20
+    attend_batch = jax.vmap(
+        jax.vmap(partial(attend, score=score, normalizer=normalizer, mask=causal(), implementation="fused"))
+    )
+    loss = lambda *arrays: attend_batch(*arrays).astype(jnp.float32).sum()
+    assert report(compile_for(parse_target("h100"), gradient(loss), x, x, x)).temporaries < LIMIT[kind] * 2**20

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attention_jax.ops.attention import attend
-from attention_jax.ops.blockwise.linear_call import Pair, linear
+from attention_jax.ops.blockwise.linear_call import Pair, call_linear
 from attention_jax.ops.masks import causal, lengths
 from attention_jax.ops.normalizer_kinds import Pointwise
 from attention_jax.ops.normalizers import Entmax, Normmax, Sigmoid, Softmax, StickBreaking
@@ -58,8 +58,8 @@ def attention(implementation, mask=True):
     return run
 
 
-def assert_close(ours, theirs):
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+def assert_close(actual, expected):
+    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * max(1.0, float(jnp.abs(b).max())))
 
 
@@ -67,7 +67,7 @@ def forward(run, inputs, dots):
     return jax.jvp(run, inputs, dots)
 
 
-def linearized(run, inputs, dots):
+def linearize(run, inputs, dots):
     return jax.linearize(run, *inputs)[1](*dots)
 
 
@@ -89,7 +89,7 @@ def reverse(run, inputs, dots):
     return jax.grad(lambda *inputs: run(*inputs).sum(), range(5))(*inputs)
 
 
-MODES = forward, linearized, forward_over_reverse, reverse_over_forward, reverse_over_reverse
+MODES = forward, linearize, forward_over_reverse, reverse_over_forward, reverse_over_reverse
 CASES = [  # each rule once; then the softmax in every mode, and the others, whose rules are composed alike
     ("sink", forward_over_reverse),
     *((name, forward) for name in ("entmax", "stick-breaking", "factor")),
@@ -98,7 +98,7 @@ CASES = [  # each rule once; then the softmax in every mode, and the others, who
         for name, mode in (
             *(("sink", mode) for mode in MODES if mode is not forward_over_reverse),
             ("normmax", forward),
-            ("sigmoid", linearized),
+            ("sigmoid", linearize),
             ("factor", reverse),
             ("sigmoid", reverse_over_reverse),
             ("entmax", reverse_over_forward),
@@ -123,13 +123,13 @@ def test_one_tangent_of_many_and_heads_at_once():
     query, key, value = arrays()
     queries = jnp.stack([query, query[::-1]])
 
-    def pushed(implementation):
+    def push_forward(implementation):
         call = {"mask": causal(), "implementation": implementation, "block_q": 4, "block_k": 4}
         heads = jax.vmap(lambda query, key: attend(query, key, value, **call), in_axes=(0, None))
         return lambda queries, key: jax.jvp(lambda queries: heads(queries, key), (queries,), (queries,))[1]
 
-    assert_close(jax.jit(pushed("fused"))(queries, key), pushed("plain")(queries, key))
-    loss = lambda implementation: lambda *inputs: jnp.sin(pushed(implementation)(*inputs)).sum()
+    assert_close(jax.jit(push_forward("fused"))(queries, key), push_forward("plain")(queries, key))
+    loss = lambda implementation: lambda *inputs: jnp.sin(push_forward(implementation)(*inputs)).sum()
     bars = [jax.jit(jax.grad(loss(i), (0, 1))) for i in ("fused", "plain")]
     assert_close(bars[0](queries, key), bars[1](queries, key))
 
@@ -151,9 +151,9 @@ def test_the_gradient_of_a_mean_flow_loss():
 def test_forward_mode_in_half_precision():
     inputs, dots = arrays(dtype=jnp.bfloat16), arrays(1, jnp.bfloat16)
     run = lambda implementation: lambda *inputs: attend(*inputs, score=ScaledDot(), implementation=implementation)
-    ours = jax.jvp(run("fused"), inputs, dots)[1].astype(jnp.float32)
+    actual = jax.jvp(run("fused"), inputs, dots)[1].astype(jnp.float32)
     exact = [tuple(x.astype(jnp.float32) for x in each) for each in (inputs, dots)]
-    np.testing.assert_allclose(ours, jax.jvp(run("plain"), *exact)[1], atol=0.1)
+    np.testing.assert_allclose(actual, jax.jvp(run("plain"), *exact)[1], atol=0.1)
 
 
 def test_forward_mode_keeps_no_weights():
@@ -168,7 +168,7 @@ def test_forward_mode_keeps_no_weights():
 def test_a_linear_function_whose_transpose_is_given():
     """A matrix product whose two directions are functions of our own, in every mode and under vmap."""
     pair = Pair(lambda c, t: [c[0] @ t[0]], lambda c, b: [c[0].T @ b[0]])
-    product = lambda matrix, x: linear(pair, pair, [jax.ShapeDtypeStruct((2,), jnp.float32)], [matrix], [x])[0]
+    product = lambda matrix, x: call_linear(pair, pair, [jax.ShapeDtypeStruct((2,), jnp.float32)], [matrix], [x])[0]
     matrix, x = jnp.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), jnp.array([1.0, 0.5, 2.0])
     np.testing.assert_allclose(product(matrix, x), matrix @ x)
     np.testing.assert_allclose(

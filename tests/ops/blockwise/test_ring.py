@@ -48,13 +48,13 @@ SHARDED = PartitionSpec("sequence")
 @pytree
 @dataclass(frozen=True)
 class OffByMore(Ratio):
-    more: jax.Array
+    offset: jax.Array
 
     def __call__(self, x):
         return jnp.exp(x)
 
     def extra(self):
-        return self.more
+        return self.offset
 
 
 def third(query_positions, key_positions):
@@ -91,13 +91,13 @@ EIGHT = tuple(cases())[:8]
 def ring(devices, call):
     """A function of the whole query, key and value and of (score, bias, normalizer)."""
 
-    def part(query, key, value, rules):
+    def run_device(query, key, value, rules):
         score, bias, normalizer = rules
         return attend_sharded(query, key, value, "sequence", score=score, bias=bias, normalizer=normalizer, **call)
 
     mesh = jax.sharding.Mesh(np.array(devices), ("sequence",), axis_types=(AxisType.Auto,))
     specs = SHARDED, SHARDED, SHARDED, PartitionSpec()
-    return jax.shard_map(part, mesh=mesh, in_specs=specs, out_specs=SHARDED, check_vma=False)
+    return jax.shard_map(run_device, mesh=mesh, in_specs=specs, out_specs=SHARDED, check_vma=False)
 
 
 def errors(name, counts):
@@ -122,19 +122,19 @@ def errors(name, counts):
 
         return jax.tree.leaves(jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3), has_aux=True))(*arguments))
 
-    expected, found = with_gradients(whole), {}
+    expected, max_errors = with_gradients(whole), {}
     for count in counts:
-        ours = with_gradients(ring(jax.devices()[:count], call | {"block_q": 4, "block_k": 4}))
-        pairs = [(np.asarray(a), np.asarray(b)) for a, b in zip(ours, expected, strict=True)]
-        found[count] = max(float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-3)) for a, b in pairs)
-    return found
+        actual = with_gradients(ring(jax.devices()[:count], call | {"block_q": 4, "block_k": 4}))
+        pairs = [(np.asarray(a), np.asarray(b)) for a, b in zip(actual, expected, strict=True)]
+        max_errors[count] = max(float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-3)) for a, b in pairs)
+    return max_errors
 
 
-def batched():
+def batch_errors():
     """Largest difference of a batch with heads and lengths, in bfloat16, and of a gradient taken inside `shard_map`."""
     query, key, value = jax.random.normal(jax.random.key(0), (3, 2, 3, 8, 4), jnp.bfloat16)
     counts, mesh = jnp.array([3, 8]), jax.make_mesh((2,), ("sequence",), axis_types=(AxisType.Auto,))
-    over = lambda one: jax.vmap(jax.vmap(one, in_axes=(0, 0, 0, None)))
+    over = lambda function: jax.vmap(jax.vmap(function, in_axes=(0, 0, 0, None)))
     spec = PartitionSpec(None, None, "sequence")
     sharded = over(lambda q, k, v, n: attend_sharded(q, k, v, "sequence", mask=lengths(n), normalizer=Entmax()))
     specs = spec, spec, spec, PartitionSpec()
@@ -156,8 +156,8 @@ def traffic(devices, normalizer, T, widths=(16, 16, 24)):
     run = ring(devices, call)
     loss = lambda query, key, value: run(query, key, value, (ScaledDot(), None, normalizer)).sum()
     mesh = jax.sharding.Mesh(np.array(devices), ("sequence",))
-    there = NamedSharding(mesh, SHARDED)
-    shapes = [jax.ShapeDtypeStruct((T, width), jnp.float32, sharding=there) for width in widths]
+    sharding = NamedSharding(mesh, SHARDED)
+    shapes = [jax.ShapeDtypeStruct((T, width), jnp.float32, sharding=sharding) for width in widths]
     text = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(*shapes).compile().as_text()
     largest = max(math.prod(map(int, dims.split(","))) for dims in re.findall(r"\b[a-z]+\d*\[([\d,]+)\]", text))
     assert not re.search(r"(all-gather|all-to-all|reduce-scatter)(-start)?\(", text)
@@ -169,7 +169,7 @@ if __name__ == "__main__":  # in a process with four devices
     names, counts = json.loads(sys.argv[1])
     results = {name: errors(name, counts if name in EIGHT else counts[-1:]) for name in names}
     if len(names) == len(FAST):
-        results |= {"batched": batched(), "traffic": traffic(jax.devices(), Softmax(), 8192)}
+        results |= {"batched": batch_errors(), "traffic": traffic(jax.devices(), Softmax(), 8192)}
     print(json.dumps(results))
 
 
@@ -178,9 +178,9 @@ def elsewhere(names, counts):
     environment |= {"JAX_NUM_CPU_DEVICES": "4", "JAX_ENABLE_X64": "1"}
     environment |= {"JAX_NUMPY_DTYPE_PROMOTION": "strict", "JAX_NUMPY_RANK_PROMOTION": "raise"}
     command = [sys.executable, __file__, json.dumps([names, counts])]
-    done = subprocess.run(command, env=environment, timeout=600, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    process = subprocess.run(command, env=environment, timeout=600, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
@@ -204,23 +204,23 @@ def test_any_number_of_devices_agrees_with_one(on_all_counts, name):
     assert max(on_all_counts[name].values()) < 1e-9
 
 
-def test_batches_and_heads_are_mapped_and_a_gradient_inside_is_a_part_of_a_sum(on_four_devices):
+def test_vmap_and_gradient_inside_shard_map(on_four_devices):
     difference, relative = on_four_devices["batched"]
     assert difference < 0.02  # two roundings to bfloat16
     assert relative < 1e-9
 
 
-def test_a_hop_moves_one_block_and_nothing_has_a_number_per_pair(on_four_devices):
+def test_hop_moves_one_block_in_linear_memory(on_four_devices):
     largest, moved = on_four_devices["traffic"]
     assert largest < 8192 * 8192 / 16  # the queries of one device times its keys
     assert moved == sorted(["f32[2048,16]", "f32[2048,24]"] * 3)  # forward; backward with the gradients
 
 
 @pytest.mark.slow
-def test_compiled_for_eight_tpus_a_hop_moves_one_block():
+def test_hop_on_eight_tpus_moves_one_block():
     if not importlib.util.find_spec("libtpu"):
         pytest.skip("needs libtpu, which is not installed")
-    largest, moved = traffic(targets.devices(targets.parse("v5e:2x4")), Softmax(), 16384)
+    largest, moved = traffic(targets.devices(targets.parse_target("v5e:2x4")), Softmax(), 16384)
     assert largest < 16384 * 16384 / 64
     assert moved == sorted(["f32[2048,16]", "f32[2048,24]"] * 3)
 
@@ -238,7 +238,7 @@ class Unknown(Normalizer):
 
 
 @pytest.mark.parametrize(
-    "run, said",
+    "run, words",
     [
         (lambda: attend_sharded(*jnp.ones((3, 4, 2)), "sequence"), ("'sequence'", "shard_map")),
         (lambda: alone(lambda x: attend_sharded(x, x, x, "other")), ("'other'", "shard_map")),
@@ -251,13 +251,13 @@ class Unknown(Normalizer):
     ],
     ids=["outside", "another axis", "unequal parts", "normalizer", "pool", "no pool", "log-sum-exp"],
 )  # fmt: skip
-def test_misuse_is_one_line(run, said):
+def test_misuse_is_one_line(run, words):
     with pytest.raises(InputError) as error:
         run()
-    assert all(word in str(error.value) for word in said) and "\n" not in str(error.value)
+    assert all(word in str(error.value) for word in words) and "\n" not in str(error.value)
 
 
-def test_as_in_attend_no_weights_are_dropped_without_rng():
+def test_no_dropout_without_rng():
     """Traced only: of both functions the program is that without dropout, and another one with a key."""
 
     def program(**call):
@@ -277,25 +277,25 @@ def log_sum_exps():
     late = lambda rows, columns: columns[None] + 5 < rows[:, None]  # the first six queries have no key
     for normalizer in (Softmax(), Softmax(jnp.asarray(0.4))):
         call = {"mask": late, "normalizer": normalizer, "return_log_sum_exp": True}
-        part = lambda query, key, value: attend_sharded(query, key, value, "sequence", **call)
+        run_device = lambda query, key, value: attend_sharded(query, key, value, "sequence", **call)
         both = lambda attention, *arrays: sum(jnp.sin(jnp.where(x == -jnp.inf, 0, x)).sum() for x in attention(*arrays))
         for check in (True, False):
-            sharded = jax.shard_map(part, mesh=mesh, in_specs=SHARDED, out_specs=SHARDED, check_vma=check)
-            one = lambda query, key, value: attend(query, key, value, **call)
-            for a, b in zip(jax.jit(sharded)(*arrays), one(*arrays), strict=True):
+            sharded = jax.shard_map(run_device, mesh=mesh, in_specs=SHARDED, out_specs=SHARDED, check_vma=check)
+            run_whole = lambda query, key, value: attend(query, key, value, **call)
+            for a, b in zip(jax.jit(sharded)(*arrays), run_whole(*arrays), strict=True):
                 np.testing.assert_allclose(a, b, atol=1e-12)
             grad = lambda attention: jax.jit(jax.grad(lambda *x: both(attention, *x), argnums=(0, 1, 2)))(*arrays)
-            for a, b in zip(grad(sharded), grad(one), strict=True):
+            for a, b in zip(grad(sharded), grad(run_whole), strict=True):
                 np.testing.assert_allclose(a, b, atol=1e-12)
-        np.testing.assert_allclose(sharded(*arrays[:2], arrays[2][:, :0])[1], one(*arrays)[1], atol=1e-12)
+        np.testing.assert_allclose(sharded(*arrays[:2], arrays[2][:, :0])[1], run_whole(*arrays)[1], atol=1e-12)
 
 
 @pytest.mark.slow
-def test_the_log_sum_exp_of_four_devices_and_its_gradient():
+def test_log_sum_exp_gradient_on_four_devices():
     script = "import jax, runpy, sys; jax.config.update('jax_num_cpu_devices', 4); "
     script += "jax.config.update('jax_enable_x64', True); runpy.run_path(sys.argv[1])['log_sum_exps']()"
     environment = os.environ | {"NPROC": "8", "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, __file__], env=environment, capture_output=True, text=True, timeout=600
     )
-    assert not done.returncode, done.stderr
+    assert not process.returncode, process.stderr

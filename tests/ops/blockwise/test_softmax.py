@@ -108,15 +108,15 @@ def in_float64(tree):
     )
 
 
-def assert_exact(case, blocks, tolerance=1e-5, compiled=quickly, **more):
+def assert_exact(case, blocks, tolerance=1e-5, compiled=quickly, **options):
     """Fused in float32 against plain in float64; `case` is (query, key, value, score, bias, mask)."""
-    fused = run("fused", *case, blocks=blocks, compiled=compiled, **more)
+    fused = run("fused", *case, blocks=blocks, compiled=compiled, **options)
     with jax.enable_x64(True):
-        exact = run("plain", *in_float64(case), **more)
+        exact = run("plain", *in_float64(case), **options)
     scale = max([1.0] + [np.abs(x).max() for x in jax.tree.leaves(exact)])
-    for ours, theirs in zip(jax.tree.leaves(fused), jax.tree.leaves(exact), strict=True):
-        assert ours.dtype == np.float32 and theirs.dtype == np.float64
-        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance * scale)
+    for actual, expected in zip(jax.tree.leaves(fused), jax.tree.leaves(exact), strict=True):
+        assert actual.dtype == np.float32 and expected.dtype == np.float64
+        np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance * scale)
 
 
 def arrays(queries, keys, seed=0):
@@ -138,7 +138,7 @@ def test_every_score_is_here():
 
 
 @pytest.mark.slow
-def test_without_queries_or_keys_there_is_nothing_to_go_through():
+def test_no_queries_or_no_keys():
     for queries, keys in ((2, 0), (0, 3)):
         query, key, value = jnp.ones((queries, 2)), jnp.ones((keys, 2)), jnp.ones((keys, 3))
         out = attend(query, key, value, implementation="fused")
@@ -215,8 +215,8 @@ def test_what_nobody_may_see_does_not_leak(score, implementation, poison):
     expected = run(implementation, query, key, value, *hidden, blocks=(3, 4), offset=-2)
     key[5:], value[6:], query[:2] = poison, poison, poison  # queries at -2 and -1 see nothing
     out, gradients = run(implementation, query, key, value, *hidden, blocks=(3, 4), offset=-2)
-    for ours, clean in zip(jax.tree.leaves((out, gradients)), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(ours, clean, rtol=1e-5, atol=1e-6)
+    for actual, clean in zip(jax.tree.leaves((out, gradients)), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(actual, clean, rtol=1e-5, atol=1e-6)
     assert (
         not out[:2].any() and not gradients[0][:2].any() and not gradients[1][5:].any() and not gradients[2][5:].any()
     )
@@ -236,7 +236,7 @@ VISIBLE = [(score, mask) for score in ("ScaledDot", "Additive", "Gaussian") for 
 
 @pytest.mark.parametrize(("score", "mask"), slow_but([("ScaledDot", "causal"), ("Gaussian", "none")], VISIBLE))
 @pytest.mark.parametrize("broken", BROKEN)
-def test_nan_that_a_query_attends_to_is_nan_in_its_output(broken, score, mask):
+def test_attended_nan_reaches_output(broken, score, mask):
     """And never a row of zeros, the output of a query without any key."""
     mask = OPEN_MASKS[mask]
     case, (array, index, number) = arrays(7, 9), BROKEN[broken]
@@ -255,7 +255,7 @@ def test_nan_that_a_query_attends_to_is_nan_in_its_output(broken, score, mask):
 
 
 @pytest.mark.parametrize("score", slow_but(["ScaledDot"], ["ScaledDot", "Cosine", "Gaussian"]))
-def test_scores_too_large_to_be_rounded_to_a_few_units(score):
+def test_scores_with_large_rounding_errors(score):
     """A score is one number: a multiplication that XLA contracts with the difference to the largest score would make
     that difference hundreds where it is zero. Width 8: its root is no power of two, so that the product rounds."""
     draw = np.random.default_rng(0).standard_normal
@@ -264,13 +264,13 @@ def test_scores_too_large_to_be_rounded_to_a_few_units(score):
     query = query * (1e10 if score == "ScaledDot" else 1.0)
     best = value[np.argmax(rule(query, key), axis=1)]
 
-    def pooled(query, key, value):
+    def pool_and_output(query, key, value):
         out = attend(query, key, value, score=rule, implementation="fused")
         return out.sum(), out
 
-    (_, out), gradients = jax.jit(jax.value_and_grad(pooled, (0, 1, 2), has_aux=True), compiler_options=AS_USERS_DO)(
-        query, key, value
-    )
+    (_, out), gradients = jax.jit(
+        jax.value_and_grad(pool_and_output, (0, 1, 2), has_aux=True), compiler_options=AS_USERS_DO
+    )(query, key, value)
     np.testing.assert_array_equal(out, best)
     assert all(np.isfinite(gradient).all() for gradient in gradients)
     np.testing.assert_array_equal(gradients[2].sum(axis=0), [4, 4, 4])  # each query has one key
@@ -281,8 +281,8 @@ def test_very_large_and_all_equal_scores():
     out, gradients = run("fused", query * 1e2, key * 1e2, value, scores.Dot(), None, causal(), blocks=(3, 4))
     plain = run("plain", query * 1e2, key * 1e2, value, scores.Dot(), None, causal())
     assert (np.abs(query @ key.T).max() * 1e4) > 1e4
-    for ours, theirs in zip(jax.tree.leaves((out, gradients)), jax.tree.leaves(plain), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-3)
+    for actual, expected in zip(jax.tree.leaves((out, gradients)), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-3)
     equal = run("fused", query, np.ones_like(key), value, scores.ScaledDot(), None, None, blocks=(3, 4))[0]
     np.testing.assert_allclose(equal, np.broadcast_to(value.mean(axis=0), equal.shape), rtol=1e-5, atol=1e-6)
 
@@ -292,8 +292,10 @@ def test_lengths_that_differ_between_examples():
     n = jnp.array([9, 0, 3, 5])
 
     def loss(implementation, query):
-        one = lambda q, k, v, n: attend(q, k, v, mask=lengths(n), implementation=implementation, block_q=3, block_k=2)
-        return jnp.sin(jax.vmap(one)(query, key, value, n)).sum()
+        attend_example = lambda q, k, v, n: attend(
+            q, k, v, mask=lengths(n), implementation=implementation, block_q=3, block_k=2
+        )
+        return jnp.sin(jax.vmap(attend_example)(query, key, value, n)).sum()
 
     fused, plain = (jax.jit(jax.grad(lambda q, i=i: loss(i, q)))(query) for i in ("fused", "plain"))
     np.testing.assert_allclose(fused, plain, rtol=1e-5, atol=1e-6)
@@ -301,26 +303,28 @@ def test_lengths_that_differ_between_examples():
 
 
 @pytest.mark.slow
-def test_composes_with_vmap_of_parameters_checkpoint_scan_and_pmap_without_recompiling():
+def test_composes_with_jax_transformations_without_recompiling():
     query, key, value = (jnp.asarray(x) for x in arrays(7, 9))
     heads = jax.vmap(lambda rng: scores.Additive.init(rng, WIDTH, WIDTH, 6))(jax.random.split(KEY, 2))
     traces = []
 
     def loss(implementation, heads, query):
         traces.append(implementation)
-        one = lambda score, q: attend(
+        attend_head = lambda score, q: attend(
             q, key, value, score=score, mask=causal(), implementation=implementation, block_q=4, block_k=4
         )
-        layer = jax.checkpoint(lambda q: jnp.pad(jax.vmap(one, (0, None))(heads, q).mean(axis=0), ((0, 0), (0, 1))))
+        layer = jax.checkpoint(
+            lambda q: jnp.pad(jax.vmap(attend_head, (0, None))(heads, q).mean(axis=0), ((0, 0), (0, 1)))
+        )
         return jnp.sin(jax.lax.scan(lambda q, _: (layer(q), None), query, None, length=3)[0]).sum()
 
     step = {i: jax.jit(jax.grad(lambda heads, q, i=i: loss(i, heads, q))) for i in ("plain", "fused")}
     for seed in (0, 1):
         q = query + seed
-        for ours, theirs in zip(
+        for actual, expected in zip(
             jax.tree.leaves(step["fused"](heads, q)), jax.tree.leaves(step["plain"](heads, q)), strict=True
         ):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
     assert traces.count("fused") == 1 and step["fused"]._cache_size() == 1
     mapped = jax.pmap(jax.grad(lambda heads, q: loss("fused", heads, q)), in_axes=(None, 0))(heads, query[None])
     np.testing.assert_allclose(mapped.vector[0], step["plain"](heads, query).vector, rtol=1e-4, atol=1e-5)

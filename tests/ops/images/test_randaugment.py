@@ -58,19 +58,19 @@ def pillow(name, picture, sign, center):
 def test_distortions_are_pillows(name, sign, image):
     center = np.array([30, 100])
     number = jnp.int32(OPS.index(name))
-    got = np.asarray(compiled(jnp.asarray(image, jnp.float32), number, jnp.float32(sign), jnp.asarray(center)))
-    want = np.asarray(pillow(name, Image.fromarray(image), sign, center), np.float32)
+    actual = np.asarray(compiled(jnp.asarray(image, jnp.float32), number, jnp.float32(sign), jnp.asarray(center)))
+    expected = np.asarray(pillow(name, Image.fromarray(image), sign, center), np.float32)
     exact = name in ("invert", "posterize", "solarize", "solarize_add", "cutout", "translate_x", "translate_y")
     geometric = name.startswith(("shear", "translate", "rotate"))
-    wrong = np.abs(got - want) > (0 if exact else 0.5 if geometric else 1.5)  # Pillow rounds in several places
+    wrong = np.abs(actual - expected) > (0 if exact else 0.5 if geometric else 1.5)  # Pillow rounds in several places
     if name.startswith("shear"):
         tie = np.abs(np.arange(SIDE) * 0.3 % 1 - 0.5) < 1e-3  # lines that move by half a pixel go either way
         wrong = wrong[~tie] if name == "shear_x" else wrong[:, ~tie]
         exact = True
     assert wrong.any(-1).mean() <= (0 if exact else 0.01)
-    assert got.min() >= 0 and got.max() <= 255 and (got == np.floor(got)).all()
+    assert actual.min() >= 0 and actual.max() <= 255 and (actual == np.floor(actual)).all()
     if name != "solarize":
-        assert (got != image).any()
+        assert (actual != image).any()
 
 
 def test_solarize_does_nothing(image):
@@ -86,11 +86,11 @@ def test_each_distortion_is_drawn_as_often_as_another():
     x = jnp.broadcast_to(jnp.asarray(levels), (640, 24, 24, 3))
     y = np.asarray(jax.jit(rand_augment, static_argnums=2)(jax.random.key(0), x, 1))
     assert y.shape == x.shape and y.dtype == np.uint8
-    found = collections.Counter(image.tobytes() for image in y)
+    counts = collections.Counter(image.tobytes() for image in y)
 
     def share(name, sign):
         x = compiled(jnp.asarray(levels, jnp.float32), jnp.int32(OPS.index(name)), jnp.float32(sign), jnp.array([0, 0]))
-        return found[np.asarray(x).astype(np.uint8).tobytes()] / 640
+        return counts[np.asarray(x).astype(np.uint8).tobytes()] / 640
 
     for name in ("auto_contrast", "equalize", "invert", "posterize", "solarize", "color", "brightness", "solarize_add"):
         assert 1 / 32 < share(name, 1) < 1 / 10, name  # 1/16

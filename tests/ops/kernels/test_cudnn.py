@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from attention_jax.compile.report import compile_for
-from attention_jax.compile.targets import parse
+from attention_jax.compile.targets import parse_target
 from attention_jax.ops.attention import attend
 from attention_jax.ops.biases import ALiBi
-from attention_jax.ops.dispatch import PLATFORMS, choose
+from attention_jax.ops.dispatch import PLATFORMS, choose_implementation
 from attention_jax.ops.kernels import cudnn
 from attention_jax.ops.masks import causal, dense, lengths, window
 from attention_jax.ops.scores import ScaledDot, SoftCap
@@ -38,15 +38,15 @@ def test_what_cudnn_can_do_goes_there(cudnn_installed, mask):
         jnp.array([16, 0, 9], jnp.int32),
     )
 
-    def pooled(query, key, n):
+    def pool_head(query, key, n):
         return attend(query, key, key, mask=mask(n))
 
     def outside(query, key):
-        heads = jax.vmap(pooled, (1, None, None), 1)
+        heads = jax.vmap(pool_head, (1, None, None), 1)
         return jax.vmap(heads, (0, None, 0))(query, key, n).astype(jnp.float32).sum()
 
     inside = jax.vmap(
-        jax.vmap(jax.grad(lambda q, k, n: pooled(q, k, n).astype(jnp.float32).sum(), (0, 1)), (1, None, None), 1),
+        jax.vmap(jax.grad(lambda q, k, n: pool_head(q, k, n).astype(jnp.float32).sum(), (0, 1)), (1, None, None), 1),
         (0, None, 0),
     )
     for function, arguments in ((jax.grad(outside, (0, 1)), (many, shared)), (inside, (many, shared, n))):
@@ -128,7 +128,7 @@ def test_gradients_compile_for_an_h100(mask, batching):
     ]
     losses, shapes = zip(*cases)
     program = lambda *arrays: [jax.grad(loss, (0, 1, 2))(*call) for loss, call in zip(losses, arrays, strict=True)]
-    assert "cudnn$fmhaSoftmaxBackward" in compile_for(parse("h100"), program, *shapes).as_text()
+    assert "cudnn$fmhaSoftmaxBackward" in compile_for(parse_target("h100"), program, *shapes).as_text()
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -177,8 +177,8 @@ def test_log_sum_exp_does_not_come_from_cudnn(cudnn_installed, mask):
     assert "cudnn" not in text
     expected = call(query, value=key, implementation="plain").astype(jnp.float32) / np.sqrt(8)
     np.testing.assert_allclose(jax.grad(log_sum)(query).astype(jnp.float32), expected, atol=2e-2)
-    for more in ({"return_max_score": True}, {"return_entropy": True}):
-        program = jax.jit(functools.partial(call, **more)).trace(query)
+    for options in ({"return_max_score": True}, {"return_entropy": True}):
+        program = jax.jit(functools.partial(call, **options)).trace(query)
         assert "cudnn" not in program.lower(lowering_platforms=("cuda",)).as_text()
 
 
@@ -213,8 +213,8 @@ def test_what_cudnn_cannot_do_goes_elsewhere(cudnn_installed, change):
         "sink": None,
     }
     small = dict.fromkeys(PLATFORMS, "plain")
-    assert choose(**call, asked=None) == small | {"cuda": "cudnn"}
-    assert choose(**(call | change), asked=None) == small
+    assert choose_implementation(**call, implementation=None) == small | {"cuda": "cudnn"}
+    assert choose_implementation(**(call | change), implementation=None) == small
 
 
 def test_without_the_library_there_is_no_cudnn():
@@ -223,4 +223,4 @@ def test_without_the_library_there_is_no_cudnn():
         assert cudnn.unsupported_reason(*call) is None
     else:
         assert "cuDNN" in cudnn.missing() and cudnn.missing() in cudnn.unsupported_reason(*call)
-        assert choose(*call, asked=None) == dict.fromkeys(PLATFORMS, "plain")
+        assert choose_implementation(*call, implementation=None) == dict.fromkeys(PLATFORMS, "plain")

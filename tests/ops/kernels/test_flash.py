@@ -10,7 +10,7 @@ from jax.experimental.pallas.ops.tpu import flash_attention as library
 from attention_jax.errors import InputError
 from attention_jax.ops.attention import attend
 from attention_jax.ops.biases import ALiBi
-from attention_jax.ops.dispatch import choose
+from attention_jax.ops.dispatch import choose_implementation
 from attention_jax.ops.kernels import flash
 from attention_jax.ops.masks import causal, dense, lengths, window
 from attention_jax.ops.scores import Dot, Gaussian, ScaledDot, SoftCap
@@ -26,7 +26,7 @@ LENGTHS = jnp.array([256, 0, 100], jnp.int32)
 
 
 @pytest.fixture
-def interpreted(monkeypatch):
+def interpret_kernel(monkeypatch):
     """The kernel runs on a CPU, in shapes that no other test lowers for a TPU: JAX keeps its trace."""
     monkeypatch.setattr(library.pl, "pallas_call", functools.partial(library.pl.pallas_call, interpret=True))
 
@@ -41,7 +41,7 @@ def interpreted(monkeypatch):
         pytest.param("lengths", ScaledDot(), marks=pytest.mark.slow),
     ],
 )
-def test_it_equals_plain(interpreted, monkeypatch, mask, score):
+def test_it_equals_plain(interpret_kernel, monkeypatch, mask, score):
     """In value and gradient, over sentences and over heads at axis 1, which share their keys; two blocks of queries and
     of keys; what no query may see is NaN."""
     monkeypatch.setattr(flash, "BLOCKS", (128,))
@@ -55,24 +55,24 @@ def test_it_equals_plain(interpreted, monkeypatch, mask, score):
     def numbers(implementation, query, key, value, bar):
         bias = ALiBi(0.1) if mask == "causal & lengths" else None
         call = {"score": score, "bias": bias, "implementation": implementation}
-        one = lambda q, k, v, n: attend(q, k, v, mask=MASKS[mask](n), **call)
-        pooled = lambda *qkv: jax.vmap(jax.vmap(one, (1, None, None, None), 1))(*qkv, LENGTHS)
+        attend_head = lambda q, k, v, n: attend(q, k, v, mask=MASKS[mask](n), **call)
+        pooled = lambda *qkv: jax.vmap(jax.vmap(attend_head, (1, None, None, None), 1))(*qkv, LENGTHS)
         out, pull = jax.vjp(pooled, query, key, value)
         return [x.astype(jnp.float32) for x in (out, *pull(bar))]
 
-    ours, plain = (numbers(implementation, query, key, value, bar) for implementation in ("flash", "plain"))
-    for a, b in zip(ours, plain):
+    actual, plain = (numbers(implementation, query, key, value, bar) for implementation in ("flash", "plain"))
+    for a, b in zip(actual, plain):
         assert 0 < jnp.linalg.norm(a - b) < 2**-7 * jnp.linalg.norm(b)  # bfloat16 rounds by up to 2^-8
 
 
 @pytest.mark.parametrize("mask", [MASKS["none"], MASKS["causal & lengths"]])
-def test_on_a_tpu_what_it_can_do_goes_there(mask):
+def test_tpu_chooses_flash_where_supported(mask):
     """Under vmap and gradient, with nothing but a CPU at hand; all other platforms keep what they had."""
     x, n = jax.ShapeDtypeStruct((2, 512, 3, 64), jnp.bfloat16), jax.ShapeDtypeStruct((2,), jnp.int32)
 
     def loss(x, n):
-        one = lambda x, n: attend(x, x, x, mask=mask(n))
-        return jax.vmap(jax.vmap(one, (1, None), 1))(x, n).astype(jnp.float32).sum()
+        attend_head = lambda x, n: attend(x, x, x, mask=mask(n))
+        return jax.vmap(jax.vmap(attend_head, (1, None), 1))(x, n).astype(jnp.float32).sum()
 
     program = jax.jit(jax.grad(loss)).trace(x, n)
     calls = {
@@ -105,13 +105,13 @@ def test_everything_else_is_refused_and_goes_elsewhere(change):
     call = {"query": X, "key": X, "value": X, "score": ScaledDot(), "bias": None, "mask": None, "dropout": None}
     call |= {"query_offset": 0, "sink": None} | change
     assert flash.unsupported_reason(**call) is not None
-    assert choose(**call, asked=None)["tpu"] != "flash"
+    assert choose_implementation(**call, implementation=None)["tpu"] != "flash"
     with pytest.raises(InputError, match=r'implementation="flash" '):
-        choose(**call, asked="flash")
+        choose_implementation(**call, implementation="flash")
 
 
 def test_short_ones_are_not_worth_it():
     call = {"score": ScaledDot(), "bias": None, "mask": None, "dropout": None, "query_offset": 0, "asked": None}
-    chosen = lambda x: choose(x, x, x, **call)
+    chosen = lambda x: choose_implementation(x, x, x, **call)
     assert chosen(X)["tpu"] == "flash" and chosen(X[:384])["tpu"] != "flash"
     assert {chosen(X)[platform] for platform in ("cpu", "default")} == {"fused", "plain"}

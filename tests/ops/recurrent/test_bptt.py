@@ -23,15 +23,15 @@ def by_hand(factors):
     multiplied by factors[t]; float64 loops."""
     theta, s, states = float(THETA), float(START[0]), []
     for x in np.asarray(XS, np.float64):
-        before, s = s, np.tanh(theta * s + x)
-        states.append((before, s))
+        previous, s = s, np.tanh(theta * s + x)
+        states.append((previous, s))
     total = 0.0
     for t, (_, s) in enumerate(states):
         back = 2 * s  # d loss_t / d s_t
         for k in range(t, -1, -1):
-            before, s_k = states[k]
+            previous, s_k = states[k]
             back *= 1 - s_k**2
-            total += back * before
+            total += back * previous
             back *= theta * factors[k]
     return total
 
@@ -57,7 +57,7 @@ def test_truncated_longer_than_the_sequence_is_full():
 
 def test_randomized_scales_what_survives():
     rng = jax.random.key(3)
-    factors = bptt.randomized_factors(rng, 6, 0.4)
+    factors = bptt.random_factors(rng, 6, 0.4)
     assert {round(float(f), 4) for f in factors} == {0.0, 1.6667}
     np.testing.assert_allclose(gradient(bptt.randomized, 0.4, rng), by_hand(np.asarray(factors)), rtol=1e-5)
 
@@ -71,7 +71,7 @@ def test_randomized_is_unbiased_by_enumeration():
     np.testing.assert_allclose(total, by_hand([1] * 6), rtol=1e-9)
 
 
-def test_forward_mode_is_the_full_gradient_and_can_be_continued():
+def test_forward_mode_equals_full_gradient_and_continues():
     whole, last, tangent = bptt.forward(step, THETA, START, jnp.zeros(1), XS)
     np.testing.assert_allclose(whole, gradient(bptt.full), rtol=1e-5)
     first, state, carried = bptt.forward(step, THETA, START, jnp.zeros(1), XS[:3])
@@ -81,11 +81,11 @@ def test_forward_mode_is_the_full_gradient_and_can_be_continued():
 
 def test_values_do_not_depend_on_the_variant():
     loss, state = bptt.full(step, THETA, START, XS)
-    for other in (
+    for result in (
         bptt.truncated(step, THETA, START, XS, 2),
         bptt.randomized(step, THETA, START, XS, 0.5, jax.random.key(0)),
     ):
-        assert other[0] == loss and other[1] == state
+        assert result[0] == loss and result[1] == state
 
 
 def test_gradient_norms_are_powers_of_a_linear_step():

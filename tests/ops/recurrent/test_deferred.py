@@ -19,7 +19,7 @@ def step(w, carry, x):
     return carry, {"pooled": pooled * x["b"], "carry": carry}
 
 
-def drawn():
+def draw_arguments():
     r = np.random.default_rng(0)
     draw = lambda *shape: jnp.asarray(r.normal(size=shape), jnp.float32)
     arrays = {"w": draw(K, K), "m": draw(B, K, N), "back": draw(N, K), "s": draw(K)}
@@ -31,7 +31,7 @@ def loss(scan, arguments):
     return jnp.sin(carry).sum() + sum((leaf**2).sum() for leaf in jax.tree.leaves(ys))
 
 
-def deferred(arrays, carry, xs, step=step):
+def run_deferred(arrays, carry, xs, step=step):
     return deferred_scan(step, {name: x if name == "s" else DeferredWeight(x) for name, x in arrays.items()}, carry, xs)
 
 
@@ -48,17 +48,17 @@ def plain(arrays, carry, xs):
 
 
 def test_equals_scan_in_value_and_gradient():
-    got = jax.jit(jax.value_and_grad(functools.partial(loss, deferred)))(drawn())
-    want = jax.jit(jax.value_and_grad(functools.partial(loss, plain)))(drawn())
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), got, want)
+    actual = jax.jit(jax.value_and_grad(functools.partial(loss, run_deferred)))(draw_arguments())
+    expected = jax.jit(jax.value_and_grad(functools.partial(loss, plain)))(draw_arguments())
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), actual, expected)
 
 
-def test_a_matrix_used_twice_is_an_error_and_one_not_used_has_no_gradient():
+def test_weight_used_twice_raises_unused_has_no_gradient():
     twice = lambda w, carry, x: (jnp.tanh(carry @ w["w"] @ w["w"]), None)
     with pytest.raises(ValueError, match="twice"):
-        jax.grad(functools.partial(loss, functools.partial(deferred, step=twice)))(drawn())
+        jax.grad(functools.partial(loss, functools.partial(run_deferred, step=twice)))(draw_arguments())
     once = lambda w, carry, x: (jnp.tanh(carry @ w["w"]), None)
-    d_arrays, _, _ = jax.grad(functools.partial(loss, functools.partial(deferred, step=once)))(drawn())
+    d_arrays, _, _ = jax.grad(functools.partial(loss, functools.partial(run_deferred, step=once)))(draw_arguments())
     assert (d_arrays["w"] != 0).all() and not d_arrays["back"].any() and not d_arrays["m"].any()
 
 
@@ -66,29 +66,29 @@ def equations(jaxpr, inside=False):
     """Every equation of a jaxpr at any depth, with whether it is inside a scan."""
     for equation in jaxpr.eqns:
         yield equation, inside
-        for part in jax.tree.leaves(
+        for leaf in jax.tree.leaves(
             list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")
         ):
-            body = getattr(part, "jaxpr", part)
+            body = getattr(leaf, "jaxpr", leaf)
             if hasattr(body, "eqns"):
                 yield from equations(body, inside or equation.primitive.name == "scan")
 
 
-def carried(scan):
+def carry_shapes(scan):
     """The shapes that a scan carries: results with no axis of steps before what its body gives."""
     body = getattr(scan.params["jaxpr"], "jaxpr", scan.params["jaxpr"])
     pairs = zip(scan.outvars, body.outvars, strict=True)
     return [outside.aval.shape for outside, inside in pairs if outside.aval.shape == inside.aval.shape]
 
 
-def test_the_gradient_has_one_product_a_matrix_after_the_scan_and_no_accumulator_in_it():
+def test_weight_gradient_is_one_product_after_scan():
     """Structure, so that speed needs no clock."""
-    jaxpr = jax.make_jaxpr(jax.grad(functools.partial(loss, deferred)))(drawn()).jaxpr
+    jaxpr = jax.make_jaxpr(jax.grad(functools.partial(loss, run_deferred)))(draw_arguments()).jaxpr
     outside = [e for e, inside in equations(jaxpr) if e.primitive.name == "dot_general" and not inside]
     assert len(outside) == 3  # w, m, back
     scans = lambda jaxpr: [e for e, _ in equations(jaxpr) if e.primitive.name == "scan"]
-    carries = [shape for scan in scans(jaxpr) for shape in carried(scan)]
+    carries = [shape for scan in scans(jaxpr) for shape in carry_shapes(scan)]
     assert (K, K) not in carries and (N, K) not in carries and (B, K, N) not in carries
-    accumulating = jax.make_jaxpr(jax.grad(functools.partial(loss, plain)))(drawn()).jaxpr
-    accumulators = [shape for scan in scans(accumulating) for shape in carried(scan)]
+    accumulating = jax.make_jaxpr(jax.grad(functools.partial(loss, plain)))(draw_arguments()).jaxpr
+    accumulators = [shape for scan in scans(accumulating) for shape in carry_shapes(scan)]
     assert (K, K) in accumulators, "the test sees the accumulator that plain autodiff has"
