@@ -20,7 +20,6 @@ test:     ## all tests
 lint:     ## the linters of .ci/run
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
-	$(PYTHON) .ci/vocabulary.py
 	$(PYTHON) .ci/docs.py
 	$(PYTHON) .ci/names.py
 

@@ -53,7 +53,7 @@ def z_scores(samples: int) -> tuple[np.ndarray, np.ndarray]:
 
     def batch(carry, rng):
         total, squares = carry
-        errors = jax.vmap(lambda key: gradient(bptt.randomized, PROBABILITY, key) - exact)(
+        errors = jax.vmap(lambda key: gradient(bptt.truncate_randomly, PROBABILITY, key) - exact)(
             jax.random.split(rng, BATCH)
         )  # [BATCH, H, H]
         return (total + errors.sum(0), squares + (errors**2).sum(0)), None
@@ -65,7 +65,7 @@ def z_scores(samples: int) -> tuple[np.ndarray, np.ndarray]:
     )
     mean, squares = (np.asarray(x) / samples for x in sums)
     error = np.sqrt((squares - mean**2) / samples)
-    return mean / error, np.asarray(gradient(bptt.truncated, round(1 / PROBABILITY)) - exact) / error
+    return mean / error, np.asarray(gradient(bptt.truncate_regularly, round(1 / PROBABILITY)) - exact) / error
 
 
 def decay(radius: float, steps: int = 60) -> np.ndarray:

@@ -60,8 +60,8 @@ class Sum(Bias):
         return sum(term(query, query_positions, key_positions) for term in self.terms)
 
     def terms(self, query_positions, key_positions, causal):
-        terms = [terms_of_bias(part, query_positions, key_positions, causal) for part in self.terms]
-        return None if None in terms else [one for part in terms for one in part]
+        terms = [terms_of_bias(bias, query_positions, key_positions, causal) for bias in self.terms]
+        return None if None in terms else [term for bias in terms for term in bias]
 
 
 def _slice_block(array, rows, columns):

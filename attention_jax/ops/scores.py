@@ -41,7 +41,7 @@ from jaxtyping import Array, Float
 
 from attention_jax.errors import InputError
 from attention_jax.ops.blockwise.linear_call import Pair, call_linear
-from attention_jax.ops.kernels.terms import Terms, rounded
+from attention_jax.ops.kernels.terms import Terms, round_to
 from attention_jax.ops.precision import accumulator, as_type, matmul_transposed, promote_arrays
 from attention_jax.ops.trees import check_option, pytree, static_option
 
@@ -503,7 +503,7 @@ def _from_center(query, key):
     dtype = min(query.dtype, key.dtype, key=lambda dtype: jnp.finfo(dtype).nmant)
     query, key = promote_arrays(query.astype(accumulator(query.dtype)), key.astype(accumulator(key.dtype)))
     low, high = (extreme(jnp.concatenate([query, key]), axis=0, keepdims=True) for extreme in (jnp.min, jnp.max))
-    middle = rounded((low + high) / 2, dtype).astype(low.dtype)
+    middle = round_to((low + high) / 2, dtype).astype(low.dtype)
     near, far = jnp.minimum(jnp.abs(low), jnp.abs(high)), jnp.maximum(jnp.abs(low), jnp.abs(high))
     is_exact = (jnp.sign(low) * jnp.sign(high) > 0) & (near >= jnp.abs(middle) / 2) & (far <= jnp.abs(middle) * 2)
     center = jax.lax.stop_gradient(jnp.where(is_exact, middle, 0.0))

@@ -38,7 +38,7 @@ def status(directory: Path) -> Status:
     progress = _json(directory / "progress.json", *PROGRESS)
     name = _json(directory / "config.json").get("name", "NAME")
     resume = f"continue with `launch.py train {name} --resume --out {directory}`"
-    is_local, written = progress.get("host") == platform.node(), _written(directory / "progress.json", progress)
+    is_local, written = progress.get("host") == platform.node(), _last_write_time(directory / "progress.json", progress)
     alive = is_local and _is_alive(progress["process"], written)
     if result and not (alive and progress["state"] == "training"):  # a run that has ended may be resumed
         return Status(f"ended after {duration(result['seconds'])}", True)
@@ -182,7 +182,7 @@ def _tell(directory: Path, metrics: Path, interval: float):
         time.sleep(interval)
 
 
-def _written(path: Path, progress: Mapping) -> float:
+def _last_write_time(path: Path, progress: Mapping) -> float:
     """When a run has last written its progress, by the clock of its machine if it says so; 0 if it never has."""
     written = progress.get("time")
     try:
@@ -202,11 +202,11 @@ def _is_alive(process: int, written: float) -> bool:
         return False
     except PermissionError:
         pass
-    started = _started(process)
+    started = _process_start_time(process)
     return started is None or started < written + 2  # seconds: the time of the boot is known in whole ones
 
 
-def _started(process: int) -> float | None:
+def _process_start_time(process: int) -> float | None:
     """When a process started, infinity if it has ended and its parent does not know yet; None where the system has no
     /proc or hides it."""
     try:

@@ -83,7 +83,7 @@ class Subprocesses:
         self.slots = jobs
 
     def run(self, paths: Sequence[Path]) -> Iterator[Path]:
-        waiting, attempts, told = list(paths), dict.fromkeys(paths, 0), {path: len(_log(path)) for path in paths}
+        waiting, attempts, log_lengths = list(paths), dict.fromkeys(paths, 0), {path: len(_log(path)) for path in paths}
         free, running = shares(self.slots, devices()), {}
         try:
             while waiting or running:
@@ -95,10 +95,10 @@ class Subprocesses:
                     process, share = running.pop(path)
                     free.append(share)
                     log, code = _log(path), process.returncode
-                    for line in log[told[path] :]:
+                    for line in log[log_lengths[path] :]:
                         if line.startswith("warning:"):
                             print(f"{line} ({path.with_suffix('.log')})", file=sys.stderr, flush=True)
-                    told[path] = len(log)
+                    log_lengths[path] = len(log)
                     if code == 130:
                         raise KeyboardInterrupt
                     if code == 2:

@@ -99,8 +99,8 @@ def _check(group: Group):
         task = tasks.build(config)
     except Exception:
         return
-    begun = any((directory / "config.json").exists() for _, directory in group.members)
-    if group.metric and not begun:
+    has_started = any((directory / "config.json").exists() for _, directory in group.members)
+    if group.metric and not has_started:
         check_metric(task, "--metric", group.metric, full=group.until >= config.train.total_epochs)
     if earlier := _on_same_data(*group.members[0]):
         run_directory.check_data(earlier, task, only="fingerprint")
@@ -111,8 +111,8 @@ def _on_same_data(config: configs.Config, directory: Path) -> Path | None:
     which generated data depend on, unless they are read from a file."""
     from_file = any(info.user_data and value for _, info, value in configs.walk(config))
     for facts in sorted(directory.parents[1].glob("*/*/facts.json")):
-        other = run_directory.read_config(facts.parent, like=config)
-        if other.data == config.data and (from_file or other.train.seed == config.train.seed):
+        earlier_config = run_directory.read_config(facts.parent, like=config)
+        if earlier_config.data == config.data and (from_file or earlier_config.train.seed == config.train.seed):
             return facts.parent
     return None
 

@@ -171,7 +171,7 @@ class Checkpoints:
         self.writing.result()
         return hosts.broadcast(sorted(self.manager.all_steps()))
 
-    def lost(self) -> list[int]:
+    def missing_numbers(self) -> list[int]:
         """Return the numbers of the checkpoints that could not be written, after waiting for a save in progress."""
         self.writing.result()
         return self.failed_saves

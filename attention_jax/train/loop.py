@@ -141,7 +141,7 @@ def best_params(program, runs: list[Run], saved, checkpoints: Checkpoints) -> li
     over, train = [m for m, run in enumerate(runs) if not (run.active or run.failure)], runs[0].train
     read = lambda number: checkpoints.restore(number, saved)[0]
     params = [program.params(saved, m) if m in over else None for m in range(len(runs))]
-    if (train.average_last or train.use_best) and (lost := checkpoints.lost()):
+    if (train.average_last or train.use_best) and (lost := checkpoints.missing_numbers()):
         print(f"warning: chosen without the checkpoints that could not be written, {lost}", file=sys.stderr)
     if train.average_last and over:
         numbers, epochs = checkpoints.last_epochs(train.average_last), max(len(runs[m].history) for m in over)

@@ -231,12 +231,13 @@ def marian_source(pieces: Callable[[str], list[str]], directory: Path) -> Callab
     """Return the tokenizer of Marian's sources, in which special tokens and a code such as >>fra<< at the beginning are
     whole; InputError for an entry of tokenizer_config.json that makes other tokens."""
     special, place = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}, "tokenizer_config.json"
-    said = read_facts(directory, place, needed=False)
+    settings = read_facts(directory, place, needed=False)
     for name in ("separate_vocabs", "sp_model_kwargs", "split_special_tokens"):
-        if said.get(name):
-            raise InputError(f"{name} {said[name]!r} in {directory / place} is not supported: take it out")
+        if settings.get(name):
+            raise InputError(f"{name} {settings[name]!r} in {directory / place} is not supported: take it out")
     added = [
-        (directory / place, "added_tokens_decoder", one) for one in (said.get("added_tokens_decoder") or {}).values()
+        (directory / place, "added_tokens_decoder", token)
+        for token in (settings.get("added_tokens_decoder") or {}).values()
     ]
     for file, name, token in [*special_tokens_in(directory), *added]:
         if content_of(token) not in ([special[name]] if name in special else special.values()):
@@ -246,12 +247,12 @@ def marian_source(pieces: Callable[[str], list[str]], directory: Path) -> Callab
             )
 
     def tokens(text: str) -> list[str]:
-        found = []
-        for part in re.split(f"({'|'.join(special.values())})", text):
-            code = re.match(r"(?s)>>.*?<<", part)
-            whole = part if part in special.values() else code[0] if code else ""
-            found += [whole] * bool(whole) + pieces(part[len(whole) :])
-        return found
+        tokens_of_text = []
+        for span in re.split(f"({'|'.join(special.values())})", text):
+            code = re.match(r"(?s)>>.*?<<", span)
+            whole = span if span in special.values() else code[0] if code else ""
+            tokens_of_text += [whole] * bool(whole) + pieces(span[len(whole) :])
+        return tokens_of_text
 
     return tokens
 
@@ -260,11 +261,11 @@ def special_ids(directory: Path, about: dict, pad: int, end: int) -> tuple[int, 
     """Return the ids of padding, by default `pad`, of the decoder's first token, which is BOS where nothing says it, as
     in transformers, and of the first token that ends a text, by default `end`; InputError without one."""
     pad = pad if about.get("pad_token_id") is None else about["pad_token_id"]
-    named = (about.get("decoder_start_token_id"), about.get("bos_token_id"), pad)
+    token_ids = (about.get("decoder_start_token_id"), about.get("bos_token_id"), pad)
     end = first_id(about.get("eos_token_id", end))
     if end is None:
         raise InputError(f"eos_token_id in {generation_config.FILE} or config.json of {directory} must be a token")
-    return pad, next(number for number in named if number is not None), end
+    return pad, next(number for number in token_ids if number is not None), end
 
 
 def t5_texts(directory: Path, weights: exchange.Weights, about: dict) -> tuple[Vocabulary, list[Tokenizer]]:
@@ -282,9 +283,12 @@ def t5_texts(directory: Path, weights: exchange.Weights, about: dict) -> tuple[V
         vocabulary = Vocabulary(vocab.tokens, **names, unk=unknown)
     if len(vocabulary) != rows:
         raise InputError(f"{path} has {len(vocabulary)} tokens, the model {rows}: are they of one model?")
-    made = pretrained_tokenizer.tokenizer_of_json(content)
+    tokenizer_of_file = pretrained_tokenizer.tokenizer_of_json(content)
     clean = cleanup_of(directory, pretrained_tokenizer.library_tokenizer(content))
-    return vocabulary, [made, made._replace(text=lambda tokens: clean(made.text(tokens)))]
+    return vocabulary, [
+        tokenizer_of_file,
+        tokenizer_of_file._replace(text=lambda tokens: clean(tokenizer_of_file.text(tokens))),
+    ]
 
 
 def tokenizer(path: Path) -> Tokenizer:

@@ -200,7 +200,7 @@ def check_tokenizer_config(directory: Path, tokenizer):
             f"{name} {settings[name]!r} in {path} contradicts tokenizer.json, which has {actual!r}: change one"
         )
 
-    state = lambda part: json.loads(part.__getstate__()) if part is not None else {}
+    state = lambda component: json.loads(component.__getstate__()) if component is not None else {}
     normalizer, pre_tokenizer = state(tokenizer.normalizer), state(tokenizer.pre_tokenizer)
     of_library = str(settings.get("tokenizer_class")) in ("PreTrainedTokenizerFast", "TokenizersBackend")
     entries = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}

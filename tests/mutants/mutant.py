@@ -20,7 +20,7 @@ class Mutant(NamedTuple):
     """Test files or node ids that could see it, the cheapest first. The doctests of the file itself always run, too."""
 
 
-def mutated(root: Path, mutant: Mutant) -> str:
+def apply_mutant(root: Path, mutant: Mutant) -> str:
     """The text of the mutant's file below `root` with the wrong edit in it.
 
     Raises:

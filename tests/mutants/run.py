@@ -71,8 +71,8 @@ def copy_checkout(root: Path, place: Path) -> Path:
     Outside of a repository all files are copied. The copy is a repository, because some tests need a commit.
     """
     listed = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    found = subprocess.run(listed, capture_output=True, text=True)
-    names = found.stdout.split("\0") if found.returncode == 0 and found.stdout else map(str, root.rglob("*"))
+    listing = subprocess.run(listed, capture_output=True, text=True)
+    names = listing.stdout.split("\0") if listing.returncode == 0 and listing.stdout else map(str, root.rglob("*"))
     for name in filter(None, names):
         source, target = root / name, place / (root / name).relative_to(root)
         if source.is_file():
@@ -140,9 +140,9 @@ class Tree:
             raise Broken(f"{mutant.name}: pytest ended with code {code}\n{output[-3000:]}")
         if code <= 0:
             return {"killed": HANGS if code else None, "seconds": seconds}
-        if not (found := FAILED.findall(output)):
+        if not (listing := FAILED.findall(output)):
             raise Broken(f"{mutant.name}: no test says that it failed\n{output[-3000:]}")
-        return {"killed": found[0], "seconds": seconds}
+        return {"killed": listing[0], "seconds": seconds}
 
     def failing(self, tests: Sequence[str]) -> list[str]:
         """Those of the tests that fail on the unchanged code."""
@@ -169,25 +169,25 @@ class Results:
 
     def write(self):
         if self.path:
-            part = self.path.with_name(f"{self.path.name}.part")
-            part.write_text(json.dumps(self.found, indent=1) + "\n", encoding="utf-8")
-            part.replace(self.path)
+            temporary = self.path.with_name(f"{self.path.name}.part")
+            temporary.write_text(json.dumps(self.found, indent=1) + "\n", encoding="utf-8")
+            temporary.replace(self.path)
 
     def add(self, mutant: Mutant, tier: str, result: dict):
         with self.lock:
             self.found.setdefault(mutant.name, {})[tier] = result
             self.write()
-            said = f"killed by {result['killed']}" if result["killed"] else "survived"
-            print(f"{mutant.name}: {said} ({tier}, {result['seconds']:.0f} s)", flush=True)
+            message = f"killed by {result['killed']}" if result["killed"] else "survived"
+            print(f"{mutant.name}: {message} ({tier}, {result['seconds']:.0f} s)", flush=True)
 
 
 def try_mutant(mutant: Mutant, trees: SimpleQueue, tiers: Sequence[str], results: Results, stopped: threading.Event):
     """Run the tiers of one mutant that have no result yet, until one of them kills it."""
     for tier in tiers:
-        known = results.of(mutant)
-        if stopped.is_set() or any(result["killed"] for result in known.values()):
+        known_names = results.of(mutant)
+        if stopped.is_set() or any(result["killed"] for result in known_names.values()):
             return
-        if tier in known:
+        if tier in known_names:
             continue
         tree = trees.get()
         try:
@@ -226,8 +226,8 @@ def run_all(chosen: Sequence[Mutant], tiers: Sequence[str], results: Results, jo
         with ThreadPoolExecutor(jobs) as pool:
             waiting = [pool.submit(try_mutant, mutant, queue, tiers, results, stopped) for mutant in chosen]
             try:
-                for one in waiting:
-                    one.result()
+                for future in waiting:
+                    future.result()
             except BaseException:
                 stopped.set()
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -263,13 +263,13 @@ def main(
     parser.add_argument("--tier", choices=("default", "slow", "all"), default="all", help="tests to run; default: all")
     parser.add_argument("--out", type=Path, help="JSON file of results; what it already has is not run again")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at the same time; default: 1")
-    asked = parser.parse_args(words)
-    known = {*mutants, *(mutant.name for its in mutants.values() for mutant in its)}
-    if unknown := {*asked.names} - known:
+    args = parser.parse_args(words)
+    known_names = {*mutants, *(mutant.name for its in mutants.values() for mutant in its)}
+    if unknown := {*args.names} - known_names:
         parser.error(f"there is no mutant or package {min(unknown)}")
-    wanted = lambda package, mutant: not asked.names or {package, mutant.name} & {*asked.names}
-    chosen = {package: tuple(m for m in its if wanted(package, m)) for package, its in mutants.items()}
-    chosen, results = {package: its for package, its in chosen.items() if its}, Results(asked.out)
+    is_selected = lambda package, mutant: not args.names or {package, mutant.name} & {*args.names}
+    chosen = {package: tuple(m for m in its if is_selected(package, m)) for package, its in mutants.items()}
+    chosen, results = {package: its for package, its in chosen.items() if its}, Results(args.out)
     every = sum(chosen.values(), ())
     try:
         for mutant in every:
@@ -278,9 +278,9 @@ def main(
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    tiers = ("default", "slow") if asked.tier == "all" else (asked.tier,)
+    tiers = ("default", "slow") if args.tier == "all" else (args.tier,)
     try:
-        run_all(every, tiers, results, max(asked.jobs, 1), root)
+        run_all(every, tiers, results, max(args.jobs, 1), root)
     except Broken as error:
         results.refuse(error)
     print(table(chosen, results))

@@ -43,8 +43,8 @@ def test_a_mutant_is_killed_by_the_test_that_sees_it_and_only_then(toy, tmp_path
     """Four processes of pytest without JAX; the second command runs none, because the file has all results."""
     words = ["--out", str(tmp_path / "results.json")]
     assert run.main(words, {"toy": (SEEN, UNSEEN)}, toy) == 1
-    found = json.loads((tmp_path / "results.json").read_text())
-    tiers = {name: {tier: result["killed"] for tier, result in tiers.items()} for name, tiers in found.items()}
+    problems = json.loads((tmp_path / "results.json").read_text())
+    tiers = {name: {tier: result["killed"] for tier, result in tiers.items()} for name, tiers in problems.items()}
     assert tiers == {
         "rounded-up": {"default": "test_clock.py::test_hours"},
         "decimal-hours": {"default": None, "slow": None},
@@ -66,9 +66,9 @@ def test_a_mutant_is_killed_by_the_test_that_sees_it_and_only_then(toy, tmp_path
         (SEEN._replace(tests=("test_clock.py::test_days",)), "has no test test_days"),
     ],
 )
-def test_a_mutant_that_does_not_fit_is_an_error(toy, capfd, wrong, said):
+def test_a_mutant_that_does_not_fit_is_an_error(toy, capfd, wrong, message):
     assert run.main([], {"toy": (wrong,)}, toy) == 2
-    assert said in capfd.readouterr().err
+    assert message in capfd.readouterr().err
 
 
 def test_a_test_that_fails_without_the_mutant_is_an_error(toy, capfd):

@@ -85,8 +85,8 @@ def test_masked_softmax_rows():
     np.testing.assert_allclose(weights[0], [e[0] / e.sum(), e[1] / e.sum(), 0], rtol=1e-6)
     assert weights[1, 1] == 0 and np.isclose(weights[1].sum(), 1)
     np.testing.assert_array_equal(weights[2:], 0)
-    pooled = lambda s: (masked_softmax(s, mask) * jnp.arange(12.0).reshape(4, 3)).sum()
-    gradient = np.asarray(jax.jit(jax.grad(pooled))(scores))
+    pool_positions = lambda s: (masked_softmax(s, mask) * jnp.arange(12.0).reshape(4, 3)).sum()
+    gradient = np.asarray(jax.jit(jax.grad(pool_positions))(scores))
     assert np.isfinite(gradient).all() and not gradient[~np.asarray(mask)].any() and not gradient[2:].any()
 
 
@@ -152,8 +152,8 @@ def test_dropout_is_equal_in_both_and_keeps_mean():
             query, key, value, dropout=0.5, rng=rng, implementation="fused", block_q=block, block_k=block + 4
         )
         np.testing.assert_allclose(fused, plain, rtol=1e-5, atol=1e-6)
-    pooled = lambda rng: attention.attend(query, key, jnp.ones((50, 1)), score=Constant(), dropout=0.3, rng=rng)
-    means = jax.jit(jax.vmap(pooled))(jax.random.split(rng, 50))
+    pool_positions = lambda rng: attention.attend(query, key, jnp.ones((50, 1)), score=Constant(), dropout=0.3, rng=rng)
+    means = jax.jit(jax.vmap(pool_positions))(jax.random.split(rng, 50))
     # the mean of 40 * 50 * 50 kept-or-dropped weights: standard error 0.0021
     assert abs(float(means.mean()) - 1) < 0.01
     share = jnp.stack([means.mean(axis=(0, 2)), means.std(axis=(0, 2))])  # each query on its own is fair, and random

@@ -158,8 +158,8 @@ def test_kernels_are_chosen_for_the_softmax_alone(monkeypatch, normalizer):
     monkeypatch.setattr(dispatch, "PRODUCTS_BY_DEFAULT", True)
     monkeypatch.setattr(dispatch, "ON_REQUEST", dict.fromkeys(dispatch.ON_REQUEST, accepting))
     choices = []
-    spied = lambda *call: choices.append(choose_implementation(*call)) or dict.fromkeys(PLATFORMS, "plain")
-    monkeypatch.setattr(attention, "choose_implementation", spied)
+    record_choice = lambda *call: choices.append(choose_implementation(*call)) or dict.fromkeys(PLATFORMS, "plain")
+    monkeypatch.setattr(attention, "choose_implementation", record_choice)
     x = jax.ShapeDtypeStruct((1024, 64), jnp.bfloat16)
     call = lambda implementation: jax.eval_shape(
         lambda x: attend(x, x, x, normalizer=normalizer, implementation=implementation), x

@@ -136,13 +136,13 @@ def test_derivatives_pools_and_dropout_beside_it(normalizer):
 def test_memory_is_linear_in_the_length(normalizer):
     """Four times the length takes less than six times XLA's plan of temporaries, where all weights take 16 times it."""
 
-    def planned_bytes(length):
+    def plan_bytes(length):
         x = jax.ShapeDtypeStruct((length, 8), jnp.float32)
         call = {"normalizer": normalizer, "implementation": "fused", "block_q": 64, "block_k": 64}
         run = jax.jit(lambda x: attend(x, x, x, mask=causal(), **call, return_entropy=True))
         return run.lower(x).compile().memory_analysis().temp_size_in_bytes
 
-    assert planned_bytes(4096) < 6 * planned_bytes(1024)
+    assert plan_bytes(4096) < 6 * plan_bytes(1024)
 
 
 def test_kernels_have_no_entropy():

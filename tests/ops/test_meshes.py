@@ -92,7 +92,7 @@ def attention(name):
 def recurrences():
     """{name: (function of x [B, T, D] and weights, the weights)}."""
     decay = -0.1 * jnp.ones(T)
-    mapped = lambda function: lambda x, weights: jax.vmap(lambda x: function(x, *weights))(x)
+    over_batch = lambda function: lambda x, weights: jax.vmap(lambda x: function(x, *weights))(x)
     retained = {
         "quadratic retention": lambda x, g: quadratic_retention(x, x, x, g),
         "recurrent retention": lambda x, g: recurrent_retention(x, x, x, g)[0],
@@ -136,12 +136,12 @@ def recurrences():
     def by_batch(function):  # of what has time first
         return lambda x, w: out.swapaxes(0, 1) if (out := function(x, w)).shape[0] == T else out
 
-    cases = {name: (mapped(function), [decay]) for name, function in retained.items()}
-    cases |= {name: (mapped(function), []) for name, function in functions.items()}
+    cases = {name: (over_batch(function), [decay]) for name, function in retained.items()}
+    cases |= {name: (over_batch(function), []) for name, function in functions.items()}
     cases |= {name: (by_batch(function), weights) for name, (function, weights) in stepped.items()}
     targets = jnp.arange(T) % 5
     loss = lambda x, *w: linear_cross_entropy(x, *w, targets, jnp.ones(T))[0][None]
-    return cases | {"loss": (mapped(loss), [normal(D, 5, seed=3), normal(5, seed=4)])}
+    return cases | {"loss": (over_batch(loss), [normal(D, 5, seed=3), normal(5, seed=4)])}
 
 
 def decoders():

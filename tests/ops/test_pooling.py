@@ -73,12 +73,12 @@ def test_local_linear_reproduces_linear_function_and_slope():
 def test_moments_and_mixtures(implementation):
     query, key, value = (jnp.asarray(x, jnp.float32) for x in data())
     call = {"score": Gaussian(0.5), "mask": causal()}
-    pooled = lambda *arrays, pool: attend(*arrays, pool=pool, implementation=implementation, **call)
+    attend_with = lambda *arrays, pool: attend(*arrays, pool=pool, implementation=implementation, **call)
 
     @jax.jit
     def run_all(query, key, value):
-        moments = pooled(query, key, value + 100, pool=Moments())
-        mixture = pooled(query, key, value - 200, pool=LogMixture())  # exp of these logs is 0 in float32
+        moments = attend_with(query, key, value + 100, pool=Moments())
+        mixture = attend_with(query, key, value - 200, pool=LogMixture())  # exp of these logs is 0 in float32
         return attention_weights(query, key, **call), moments, mixture
 
     weights, moments, mixture = jax.device_get(run_all(query, key, value))

@@ -104,11 +104,11 @@ def stranger():
 
 @pytest.mark.parametrize("said", [True, False], ids=["time in the file", "time of the file"])
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system does not tell when a process started")
-def test_a_process_that_was_given_the_number_later_is_not_the_run(run, stranger, said):
+def test_a_process_that_was_given_the_number_later_is_not_the_run(run, stranger, has_time):
     """A file of yesterday, and the number in it is that of a process of today."""
     yesterday = time.time() - 86400
-    progress(run, process=stranger, **({"time": yesterday} if said else {}))
-    os.utime(run / "progress.json", (time.time() if said else yesterday,) * 2)
+    progress(run, process=stranger, **({"time": yesterday} if has_time else {}))
+    os.utime(run / "progress.json", (time.time() if has_time else yesterday,) * 2)
     words, over = watch.status(run)
     assert over and words.startswith("its process has ended after step 30; continue with")
     progress(run, process=stranger, time=time.time())  # a number of its own, and written since

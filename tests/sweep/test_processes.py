@@ -43,7 +43,7 @@ def epochs(directory: Path) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted_sweep(tmp_path_factory):
+def whole_sweep(tmp_path_factory):
     directory = tmp_path_factory.mktemp("whole")
     process = subprocess.run(command(*SEARCH, "--out", directory), capture_output=True, text=True, timeout=300)
     assert process.returncode == 0, process.stderr

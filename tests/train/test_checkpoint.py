@@ -258,10 +258,10 @@ def test_killed_process_resumes_to_same_bits(tmp_path):
 def test_a_save_into_a_directory_that_cannot_be_made_leaves_no_thread(tmp_path):
     """The process would wait for one at its exit, for minutes after its last line."""
     (tmp_path / "file").touch()
-    before = set(threading.enumerate())
+    threads_before = set(threading.enumerate())
     with pytest.raises(InputError, match="could not be written to .*; make it writable and --resume"):
         save_params(tmp_path / "file" / "final", {"w": jnp.ones(3)})
-    left = set(threading.enumerate()) - before
+    left = set(threading.enumerate()) - threads_before
     assert all(type(thread) is threading.Thread for thread in left), "those of executors end at the exit"
 
 

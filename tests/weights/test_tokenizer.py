@@ -195,15 +195,15 @@ def test_the_sentencepiece_vocabulary_in_a_gguf_file(tmp_path, prefix):
 def test_bos_is_added_by_vocabulary_kind(tmp_path, pre, begins):
     tokens = [*byte_characters(), "ab", "<b>", "<e>"]
     fields = {"tokenizer_pre": pre, "token_merges": ["a b"], "bos_token_id": 257, "eos_token_id": 258}
-    encoded = lambda name, **extra: tokenizer.read_tokenizer(
+    encode_with = lambda name, **extra: tokenizer.read_tokenizer(
         header(tmp_path / name, "gpt2", tokens, **fields, **extra), {}
     ).encode("ab")
-    assert encoded("a.gguf") == [257, 256] if begins else [256]
-    assert encoded("b.gguf", add_bos_token=not begins, add_eos_token=True) == [257] * (not begins) + [256, 258]
+    assert encode_with("a.gguf") == [257, 256] if begins else [256]
+    assert encode_with("b.gguf", add_bos_token=not begins, add_eos_token=True) == [257] * (not begins) + [256, 258]
     fields.pop("bos_token_id")
     if begins:
         with pytest.raises(InputError, match="must have tokenizer.ggml.bos_token_id"):
-            encoded("c.gguf")
+            encode_with("c.gguf")
 
 
 def test_sentencepiece_without_ids_has_the_usual_special_tokens(tmp_path):

@@ -293,7 +293,9 @@ def _select_passes(inputs):
     if isinstance(normalizer, Exponential):
         return _softmax_forward, _softmax_backward
     return (
-        (_ordered_forward, _ordered_backward) if isinstance(normalizer, Ordered) else (_local_forward, _local_backward)
+        (_forward_of_ordered, _backward_of_ordered)
+        if isinstance(normalizer, Ordered)
+        else (_local_forward, _local_backward)
     )
 
 
@@ -380,7 +382,7 @@ def _find_cut(ring, inputs, k):
     return top_k.cut_of(_fold(ring, inputs._replace(value=inputs.value[:, :0]), step, start))
 
 
-def _ordered_forward(ring, inputs):
+def _forward_of_ordered(ring, inputs):
     def step(visiting, later, runs, bars):
         carry = jax.tree.map(lambda x: x[later.astype(int)], runs)
         carry = _fold_block(ring, visiting, ordered.add_block, carry, over_keys_reversed)
@@ -440,7 +442,7 @@ def _local_backward(ring, inputs, outputs, saved, bars):
     return local.add_extra(inputs, outputs, saved, bars, gradients)
 
 
-def _ordered_backward(ring, inputs, outputs, saved, bars):
+def _backward_of_ordered(ring, inputs, outputs, saved, bars):
     passed, earlier = saved
     dot = lambda x: jnp.sum(x.astype(passed.dtype) * bars[0].astype(passed.dtype), axis=1)
 

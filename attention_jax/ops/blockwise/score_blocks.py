@@ -170,7 +170,7 @@ def _describe_shape(value):
     return list(value.shape) if hasattr(value, "shape") else f"a {type(value).__name__}"
 
 
-def tile_of(inputs, blocks, i, j, masked):
+def tile_of(inputs, blocks, i, j, step_masked):
     rules, non_floats, combine = partition(inputs.rules)
     query, key, value = (
         rows_of(inputs.query, i, blocks.query),
@@ -182,7 +182,7 @@ def tile_of(inputs, blocks, i, j, masked):
     key_positions = start_of(j, blocks.key, inputs.key.shape[0]) + jnp.arange(blocks.key)
     query_positions = inputs.offset + start_of(i, blocks.query, inputs.query.shape[0]) + jnp.arange(blocks.query)
     allowed = None
-    if masked:
+    if step_masked:
         allowed = jnp.broadcast_to(
             (key_positions >= j * blocks.key)[None, :], (blocks.query, blocks.key)
         )  # [q, k]; nothing counts twice
@@ -264,8 +264,8 @@ def pull_pool(weights, tile, row_bar, narrowed):
     """Return the cotangents of `weights` [q, k] before dropout, in their type, and of the values of a tile. `narrowed`
     says that the weights are within the range of float16."""
     if tile.terms is not None:
-        pooled = lambda weights, value: pool(weights, tile._replace(value=value))
-        return jax.vjp(pooled, weights, tile.value)[1](row_bar.astype(weights.dtype))
+        pool_terms_of = lambda weights, value: pool(weights, tile._replace(value=value))
+        return jax.vjp(pool_terms_of, weights, tile.value)[1](row_bar.astype(weights.dtype))
     pool_weights = weights
     if narrowed or row_bar.dtype != jnp.float16:
         pool_weights = narrow(weights, row_bar.dtype)
@@ -372,9 +372,9 @@ def key_blocks(inputs, blocks):
     index = jnp.arange(-(-queries // blocks.query))
     first = inputs.offset + start_of(index, blocks.query, queries)
     last = first + blocks.query - 1
-    clipped = lambda x: jnp.broadcast_to(jnp.clip(as_positions(x), 0, keys), first.shape)
-    low, high = map(clipped, inputs.mask.key_range(first, last))
-    open_low, open_high = map(clipped, inputs.mask.unmasked_range(first, last))
+    clip_to_keys = lambda x: jnp.broadcast_to(jnp.clip(as_positions(x), 0, keys), first.shape)
+    low, high = map(clip_to_keys, inputs.mask.key_range(first, last))
+    open_low, open_high = map(clip_to_keys, inputs.mask.unmasked_range(first, last))
     low, high = -max_over_batch(-(low // blocks.key)), max_over_batch(-(-high // blocks.key))
     open_low, open_high = max_over_batch(-(-open_low // blocks.key)), -max_over_batch(-(open_high // blocks.key))
     high = jnp.maximum(low, high)
@@ -430,18 +430,18 @@ def over_keys(ranges, i, step, carry):
         return step(True, open_high, carry) if open_high < high else carry
     low, open_low, open_high, high = (bound[i] for bound in ranges)
     num_masked_before = open_low - low
-    masked = lambda n, carry: step(
+    step_masked = lambda n, carry: step(
         True, jnp.where(n < num_masked_before, low + n, open_high + n - num_masked_before), carry
     )
-    carry = lax.fori_loop(0, num_masked_before + high - open_high, masked, carry)
+    carry = lax.fori_loop(0, num_masked_before + high - open_high, step_masked, carry)
     return lax.fori_loop(open_low, open_high, partial(step, False), carry)
 
 
 def over_keys_reversed(ranges, i, step, carry):
     """Loop like `over_keys`, from the last block to the first."""
 
-    def run(masked, first, stop, carry):
-        return lax.fori_loop(0, stop - first, lambda n, carry: step(masked, stop - 1 - n, carry), carry)
+    def run(step_masked, first, stop, carry):
+        return lax.fori_loop(0, stop - first, lambda n, carry: step(step_masked, stop - 1 - n, carry), carry)
 
     if isinstance(ranges[0], int):
         _, open_high, _, high = ranges

@@ -45,7 +45,7 @@ def unsupported_reason(query, key, value, score, bias, mask, dropout, query_offs
         return reason
     if not (query.shape[0] and key.shape[0]):
         return f"needs queries and keys, got {query.shape[0]} and {key.shape[0]}"
-    kinds = [type(part) for part in split_mask(mask)]
+    kinds = [type(rule) for rule in split_mask(mask)]
     if len(set(kinds)) < len(kinds) or set(kinds) not in MASKS:
         return "knows no masks but causal(), lengths(n), causal() & lengths(n) and causal() & window(w)"
     if mask is not None and not isinstance(mask, Lengths):  # causal
@@ -66,7 +66,7 @@ def attend(query, key, value, score, bias, mask, sink=None):
     An odd number of queries or keys gets one more row of zeros. The row of the query is cut off, so that its cotangent
     is zero; the key is hidden by the causal mask or by the number of keys.
     """
-    by_type = {type(part): part for part in split_mask(mask)}
+    by_type = {type(rule): rule for rule in split_mask(mask)}
     (queries, features), keys, is_causal = (query.shape[0], value.shape[1]), key.shape[0], Causal in by_type
     num_keys = jnp.asarray(keys, jnp.int32)
     if Lengths in by_type:
@@ -78,7 +78,7 @@ def attend(query, key, value, score, bias, mask, sink=None):
     has_lengths = Lengths in by_type or (keys % 2 == 1 and not is_causal)
     query, key, value = (jnp.pad(x, ((0, x.shape[0] % 2), (0, 0))) for x in (query, key, value))
     num_queries = jnp.asarray(query.shape[0], jnp.int32)
-    query, key, value, num_queries, num_keys = _joined(query, key, value, num_queries, num_keys)
+    query, key, value, num_queries, num_keys = _batch_inputs(query, key, value, num_queries, num_keys)
     out = jax.nn.dot_product_attention(
         query[None, :, None, :],  # [1, Q, 1, D], Q even
         key[None, :, None, :],  # [1, K, 1, D], K even
@@ -90,7 +90,7 @@ def attend(query, key, value, score, bias, mask, sink=None):
         local_window_size=(by_type[Window].width, 0) if Window in by_type else None,
         implementation="cudnn",
     )
-    out = _settled(out)[0, first : first + queries, 0, :features]  # [Q, V]
+    out = _batch_cotangent(out)[0, first : first + queries, 0, :features]  # [Q, V]
     if attended is not None:
         return jnp.where(attended[:, None], out, jnp.zeros_like(out))
     return jnp.where(num_keys > 0, out, jnp.zeros_like(out)) if Lengths in by_type else out
@@ -109,17 +109,17 @@ def _together_batched(size, batched, *arrays):
 
 
 @jax.custom_vjp
-def _joined(query, key, value, query_length, key_length):
+def _batch_inputs(query, key, value, query_length, key_length):
     return _together(query, key, value, query_length, key_length)
 
 
-_joined.defvjp(lambda *arrays: (_together(*arrays), None), lambda _, bars: (*bars[:3], None, None))
+_batch_inputs.defvjp(lambda *arrays: (_together(*arrays), None), lambda _, bars: (*bars[:3], None, None))
 
 
 @jax.custom_vjp
-def _settled(out):
+def _batch_cotangent(out):
     """The identity; its gradient is batched as the array is."""
     return out
 
 
-_settled.defvjp(lambda out: (out, out[:, :1]), lambda like, bar: (_together(bar, like)[0],))
+_batch_cotangent.defvjp(lambda out: (out, out[:, :1]), lambda like, bar: (_together(bar, like)[0],))

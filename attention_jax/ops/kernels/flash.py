@@ -41,10 +41,10 @@ def attend(query, key, value, score, bias, mask):
     """softmax(score(query, key) + bias, where=mask) value, [Q, V], for a call without `unsupported_reason`."""
     from jax.experimental.pallas.ops.tpu import flash_attention as library  # Pallas is slow to import
 
-    given = {type(part): part for part in split_mask(mask)}
+    by_type = {type(rule): rule for rule in split_mask(mask)}
     queries, keys, features, length, segments = query.shape[0], *value.shape, None, None
-    if Lengths in given:
-        length = jnp.asarray(given[Lengths].length)
+    if Lengths in by_type:
+        length = jnp.asarray(by_type[Lengths].length)
         real = jnp.arange(keys) < length
         query = replace_nonfinite(query, jnp.broadcast_to(length > 0, queries))
         key, value = hide(key, real), replace_nonfinite(value, real)
@@ -54,7 +54,7 @@ def attend(query, key, value, score, bias, mask):
     out = library.flash_attention(
         *(x[None, None] for x in (query, key, value)),  # [1, 1, T, D]
         segment_ids=segments,
-        causal=Causal in given,
+        causal=Causal in by_type,
         sm_scale=scale,
         block_sizes=library.BlockSizes(block, block, block, 1, *(block,) * 7),
     )[0, 0, :, :features]  # [Q, V]

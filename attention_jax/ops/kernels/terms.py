@@ -122,7 +122,7 @@ def says_terms(rule) -> bool:
 
 
 def is_causal(mask: Mask | None) -> bool:
-    return any(isinstance(part, Causal) for part in split_mask(mask))
+    return any(isinstance(rule, Causal) for rule in split_mask(mask))
 
 
 def has_finite_bias(key_term, mask: Mask | None, queries: int) -> Bool[Array, " Q"]:
@@ -130,8 +130,8 @@ def has_finite_bias(key_term, mask: Mask | None, queries: int) -> Bool[Array, " 
     keys, positions = key_term.shape[0], jnp.arange(queries)
     start, stop = (0, keys) if mask is None else mask.key_range(positions, positions)
     count = jnp.pad(jnp.cumsum(key_term != -jnp.inf), (1, 0))  # [K + 1], of the keys before each
-    before = lambda position: count[jnp.clip(jnp.broadcast_to(position, (queries,)), 0, keys)]
-    return before(stop) > before(start)
+    count_before = lambda position: count[jnp.clip(jnp.broadcast_to(position, (queries,)), 0, keys)]
+    return count_before(stop) > count_before(start)
 
 
 def hide(key: Float[Array, "K E"], is_real: Bool[Array, " K"]) -> Float[Array, "K E"]:
@@ -184,8 +184,8 @@ def _times(term, factor):
 def _two_parts(x, dtype) -> list:
     if x.dtype == dtype:
         return [x]
-    high = rounded(x, dtype)
-    return [high, rounded(lax.stop_gradient(x - high.astype(x.dtype)), dtype)]
+    high = round_to(x, dtype)
+    return [high, round_to(lax.stop_gradient(x - high.astype(x.dtype)), dtype)]
 
 
 def _limit(dtype) -> float:
@@ -197,14 +197,14 @@ def _three_parts(term: Float[Array, " N"], dtype) -> tuple[Array, Array, Array]:
     """Three parts of a term in `dtype`, whose product with `FACTORS` is the term; the second carries the gradient. -inf
     is the lowest number in range, whose weight is 0."""
     term, (large, _, small) = jnp.clip(term, -_limit(dtype), _limit(dtype)), FACTORS
-    high = rounded(lax.stop_gradient(term) / large, dtype)
+    high = round_to(lax.stop_gradient(term) / large, dtype)
     remainder = term - high.astype(term.dtype) * large
-    middle = rounded(remainder, dtype)
-    low = rounded(lax.stop_gradient(remainder - middle.astype(term.dtype)) / small, dtype)
+    middle = round_to(remainder, dtype)
+    low = round_to(lax.stop_gradient(remainder - middle.astype(term.dtype)) / small, dtype)
     return high, middle, low
 
 
-def rounded(x, dtype):
+def round_to(x, dtype):
     """`x.astype(dtype)`, which XLA may not leave out: it takes a float32 for its own rounding elsewhere."""
     kind = jnp.finfo(dtype)
     return lax.reduce_precision(x, exponent_bits=kind.nexp, mantissa_bits=kind.nmant).astype(dtype)

@@ -87,7 +87,7 @@ def truncation_factors(steps: int, length: int) -> Float[Array, "T"]:
     return (jnp.arange(steps) % length != 0).astype(jnp.float32)
 
 
-def truncated(step: Step, params, state: State, xs, length: int) -> tuple[Float[Array, ""], State]:
+def truncate_regularly(step: Step, params, state: State, xs, length: int) -> tuple[Float[Array, ""], State]:
     """The gradient is cut at steps 0, length, 2 length, ...: no gradient flows
     beyond its block (d2l 9.7.1.2)."""
     return run_with_factors(step, params, state, xs, truncation_factors(_steps(xs), length))
@@ -109,7 +109,9 @@ def random_factors(rng: Array, steps: int, probability: float) -> Float[Array, "
     return jnp.where(cut, 0.0, 1 / (1 - probability))
 
 
-def randomized(step: Step, params, state: State, xs, probability: float, rng: Array) -> tuple[Float[Array, ""], State]:
+def truncate_randomly(
+    step: Step, params, state: State, xs, probability: float, rng: Array
+) -> tuple[Float[Array, ""], State]:
     """Cut before each step with `probability`; gradients that survive are scaled so that the estimate is unbiased."""
     return run_with_factors(step, params, state, xs, random_factors(rng, _steps(xs), probability))
 

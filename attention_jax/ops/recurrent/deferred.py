@@ -53,11 +53,11 @@ def deferred_scan(step, w, carry, xs):
     >>> y.shape
     (3,)
     """
-    return loopable(functools.partial(_deferred_scan, step))(w, carry, xs)
+    return loopable(functools.partial(_scan_with_weights, step))(w, carry, xs)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _deferred_scan(step, w, carry, xs):
+def _scan_with_weights(step, w, carry, xs):
     return jax.lax.scan(functools.partial(step, w), carry, xs)
 
 
@@ -142,4 +142,4 @@ def _weight_gradient(
     )
 
 
-_deferred_scan.defvjp(_forward, _backward)
+_scan_with_weights.defvjp(_forward, _backward)

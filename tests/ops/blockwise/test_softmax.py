@@ -110,11 +110,11 @@ def in_float64(tree):
 
 def assert_exact(case, blocks, tolerance=1e-5, compiled=quickly, **options):
     """Fused in float32 against plain in float64; `case` is (query, key, value, score, bias, mask)."""
-    fused = run("fused", *case, blocks=blocks, compiled=compiled, **options)
+    run_fused = run("fused", *case, blocks=blocks, compiled=compiled, **options)
     with jax.enable_x64(True):
         exact = run("plain", *in_float64(case), **options)
     scale = max([1.0] + [np.abs(x).max() for x in jax.tree.leaves(exact)])
-    for actual, expected in zip(jax.tree.leaves(fused), jax.tree.leaves(exact), strict=True):
+    for actual, expected in zip(jax.tree.leaves(run_fused), jax.tree.leaves(exact), strict=True):
         assert actual.dtype == np.float32 and expected.dtype == np.float64
         np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance * scale)
 
@@ -169,10 +169,10 @@ def test_the_programs_that_users_run(score, mask, bias, dropout):
     case = *arrays(7, 9), SCORES[score], BIASES[bias], MASKS[mask](table(7, 9))
     assert_exact(case, (3, 4), dropout=dropout, compiled=optimized)
     if mask.startswith("causal"):  # nobody attends to the last key
-        fused = lambda: run("fused", *case, blocks=(3, 4), dropout=dropout, compiled=optimized)
-        clean = fused()
+        run_fused = lambda: run("fused", *case, blocks=(3, 4), dropout=dropout, compiled=optimized)
+        clean = run_fused()
         case[1][8], case[2][8] = np.nan, np.nan
-        jax.tree.map(np.testing.assert_array_equal, fused(), clean)
+        jax.tree.map(np.testing.assert_array_equal, run_fused(), clean)
 
 
 def test_the_optimized_pairs_have_every_bias():
@@ -241,12 +241,12 @@ def test_attended_nan_reaches_output(broken, score, mask):
     mask = OPEN_MASKS[mask]
     case, (array, index, number) = arrays(7, 9), BROKEN[broken]
     case[array][index] = number
-    (plain, _), (fused, gradients) = (
+    (plain, _), (run_fused, gradients) = (
         run(i, *case, SCORES[score], None, mask, blocks=(3, 4)) for i in ("plain", "fused")
     )
     if score != "Additive" or broken.startswith("NaN"):  # tanh makes infinity finite where nothing is prepared
-        np.testing.assert_allclose(fused, plain, rtol=1e-5, atol=1e-6)  # NaN at the same queries
-    nan = np.isnan(fused).all(axis=1)
+        np.testing.assert_allclose(run_fused, plain, rtol=1e-5, atol=1e-6)  # NaN at the same queries
+    nan = np.isnan(run_fused).all(axis=1)
     if broken == "NaN key":
         assert nan.tolist() == [mask is not OPEN_MASKS["causal"] or query >= 2 for query in range(7)]
     if broken == "NaN query":
@@ -297,9 +297,9 @@ def test_lengths_that_differ_between_examples():
         )
         return jnp.sin(jax.vmap(attend_example)(query, key, value, n)).sum()
 
-    fused, plain = (jax.jit(jax.grad(lambda q, i=i: loss(i, q)))(query) for i in ("fused", "plain"))
-    np.testing.assert_allclose(fused, plain, rtol=1e-5, atol=1e-6)
-    assert not fused[1].any()
+    run_fused, plain = (jax.jit(jax.grad(lambda q, i=i: loss(i, q)))(query) for i in ("fused", "plain"))
+    np.testing.assert_allclose(run_fused, plain, rtol=1e-5, atol=1e-6)
+    assert not run_fused[1].any()
 
 
 @pytest.mark.slow

@@ -56,8 +56,8 @@ def test_it_equals_plain(interpret_kernel, monkeypatch, mask, score):
         bias = ALiBi(0.1) if mask == "causal & lengths" else None
         call = {"score": score, "bias": bias, "implementation": implementation}
         attend_head = lambda q, k, v, n: attend(q, k, v, mask=MASKS[mask](n), **call)
-        pooled = lambda *qkv: jax.vmap(jax.vmap(attend_head, (1, None, None, None), 1))(*qkv, LENGTHS)
-        out, pull = jax.vjp(pooled, query, key, value)
+        attend_heads = lambda *qkv: jax.vmap(jax.vmap(attend_head, (1, None, None, None), 1))(*qkv, LENGTHS)
+        out, pull = jax.vjp(attend_heads, query, key, value)
         return [x.astype(jnp.float32) for x in (out, *pull(bar))]
 
     actual, plain = (numbers(implementation, query, key, value, bar) for implementation in ("flash", "plain"))
@@ -111,7 +111,14 @@ def test_everything_else_is_refused_and_goes_elsewhere(change):
 
 
 def test_short_ones_are_not_worth_it():
-    call = {"score": ScaledDot(), "bias": None, "mask": None, "dropout": None, "query_offset": 0, "asked": None}
-    chosen = lambda x: choose_implementation(x, x, x, **call)
-    assert chosen(X)["tpu"] == "flash" and chosen(X[:384])["tpu"] != "flash"
-    assert {chosen(X)[platform] for platform in ("cpu", "default")} == {"fused", "plain"}
+    call = {
+        "score": ScaledDot(),
+        "bias": None,
+        "mask": None,
+        "dropout": None,
+        "query_offset": 0,
+        "implementation": None,
+    }
+    choose = lambda x: choose_implementation(x, x, x, **call)
+    assert choose(X)["tpu"] == "flash" and choose(X[:384])["tpu"] != "flash"
+    assert {choose(X)[platform] for platform in ("cpu", "default")} == {"fused", "plain"}

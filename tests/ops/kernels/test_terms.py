@@ -50,19 +50,19 @@ class Radial(Score):
     widths: jax.Array
 
     def __call__(self, query, key):
-        return NegativeSquaredDistance()(*self.scaled(query, key))
+        return NegativeSquaredDistance()(*self.divide_by_widths(query, key))
 
     def terms(self, query, key):
-        return NegativeSquaredDistance().terms(*self.scaled(query, key))
+        return NegativeSquaredDistance().terms(*self.divide_by_widths(query, key))
 
-    def scaled(self, *sides):
+    def divide_by_widths(self, *sides):
         return (x.astype(self.widths.dtype) / self.widths[None] for x in sides)
 
 
 HEADS, SIZE = 4, 16
 RANDOM = np.random.default_rng(0)
 draw = lambda *shape: jnp.asarray(RANDOM.normal(size=shape), jnp.float32)
-spread = lambda low, high: jnp.asarray(np.geomspace(low, high, HEADS), jnp.float32)
+geometric = lambda low, high: jnp.asarray(np.geomspace(low, high, HEADS), jnp.float32)
 
 
 def gates(length):
@@ -71,21 +71,21 @@ def gates(length):
 
 CASES = {
     "dot": lambda n: {"score": Dot()},
-    "cosine": lambda n: {"score": Cosine(spread(1, 50))},
+    "cosine": lambda n: {"score": Cosine(geometric(1, 50))},
     "qk_norm": lambda n: {"score": QKNorm(1 + draw(HEADS, SIZE) / 4, 1 + draw(HEADS, SIZE) / 4)},
     "bilinear": lambda n: {"score": Bilinear(draw(HEADS, SIZE, SIZE) / 4)},
     "distance": lambda n: {"score": NegativeSquaredDistance()},
-    "gaussian": lambda n: {"score": Gaussian(spread(1.5, 8))},
+    "gaussian": lambda n: {"score": Gaussian(geometric(1.5, 8))},
     "gaussian of known width": lambda n: {"score": Gaussian(1.3)},
-    "radial": lambda n: {"score": Radial(spread(1.5, 8)[:, None] + jnp.abs(draw(HEADS, SIZE)))},
-    "sink": lambda n: {"normalizer": Softmax(sink=spread(0.1, 8))},
+    "radial": lambda n: {"score": Radial(geometric(1.5, 8)[:, None] + jnp.abs(draw(HEADS, SIZE)))},
+    "sink": lambda n: {"normalizer": Softmax(sink=geometric(0.1, 8))},
     "row of an array": lambda n: {"bias": 3 * draw(HEADS, 1, n)},
-    "alibi": lambda n: {"bias": ALiBi(spread(2**-8, 4)), "mask": "causal"},
+    "alibi": lambda n: {"bias": ALiBi(geometric(2**-8, 4)), "mask": "causal"},
     "gates": lambda n: {"bias": gates(n), "mask": "causal"},
     "all": lambda n: {
-        "score": Gaussian(spread(1.5, 8)),
-        "bias": (ALiBi(spread(2**-8, 0.5)), draw(HEADS, 1, n)),
-        "normalizer": Softmax(sink=spread(0.1, 8)),
+        "score": Gaussian(geometric(1.5, 8)),
+        "bias": (ALiBi(geometric(2**-8, 0.5)), draw(HEADS, 1, n)),
+        "normalizer": Softmax(sink=geometric(0.1, 8)),
         "mask": "causal",
     },
 }
@@ -135,11 +135,11 @@ def output_and_gradients(implementation, rules, query, key, value, bar, as_numbe
     arrays = {i: x for i, x in enumerate(leaves) if hasattr(x, "dtype")}
 
     def heads(arrays, query, key, value):
-        def one(arrays, query, key, value):
+        def attend_head(arrays, query, key, value):
             rules = jax.tree.unflatten(structure, [arrays.get(i, x) for i, x in enumerate(leaves)])
             return attend(query, key, value, mask=mask, implementation=implementation, **rules)
 
-        return jax.vmap(one, (0, 1, 1, 1), 1)(arrays, query, key, value)
+        return jax.vmap(attend_head, (0, 1, 1, 1), 1)(arrays, query, key, value)
 
     @jax.jit
     def run(arrays, query, key, value, bar):
@@ -204,10 +204,10 @@ def test_error_is_at_most_twice_that_of_the_definition(by_xla, case, mask, dtype
 @pytest.mark.parametrize(
     "rules, shift, size",
     [
-        ({"score": Gaussian(spread(3, 8))}, 0.0, 64),  # 57 features of the query in two parts
+        ({"score": Gaussian(geometric(3, 8))}, 0.0, 64),  # 57 features of the query in two parts
         ({"score": NegativeSquaredDistance()}, 100.0, 16),
-        ({"score": Gaussian(spread(2, 8))}, -50.0, 16),
-        ({"bias": ALiBi(spread(0.5, 16)), "mask": causal()}, 0.0, 64),
+        ({"score": Gaussian(geometric(2, 8))}, -50.0, 16),
+        ({"bias": ALiBi(geometric(0.5, 16)), "mask": causal()}, 0.0, 64),
     ],
     ids=["head size 64", "far away", "far away, with widths", "steep slopes"],
 )
@@ -287,7 +287,7 @@ def test_three_parts_are_the_number(dtype):
     @jax.jit
     def total(x):
         return sum(
-            part.astype(jnp.float32) * factor for part, factor in zip(terms._three_parts(x, dtype), terms.FACTORS)
+            summand.astype(jnp.float32) * factor for summand, factor in zip(terms._three_parts(x, dtype), terms.FACTORS)
         )
 
     smallest = float(jnp.finfo(dtype).tiny) / 32  # what is below is 0
@@ -339,8 +339,8 @@ def test_products_are_taken_by_name_alone(cudnn_installed, monkeypatch):
     run = lambda implementation, **rules: explain(
         lambda x: attend(x, x, x, mask=causal(), implementation=implementation, **rules), x
     )
-    [plain], [default], [named] = run(None), run(None, bias=ALiBi(0.5)), run("cudnn", bias=ALiBi(0.5))
-    assert plain["cuda"].implementation == named["cuda"].implementation == "cudnn"
+    [plain], [default], [by_name] = run(None), run(None, bias=ALiBi(0.5)), run("cudnn", bias=ALiBi(0.5))
+    assert plain["cuda"].implementation == by_name["cuda"].implementation == "cudnn"
     assert default["cuda"].implementation == "plain" and 'implementation="cudnn"' in default["cuda"].reason
 
 

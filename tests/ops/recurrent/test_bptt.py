@@ -47,19 +47,19 @@ def test_full_is_the_double_sum():
 @pytest.mark.parametrize("length", [1, 2, 4, 6])
 def test_truncated_cuts_every_length_steps(length):
     np.testing.assert_allclose(
-        gradient(bptt.truncated, length), by_hand([float(t % length != 0) for t in range(6)]), rtol=1e-5
+        gradient(bptt.truncate_regularly, length), by_hand([float(t % length != 0) for t in range(6)]), rtol=1e-5
     )
 
 
 def test_truncated_longer_than_the_sequence_is_full():
-    np.testing.assert_allclose(gradient(bptt.truncated, 6), gradient(bptt.full), rtol=1e-6)
+    np.testing.assert_allclose(gradient(bptt.truncate_regularly, 6), gradient(bptt.full), rtol=1e-6)
 
 
 def test_randomized_scales_what_survives():
     rng = jax.random.key(3)
     factors = bptt.random_factors(rng, 6, 0.4)
     assert {round(float(f), 4) for f in factors} == {0.0, 1.6667}
-    np.testing.assert_allclose(gradient(bptt.randomized, 0.4, rng), by_hand(np.asarray(factors)), rtol=1e-5)
+    np.testing.assert_allclose(gradient(bptt.truncate_randomly, 0.4, rng), by_hand(np.asarray(factors)), rtol=1e-5)
 
 
 def test_randomized_is_unbiased_by_enumeration():
@@ -82,8 +82,8 @@ def test_forward_mode_equals_full_gradient_and_continues():
 def test_values_do_not_depend_on_the_variant():
     loss, state = bptt.full(step, THETA, START, XS)
     for result in (
-        bptt.truncated(step, THETA, START, XS, 2),
-        bptt.randomized(step, THETA, START, XS, 0.5, jax.random.key(0)),
+        bptt.truncate_regularly(step, THETA, START, XS, 2),
+        bptt.truncate_randomly(step, THETA, START, XS, 0.5, jax.random.key(0)),
     ):
         assert result[0] == loss and result[1] == state
 
