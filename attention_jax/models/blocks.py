@@ -24,7 +24,7 @@ from attention_jax.models.initializers import FAN_IN, XAVIER
 from attention_jax.models.multihead import Linear, MultiHeadAttention
 from attention_jax.models.named_scores import parse_normalizer, parse_pool, parse_score
 from attention_jax.models.norms import EPSILON
-from attention_jax.models.parts import parse_part
+from attention_jax.models.parts import ConstantPart, parse_part
 from attention_jax.models.position_encodings import RelativeBias, custom_positions, relative_biases, rope_scaling
 from attention_jax.models.taps import tap
 from attention_jax.ops.attention import Implementation
@@ -218,10 +218,10 @@ class Block:
             return None
         if self.mask.partition("(")[0] not in MASKS and ":" not in self.mask:
             raise InputError(f"--model.mask must be none, {', '.join(MASKS)} or package.file:Class, got {self.mask!r}")
-        mask_source = parse_part("mask", self.mask, MASKS, Mask, as_mask)
-        if hasattr(mask_source, "init"):
+        parsed = parse_part("mask", self.mask, MASKS, Mask, as_mask)
+        if not isinstance(parsed, ConstantPart):
             raise InputError(f"--model.mask {self.mask} must not have init: a mask has no gradient, so use a bias")
-        return mask_source()
+        return parsed.value
 
     def empty_cache(
         self, batch_size: int, max_length: int, layers: int | None = None

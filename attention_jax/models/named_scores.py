@@ -1,6 +1,5 @@
 """Scores and normalizers by name, with their weights owned by a module."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -12,7 +11,7 @@ from jaxtyping import Array, Float
 from attention_jax.config import SCORES
 from attention_jax.config.models import NORMALIZERS, POOLS
 from attention_jax.errors import InputError
-from attention_jax.models.parts import make_part, parse_part
+from attention_jax.models.parts import ParsedPart, make_part, parse_part
 from attention_jax.ops import scores
 from attention_jax.ops.biases import Bias, Location
 from attention_jax.ops.normalizer_kinds import Normalizer, Threshold
@@ -39,7 +38,7 @@ class ScaledGeneral(scores.Bilinear):
 SAME_WIDTH = ("dot", "scaled_dot", "cosine", "gaussian", "qk_norm", "soft_cap")
 
 
-def parse_score(name: str) -> Callable[[], scores.Score]:
+def parse_score(name: str) -> ParsedPart:
     """The score that `name` names (`parts.parse_part`): a key of `config.SCORES` or an import path."""
     if name.partition("(")[0] not in SCORES and ":" not in name:
         raise InputError(f"score must be one of {', '.join(SCORES)} or package.file:Class of your own, got {name!r}")
@@ -99,13 +98,13 @@ class LearnedEntmax(LearnedNormalizer):
     kind = AdaptiveEntmax
 
 
-def parse_normalizer(name: str) -> Callable[[], Normalizer]:
+def parse_normalizer(name: str) -> ParsedPart:
     """The normalizer that `name` names (`parts.parse_part`): a key of `config.NORMALIZERS`, or the import path of a
     class or of an elementwise function."""
     return parse_part("normalizer", name, NORMALIZERS, Normalizer, as_normalizer)
 
 
-def parse_pool(name: str) -> Callable[[], Pool]:
+def parse_pool(name: str) -> ParsedPart:
     """The pooling that `name` names (`parts.parse_part`): a key of `config.models.POOLS` or an import path."""
     return parse_part("head_pool", name, POOLS, Pool)
 
@@ -117,13 +116,13 @@ def prepare_keys(score: scores.Score, hidden: Float[Array, "B S H"]) -> Float[Ar
 
 def make_score(module: nn.Module, name: str, query_width: int, key_width: int, hidden: int) -> scores.Score:
     """The score called `name`; its weights become the parameter "score" of `module` (in its setup)."""
-    source = parse_score(name)
+    parsed = parse_score(name)
     if name.partition("(")[0] in SAME_WIDTH and query_width != key_width:
         raise InputError(
             f"score {name} compares vectors of one width, got queries of {query_width} and keys of {key_width}: "
             "use general"
         )
-    return make_part(module, "score", source, query_width, key_width, hidden)
+    return make_part(module, "score", parsed, query_width, key_width, hidden)
 
 
 class Rules(NamedTuple):

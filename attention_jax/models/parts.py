@@ -1,15 +1,22 @@
-"""Parts of attention that options name, built in or by import path, with their learned arrays owned by a module.
+"""Parts of attention that options name, such as scores and normalizers, with their learned arrays owned by a module.
 
-A part is a dataclass registered by `pytree`. A class with `init(rng, query_width, key_width, hidden)` has learned
-parameters, its fields; arguments in an option are the values at which the first of them start. A class without `init`
-is made from its arguments, which are constants.
+A part is a dataclass registered by `pytree`. `parse_part` reads an option, and `make_part` and `make_part_per_head`
+make the part inside a Flax module. What an option names decides whether the part learns:
+
+| the option names                  | result         | its arguments, in parentheses, are            |
+|-----------------------------------|----------------|-----------------------------------------------|
+| a class with a classmethod `init` | `LearnedPart`  | initial values of its first fields            |
+| a class whose objects have `init` | `LearnedPart`  | those of the class, such as `LearnedSink`     |
+| any other class                   | `ConstantPart` | those of the class                            |
+| a function, with arguments        | as its result  | those of the function                         |
+| a function, without               | `ConstantPart` | none: the function itself becomes a part      |
 """
 
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import flax.linen as nn
 import jax
@@ -23,83 +30,101 @@ from attention_jax.ops.trees import child_names, is_registered
 SIGNATURE = "init(cls, rng, query_width, key_width, hidden)"
 
 
+@runtime_checkable
+class LearnedPart(Protocol):
+    """Draws a part with learned parameters, its fields. A class with a classmethod `init` is one itself."""
+
+    def init(self, rng, query_width: int, key_width: int, hidden: int) -> Any:
+        """Return the part with initial parameters for queries and keys of these widths."""
+
+
 @dataclass(frozen=True)
-class Started:
-    """A part of the class `kind` that learns, with some `fields` set to other values than those of `init`."""
+class StartedPart:
+    """A `LearnedPart` of the class `kind` in which some fields start at the values `start`."""
 
     kind: type
-    fields: Mapping[str, Any]
+    start: Mapping[str, Any]
 
-    def init(self, rng, query_width: int, key_width: int, hidden: int):
-        initial = self.kind.init(rng, query_width, key_width, hidden)
-        learned = child_names(self.kind)
-        start = {
-            name: _start(initial, name, value) if name in learned else value for name, value in self.fields.items()
+    def init(self, rng, query_width: int, key_width: int, hidden: int) -> Any:
+        drawn_part = self.kind.init(rng, query_width, key_width, hidden)
+        learned_names = child_names(self.kind)
+        fields = {
+            name: _initial_value(drawn_part, name, value) if name in learned_names else value
+            for name, value in self.start.items()
         }
-        return dataclasses.replace(initial, **start)
+        return dataclasses.replace(drawn_part, **fields)
 
 
-def _start(initial, name: str, value):
-    like = getattr(initial, name)
-    try:
-        return jnp.broadcast_to(jnp.asarray(value, jnp.result_type(like)), jnp.shape(like))
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"{name} of {type(initial).__name__} cannot start at {value!r}: it must fit the shape {jnp.shape(like)}"
-        ) from error
+@dataclass(frozen=True)
+class ConstantPart:
+    """A part without learned parameters."""
+
+    value: Any
+
+
+ParsedPart = LearnedPart | ConstantPart
 
 
 def parse_part(
-    option: str, value: str, names: Mapping[str, str], base: type, convert: Callable = lambda value: value
-) -> Any:
-    """What makes the part that `option` names: an object with `init` if the part learns, else a function without
-    arguments. `convert` turns what is not of the class `base`, such as a plain function, into a part.
+    option: str, value: str, names: Mapping[str, str], base: type, convert: Callable = lambda instance: instance
+) -> ParsedPart:
+    """Return the part that the `value` of an option names.
+
+    Args:
+      option: the name of the option, as in "head_pool".
+      value: a key of `names` or an import path "package.file:name", with arguments or without, as in "soft_cap(30)".
+      names: the import paths of the built-in parts, by name.
+      base: the class that the parts of this option inherit from.
+      convert: makes a part of an object of another class, such as a plain function.
 
     Raises InputError for what is not such a part: of another class, without `pytree`, or with parameters that neither
     `init` nor arguments provide.
+
+    >>> from attention_jax.config import SCORES
+    >>> from attention_jax.ops.scores import Score
+    >>> parse_part("score", "soft_cap(30)", SCORES, Score)
+    ConstantPart(value=SoftCap(cap=30, score=ScaledDot()))
+    >>> parse_part("score", "gaussian", SCORES, Score), parse_part("score", "gaussian(2.5)", SCORES, Score).start
+    (<class 'attention_jax.ops.scores.Gaussian'>, {'sigma': 2.5})
     """
     flag = f"{option_name(option, 'model')} {value}"
     target, arguments = resolve_name(value, names)
-    kind = target if isinstance(target, type) else None
-    starts = kind is not None and hasattr(kind, "init") and not _draws(kind) and not issubclass(kind, nn.Module)
-    if kind is not None and not starts:  # the others draw a part from their own fields, as `Learned` does
-        _check(flag, kind, base)
+    is_class = isinstance(target, type)
     if not callable(target):
         raise InputError(f"{option_name(option, 'model')} must be a {base.__name__.lower()}, got {value}")
-    if kind is not None and _draws(kind):
-        return kind if arguments is None else Started(kind, _fields(flag, kind, arguments))
-    instance = target if kind is None and arguments is None else _call_with(flag, target, arguments or (), base)
-    if hasattr(instance, "init") and _draws(type(instance)):  # what a function returns
-        _check(flag, type(instance), base)
-        return Started(
-            type(instance), {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
-        )
-    if hasattr(instance, "init"):  # draws from its own fields
+    if is_class and not _has_instance_init(target):  # before its arguments, about which the error would be otherwise
+        _check_class(flag, target, base)
+    if is_class and _has_class_init(target):
+        return target if arguments is None else StartedPart(target, _name_arguments(flag, target, arguments))
+    if not is_class and arguments is None:
+        return _parse_instance(flag, target, base, convert)
+    return _parse_instance(flag, _call(flag, target, arguments or (), base), base, convert)
+
+
+def _parse_instance(flag: str, instance: Any, base: type, convert: Callable) -> ParsedPart:
+    """The part that an object is, or that `convert` makes of it; learned fields of the object are initial values."""
+    kind = type(instance)
+    if _has_class_init(kind):
+        _check_class(flag, kind, base)
+        return StartedPart(kind, {field.name: getattr(instance, field.name) for field in dataclasses.fields(kind)})
+    if isinstance(instance, LearnedPart):
         return instance
-    instance = instance if isinstance(instance, base) else convert(instance)
-    _check(flag, type(instance), base)
-    return lambda: instance
+    converted = instance if isinstance(instance, base) else convert(instance)
+    _check_class(flag, type(converted), base)
+    return ConstantPart(converted)
 
 
-def _fields(flag: str, kind: type, arguments: list) -> dict[str, Any]:
-    """Name the arguments: they are the first fields of a dataclass."""
-    names = [field.name for field in dataclasses.fields(kind) if field.init]
-    if len(arguments) > len(names):
-        raise InputError(f"{flag} must have at most {len(names)} arguments, {', '.join(names)}; got {len(arguments)}")
-    return dict(zip(names, arguments))
+def _has_class_init(kind: type) -> bool:
+    """Whether `init` is a method of the class, which draws the fields of its objects."""
+    return isinstance(inspect.getattr_static(kind, "init", None), classmethod | staticmethod)
 
 
-def _call_with(flag: str, function: Callable, arguments, base: type):
-    try:
-        return function(*arguments)
-    except (TypeError, ValueError) as error:
-        learns = "" if base is Mask else f", or define {SIGNATURE}, which draws its learned parameters"
-        raise InputError(
-            f"{flag} cannot be made ({error}): give its arguments in parentheses, as literals{learns}"
-        ) from error
+def _has_instance_init(kind: type) -> bool:
+    """Whether `init` is a method of the objects, which hold the initial values; that of a Flax module is another."""
+    return hasattr(kind, "init") and not _has_class_init(kind) and not issubclass(kind, nn.Module)
 
 
-def _check(flag: str, kind: type, base: type):
+def _check_class(flag: str, kind: type, base: type):
     """Raise InputError unless a class is a dataclass that inherits from `base` and whose objects are pytrees."""
     if not issubclass(kind, base):
         raise InputError(f"{flag} must be a class that inherits from {base.__module__}.{base.__name__}")
@@ -109,9 +134,34 @@ def _check(flag: str, kind: type, base: type):
         )
 
 
-def _draws(kind: type) -> bool:
-    """Whether `init` is a method of the class, and not of objects that hold their start."""
-    return isinstance(inspect.getattr_static(kind, "init", None), classmethod | staticmethod)
+def _name_arguments(flag: str, kind: type, arguments: list) -> dict[str, Any]:
+    """{field: argument}; the arguments are the first fields of a dataclass."""
+    names = [field.name for field in dataclasses.fields(kind) if field.init]
+    if len(arguments) > len(names):
+        raise InputError(f"{flag} must have at most {len(names)} arguments, {', '.join(names)}; got {len(arguments)}")
+    return dict(zip(names, arguments))
+
+
+def _call(flag: str, function: Callable, arguments, base: type) -> Any:
+    """Call a class or a function. Raises InputError for arguments that it does not take."""
+    try:
+        return function(*arguments)
+    except (TypeError, ValueError) as error:
+        hint = "" if base is Mask else f", or define {SIGNATURE}, which draws its learned parameters"
+        raise InputError(
+            f"{flag} cannot be made ({error}): give its arguments in parentheses, as literals{hint}"
+        ) from error
+
+
+def _initial_value(drawn_part, name: str, value):
+    """`value` with the shape and type that `init` has drawn for this field."""
+    like = getattr(drawn_part, name)
+    try:
+        return jnp.broadcast_to(jnp.asarray(value, jnp.result_type(like)), jnp.shape(like))
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{name} of {type(drawn_part).__name__} cannot start at {value!r}: it must fit the shape {jnp.shape(like)}"
+        ) from error
 
 
 def shapes_of(draw: Callable, role: str):
@@ -122,24 +172,30 @@ def shapes_of(draw: Callable, role: str):
         raise InputError(f"{role} must have {SIGNATURE} that returns one of its class: {error}") from error
 
 
-def make_part(module: nn.Module, name: str, kind, *widths: int):
-    """The part that `kind`, of `parse_part`, makes, with its arrays as the parameter `name` of `module`."""
-    if not hasattr(kind, "init"):
-        return kind()
-    draw = lambda rng: kind.init(rng, *widths)
+def make_part(module: nn.Module, name: str, parsed: ParsedPart, *widths: int):
+    """Make a part in the setup of `module`; if it learns, its arrays are the parameter `name`, {field: array}.
+
+    `widths` are those of `LearnedPart.init`.
+    """
+    if isinstance(parsed, ConstantPart):
+        return parsed.value
+    draw = lambda rng: parsed.init(rng, *widths)
     shapes = shapes_of(draw, f"the {name}")
     arrays = module.param(name, lambda rng: {child: getattr(draw(rng), child) for child in child_names(type(shapes))})
     return dataclasses.replace(shapes, **arrays)
 
 
-def make_part_per_head(module: nn.Module, prefix: str, kind, heads: int, size: int):
-    """A pytree whose leaves lead with the heads: what `kind.init` draws for each, as parameters of `module`, or where
-    it has none `kind()` for all."""
-    if not hasattr(kind, "init"):
-        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (heads, *jnp.shape(leaf))), kind())
+def make_part_per_head(module: nn.Module, prefix: str, parsed: ParsedPart, heads: int, size: int):
+    """Make a part for each head, as one pytree whose leaves have a leading head axis, [heads, ...].
+
+    If the part learns, each head draws its own for queries and keys of width `size`, and the array of each field is the
+    parameter "{prefix}_{field}" of `module`; a constant part is repeated.
+    """
+    if isinstance(parsed, ConstantPart):
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (heads, *jnp.shape(leaf))), parsed.value)
 
     def draw(rng):
-        return jax.vmap(lambda rng: kind.init(rng, size, size, size))(jax.random.split(rng, heads))
+        return jax.vmap(lambda rng: parsed.init(rng, size, size, size))(jax.random.split(rng, heads))
 
     shapes = shapes_of(draw, f"the {prefix}")
     parameter = lambda name: module.param(f"{prefix}_{name}", lambda rng: getattr(draw(rng), name))

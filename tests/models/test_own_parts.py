@@ -199,6 +199,16 @@ def test_built_in_parts_start_there_too(make, value, field, start):
     np.testing.assert_allclose(getattr(make(value).init(jax.random.key(0), 4, 4, 4), field), start, rtol=1e-6)
 
 
+def make_tempered(t):
+    return Tempered(jnp.asarray(t), jnp.ones(4))
+
+
+def test_fields_of_a_returned_part_are_its_start():
+    part_of_function = parse_score(f"{HERE}:make_tempered(3.0)").init(jax.random.key(0), 4, 4, 4)
+    assert part_of_function.t == 3.0
+    np.testing.assert_array_equal(part_of_function.offset, np.ones(4))
+
+
 @pytest.mark.parametrize(("make", "value"), [(parse_score, "soft_cap(30)"), (parse_normalizer, "softmax(0)")])
 def test_a_part_without_init_is_constant(make, value):
     assert not hasattr(make(value), "init")
