@@ -107,105 +107,11 @@ KINDS = ("Model", "ForMaskedLM", "ForPreTraining", "LMHeadModel", "ForSequenceCl
 """What a name in `architectures` may end with; the heads of others are for tokens, answers or pairs of choices."""
 
 
-def infer_options(family: str, state_dict: Arrays, facts: Facts) -> config.MaskedLanguageModelConfig:
-    """Infer the options from shapes and config.json; without the latter from the published models, 64 per head."""
-    is_distilbert, of_layer = family == "distilbert", DISTILBERT_LAYER if family == "distilbert" else BERT_LAYER
-    stack = f"{family}.{'transformer' if is_distilbert else 'encoder'}.layer."
-    tokens, width = state_dict[f"{family}.embeddings.word_embeddings.weight"].shape
-    rows, types = (
-        len(state_dict[f"{family}.embeddings.position_embeddings.weight"]),
-        state_dict.get(f"{family}.{TYPES[0]}", ()),
-    )
-    layers, hidden = count_layers(stack, state_dict), len(state_dict[f"{stack}0.{of_layer['hidden']}.bias"])
-    says = ("n_layers", "dim", "hidden_dim", "n_heads", "activation")
-    if not is_distilbert:
-        says = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "hidden_act")
-        facts.require(family, {"type_vocab_size": len(types)})
-    facts.require(family, dict(zip(says, (layers, width, hidden))))
-    facts.require(family, {"vocab_size": tokens, "max_position_embeddings": rows})
-    facts.require(family, {"position_embedding_type": "absolute", "tie_word_embeddings": True, "tie_weights_": True})
-    facts.require(family, {"is_decoder": False, "add_cross_attention": False})
-    check_head(family, state_dict, facts)
-    epsilon = EPSILON if is_distilbert else facts.get("layer_norm_eps", EPSILON, f"norms with epsilon {EPSILON:g}")
-    first = int(facts.get("pad_token_id", 1, "padding is token 1")) + 1 if family == "roberta" else 0
-    return config.MaskedLanguageModelConfig(
-        layers,
-        width,
-        heads_of(facts, says[3], width),
-        hidden,
-        num_token_types=len(types),
-        first_position=first,
-        max_length=rows - first,
-        activation=activation(facts.get(says[4], "gelu")),
-        norm_epsilon=float(epsilon),
-        word_head=any(name.startswith((f"{PREDICTIONS}.", "lm_head.", "vocab_transform.")) for name in state_dict),
-        pooler=("relu" if is_distilbert else "tanh") if POOLERS[family] in state_dict else "none",
-    )
-
-
 POOLERS = {
     "bert": "bert.pooler.dense.weight",
     "roberta": "classifier.dense.weight",
     "distilbert": "pre_classifier.weight",
 }
-
-
-def check_head(family: str, state_dict: Arrays, facts: Facts):
-    """Raise InputError for a head that is not for masked words or the class of a text."""
-    names = facts.get("architectures", ())
-    wrong = [str(name) for name in names if not str(name).endswith(KINDS)]
-    if wrong or (
-        POOLERS[family] not in state_dict and {"classifier.weight", "classifier.out_proj.weight"} & state_dict.keys()
-    ):
-        raise InputError(
-            f"a {family} encoder must be alone or have a head for masked words or for the class of a text; this is a "
-            f"{wrong[0] if wrong else 'head for each token'}"
-        )
-
-
-def hf_config(family: str, options: config.MaskedLanguageModelConfig, params: Arrays, data=None) -> dict:
-    """Build the config.json of a model with the head that these weights have."""
-    prefix = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert"}[family]
-    head = "Model"
-    if "word_head/bias" in params:
-        head = "ForMaskedLM"
-    if "head/bias" in params:
-        if options.pooler == "none":
-            raise InputError(
-                f"{family} has no classifier of the sentence embedding, --model.pooler none: use own names"
-            )
-        head = "ForSequenceClassification"
-    names = {"gelu_tanh": "gelu_new", "swish": "silu"}
-    values = (options.num_layers, options.hidden_size, options.mlp_dim, options.num_heads)
-    says = ("n_layers", "dim", "hidden_dim", "n_heads", "activation")
-    extra = {}
-    if family != "distilbert":
-        says = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "hidden_act")
-        extra = {"layer_norm_eps": options.norm_epsilon, "type_vocab_size": options.num_token_types}
-    classes = getattr(data, "names", None) or [f"LABEL_{i}" for i in range(len(params.get("head/bias", ())))]
-    return {
-        "architectures": [prefix + head],
-        "model_type": family,
-        "vocab_size": len(params["embedding/token/embedding"]),
-        "max_position_embeddings": len(params["embedding/position/embedding"]),
-        "pad_token_id": max(options.first_position - 1, 0),
-        **dict(zip(says, (*values, names.get(options.activation, options.activation)))),
-        **extra,
-        **({"id2label": {str(i): name for i, name in enumerate(classes)}} if "head/bias" in params else {}),
-    }
-
-
-def layout_sizes(options: config.MaskedLanguageModelConfig) -> dict[str, int]:
-    """Return the layout sizes that follow from the options."""
-    width = {"h": options.num_heads, "e": options.hidden_size // options.num_heads} | dict.fromkeys(
-        "do", options.hidden_size
-    )
-    return width | {"m": options.mlp_dim, "t": options.num_token_types}
-
-
-def build_module(options: config.MaskedLanguageModelConfig, params: Arrays) -> MaskedLanguageModel:
-    """Return the model of these weights."""
-    return MaskedLanguageModel(options, len(params["embedding/token/embedding"]), len(params.get("head/bias", ())))
 
 
 POOLS = {"cls_token": "first", "mean_tokens": "mean", "max_tokens": "max"}
@@ -252,20 +158,6 @@ def pooling_files(options: config.MaskedLanguageModelConfig, params: Arrays, dat
     return {"modules.json": steps, "1_Pooling/config.json": width | pool}
 
 
-def missing_options(family: str, options: config.MaskedLanguageModelConfig) -> str:
-    """Describe the options of this model that the other library does not support."""
-    is_distilbert = family == "distilbert"
-    lacks = {
-        f"--model.first-position {options.first_position}": (options.first_position > 0) != (family == "roberta"),
-        f"--model.num-token-types {options.num_token_types}": (options.num_token_types == 0) != is_distilbert,
-        f"--model.norm-epsilon {options.norm_epsilon}": is_distilbert and options.norm_epsilon != EPSILON,
-        f"--model.pooler {options.pooler}": options.pooler not in ("none", "relu" if is_distilbert else "tanh"),
-    }
-    return ", ".join(
-        [*(name for name, is_so in lacks.items() if is_so), *differing_flags(options, LAYERS | {"per_layer": ""})]
-    )
-
-
 OLD = (
     (r"\.gamma$", ".weight"),
     (r"\.beta$", ".bias"),
@@ -275,55 +167,165 @@ OLD = (
 """Names of the first files, and copies under another name."""
 
 
-def bert_naming(family: str, table: tuple[Row, ...], types: tuple[str, ...], ignored: dict) -> Naming:
-    """The conversion of one family, whose names may lack the family's prefix."""
-    stack = "transformer" if family == "distilbert" else "encoder"
-
-    def normalize_name(name: str) -> str:
-        name = re.sub(rf"^(embeddings|{stack}|pooler)\.", rf"{family}.\1.", name)
-        for pattern, new in OLD:
-            name = re.sub(pattern, new, name)
-        return name
-
-    table_name = f"{family}.embeddings.word_embeddings.weight"
-    tied = r"cls\.predictions\.decoder\.weight|lm_head\.decoder\.weight|vocab_projector\.weight"
-    return Naming(
-        kind=config.MaskedLanguageModelConfig,
-        table=table,
-        mark=next(row.tensor for row in table if row.param == f"{HERE}/attention/query/kernel").replace("*", "0"),
-        options=lambda state_dict, facts: infer_options(family, state_dict, facts),
-        complete_options=add_pooling,
-        config=lambda *call: hf_config(family, *call),
-        extra_files=pooling_files,
-        layout_sizes=layout_sizes,
-        module=build_module,
-        missing_options=lambda options: missing_options(family, options),
-        normalize_name=normalize_name,
-        model_types=types,
-        optional=OPTIONAL,
-        ignored={
-            tied: lambda state_dict, copy: state_dict[table_name],
-            rf"{family}\.embeddings\.(position_ids|token_type_ids)": lambda state_dict, buffer: None,
-            **ignored,
-        },
-    )
-
-
-ANY_VALUE = lambda state_dict, unused: None
-NAMINGS = {
-    "bert": bert_naming("bert", BERT, ("bert",), {r"cls\.seq_relationship\..*": ANY_VALUE}),
-    "roberta": bert_naming(
-        "roberta",
-        ROBERTA,
-        ("roberta", "xlm-roberta", "camembert"),
-        {r"roberta\.pooler\..*": ANY_VALUE},  # it was never trained
-    ),
-    "distilbert": bert_naming("distilbert", DISTILBERT, ("distilbert",), {}),
-}
-
-
 def _json(path: Path):
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} must be a JSON file ({error}); copy the whole directory of the model") from error
+
+
+ANY_VALUE = lambda state_dict, unused: None
+
+
+class BertNaming(Naming):
+    """The conversion of one family, whose files may lack the family's prefix."""
+
+    options_type = config.MaskedLanguageModelConfig
+    optional = OPTIONAL
+
+    def __init__(self, family: str, table: tuple[Row, ...], model_types: tuple[str, ...], unused: str = ""):
+        self.family, self.table, self.model_types = family, table, model_types
+        query = next(row.tensor for row in table if row.param == f"{HERE}/attention/query/kernel")
+        self.mark = query.replace("*", "0")
+        words = f"{family}.embeddings.word_embeddings.weight"
+        tied = r"cls\.predictions\.decoder\.weight|lm_head\.decoder\.weight|vocab_projector\.weight"
+        self.ignored = {
+            tied: lambda state_dict, copy: state_dict[words],
+            rf"{family}\.embeddings\.(position_ids|token_type_ids)": ANY_VALUE,
+        } | ({unused: ANY_VALUE} if unused else {})
+
+    def normalize_name(self, name: str) -> str:
+        stack = "transformer" if self.family == "distilbert" else "encoder"
+        name = re.sub(rf"^(embeddings|{stack}|pooler)\.", rf"{self.family}.\1.", name)
+        for pattern, new in OLD:
+            name = re.sub(pattern, new, name)
+        return name
+
+    def complete_options(self, options: config.MaskedLanguageModelConfig, directory: Path):
+        return add_pooling(options, directory)
+
+    def extra_files(
+        self, options: config.MaskedLanguageModelConfig, params: Arrays, data=None
+    ) -> dict[str, dict | list]:
+        return pooling_files(options, params)
+
+    def infer_options(self, state_dict: Arrays, facts: Facts) -> config.MaskedLanguageModelConfig:
+        """Infer the options from shapes and config.json; without the latter from the published models, 64 per head."""
+        is_distilbert, of_layer = (
+            self.family == "distilbert",
+            DISTILBERT_LAYER if self.family == "distilbert" else BERT_LAYER,
+        )
+        stack = f"{self.family}.{'transformer' if is_distilbert else 'encoder'}.layer."
+        tokens, width = state_dict[f"{self.family}.embeddings.word_embeddings.weight"].shape
+        rows, types = (
+            len(state_dict[f"{self.family}.embeddings.position_embeddings.weight"]),
+            state_dict.get(f"{self.family}.{TYPES[0]}", ()),
+        )
+        layers, hidden = count_layers(stack, state_dict), len(state_dict[f"{stack}0.{of_layer['hidden']}.bias"])
+        says = ("n_layers", "dim", "hidden_dim", "n_heads", "activation")
+        if not is_distilbert:
+            says = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "hidden_act")
+            facts.require(self.family, {"type_vocab_size": len(types)})
+        facts.require(self.family, dict(zip(says, (layers, width, hidden))))
+        facts.require(self.family, {"vocab_size": tokens, "max_position_embeddings": rows})
+        facts.require(
+            self.family, {"position_embedding_type": "absolute", "tie_word_embeddings": True, "tie_weights_": True}
+        )
+        facts.require(self.family, {"is_decoder": False, "add_cross_attention": False})
+        self._check_head(state_dict, facts)
+        epsilon = EPSILON if is_distilbert else facts.get("layer_norm_eps", EPSILON, f"norms with epsilon {EPSILON:g}")
+        first = int(facts.get("pad_token_id", 1, "padding is token 1")) + 1 if self.family == "roberta" else 0
+        return config.MaskedLanguageModelConfig(
+            layers,
+            width,
+            heads_of(facts, says[3], width),
+            hidden,
+            num_token_types=len(types),
+            first_position=first,
+            max_length=rows - first,
+            activation=activation(facts.get(says[4], "gelu")),
+            norm_epsilon=float(epsilon),
+            word_head=any(name.startswith((f"{PREDICTIONS}.", "lm_head.", "vocab_transform.")) for name in state_dict),
+            pooler=("relu" if is_distilbert else "tanh") if POOLERS[self.family] in state_dict else "none",
+        )
+
+    def _check_head(self, state_dict: Arrays, facts: Facts):
+        """Raise InputError for a head that is not for masked words or the class of a text."""
+        names = facts.get("architectures", ())
+        wrong = [str(name) for name in names if not str(name).endswith(KINDS)]
+        if wrong or (
+            POOLERS[self.family] not in state_dict
+            and {"classifier.weight", "classifier.out_proj.weight"} & state_dict.keys()
+        ):
+            raise InputError(
+                f"a {self.family} encoder must be alone or have a head for masked words or for the class of a text; "
+                f"this is a {wrong[0] if wrong else 'head for each token'}"
+            )
+
+    def layout_sizes(self, options: config.MaskedLanguageModelConfig) -> dict[str, int]:
+        """Return the layout sizes that follow from the options."""
+        width = {"h": options.num_heads, "e": options.hidden_size // options.num_heads} | dict.fromkeys(
+            "do", options.hidden_size
+        )
+        return width | {"m": options.mlp_dim, "t": options.num_token_types}
+
+    def build_module(self, options: config.MaskedLanguageModelConfig, params: Arrays) -> MaskedLanguageModel:
+        """Return the model of these weights."""
+        return MaskedLanguageModel(options, len(params["embedding/token/embedding"]), len(params.get("head/bias", ())))
+
+    def missing_options(self, options: config.MaskedLanguageModelConfig) -> str:
+        """Describe the options of this model that the other library does not support."""
+        is_distilbert = self.family == "distilbert"
+        lacks = {
+            f"--model.first-position {options.first_position}": (options.first_position > 0)
+            != (self.family == "roberta"),
+            f"--model.num-token-types {options.num_token_types}": (options.num_token_types == 0) != is_distilbert,
+            f"--model.norm-epsilon {options.norm_epsilon}": is_distilbert and options.norm_epsilon != EPSILON,
+            f"--model.pooler {options.pooler}": options.pooler not in ("none", "relu" if is_distilbert else "tanh"),
+        }
+        return ", ".join(
+            [*(name for name, is_so in lacks.items() if is_so), *differing_flags(options, LAYERS | {"per_layer": ""})]
+        )
+
+    def library_config(self, options: config.MaskedLanguageModelConfig, params: Arrays, data=None) -> dict:
+        """Build the config.json of a model with the head that these weights have."""
+        prefix = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert"}[self.family]
+        head = "Model"
+        if "word_head/bias" in params:
+            head = "ForMaskedLM"
+        if "head/bias" in params:
+            if options.pooler == "none":
+                raise InputError(
+                    f"{self.family} has no classifier of the sentence embedding, --model.pooler none: use own names"
+                )
+            head = "ForSequenceClassification"
+        names = {"gelu_tanh": "gelu_new", "swish": "silu"}
+        values = (options.num_layers, options.hidden_size, options.mlp_dim, options.num_heads)
+        says = ("n_layers", "dim", "hidden_dim", "n_heads", "activation")
+        extra = {}
+        if self.family != "distilbert":
+            says = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "hidden_act")
+            extra = {"layer_norm_eps": options.norm_epsilon, "type_vocab_size": options.num_token_types}
+        classes = getattr(data, "names", None) or [f"LABEL_{i}" for i in range(len(params.get("head/bias", ())))]
+        return {
+            "architectures": [prefix + head],
+            "model_type": self.family,
+            "vocab_size": len(params["embedding/token/embedding"]),
+            "max_position_embeddings": len(params["embedding/position/embedding"]),
+            "pad_token_id": max(options.first_position - 1, 0),
+            **dict(zip(says, (*values, names.get(options.activation, options.activation)))),
+            **extra,
+            **({"id2label": {str(i): name for i, name in enumerate(classes)}} if "head/bias" in params else {}),
+        }
+
+
+NAMINGS = {
+    "bert": BertNaming("bert", BERT, ("bert",), unused=r"cls\.seq_relationship\..*"),
+    "roberta": BertNaming(
+        "roberta",
+        ROBERTA,
+        ("roberta", "xlm-roberta", "camembert"),
+        unused=r"roberta\.pooler\..*",  # it was never trained
+    ),
+    "distilbert": BertNaming("distilbert", DISTILBERT, ("distilbert",)),
+}

@@ -115,10 +115,10 @@ def nested(arrays: dict) -> dict:
 def module_of(weights: Weights):
     """Return the Flax module whose parameters are `nested(weights.arrays)`: a ViT, a Marian encoder-decoder or a
     language model."""
-    naming = next((naming for naming in NAMINGS.values() if naming.kind is type(weights.options)), None)
+    naming = next((naming for naming in NAMINGS.values() if naming.options_type is type(weights.options)), None)
     if naming is None:
         raise InputError(f"the sizes of a {configs.model_name(weights.options)} depend on its data: load a run of it")
-    return naming.module(weights.options, weights.arrays)
+    return naming.build_module(weights.options, weights.arrays)
 
 
 def read(path: Path | str) -> Weights:
@@ -152,7 +152,9 @@ def open_weights(path: Path | str) -> Weights:
         state_dict = naming.prepare(
             without_copies(naming, normalize_names(naming.normalize_name, contents.arrays)), facts
         )
-        options = naming.complete_options(naming.options(state_dict, facts), path if path.is_dir() else path.parent)
+        options = naming.complete_options(
+            naming.infer_options(state_dict, facts), path if path.is_dir() else path.parent
+        )
         if options.num_heads < 1 or min(naming.layout_sizes(options).values()) < 0:
             raise ValueError(f"{options.num_heads} heads")
         heads = [state_dict[row.tensor] for row in naming.table if row.param in HEADS and row.tensor in state_dict]
@@ -283,7 +285,7 @@ def write(weights: Weights, directory: Path, form: str, naming: str = OWN) -> st
         extra_files = {"config.json": metadata}
     else:
         kind = NAMINGS.get(naming)
-        fits = lambda kind: isinstance(weights.options, kind.kind) and not kind.read_only
+        fits = lambda kind: isinstance(weights.options, kind.options_type) and not kind.read_only
         if kind is None or not fits(kind):
             having = [name for name, kind in NAMINGS.items() if fits(kind)]
             raise InputError(
@@ -293,7 +295,7 @@ def write(weights: Weights, directory: Path, form: str, naming: str = OWN) -> st
         if lacks := kind.missing_options(weights.options):
             raise InputError(f"{naming} has no model with {lacks}: export with --naming {OWN}")
         call = weights.options, arrays, weights.data
-        extra_files = {"config.json": kind.config(*call)} | kind.extra_files(*call)
+        extra_files = {"config.json": kind.library_config(*call)} | kind.extra_files(*call)
         if weights.function != "softmax":
             kinds = {"sigmoid": "multi_label_classification", "none": "regression"}
             extra_files["config.json"]["problem_type"] = kinds[weights.function]

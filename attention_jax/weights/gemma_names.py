@@ -14,11 +14,10 @@ from attention_jax.errors import InputError
 from attention_jax.weights.facts import Facts
 from attention_jax.weights.layouts import Row, count_layers
 from attention_jax.weights.llama_names import (
-    COMMON,
     DECODER,
     HERE,
-    READ_ONLY,
     THERE,
+    DecoderNaming,
     activation,
     decoder_options,
     format_number,
@@ -26,9 +25,8 @@ from attention_jax.weights.llama_names import (
     scaling_of,
     sliding_layers,
     window_mask,
-    without_tied_head,
 )
-from attention_jax.weights.naming import Arrays, Naming
+from attention_jax.weights.naming import Arrays
 from attention_jax.weights.qwen_names import QK_NORMS
 
 GEMMA2 = (
@@ -73,42 +71,55 @@ def cap_of(family: str, facts: Facts, name: str) -> float:
     return float(cap or 0.0)
 
 
-def gemma2_options(state_dict: Arrays, facts: Facts) -> config.LanguageModelConfig:
-    """The options of a Gemma 2, in which every second layer has a window."""
-    facts.read_names.add("sliding_window_pattern")  # the library does not read it
-    return gemma_options("Gemma 2", state_dict, facts, 2, **rotary_options("Gemma 2", facts))
+class GemmaNaming(DecoderNaming):
+    """What the conversions of Gemma have in common; they are read and not written."""
+
+    read_only = True
+
+    def finish(self, options: config.LanguageModelConfig, facts: Facts, params: Arrays) -> Arrays:
+        """Add 1 to the scales, and divide scores by the root of `query_pre_attn_scalar`."""
+        of_head = options.key_dim or options.hidden_size // options.num_heads
+        ratio = (of_head / float(facts.get("query_pre_attn_scalar"))) ** 0.5
+        # a norm of the queries undoes a factor before it
+        queries = "/attention/query_norm/scale" if options.normalize_qk else "/attention/query/kernel"
+        add_one = lambda array: array + np.float32(1)
+        multiply_ratio = lambda array: array * np.float32(ratio)
+        params = {name: array.then(add_one) if name.endswith("norm/scale") else array for name, array in params.items()}
+        return {name: array.then(multiply_ratio) if name.endswith(queries) else array for name, array in params.items()}
 
 
-def gemma3_options(state_dict: Arrays, facts: Facts) -> config.LanguageModelConfig:
-    """The options of a Gemma 3: five of six layers have a window, with another base of the rotary positions."""
-    by_kind = facts.get("rope_parameters") or {}
-    if wrong := by_kind.keys() - {"sliding_attention", "full_attention"}:
-        raise InputError(f"Gemma 3's rope_parameters must be by kind of layer; they have {sorted(wrong)[0]}")
-    near = {"rope_theta": facts.get("rope_local_base_freq")} | (by_kind.get("sliding_attention") or {})
-    far = {"rope_theta": facts.get("rope_theta")} | (by_kind.get("full_attention") or {})
-    far |= facts.get("rope_scaling") or {}
-    if scaling_of("Gemma 3", near, facts) != "none":
-        raise InputError("Gemma 3's layers with a window must have rotary positions that are not scaled")
-    rope = {"rope_theta": float(far["rope_theta"]), "rope_scaling": scaling_of("Gemma 3", far, facts)}
-    local = [f"rope_theta={format_number(near['rope_theta'])}", "rope_scaling=none"]
-    every = int(facts.get("sliding_window_pattern"))
-    return gemma_options("Gemma 3", state_dict, facts, every, local, normalize_qk=True, **rope)
+class Gemma2Naming(GemmaNaming):
+    """The conversion of a Gemma 2."""
+
+    table = GEMMA2
+    model_types = ("gemma2",)
+
+    def infer_options(self, state_dict: Arrays, facts: Facts) -> config.LanguageModelConfig:
+        """The options of a Gemma 2, in which every second layer has a window."""
+        facts.read_names.add("sliding_window_pattern")  # the library does not read it
+        return gemma_options("Gemma 2", state_dict, facts, 2, **rotary_options("Gemma 2", facts))
 
 
-def finish(options: config.LanguageModelConfig, facts: Facts, params: Arrays) -> Arrays:
-    """Add 1 to the scales, and divide scores by the root of `query_pre_attn_scalar`."""
-    of_head = options.key_dim or options.hidden_size // options.num_heads
-    ratio = (of_head / float(facts.get("query_pre_attn_scalar"))) ** 0.5
-    # a norm of the queries undoes a factor before it
-    queries = "/attention/query_norm/scale" if options.normalize_qk else "/attention/query/kernel"
-    add_one = lambda array: array + np.float32(1)
-    multiply_ratio = lambda array: array * np.float32(ratio)
-    params = {name: array.then(add_one) if name.endswith("norm/scale") else array for name, array in params.items()}
-    return {name: array.then(multiply_ratio) if name.endswith(queries) else array for name, array in params.items()}
+class Gemma3Naming(GemmaNaming):
+    """The conversion of the text model of a Gemma 3."""
+
+    table = GEMMA3
+    model_types = ("gemma3_text",)
+
+    def infer_options(self, state_dict: Arrays, facts: Facts) -> config.LanguageModelConfig:
+        """The options of a Gemma 3: five of six layers have a window, with another base of the rotary positions."""
+        by_kind = facts.get("rope_parameters") or {}
+        if wrong := by_kind.keys() - {"sliding_attention", "full_attention"}:
+            raise InputError(f"Gemma 3's rope_parameters must be by kind of layer; they have {sorted(wrong)[0]}")
+        near = {"rope_theta": facts.get("rope_local_base_freq")} | (by_kind.get("sliding_attention") or {})
+        far = {"rope_theta": facts.get("rope_theta")} | (by_kind.get("full_attention") or {})
+        far |= facts.get("rope_scaling") or {}
+        if scaling_of("Gemma 3", near, facts) != "none":
+            raise InputError("Gemma 3's layers with a window must have rotary positions that are not scaled")
+        rope = {"rope_theta": float(far["rope_theta"]), "rope_scaling": scaling_of("Gemma 3", far, facts)}
+        local = [f"rope_theta={format_number(near['rope_theta'])}", "rope_scaling=none"]
+        every = int(facts.get("sliding_window_pattern"))
+        return gemma_options("Gemma 3", state_dict, facts, every, local, normalize_qk=True, **rope)
 
 
-GEMMA = COMMON | READ_ONLY | {"prepare": without_tied_head, "finish": finish}
-NAMINGS = {
-    "gemma2": Naming(**GEMMA, table=GEMMA2, options=gemma2_options, model_types=("gemma2",)),
-    "gemma3": Naming(**GEMMA, table=GEMMA3, options=gemma3_options, model_types=("gemma3_text",)),
-}
+NAMINGS = {"gemma2": Gemma2Naming(), "gemma3": Gemma3Naming()}

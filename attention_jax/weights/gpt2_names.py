@@ -5,6 +5,7 @@ width, m hidden units of the feed-forward, h heads of width e, s query, key and 
 """
 
 import re
+from typing import ClassVar
 
 import numpy as np
 
@@ -46,58 +47,6 @@ REQUIRED = {
 """The settings in config.json that have no other value here."""
 
 
-def infer_options(state_dict: Arrays, facts: Facts) -> config.LanguageModelConfig:
-    """Infer the options from shapes and config.json; without the latter from the published models, 64 per head."""
-    facts.get("layer_norm_epsilon", EPSILON, f"norms with epsilon {EPSILON:g}")
-    facts.require("GPT-2", REQUIRED)
-    positions, width = state_dict["transformer.wpe.weight"].shape
-    layers, hidden = count_layers("transformer.h.", state_dict), len(state_dict["transformer.h.0.mlp.c_fc.bias"])
-    sizes = {"n_embd": width, "n_layer": layers, "n_positions": positions}
-    facts.require("GPT-2", sizes | {"vocab_size": len(state_dict["transformer.wte.weight"])})
-    if (inner := facts.get("n_inner", hidden) or 4 * width) != hidden:
-        raise InputError(f"GPT-2's config.json must have n_inner {hidden}, has {inner} (null and none are {4 * width})")
-    return config.LanguageModelConfig(
-        layers,
-        width,
-        heads_of(facts, "n_head", width),
-        hidden,
-        activation=activation(facts.get("activation_function", "gelu_new", "activation gelu_new")),
-        position_embedding="learned",
-        scale_embeddings=False,
-        output_bias=False,
-        max_length=positions,
-    )
-
-
-def hf_config(options: config.LanguageModelConfig, params: Arrays, data=None) -> dict:
-    """Build the config.json of a `GPT2LMHeadModel`; the special tokens are those of the run's vocabulary, if any."""
-    vocabulary = getattr(data, "vocabulary", None)
-    names = {"gelu_tanh": "gelu_new", "swish": "silu"}
-    return REQUIRED | {
-        "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
-        "vocab_size": len(params["embedding/token/embedding"]),
-        "n_positions": len(params["embedding/position/embedding"]),
-        "n_embd": options.hidden_size,
-        "n_layer": options.num_layers,
-        "n_head": options.num_heads,
-        "n_inner": options.mlp_dim,
-        "activation_function": names.get(options.activation, options.activation),
-        **{f"{name}_token_id": getattr(vocabulary, f"{name}_id", None) for name in ("bos", "eos", "pad")},
-    }
-
-
-def layout_sizes(options: config.LanguageModelConfig) -> dict[str, int]:
-    """Return the layout sizes that follow from the options."""
-    heads = {"h": options.num_heads, "e": options.hidden_size // options.num_heads}
-    return heads | {"d": options.hidden_size, "m": options.mlp_dim, "s": 3}
-
-
-def build_module(options: config.LanguageModelConfig, params: Arrays) -> LanguageModel:
-    """Return the model of these weights."""
-    return LanguageModel(options, len(params["embedding/token/embedding"]))
-
-
 HAS = {
     "norm": "pre",
     "position_embedding": "learned",
@@ -116,27 +65,75 @@ HAS = {
 """The options that have no other value there."""
 
 
-def missing_options(options: config.LanguageModelConfig) -> str:
-    """Describe the options of our model that GPT-2 does not have."""
-    return ", ".join(differing_flags(options, HAS))
+class GPT2Naming(Naming):
+    """The conversion of a GPT-2."""
+
+    options_type = config.LanguageModelConfig
+    table = GPT2
+    mark = "transformer.h.0.attn.c_attn.weight"
+    model_types = ("gpt2",)
+    ignored: ClassVar = {
+        r"lm_head\.weight": lambda state_dict, copy: state_dict["transformer.wte.weight"],
+        r"transformer\.h\.\d+\.attn\.bias": lambda state_dict, mask: np.tril(np.ones(mask.shape, np.float32)),
+        r"transformer\.h\.\d+\.attn\.masked_bias": lambda state_dict, value: None,
+    }
+
+    def normalize_name(self, name: str) -> str:
+        return re.sub(r"^(wte|wpe|h|ln_f)\.", r"transformer.\1.", name)
+
+    def infer_options(self, state_dict: Arrays, facts: Facts) -> config.LanguageModelConfig:
+        """Infer the options from shapes and config.json; without the latter from the published models, 64 per head."""
+        facts.get("layer_norm_epsilon", EPSILON, f"norms with epsilon {EPSILON:g}")
+        facts.require("GPT-2", REQUIRED)
+        positions, width = state_dict["transformer.wpe.weight"].shape
+        layers, hidden = count_layers("transformer.h.", state_dict), len(state_dict["transformer.h.0.mlp.c_fc.bias"])
+        sizes = {"n_embd": width, "n_layer": layers, "n_positions": positions}
+        facts.require("GPT-2", sizes | {"vocab_size": len(state_dict["transformer.wte.weight"])})
+        if (inner := facts.get("n_inner", hidden) or 4 * width) != hidden:
+            raise InputError(
+                f"GPT-2's config.json must have n_inner {hidden}, has {inner} (null and none are {4 * width})"
+            )
+        return config.LanguageModelConfig(
+            layers,
+            width,
+            heads_of(facts, "n_head", width),
+            hidden,
+            activation=activation(facts.get("activation_function", "gelu_new", "activation gelu_new")),
+            position_embedding="learned",
+            scale_embeddings=False,
+            output_bias=False,
+            max_length=positions,
+        )
+
+    def layout_sizes(self, options: config.LanguageModelConfig) -> dict[str, int]:
+        """Return the layout sizes that follow from the options."""
+        heads = {"h": options.num_heads, "e": options.hidden_size // options.num_heads}
+        return heads | {"d": options.hidden_size, "m": options.mlp_dim, "s": 3}
+
+    def build_module(self, options: config.LanguageModelConfig, params: Arrays) -> LanguageModel:
+        """Return the model of these weights."""
+        return LanguageModel(options, len(params["embedding/token/embedding"]))
+
+    def missing_options(self, options: config.LanguageModelConfig) -> str:
+        """Describe the options of our model that GPT-2 does not have."""
+        return ", ".join(differing_flags(options, HAS))
+
+    def library_config(self, options: config.LanguageModelConfig, params: Arrays, data=None) -> dict:
+        """Build the config.json of a `GPT2LMHeadModel`; with the special tokens of the run's vocabulary, if any."""
+        vocabulary = getattr(data, "vocabulary", None)
+        names = {"gelu_tanh": "gelu_new", "swish": "silu"}
+        return REQUIRED | {
+            "architectures": ["GPT2LMHeadModel"],
+            "model_type": "gpt2",
+            "vocab_size": len(params["embedding/token/embedding"]),
+            "n_positions": len(params["embedding/position/embedding"]),
+            "n_embd": options.hidden_size,
+            "n_layer": options.num_layers,
+            "n_head": options.num_heads,
+            "n_inner": options.mlp_dim,
+            "activation_function": names.get(options.activation, options.activation),
+            **{f"{name}_token_id": getattr(vocabulary, f"{name}_id", None) for name in ("bos", "eos", "pad")},
+        }
 
 
-NAMINGS = {
-    "gpt2": Naming(
-        kind=config.LanguageModelConfig,
-        table=GPT2,
-        mark="transformer.h.0.attn.c_attn.weight",
-        options=infer_options,
-        config=hf_config,
-        layout_sizes=layout_sizes,
-        module=build_module,
-        missing_options=missing_options,
-        normalize_name=lambda name: re.sub(r"^(wte|wpe|h|ln_f)\.", r"transformer.\1.", name),
-        model_types=("gpt2",),
-        ignored={
-            r"lm_head\.weight": lambda state_dict, copy: state_dict["transformer.wte.weight"],
-            r"transformer\.h\.\d+\.attn\.bias": lambda state_dict, mask: np.tril(np.ones(mask.shape, np.float32)),
-            r"transformer\.h\.\d+\.attn\.masked_bias": lambda state_dict, value: None,
-        },
-    ),
-}
+NAMINGS = {"gpt2": GPT2Naming()}

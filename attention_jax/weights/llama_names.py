@@ -164,53 +164,6 @@ def sliding_layers(family: str, kinds: list[str], layers: int) -> list[int]:
     return [layer for layer, kind in enumerate(kinds) if kind == "sliding_attention"]
 
 
-def llama_options(state_dict: Arrays, facts: Facts) -> config.LanguageModelConfig:
-    """The options of a Llama."""
-    facts.require("Llama", {"attention_bias": QUERY_BIAS in state_dict})
-    gated = activation("Llama", facts, "hidden_act", SWISH)
-    return decoder_options("Llama", state_dict, facts, mlp_layer=gated, **rotary_options("Llama", facts))
-
-
-def mistral_options(state_dict: Arrays, facts: Facts) -> config.LanguageModelConfig:
-    """The options of a Mistral, whose layers all have the same window, if any."""
-    gated = activation("Mistral", facts, "hidden_act", SWISH)
-    keys = facts.get("sliding_window")
-    overrides = {"mask": "none" if keys is None else window_mask(keys)} | rotary_options("Mistral", facts)
-    return decoder_options("Mistral", state_dict, facts, mlp_layer=gated, **overrides)
-
-
-def without_tied_head(state_dict: Arrays, facts: Facts) -> Arrays:
-    """Leave out the head if it is tied to the embeddings. InputError for weights without a config.json: their shapes do
-    not show the heads."""
-    if not facts.entries:
-        raise InputError("it needs its config.json, with num_attention_heads: copy the whole directory of the model")
-    tied = facts.get("tie_word_embeddings")
-    if HEAD not in state_dict and not tied:
-        raise InputError(f"{HEAD} is missing, and config.json does not say that it is tied to the embeddings")
-    if HEAD not in state_dict or not tied:
-        return state_dict
-    if not np.array_equal(state_dict[HEAD], state_dict[TOKENS]):
-        raise InputError(f"{HEAD} must be tied to {TOKENS}, as config.json says, and differs from it")
-    return {name: array for name, array in state_dict.items() if name != HEAD}
-
-
-def layout_sizes(options: config.LanguageModelConfig) -> dict[str, int]:
-    """Return the layout sizes that follow from the options."""
-    heads = {"h": options.num_heads, "g": options.num_kv_heads or options.num_heads}
-    width = options.key_dim or options.hidden_size // options.num_heads
-    return heads | {"e": width, "d": options.hidden_size, "m": options.mlp_dim}
-
-
-def build_module(options: config.LanguageModelConfig, params: Arrays) -> LanguageModel:
-    """Return the model of these weights."""
-    return LanguageModel(options, len(params["embedding/token/embedding"]))
-
-
-def normalize_name(name: str) -> str:
-    """The names of a model without its head have no prefix."""
-    return re.sub(r"^(embed_tokens|layers|norm)\.", r"model.\1.", name)
-
-
 HAS = {
     "score": "scaled_dot",
     "normalizer": "softmax",
@@ -230,62 +183,97 @@ HAS = {
 NO_BUFFERS = {r".*\.rotary_emb\.inv_freq": lambda state_dict, buffer: None}
 
 
-def missing_options(options: config.LanguageModelConfig) -> str:
-    """Describe the options of our model that Llama does not have."""
-    return ", ".join(differing_flags(options, HAS | {"mask": "none"}))
+class DecoderNaming(Naming):
+    """What all of these families have in common."""
+
+    options_type = config.LanguageModelConfig
+    mark = TOKENS
+    ignored = NO_BUFFERS
+
+    def normalize_name(self, name: str) -> str:
+        """The names of a model without its head have no prefix."""
+        return re.sub(r"^(embed_tokens|layers|norm)\.", r"model.\1.", name)
+
+    def prepare(self, state_dict: Arrays, facts: Facts) -> Arrays:
+        """Leave out the head if it is tied to the embeddings. InputError for weights without a config.json, as
+        shapes do not show the heads."""
+        if not facts.entries:
+            raise InputError(
+                "it needs its config.json, with num_attention_heads: copy the whole directory of the model"
+            )
+        tied = facts.get("tie_word_embeddings")
+        if HEAD not in state_dict and not tied:
+            raise InputError(f"{HEAD} is missing, and config.json does not say that it is tied to the embeddings")
+        if HEAD not in state_dict or not tied:
+            return state_dict
+        if not np.array_equal(state_dict[HEAD], state_dict[TOKENS]):
+            raise InputError(f"{HEAD} must be tied to {TOKENS}, as config.json says, and differs from it")
+        return {name: array for name, array in state_dict.items() if name != HEAD}
+
+    def layout_sizes(self, options: config.LanguageModelConfig) -> dict[str, int]:
+        """Return the layout sizes that follow from the options."""
+        heads = {"h": options.num_heads, "g": options.num_kv_heads or options.num_heads}
+        width = options.key_dim or options.hidden_size // options.num_heads
+        return heads | {"e": width, "d": options.hidden_size, "m": options.mlp_dim}
+
+    def build_module(self, options: config.LanguageModelConfig, params: Arrays) -> LanguageModel:
+        """Return the model of these weights."""
+        return LanguageModel(options, len(params["embedding/token/embedding"]))
 
 
-def hf_config(options: config.LanguageModelConfig, params: Arrays, data=None) -> dict:
-    """Build the config.json of a `LlamaForCausalLM`."""
-    sizes, name = layout_sizes(options), options.rope_scaling.partition("(")[0]
-    arguments = [float(x) for x in re.findall(r"[\d.]+", options.rope_scaling.partition("(")[2])]
-    keys = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-    rope = {"rope_type": "default" if name == "none" else name} | dict(zip(keys, arguments))
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": len(params["embedding/token/embedding"]),
-        "hidden_size": options.hidden_size,
-        "intermediate_size": options.mlp_dim,
-        "num_hidden_layers": options.num_layers,
-        "num_attention_heads": options.num_heads,
-        "num_key_value_heads": sizes["g"],
-        "head_dim": sizes["e"],
-        "hidden_act": "silu",
-        "rms_norm_eps": options.norm_epsilon,
-        "attention_bias": options.use_bias,
-        "tie_word_embeddings": options.tied_embeddings,
-        "rope_parameters": rope | {"rope_theta": options.rope_theta},
-    }
+class LlamaNaming(DecoderNaming):
+    """The conversion of a Llama."""
+
+    table = LLAMA
+    model_types = ("llama",)
+
+    def infer_options(self, state_dict: Arrays, facts: Facts) -> config.LanguageModelConfig:
+        """The options of a Llama."""
+        facts.require("Llama", {"attention_bias": QUERY_BIAS in state_dict})
+        gated = activation("Llama", facts, "hidden_act", SWISH)
+        return decoder_options("Llama", state_dict, facts, mlp_layer=gated, **rotary_options("Llama", facts))
+
+    def missing_options(self, options: config.LanguageModelConfig) -> str:
+        """Describe the options of our model that Llama does not have."""
+        return ", ".join(differing_flags(options, HAS | {"mask": "none"}))
+
+    def library_config(self, options: config.LanguageModelConfig, params: Arrays, data=None) -> dict:
+        """Build the config.json of a `LlamaForCausalLM`."""
+        sizes, name = self.layout_sizes(options), options.rope_scaling.partition("(")[0]
+        arguments = [float(x) for x in re.findall(r"[\d.]+", options.rope_scaling.partition("(")[2])]
+        keys = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+        rope = {"rope_type": "default" if name == "none" else name} | dict(zip(keys, arguments))
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "vocab_size": len(params["embedding/token/embedding"]),
+            "hidden_size": options.hidden_size,
+            "intermediate_size": options.mlp_dim,
+            "num_hidden_layers": options.num_layers,
+            "num_attention_heads": options.num_heads,
+            "num_key_value_heads": sizes["g"],
+            "head_dim": sizes["e"],
+            "hidden_act": "silu",
+            "rms_norm_eps": options.norm_epsilon,
+            "attention_bias": options.use_bias,
+            "tie_word_embeddings": options.tied_embeddings,
+            "rope_parameters": rope | {"rope_theta": options.rope_theta},
+        }
 
 
-COMMON = {
-    "kind": config.LanguageModelConfig,
-    "mark": TOKENS,
-    "layout_sizes": layout_sizes,
-    "module": build_module,
-    "normalize_name": normalize_name,
-    "ignored": NO_BUFFERS,
-}
-"""What all of these families have in common."""
-READ_ONLY = {"missing_options": lambda options: "", "read_only": True}
-"""Of a family that is read and not written."""
-NAMINGS = {
-    "llama": Naming(
-        **COMMON,
-        table=LLAMA,
-        options=llama_options,
-        missing_options=missing_options,
-        config=hf_config,
-        model_types=("llama",),
-        prepare=without_tied_head,
-    ),
-    "mistral": Naming(
-        **COMMON,
-        **READ_ONLY,
-        table=LLAMA,
-        options=mistral_options,
-        model_types=("mistral",),
-        prepare=without_tied_head,
-    ),
-}
+class MistralNaming(DecoderNaming):
+    """The conversion of a Mistral, which is read and not written."""
+
+    table = LLAMA
+    model_types = ("mistral",)
+    read_only = True
+
+    def infer_options(self, state_dict: Arrays, facts: Facts) -> config.LanguageModelConfig:
+        """The options of a Mistral, whose layers all have the same window, if any."""
+        gated = activation("Mistral", facts, "hidden_act", SWISH)
+        keys = facts.get("sliding_window")
+        overrides = {"mask": "none" if keys is None else window_mask(keys)} | rotary_options("Mistral", facts)
+        return decoder_options("Mistral", state_dict, facts, mlp_layer=gated, **overrides)
+
+
+NAMINGS = {"llama": LlamaNaming(), "mistral": MistralNaming()}

@@ -6,6 +6,8 @@ residual stream is "(t f)" there and "(f t)" here. Other letters: v tokens, h he
 feed-forward network.
 """
 
+from typing import ClassVar
+
 import numpy as np
 
 from attention_jax import config
@@ -66,42 +68,6 @@ MARIAN = (
 )
 
 
-def infer_options(state_dict: Arrays, facts: Facts) -> config.TransformerConfig:
-    """Infer the options from shapes and config.json; without the latter from OPUS-MT's models, 64 per head."""
-    if any([facts.get(name, False) for name in ("normalize_before", "normalize_embedding", "add_final_layer_norm")]):
-        raise InputError("Marian's weights must be of a post-norm model without further normalizations")
-    if not all([facts.get(name, True) for name in ("share_encoder_decoder_embeddings", "tie_word_embeddings")]):
-        raise InputError("Marian's weights must share the embeddings of both languages and of the output layer")
-    tokens, width = state_dict[SHARED].shape
-    layers = {side: count_layers(f"model.{side}.layers.", state_dict) for side in SIDES}
-    hidden = {side: len(state_dict[f"model.{side}.layers.0.fc1.bias"]) for side in SIDES}
-    facts.require("Marian", {f"{side}_layers": layers[side] for side in SIDES} | {"vocab_size": tokens})
-    facts.require("Marian", {f"{side}_ffn_dim": hidden[side] for side in SIDES} | {"d_model": width})
-    facts.require("Marian", {"decoder_vocab_size": tokens, "static_position_embeddings": True})
-    facts.require("Marian", {"add_bias_logits": False})
-    facts.require("Marian", {"is_decoder": False})
-    facts.read_names |= {
-        "max_position_embeddings",
-        "num_hidden_layers",
-    }  # sines have no end; the other repeats a number
-    heads = heads_of(facts, "encoder_attention_heads", width)
-    if int(facts.get("decoder_attention_heads", heads)) != heads or len(set(hidden.values())) > 1 or width % 2:
-        raise InputError("Marian's weights must have an even width, and as many heads and hidden units in both stacks")
-    act, scaled = facts.absent("activation_function", "swish"), facts.absent("scale_embedding", True)
-    scaled = facts.get("scale_embedding", scaled, f"{'scaled' if scaled else 'unscaled'} embeddings")
-    if not isinstance(scaled, bool):
-        raise InputError(f"scale_embedding in config.json must be true or false, is {scaled!r}")
-    return config.TransformerConfig(
-        *layers.values(),
-        width,
-        heads,
-        hidden["encoder"],
-        activation=activation(facts.get("activation_function", act, f"activation {act}")),
-        scale_embeddings=scaled,
-        tied_embeddings="all",
-    )
-
-
 def position_table(state_dict: Arrays, table: np.ndarray) -> np.ndarray:
     """Marian's positions: all sines, then all cosines."""
     positions, width = table.shape
@@ -110,95 +76,127 @@ def position_table(state_dict: Arrays, table: np.ndarray) -> np.ndarray:
     return table if np.allclose(table, computed, rtol=0, atol=1e-3) else computed  # stored in half precision
 
 
-def hf_config(options: config.TransformerConfig, params: Arrays, data=None) -> dict:
-    """Build the config.json of a `MarianMTModel` with the special tokens of the run's vocabulary; without one, Marian's
-    own: eos is token 0; pad is the last and starts decoding."""
-    vocabulary = len(params["bias"])
-    ids = {"pad": vocabulary - 1, "decoder_start": vocabulary - 1, "eos": 0}
-    if data is not None:
-        target_vocabulary = data.target_vocabulary
-        ids = {
-            "pad": target_vocabulary.pad_id,
-            "bos": target_vocabulary.bos_id,
-            "decoder_start": target_vocabulary.bos_id,
-            "eos": target_vocabulary.eos_id,
-        }
-    names = {"gelu_tanh": "gelu_pytorch_tanh"}
-    sides = {
-        f"{side}_{name}": value
-        for side, number in (("encoder", options.num_encoder_layers), ("decoder", options.num_decoder_layers))
-        for name, value in (
-            ("layers", number),
-            ("attention_heads", options.num_heads),
-            ("ffn_dim", options.mlp_dim),
+class MarianNaming(Naming):
+    """The conversion of a MarianMT."""
+
+    options_type = config.TransformerConfig
+    table = MARIAN
+    mark = "model.encoder.layers.0.self_attn.q_proj.weight"
+    model_types = ("marian",)
+    ignored: ClassVar = {
+        r"lm_head\.weight|model\.(en|de)coder\.embed_tokens\.weight": lambda state_dict, copy: state_dict[SHARED],
+        r"model\.(en|de)coder\.embed_positions\.weight": position_table,
+    }
+
+    def infer_options(self, state_dict: Arrays, facts: Facts) -> config.TransformerConfig:
+        """Infer the options from shapes and config.json; without the latter from OPUS-MT's models, 64 per head."""
+        if any(
+            [facts.get(name, False) for name in ("normalize_before", "normalize_embedding", "add_final_layer_norm")]
+        ):
+            raise InputError("Marian's weights must be of a post-norm model without further normalizations")
+        if not all([facts.get(name, True) for name in ("share_encoder_decoder_embeddings", "tie_word_embeddings")]):
+            raise InputError("Marian's weights must share the embeddings of both languages and of the output layer")
+        tokens, width = state_dict[SHARED].shape
+        layers = {side: count_layers(f"model.{side}.layers.", state_dict) for side in SIDES}
+        hidden = {side: len(state_dict[f"model.{side}.layers.0.fc1.bias"]) for side in SIDES}
+        facts.require("Marian", {f"{side}_layers": layers[side] for side in SIDES} | {"vocab_size": tokens})
+        facts.require("Marian", {f"{side}_ffn_dim": hidden[side] for side in SIDES} | {"d_model": width})
+        facts.require("Marian", {"decoder_vocab_size": tokens, "static_position_embeddings": True})
+        facts.require("Marian", {"add_bias_logits": False})
+        facts.require("Marian", {"is_decoder": False})
+        facts.read_names |= {
+            "max_position_embeddings",
+            "num_hidden_layers",
+        }  # sines have no end; the other repeats a number
+        heads = heads_of(facts, "encoder_attention_heads", width)
+        if int(facts.get("decoder_attention_heads", heads)) != heads or len(set(hidden.values())) > 1 or width % 2:
+            raise InputError(
+                "Marian's weights must have an even width, and as many heads and hidden units in both stacks"
+            )
+        act, scaled = facts.absent("activation_function", "swish"), facts.absent("scale_embedding", True)
+        scaled = facts.get("scale_embedding", scaled, f"{'scaled' if scaled else 'unscaled'} embeddings")
+        if not isinstance(scaled, bool):
+            raise InputError(f"scale_embedding in config.json must be true or false, is {scaled!r}")
+        return config.TransformerConfig(
+            *layers.values(),
+            width,
+            heads,
+            hidden["encoder"],
+            activation=activation(facts.get("activation_function", act, f"activation {act}")),
+            scale_embeddings=scaled,
+            tied_embeddings="all",
         )
-    }
-    return sides | {
-        "architectures": ["MarianMTModel"],
-        "model_type": "marian",
-        "d_model": options.hidden_size,
-        "vocab_size": vocabulary,
-        "activation_function": names.get(options.activation, options.activation),
-        "scale_embedding": options.scale_embeddings,
-        "share_encoder_decoder_embeddings": True,
-        "tie_word_embeddings": True,
-        "max_position_embeddings": options.max_length,
-        **{f"{name}_token_id": number for name, number in ids.items()},
-        "forced_eos_token_id": ids["eos"],
-    }
+
+    def layout_sizes(self, options: config.TransformerConfig) -> dict[str, int]:
+        """Return the layout sizes that follow from the options."""
+        width = {
+            "t": 2,
+            "f": options.hidden_size // 2,
+            "h": options.num_heads,
+            "e": options.hidden_size // options.num_heads,
+        }
+        return width | {"m": options.mlp_dim}
+
+    def build_module(self, options: config.TransformerConfig, params: Arrays) -> Transformer:
+        """Return the Flax module of these weights."""
+        vocabulary = len(params["target_embedding/token/embedding"])
+        return Transformer(options, vocabulary, vocabulary)
+
+    def missing_options(self, options: config.TransformerConfig) -> str:
+        """Describe the options of our model that MarianMT does not have."""
+        lacks = {
+            f"--model.norm {options.norm}": options.norm != "post",
+            f"--model.position-embedding {options.position_embedding}": options.position_embedding != "sinusoidal",
+            f"--model.tied-embeddings {options.tied_embeddings}": options.tied_embeddings != "all",
+            "--model.no-use-bias": not options.use_bias,
+            "--model.no-mlp-bias": not options.mlp_bias,
+            "--model.scale-output": options.scale_output,
+            f"--model.norm-epsilon {options.norm_epsilon}": options.norm_epsilon != EPSILON,
+            "--model.shared-layers": options.shared_layers,
+            "--model.scan-layers": options.scan_layers,
+            "--model.no-output-bias": not options.output_bias,
+            "--model.key-dim": options.key_dim not in (0, options.hidden_size // options.num_heads),
+            "--model.value-dim": options.value_dim not in (0, options.hidden_size // options.num_heads),
+            "an odd --model.hidden-size": options.hidden_size % 2,
+        }
+        return ", ".join([*(name for name, is_so in lacks.items() if is_so), *differing_flags(options)])
+
+    def library_config(self, options: config.TransformerConfig, params: Arrays, data=None) -> dict:
+        """Build the config.json of a `MarianMTModel` with the special tokens of the run's vocabulary; without one
+        Marian's: eos is token 0; pad is the last and starts decoding."""
+        vocabulary = len(params["bias"])
+        ids = {"pad": vocabulary - 1, "decoder_start": vocabulary - 1, "eos": 0}
+        if data is not None:
+            target_vocabulary = data.target_vocabulary
+            ids = {
+                "pad": target_vocabulary.pad_id,
+                "bos": target_vocabulary.bos_id,
+                "decoder_start": target_vocabulary.bos_id,
+                "eos": target_vocabulary.eos_id,
+            }
+        names = {"gelu_tanh": "gelu_pytorch_tanh"}
+        sides = {
+            f"{side}_{name}": value
+            for side, number in (("encoder", options.num_encoder_layers), ("decoder", options.num_decoder_layers))
+            for name, value in (
+                ("layers", number),
+                ("attention_heads", options.num_heads),
+                ("ffn_dim", options.mlp_dim),
+            )
+        }
+        return sides | {
+            "architectures": ["MarianMTModel"],
+            "model_type": "marian",
+            "d_model": options.hidden_size,
+            "vocab_size": vocabulary,
+            "activation_function": names.get(options.activation, options.activation),
+            "scale_embedding": options.scale_embeddings,
+            "share_encoder_decoder_embeddings": True,
+            "tie_word_embeddings": True,
+            "max_position_embeddings": options.max_length,
+            **{f"{name}_token_id": number for name, number in ids.items()},
+            "forced_eos_token_id": ids["eos"],
+        }
 
 
-def layout_sizes(options: config.TransformerConfig) -> dict[str, int]:
-    """Return the layout sizes that follow from the options."""
-    width = {
-        "t": 2,
-        "f": options.hidden_size // 2,
-        "h": options.num_heads,
-        "e": options.hidden_size // options.num_heads,
-    }
-    return width | {"m": options.mlp_dim}
-
-
-def build_module(options: config.TransformerConfig, params: Arrays) -> Transformer:
-    """Return the Flax module of these weights."""
-    vocabulary = len(params["target_embedding/token/embedding"])
-    return Transformer(options, vocabulary, vocabulary)
-
-
-def missing_options(options: config.TransformerConfig) -> str:
-    """Describe the options of our model that MarianMT does not have."""
-    lacks = {
-        f"--model.norm {options.norm}": options.norm != "post",
-        f"--model.position-embedding {options.position_embedding}": options.position_embedding != "sinusoidal",
-        f"--model.tied-embeddings {options.tied_embeddings}": options.tied_embeddings != "all",
-        "--model.no-use-bias": not options.use_bias,
-        "--model.no-mlp-bias": not options.mlp_bias,
-        "--model.scale-output": options.scale_output,
-        f"--model.norm-epsilon {options.norm_epsilon}": options.norm_epsilon != EPSILON,
-        "--model.shared-layers": options.shared_layers,
-        "--model.scan-layers": options.scan_layers,
-        "--model.no-output-bias": not options.output_bias,
-        "--model.key-dim": options.key_dim not in (0, options.hidden_size // options.num_heads),
-        "--model.value-dim": options.value_dim not in (0, options.hidden_size // options.num_heads),
-        "an odd --model.hidden-size": options.hidden_size % 2,
-    }
-    return ", ".join([*(name for name, is_so in lacks.items() if is_so), *differing_flags(options)])
-
-
-NAMINGS = {
-    "marian": Naming(
-        kind=config.TransformerConfig,
-        table=MARIAN,
-        mark="model.encoder.layers.0.self_attn.q_proj.weight",
-        options=infer_options,
-        config=hf_config,
-        layout_sizes=layout_sizes,
-        module=build_module,
-        missing_options=missing_options,
-        model_types=("marian",),
-        ignored={
-            r"lm_head\.weight|model\.(en|de)coder\.embed_tokens\.weight": lambda state_dict, copy: state_dict[SHARED],
-            r"model\.(en|de)coder\.embed_positions\.weight": position_table,
-        },
-    ),
-}
+NAMINGS = {"marian": MarianNaming()}

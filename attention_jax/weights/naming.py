@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -14,47 +14,75 @@ from attention_jax.weights.layouts import Row
 Arrays = Mapping[str, np.ndarray]
 
 
-class Naming(NamedTuple):
-    """Names, layouts and defaults of another library's model; `state_dict` and `params` are {name: array}."""
+class Naming:
+    """How another library names and lays out the weights of a model; each family of models is a subclass.
 
-    kind: type[ModelOptions]
+    `state_dict` holds the tensors of a file and `params` the arrays of our model, both {name: array}. Reading calls the
+    methods in the order in which they stand up to `finish`; the others are for writing.
+    """
+
+    options_type: type[ModelOptions]
     """Options class of our model."""
     table: tuple[Row, ...]
     mark: str
     """Name of a tensor that identifies the format."""
-    options: Callable[[Arrays, Facts], ModelOptions]
-    """(state_dict, facts of config.json) -> the options of our model; notes in the facts what it has to assume."""
-    layout_sizes: Callable[[ModelOptions], dict[str, int]]
-    """options -> sizes of layout letters; the others follow from the shapes."""
-    module: Callable[[ModelOptions, Arrays], Any]
-    """(options, params) -> the Flax module."""
-    missing_options: Callable[[ModelOptions], str]
-    """options -> description of the options that the other library does not support; "" if it supports all."""
-    complete_options: Callable[[ModelOptions, Path], ModelOptions] = lambda options, directory: options
-    """(options, the directory of the weights) -> the options, with what its other files say."""
-    config: Callable[[ModelOptions, Arrays, Any], dict] = lambda options, params, data: {}
-    """(options, params, data of the run or None) -> the config.json to write with the weights; {} for none."""
-    extra_files: Callable[[ModelOptions, Arrays, Any], dict[str, dict | list]] = lambda options, params, data: {}
-    """(options, params, data of the run or None) -> further JSON files to write with the weights, by name."""
-    read_only: bool = False
-    """Whether nothing is written under these names."""
-    note: Callable[[ModelOptions], str] = lambda options: ""
-    """options -> note in the summary of an export."""
     model_types: tuple[str, ...] = ()
-    """The `model_type`s in config.json that this is; () if the library has none."""
-    normalize_name: Callable[[str], str] = lambda name: name
-    """Normalizes a tensor name to the spelling in the table."""
+    """The `model_type`s in config.json that belong to the family; () if the library has none."""
+    optional: tuple[str, ...] = ()
+    """Prefixes of parameters that may be missing in a file, all of one prefix together: heads."""
     ignored: Mapping[str, Callable[[Arrays, np.ndarray], np.ndarray | None]] = MappingProxyType({})
     """Regular expressions of tensors to leave out, each with (state_dict, tensor) -> what it equals: the original of a
     tied copy, or a buffer that our model computes; None for parts that our model does not use."""
-    optional: tuple[str, ...] = ()
-    """Prefixes of our names that may be missing in a file, all of one prefix together: heads."""
-    prepare: Callable[[Arrays, Facts], Arrays] = lambda state_dict, facts: state_dict
-    """(state_dict, facts of config.json) -> state_dict without what config.json says is a copy."""
-    finish: Callable[[ModelOptions, Facts, Arrays], Arrays] = lambda options, facts, params: params
-    """(options, facts of config.json, params) -> params, with what is computed from several tensors or from none."""
-    undo: Callable[[ModelOptions, Arrays], Arrays] = lambda options, params: params
-    """(options, params) -> params before `finish`."""
+    read_only = False
+    """Whether nothing is written under these names."""
+
+    def normalize_name(self, name: str) -> str:
+        """Return the name of a tensor as the table spells it."""
+        return name
+
+    def prepare(self, state_dict: Arrays, facts: Facts) -> Arrays:
+        """Leave out tensors that are copies according to config.json."""
+        return state_dict
+
+    def infer_options(self, state_dict: Arrays, facts: Facts) -> ModelOptions:
+        """Infer the options of our model from shapes and config.json; notes in `facts` what it has to assume."""
+        raise NotImplementedError
+
+    def complete_options(self, options: ModelOptions, directory: Path) -> ModelOptions:
+        """Add what other files in the directory of the weights say."""
+        return options
+
+    def layout_sizes(self, options: ModelOptions) -> dict[str, int]:
+        """Return the sizes of layout letters that follow from the options; the others follow from the shapes."""
+        raise NotImplementedError
+
+    def finish(self, options: ModelOptions, facts: Facts, params: Arrays) -> Arrays:
+        """Add the parameters that are computed from several tensors or from none."""
+        return params
+
+    def build_module(self, options: ModelOptions, params: Arrays) -> Any:
+        """Return the Flax module of these weights."""
+        raise NotImplementedError
+
+    def missing_options(self, options: ModelOptions) -> str:
+        """Describe the options that the other library does not support; "" if it supports all."""
+        return ""
+
+    def undo(self, options: ModelOptions, params: Arrays) -> Arrays:
+        """Return the parameters before `finish`."""
+        return params
+
+    def library_config(self, options: ModelOptions, params: Arrays, data=None) -> dict:
+        """Build the config.json to write with the weights; `data` is that of the run, if any."""
+        return {}
+
+    def extra_files(self, options: ModelOptions, params: Arrays, data=None) -> dict[str, dict | list]:
+        """Build further JSON files to write with the weights, {name: content}."""
+        return {}
+
+    def note(self, options: ModelOptions) -> str:
+        """Return a note for the summary of an export."""
+        return ""
 
 
 LAYERS = {

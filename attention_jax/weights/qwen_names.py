@@ -11,7 +11,6 @@ from attention_jax.weights.facts import Facts
 from attention_jax.weights.layouts import Row, count_layers
 from attention_jax.weights.llama_names import (
     BIASES,
-    COMMON,
     DECODER,
     FFN_NORM,
     HAS,
@@ -20,15 +19,14 @@ from attention_jax.weights.llama_names import (
     QUERY_BIAS,
     SWISH,
     THERE,
+    LlamaNaming,
     activation,
     decoder_options,
-    hf_config,
     rotary_options,
     sliding_layers,
     window_mask,
-    without_tied_head,
 )
-from attention_jax.weights.naming import Arrays, Naming, differing_flags
+from attention_jax.weights.naming import Arrays, differing_flags
 
 QK_NORMS = (
     Row(f"{THERE}.self_attn.q_norm.weight", "e", f"{HERE}/attention/query_norm/scale", "e"),
@@ -52,83 +50,80 @@ def window_options(family: str, state_dict: Arrays, facts: Facts) -> dict[str, s
     return {"per_layer": f"{layer_list(narrow)}:mask={window_mask(keys)}"} if narrow else {}
 
 
-def qwen2_options(state_dict: Arrays, facts: Facts) -> config.LanguageModelConfig:
-    """The options of a Qwen 2 or 2.5."""
-    overrides = {"mlp_layer": activation("Qwen 2", facts, "hidden_act", SWISH), "use_bias": True}
-    return decoder_options(
-        "Qwen 2",
-        state_dict,
-        facts,
-        **overrides,
-        **rotary_options("Qwen 2", facts),
-        **window_options("Qwen 2", state_dict, facts),
-    )
-
-
-def qwen3_options(state_dict: Arrays, facts: Facts) -> config.LanguageModelConfig:
-    """The options of a Qwen 3."""
-    facts.require("Qwen 3", {"attention_bias": QUERY_BIAS in state_dict})
-    overrides = {"mlp_layer": activation("Qwen 3", facts, "hidden_act", SWISH), "normalize_qk": True}
-    return decoder_options(
-        "Qwen 3",
-        state_dict,
-        facts,
-        **overrides,
-        **rotary_options("Qwen 3", facts),
-        **window_options("Qwen 3", state_dict, facts),
-    )
-
-
-def with_output_biases(options: config.LanguageModelConfig, facts: Facts, params: Arrays) -> Arrays:
-    """Add output biases of zero: our attention has them if it has biases, Qwen 2's has not."""
-    biases = {f"decoder/layer_{i}/attention/out/bias" for i in range(options.num_layers)}
-    return {**params, **{name: np.zeros(options.hidden_size, np.float32) for name in biases}}
-
-
-def without_output_biases(options: config.LanguageModelConfig, params: Arrays) -> Arrays:
-    """The inverse; InputError for a bias that is not zero, as after training."""
-    biases = [name for name in params if name.endswith("/attention/out/bias")]
-    if changed := [name for name in biases if np.any(params[name])]:
-        raise InputError(f"qwen2 has no bias of the output of attention, and {changed[0]} is not zero")
-    return {name: array for name, array in params.items() if name not in biases}
-
-
 QWEN_HAS = HAS | {"mask": "none", "per_layer": "", "rope_scaling": "none"}
 
 
-def config_of(model_type: str, name: str, **extra):
-    """A function that builds the config.json of a model of this type."""
+class Qwen2Naming(LlamaNaming):
+    """The conversion of a Qwen 2 or 2.5."""
 
-    def build(options, params, data=None) -> dict:
-        identity = {"architectures": [name], "model_type": model_type}
-        return {k: v for k, v in hf_config(options, params).items() if k != "attention_bias"} | identity | extra
+    table = QWEN2
+    model_types = ("qwen2",)
 
-    return build
+    def infer_options(self, state_dict: Arrays, facts: Facts) -> config.LanguageModelConfig:
+        """The options of a Qwen 2 or 2.5."""
+        overrides = {"mlp_layer": activation("Qwen 2", facts, "hidden_act", SWISH), "use_bias": True}
+        return decoder_options(
+            "Qwen 2",
+            state_dict,
+            facts,
+            **overrides,
+            **rotary_options("Qwen 2", facts),
+            **window_options("Qwen 2", state_dict, facts),
+        )
+
+    def missing_options(self, options: config.LanguageModelConfig) -> str:
+        return ", ".join(differing_flags(options, QWEN_HAS | {"use_bias": True, "key_dim": 0, "value_dim": 0}))
+
+    def finish(self, options: config.LanguageModelConfig, facts: Facts, params: Arrays) -> Arrays:
+        """Add output biases of zero: our attention has them if it has biases, Qwen 2's has not."""
+        biases = {f"decoder/layer_{i}/attention/out/bias" for i in range(options.num_layers)}
+        return {**params, **{name: np.zeros(options.hidden_size, np.float32) for name in biases}}
+
+    def undo(self, options: config.LanguageModelConfig, params: Arrays) -> Arrays:
+        """The inverse; InputError for a bias that is not zero, as after training."""
+        biases = [name for name in params if name.endswith("/attention/out/bias")]
+        if changed := [name for name in biases if np.any(params[name])]:
+            raise InputError(f"qwen2 has no bias of the output of attention, and {changed[0]} is not zero")
+        return {name: array for name, array in params.items() if name not in biases}
+
+    def library_config(self, options: config.LanguageModelConfig, params: Arrays, data=None) -> dict:
+        """Build the config.json of a `Qwen2ForCausalLM`."""
+        values = super().library_config(options, params)
+        identity = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+        return {name: value for name, value in values.items() if name != "attention_bias"} | identity
 
 
-NAMINGS = {
-    "qwen2": Naming(
-        **COMMON,
-        table=QWEN2,
-        options=qwen2_options,
-        missing_options=lambda options: ", ".join(
-            differing_flags(options, QWEN_HAS | {"use_bias": True, "key_dim": 0, "value_dim": 0})
-        ),
-        config=config_of("qwen2", "Qwen2ForCausalLM"),
-        model_types=("qwen2",),
-        prepare=without_tied_head,
-        finish=with_output_biases,
-        undo=without_output_biases,
-    ),
-    "qwen3": Naming(
-        **COMMON,
-        table=QWEN3,
-        options=qwen3_options,
-        missing_options=lambda options: ", ".join(
-            differing_flags(options, QWEN_HAS | {"normalize_qk": True, "use_bias": False})
-        ),
-        config=config_of("qwen3", "Qwen3ForCausalLM", attention_bias=False),
-        model_types=("qwen3",),
-        prepare=without_tied_head,
-    ),
-}
+class Qwen3Naming(LlamaNaming):
+    """The conversion of a Qwen 3."""
+
+    table = QWEN3
+    model_types = ("qwen3",)
+
+    def infer_options(self, state_dict: Arrays, facts: Facts) -> config.LanguageModelConfig:
+        """The options of a Qwen 3."""
+        facts.require("Qwen 3", {"attention_bias": QUERY_BIAS in state_dict})
+        overrides = {"mlp_layer": activation("Qwen 3", facts, "hidden_act", SWISH), "normalize_qk": True}
+        return decoder_options(
+            "Qwen 3",
+            state_dict,
+            facts,
+            **overrides,
+            **rotary_options("Qwen 3", facts),
+            **window_options("Qwen 3", state_dict, facts),
+        )
+
+    def missing_options(self, options: config.LanguageModelConfig) -> str:
+        return ", ".join(differing_flags(options, QWEN_HAS | {"normalize_qk": True, "use_bias": False}))
+
+    def library_config(self, options: config.LanguageModelConfig, params: Arrays, data=None) -> dict:
+        """Build the config.json of a `Qwen3ForCausalLM`."""
+        values = super().library_config(options, params)
+        identity = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
+        return (
+            {name: value for name, value in values.items() if name != "attention_bias"}
+            | identity
+            | {"attention_bias": False}
+        )
+
+
+NAMINGS = {"qwen2": Qwen2Naming(), "qwen3": Qwen3Naming()}

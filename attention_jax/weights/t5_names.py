@@ -6,6 +6,8 @@ and target, and relative positions that the layers of a stack share. Kernels are
 width, m hidden units of the feed-forward, h heads of width e, b buckets of relative positions.
 """
 
+from typing import ClassVar
+
 import numpy as np
 
 from attention_jax import config
@@ -53,101 +55,12 @@ def table_rows(hidden: dict[str, str]) -> tuple[Row, ...]:
     return (shared, *stack_rows("encoder", hidden), *stack_rows("decoder", hidden), Row(HEAD, "v d", "kernel", "d v"))
 
 
-def drop_tied_head(state_dict: Arrays, facts: Facts) -> Arrays:
-    """Leave out an output layer that is tied to the embeddings. Files of transformers 5 say that it is even if it is
-    not, but then they also have scale_decoder_outputs."""
-    if HEAD not in state_dict:
-        return state_dict
-    equal = np.array_equal(state_dict[HEAD], state_dict[SHARED])
-    if not equal and facts.get("tie_word_embeddings", True) and "scale_decoder_outputs" not in facts.values:
-        raise InputError(f"{HEAD} must be tied to {SHARED}, as config.json says, and differs from it")
-    return {name: array for name, array in state_dict.items() if name != HEAD} if equal else state_dict
-
-
-def infer_options(gated: bool, state_dict: Arrays, facts: Facts) -> config.TransformerConfig:
-    """Infer the options from shapes and config.json; without the latter from the published models, 64 per head."""
-    tokens, width = state_dict[SHARED].shape
-    layers = [count_layers(f"{side}.block.", state_dict) for side in ("encoder", "decoder")]
-    inner = len(state_dict["encoder.block.0.layer.0.SelfAttention.q.weight"])
-    heads = heads_of(facts, "num_heads", inner)
-    hidden = len(state_dict[f"encoder.block.0.layer.1.DenseReluDense.{'wi_0' if gated else 'wi'}.weight"])
-    facts.require("T5", FIXED | {"d_model": width, "d_kv": inner // heads, "d_ff": hidden, "vocab_size": tokens})
-    facts.require("T5", {"num_layers": layers[0], "is_gated_act": gated, "is_decoder": False})
-    if (num_decoder_layers := facts.get("num_decoder_layers", layers[1]) or layers[0]) != layers[1]:
-        raise InputError(f"T5's config.json must have num_decoder_layers {layers[1]}, has {num_decoder_layers}")
-    facts.read_names.add("n_positions")  # it has no meaning: positions are relative
-    usual = "gated-gelu" if gated else "relu"
-    act = str(facts.get("feed_forward_proj", usual, f"activation {usual}")).removeprefix("gated-")
-    scaled = facts.get("scale_decoder_outputs", facts.get("tie_word_embeddings", True) is not False)  # null is False
-    own_width = 0 if inner == width else inner // heads
-    return config.TransformerConfig(
-        *layers,
-        width,
-        heads,
-        hidden,
-        key_dim=own_width,
-        value_dim=own_width,
-        norm="pre",
-        norm_layer="rms",
-        norm_epsilon=float(facts.get("layer_norm_epsilon", 1e-6)),
-        score="dot",
-        position_embedding="t5",
-        mlp_layer=mlp_layer_of(act) if gated else "dense",
-        activation="relu" if gated else activation(act),
-        use_bias=False,
-        mlp_bias=False,
-        scale_embeddings=False,
-        scale_output=bool(scaled),
-        output_bias=False,
-        tied_embeddings="inputs" if HEAD in state_dict else "all",
-    )
-
-
 def mlp_layer_of(act: str) -> str:
     """The gated feed-forward layer of an activation in config.json."""
     names = {"gelu": "geglu", "gelu_new": "geglu", "silu": "swiglu", "swish": "swiglu"}
     if act not in names:
         raise InputError(f"T5's feed_forward_proj in config.json must be gated-gelu or gated-silu, is gated-{act}")
     return names[act]
-
-
-def hf_config(options: config.TransformerConfig, params: Arrays, data=None) -> dict:
-    """Build the config.json of a `T5ForConditionalGeneration`, with the special tokens of the run's vocabulary."""
-    names = {"gelu_tanh": "gelu_new", "swish": "silu"}
-    kinds = {"geglu": "gated-gelu", "swiglu": "gated-silu"}
-    plain = names.get(options.activation, options.activation)
-    vocabulary = getattr(data, "target_vocabulary", None)
-    ids = {"pad": 0, "decoder_start": 0, "eos": 1}
-    if vocabulary is not None:
-        ids = {"pad": vocabulary.pad_id, "decoder_start": vocabulary.bos_id, "eos": vocabulary.eos_id}
-    return FIXED | {
-        "architectures": ["T5ForConditionalGeneration"],
-        "model_type": "t5",
-        "vocab_size": len(params["target_embedding/token/embedding"]),
-        "d_model": options.hidden_size,
-        "d_kv": options.key_dim or options.hidden_size // options.num_heads,
-        "d_ff": options.mlp_dim,
-        "num_layers": options.num_encoder_layers,
-        "num_decoder_layers": options.num_decoder_layers,
-        "num_heads": options.num_heads,
-        "layer_norm_epsilon": options.norm_epsilon,
-        "feed_forward_proj": kinds.get(options.mlp_layer, plain),
-        "tie_word_embeddings": options.tied_embeddings == "all",
-        "scale_decoder_outputs": options.scale_output,
-        **{f"{name}_token_id": number for name, number in ids.items()},
-    }
-
-
-def layout_sizes(options: config.TransformerConfig) -> dict[str, int]:
-    """Return the layout sizes that follow from the options."""
-    heads = {"h": options.num_heads, "e": options.key_dim or options.hidden_size // options.num_heads}
-    return heads | {"d": options.hidden_size, "m": options.mlp_dim, "b": BUCKETS}
-
-
-def build_module(options: config.TransformerConfig, params: Arrays) -> Transformer:
-    """Return the Flax module of these weights."""
-    vocabulary = len(params["target_embedding/token/embedding"])
-    return Transformer(options, vocabulary, vocabulary)
 
 
 HAS = {
@@ -165,37 +78,114 @@ HAS = {
 """The options that have no other value there."""
 
 
-def missing_options(gated: bool, options: config.TransformerConfig) -> str:
-    """Describe the options of our model that T5 does not have, gated or not."""
-    layers = ("geglu", "swiglu") if gated else ("dense",)
-    expected_layer = {"mlp_layer": options.mlp_layer if options.mlp_layer in layers else layers[0]}
-    lacks = [f"--model.tied-embeddings {options.tied_embeddings}"] * (not options.needs_joint_vocabulary)
-    lacks += [f"--model.value-dim {options.value_dim}"] * (options.value_dim != options.key_dim)
-    return ", ".join([*lacks, *differing_flags(options, HAS | expected_layer)])
+class T5Naming(Naming):
+    """The conversion of a T5 (one matrix and relu), or if `gated` of a T5 1.1, Flan-T5 or mT5."""
+
+    options_type = config.TransformerConfig
+    ignored: ClassVar = {
+        r"(en|de)coder\.embed_tokens\.weight": lambda state_dict, copy: state_dict[SHARED],
+        r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight": lambda state_dict, _: None,
+    }
+
+    def __init__(self, gated: bool):
+        self.gated = gated
+        self.table = table_rows({"gate": "wi_0", "hidden": "wi_1"} if gated else {"hidden": "wi"})
+        self.mark = f"encoder.block.0.layer.1.DenseReluDense.{'wi_0' if gated else 'wi'}.weight"
+        self.model_types = ("t5", "mt5") if gated else ("t5",)
+
+    def prepare(self, state_dict: Arrays, facts: Facts) -> Arrays:
+        """Leave out an output layer that is tied to the embeddings. Files of transformers 5 say so even if it is not,
+        but then they also have scale_decoder_outputs."""
+        if HEAD not in state_dict:
+            return state_dict
+        equal = np.array_equal(state_dict[HEAD], state_dict[SHARED])
+        if not equal and facts.get("tie_word_embeddings", True) and "scale_decoder_outputs" not in facts.values:
+            raise InputError(f"{HEAD} must be tied to {SHARED}, as config.json says, and differs from it")
+        return {name: array for name, array in state_dict.items() if name != HEAD} if equal else state_dict
+
+    def infer_options(self, state_dict: Arrays, facts: Facts) -> config.TransformerConfig:
+        """Infer the options from shapes and config.json; without the latter from the published models, 64 per head."""
+        tokens, width = state_dict[SHARED].shape
+        layers = [count_layers(f"{side}.block.", state_dict) for side in ("encoder", "decoder")]
+        inner = len(state_dict["encoder.block.0.layer.0.SelfAttention.q.weight"])
+        heads = heads_of(facts, "num_heads", inner)
+        hidden = len(state_dict[f"encoder.block.0.layer.1.DenseReluDense.{'wi_0' if self.gated else 'wi'}.weight"])
+        facts.require("T5", FIXED | {"d_model": width, "d_kv": inner // heads, "d_ff": hidden, "vocab_size": tokens})
+        facts.require("T5", {"num_layers": layers[0], "is_gated_act": self.gated, "is_decoder": False})
+        if (num_decoder_layers := facts.get("num_decoder_layers", layers[1]) or layers[0]) != layers[1]:
+            raise InputError(f"T5's config.json must have num_decoder_layers {layers[1]}, has {num_decoder_layers}")
+        facts.read_names.add("n_positions")  # it has no meaning: positions are relative
+        usual = "gated-gelu" if self.gated else "relu"
+        act = str(facts.get("feed_forward_proj", usual, f"activation {usual}")).removeprefix("gated-")
+        scaled = facts.get(
+            "scale_decoder_outputs", facts.get("tie_word_embeddings", True) is not False
+        )  # null is False
+        own_width = 0 if inner == width else inner // heads
+        return config.TransformerConfig(
+            *layers,
+            width,
+            heads,
+            hidden,
+            key_dim=own_width,
+            value_dim=own_width,
+            norm="pre",
+            norm_layer="rms",
+            norm_epsilon=float(facts.get("layer_norm_epsilon", 1e-6)),
+            score="dot",
+            position_embedding="t5",
+            mlp_layer=mlp_layer_of(act) if self.gated else "dense",
+            activation="relu" if self.gated else activation(act),
+            use_bias=False,
+            mlp_bias=False,
+            scale_embeddings=False,
+            scale_output=bool(scaled),
+            output_bias=False,
+            tied_embeddings="inputs" if HEAD in state_dict else "all",
+        )
+
+    def layout_sizes(self, options: config.TransformerConfig) -> dict[str, int]:
+        """Return the layout sizes that follow from the options."""
+        heads = {"h": options.num_heads, "e": options.key_dim or options.hidden_size // options.num_heads}
+        return heads | {"d": options.hidden_size, "m": options.mlp_dim, "b": BUCKETS}
+
+    def build_module(self, options: config.TransformerConfig, params: Arrays) -> Transformer:
+        """Return the Flax module of these weights."""
+        vocabulary = len(params["target_embedding/token/embedding"])
+        return Transformer(options, vocabulary, vocabulary)
+
+    def missing_options(self, options: config.TransformerConfig) -> str:
+        """Describe the options of our model that T5 does not have, self.gated or not."""
+        layers = ("geglu", "swiglu") if self.gated else ("dense",)
+        expected_layer = {"mlp_layer": options.mlp_layer if options.mlp_layer in layers else layers[0]}
+        lacks = [f"--model.tied-embeddings {options.tied_embeddings}"] * (not options.needs_joint_vocabulary)
+        lacks += [f"--model.value-dim {options.value_dim}"] * (options.value_dim != options.key_dim)
+        return ", ".join([*lacks, *differing_flags(options, HAS | expected_layer)])
+
+    def library_config(self, options: config.TransformerConfig, params: Arrays, data=None) -> dict:
+        """Build the config.json of a `T5ForConditionalGeneration`, with the special tokens of the run's vocabulary."""
+        names = {"gelu_tanh": "gelu_new", "swish": "silu"}
+        kinds = {"geglu": "gated-gelu", "swiglu": "gated-silu"}
+        plain = names.get(options.activation, options.activation)
+        vocabulary = getattr(data, "target_vocabulary", None)
+        ids = {"pad": 0, "decoder_start": 0, "eos": 1}
+        if vocabulary is not None:
+            ids = {"pad": vocabulary.pad_id, "decoder_start": vocabulary.bos_id, "eos": vocabulary.eos_id}
+        return FIXED | {
+            "architectures": ["T5ForConditionalGeneration"],
+            "model_type": "t5",
+            "vocab_size": len(params["target_embedding/token/embedding"]),
+            "d_model": options.hidden_size,
+            "d_kv": options.key_dim or options.hidden_size // options.num_heads,
+            "d_ff": options.mlp_dim,
+            "num_layers": options.num_encoder_layers,
+            "num_decoder_layers": options.num_decoder_layers,
+            "num_heads": options.num_heads,
+            "layer_norm_epsilon": options.norm_epsilon,
+            "feed_forward_proj": kinds.get(options.mlp_layer, plain),
+            "tie_word_embeddings": options.tied_embeddings == "all",
+            "scale_decoder_outputs": options.scale_output,
+            **{f"{name}_token_id": number for name, number in ids.items()},
+        }
 
 
-def t5_naming(gated: bool) -> Naming:
-    """The conversion for T5 (one matrix and relu) or for T5 1.1, Flan-T5 and mT5 (gated)."""
-    first = "wi_0" if gated else "wi"
-    hidden = {"gate": "wi_0", "hidden": "wi_1"} if gated else {"hidden": "wi"}
-    return Naming(
-        kind=config.TransformerConfig,
-        table=table_rows(hidden),
-        mark=f"encoder.block.0.layer.1.DenseReluDense.{first}.weight",
-        prepare=drop_tied_head,
-        options=lambda state_dict, facts: infer_options(gated, state_dict, facts),
-        config=hf_config,
-        layout_sizes=layout_sizes,
-        module=build_module,
-        missing_options=lambda options: missing_options(gated, options),
-        model_types=("t5", "mt5") if gated else ("t5",),
-        ignored={
-            r"(en|de)coder\.embed_tokens\.weight": lambda state_dict, copy: state_dict[SHARED],
-            r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight": lambda state_dict, _: (
-                None
-            ),
-        },
-    )
-
-
-NAMINGS = {"t5": t5_naming(gated=False), "t5_gated": t5_naming(gated=True)}
+NAMINGS = {"t5": T5Naming(gated=False), "t5_gated": T5Naming(gated=True)}

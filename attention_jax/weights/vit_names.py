@@ -6,6 +6,7 @@ of width e, k classes, r `rep_width`, g registers, s query, key and value (layou
 
 import math
 import re
+from typing import ClassVar
 
 from attention_jax import config
 from attention_jax.errors import InputError
@@ -123,104 +124,6 @@ TIMM_REQUIRED = {
 """Arguments of timm's VisionTransformer that have no other value here."""
 
 
-def timm_options(state_dict: Arrays, facts: Facts) -> config.ViTConfig:
-    """Infer the options from shapes and config.json: its `architecture`, if that is a published name, and its
-    `model_args`, all of which must be supported."""
-    embedding, layers = state_dict["patch_embed.proj.weight"], count_layers("blocks.", state_dict)
-    width, args, name = len(embedding), Facts(facts.get("model_args", {})), str(facts.get("architecture", ""))
-    published = re.fullmatch(PUBLISHED, name)
-    if re.search("quick_?gelu|_gap_|_clip_", name):
-        raise InputError(f"the architecture {name} is not supported: activation, pooling or norms differ")
-    for entry in (facts, args):
-        entry.require("timm", {"global_pool": "token"})
-    check_grid(state_dict["pos_embed"].shape[1], 1)
-    args.require("timm", TIMM_REQUIRED)
-    args.require("timm", {"embed_dim": width, "depth": layers, "patch_size": embedding.shape[-1]})
-    args.require("timm", {"in_chans": embedding.shape[1]})
-    usual = PUBLISHED_HEADS[published[1]] if published else max(width // 64, 1)
-    text = lambda words: "" if published else words
-    if "global_pool" not in facts.values.keys() | args.values.keys() and not published:
-        facts.assumed.append("pooling by the class token")
-    heads = args.get("num_heads", usual, text(f"{usual} head{'s' * (usual > 1)} of {width // usual}"))
-    act = activation(args.get("act_layer", "gelu", text("activation gelu")))
-    if unread := [entry for entry in args.unread() if not re.fullmatch(TIMM_HARMLESS, entry)]:
-        raise InputError(f"model_args.{unread[0]} in config.json is not supported: {args.values[unread[0]]!r}")
-    facts.read_names.add("num_classes")
-    facts.assumed += args.assumed
-    epsilon = float(facts.get("norm_epsilon", 1e-6, text("norms with epsilon 1e-6")))
-    sizes = embedding.shape[-1], width, len(state_dict["blocks.0.mlp.fc1.bias"]), layers, int(heads)
-    return config.ViTConfig(*sizes, activation=act, norm_epsilon=epsilon)
-
-
-def timm_config(options: config.ViTConfig, params: Arrays, data=None) -> dict:
-    """Return the arguments of `timm.create_model("vit_base_patch16_224", **model_args)` for these weights."""
-    size, channels, classes = sizes_of(options, params)
-    args = {"img_size": size, "patch_size": options.patch_size, "in_chans": channels, "num_classes": classes}
-    args |= {"embed_dim": options.hidden_size, "depth": options.num_layers, "num_heads": options.num_heads}
-    args["mlp_ratio"] = options.mlp_dim / options.hidden_size
-    about = {"architecture": "vit_base_patch16_224", "num_classes": classes, "model_args": args}
-    return about | {"norm_epsilon": options.norm_epsilon}  # ignored by timm, read by this package
-
-
-def huggingface_options(state_dict: Arrays, facts: Facts) -> config.ViTConfig:
-    """Infer the options from shapes and config.json; without the latter from Hugging Face's defaults, 64 per head."""
-    embedding = state_dict["vit.embeddings.patch_embeddings.projection.weight"]
-    width, mlp = len(embedding), len(state_dict["vit.encoder.layer.0.intermediate.dense.bias"])
-    layers, attention = count_layers("vit.encoder.layer.", state_dict), THEIR_ATTENTION.replace("*", "0")
-    use_bias = f"{attention}.query.bias" in state_dict
-    if not use_bias and "vit.encoder.layer.0.attention.output.dense.bias" in state_dict:
-        raise InputError("an output layer of attention with a bias, beside queries without one, is not supported")
-    sizes = {"hidden_size": width, "intermediate_size": mlp, "num_hidden_layers": layers, "qkv_bias": use_bias}
-    facts.require("ViT", sizes | {"patch_size": embedding.shape[-1], "num_channels": embedding.shape[1]})
-    registers = int("vit.embeddings.distillation_token" in state_dict)
-    grid = check_grid(state_dict["vit.embeddings.position_embeddings"].shape[1], 1 + registers)
-    facts.require("ViT", {"image_size": grid * embedding.shape[-1]})
-    return config.ViTConfig(
-        embedding.shape[-1],
-        width,
-        mlp,
-        layers,
-        heads_of(facts, "num_attention_heads", width),
-        use_bias=use_bias,
-        num_registers=registers,
-        activation=activation(facts.get("hidden_act", "gelu", "activation gelu")),
-        norm_epsilon=float(facts.get("layer_norm_eps", 1e-12, "norms with epsilon 1e-12")),
-    )
-
-
-def huggingface_config(options: config.ViTConfig, params: Arrays, data=None) -> dict:
-    """Build the config.json of a `ViTForImageClassification`, with the class names of the run, if it has any."""
-    size, channels, classes = sizes_of(options, params)
-    names = [f"LABEL_{k}" for k in range(classes)] if data is None else [str(name) for name in data.names]
-    return {
-        "architectures": ["ViTForImageClassification"],
-        "model_type": "vit",
-        "hidden_size": options.hidden_size,
-        "num_hidden_layers": options.num_layers,
-        "num_attention_heads": options.num_heads,
-        "intermediate_size": options.mlp_dim,
-        "hidden_act": {"gelu_tanh": "gelu_pytorch_tanh", "swish": "silu"}.get(options.activation, options.activation),
-        "layer_norm_eps": options.norm_epsilon,
-        "image_size": size,
-        "patch_size": options.patch_size,
-        "num_channels": channels,
-        "id2label": {str(k): name for k, name in enumerate(names)},
-        "label2id": {name: k for k, name in enumerate(names)},
-    }
-
-
-def preprocessor(options: config.ViTConfig, params: Arrays, data=None) -> dict[str, dict]:
-    """Build the preprocessor_config.json of a `ViTImageProcessor`, if the run knows the normalization of its images."""
-    if data is None or data.normalization is None:
-        return {}
-    size, _, _ = sizes_of(options, params)
-    mean, deviation = ([float(x) for x in values] for values in data.normalization)
-    resize = {"do_resize": True, "size": {"height": size, "width": size}, "resample": 2}  # bilinear
-    scale = {"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True}
-    recipe = {"image_processor_type": "ViTImageProcessor", **resize, **scale}
-    return {"preprocessor_config.json": recipe | {"image_mean": mean, "image_std": deviation}}
-
-
 def activation(name: str) -> str:
     """Convert Hugging Face's or timm's name of an activation to ours; InputError if it is not supported."""
     names = {"gelu": "gelu", "relu": "relu", "silu": "swish", "swish": "swish"}
@@ -228,20 +131,6 @@ def activation(name: str) -> str:
     if name not in names:
         raise InputError(f"the activation must be one of {', '.join(names)}, is {name!r} in config.json")
     return names[name]
-
-
-def google_options(state_dict: Arrays, facts: Facts) -> config.ViTConfig:
-    """Infer the options from shapes; activation and epsilon are Flax's defaults, tanh-GELU and 1e-6."""
-    size, _, _, width = state_dict["embedding/kernel"].shape
-    heads = state_dict[f"{THEIR_HEADS}/query/bias".replace("*", "0")].shape[0]
-    mlp = state_dict[f"{BLOCK}/MlpBlock_3/Dense_0/bias".replace("*", "0")]
-    rep = state_dict["pre_logits/bias"].shape[0] if "pre_logits/bias" in state_dict else 0
-    epsilon = float(facts.get("norm_epsilon", 1e-6, "norms with epsilon 1e-6"))
-    check_grid(state_dict["Transformer/posembed_input/pos_embedding"].shape[1], 1)
-    extra = {"activation": "gelu_tanh", "norm_epsilon": epsilon, "pre_logits_dim": rep}
-    return config.ViTConfig(
-        size, width, len(mlp), count_layers("Transformer/encoderblock_", state_dict), heads, **extra
-    )
 
 
 def check_grid(rows: int, prefix: int) -> int:
@@ -265,43 +154,6 @@ def sizes_of(options: config.ViTConfig, params: Arrays) -> tuple[int, int, int]:
     return size, len(params.get("patch_embedding/kernel", ())) // options.patch_size**2, classes
 
 
-def layout_sizes(options: config.ViTConfig) -> dict[str, int]:
-    """Return the layout sizes that follow from the options."""
-    heads = {"h": options.num_heads, "e": options.hidden_size // options.num_heads, "d": options.hidden_size}
-    patch = {"p": options.patch_size, "q": options.patch_size, "m": options.mlp_dim, "s": 3}
-    return heads | patch | {"r": options.pre_logits_dim, "o": options.pre_logits_dim or options.hidden_size}
-
-
-def build_module(options: config.ViTConfig, params: Arrays) -> ViT:
-    """Return the Flax module of these weights; InputError for a backbone without a head."""
-    size, _, classes = sizes_of(options, params)
-    if not classes:
-        raise InputError(
-            "these weights have no head: import them into an experiment, `launch.py import`, which makes one"
-        )
-    return ViT(options, classes, size)
-
-
-def missing_options(options: config.ViTConfig, *, activations: tuple[str, ...], rep_width: bool) -> str:
-    """Describe the options of our model that the other library does not have; empty if it has all."""
-    lacks = {
-        f"--model.pool {options.pool}": options.pool != "token",
-        f"--model.position-embedding {options.position_embedding}": options.position_embedding != "learned",
-        f"--model.stem {options.stem}": options.stem != "patches",
-        "--model.num-registers": options.num_registers,
-        "--model.pre-logits-dim": options.pre_logits_dim and not rep_width,
-        "--model.no-use-bias": not options.use_bias,
-        f"--model.activation {options.activation}": options.activation not in activations,
-    }
-    return ", ".join([*(name for name, is_so in lacks.items() if is_so), *differing_flags(options)])
-
-
-def epsilon_note(options: config.ViTConfig) -> str:
-    """A note for libraries whose epsilon is fixed in their code; empty if it is ours."""
-    epsilon = options.norm_epsilon
-    return "" if epsilon == 1e-6 else f"; theirs normalizes with epsilon 1e-6, ours with {epsilon:g}: change it there"
-
-
 IN_MEMORY = (
     (r"^deit\.", "vit."),
     (r"^(embeddings|encoder|layers|layernorm|pooler)\.", r"vit.\1."),
@@ -316,43 +168,203 @@ IN_MEMORY = (
 """DeiT's prefix, that of a backbone alone, and what transformers 5 calls modules whose files keep the older names."""
 
 
-def _normalize_name(name: str) -> str:
-    for pattern, old in IN_MEMORY:
-        name = re.sub(pattern, old, name)
-    return name
-
-
 ALL_ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "swish")
-COMMON = {"kind": config.ViTConfig, "layout_sizes": layout_sizes, "module": build_module, "optional": ("trunk/head/",)}
-NAMINGS = {
-    "timm": Naming(
-        table=TIMM,
-        mark="blocks.0.attn.qkv.weight",
-        options=timm_options,
-        config=timm_config,
-        missing_options=lambda options: missing_options(options, activations=("gelu",), rep_width=False),
-        note=epsilon_note,
-        **COMMON,
-    ),
-    "huggingface": Naming(
-        table=HUGGINGFACE,
-        mark="vit.encoder.layer.0.layernorm_before.weight",
-        options=huggingface_options,
-        config=huggingface_config,
-        missing_options=lambda options: missing_options(options, activations=ALL_ACTIVATIONS, rep_width=False),
-        normalize_name=_normalize_name,
-        model_types=("vit", "deit"),
-        extra_files=preprocessor,
-        ignored={r"vit\.(pooler\..*|embeddings\.mask_token)": lambda state_dict, unused: None},
-        **COMMON,
-    ),
-    "google": Naming(
-        table=GOOGLE,
-        mark="Transformer/encoderblock_0/LayerNorm_0/scale",
-        options=google_options,
-        missing_options=lambda options: missing_options(options, activations=("gelu_tanh",), rep_width=True),
-        config=lambda options, params, data: {"norm_epsilon": options.norm_epsilon},
-        note=epsilon_note,
-        **COMMON,
-    ),
-}
+
+
+class ViTNaming(Naming):
+    """What the conversions of a Vision Transformer have in common."""
+
+    options_type = config.ViTConfig
+    optional = ("trunk/head/",)
+    activations: tuple[str, ...] = ALL_ACTIVATIONS
+    """The activations that the library has."""
+    has_pre_logits = False
+    """Whether it has a layer before the head."""
+
+    def layout_sizes(self, options: config.ViTConfig) -> dict[str, int]:
+        """Return the layout sizes that follow from the options."""
+        heads = {"h": options.num_heads, "e": options.hidden_size // options.num_heads, "d": options.hidden_size}
+        patch = {"p": options.patch_size, "q": options.patch_size, "m": options.mlp_dim, "s": 3}
+        return heads | patch | {"r": options.pre_logits_dim, "o": options.pre_logits_dim or options.hidden_size}
+
+    def build_module(self, options: config.ViTConfig, params: Arrays) -> ViT:
+        """Return the Flax module of these weights; InputError for a backbone without a head."""
+        size, _, classes = sizes_of(options, params)
+        if not classes:
+            raise InputError(
+                "these weights have no head: import them into an experiment, `launch.py import`, which makes one"
+            )
+        return ViT(options, classes, size)
+
+    def missing_options(self, options: config.ViTConfig) -> str:
+        """Describe the options of our model that the other library does not have; empty if it has all."""
+        lacks = {
+            f"--model.pool {options.pool}": options.pool != "token",
+            f"--model.position-embedding {options.position_embedding}": options.position_embedding != "learned",
+            f"--model.stem {options.stem}": options.stem != "patches",
+            "--model.num-registers": options.num_registers,
+            "--model.pre-logits-dim": options.pre_logits_dim and not self.has_pre_logits,
+            "--model.no-use-bias": not options.use_bias,
+            f"--model.activation {options.activation}": options.activation not in self.activations,
+        }
+        return ", ".join([*(name for name, is_so in lacks.items() if is_so), *differing_flags(options)])
+
+
+class TimmNaming(ViTNaming):
+    """The conversion of timm's VisionTransformer."""
+
+    table = TIMM
+    mark = "blocks.0.attn.qkv.weight"
+    activations = ("gelu",)
+
+    def infer_options(self, state_dict: Arrays, facts: Facts) -> config.ViTConfig:
+        """Infer the options from shapes and config.json: its `architecture`, if that is a published name, and its
+        `model_args`, all of which must be supported."""
+        embedding, layers = state_dict["patch_embed.proj.weight"], count_layers("blocks.", state_dict)
+        width, args, name = len(embedding), Facts(facts.get("model_args", {})), str(facts.get("architecture", ""))
+        published = re.fullmatch(PUBLISHED, name)
+        if re.search("quick_?gelu|_gap_|_clip_", name):
+            raise InputError(f"the architecture {name} is not supported: activation, pooling or norms differ")
+        for entry in (facts, args):
+            entry.require("timm", {"global_pool": "token"})
+        check_grid(state_dict["pos_embed"].shape[1], 1)
+        args.require("timm", TIMM_REQUIRED)
+        args.require("timm", {"embed_dim": width, "depth": layers, "patch_size": embedding.shape[-1]})
+        args.require("timm", {"in_chans": embedding.shape[1]})
+        usual = PUBLISHED_HEADS[published[1]] if published else max(width // 64, 1)
+        text = lambda words: "" if published else words
+        if "global_pool" not in facts.values.keys() | args.values.keys() and not published:
+            facts.assumed.append("pooling by the class token")
+        heads = args.get("num_heads", usual, text(f"{usual} head{'s' * (usual > 1)} of {width // usual}"))
+        act = activation(args.get("act_layer", "gelu", text("activation gelu")))
+        if unread := [entry for entry in args.unread() if not re.fullmatch(TIMM_HARMLESS, entry)]:
+            raise InputError(f"model_args.{unread[0]} in config.json is not supported: {args.values[unread[0]]!r}")
+        facts.read_names.add("num_classes")
+        facts.assumed += args.assumed
+        epsilon = float(facts.get("norm_epsilon", 1e-6, text("norms with epsilon 1e-6")))
+        sizes = embedding.shape[-1], width, len(state_dict["blocks.0.mlp.fc1.bias"]), layers, int(heads)
+        return config.ViTConfig(*sizes, activation=act, norm_epsilon=epsilon)
+
+    def library_config(self, options: config.ViTConfig, params: Arrays, data=None) -> dict:
+        """Return the arguments of `timm.create_model("vit_base_patch16_224", **model_args)` for these weights."""
+        size, channels, classes = sizes_of(options, params)
+        args = {"img_size": size, "patch_size": options.patch_size, "in_chans": channels, "num_classes": classes}
+        args |= {"embed_dim": options.hidden_size, "depth": options.num_layers, "num_heads": options.num_heads}
+        args["mlp_ratio"] = options.mlp_dim / options.hidden_size
+        about = {"architecture": "vit_base_patch16_224", "num_classes": classes, "model_args": args}
+        return about | {"norm_epsilon": options.norm_epsilon}  # ignored by timm, read by this package
+
+    def note(self, options: config.ViTConfig) -> str:
+        """A note for libraries whose epsilon is fixed in their code; empty if it is ours."""
+        epsilon = options.norm_epsilon
+        return (
+            "" if epsilon == 1e-6 else f"; theirs normalizes with epsilon 1e-6, ours with {epsilon:g}: change it there"
+        )
+
+
+class HuggingFaceNaming(ViTNaming):
+    """The conversion of ViT and DeiT of Hugging Face."""
+
+    table = HUGGINGFACE
+    mark = "vit.encoder.layer.0.layernorm_before.weight"
+    model_types = ("vit", "deit")
+    ignored: ClassVar = {r"vit\.(pooler\..*|embeddings\.mask_token)": lambda state_dict, unused: None}
+
+    def normalize_name(self, name: str) -> str:
+        for pattern, old in IN_MEMORY:
+            name = re.sub(pattern, old, name)
+        return name
+
+    def infer_options(self, state_dict: Arrays, facts: Facts) -> config.ViTConfig:
+        """Infer the options from shapes and config.json; without it from Hugging Face's defaults, 64 per head."""
+        embedding = state_dict["vit.embeddings.patch_embeddings.projection.weight"]
+        width, mlp = len(embedding), len(state_dict["vit.encoder.layer.0.intermediate.dense.bias"])
+        layers, attention = count_layers("vit.encoder.layer.", state_dict), THEIR_ATTENTION.replace("*", "0")
+        use_bias = f"{attention}.query.bias" in state_dict
+        if not use_bias and "vit.encoder.layer.0.attention.output.dense.bias" in state_dict:
+            raise InputError("an output layer of attention with a bias, beside queries without one, is not supported")
+        sizes = {"hidden_size": width, "intermediate_size": mlp, "num_hidden_layers": layers, "qkv_bias": use_bias}
+        facts.require("ViT", sizes | {"patch_size": embedding.shape[-1], "num_channels": embedding.shape[1]})
+        registers = int("vit.embeddings.distillation_token" in state_dict)
+        grid = check_grid(state_dict["vit.embeddings.position_embeddings"].shape[1], 1 + registers)
+        facts.require("ViT", {"image_size": grid * embedding.shape[-1]})
+        return config.ViTConfig(
+            embedding.shape[-1],
+            width,
+            mlp,
+            layers,
+            heads_of(facts, "num_attention_heads", width),
+            use_bias=use_bias,
+            num_registers=registers,
+            activation=activation(facts.get("hidden_act", "gelu", "activation gelu")),
+            norm_epsilon=float(facts.get("layer_norm_eps", 1e-12, "norms with epsilon 1e-12")),
+        )
+
+    def library_config(self, options: config.ViTConfig, params: Arrays, data=None) -> dict:
+        """Build the config.json of a `ViTForImageClassification`, with the class names of the run, if it has any."""
+        size, channels, classes = sizes_of(options, params)
+        names = [f"LABEL_{k}" for k in range(classes)] if data is None else [str(name) for name in data.names]
+        return {
+            "architectures": ["ViTForImageClassification"],
+            "model_type": "vit",
+            "hidden_size": options.hidden_size,
+            "num_hidden_layers": options.num_layers,
+            "num_attention_heads": options.num_heads,
+            "intermediate_size": options.mlp_dim,
+            "hidden_act": {"gelu_tanh": "gelu_pytorch_tanh", "swish": "silu"}.get(
+                options.activation, options.activation
+            ),
+            "layer_norm_eps": options.norm_epsilon,
+            "image_size": size,
+            "patch_size": options.patch_size,
+            "num_channels": channels,
+            "id2label": {str(k): name for k, name in enumerate(names)},
+            "label2id": {name: k for k, name in enumerate(names)},
+        }
+
+    def extra_files(self, options: config.ViTConfig, params: Arrays, data=None) -> dict[str, dict]:
+        """Build the preprocessor_config.json of a `ViTImageProcessor` if the run normalizes its images."""
+        if data is None or data.normalization is None:
+            return {}
+        size, _, _ = sizes_of(options, params)
+        mean, deviation = ([float(x) for x in values] for values in data.normalization)
+        resize = {"do_resize": True, "size": {"height": size, "width": size}, "resample": 2}  # bilinear
+        scale = {"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True}
+        recipe = {"image_processor_type": "ViTImageProcessor", **resize, **scale}
+        return {"preprocessor_config.json": recipe | {"image_mean": mean, "image_std": deviation}}
+
+
+class GoogleNaming(ViTNaming):
+    """The conversion of google-research's ViT."""
+
+    table = GOOGLE
+    mark = "Transformer/encoderblock_0/LayerNorm_0/scale"
+    activations = ("gelu_tanh",)
+    has_pre_logits = True
+
+    def infer_options(self, state_dict: Arrays, facts: Facts) -> config.ViTConfig:
+        """Infer the options from shapes; activation and epsilon are Flax's defaults, tanh-GELU and 1e-6."""
+        size, _, _, width = state_dict["embedding/kernel"].shape
+        heads = state_dict[f"{THEIR_HEADS}/query/bias".replace("*", "0")].shape[0]
+        mlp = state_dict[f"{BLOCK}/MlpBlock_3/Dense_0/bias".replace("*", "0")]
+        rep = state_dict["pre_logits/bias"].shape[0] if "pre_logits/bias" in state_dict else 0
+        epsilon = float(facts.get("norm_epsilon", 1e-6, "norms with epsilon 1e-6"))
+        check_grid(state_dict["Transformer/posembed_input/pos_embedding"].shape[1], 1)
+        extra = {"activation": "gelu_tanh", "norm_epsilon": epsilon, "pre_logits_dim": rep}
+        return config.ViTConfig(
+            size, width, len(mlp), count_layers("Transformer/encoderblock_", state_dict), heads, **extra
+        )
+
+    def library_config(self, options: config.ViTConfig, params: Arrays, data=None) -> dict:
+        """Return what a file of google-research does not say; only this package reads it."""
+        return {"norm_epsilon": options.norm_epsilon}
+
+    def note(self, options: config.ViTConfig) -> str:
+        """A note for libraries whose epsilon is fixed in their code; empty if it is ours."""
+        epsilon = options.norm_epsilon
+        return (
+            "" if epsilon == 1e-6 else f"; theirs normalizes with epsilon 1e-6, ours with {epsilon:g}: change it there"
+        )
+
+
+NAMINGS = {"timm": TimmNaming(), "huggingface": HuggingFaceNaming(), "google": GoogleNaming()}
