@@ -51,9 +51,9 @@ TOKENIZERS = {
     "letters": tokenizers.letters,
     "pretrained": pretrained_tokenizer.tokenizer_of_json,
 }
-FORMER = {"Labelled": "Labeled", "LabelledTexts": "LabeledTexts"}
-"""{former name of a type: present one}"""
 """The function that makes a tokenizer of each recipe (`Tokenizer.recipe`)."""
+FORMER = {"Labelled": "Labeled", "LabelledTexts": "LabeledTexts"}
+"""{former name of a type: its name now}"""
 SPECIAL = ("pad", "bos", "eos", "unk")
 
 
