@@ -14,9 +14,7 @@ modules are in `models`; further functions of the papers (retention, the delta r
 `attention_jax.ops`. docs/design.md has the tree of the package, `tests/test_imports.py` the table of permitted imports.
 """
 
-import ast
 import importlib
-import inspect
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -25,7 +23,7 @@ from attention_jax.errors import Diverged, InputError, Interrupted
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:  # read by editors and by `lazily`, and never executed: these modules import JAX
+if TYPE_CHECKING:  # for editors and type checkers; tests/test_public_api.py compares it with HOMES
     from attention_jax import config, interpret, models
     from attention_jax.claims.catalog import Experiment, load_experiment
     from attention_jax.decode import beam_search, generate, greedy, sample
@@ -42,26 +40,58 @@ if TYPE_CHECKING:  # read by editors and by `lazily`, and never executed: these 
     from attention_jax.runs.pretrained import Pretrained, load_pretrained
 
 
-def lazily(module: str) -> tuple[dict[str, str], Callable, Callable]:
-    """The names that `if TYPE_CHECKING` of a package imports, and its `__getattr__` and `__dir__` (PEP 562), by which
-    a name is imported when it is first used: {name: module}, `__getattr__`, `__dir__`.
-    """
-    package = sys.modules[module]
-    blocks = [node for node in ast.parse(inspect.getsource(package)).body if isinstance(node, ast.If)]
-    homes = {alias.name: line.module for line in blocks[0].body for alias in line.names}
+def lazy_attributes(package: str, homes: dict[str, str]) -> tuple[Callable, Callable]:
+    """Return `__getattr__` and `__dir__` (PEP 562) of a package that imports the names in `homes`, {name: module}, on
+    first use. A public submodule maps to its own path, such as {"scores": "attention_jax.ops.scores"}."""
 
     def load(name: str):
         if name not in homes:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}; dir({module}) lists what it has")
-        home = homes[name]
-        is_module = home in ("attention_jax", "attention_jax.ops")
-        value = importlib.import_module(f"{home}.{name}") if is_module else getattr(importlib.import_module(home), name)
-        setattr(package, name, value)
+            raise AttributeError(f"module {package!r} has no attribute {name!r}; dir({package}) lists what it has")
+        home = importlib.import_module(homes[name])
+        value = home if homes[name].endswith(f".{name}") else getattr(home, name)
+        setattr(sys.modules[package], name, value)
         return value
 
-    return homes, load, lambda: sorted({*vars(package), *homes})
+    return load, lambda: sorted({*vars(sys.modules[package]), *homes})
 
 
-HOMES, __getattr__, __dir__ = lazily(__name__)
+HOMES = {
+    "config": "attention_jax.config",
+    "interpret": "attention_jax.interpret",
+    "models": "attention_jax.models",
+    "Experiment": "attention_jax.claims.catalog",
+    "load_experiment": "attention_jax.claims.catalog",
+    "beam_search": "attention_jax.decode",
+    "generate": "attention_jax.decode",
+    "greedy": "attention_jax.decode",
+    "sample": "attention_jax.decode",
+    "biases": "attention_jax.ops.biases",
+    "masks": "attention_jax.ops.masks",
+    "normalizers": "attention_jax.ops.normalizers",
+    "pooling": "attention_jax.ops.pooling",
+    "scores": "attention_jax.ops.scores",
+    "attend": "attention_jax.ops.attention",
+    "attention_weights": "attention_jax.ops.attention",
+    "masked_softmax": "attention_jax.ops.attention",
+    "attend_sharded": "attention_jax.ops.blockwise.ring",
+    "explain": "attention_jax.ops.dispatch",
+    "attention_fn": "attention_jax.ops.dropin",
+    "dot_product_attention": "attention_jax.ops.dropin",
+    "attend_heads": "attention_jax.ops.heads",
+    "nadaraya_watson": "attention_jax.ops.kernel_regression",
+    "causal": "attention_jax.ops.masks",
+    "dense": "attention_jax.ops.masks",
+    "lengths": "attention_jax.ops.masks",
+    "segments": "attention_jax.ops.masks",
+    "sliding_window": "attention_jax.ops.masks",
+    "window": "attention_jax.ops.masks",
+    "pytree": "attention_jax.ops.trees",
+    "LoadedRun": "attention_jax.runs.api",
+    "load_run": "attention_jax.runs.api",
+    "train_run": "attention_jax.runs.api",
+    "Pretrained": "attention_jax.runs.pretrained",
+    "load_pretrained": "attention_jax.runs.pretrained",
+}
 """{public name: the module it is imported from}"""
+__getattr__, __dir__ = lazy_attributes(__name__, HOMES)
 __all__ = ["Diverged", "InputError", "Interrupted", *HOMES]

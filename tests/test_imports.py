@@ -62,7 +62,7 @@ PACKAGES = {
 }
 
 
-EVERYWHERE = {"config", "files", "printing", "errors", "lazily"}
+EVERYWHERE = {"config", "files", "printing", "errors", "lazy_attributes"}
 
 
 def find_imports(path: Path) -> set[str]:

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import importlib.metadata
+import inspect
 import re
 import subprocess
 import sys
@@ -61,6 +62,14 @@ def test_the_namespaces_and_the_names_outside_of_them():
         for name in module.__all__:
             value = getattr(module, name)
             assert value.__doc__ and value.__module__.startswith(module.__name__.rstrip("s")), name
+
+
+@pytest.mark.parametrize("name", ["attention_jax", "attention_jax.interpret", "attention_jax.models"])
+def test_imports_for_editors_equal_lazy_table(name):
+    package = importlib.import_module(name)
+    [block] = [node for node in ast.parse(inspect.getsource(package)).body if isinstance(node, ast.If)]
+    imports = {alias.name: line.module for line in block.body for alias in line.names}
+    assert {name: home.removesuffix(f".{name}") for name, home in package.HOMES.items()} == imports
 
 
 def test_a_star_import_brings_the_public_names():

@@ -6,7 +6,7 @@ The names here are public, and imported on first use.
 
 from typing import TYPE_CHECKING
 
-from attention_jax import lazily
+from attention_jax import lazy_attributes
 
 if TYPE_CHECKING:
     from attention_jax.interpret.edits import Part
@@ -22,5 +22,23 @@ if TYPE_CHECKING:
     from attention_jax.interpret.patterns import head_scores, repeated_tokens
     from attention_jax.interpret.sites import model_sites
 
-HOMES, __getattr__, __dir__ = lazily(__name__)
+HOMES = {
+    "Part": "attention_jax.interpret.edits",
+    "ablate": "attention_jax.interpret.intervene",
+    "head_sweep": "attention_jax.interpret.intervene",
+    "patch": "attention_jax.interpret.intervene",
+    "path_patch": "attention_jax.interpret.intervene",
+    "run": "attention_jax.interpret.intervene",
+    "trace": "attention_jax.interpret.intervene",
+    "detached_attribution": "attention_jax.interpret.lenses",
+    "direct_attribution": "attention_jax.interpret.lenses",
+    "gradient_times_activation": "attention_jax.interpret.lenses",
+    "integrated_gradients": "attention_jax.interpret.lenses",
+    "jacobian_lens": "attention_jax.interpret.lenses",
+    "logit_lens": "attention_jax.interpret.lenses",
+    "head_scores": "attention_jax.interpret.patterns",
+    "repeated_tokens": "attention_jax.interpret.patterns",
+    "model_sites": "attention_jax.interpret.sites",
+}
+__getattr__, __dir__ = lazy_attributes(__name__, HOMES)
 __all__ = [*HOMES]

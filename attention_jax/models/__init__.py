@@ -5,7 +5,7 @@ The modules named here are public, and imported on first use.
 
 from typing import TYPE_CHECKING
 
-from attention_jax import lazily
+from attention_jax import lazy_attributes
 
 if TYPE_CHECKING:
     from attention_jax.models.bahdanau import Bahdanau
@@ -20,5 +20,18 @@ if TYPE_CHECKING:
     from attention_jax.models.transformer import Transformer
     from attention_jax.models.vit import ViT
 
-HOMES, __getattr__, __dir__ = lazily(__name__)
+HOMES = {
+    "Bahdanau": "attention_jax.models.bahdanau",
+    "MaskedLanguageModel": "attention_jax.models.bert",
+    "ConditionalGRU": "attention_jax.models.conditional_gru",
+    "GNMT": "attention_jax.models.gnmt",
+    "LanguageModel": "attention_jax.models.language_model",
+    "Luong": "attention_jax.models.luong",
+    "MultiHeadAttention": "attention_jax.models.multihead",
+    "NTM": "attention_jax.models.ntm",
+    "Sutskever": "attention_jax.models.sutskever",
+    "Transformer": "attention_jax.models.transformer",
+    "ViT": "attention_jax.models.vit",
+}
+__getattr__, __dir__ = lazy_attributes(__name__, HOMES)
 __all__ = [*HOMES]
