@@ -427,9 +427,8 @@ class DecoderLayer(nn.Module):
         bias = None if bias is None else BeamBias(bias, jnp.full((self.block.num_heads,), position), hypotheses)
         flags = {"train": False, "return_weights": return_weights}
         rules = {"bias": bias, "mask": AncestorMask(self.block.mask_entries(entries, position))}
-        cached_keys = keys.entries.swapaxes(2, 3)  # [B, Hkv, T k, E]
-        h = h.reshape(-1, hypotheses, h.shape[-1])  # [B, k, D]
-        y, self_weights = self.attention.attend(query, cached_keys, values.entries, h, **rules, **flags)  # y [B, k, D]
+        h = h.reshape(-1, hypotheses, h.shape[-1])  # [B, k, D], as y
+        y, self_weights = self.attention.attend(query, keys.entries.swapaxes(2, 3), values.entries, h, **rules, **flags)
         if return_weights:
             self_weights = _weights_by_position(_weights_by_hypothesis(self_weights, x.shape[0]), hypotheses)
         x, cross_weights = self._finish(add_residual(self, "attention", x, y.reshape(x.shape), False), memory, flags)
