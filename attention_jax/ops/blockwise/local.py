@@ -64,25 +64,25 @@ from attention_jax.ops.normalizer_kinds import (
 class Saved(NamedTuple):
     """Residuals of the forward pass besides the output."""
 
-    shift: jax.Array  # [Q]
-    scale: jax.Array  # [Q]
-    dout_dtotal: jax.Array | None  # [Q, V] O', for a Threshold
+    shift: jax.Array  # [Q] t
+    scale: jax.Array  # [Q] c_i of docs/fused.md
+    dout_dtotal: jax.Array | None  # [Q, V] O' of docs/fused.md, for a Threshold
     active: jax.Array | None  # bool: the cells with a weight that is not zero, if the normalizer is sparse
     count: jax.Array | None  # [Q] keys that are allowed, for a normalizer with a `factor`
     top: jax.Array | None  # [Q] the largest score, for a Threshold, whose shift is relative to it
 
 
 class Totals(NamedTuple):
-    """Sums over the keys, for a block of queries."""
+    """Sums over the keys j, for a block of queries; the gradients are with respect to the scores, for a `Threshold`."""
 
-    pooled: jax.Array  # [q, V] of f v
-    mass: jax.Array  # [q] of f
-    count: jax.Array  # [q] keys that are allowed
-    pooled_grad: jax.Array | None  # [q, V] of f' v
-    slope: jax.Array | None  # [q] of f'
-    equation: jax.Array | None  # [q] of c'
+    pooled: jax.Array  # [q, V] sum of f_j v_j
+    mass: jax.Array  # [q] sum of f_j
+    count: jax.Array  # [q] number of allowed keys
+    pooled_grad: jax.Array | None  # [q, V] sum of f'_j v_j
+    mass_grad: jax.Array | None  # [q] sum of f'_j
+    equation_grad: jax.Array | None  # [q] sum of c'_j
     active: jax.Array | None  # bool [blocks of keys]
-    w_log_w: jax.Array | None = None  # [q] of f log f
+    w_log_w: jax.Array | None = None  # [q] sum of f_j log f_j
 
 
 # --- forward ----------------------------------------------------------------------------------------------------------
@@ -100,14 +100,15 @@ def forward(inputs, blocks):
 
     def rows(i, carry):
         out, saved, statistics = carry
-        moved, shift, tops, count = _find_shift(inputs, blocks, ranges, i, saved.top, precision)
+        shifted, shift, tops, count = _find_shift(inputs, blocks, ranges, i, saved.top, precision)
         zeros = jnp.zeros((blocks.query, width + 2), precision)
         vector, number = zeros[:, 2:], zeros[:, 0]
-        slopes = (vector, number, number) if has_threshold else (None, None, None)
+        gradients = (vector, number, number) if has_threshold else (None, None, None)
         active = jnp.zeros(grid[1:], bool) if normalizer.sparse else None
-        start = Totals(vector, number, number, *slopes, active, number if blocks.keep_entropy else None)
-        add = partial(add_totals, moved, blocks, i, shift, tops)
+        start = Totals(vector, number, number, *gradients, active, number if blocks.keep_entropy else None)
+        add = partial(add_totals, shifted, blocks, i, shift, tops)
         totals = over_keys(ranges, i, add, vary_like(start, inputs))
+        # w_j = scale * f_j: the scale is known only after the pass, and multiplies the sum, O = scale * sum_j f_j v_j
         scale = scale_of(normalizer, totals.mass, totals.count if count is None else count)
         pooled = totals.pooled * scale[:, None]
         dout_dtotal = dout_dtotal_of(normalizer, totals, pooled, scale) if has_threshold else None
@@ -119,7 +120,7 @@ def forward(inputs, blocks):
         active = None if saved.active is None else saved.active.at[i].set(totals.active)
         entropy = None if totals.w_log_w is None else entropy_of(totals.mass, totals.w_log_w)
         statistics = jax.tree.map(write_rows, statistics, Statistics(entropy=entropy))
-        return write_rows(out, pooled), new._replace(active=active, top=moved.top), statistics
+        return write_rows(out, pooled), new._replace(active=active, top=shifted.top), statistics
 
     number = jnp.zeros((queries,), precision)
     out_dtype = inputs.value.dtype if inputs.value.dtype == jnp.bfloat16 else precision  # as the output is rounded
@@ -135,43 +136,46 @@ def forward(inputs, blocks):
 
 
 def dout_dtotal_of(normalizer, totals, pooled, scale):
-    """Compute O' [q, V], the derivative of the output with respect to the sum that defines the shift."""
-    pooled_grad = totals.pooled_grad * scale[:, None]
-    pooled_grad = pooled_grad - pooled * (totals.slope * scale)[:, None] if normalizer.divides else pooled_grad
-    is_solvable = totals.equation != 0
-    return jnp.where(is_solvable[:, None], pooled_grad / jnp.where(is_solvable, totals.equation, 1.0)[:, None], 0.0)
+    """Compute O' [q, V], the derivative of the output O with respect to the total that sum_j c(s_j - t) must have.
+
+    If the total grows by e, the sum follows by dt = -e / sum_j c'_j, and O by -dt * (sum_j w'_j v_j), less O sum_j w'_j
+    if the weights are divided by their sum. For f = c this is the mean of the values weighted by f'.
+    """
+    grad = totals.pooled_grad * scale[:, None]  # sum_j w'_j v_j
+    grad = grad - pooled * (totals.mass_grad * scale)[:, None] if normalizer.divides else grad  # -dO/dt
+    is_solvable = totals.equation_grad != 0  # else no key is above the threshold, and the weights do not move
+    return jnp.where(is_solvable[:, None], grad / jnp.where(is_solvable, totals.equation_grad, 1.0)[:, None], 0.0)
 
 
 def add_totals(inputs, blocks, i, shift, tops, masked, j, totals):
     """Add the sums over block j of the keys to `totals`."""
     normalizer = inputs.rules[2]
-    values, equations = partial(values_of, normalizer), partial(equations_of, normalizer)
+    f, c = partial(values_of, normalizer), partial(equations_of, normalizer)
 
     def add(totals):
         tile = tile_of(inputs, blocks, i, j, masked)
         scores = tile.scores(*tile.operands).astype(shift.dtype)
         allowed = scores != -jnp.inf
-        count, slopes = allowed.sum(axis=1).astype(shift.dtype), (None, None, None)
+        count, gradients = allowed.sum(axis=1).astype(shift.dtype), (None, None, None)
         if isinstance(normalizer, Threshold):
-            block_values, slope = _with_derivative(values, scores, allowed, shift)
-            equation = _with_derivative(equations, scores, allowed, shift)[1]
-            slopes = pool(slope, tile), slope.sum(axis=1), equation.sum(axis=1)
+            values, values_grad = _with_derivative(f, scores, allowed, shift)  # f_j and f'_j [q, k]
+            equations_grad = _with_derivative(c, scores, allowed, shift)[1]  # c'_j [q, k]
+            gradients = pool(values_grad, tile), values_grad.sum(axis=1), equations_grad.sum(axis=1)
         else:
-            block_values = values(scores, allowed, shift)
-        moment = None if totals.w_log_w is None else w_log_w_of(block_values)
-        increment = Totals(pool(block_values, tile), block_values.sum(axis=1), count, *slopes, None, moment)
+            values = f(scores, allowed, shift)
+        w_log_w = None if totals.w_log_w is None else w_log_w_of(values)
+        increment = Totals(pool(values, tile), values.sum(axis=1), count, *gradients, None, w_log_w)
         sums = jax.tree.map(jnp.add, totals._replace(active=None), increment)
-        active = None if totals.active is None else totals.active.at[j].set((block_values != 0).any())
+        active = None if totals.active is None else totals.active.at[j].set((values != 0).any())
         return sums._replace(active=active)
 
-    return (
-        add(totals)
-        if tops is None
-        else lax.cond(_has_nonzero(values, tops, j, shift), add, lambda totals: totals, totals)
-    )
+    if tops is None:
+        return add(totals)
+    return lax.cond(_has_nonzero(f, tops, j, shift), add, lambda totals: totals, totals)
 
 
 def _with_derivative(function, scores, allowed, shift):
+    """Return function(scores - shift) and its derivative: a tangent -1 of the shift is 1 of the argument."""
     return jax.jvp(lambda shift: function(scores, allowed, shift), (shift,), (-jnp.ones_like(shift),))
 
 
@@ -204,11 +208,12 @@ def _find_shift(inputs, blocks, ranges, i, top, precision):
     start = zero + jnp.inf, zero, vary_like(tops, inputs)
     smallest, count, tops = over_keys(ranges, i, partial(_add_extent, row), start)
     largest = tops.max(axis=1)
-    moved = inputs._replace(top=put_rows(top, largest, i, blocks.query))
+    # from here on scores are relative to the largest one of their query: t has the precision of their differences
+    shifted = inputs._replace(top=put_rows(top, largest, i, blocks.query))
     tops, smallest, top = (relative_to(largest, x) for x in (tops, smallest[:, None], largest[:, None]))
     smallest, largest = jnp.where(count > 0, smallest[:, 0], 0.0), jnp.where(count > 0, top[:, 0], 0.0)
-    sums = partial(_sums_at, row._replace(inputs=moved), tops, zero)
-    return moved, find_threshold(normalizer, sums, smallest, largest, jnp.maximum(count, 1)), tops, count
+    sums = partial(_sums_at, row._replace(inputs=shifted), tops, zero)
+    return shifted, find_threshold(normalizer, sums, smallest, largest, jnp.maximum(count, 1)), tops, count
 
 
 def _row_scores(row, masked, j):
@@ -238,6 +243,7 @@ def _add_sums(row, tops, t, low, masked, j, carry):
         scores = _row_scores(row, masked, j)
         return jax.tree.map(jnp.add, carry, sums_of(normalizer, scores, scores != -jnp.inf, t))
 
+    # c is increasing and t >= low: where c is 0 for the largest score of the block at `low`, the block adds 0 at t
     is_needed = _has_nonzero(partial(equations_of, normalizer), tops, j, low)
     return lax.cond(is_needed, add, lambda carry: carry, carry)
 
@@ -257,9 +263,10 @@ def add_extra(inputs, outputs, saved, bars, gradients):
     if not divides and saved.count is None:
         return gradients
     rules, non_floats, combine = partition(inputs.rules)
-    delta = _dot(saved.shift.dtype, outputs[0], bars[0])
+    delta = _dot(saved.shift.dtype, outputs[0], bars[0])  # dO . O [Q]
     extra = lambda rules: vary_like(jnp.asarray(combine(rules, non_floats)[2].extra(), delta.dtype), inputs)
     factor = lambda rules: combine(rules, non_floats)[2].factor(jnp.maximum(saved.count, 1))
+    # O = scale * sum_j f_j v_j: with scale = 1 / (extra + sum of f), dO/d extra = -scale * O; with a factor, O / scale
     bar = -jnp.sum(delta * saved.scale) if divides else per_scale(delta, saved.scale)
     (rules_bar,) = jax.vjp(extra if divides else factor, rules)[1](bar)
     return gradients._replace(rules=jax.tree.map(lambda a, b: a + b.astype(a.dtype), gradients.rules, rules_bar))
@@ -270,11 +277,12 @@ def _dot(precision, x, out_bar):
 
 
 def backward_of_keys(inputs, blocks, outputs, saved, bars):
-    """Compute the cotangents through the keys."""
+    """Compute the cotangents through the keys: of queries, keys, values, and the leaves of the rules."""
     out, out_bar, inputs = outputs[0], bars[0], inputs._replace(top=saved.top)
     ranges = key_blocks(inputs, blocks)
     active = None if saved.active is None else active_blocks(saved.active, inputs, blocks)
     dot = lambda x: _dot(saved.shift.dtype, x, out_bar)
+    # the sums over all keys in the gradient of one score, known before the loop: dO . O of the divisor, dO . O' of t
     deltas = (
         dot(out) if inputs.rules[2].divides else None,
         None if saved.dout_dtotal is None else dot(saved.dout_dtotal),
@@ -300,7 +308,8 @@ def per_scale(x, scale):
 
 
 def _pull_tile(inputs, blocks, i, j, masked, row_bar, shift, scale, delta, total_delta):
-    """Compute the cotangents of a tile's operands and values; delta [q] is dO . O, turn_delta dO . O', or None."""
+    """Compute the cotangents of a tile's operands and values; `delta` [q] is dO . O, `total_delta` [q] dO . O', or
+    None."""
     tile = tile_of(inputs, blocks, i, j, masked)
     _, non_floats, combine = partition(inputs.rules)
 
@@ -311,10 +320,11 @@ def _pull_tile(inputs, blocks, i, j, masked, row_bar, shift, scale, delta, total
         values = values_of(normalizer, scores, allowed, shift)
         return (values,) if total_delta is None else (values, equations_of(normalizer, scores, allowed, shift))
 
-    values, pull = jax.vjp(values, *tile.operands)
-    weights_bar, value_bar = pull_pool(values[0] * scale[:, None], tile, row_bar, False)
+    values, pull = jax.vjp(values, *tile.operands)  # recomputes the scores; t is a constant here
+    weights_bar, value_bar = pull_pool(values[0] * scale[:, None], tile, row_bar, False)  # dP_ij = dO_i . v_j [q, k]
+    # df_ij = scale_i (dP_ij - dO_i . O_i), the second term from d scale where the weights are divided by their sum
     values_bar = weights_bar if delta is None else weights_bar - delta[:, None]
     bars = (values_bar * scale[:, None],)
-    if total_delta is not None:
+    if total_delta is not None:  # dc_ij = -dO_i . O'_i, through t
         bars = *bars, jnp.broadcast_to(-total_delta[:, None], values_bar.shape)
     return pull(bars), value_bar

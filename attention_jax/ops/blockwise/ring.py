@@ -325,12 +325,12 @@ def _local_forward(ring, inputs):
     shift, top = _find_shift(ring, inputs) if has_threshold else (_zeros(inputs), None)
     inputs = inputs._replace(top=top)
     vector, number = _zeros(inputs, inputs.value.shape[1]), _zeros(inputs)
-    slopes = (vector, number, number) if has_threshold else (None, None, None)
+    gradients = (vector, number, number) if has_threshold else (None, None, None)
 
     def step(visiting, blocks, i, masked, j, totals):
         return local.add_totals(visiting, blocks, i, rows_of(shift, i, blocks.query), None, masked, j, totals)
 
-    totals = _fold(ring, inputs, step, local.Totals(vector, number, number, *slopes, None))
+    totals = _fold(ring, inputs, step, local.Totals(vector, number, number, *gradients, None))
     scale = scale_of(normalizer, totals.mass, totals.count)
     pooled = totals.pooled * scale[:, None]
     dout_dtotal = local.dout_dtotal_of(normalizer, totals, pooled, scale) if has_threshold else None
