@@ -37,7 +37,7 @@ from attention_jax.ops.meshes import loopable
 from attention_jax.ops.normalizer_kinds import Exponential, Normalizer
 from attention_jax.ops.normalizers import Softmax, TopK, as_normalizer, log_sum_exp, without_sink
 from attention_jax.ops.platforms import by_platform
-from attention_jax.ops.pooling import Mean, Pool, as_pool
+from attention_jax.ops.pooling import Mean, Pool, Terms, as_pool
 from attention_jax.ops.positions import as_positions
 from attention_jax.ops.scores import ScaledDot, Score, prepare
 from attention_jax.ops.trees import as_tree, with_arrays
@@ -141,61 +141,77 @@ def attend(
     query_offset = check_offset(query_offset, query.shape[0])
     query, key, value = map(jnp.asarray, (query, key, value))  # NumPy's float64 is float32, unless that is enabled
     bias, mask = as_rules(bias, mask, query, key, query_offset)
-    rules = {"score": as_tree(score), "bias": bias, "mask": mask}
-    rules |= {"normalizer": as_normalizer(normalizer), "dropout": dropout, "rng": rng, "query_offset": query_offset}
-    static = {"implementation": implementation, "block_q": block_q, "block_k": block_k}
-    statistics = {"return_log_sum_exp": return_log_sum_exp, "return_max_score": return_max_score}
-    statistics |= {"return_entropy": return_entropy}
+    call = _Call(query, key, value, as_tree(score), bias, mask, as_normalizer(normalizer), dropout, rng, query_offset)
+    options = _Options(implementation, block_q, block_k, return_log_sum_exp, return_max_score, return_entropy)
     if isinstance(pool, Mean):
-        return _attend(query, key, value, **rules, **static, **statistics)
-    attend_with_pool = partial(_attend_with_pool, static, statistics)
-    return loopable(attend_with_pool)(with_arrays(pool), query, key, value, rules)
+        return _attend(call, options)
+    return loopable(partial(_attend_with_pool, options))(with_arrays(pool), call)
 
 
-def _attend(
-    query,
-    key,
-    value,
-    *,
-    score,
-    bias,
-    mask,
-    normalizer,
-    dropout,
-    rng,
-    query_offset,
-    implementation,
-    block_q,
-    block_k,
-    return_log_sum_exp=False,
-    return_max_score=False,
-    return_entropy=False,
-    terms=None,
-):
-    """`attend` with `Mean`, or the weighted sums of `terms` (`ops/pooling.py`) of the values."""
+class _Call(NamedTuple):
+    """The arguments of `attend` that are pytrees of arrays, after its checks."""
+
+    query: jax.Array  # [Q, D]
+    key: jax.Array  # [K, E]
+    value: jax.Array  # [K, V]
+    score: Score
+    bias: Bias | None
+    mask: Mask | None
+    normalizer: Normalizer
+    dropout: jax.Array | float | None
+    rng: jax.Array | None
+    query_offset: jax.Array | int
+    terms: Terms | None = None  # what each query sums over its keys; None for the values
+
+
+class _Options(NamedTuple):
+    """The arguments of `attend` that are static."""
+
+    implementation: Implementation | None
+    block_q: int | None
+    block_k: int | None
+    return_log_sum_exp: bool = False
+    return_max_score: bool = False
+    return_entropy: bool = False
+
+
+def _attend(call: _Call, options: _Options):
+    """`attend` with `Mean`, or the weighted sums of `call.terms` (`ops/pooling.py`) of the values."""
+    query, key, value, score, bias, mask, normalizer, dropout, rng, query_offset, terms = call
     if rng is None or is_zero(dropout):
         dropout = None
     base = normalizer.of if isinstance(normalizer, TopK) else normalizer
-    for name, is_requested in {"return_log_sum_exp": return_log_sum_exp, "return_max_score": return_max_score}.items():
-        if is_requested and not isinstance(base, Softmax):
+    for name in ("return_log_sum_exp", "return_max_score"):
+        if getattr(options, name) and not isinstance(base, Softmax):
             raise InputError(f"{name}=True needs the softmax, got the normalizer {type(base).__name__}")
-    with_log = return_log_sum_exp or return_max_score or (isinstance(base, Softmax) and base.sink is not None)
-    has_extras = return_log_sum_exp or return_max_score or return_entropy or terms is not None
+    has_sink = isinstance(base, Softmax) and base.sink is not None
+    with_log = options.return_log_sum_exp or options.return_max_score or has_sink
+    has_extras = options.return_log_sum_exp or options.return_max_score or options.return_entropy or terms is not None
     softmax_alone = isinstance(normalizer, Softmax) and not has_extras
+    implementation = options.implementation
     if terms is not None and implementation not in ("plain", "fused"):
         implementation = None
-    call = (query, key, value, score, bias, mask, dropout, query_offset)
+    arguments = (query, key, value, score, bias, mask, dropout, query_offset)
     sink = normalizer.sink if softmax_alone else None
-    chosen = choose_implementation(*call, implementation, softmax_alone, sink)
-    query = with_reasons(query, chosen, (*call, sink), implementation, softmax_alone)
+    chosen = choose_implementation(*arguments, implementation, softmax_alone, sink)
+    query = with_reasons(query, chosen, (*arguments, sink), implementation, softmax_alone)
     words = None
     if dropout is not None:
         words = (*dropout_bits(rng, query.shape[0], key.shape[0]), jnp.asarray(dropout, jnp.float32))
 
     inputs = Inputs((score, bias, normalizer), query, key, value, None, mask, words, query_offset, terms=terms)
-    kernels = {p: "xla" if i in ("plain", "fused") else i for p, i in chosen.items()}
-    plan = _Plan(chosen, with_log, return_log_sum_exp, return_max_score, return_entropy, block_q, block_k)
-    out, log, statistics = loopable(partial(by_platform, partial(_run_kernel, plan), kernels))(inputs)
+    kernels = {platform: "xla" if name in ("plain", "fused") else name for platform, name in chosen.items()}
+    plan = _Plan(
+        chosen,
+        with_log,
+        options.return_log_sum_exp,
+        options.return_max_score,
+        options.return_entropy,
+        options.block_q,
+        options.block_k,
+    )
+    run = partial(by_platform, partial(_run_kernel, plan), kernels)  # the kernel of the platform that is lowered for
+    out, log, statistics = loopable(run)(inputs)
     extras = jax.tree.leaves((log, statistics))
     return (out, *extras) if extras else out
 
@@ -261,16 +277,16 @@ def _prepare_blocks(inputs, plan):
     return inputs._replace(rules=(score, bias, normalizer)), blocks
 
 
-def _attend_with_pool(static, statistics, pool, query, key, value, rules):
+def _attend_with_pool(options: _Options, pool: Pool, call: _Call):
     """`attend` with another pooling than the mean, by attention over lifted values."""
-    lifted = pool.lift(key, value)
-    inputs = Inputs((rules["score"], None, None), query, key, lifted, None, rules["mask"], None, rules["query_offset"])
-    attend_to = lambda values, terms, **kwargs: _attend(query, key, values, **rules, **static, **kwargs, terms=terms)
-    terms = pool.terms(query, lifted, attend_to, lambda values: largest_attended(inputs._replace(value=values)))
-    out, extras = attend_to(lifted, terms, **statistics), []
-    if any(statistics.values()):
-        out, *extras = out
-    out = pool.finish(query, out, terms, value.shape[1]).astype(value.dtype)
+    lifted = pool.lift(call.key, call.value)
+    inputs = Inputs((call.score, None, None), call.query, call.key, lifted, None, call.mask, None, call.query_offset)
+    sums_alone = options._replace(return_log_sum_exp=False, return_max_score=False, return_entropy=False)
+    pooled = lambda values, terms: _attend(call._replace(value=values, terms=terms), sums_alone)
+    terms = pool.terms(call.query, lifted, pooled, lambda values: largest_attended(inputs._replace(value=values)))
+    out = _attend(call._replace(value=lifted, terms=terms), options)
+    out, *extras = out if isinstance(out, tuple) else (out,)
+    out = pool.finish(call.query, out, terms, call.value.shape[1]).astype(call.value.dtype)
     return (out, *extras) if extras else out
 
 
