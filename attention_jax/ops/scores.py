@@ -40,7 +40,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from attention_jax.errors import InputError
-from attention_jax.ops.blockwise.linear_call import Pair, call_linear
+from attention_jax.ops.blockwise.linear_call import LinearMap, call_linear
 from attention_jax.ops.kernels.terms import Terms, round_to
 from attention_jax.ops.precision import accumulator, as_type, matmul_transposed, promote_arrays
 from attention_jax.ops.trees import check_option, pytree, static_option
@@ -95,16 +95,16 @@ def _half_product_jvp(primals, tangents):
     return out, call_linear(HALF_PRODUCT, HALF_PRODUCT, [out], list(primals), list(tangents))[0]
 
 
-def _half_forward(primals, tangents):
+def _half_product_tangents(primals, tangents):
     return [_half_product(tangents[0], primals[1]) + _half_product(primals[0], tangents[1])]
 
 
-def _half_transpose(primals, bars):
+def _half_product_cotangents(primals, bars):
     (query, key), bar = primals, bars[0].astype(primals[0].dtype)
     return [_einsum("qk,kd->qd", bar, key).astype(query.dtype), matmul_transposed(bar, query).astype(key.dtype)]
 
 
-HALF_PRODUCT = Pair(_half_forward, _half_transpose)
+HALF_PRODUCT = LinearMap(_half_product_tangents, _half_product_cotangents)
 
 
 class Score:

@@ -22,7 +22,7 @@ from attention_jax.ops.blockwise import local, ordered, softmax
 from attention_jax.ops.blockwise.batched import with_blocks
 from attention_jax.ops.blockwise.forward_mode import output_tangents
 from attention_jax.ops.blockwise.higher_order import attend_by_tiles
-from attention_jax.ops.blockwise.linear_call import Pair, call_linear, is_symbolic_zero
+from attention_jax.ops.blockwise.linear_call import LinearMap, call_linear, is_symbolic_zero
 from attention_jax.ops.blockwise.score_blocks import Blocks, Combine, Inputs, finite_where_unattended, partition
 from attention_jax.ops.meshes import vary_like
 from attention_jax.ops.normalizer_kinds import Exponential, Ordered
@@ -75,11 +75,8 @@ class Call(NamedTuple):
     whole: Whole
     combine: Combine
     moving: tuple[int, ...]  # places of the floats that have tangents
-    constants: jax.tree_util.PyTreeDef  # of `Point`
+    point: jax.tree_util.PyTreeDef  # of `Point`
     outputs: jax.tree_util.PyTreeDef
-
-    def at(self, constants: list) -> "Point":
-        return jax.tree.unflatten(self.constants, constants)
 
 
 class Point(NamedTuple):
@@ -97,42 +94,29 @@ def _attend_in_blocks_jvp(blocks, whole, combine, primals, dots):
     outputs, saved, statistics, clean = attend_in_blocks(blocks, whole, combine, floats, non_floats)
     moving = tuple(n for n, dot in enumerate(dots[0]) if not is_symbolic_zero(dot))
     flat_outputs, structure = jax.tree.flatten(outputs)
+    # outputs and residuals are constants of the linear map; for a second derivative `_by_tiles` computes them again
     constants, point = jax.tree.flatten(Point(list(clean), list(non_floats), *lax.stop_gradient((outputs, saved))))
     output_dots = jax.tree.map(jnp.zeros_like, flat_outputs)
     if moving:
         call = Call(blocks, whole, combine, moving, point, structure)
-        pair = Pair(partial(_apply, call), partial(_apply_transpose, call))
-        differentiable = Pair(partial(_apply_by_tiles, call), partial(_apply_transpose_by_tiles, call))
-        output_dots = call_linear(pair, differentiable, flat_outputs, constants, [dots[0][n] for n in moving])
+        run = lambda rule: partial(_on_platforms, rule, call)
+        linear_map = LinearMap(run(_tangents), run(_cotangents))
+        differentiable = LinearMap(run(_tangents_by_tiles), run(_cotangents_by_tiles))
+        output_dots = call_linear(linear_map, differentiable, flat_outputs, constants, [dots[0][n] for n in moving])
     zeros = jax.tree.map(_zero_tangent, (saved, statistics))
     clean_dots = [dot if n in moving else jnp.zeros_like(x) for n, (x, dot) in enumerate(zip(floats, dots[0]))]
     return (outputs, saved, statistics, clean), (jax.tree.unflatten(structure, output_dots), *zeros, clean_dots)
 
 
-# --- tangents and their transpose, and both again by means that JAX can differentiate ---------------------------------
+# --- tangents and cotangents: by a rule of this package, and by operations that JAX can differentiate -----------------
 
 
-def _apply(call, constants, dots):
-    return _on_platforms(_tangents, call, call.at(constants), dots)
-
-
-def _apply_transpose(call, constants, bars):
-    return _on_platforms(_cotangents, call, call.at(constants), jax.tree.unflatten(call.outputs, bars))
-
-
-def _apply_by_tiles(call, constants, dots):
-    return _on_platforms(_tangents_by_tiles, call, call.at(constants), dots)
-
-
-def _apply_transpose_by_tiles(call, constants, bars):
-    return _on_platforms(_cotangents_by_tiles, call, call.at(constants), bars)
-
-
-def _on_platforms(function, call, *operands):
-    """Compute `function(call, *operands, blocks)` with the blocks of the platform, fewer pairs under `jax.vmap`."""
-    run = lambda blocks, *operands: function(call, *operands, blocks)
-    choose = lambda blocks: run(None, *operands) if blocks is None else with_blocks(run, blocks, *operands)
-    return by_platform(choose, dict(call.blocks))
+def _on_platforms(rule, call, constants, operands):
+    """Compute `rule(call, point, operands, blocks)` with the blocks of the platform, fewer pairs under `jax.vmap`."""
+    point = jax.tree.unflatten(call.point, constants)
+    run = lambda blocks, point, operands: rule(call, point, operands, blocks)
+    compute = lambda blocks: run(None, point, operands) if blocks is None else with_blocks(run, blocks, point, operands)
+    return by_platform(compute, dict(call.blocks))
 
 
 def _tangents(call, point, dots, blocks):
@@ -145,6 +129,7 @@ def _tangents(call, point, dots, blocks):
 def _cotangents(call, point, bars, blocks):
     """Compute the cotangents of the moving floats by the backward pass."""
     floats, non_floats, outputs, saved = point
+    bars = jax.tree.unflatten(call.outputs, bars)
     inputs = call.combine(floats, non_floats)
     if blocks is None:
         float_bars = jax.vjp(lambda floats: call.whole(call.combine(floats, non_floats))[:2], floats)[1](bars)[0]
@@ -164,10 +149,11 @@ def _cotangents_by_tiles(call, point, bars, blocks):
 
 
 def _by_tiles(call, point, blocks, *moving):
-    """Compute the outputs as a function of the moving floats, by means that JAX can differentiate."""
+    """Compute the outputs as a function of the moving floats, by operations that JAX can differentiate."""
     floats = _replace_at(point.floats, call.moving, moving)
     if blocks is None:
         return jax.tree.leaves(call.whole(call.combine(floats, point.non_floats))[:2])
+    # t is known from the forward pass; `attend_by_tiles` gives it the derivative of the equation that it solves
     shift, top = _shift_of(point.outputs, point.saved), getattr(point.saved, "top", None)
     return jax.tree.leaves(attend_by_tiles(call.combine, blocks, floats, point.non_floats, shift, top))
 
@@ -184,7 +170,7 @@ def _replace_at(arrays, places, new):
 
 
 def _shift_of(outputs, saved):
-    """The result of the forward pass that `tiles` needs: the log-normalizer, or the shift."""
+    """Return t from the forward pass: for the softmax the log-normalizer L, else the shift, None if it is 0."""
     return outputs[1] if outputs[1] is not None else getattr(saved, "shift", None)
 
 

@@ -2,7 +2,7 @@
 
 `jax.custom_vjp` has no forward mode, and `jax.custom_jvp` leaves the reverse mode to JAX, which cannot transpose loops
 whose length depends on data and would save what each step computes. A tangent made by `call_linear` has both: JAX runs
-`forward` in forward mode and `transpose` in reverse mode. For derivatives of a higher order it differentiates
+`apply` in forward mode and `apply_transpose` in reverse mode. For derivatives of a higher order it differentiates
 `differentiable`, the same two functions written so that it can.
 """
 
@@ -20,29 +20,30 @@ from attention_jax.ops.meshes import varying
 Arrays = list[jax.Array]
 
 
-class Pair(NamedTuple):
+class LinearMap(NamedTuple):
     """A function of (constants, tangents) that is linear in the tangents, and its transpose, of (constants, bars)."""
 
-    forward: Callable[[Arrays, Arrays], Arrays]
-    transpose: Callable[[Arrays, Arrays], Arrays]
+    apply: Callable[[Arrays, Arrays], Arrays]
+    apply_transpose: Callable[[Arrays, Arrays], Arrays]
 
-    def swap(self) -> "Pair":
-        return Pair(self.transpose, self.forward)
+    def transpose(self) -> "LinearMap":
+        return LinearMap(self.apply_transpose, self.apply)
 
 
 def call_linear(
-    pair: Pair, differentiable: Pair, outputs: Sequence[Any], constants: Arrays, tangents: Arrays
+    linear_map: LinearMap, differentiable: LinearMap, outputs: Sequence[Any], constants: Arrays, tangents: Arrays
 ) -> Arrays:
-    """`pair.forward(constants, tangents)`, whose transpose is `pair.transpose`. `differentiable` are the same two
-    functions, written so that JAX can differentiate them in every mode; `outputs` have the shapes and types of the
+    """`linear_map.apply(constants, tangents)`, which JAX transposes by `linear_map.apply_transpose`. `differentiable`
+    is the same map, written so that JAX can differentiate it in every mode; `outputs` have the shapes and types of the
     result."""
-    return _bind(pair, differentiable, outputs, constants, tangents)
-
-
-def _bind(pair, differentiable, outputs, constants, tangents):
     shapes = tuple((tuple(x.shape), jnp.dtype(x.dtype)) for x in outputs)
     return _linear.bind(
-        *constants, *tangents, count=len(constants), shapes=shapes, pair=pair, differentiable=differentiable
+        *constants,
+        *tangents,
+        count=len(constants),
+        shapes=shapes,
+        linear_map=linear_map,
+        differentiable=differentiable,
     )
 
 
@@ -50,8 +51,8 @@ _linear = Primitive("linear")
 _linear.multiple_results = True
 
 
-def _run(*arrays, pair, count, **_):
-    return pair.forward(list(arrays[:count]), list(arrays[count:]))
+def _impl(*arrays, linear_map, count, **_):
+    return linear_map.apply(list(arrays[:count]), list(arrays[count:]))
 
 
 def abstract_outputs(*arrays, shapes, **_):
@@ -61,13 +62,13 @@ def abstract_outputs(*arrays, shapes, **_):
     return [like.update(shape=shape, dtype=dtype, weak_type=False, sharding=spec(shape)) for shape, dtype in shapes]
 
 
-def _jvp(primals, tangents, *, differentiable, count, **params):
+def _jvp_rule(primals, tangents, *, differentiable, count, **params):
     out = _linear.bind(*primals, differentiable=differentiable, count=count, **params)
     fixed, moving = tangents[:count], tangents[count:]
-    if all(type(x) is ad.Zero for x in fixed):
+    if all(type(x) is ad.Zero for x in fixed):  # the constants do not move: the tangent of a linear map is the map
         moving = [ad.instantiate_zeros(x) for x in moving]
         return out, _linear.bind(*primals[:count], *moving, differentiable=differentiable, count=count, **params)
-    run = lambda *arrays: differentiable.forward(list(arrays[:count]), list(arrays[count:]))
+    run = lambda *arrays: differentiable.apply(list(arrays[:count]), list(arrays[count:]))
     return out, push_forward(run, primals, tangents)
 
 
@@ -87,15 +88,15 @@ def _is_zero(tangent) -> bool:
     return type(tangent) is ad.Zero or tangent.dtype == jax.dtypes.float0
 
 
-def _transpose(bars, *arrays, pair, differentiable, count, shapes):
+def _transpose_rule(bars, *arrays, linear_map, differentiable, count, shapes):
     bars = [ad.instantiate_zeros(bar) for bar in bars]
     needs_cotangent = [ad.is_undefined_primal(x) for x in arrays[count:]]
     outputs = [x.aval if needed else x for needed, x in zip(needs_cotangent, arrays[count:], strict=True)]
-    cotangents = _bind(pair.swap(), differentiable.swap(), outputs, arrays[:count], bars)
+    cotangents = call_linear(linear_map.transpose(), differentiable.transpose(), outputs, arrays[:count], bars)
     return [None] * count + [bar if needed else None for bar, needed in zip(cotangents, needs_cotangent, strict=True)]
 
 
-def _batch(arrays, axes, *, count, shapes, pair, differentiable):
+def _batching_rule(arrays, axes, *, count, shapes, linear_map, differentiable):
     size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
 
     def batch_first(x, axis, is_tangent):
@@ -105,19 +106,19 @@ def _batch(arrays, axes, *, count, shapes, pair, differentiable):
 
     moved = [batch_first(x, axis, n >= count) for n, (x, axis) in enumerate(zip(arrays, axes, strict=True))]
     constants = [None if axis is None else 0 for axis in axes[:count]]
-    pair, differentiable = (
-        Pair(*(jax.vmap(function, in_axes=(constants, 0)) for function in each)) for each in (pair, differentiable)
-    )
+    over_batch = lambda function: jax.vmap(function, in_axes=(constants, 0))
+    linear_map, differentiable = (LinearMap(*map(over_batch, each)) for each in (linear_map, differentiable))
     shapes = tuple(((size, *shape), dtype) for shape, dtype in shapes)
-    return _linear.bind(*moved, count=count, shapes=shapes, pair=pair, differentiable=differentiable), [0] * len(shapes)
+    out = _linear.bind(*moved, count=count, shapes=shapes, linear_map=linear_map, differentiable=differentiable)
+    return out, [0] * len(shapes)
 
 
-_linear.def_impl(_run)
+_linear.def_impl(_impl)
 _linear.def_abstract_eval(abstract_outputs)
-ad.primitive_jvps[_linear] = _jvp
-ad.primitive_transposes[_linear] = _transpose
-batching.primitive_batchers[_linear] = _batch
-mlir.register_lowering(_linear, mlir.lower_fun(_run, multiple_results=True))
+ad.primitive_jvps[_linear] = _jvp_rule
+ad.primitive_transposes[_linear] = _transpose_rule
+batching.primitive_batchers[_linear] = _batching_rule
+mlir.register_lowering(_linear, mlir.lower_fun(_impl, multiple_results=True))
 
 
 def is_symbolic_zero(tangent: Any) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attention_jax.ops.attention import attend
-from attention_jax.ops.blockwise.linear_call import Pair, call_linear
+from attention_jax.ops.blockwise.linear_call import LinearMap, call_linear
 from attention_jax.ops.masks import causal, lengths
 from attention_jax.ops.normalizer_kinds import Pointwise
 from attention_jax.ops.normalizers import Entmax, Normmax, Sigmoid, Softmax, StickBreaking
@@ -167,8 +167,10 @@ def test_forward_mode_keeps_no_weights():
 @pytest.mark.slow
 def test_a_linear_function_whose_transpose_is_given():
     """A matrix product whose two directions are functions of our own, in every mode and under vmap."""
-    pair = Pair(lambda c, t: [c[0] @ t[0]], lambda c, b: [c[0].T @ b[0]])
-    product = lambda matrix, x: call_linear(pair, pair, [jax.ShapeDtypeStruct((2,), jnp.float32)], [matrix], [x])[0]
+    linear_map = LinearMap(lambda c, t: [c[0] @ t[0]], lambda c, b: [c[0].T @ b[0]])
+    product = lambda matrix, x: call_linear(
+        linear_map, linear_map, [jax.ShapeDtypeStruct((2,), jnp.float32)], [matrix], [x]
+    )[0]
     matrix, x = jnp.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), jnp.array([1.0, 0.5, 2.0])
     np.testing.assert_allclose(product(matrix, x), matrix @ x)
     np.testing.assert_allclose(
