@@ -85,7 +85,7 @@ class Local(Normalizer):
 
     def weights(self, scores, allowed):
         scores = jnp.where(allowed, scores, 0.0)
-        shift = jnp.zeros(scores.shape[:1], scores.dtype)
+        shift = jnp.zeros(scores.shape[:1], scores.dtype)  # t; 0 but for a `Threshold`
         if isinstance(self, Threshold):
             top = jnp.max(scores, axis=1, initial=-jnp.inf, where=allowed)
             scores = jnp.where(allowed, relative_to(top, scores), 0.0)
@@ -237,8 +237,10 @@ def equations_of(normalizer: Threshold, scores, allowed, shift: Rows) -> Float[A
 def _bracket(normalizer: Threshold, smallest: Rows, largest: Rows, count: Rows) -> tuple[Rows, Rows]:
     """An interval that contains t, for scores between `smallest` and `largest`."""
     total = normalizer.total(count)
-    share = normalizer.inverse(total / count)  # if all scores were equal, each would be so far above t
-    alone = largest - normalizer.inverse(total)
+    # count keys of equal score s have count * c(s - t) = total, hence t = s - share. c is increasing, so that t is
+    # largest if all scores are the largest one, and smallest if all are the smallest one
+    share = normalizer.inverse(total / count)
+    alone = largest - normalizer.inverse(total)  # t if the largest score were the only one: others can only raise it
     low = smallest - share
     return jnp.where(jnp.isfinite(alone) & (alone > low), alone, low), largest - share
 
@@ -275,6 +277,7 @@ def find_threshold(
     def step(carry):
         n, t, low, high, last, _ = carry
         mass, slope = sums(t, low)
+        # the sum falls as t grows: too large a sum means that t is below the root
         low, high = jnp.where(mass >= total, t, low), jnp.where(mass <= total, t, high)
         move, near = _newton(normalizer, mass, slope, total), close * jnp.maximum(jnp.abs(t), 1.0)
         turns_back = (move * last < 0) & (jnp.abs(move) > jnp.maximum(jnp.abs(last) / 2, near))  # where f is bounded
@@ -290,6 +293,7 @@ def find_threshold(
 def _newton(normalizer, mass, slope, total):
     """One step on inverse(mass) = inverse(total), or, where that is infinite, on mass = total."""
     inverse_mass, inverse_slope = jax.jvp(normalizer.inverse, (mass,), (jnp.ones_like(mass),))
+    # the slope of inverse(sum_j c(s_j - t)) along -t, by the chain rule; a step adds residual / slope to t
     residual, residual_slope = inverse_mass - normalizer.inverse(total), inverse_slope * slope
     usable = jnp.isfinite(residual) & jnp.isfinite(residual_slope) & (residual_slope > 0)
     residual, residual_slope = jnp.where(usable, residual, mass - total), jnp.where(usable, residual_slope, slope)
@@ -309,6 +313,7 @@ def _solve_threshold(normalizer, scores, allowed):
 
 def sums_of(normalizer, scores, allowed, t) -> Sums:
     """The sums of c and of its derivative over the last axis."""
+    # the tangent -1 of t is the tangent 1 of every score: slopes are c'(s_j - t)
     values, slopes = jax.jvp(lambda t: equations_of(normalizer, scores, allowed, t), (t,), (-jnp.ones_like(t),))
     return Sums(values.sum(axis=1), slopes.sum(axis=1))
 
@@ -320,6 +325,7 @@ def _solve_threshold_jvp(primals, tangents):
     t = _solve_threshold(normalizer, scores, allowed)
     mass = lambda normalizer, scores: equations_of(normalizer, scores, allowed, t).sum(axis=1)
     _, change = jax.jvp(mass, (normalizer, scores), tangents[:2])
+    # 0 = d(sum_j c(s_j - t)) = (change with t held) - dt sum_j c'_j
     slope = sums_of(normalizer, scores, allowed, t).slope
     return t, jnp.where(slope != 0, change / jnp.where(slope != 0, slope, 1.0), 0.0)
 

@@ -123,15 +123,15 @@ def _zeros(call, rows, width) -> Totals:
 def _output_tangents(call, outputs, saved, totals):
     """Compute the tangents of the outputs from the tangents of the sums, now with dt."""
     (out, log), (pooled, mass, equation), precision = outputs, totals, call.shift.dtype
-    if call.inputs().rules[2].divides:
+    if call.inputs().rules[2].divides:  # O = pooled / (extra + mass): dO = scale (d pooled - O d(extra + mass))
         extra = call.push(lambda moving_values: jnp.asarray(call.inputs(moving_values).rules[2].extra(), precision))
         pooled = pooled - out.astype(precision) * (mass + extra)[:, None]
-    if log is not None:
+    if log is not None:  # the softmax, whose values are weights already: dL = sum_j df_j
         return pooled.astype(out.dtype), mass
     pooled = pooled * saved.scale[:, None]
     if saved.count is not None:
         scale = call.push(lambda moving_values: call.inputs(moving_values).rules[2].factor(jnp.maximum(saved.count, 1)))
         pooled = pooled + out.astype(precision) * per_scale(scale, saved.scale)[:, None]
-    if call.has_threshold:
+    if call.has_threshold:  # dt = (sum_j dc_j) / sum_j c'_j moves the output by -O' sum_j dc_j
         pooled = pooled - saved.dout_dtotal.astype(precision) * equation[:, None]
     return pooled.astype(out.dtype), None

@@ -81,6 +81,7 @@ def _implicit_shift_jvp(combine, blocks, primals, tangents):
         contribute = lambda *tile: equation(*tile).sum(axis=1)
         return _sum_over_tiles(combine(floats, non_floats)._replace(top=top), blocks, contribute, shift)
 
+    # sum_j c(s_j - t) = total: 0 = (its change with t held) - slope * dt
     change = jax.jvp(lambda floats: mass(floats, shift), (floats,), (tangents[0],))[1]
     slope = -jax.jvp(lambda shift: mass(floats, shift), (shift,), (jnp.ones_like(shift),))[1]
     return shift, jnp.where(slope != 0, change / jnp.where(slope != 0, slope, 1.0), 0.0)

@@ -124,6 +124,7 @@ def _pull_tile(inputs, blocks, i, j, masked, row_bar, passed, remaining):
     (take, leave), pull, allowed = jax.vjp(logs, *tile.operands, has_aux=True)
     weights = jnp.where(allowed, jnp.exp(take + suffix_sum(leave) + passed[:, None]), 0.0)
     weights_bar, value_bar = pull_pool(weights, tile, row_bar, False)
-    take_bar = weights * weights_bar
+    take_bar = weights * weights_bar  # d take_j = w_j dP_j
+    # d leave_i = sum_{j < i} w_j dP_j: what remains of dO . O after the keys j >= i
     leave_bar = remaining[:, None] - suffix_sum(take_bar) - take_bar
     return pull((take_bar, leave_bar)), value_bar, leave.sum(axis=1), take_bar.sum(axis=1)

@@ -48,7 +48,7 @@ class Blocks(NamedTuple):
         >>> tuple(Blocks(1000, 512, pairs=2**20, cell=(64, 64)).shared_by(100)[:2])
         (128, 64)
         """
-        size, least = [self.query, self.key], self.cell or (1, 1)
+        size, least = [self.query, self.key], self.cell or (1, 1)  # the longer side is halved first
         while self.pairs and examples * size[0] * size[1] > self.pairs and (size[0] > least[0] or size[1] > least[1]):
             axis = 0 if size[1] <= least[1] or (size[0] > size[1] and size[0] > least[0]) else 1
             size[axis] = 2 ** ((size[axis] - 1).bit_length() - 1)  # the next power of two below
@@ -170,7 +170,7 @@ def _describe_shape(value):
     return list(value.shape) if hasattr(value, "shape") else f"a {type(value).__name__}"
 
 
-def tile_of(inputs, blocks, i, j, step_masked):
+def tile_of(inputs, blocks, i, j, masked):
     rules, non_floats, combine = partition(inputs.rules)
     query, key, value = (
         rows_of(inputs.query, i, blocks.query),
@@ -179,13 +179,13 @@ def tile_of(inputs, blocks, i, j, step_masked):
     )
     bias_query = None if inputs.bias_query is None else rows_of(inputs.bias_query, i, blocks.query)
     cut, top = (None if x is None else rows_of(x, i, blocks.query) for x in (inputs.cut, inputs.top))
+    # positions, not indices in the block: the last block begins early where its size does not divide the length
     key_positions = start_of(j, blocks.key, inputs.key.shape[0]) + jnp.arange(blocks.key)
     query_positions = inputs.offset + start_of(i, blocks.query, inputs.query.shape[0]) + jnp.arange(blocks.query)
     allowed = None
-    if step_masked:
-        allowed = jnp.broadcast_to(
-            (key_positions >= j * blocks.key)[None, :], (blocks.query, blocks.key)
-        )  # [q, k]; nothing counts twice
+    if masked:
+        # keys that the block before the last one has already counted are masked in the last one
+        allowed = jnp.broadcast_to((key_positions >= j * blocks.key)[None, :], (blocks.query, blocks.key))  # [q, k]
         allowed = allowed if inputs.mask is None else allowed & inputs.mask(query_positions, key_positions)
 
     place = Place(combine, non_floats, query_positions, key_positions, allowed, cut, top)
@@ -266,11 +266,11 @@ def pull_pool(weights, tile, row_bar, narrowed):
     if tile.terms is not None:
         pool_terms_of = lambda weights, value: pool(weights, tile._replace(value=value))
         return jax.vjp(pool_terms_of, weights, tile.value)[1](row_bar.astype(weights.dtype))
-    pool_weights = weights
+    pool_weights = weights  # P [q, k], for dV = P^T dO
     if narrowed or row_bar.dtype != jnp.float16:
         pool_weights = narrow(weights, row_bar.dtype)
-    weights_bar = matmul(row_bar, tile.value.T).astype(weights.dtype)
-    if tile.dropout is not None:
+    weights_bar = matmul(row_bar, tile.value.T).astype(weights.dtype)  # dP_ij = dO_i . v_j
+    if tile.dropout is not None:  # O = (D * P) V: dP = D * (dO V^T) and dV = (D * P)^T dO
         factor = tile.dropout.astype(weights.dtype)
         weights_bar, pool_weights = weights_bar * factor, pool_weights * factor
     pool_dtype = row_bar.dtype if narrowed or row_bar.dtype != jnp.float16 else weights.dtype
@@ -285,6 +285,7 @@ def w_log_w_of(weights):
 def entropy_of(mass, moment):
     """Compute the entropy [q] of weights w_j / sum(w) from the sums of w_j and of w_j log w_j, each [q], for weights of
     any scale: log(sum w) - sum(w log w) / sum w. It is 0 where all are 0, and NaN where one is negative."""
+    # p = w / l with l = sum w: -sum p log p = -sum (w / l) (log w - log l) = log l - (sum w log w) / l
     divisor = jnp.where(mass != 0, mass, 1.0)
     return jnp.log(divisor) - moment / divisor
 
@@ -375,6 +376,7 @@ def key_blocks(inputs, blocks):
     clip_to_keys = lambda x: jnp.broadcast_to(jnp.clip(as_positions(x), 0, keys), first.shape)
     low, high = map(clip_to_keys, inputs.mask.key_range(first, last))
     open_low, open_high = map(clip_to_keys, inputs.mask.unmasked_range(first, last))
+    # vmapped examples share one loop: over every block that any of them needs, without the mask where all allow it
     low, high = -max_over_batch(-(low // blocks.key)), max_over_batch(-(-high // blocks.key))
     open_low, open_high = max_over_batch(-(-open_low // blocks.key)), -max_over_batch(-(open_high // blocks.key))
     high = jnp.maximum(low, high)
@@ -429,7 +431,7 @@ def over_keys(ranges, i, step, carry):
         carry = lax.fori_loop(0, open_high, partial(step, False), carry)
         return step(True, open_high, carry) if open_high < high else carry
     low, open_low, open_high, high = (bound[i] for bound in ranges)
-    num_masked_before = open_low - low
+    num_masked_before = open_low - low  # one loop over the blocks with a mask on both sides of the open range
     step_masked = lambda n, carry: step(
         True, jnp.where(n < num_masked_before, low + n, open_high + n - num_masked_before), carry
     )
@@ -465,6 +467,7 @@ def over_queries(inputs, blocks, out_bar, over_keys) -> Gradients:
         return vary_like(jnp.zeros(shape, kind or accumulator(x.dtype)), inputs)
 
     def rows(i, bars):
+        # the rows that the last block repeats have dO = 0, so that no gradient counts twice
         fresh = start_of(i, size, queries) + jnp.arange(size) >= i * size
         row_bar = rows_of(out_bar, i, size)
         row_bar = jnp.where(fresh[:, None], row_bar, jnp.zeros_like(row_bar))

@@ -50,16 +50,16 @@ def forward(inputs, blocks):
         largest, total, pooled, *moment = carry
         tile = tile_of(inputs, blocks, i, j, masked)
         scores = tile.scores(*tile.operands).astype(precision)
-        new_largest = jnp.maximum(largest, scores.max(axis=1))
-        reference = jnp.where(new_largest == -jnp.inf, 0.0, new_largest)  # nothing allowed so far
-        if blocks.recompute_scores:
+        new_largest = jnp.maximum(largest, scores.max(axis=1))  # m' = max(m, max_j S_ij)
+        reference = jnp.where(new_largest == -jnp.inf, 0.0, new_largest)  # no key allowed so far: no inf - inf
+        if blocks.recompute_scores:  # the barrier keeps XLA from reusing the scores, which it would write to memory
             operands, reference = lax.optimization_barrier((tile.operands, reference))
             scores = tile.scores(*operands).astype(precision)
-        weights = _exp_below(scores, reference)
-        shrink = jnp.exp(largest - reference)
+        weights = _exp_below(scores, reference)  # exp(S - m') [q, k]
+        shrink = jnp.exp(largest - reference)  # exp(m - m'): earlier sums are relative to the earlier maximum m
         shrunk_total = total * shrink
-        total = shrunk_total + weights.sum(axis=1)
-        if moment:  # the sum of w log w, whose logarithms are relative to the largest score so far
+        total = shrunk_total + weights.sum(axis=1)  # l' = exp(m - m') l + sum_j exp(S_ij - m')
+        if moment:  # e' = exp(m - m') (e + (m - m') l) + sum_j exp(S_ij - m') (S_ij - m')
             block_moment = _times_log(weights, _below(scores, reference)).sum(axis=1)
             moment = [moment[0] * shrink + _times_log(shrunk_total, largest - reference) + block_moment]
         return new_largest, total, pooled * shrink[:, None] + pool(weights, tile), *moment
@@ -71,7 +71,7 @@ def forward(inputs, blocks):
         has_keys = total != 0  # true for NaN, which is kept
         divisor = jnp.where(has_keys, total, 1.0)
         pooled = jnp.where(has_keys[:, None], pooled / divisor[:, None], 0.0)
-        log = jnp.where(has_keys, largest + jnp.log(divisor), jnp.inf)
+        log = jnp.where(has_keys, largest + jnp.log(divisor), jnp.inf)  # L = m + log l; +inf makes P = exp(S - L) zero
         entropy = entropy_of(total, *moment) if moment else None
         block_outputs = (
             pooled.astype(inputs.value.dtype),
@@ -96,7 +96,7 @@ def backward(inputs, blocks, outputs, saved, bars):
     precision = normalizer.dtype
     ranges = key_blocks(inputs, blocks)
     delta = jnp.sum(out.astype(precision) * out_bar.astype(precision), axis=1)  # rowsum(dO * O) [Q]
-    delta = delta - normalizer_bar  # the gradient of L is P
+    delta = delta - normalizer_bar  # dL/dS = P, so a cotangent of L adds P normalizer_bar to dS
 
     def rows(i, fresh, row_bar, bars):
         row_normalizer = rows_of(normalizer, i, blocks.query)
@@ -104,10 +104,10 @@ def backward(inputs, blocks, outputs, saved, bars):
 
         def step(masked, j, bars):
             tile = tile_of(inputs, blocks, i, j, masked)
-            scores, pull = jax.vjp(tile.scores, *tile.operands)
+            scores, pull = jax.vjp(tile.scores, *tile.operands)  # recomputes S of the block; any score function
             weights = narrow(_exp_below(scores.astype(precision), row_normalizer), row_bar.dtype)
-            weights_bar, value_bar = pull_pool(weights, tile, row_bar, True)
-            scores_bar = weights * (weights_bar - row_delta[:, None])
+            weights_bar, value_bar = pull_pool(weights, tile, row_bar, True)  # dP = dO V^T [q, k], dV = P^T dO [k, V]
+            scores_bar = weights * (weights_bar - row_delta[:, None])  # dS = P (dP - delta)
             return add_tile(bars, pull(scores_bar.astype(scores.dtype)), value_bar, j, blocks.key)
 
         return over_keys(ranges, i, step, bars)
