@@ -81,9 +81,8 @@ def attend_heads(
     call |= {"return_entropy": return_entropy}
     attend_head = partial(attend, **call)
     by_head = (x.swapaxes(1, 2) for x in (query, key, value))  # [B, H, T, D], [B, G, S, E], [B, G, S, V]
-    out = over_heads(
-        attend_head, *by_head, rules, rng, query_offset
-    )  # [B, H, T, V], and [B, H, T] of the log-sum-exp, ...
+    # [B, H, T, V], and [B, H, T] of the log-sum-exp, the largest score and the entropy
+    out = over_heads(attend_head, *by_head, rules, rng, query_offset)
     return jax.tree.map(lambda x: x.swapaxes(1, 2), out)  # [B, T, H, V], [B, T, H]
 
 

@@ -70,9 +70,8 @@ def ancestor_mask(ancestors: Int[Array, "R T"], position: Int[Array, ""], hypoth
     rows, length = ancestors.shape
     entry = jnp.arange(length * hypotheses)
     is_ancestor = jnp.repeat(ancestors, hypotheses, axis=1) == entry[None] % hypotheses  # [R, T k]
-    return (is_ancestor & (entry[None] // hypotheses <= position)).reshape(
-        rows // hypotheses, hypotheses, -1
-    )  # [B, k, T k]
+    is_written = entry[None] // hypotheses <= position  # [1, T k]
+    return (is_ancestor & is_written).reshape(rows // hypotheses, hypotheses, -1)  # [B, k, T k]
 
 
 def map_per_hypothesis(function: Callable, cache: Any) -> Any:

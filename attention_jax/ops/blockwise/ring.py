@@ -292,11 +292,9 @@ def _select_passes(inputs):
     normalizer = inputs.rules[2]
     if isinstance(normalizer, Exponential):
         return _softmax_forward, _softmax_backward
-    return (
-        (_forward_of_ordered, _backward_of_ordered)
-        if isinstance(normalizer, Ordered)
-        else (_local_forward, _local_backward)
-    )
+    if isinstance(normalizer, Ordered):
+        return _forward_of_ordered, _backward_of_ordered
+    return _local_forward, _local_backward
 
 
 def _zeros(inputs, width=None):

@@ -442,8 +442,8 @@ def over_keys(ranges, i, step, carry):
 def over_keys_reversed(ranges, i, step, carry):
     """Loop like `over_keys`, from the last block to the first."""
 
-    def run(step_masked, first, stop, carry):
-        return lax.fori_loop(0, stop - first, lambda n, carry: step(step_masked, stop - 1 - n, carry), carry)
+    def run(masked, first, stop, carry):
+        return lax.fori_loop(0, stop - first, lambda n, carry: step(masked, stop - 1 - n, carry), carry)
 
     if isinstance(ranges[0], int):
         _, open_high, _, high = ranges
