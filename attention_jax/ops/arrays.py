@@ -54,14 +54,14 @@ class ArrayBias(Bias):
 class Sum(Bias):
     """The sum of several biases."""
 
-    terms: tuple
+    biases: tuple
 
     def __call__(self, query, query_positions, key_positions):
-        return sum(term(query, query_positions, key_positions) for term in self.terms)
+        return sum(bias(query, query_positions, key_positions) for bias in self.biases)
 
     def terms(self, query_positions, key_positions, causal):
-        terms = [terms_of_bias(bias, query_positions, key_positions, causal) for bias in self.terms]
-        return None if None in terms else [term for bias in terms for term in bias]
+        terms = [terms_of_bias(bias, query_positions, key_positions, causal) for bias in self.biases]
+        return None if None in terms else [term for bias_terms in terms for term in bias_terms]
 
 
 def _slice_block(array, rows, columns):

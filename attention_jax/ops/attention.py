@@ -269,7 +269,7 @@ def _prepare_blocks(inputs, plan):
     if isinstance(normalizer, TopK):
         fixed_inputs = jax.lax.stop_gradient(inputs)
         if normalizer.k < key.shape[0]:
-            cut = lambda blocks, fixed_inputs, k=normalizer.k: find_cuts(fixed_inputs, blocks, k)
+            cut = partial(find_cuts, k=normalizer.k)
             inputs = inputs._replace(cut=by_platform(lambda blocks: with_blocks(cut, blocks, fixed_inputs), sizes))
         normalizer = normalizer.of
     normalizer = without_sink(normalizer)  # which is applied afterwards

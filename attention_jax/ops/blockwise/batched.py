@@ -19,23 +19,23 @@ from attention_jax.ops.blockwise.score_blocks import Blocks
 
 
 def with_blocks(function: Callable, blocks: Blocks, *operands) -> Any:
-    """`function(blocks, *operands)`, under `jax.vmap` with `blocks.shrink_for_batch(number of examples)`.
+    """`function(*operands, blocks=blocks)`, under `jax.vmap` with `blocks.shrink_for_batch(number of examples)`.
 
     `operands` are pytrees of arrays, and the shapes of the results must not depend on the blocks. Derivatives are
     JAX's.
     """
     if blocks.pairs is None:
-        return function(blocks, *operands)
+        return function(*operands, blocks=blocks)
     arrays, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, operands))
-    alone = partial(function, blocks.shrink_for_batch(1))
+    alone = partial(function, blocks=blocks.shrink_for_batch(1))
     jaxpr, outputs = jax.make_jaxpr(alone, return_shape=True)(*operands)
     if any(isinstance(const, jax.core.Tracer) for const in jaxpr.consts):  # a rule that closes over traced arrays
         return alone(*operands)
     like, tree = jax.tree.flatten(outputs)
     shapes = tuple((tuple(x.shape), jnp.dtype(x.dtype)) for x in like)
 
-    def flat(blocks, *arrays):
-        return jax.tree.leaves(function(blocks, *jax.tree.unflatten(structure, arrays)))
+    def flat(*arrays, blocks):
+        return jax.tree.leaves(function(*jax.tree.unflatten(structure, arrays), blocks=blocks))
 
     return jax.tree.unflatten(tree, _with_blocks.bind(*arrays, function=flat, blocks=blocks, levels=(), shapes=shapes))
 
@@ -49,7 +49,7 @@ def _run(*arrays, function, blocks, levels, **_):
     examples = 1
     for size, _ in levels:
         examples *= size
-    run = partial(function, blocks.shrink_for_batch(examples))
+    run = partial(function, blocks=blocks.shrink_for_batch(examples))
     for _, axes in levels:
         run = jax.vmap(run, in_axes=axes)
     return run(*arrays)

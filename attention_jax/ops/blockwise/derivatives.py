@@ -57,15 +57,16 @@ def attend_in_blocks(blocks: tuple, whole: Whole, combine: Combine, floats: list
     program = _select_module(inputs)
     block_sizes = [b for _, b in blocks if b is not None] or [Blocks(1, 1)]
 
-    def compute(blocks):
+    def compute(blocks, inputs):
         if blocks is None:
             out, log, statistics = whole(inputs)
             _, saved, _ = jax.eval_shape(lambda: program.forward(inputs, block_sizes[0]))
             saved = vary_like(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), saved), inputs)
             return (out, log), saved, statistics
-        return with_blocks(lambda blocks, inputs: program.forward(inputs, blocks), blocks, inputs)
+        return with_blocks(program.forward, blocks, inputs)
 
-    return *by_platform(compute, dict(blocks)), partition(inputs)[0]
+    run = compute if None in dict(blocks).values() else partial(with_blocks, program.forward)
+    return *by_platform(run, dict(blocks), inputs), partition(inputs)[0]
 
 
 class Call(NamedTuple):
@@ -114,8 +115,8 @@ def _attend_in_blocks_jvp(blocks, whole, combine, primals, dots):
 def _on_platforms(rule, call, constants, operands):
     """Compute `rule(call, point, operands, blocks)` with the blocks of the platform, fewer pairs under `jax.vmap`."""
     point = jax.tree.unflatten(call.point, constants)
-    run = lambda blocks, point, operands: rule(call, point, operands, blocks)
-    compute = lambda blocks: run(None, point, operands) if blocks is None else with_blocks(run, blocks, point, operands)
+    run = partial(rule, call)
+    compute = lambda blocks: run(point, operands, None) if blocks is None else with_blocks(run, blocks, point, operands)
     return by_platform(compute, dict(call.blocks))
 
 
