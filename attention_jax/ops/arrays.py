@@ -126,7 +126,7 @@ def squeeze_head_axes(name: str, array, batch: int, heads: int, pairs: tuple[int
     """Return an array [B or 1, H or 1, Q, K], [Q, K] or, for a bias, [H, Q, K] without leading axes of 1, and which
     axes it begins with: "", "b", "h" or "bh".
 
-    >>> array, axes = one_per_head("mask", jnp.ones((2, 1, 5, 8), bool), 2, 4, (5, 8))
+    >>> array, axes = squeeze_head_axes("mask", jnp.ones((2, 1, 5, 8), bool), 2, 4, (5, 8))
     >>> array.shape, axes
     ((2, 5, 8), 'b')
     """

@@ -26,7 +26,7 @@ def draw_gates(rng, log_alpha: Float[Array, "*N"]) -> Float[Array, "*N"]:
 def evaluation_gates(log_alpha: Float[Array, "*N"]) -> Float[Array, "*N"]:
     """Return the gates for evaluation, without noise (equation 13).
 
-    >>> settled_gates(jnp.array([-3.0, 0.0, 3.0])).tolist()
+    >>> evaluation_gates(jnp.array([-3.0, 0.0, 3.0])).tolist()
     [0.0, 0.5, 1.0]
     """
     return stretch_and_clip(jax.nn.sigmoid(log_alpha))

@@ -232,8 +232,8 @@ class Rule(Mask):
 def is_broadcastable(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
     """Whether an array of `shape` broadcasts to the shape `target`.
 
-    >>> broadcasts((8,), (5, 8)), broadcasts((5, 1), (5, 8)), broadcasts((5,), (5, 8)), broadcasts((1, 5, 8), (5, 8))
-    (True, True, False, False)
+    >>> [is_broadcastable(shape, (5, 8)) for shape in ((8,), (5, 1), (5,), (1, 5, 8))]
+    [True, True, False, False]
     """
     return len(shape) <= len(target) and all(size in (1, n) for size, n in zip(shape[::-1], target[::-1]))
 
@@ -248,7 +248,7 @@ def as_mask(mask: Mask | Callable | None) -> Mask | None:
 def split_mask(mask: Mask | None) -> list[Mask]:
     """The masks that `&` combines.
 
-    >>> [type(part).__name__ for part in parts(causal() & lengths(3))], parts(None)
+    >>> [type(part).__name__ for part in split_mask(causal() & lengths(3))], split_mask(None)
     (['Causal', 'Lengths'], [])
     """
     if isinstance(mask, Both):

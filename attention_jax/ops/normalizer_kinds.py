@@ -359,7 +359,7 @@ class Ordered(Normalizer):
 def suffix_sum(x: Float[Array, "Q K"]) -> Float[Array, "Q K"]:
     """The sum of the entries that come later in each row.
 
-    >>> after(jnp.array([[1.0, 2.0, 3.0]])).tolist()
+    >>> suffix_sum(jnp.array([[1.0, 2.0, 3.0]])).tolist()
     [[5.0, 3.0, 0.0]]
     """
     later = jnp.concatenate([x[:, 1:], jnp.zeros_like(x[:, :1])], axis=1)

@@ -40,7 +40,7 @@ def as_positions(x: Int[Array, "..."] | int) -> Int[Array, "..."] | int:
 def saturating_add(positions: Int[Array, "..."] | int, distance: int) -> Int[Array, "..."] | int:
     """Return positions + distance, or the largest or smallest integer where the type does not hold the sum.
 
-    >>> plus(jnp.array([2, 2**31 - 1], jnp.int32), 1).tolist()
+    >>> saturating_add(jnp.array([2, 2**31 - 1], jnp.int32), 1).tolist()
     [3, 2147483647]
     """
     positions = jnp.asarray(positions)
@@ -53,7 +53,7 @@ def saturating_add(positions: Int[Array, "..."] | int, distance: int) -> Int[Arr
 def positions_within(segment: Int[Array, "B T"]) -> Int[Array, "B T"]:
     """Return the position of each token within its segment: 0, 1, ... from each change of the segment id.
 
-    >>> within(jnp.array([[4, 4, 4, 7, 8, 8]])).tolist()
+    >>> positions_within(jnp.array([[4, 4, 4, 7, 8, 8]])).tolist()
     [[0, 1, 2, 0, 0, 1]]
     """
     index = jnp.broadcast_to(jnp.arange(segment.shape[1], dtype=jnp.int32), segment.shape)  # [B, T]

@@ -45,7 +45,7 @@ def widest(*arrays: jax.Array) -> jnp.dtype:
 def promote_arrays(*arrays: jax.Array) -> list[jax.Array]:
     """Return arrays in the `widest` of their types.
 
-    >>> [x.dtype.name for x in promoted(jnp.ones(1, jnp.bfloat16), jnp.ones(1))]
+    >>> [x.dtype.name for x in promote_arrays(jnp.ones(1, jnp.bfloat16), jnp.ones(1))]
     ['float32', 'float32']
     """
     arrays = [jnp.asarray(x) for x in arrays]

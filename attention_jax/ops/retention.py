@@ -125,7 +125,7 @@ def decay_matrix(log_decay: Float[Array, " T"]) -> Float[Array, "T T"]:
     Each sum is taken by itself: a difference of two sums from the first position would have their rounding error, and
     be NaN after a g of -inf, which clears the state.
 
-    >>> print(decays(jnp.log(jnp.array([0.1, 0.5, 0.2]))).round(3))
+    >>> print(decay_matrix(jnp.log(jnp.array([0.1, 0.5, 0.2]))).round(3))
     [[1.  0.  0. ]
      [0.5 1.  0. ]
      [0.1 0.2 1. ]]

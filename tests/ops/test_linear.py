@@ -73,7 +73,7 @@ def test_unattended_nan_has_no_effect():
 
 
 def test_linear_is_chosen_where_supported():
-    call = {"bias": None, "mask": causal(), "dropout": None, "query_offset": 0, "asked": None}
+    call = {"bias": None, "mask": causal(), "dropout": None, "query_offset": 0, "implementation": None}
     long = jnp.zeros((2048, 4))
     assert choose_implementation(long, long, long, Elu(), **call) == dict.fromkeys(PLATFORMS, "linear")
     assert "linear" not in choose_implementation(long, long, long, Elu(), **call | {"mask": window(3)}).values()

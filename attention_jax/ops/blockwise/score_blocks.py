@@ -45,7 +45,7 @@ class Blocks(NamedTuple):
     def shrink_for_batch(self, examples: int) -> "Blocks":
         """The blocks of each of `examples` that are computed together: halved until they fit, down to one cell.
 
-        >>> tuple(Blocks(1000, 512, pairs=2**20, cell=(64, 64)).shared_by(100)[:2])
+        >>> tuple(Blocks(1000, 512, pairs=2**20, cell=(64, 64)).shrink_for_batch(100)[:2])
         (128, 64)
         """
         size, least = [self.query, self.key], self.cell or (1, 1)  # the longer side is halved first

@@ -16,7 +16,7 @@ Images = Float[Array, "B S S C"]
 def to_unit_range(images: UInt8[Array, "B S S C"]) -> Images:
     """Convert uint8 images to floats from 0 to 1.
 
-    >>> unit(jnp.array([0, 255], jnp.uint8).reshape(1, 1, 2, 1)).ravel().tolist()
+    >>> to_unit_range(jnp.array([0, 255], jnp.uint8).reshape(1, 1, 2, 1)).ravel().tolist()
     [0.0, 1.0]
     """
     return images.astype(jnp.float32) / 255.0
@@ -73,7 +73,7 @@ def crop(rng: Key[Array, ""], images: Num[Array, "B S S C"], padding: int) -> Nu
 def center_crop(images: Num[Array, "B S S C"], size: int) -> Num[Array, "B R R C"]:
     """Crop the central size x size pixels.
 
-    >>> middle(jnp.arange(16).reshape(1, 4, 4, 1), 2).ravel().tolist()
+    >>> center_crop(jnp.arange(16).reshape(1, 4, 4, 1), 2).ravel().tolist()
     [5, 6, 9, 10]
     """
     at = (images.shape[1] - size) // 2

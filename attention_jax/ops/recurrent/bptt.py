@@ -81,7 +81,7 @@ def full(step: Step, params, state: State, xs) -> tuple[Float[Array, ""], State]
 def truncation_factors(steps: int, length: int) -> Float[Array, "T"]:
     """0 at steps 0, length, 2 length, ...; 1 elsewhere.
 
-    >>> truncated_factors(5, 2).tolist()
+    >>> truncation_factors(5, 2).tolist()
     [0.0, 1.0, 0.0, 1.0, 0.0]
     """
     return (jnp.arange(steps) % length != 0).astype(jnp.float32)
