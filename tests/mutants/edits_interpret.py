@@ -71,7 +71,7 @@ MUTANTS = (
     Mutant(
         "parts-that-do-not-sum-to-the-measure",
         "attention_jax/interpret/lenses.py",
-        "abs(total - value) > rounding",
+        "not abs(total - value) <= rounding",
         "abs(total - value) < 0",
         (LENSES,),
     ),
@@ -106,9 +106,9 @@ MUTANTS = (
     Mutant(
         "receivers-of-the-other-input-itself",
         "attention_jax/interpret/intervene.py",
-        "set=frozen | patch(other), sites=receivers",
-        "set=patch(other), sites=receivers",
-        (HEADS,),
+        "set=frozen_edits | patch(sent), sites=names",
+        "set=patch(sent), sites=names",
+        ("tests/interpret/test_paths.py",),
     ),
     Mutant(
         "the-transposed-jacobian",
@@ -127,8 +127,8 @@ MUTANTS = (
     Mutant(
         "a-frozen-head-is-that-of-the-other-input",
         "attention_jax/interpret/intervene.py",
-        "own = trace(model, params, *inputs, sites=freeze)",
-        "own = trace(model, params, *source, sites=freeze)",
-        (HEADS,),
+        "activations = trace(model, params, *inputs, sites=[*freeze, *senders])",
+        "activations = trace(model, params, *source, sites=[*freeze, *senders])",
+        ("tests/interpret/test_paths.py",),
     ),
 )

@@ -38,7 +38,7 @@ from mutants import (
     edits_views,
     edits_weights,
 )
-from mutants.mutant import Mutant, check_tests, mutated
+from mutants.mutant import Mutant, apply_mutant, check_tests
 
 ROOT = Path(__file__).parents[2]
 MUTANTS = {
@@ -128,7 +128,7 @@ class Tree:
         """
         file, began = self.root / mutant.file, time.monotonic()
         right = file.read_text(encoding="utf-8")
-        file.write_text(mutated(self.root, mutant), encoding="utf-8")
+        file.write_text(apply_mutant(self.root, mutant), encoding="utf-8")
         try:
             code, output = self.pytest(list(dict.fromkeys([mutant.file, *mutant.tests])), MARKS[tier])
         finally:
@@ -273,7 +273,7 @@ def main(
     every = sum(chosen.values(), ())
     try:
         for mutant in every:
-            mutated(root, mutant)
+            apply_mutant(root, mutant)
             check_tests(root, mutant)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)

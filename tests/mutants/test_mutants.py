@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 from mutants import run
-from mutants.mutant import Mutant, check_tests, mutated
+from mutants.mutant import Mutant, apply_mutant, check_tests
 
 EVERY = [mutant for its in run.MUTANTS.values() for mutant in its]
 TOY = {
@@ -25,7 +25,7 @@ def test_there_are_enough_mutants_of_every_package():
 def test_every_mutant_fits_the_code_and_has_its_tests(package):
     """Where this fails the code has moved: repair the mutant's text."""
     for mutant in run.MUTANTS[package]:
-        mutated(run.ROOT, mutant)
+        apply_mutant(run.ROOT, mutant)
         check_tests(run.ROOT, mutant)
 
 
