@@ -133,8 +133,8 @@ def survival_line(rows: Sequence[JudgedClaim]) -> str:
     if not replicated:
         return ""
     same = lambda row: all_equal([*values_by_seed(row.claim, row.replication).values()])
-    varied = [row for row in replicated if row.keeps_verdict is False or not same(row)]
-    unchanged, changed, first = ([row for row in varied if row.keeps_verdict is kind] for kind in (True, False, None))
+    varied = [row for row in replicated if row.verdicts_agree is False or not same(row)]
+    unchanged, changed, first = ([row for row in varied if row.verdicts_agree is kind] for kind in (True, False, None))
     change = Counter(f"{judge(row.claim, row.original)[1]} to {row.verdict}" for row in changed)
     listed = ", ".join(f"{name} ({count})" for name, count in sorted(change.items()))
     total = sum(row.is_registered for row in rows)
@@ -212,9 +212,9 @@ def replication_table(rows: Sequence[JudgedClaim]) -> Table:
     original runs, or gives the first one."""
     lines = []
     for row in rows:
-        if not row.is_replicated or row.keeps_verdict:
+        if not row.is_replicated or row.verdicts_agree:
             continue
-        claim, change = row.claim, "first run" if row.keeps_verdict is None else "changed"
+        claim, change = row.claim, "first run" if row.verdicts_agree is None else "changed"
         cells = (bounds_text(claim), number(claim.published), value_with_rank(claim, row.original))
         cells += (value_with_rank(claim, row.replication),)
         verdicts = (verdict_with_caveats(claim, row.original), verdict_with_caveats(claim, row.replication))

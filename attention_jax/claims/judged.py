@@ -20,8 +20,9 @@ class JudgedClaim:
     replication: Sequence[Mapping] = ()
     replication_decides: bool = False
     """Whether `replication` decides the verdict. A bound needs all registered seeds of its variants; a measurement,
-    which has no registered seeds, needs one fresh seed. A replication that was complete once keeps deciding: if one
-    of its runs is missing now, it has no runs, and the claim counts as not run."""
+    which has no registered seeds, needs one fresh seed. Once complete, a replication always
+    decides: if one of its runs has gone missing since, `replication` is empty and the claim counts as not run, instead
+    of being judged by the original runs."""
     is_registered: bool = False
     """Whether the claim has bounds and its variants are registered for the replication."""
 
@@ -35,7 +36,7 @@ class JudgedClaim:
         return judge(self.claim, self.runs)[1]
 
     @property
-    def keeps_verdict(self) -> bool | None:
+    def verdicts_agree(self) -> bool | None:
         """Whether the replication has the verdict of the original runs; None if one of the two has not been run."""
         original_verdict, replicated_verdict = (
             judge(self.claim, runs)[1] for runs in (self.original, self.replication)
@@ -60,8 +61,10 @@ def judge_claims(
     """Judge all claims of an experiment (or the given `bounds`) by its recorded runs (or the given `runs`).
 
     `registered_seeds` are by experiment and variant; `finished_variants` are the variants whose registered runs
-    have all been recorded. By default both come from the registration files. Runs with a seed below all registered ones
-    are original. Other runs replicate a bound if their seed is registered; a measurement takes all of them.
+    have all been recorded. Without `registered_seeds` both come from the
+    registration files. Runs with a seed below all registered ones
+    are original. Other runs replicate a bound if their seed is registered; a measurement (a claim without
+    bounds) takes every run with a fresh seed.
     """
     runs = load_recorded_runs(experiment.name, experiment.results) if runs is None else runs
     registered_seeds, finished_variants = (

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from attention_jax.config import SCORES
 from attention_jax.config.models import NORMALIZERS, POOLS
 from attention_jax.errors import InputError
-from attention_jax.models.parts import ParsedPart, make_part, parse_part
+from attention_jax.models.parts import PartFactory, make_part, parse_part
 from attention_jax.ops import scores
 from attention_jax.ops.biases import Bias, Location
 from attention_jax.ops.normalizer_kinds import Normalizer, Threshold
@@ -38,7 +38,7 @@ class ScaledGeneral(scores.Bilinear):
 SAME_WIDTH = ("dot", "scaled_dot", "cosine", "gaussian", "qk_norm", "soft_cap")
 
 
-def parse_score(name: str) -> ParsedPart:
+def parse_score(name: str) -> PartFactory:
     """The score that `name` names (`parts.parse_part`): a key of `config.SCORES` or an import path."""
     if name.partition("(")[0] not in SCORES and ":" not in name:
         raise InputError(f"score must be one of {', '.join(SCORES)} or package.file:Class of your own, got {name!r}")
@@ -98,13 +98,13 @@ class LearnedEntmax(LearnedNormalizer):
     kind = AdaptiveEntmax
 
 
-def parse_normalizer(name: str) -> ParsedPart:
+def parse_normalizer(name: str) -> PartFactory:
     """The normalizer that `name` names (`parts.parse_part`): a key of `config.NORMALIZERS`, or the import path of a
     class or of an elementwise function."""
     return parse_part("normalizer", name, NORMALIZERS, Normalizer, as_normalizer)
 
 
-def parse_pool(name: str) -> ParsedPart:
+def parse_pool(name: str) -> PartFactory:
     """The pooling that `name` names (`parts.parse_part`): a key of `config.models.POOLS` or an import path."""
     return parse_part("head_pool", name, POOLS, Pool)
 

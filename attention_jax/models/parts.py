@@ -3,13 +3,13 @@
 A part is a dataclass registered by `pytree`. `parse_part` reads an option, and `make_part` and `make_part_per_head`
 make the part inside a Flax module. What an option names decides whether the part learns:
 
-| the option names                  | result         | its arguments, in parentheses, are            |
-|-----------------------------------|----------------|-----------------------------------------------|
-| a class with a classmethod `init` | `LearnedPart`  | initial values of its first fields            |
-| a class whose objects have `init` | `LearnedPart`  | those of the class, such as `LearnedSink`     |
-| any other class                   | `ConstantPart` | those of the class                            |
-| a function, with arguments        | as its result  | those of the function                         |
-| a function, without               | `ConstantPart` | none: the function itself becomes a part      |
+| the option names                  | result            | its arguments, in parentheses, are            |
+|-----------------------------------|-------------------|-----------------------------------------------|
+| a class with a classmethod `init` | `PartInitializer` | initial values of its first fields            |
+| a class whose objects have `init` | `PartInitializer` | arguments of the class, such as `LearnedSink` |
+| any other class                   | `ConstantPart`    | arguments of the class                        |
+| a function, with arguments        | as its result     | arguments of the function                     |
+| a function, without               | `ConstantPart`    | none: the function itself becomes a part      |
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ SIGNATURE = "init(cls, rng, query_width, key_width, hidden)"
 
 
 @runtime_checkable
-class LearnedPart(Protocol):
+class PartInitializer(Protocol):
     """Draws a part with learned parameters, its fields. A class with a classmethod `init` is one itself."""
 
     def init(self, rng, query_width: int, key_width: int, hidden: int) -> Any:
@@ -39,18 +39,18 @@ class LearnedPart(Protocol):
 
 
 @dataclass(frozen=True)
-class StartedPart:
-    """A `LearnedPart` of the class `kind` in which some fields start at the values `start`."""
+class PartWithInitialValues:
+    """A `PartInitializer` of the class `kind` in which some fields start at `initial_values`."""
 
     kind: type
-    start: Mapping[str, Any]
+    initial_values: Mapping[str, Any]
 
     def init(self, rng, query_width: int, key_width: int, hidden: int) -> Any:
         drawn_part = self.kind.init(rng, query_width, key_width, hidden)
         learned_names = child_names(self.kind)
         fields = {
             name: _initial_value(drawn_part, name, value) if name in learned_names else value
-            for name, value in self.start.items()
+            for name, value in self.initial_values.items()
         }
         return dataclasses.replace(drawn_part, **fields)
 
@@ -62,12 +62,12 @@ class ConstantPart:
     value: Any
 
 
-ParsedPart = LearnedPart | ConstantPart
+PartFactory = PartInitializer | ConstantPart
 
 
 def parse_part(
     option: str, value: str, names: Mapping[str, str], base: type, convert: Callable = lambda instance: instance
-) -> ParsedPart:
+) -> PartFactory:
     """Return the part that the `value` of an option names.
 
     Args:
@@ -84,8 +84,10 @@ def parse_part(
     >>> from attention_jax.ops.scores import Score
     >>> parse_part("score", "soft_cap(30)", SCORES, Score)
     ConstantPart(value=SoftCap(cap=30, score=ScaledDot()))
-    >>> parse_part("score", "gaussian", SCORES, Score), parse_part("score", "gaussian(2.5)", SCORES, Score).start
-    (<class 'attention_jax.ops.scores.Gaussian'>, {'sigma': 2.5})
+    >>> parse_part("score", "gaussian", SCORES, Score)
+    <class 'attention_jax.ops.scores.Gaussian'>
+    >>> parse_part("score", "gaussian(2.5)", SCORES, Score).initial_values
+    {'sigma': 2.5}
     """
     flag = f"{option_name(option, 'model')} {value}"
     target, arguments = resolve_name(value, names)
@@ -95,19 +97,21 @@ def parse_part(
     if is_class and not _has_instance_init(target):  # before its arguments, about which the error would be otherwise
         _check_class(flag, target, base)
     if is_class and _has_class_init(target):
-        return target if arguments is None else StartedPart(target, _name_arguments(flag, target, arguments))
+        return target if arguments is None else PartWithInitialValues(target, _name_arguments(flag, target, arguments))
     if not is_class and arguments is None:
         return _parse_instance(flag, target, base, convert)
     return _parse_instance(flag, _call(flag, target, arguments or (), base), base, convert)
 
 
-def _parse_instance(flag: str, instance: Any, base: type, convert: Callable) -> ParsedPart:
+def _parse_instance(flag: str, instance: Any, base: type, convert: Callable) -> PartFactory:
     """The part that an object is, or that `convert` makes of it; learned fields of the object are initial values."""
     kind = type(instance)
     if _has_class_init(kind):
         _check_class(flag, kind, base)
-        return StartedPart(kind, {field.name: getattr(instance, field.name) for field in dataclasses.fields(kind)})
-    if isinstance(instance, LearnedPart):
+        return PartWithInitialValues(
+            kind, {field.name: getattr(instance, field.name) for field in dataclasses.fields(kind)}
+        )
+    if isinstance(instance, PartInitializer):
         return instance
     converted = instance if isinstance(instance, base) else convert(instance)
     _check_class(flag, type(converted), base)
@@ -172,10 +176,10 @@ def shapes_of(draw: Callable, role: str):
         raise InputError(f"{role} must have {SIGNATURE} that returns one of its class: {error}") from error
 
 
-def make_part(module: nn.Module, name: str, parsed: ParsedPart, *widths: int):
+def make_part(module: nn.Module, name: str, parsed: PartFactory, *widths: int):
     """Make a part in the setup of `module`; if it learns, its arrays are the parameter `name`, {field: array}.
 
-    `widths` are those of `LearnedPart.init`.
+    `widths` are those of `PartInitializer.init`.
     """
     if isinstance(parsed, ConstantPart):
         return parsed.value
@@ -185,7 +189,7 @@ def make_part(module: nn.Module, name: str, parsed: ParsedPart, *widths: int):
     return dataclasses.replace(shapes, **arrays)
 
 
-def make_part_per_head(module: nn.Module, prefix: str, parsed: ParsedPart, heads: int, size: int):
+def make_part_per_head(module: nn.Module, prefix: str, parsed: PartFactory, heads: int, size: int):
     """Make a part for each head, as one pytree whose leaves have a leading head axis, [heads, ...].
 
     If the part learns, each head draws its own for queries and keys of width `size`, and the array of each field is the

@@ -29,7 +29,7 @@ from attention_jax.config.models import POSITIONS, ROPE_SCALINGS, PositionEmbedd
 from attention_jax.config.options import build_from_name, resolve_name
 from attention_jax.errors import InputError
 from attention_jax.models.initializers import within
-from attention_jax.models.parts import ParsedPart, make_part_per_head, parse_part
+from attention_jax.models.parts import PartFactory, make_part_per_head, parse_part
 from attention_jax.ops.biases import ALiBi, Bias, ShawBias, T5Bias, TransformerXLBias
 from attention_jax.ops.positions import sinusoidal
 
@@ -71,7 +71,7 @@ def rope_scaling(option: str) -> Callable | None:
         ) from error
 
 
-def parse_bias(kind: PositionEmbedding) -> ParsedPart:
+def parse_bias(kind: PositionEmbedding) -> PartFactory:
     """The bias with the import path `kind` (`parts.parse_part`)."""
     target, _ = resolve_name(kind, {})
     if getattr(target, "__module__", "") == Bias.__module__ and hasattr(target, "init"):

@@ -29,7 +29,7 @@ from attention_jax.ops.blockwise.score_blocks import (
     w_log_w_of,
 )
 from attention_jax.ops.blockwise.top_k import find_cuts
-from attention_jax.ops.dispatch import Implementation, choose_blocks, choose_implementation, with_reasons
+from attention_jax.ops.dispatch import Implementation, choose_blocks, choose_implementation, tag_with_reasons
 from attention_jax.ops.dropout import dropout_bits, dropout_factor, is_zero
 from attention_jax.ops.kernels import cudnn, flash
 from attention_jax.ops.masks import AssumeFinite, Mask
@@ -97,7 +97,7 @@ def attend(
         or an elementwise function.
       pool: how weights and values become outputs: a pytree of `ops/pooling.py`.
       dropout: the fraction of weights to drop, as in the code of Vaswani et al. 2017; none are dropped without `rng`.
-        Which weights are dropped depends on `rng` and on the rows of query and key alone, not on the implementation or
+        Which weights are dropped depends on `rng` and the indices of query and key alone, not on the implementation or
         its blocks.
       query_offset: the position of the first query (keys start at 0), for decoding with a cache.
       return_log_sum_exp: also return log sum_j exp(score_j) over the keys that each query may attend to, [Q], in
@@ -106,7 +106,7 @@ def attend(
         query may attend to, [Q], in float32 at least, -inf where there are none. "fused" has it from its running
         maximum, without another pass. It has no gradient. For the softmax only.
       return_entropy: also return, last, the entropy -sum_j p_j log p_j of each query's weights before dropout, [Q], in
-        nats and float32 at least. p are the weights divided by their sum, which need not be 1: a sink is not counted.
+        nats and float32 at least. p are the weights divided by their sum, so that the share of a sink is left out.
         It is 0 for a query without a key, and NaN where a weight is negative. "fused" has it from one more running sum,
         without another pass. It has no gradient: for one, take it of `attention_weights`.
       implementation: "plain" materializes the weights; "fused" computes block by block in memory linear in Q + K,
@@ -125,7 +125,7 @@ def attend(
 
     Derivatives: "plain", "fused" and "linear" have forward and reverse mode, of any order and in any combination;
     "fused" in memory linear in Q + K, too (`ops/blockwise/derivatives.py`). The kernels "cudnn" and "flash" have
-    reverse mode, once: JAX raises a TypeError about custom_vjp for others; then use "fused".
+    reverse mode, once: for forward mode and higher orders JAX raises a TypeError about custom_vjp; use "fused" there.
 
     >>> attend(jnp.eye(1, 2), 9 * jnp.eye(2), jnp.array([[1.0], [2.0]])).round(2).tolist()
     [[1.0]]
@@ -161,7 +161,7 @@ class _Call(NamedTuple):
     dropout: jax.Array | float | None
     rng: jax.Array | None
     query_offset: jax.Array | int
-    terms: Terms | None = None  # what each query sums over its keys; None for the values
+    terms: Terms | None = None  # the sums of a `Pool` for each query; None: the weighted values
 
 
 class _Options(NamedTuple):
@@ -190,17 +190,18 @@ def _attend(call: _Call, options: _Options):
     softmax_alone = isinstance(normalizer, Softmax) and not has_extras
     implementation = options.implementation
     if terms is not None and implementation not in ("plain", "fused"):
-        implementation = None
+        implementation = None  # no kernel has the sums of a pool
     arguments = (query, key, value, score, bias, mask, dropout, query_offset)
     sink = normalizer.sink if softmax_alone else None
     chosen = choose_implementation(*arguments, implementation, softmax_alone, sink)
-    query = with_reasons(query, chosen, (*arguments, sink), implementation, softmax_alone)
-    words = None
+    query = tag_with_reasons(query, chosen, (*arguments, sink), implementation, softmax_alone)
+    dropout_state = None
     if dropout is not None:
-        words = (*dropout_bits(rng, query.shape[0], key.shape[0]), jnp.asarray(dropout, jnp.float32))
+        dropout_state = (*dropout_bits(rng, query.shape[0], key.shape[0]), jnp.asarray(dropout, jnp.float32))
 
-    inputs = Inputs((score, bias, normalizer), query, key, value, None, mask, words, query_offset, terms=terms)
-    kernels = {platform: "xla" if name in ("plain", "fused") else name for platform, name in chosen.items()}
+    inputs = Inputs((score, bias, normalizer), query, key, value, None, mask, dropout_state, query_offset, terms=terms)
+    # "plain" and "fused" are one branch, in which `_run_kernel` chooses between them
+    kernel_by_platform = {platform: "xla" if name in ("plain", "fused") else name for platform, name in chosen.items()}
     plan = _Plan(
         chosen,
         with_log,
@@ -210,7 +211,9 @@ def _attend(call: _Call, options: _Options):
         options.block_q,
         options.block_k,
     )
-    run = partial(by_platform, partial(_run_kernel, plan), kernels)  # the kernel of the platform that is lowered for
+    run = partial(
+        by_platform, partial(_run_kernel, plan), kernel_by_platform
+    )  # the kernel of the platform that is lowered for
     out, log, statistics = loopable(run)(inputs)
     extras = jax.tree.leaves((log, statistics))
     return (out, *extras) if extras else out
@@ -273,7 +276,10 @@ def _prepare_blocks(inputs, plan):
             inputs = inputs._replace(cut=by_platform(lambda blocks: with_blocks(cut, blocks, fixed_inputs), sizes))
         normalizer = normalizer.of
     normalizer = without_sink(normalizer)  # which is applied afterwards
-    blocks = {platform: sizes[platform] if i == "fused" else None for platform, i in plan.chosen.items()}
+    blocks = {
+        platform: sizes[platform] if implementation == "fused" else None
+        for platform, implementation in plan.chosen.items()
+    }
     return inputs._replace(rules=(score, bias, normalizer)), blocks
 
 
@@ -365,8 +371,8 @@ def attention_weights(
 
 
 def _compute_scores(inputs: Inputs):
-    """Scores [Q, K], which of them are allowed, and the values, finite in fully masked keys. A bias_query of None: the
-    bias sees the query."""
+    """Scores [Q, K], which of them are allowed, and the values, finite in fully masked keys. If `bias_query` is
+    None, the bias gets `query`."""
     (score, bias, _), query, key, value, bias_query, mask, _, offset, cut, *_ = inputs
     query_positions, key_positions = offset + jnp.arange(query.shape[0]), jnp.arange(key.shape[0])
     unmasked = None

@@ -163,7 +163,7 @@ MARK = "attend: "
 """The beginning of the name by which `explain` recognizes a call of `attend` in a trace."""
 
 
-def with_reasons(query, chosen: dict[str, Implementation], call: tuple, implementation, softmax_alone: bool):
+def tag_with_reasons(query, chosen: dict[str, Implementation], call: tuple, implementation, softmax_alone: bool):
     """Return `query`, with what was chosen for the call and why in the name that it has in traces (`checkpoint_name`);
     compiled programs do not have it."""
     reasons = dict.fromkeys(chosen, "")

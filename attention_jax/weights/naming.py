@@ -17,8 +17,8 @@ Arrays = Mapping[str, np.ndarray]
 class Naming:
     """How another library names and lays out the weights of a model; each family of models is a subclass.
 
-    `state_dict` holds the tensors of a file and `params` the arrays of our model, both {name: array}. Reading calls the
-    methods in the order in which they stand up to `finish`; the others are for writing.
+    `state_dict` holds the tensors of a file and `params` the arrays of our model, both {name: array}. Reading calls
+    the methods from `normalize_name` to `finish`, in this order; the others are for writing.
     """
 
     options_type: type[ModelOptions]
@@ -29,10 +29,11 @@ class Naming:
     model_types: tuple[str, ...] = ()
     """The `model_type`s in config.json that belong to the family; () if the library has none."""
     optional: tuple[str, ...] = ()
-    """Prefixes of parameters that may be missing in a file, all of one prefix together: heads."""
+    """Prefixes of parameters, such as those of a task's head, of which a file has either all or none."""
     ignored: Mapping[str, Callable[[Arrays, np.ndarray], np.ndarray | None]] = MappingProxyType({})
-    """Regular expressions of tensors to leave out, each with (state_dict, tensor) -> what it equals: the original of a
-    tied copy, or a buffer that our model computes; None for parts that our model does not use."""
+    """Regular expressions of tensors to leave out, each with a function (state_dict, tensor) that returns what the
+    tensor must equal: the original of a tied copy, or a buffer that our model computes. It returns None where there is
+    nothing to compare."""
     read_only = False
     """Whether nothing is written under these names."""
 
@@ -41,15 +42,15 @@ class Naming:
         return name
 
     def prepare(self, state_dict: Arrays, facts: Facts) -> Arrays:
-        """Leave out tensors that are copies according to config.json."""
+        """Return the tensors to read: by default all; a subclass leaves out copies that config.json declares."""
         return state_dict
 
     def infer_options(self, state_dict: Arrays, facts: Facts) -> ModelOptions:
-        """Infer the options of our model from shapes and config.json; notes in `facts` what it has to assume."""
+        """Infer the options of our model from shapes and config.json, and record assumptions in `facts`."""
         raise NotImplementedError
 
     def complete_options(self, options: ModelOptions, directory: Path) -> ModelOptions:
-        """Add what other files in the directory of the weights say."""
+        """Fill in options that are in other files of the directory."""
         return options
 
     def layout_sizes(self, options: ModelOptions) -> dict[str, int]:

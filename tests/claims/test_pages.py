@@ -49,9 +49,9 @@ ROWS = {("toy", ""): frozenset({100, 101}), ("toy", "b"): frozenset({100, 101})}
 def test_replication_decides_once_all_registered_seeds_ran(experiment):
     runs = [run(1.5), run(5.0, 100)]
     claim, _ = judge_claims(experiment, runs, ROWS)
-    assert not claim.replication_decides and claim.verdict == "worse" and claim.keeps_verdict is None
+    assert not claim.replication_decides and claim.verdict == "worse" and claim.verdicts_agree is None
     claim, _ = judge_claims(experiment, [*runs, run(7.0, 101)], ROWS)
-    assert claim.replication_decides and claim.verdict == "missed" and claim.keeps_verdict is False
+    assert claim.replication_decides and claim.verdict == "missed" and claim.verdicts_agree is False
     [line] = claim_tables.replication_table([claim]).rows
     assert line[4:] == ("1.5", "6 (5-7, 2 seeds)", "worse", "missed", "changed")
     line = claim_tables.survival_line([claim])
@@ -68,13 +68,13 @@ def test_number_equal_for_all_seeds_counts_apart(experiment):
 
 def test_agreeing_fresh_seeds_change_the_verdict(experiment):
     claim, _ = judge_claims(experiment, [run(9.0), run(1.5, 100), run(1.5, 101)], ROWS)
-    assert claim.keeps_verdict is False and "1 change it: missed to worse (1)." in claim_tables.survival_line([claim])
+    assert claim.verdicts_agree is False and "1 change it: missed to worse (1)." in claim_tables.survival_line([claim])
 
 
 def test_unregistered_seed_is_neither_original_nor_replication(experiment):
     runs = [run(1.5), run(1.5, 100), run(1.5, 101), run(9.0, 102)]
     claim, _ = judge_claims(experiment, runs, ROWS)
-    assert [run["seed"] for run in claim.original] == [0] and claim.keeps_verdict is True
+    assert [run["seed"] for run in claim.original] == [0] and claim.verdicts_agree is True
     sibling = ROWS | {("toy", "c"): frozenset({100, 101, 102})}
     claim, _ = judge_claims(experiment, runs, sibling)
     assert [run["seed"] for run in claim.replication] == [100, 101] and claim.verdict == "worse"
@@ -100,7 +100,7 @@ def test_first_run_neither_keeps_nor_changes_a_verdict(experiment):
     claim, _ = judge_claims(experiment, [run(1.0, 100), run(1.5, 101)], ROWS)
     assert (
         claim.is_replicated
-        and claim.keeps_verdict is None
+        and claim.verdicts_agree is None
         and claim_tables.replication_table([claim]).rows[0][-1] == "first run"
     )
     assert "1 had no original run" in claim_tables.survival_line([claim])

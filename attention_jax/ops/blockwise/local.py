@@ -102,10 +102,12 @@ def forward(inputs, blocks):
         out, saved, statistics = carry
         shifted, shift, tops, count = _find_shift(inputs, blocks, ranges, i, saved.top, precision)
         zeros = jnp.zeros((blocks.query, width + 2), precision)
-        vector, number = zeros[:, 2:], zeros[:, 0]
-        gradients = (vector, number, number) if has_threshold else (None, None, None)
+        vector, zero_number = zeros[:, 2:], zeros[:, 0]
+        gradients = (vector, zero_number, zero_number) if has_threshold else (None, None, None)
         active = jnp.zeros(grid[1:], bool) if normalizer.sparse else None
-        start = Totals(vector, number, number, *gradients, active, number if blocks.keep_entropy else None)
+        start = Totals(
+            vector, zero_number, zero_number, *gradients, active, zero_number if blocks.keep_entropy else None
+        )
         add = partial(add_totals, shifted, blocks, i, shift, tops)
         totals = over_keys(ranges, i, add, vary_like(start, inputs))
         # w_j = scale * f_j: the scale is known only after the pass, and multiplies the sum, O = scale * sum_j f_j v_j
@@ -122,12 +124,15 @@ def forward(inputs, blocks):
         statistics = jax.tree.map(write_rows, statistics, Statistics(entropy=entropy))
         return write_rows(out, pooled), new._replace(active=active, top=shifted.top), statistics
 
-    number = jnp.zeros((queries,), precision)
+    zero_number = jnp.zeros((queries,), precision)
     out_dtype = inputs.value.dtype if inputs.value.dtype == jnp.bfloat16 else precision  # as the output is rounded
     dout_dtotal = jnp.zeros((queries, width), out_dtype) if has_threshold else None
-    active, counted = jnp.zeros(grid, bool) if normalizer.sparse else None, number if has_factor(normalizer) else None
-    saved = Saved(number, number, dout_dtotal, active, counted, number if has_threshold else None)
-    statistics = Statistics(entropy=number if blocks.keep_entropy else None)
+    active, counted = (
+        jnp.zeros(grid, bool) if normalizer.sparse else None,
+        zero_number if has_factor(normalizer) else None,
+    )
+    saved = Saved(zero_number, zero_number, dout_dtotal, active, counted, zero_number if has_threshold else None)
+    statistics = Statistics(entropy=zero_number if blocks.keep_entropy else None)
     start = jnp.zeros((queries, width), inputs.value.dtype), saved, statistics
     out, saved, statistics = lax.fori_loop(0, grid[0], rows, vary_like(start, inputs))
     if saved.active is not None:
@@ -258,7 +263,8 @@ def backward(inputs, blocks, outputs, saved, bars):
 
 
 def add_extra(inputs, outputs, saved, bars, gradients):
-    """Add to `gradients` the gradient through `extra` or `factor`, on which the scale depends besides the keys."""
+    """Add to `gradients` that of the leaves on which `scale` depends besides the keys: of `extra`, where the weights
+    are divided by extra + sum of f, or of `factor`, where scale = factor(count)."""
     divides = inputs.rules[2].divides
     if not divides and saved.count is None:
         return gradients
