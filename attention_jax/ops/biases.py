@@ -16,7 +16,7 @@ from attention_jax.ops.positions import as_positions, rotary
 from attention_jax.ops.precision import accumulator, promote_arrays
 from attention_jax.ops.trees import pytree
 
-__all__ = ["ALiBi", "Bias", "Location", "ShawBias", "T5Bias", "Terms", "TransformerXLBias"]
+__all__ = ["ALiBi", "Bias", "Location", "ShawBias", "T5Bias", "TransformerXLBias"]
 
 
 def _relative(query_positions: Int[Array, " Q"], key_positions: Int[Array, " K"]) -> Int[Array, "Q K"]:

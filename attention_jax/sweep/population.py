@@ -216,4 +216,4 @@ def close_unfinished(members: Sequence[Member], population: Sequence[Run], error
     anything did. At the end of training, before the evaluations, they were closed as if these would succeed."""
     for member, run in zip(members, population, strict=True):
         if not run_directory.read_result(member.directory):
-            run.log.sinks.close(run.ended_as(error))
+            run.log.sinks.close(run.exit_status(error))

@@ -53,7 +53,7 @@ def test_ablation_and_scores_of_heads(small, capsys):
 
 MISUSES = {
     "patch alone": (["a b", "--patch", "decoder.0.query"], "both --patch SITE"),
-    "positions alone": (["a b", "--positions", "1"], "are those of --ablate and --patch"),
+    "positions alone": (["a b", "--positions", "1"], "applies to --ablate and --patch"),
     "lengths": (["a b", "--patch", "logits", "--patch-from", "a b c"], "as many tokens as the other, 2; it has 3"),
     "one token": (["a"], "at least two tokens"),
     "no site": (["a b", "--ablate", "decoder.9.query"], "layers of the decoder are 0 to 1"),

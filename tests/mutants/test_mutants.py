@@ -57,7 +57,7 @@ def test_a_mutant_is_killed_by_the_test_that_sees_it_and_only_then(toy, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (SEEN._replace(old="minutes // 24"), "the code has moved"),
         (SEEN._replace(old="minutes"), "has 3 times"),

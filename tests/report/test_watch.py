@@ -102,7 +102,7 @@ def stranger():
     process.wait()
 
 
-@pytest.mark.parametrize("said", [True, False], ids=["time in the file", "time of the file"])
+@pytest.mark.parametrize("has_time", [True, False], ids=["time in the file", "time of the file"])
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system does not tell when a process started")
 def test_a_process_that_was_given_the_number_later_is_not_the_run(run, stranger, has_time):
     """A file of yesterday, and the number in it is that of a process of today."""
@@ -118,7 +118,7 @@ def test_a_process_that_was_given_the_number_later_is_not_the_run(run, stranger,
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system does not tell the state of a process")
 def test_a_process_that_has_ended_without_its_parents_notice_has_ended(run):
     ended = subprocess.Popen([sys.executable, "-c", ""])
-    while watch._started(ended.pid) != float("inf"):
+    while watch._process_start_time(ended.pid) != float("inf"):
         time.sleep(0.01)
     progress(run, process=ended.pid, time=time.time())
     assert watch.status(run).over
