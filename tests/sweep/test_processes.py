@@ -52,7 +52,7 @@ def whole_sweep(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_killing_a_sweep_three_times_changes_nothing(uninterrupted_sweep, tmp_path):
+def test_killing_a_sweep_three_times_changes_nothing(whole_sweep, tmp_path):
     chance, kills = random.Random(0), 0
     while kills < 3:
         process = subprocess.Popen(command(*SEARCH, "--out", tmp_path), **SILENT)
@@ -66,7 +66,7 @@ def test_killing_a_sweep_three_times_changes_nothing(uninterrupted_sweep, tmp_pa
         kills += 1
         assert time.monotonic() - started < 200
     subprocess.run(command(*SEARCH, "--out", tmp_path), check=True, stdout=subprocess.DEVNULL, timeout=300)
-    assert table(tmp_path) == table(uninterrupted_sweep)
+    assert table(tmp_path) == table(whole_sweep)
     assert epochs(tmp_path) == [list(range(1, 5))] * 6
 
 
@@ -77,13 +77,13 @@ def progress(directory: Path) -> int:
 
 
 @pytest.mark.slow
-def test_worker_processes_give_the_same_table(uninterrupted_sweep, tmp_path):
+def test_worker_processes_give_the_same_table(whole_sweep, tmp_path):
     process = subprocess.Popen(command(*SEARCH, "--out", tmp_path, "--jobs", 2), **SILENT)
     wait_for(lambda: list(tmp_path.glob("trials/*/*/metrics.jsonl")), process)
     process.send_signal(signal.SIGKILL)
     process.wait()
     subprocess.run(command(*SEARCH, "--out", tmp_path, "--jobs", 2), check=True, stdout=subprocess.DEVNULL, timeout=300)
-    assert table(tmp_path) == table(uninterrupted_sweep)
+    assert table(tmp_path) == table(whole_sweep)
     assert epochs(tmp_path) == [list(range(1, 5))] * 6
 
 
@@ -208,12 +208,12 @@ def test_without_ray_the_command_says_what_to_install(monkeypatch):
 
 
 @pytest.mark.slow
-def test_report_works_while_a_sweep_runs(uninterrupted_sweep, tmp_path, capsys):
+def test_report_works_while_a_sweep_runs(whole_sweep, tmp_path, capsys):
     import shutil
 
     from attention_jax.sweep import summary
 
-    shutil.copytree(uninterrupted_sweep, tmp_path / "running")
+    shutil.copytree(whole_sweep, tmp_path / "running")
     log = tmp_path / "running" / "trials" / "0003" / "seed0" / "metrics.jsonl"
     (log.parent / "result.json").unlink()
     log.write_text("\n".join(log.read_text().splitlines()[:4]) + '\n{"step": 9, "ep')  # half a line is being written
