@@ -24,7 +24,7 @@ def of_directory(directory: str, max_length: int | None) -> tuple[Tokenizer, Voc
     content = path.read_bytes()
     with report_damage(path):
         check = import_object("attention_jax.weights.tokenizer:check_tokenizer_config")
-        check(Path(directory), library_tokenizer(content))
+        check(Path(directory), parse_tokenizer(content))
         config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
         return tokenizer_of_json(content, max_length), vocabulary_of(content, int(config.get("vocab_size", 0)))
 
@@ -54,7 +54,7 @@ def tokenizer_of_json(content: bytes, max_length: int | None = None) -> Tokenize
     With `max_length`, a text gets the special tokens of the file, and of one with more than `max_length` tokens
     the last ones before the special ones are left out; otherwise they have all of their own tokens only.
     """
-    tokenizer = library_tokenizer(content)
+    tokenizer = parse_tokenizer(content)
     tokenizer.no_padding()
     tokenizer.no_truncation() if max_length is None else tokenizer.enable_truncation(max_length)
     special = {"add_special_tokens": max_length is not None}
@@ -70,7 +70,7 @@ def tokenizer_of_json(content: bytes, max_length: int | None = None) -> Tokenize
 
 def vocabulary_of(content: bytes, size: int) -> Vocabulary:
     """Return the vocabulary in the `content` of a tokenizer.json, filled up to `size` tokens; unk is the model's."""
-    ids, model = library_tokenizer(content).get_vocab(with_added_tokens=True), json.loads(content)["model"]
+    ids, model = parse_tokenizer(content).get_vocab(with_added_tokens=True), json.loads(content)["model"]
     names = [f"<unused {number}>" for number in range(max(size, 1 + max(ids.values())))]
     for name, number in ids.items():
         names[number] = name
@@ -80,7 +80,7 @@ def vocabulary_of(content: bytes, size: int) -> Vocabulary:
     return Vocabulary(names, unk=unknown if unknown in ids else None)
 
 
-def library_tokenizer(content: bytes):
+def parse_tokenizer(content: bytes):
     """The tokenizer of the `tokenizers` library, which is an extra; InputError without it, or for a damaged file."""
     try:
         import tokenizers

@@ -275,7 +275,7 @@ def t5_texts(directory: Path, weights: exchange.Weights, about: dict) -> tuple[V
         raise InputError(f"a T5 model needs {path}; copy the whole directory of the model")
     content = path.read_bytes()
     with pretrained_tokenizer.report_damage(path):
-        check_tokenizer_config(directory, pretrained_tokenizer.library_tokenizer(content))
+        check_tokenizer_config(directory, pretrained_tokenizer.parse_tokenizer(content))
         vocab = pretrained_tokenizer.vocabulary_of(content, rows)
         pad, begin, end = special_ids(directory, about, 0, 1)
         names = {name: vocab.tokens[number] for name, number in (("pad", pad), ("bos", begin), ("eos", end))}
@@ -284,7 +284,7 @@ def t5_texts(directory: Path, weights: exchange.Weights, about: dict) -> tuple[V
     if len(vocabulary) != rows:
         raise InputError(f"{path} has {len(vocabulary)} tokens, the model {rows}: are they of one model?")
     tokenizer_of_file = pretrained_tokenizer.tokenizer_of_json(content)
-    clean = cleanup_of(directory, pretrained_tokenizer.library_tokenizer(content))
+    clean = cleanup_of(directory, pretrained_tokenizer.parse_tokenizer(content))
     return vocabulary, [
         tokenizer_of_file,
         tokenizer_of_file._replace(text=lambda tokens: clean(tokenizer_of_file.text(tokens))),

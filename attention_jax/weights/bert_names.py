@@ -287,7 +287,7 @@ class BertNaming(Naming):
             [*(name for name, is_so in lacks.items() if is_so), *differing_flags(options, LAYERS | {"per_layer": ""})]
         )
 
-    def library_config(self, options: config.MaskedLanguageModelConfig, params: Arrays, data=None) -> dict:
+    def config_json(self, options: config.MaskedLanguageModelConfig, params: Arrays, data=None) -> dict:
         """Build the config.json of a model with the head that these weights have."""
         prefix = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert"}[self.family]
         head = "Model"

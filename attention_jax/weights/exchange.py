@@ -295,7 +295,7 @@ def write(weights: Weights, directory: Path, form: str, naming: str = OWN) -> st
         if lacks := kind.missing_options(weights.options):
             raise InputError(f"{naming} has no model with {lacks}: export with --naming {OWN}")
         call = weights.options, arrays, weights.data
-        extra_files = {"config.json": kind.library_config(*call)} | kind.extra_files(*call)
+        extra_files = {"config.json": kind.config_json(*call)} | kind.extra_files(*call)
         if weights.function != "softmax":
             kinds = {"sigmoid": "multi_label_classification", "none": "regression"}
             extra_files["config.json"]["problem_type"] = kinds[weights.function]

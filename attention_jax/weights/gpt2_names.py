@@ -118,7 +118,7 @@ class GPT2Naming(Naming):
         """Describe the options of our model that GPT-2 does not have."""
         return ", ".join(differing_flags(options, HAS))
 
-    def library_config(self, options: config.LanguageModelConfig, params: Arrays, data=None) -> dict:
+    def config_json(self, options: config.LanguageModelConfig, params: Arrays, data=None) -> dict:
         """Build the config.json of a `GPT2LMHeadModel`; with the special tokens of the run's vocabulary, if any."""
         vocabulary = getattr(data, "vocabulary", None)
         names = {"gelu_tanh": "gelu_new", "swish": "silu"}

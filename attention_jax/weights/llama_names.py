@@ -237,7 +237,7 @@ class LlamaNaming(DecoderNaming):
         """Describe the options of our model that Llama does not have."""
         return ", ".join(differing_flags(options, HAS | {"mask": "none"}))
 
-    def library_config(self, options: config.LanguageModelConfig, params: Arrays, data=None) -> dict:
+    def config_json(self, options: config.LanguageModelConfig, params: Arrays, data=None) -> dict:
         """Build the config.json of a `LlamaForCausalLM`."""
         sizes, name = self.layout_sizes(options), options.rope_scaling.partition("(")[0]
         arguments = [float(x) for x in re.findall(r"[\d.]+", options.rope_scaling.partition("(")[2])]

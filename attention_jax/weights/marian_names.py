@@ -161,7 +161,7 @@ class MarianNaming(Naming):
         }
         return ", ".join([*(name for name, is_so in lacks.items() if is_so), *differing_flags(options)])
 
-    def library_config(self, options: config.TransformerConfig, params: Arrays, data=None) -> dict:
+    def config_json(self, options: config.TransformerConfig, params: Arrays, data=None) -> dict:
         """Build the config.json of a `MarianMTModel` with the special tokens of the run's vocabulary; without one
         Marian's: eos is token 0; pad is the last and starts decoding."""
         vocabulary = len(params["bias"])

@@ -73,7 +73,7 @@ class Naming:
         """Return the parameters before `finish`."""
         return params
 
-    def library_config(self, options: ModelOptions, params: Arrays, data=None) -> dict:
+    def config_json(self, options: ModelOptions, params: Arrays, data=None) -> dict:
         """Build the config.json to write with the weights; `data` is that of the run, if any."""
         return {}
 

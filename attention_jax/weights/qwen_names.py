@@ -86,9 +86,9 @@ class Qwen2Naming(LlamaNaming):
             raise InputError(f"qwen2 has no bias of the output of attention, and {changed[0]} is not zero")
         return {name: array for name, array in params.items() if name not in biases}
 
-    def library_config(self, options: config.LanguageModelConfig, params: Arrays, data=None) -> dict:
+    def config_json(self, options: config.LanguageModelConfig, params: Arrays, data=None) -> dict:
         """Build the config.json of a `Qwen2ForCausalLM`."""
-        values = super().library_config(options, params)
+        values = super().config_json(options, params)
         identity = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
         return {name: value for name, value in values.items() if name != "attention_bias"} | identity
 
@@ -115,9 +115,9 @@ class Qwen3Naming(LlamaNaming):
     def missing_options(self, options: config.LanguageModelConfig) -> str:
         return ", ".join(differing_flags(options, QWEN_HAS | {"normalize_qk": True, "use_bias": False}))
 
-    def library_config(self, options: config.LanguageModelConfig, params: Arrays, data=None) -> dict:
+    def config_json(self, options: config.LanguageModelConfig, params: Arrays, data=None) -> dict:
         """Build the config.json of a `Qwen3ForCausalLM`."""
-        values = super().library_config(options, params)
+        values = super().config_json(options, params)
         identity = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
         return (
             {name: value for name, value in values.items() if name != "attention_bias"}

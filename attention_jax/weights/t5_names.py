@@ -161,7 +161,7 @@ class T5Naming(Naming):
         lacks += [f"--model.value-dim {options.value_dim}"] * (options.value_dim != options.key_dim)
         return ", ".join([*lacks, *differing_flags(options, HAS | expected_layer)])
 
-    def library_config(self, options: config.TransformerConfig, params: Arrays, data=None) -> dict:
+    def config_json(self, options: config.TransformerConfig, params: Arrays, data=None) -> dict:
         """Build the config.json of a `T5ForConditionalGeneration`, with the special tokens of the run's vocabulary."""
         names = {"gelu_tanh": "gelu_new", "swish": "silu"}
         kinds = {"geglu": "gated-gelu", "swiglu": "gated-silu"}

@@ -245,7 +245,7 @@ class TimmNaming(ViTNaming):
         sizes = embedding.shape[-1], width, len(state_dict["blocks.0.mlp.fc1.bias"]), layers, int(heads)
         return config.ViTConfig(*sizes, activation=act, norm_epsilon=epsilon)
 
-    def library_config(self, options: config.ViTConfig, params: Arrays, data=None) -> dict:
+    def config_json(self, options: config.ViTConfig, params: Arrays, data=None) -> dict:
         """Return the arguments of `timm.create_model("vit_base_patch16_224", **model_args)` for these weights."""
         size, channels, classes = sizes_of(options, params)
         args = {"img_size": size, "patch_size": options.patch_size, "in_chans": channels, "num_classes": classes}
@@ -300,7 +300,7 @@ class HuggingFaceNaming(ViTNaming):
             norm_epsilon=float(facts.get("layer_norm_eps", 1e-12, "norms with epsilon 1e-12")),
         )
 
-    def library_config(self, options: config.ViTConfig, params: Arrays, data=None) -> dict:
+    def config_json(self, options: config.ViTConfig, params: Arrays, data=None) -> dict:
         """Build the config.json of a `ViTForImageClassification`, with the class names of the run, if it has any."""
         size, channels, classes = sizes_of(options, params)
         names = [f"LABEL_{k}" for k in range(classes)] if data is None else [str(name) for name in data.names]
@@ -355,7 +355,7 @@ class GoogleNaming(ViTNaming):
             size, width, len(mlp), count_layers("Transformer/encoderblock_", state_dict), heads, **extra
         )
 
-    def library_config(self, options: config.ViTConfig, params: Arrays, data=None) -> dict:
+    def config_json(self, options: config.ViTConfig, params: Arrays, data=None) -> dict:
         """Return what a file of google-research does not say; only this package reads it."""
         return {"norm_epsilon": options.norm_epsilon}
 
