@@ -29,9 +29,16 @@ from attention_jax.ops.blockwise.score_blocks import (
     w_log_w_of,
 )
 from attention_jax.ops.blockwise.top_k import find_cuts
-from attention_jax.ops.dispatch import Implementation, choose_blocks, choose_implementation, tag_with_reasons
+from attention_jax.ops.dispatch import (
+    Implementation,
+    choose_blocks,
+    choose_implementation,
+    choose_kernel_blocks,
+    tag_with_reasons,
+)
 from attention_jax.ops.dropout import dropout_bits, dropout_factor, is_zero
-from attention_jax.ops.kernels import cudnn, flash
+from attention_jax.ops.kernels import cudnn, flash, generated
+from attention_jax.ops.kernels.generated import passes
 from attention_jax.ops.masks import AssumeFinite, Mask
 from attention_jax.ops.meshes import loopable
 from attention_jax.ops.normalizer_kinds import Exponential, Normalizer
@@ -191,29 +198,22 @@ def _attend(call: _Call, options: _Options):
     implementation = options.implementation
     if terms is not None and implementation not in ("plain", "fused"):
         implementation = None  # no kernel has the sums of a pool
-    arguments = (query, key, value, score, bias, mask, dropout, query_offset)
-    sink = normalizer.sink if softmax_alone else None
-    chosen = choose_implementation(*arguments, implementation, softmax_alone, sink)
-    query = tag_with_reasons(query, chosen, (*arguments, sink), implementation, softmax_alone)
     dropout_state = None
     if dropout is not None:
         dropout_state = (*dropout_bits(rng, query.shape[0], key.shape[0]), jnp.asarray(dropout, jnp.float32))
-
     inputs = Inputs((score, bias, normalizer), query, key, value, None, mask, dropout_state, query_offset, terms=terms)
-    # "plain" and "fused" are one branch, in which `_run_kernel` chooses between them
-    kernel_by_platform = {platform: "xla" if name in ("plain", "fused") else name for platform, name in chosen.items()}
-    plan = _Plan(
-        chosen,
-        with_log,
-        options.return_log_sum_exp,
-        options.return_max_score,
-        options.return_entropy,
-        options.block_q,
-        options.block_k,
-    )
-    run = partial(
-        by_platform, partial(_run_kernel, plan), kernel_by_platform
-    )  # the kernel of the platform that is lowered for
+    arguments = (query, key, value, score, bias, mask, dropout, query_offset)
+    sink = normalizer.sink if softmax_alone else None
+    reason = partial(_reason_against_kernel, options, with_log, inputs)
+    chosen = choose_implementation(*arguments, implementation, softmax_alone, sink, reason)
+    query = tag_with_reasons(query, chosen, (*arguments, sink), implementation, softmax_alone)
+    inputs = inputs._replace(query=query)
+    # "plain", "fused" and "kernel" are one branch, in which `_run_kernel` chooses between them
+    by_xla = ("plain", "fused", "kernel")
+    kernel_by_platform = {platform: "xla" if name in by_xla else name for platform, name in chosen.items()}
+    plan = _Plan(chosen, with_log, *options[1:])
+    # the kernel of the platform that is lowered for
+    run = partial(by_platform, partial(_run_kernel, plan), kernel_by_platform)
     out, log, statistics = loopable(run)(inputs)
     extras = jax.tree.leaves((log, statistics))
     return (out, *extras) if extras else out
@@ -223,12 +223,34 @@ class _Plan(NamedTuple):
     """How a call of `attend` is computed."""
 
     chosen: dict  # the implementation on each platform
-    with_log: bool = False  # whether the log-sum-exp is needed
-    return_log: bool = False  # and whether it is returned
-    with_largest: bool = False  # whether the largest scores are, too
-    with_entropy: bool = False  # and the entropy of the weights
+    with_log: bool  # whether the log-sum-exp is needed
     block_q: int | None = None
     block_k: int | None = None
+    return_log: bool = False  # whether the log-sum-exp is returned
+    with_largest: bool = False  # whether the largest scores are, too
+    with_entropy: bool = False  # and the entropy of the weights
+
+
+def _reason_against_kernel(options: _Options, with_log: bool, inputs: Inputs) -> str | None:
+    """Return why no kernel can be generated for a call; None if one can. The kernel is traced, and not lowered."""
+    if generated.missing() is not None:
+        return generated.missing()
+    types = [x.dtype for x in (inputs.query, inputs.key, inputs.value)]
+    if precision_of(inputs) != jnp.float32:
+        return f"sums in float32, got {', '.join(map(str, types))}"
+    if not (inputs.query.size and inputs.key.size):
+        return f"needs queries and keys, got {inputs.query.shape[0]} and {inputs.key.shape[0]}"
+    plan = _Plan({"cuda": "kernel"}, with_log, *options[1:])
+
+    def run(inputs):
+        inputs, blocks = _prepare_blocks(inputs, plan)
+        return passes.forward(inputs, blocks["cuda"])
+
+    try:
+        jax.eval_shape(run, inputs)
+    except generated.Unsupported as error:
+        return str(error)
+    return None
 
 
 def _run_kernel(plan, kernel, inputs):
@@ -242,7 +264,8 @@ def _run_kernel(plan, kernel, inputs):
     if kernel == "linear":
         return linear.attend(query, key, value, score, mask), None, Statistics()
     attend_plain = partial(_attend_plain, plan)
-    if "fused" in plan.chosen.values() and query.size and key.size:  # without keys there is no block to go through
+    by_blocks = {"fused", "kernel"} & set(plan.chosen.values())
+    if by_blocks and query.size and key.size:  # without keys there is no block to go through
         block_inputs, blocks = _prepare_blocks(inputs, plan)
         floats, non_floats, combine = partition(block_inputs)
         (out, log), _, statistics, _ = attend_in_blocks(
@@ -276,9 +299,10 @@ def _prepare_blocks(inputs, plan):
             inputs = inputs._replace(cut=by_platform(lambda blocks: with_blocks(cut, blocks, fixed_inputs), sizes))
         normalizer = normalizer.of
     normalizer = without_sink(normalizer)  # which is applied afterwards
+    kernels = choose_kernel_blocks(prepared_query, inputs.value, plan.block_q, plan.block_k)
     blocks = {
-        platform: sizes[platform] if implementation == "fused" else None
-        for platform, implementation in plan.chosen.items()
+        platform: {"fused": sizes[platform], "kernel": sizes[platform]._replace(kernel=kernels[platform])}.get(name)
+        for platform, name in plan.chosen.items()
     }
     return inputs._replace(rules=(score, bias, normalizer)), blocks
 

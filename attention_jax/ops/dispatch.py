@@ -12,12 +12,12 @@ from jax.ad_checkpoint import checkpoint_name
 
 from attention_jax.errors import InputError
 from attention_jax.ops import linear
-from attention_jax.ops.blockwise.score_blocks import Blocks
+from attention_jax.ops.blockwise.score_blocks import Blocks, KernelBlocks
 from attention_jax.ops.kernels import cudnn, flash
 from attention_jax.ops.precision import is_half
 from attention_jax.ops.scores import Dot, ScaledDot
 
-Implementation = Literal["plain", "fused", "cudnn", "flash", "linear"]
+Implementation = Literal["plain", "fused", "kernel", "cudnn", "flash", "linear"]
 
 
 class Choice(NamedTuple):
@@ -40,6 +40,10 @@ PRODUCTS_BY_DEFAULT = False
 """Whether kernels take scores, biases and sinks that are products of features (ops/kernels/terms.py) without being
 named, beside dot products. No card has run these yet: `python -m pytest -m gpu` and `python launch.py bench card` are
 to be green first."""
+
+KERNEL_BY_DEFAULT = False
+"""Whether kernels are generated (ops/kernels/generated) without being named, for "fused" calls on CUDA. No card has
+run these yet, either."""
 
 PLATFORMS = ("cpu", "cuda", "tpu", "default")
 """Platform names of `jax.lax.platform_dependent`; "default" is any other one."""
@@ -81,6 +85,7 @@ def choose_implementation(
     implementation: Implementation | None,
     softmax_alone: bool = True,
     sink=None,
+    reason_against_kernel: Callable[[], str | None] = lambda: None,
 ) -> dict[str, Implementation]:
     """Choose the implementation on each of `PLATFORMS`, in this order:
 
@@ -89,9 +94,11 @@ def choose_implementation(
     2. the platform's kernel, if it can compute the call exactly (`unsupported_reason` of cudnn and flash) and pays;
     3. "plain" where the matrix is small;
     4. "linear" where the score is a product of features (`linear.unsupported_reason`);
-    5. "fused".
+    5. "kernel" on CUDA, where `reason_against_kernel` returns None and KERNEL_BY_DEFAULT is set;
+    6. "fused".
 
-    Kernels and "linear" compute only the softmax: no other normalizer, no log-sum-exp and no entropy.
+    The platforms' kernels and "linear" compute only the softmax: no other normalizer, no log-sum-exp and no entropy.
+    "kernel" by name is JAX's interpreter of kernels on a CPU, for tests, and "fused" on platforms without one.
     """
     if implementation not in (None, *get_args(Implementation)):
         raise InputError(
@@ -101,6 +108,11 @@ def choose_implementation(
         return dict.fromkeys(PLATFORMS, "plain")  # exported with any length: no size to choose by
     if implementation in ("plain", "fused"):
         return dict.fromkeys(PLATFORMS, implementation)
+    if implementation == "kernel":
+        reason = reason_against_kernel()
+        if reason is not None:
+            raise InputError(f'implementation="kernel" {reason}: take "fused", or None to choose by itself')
+        return dict.fromkeys(PLATFORMS, "fused") | {"cpu": "kernel", "cuda": "kernel"}
     call = (query, key, value, score, bias, mask, dropout, query_offset, sink)
     if implementation in ON_REQUEST:
         reason = ON_REQUEST[implementation].unsupported_reason(*call)
@@ -111,10 +123,16 @@ def choose_implementation(
         return dict.fromkeys(PLATFORMS, implementation)
     chosen = _by_size(score, query, key, HALF_FUSED_FROM if is_half(query.dtype) else FUSED_FROM)
     if not softmax_alone:
-        return chosen
+        return _with_kernel(chosen, reason_against_kernel)
     if linear.unsupported_reason(*call) is None:
         chosen = {platform: "linear" if i == "fused" else i for platform, i in chosen.items()}
-    return chosen | {platform: name for platform, (name, _) in KERNELS.items() if not refusal_reason(platform, call)}
+    chosen |= {platform: name for platform, (name, _) in KERNELS.items() if not refusal_reason(platform, call)}
+    return _with_kernel(chosen, reason_against_kernel)
+
+
+def _with_kernel(chosen, reason_against_kernel):
+    takes_kernel = KERNEL_BY_DEFAULT and chosen["cuda"] == "fused" and reason_against_kernel() is None
+    return chosen | {"cuda": "kernel"} if takes_kernel else chosen
 
 
 def refusal_reason(platform: str, call: tuple, softmax_alone: bool = True) -> str:
@@ -219,6 +237,23 @@ def choose_blocks(score, query, key, block_q: int | None = None, block_k: int | 
             max_pairs = None if size.recompute_scores else PAIRS_OF_ALL[platform]  # scores that are not written
             blocks[platform] = size._replace(pairs=max_pairs and max_pairs // stored, cell=cell)
     return blocks
+
+
+def choose_kernel_blocks(
+    query, value, block_q: int | None = None, block_k: int | None = None
+) -> dict[str, KernelBlocks]:
+    """Choose the blocks of generated kernels for each of `PLATFORMS`: the largest of those whose registers hold a dot
+    product's gradient (`python launch.py bench registers`)."""
+    width = max(query.shape[1], value.shape[1])
+    blocks = (
+        KernelBlocks(64, 64) if width <= 64 else KernelBlocks(64, 32, warps=8) if width <= 128 else KernelBlocks(32, 32)
+    )
+    power_of_two = lambda n: 1 << (max(16, n).bit_length() - 1)
+    if block_q is not None:
+        blocks = blocks._replace(query=power_of_two(block_q))
+    if block_k is not None:
+        blocks = blocks._replace(key=power_of_two(block_k))
+    return {platform: blocks._replace(interpret=platform == "cpu") for platform in PLATFORMS}
 
 
 def pair_cost(score, query, key, operands: bool = False) -> int:

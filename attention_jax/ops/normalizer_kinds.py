@@ -258,13 +258,14 @@ def find_threshold(
     smallest: Rows,
     largest: Rows,
     count: Rows,
-    all_agree: Callable = lambda is_done: is_done,
+    all_agree: Callable = jnp.all,
 ) -> Rows:
     """The t of each query, by Newton's method within a bracket that shrinks; a step that leaves it, or turns back by
     more than half of the step before, is a bisection.
 
-    `sums(t, low)` are taken over the keys of each query; keys with c(s - low) = 0 may be left out. Where the
-    sums are taken over several devices, `all_agree` combines the flags of the devices that they are done.
+    `sums(t, low)` are taken over the keys of each query; keys with c(s - low) = 0 may be left out. `all_agree`
+    combines the flags [Q] of the queries that they are done, where the sums are taken over several devices those of all
+    devices.
 
     The loop ends when all rows are done. Under `jax.jit` with sharded arrays that is one boolean which the devices
     combine at each step, the only thing that they exchange. A fixed number of steps would need none, and would have to
@@ -284,7 +285,7 @@ def find_threshold(
         inside = (t + move >= low) & (t + move <= high)  # of NaN neither is true
         new = jnp.where(inside & ~turns_back, t + move, low + (high - low) / 2)
         is_done = (jnp.abs(new - t) <= near) | (low == high) | jnp.isnan(low)
-        return n + 1, new, low, high, new - t, all_agree(is_done.all())
+        return n + 1, new, low, high, new - t, all_agree(is_done)
 
     start = 0, low, low, high, jnp.zeros_like(low), vary_like(jnp.zeros((), bool), low)
     return lax.while_loop(lambda carry: (carry[0] < ITERATIONS) & ~carry[-1], step, start)[1]

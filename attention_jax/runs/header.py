@@ -16,6 +16,7 @@ IMPLEMENTATIONS = {
     "plain": "XLA, all weights at once",
     "fused": "XLA, block by block",
     "linear": "XLA, sums of features",
+    "kernel": "a generated kernel",
     "cudnn": "cuDNN",
     "flash": "JAX's flash attention kernel",
 }

@@ -10,6 +10,7 @@
 All of them need memory linear in Q + K and use the residuals of the forward pass.
 """
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -24,6 +25,8 @@ from attention_jax.ops.blockwise.forward_mode import output_tangents
 from attention_jax.ops.blockwise.higher_order import attend_by_tiles
 from attention_jax.ops.blockwise.linear_call import LinearMap, call_linear, is_symbolic_zero
 from attention_jax.ops.blockwise.score_blocks import Blocks, Combine, Inputs, finite_where_unattended, partition
+from attention_jax.ops.kernels.generated import passes
+from attention_jax.ops.kernels.generated.block_step import Unsupported
 from attention_jax.ops.meshes import vary_like
 from attention_jax.ops.normalizer_kinds import Exponential, Ordered
 from attention_jax.ops.platforms import by_platform
@@ -55,6 +58,7 @@ def attend_in_blocks(blocks: tuple, whole: Whole, combine: Combine, floats: list
     """
     inputs = finite_where_unattended(combine(floats, non_floats))
     program = _select_module(inputs)
+    forward = lambda inputs, blocks: (passes if blocks.kernel else program).forward(inputs, blocks)
     block_sizes = [b for _, b in blocks if b is not None] or [Blocks(1, 1)]
 
     def compute(blocks, inputs):
@@ -63,9 +67,9 @@ def attend_in_blocks(blocks: tuple, whole: Whole, combine: Combine, floats: list
             _, saved, _ = jax.eval_shape(lambda: program.forward(inputs, block_sizes[0]))
             saved = vary_like(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), saved), inputs)
             return (out, log), saved, statistics
-        return with_blocks(program.forward, blocks, inputs)
+        return with_blocks(forward, blocks, inputs)
 
-    run = compute if None in dict(blocks).values() else partial(with_blocks, program.forward)
+    run = compute if None in dict(blocks).values() else partial(with_blocks, forward)
     return *by_platform(run, dict(blocks), inputs), partition(inputs)[0]
 
 
@@ -136,9 +140,16 @@ def _cotangents(call, point, bars, blocks):
         float_bars = jax.vjp(lambda floats: call.whole(call.combine(floats, non_floats))[:2], floats)[1](bars)[0]
     else:
         blocks = blocks._replace(round_rows=True)
-        float_bars = jax.tree.leaves(_select_module(inputs).backward(inputs, blocks, outputs, saved, bars))
+        float_bars = jax.tree.leaves(_backward(inputs, blocks, outputs, saved, bars, call.moving))
         float_bars += [jnp.zeros_like(x) for x in floats[len(float_bars) :]]  # mask, dropout rate and cut
     return [float_bars[n].astype(floats[n].dtype) for n in call.moving]
+
+
+def _backward(inputs, blocks, outputs, saved, bars, moving):
+    if blocks.kernel is not None:
+        with contextlib.suppress(Unsupported):
+            return passes.backward(inputs, blocks, outputs, saved, bars, moving)
+    return _select_module(inputs).backward(inputs, blocks, outputs, saved, bars)
 
 
 def _tangents_by_tiles(call, point, dots, blocks):

@@ -28,6 +28,7 @@ from attention_jax.ops.blockwise.score_blocks import (
     Blocks,
     Inputs,
     Statistics,
+    Tile,
     active_blocks,
     active_cells,
     add_tile,
@@ -101,27 +102,17 @@ def forward(inputs, blocks):
     def rows(i, carry):
         out, saved, statistics = carry
         shifted, shift, tops, count = _find_shift(inputs, blocks, ranges, i, saved.top, precision)
-        zeros = jnp.zeros((blocks.query, width + 2), precision)
-        vector, zero_number = zeros[:, 2:], zeros[:, 0]
-        gradients = (vector, zero_number, zero_number) if has_threshold else (None, None, None)
-        active = jnp.zeros(grid[1:], bool) if normalizer.sparse else None
-        start = Totals(
-            vector, zero_number, zero_number, *gradients, active, zero_number if blocks.keep_entropy else None
-        )
+        start = start_totals(blocks.query, width, precision, has_threshold, blocks.keep_entropy)
+        start = start._replace(active=jnp.zeros(grid[1:], bool) if normalizer.sparse else None)
         add = partial(add_totals, shifted, blocks, i, shift, tops)
         totals = over_keys(ranges, i, add, vary_like(start, inputs))
-        # w_j = scale * f_j: the scale is known only after the pass, and multiplies the sum, O = scale * sum_j f_j v_j
-        scale = scale_of(normalizer, totals.mass, totals.count if count is None else count)
-        pooled = totals.pooled * scale[:, None]
-        dout_dtotal = dout_dtotal_of(normalizer, totals, pooled, scale) if has_threshold else None
-        write_rows = lambda whole, rows: put_rows(whole, rows.astype(whole.dtype), i, blocks.query)
-        counted = None if saved.count is None else totals.count
-        new = jax.tree.map(
-            write_rows, saved._replace(active=None, top=None), Saved(shift, scale, dout_dtotal, None, counted, None)
+        pooled, new, new_statistics = finish_rows(
+            normalizer, totals, totals.count if count is None else count, shift, saved.count is not None
         )
+        write_rows = lambda whole, rows: put_rows(whole, rows.astype(whole.dtype), i, blocks.query)
+        new = jax.tree.map(write_rows, saved._replace(active=None, top=None), new)
         active = None if saved.active is None else saved.active.at[i].set(totals.active)
-        entropy = None if totals.w_log_w is None else entropy_of(totals.mass, totals.w_log_w)
-        statistics = jax.tree.map(write_rows, statistics, Statistics(entropy=entropy))
+        statistics = jax.tree.map(write_rows, statistics, new_statistics)
         return write_rows(out, pooled), new._replace(active=active, top=shifted.top), statistics
 
     zero_number = jnp.zeros((queries,), precision)
@@ -140,6 +131,31 @@ def forward(inputs, blocks):
     return (out, None), saved, statistics
 
 
+def start_totals(queries: int, width: int, precision, has_threshold: bool, keep_entropy: bool) -> Totals:
+    """Return the sums over no key."""
+    vector, number = jnp.zeros((queries, width), precision), jnp.zeros((queries,), precision)
+    gradients = (vector, number, number) if has_threshold else (None, None, None)
+    return Totals(vector, number, number, *gradients, None, number if keep_entropy else None)
+
+
+def finish_rows(normalizer, totals, count, shift, keep_count: bool):
+    """Return the output [q, V], `Saved` and `Statistics` of a block of queries that may attend to `count` keys."""
+    # w_j = scale * f_j: the scale is known only after the pass, and multiplies the sum, O = scale * sum_j f_j v_j
+    scale = scale_of(normalizer, totals.mass, count)
+    pooled = totals.pooled * scale[:, None]
+    has_threshold = totals.pooled_grad is not None
+    dout_dtotal = dout_dtotal_of(normalizer, totals, pooled, scale) if has_threshold else None
+    entropy = None if totals.w_log_w is None else entropy_of(totals.mass, totals.w_log_w)
+    saved = Saved(shift, scale, dout_dtotal, None, totals.count if keep_count else None, None)
+    return pooled, saved, Statistics(entropy=entropy)
+
+
+def all_active(inputs, blocks):
+    """`Saved.active` where it is not known which cells have weights."""
+    grid = -(-inputs.query.shape[0] // blocks.query), -(-inputs.key.shape[0] // blocks.key)
+    return active_cells(vary_like(jnp.ones(grid, bool), inputs), inputs, blocks)
+
+
 def dout_dtotal_of(normalizer, totals, pooled, scale):
     """Compute O' [q, V], the derivative of the output O with respect to the total that sum_j c(s_j - t) must have.
 
@@ -155,28 +171,33 @@ def dout_dtotal_of(normalizer, totals, pooled, scale):
 def add_totals(inputs, blocks, i, shift, tops, masked, j, totals):
     """Add the sums over block j of the keys to `totals`."""
     normalizer = inputs.rules[2]
-    f, c = partial(values_of, normalizer), partial(equations_of, normalizer)
 
     def add(totals):
-        tile = tile_of(inputs, blocks, i, j, masked)
-        scores = tile.scores(*tile.operands).astype(shift.dtype)
-        allowed = scores != -jnp.inf
-        count, gradients = allowed.sum(axis=1).astype(shift.dtype), (None, None, None)
-        if isinstance(normalizer, Threshold):
-            values, values_grad = _with_derivative(f, scores, allowed, shift)  # f_j and f'_j [q, k]
-            equations_grad = _with_derivative(c, scores, allowed, shift)[1]  # c'_j [q, k]
-            gradients = pool(values_grad, tile), values_grad.sum(axis=1), equations_grad.sum(axis=1)
-        else:
-            values = f(scores, allowed, shift)
-        w_log_w = None if totals.w_log_w is None else w_log_w_of(values)
-        increment = Totals(pool(values, tile), values.sum(axis=1), count, *gradients, None, w_log_w)
+        increment, active = totals_of(
+            tile_of(inputs, blocks, i, j, masked), normalizer, shift, totals.w_log_w is not None
+        )
         sums = jax.tree.map(jnp.add, totals._replace(active=None), increment)
-        active = None if totals.active is None else totals.active.at[j].set((values != 0).any())
-        return sums._replace(active=active)
+        return sums._replace(active=None if totals.active is None else totals.active.at[j].set(active))
 
     if tops is None:
         return add(totals)
-    return lax.cond(_has_nonzero(f, tops, j, shift), add, lambda totals: totals, totals)
+    return lax.cond(_has_nonzero(partial(values_of, normalizer), tops, j, shift), add, lambda totals: totals, totals)
+
+
+def totals_of(tile: Tile, normalizer, shift, with_w_log_w: bool):
+    """Compute the sums over the keys of a tile, and whether any of its weights is not zero."""
+    f, c = partial(values_of, normalizer), partial(equations_of, normalizer)
+    scores = tile.scores(*tile.operands).astype(shift.dtype)
+    allowed = scores != -jnp.inf
+    count, gradients = allowed.sum(axis=1).astype(shift.dtype), (None, None, None)
+    if isinstance(normalizer, Threshold):
+        values, values_grad = _with_derivative(f, scores, allowed, shift)  # f_j and f'_j [q, k]
+        equations_grad = _with_derivative(c, scores, allowed, shift)[1]  # c'_j [q, k]
+        gradients = pool(values_grad, tile), values_grad.sum(axis=1), equations_grad.sum(axis=1)
+    else:
+        values = f(scores, allowed, shift)
+    w_log_w = w_log_w_of(values) if with_w_log_w else None
+    return Totals(pool(values, tile), values.sum(axis=1), count, *gradients, None, w_log_w), (values != 0).any()
 
 
 def _with_derivative(function, scores, allowed, shift):
@@ -215,8 +236,8 @@ def _find_shift(inputs, blocks, ranges, i, top, precision):
     largest = tops.max(axis=1)
     # from here on scores are relative to the largest one of their query: t has the precision of their differences
     shifted = inputs._replace(top=put_rows(top, largest, i, blocks.query))
-    tops, smallest, top = (relative_to(largest, x) for x in (tops, smallest[:, None], largest[:, None]))
-    smallest, largest = jnp.where(count > 0, smallest[:, 0], 0.0), jnp.where(count > 0, top[:, 0], 0.0)
+    tops = relative_to(largest, tops)
+    smallest, largest = relative_extent(smallest, largest, count)
     sums = partial(_sums_at, row._replace(inputs=shifted), tops, zero)
     return shifted, find_threshold(normalizer, sums, smallest, largest, jnp.maximum(count, 1)), tops, count
 
@@ -229,11 +250,21 @@ def _row_scores(row, masked, j):
 def _add_extent(row, masked, j, carry):
     """Add block j of the keys to (smallest score [q], number of keys [q], largest scores of blocks [q, blocks])."""
     smallest, count, tops = carry
-    scores = _row_scores(row, masked, j)
+    block_smallest, block_count, top = extent_of(_row_scores(row, masked, j))
+    tops = lax.dynamic_update_slice_in_dim(tops, top[:, None], j, axis=1)
+    return jnp.minimum(smallest, block_smallest), count + block_count.astype(row.precision), tops
+
+
+def extent_of(scores):
+    """Return the smallest score [q] of the keys that a query may attend to, their number and their largest score."""
     allowed = scores != -jnp.inf
-    smallest = jnp.minimum(smallest, jnp.where(allowed, scores, jnp.inf).min(axis=1))
-    tops = lax.dynamic_update_slice_in_dim(tops, scores.max(axis=1)[:, None], j, axis=1)
-    return smallest, count + allowed.sum(axis=1).astype(row.precision), tops
+    return jnp.where(allowed, scores, jnp.inf).min(axis=1), allowed.sum(axis=1), scores.max(axis=1)
+
+
+def relative_extent(smallest, largest, count):
+    """Return the smallest and the largest score [q] relative to the largest, 0 for queries without keys."""
+    relative = (relative_to(largest, x[:, None])[:, 0] for x in (smallest, largest))
+    return tuple(jnp.where(count > 0, x, 0.0) for x in relative)
 
 
 def _sums_at(row, tops, zero, t, low):
@@ -284,22 +315,18 @@ def _dot(precision, x, out_bar):
 
 def backward_of_keys(inputs, blocks, outputs, saved, bars):
     """Compute the cotangents through the keys: of queries, keys, values, and the leaves of the rules."""
-    out, out_bar, inputs = outputs[0], bars[0], inputs._replace(top=saved.top)
+    out_bar, inputs = bars[0], inputs._replace(top=saved.top)
     ranges = key_blocks(inputs, blocks)
     active = None if saved.active is None else active_blocks(saved.active, inputs, blocks)
-    dot = lambda x: _dot(saved.shift.dtype, x, out_bar)
-    # the sums over all keys in the gradient of one score, known before the loop: dO . O of the divisor, dO . O' of t
-    deltas = (
-        dot(out) if inputs.rules[2].divides else None,
-        None if saved.dout_dtotal is None else dot(saved.dout_dtotal),
-    )
+    deltas = deltas_of(inputs.rules[2], outputs, saved, bars)
 
     def rows(i, fresh, row_bar, bars):
         row_deltas = jax.tree.map(lambda x: jnp.where(fresh, rows_of(x, i, blocks.query), 0.0), deltas)
         shift, scale = (rows_of(x, i, blocks.query) for x in (saved.shift, saved.scale))
 
         def step(masked, j, bars):
-            compute = partial(_pull_tile, inputs, blocks, i, j, masked, row_bar, shift, scale, *row_deltas)
+            tile = lambda: tile_of(inputs, blocks, i, j, masked)
+            compute = lambda: pull_tile(tile(), inputs.rules, row_bar, shift, scale, *row_deltas)
             tile_bars = compute() if active is None else compute_or_zeros(max_over_batch(active[i, j]), compute)
             return add_tile(bars, *tile_bars, j, blocks.key)
 
@@ -308,16 +335,23 @@ def backward_of_keys(inputs, blocks, outputs, saved, bars):
     return over_queries(inputs, blocks, out_bar, rows)
 
 
+def deltas_of(normalizer, outputs, saved, bars):
+    """Compute the sums over all keys in the gradient of one score, known before the loop over them: dO . O [Q] of the
+    divisor and dO . O' [Q] of t, None where there is none."""
+    dot = lambda x: _dot(saved.shift.dtype, x, bars[0])
+    of_threshold = None if saved.dout_dtotal is None else dot(saved.dout_dtotal)
+    return dot(outputs[0]) if normalizer.divides else None, of_threshold
+
+
 def per_scale(x, scale):
     """Compute x / scale, and 0 where all weights are 0."""
     return jnp.where(scale != 0, x / jnp.where(scale != 0, scale, 1.0), 0.0)
 
 
-def _pull_tile(inputs, blocks, i, j, masked, row_bar, shift, scale, delta, total_delta):
+def pull_tile(tile: Tile, rules, row_bar, shift, scale, delta, total_delta):
     """Compute the cotangents of a tile's operands and values; `delta` [q] is dO . O, `total_delta` [q] dO . O', or
     None."""
-    tile = tile_of(inputs, blocks, i, j, masked)
-    _, non_floats, combine = partition(inputs.rules)
+    _, non_floats, combine = partition(rules)
 
     def values(rules, *operands):
         normalizer = combine(rules, non_floats)[2]

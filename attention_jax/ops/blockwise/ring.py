@@ -366,7 +366,9 @@ def _find_shift(ring, inputs):
 
         return _fold(ring, inputs, step, Sums(zero, zero))
 
-    all_done = lambda is_done: lax.pmin(is_done.astype(jnp.int32), ring.axis_name) == 1  # they take every tour together
+    all_done = lambda is_done: (
+        lax.pmin(is_done.all().astype(jnp.int32), ring.axis_name) == 1
+    )  # they take every tour together
     on_all_devices = lambda is_done: vary_like(all_done(is_done), inputs)
     return find_threshold(normalizer, sums, smallest, largest, jnp.maximum(count, 1), on_all_devices), top
 

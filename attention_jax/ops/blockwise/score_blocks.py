@@ -24,6 +24,21 @@ from attention_jax.ops.positions import as_positions
 from attention_jax.ops.precision import accumulator, matmul_transposed, widest
 
 
+class KernelBlocks(NamedTuple):
+    """The blocks of a generated kernel (ops/kernels/generated): powers of two."""
+
+    query: int = 64
+    key: int = 64
+    warps: int = 4
+    """Of 32 threads each, which share the work on a block."""
+    key_warps: int = 8
+    """The same in the gradient of keys and values, which has two sums in registers."""
+    stages: int = 2
+    """Blocks that are loaded ahead."""
+    interpret: bool = False
+    """Whether JAX computes the kernel, on a CPU."""
+
+
 class Blocks(NamedTuple):
     """Static block sizes: the numbers of queries and keys that are processed at a time."""
 
@@ -41,6 +56,8 @@ class Blocks(NamedTuple):
     """The most pairs in the blocks of all examples that are vmapped together; None if blocks stay as they are."""
     cell: tuple[int, int] | None = None
     """Queries and keys of the smallest block of any platform and batch; None if blocks stay as they are."""
+    kernel: KernelBlocks | None = None
+    """The blocks of a generated kernel, which computes what it can; None for blocks in XLA alone."""
 
     def shrink_for_batch(self, examples: int) -> "Blocks":
         """The blocks of each of `examples` that are computed together: halved until they fit, down to one cell.
@@ -171,30 +188,41 @@ def _describe_shape(value):
 
 
 def tile_of(inputs, blocks, i, j, masked):
-    rules, non_floats, combine = partition(inputs.rules)
-    query, key, value = (
-        rows_of(inputs.query, i, blocks.query),
-        rows_of(inputs.key, j, blocks.key),
-        rows_of(inputs.value, j, blocks.key),
+    """Block (i, j) of the matrix of scores; `masked` says that some of its pairs may not be allowed."""
+    first_query = start_of(i, blocks.query, inputs.query.shape[0])
+    first_key = start_of(j, blocks.key, inputs.key.shape[0])
+    of_queries = lambda x: jax.tree.map(lambda x: rows_of(x, i, blocks.query), x)
+    of_keys = lambda x: rows_of(x, j, blocks.key)
+    query_words, key_words, rate = (None, None, None) if inputs.dropout is None else inputs.dropout
+    block = inputs._replace(
+        query=of_queries(inputs.query),
+        key=of_keys(inputs.key),
+        value=of_keys(inputs.value),
+        bias_query=of_queries(inputs.bias_query),
+        dropout=None if inputs.dropout is None else (of_queries(query_words), of_keys(key_words), rate),
+        cut=of_queries(inputs.cut),
+        top=of_queries(inputs.top),
+        terms=of_queries(inputs.terms),
     )
-    bias_query = None if inputs.bias_query is None else rows_of(inputs.bias_query, i, blocks.query)
-    cut, top = (None if x is None else rows_of(x, i, blocks.query) for x in (inputs.cut, inputs.top))
-    # positions, not indices in the block: the last block begins early where its size does not divide the length
-    key_positions = start_of(j, blocks.key, inputs.key.shape[0]) + jnp.arange(blocks.key)
-    query_positions = inputs.offset + start_of(i, blocks.query, inputs.query.shape[0]) + jnp.arange(blocks.query)
-    allowed = None
-    if masked:
-        # keys that the block before the last one has already counted are masked in the last one
-        allowed = jnp.broadcast_to((key_positions >= j * blocks.key)[None, :], (blocks.query, blocks.key))  # [q, k]
-        allowed = allowed if inputs.mask is None else allowed & inputs.mask(query_positions, key_positions)
+    return tile_at(block, first_query, first_key, j * blocks.key if masked else None)
 
-    place = Place(combine, non_floats, query_positions, key_positions, allowed, cut, top)
-    dropout = None
-    if inputs.dropout is not None:
-        query_words, key_words, rate = inputs.dropout
-        dropout = dropout_factor(rows_of(query_words, i, blocks.query), rows_of(key_words, j, blocks.key), rate)
-    terms = jax.tree.map(lambda x: rows_of(x, i, blocks.query), inputs.terms)
-    return Tile(partial(scores_of, place), (rules, query, key, bias_query), value, dropout, terms)
+
+def tile_at(block: Inputs, first_query, first_key, first_new_key=None) -> Tile:
+    """The tile of a block of queries and a block of keys, `Inputs` with their rows alone, which are the rows from
+    `first_query` and `first_key` of the call. With `first_new_key` the mask applies, and hides the keys before it,
+    which the block before has counted: the last block begins early where its size does not divide the length."""
+    rules, non_floats, combine = partition(block.rules)
+    size = block.query.shape[0], block.key.shape[0]
+    key_positions = first_key + jnp.arange(size[1])
+    query_positions = block.offset + first_query + jnp.arange(size[0])
+    allowed = None
+    if first_new_key is not None:
+        allowed = jnp.broadcast_to((key_positions >= first_new_key)[None, :], size)  # [q, k]
+        allowed = allowed if block.mask is None else allowed & block.mask(query_positions, key_positions)
+    place = Place(combine, non_floats, query_positions, key_positions, allowed, block.cut, block.top)
+    dropout = None if block.dropout is None else dropout_factor(*block.dropout)
+    operands = (rules, block.query, block.key, block.bias_query)
+    return Tile(partial(scores_of, place), operands, block.value, dropout, block.terms)
 
 
 def matmul(a, b):
@@ -363,9 +391,11 @@ def find_attended_positions(inputs):
 # --- which blocks -----------------------------------------------------------------------------------------------------
 
 
-def key_blocks(inputs, blocks):
+def key_blocks(inputs, blocks, share_bound: Callable | None = None):
     """Return (low, open_low, open_high, high) for each block of queries: blocks low..high of keys have allowed pairs,
-    and in open_low..open_high all pairs are allowed, so that the mask need not be evaluated there."""
+    and in open_low..open_high all pairs are allowed, so that the mask need not be evaluated there. `share_bound` is
+    applied to the bounds, by default their `max_over_batch`: vmapped examples share one loop."""
+    share_bound = share_bound or max_over_batch
     queries, keys = inputs.query.shape[0], inputs.key.shape[0]
     count = -(-keys // blocks.key)
     if inputs.mask is None:
@@ -376,9 +406,9 @@ def key_blocks(inputs, blocks):
     clip_to_keys = lambda x: jnp.broadcast_to(jnp.clip(as_positions(x), 0, keys), first.shape)
     low, high = map(clip_to_keys, inputs.mask.key_range(first, last))
     open_low, open_high = map(clip_to_keys, inputs.mask.unmasked_range(first, last))
-    # vmapped examples share one loop: over every block that any of them needs, without the mask where all allow it
-    low, high = -max_over_batch(-(low // blocks.key)), max_over_batch(-(-high // blocks.key))
-    open_low, open_high = max_over_batch(-(-open_low // blocks.key)), -max_over_batch(-(open_high // blocks.key))
+    # over every block that any example needs, without the mask where all examples allow it
+    low, high = -share_bound(-(low // blocks.key)), share_bound(-(-high // blocks.key))
+    open_low, open_high = share_bound(-(-open_low // blocks.key)), -share_bound(-(open_high // blocks.key))
     high = jnp.maximum(low, high)
     open_low = jnp.clip(open_low, low, high)
     return low, open_low, jnp.clip(open_high, open_low, high), high

@@ -13,6 +13,7 @@ the algorithm treats the score as a black box.
 """
 
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from jax import lax
 
 from attention_jax.ops.blockwise.score_blocks import (
     Statistics,
+    Tile,
     add_tile,
     entropy_of,
     key_blocks,
@@ -39,6 +41,51 @@ from attention_jax.ops.meshes import vary_like
 # --- forward ----------------------------------------------------------------------------------------------------------
 
 
+class Running(NamedTuple):
+    """What the online softmax knows of a block of queries after some of the keys."""
+
+    largest: jax.Array  # [q] m
+    total: jax.Array  # [q] l, the sum of exp(S - m)
+    pooled: jax.Array  # [q, V] the sum of exp(S - m) v
+    moment: jax.Array | None  # [q] e, the sum of exp(S - m) (S - m), for the entropy
+
+
+def start_rows(queries: int, width: int, precision, keep_entropy: bool) -> Running:
+    """Return the sums over no key."""
+    zero = jnp.zeros((queries,), precision)
+    return Running(zero - jnp.inf, zero, jnp.zeros((queries, width), precision), zero if keep_entropy else None)
+
+
+def add_keys(tile: Tile, running: Running, recompute_scores: bool = False) -> Running:
+    """Add the keys of a tile to the running sums."""
+    largest, total, pooled, moment = running
+    scores = tile.scores(*tile.operands).astype(largest.dtype)
+    new_largest = jnp.maximum(largest, scores.max(axis=1))  # m' = max(m, max_j S_ij)
+    reference = jnp.where(new_largest == -jnp.inf, 0.0, new_largest)  # no key allowed so far: no inf - inf
+    if recompute_scores:  # the barrier keeps XLA from reusing the scores, which it would write to memory
+        operands, reference = lax.optimization_barrier((tile.operands, reference))
+        scores = tile.scores(*operands).astype(largest.dtype)
+    weights = _exp_below(scores, reference)  # exp(S - m') [q, k]
+    shrink = jnp.exp(largest - reference)  # exp(m - m'): earlier sums are relative to the earlier maximum m
+    shrunk_total = total * shrink
+    total = shrunk_total + weights.sum(axis=1)  # l' = exp(m - m') l + sum_j exp(S_ij - m')
+    if moment is not None:  # e' = exp(m - m') (e + (m - m') l) + sum_j exp(S_ij - m') (S_ij - m')
+        block_moment = _times_log(weights, _below(scores, reference)).sum(axis=1)
+        moment = moment * shrink + _times_log(shrunk_total, largest - reference) + block_moment
+    return Running(new_largest, total, pooled * shrink[:, None] + pool(weights, tile), moment)
+
+
+def finish_rows(running: Running, keep_largest: bool):
+    """Return the output [q, V], the log-normalizer [q], +inf for fully masked queries, and their `Statistics`."""
+    largest, total, pooled, moment = running
+    has_keys = total != 0  # true for NaN, which is kept
+    divisor = jnp.where(has_keys, total, 1.0)
+    pooled = jnp.where(has_keys[:, None], pooled / divisor[:, None], 0.0)
+    log = jnp.where(has_keys, largest + jnp.log(divisor), jnp.inf)  # L = m + log l; +inf makes P = exp(S - L) zero
+    entropy = None if moment is None else entropy_of(total, moment)
+    return pooled, log, Statistics(largest if keep_largest else None, entropy)
+
+
 @partial(jax.jit, static_argnames="blocks", inline=True)  # layers of one shape are traced once
 def forward(inputs, blocks):
     """Return ((output [Q, V], log-normalizer [Q]), (), `Statistics`); +inf for fully masked queries."""
@@ -46,38 +93,13 @@ def forward(inputs, blocks):
     precision = precision_of(inputs)
     ranges = key_blocks(inputs, blocks)
 
-    def step(i, masked, j, carry):
-        largest, total, pooled, *moment = carry
-        tile = tile_of(inputs, blocks, i, j, masked)
-        scores = tile.scores(*tile.operands).astype(precision)
-        new_largest = jnp.maximum(largest, scores.max(axis=1))  # m' = max(m, max_j S_ij)
-        reference = jnp.where(new_largest == -jnp.inf, 0.0, new_largest)  # no key allowed so far: no inf - inf
-        if blocks.recompute_scores:  # the barrier keeps XLA from reusing the scores, which it would write to memory
-            operands, reference = lax.optimization_barrier((tile.operands, reference))
-            scores = tile.scores(*operands).astype(precision)
-        weights = _exp_below(scores, reference)  # exp(S - m') [q, k]
-        shrink = jnp.exp(largest - reference)  # exp(m - m'): earlier sums are relative to the earlier maximum m
-        shrunk_total = total * shrink
-        total = shrunk_total + weights.sum(axis=1)  # l' = exp(m - m') l + sum_j exp(S_ij - m')
-        if moment:  # e' = exp(m - m') (e + (m - m') l) + sum_j exp(S_ij - m') (S_ij - m')
-            block_moment = _times_log(weights, _below(scores, reference)).sum(axis=1)
-            moment = [moment[0] * shrink + _times_log(shrunk_total, largest - reference) + block_moment]
-        return new_largest, total, pooled * shrink[:, None] + pool(weights, tile), *moment
-
     def rows(i, carry):
-        zeros = vary_like(jnp.zeros((blocks.query, width + 2), precision), inputs)
-        start = zeros[:, 0] - jnp.inf, zeros[:, 1], zeros[:, 2:], *([zeros[:, 1]] if blocks.keep_entropy else [])
-        largest, total, pooled, *moment = over_keys(ranges, i, partial(step, i), start)
-        has_keys = total != 0  # true for NaN, which is kept
-        divisor = jnp.where(has_keys, total, 1.0)
-        pooled = jnp.where(has_keys[:, None], pooled / divisor[:, None], 0.0)
-        log = jnp.where(has_keys, largest + jnp.log(divisor), jnp.inf)  # L = m + log l; +inf makes P = exp(S - L) zero
-        entropy = entropy_of(total, *moment) if moment else None
-        block_outputs = (
-            pooled.astype(inputs.value.dtype),
-            log,
-            Statistics(largest if blocks.keep_largest else None, entropy),
+        start = vary_like(start_rows(blocks.query, width, precision, blocks.keep_entropy), inputs)
+        step = lambda masked, j, running: add_keys(
+            tile_of(inputs, blocks, i, j, masked), running, blocks.recompute_scores
         )
+        pooled, log, statistics = finish_rows(over_keys(ranges, i, step, start), blocks.keep_largest)
+        block_outputs = pooled.astype(inputs.value.dtype), log, statistics
         return jax.tree.map(lambda x, new: put_rows(x, new, i, blocks.query), carry, block_outputs)
 
     out, log = jnp.zeros((queries, width), inputs.value.dtype), jnp.zeros((queries,), precision)
@@ -89,14 +111,25 @@ def forward(inputs, blocks):
 # --- backward ---------------------------------------------------------------------------------------------------------
 
 
+def pull_tile(tile: Tile, row_bar, normalizer, delta):
+    """Compute the cotangents of a tile's operands and values, from dO [q, V], L [q] and rowsum(dO * O) [q]."""
+    scores, pull = jax.vjp(tile.scores, *tile.operands)  # recomputes S of the block; any score function
+    weights = narrow(_exp_below(scores.astype(normalizer.dtype), normalizer), row_bar.dtype)
+    weights_bar, value_bar = pull_pool(weights, tile, row_bar, True)  # dP = dO V^T [q, k], dV = P^T dO [k, V]
+    scores_bar = weights * (weights_bar - delta[:, None])  # dS = P (dP - delta)
+    return pull(scores_bar.astype(scores.dtype)), value_bar
+
+
+def delta_of(outputs, bars):
+    """Compute rowsum(dO * O) [Q], minus the cotangent of L: dL/dS = P, so it adds P times itself to dS."""
+    (out, normalizer), (out_bar, normalizer_bar) = outputs, bars
+    return jnp.sum(out.astype(normalizer.dtype) * out_bar.astype(normalizer.dtype), axis=1) - normalizer_bar
+
+
 @partial(jax.jit, static_argnames="blocks", inline=True)
 def backward(inputs, blocks, outputs, saved, bars):
     """Compute the cotangents of the inputs, as `Gradients`, from the cotangents of output and log-normalizer."""
-    (out, normalizer), (out_bar, normalizer_bar) = outputs, bars
-    precision = normalizer.dtype
-    ranges = key_blocks(inputs, blocks)
-    delta = jnp.sum(out.astype(precision) * out_bar.astype(precision), axis=1)  # rowsum(dO * O) [Q]
-    delta = delta - normalizer_bar  # dL/dS = P, so a cotangent of L adds P normalizer_bar to dS
+    normalizer, delta, ranges = outputs[1], delta_of(outputs, bars), key_blocks(inputs, blocks)
 
     def rows(i, fresh, row_bar, bars):
         row_normalizer = rows_of(normalizer, i, blocks.query)
@@ -104,15 +137,11 @@ def backward(inputs, blocks, outputs, saved, bars):
 
         def step(masked, j, bars):
             tile = tile_of(inputs, blocks, i, j, masked)
-            scores, pull = jax.vjp(tile.scores, *tile.operands)  # recomputes S of the block; any score function
-            weights = narrow(_exp_below(scores.astype(precision), row_normalizer), row_bar.dtype)
-            weights_bar, value_bar = pull_pool(weights, tile, row_bar, True)  # dP = dO V^T [q, k], dV = P^T dO [k, V]
-            scores_bar = weights * (weights_bar - row_delta[:, None])  # dS = P (dP - delta)
-            return add_tile(bars, pull(scores_bar.astype(scores.dtype)), value_bar, j, blocks.key)
+            return add_tile(bars, *pull_tile(tile, row_bar, row_normalizer, row_delta), j, blocks.key)
 
         return over_keys(ranges, i, step, bars)
 
-    return over_queries(inputs, blocks, out_bar, rows)
+    return over_queries(inputs, blocks, bars[0], rows)
 
 
 def _times_log(weights, logs):
