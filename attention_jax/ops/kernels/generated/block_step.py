@@ -63,10 +63,24 @@ class Step:
         self.constants = list(dict.fromkeys(v for v in used if isinstance(v, Constant)))
         self.shapes, self.structure = jax.tree.flatten(outputs)
 
-    def depends_on(self, argument: int) -> bool:
-        """Whether any result depends on an argument, counted over the leaves of all."""
-        used = {id(v) for equation in self.equations for v in equation.inputs} | {id(v) for v in self.results}
-        return id(self.arguments[argument]) in used
+    def open_updates(self, count: int):
+        """Replace each of the last `count` results, zeros of which a slice is updated, by [update, *starts of the
+        slice]: the gradient of an array [Q, K] of which the step reads the slice of its block."""
+        sources = {id(v): equation for equation in self.equations for v in equation.outputs}
+        first, opened = len(self.results) - count, []
+        for v in self.results[first:]:
+            equation = sources.get(id(v))
+            if (
+                equation is None
+                or equation.name != "dynamic_update_slice"
+                or not _is_zeros(equation.inputs[0], sources)
+            ):
+                raise Unsupported("has no gradient of a large array that is read in another way than by its block")
+            opened.append(equation.inputs[1:])
+        results = self.structure.unflatten(self.results)
+        assert jax.tree.leaves(results[-1]) == self.results[first:]
+        self.results, self.structure = jax.tree.flatten((*results[:-1], opened))
+        self.equations = _drop_unused(self.equations, self.results)
 
 
 CALLS = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")
@@ -112,6 +126,12 @@ def _body(eqn):
         jax.extend.core.ClosedJaxpr(x, ()) if hasattr(x, "eqns") and not hasattr(x, "consts") else x for x in bodies
     ]
     return bodies[0] if bodies and hasattr(bodies[0], "jaxpr") else None
+
+
+def _is_zeros(v, sources) -> bool:
+    while not isinstance(v, Literal) and id(v) in sources and sources[id(v)].name == "broadcast_in_dim":
+        [v] = sources[id(v)].inputs
+    return isinstance(v, Literal) and v.val == 0
 
 
 def _drop_unused(equations, results) -> list[Equation]:

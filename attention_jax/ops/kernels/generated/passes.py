@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from attention_jax.ops.blockwise import local, softmax
 from attention_jax.ops.blockwise.score_blocks import (
@@ -36,7 +37,15 @@ from attention_jax.ops.blockwise.score_blocks import (
 )
 from attention_jax.ops.kernels.generated.block_step import Step, Unsupported
 from attention_jax.ops.kernels.generated.features import evaluate, has_loops
-from attention_jax.ops.kernels.generated.triton import Rows, Whole, launch, program, store_entry, tile_shape
+from attention_jax.ops.kernels.generated.triton import (
+    Rows,
+    Whole,
+    launch,
+    program,
+    store_entry,
+    store_slice,
+    tile_shape,
+)
 from attention_jax.ops.masks import Both, Lengths
 from attention_jax.ops.normalizer_kinds import Exponential, Local, Sums, Threshold, find_threshold, has_factor, sums_of
 
@@ -167,9 +176,15 @@ class Walk:
         step = lambda masked, j, carry: self.compute(refs, name, masked, i, j, carry, row_tiles)
         return over_keys(refs["ranges"] or self.ranges, i, step, carry)
 
-    def over_queries(self, refs: dict, name: str, j, carry):
-        """Compute a step for all blocks of queries that need a block of keys."""
-        step = lambda masked, i, carry: self.compute(refs, name, masked, i, j, carry)
+    def over_queries(self, refs: dict, name: str, j, carry, store: Callable = lambda i, update: None):
+        """Compute a step, which returns (carry, update), for all blocks of queries that need a block of keys, and call
+        `store(i, update)` for each."""
+
+        def step(masked, i, carry):
+            carry, update = self.compute(refs, name, masked, i, j, carry)
+            store(i, update)
+            return carry
+
         return over_keys(refs["ranges"], j, step, carry)
 
     def write(self, refs, arrays, axis: int, index, tiles):
@@ -312,15 +327,15 @@ def backward(inputs: Inputs, blocks: Blocks, outputs, saved, bars, moving: tuple
     Of the floating leaves of the rules only those at the places `moving` have one, the others zero. Raises
     `Unsupported`."""
     normalizer, (queries, keys) = inputs.rules[2], (inputs.query.shape[0], inputs.key.shape[0])
+    outputs, saved = lengthen((outputs, saved), LEAST)
+    bars = jax.tree.map(lambda x: jnp.pad(x, ((0, max(0, LEAST - queries)),) + ((0, 0),) * (x.ndim - 1)), bars)
     if isinstance(normalizer, Exponential):
         top, residuals = None, (outputs[1], softmax.delta_of(outputs, bars))
         pull = lambda block, row_bar, log, delta: softmax.pull_tile(block.tile, row_bar, log, delta)
     else:
         top, residuals = saved.top, (saved.shift, saved.scale, *local.deltas_of(normalizer, outputs, saved, bars))
         pull = lambda block, *residuals: local.pull_tile(block.tile, block.rules, *residuals)
-    row_bar = jnp.pad(bars[0], ((0, max(0, LEAST - queries)), (0, 0)))
-    top, residuals = lengthen((top, residuals), LEAST)
-    walk = Walk(with_enough_rows(inputs), blocks.kernel, top, (row_bar, *residuals))
+    walk = Walk(with_enough_rows(inputs), blocks.kernel, top, (bars[0], *residuals))
     query_bar, bias_query_bar = jax.tree.map(lambda x: x[:queries], _pull_by_queries(walk, pull))
     key_bar, value_bar, rules_bar = _pull_by_keys(walk, pull, moving)
     gradients = Gradients(rules_bar, query_bar, key_bar[:keys], value_bar[:keys], bias_query_bar)
@@ -349,10 +364,12 @@ def _pull_by_queries(walk, pull):
 
 
 def _pull_by_keys(walk, pull, moving):
-    """The cotangents of keys, values and the floating leaves of the rules."""
+    """The cotangents of keys, values and the floating leaves of the rules: of small leaves a sum in each program, of
+    an array [Q, K], such as a bias, the block that a step has read."""
     (key, value, _), leaves = walk.keys, partition(walk.whole[0])[0]
     moving = [n for n in moving if n < len(leaves)]
-    if any(leaves[n].size > LARGEST_LEAF for n in moving):
+    small, large = ([n for n in moving if (leaves[n].size <= LARGEST_LEAF) == is_small] for is_small in (True, False))
+    if any(leaves[n].shape != walk.lengths for n in large):
         raise Unsupported(f"has no gradient of parameters of more than {LARGEST_LEAF:,} numbers")
 
     def step(block, carry):
@@ -361,22 +378,41 @@ def _pull_by_keys(walk, pull, moving):
         deltas = 1 if len(residuals) == 2 else 2  # the last residuals: products with dO
         residuals[-deltas:] = jax.tree.map(count_once, residuals[-deltas:])
         (rules_bar, _, key_bar, _), value_bar = pull(block, count_once(row_bar), *residuals)
-        return add(carry, (key_bar, value_bar, [rules_bar[n] for n in moving]))
+        return add(carry, (key_bar, value_bar, [rules_bar[n] for n in small])), [rules_bar[n] for n in large]
 
     of_keys = [struct(walk.block[1], *x.shape[1:]) for x in (key, value)]
-    rows = (*of_keys, [struct(*leaves[n].shape) for n in moving])
+    rows = (*of_keys, [struct(*leaves[n].shape) for n in small])
     walk.trace("keys", step, rows)
+    for traced in walk.steps["keys"]:
+        traced.open_updates(len(large))
     like = [struct(*x.shape, dtype=x.dtype) for x in (key, value)]
-    partial_sums = [struct(walk.programs[1], *leaves[n].shape) for n in moving]
+    partial_sums = [struct(walk.programs[1], *leaves[n].shape) for n in small]
+    arrays = [struct(*leaves[n].shape) for n in large]
 
     def body(refs, outputs, j):
-        key_bar, value_bar, sums = walk.over_queries(refs, "keys", j, zeros(rows))
+        def store(i, updates):
+            first_new = [
+                index * size - walk.first(axis, index) for axis, (index, size) in enumerate(zip((i, j), walk.block))
+            ]
+            for ref, (tile, *starts) in zip(outputs[2], updates, strict=True):
+                store_slice(ref, starts, tile, first_new)
+
+        def store_zeros(i, _):
+            tile, starts = jnp.zeros(walk.block, jnp.float32), (walk.first(0, i), walk.first(1, j))
+            store(i, [(tile, *starts)] * len(large))
+
+        if large:
+            first, _, _, stop = (bound[j] for bound in refs["ranges"])
+            lax.fori_loop(0, first, store_zeros, None)
+            lax.fori_loop(stop, walk.programs[0], store_zeros, None)
+        key_bar, value_bar, sums = walk.over_queries(refs, "keys", j, zeros(rows), store)
         walk.write(outputs[0], like, 1, j, [key_bar, value_bar])
-        for ref, tile, n in zip(outputs[1], sums, moving):
+        for ref, tile, n in zip(outputs[1], sums, small):
             store_entry(ref, j, leaves[n].shape, tile)
 
-    (key_bar, value_bar), sums = walk.launch("key_gradient", body, 1, (like, partial_sums), walk.query_ranges())
+    results = walk.launch("key_gradient", body, 1, (like, partial_sums, arrays), walk.query_ranges())
+    (key_bar, value_bar), sums, updates = results
     rules_bar = [jnp.zeros(x.shape, jnp.float32) for x in leaves]
-    for n, x in zip(moving, sums):
-        rules_bar[n] = x.sum(axis=0)
+    for n, x in zip(small + large, [x.sum(axis=0) for x in sums] + updates):
+        rules_bar[n] = x
     return key_bar, value_bar, rules_bar

@@ -105,6 +105,14 @@ def store_entry(ref, index, shape: tuple[int, ...], tile: jax.Array):
     triton.store(ref.at[place], tile, mask=inside(shape))
 
 
+def store_slice(ref, starts: tuple, tile: jax.Array, first_new: tuple):
+    """Write a tile at `starts` of a matrix, but for the rows and columns before those of `first_new`, which count from
+    the tile's first."""
+    is_new = [lax.broadcasted_iota(jnp.int32, tile.shape, axis) >= first for axis, first in enumerate(first_new)]
+    place = tuple(pallas.ds(start, n) for start, n in zip(starts, tile.shape, strict=True))
+    triton.store(ref.at[place], tile.astype(ref.dtype), mask=is_new[0] & is_new[1])
+
+
 def _load(ref, place, mask):
     return triton.load(ref.at[place], mask=mask, other=None if mask is None else jnp.zeros((), ref.dtype))
 
