@@ -107,7 +107,6 @@ class Walk:
     def __init__(self, inputs: Inputs, kernel: KernelBlocks, top=None, residuals: tuple = ()):
         rows, self.keys, self.whole = split(inputs)
         self.rows, self.kernel = (*rows, top, residuals), kernel
-        self.num_row_tiles = len(jax.tree.leaves((top, residuals)))
         self.columns = inputs.query.T, inputs.key.T
         self.lengths = inputs.query.shape[0], inputs.key.shape[0]
         self.block = tuple(min(size, 1 << (n.bit_length() - 1)) for size, n in zip(kernel[:2], self.lengths))
@@ -152,36 +151,41 @@ class Walk:
         """The first row of a block of queries (axis 0) or keys (1)."""
         return jnp.minimum(index * self.block[axis], self.lengths[axis] - self.block[axis])
 
-    def compute(self, refs: dict, name: str, masked: bool, i, j, carry, row_tiles=None):
-        """One step in a kernel, with tiles `row_tiles` in the place of `top` and the residuals."""
-        step = self.steps[name][masked]
-        firsts = self.first(0, i), self.first(1, j)
-        cut = lambda arrays, refs, axis: [
-            Rows(ref, firsts[axis], self.block[axis], x.shape)
-            for ref, x in zip(refs, jax.tree.leaves(arrays), strict=True)
-        ]
-        rows, keys = cut(self.rows, refs["rows"], 0), cut(self.keys, refs["keys"], 1)
+    def cut(self, refs: dict, axis: int, index) -> list[Rows]:
+        """A block of the queries' arrays (axis 0) or of the keys' (1)."""
+        kind, arrays, first = ("rows", "keys")[axis], (self.rows, self.keys)[axis], self.first(axis, index)
+        pairs = zip(refs[kind], jax.tree.leaves(arrays), strict=True)
+        rows = [Rows(ref, first, self.block[axis], x.shape) for ref, x in pairs]
         if refs["columns"] is not None:  # queries and keys are the first
-            rows[0].columns, keys[0].columns = refs["columns"]
-        if row_tiles is not None:
-            rows[len(rows) - self.num_row_tiles :] = jax.tree.leaves(row_tiles)
+            rows[0].columns = refs["columns"][axis]
+        return rows
+
+    def compute(self, refs: dict, name: str, masked: bool, i, j, rows: list, keys: list, carry):
+        """One step, in a kernel."""
+        step = self.steps[name][masked]
         whole = [Whole(ref, x.shape) for ref, x in zip(refs["whole"], jax.tree.leaves(self.whole), strict=True)]
         constants = refs["constants"][name][masked]
         constants = [Whole(ref, c.aval.shape) for ref, c in zip(constants, step.constants, strict=True)]
-        place = [jnp.asarray(x, jnp.int32) for x in (*firsts, i * self.block[0], j * self.block[1])]
+        place = self.first(0, i), self.first(1, j), i * self.block[0], j * self.block[1]
+        place = [jnp.asarray(x, jnp.int32) for x in place]
         return evaluate(step, constants, rows, keys, whole, place, jax.tree.leaves(carry))
 
-    def over_keys(self, refs: dict, name: str, i, carry, row_tiles=None):
-        """Compute a step for all blocks of keys that a block of queries needs."""
-        step = lambda masked, j, carry: self.compute(refs, name, masked, i, j, carry, row_tiles)
+    def over_keys(self, refs: dict, name: str, i, carry, row_tiles=()):
+        """Compute a step for all blocks of keys that a block of queries needs; `row_tiles` replace the last rows, `top`
+        and the residuals."""
+        rows = [x.load_once() for x in self.cut(refs, 0, i)]
+        row_tiles = jax.tree.leaves(row_tiles)
+        rows[len(rows) - len(row_tiles) :] = row_tiles
+        step = lambda masked, j, carry: self.compute(refs, name, masked, i, j, rows, self.cut(refs, 1, j), carry)
         return over_keys(refs["ranges"] or self.ranges, i, step, carry)
 
-    def over_queries(self, refs: dict, name: str, j, carry, store: Callable = lambda i, update: None):
+    def over_queries(self, refs: dict, name: str, j, carry, store: Callable):
         """Compute a step, which returns (carry, update), for all blocks of queries that need a block of keys, and call
         `store(i, update)` for each."""
+        keys = [x.load_once() for x in self.cut(refs, 1, j)]
 
         def step(masked, i, carry):
-            carry, update = self.compute(refs, name, masked, i, j, carry)
+            carry, update = self.compute(refs, name, masked, i, j, self.cut(refs, 0, i), keys, carry)
             store(i, update)
             return carry
 

@@ -73,11 +73,16 @@ class Rows:
 
     def __init__(self, ref, first, count: int, shape: tuple[int, ...], columns=None):
         self.ref, self.first, self.count, self.columns = ref, first, count, columns
-        self.shape = (count, *shape[1:])
+        self.shape, self.tile = (count, *shape[1:]), None
+
+    def load_once(self) -> "Rows":
+        """These rows, loaded before a loop that needs them in every turn."""
+        self.tile = self.load()
+        return self
 
     def load(self) -> jax.Array:
         """The rows as a tile."""
-        return _load(self.ref, self._place(), inside(self.shape))
+        return self.tile if self.tile is not None else _load(self.ref, self._place(), inside(self.shape))
 
     def column(self, feature) -> jax.Array:
         """One feature of the rows [count]."""
