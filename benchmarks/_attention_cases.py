@@ -12,7 +12,7 @@ from attention_jax.ops.attention import attend
 from attention_jax.ops.biases import ALiBi
 from attention_jax.ops.heads import over_heads
 from attention_jax.ops.masks import Mask, causal, window
-from attention_jax.ops.normalizers import Softmax, Sparsemax
+from attention_jax.ops.normalizers import Entmax, Sigmoid, Softmax, Sparsemax
 from attention_jax.ops.pooling import Mean
 from attention_jax.ops.scores import Additive, Gaussian, ScaledDot, SoftCap
 
@@ -45,6 +45,8 @@ CASES = {
     "alibi": Case(dot, causal(), ("fused", "plain", "torch_flex"), has_alibi=True),
     "soft_cap": Case(lambda dtype: SoftCap(CAP), causal(), ("fused", "plain", "tokamax", "torch_flex")),
     "sparsemax": Case(dot, causal(), ("fused", "plain"), normalizer=Sparsemax()),
+    "entmax": Case(dot, causal(), ("fused", "plain"), normalizer=Entmax(1.5)),
+    "sigmoid": Case(dot, causal(), ("fused", "plain"), normalizer=Sigmoid(-8.0)),
     "l1": Case(lambda dtype: l1, None, ("fused", "plain")),
     "additive": Case(
         lambda dtype: jax.tree.map(lambda x: x.astype(dtype), Additive.init(jax.random.key(1), 64, 64, HIDDEN)),

@@ -39,7 +39,18 @@ class Sizes(NamedTuple):
     matmul: int = 8192
     copied: int = 2**28
     """Numbers in float32."""
-    cases: tuple[str, ...] = ("causal", "window", "gaussian", "alibi", "soft_cap", "sparsemax", "l1")
+    cases: tuple[str, ...] = (
+        "causal",
+        "window",
+        "gaussian",
+        "alibi",
+        "soft_cap",
+        "sigmoid",
+        "sparsemax",
+        "entmax",
+        "l1",
+        "additive",
+    )
     """Of attention."""
     calls: tuple[tuple[int, int], ...] = ((8, 2048), (2, 8192))
     """(batch, length) of attention."""

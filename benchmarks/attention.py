@@ -55,7 +55,8 @@ def main(
 
     Args:
         platform: Fail unless JAX runs on it; auto accepts any.
-        cases: The cases: scaled_dot, causal, window, gaussian, alibi, soft_cap, sparsemax, l1, additive.
+        cases: The cases: scaled_dot, causal, window, gaussian, alibi, soft_cap, sparsemax, entmax, sigmoid, l1,
+          additive.
         min_length: First sequence length.
         max_length: Last sequence length.
         growth: Factor from one length to the next.

@@ -223,7 +223,7 @@ class _Plan(NamedTuple):
     """How a call of `attend` is computed."""
 
     chosen: dict  # the implementation on each platform
-    with_log: bool  # whether the log-sum-exp is needed
+    with_log: bool = False  # whether the log-sum-exp is needed
     block_q: int | None = None
     block_k: int | None = None
     return_log: bool = False  # whether the log-sum-exp is returned
