@@ -41,8 +41,9 @@ class Loop(NamedTuple):
 
 
 def is_cube(v) -> bool:
-    """Whether a value is an intermediate [queries, keys, features]."""
-    return len(v.aval.shape) == 3 and min(v.aval.shape) > 1
+    """Whether a value is an intermediate [queries, keys, features]; indices [queries, keys, axes] are none."""
+    is_index = jnp.issubdtype(v.aval.dtype, jnp.integer)
+    return len(v.aval.shape) == 3 and min(v.aval.shape) > 1 and not is_index
 
 
 def has_loops(step: Step) -> bool:
