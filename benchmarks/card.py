@@ -15,13 +15,12 @@ peak.
 import functools
 import importlib.metadata
 import os
-import re
 import shutil
 import statistics
 import subprocess
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -33,7 +32,6 @@ import jax  # isort: skip
 import jax.numpy as jnp  # isort: skip
 
 from attention_jax import provenance
-from attention_jax.claims.pages import replace_between
 from attention_jax.errors import InputError
 from attention_jax.files import make_parent, read_object, write_json
 from attention_jax.ops import dispatch
@@ -41,6 +39,7 @@ from attention_jax.report.tables import Table, markdown, number
 from benchmarks import _card_programs as programs
 from benchmarks._attention_cases import CASES, is_available, jax_function
 from benchmarks._card_programs import DTYPE, FULL, TINY, Sizes
+from benchmarks._pages import check_page, is_selected, write_page
 from benchmarks._process import run_in_process
 
 START, END = "<!-- bench card -->\n", "<!-- end of bench card -->"
@@ -169,7 +168,7 @@ def main(
         raise InputError(f"--total-seconds must be above 0, got {total_seconds:g}")
     if jax.device_count() > 1:
         raise InputError(f"bench card measures one device, JAX sees {jax.device_count()}: set CUDA_VISIBLE_DEVICES=0")
-    check_page(page)
+    check_page(page, START, END)
     every = list(measurements(jax.default_backend()))
     if unknown := [
         prefix for prefix in only if not any(is_selected(measurement.name, (prefix,)) for measurement in every)
@@ -197,26 +196,8 @@ def main(
     print(
         f"\n{text}\n\nwritten: {out}" + (f"; {left} measurements are left, the same command continues" if left else "")
     )
-    if page:
-        Path(page).write_text(
-            replace_between(Path(page).read_text(encoding="utf-8"), START, END, text), encoding="utf-8"
-        )
+    write_page(page, START, END, text)
     return document
-
-
-def check_page(page: str):
-    """InputError for a page without the two markers."""
-    if page and not (Path(page).is_file() and re.search(f"{START}.*{END}", Path(page).read_text("utf-8"), re.S)):
-        raise InputError(f"--page needs a file with {START.strip()} and {END} on lines of their own, got {page}")
-
-
-def is_selected(name: str, only: Sequence[str]) -> bool:
-    """Whether a name begins with the parts of one of `only`; all do if it is empty.
-
-    >>> is_selected("train/vit/transformers", ("train/vit",)), is_selected("train/vit/transformers", ("tra",))
-    (True, False)
-    """
-    return not only or any(f"{name}/".startswith(f"{prefix.rstrip('/')}/") for prefix in only)
 
 
 def load(path: Path) -> dict:
