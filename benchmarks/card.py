@@ -100,10 +100,12 @@ def attention(sizes: Sizes, platform: str, batch: int, length: int) -> Iterator[
 
 
 def implementations(platform: str) -> list[str]:
-    """The names that `attend` takes for this platform, without "plain", the definition."""
+    """The names that `attend` takes for this platform, without "plain", the definition. Kernels are generated for GPUs;
+    elsewhere "kernel" is "fused", or an interpreter for tests."""
     names = {"gpu": "cuda"}
     excluded = {name for device, (name, _) in dispatch.KERNELS.items() if device != names.get(platform, platform)}
-    return [name for name in get_args(dispatch.Implementation) if name != "plain" and name not in excluded]
+    excluded |= {"plain"} if platform == "gpu" else {"plain", "kernel"}
+    return [name for name in get_args(dispatch.Implementation) if name not in excluded]
 
 
 def is_taken(cell: Cell) -> bool:

@@ -137,11 +137,11 @@ def test_results_of_different_cards_are_not_mixed(run_measurements, tmp_path):
 
 
 def test_implementations_are_those_of_dispatch(monkeypatch):
-    assert card.implementations("gpu") == ["fused", "cudnn", "linear"]
+    assert card.implementations("gpu") == ["fused", "kernel", "cudnn", "linear"]
     assert card.implementations("tpu") == ["fused", "flash", "linear"]
     assert card.implementations("cpu") == ["fused", "linear"]
-    monkeypatch.setattr(dispatch, "Implementation", Literal["plain", "fused", "cudnn", "kernel"])
-    assert card.implementations("gpu") == ["fused", "cudnn", "kernel"]
+    monkeypatch.setattr(dispatch, "Implementation", Literal["plain", "fused", "cudnn", "third"])
+    assert card.implementations("gpu") == ["fused", "cudnn", "third"]
 
 
 def test_gpu_measures_default_first_at_both_lengths():
