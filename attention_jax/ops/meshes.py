@@ -44,6 +44,13 @@ def vary_together(tree):
     return vary_like(tree, tree)
 
 
+def struct_like(like: jax.ShapeDtypeStruct, operands) -> jax.ShapeDtypeStruct:
+    """Return `like`, varying over the same mesh axes as any of the operands."""
+    types = [jax.typeof(x) for x in jax.tree.leaves(operands)]
+    kinds = [x.manual_axis_type for x in types if varying(x)]
+    return jax.ShapeDtypeStruct(like.shape, like.dtype, manual_axis_type=kinds[0]) if kinds else like
+
+
 def loopable(function: Callable) -> Callable:
     """Return `function` with operands, pytrees of arrays, that vary together, and with automatic sharding inside, so
     that it may loop over them. Results are replicated over explicit mesh axes, those of `jax.vmap` excepted."""

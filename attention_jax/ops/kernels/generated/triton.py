@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from attention_jax.ops.meshes import struct_like, vary_together
+
 try:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -136,7 +138,8 @@ def launch(body: Callable, name: str, programs: int, outputs, operands, warps: i
     and of `jax.ShapeDtypeStruct`s. A number is a reference to an array of one."""
     like, structure = jax.tree.flatten(outputs)
     arrays, operand_structure = jax.tree.flatten(operands)
-    arrays = [x.reshape(1) if x.ndim == 0 else x for x in map(jnp.asarray, arrays)]
+    arrays = vary_together([x.reshape(1) if x.ndim == 0 else x for x in map(jnp.asarray, arrays)])
+    like = [struct_like(x, arrays) for x in like]
 
     def kernel(*refs):
         body(operand_structure.unflatten(refs[: len(arrays)]), structure.unflatten(refs[len(arrays) :]))
