@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from attention_jax.ops.arrays import ArrayBias, ArrayMask
 from attention_jax.ops.blockwise import local, softmax
 from attention_jax.ops.blockwise.score_blocks import (
     Blocks,
@@ -79,12 +80,20 @@ def lengthen(tree, rows: int):
     return jax.tree.map(pad, tree)
 
 
+def lengthen_arrays(rules, size: int):
+    """Rules whose arrays [Q, K] in place of a mask or a bias have at least `size` rows and columns, or one."""
+    is_array = lambda rule: isinstance(rule, ArrayMask | ArrayBias)
+    pad = lambda x: jnp.pad(x, [(0, max(0, size - n) if n > 1 else 0) for n in x.shape]) if x.ndim else x
+    return jax.tree.map(lambda rule: jax.tree.map(pad, rule) if is_array(rule) else rule, rules, is_leaf=is_array)
+
+
 def with_enough_rows(inputs: Inputs) -> Inputs:
     """Inputs of at least `LEAST` queries and keys, of which the added keys are hidden."""
     rows, keys, (rules, mask, rate, offset) = split(inputs)
     count = inputs.key.shape[0]
     if count < LEAST:
         mask = Lengths(jnp.int32(count)) if mask is None else Both(mask, Lengths(jnp.int32(count)))
+    rules, mask = lengthen_arrays((rules, mask), LEAST)
     return join(lengthen(rows, LEAST), lengthen(keys, LEAST), (rules, mask, rate, offset))
 
 
@@ -342,6 +351,7 @@ def backward(inputs: Inputs, blocks: Blocks, outputs, saved, bars, moving: tuple
     walk = Walk(with_enough_rows(inputs), blocks.kernel, top, (bars[0], *residuals))
     query_bar, bias_query_bar = jax.tree.map(lambda x: x[:queries], _pull_by_queries(walk, pull))
     key_bar, value_bar, rules_bar = _pull_by_keys(walk, pull, moving)
+    rules_bar = [bar[tuple(map(slice, x.shape))] for bar, x in zip(rules_bar, partition(inputs.rules)[0])]
     gradients = Gradients(rules_bar, query_bar, key_bar[:keys], value_bar[:keys], bias_query_bar)
     return (
         gradients if isinstance(normalizer, Exponential) else local.add_extra(inputs, outputs, saved, bars, gradients)
