@@ -217,7 +217,7 @@ class Walk:
         first, stop = jnp.where(is_needed, i, queries).min(axis=0), jnp.where(is_needed, i + 1, 0).max(axis=0)
         stop = jnp.maximum(first, stop)
         open_first = jnp.clip(jnp.where(is_open, i, queries).min(axis=0), first, stop)
-        open_stop = jnp.where(~is_open & (i >= open_first), i, queries).min(axis=0)  # the end of the first run
+        open_stop = jnp.where(~is_open & (i >= open_first[None, :]), i, queries).min(axis=0)  # the end of the first run
         return first, open_first, jnp.clip(open_stop, open_first, stop), stop
 
 
