@@ -1,0 +1,312 @@
+"""`python launch.py bench registers`: registers, spilled bytes, shared memory and tensor-core instructions of the
+kernels that are generated for GPUs (`attention_jax/ops/kernels/generated`), without a GPU.
+
+Each call of `attend` is lowered with its gradients: three kernels, which Triton compiles to PTX and NVIDIA's assembler
+ptxas to machine code. Both are in the CUDA packages of jax 0.10.2 (`pip install "jax[cuda12]==0.10.2"`, in an
+environment of its own); later versions of jaxlib do not offer Triton's compiler. Nothing is run: the numbers say what
+to try on a card, not what is fastest.
+"""
+
+import functools
+import glob
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention_jax import provenance
+from attention_jax.compile.targets import CHIPS, COMMON, Chip
+from attention_jax.errors import InputError
+from attention_jax.ops.attention import attend
+from attention_jax.ops.biases import ALiBi
+from attention_jax.ops.dispatch import choose_kernel_blocks
+from attention_jax.ops.masks import causal, segments, window
+from attention_jax.ops.normalizers import Entmax, Sigmoid, Sparsemax
+from attention_jax.ops.scores import Additive, Cosine, Gaussian, SoftCap
+from attention_jax.report.tables import Table, markdown
+from benchmarks._attention_cases import CAP, SIGMA, WINDOW, l1
+from benchmarks._pages import check_page, is_selected, write_page
+from benchmarks._process import run_in_process
+
+START, END = "<!-- bench registers -->\n", "<!-- end of bench registers -->"
+"""The tables of a page are between these."""
+
+Card = Literal["h100", "a100"]
+ARCHITECTURES = {"h100": "9.0a", "a100": "8.0"}
+"""Compute capabilities, as Triton takes them: an H200 is an H100 here."""
+
+KERNELS = {"attend": "forward", "query_gradient": "gradient of queries", "key_gradient": "gradient of keys"}
+"""The kernels of a call by their names, which `passes.py` gives them."""
+
+HEADS, LIMIT = 8, 600
+"""Heads of each call, and seconds in which its kernels have to be compiled."""
+
+
+class Case(NamedTuple):
+    """A call of `attend`: the arguments beside query, key and value, of which the gradient of some is taken, too."""
+
+    rules: dict[str, Any]
+    learned: dict[str, Any] = {}  # noqa: RUF012
+    length: int = 2048
+    width: int = 64
+    dtype: type = jnp.bfloat16
+
+
+def cases() -> dict[str, Case]:
+    """All calls by their names."""
+    masks = {"full": None, "causal": causal(), "window": causal() & window(WINDOW)}
+    dots = {
+        f"dot/{name}/2048x{width}": Case({"mask": mask}, width=width)
+        for width in (64, 128)
+        for name, mask in masks.items()
+    }
+    documents, number = np.arange(2048) // 512, jnp.float32
+    with_mask = lambda **rules: Case({"mask": causal(), **rules})
+    return dots | {
+        "dot/causal/1023x64": Case({"mask": causal()}, length=1023),
+        "dot/causal/float32": Case({"mask": causal()}, dtype=jnp.float32),
+        "soft_cap": with_mask(score=SoftCap(CAP)),
+        "alibi": with_mask(bias=ALiBi(0.5)),
+        "alibi/learned": Case({"mask": causal()}, {"bias": ALiBi(number(0.5))}),
+        "gaussian": Case({}, {"score": Gaussian(number(SIGMA))}),
+        "cosine": Case({}, {"score": Cosine(number(8.0))}),
+        "l1": Case({"score": l1}),
+        "additive": Case({}, {"score": Additive(None, None, jnp.ones(64))}),
+        "sigmoid": with_mask(normalizer=Sigmoid(-7.0)),
+        "sparsemax": with_mask(normalizer=Sparsemax()),
+        "entmax": with_mask(normalizer=Entmax(1.5)),
+        "dropout": with_mask(dropout=0.1, rng=jax.random.key(0)),
+        "segments": Case({"mask": causal() & segments(documents, documents)}),
+    }
+
+
+# --- the kernels of a call --------------------------------------------------------------------------------------------
+
+
+class Kernel(NamedTuple):
+    """A kernel in Triton's intermediate representation, as MLIR's bytecode."""
+
+    name: str
+    code: bytes
+    warps: int
+    stages: int
+
+
+class Usage(NamedTuple):
+    """What a kernel needs on a card."""
+
+    registers: int  # of each thread
+    spilled: int  # bytes that a thread writes to memory, for want of registers
+    shared: int  # bytes of shared memory of a block of threads
+    products: int  # instructions of tensor cores in the PTX: wgmma, or mma before Hopper
+    warps: int  # of 32 threads, in a block
+
+
+def lower(case: Case):
+    """A call and its gradients, lowered for CUDA."""
+    x = jax.ShapeDtypeStruct((HEADS, case.length, case.width), case.dtype)
+
+    def attend_head(query, key, value, learned):
+        return attend(query, key, value, implementation="kernel", **case.rules, **learned)
+
+    def output_and_gradients(query, key, value, bar, learned):
+        heads = jax.vmap(attend_head, (0, 0, 0, None))
+        out, pull = jax.vjp(heads, query, key, value, learned)
+        return out, pull(bar)
+
+    return jax.jit(output_and_gradients).trace(x, x, x, x, case.learned).lower(lowering_platforms=("cuda",))
+
+
+def kernels_of(lowered) -> list[Kernel]:
+    """The kernels of a lowered program, in the order of the code."""
+    return list(_kernels_in(lowered.compiler_ir().operation))
+
+
+def _kernels_in(operation) -> Iterator[Kernel]:
+    for region in operation.regions:
+        for block in region:
+            for inner in block:
+                attributes = inner.operation.attributes
+                if inner.operation.name == "stablehlo.custom_call" and "triton" in str(attributes["call_target_name"]):
+                    config = attributes["mhlo.backend_config"]
+                    yield Kernel(
+                        config["name"].value,
+                        config["ir"].value_bytes,
+                        config["num_warps"].value,
+                        config["num_stages"].value,
+                    )
+                yield from _kernels_in(inner.operation)
+
+
+def find_ptxas() -> str | None:
+    """The path of NVIDIA's assembler: that of the CUDA packages, or of a toolkit; None without one."""
+    try:
+        import nvidia
+    except ImportError:
+        return shutil.which("ptxas")
+    paths = [path for root in nvidia.__path__ for path in glob.glob(f"{root}/**/bin/ptxas", recursive=True)]
+    return paths[0] if paths else shutil.which("ptxas")
+
+
+def absent_compiler() -> str | None:
+    """Why kernels cannot be compiled here; None if they can."""
+    from jax._src.lib import triton
+
+    reasons = {
+        f"jax {jax.__version__} does not offer Triton's": not hasattr(triton, "compile"),
+        "jax_cuda12_plugin is not installed": importlib.util.find_spec("jax_cuda12_plugin") is None,
+        "ptxas is not installed": find_ptxas() is None,
+    }
+    return next((reason for reason, is_absent in reasons.items() if is_absent), None)
+
+
+def ptxas_version() -> str:
+    """The version of NVIDIA's assembler."""
+    text = subprocess.run([find_ptxas(), "--version"], capture_output=True, text=True, check=True).stdout
+    return re.findall(r"V([0-9.]+)", text)[0]
+
+
+def compile_kernel(kernel: Kernel, chip: Chip) -> Usage:
+    """Compile a kernel for a card."""
+    from jax._src.lib import triton
+
+    compiled = triton.compile(
+        "cuda",
+        kernel.code,
+        ARCHITECTURES[chip.name],
+        num_warps=kernel.warps,
+        num_ctas=1,
+        num_stages=kernel.stages,
+    )
+    text = compiled.asm if isinstance(compiled.asm, str) else compiled.asm.decode()
+    with tempfile.TemporaryDirectory() as directory:
+        source = Path(directory) / "kernel.ptx"
+        source.write_text(text)
+        architecture = "-arch=sm_" + ARCHITECTURES[chip.name].replace(".", "")
+        command = [find_ptxas(), "-v", architecture, str(source), "-o", str(source.with_suffix(".cubin"))]
+        log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    products = text.count("wgmma.mma_async") + text.count("mma.sync")
+    return Usage(*registers_and_spilled_bytes(log), compiled.smem_bytes, products, kernel.warps)
+
+
+def registers_and_spilled_bytes(log: str) -> tuple[int, int]:
+    """Read what `ptxas -v` says of a kernel.
+
+    >>> registers_and_spilled_bytes("8 bytes spill stores, 4 bytes spill loads; Used 255 registers")
+    (255, 8)
+    """
+    [registers], [spilled] = re.findall(r"Used (\d+) registers", log), re.findall(r"(\d+) bytes spill stores", log)
+    return int(registers), int(spilled)
+
+
+def resident_blocks(usage: Usage, chip: Chip) -> int:
+    """Blocks of threads that one multiprocessor holds at once (CUDA C++ programming guide, compute capabilities).
+
+    Registers are allocated to warps by 256, and 1 KiB of the shared memory of a block is the system's.
+
+    >>> resident_blocks(Usage(registers=152, spilled=0, shared=41984, products=16, warps=4), CHIPS["h100"])
+    3
+    """
+    limits = COMMON | chip.card
+    registers = -(-32 * usage.registers // 256) * 256 * usage.warps
+    return min(
+        32,
+        limits["registers_per_core_limit"] // registers,
+        limits["shared_memory_per_core"] // (usage.shared + 1024),
+        limits["threads_per_core_limit"] // (32 * usage.warps),
+    )
+
+
+def usages(name: str, cards: tuple[Card, ...]) -> dict[str, dict[str, Usage]]:
+    """What the kernels of a case need on each card: {card: {kernel: usage}}."""
+    kernels = kernels_of(lower(cases()[name]))
+    return {card: {kernel.name: compile_kernel(kernel, CHIPS[card]) for kernel in kernels} for card in cards}
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def main(only: tuple[str, ...] = (), card: tuple[Card, ...] = ("h100", "a100"), page: str = "") -> dict:
+    """Compile the generated kernels for GPUs that are not installed, and print what they need.
+
+    Args:
+        only: Calls whose names begin with these parts: dot, dot/causal, soft_cap, gaussian, sparsemax.
+        card: Cards to compile for.
+        page: Also write the tables into this page, between <!-- bench registers --> and
+            <!-- end of bench registers -->.
+    """
+    os.environ["JAX_PLATFORMS"] = "cpu"  # of the processes that compile: nothing runs on a card
+    jax.config.update("jax_platforms", "cpu")
+    check_page(page, START, END)
+    every = cases()
+    for prefix in only:
+        if not any(is_selected(name, (prefix,)) for name in every):
+            raise InputError(f"--only {prefix} selects nothing: {', '.join(every)}")
+    if reason := absent_compiler():
+        raise InputError(
+            f'bench registers needs the compilers of CUDA kernels, {reason}: pip install "jax[cuda12]==0.10.2" in an '
+            "environment of its own"
+        )
+    rows = {}
+    for name in every:
+        if is_selected(name, only):
+            rows[name] = run_in_process(functools.partial(usages, name, card), LIMIT)
+            print(f"{name}: {rows[name]['problem'] or line(rows[name], card)}", flush=True)
+    text = render(rows, card)
+    print(f"\n{text}")
+    write_page(page, START, END, text)
+    return rows
+
+
+def line(row: dict, card: tuple[Card, ...]) -> str:
+    """The numbers of a call as text."""
+    of_card = lambda name: ", ".join(f"{KERNELS[kernel]} {cell(row[name], kernel, name)}" for kernel in KERNELS)
+    return "; ".join(f"{name}: {of_card(name)}" for name in card)
+
+
+def cell(usage_by_kernel: dict[str, Usage], kernel: str, card: Card) -> str:
+    """The numbers of a kernel, in the order that `render` explains."""
+    usage = usage_by_kernel[kernel]
+    blocks = resident_blocks(usage, CHIPS[card])
+    return f"{usage.registers} / {usage.spilled} / {usage.shared / 1024:.0f} / {blocks} / {usage.products}"
+
+
+def render(rows: dict[str, dict], card: tuple[Card, ...]) -> str:
+    """Return the numbers as one Markdown table for each card."""
+    about = (
+        f"Registers of a thread / spilled bytes / shared memory of a block, KiB / blocks that a multiprocessor holds / "
+        f"tensor-core instructions. {time.strftime('%Y-%m-%d')}, commit {(provenance.commit() or 'unknown')[:8]}, "
+        f"jax {jax.__version__}, ptxas {ptxas_version()}."
+    )
+    blocks = [textwrap.fill(about, 120, break_on_hyphens=False)]
+    for name in card:
+        lines = [(case, size_of(case), *cells(row, name)) for case, row in rows.items()]
+        columns = (f"{name}, sm_{ARCHITECTURES[name].replace('.', '')}", "queries x keys, warps", *KERNELS.values())
+        blocks.append(markdown(Table("", columns, lines, columns[2:])))
+    return "\n\n".join(blocks)
+
+
+def cells(row: dict, card: Card) -> list[str]:
+    """The cells of a call, or the reason why it has none."""
+    if row["problem"]:
+        return [row["problem"], "", ""]
+    return [cell(row[card], kernel, card) for kernel in KERNELS]
+
+
+def size_of(name: str) -> str:
+    """The blocks of a call, with the warps of the forward pass and of the gradient of the keys."""
+    case = cases()[name]
+    x = jax.ShapeDtypeStruct((case.length, case.width), case.dtype)
+    blocks = choose_kernel_blocks(x, x)["cuda"]
+    return f"{blocks.query} x {blocks.key}, {blocks.warps}/{blocks.key_warps}"

@@ -1,0 +1,86 @@
+"""`launch.py bench registers`: its kernels are those of a call, its arithmetic that of NVIDIA's tables, and where the
+compilers are, kernels of dot products need no memory for registers."""
+
+import pytest
+
+from attention_jax.compile.targets import CHIPS
+from attention_jax.errors import InputError
+from benchmarks import registers
+from benchmarks.registers import Usage
+
+DOTS = [name for name in registers.cases() if name.startswith("dot/") and "float32" not in name]
+
+
+def test_kernels_are_output_and_gradients_of_call():
+    case = registers.cases()["alibi/learned"]._replace(length=64, width=16)
+    kernels = registers.kernels_of(registers.lower(case))
+    assert {kernel.name: kernel.warps for kernel in kernels} == {
+        "attend": 4,
+        "query_gradient": 4,
+        "key_gradient": 8,
+    }
+    assert len(kernels) == 3 and all(kernel.code and kernel.stages == 2 for kernel in kernels)
+
+
+@pytest.mark.parametrize(
+    ("usage", "card", "blocks"),
+    [
+        (Usage(32, 0, 0, 0, 1), "h100", 32),  # no multiprocessor has more blocks
+        (Usage(168, 0, 40 * 1024, 0, 4), "h100", 3),  # 65536 // (168 * 128) registers
+        (Usage(169, 0, 40 * 1024, 0, 4), "h100", 2),  # 176, a multiple of 8
+        (Usage(64, 0, 40 * 1024, 0, 4), "h100", 5),  # 228 // 41 KiB
+        (Usage(64, 0, 40 * 1024, 0, 4), "a100", 4),  # 164 // 41
+        (Usage(16, 0, 0, 0, 16), "a100", 4),  # 2048 // 512 threads
+        (Usage(32, 0, 232448, 0, 4), "h100", 1),
+        (Usage(32, 0, 232448 + 1024, 0, 4), "h100", 0),  # does not fit
+    ],
+)
+def test_resident_blocks_follow_occupancy_table(usage, card, blocks):
+    assert registers.resident_blocks(usage, CHIPS[card]) == blocks
+
+
+def test_tables_show_numbers_and_failures(monkeypatch, tmp_path):
+    usage = Usage(168, 8, 40 * 1024, 16, 4)
+    row = {card: dict.fromkeys(registers.KERNELS, usage) for card in ("h100", "a100")}
+    monkeypatch.setattr(registers, "absent_compiler", lambda: None)
+    monkeypatch.setattr(registers, "ptxas_version", lambda: "12.9.86")
+    outcomes = iter([row | {"problem": ""}, {"problem": "not done within 600 s"}])
+    monkeypatch.setattr(registers, "run_in_process", lambda function, limit: next(outcomes))
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n\n{registers.START}before\n{registers.END}\n")
+    registers.main(only=("soft_cap", "alibi/learned"), card=("a100",), page=str(page))
+    text = page.read_text()
+    assert "ptxas 12.9.86" in text and text.count("before") == 1 and "h100" not in text and "| a100, sm_80 |" in text
+    assert "| soft_cap | 64 x 64, 4/8 |" + " 168 / 8 / 40 / 3 / 16 |" * 3 in text
+    assert "| alibi/learned | 64 x 64, 4/8 | not done within 600 s |  |  |" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"only": ("dots",)}, "--only dots selects nothing: dot/full/2048x64"),
+        ({"page": "missing.md"}, "--page needs a file with <!-- bench registers -->"),
+        ({}, r"compilers of CUDA kernels, ptxas is not installed: pip install \"jax\[cuda12\]==0.10.2\""),
+    ],
+)
+def test_bad_option_and_absent_compiler_are_one_line(options, message, monkeypatch):
+    monkeypatch.setattr(registers, "absent_compiler", lambda: "ptxas is not installed")
+    monkeypatch.setattr(registers, "run_in_process", None)
+    with pytest.raises(InputError, match=message) as error:
+        registers.main(**options)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DOTS)
+def test_dot_products_fit_registers_and_shared_memory(name):
+    """No register is spilled, shared memory is what a block may have, and products are those of tensor cores."""
+    if reason := registers.absent_compiler():
+        pytest.skip(f"needs the compilers of CUDA kernels: {reason}")
+    usages = registers.usages(name, ("h100", "a100"))
+    for card, shared in (("h100", 232_448), ("a100", 166_912)):
+        assert set(usages[card]) == {"attend", "query_gradient", "key_gradient"}
+        for kernel, usage in usages[card].items():
+            assert usage.spilled == 0, (card, kernel, usage)
+            assert usage.shared <= shared and usage.products > 0, (card, kernel, usage)
+            assert registers.resident_blocks(usage, CHIPS[card]) >= 1, (card, kernel, usage)
