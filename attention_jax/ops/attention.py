@@ -206,7 +206,7 @@ def _attend(call: _Call, options: _Options):
     sink = normalizer.sink if softmax_alone else None
     reason = partial(_reason_against_kernel, options, with_log, inputs)
     chosen = choose_implementation(*arguments, implementation, softmax_alone, sink, reason)
-    query = tag_with_reasons(query, chosen, (*arguments, sink), implementation, softmax_alone)
+    query = tag_with_reasons(query, chosen, (*arguments, sink), implementation, softmax_alone, reason)
     inputs = inputs._replace(query=query)
     # "plain", "fused" and "kernel" are one branch, in which `_run_kernel` chooses between them
     by_xla = ("plain", "fused", "kernel")

@@ -181,7 +181,14 @@ MARK = "attend: "
 """The beginning of the name by which `explain` recognizes a call of `attend` in a trace."""
 
 
-def tag_with_reasons(query, chosen: dict[str, Implementation], call: tuple, implementation, softmax_alone: bool):
+def tag_with_reasons(
+    query,
+    chosen: dict[str, Implementation],
+    call: tuple,
+    implementation,
+    softmax_alone: bool,
+    reason_against_kernel: Callable[[], str | None] = lambda: None,
+):
     """Return `query`, with what was chosen for the call and why in the name that it has in traces (`checkpoint_name`);
     compiled programs do not have it."""
     reasons = dict.fromkeys(chosen, "")
@@ -191,6 +198,8 @@ def tag_with_reasons(query, chosen: dict[str, Implementation], call: tuple, impl
         reasons = dict.fromkeys(chosen, "the length is left open by jax.export")
     else:
         reasons |= {platform: refusal_reason(platform, call, softmax_alone) for platform in KERNELS}
+        if KERNEL_BY_DEFAULT and chosen["cuda"] == "fused":
+            reasons["cuda"] += f"; kernel {reason_against_kernel()}"
     return checkpoint_name(query, MARK + json.dumps({p: Choice(chosen[p], reasons[p]) for p in chosen}))
 
 

@@ -206,6 +206,37 @@ def test_a_choice_is_explained(platform, call, implementation, reason, monkeypat
     assert choices[platform].reason.startswith(reason) and bool(choices[platform].reason) == bool(reason)
 
 
+@pytest.mark.parametrize(
+    "call, implementation, reason",
+    [
+        ({"score": scores.SoftCap(20.0)}, "kernel", "cudnn computes scores that say their terms, not SoftCap"),
+        ({"normalizer": Sparsemax()}, "kernel", "cudnn computes the softmax alone"),
+        ({"normalizer": StickBreaking()}, "fused", "kernel knows no normalizer StickBreaking"),
+        ({"score": lambda query, key: jnp.sort(query @ key.T)}, "fused", "kernel knows no sort"),
+        ({}, "cudnn", ""),
+    ],
+)
+def test_generated_kernels_take_what_cudnn_does_not(call, implementation, reason, monkeypatch):
+    """Costs about 1 s."""
+    monkeypatch.setattr(cudnn, "missing", lambda: None)
+    monkeypatch.setattr(cudnn, "attend", lambda query, key, value, *rules: value)
+    by_default = lambda: explain(attend, HALF, HALF, HALF, **call)[0]
+    assert by_default()["cuda"].implementation != "kernel"  # no card has run one yet
+    monkeypatch.setattr(dispatch, "KERNEL_BY_DEFAULT", True)
+    choices = by_default()
+    assert choices["cuda"].implementation == implementation and reason in choices["cuda"].reason
+    assert all(choices[platform].implementation != "kernel" for platform in PLATFORMS if platform != "cuda")
+
+
+def test_a_kernel_by_name_is_interpreted_on_cpus_and_in_blocks_where_there_is_none():
+    x = jax.ShapeDtypeStruct((64, 8), jnp.float32)
+    [choices] = explain(attend, x, x, x, implementation="kernel")
+    chosen = {platform: choice.implementation for platform, choice in choices.items()}
+    assert chosen == {"cpu": "kernel", "cuda": "kernel", "tpu": "fused", "default": "fused"}
+    with pytest.raises(InputError, match='implementation="kernel" sums in float32, got float64'), jax.enable_x64(True):
+        attend(*[jnp.ones((32, 8), jnp.float64)] * 3, implementation="kernel")
+
+
 def test_short_calls_do_not_use_flash():
     short = jax.ShapeDtypeStruct((256, 64), jnp.bfloat16)
     [choices] = explain(attend, short, short, short)
