@@ -1,7 +1,7 @@
 """Recording of results: run the variants of an experiment, and store their numbers with the command.
 
-experiments/results/NAME.json has the recorded runs; the files of REGISTRATIONS in experiments/ have the rows of
-registered runs (`attention_jax/claims/replication.py`).
+experiments/results/NAME.json has the recorded runs, experiments/registered/*.json the rows of registered runs
+(`attention_jax/claims/replication.py`).
 """
 
 import datetime
@@ -23,29 +23,10 @@ from attention_jax.files import directory_lock, read_json, write_json
 from attention_jax.runs import directory as run_directory, lifecycle
 
 RESULTS = ROOT / "results"
-REGISTRATION = ROOT / "replication.json"
-REGISTRATIONS = (
-    REGISTRATION,
-    *(
-        ROOT / f"{name}.json"
-        for name in (
-            "corrections",
-            "d2l",
-            "eleven_seeds",
-            "heads_and_positions",
-            "laws",
-            "mixed_batches",
-            "padding",
-            "real_model",
-            "scipy_docs",
-            "sums_and_initial_values",
-            "weights_and_adam",
-        )
-    ),
-)
-"""The replication of recorded results, corrected protocols (seven times), heads of pretrained models and positions
-beyond the length of training, laws of attention, changed attention of a pretrained model, fine-tuning: each froze the
-code at a commit."""
+REGISTRATION = ROOT / "registered" / "replication.json"
+"""The first registration, of the replication of all results."""
+REGISTRATIONS = tuple(sorted(REGISTRATION.parent.glob("*.json")))
+"""All files in experiments/registered/: each froze the code at a commit."""
 LONG = 200
 """The number of epochs above which a recorded history is thinned."""
 

@@ -1,4 +1,4 @@
-"""`launch.py reproduce --rows`: run and record what experiments/replication.json registers.
+"""`launch.py reproduce --rows`: run and record what a file of experiments/registered/ has.
 
 The file is committed before the first of these runs. It has the "commit" at which code and claims are frozen, and the
 "rows" in the order in which they are to be run: {"experiment": name, "variant": name, "first_seed": n, "seeds": n,

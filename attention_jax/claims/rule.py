@@ -51,7 +51,7 @@ def runs_needed(seconds: float | None) -> int:
 
 
 def difference_interval(values: Sequence[float], source: Sequence[float]) -> tuple[float, float]:
-    """The 95 % percentile bootstrap interval of median(values) - median(source); infinite numbers are allowed in `values`.
+    """The 95 % percentile bootstrap interval of median(values) - median(source); `values` may be infinite.
 
     Always the same for the same runs. With fewer than six runs it is as wide as their range.
 
