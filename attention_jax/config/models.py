@@ -471,6 +471,9 @@ class TransformerConfig(TransformerLayers):
     normal; 0 is 1 after scaling."""
     dropout_embeddings: bool = True
     """Apply `dropout` to the embeddings, not only to the output of every sub-layer."""
+    evaluation_mask: Literal["causal", "none"] = "causal"
+    """Mask of the decoder's self-attention where known targets are evaluated; none attends to later targets, too, as
+    the validation loss of d2l's section 11.7 does. Training and decoding are always causal."""
     self_attention_init: Literal["xavier", "fan_in"] = "xavier"
     """Initialization of the kernels of self-attention and of Transformer-XL's positions. fan_in: uniform within 1 /
     sqrt(fan_in), as PyTorch's linear maps."""
