@@ -147,6 +147,9 @@ class TranslatorConfig(ModelOptions):
     """The encoder's last state: that after the last token, or after the last step, which may be padding."""
     forget_bias: float = 0.0
     """Initial bias of an LSTM's forget gates; 0 starts them half closed."""
+    recurrent_bias: bool = False
+    """Add a second bias, to the recurrent product, as PyTorch does; the recurrent layers then start as those of d2l's
+    sections 10.7 and 11.4: biases uniform within 1 / sqrt(hidden_size), kernels with Xavier's values over all gates."""
     readout_size: int = option(512, at_least=1, smoke=8)
     """Dimensions of the input of the output layer, where the readout has weights."""
     tied_embeddings: bool = False
