@@ -29,7 +29,6 @@ against 0.38 to 0.98 after eight epochs), as the book says.
 from attention_jax.config import (
     AttentionSeq2seqConfig,
     BahdanauConfig,
-    Claim,
     Config,
     Dates,
     Decode,
@@ -80,26 +79,6 @@ def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "5e-4..5e-3:log", "model.hidden_size": "128,256"}
 
 
-def loss(variant: str, minus: str, epochs: int, section: str, **fields) -> Claim:
-    """The difference in the mean of the test loss over all epochs."""
-    return Claim(
-        f"test loss, nats a character, mean of {epochs} epochs: {variant} - {minus}",
-        "test.loss",
-        None,
-        f"Deep Learning from Scratch 2, section {section}: no number",
-        variant=variant,
-        minus=minus,
-        last=epochs,
-        since="2026-11-23",
-        **fields,
-    )
-
-
-CLAIMS = (
-    loss("bidirectional", "book", EPOCHS, "8.4.1", kind="order", at_most=0.0),
-    loss("before", "book", EPOCHS, "8.4.2", kind="measurement"),
-    loss("skip", "deep", DEEP_EPOCHS, "8.4.3", kind="order", at_most=0.0),
-)
 GRIDS = (
     Grid(
         "Held-out dates after the last epoch (the eighth for deep and skip, otherwise the fourth)",

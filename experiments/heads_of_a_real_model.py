@@ -43,7 +43,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Claim, Config, Grid, TwoBooks, replace
+from attention_jax.config import Config, Grid, TwoBooks, replace
 from experiments.scipy_docs import minilm
 from experiments.softmax_in_a_real_model import RESAMPLES, even_windows, read_or_compute, smollm2
 
@@ -384,89 +384,6 @@ def lines(axis, x, series: dict):
         axis.legend()
 
 
-def order(text: str, metric: str, source: str, low=None, high=None, after: str = "", kind="order") -> Claim:
-    bounds = {"at_least": low, "at_most": high}
-    return Claim(text, metric, None, source, kind=kind, since="2026-11-26", after=after, **bounds)
-
-
-OLSSON = "Olsson et al. 2022, arXiv 2209.11895: induction heads carry in-context copying; the bound is ours"
-GU = "Gu et al. 2025, arXiv 2410.10781: sinks in models of all sizes"
-MICHEL = "Michel et al. 2019, arXiv 1905.10650"
-CLARK = "Clark et al. 2019, arXiv 1906.04341"
-SEEN = "SmolLM2 on 32 random tokens, twice (see the docstring)"
-CLAIMS = (
-    order(
-        "share of what repetition gains that is lost without the five best induction heads",
-        "induction.lost_best",
-        OLSSON,
-        low=0.5,
-        after=SEEN,
-    ),
-    order("the same without five other heads", "induction.lost_random", OLSSON, high=0.1, after=SEEN),
-    order(
-        "share of heads with more than 0.3 of their attention on the first token",
-        "first_token.sinks",
-        f"{GU}; the bound is ours",
-        low=0.5,
-        after="a list of four heads by this share, in docs/interpretability.md",
-    ),
-    order("the same on one token 64 times", "first_token.sinks_identical", f"{GU}, but not here", high=0.05),
-    order(
-        "attention to the first token, layers from the third on - the first two",
-        "first_token.deep_less_shallow",
-        "Xiao et al. 2024, arXiv 2309.17453, figure 2: local in the first two layers, the first token beyond",
-        low=0.0,
-    ),
-    order(
-        "share of heads whose absence, one at a time, costs at most 1 % of the loss",
-        "spare.alone",
-        f"{MICHEL}, section 3.2: 8 of 96 heads make a difference",
-        low=0.9,
-    ),
-    order(
-        "share of heads that can go together for at most 1 % of the loss",
-        "spare.together",
-        f"{MICHEL}, section 4.2: 20 % (translation) to 40 % (BERT)",
-        low=0.2,
-    ),
-    order(
-        "without 20 % of the heads: loss at random - least important first",
-        "spare.random_less_ranked",
-        f"{MICHEL}, section 4.1",
-        low=0.0,
-    ),
-    order(
-        "rank correlation of |dL/d xi| with the loss without each head",
-        "spare.rank_correlation",
-        f"{MICHEL}, equation 2; the bound is ours",
-        low=0.5,
-        kind="aim",
-    ),
-    order(
-        "MiniLM, attention to [CLS]: first third of the layers - last third",
-        "minilm.cls_early_less_late",
-        f"{CLARK}, figure 2: early heads attend to [CLS]",
-        low=0.0,
-    ),
-    order(
-        "MiniLM, to [SEP]: middle third - first third",
-        "minilm.sep_middle_less_early",
-        f"{CLARK}, figure 2: middle heads attend to [SEP]",
-        low=0.0,
-    ),
-    order(
-        "MiniLM, to periods and commas: last third - first third",
-        "minilm.marks_late_less_early",
-        f"{CLARK}, figure 2: deep heads attend to periods and commas",
-        low=0.0,
-    ),
-    order(
-        "MiniLM, to the previous and the next token: first half - second half",
-        "minilm.neighbors_first_half_less_second",
-        f"{CLARK}, section 3.1: especially in earlier layers",
-        low=0.0,
-    ),
-)
 GRIDS = (
     Grid(
         "Loss of repeated random tokens, nats a token, and prefix matching of the best head",

@@ -40,7 +40,6 @@ better than sinusoids with two seeds of three, by 0.8 BLEU and by 0.09 and 0.14 
 """
 
 from attention_jax.config import (
-    Claim,
     Config,
     Decode,
     Grid,
@@ -52,7 +51,6 @@ from attention_jax.config import (
 )
 
 SEEDS = 3
-SOURCE = "Vaswani et al. 2017, table 3: difference to the base row"
 
 
 def config() -> Config:
@@ -100,45 +98,6 @@ def sweep() -> dict[str, str]:
     return {"model.num_heads": "1,2,4,8,16", "model.key_dim": "4,8,16,32"}
 
 
-PUBLISHED = {
-    "one head": (-0.9, 0.37),
-    "d_k / 4": (-0.7, 0.24),
-    "small ffn": (-0.4, 0.20),
-    "no dropout": (-1.2, 0.85),
-    "learned positions": (-0.1, 0.0),
-    "no smoothing": (-0.5, -0.25),
-}
-"""The paper's difference of a row to its base row: (BLEU, perplexity)."""
-
-
-def sign(published: float) -> dict[str, float]:
-    """The bound that requires the sign of the paper's difference."""
-    return {"at_least": 0.0} if published > 0 else {"at_most": 0.0}
-
-
-def claims(variant: str, bleu: float, perplexity: float):
-    """The row's two differences to the base row: the paper's sign, or near zero where it has "nearly identical
-    results"."""
-    identical = variant == "learned positions"
-    for name, published, near in (("BLEU", bleu, 1.0), ("perplexity", perplexity, 0.1)):
-        metric = name.lower()
-        yield Claim(
-            f"{name}, {variant} - base, mean of three sets",
-            f"valid.{metric}",
-            published,
-            SOURCE,
-            variant=variant,
-            also=(f"test.{metric}", f"test_2017.{metric}"),
-            minus="base",
-            kind="other protocol" if identical else "order",
-            differs="Multi30k instead of WMT, 2+2 layers of width 128, greedy decoding, three sets",
-            since="2026-11-22",
-            after="the run with a smaller initial table, 1.58 BLEU below base" if identical else "the runs judged here",
-            **({"at_least": -near, "at_most": near} if identical else sign(published)),
-        )
-
-
-CLAIMS = tuple(claim for variant, published in PUBLISHED.items() for claim in claims(variant, *published))
 GRIDS = (
     Grid(
         "Every row on each set",
