@@ -27,11 +27,9 @@ seeds have 0.225, 0.342 and 0.367, no better than generated sums. "reversed, the
 normal weights that are not truncated, and adds Adam's epsilon as the book does. Tried with seeds 0 to 7 it had 0.373 to
 0.956, 0.430 in the median, with normal weights alone 0.316 to 0.632 and with Adam alone 0.365 to 0.598 (seeds 0 to 3),
 where truncated weights and the usual Adam had 0.249 to 0.417 with these seeds; none of these runs is on record. Nine
-fresh seeds were registered (`--seeds 9`, 14 minutes): their median is judged, and whether at least six are no better
-than the best of the book's eight runs, which fails in 5 % of cases where both are equal. They have 0.240 to 0.515,
-0.336 in the median; two are above the book's best, three below its worst. All seventeen have 0.387 in the median. Three
-or eight runs do not show how widely these settings vary, and whether weights and Adam matter is open: the nine alone
-are no better than the truncated ones.
+fresh seeds were registered (`--seeds 9`, 14 minutes). They have 0.240 to 0.515, 0.336 in the median; two are above the
+book's best, three below its worst. All seventeen have 0.387 in the median. Three or eight runs do not show how widely
+these settings vary, and whether weights and Adam matter is open: the nine alone are no better than the truncated ones.
 
 Earlier claims, all withdrawn: exact match after epoch 25, held against a single run of the book's code (0.121,
 0.540, 0.984), and the best of the 25 epochs, which selects the epoch on the test sums.

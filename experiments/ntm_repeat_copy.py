@@ -10,7 +10,7 @@ The validation sequences choose the epoch, other ones test it. The paper shows c
 are our own. Two settings were tried: the paper's constant rate of 1e-4 with 30,000 sequences left 4.4 bits (one seed),
 the present ones, those of `ntm_copy`, 0.004, 0.006 and 5.8 bits on the validation sequences. In the replication the
 validation sequences, 200 of them, have 0.004, 0.005 and 0.8 bits, but 200 fresh ones 19.3, 0.005 and 16.0: a few
-sequences fail altogether, and with 200 to choose the epoch such failures can be missed. So the claim is undecided.
+sequences fail altogether, and with 200 to choose the epoch such failures can be missed.
 
 Beyond training, the paper's machine generalizes "almost perfectly" to twice the length (figure 8); at twice the number
 of repetitions it continues to repeat but can no longer count, because the number reaches it as a scalar larger than any

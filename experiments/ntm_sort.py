@@ -15,9 +15,8 @@ known. From there it falls slowly and unsteadily, and was lost once for 15,000 s
 choose the epoch, other ones test it.
 
 Three registered seeds differ as much. 1003 ends at 31 of 128 bits on test sequences, 1001 at 84. 1002 had 74 bits on
-the validation sequences, fell back to 97 and diverged at step 165,402. Both claims are about the median: the one of 115
-is undecided, because the two other seeds meet it, and the one of 20 is missed. Repeated on one core from its last
-checkpoint, it diverges at the same step. The gradient through the 37 time steps explodes: a `jax.debug.callback` in
+the validation sequences, fell back to 97 and diverged at step 165,402. Repeated on one core from its last checkpoint,
+it diverges at the same step. The gradient through the 37 time steps explodes: a `jax.debug.callback` in
 `train/step.py:updated` shows a norm of 100 to 3,000 in 15 of the last 20 steps and of 4e6 to 6e15 in the other five,
 and then entries that are NaN, while no parameter is above 2.1 and the loss is near that of guessing. Clipping by the
 norm, as here, does not mend a NaN. The paper clips every entry to [-10, 10] in the backward pass. With another rounding

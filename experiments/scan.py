@@ -40,9 +40,9 @@ Xavier's range of the first feed-forward matrix is times sqrt(2), and the feed-f
 registered before its run (2026-11-26) and replaces "universal, longer", which has Xavier's ranges and was never run;
 the others are the former protocol.
 
-Its three seeds have 0.680, 0.902 and 0.939 (AMD EPYC, 2026-11-26), so the bound of 0.95 is missed. No seed carries out
-one of the 128 commands of 48 actions: nearly all of these answers end too early. Of the shorter ones, 27 to 40 actions,
-the best seed has 98.8 %. The worst seed errs from 28 actions on, and a third of its errors are no early ends. Held-out
+Its three seeds have 0.680, 0.902 and 0.939 (AMD EPYC, 2026-11-26), short of the paper's 1. No seed carries out one of
+the 128 commands of 48 actions: nearly all of these answers end too early. Of the shorter ones, 27 to 40 actions, the
+best seed has 98.8 %. The worst seed errs from 28 actions on, and a third of its errors are no early ends. Held-out
 commands of at most 26 actions are right (1.000, 1.000, 0.999).
 
 Besides the budget, batches may matter. The ends of the longest trained answers are in one of our length buckets, 43 of

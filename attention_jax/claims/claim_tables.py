@@ -100,18 +100,22 @@ def tally_line(rows: Sequence[JudgedClaim]) -> str:
     return f"Numbers: {words(numbers, undecided[False])}. Orders: {words(orders, undecided[True])}."
 
 
-def check_tables(checks: Sequence[Mapping], machine) -> list[Table]:
-    """Tabulate `reproduce --check` on other machines, one table for the content of each check.json.
+def check_tables(checks: Sequence[Mapping], machine) -> tuple[Table, Table]:
+    """Tabulate `reproduce --check` on other machines: the counts of each check.json, and the numbers that differ.
 
     `machine` formats an environment. The recorded values are from the day of the check.
     """
-    tables = []
+    counts, differences = [], []
     for check in checks:
         numbers = [entry for entry in check["numbers"] if entry["verdict"] != "a time"]
-        name = lambda entry: entry.get("claim") or entry["metric"]
-        cells = lambda entry: (str(entry["seed"]), number(entry["recorded"]), number(entry["here"]), entry["verdict"])
-        rows = [(entry["experiment"], name(entry), *cells(entry)) for entry in numbers]
-        columns = ("experiment", "number", "seed", "recorded", "re-run", "verdict")
-        title = f"Re-run on {machine(check['runs'][0]['environment']['here'])}"
-        tables.append(Table(title, columns, rows, right=("seed", "recorded", "re-run")))
-    return tables
+        where = machine(check["runs"][0]["environment"]["here"])
+        equal = sum(entry["recorded"] == entry["here"] for entry in numbers)
+        wrong = [entry for entry in numbers if entry["verdict"] == "differs"]
+        counts.append((where, *map(str, (len(check["runs"]), len(numbers), equal, len(wrong)))))
+        for entry in wrong:
+            name = entry.get("claim") or entry["metric"]
+            values = number(entry["recorded"]), number(entry["here"])
+            differences.append((where, entry["experiment"], name, str(entry["seed"]), *values))
+    columns = ("machine", "runs", "numbers", "same bits", "differ")
+    about = ("machine", "experiment", "number", "seed", "recorded", "re-run")
+    return Table("", columns, counts, right=columns[1:]), Table("", about, differences, right=about[3:])

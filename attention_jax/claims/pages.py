@@ -146,11 +146,14 @@ def page_of(experiment: Experiment, rows: Sequence[JudgedClaim], runs: Sequence[
 
 
 def checks_page(results: Path) -> str:
-    """Write docs/results/checks.md: the tables of `reproduce --check` on other machines."""
+    """Write docs/results/checks.md: `reproduce --check` on other machines, in numbers."""
     checks = [read_json(path) for path in sorted(results.glob("check_*.json"))]
-    tables = [f"## {table.title}\n\n{markdown(table)}" for table in check_tables(checks, describe_machine)]
-    about = "Recorded runs that `python launch.py reproduce --check` repeated elsewhere ([how](../reproduce.md))."
-    return "\n\n".join(["# Re-runs on other machines", about, *tables]) + "\n"
+    tables = [markdown(table) for table in check_tables(checks, describe_machine)]
+    about = (
+        "Recorded runs that `python launch.py reproduce --check` repeated elsewhere ([how](../reproduce.md)); all their "
+        "numbers are in `experiments/results/check_*.json`. Those that differed:"
+    )
+    return "\n\n".join(["# Re-runs on other machines", tables[0], wrap_text(about), tables[1]]) + "\n"
 
 
 # docs/results.md and README

@@ -65,13 +65,13 @@ def test_agreement_returns_zero_and_keeps_the_record(toy, tmp_path, capsys):
     assert "processor" in check_json["runs"][0]["environment"]["here"]
 
 
-def test_other_machine_gets_its_own_table(toy, tmp_path):
-    assert claim_tables.check_tables([], check.describe_machine) == []
-    run_check([toy("toy", {("", 0): (10.5, 2.0)})])
+def test_checks_elsewhere_are_counted_and_their_differences_listed(toy, tmp_path):
+    run_check([toy("toy", {("", 0): (10.5, 2.0), ("", 1): (11.0, 2.0)})])
     check_json = {**report(tmp_path), "runs": [{"environment": {"here": ENVIRONMENT}}]}
-    [table] = claim_tables.check_tables([check_json], check.describe_machine)
-    assert table.title == "Re-run on abacus, a board, 1 CPU, cpu: cpu, jax 0.1"
-    assert table.rows == [("toy", "test.number", "0", "10.5", "10", "differs")]
+    counts, differences = claim_tables.check_tables([check_json], check.describe_machine)
+    where = "abacus, a board, 1 CPU, cpu: cpu, jax 0.1"
+    assert counts.rows == [(where, "1", "2", "1", "1")]
+    assert differences.rows == [(where, "toy", "test.number", "0", "10.5", "10")]
 
 
 def test_wrong_recorded_number_returns_one_every_time(toy, tmp_path, capsys):
