@@ -40,7 +40,6 @@ four sentences.
 """
 
 from attention_jax.config import (
-    Claim,
     Config,
     Decode,
     FraEng,
@@ -52,7 +51,6 @@ from attention_jax.config import (
 )
 
 SEEDS = 3
-SOURCE = "d2l 11.7"
 
 
 def config() -> Config:
@@ -92,24 +90,6 @@ def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "5e-4..5e-3:log", "model.dropout": "0.1..0.5"}
 
 
-DEEPER = {"variant": "4 + 4 layers", "minus": "", "kind": "measurement", "since": "2026-11-23"}
-CLAIMS = (
-    Claim(
-        "validation loss of the 128 pairs, best epoch, the book's initial values and rate",
-        "valid.loss",
-        1.393,
-        f"{SOURCE}, its PyTorch code rewritten in one file, same pairs, validated with the causal mask, 8 seeds",
-        variant="initial values, rate 0.001",
-        kind="same protocol",
-        differs="vocabularies of 640 pairs instead of 641, one French word less",
-        spread=(1.375, 1.424),
-        best=True,
-        at_least=1.375,
-        at_most=1.424,
-        since="2026-11-26",
-    ),
-    Claim("validation loss, 4 + 4 layers - 2 + 2", "valid.loss", None, f"{SOURCE}, exercise 1", best=True, **DEEPER),
-)
 GRIDS = (
     Grid("After the last epoch", {"validation loss": "valid.loss", "validation BLEU": "valid.bleu"}, tuple(variants())),
 )

@@ -11,8 +11,8 @@ a source with a single number counts as it is printed. The margin is fixed by th
 Orders. The sign of the difference of two variants is compared run by run, for the same seeds: same sign if all of
 at least three runs have the sign of the source, opposite if none has, undecided otherwise.
 
-A computation without training has the same number for every seed, and one run of it is enough. A run that diverged is
-worse than every number. There is no exception and no other verdict but "not run".
+A computation without training needs one run; if it records an interval over test examples, both ends must have the
+sign, too. A run that diverged is worse than every number. There is no exception and no other verdict but "not run".
 """
 
 from collections.abc import Sequence
