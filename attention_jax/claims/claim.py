@@ -144,9 +144,9 @@ class Declarations:
 def load_declarations(path: Path) -> Declarations:
     """The declarations of an experiment, of a file NAME.toml that may be missing.
 
-    Keys of [defaults] hold for each claim and threshold that has no other value. `peer = [file, key]` takes `runs`, and
-    `published`, if it is not there, as their median, from the file of the source's own runs in results/ (`peer_values`).
-    Raises InputError for a file or an entry that cannot be read.
+    Keys of [defaults] hold for each claim and threshold that has no other value. `peer = [file, key]` takes `runs` from
+    the file of the source's own runs in results/ (`peer_values`); `published` is their median by default. Raises
+    InputError for a file or an entry that cannot be read.
     """
     if not path.exists():
         return Declarations()
@@ -182,8 +182,9 @@ def _entry(kind: type, defaults: Mapping, entry: Mapping, name: str, results: Pa
 def peer_values(path: Path, keys: Sequence[str], selection: Mapping) -> tuple[float, ...]:
     """The numbers of the source's own runs in results/FILE_peer.json.
 
-    `keys` are (key,) of {"seeds": [{key: number}]}, (name, key) of {"runs": {name: [{key: number}]}}, of which (name,
-    key, setting, value) takes those with this value of a setting, or (name,) of {"histories": {name: [numbers by epoch, a list a run]}}: after the epoch of `selection`, or the mean of its `last`.
+    `keys` are (key,) of {"seeds": [{key: number}]}, (name, key) of {"runs": {name: [{key: number}]}}, where (name, key,
+    setting, value) takes the runs with this value of a setting, or (name,) of {"histories": {name: [numbers by epoch, a
+    list a run]}}: after the epoch of `selection`, or the mean of its `last`.
     """
     content = read_json(path)
     if "histories" in content:
