@@ -27,7 +27,7 @@ format:   ## fix what can be fixed automatically
 	$(PYTHON) -m ruff check --fix .
 	$(PYTHON) -m ruff format .
 
-results:  ## write docs/results.md, docs/replication.md and README's numbers from experiments/results/*.json
+results:  ## write docs/results.md, docs/results/ and README's numbers from experiments/results/*.json
 	@$(PYTHON) -m attention_jax.claims.pages
 
 figures:  ## draw the figures of experiments/results that stored data suffice for: learning curves, comparisons, sweeps

@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "attention_jax"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "tests/TRIED.md", *sorted((ROOT / "docs").glob("*.md"))]
-GENERATED = ("results.md", "replication.md")
+GENERATED = ("results.md",)
 LONGEST = 60
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

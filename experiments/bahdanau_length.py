@@ -21,7 +21,6 @@ from pathlib import Path
 
 from attention_jax.config import (
     BahdanauConfig,
-    Claim,
     Config,
     Decode,
     Grid,
@@ -70,43 +69,6 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path | None:
     return length_figure(series, path, inputs=bins)
 
 
-FIGURE = "Bahdanau et al. 2015, figure 2: shape only"
-CLAIMS = (
-    Claim(
-        "BLEU, with attention - without",
-        "test.bleu",
-        8.93,
-        "Bahdanau et al. 2015, table 1: RNNsearch-50 - RNNencdec-50",
-        variant="attention",
-        minus="no-attention",
-        at_least=0.0,
-        kind="order",
-        differs="Multi30k German to English, partly concatenated, instead of WMT English-French; GRUs of width 384 "
-        "instead of 1,000, no maxout, 6 epochs, Adam",
-        since="2026-11-22",
-        after="the recorded runs of one seed",
-    ),
-    Claim(
-        "BLEU beyond 30 tokens over BLEU up to 30, with attention",
-        "test.bleu_kept_beyond_30",
-        None,
-        FIGURE,
-        variant="attention",
-        at_least=0.9,
-        kind="aim",
-        since="2026-11-20",
-    ),
-    Claim(
-        "BLEU beyond 30 tokens over BLEU up to 30, without attention",
-        "test.bleu_kept_beyond_30",
-        None,
-        FIGURE,
-        variant="no-attention",
-        at_most=0.7,
-        kind="aim",
-        since="2026-11-20",
-    ),
-)
 GRIDS = (
     Grid(
         "BLEU on test2016, all lengths, and the share kept beyond 30 tokens",

@@ -15,11 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Claim, Config, Samples, replace
+from attention_jax.config import Config, Samples, replace
 
 STEPS, UNITS, PROBABILITY, BATCH = 30, 4, 1 / 8, 1_000
 RADII = (0.5, 1.0, 1.5)
-SOURCE = "Tallec & Ollivier 2017, section 4"
 
 
 def config() -> Config:
@@ -107,33 +106,3 @@ def study(config: Config, directory: Path) -> dict:
         "randomised.mean_square_z": float(np.mean(randomized**2)),
         "truncated.largest_z": float(np.abs(truncated).max()),
     }
-
-
-def factor(radius: float, low: float, high: float) -> Claim:
-    """How a gradient's norm changes with each step back in a linear network."""
-    text, metric = f"gradient per step back at spectral radius {radius}", f"factor_per_step.radius_{radius}"
-    return Claim(text, metric, radius, "d2l 9.7.2", kind="exact", at_least=low, at_most=high, since="2026-11-20")
-
-
-CLAIMS = (
-    Claim(
-        "mean of 100,000 randomized gradients minus the full one: largest z of 16",
-        "randomised.largest_z",
-        None,
-        f"{SOURCE}: without bias",
-        kind="exact",
-        at_most=3.0,
-        since="2026-11-20",
-    ),
-    Claim(
-        "truncated gradient of the same length, in the same standard errors",
-        "truncated.largest_z",
-        None,
-        f"{SOURCE}: biased",
-        kind="order",
-        at_least=10.0,
-        since="2026-11-20",
-    ),
-    factor(0.5, 0.475, 0.525),
-    factor(1.5, 1.425, 1.575),
-)

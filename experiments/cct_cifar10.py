@@ -13,7 +13,7 @@ attention dropout 0.1, stochastic depth 0.1. The published number is the best ep
 of the last epoch, which selects nothing.
 """
 
-from attention_jax.config import CCTConfig, Claim, Config, Images, Optim, Train, replace
+from attention_jax.config import CCTConfig, Config, Images, Optim, Train, replace
 
 
 def config() -> Config:
@@ -54,28 +54,3 @@ def sweep() -> dict[str, str]:
         "optim.weight_decay": "0.01..0.1:log",
         "model.stochastic_depth": "0..0.2",
     }
-
-
-PUBLISHED = "Hassani et al. 2021, CCT-2/3x2, 200 epochs"
-CLAIMS = (
-    Claim(
-        "CCT-2/3x2, last epoch",
-        "test.accuracy",
-        0.8917,
-        PUBLISHED,
-        kind="other protocol",
-        differs="the authors report the best epoch on the test images, ours is the last",
-        variant="200 epochs",
-        at_least=0.885,
-        since="2026-11-20",
-    ),
-    Claim(
-        "CCT-2/3x2 after 5 epochs, without AutoAugment",
-        "test.accuracy",
-        None,
-        "this repository",
-        kind="measurement",
-        variant="5 epochs",
-        since="2026-11-20",
-    ),
-)

@@ -22,7 +22,6 @@ learning: ours has 0.55 to 0.75 there, and 0.24, 0.80 and 0.04 in the replicatio
 
 from attention_jax.config import (
     AttentionSeq2seqConfig,
-    Claim,
     Config,
     Dates,
     Decode,
@@ -30,10 +29,8 @@ from attention_jax.config import (
     Train,
     replace,
 )
-from experiments.date_seq2seq import BOOK
 
 SEEDS = 3
-SOURCE = "Deep Learning from Scratch 2, ch. 8: its own code, one run; spread: four more runs, histories not kept"
 
 
 def config() -> Config:
@@ -53,44 +50,3 @@ def smoke() -> Config:
 
 def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "5e-4..5e-3:log", "model.hidden_size": "128,256"}
-
-
-CLAIMS = (
-    Claim(
-        "attention, exact match after epoch 2 (very different from seed to seed)",
-        "test.exact_match",
-        0.518,
-        SOURCE,
-        epoch=2,
-        at_least=0.0006,
-        at_most=0.52,
-        kind="same protocol",
-        differs=BOOK,
-        spread=(0.0006, 0.52),
-        since="2026-11-23",
-        after="the recorded runs of three seeds (0.55 to 0.75)",
-    ),
-    Claim(
-        "attention, exact match after epoch 3",
-        "test.exact_match",
-        0.999,
-        SOURCE,
-        epoch=3,
-        at_least=0.95,
-        kind="same protocol",
-        differs=BOOK,
-        since="2026-11-20",
-    ),
-    Claim(
-        "attention, exact match after epoch 4",
-        "test.exact_match",
-        0.999,
-        SOURCE,
-        epoch=4,
-        at_least=0.998,
-        kind="same protocol",
-        differs=BOOK,
-        spread=(0.9976, 0.9994),
-        since="2026-11-20",
-    ),
-)

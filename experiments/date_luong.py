@@ -15,7 +15,7 @@ published file). So the second claim counts the other 3,565 alone. With one seed
 There is no validation set, and nothing is selected.
 """
 
-from attention_jax.config import Claim, Config, Dates, Decode, LuongSeq2seqConfig, Optim, Train, replace
+from attention_jax.config import Config, Dates, Decode, LuongSeq2seqConfig, Optim, Train, replace
 
 SEEDS = 3
 
@@ -37,26 +37,3 @@ def smoke() -> Config:
 
 def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "1e-3..1e-2:log", "model.hidden_size": "64,128"}
-
-
-SEEN = "28.7 % of them occur in training"
-CLAIMS = (
-    Claim(
-        f"exact match on 5,000 test dates after 4 epochs; {SEEN}",
-        "test.exact_match",
-        published=None,
-        source="our aim: 5,000 of 5,000",
-        at_least=0.995,
-        kind="aim",
-        since="2026-11-20",
-    ),
-    Claim(
-        "exact match on the 3,565 test dates whose text does not occur in training",
-        "test.exact_match_unseen",
-        published=None,
-        source="our aim",
-        at_least=0.995,
-        kind="aim",
-        since="2026-11-20",
-    ),
-)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Claim, Config, Samples, replace
+from attention_jax.config import Config, Samples, replace
 
 SEEDS = 3
 KERNEL, GRID, CHANNELS = 3, 12, 5
@@ -258,106 +258,3 @@ def study(config: Config, directory: Path) -> dict:
         "kernel.unit_keys_error": kernel_of_unit_keys(next(rngs)),
         "shift.fourier_error": shift_by_fourier(next(rngs)),
     }
-
-
-def exact(text: str, metric: str, published: float, source: str, low: float | None, high: float) -> Claim:
-    """A number that a theorem gives."""
-    return Claim(text, metric, published, source, kind="exact", at_least=low, at_most=high, since="2026-11-23")
-
-
-SINUSOIDS = "Vaswani et al. 2017, section 3.5"
-FOOTNOTE = "Vaswani et al. 2017, footnote 4: mean 0 and variance d_k"
-CLAIMS = (
-    exact(
-        "a 3 x 3 convolution by nine heads, error",
-        "convolution.error",
-        0.0,
-        "Cordonnier et al. 2020, theorem 1",
-        None,
-        1e-4,
-    ),
-    exact(
-        "weight of such a head on its pixel at sharpness 1, over the closed form",
-        "convolution.weight_over_formula",
-        1.0,
-        "Cordonnier et al. 2020, equation 9: a theta function",
-        0.9999,
-        1.0001,
-    ),
-    exact("sinusoids at an offset are a rotation, error", "positions.rotation_error", 0.0, SINUSOIDS, None, 1e-3),
-    exact(
-        "dot products of sinusoids depend on the distance alone, error",
-        "positions.distance_error",
-        0.0,
-        "d2l 11.6.3.2",
-        None,
-        1e-3,
-    ),
-    exact(
-        "rotary dot products depend on the distance alone, error",
-        "rotary.distance_error",
-        0.0,
-        "Su et al. 2021, equation 16",
-        None,
-        1e-3,
-    ),
-    exact("variance of q.k over d, d = 64", "variance.dot_64_over_d", 1.0, FOOTNOTE, 0.98, 1.02),
-    exact("variance of q.k over d, d = 256", "variance.dot_256_over_d", 1.0, FOOTNOTE, 0.96, 1.04),
-    exact(
-        "n sum p^2 of scaled scores, d = 64, n = 8,192",
-        "participation.scaled_64",
-        (1 - 2 / 64) ** -32,
-        "E exp(|q|^2 / d) for normal q: (1 - 2 / d)^(-d / 2)",
-        2.5,
-        2.95,
-    ),
-    Claim(
-        "n sum p^2 of unscaled scores, divided by e: the softmax saturates",
-        "participation.dot_64_over_scaled",
-        None,
-        "Vaswani et al. 2017, section 3.2.1: regions of extremely small gradients",
-        kind="order",
-        at_least=100.0,
-        since="2026-11-23",
-    ),
-    exact(
-        "gradient of attention is a covariance, error",
-        "gradient.covariance_error",
-        0.0,
-        "derivative of a softmax mean (d2l 11.1 and 11.2, exercises)",
-        None,
-        1e-4,
-    ),
-    exact(
-        "spectral norm of the softmax's Jacobian, largest of random logits",
-        "softmax.jacobian_norm",
-        0.5,
-        "the largest eigenvalue of diag(p) - p p^T is at most 1/2",
-        0.45,
-        0.5 + 1e-6,
-    ),
-    exact(
-        "attention is a gradient step of the Hopfield energy, error",
-        "hopfield.gradient_error",
-        0.0,
-        "Ramsauer et al. 2021, equation 3",
-        None,
-        1e-4,
-    ),
-    exact(
-        "Gaussian kernel regression is dot-product attention for keys of one length, error",
-        "kernel.unit_keys_error",
-        0.0,
-        "d2l 11.3.1",
-        None,
-        1e-4,
-    ),
-    exact(
-        "shift of a Turing machine's weights is a product of spectra, error",
-        "shift.fourier_error",
-        0.0,
-        "Graves et al. 2014, equation 8",
-        None,
-        1e-4,
-    ),
-)

@@ -10,7 +10,7 @@ d2l trains on 512 of 167,130 pairs. This is what the same data gives when it is 
 attention, maxout output, greedy. The split is seeded, and no English sentence is in two of its parts.
 """
 
-from attention_jax.config import BahdanauConfig, Claim, Config, Decode, FraEng, Optim, Train
+from attention_jax.config import BahdanauConfig, Config, Decode, FraEng, Optim, Train
 
 
 def config() -> Config:
@@ -26,8 +26,3 @@ def config() -> Config:
 
 def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-4..3e-3:log", "model.hidden_size": "256,512"}
-
-
-CLAIMS = (
-    Claim("BLEU on held-out sources", "test.bleu", None, "no published number", kind="measurement", since="2026-11-20"),
-)

@@ -22,7 +22,7 @@ Transformer.
 import math
 from collections import Counter
 
-from attention_jax.config import Claim, Config, Grid, replace
+from attention_jax.config import Config, Grid, replace
 from experiments import fra_eng_bahdanau, fra_eng_transformer
 
 SEEDS = 3
@@ -83,15 +83,6 @@ def study(config: Config, directory) -> dict:
     return {f"bleu_{number}": score for number, score in enumerate(scores, 1)} | {"bleu": sum(scores) / len(scores)}
 
 
-def mean(variant: str, published: float, source: str) -> Claim:
-    text = f"{variant}: mean BLEU of the four sentences, of which three are training pairs"
-    return Claim(text, "bleu", published, source, kind="measurement", variant=variant, since="2026-11-23")
-
-
-CLAIMS = (
-    mean("bahdanau", 0.75, "d2l 11.4, PyTorch edition (JAX 0.5, MXNet 0.38, TensorFlow 0.13)"),
-    mean("transformer", 0.842, "d2l 11.7, PyTorch edition (another printing 0.84, TensorFlow and MXNet 0.79, JAX 0.5)"),
-)
 GRIDS = (
     Grid("BLEU", {sentence: f"bleu_{number}" for number, sentence in enumerate(PAIRS, 1)}, ("bahdanau", "transformer")),
 )

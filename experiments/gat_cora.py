@@ -33,11 +33,9 @@ all of the gain over a perceptron (59.7 +- 1.4 %) comes from averaging over neig
 them.
 """
 
-from attention_jax.config import Citations, Claim, Config, GraphAttentionConfig, Optim, Train, replace
+from attention_jax.config import Citations, Config, GraphAttentionConfig, Optim, Train, replace
 
 SEEDS = 10
-TABLE = "Velickovic et al. 2018, table 2"
-NEW = {"since": "2026-11-23"}
 GAT, EQUAL, ALONE = "attention", "equal weights", "no neighbours"
 
 
@@ -74,69 +72,3 @@ def variants() -> dict[str, Config]:
 
 def sweep() -> dict[str, str]:
     return {"model.dropout": "0.4,0.5,0.6", "model.l2": "1e-4..1e-3:log", "optim.learning_rate": "2e-3..1e-2:log"}
-
-
-CLAIMS = (
-    # Two sided, their mean of 100 runs with its standard deviation of 0.007: the median of ten runs of the same
-    # distribution has a standard deviation of 0.003 and lies within it with a probability of 0.99. Two standard
-    # deviations hold about 95 of their 100 runs.
-    Claim(
-        "accuracy of graph attention",
-        "test.accuracy",
-        0.830,
-        f"{TABLE}: 83.0 +- 0.7 % over 100 runs",
-        variant=GAT,
-        kind="same protocol",
-        differs="Adam's epsilon, which TensorFlow adds to the square root of the uncorrected second moment",
-        spread=(0.816, 0.844),
-        at_least=0.823,
-        at_most=0.837,
-        **NEW,
-    ),
-    Claim(
-        "accuracy, attention - no neighbors",
-        "test.accuracy",
-        0.279,
-        f"{TABLE}: 83.0 % - 55.1 % (MLP)",
-        variant=GAT,
-        minus=ALONE,
-        kind="other protocol",
-        differs="another perceptron, theirs is that of Kipf & Welling 2017: 16 hidden units, ReLU, dropout 0.5 of the "
-        "inputs of both layers alone, L2 for the first layer alone, learning rate 0.01, at most 200 epochs, the last "
-        "of which is tested, and a rule that stops earlier; ours is the network of the first claim on a graph without "
-        "links",
-        at_least=0.20,
-        **NEW,
-    ),
-    Claim(
-        "accuracy, attention - equal weights",
-        "test.accuracy",
-        0.016,
-        f"{TABLE}: 83.0 % - 81.4 % (GCN-64*)",
-        variant=GAT,
-        minus=EQUAL,
-        kind="order",
-        differs="their graph convolution is another network, of 64 hidden features, and weighs links by the degrees of "
-        "both ends; ours is that of the first claim with equal weights",
-        at_least=0.0,
-        **NEW,
-    ),
-    Claim(
-        "accuracy of equal weights",
-        "test.accuracy",
-        0.814,
-        f"{TABLE}: GCN-64* 81.4 +- 0.5 %, links weighed by degrees of both ends",
-        variant=EQUAL,
-        kind="measurement",
-        **NEW,
-    ),
-    Claim(
-        "accuracy of no neighbors",
-        "test.accuracy",
-        0.551,
-        f"{TABLE}: MLP, from Kipf & Welling 2017, table 3",
-        variant=ALONE,
-        kind="measurement",
-        **NEW,
-    ),
-)

@@ -34,7 +34,7 @@ With open gates the residual stack has 22.0, 22.9 and 22.7 BLEU and the plain on
 large, and still misses the bound. Both remain 13 to 20 BLEU below a single layer.
 """
 
-from attention_jax.config import Claim, Config, Decode, GNMTConfig, Grid, Multi30k, Optim, Train, replace
+from attention_jax.config import Config, Decode, GNMTConfig, Grid, Multi30k, Optim, Train, replace
 
 LONGER = "depth-4, GRU, 12 epochs"
 
@@ -77,54 +77,4 @@ def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-4..3e-3:log", "model.hidden_size": "256,512"}
 
 
-DEEP = "Wu et al. 2016, section 3.1, of deeper stacks: residual connections help"
-FOUR = "Wu et al. 2016, section 3.1: plain stacks work well up to 4 layers, barely with 6"
-BAHDANAU = "multi30k_deen_bahdanau has 35.96 (other tokens, 10 epochs)"
-PAIR = {"variant": "depth-4", "minus": "depth-4-plain"}
-CLAIMS = (
-    Claim(
-        "BLEU, depth-4 - depth-4-plain: residual connections help",
-        "test.bleu",
-        None,
-        DEEP,
-        **PAIR,
-        kind="order",
-        at_least=0.0,
-        since="2026-11-20",
-    ),
-    Claim(
-        "BLEU, depth-4 - depth-4-plain: plain stacks of 4 layers still work",
-        "test.bleu",
-        None,
-        FOUR,
-        **PAIR,
-        kind="aim",
-        at_least=-2.0,
-        at_most=2.0,
-        since="2026-11-23",
-        after="the recorded run, 10.6",
-    ),
-    Claim(
-        "BLEU, depth-4 - depth-4-plain, open gates: plain stacks of 4 layers still work",
-        "test.bleu",
-        None,
-        FOUR,
-        variant="depth-4, open gates",
-        minus="depth-4-plain, open gates",
-        kind="aim",
-        at_least=-2.0,
-        at_most=2.0,
-        since="2026-11-25",
-    ),
-    Claim(
-        f"BLEU, {LONGER}: no worse than Bahdanau's model",
-        "test.bleu",
-        None,
-        BAHDANAU,
-        variant=LONGER,
-        kind="aim",
-        at_least=35.96,
-        since="2026-11-22",
-    ),
-)
 GRIDS = (Grid("Every model", {"BLEU on test2016": "test.bleu", "validation loss": "valid.loss"}, tuple(variants())),)

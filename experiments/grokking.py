@@ -23,12 +23,9 @@ before).
 
 from pathlib import Path
 
-from attention_jax.config import Claim, Config, Grid, ModularAddition, Optim, TextClassifierConfig, Train, replace
+from attention_jax.config import Config, Grid, ModularAddition, Optim, TextClassifierConfig, Train, replace
 
 SEEDS = 3
-POWER = "Power et al. 2022, figure 1: curves"
-DECAY = "Power et al. 2022, figure 2: without it, many times as many steps"
-NANDA = "Nanda et al. 2023, section 4.1: five key frequencies, modulo 113"
 KEY_FREQUENCIES = 5
 
 
@@ -96,70 +93,6 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
     return lines(series, path, xlabel="step", ylabel="accuracy", log="x", inputs=series)
 
 
-REGISTERED = {"kind": "aim", "since": "2026-11-22"}
-CLAIMS = (
-    Claim(
-        "weight decay: accuracy on training equations, step 1,000",
-        "train.accuracy",
-        None,
-        POWER,
-        variant="weight decay",
-        epoch=100,
-        at_least=0.95,
-        **REGISTERED,
-    ),
-    Claim(
-        "weight decay: accuracy on held-out equations, step 1,000",
-        "valid.accuracy",
-        None,
-        POWER,
-        variant="weight decay",
-        epoch=100,
-        at_most=0.05,
-        **REGISTERED,
-    ),
-    Claim(
-        "weight decay: accuracy on other held-out equations after the best epoch",
-        "test.accuracy",
-        None,
-        POWER,
-        variant="weight decay",
-        at_least=0.99,
-        **REGISTERED,
-    ),
-    Claim(
-        "no weight decay: accuracy on other held-out equations after the best epoch",
-        "test.accuracy",
-        None,
-        DECAY,
-        variant="none",
-        at_most=0.05,
-        **REGISTERED,
-    ),
-    Claim(
-        "weight decay: share of the five largest of 48 frequencies in the embeddings of numbers",
-        "fourier.key_share",
-        None,
-        NANDA,
-        variant="weight decay",
-        kind="aim",
-        at_least=0.5,
-        since="2026-11-23",
-        after="0.62 to 0.76 in three seeds",
-    ),
-    Claim(
-        "share of the five largest frequencies: weight decay - none",
-        "fourier.key_share",
-        None,
-        NANDA,
-        variant="weight decay",
-        minus="none",
-        kind="order",
-        at_least=0.0,
-        since="2026-11-22",
-        after="all runs",
-    ),
-)
 GRIDS = (
     Grid(
         "After the best epoch",

@@ -46,12 +46,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from attention_jax.config import Claim, Config, Grid, Optim, replace
+from attention_jax.config import Config, Grid, Optim, replace
 from experiments import table3_directions
 
 SEEDS = 3
-SOURCE = "Michel et al. 2019, section 4.2: up to 20 % (WMT) or 40 % (BERT) of heads"
-GATES = "Voita et al. 2019, abstract: 38 of 48 heads of the encoder for 0.15 BLEU (WMT English-Russian)"
 TENTHS = tuple(range(10))
 RESCALED_TENTHS = (1, 2, 3)
 RANDOM_TENTHS = (2, 5)
@@ -273,70 +271,6 @@ def study(config: Config, directory) -> dict:
     metrics["half.over_random"] = pruned[5] - control[5]
     closed, gated = with_gates(task, params, directory / "gates")
     return metrics | {"gates.share": closed, "gates.change": test(gated) - test(params)}
-
-
-ANOTHER = (
-    "Multi30k and 96 heads of a small model instead of WMT English-French and 288 of the big one; no noticeable loss "
-    "is read as at most 1 BLEU; importance on the model's training sentences, theirs on newstest2009-13; their beam "
-    "search ends with its fifth finished hypothesis"
-)
-RUSSIAN = (
-    "Multi30k and 32 encoder heads of a small model; four epochs with gates, no control without gates; the decoder "
-    "trains, too, theirs is frozen; gates of temperature 2/3 that begin open, theirs of 0.33 that begin half open; "
-    "greedy decoding, theirs with a beam of 4; no dropout of attention weights and hidden units, theirs 0.1"
-)
-KNOWN = "the run of the earlier estimator, "
-
-
-def share(text: str, metric: str) -> Claim:
-    """A claim that a fifth of the heads can go for at most 1 BLEU."""
-    return Claim(
-        f"share of heads that can go for at most 1 BLEU{text}",
-        metric,
-        0.2,
-        SOURCE,
-        kind="other protocol",
-        differs=ANOTHER,
-        at_least=0.2,
-        since="2026-11-23",
-        after=KNOWN + "0.1",
-    )
-
-
-CLAIMS = (
-    share("", "harmless_share"),
-    share(", the others rescaled", "harmless_share_rescaled"),
-    Claim(
-        "BLEU with half of the heads, least important removed - removed at random",
-        "half.over_random",
-        None,
-        "Michel et al. 2019, section 4.1: importance orders the heads",
-        kind="order",
-        at_least=0.0,
-        since="2026-11-23",
-        after=KNOWN + "22.8 against 14.3",
-    ),
-    Claim(
-        "gates: share of the encoder's heads that they close",
-        "gates.share",
-        0.79,
-        GATES,
-        kind="other protocol",
-        differs=RUSSIAN,
-        at_least=0.6,
-        since="2026-11-22",
-    ),
-    Claim(
-        "gates: change of BLEU",
-        "gates.change",
-        -0.15,
-        GATES,
-        kind="other protocol",
-        differs=RUSSIAN,
-        at_least=-1.0,
-        since="2026-11-22",
-    ),
-)
 
 
 def columns(prefix: str, tenths) -> dict[str, str]:

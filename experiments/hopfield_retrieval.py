@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Claim, Config, Samples, replace
+from attention_jax.config import Config, Samples, replace
 
 DIMENSIONS = (8, 10, 12, 14, 16, 18, 20)
 BETA = 1.0
@@ -90,35 +90,3 @@ def study(config: Config, directory: Path) -> dict:
         "retrieved.share": share,
         "small_beta.from_mean": away,
     }
-
-
-CLAIMS = (
-    Claim(
-        "log of capacity for each dimension, over 1 - log cosh 1",
-        "capacity.slope_over_exact",
-        1.0,
-        "the mean over random patterns, as in Demircigil et al. 2017",
-        kind="exact",
-        at_least=0.98,
-        at_most=1.02,
-        since="2026-11-21",
-    ),
-    Claim(
-        "4,096 patterns of 64 signs: found in one step, 12 signs wrong",
-        "retrieved.share",
-        None,
-        "Ramsauer et al. 2021, theorem 4: with high probability",
-        kind="aim",
-        at_least=0.99,
-        since="2026-11-21",
-    ),
-    Claim(
-        "at a small beta the state is the mean of all, distance",
-        "small_beta.from_mean",
-        0.0,
-        "Ramsauer et al. 2021, section 3: the limit",
-        kind="aim",
-        at_most=0.05,
-        since="2026-11-21",
-    ),
-)

@@ -17,7 +17,7 @@ import time
 
 import numpy as np
 
-from attention_jax.config import Claim, Config, Grid, Images, Optim, Train, ViTConfig, replace
+from attention_jax.config import Config, Grid, Images, Optim, Train, ViTConfig, replace
 
 SIZES = (32, 64, 96, 128, 192, 256)
 
@@ -96,18 +96,4 @@ def study(config: Config, directory) -> dict:
     return {f"ms_{size}": round(1e3 * s, 3) for size, s in zip(sizes, seconds)} | {"exponent": round(float(slope), 3)}
 
 
-CLAIMS = (
-    Claim(
-        "time of a step against image size, exponent",
-        "exponent",
-        None,
-        "d2l 11.8, exercise 1; operations grow with size^2 to size^4",
-        kind="aim",
-        at_least=2.0,
-        at_most=4.0,
-        timed=True,
-        since="2026-11-23",
-        after="the recorded run, 2.36",
-    ),
-)
 GRIDS = (Grid("Milliseconds a training step", {f"{size} pixels": f"ms_{size}" for size in SIZES}, ("",)),)

@@ -16,11 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Claim, Config, Samples, replace
+from attention_jax.config import Config, Samples, replace
 
 DIMENSIONS, PAIRS, BATCH = 10, 20, 512
 EXACT = (DIMENSIONS + 1) / (PAIRS + DIMENSIONS + 1)
-SOURCE = "Zhang, Frei, Bartlett 2024, theorem 4.1"
 
 
 def config() -> Config:
@@ -122,36 +121,3 @@ def study(config: Config, directory: Path) -> dict:
         "softmax.error": errors["kernel regression"],
         "softmax_less_linear": errors["kernel regression"] - errors["linear attention"],
     }
-
-
-WHEN = {"since": "2026-11-21"}
-CLAIMS = (
-    Claim(
-        "linear attention: error over (d + 1) / (N + d + 1)",
-        "linear.error_over_exact",
-        1.0,
-        SOURCE,
-        kind="aim",
-        at_least=0.98,
-        at_most=1.02,
-        **WHEN,
-    ),
-    Claim(
-        "its matrix is N / (N + d + 1) times the identity, relative distance",
-        "linear.matrix_from_identity",
-        0.0,
-        SOURCE,
-        kind="aim",
-        at_most=0.1,
-        **WHEN,
-    ),
-    Claim(
-        "error of kernel regression with a learned width - linear attention",
-        "softmax_less_linear",
-        None,
-        "our expectation: the targets are linear",
-        kind="order",
-        at_least=0.0,
-        **WHEN,
-    ),
-)

@@ -18,10 +18,9 @@ is selected.
 
 from pathlib import Path
 
-from attention_jax.config import Claim, Config, LanguageModelConfig, MarkovChains, Optim, Train, replace
+from attention_jax.config import Config, LanguageModelConfig, MarkovChains, Optim, Train, replace
 
 SEEDS = 3
-SOURCE = "Edelman et al. 2024, figure 1"
 
 
 def config() -> Config:
@@ -58,39 +57,3 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
         unigram = above[0][-1] - runs[0]["history"][-1]["valid.loss_less_unigram"]
     axes = {"xlabel": "epoch", "ylabel": "loss above Bayes (nats)"}
     return lines(series, path, **axes, reference={"unigram baseline": unigram}, inputs=series)
-
-
-UNIGRAM = "valid.loss_less_unigram"
-REGISTERED = {"kind": "aim", "since": "2026-11-22"}
-CLAIMS = (
-    Claim(
-        "two layers: loss - that of the Bayes-optimal prediction, nats",
-        "valid.loss_less_bigram",
-        0.0,
-        f"{SOURCE}; the posterior mean in closed form",
-        variant="two layers",
-        at_most=0.02,
-        **REGISTERED,
-    ),
-    Claim(
-        "one layer: loss - that of the count of states, nats",
-        UNIGRAM,
-        0.0,
-        f"{SOURCE}; the count in closed form",
-        variant="one layer",
-        at_least=-0.03,
-        at_most=0.03,
-        **REGISTERED,
-    ),
-    Claim(
-        "two layers after epoch 2: loss - that of the count of states, nats",
-        UNIGRAM,
-        0.0,
-        f"{SOURCE}: a plateau",
-        variant="two layers",
-        epoch=2,
-        at_least=-0.03,
-        at_most=0.03,
-        **REGISTERED,
-    ),
-)

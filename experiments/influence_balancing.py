@@ -19,16 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Claim, Config, Influence, replace
+from attention_jax.config import Config, Influence, replace
 
-SOURCE = "our own NumPy program of this protocol, experiments/peers/numpy_influence.py"
-PEER = {
-    "loss.truncation_1": 211.31788260288891,
-    "loss.truncation_10": 3529352626771506.5,
-    "loss.truncation_100": 3.2018664076664707e-09,
-    "loss.forward_mode": 3.722749317290627e-17,
-}
-"""The numbers of the second program, as influence_balancing_peer.json has them."""
 UNITS, POSITIVE, RATE, SETTLE = 23, 10, 1e-4, 100
 RANDOMIZED = 5
 """Seeds of the randomized truncation."""
@@ -115,26 +107,3 @@ def study(config: Config, directory: Path) -> dict:
         curves, directory / "figures" / "loss.png", xlabel="update", ylabel="loss", log="y", title="Influence balancing"
     )
     return metrics
-
-
-def claim(text: str, name: str, low: float, high: float) -> Claim:
-    """A final loss, which is a number without noise, against that of our second program."""
-    metric, when = f"loss.{name}", {"kind": "aim", "since": "2026-11-20"}
-    return Claim(f"final loss, {text}", metric, PEER[metric], SOURCE, at_least=low, at_most=high, **when)
-
-
-CLAIMS = (
-    claim("truncation 1", "truncation_1", 211.25, 211.35),
-    claim("truncation 10: diverges", "truncation_10", 3.45e15, 3.55e15),
-    claim("truncation 100", "truncation_100", 3.15e-9, 3.25e-9),
-    claim("forward mode", "forward_mode", 3.65e-17, 3.75e-17),
-    Claim(
-        "randomized truncation, mean length 16: the worst of 5 seeds",
-        "loss.randomised_worst",
-        None,
-        "Tallec & Ollivier 2017, figure 1: it converges",
-        kind="aim",
-        at_most=1e-2,
-        since="2026-11-20",
-    ),
-)

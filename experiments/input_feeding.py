@@ -44,7 +44,7 @@ sentences.
 import json
 from pathlib import Path
 
-from attention_jax.config import Claim, Config, Decode, Grid, LuongConfig, Multi30k, Optim, Train, replace
+from attention_jax.config import Config, Decode, Grid, LuongConfig, Multi30k, Optim, Train, replace
 
 SIZES = {
     "hidden_size": 128,
@@ -97,21 +97,6 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
     return lines(series, path, xlabel="epoch", ylabel="validation loss, nats per token", inputs=series)
 
 
-CLAIMS = (
-    Claim(
-        "validation loss, general-feeding - general",
-        "valid.loss",
-        0.082,
-        "OpenNMT-py 3.5.1, the same batches: experiments/peers/opennmt_feeding.py",
-        variant="general-feeding",
-        minus="general",
-        at_least=0.0,
-        kind="order",
-        differs="theirs begins with matrices within 0.1, ours with truncated normal ones of variance 1 / fan-in",
-        since="2026-11-22",
-        after="seed 0 of ours and of OpenNMT-py, 7 minutes before",
-    ),
-)
 GRIDS = (
     Grid(
         "Validation loss in nats a token, and BLEU on test2016, after six epochs",

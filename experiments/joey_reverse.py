@@ -16,7 +16,7 @@ the checkpoint of the best validation BLEU. The default data are those of the sc
 counts 40,000 training sequences, so its data may be others. Editions before 2024 have 98.49 with a beam of 10.
 """
 
-from attention_jax.config import Claim, Config, Decode, LuongConfig, Optim, Reverse, Train, replace
+from attention_jax.config import Config, Decode, LuongConfig, Optim, Reverse, Train, replace
 
 SEEDS = 3
 
@@ -39,22 +39,3 @@ def smoke() -> Config:
 
 def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-4..3e-3:log", "model.hidden_size": "256,512"}
-
-
-CLAIMS = (
-    Claim(
-        "BLEU on the test sequences, lengths 26-30 included",
-        "test.bleu",
-        95.19,
-        "Joey NMT documentation, tutorial",
-        at_least=95.19,
-        kind="other protocol",
-        differs="LSTMs of 128 units instead of 64, embeddings of 64 instead of 16, no dropout, 12 epochs with "
-        "warm-up and cosine decay instead of 5 with a plateau schedule, perhaps other generated data; a decoder that "
-        "starts from a dense layer of the encoder's states instead of zeros, an output bias, truncated normal "
-        "initial values instead of Xavier's, batches of 128 in four length buckets instead of 24 of all lengths, a "
-        "peak rate of 0.003 instead of 0.001, gradients of the mean over tokens that are clipped instead of that "
-        "over sentences, the last epoch instead of the best validation BLEU, at most 40 tokens instead of 30",
-        since="2026-11-20",
-    ),
-)

@@ -25,7 +25,7 @@ Nothing was selected for this experiment. The code was tried on random character
 
 from pathlib import Path
 
-from attention_jax.config import Claim, Config, Grid, replace
+from attention_jax.config import Config, Grid, replace
 from experiments import shakespeare
 
 SEEDS = 3
@@ -92,42 +92,4 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
     return lines(series, path, **axes, log="x", inputs=losses)
 
 
-PRESS = "Press et al. 2022, arXiv 2108.12409, figure 1"
-
-
-def worse(worse_positions: str, better_positions: str, n: int) -> Claim:
-    """The order of two kinds of positions at n times the length, seed by seed."""
-    return Claim(
-        f"{n} times the length: loss with {worse_positions} - {better_positions} positions",
-        f"valid.loss_{n}x",
-        None,
-        PRESS,
-        kind="order",
-        variant=worse_positions,
-        minus=better_positions,
-        at_least=0.0,
-        since="2026-11-26",
-    )
-
-
-CLAIMS = (
-    *(
-        worse(worse_positions, better_positions, n)
-        for n in FACTORS[1:]
-        for worse_positions, better_positions in (("sinusoidal", "rotary"), ("rotary", "t5"), ("t5", "alibi"))
-    ),
-    *(
-        Claim(
-            f"ALiBi: loss at {n} times the length - at that of training",
-            f"valid.loss_{n}x_less_1x",
-            None,
-            f"{PRESS}: its perplexity does not grow; the margin is ours",
-            kind="order",
-            variant="alibi",
-            at_most=0.02,
-            since="2026-11-26",
-        )
-        for n in FACTORS[1:]
-    ),
-)
 GRIDS = (Grid("Validation loss, by length", {f"{n} times": f"valid.loss_{n}x" for n in FACTORS}, POSITIONS),)

@@ -17,10 +17,9 @@ have other initial values, weights are multiplied in bfloat16, and translations 
 therefore no better implementation of the same experiment.
 """
 
-from attention_jax.config import BahdanauConfig, Claim, Config, Decode, Multi30k, Optim, Train
+from attention_jax.config import BahdanauConfig, Config, Decode, Multi30k, Optim, Train
 
 SEEDS = 1
-SOURCE = "bentrevett/pytorch-seq2seq, tutorial 3"
 
 
 def config() -> Config:
@@ -36,22 +35,3 @@ def config() -> Config:
 
 def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-4..3e-3:log"}
-
-
-CLAIMS = (
-    Claim(
-        "BLEU on test2016, the tutorial's sizes",
-        "test.bleu",
-        28.3,
-        SOURCE,
-        kind="other protocol",
-        differs="theirs: half of the steps without teacher forcing, the epoch of the best loss without it, a mean over "
-        "batches, an encoder and attention that read on through the padding of its batch, batches of all lengths, "
-        "N(0, 0.01^2) weights, a bias in the score, two biases a gate, a first token before the source, tokens of "
-        "space, 24 words at most, unknown words as three tokens in BLEU; ours: teacher forcing, the epoch of the best "
-        "loss a token with it, padding masked, four length buckets, so that a token of the shortest sentences weighs "
-        "twice as much, weights of variance 1 / inputs, text lower-cased before it is divided, bfloat16 products",
-        at_least=26.30,
-        since="2026-11-20",
-    ),
-)

@@ -21,7 +21,6 @@ higher BLEU is no better implementation of the same model. (Two runs in the tuto
 """
 
 from attention_jax.config import (
-    Claim,
     Config,
     ConvolutionalConfig,
     Decode,
@@ -32,7 +31,6 @@ from attention_jax.config import (
 )
 
 SEEDS = 1
-SOURCE = "bentrevett/pytorch-seq2seq, tutorial 5"
 
 
 def config() -> Config:
@@ -53,22 +51,3 @@ def smoke() -> Config:
 
 def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-4..3e-3:log"}
-
-
-CLAIMS = (
-    Claim(
-        "BLEU on test2016, the tutorial's sizes",
-        "test.bleu",
-        34.14,
-        SOURCE,
-        kind="other protocol",
-        differs="another model of 39.7 M parameters, theirs 37.4 M: projections of its own per decoder layer, "
-        "Gehring's initial values (theirs PyTorch's, with embeddings N(0, 1)), padding zeroed and masked, residual "
-        "connections without dropout in the decoder, zeros before a sentence (theirs ones), bfloat16 products; four "
-        "length buckets, theirs batches of all lengths; the epoch is chosen by the loss a token, theirs by the mean "
-        "over batches; theirs has a first token before the source, tokens of space, translations of at most 50 tokens, "
-        "and divides text before it lower-cases it",
-        at_least=32.14,
-        since="2026-11-20",
-    ),
-)

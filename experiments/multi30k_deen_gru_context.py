@@ -17,10 +17,9 @@ have other initial values, and translations may be longer. A higher BLEU is ther
 same experiment. The original run has 23.9 BLEU, the replication 24.9 (23.6 to 26.3 over test sentences).
 """
 
-from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, SutskeverConfig, Train
+from attention_jax.config import Config, Decode, Multi30k, Optim, SutskeverConfig, Train
 
 SEEDS = 1
-SOURCE = "bentrevett/pytorch-seq2seq, tutorial 2"
 
 
 def config() -> Config:
@@ -45,22 +44,3 @@ def config() -> Config:
 
 def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-4..3e-3:log"}
-
-
-CLAIMS = (
-    Claim(
-        "BLEU on test2016, the tutorial's sizes",
-        "test.bleu",
-        20.61,
-        SOURCE,
-        kind="other protocol",
-        differs="theirs: half of the steps without teacher forcing, the epoch of the best loss without it, a mean over "
-        "batches, an encoder that reads on through the padding of its batch, batches of all lengths, N(0, 0.01^2) "
-        "weights and biases, two biases a gate, a first token before the source, tokens of space, 24 words at most, "
-        "unknown words as three tokens in BLEU; ours: teacher forcing, the epoch of the best loss a token with it, the "
-        "state after the last token, four length buckets, so that a token of the shortest sentences weighs twice as "
-        "much, weights of variance 1 / inputs, text lower-cased before it is divided",
-        at_least=18.61,
-        since="2026-11-20",
-    ),
-)

@@ -19,10 +19,9 @@ the source, too, and have no BLEU; two later ones, which read it forwards, have 
 17.8 BLEU, the replication 17.5 (16.4 to 18.5 over test sentences).
 """
 
-from attention_jax.config import Claim, Config, Decode, Multi30k, Optim, SutskeverConfig, Train
+from attention_jax.config import Config, Decode, Multi30k, Optim, SutskeverConfig, Train
 
 SEEDS = 1
-SOURCE = "bentrevett/pytorch-seq2seq, tutorial 1"
 
 
 def config() -> Config:
@@ -56,22 +55,3 @@ def config() -> Config:
 
 def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-4..3e-3:log"}
-
-
-CLAIMS = (
-    Claim(
-        "BLEU on test2016, the tutorial's sizes",
-        "test.bleu",
-        13.76,
-        SOURCE,
-        kind="other protocol",
-        differs="theirs: half of the steps without teacher forcing, the epoch of the best loss without it, a mean over "
-        "batches, an encoder that reads on through the padding of its batch, batches of all lengths, U(-0.08, 0.08) "
-        "weights and biases, two biases a gate, source forwards after a first token, tokens of space, 24 words at "
-        "most, unknown words as three tokens in BLEU; ours: teacher forcing, the epoch of the best loss a token with "
-        "it, the state after the last token, four length buckets, so that a token of the shortest sentences weighs "
-        "twice as much, weights of variance 1 / inputs, reversed source, text lower-cased before it is divided",
-        at_least=11.76,
-        since="2026-11-20",
-    ),
-)

@@ -19,9 +19,7 @@ epochs; weights are multiplied in bfloat16 (`--train.matmul-precision`). The pub
 the encoder's GRUs, ours normalizes their annotations.
 """
 
-from attention_jax.config import Claim, ConditionalGRUConfig, Config, Decode, Multi30k, Optim, Train
-
-SOURCE = "Caglayan et al. 2017, README of the code: one run"
+from attention_jax.config import ConditionalGRUConfig, Config, Decode, Multi30k, Optim, Train
 
 
 def config() -> Config:
@@ -48,24 +46,3 @@ def config() -> Config:
 
 def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-4..3e-3:log", "model.hidden_size": "256,512"}
-
-
-DIFFERS = (
-    "theirs: untied embeddings, clip 5, L2 1e-5, checkpoint of the best METEOR, patience of 10,000 updates; ours: "
-    "tied, 1, none, of the best loss, 5 epochs; bfloat16 products; theirs normalizes inside the encoder's GRUs, ours "
-    "its annotations; theirs drops no target embeddings, has an attention layer of width 512 instead of 256, "
-    "orthogonal recurrent matrices, embeddings that begin six to seven times smaller, zeros instead of a first target "
-    "token, the mean over sentences of summed losses, batches of one target length instead of four buckets, merges of "
-    "its own, and hypotheses that leave the beam when they end"
-)
-
-
-def bleu(text: str, metric: str, published: float, at_least: float) -> Claim:
-    common = {"kind": "other protocol", "differs": DIFFERS, "since": "2026-11-20"}
-    return Claim(text, metric, published, SOURCE, at_least=at_least, **common)
-
-
-CLAIMS = (
-    bleu("BLEU on test2016", "test.bleu", 39.00, 38.0),
-    bleu("BLEU on test2017", "test_2017.bleu", 31.25, 30.25),
-)

@@ -20,7 +20,6 @@ protocol (until 2026-11-25 it was called the same).
 """
 
 from attention_jax.config import (
-    Claim,
     Config,
     Decode,
     Multi30k,
@@ -29,8 +28,6 @@ from attention_jax.config import (
     TransformerConfig,
     replace,
 )
-
-SOURCE = "Wu et al. 2021 (ACL), table 2"
 
 
 def config() -> Config:
@@ -73,21 +70,3 @@ def sweep() -> dict[str, str]:
         "optim.learning_rate": "1e-3..1e-2:log",
         "train.label_smoothing": "0.0,0.1,0.2",
     }
-
-
-CLAIMS = (
-    Claim(
-        "BLEU on test2016, beam 5 (41.96 is their best multimodal model)",
-        "test.bleu",
-        41.02,
-        SOURCE,
-        kind="other protocol",
-        differs="theirs stops on the smoothed validation loss, ours on the loss without smoothing; theirs: queries, "
-        "keys and values whose matrices begin smaller by sqrt(2) and whose biases begin at random, two batches of "
-        "4,096 tokens of similar lengths in an update, about 62 updates an epoch (ours one batch from four buckets, "
-        "69), norms of gradients clipped to 25, sines and cosines in halves, from position 2, hypotheses that leave "
-        "the beam when they end, and a target that begins with the end token",
-        at_least=40.0,
-        since="2026-11-20",
-    ),
-)

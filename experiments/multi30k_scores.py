@@ -54,7 +54,6 @@ are claimed.
 from pathlib import Path
 
 from attention_jax.config import (
-    Claim,
     Config,
     Decode,
     Grid,
@@ -141,71 +140,7 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
     return bars(names, series, path, ylabel="BLEU on test2016", inputs=series)
 
 
-STEPS = "Luong et al. 2015, table 1, the same difference"
-SCORED = "Luong et al. 2015, table 4, unknown words not replaced, all with input feeding"
-FEEDING = "Luong et al. 2015, table 1, has it for location alone (+1.3)"
-MODEL = (
-    "one GRU of width 256 that begins with truncated normal matrices, and Adam, instead of four LSTM layers of 1,000 "
-    "within 0.1 and SGD; German to English, theirs English to German; label smoothing; dropout of 0.3 of embeddings "
-    "and outputs, theirs 0.2 between layers; clip 1, theirs 5; bfloat16 products; a decoder that starts from a dense "
-    "layer of the encoder's state, theirs from the state"
-)
-SMALLER = f"Multi30k instead of WMT; {MODEL}"
-UNREVERSED = f"{SMALLER}; the source is not reversed"
-UNFED = f"{UNREVERSED}; no input feeding"
-
-
-def above(name: str, baseline: str, published: float | None, source: str, since="2026-11-20", at_least=0.0, **fields):
-    """A claim that the BLEU of one model is at least so much above another's."""
-    kind = fields.pop("kind", "order")
-    text, bound = f"BLEU, {name} - {baseline}", {"at_least": at_least, "since": since}
-    if published is not None:
-        fields.setdefault("differs", UNREVERSED)
-    return Claim(text, "test.bleu", published, source, variant=name, minus=baseline, kind=kind, **bound, **fields)
-
-
-def below(name: str, metric: str, published: float, **fields) -> Claim:
-    """A claim that a score has the lower number than location, as in Luong's table 4."""
-    text = f"{metric}, {name} - location"
-    metric = f"test.{metric.lower()}"
-    where = {"variant": name, "minus": "location", "kind": "order", "differs": UNFED}
-    return Claim(text, metric, published, SCORED, at_most=0.0, **where, **fields)
-
-
 ATTENDING = ("dot", "scaled_dot", "general", "concat", "additive", "local-m", "local-p")
-FED = ("location", "dot", "scaled_dot", "general", "concat", "additive", "local-m", "local-p")
-TWELVE = {
-    "since": "2026-11-22",
-    "after": "the rows of 6 epochs, which missed it; set in the commit of its own first seed",
-}
-CLAIMS = (
-    above(
-        "location",
-        "none",
-        2.8,
-        STEPS,
-        at_least=1.4,
-        kind="other protocol",
-        differs=f"Multi30k instead of WMT, 6 epochs without input feeding, source not reversed; {MODEL}",
-    ),
-    above("dot", "none", None, "Luong et al. 2015, table 1: location gave 2.8", at_least=2.8, kind="aim"),
-    above(long("base, reversed"), long("base"), 1.3, STEPS, since="2026-11-23", differs=SMALLER),
-    above(long("base, reversed, dropout"), long("base, reversed"), 1.4, STEPS, since="2026-11-23", differs=SMALLER),
-    above(long("location-feeding"), long("location"), 1.3, STEPS, **TWELVE),
-    above(long("scaled local-p-feeding"), long("location-feeding"), 0.9, STEPS, **TWELVE),
-    above("dot", "location", 0.5, SCORED, differs=UNFED),
-    below("general", "BLEU", -0.8, since="2026-11-23", after="the recorded runs of 3 seeds, 5.5 above"),
-    below("dot", "perplexity", -0.3, since="2026-11-22", after="seed 0 of both models"),
-    below("general", "perplexity", -0.3, since="2026-11-22", after="seed 0 of both models"),
-    *(above(score, "location", None, "our own order") for score in ("scaled_dot", "concat", "additive")),
-    *(above(f"{name}-feeding", name, 1.3 if name == "location" else None, FEEDING) for name in FED),
-    *(
-        above(f"{name}-feeding, uniform", f"{name}, uniform", None, FEEDING, since="2026-11-25")
-        for name in ("general", "local-p")
-    ),
-)
-
-
 MEASURED = {"BLEU on test2016": "test.bleu", "perplexity": "test.perplexity"}
 GRIDS = (
     Grid("Every model", MEASURED, tuple(variants())),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Claim, Config, Regression, replace
+from attention_jax.config import Config, Regression, replace
 from attention_jax.errors import InputError
 
 SIZES = (50, 100, 200, 400, 800, 1600, 3200, 6400)
@@ -179,26 +179,3 @@ def study(config: Config, directory: Path) -> dict:
         "classification.accuracy": classification(rng),
         "consistency.exponent": float(slope),
     }
-
-
-CLAIMS = (
-    Claim(
-        "error as a power of n with width ~ n^(-1/5)",
-        "consistency.exponent",
-        -0.8,
-        "Stone 1982",
-        kind="exact",
-        at_least=-0.85,
-        at_most=-0.75,
-        since="2026-11-20",
-    ),
-    Claim(
-        "one-hot values classify two half moons",
-        "classification.accuracy",
-        None,
-        "our aim",
-        kind="aim",
-        at_least=0.95,
-        since="2026-11-20",
-    ),
-)

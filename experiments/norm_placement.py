@@ -13,9 +13,8 @@ log(norm) against log(L): the theorem says 0 and -1/2 (approached from above, as
 stream shrinks with depth). As in the theorem the feed-forward layer has the model's width.
 """
 
-from attention_jax.config import Claim, Config, Grid, LanguageModelConfig, replace
+from attention_jax.config import Config, Grid, LanguageModelConfig, replace
 
-SOURCE = "Xiong et al. 2020, theorem 1"
 DEPTHS = (4, 8, 16, 32)
 DRAWS, BATCH, LENGTH, VOCABULARY = 4, 8, 16, 64
 
@@ -91,20 +90,6 @@ def study(config: Config, directory) -> dict:
     return metrics
 
 
-def slope(placement: str, theorem: float, at_least: float, at_most: float) -> Claim:
-    return Claim(
-        f"{placement}-norm: slope of log gradient norm against log depth",
-        f"{placement}.slope",
-        theorem,
-        SOURCE,
-        kind="exact",
-        at_least=at_least,
-        at_most=at_most,
-        since="2026-11-20",
-    )
-
-
-CLAIMS = (slope("post", 0.0, -0.1, 0.1), slope("pre", -0.5, -0.6, -0.4))
 GRIDS = (
     Grid(
         "Gradient norm by depth",

@@ -34,10 +34,9 @@ times 1.4; here all have a variance of 1 / inputs. Its loss is the mean over the
 is another, and its RMSProp is not centered. It chooses no epoch and counts wrong bits of training sequences.
 """
 
-from attention_jax.config import Algorithmic, Claim, Config, Grid, NTMConfig, Optim, Train, replace
+from attention_jax.config import Algorithmic, Config, Grid, NTMConfig, Optim, Train, replace
 
 SEEDS = 5
-SOURCE = "Graves et al. 2014, figure 3: a curve that is near 0 within tens of thousands"
 
 
 def config() -> Config:
@@ -71,83 +70,6 @@ def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "1e-4..1e-3:log", "optim.clip_norm": "1,10,50"}
 
 
-SEEN = "seeds 0 to 4 from a constant memory: 0.007 to 1.05 bits, 86 and 477 wrong bits at length 120 in two of them"
-RATE = "a rate that rises to 3e-4 and falls to 0, the paper's is 1e-4 throughout (table 2)"
-MACHINE = (
-    "sums of gradients over time are clipped, the paper's entries inside of the backward pass; the memory begins "
-    "learned and every head at location 0, reads follow the write, keys and added vectors pass tanh, matrices have a "
-    "variance of 1 / inputs, and the loss is a sum over bits, all of which the paper leaves open and public code "
-    "(loudinthecloud/pytorch-ntm) does otherwise; 200 validation sequences choose the epoch"
-)
-CHOSE = "results on the validation sequences, which chose the epoch"
-CLAIMS = (
-    Claim(
-        "bits per sequence after 10,000 sequences (wanted: before 50,000), 4 of 5 seeds",
-        "test.bits_per_sequence",
-        None,
-        SOURCE,
-        kind="aim",
-        at_most=0.05,
-        seeds_needed=4,
-        since="2026-11-23",
-        after=CHOSE,
-    ),
-    Claim(
-        "no wrong bit at lengths 10, 20, 30 and 50, 4 of 5 seeds",
-        "test.wrong_bits_to_50",
-        None,
-        "Graves et al. 2014, figure 4: few",
-        kind="aim",
-        at_most=0.0,
-        seeds_needed=4,
-        since="2026-11-20",
-        after=SEEN,
-    ),
-    Claim(
-        "bits per sequence after 5,000 sequences, the median seed",
-        "valid.bits_per_sequence",
-        None,
-        "half of the seeds have learned by then",
-        kind="aim",
-        epoch=2,
-        at_most=0.05,
-        since="2026-11-20",
-    ),
-    Claim(
-        "no wrong bit at length 120, 4 of 5 seeds",
-        "test.wrong_bits_length_120",
-        None,
-        "Graves et al. 2014, figure 4: the paper's machine makes some",
-        kind="aim",
-        at_most=0.0,
-        seeds_needed=4,
-        since="2026-11-20",
-        after=SEEN,
-    ),
-)
-CLAIMS += tuple(
-    Claim(
-        f"{text}, entries of the gradient clipped, 30,000 sequences, 4 of 5 seeds",
-        metric,
-        None,
-        source,
-        variant="entrywise clip",
-        kind="aim",
-        at_most=bound,
-        seeds_needed=4,
-        differs=f"30,000 sequences, the paper's curve has a million; {RATE}; {MACHINE}",
-        since="2026-11-25",
-    )
-    for text, metric, source, bound in (
-        ("bits per sequence", "test.bits_per_sequence", SOURCE, 0.05),
-        (
-            "no wrong bit at lengths 10, 20, 30 and 50",
-            "test.wrong_bits_to_50",
-            "Graves et al. 2014, figure 4: few",
-            0.0,
-        ),
-    )
-)
 GRIDS = (
     Grid(
         "Wrong bits of 20 sequences, by length",

@@ -29,11 +29,10 @@ sequences that are judged, the constant memory has 31, 70 and 70 bits, the learn
 begins like the source's learns later than ours, and which of them does says more about the seed than the memory.
 """
 
-from attention_jax.config import Claim, Config, Grid, Optim, replace
+from attention_jax.config import Config, Grid, Optim, replace
 from experiments import ntm_copy
 
 SEEDS = 5
-SOURCE = "Collier & Beel 2018, figure 3"
 CLIPPED, TRAINED = "open and clipped", "clipped to 50, all trained"
 """What the names of the variants say about their protocols."""
 
@@ -75,62 +74,6 @@ def sweep() -> dict[str, str]:
     return {"model.memory_init": "constant,learned,random"}
 
 
-def bits(text: str, sequences: int, variant: str, minus: str | None = None, **fields) -> Claim:
-    """The validation cost after so many sequences."""
-    where = {"variant": variant, "minus": minus, "epoch": sequences // 2_500}
-    name = f"bits after {sequences:,} sequences: {text}"
-    return Claim(name, "valid.bits_per_sequence", None, f"{SOURCE}: constant is fastest", **where, **fields)
-
-
-ALL = "all runs of five seeds"
-TASK = (
-    "3,000 batches, theirs 31,250; cross-entropy of 200 sequences, theirs counts wrong bits of 640; lengths differ "
-    "within a batch, in theirs they are equal, by default 20; the delimiter is a bit of its own, in theirs "
-    "all bits are 1; logits are not clipped, theirs to [-20, 20]"
-)
-DIFFERS = {
-    CLIPPED: (
-        "the gradients' norm is not clipped, theirs to 50; in their code all three memories are trained, here the "
-        "learned one alone, and theirs begins within 0.05 of 0, here with a standard deviation of 0.5; heads begin at "
-        "location 0, theirs at weights that are learned; reads follow the write, theirs precede it; a learned state of "
-        "the controller, theirs begins at 0; matrices begin with a variance of 1 / inputs, theirs of the controller "
-        f"Glorot-uniform; {TASK}"
-    ),
-    TRAINED: (
-        f"{TASK}; biases of the heads begin with a standard deviation of 0.01, theirs at 0; weights of heads and "
-        "output begin an eighth wider; cosines add 1e-12 to the product of the squared norms, theirs 1e-8 to that of "
-        "the norms; TensorFlow adds Adam's epsilon outside of the bias correction"
-    ),
-}
-
-
-def after_32k(protocol: str, init: str, since: str) -> Claim:
-    """The constant memory against another one in a protocol of batches of 32."""
-    return Claim(
-        f"bits after 32,000 sequences in batches of 32, {protocol}: constant - {init}",
-        "valid.bits_per_sequence",
-        None,
-        f"{SOURCE}: constant is fastest",
-        variant=f"constant, {protocol}",
-        minus=f"{init}, {protocol}",
-        epoch=10,
-        kind="order",
-        differs=DIFFERS[protocol],
-        at_most=0.0,
-        since=since,
-    )
-
-
-CLAIMS = (
-    bits("constant", 10_000, "constant", kind="aim", at_most=0.05, since="2026-11-20"),
-    *(
-        bits(f"constant - {init}", 2_500, "constant", init, kind="order", at_most=0.0, since="2026-11-22", after=ALL)
-        for init in ("learned", "random")
-    ),
-    bits("constant - random", 10_000, "constant", "random", kind="order", at_most=0.0, since="2026-11-23", after=ALL),
-    *(after_32k(CLIPPED, init, "2026-11-25") for init in ("learned", "random")),
-    *(after_32k(TRAINED, init, "2026-11-26") for init in ("learned", "random")),
-)
 GRIDS = (
     Grid(
         "Bits per sequence of the best epoch",

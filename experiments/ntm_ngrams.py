@@ -22,7 +22,6 @@ sequences, three seeds of the NTM have 0.7 to 1.1 bits and three of the LSTM 9.5
 
 from attention_jax.config import (
     Algorithmic,
-    Claim,
     Config,
     NTMConfig,
     Optim,
@@ -30,9 +29,6 @@ from attention_jax.config import (
     Train,
     replace,
 )
-from experiments.ntm_copy import CHOSE
-
-SOURCE = "Graves et al. 2014, figure 13"
 
 
 def config() -> Config:
@@ -56,12 +52,3 @@ def smoke() -> Config:
 
 def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-5..1e-3:log", "model.num_read_heads": "1,2"}
-
-
-OVER, KNOWN = "test.bits_over_optimum", f"{CHOSE}: 1.5 (NTM) and 7.7 (LSTM)"
-NEW = {"since": "2026-11-23", "after": KNOWN}
-CLAIMS = (
-    Claim("NTM: bits above the optimum", OVER, None, f"{SOURCE}: a few", variant="ntm", kind="aim", at_most=3.0, **NEW),
-    Claim("LSTM: bits above the optimum", OVER, None, SOURCE, variant="lstm", kind="aim", at_least=1.0, **NEW),
-    Claim("LSTM - NTM", OVER, None, SOURCE, variant="lstm", minus="ntm", kind="order", at_least=0.0, **NEW),
-)

@@ -19,13 +19,7 @@ the recorded accuracy is tuned on the test sets that it reports. Another seed (1
 has 0.949 and 0.860 on the same sets.
 """
 
-from attention_jax.config import Claim, Config, ConvexHulls, Optim, PointerNetworkConfig, Train, replace
-
-SOURCE = "Vinyals et al. 2015, table 1, Ptr-Net trained on 5 to 50 points"
-DIFFERS = (
-    "trained on 5 to 10 points, not 5 to 50; 128 units, not 256 or 512; Adam, not SGD; the length of training is the "
-    "third that was tried on the test accuracy"
-)
+from attention_jax.config import Config, ConvexHulls, Optim, PointerNetworkConfig, Train, replace
 
 
 def config() -> Config:
@@ -45,27 +39,3 @@ def smoke() -> Config:
 
 def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "5e-4..5e-3:log", "model.hidden_size": "64,128,256"}
-
-
-CLAIMS = (
-    Claim(
-        "accuracy on 5 points",
-        "test.accuracy_5",
-        0.920,
-        SOURCE,
-        at_least=0.90,
-        kind="other protocol",
-        differs=DIFFERS,
-        since="2026-11-22",
-    ),
-    Claim(
-        "accuracy on 10 points",
-        "test.accuracy_10",
-        0.870,
-        SOURCE,
-        at_least=0.85,
-        kind="other protocol",
-        differs=DIFFERS,
-        since="2026-11-22",
-    ),
-)

@@ -12,7 +12,7 @@ token and mean with three more in the replication. Accuracy is that of the last 
 chosen on them. Class token and mean differ by less than 0.01.
 """
 
-from attention_jax.config import Claim, Config, Grid, Images, Optim, Train, ViTConfig, replace
+from attention_jax.config import Config, Grid, Images, Optim, Train, ViTConfig, replace
 
 SEEDS = 3
 POOLS = ("token", "mean", "attention")
@@ -47,19 +47,4 @@ def sweep() -> dict[str, str]:
     return {"model.pool": "token,mean,attention", "optim.learning_rate": "3e-4..3e-3:log"}
 
 
-CLAIMS = (
-    Claim(
-        "test accuracy, class token - mean",
-        "test.accuracy",
-        None,
-        "d2l 11.8, exercise 2; our bound",
-        kind="aim",
-        variant="token",
-        minus="mean",
-        at_least=-0.01,
-        at_most=0.01,
-        since="2026-11-23",
-        after="the recorded runs of 3 seeds, -0.0022 to 0.0065",
-    ),
-)
 GRIDS = (Grid("After 5 epochs", {"test accuracy": "test.accuracy"}, POOLS),)

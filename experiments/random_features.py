@@ -17,11 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Claim, Config, Samples, replace
+from attention_jax.config import Config, Samples, replace
 
 DIMENSIONS = 8
 FEATURES = (1, 2, 4, 8, 16, 32, 64)
-SOURCE = "Choromanski et al. 2021, lemma 2"
 
 
 def config() -> Config:
@@ -47,12 +46,6 @@ def formula(kind: str, x: np.ndarray, y: np.ndarray) -> float:
     if kind == "hyperbolic":
         return (1 - np.exp(-plus)) / 2 * formula("positive", x, y)
     return 0.5 * np.exp(plus) * kernel**-2 * (1 - np.exp(-minus)) ** 2
-
-
-def orthogonal_share(features: int, x: np.ndarray, y: np.ndarray) -> float:
-    """Theorem 2: an upper bound on the error of `features` <= D orthogonal features over that of independent ones."""
-    independent, gap = formula("positive", x, y) / features, np.exp(x @ y) - np.exp(-(x @ x + y @ y) / 2)
-    return 1 - 2 * (features - 1) / (features * (len(x) + 2)) * gap**2 / independent
 
 
 def directions(rng, draws: int, orthogonal: bool):
@@ -137,55 +130,3 @@ def study(config: Config, directory: Path) -> dict:
     rngs = jax.random.split(jax.random.key(seed + 1), 16)
     few, many = (float(np.mean([away(rng, m) for rng in rngs])) ** 0.5 for m in (64, 4096))
     return metrics | {"attention.error_64": few, "attention.error_4096": many, "attention.ratio": few / many}
-
-
-WHEN = {"since": "2026-11-21"}
-KINDS = ("positive", "trigonometric")
-
-
-def over_formula(kind: str, **when) -> Claim:
-    """The error of one estimate, in units of the theorem's."""
-    text, metric = f"{kind} feature: error over the formula's", f"{kind}.error_over_formula"
-    return Claim(text, metric, 1.0, SOURCE, kind="exact", at_least=0.98, at_most=1.02, **when)
-
-
-def exponent(kind: str) -> Claim:
-    """How the error falls with the number of features."""
-    text, source = f"{kind} features: error as a power of m", "the mean of m independent estimates"
-    return Claim(text, f"{kind}.exponent", -1.0, source, kind="exact", at_least=-1.05, at_most=-0.95, **WHEN)
-
-
-CLAIMS = (
-    *map(lambda kind: over_formula(kind, **WHEN), KINDS),
-    over_formula("hyperbolic", since="2026-11-23"),
-    *map(exponent, KINDS),
-    Claim(
-        "positive features, 8 orthogonal over 8 independent",
-        "positive.orthogonal_over_independent",
-        None,
-        "Choromanski et al. 2021, theorem 2",
-        kind="exact",
-        at_most=round(orthogonal_share(8, *points()), 4),
-        since="2026-11-22",
-        after="0.898 to 0.904 in three seeds",
-    ),
-    Claim(
-        "trigonometric features, 8 orthogonal over 8 independent",
-        "trigonometric.orthogonal_over_independent",
-        None,
-        "Yu et al. 2016",
-        kind="order",
-        at_most=0.99,
-        **WHEN,
-    ),
-    Claim(
-        "attention by 4,096 features is nearer than by 64, about 8 times",
-        "attention.ratio",
-        8.0,
-        "m^(-1/2)",
-        kind="exact",
-        at_least=6,
-        at_most=10,
-        **WHEN,
-    ),
-)

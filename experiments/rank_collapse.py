@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Claim, Config, Samples, replace
+from attention_jax.config import Config, Samples, replace
 
 POSITIONS, WIDTH, DEPTH = 32, 32, 12
 
@@ -90,35 +90,3 @@ def study(config: Config, directory: Path) -> dict:
         "alone.residual_12": float(np.median(alone[:, -1])),
         "skip.residual_12": float(np.median(skipped[:, -1])),
     }
-
-
-CLAIMS = (
-    Claim(
-        "attention alone: the power of the residual that a layer makes",
-        "alone.exponent",
-        3.0,
-        "Dong et al. 2021, theorem 2.2",
-        kind="exact",
-        at_least=2.94,
-        at_most=3.06,
-        since="2026-11-21",
-    ),
-    Claim(
-        "with skip connections: residual after 12 layers",
-        "skip.residual_12",
-        None,
-        "Dong et al. 2021, section 3.1: it does not collapse",
-        kind="aim",
-        at_least=0.01,
-        since="2026-11-21",
-    ),
-    Claim(
-        "attention alone: residual after 12 layers",
-        "alone.residual_12",
-        0.0,
-        "Dong et al. 2021, theorem 2.2: the limit",
-        kind="aim",
-        at_most=1e-6,
-        since="2026-11-21",
-    ),
-)

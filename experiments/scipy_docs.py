@@ -19,7 +19,7 @@ import importlib.util
 import inspect
 from pathlib import Path
 
-from attention_jax.config import Claim, Config, Grid, replace
+from attention_jax.config import Config, Grid, replace
 from attention_jax.errors import InputError
 from experiments import classify_text
 
@@ -92,18 +92,6 @@ def study(config: Config, directory) -> dict:
     return metrics | {"margin": metrics["pretrained.test.accuracy"] - metrics["scratch.test.accuracy"]}
 
 
-CLAIMS = (
-    Claim(
-        "test accuracy of the fine-tuned encoder minus that of the model from scratch",
-        "margin",
-        None,
-        "Devlin et al. 2019, table 1: pretraining beats its absence on every task",
-        kind="aim",
-        at_least=0.05,
-        since="2026-11-25",
-        after="a run of the model from scratch with 958 training texts instead of 240, 0.875",
-    ),
-)
 GRIDS = (
     Grid(
         "Test accuracy and balanced accuracy",

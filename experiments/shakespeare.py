@@ -24,7 +24,6 @@ the keys, by which a token can matter more. Bahdanau's network has 1.916 with se
 from pathlib import Path
 
 from attention_jax.config import (
-    Claim,
     Config,
     Grid,
     LanguageModelConfig,
@@ -88,35 +87,4 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
     return bars(names, series, path, ylabel="validation loss (nats)", reference=reference, dots=True, inputs=series)
 
 
-def worse(score: str) -> Claim:
-    """At most 0.05 nats worse than the scaled dot product, seed by seed."""
-    return Claim(
-        f"validation loss, {score} - scaled_dot",
-        "valid.loss",
-        None,
-        "our aim",
-        kind="aim",
-        variant=score,
-        minus="scaled_dot",
-        at_most=0.05,
-        since="2026-11-22",
-    )
-
-
-CLAIMS = (
-    Claim(
-        "validation loss after 2,000 steps, nats a character",
-        "valid.loss",
-        PUBLISHED,
-        "nanoGPT, README",
-        kind="other protocol",
-        differs="Glorot initialization, biases, a learning rate that ends at 0, and the loss of the whole validation "
-        "text instead of 20 batches",
-        variant="scaled_dot",
-        at_most=1.93,
-        since="2026-11-22",
-    ),
-    worse("gaussian"),
-    worse("cosine"),
-)
 GRIDS = (Grid("After 2,000 steps", {"validation loss": "valid.loss"}, SCORES),)

@@ -35,7 +35,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Books, Claim, Config, Grid, replace
+from attention_jax.config import Books, Config, Grid, replace
 from attention_jax.errors import InputError
 
 SEEDS = 1
@@ -268,57 +268,6 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
     return style.save(canvas, path, inputs=values_by_text)
 
 
-def order(text: str, metric: str, source: str, low=None, high=None, after: str = "") -> Claim:
-    bounds = {"at_least": low, "at_most": high}
-    return Claim(text, metric, None, source, kind="order", since="2026-11-25", after=after, **bounds)
-
-
-XIAO = "Xiao et al. 2024, arXiv 2309.17453: a window fails when the first tokens leave it, and needs few of them"
-GUPTA = "Gupta et al. 2021, arXiv 2106.06899: a pretrained model needs few keys of each query"
-CORREIA = "Correia et al. 2019, arXiv 1909.00015: a learned alpha for each head; the share is our bound"
-SEEN = "78 tokens, most of The Time Machine's opening (see the docstring), with"
-CLAIMS = tuple(
-    claim
-    for text in ("time_machine", "shakespeare")
-    for claim in (
-        *(
-            order(
-                f"{TEXTS[text]}, window of {n} positions - softmax, nats a token",
-                f"{text}.window_{n}",
-                XIAO,
-                low=1.0,
-                after=f"{SEEN} a window of 16 positions on either side",
-            )
-            for n in WINDOWS
-        ),
-        *(
-            order(
-                f"{TEXTS[text]}, share of this that the first token regains, window of {n}",
-                f"{text}.first_token_regains_{n}",
-                XIAO,
-                low=0.8,
-                after=f"{SEEN} a window of 16 positions on either side",
-            )
-            for n in WINDOWS
-        ),
-        *(
-            order(
-                f"{TEXTS[text]}, the {k} largest scores - softmax, nats a token",
-                f"{text}.top_k_{k}",
-                GUPTA,
-                high=bound,
-                after=f"{SEEN} the 4 and the 16 largest scores",
-            )
-            for k, bound in ((8, 0.3), (64, 0.03))
-        ),
-        order(
-            f"{TEXTS[text]}, share of entmax(1.5)'s loss that tuned alphas and temperatures regain",
-            f"{text}.tuning_regains",
-            CORREIA,
-            low=0.5,
-        ),
-    )
-)
 GRIDS = (
     Grid(
         "Loss with the softmax; loss - softmax of the others, nats a token",

@@ -22,7 +22,7 @@ lost 0.38. In the replication, on validation dates, 200 steps gain with every se
 0.62 at the other rates.
 """
 
-from attention_jax.config import Claim, Config, Dates, Decode, Grid, Optim, Train, TransformerConfig, replace
+from attention_jax.config import Config, Dates, Decode, Grid, Optim, Train, TransformerConfig, replace
 
 SEEDS = 3
 RATES = (0.001, 0.003, 0.01, 0.03)
@@ -73,28 +73,6 @@ def variants() -> dict[str, Config]:
     return {f"learning_rate={rate} warmup_steps={steps}": change(rate, steps) for rate, steps in points}
 
 
-def against_none(rate: float, steps: int) -> dict:
-    """Runs with that many steps of warm-up and runs with one, as a claim names them."""
-    return {
-        "text": f"loss after 3 epochs, learning_rate={rate}: {steps} steps of warm-up - 1",
-        "published": None,
-        "source": "Xiong et al. 2020: post-norm needs warm-up",
-        "variant": f"learning_rate={rate} warmup_steps={steps}",
-        "minus": f"learning_rate={rate} warmup_steps=1",
-        "at_most": 0.0,
-    }
-
-
-CLAIMS = tuple(
-    Claim(
-        **against_none(rate, 200),
-        metric="valid.loss",
-        kind="order",
-        since="2026-11-23",
-        after="three seeds of the test loss",
-    )
-    for rate in RATES
-)
 GRIDS = (
     Grid(
         "Loss after 3 epochs; seeds 0 to 2 had 9,000 training dates and no validation, later ones 8,000",

@@ -25,7 +25,6 @@ whose perplexity is reported.
 """
 
 from attention_jax.config import (
-    Claim,
     Config,
     Optim,
     RecurrentLanguageModelConfig,
@@ -33,7 +32,7 @@ from attention_jax.config import (
     Train,
     replace,
 )
-from experiments.time_machine_rnn import DIFFERS, NOTEBOOK, PYTORCH, of_the_notebook
+from experiments.time_machine_rnn import NOTEBOOK, PYTORCH
 
 SEEDS = 3
 
@@ -70,34 +69,3 @@ def smoke() -> Config:
 
 def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "0.5..8:log", "model.hidden_size": "32,64,128"}
-
-
-D2L = "d2l 10.2, the library's layer in four frameworks, decoded from the notebooks' curves"
-CLAIMS = (
-    Claim(
-        "validation perplexity, one bias",
-        "valid.perplexity",
-        6.55,
-        D2L,
-        kind="other protocol",
-        differs=f"in two of three gates {DIFFERS}",
-        spread=(6.55, 9.74),
-        variant="d2l",
-        at_least=6.48,
-        at_most=7.07,
-        since="2026-11-20",
-        after="three seeds, 6.58 to 6.71, were known when another published number was chosen on 2026-11-23",
-    ),
-    of_the_notebook("d2l 10.2", 6.55, 6.31, 6.75),
-    Claim(
-        "validation perplexity of better settings, best epoch",
-        "valid.perplexity",
-        None,
-        "our aim: the best of d2l's GRUs from scratch",
-        kind="aim",
-        variant="better",
-        best=True,
-        at_most=6.68,
-        since="2026-11-20",
-    ),
-)

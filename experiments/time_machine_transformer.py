@@ -14,7 +14,7 @@ these chapters is its GRU with the library's layer in PyTorch, 6.55. The epoch i
 are reported, where the book reports the last epoch.
 """
 
-from attention_jax.config import Claim, Config, LanguageModelConfig, Optim, TimeMachine, Train, replace
+from attention_jax.config import Config, LanguageModelConfig, Optim, TimeMachine, Train, replace
 
 SEEDS = 3
 
@@ -52,20 +52,3 @@ def smoke() -> Config:
 
 def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "1e-3..1e-2:log", "model.dropout": "0.1..0.5", "model.num_layers": "1,2,3"}
-
-
-CLAIMS = (
-    Claim(
-        "validation perplexity, best epoch",
-        "valid.perplexity",
-        6.68,
-        "d2l 10.2, GRU from scratch (JAX), decoded from the notebook's curve",
-        kind="aim",
-        differs="a Transformer with AdamW and dropout, 12 epochs of which the best on these windows counts; "
-        "theirs is the last of a GRU's 50 epochs with SGD; batches of 256 instead of 1,024; the perplexity of the mean "
-        "loss, theirs the mean of five batches' perplexities, about 0.03 higher for the same weights",
-        best=True,
-        at_most=6.68,
-        since="2026-11-20",
-    ),
-)

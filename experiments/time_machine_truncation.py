@@ -17,11 +17,10 @@ the computation of `time_machine_rnn`, with equal results for seeds 1001 to 1003
 first seed had run (2026-11-20).
 """
 
-from attention_jax.config import Claim, Config, Grid, replace
+from attention_jax.config import Config, Grid, replace
 from experiments import time_machine_rnn
 
 SEEDS = 3
-SOURCE = "d2l 9.7.1.4"
 
 
 def config() -> Config:
@@ -40,44 +39,4 @@ def sweep() -> dict[str, str]:
     return {"model.truncation_length": "2,4,8,16", "model.truncation": "truncated,randomised"}
 
 
-CLAIMS = (
-    Claim(
-        "perplexity, full gradient",
-        "valid.perplexity",
-        7.19,
-        time_machine_rnn.D2L,
-        kind="other protocol",
-        differs=time_machine_rnn.DIFFERS,
-        spread=(7.19, 7.43),
-        variant="full",
-        at_least=7.02,
-        at_most=7.65,
-        since="2026-11-23",
-        after="the recorded runs of 3 seeds, 7.17 to 7.62",
-    ),
-    Claim(
-        "perplexity, cut - full",
-        "valid.perplexity",
-        None,
-        SOURCE,
-        kind="aim",
-        variant="truncated",
-        minus="full",
-        at_most=0.1,
-        since="2026-11-20",
-        after="the first seed",
-    ),
-    Claim(
-        "perplexity, cut at random - cut",
-        "valid.perplexity",
-        None,
-        SOURCE,
-        kind="order",
-        variant="randomised",
-        minus="truncated",
-        at_least=0.0,
-        since="2026-11-20",
-        after="the first seed",
-    ),
-)
 GRIDS = (Grid("Validation perplexity, last epoch", {"perplexity": "valid.perplexity"}, tuple(variants())),)

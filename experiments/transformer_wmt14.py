@@ -16,7 +16,6 @@ here they are the last epochs'.
 """
 
 from attention_jax.config import (
-    Claim,
     Config,
     Corpus,
     Decode,
@@ -27,7 +26,6 @@ from attention_jax.config import (
     replace,
 )
 
-SOURCE = "Vaswani et al. 2017, table 2; not run here"
 WARMUP = 4000
 
 
@@ -85,22 +83,3 @@ def sweep() -> dict[str, str]:
 
 FACTS = {"buckets": [{"source": 100, "target": 100, "pairs": 4_500_000}], "test_pairs": 3003}
 """As if all pairs were as long as the longest."""
-
-DIFFERS = "SentencePiece instead of byte-pair encoding, several pairs a row, means of epochs instead of checkpoints"
-
-
-def claim(variant: str, published: float, at_least: float) -> Claim:
-    return Claim(
-        f"{variant}: BLEU on newstest2014 (not run)",
-        "test.bleu",
-        published,
-        SOURCE,
-        variant=variant,
-        kind="other protocol",
-        differs=DIFFERS,
-        at_least=at_least,
-        since="2026-11-20",
-    )
-
-
-PLANS = (claim("base", 27.3, 26.8), claim("big", 28.4, 27.9))

@@ -12,7 +12,7 @@ it. The experiment is there because it runs anywhere. Nothing is chosen on the t
 holds out training images for a sweep. For your own images there is `classify_images`.
 """
 
-from attention_jax.config import Claim, Config, Images, Optim, Train, ViTConfig, replace
+from attention_jax.config import Config, Images, Optim, Train, ViTConfig, replace
 
 SEEDS = 3
 
@@ -33,16 +33,3 @@ def smoke() -> Config:
 
 def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-4..3e-3:log", "model.patch_size": "2,4", "model.dropout": "0..0.3"}
-
-
-CLAIMS = (
-    Claim(
-        "test accuracy of a small ViT trained on 1,438 images",
-        "test.accuracy",
-        None,
-        "our aim",
-        kind="aim",
-        at_least=0.96,
-        since="2026-11-20",
-    ),
-)

@@ -18,7 +18,7 @@ d2l-ai/d2l-pytorch-colab and d2l-jax-colab) have 0.842 to 0.862 in PyTorch and 0
 over 79 batches, the last of which has 16 images that count as much as 128.
 """
 
-from attention_jax.config import Claim, Config, Images, Optim, Train, ViTConfig, replace
+from attention_jax.config import Config, Images, Optim, Train, ViTConfig, replace
 
 
 def config() -> Config:
@@ -47,23 +47,3 @@ def smoke() -> Config:
 
 def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "0.03..0.3:log", "model.num_layers": "2,4", "model.dropout": "0..0.2"}
-
-
-CLAIMS = (
-    Claim(
-        "test accuracy after 10 epochs",
-        "test.accuracy",
-        0.866,
-        "d2l 11.8.6, JAX edition (PyTorch 0.861)",
-        kind="other protocol",
-        differs="accuracy over all images, theirs the mean of 79 batches, the last of 16 images; initial values: "
-        "position embeddings of deviation 0.02, theirs 0.01 (PyTorch 1), Glorot's linear maps, theirs of variance "
-        "1 / fan-in (PyTorch U(-r, r), r = 1 / sqrt(fan-in), biases too); batches, exact GELU and a norm epsilon of "
-        "1e-5 as in PyTorch, where the JAX edition keeps the same batches in every epoch and has the tanh "
-        "approximation and 1e-6; pixels that PyTorch rounds to 1/255 after resizing are not rounded",
-        spread=(0.861, 0.866),
-        at_least=0.85,
-        at_most=0.88,
-        since="2026-11-20",
-    ),
-)

@@ -23,7 +23,7 @@ images as augmented), and 0.9224 with rotary positions and the stem instead of s
 differ by less than 10,000 images can tell. The recorded runs "vit" (0.9224) and "resnet" (0.8962) are of that protocol.
 """
 
-from attention_jax.config import Claim, Config, Grid, Images, Optim, ResNetConfig, Train, ViTConfig, replace
+from attention_jax.config import Config, Grid, Images, Optim, ResNetConfig, Train, ViTConfig, replace
 
 
 def config() -> Config:
@@ -69,19 +69,6 @@ def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-4..3e-3:log", "optim.weight_decay": "0.01..0.2:log", "model.dropout": "0..0.2"}
 
 
-CLAIMS = (
-    Claim(
-        "ViT, at most 1 M parameters, 20 epochs, the best of them on 5,000 training images",
-        "test.accuracy",
-        None,
-        "our aim",
-        kind="aim",
-        variant="vit-validated",
-        at_least=0.92,
-        since="2026-11-23",
-        after="the settings were compared on the test images, where one run without validation images had 0.9224",
-    ),
-)
 GRIDS = (
     Grid(
         "Accuracy of the epoch that validation chose",

@@ -27,7 +27,7 @@ The recipe is configs/vit_s16_i1k.py of big_vision, line by line:
   compute in bfloat16; there they are float32, which a TPU multiplies in bfloat16.
 """
 
-from attention_jax.config import VIT_SIZES, Claim, Config, Images, Optim, Train, ViTConfig, replace
+from attention_jax.config import VIT_SIZES, Config, Images, Optim, Train, ViTConfig, replace
 
 
 def config() -> Config:
@@ -88,17 +88,3 @@ FACTS = {"train_images": 1_268_355, "test_images": 50_000, "classes": 1000, "cha
 
 def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-4..3e-3:log", "optim.weight_decay": "0.03..0.3:log"}
-
-
-PLANS = (
-    Claim(
-        "ViT-S/16, 90 epochs",
-        "test.accuracy",
-        0.765,
-        "Beyer et al. 2022, table 1",
-        kind="other protocol",
-        differs="initialization, GELU, LayerNorm's epsilon, which 1 % validates, bfloat16 layers (the file lists them)",
-        at_least=0.76,
-        since="2026-11-20",
-    ),
-)

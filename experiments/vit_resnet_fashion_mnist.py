@@ -20,11 +20,10 @@ of its PyTorch and JAX notebooks from December 2022 to August 2023). Every ViT w
 ResNet at 0.01, the largest of the three, so that a higher rate may still gain something.
 """
 
-from attention_jax.config import Claim, Config, Grid, Images, Optim, ResNetConfig, Train, ViTConfig, replace
+from attention_jax.config import Config, Grid, Images, Optim, ResNetConfig, Train, ViTConfig, replace
 
 SEEDS = 3
 RATES = (1e-3, 3e-3, 1e-2)
-SOURCE = "d2l 11.8.6 and 8.6, PyTorch edition (JAX -0.041)"
 
 
 def config() -> Config:
@@ -62,23 +61,6 @@ def study(config: Config, directory) -> dict:
     return task.evaluate(trained[best], True).metrics | metrics | {"parameters": task.describe()["parameters"]}
 
 
-CLAIMS = (
-    Claim(
-        "test accuracy, ViT - ResNet of equal size, 5 epochs",
-        "test.accuracy",
-        -0.042,
-        SOURCE,
-        kind="order",
-        differs="networks of 80,000 parameters instead of 6.5 and 11.2 million, AdamW with warm-up, decay and "
-        "clipping, 5 epochs instead of 10, and rates that validation images choose; standardized images of 28 x 28, of "
-        "which 55,000 train, instead of 60,000 of 96 x 96; group instead of batch normalization, He's instead of "
-        "Xavier's initial values, and attention with biases",
-        variant="vit",
-        minus="resnet",
-        at_most=0.0,
-        since="2026-11-23",
-    ),
-)
 GRIDS = (
     Grid(
         "The learning rate that validation chose",

@@ -14,15 +14,12 @@ from experiments import translate_files
 RUN = {"variant": "", "seed": 0, "history": [], "environment": {"commit": "c"}}
 
 
-@pytest.mark.parametrize("error, code", [(0.5, 0), (3.0, 1), (9.0, 1)])
-def test_one_missed_claim_gives_exit_code_1(tmp_path, error, code):
-    """Both claims hold, one is missed, both are missed; on recorded numbers, so that nothing runs."""
-    (tmp_path / "mine.py").write_text(
-        "from attention_jax.config import Claim\n"
-        "from experiments.date_luong import config\n"
-        "claim = lambda most: Claim(f'below {most}', 'test.error', None, 'me', kind='aim', at_most=most)\n"
-        "CLAIMS = (claim(2.0), claim(5.0))\n"
-    )
+@pytest.mark.parametrize("error, code", [(0.1, 0), (3.0, 1), (-0.1, 1)])
+def test_one_differing_claim_gives_exit_code_1(tmp_path, error, code):
+    """Number and sign agree, the number differs, both do; on recorded numbers, so that nothing runs."""
+    (tmp_path / "mine.py").write_text("from experiments.date_luong import config\n")
+    claims = '[[claim]]\ntext = "{0}"\nmetric = "test.error"\nsource = "me"\npublished = {0}\n'
+    (tmp_path / "mine.toml").write_text(claims.format(0.1) + claims.format(3.0).replace("published", "sign = 1 #"))
     record = {"experiment": "mine", "runs": [RUN | {"metrics": {"test.error": error}}]}
     write_json(tmp_path / "results" / "mine.json", record)
     with pytest.raises(SystemExit) as stop:

@@ -13,7 +13,7 @@ from programs import Programs
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = ROOT / "docs" / "extend.md"
-BLOCK = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```(?:python|toml)\n# (\S+\.(?:py|toml))\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 ATTENDS = """
 import jax, jax.numpy as jnp, numpy as np
@@ -132,7 +132,7 @@ def launch(python):
 
 def test_every_guide_block_is_a_file():
     text = GUIDE.read_text(encoding="utf-8")
-    assert text.count("```python") == len(BLOCK.findall(text))
+    assert text.count("```python") == sum(name.endswith(".py") for name, _ in BLOCK.findall(text))
 
 
 @pytest.mark.slow

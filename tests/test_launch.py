@@ -341,17 +341,18 @@ def test_a_file_is_translated_line_by_line(run, tmp_path):
 def test_custom_experiment_file_is_reproduced_next_to_it(tmp_path):
     experiment = tmp_path / "mine.py"
     experiment.write_text(
-        "from attention_jax.config import Claim, replace\n"
+        "from attention_jax.config import replace\n"
         "from experiments.date_luong import config as theirs\n"
-        "CLAIMS = (Claim('it is measured', 'test.loss', None, 'me', kind='aim', at_least=0.0),)\n"
         "def config():\n"
         "    small = {'data.examples': 600, 'model.hidden_size': 8, 'train.total_epochs': 1}\n"
         "    return replace(theirs(), name='mine', **small)\n"
     )
+    threshold = '[[threshold]]\ntext = "it is measured"\nmetric = "test.loss"\nsource = "me"\nat_least = 0.0\n'
+    experiment.with_suffix(".toml").write_text(threshold)
     result = launch_here("train", experiment, "--help-all")
     assert result.returncode == 0 and "(default: 600)" in result.stdout, result.stderr
     result = launch_here("reproduce", experiment, "--root", tmp_path / "runs", "--train.max-steps", "2")
-    assert result.returncode == 0 and "holds" in result.stdout, result.stderr
+    assert result.returncode == 0 and "met" in result.stdout, result.stderr
     (recorded,) = json.loads((tmp_path / "results" / "mine.json").read_text())["runs"]
     assert recorded["command"] == "python launch.py reproduce mine --train.max-steps 2"
     assert "put" in error_line("sweep", experiment, "--dry-run")

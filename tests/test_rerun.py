@@ -8,12 +8,7 @@ from attention_jax.cli import commands
 from attention_jax.report.tables import Table, plain, split_columns
 
 MINE = """
-from attention_jax.config import Claim, Config, Dates, LuongSeq2seqConfig, replace
-
-CLAIMS = (
-    Claim("the first is high", "test.accuracy", 0.8, "me", kind="aim", at_least=0.5, variant="first"),
-    Claim("and better", "test.accuracy", None, "me", kind="order", at_least=0.0, variant="first", minus="second"),
-)
+from attention_jax.config import Config, Dates, LuongSeq2seqConfig, replace
 
 
 def config():
@@ -33,10 +28,27 @@ def figure(runs, path):
     return path
 """
 
+CLAIMS = """
+[defaults]
+metric = "test.accuracy"
+variant = "first"
+source = "me"
+
+[[claim]]
+text = "the first is high"
+published = 0.8
+
+[[claim]]
+text = "and better"
+minus = "second"
+sign = 1
+"""
+
 
 def test_unrecorded_rerun_is_shown_next_to_record(tmp_path, capsys, monkeypatch):
     """The first variant was recorded with 0.6; now it has 0.75 and the second 0.25."""
     (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "mine.toml").write_text(CLAIMS)
     (tmp_path / "results").mkdir()
     recorded = {"variant": "first", "seed": 0, "metrics": {"test.accuracy": 0.6}, "history": []}
     (tmp_path / "results" / "mine.json").write_text(json.dumps({"experiment": "mine", "runs": [recorded]}))
@@ -44,7 +56,7 @@ def test_unrecorded_rerun_is_shown_next_to_record(tmp_path, capsys, monkeypatch)
     with pytest.raises(SystemExit) as stop:
         commands.reproduce([str(tmp_path / "mine.py"), "--no-record", "--root", str(tmp_path / "runs")])
     lines = capsys.readouterr().out.splitlines()
-    assert not stop.value.code and (tmp_path / "results" / "mine.json").read_bytes() == original
+    assert stop.value.code == 1 and (tmp_path / "results" / "mine.json").read_bytes() == original
     directory = tmp_path / "runs" / "full" / "mine"
     assert [line for line in lines if str(directory) in line and line.startswith("mine")] == [
         f"mine first seed 0: in {directory / 'first-seed0'}", f"mine second seed 0: in {directory / 'second-seed0'}",
@@ -54,9 +66,9 @@ def test_unrecorded_rerun_is_shown_next_to_record(tmp_path, capsys, monkeypatch)
     cells = [line.split() for line in lines]
     assert ["variant", "test.accuracy"] in cells and ["first", "0.75"] in cells and ["second", "0.25"] in cells
     [first] = [line for line in lines if line.startswith("the first is high")]
-    assert first.split()[4:8] == [">=", "0.5", "0.8", "0.6"] and first.split()[8:10] == ["0.75", "holds"]
+    assert first.split()[4:] == ["0.8", "0.6", "0.75", "differ"]
     [second] = [line for line in lines if line.startswith("and better")]
-    assert second.split()[2:8] == [">=", "0", "-", "-", "0.5", "holds"]
+    assert second.split()[2:] == ["more", "-", "0.5", "same", "sign"]
 
 
 def test_wide_table_is_split_to_terminal_width():

@@ -14,14 +14,14 @@ import re
 import sys
 import textwrap
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from attention_jax.config import Claim, Config, Grid, Withdrawn, info_of, replace, walk
+from attention_jax.claims.claim import Claim, Threshold, load_declarations
+from attention_jax.config import Config, Grid, info_of, replace, walk
 from attention_jax.errors import InputError
-from attention_jax.files import read_json
 from attention_jax.printing import docstrings
 
 
@@ -53,7 +53,7 @@ CHAPTERS = (
 
 @dataclass(frozen=True)
 class Experiment:
-    """The contents of an experiment's file. All but `config` and `CLAIMS` are optional.
+    """The contents of an experiment's file. All but `config` is optional.
 
     >>> experiment = load_experiment("date_luong")
     >>> experiment.config().model.hidden_size, experiment.seeds, experiment.minutes
@@ -79,15 +79,18 @@ class Experiment:
     figure: Callable[[dict[str, list[dict]], Path], Path | None] | None
     """Plots the recorded runs of the variants, {variant: runs}, to a file."""
     claims: tuple[Claim, ...]
+    """The numbers and orders that are compared with a source; these and the next three come from NAME.toml."""
     seeds: int
     results: Path
     """The directory of its measured results."""
     facts: dict
     """Sizes of its data as `Task.describe` gives them (its FACTS), to compile without the data."""
-    plans: tuple[Claim, ...] = ()
-    """Claims about runs that are too large for the machines of this record (its PLANS): no verdict."""
-    withdrawn: tuple[Withdrawn, ...] = ()
-    """Committed bounds that no longer count, from withdrawn.json in the directory of its file."""
+    thresholds: tuple[Threshold, ...] = ()
+    """Bounds of this project, and statements of theory."""
+    former_variants: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """{former name of a variant: its present name}"""
+    times: tuple[str, ...] = ()
+    """Metrics, or beginnings of their names, that depend on the speed of the machine."""
     grids: tuple[Grid, ...] = ()
     """Tables of measured numbers below the claims (its GRIDS)."""
     file: Path | None = None
@@ -279,22 +282,13 @@ def _experiment_of_module(module: ModuleType, results: Path) -> Experiment:
         study=getattr(module, "study", None),
         attention_maps=getattr(module, "attention_maps", None),
         figure=getattr(module, "figure", None),
-        claims=getattr(module, "CLAIMS", ()),
+        **vars(load_declarations(Path(module.__file__).with_suffix(".toml"))),
         seeds=getattr(module, "SEEDS", 1),
         results=results,
         facts=getattr(module, "FACTS", {}),
-        plans=getattr(module, "PLANS", ()),
-        withdrawn=load_withdrawn_bounds(Path(module.__file__)),
         grids=getattr(module, "GRIDS", ()),
         file=Path(module.__file__),
     )
-
-
-def load_withdrawn_bounds(file: Path) -> tuple[Withdrawn, ...]:
-    """The withdrawn bounds of an experiment's file: its rows of withdrawn.json beside it, which may be missing."""
-    path = file.with_name("withdrawn.json")
-    rows = read_json(path).get(file.stem, []) if path.exists() else []
-    return tuple(Withdrawn(**row | {"also": tuple(row.get("also", ()))}) for row in rows)
 
 
 @functools.lru_cache

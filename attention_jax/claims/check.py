@@ -1,26 +1,27 @@
 """`launch.py reproduce --check`: repeat recorded runs within a time budget, and compare their numbers with the record.
 
 Bit-identical numbers are expected only on the machine of the record: others round differently, and training amplifies
-the difference. `comparison.tolerance_interval` is the tolerance. Nothing is written to experiments/results.
+the difference. Every recorded metric is compared; `tolerance_interval` is the tolerance. Nothing is written to
+experiments/results.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
-from attention_jax.claims import catalog
 from attention_jax.claims.catalog import Experiment
-from attention_jax.claims.comparison import ComparedNumber, compare_runs, comparison_table, describe_machine
-from attention_jax.claims.cost import smallest_seconds
-from attention_jax.claims.judged import judge_claims
-from attention_jax.claims.record import runs_without_divergence
-from attention_jax.claims.recorded_command import command_words, current_names
-from attention_jax.claims.verdicts import runs_with_value
+from attention_jax.claims.claim import Quantity
+from attention_jax.claims.record import command_words, current_names, runs_without_divergence, smallest_seconds
+from attention_jax.claims.replication import LocalSettings, Override, resolve_data_paths
+from attention_jax.claims.verdicts import is_training_run, run_value, values_by_seed
 from attention_jax.config import Config, replace
 from attention_jax.errors import Diverged, InputError, Interrupted
-from attention_jax.files import data_home, read_json, write_json
-from attention_jax.report.tables import Table, show
+from attention_jax.files import read_json, write_json
+from attention_jax.report import intervals
+from attention_jax.report.intervals import Interval
+from attention_jax.report.tables import Table, number, show, span
 from attention_jax.runs import directory as run_directory, lifecycle
 
 COMPILING = 10.0
@@ -79,20 +80,6 @@ class Outcome:
             names.append(name)
 
 
-@dataclass(frozen=True)
-class LocalSettings:
-    """Local settings that are added to recorded commands."""
-
-    local_data: str = ""
-    """A directory with data files."""
-    options: tuple[str, ...] = ()
-    """Options that replace recorded ones: ("--data.path", "date.txt")."""
-
-
-Override = Callable[[Config, Sequence[str]], Config]
-"""(configuration, words of a command) -> the configuration with these options."""
-
-
 def check(experiments: Iterable[Experiment], minutes: float, override: Override, local_settings: LocalSettings) -> int:
     """Repeat the runs that fit into `minutes`; return the exit code, 0 if all numbers agree and 1 if any differs.
 
@@ -107,7 +94,9 @@ def check(experiments: Iterable[Experiment], minutes: float, override: Override,
     if not outcome.finished and not outcome.interrupted:
         raise InputError("nothing could be compared: " + next(iter(outcome.skipped)))
     comparisons = compare_runs(outcome.results)
-    show(comparison_table(comparisons))
+    show(runs_table(comparisons))
+    if any(comparison.verdict == "differs" for comparison in comparisons):
+        show(differences_table(comparisons))
     print("\n" + "\n".join(summary_lines(comparisons, outcome)))
     if outcome.interrupted:
         return 130
@@ -131,19 +120,16 @@ def plan_runs(
 
 
 def find_reruns(experiment: Experiment, local_settings: LocalSettings, outcome: Outcome) -> list[Rerun]:
-    """Return the recorded runs with a claim whose data are available, those that decide a verdict first; the others are
-    noted as skipped.
+    """Return the recorded runs whose data are available, those that a claim or a threshold reads and the latest seeds
+    first; the others are noted as skipped.
     """
     reruns, seeds, variants = [], {}, experiment.variants()
-    claimed = {variant for claim in experiment.claims for variant in (claim.variant, claim.minus)}
-    recorded_runs = deciding_first(experiment)
+    recorded_runs = order_by_claims(experiment)
     seconds = smallest_seconds(recorded_runs)
-    if experiment.claims and not recorded_runs:
+    if not recorded_runs:
         outcome.skip(experiment.name, "nothing is recorded")
     for run in recorded_runs:
         variant = run["variant"]
-        if variant not in claimed:
-            continue
         try:
             if variant not in variants:
                 raise InputError(f"{variant!r} is no variant any more")
@@ -158,47 +144,13 @@ def find_reruns(experiment: Experiment, local_settings: LocalSettings, outcome: 
     return reruns
 
 
-def deciding_first(experiment: Experiment) -> list[dict]:
-    """Return the recorded runs that ended, those on which a verdict rests before the others.
-
-    The verdict of a claim whose replication is complete rests on the replication, and no longer on the original runs.
-    """
-    identity = lambda run: (run["variant"], run["seed"])
-    deciding = {identity(run) for row in judge_claims(experiment) for run in runs_with_value(row.claim, row.runs)}
-    return sorted(runs_without_divergence(experiment), key=lambda run: identity(run) not in deciding)
-
-
-def resolve_data_paths(config: Config, words: Sequence[str], local_settings: LocalSettings) -> list[str]:
-    """Return the words of a command with the paths of data files on this machine.
-
-    `words` come from a recorded run (`command_words`) or from a row of the replication, and name data files without
-    their directories: `local_settings.local_data` and its subdirectories are searched. A file that is not found is left
-    out if the same data have been downloaded. Raises InputError if the data are not available.
-    """
-    words = list(words)
-    files = [option for option in catalog.user_data(config) if option != "--data.dataset"]
-    downloads = config.data.downloads if config.data else ""
-    cached = bool(downloads) and (Path(data_home()) / downloads).is_dir()
-    if downloads and not cached and not any(option in (*words, *local_settings.options) for option in files):
-        raise InputError(f"needs a download of {downloads.partition('/')[0]}: run it once without --check")
-    for option in files:
-        if option not in words:
-            continue
-        at = words.index(option)
-        path = find_path(words[at + 1], local_settings.local_data)
-        if path:
-            words[at + 1] = str(path)
-        elif not cached and option not in local_settings.options:
-            raise InputError(f"needs {words[at + 1]}: --local-data DIR, a directory that has it")
-        if option in local_settings.options or not path:
-            del words[at : at + 2]
-    return [*words, *local_settings.options]
-
-
-def find_path(name: str, directory: str) -> Path | None:
-    """The file or directory called `name` in `directory`, or in one of its subdirectories."""
-    paths = (Path(directory, name), *sorted(Path(directory).glob(f"*/{name}"))) if directory else ()
-    return next((path for path in paths if path.exists()), None)
+def order_by_claims(experiment: Experiment) -> list[dict]:
+    """Return the recorded runs that ended: those of variants that a claim or a threshold names, then the others; of a
+    variant the latest seeds, which name their commit and processor, come first."""
+    quantities = (*experiment.claims, *experiment.thresholds)
+    claimed = {variant for quantity in quantities for variant in (quantity.variant, quantity.minus)}
+    rank = lambda run: (run["variant"] not in claimed, -run["seed"])
+    return sorted(runs_without_divergence(experiment), key=rank)
 
 
 def choose_runs(reruns: Sequence[Rerun], seconds: float) -> list[Rerun]:
@@ -254,6 +206,128 @@ def repeat_run(rerun: Rerun, override: Override, root: Path) -> dict:
     return result | {name: rerun.run[name] for name in ("variant", "seed")} | {"environment": environment}
 
 
+TRAINED, COMPUTED = 0.05, 0.02
+"""The relative tolerance of a number without recorded noise: of a training, of a computation without training."""
+ROUNDING, ERROR = 1e-3, 1e-5
+"""This share of a number, and this much of a computed error, is never a difference."""
+
+
+@dataclass(frozen=True)
+class ComparedNumber:
+    """A number of a run, as recorded and as measured again."""
+
+    experiment: str
+    name: str
+    """The metric, with its epoch if it is not of the final evaluation."""
+    variant: str
+    seed: int
+    recorded: float
+    repeated: float | None
+    """The number of the new run; None if it diverged."""
+    expected: Interval
+    is_time: bool = False
+
+    @property
+    def verdict(self) -> Literal["OK", "differs", "a time"]:
+        """Whether the number lies in the expected interval; a time depends on the machine and is not judged."""
+        if self.is_time:
+            return "a time"
+        agrees = self.repeated is not None and self.expected.low <= self.repeated <= self.expected.high
+        return "OK" if agrees else "differs"
+
+
+def compare_runs(results: Sequence[tuple[Experiment, Mapping]]) -> list[ComparedNumber]:
+    """Compare all numbers of repeated runs with the recorded ones."""
+    comparisons = []
+    for experiment, repeated_run in results:
+        recorded_runs = runs_without_divergence(experiment)
+        variant, seed = repeated_run["variant"], repeated_run["seed"]
+        [recorded_run] = [run for run in recorded_runs if (run["variant"], run["seed"]) == (variant, seed)]
+        for quantity in quantities_of(experiment, recorded_run):
+            value = run_value(quantity, recorded_run)
+            repeated = run_value(quantity, repeated_run) if repeated_run["metrics"] else None
+            interval = tolerance_interval(experiment, quantity, recorded_runs, seed)
+            is_time = quantity.metric.startswith(experiment.times) if experiment.times else False
+            names = (experiment.name, quantity.text, variant, seed)
+            comparisons.append(ComparedNumber(*names, value, repeated, interval, is_time))
+    return comparisons
+
+
+def quantities_of(experiment: Experiment, run: Mapping) -> list[Quantity]:
+    """Every metric of a run's final evaluation, and what claims and thresholds read of its history."""
+    variant = run["variant"]
+    quantities = [Quantity(text=name, metric=name, source="", variant=variant) for name in run["metrics"]]
+    for quantity in (*experiment.claims, *experiment.thresholds):
+        reads_history = quantity.epoch is not None or quantity.best or quantity.last
+        if reads_history and variant in (quantity.variant, quantity.minus):
+            where = "best epoch" if quantity.best else f"last {quantity.last} epochs"
+            where = where if quantity.epoch is None else f"epoch {quantity.epoch}"
+            fields = {"epoch": quantity.epoch, "best": quantity.best, "last": quantity.last}
+            text = f"{quantity.metric}, {where}"
+            quantities.append(Quantity(text=text, metric=quantity.metric, source="", variant=variant, **fields))
+    return [quantity for quantity in dict.fromkeys(quantities) if run_value(quantity, run) is not None]
+
+
+def tolerance_interval(experiment: Experiment, quantity: Quantity, runs: Sequence[Mapping], seed: int) -> Interval:
+    """Return the interval in which the number of a repeated seed is expected: the union of its known noise.
+
+    They are the interval for another seed (Student's t of three or more recorded ones, or the range of two), that for
+    other test examples (`sampling_interval`) or, if neither this nor three seeds are known, TRAINED or COMPUTED. A
+    computed error is rounding up to ERROR and to a tenth of its threshold.
+    """
+    values = values_by_seed(quantity, runs)
+    value, seeds = values[seed], list(values.values())
+    [run] = [run for run in runs if (run["variant"], run["seed"]) == (quantity.variant, seed)]
+    computed = not is_training_run(run)
+    sources = [intervals.prediction_interval(seeds)] if len(seeds) > 2 else []
+    if len(seeds) == 2:
+        sources = [Interval(min(seeds), max(seeds), "2 seeds")]
+    if sampled := intervals.sampling_interval(quantity.metric, value, run):
+        sources.append(sampled)
+    elif len(seeds) < 3:
+        sources.append(intervals.relative_interval(value, COMPUTED if computed else TRAINED))
+    bounds = [t.at_most for t in experiment.thresholds if t.metric == quantity.metric and t.at_least is None]
+    rounding = max([ERROR if "error" in quantity.metric else 0.0, *(bound / 10 for bound in bounds)])
+    if computed and 0 <= value <= rounding:
+        sources.append(Interval(0.0, rounding, "rounding"))
+    low, high, why = intervals.interval_union(sources)
+    around = Interval(low - ROUNDING * abs(value), high + ROUNDING * abs(value), why)
+    return intervals.clip_to_scale(around, quantity.metric, value)
+
+
+def runs_table(comparisons: Sequence[ComparedNumber]) -> Table:
+    """Tabulate how many numbers of each repeated run agree."""
+    runs = {}
+    for comparison in comparisons:
+        runs.setdefault((comparison.experiment, comparison.variant, comparison.seed), []).append(comparison)
+    rows = []
+    for (name, variant, seed), numbers in runs.items():
+        verdicts = [comparison.verdict for comparison in numbers]
+        equal = sum(comparison.recorded == comparison.repeated for comparison in numbers)
+        counts = (len(numbers), equal, verdicts.count("OK"), verdicts.count("differs"))
+        rows.append((name, variant or "-", str(seed), *map(str, counts)))
+    columns = ("experiment", "variant", "seed", "numbers", "same bits", "OK", "differ")
+    return Table("Re-run compared with the recorded results", columns, rows, right=columns[2:])
+
+
+def differences_table(comparisons: Sequence[ComparedNumber]) -> Table:
+    """Tabulate the numbers that differ, with what was expected and why."""
+    rows = []
+    for comparison in comparisons:
+        if comparison.verdict == "differs":
+            low, high, why = comparison.expected
+            numbers = number(comparison.recorded), number(comparison.repeated), f"{span(low, high)} ({why})"
+            rows.append((comparison.experiment, comparison.name, str(comparison.seed), *numbers))
+    columns = ("experiment", "number", "seed", "recorded", "here", "expected")
+    return Table("Numbers that differ", columns, rows, right=("seed", "recorded", "here"))
+
+
+def describe_machine(environment: Mapping) -> str:
+    """Return the differences between two machines that affect numbers."""
+    processor = environment.get("processor") or "processor not recorded"
+    return f"{processor}, {environment['machine']}, {', '.join(environment['devices'])}, jax {environment['jax']}"
+
+
 def print_plan(planned: Sequence[Rerun], minutes: float, outcome: Outcome):
     """Print what will be run and what will be skipped."""
     chapters = {rerun.experiment.about("Chapter") for rerun in planned}
@@ -306,8 +380,8 @@ def check_json(outcome: Outcome) -> dict:
     }
     number_json = lambda comparison: {
         "experiment": comparison.experiment,
-        "claim": comparison.claim.text,
-        "metric": comparison.claim.metric,
+        "metric": comparison.name,
+        "variant": comparison.variant,
         "seed": comparison.seed,
         "recorded": comparison.recorded,
         "here": comparison.repeated,

@@ -1,15 +1,19 @@
-"""The list of experiments: `launch.py list`, all of them or those of a chapter or with a word."""
+"""`launch.py list`: experiments of a chapter or with a word, or the page of one, as plain text."""
 
 import re
+import shutil
+import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from attention_jax.claims.catalog import CHAPTERS, Experiment
-from attention_jax.claims.judged import JudgedClaim, judge_claims
+from attention_jax.claims.verdicts import JudgedClaim, judge_claims, source_text, value_text, verdict_with_reason
 from attention_jax.report.tables import Table, experiments_list, number
 
 OWN = "your own data"
 """The chapter that comes first: the list is for people who choose one to run."""
+WIDTH = 100
+"""Columns, of a wider terminal."""
 COLUMNS = ("name", "paper", "data", "minutes", "status")
 
 
@@ -84,9 +88,55 @@ def short_source(source: str) -> str:
 
 
 def status_text(rows: Sequence[JudgedClaim]) -> str:
-    """Say how many of the claims are met: "9 of 10 met"; "measured" if none has a bound, "not run" if none was run."""
-    verdicts = Counter(row.verdict for row in rows)
-    bounded = sum(verdicts.values()) - verdicts["measured"] - verdicts["not run"]
-    if bounded:
-        return f"{bounded - verdicts['missed']} of {bounded} met"
-    return next((verdict for verdict in ("measured", "not run") if verdicts[verdict]), "-")
+    """Count the claims that agree or have the same sign: "2 of 3 agree"; "measured" without a claim."""
+    counts = Counter(row.verdict for row in rows)
+    if judged := counts.total() - counts["not run"]:
+        return f"{counts['agree'] + counts['same sign']} of {judged} agree"
+    return "not run" if rows else "measured"
+
+
+def fill(text: str, **options) -> str:
+    """The text in lines that fit into the terminal."""
+    width = min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
+    return textwrap.fill(text, width, break_on_hyphens=False, **options)
+
+
+def experiment_page(experiment: Experiment, rows: Sequence[JudgedClaim], user_data: Mapping[str, str]) -> str:
+    """Return a page with claim, source, data, command, cost, variants, the verdicts of the claims, and the options for
+    user data, {option: help}."""
+    lines = [f"{experiment.name}: {experiment.claim}"]
+    for heading in ("Chapter", "Claim", "Source", "Data", "Command", "Cost"):
+        if experiment.about(heading):
+            lines.append(f"{heading + ':':9} {experiment.about(heading)}")
+    variants = [name for name in experiment.variants() if name]
+    if variants:
+        separator = "; " if any("," in name for name in variants) else ", "
+        lines.append(f"Variants: {separator.join(variants)}")
+    if experiment.presets():
+        lines.append(f"Presets: {', '.join(experiment.presets())}")
+    page = "\n".join(fill(line, subsequent_indent=" " * 10) for line in lines)
+    sections = [page, verdict_lines(rows), your_data(experiment.name, user_data)]
+    return "\n\n".join(section for section in sections if section)
+
+
+def verdict_lines(rows: Sequence[JudgedClaim]) -> str:
+    """Format the claims with verdict, our number, and that of the source; empty without claims."""
+    lines = ["Recorded:"]
+    for row in rows:
+        claim = row.claim
+        text = (
+            f"{verdict_with_reason(row)}: {claim.text}; ours {value_text(claim, row.runs)}; "
+            f"published {source_text(claim)} ({claim.source})"
+        )
+        lines.append(fill(text, initial_indent="  ", subsequent_indent="    "))
+    return "\n".join(lines) if rows else ""
+
+
+def your_data(name: str, user_data: Mapping[str, str]) -> str:
+    """Return the section on running the experiment on your own data."""
+    if not user_data:
+        return "Your own data: it makes or needs its own; there is no option for a file."
+    lines = [f"Your own data: python launch.py train {name}, with"]
+    for option, text in user_data.items():
+        lines.append(fill(f"  {option}  {text}", subsequent_indent="    ").rstrip())
+    return "\n".join(lines)

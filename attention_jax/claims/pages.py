@@ -1,35 +1,93 @@
 """`make results` (`python -m attention_jax.claims.pages`): write the pages of the record from the recorded results.
 
-These are docs/results.md, a page docs/results/NAME.md for each experiment, docs/results/checks.md, the table of
-docs/replication.md, the costs in docs/reproduce.md, the numbers of docs/d2l.md, and README's results.
+These are docs/results.md, a page docs/results/NAME.md for each experiment, docs/results/checks.md, the costs in
+docs/reproduce.md, the numbers of docs/d2l.md, and README's results. `draw_published` draws the figure of both.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 
-from attention_jax.claims.catalog import CHAPTERS, ROOT, Experiment, experiment_names, load_experiment
-from attention_jax.claims.claim_tables import (
-    grid_table,
-    judge_withdrawn,
-    replication_table,
-    survival_line,
-    value_with_rank,
-    withdrawal_table,
-)
-from attention_jax.claims.comparison import check_tables
-from attention_jax.claims.findings import Finding, load_findings
-from attention_jax.claims.judged import JudgedClaim, judge_claims
-from attention_jax.claims.record import load_recorded_runs
-from attention_jax.claims.results_page import readme_section, results_page
-from attention_jax.claims.verdicts import bounds_text, value_text, verdict_with_caveats
-from attention_jax.config import Claim
-from attention_jax.files import write_atomically
-from attention_jax.report.tables import Table, markdown, number, span
+import numpy as np
 
-GENERATED, README_START, README_END = "<!-- generated -->\n", "<!-- results -->\n", "<!-- end of results -->"
+from attention_jax.claims.catalog import CHAPTERS, ROOT, Experiment, experiment_names, load_experiment
+from attention_jax.claims.check import describe_machine
+from attention_jax.claims.claim_tables import (
+    BASES,
+    check_tables,
+    claims_table,
+    counts_table,
+    grid_table,
+    group_of,
+    tally_line,
+    thresholds_table,
+)
+from attention_jax.claims.record import load_recorded_runs
+from attention_jax.claims.verdicts import (
+    JudgedClaim,
+    is_met,
+    judge_claims,
+    present_runs,
+    source_text,
+    value_text,
+    values_by_seed,
+    verdict_with_reason,
+)
+from attention_jax.errors import lower_is_better
+from attention_jax.files import read_json, write_atomically
+from attention_jax.report.agreement import Row, agreement
+from attention_jax.report.tables import Table, markdown, number
+
+README_START, README_END = "<!-- results -->\n", "<!-- end of results -->"
 COSTS_START, D2L_START, TABLE_END = "<!-- costs -->\n", "<!-- d2l -->\n", "<!-- end -->"
+FIGURE = ROOT / "results" / "published.png"
+INTRODUCTION = """
+# Results: published numbers beside this code's
+
+`make results` writes this page from `experiments/results/*.json`; [reproduce.md](reproduce.md) has the rule of the
+verdicts. Numbers are medians of all runs of a configuration with their range. A claim is listed with its group: where
+the number that it is held against comes from.
+"""
+CAPTION = """
+*Dots and lines are medians and ranges of this code, gray bars the source's runs, on the scale of the published number.*
+"""
+REGISTERED = """
+Today's rule and its margins were committed on 2026-11-27, after the runs of that day; a star marks claims that were
+committed before every run that they are judged by. What the former rules said of the same runs is in
+[HISTORY.md](../experiments/HISTORY.md).
+"""
+FROM = {"printed": "printed", "decoded": "a curve", "code": "its code, run here", "count": "a count"}
+"""Where the number of a row of README's table comes from."""
+TREE = "```{toctree}\n:hidden:\n:glob:\n\nresults/*\n```"
+
+
+def wrap_text(text: str) -> str:
+    """Prose or an item of a list in lines of at most 120 columns; links are not broken."""
+    indent = "  " if text.startswith("* ") else ""
+    return fill(" ".join(text.split()), 120, break_on_hyphens=False, break_long_words=False, subsequent_indent=indent)
+
+
+def link(name: str) -> str:
+    """A link from docs/results.md to the page of an experiment."""
+    return f"[{name}](results/{name}.md)"
+
+
+def shorten_clauses(text: str, most: int = 60) -> str:
+    """The first clauses of a text, at least one, with an ellipsis if any are left out.
+
+    >>> shorten_clauses("theirs: clip 5, L2 1e-5, METEOR; ours: 1, none", most=24)
+    'theirs: clip 5, L2 1e-5 ...'
+    """
+    clauses = re.split(r"(?<=[,;]) (?![^(]*\))", text)
+    leading = clauses[:1]
+    while len(leading) < len(clauses) and len(" ".join([*leading, clauses[len(leading)]])) <= most:
+        leading.append(clauses[len(leading)])
+    return text if len(leading) == len(clauses) else f"{' '.join(leading).rstrip(',;:')} ..."
+
+
+# the page of an experiment
 
 
 def figure_paths(experiment: Experiment) -> list[Path]:
@@ -43,117 +101,219 @@ def figure_paths(experiment: Experiment) -> list[Path]:
     ]
 
 
-def figure_lines(experiment: Experiment) -> list[str]:
+def figure_lines(experiment: Experiment) -> tuple[list[str], str]:
     """The figure of an experiment's page with its caption, and links to the others."""
     paths = [f"../../experiments/results/{path.name}" for path in figure_paths(experiment)]
     links = ", ".join(f"[{Path(path).stem.partition('-')[2].replace('_', ' ')}]({path})" for path in paths[1:])
-    return [
-        *([f"![{experiment.name}]({paths[0]})"] if paths else []),
-        *([f"*{experiment.about('Figure')}*"] if experiment.about("Figure") else []),
-        *([f"More figures: {links}."] if links else []),
-    ]
+    caption = [f"*{experiment.about('Figure')}*"] if experiment.about("Figure") else []
+    return [*([f"![{experiment.name}]({paths[0]})"] if paths else []), *caption], links
 
 
-def notes(doc: str) -> str:
-    """The paragraphs of a docstring after its first one and its lines "Word: text"."""
-    return "\n\n".join(paragraph for paragraph in doc.split("\n\n")[1:] if not paragraph.startswith("Chapter: "))
-
-
-def claims_markdown(rows: Sequence[JudgedClaim]) -> str:
-    lines = []
+def notes_of(rows: Sequence[JudgedClaim]) -> str:
+    """Sources, what differs from them, and suspected causes: a line for each with the claims that it is about."""
+    texts: dict[str, list[str]] = {}
     for row in rows:
         claim = row.claim
-        cells = (claim.kind, bounds_text(claim), number(claim.published), value_with_rank(claim, row.runs))
-        lines.append((claim.text, *cells, verdict_with_caveats(claim, row.runs)))
-    columns = ("claim", "kind", "bound", "published", "ours", "verdict")
-    return markdown(Table("", columns, lines, right=("published", "ours")))
+        cause = f"suspected cause: {claim.cause}" if claim.cause and row.verdict in ("differ", "opposite") else ""
+        about = "; ".join(filter(None, [claim.source, claim.differs and f"differs: {claim.differs}", cause]))
+        texts.setdefault(about, []).append(claim.text)
+    return "\n".join(f"* {'; '.join(of)}: {about}." for about, of in texts.items())
 
 
-def differences_text(rows: Sequence[JudgedClaim]) -> str:
-    """What differs from the sources, one line for each difference."""
-    texts = {}
-    for row in rows:
-        if row.claim.differs:
-            texts.setdefault(row.claim.differs, []).append(row.claim.text)
-    return "\n".join(f"* {'; '.join(of)}: {differs}" for differs, of in texts.items())
-
-
-def about_finding(finding: Finding) -> str:
-    return f"* **{finding.title}**: {finding.status}. {finding.cause}. Left, or would settle it: {finding.settles}."
-
-
-def claim_provenance(claim: Claim) -> tuple[str, str]:
-    """The source with its range, and when the bound was set."""
-    spread = f"range of the source: {span(*claim.spread)}" if claim.spread else ""
-    since = claim.since if claim.has_bounds else ""
-    known_results = f"known at that time: {claim.after}" if claim.after else ""
-    return "; ".join(filter(None, [claim.source, spread])), "; ".join(filter(None, [since, known_results]))
-
-
-def history_section(experiment: Experiment, rows: Sequence[JudgedClaim], runs: Sequence[Mapping]) -> str:
-    """Original and replicated numbers, sources, days of the bounds, and withdrawn bounds, folded."""
-    lines = [
-        (
-            row.claim.text,
-            value_with_rank(row.claim, row.original),
-            value_with_rank(row.claim, row.replication),
-            *claim_provenance(row.claim),
-        )
-        for row in rows
-    ]
-    columns = ("claim", "original", "fresh seeds", "source", "bound set")
-    sections = [markdown(Table("", columns, lines, right=columns[1:3]))] if rows else []
-    if experiment.withdrawn:
-        sections += ["Withdrawn bounds, with the status that today's numbers would give them:"]
-        sections += [markdown(withdrawal_table(judge_withdrawn(experiment, runs)))]
-    return "\n\n".join(["<details>\n<summary>History</summary>", *sections, "</details>"]) if sections else ""
-
-
-def plans_text(experiment: Experiment) -> str:
-    """The runs that are too large for the machines of this record."""
-    return "\n".join(
-        f"* {plan.text}: {number(plan.published)} ({plan.source}), bound {bounds_text(plan)}; "
-        f"differs in: {plan.differs}"
-        for plan in experiment.plans
-    )
-
-
-def page_of(
-    experiment: Experiment, rows: Sequence[JudgedClaim], runs: Sequence[Mapping], findings: Sequence[Finding] = ()
-) -> str:
-    """Write docs/results/NAME.md: the question, a figure, claims as `rows`, measurements of all `runs`, differences,
-    command and cost, and at the end the history."""
-    mine = [finding for finding in findings if finding.experiment == experiment.name]
+def page_of(experiment: Experiment, rows: Sequence[JudgedClaim], runs: Sequence[Mapping]) -> str:
+    """Write docs/results/NAME.md: the figure, the claims or else the first table, the command, and the rest folded."""
+    figure, more_figures = figure_lines(experiment)
     grids = [f"{grid.caption}:\n\n{markdown(grid_table(grid, runs))}" for grid in experiment.grids]
-    sections = {
-        "Claims": [claims_markdown(rows)] if rows else [],
-        "Findings": ["\n".join(map(about_finding, mine))] if mine else [],
-        "Plans": [plans_text(experiment)] if experiment.plans else [],
-        "Measurements": grids,
-        "What differs from the source": [differences_text(rows)] if differences_text(rows) else [],
-        "Run it": [
-            f"```\n{experiment.about('Command')}\n```",
-            *(f"{word}: {experiment.about(word)}" for word in ("Cost", "Data", "Source") if experiment.about(word)),
-        ],
-        "Notes": [notes(experiment.doc)] if notes(experiment.doc) else [],
-    }
-    texts = [f"# {experiment.name}", experiment.claim, *figure_lines(experiment)]
-    for title, content in sections.items():
-        texts += [f"## {title}", *content] if content else []
-    return "\n\n".join(filter(None, [*texts, history_section(experiment, rows, runs)])) + "\n"
+    thresholds = [markdown(thresholds_table(experiment, runs))] if experiment.thresholds else []
+    tables = [*([markdown(claims_table(rows))] if rows else []), *thresholds, *grids]
+    about = [f"{word}: {experiment.about(word)}" for word in ("Cost", "Data", "Source") if experiment.about(word)]
+    folded = [
+        *tables[1:],
+        notes_of(rows),
+        *about,
+        f"More figures: {more_figures}." if more_figures else "",
+        f"Protocol, variants and what is known of the result: [experiments/{experiment.name}.py]"
+        f"(../../experiments/{experiment.name}.py).",
+    ]
+    command = f"```\n{experiment.about('Command')}\n```" if experiment.about("Command") else ""
+    texts = [f"# {experiment.name}", experiment.claim, *figure, *tables[:1], command]
+    texts += [
+        "<details>\n<summary>More numbers, sources and differences, data and cost</summary>",
+        *folded,
+        "</details>",
+    ]
+    return "\n\n".join(filter(None, texts)) + "\n"
 
 
 def checks_page(results: Path) -> str:
-    """Write docs/results/checks.md: the tables of `reproduce --check` on other machines."""
-    tables = [f"## {table.title}\n\n{markdown(table)}" for table in check_tables(results)]
-    about = "Recorded runs that `python launch.py reproduce --check` repeated elsewhere ([how](../reproduce.md))."
-    return "\n\n".join(["# Re-runs on other machines", about, *tables]) + "\n"
+    """Write docs/results/checks.md: `reproduce --check` on other machines, in numbers."""
+    checks = [read_json(path) for path in sorted(results.glob("check_*.json"))]
+    tables = [markdown(table) for table in check_tables(checks, describe_machine)]
+    about = (
+        "Recorded runs that `python launch.py reproduce --check` repeated elsewhere ([how](../reproduce.md)); all their "
+        "numbers are in `experiments/results/check_*.json`. Those that differed:"
+    )
+    return "\n\n".join(["# Re-runs on other machines", tables[0], wrap_text(about), tables[1]]) + "\n"
 
 
-def replication_page(rows: Sequence[JudgedClaim]) -> str:
-    """Write the generated part of docs/replication.md: the counts, and the verdicts that changed or are the first."""
-    summary = fill(survival_line(rows) or "No claim has been replicated yet.", 100)
-    return f"{summary}\n\n{markdown(replication_table(rows))}"
+# docs/results.md and README
+
+
+def numbers_table(rows: Sequence[JudgedClaim]) -> str:
+    """The claims of a group about numbers: the source's, ours, the verdict, and what differs or is suspected."""
+    lines, former = [], ""
+    for row in rows:
+        about = row.claim.cause if row.verdict == "differ" and row.claim.cause else row.claim.differs
+        star = "\\*" if row.claim.registered else ""
+        name = f"{link(row.experiment)}: {shorten_clauses(row.claim.text, most=35)}{star}"
+        differs = "as above" if about and about == former else shorten_clauses(about)
+        numbers = source_text(row.claim), value_text(row.claim, row.runs)
+        lines.append((name, *numbers, verdict_with_reason(row), differs))
+        former = about
+    columns = ("experiment: number", "source", "this code", "verdict", "differs in, or suspected cause")
+    return markdown(Table("", columns, lines, right=columns[1:3]))
+
+
+def count_lines(rows: Sequence[JudgedClaim], names: Sequence[str]) -> str:
+    """Verdicts by experiment in a line: "gat_cora 1 same sign, 1 undecided"."""
+    texts = []
+    for name in dict.fromkeys(row.experiment for row in rows):
+        counts = Counter(row.verdict for row in rows if row.experiment == name)
+        texts.append(f"{link(name)} {', '.join(f'{counts[word]} {word}' for word in names if counts[word])}")
+    return wrap_text("; ".join(texts) + ".")
+
+
+def opposite_table(rows: Sequence[JudgedClaim]) -> str:
+    """The orders with the opposite sign."""
+    lines = [
+        (f"{link(row.experiment)}: {row.claim.text}", source_text(row.claim), value_text(row.claim, row.runs),
+         row.claim.cause or shorten_clauses(row.claim.differs))
+        for row in rows if row.verdict == "opposite"
+    ]  # fmt: skip
+    columns = ("experiment: difference", "source", "this code", "suspected cause")
+    return markdown(Table("", columns, lines, right=columns[1:3]))
+
+
+def thresholds_text(experiments: Sequence[Experiment], runs: Mapping[str, Sequence[Mapping]]) -> str:
+    """How many thresholds there are, and those that are not met."""
+    every = [(e, threshold) for e in experiments for threshold in e.thresholds]
+    theory = sum(threshold.theory for _, threshold in every)
+    missed = [f"{link(e.name)}: {t.text}" for e, t in every if is_met(t, runs[e.name]) is False]
+    text = (
+        f"{theory} statements of theory and {len(every) - theory} bounds of this project are no claims: tests hold the "
+        f"recorded runs against them (`tests/experiments/test_thresholds.py`), and the pages of the experiments list "
+        f"them. Not met: {'; '.join(missed)}."
+    )
+    return wrap_text(text)
+
+
+def index(experiments: Sequence[Experiment]) -> str:
+    """Links to the pages of all experiments, by chapter."""
+    lines = []
+    for chapter in CHAPTERS:
+        inside = [link(experiment.name) for experiment in experiments if experiment.about("Chapter") == chapter]
+        lines += [wrap_text(f"* {chapter[0].upper()}{chapter[1:]}: {', '.join(inside)}")] if inside else []
+    return "\n".join(lines)
+
+
+def results_page(
+    experiments: Sequence[Experiment], rows: Sequence[JudgedClaim], runs: Mapping[str, Sequence[Mapping]]
+) -> str:
+    """Write docs/results.md."""
+    of = lambda group: [row for row in rows if group_of(row) == group]
+    sections = {
+        "Numbers that a source prints": [numbers_table(of("printed"))],
+        "Curves that were decoded": [numbers_table(of("decoded"))],
+        "Our runs of a source's code": [numbers_table(of("code"))],
+        "Counts": [count_lines(of("count"), ("agree", "differ")), causes_text(of("count"))],
+        "Orders": [count_lines(of("order"), ("same sign", "opposite", "undecided")), opposite_table(of("order"))],
+        "Theory and thresholds": [thresholds_text(experiments, runs)],
+        "All experiments": [index(experiments), "Re-runs on other machines: [checks](results/checks.md).", TREE],
+    }
+    texts = [INTRODUCTION, markdown(counts_table(rows)), REGISTERED]
+    texts += ["![Published numbers and this code's](../experiments/results/published.png)", CAPTION]
+    for title, content in sections.items():
+        texts += [f"## {title}", *content]
+    return "\n\n".join(text.strip() for text in texts if text.strip()) + "\n"
+
+
+def causes_text(rows: Sequence[JudgedClaim]) -> str:
+    """The suspected causes of differences, each once."""
+    causes = dict.fromkeys(row.claim.cause for row in rows if row.verdict == "differ")
+    return wrap_text(f"Suspected: {'; '.join(filter(None, causes))}.") if any(causes) else ""
+
+
+def d2l_table(rows: Sequence[JudgedClaim]) -> Table:
+    """Tabulate the claims with a number of "Dive into Deep Learning"."""
+    lines = []
+    for row in rows:
+        section = re.match(r"d2l ([\d.]+)", row.claim.source)
+        if section and row.claim.published is not None:
+            page = f"[{row.experiment}](results/{row.experiment}.md)"
+            numbers = source_text(row.claim), value_text(row.claim, row.runs)
+            lines.append((section[1].rstrip("."), row.claim.text, page, *numbers, verdict_with_reason(row)))
+    lines.sort(key=lambda line: [int(digits) for digits in line[0].split(".")])
+    columns = ("d2l", "what", "experiment", "source", "this code", "verdict")
+    return Table("", columns, lines, right=columns[3:5])
+
+
+def readme_section(rows: Sequence[JudgedClaim]) -> str:
+    """Write README's results: at most 25 lines."""
+    groups = []
+    for group, name in BASES.items():
+        counts = Counter(row.verdict for row in rows if group_of(row) == group and row.verdict != "not run")
+        agreed = counts["same sign" if group == "order" else "agree"]
+        groups.append(f"{name}: {agreed} of {counts.total()}")
+    rule = (
+        "Held against published numbers by [one rule](docs/reproduce.md): a 95 % interval of the difference of medians "
+        "within 2 % or one standard deviation of the source, from at least 8 runs, or 5 of hours. These agree, or have "
+        f"the same sign: {'; '.join(groups)}. {tally_line(rows)} Most of the undecided have too few runs. "
+        "[Results](docs/results.md) has all of them, with suspected causes."
+    )
+    lines = [
+        (f"[{row.claim.headline}](docs/results/{row.experiment}.md)", FROM[row.claim.basis],
+         source_text(row.claim), value_text(row.claim, row.runs), verdict_with_reason(row))
+        for row in rows if row.claim.in_readme
+    ]  # fmt: skip
+    columns = ("number", "from", "source", "this code", "verdict")
+    picture = '<img src="experiments/results/published.png" width="620" alt="Published numbers and this code\'s">'
+    command = (
+        "`python launch.py reproduce date_luong --no-record` reruns an experiment and judges it;\n"
+        "`python launch.py reproduce --check --minutes 30` repeats recorded runs."
+    )
+    return "\n\n".join([wrap_text(rule), markdown(Table("", columns, lines, right=columns[2:4])), picture, command])
+
+
+# the figure
+
+
+def agreement_row(row: JudgedClaim) -> Row:
+    """A claim as a row of the figure. If less is better, published is divided by ours, so that better is always to the
+    right."""
+    claim, values = row.claim, list(values_by_seed(row.claim, row.runs).values())
+    inverted = lower_is_better(claim.metric)
+    ratio = lambda x: round(claim.published / x if inverted else x / claim.published, 4)
+    ends = sorted((ratio(min(values)), ratio(max(values))))
+    runs = claim.runs or (claim.published - claim.deviation, claim.published + claim.deviation)
+    source = sorted((ratio(min(runs)), ratio(max(runs))))
+    label = f"{claim.headline}: {number(claim.published)}, here {number(float(np.median(values)))}"
+    return Row(label, ratio(float(np.median(values))), *ends, tuple(source), row.verdict)
+
+
+def headline_rows(rows: Sequence[JudgedClaim]) -> list[Row]:
+    """The rows of the figure: the claims with a headline that have been run, those that agree first."""
+    order = ("agree", "undecided", "differ")
+    chosen = [row for row in rows if row.claim.headline and row.verdict != "not run"]
+    return [agreement_row(row) for row in sorted(chosen, key=lambda row: order.index(row.verdict))]
+
+
+def draw_published(path: Path = FIGURE) -> Path:
+    """Draw the figure from the recorded results."""
+    rows = headline_rows([row for name in experiment_names() for row in judge_claims(load_experiment(name))])
+    return agreement(rows, path, inputs=rows)
+
+
+# writing
 
 
 def replace_between(text: str, start: str, end: str, new: str) -> str:
@@ -166,45 +326,20 @@ def costs_table(experiments: Sequence[Experiment]) -> Table:
     """Tabulate the minutes of the experiments of each chapter, the cheapest first."""
     lines = []
     for chapter in CHAPTERS:
-        inside = [
-            experiment
-            for experiment in experiments
-            if experiment.about("Chapter") == chapter and experiment.minutes is not None
-        ]
-        costs = [
-            f"`{experiment.name}` {number(experiment.minutes)}"
-            for experiment in sorted(inside, key=lambda row: row.minutes)
-        ]
+        inside = [e for e in experiments if e.about("Chapter") == chapter and e.minutes is not None]
+        costs = [f"`{e.name}` {number(e.minutes)}" for e in sorted(inside, key=lambda row: row.minutes)]
         lines.append((chapter, ", ".join(costs)))
     return Table("", ("chapter", "minutes on one core, all variants and seeds"), lines)
-
-
-def d2l_table(rows: Sequence[JudgedClaim]) -> Table:
-    """Tabulate the claims with a number of "Dive into Deep Learning": theirs with its range, ours, and the verdict."""
-    lines = []
-    for row in rows:
-        claim, section = row.claim, re.match(r"d2l ([\d.]+)", row.claim.source)
-        if section and claim.published and claim.kind != "exact":
-            around = f" ({span(*claim.spread)})" if claim.spread else ""
-            page = f"[{row.experiment}](results/{row.experiment}.md)"
-            numbers = f"{number(claim.published)}{around}", value_text(claim, row.runs)
-            lines.append((section[1], claim.text, page, *numbers, claim.kind, row.verdict))
-    lines.sort(key=lambda line: [int(digits) for digits in line[0].split(".")])
-    columns = ("d2l", "what", "experiment", "theirs", "ours", "kind", "verdict")
-    return Table("", columns, lines, right=("theirs", "ours"))
 
 
 def write_pages(root: Path = ROOT.parent):
     """Write the pages into README.md and docs/ of a directory."""
     experiments = [load_experiment(name) for name in experiment_names()]
-    runs = {experiment.name: load_recorded_runs(experiment.name, experiment.results) for experiment in experiments}
-    by_name = {experiment.name: judge_claims(experiment, runs[experiment.name]) for experiment in experiments}
-    rows = [row for claims in by_name.values() for row in claims]
-    all_findings, docs = load_findings(rows), root / "docs"
-    pages = {f"results/{e.name}.md": page_of(e, by_name[e.name], runs[e.name], all_findings) for e in experiments}
-    pages |= {"results.md": results_page(experiments, rows), "results/checks.md": checks_page(ROOT / "results")}
-    introduction = (docs / "replication.md").read_text(encoding="utf-8").partition(GENERATED)[0]
-    pages["replication.md"] = f"{introduction}{GENERATED}{replication_page(rows)}\n"
+    runs = {e.name: present_runs(e, load_recorded_runs(e.name, e.results)) for e in experiments}
+    by_name = {e.name: judge_claims(e) for e in experiments}
+    rows, docs = [row for claims in by_name.values() for row in claims], root / "docs"
+    pages = {f"results/{e.name}.md": page_of(e, by_name[e.name], runs[e.name]) for e in experiments}
+    pages |= {"results.md": results_page(experiments, rows, runs), "results/checks.md": checks_page(ROOT / "results")}
     (docs / "results").mkdir(exist_ok=True)
     for stale in {path.name for path in (docs / "results").glob("*.md")} - {Path(name).name for name in pages}:
         (docs / "results" / stale).unlink()

@@ -1,11 +1,13 @@
 """Recording of results: run the variants of an experiment, and store their numbers with the command.
 
-experiments/results/NAME.json has the recorded runs; the files of REGISTRATIONS in experiments/ have the rows of
-registered runs (`attention_jax/claims/replication.py`).
+experiments/results/NAME.json has the recorded runs, experiments/registered/*.json the rows of registered runs
+(`attention_jax/claims/replication.py`).
 """
 
 import datetime
 import math
+import re
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,36 +18,16 @@ from typing import Literal
 from attention_jax import config as configs, provenance
 from attention_jax.claims import catalog
 from attention_jax.claims.catalog import CHECKOUT, ROOT, Experiment
-from attention_jax.claims.recorded_command import command_of
-from attention_jax.config import Config, option_name
+from attention_jax.config import Config, earlier_names, option_name
 from attention_jax.errors import Diverged, InputError
 from attention_jax.files import directory_lock, read_json, write_json
 from attention_jax.runs import directory as run_directory, lifecycle
 
 RESULTS = ROOT / "results"
-REGISTRATION = ROOT / "replication.json"
-REGISTRATIONS = (
-    REGISTRATION,
-    *(
-        ROOT / f"{name}.json"
-        for name in (
-            "corrections",
-            "d2l",
-            "eleven_seeds",
-            "heads_and_positions",
-            "laws",
-            "mixed_batches",
-            "padding",
-            "real_model",
-            "scipy_docs",
-            "sums_and_initial_values",
-            "weights_and_adam",
-        )
-    ),
-)
-"""The replication of recorded results, corrected protocols (seven times), heads of pretrained models and positions
-beyond the length of training, laws of attention, changed attention of a pretrained model, fine-tuning: each froze the
-code at a commit."""
+REGISTRATION = ROOT / "registered" / "replication.json"
+"""The first registration, of the replication of all results."""
+REGISTRATIONS = tuple(sorted(REGISTRATION.parent.glob("*.json")))
+"""All files in experiments/registered/: each froze the code at a commit."""
 LONG = 200
 """The number of epochs above which a recorded history is thinned."""
 
@@ -88,14 +70,11 @@ def seeds_of_row(row: Mapping) -> range:
 
 def load_registered_seeds(*paths: Path) -> dict[tuple[str, str], frozenset[int]]:
     """The registered seeds by experiment and variant, of these files; by default of all REGISTRATIONS."""
-    listed = [row for path in paths or REGISTRATIONS for row in load_rows(path)]
-    return {(row["experiment"], row["variant"]): frozenset(seeds_of_row(row)) for row in listed}
-
-
-def load_finished_variants(*paths: Path) -> frozenset[tuple[str, str]]:
-    """Experiment and variant of the registered rows that have been run: those without "pending"."""
-    listed = [row for path in paths or REGISTRATIONS for row in load_rows(path)]
-    return frozenset((row["experiment"], row["variant"]) for row in listed if not row.get("pending"))
+    seeds: dict[tuple[str, str], frozenset[int]] = {}
+    for row in (row for path in paths or REGISTRATIONS for row in load_rows(path)):
+        key = (row["experiment"], row["variant"])
+        seeds[key] = seeds.get(key, frozenset()) | frozenset(seeds_of_row(row))
+    return seeds
 
 
 def record_run(name: str, run: dict, results: Path = RESULTS):
@@ -308,7 +287,7 @@ def thin_history(experiment: Experiment, history: list[dict]) -> list[dict]:
 
     Seeds of different lengths then share most epochs. A history stays whole if a claim reads single epochs of it.
     """
-    by_epoch = any(bound.epoch or bound.best or bound.last for bound in (*experiment.claims, *experiment.withdrawn))
+    by_epoch = any(bound.epoch or bound.best or bound.last for bound in (*experiment.claims, *experiment.thresholds))
     if by_epoch or len(history) <= LONG:
         return history
     every = 10 ** math.ceil(math.log10(len(history) / LONG))
@@ -345,8 +324,15 @@ def first_variant_histories(experiment: Experiment) -> tuple[str, list[list[dict
 
 
 def runs_without_divergence(experiment: Experiment) -> list[dict]:
-    """Return the recorded runs that did not diverge."""
-    return [run for run in load_recorded_runs(experiment.name, experiment.results) if not run.get("diverged")]
+    """Return the recorded runs that did not diverge, under the present names of their variants."""
+    runs = load_recorded_runs(experiment.name, experiment.results)
+    return [run for run in present_names(experiment, runs) if not run.get("diverged")]
+
+
+def present_names(experiment: Experiment, runs: Sequence[Mapping]) -> list[dict]:
+    """Return the runs with the present names of their variants: former ones had the same configuration."""
+    former = experiment.former_variants
+    return [{**run, "variant": former.get(run["variant"], run["variant"])} for run in runs]
 
 
 def runs_by_variant(experiment: Experiment) -> dict[str, list[dict]]:
@@ -371,11 +357,85 @@ def draw_recorded(experiment: Experiment):
 
 def draw_all():
     """`make figures`: the figures of all recorded experiments and of the published numbers, from stored data alone."""
-    from attention_jax.claims import published
+    from attention_jax.claims import pages
 
     for name in catalog.experiment_names():
         draw_recorded(catalog.load_experiment(name))
-    published.draw_published()
+    pages.draw_published()
+
+
+def smallest_seconds(runs: Sequence[Mapping]) -> dict[str, float]:
+    """Return {variant: the smallest seconds of its recorded runs}, without runs that diverged.
+
+    >>> smallest_seconds([{"variant": "", "seed": 0, "seconds": 40.0}, {"variant": "", "seed": 1, "seconds": 30.0}])
+    {'': 30.0}
+    """
+    timed = sorted((run for run in runs if "seconds" in run), key=lambda run: -run["seconds"])
+    return {run["variant"]: run["seconds"] for run in timed}
+
+
+def estimate_seconds(experiment: Experiment, config: Config) -> float | None:
+    """Return the seconds that one run of `config` takes on one core, or None if no such run is recorded and the
+    experiment states no minutes; only the seed may differ from a variant's configuration."""
+    seeded = {
+        name: configs.replace(variant_config, **{"train.seed": config.train.seed})
+        for name, variant_config in experiment.variants().items()
+    }
+    seconds = smallest_seconds(load_recorded_runs(experiment.name, experiment.results))
+    for name, variant_config in seeded.items():
+        if variant_config == config:
+            alone = 60 * experiment.minutes / experiment.seeds if experiment.minutes and len(seeded) == 1 else None
+            return seconds.get(name, alone)
+    return None
+
+
+def duration(seconds: float) -> str:
+    """Format a duration for people.
+
+    >>> duration(3.2), duration(44), duration(95), duration(8711)
+    ('a few seconds', 'about 44 seconds', 'about 1.6 minutes', 'about 2.4 hours')
+    """
+    if seconds < 10:
+        return "a few seconds"
+    if seconds < 90:
+        return f"about {seconds:.0f} seconds"
+    return f"about {seconds / 60:.2g} minutes" if seconds < 5400 else f"about {seconds / 3600:.2g} hours"
+
+
+def command_words(run: Mapping) -> list[str]:
+    """Return a run's command from the experiment's name on, without its variant and its output directory.
+
+    Commands recorded before 2026-11-24 do not quote a variant that has spaces.
+
+    >>> command_words({"command": "python launch.py reproduce x --variant a b --seeds 1"})
+    ['x', '--seeds', '1']
+    """
+    return shlex.split(re.sub(r" --(variant|out) .*?(?= --|$)", "", run["command"]))[3:]
+
+
+def current_names(config: Config, words: Sequence[str]) -> list[str]:
+    """Return the words of a recorded command, with the current names of options that have been renamed since."""
+    present = {option_name(old): option_name(new) for old, new in earlier_names(config).items()}
+    return [present.get(word, word) for word in words]
+
+
+def command_of(words: Sequence[str]) -> str:
+    """Return the command `launch.py words` for the record."""
+    return shlex.join(["python", "launch.py", *strip_directories(words)])
+
+
+def strip_directories(words: Sequence[str]) -> list[str]:
+    """Return the words of a command for the record: files without their directories, and no output directory.
+
+    >>> strip_directories(["--data.path=/home/date.txt.gz", "--root", "/tmp", "--data.source-file", "/a/x.de,/a/y.de"])
+    ['--data.path', 'date.txt.gz', '--data.source-file', 'x.de,y.de']
+    >>> strip_directories(["--variant", "d_k / 4"])
+    ['--variant', 'd_k / 4']
+    """
+    split = [token for word in words for token in (word.split("=", 1) if word.startswith("--") else [word])]
+    pairs = [pair for pair in zip(split, ["", *split]) if not {"--root", "--out"} & set(pair)]
+    name = lambda word: ",".join(Path(path).name if "/" in path else path for path in word.split(","))
+    return [word if previous == "--variant" else name(word) for word, previous in pairs]
 
 
 if __name__ == "__main__":

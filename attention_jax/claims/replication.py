@@ -1,22 +1,35 @@
-"""`launch.py reproduce --rows`: run and record what experiments/replication.json registers.
+"""`launch.py reproduce --rows`: run and record what a file of experiments/registered/ has.
 
 The file is committed before the first of these runs. It has the "commit" at which code and claims are frozen, and the
 "rows" in the order in which they are to be run: {"experiment": name, "variant": name, "first_seed": n, "seeds": n,
-"options": [...]}, where the options name data files. docs/replication.md says what counts as failure.
+"options": [...]}, where the options name data files.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attention_jax import config as configs, provenance
 from attention_jax.claims import catalog, record
 from attention_jax.claims.catalog import CHECKOUT
-from attention_jax.claims.check import LocalSettings, Override, resolve_data_paths
-from attention_jax.claims.record import Reproduction
-from attention_jax.claims.recorded_command import current_names
+from attention_jax.claims.record import Reproduction, current_names
+from attention_jax.config import Config
 from attention_jax.errors import InputError
-from attention_jax.files import read_json
+from attention_jax.files import data_home, read_json
+
+
+@dataclass(frozen=True)
+class LocalSettings:
+    """Local settings that are added to recorded commands."""
+
+    local_data: str = ""
+    """A directory with data files."""
+    options: tuple[str, ...] = ()
+    """Options that replace recorded ones: ("--data.path", "date.txt")."""
+
+
+Override = Callable[[Config, Sequence[str]], Config]
+"""(configuration, words of a command) -> the configuration with these options."""
 
 
 def replicate(
@@ -61,3 +74,36 @@ def replicate_once(row: Mapping, seed: int, request: Reproduction, override: Ove
     once = replace(request, scale="full", variant=variant, seeds=1)
     variant_words = ["--variant", variant] if len(experiment.variants()) > 1 else []
     record.reproduce(experiment, once, with_seed, [*variant_words, *words, "--train.seed", str(seed), "--seeds", "1"])
+
+
+def resolve_data_paths(config: Config, words: Sequence[str], local_settings: LocalSettings) -> list[str]:
+    """Return the words of a command with the paths of data files on this machine.
+
+    `words` come from a recorded run (`command_words`) or from a row of the replication, and name data files without
+    their directories: `local_settings.local_data` and its subdirectories are searched. A file that is not found is left
+    out if the same data have been downloaded. Raises InputError if the data are not available.
+    """
+    words = list(words)
+    files = [option for option in catalog.user_data(config) if option != "--data.dataset"]
+    downloads = config.data.downloads if config.data else ""
+    cached = bool(downloads) and (Path(data_home()) / downloads).is_dir()
+    if downloads and not cached and not any(option in (*words, *local_settings.options) for option in files):
+        raise InputError(f"needs a download of {downloads.partition('/')[0]}: run it once without --check")
+    for option in files:
+        if option not in words:
+            continue
+        at = words.index(option)
+        path = find_path(words[at + 1], local_settings.local_data)
+        if path:
+            words[at + 1] = str(path)
+        elif not cached and option not in local_settings.options:
+            raise InputError(f"needs {words[at + 1]}: --local-data DIR, a directory that has it")
+        if option in local_settings.options or not path:
+            del words[at : at + 2]
+    return [*words, *local_settings.options]
+
+
+def find_path(name: str, directory: str) -> Path | None:
+    """The file or directory called `name` in `directory`, or in one of its subdirectories."""
+    paths = (Path(directory, name), *sorted(Path(directory).glob(f"*/{name}"))) if directory else ()
+    return next((path for path in paths if path.exists()), None)

@@ -212,7 +212,7 @@ class Reproduce(Reproduction):
     names: Annotated[Positional[tuple[str, ...]], positional("[NAME ...]")] = ()
     """Experiments of `launch.py list`, or files of your own; by default all of them."""
     rows: str = ""
-    """Run what this file registers, such as experiments/replication.json, in its order (docs/replication.md)."""
+    """Run what a file of experiments/registered/ lists, in its order."""
     check: bool = False
     """Re-run recorded runs in runs/check, as many as fit --minutes, and compare with the recorded numbers."""
     minutes: float = 30.0

@@ -35,8 +35,8 @@ PICTURES = (".png", ".svg", ".pdf")
 def list_experiments(words: list[str]):
     """[NAME or WORD]: list the experiments by chapter; NAME: everything about one."""
     from attention_jax.claims import catalog, listing
-    from attention_jax.claims.experiment_page import experiment_page
-    from attention_jax.claims.judged import judge_claims
+    from attention_jax.claims.listing import experiment_page
+    from attention_jax.claims.verdicts import judge_claims
     from attention_jax.cli import command_options
 
     name = command_options.parse(command_options.List, words).experiment
@@ -54,7 +54,7 @@ def list_experiments(words: list[str]):
 
 def train(words: list[str]):
     """NAME [--preset base] [--model.hidden-size 128 ...] [--out DIR] [--resume]: train an experiment, or resume it."""
-    from attention_jax.claims import catalog, cost
+    from attention_jax.claims import catalog, record
     from attention_jax.cli import command_options
     from attention_jax.runs import lifecycle
 
@@ -71,8 +71,8 @@ def train(words: list[str]):
             )
         hosts.join(args.coordinator, args.hosts, args.host)
     directory = directory_of(args, experiment.name)
-    seconds = cost.estimate_seconds(experiment, config)
-    expected = f"{cost.duration(seconds)} on one CPU core" if seconds else ""
+    seconds = record.estimate_seconds(experiment, config)
+    expected = f"{record.duration(seconds)} on one CPU core" if seconds else ""
     result = lifecycle.start(config, directory, study=experiment.study, resume=args.resume, expected=expected)
     if hosts.is_primary():
         print_result(result, directory)
@@ -332,9 +332,7 @@ def watch(words: list[str]):
 
 def reproduce(words: list[str]):
     """[NAME ...] [--scale smoke|full|recorded] [--check --minutes 30]: run experiments and evaluate their claims."""
-    from attention_jax.claims import catalog, check, claim_tables, record, replication
-    from attention_jax.claims.comparison import check_tables
-    from attention_jax.claims.judged import judge_claims
+    from attention_jax.claims import catalog, claim_tables, record, replication, verdicts
     from attention_jax.cli import command_options
     from attention_jax.report.tables import show, split_columns
 
@@ -352,7 +350,8 @@ def reproduce(words: list[str]):
         override = lambda config, words: command_options.parse_with_config(
             command_options.Reproduce, words, lambda _: config
         )[1]
-        return replication.replicate(Path(args.rows), args, args.names, override, check.LocalSettings(args.local_data))
+        local_settings = replication.LocalSettings(args.local_data)
+        return replication.replicate(Path(args.rows), args, args.names, override, local_settings)
     if args.local_data or args.minutes != command_options.Reproduce.minutes:
         raise InputError("--minutes and --local-data belong to --check: add it, or leave them out")
     override = lambda config: command_options.parse_with_config(command_options.Reproduce, words, lambda _: config)[1]
@@ -365,27 +364,27 @@ def reproduce(words: list[str]):
     }
     for experiment in experiments:
         runs = record.reproduce(experiment, args, override, [word for word in words if word not in args.names])
-        registered = None if args.scale == "recorded" else {}  # a new run is judged, whatever its seed
-        rows += judge_claims(experiment, [] if args.scale == "smoke" else runs, registered)
+        if args.scale == "recorded":
+            runs = verdicts.present_runs(experiment, runs)
+        judged_runs = [] if args.scale == "smoke" else runs
+        rows += verdicts.judge_claims(experiment, judged_runs)
+        comparisons += [claim_tables.thresholds_table(experiment, judged_runs)] if experiment.thresholds else []
         comparisons += [claim_tables.variants_table(experiment, runs)] if args.scale == "full" else []
     for table in filter(None, comparisons):
         for section in split_columns(table, shutil.get_terminal_size((100, 24)).columns):
             show(section)
             print()
-    show(claim_tables.rerun_table(rows, earlier_runs) if args.scale == "full" else claim_tables.claims_table(rows))
-    print()
-    show(claim_tables.counts_table(rows))
-    print("\n".join(filter(None, [claim_tables.caveats_line(rows), claim_tables.survival_line(rows)])))
-    if args.scale == "recorded" and not args.names:
-        for table in check_tables(catalog.ROOT / "results"):
-            print()
-            show(table)
-    raise SystemExit(1 if any(row.verdict == "missed" for row in rows) else 0)
+    if rows:
+        show(claim_tables.rerun_table(rows, earlier_runs) if args.scale == "full" else claim_tables.claims_table(rows))
+        print()
+        show(claim_tables.counts_table(rows))
+        print(claim_tables.tally_line(rows))
+    raise SystemExit(1 if any(row.verdict in ("differ", "opposite") for row in rows) else 0)
 
 
 def check_the_record(args, options: list[str]) -> int:
     """Re-run recorded runs and compare the results: the exit code of `launch.py reproduce --check`."""
-    from attention_jax.claims import catalog, check
+    from attention_jax.claims import catalog, check, replication
     from attention_jax.cli import command_options
 
     recorded_options = ("scale", "variant", "seeds", "root", "record")
@@ -399,7 +398,7 @@ def check_the_record(args, options: list[str]) -> int:
     experiments = [catalog.load_experiment(name) for name in args.names or catalog.experiment_names()]
     if options:  # report a misspelled one before anything runs
         [override(experiment.config(), options) for experiment in experiments]
-    return check.check(experiments, args.minutes, override, check.LocalSettings(args.local_data, tuple(options)))
+    return check.check(experiments, args.minutes, override, replication.LocalSettings(args.local_data, tuple(options)))
 
 
 def sweep(words: list[str]):

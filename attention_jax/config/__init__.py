@@ -8,7 +8,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Generic, Literal, TypeVar
 
-from attention_jax.claims.claim import Bound, Claim, Grid, Withdrawn
+from attention_jax.claims.claim import Grid
 from attention_jax.config.data import (
     Addition,
     Algorithmic,

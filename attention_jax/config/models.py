@@ -147,6 +147,9 @@ class TranslatorConfig(ModelOptions):
     """The encoder's last state: that after the last token, or after the last step, which may be padding."""
     forget_bias: float = 0.0
     """Initial bias of an LSTM's forget gates; 0 starts them half closed."""
+    recurrent_bias: bool = False
+    """Add a second bias, to the recurrent product, as PyTorch does; the recurrent layers then start as those of d2l's
+    sections 10.7 and 11.4: biases uniform within 1 / sqrt(hidden_size), kernels with Xavier's values over all gates."""
     readout_size: int = option(512, at_least=1, smoke=8)
     """Dimensions of the input of the output layer, where the readout has weights."""
     tied_embeddings: bool = False
@@ -471,6 +474,9 @@ class TransformerConfig(TransformerLayers):
     normal; 0 is 1 after scaling."""
     dropout_embeddings: bool = True
     """Apply `dropout` to the embeddings, not only to the output of every sub-layer."""
+    evaluation_mask: Literal["causal", "none"] = "causal"
+    """Mask of the decoder's self-attention where known targets are evaluated; none attends to later targets, too, as
+    the validation loss of d2l's section 11.7 does. Training and decoding are always causal."""
     self_attention_init: Literal["xavier", "fan_in"] = "xavier"
     """Initialization of the kernels of self-attention and of Transformer-XL's positions. fan_in: uniform within 1 /
     sqrt(fan_in), as PyTorch's linear maps."""

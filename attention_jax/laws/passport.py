@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from attention_jax.claims.catalog import load_experiment
-from attention_jax.claims.verdicts import bounds_text, meets_bounds
+from attention_jax.claims.verdicts import bounds_text
 from attention_jax.config.options import import_object
 from attention_jax.errors import InputError
 from attention_jax.laws import LAWS
@@ -53,25 +53,25 @@ def attention_of(path: str) -> Attention:
 
 def lines(attention: Attention | None = None) -> Iterator[Line]:
     """Measure the general laws of an attention function, or without one all laws, which are named by their metrics."""
-    claims = {claim.metric: claim for claim in load_experiment("laws").claims}
+    thresholds = {threshold.metric: threshold for threshold in load_experiment("laws").thresholds}
     for metric, law in LAWS.items():
         if attention is None:
-            yield measure_line(law.measure, law.subject, claims[metric], metric)
+            yield measure_line(law.measure, law.subject, thresholds[metric], metric)
         elif law.general:
-            yield measure_line(law.measure, attention, claims[metric], law.general)
+            yield measure_line(law.measure, attention, thresholds[metric], law.general)
 
 
-def measure_line(measure, subject, claim, text: str) -> Line:
+def measure_line(measure, subject, threshold, text: str) -> Line:
     """One line, with seed 0; an error of the subject itself is its verdict."""
     started = time.perf_counter()
     try:
         value = measure(subject, 0)
-        verdict = "holds" if meets_bounds(claim, value) else "fails"
+        verdict = "holds" if threshold.is_met(value) else "fails"
     except InputError:
         raise
     except Exception as error:  # of a user's function, whatever it is
         value, verdict = None, f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"[:60]
-    return Line(text, verdict, value, bounds_text(claim), time.perf_counter() - started)
+    return Line(text, verdict, value, bounds_text(threshold), time.perf_counter() - started)
 
 
 def passport_table(law_lines: list[Line], title: str) -> Table:

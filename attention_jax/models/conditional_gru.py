@@ -59,7 +59,7 @@ class ConditionalGRU(DeepOutput):
         if o.num_layers != 1:
             raise InputError(f"a conditional GRU has one layer; got layers {o.num_layers}: use 1")
         self.stack = self.layers(())
-        self.second = Layer((annotation_size,), o.hidden_size, o.cell, o.forget_bias)
+        self.second = Layer((annotation_size,), o.hidden_size, o.cell, o.forget_bias, o.recurrent_bias)
         self.alignment = Scorer(o, annotation_size)
         return self.make_readout(annotation_size)
 

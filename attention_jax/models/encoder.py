@@ -39,11 +39,12 @@ class Encoder(nn.Module):
     embed_scale: float = 0.01
     state: str = "last_token"
     forget_bias: float = 0.0
+    recurrent_bias: bool = False
 
     def setup(self):
         self.embed = Embedding(self.vocab, self.embed_size, self.embed_scale)
         sizes = [self.embed_size] + [self.output_size(i) for i in range(self.layers - 1)]
-        layer = lambda size: Layer((size,), self.hidden_size, self.cell, self.forget_bias)
+        layer = lambda size: Layer((size,), self.hidden_size, self.cell, self.forget_bias, self.recurrent_bias)
         self.forward = [layer(size) for size in sizes]
         self.backward = [layer(size) for i, size in enumerate(sizes) if self.is_bidirectional(i)]
 

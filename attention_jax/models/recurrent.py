@@ -11,6 +11,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from attention_jax.models.initializers import XAVIER, within
 from attention_jax.ops.precision import matmul
 from attention_jax.ops.recurrent import cells
 from attention_jax.ops.recurrent.deferred import DeferredWeight
@@ -53,20 +54,29 @@ def gate_bias(forget: float):
 
 class Layer(nn.Module):
     """An LSTM or GRU layer in one direction. It may have several inputs, of widths `sizes`, each with
-    its rows of the kernel."""
+    its rows of the kernel.
+
+    With `recurrent_bias` the recurrent product has a bias, too, as in PyTorch: all biases start uniform within
+    1 / sqrt(hidden size), and kernels with Xavier's values over all gates, as d2l sets them (10.7).
+    """
 
     sizes: tuple[int, ...]
     hidden_size: int
     cell: str = "lstm"
     forget_bias: float = 0.0
+    recurrent_bias: bool = False
 
     def setup(self):
-        width = GATES[self.cell] * self.hidden_size
-        self.input_kernel = self.param("input_kernel", kernel_init, (sum(self.sizes), width))
-        self.recurrent_kernel = self.param("recurrent_kernel", kernel_init, (self.hidden_size, width))
-        self.bias = self.param("bias", gate_bias(self.forget_bias), (width,))
+        width, uniform = GATES[self.cell] * self.hidden_size, within(self.hidden_size**-0.5)
+        kernel, inner = (XAVIER, uniform) if self.recurrent_bias else (kernel_init, nn.initializers.zeros)
+        self.input_kernel = self.param("input_kernel", kernel, (sum(self.sizes), width))
+        self.recurrent_kernel = self.param("recurrent_kernel", kernel, (self.hidden_size, width))
+        self.bias = self.param("bias", uniform if self.recurrent_bias else gate_bias(self.forget_bias), (width,))
         if self.cell == "gru":
-            self.inner_bias = self.param("inner_bias", nn.initializers.zeros, (self.hidden_size,))
+            self.inner_bias = self.param("inner_bias", inner, (self.hidden_size,))
+        if self.recurrent_bias:
+            added = width - self.hidden_size if self.cell == "gru" else width
+            self.bias = self.bias.at[:added].add(self.param("recurrent_bias", uniform, (added,)))
 
     def kernel(self, input_index: int) -> Float[Array, "I G"]:
         """The rows of the input kernel that belong to one of the inputs."""

@@ -285,6 +285,8 @@ class Transformer(nn.Module):
         """Teacher forcing: (hidden [B, T, D] in float32 at least, intermediates). With `segment` [B, T] tokens attend
         within their own segment and to its source."""
         self_mask, source_mask = causal(), lengths(memory.source_length)
+        if not train and self.options.evaluation_mask == "none":
+            self_mask = lengths(jnp.full(target_in.shape[:1], target_in.shape[1]))
         if segment is not None:
             self_mask, source_mask = self_mask & segments(segment, segment), segments(segment, memory.segment)
         projected = self.decoder.project(memory.states, source_mask)

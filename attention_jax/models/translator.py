@@ -101,11 +101,16 @@ class Translator(nn.Module):
             )
         if o.forget_bias and o.cell != "lstm":
             raise InputError(f"--model.forget-bias needs --model.cell lstm, got {o.cell}, which has no forget gates")
+        if o.recurrent_bias and o.forget_bias:
+            raise InputError(
+                "--model.recurrent-bias starts all biases of a gate at random, got --model.forget-bias "
+                f"{o.forget_bias}, too: leave one of them out"
+            )
         scale = o.embed_scale or o.embed_size**-0.5
         self.encoder = Encoder(
             self.source_vocab, o.embed_size, o.hidden_size, o.cell, o.num_layers, o.bidirectional, "concat",
             residual=o.residual, embed_dropout=o.embed_dropout, layer_dropout=o.layer_dropout, embed_scale=scale,
-            state=o.encoder_state, forget_bias=o.forget_bias,
+            state=o.encoder_state, forget_bias=o.forget_bias, recurrent_bias=o.recurrent_bias,
         )  # fmt: skip
         if o.layer_norm:
             self.norm = nn.LayerNorm()
@@ -143,7 +148,7 @@ class Translator(nn.Module):
     def layers(self, first: tuple[int, ...], above: tuple[int, ...] = ()) -> list[Layer]:
         """Create the decoder's layers; `first` and `above` are the widths of inputs besides token and state below."""
         o = self.options
-        layer = lambda *sizes: Layer(sizes, o.hidden_size, o.cell, o.forget_bias)
+        layer = lambda *sizes: Layer(sizes, o.hidden_size, o.cell, o.forget_bias, o.recurrent_bias)
         upper_layers = [layer(o.hidden_size, *above) for _ in range(o.num_layers - 1)]
         return [layer(o.embed_size, *first), *upper_layers]
 

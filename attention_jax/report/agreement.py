@@ -1,21 +1,18 @@
-"""A figure of published numbers against ours, each with its range."""
+"""A figure of published numbers beside ours, each with its range."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from attention_jax.report.style import SMALLEST, WIDTH, canvas, color, figure_style, ink, save, short
+from attention_jax.report.style import WIDTH, canvas, color, figure_style, ink, save, short
 
-COLORS = {
-    "reproduced": 0, "beaten": 0, "near": 0, "holds": 0, "better": 2, "worse": 4, "undecided": 4, "missed": 1,
-    "measured": 6,
-}  # fmt: skip
+COLORS = {"agree": 0, "undecided": 4, "differ": 1}
 """The color of a verdict."""
-LEGEND = {
-    "reproduced, near, or same sign": 0, "better": 2, "worse or undecided": 4, "missed": 1, "measured only": 6
-}  # fmt: skip
-ROW = 0.108
+LIMITS = (0.6, 1.4)
+"""The limits of the axis; what lies beyond is an arrow at the edge."""
+LABEL = "this code / published (losses: published / this code)"
+ROW = 0.21
 """The height of a row in inches."""
 
 
@@ -31,32 +28,28 @@ class Row(NamedTuple):
     verdict: str
 
 
-def agreement(panels: Mapping[str, tuple[Sequence[Row], tuple[float, float]]], path: str | Path, inputs=None) -> Path:
-    """Panels below each other, {title: (rows, limits of the axis)}: a row has a gray bar for the source's range, and a
-    dot and a line for the median and range of ours. What lies beyond the limits is an arrow at the edge."""
-    heights = [len(rows) for rows, _ in panels.values()]
-    figure = canvas(WIDTH, ROW * sum(heights) + 0.75 * len(heights))
+def agreement(rows: Sequence[Row], path: str | Path, inputs=None) -> Path:
+    """A row for each number: a gray bar for the source's range, a dot and a line for the median and range of ours."""
+    figure = canvas(WIDTH, ROW * len(rows) + 0.9)
     with figure_style():
-        axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
-        for axis, (title, (rows, limits)) in zip(axes, panels.items()):
-            for y, row in enumerate(rows):
-                _row(axis, y, row, *limits)
-            for x, style in ((1, "-"), (0, ":")):
-                axis.axvline(x, color=ink(), linewidth=0.6, linestyle=style, zorder=0)
-            axis.set(xlim=limits, ylim=(len(rows) - 0.4, -0.6), title=title)
-            axis.set_yticks(range(len(rows)), [short(row.name, 62) for row in rows], fontsize=SMALLEST)
-            axis.tick_params(axis="y", length=0)
-        handles = [axes[0].plot([], [], "o", markersize=3, color=color(i))[0] for i in LEGEND.values()]
-        handles.append(axes[0].plot([], [], color=ink(), alpha=0.3, linewidth=4)[0])
-        figure.legend(handles, [*LEGEND, "range of the source's runs"], loc="outside lower center", ncols=3)
+        axis = figure.subplots()
+        for y, row in enumerate(rows):
+            _row(axis, y, row, *LIMITS)
+        axis.axvline(1, color=ink(), linewidth=0.6, zorder=0)
+        axis.set(xlim=LIMITS, ylim=(len(rows) - 0.4, -0.6), xlabel=LABEL)
+        axis.set_yticks(range(len(rows)), [short(row.name, 70) for row in rows])
+        axis.tick_params(axis="y", length=0)
+        handles = [axis.plot([], [], "o", markersize=4, color=color(i))[0] for i in COLORS.values()]
+        handles.append(axis.plot([], [], color=ink(), alpha=0.3, linewidth=4)[0])
+        figure.legend(handles, [*COLORS, "the source's runs"], loc="outside lower center", ncols=4)
     return save(figure, path, inputs)
 
 
 def _row(axis, y: int, row: Row, left: float, right: float):
     inside = lambda x: min(max(x, left), right)
     tint = color(COLORS[row.verdict])
-    axis.plot([inside(x) for x in row.published], [y, y], color=ink(), alpha=0.3, linewidth=4, solid_capstyle="butt")
-    axis.plot([inside(row.low), inside(row.high)], [y, y], color=tint, linewidth=0.9)
+    axis.plot([inside(x) for x in row.published], [y, y], color=ink(), alpha=0.3, linewidth=6, solid_capstyle="butt")
+    axis.plot([inside(row.low), inside(row.high)], [y, y], color=tint, linewidth=1.2)
     beyond = math.isnan(row.measured) or not left <= row.measured <= right
     marker = ">" if row.measured > right else "<" if beyond else "o"
-    axis.plot([inside(row.measured)], [y], marker, color=tint, markersize=3, clip_on=False)
+    axis.plot([inside(row.measured)], [y], marker, color=tint, markersize=4, clip_on=False)

@@ -6,15 +6,13 @@ from textwrap import shorten
 from typing import NamedTuple, TextIO
 
 COLORS = {
-    "beaten": "bold green",
-    "reproduced": "green",
-    "better": "green",
-    "near": "green",
-    "worse": "yellow",
-    "holds": "green",
+    "agree": "green",
+    "same sign": "green",
+    "met": "green",
     "undecided": "yellow",
-    "missed": "red",
-    "measured": "cyan",
+    "differ": "red",
+    "opposite": "red",
+    "not met": "red",
     "not run": "dim",
 }
 """The color of a verdict on a terminal."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import optuna
 
-from attention_jax.claims.intervals import student
+from attention_jax.report.intervals import student
 from attention_jax.report.tables import number, span
 from attention_jax.sweep.plan import Settings, Trial
 from attention_jax.sweep.space import Values, short_names

@@ -10,9 +10,9 @@ import optuna
 from optuna.trial import TrialState
 
 from attention_jax import config as configs
-from attention_jax.claims import catalog, record as records, recorded_command
-from attention_jax.claims.intervals import Interval, clip_to_scale, mean_half_width
+from attention_jax.claims import catalog, record as records
 from attention_jax.files import write_json
+from attention_jax.report.intervals import Interval, clip_to_scale, mean_half_width
 from attention_jax.report.tables import Table, number, show, span
 from attention_jax.sweep import effects, plan, search
 from attention_jax.sweep.plan import Settings, Trial
@@ -197,7 +197,7 @@ def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: 
     """Keep every finished run in experiments/results/NAME.json, with the `words` of the command, and the figures."""
     name = settings.config.name
     experiment = catalog.load_experiment(name)
-    command = recorded_command.command_of(["sweep", *words])
+    command = records.command_of(["sweep", *words])
     finished = [
         (trial, run_directory, result)
         for trial in trials

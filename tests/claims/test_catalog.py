@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from attention_jax import load_experiment
-from attention_jax.claims.catalog import experiment_names
 from attention_jax.errors import InputError
-from attention_jax.files import read_json, write_json
 
 ROOT = Path(__file__).resolve().parents[2]
 LOAD = "from attention_jax import load_experiment; print(load_experiment({!r}).config().name)"
@@ -71,24 +69,9 @@ def test_missing_module_of_experiment_is_named(tmp_path):
         load_experiment(str(tmp_path / "mine.py"))
 
 
-@pytest.mark.parametrize("name", experiment_names())
-def test_comparisons_with_published_numbers_say_what_differs(name):
-    """Claims of the kind "other protocol" need it anyway; an order is of another size, corpus or program."""
-    orders = [claim for claim in load_experiment(name).claims if claim.kind == "order" and claim.published is not None]
-    silent = [claim.text for claim in orders if not claim.differs]
-    assert not silent, "say in `differs` what differs from the source"
-
-
-def test_withdrawn_bounds_are_read_beside_an_experiment(tmp_path):
-    row = {"text": "t", "metric": "m", "published": None, "source": "s", "also": ["n"], "at_most": 1.0}
-    ended = {"since": "2026-01-01", "until": "2026-01-02", "reason": "r"}
-    write_json(tmp_path / "withdrawn.json", {"mine": [row | ended], "other": []})
+def test_statements_are_read_beside_an_experiment(tmp_path):
     (tmp_path / "mine.py").write_text("from experiments.date_luong import config\n")
-    [bound] = load_experiment(str(tmp_path / "mine.py")).withdrawn
-    assert bound.also == ("n",) and bound.at_most == 1.0 and bound.reason == "r"
-    assert read_json(ROOT / "experiments" / "withdrawn.json").keys() <= {*experiment_names()}
-
-
-def test_plans_are_no_claims():
-    plans = {name: load_experiment(name) for name in ("transformer_wmt14", "vit_i1k_s16")}
-    assert all(experiment.plans and not experiment.claims for experiment in plans.values())
+    assert load_experiment(str(tmp_path / "mine.py")).claims == ()
+    (tmp_path / "mine.toml").write_text('[[claim]]\ntext = "t"\nmetric = "m"\nsource = "s"\npublished = 2.0\n')
+    [claim] = load_experiment(str(tmp_path / "mine.py")).claims
+    assert (claim.text, claim.published) == ("t", 2.0)

@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 
 from attention_jax import config as configs
-from attention_jax.claims import catalog, check, comparison, judged, record, recorded_command
+from attention_jax.claims import catalog, check, claim_tables, record
 from attention_jax.claims.catalog import Experiment
+from attention_jax.claims.claim import Claim, Quantity, Threshold
+from attention_jax.claims.replication import LocalSettings, resolve_data_paths
 from attention_jax.cli import command_options, commands
-from attention_jax.config import Claim
 from attention_jax.errors import Diverged, InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = configs.Config("toy", configs.Dates(), configs.LuongSeq2seqConfig())
 ENVIRONMENT = {"machine": "a board, 1 CPU", "processor": "abacus", "devices": ["cpu: cpu"], "jax": "0.1"}
-CLAIM = Claim("the number", "test.number", None, "hand", kind="aim", at_least=1.0)
+CLAIM = Claim(text="the number", metric="test.number", published=1.0, source="hand")
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def toy(tmp_path, monkeypatch):
 
 
 def run_check(experiments, minutes=1.0, override=lambda config, words: config, **local_settings):
-    return check.check(experiments, minutes, override, check.LocalSettings(**local_settings))
+    return check.check(experiments, minutes, override, LocalSettings(**local_settings))
 
 
 def report(tmp_path):
@@ -55,7 +56,6 @@ def test_agreement_returns_zero_and_keeps_the_record(toy, tmp_path, capsys):
     assert run_check([toy]) == 0
     output = capsys.readouterr().out
     assert "1 of 1: toy seed 0, about 2 s" in output and "1 OK; 0 the same to the last bit; 1 runs in" in output
-    assert "9.888-10.31 (+-2 %)" in output, "what was expected, and why"
     assert "recorded on: abacus, a board, 1 CPU, cpu: cpu, jax 0.1 (another machine or version" in output
     assert (tmp_path / "results" / "toy.json").read_bytes() == recorded_bytes
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["toy.json"]
@@ -65,45 +65,67 @@ def test_agreement_returns_zero_and_keeps_the_record(toy, tmp_path, capsys):
     assert "processor" in check_json["runs"][0]["environment"]["here"]
 
 
-def test_other_machine_gets_its_own_table(toy, tmp_path):
-    assert comparison.check_tables(tmp_path) == []
-    run_check([toy("toy", {("", 0): (10.5, 2.0)})])
+def test_checks_elsewhere_are_counted_and_their_differences_listed(toy, tmp_path):
+    run_check([toy("toy", {("", 0): (10.5, 2.0), ("", 1): (11.0, 2.0)})])
     check_json = {**report(tmp_path), "runs": [{"environment": {"here": ENVIRONMENT}}]}
-    (tmp_path / "check_board.json").write_text(json.dumps(check_json))
-    [table] = comparison.check_tables(tmp_path)
-    assert table.title == "Re-run on abacus, a board, 1 CPU, cpu: cpu, jax 0.1"
-    assert table.rows == [("toy", "the number", "0", "10.5", "10", "differs")]
+    counts, differences = claim_tables.check_tables([check_json], check.describe_machine)
+    where = "abacus, a board, 1 CPU, cpu: cpu, jax 0.1"
+    assert counts.rows == [(where, "1", "2", "1", "1")]
+    assert differences.rows == [(where, "toy", "test.number", "0", "10.5", "10")]
 
 
 def test_wrong_recorded_number_returns_one_every_time(toy, tmp_path, capsys):
     wrong = toy("toy", {("", 0): (10.5, 2.0)})
-    assert run_check([wrong]) == 1 and "1 differs" in capsys.readouterr().out
+    assert run_check([wrong]) == 1
+    output = capsys.readouterr().out
+    assert "1 differs" in output and "10.28-10.72 (+-2 %)" in output, "what was expected, and why"
     assert report(tmp_path)["numbers"][0]["verdict"] == "differs"
     right = toy("toy", {("", 0): (10.0, 2.0)})
     assert run_check([right]) == 0 and (tmp_path / "runs" / "check" / "002" / "toy" / "seed0" / "result.json").exists()
 
 
-def test_seeds_say_how_much_may_differ(toy, tmp_path, capsys):
-    less = Claim("b less a", "test.number", None, "hand", variant="b", minus="a", kind="order", at_most=0.0)
+def test_seeds_say_how_much_may_differ(toy, tmp_path):
     numbers = {("a", 0): (10.0, 1.0), ("a", 1): (11.5, 1.0), ("a", 2): (12.5, 1.0), ("b", 0): (9.0, 4.0)}
-    several = toy("several", numbers, claims=(dataclasses.replace(CLAIM, variant="a"), less))
-    assert run_check([several]) == 1
-    numbers_by_claim = {(number["claim"], number["seed"]): number for number in report(tmp_path)["numbers"]}
-    assert set(numbers_by_claim) == {("the number", 0), ("the number", 1), ("the number", 2), ("b less a", 0)}
-    assert {number["verdict"] for (claim, _), number in numbers_by_claim.items() if claim == "the number"} == {"OK"}
-    assert (
-        numbers_by_claim["the number", 0]["expected"]["why"] == "3 seeds"
-        and numbers_by_claim["b less a", 0]["verdict"] == "differs"
-    )
-    capsys.readouterr()
-    assert run_check([several], minutes=3.5 / 60) == 0, "without the runs of b only a is compared"
+    assert run_check([toy("several", numbers)]) == 1
+    numbers_by_run = {(number["variant"], number["seed"]): number for number in report(tmp_path)["numbers"]}
+    assert {key: number["verdict"] for key, number in numbers_by_run.items() if key[0] == "a"} == {
+        ("a", 0): "OK", ("a", 1): "OK", ("a", 2): "OK",
+    }  # fmt: skip
+    assert numbers_by_run["a", 0]["expected"]["why"] == "3 seeds" and numbers_by_run["b", 0]["verdict"] == "differs"
 
 
-def test_deciding_runs_are_repeated_first(toy, monkeypatch, capsys):
-    monkeypatch.setattr(judged, "load_registered_seeds", lambda: {("toy", ""): frozenset({100})})
-    both = toy("toy", {("", 0): (10.0, 4.0), ("", 100): (110.0, 7.0)})
-    assert run_check([both], minutes=0.075) == 0 and "1 of 1: toy seed 100" in capsys.readouterr().out
-    assert run_check([both]) == 0 and "2 of 2: toy seed 0" in capsys.readouterr().out
+def test_every_recorded_metric_is_compared(toy, tmp_path, capsys):
+    """A metric that no claim reads, recorded half as large again: the run differs."""
+    study = lambda config, directory: {"test.number": 10.0, "test.other": 2.0}
+    experiment = toy("toy", {("", 0): (10.0, 2.0)}, study=study)
+    [run] = record.load_recorded_runs("toy", experiment.results)
+    record.record_run("toy", run | {"metrics": {"test.number": 10.0, "test.other": 3.0}}, experiment.results)
+    assert run_check([experiment]) == 1
+    assert {number["metric"]: number["verdict"] for number in report(tmp_path)["numbers"]} == {
+        "test.number": "OK", "test.other": "differs",
+    }  # fmt: skip
+    assert "test.other" in capsys.readouterr().out
+
+
+def test_claimed_epochs_are_compared_too(toy, tmp_path):
+    history = [{"epoch": 1, "test.number": 4.0}, {"epoch": 2, "test.number": 10.0}]
+    claim = dataclasses.replace(CLAIM, epoch=1)
+    experiment = toy("toy", {("", 0): (10.0, 2.0)}, claims=(claim,))
+    [run] = record.load_recorded_runs("toy", experiment.results)
+    names = [quantity.text for quantity in check.quantities_of(experiment, run | {"history": history})]
+    assert names == ["test.number", "test.number, epoch 1"]
+
+
+def test_claimed_variants_and_latest_seeds_are_repeated_first(toy, capsys):
+    numbers = {("", 0): (10.0, 4.0), ("", 100): (110.0, 7.0), ("unclaimed", 200): (210.0, 1.0)}
+    experiment = toy("toy", numbers)
+    names = [(run["variant"], run["seed"]) for run in check.order_by_claims(experiment)]
+    assert names == [("", 100), ("", 0), ("unclaimed", 200)]
+
+
+def test_run_of_former_name_is_repeated_with_its_present_configuration(toy, tmp_path):
+    experiment = toy("toy", {("old", 3): (13.0, 2.0)}, variants=lambda: {"new": CONFIG}, former_variants={"old": "new"})
+    assert run_check([experiment]) == 0 and report(tmp_path)["runs"][0]["run"] == "toy new seed 3"
 
 
 def test_recorded_seed_overrides_the_command(toy, tmp_path, capsys):
@@ -113,7 +135,7 @@ def test_recorded_seed_overrides_the_command(toy, tmp_path, capsys):
 
 
 def test_a_time_is_shown_and_not_judged(toy, capsys):
-    timed = toy("toy", {("", 0): (500.0, 2.0)}, claims=(dataclasses.replace(CLAIM, timed=True),))
+    timed = toy("toy", {("", 0): (500.0, 2.0)}, times=("test.num",))
     assert run_check([timed]) == 0 and "1 a time" in capsys.readouterr().out
 
 
@@ -134,10 +156,10 @@ def test_chapters_come_before_experiments_variants_and_seeds(toy):
     able = [
         again
         for experiment in (*kernels, memory)
-        for again in check.find_reruns(experiment, check.LocalSettings(), check.Outcome(None))
+        for again in check.find_reruns(experiment, LocalSettings(), check.Outcome(None))
     ]
     names = lambda seconds: [again.name for again in check.choose_runs(able, seconds)]
-    assert names(1000) == ["cheap a seed 3", "memory seed 0", "dear seed 0", "cheap b seed 0", "memory seed 1"]
+    assert names(1000) == ["cheap a seed 3", "memory seed 1", "dear seed 0", "cheap b seed 0", "memory seed 0"]
     assert names(14) == ["cheap a seed 3", "dear seed 0"], "every seed of memory is expected to take 20 s"
     assert names(0.5) == []
 
@@ -176,11 +198,11 @@ def test_data_are_found_by_name_or_skipped(toy, tmp_path, capsys, monkeypatch):
     assert run_check([absent], override=override, options=options) == 0 and commands[-1] == ["absent", *options]
     published = configs.replace(CONFIG, data=configs.FraEng())
     with pytest.raises(InputError, match="needs fra-eng.zip"):
-        check.resolve_data_paths(published, ["x", "--data.path", "fra-eng.zip"], check.LocalSettings())
+        resolve_data_paths(published, ["x", "--data.path", "fra-eng.zip"], LocalSettings())
     with pytest.raises(InputError, match="needs a download of fra_eng"):
-        check.resolve_data_paths(published, ["x"], check.LocalSettings())
+        resolve_data_paths(published, ["x"], LocalSettings())
     (tmp_path / "cache" / "fra_eng" / "d2l").mkdir(parents=True)
-    assert check.resolve_data_paths(published, ["x", "--data.path", "fra-eng.zip"], check.LocalSettings()) == ["x"]
+    assert resolve_data_paths(published, ["x", "--data.path", "fra-eng.zip"], LocalSettings()) == ["x"]
 
 
 def test_an_interrupt_keeps_what_has_ended(toy, tmp_path, capsys):
@@ -209,13 +231,14 @@ def test_every_recorded_command_is_understood_today():
     """Commands that differ in their seed alone are parsed once."""
     gone, parsed = set(), set()
     for name in catalog.experiment_names():
-        variants = catalog.load_experiment(name).variants()
-        for run in record.load_recorded_runs(name):
+        experiment = catalog.load_experiment(name)
+        variants = experiment.variants()
+        for run in record.present_names(experiment, record.load_recorded_runs(name)):
             if run["variant"] not in variants:
                 gone.add((name, run["variant"]))
                 continue
             config = variants[run["variant"]]
-            words = recorded_command.current_names(config, recorded_command.command_words(run))
+            words = record.current_names(config, record.command_words(run))
             command = (run["variant"], *(word for word in words if not word.isdigit()))
             if command not in parsed:
                 request, options = command_options.parse_known(command_options.Reproduce, words)
@@ -229,8 +252,7 @@ def test_every_recorded_command_is_understood_today():
 def test_check_repeats_ones_own_experiment_with_recorded_options(tmp_path, monkeypatch):
     monkeypatch.setattr(check, "ROOT", tmp_path / "runs")
     (tmp_path / "mine.py").write_text(
-        "from attention_jax.config import Claim, Config, Dates, LuongSeq2seqConfig\n"
-        "CLAIMS = (Claim('a number', 'test.number', None, 'me', kind='measurement'),)\n"
+        "from attention_jax.config import Config, Dates, LuongSeq2seqConfig\n"
         "config = lambda: Config('mine', Dates(), LuongSeq2seqConfig())\n"
         "study = lambda config, directory: {'test.number': float(config.train.batch_size)}\n"
     )
@@ -255,21 +277,24 @@ def run(value, seed=0, **fields):
     return {"variant": "", "seed": seed, "metrics": {"test.bleu": value}, "history": [], "steps": 5} | fields
 
 
-def test_what_is_expected_says_where_it_comes_from():
-    claim = Claim("", "test.bleu", None, "", kind="measurement")
-    assert comparison.tolerance_interval(claim, [run(20.0)], 0)[2] == "+-5 %"
-    assert comparison.tolerance_interval(claim, [run(20.0), run(22.0, 1)], 0) == pytest.approx(
-        (18.98, 22.02, "2 seeds, +-5 %")
+def test_what_is_expected_says_where_it_comes_from(toy):
+    experiment = toy("toy", {})
+    tolerance = lambda metric, *runs: check.tolerance_interval(
+        experiment, Quantity(text=metric, metric=metric, source=""), runs, 0
     )
+    assert tolerance("test.bleu", run(20.0))[2] == "+-5 %"
+    assert tolerance("test.bleu", run(20.0), run(22.0, 1)) == pytest.approx((18.98, 22.02, "2 seeds, +-5 %"))
     with_bootstrap = run(20.0, metrics={"test.bleu": 20.0, "test.bleu_low": 18.0, "test.bleu_high": 21.5})
-    assert comparison.tolerance_interval(claim, [with_bootstrap], 0) == pytest.approx((17.98, 21.52, "bootstrap"))
-    share = Claim("", "test.accuracy", None, "", kind="measurement")
+    assert tolerance("test.bleu", with_bootstrap) == pytest.approx((17.98, 21.52, "bootstrap"))
     counted = run(0.0, metrics={"test.accuracy": 0.9}, facts={"test_images": 1000})
-    low, high, why = comparison.tolerance_interval(share, [counted], 0)
+    low, high, why = tolerance("test.accuracy", counted)
     assert (low, high) == pytest.approx((0.8799 - 0.0009, 0.9171 + 0.0009), abs=1e-4) and why == "1,000 examples"
-    error = Claim("", "test.bleu", None, "", kind="exact", at_most=1e-5)
-    computed = {name: value for name, value in run(1e-7).items() if name != "steps"}
-    assert comparison.tolerance_interval(error, [computed], 0)[1] == pytest.approx(1e-6, rel=0.001)
-    assert comparison.tolerance_interval(error, [run(1e-7)], 0)[1] < 1.1e-7, (
-        "of a training a tenth of the bound is no rounding"
-    )
+
+
+def test_computed_errors_are_rounding_up_to_a_tenth_of_their_bound(toy):
+    bound = Threshold(text="", metric="gap", source="", at_most=1e-3)
+    experiment, gap = toy("toy", {}, thresholds=(bound,)), Quantity(text="", metric="gap", source="")
+    computed = {"variant": "", "seed": 0, "metrics": {"gap": 1e-7}, "history": []}
+    assert check.tolerance_interval(experiment, gap, [computed], 0)[1] == pytest.approx(1e-4, rel=0.001)
+    trained = computed | {"steps": 5}
+    assert check.tolerance_interval(experiment, gap, [trained], 0)[1] < 1.1e-7, "a training does not round"

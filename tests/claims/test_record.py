@@ -14,15 +14,16 @@ from toy_experiment import CONFIG
 
 from attention_jax import config as configs, provenance
 from attention_jax.claims import catalog, record
+from attention_jax.claims.claim import Threshold
 from attention_jax.claims.record import Reproduction
-from attention_jax.claims.verdicts import judge
+from attention_jax.claims.verdicts import is_met, median_value
 from attention_jax.errors import Diverged, InputError
 from attention_jax.files import read_json, write_json
 from attention_jax.report import style
 from attention_jax.runs import directory as run_directory, lifecycle
 from attention_jax.sweep import summary
 
-CLAIM = configs.Claim("error", "test.error", 1.0, "hand", kind="aim", at_most=1.5)
+BOUND = Threshold(text="error", metric="test.error", source="hand", at_most=1.5)
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def toy(tmp_path, calls):
         calls.append(config.train.seed)
         return {"test.error": config.train.seed + config.optim.learning_rate}
 
-    return toy_experiment.toy(tmp_path / "results", study=study, claims=(CLAIM,), seeds=3)
+    return toy_experiment.toy(tmp_path / "results", study=study, thresholds=(BOUND,), seeds=3)
 
 
 def as_built_in(toy, rate=0.25):
@@ -63,7 +64,7 @@ def test_each_seed_is_recorded_once_without_local_paths(toy, calls, tmp_path):
     reproduce(toy, tmp_path)
     assert calls == [0, 1, 2], "what had ended was run again"
     assert [run["seed"] for run in record.load_recorded_runs("toy", toy.results)] == [0, 1, 2]
-    assert judge(CLAIM, runs) == (1.25, "undecided"), "seed 2 misses"
+    assert median_value(BOUND, runs) == 1.25 and is_met(BOUND, runs)
     assert reproduce(toy, tmp_path, scale="recorded") == record.load_recorded_runs("toy", toy.results)
 
 
@@ -186,7 +187,7 @@ def test_diverged_seed_is_recorded_and_the_next_runs(toy, tmp_path, capsys):
     diverging = dataclasses.replace(toy, study=study)
     runs = reproduce(diverging, tmp_path)
     assert [run["seed"] for run in runs] == [0, 1, 2] and "diverged" in capsys.readouterr().out
-    assert judge(CLAIM, runs)[1] == judge(CLAIM, record.load_recorded_runs("toy", toy.results))[1] == "undecided"
+    assert not is_met(BOUND, runs) and not is_met(BOUND, record.load_recorded_runs("toy", toy.results))
     assert "step 7" in record.load_recorded_runs("toy", toy.results)[1]["diverged"]
     smoke = dataclasses.replace(diverging, smoke=lambda: configs.replace(CONFIG, **{"train.seed": 1}))
     with pytest.raises(Diverged):
@@ -216,7 +217,7 @@ def test_long_history_is_thinned_unless_claims_need_epochs(toy):
     epochs = lambda count: [row["epoch"] for row in record.thin_history(toy, history[:count])]
     assert epochs(200) == [*range(1, 201)] and epochs(201) == [*range(10, 201, 10), 201]
     assert epochs(2000) == [*range(10, 2001, 10)] and epochs(2003) == [*range(100, 2001, 100), 2003]
-    late = dataclasses.replace(toy, claims=(dataclasses.replace(CLAIM, epoch=7),))
+    late = dataclasses.replace(toy, thresholds=(dataclasses.replace(BOUND, epoch=7),))
     assert record.thin_history(late, history) == history
 
 

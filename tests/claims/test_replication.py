@@ -8,9 +8,9 @@ import pytest
 from toy_experiment import CONFIG, toy
 
 from attention_jax.claims import catalog, record, replication, verdicts
-from attention_jax.claims.check import LocalSettings
+from attention_jax.claims.claim import Claim
 from attention_jax.claims.record import Reproduction
-from attention_jax.config import Claim
+from attention_jax.claims.replication import LocalSettings
 from attention_jax.errors import Diverged, InputError
 from attention_jax.files import directory_lock, read_json, write_json
 
@@ -104,52 +104,29 @@ def test_a_run_that_diverges_is_recorded_and_misses(experiment, tmp_path, monkey
     [first, second] = runs = record.load_recorded_runs("toy", experiment.results)
     assert "step 7" in first["diverged"] and second["metrics"] == {"test.error": 0.5}
     assert first["command"] == "python launch.py reproduce toy --variant a --train.seed 100 --seeds 1"
-    claim = Claim("error", "test.error", None, "s", kind="aim", variant="a", at_most=1.0)
-    assert verdicts.judge(claim, [second])[1] == "holds" and verdicts.judge(claim, runs)[1] == "undecided"
+    claim = Claim(text="error", metric="test.error", published=0.5, source="s", variant="a")
     for ordered_runs in (runs, runs[::-1]):
-        assert verdicts.value_text(claim, ordered_runs) == "nan (0.5-0.5, 2 seeds, 1 diverged)"
-        assert "seeds disagree" in verdicts.caveats(claim, ordered_runs)
-    assert verdicts.value_text(claim, [first, first | {"seed": 101}]) == "nan (nan-nan, 2 seeds, 2 diverged)"
-    best = dataclasses.replace(claim, seeds_needed=1)
-    assert verdicts.judge(best, runs)[1] == "holds", "the best of the two seeds is the one that ended"
+        assert verdicts.value_text(claim, ordered_runs) == "nan (0.5-0.5, 2 runs, 1 diverged)"
+    assert verdicts.value_text(claim, [first, first | {"seed": 101}]) == "nan (nan-nan, 2 runs, 2 diverged)"
     assert record.runs_without_divergence(experiment) == [second], "figures and --check leave a diverged run out"
 
 
-NOT_REGISTERED = {  # too expensive here, or never run (docs/replication.md)
-    ("cct_cifar10", "200 epochs"),
-    ("multi30k_deen_conv", ""),
-    ("multi30k_ende_tiny", ""),
-    ("transformer_wmt14", "base"),
-    ("transformer_wmt14", "big"),
-    ("vit_i1k_s16", ""),
-}
-
-
 @pytest.mark.parametrize("name", catalog.experiment_names())
-def test_bounds_are_registered_and_runs_at_frozen_commits(name):
-    experiment, registered = catalog.load_experiment(name), record.load_registered_seeds()
-    bounds = [claim for claim in experiment.claims if claim.has_bounds]
-    needed = {(name, variant) for claim in bounds for variant in {claim.variant, claim.minus} - {None}}
-    assert needed - registered.keys() <= NOT_REGISTERED
-    assert {
-        variant for registered_name, variant in registered if registered_name == name
-    } <= experiment.variants().keys()
+def test_registered_variants_exist_and_ran_at_frozen_commits(name):
+    experiment = catalog.load_experiment(name)
+    names = experiment.variants().keys() | experiment.former_variants.keys()
     for path in record.REGISTRATIONS:
         frozen, registered = read_json(path)["commit"], record.load_registered_seeds(path)
+        assert {variant for registered_name, variant in registered if registered_name == name} <= names
         for run in record.load_recorded_runs(name):
             if run["seed"] in registered.get((name, run["variant"]), ()):
                 assert run["environment"]["commit"] == frozen and run["environment"]["changed"] == []
 
 
-def test_every_registration_is_listed():
-    """One that is not listed would judge nothing."""
-    listed = {path.name for path in record.REGISTRATIONS}
-    assert {path.name for path in catalog.ROOT.glob("*.json")} == listed | {"withdrawn.json"}
-
-
-def test_no_variant_is_registered_twice():
-    """A claim's registered seeds are those of one file."""
-    assert not set.intersection(*(set(record.load_registered_seeds(path)) for path in record.REGISTRATIONS))
+def test_no_seed_is_registered_twice():
+    rows = [row for path in record.REGISTRATIONS for row in record.load_rows(path)]
+    seeds = [(row["experiment"], row["variant"], seed) for row in rows for seed in record.seeds_of_row(row)]
+    assert len(record.REGISTRATIONS) >= 12 and len(seeds) == len(set(seeds))
 
 
 @pytest.mark.parametrize("name", catalog.experiment_names())
@@ -161,11 +138,12 @@ def test_runs_since_the_freeze_have_their_origin(name):
             assert then["processor"] and then["instructions"] and then["cores"] and then["jax"]
 
 
-def test_pending_row_is_registered_but_not_finished(tmp_path):
+def test_seeds_of_several_rows_add_up(tmp_path):
     row = {"experiment": "x", "variant": "", "first_seed": 3, "seeds": 2}
-    write_json(tmp_path / "rows.json", {"rows": [row, row | {"variant": "y", "pending": "no room"}]})
-    assert record.load_registered_seeds(tmp_path / "rows.json") == {("x", ""): {3, 4}, ("x", "y"): {3, 4}}
-    assert record.load_finished_variants(tmp_path / "rows.json") == {("x", "")}
+    write_json(tmp_path / "a.json", {"rows": [row, row | {"variant": "y"}]})
+    write_json(tmp_path / "b.json", {"rows": [row | {"first_seed": 9, "seeds": 1}]})
+    seeds = record.load_registered_seeds(tmp_path / "a.json", tmp_path / "b.json")
+    assert seeds == {("x", ""): {3, 4, 9}, ("x", "y"): {3, 4}}
 
 
 def test_missing_registration_raises_input_error(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 import attention_jax
 from attention_jax import config as configs
 from attention_jax.claims import catalog, record
-from attention_jax.claims.verdicts import bounds_text, judge
+from attention_jax.claims.verdicts import is_met, judge
 from attention_jax.models.bert import MaskedLanguageModel
 from attention_jax.models.language_model import LanguageModel
 from experiments import heads_of_a_real_model as real
@@ -132,8 +132,10 @@ def test_the_page_has_the_recorded_numbers_and_verdicts():
     number = lambda name: "{:.3f} ({:.3f} to {:.3f})".format(
         *(run["metrics"][name + end] for end in ("", "_low", "_high"))
     )
-    expected = [[bounds_text(claim), number(claim.metric), judge(claim, [run])[1]] for claim in experiment.claims]
-    assert [row[2:] for row in rows if len(row) == 5 and row[4] in ("holds", "missed", "undecided")] == expected
+    expected = [[number(claim.metric), judge(claim, [run])] for claim in experiment.claims]
+    states = {True: "met", False: "not met"}
+    expected += [[number(bound.metric), states[is_met(bound, [run])]] for bound in experiment.thresholds]
+    assert sorted(row[3:] for row in rows if len(row) == 5 and "(" in row[3]) == sorted(expected)
 
 
 @pytest.mark.slow
@@ -153,7 +155,8 @@ def test_study_has_all_claimed_metrics_and_resumes(tmp_path, monkeypatch):
     experiment = catalog.load_experiment("heads_of_a_real_model")
     config = configs.replace(experiment.smoke(), **data)
     first = real.study(config, tmp_path)
-    assert {claim.metric for claim in experiment.claims} <= first.keys() and np.isfinite(list(first.values())).all()
+    quantities = (*experiment.claims, *experiment.thresholds)
+    assert {quantity.metric for quantity in quantities} <= first.keys() and np.isfinite(list(first.values())).all()
     for stage in ("scores", "ablation", "importance", "encoder_shares"):
         monkeypatch.setattr(real, stage, None)
     assert real.study(config, tmp_path) == first

@@ -66,7 +66,9 @@ def test_a_study_that_trains_has_a_history(tmp_path):
     result = lifecycle.start(grokking.smoke(), tmp_path / "run", study=grokking.study, quiet=True)
     assert [row["epoch"] for row in result["history"]] == [1, 2]
     assert {"train.accuracy", "valid.accuracy"} <= set(result["history"][0])
-    assert {claim.metric for claim in grokking.CLAIMS if not claim.epoch} <= set(result["metrics"])
+    assert {bound.metric for bound in load_experiment("grokking").thresholds if not bound.epoch} <= set(
+        result["metrics"]
+    )
     assert 0 < result["metrics"]["fourier.key_share"] <= 1
 
 
@@ -86,4 +88,4 @@ def test_longer_windows_share_text_and_have_claimed_metrics(tmp_path):
     valid = task.evaluate(params, True).metrics["valid.loss"]
     assert length_extrapolation.loss_on_windows(task, params, 8) == pytest.approx(valid, rel=1e-5)
     result = lifecycle.start(config, tmp_path / "run", study=length_extrapolation.study, quiet=True)
-    assert {claim.metric for claim in length_extrapolation.CLAIMS} <= set(result["metrics"])
+    assert {claim.metric for claim in load_experiment("length_extrapolation").claims} <= set(result["metrics"])

@@ -1,9 +1,9 @@
-"""The studies of the theory of attention, in small: every claim finds its number, and what is exact is so here."""
+"""The studies of the theory of attention, in small: every threshold has its number, and what is exact is so here."""
 
 import pytest
 
 from attention_jax.claims.catalog import load_experiment
-from attention_jax.claims.verdicts import judge
+from attention_jax.claims.verdicts import is_met
 
 EXACT = {
     "rank_collapse": {"alone.exponent", "alone.residual_12"},
@@ -18,6 +18,6 @@ EXACT = {
 def test_a_study_of_the_theory(name, tmp_path):
     experiment = load_experiment(name)
     run = {"metrics": experiment.study(experiment.smoke(), tmp_path), "history": [], "seed": 0, "variant": ""}
-    verdicts = {claim.metric: judge(claim, [run])[1] for claim in experiment.claims}
-    assert "not run" not in verdicts.values(), verdicts
-    assert {metric for metric, verdict in verdicts.items() if verdict == "holds"} >= EXACT[name], verdicts
+    states = {bound.metric: is_met(bound, [run]) for bound in experiment.thresholds}
+    assert None not in states.values(), states
+    assert {metric for metric, state in states.items() if state} >= EXACT[name], states

@@ -3,6 +3,7 @@
 import jax
 import pytest
 
+from attention_jax.claims.catalog import load_experiment
 from attention_jax.runs import lifecycle
 from attention_jax.tasks import build_model
 from experiments import vit_resnet_fashion_mnist as compared
@@ -25,4 +26,4 @@ def test_the_learning_rate_is_chosen_on_validation_images(tmp_path):
     metrics = lifecycle.start(compared.smoke(), tmp_path / "run", study=compared.study, quiet=True)["metrics"]
     accuracy = {rate: metrics[f"valid.accuracy_{rate}"] for rate in compared.RATES}
     assert metrics["valid.accuracy"] == accuracy[metrics["learning_rate"]] == max(accuracy.values())
-    assert {claim.metric for claim in compared.CLAIMS} <= set(metrics)
+    assert {claim.metric for claim in load_experiment("vit_resnet_fashion_mnist").claims} <= set(metrics)

@@ -14,14 +14,14 @@ from tiers import slow_but
 
 from attention_jax import attend, masks, normalizers
 from attention_jax.claims.catalog import load_experiment
-from attention_jax.claims.judged import judge_claims
-from attention_jax.claims.verdicts import bounds_text, claim_value, meets_bounds
+from attention_jax.claims.record import load_recorded_runs
+from attention_jax.claims.verdicts import bounds_text, median_value
 from attention_jax.cli import commands
 from attention_jax.errors import InputError
 from attention_jax.laws import LAWS, fast_weights, passport, regression, weights
 from attention_jax.report import tables
 
-CLAIMS = {claim.metric: claim for claim in load_experiment("laws").claims}
+BOUNDS = {bound.metric: bound for bound in load_experiment("laws").thresholds}
 causal = functools.partial(attend, mask=masks.causal())
 
 
@@ -74,17 +74,17 @@ def number(metric, subject) -> float:
         return LAWS[metric].measure(subject, 3)
 
 
-def test_each_law_has_claim_and_broken_subject():
-    assert list(LAWS) == list(CLAIMS) == list(BROKEN)
+def test_each_law_has_bounds_and_broken_subject():
+    assert list(LAWS) == list(BOUNDS) == list(BROKEN)
 
 
 @pytest.mark.parametrize("metric", slow_but([law for law in LAWS if law not in TRAINED], LAWS))
 def test_law_holds_for_subject_fails_for_broken(metric):
     """One or two compiled programs for each subject; a head is trained for 2,000 steps in the slow tier."""
     actual = number(metric, LAWS[metric].subject)
-    assert meets_bounds(CLAIMS[metric], actual), actual
+    assert BOUNDS[metric].is_met(actual), actual
     broken_value = number(metric, BROKEN[metric])
-    assert not meets_bounds(CLAIMS[metric], broken_value), broken_value
+    assert not BOUNDS[metric].is_met(broken_value), broken_value
 
 
 def test_least_error_of_a_threshold_by_hand():
@@ -167,8 +167,8 @@ def test_what_is_no_attention_function_is_refused(name, message, monkeypatch):
 
 
 def test_passport_says_why_a_law_cannot_run():
-    claim = CLAIMS["weights.dispersion"]
-    line = passport.measure_line(weights.dispersion, square, claim, "dispersion")
+    bound = BOUNDS["weights.dispersion"]
+    line = passport.measure_line(weights.dispersion, square, bound, "dispersion")
     assert (line.verdict, line.value) == ("ValueError: needs as many queries", None)
     row = ("dispersion", "ValueError: needs as many queries", "-", "-1.01 to -0.98")
     assert passport.passport_table([line, line._replace(value=0.5)], "").rows[0] == row
@@ -178,9 +178,9 @@ def test_page_has_bound_and_number_of_each_law():
     text = (Path(__file__).resolve().parents[2] / "docs/laws.md").read_text(encoding="utf-8")
     rows = [[cell.strip() for cell in line.strip("| \n").split(" | ")] for line in text.splitlines() if "| `" in line]
     page_rows = {row[0].strip("`"): (row[3], row[4]) for row in rows if row[0].strip("`") in LAWS}
-    rows = judge_claims(load_experiment("laws"))
-    numbers = {row.claim.metric: tables.number(claim_value(row.claim, row.runs)) for row in rows}
-    assert page_rows == {metric: (bounds_text(CLAIMS[metric]), numbers[metric]) for metric in LAWS}
+    runs = load_recorded_runs("laws")
+    numbers = {metric: tables.number(median_value(bound, runs)) for metric, bound in BOUNDS.items()}
+    assert page_rows == {metric: (bounds_text(BOUNDS[metric]), numbers[metric]) for metric in LAWS}
     general = [law.general for law in LAWS.values() if law.general]
     first = [line.removeprefix("| ").split(" | ")[0] for line in text.splitlines()]
     assert [cell for cell in first if cell in general] == general
@@ -192,7 +192,7 @@ def test_the_study_measures_laws_and_plots_four_panels(tmp_path, monkeypatch):
     laws = {metric: LAWS[metric] for metric in ("weights.permutation_error", "memory.parity_positive")}
     monkeypatch.setattr("attention_jax.laws.LAWS", laws)
     metrics = experiment.study(experiment.smoke(), tmp_path)
-    assert all(meets_bounds(CLAIMS[metric], metrics[metric]) for metric in laws)
+    assert all(BOUNDS[metric].is_met(metrics[metric]) for metric in laws)
     assert (tmp_path / "figures" / "panels.png").stat().st_size > 10_000
 
 

@@ -212,6 +212,21 @@ def test_causal_jacobian_is_exactly_zero_above_the_diagonal(kind, implementation
     assert np.tril(size).min(where=np.tril(np.ones((5, 5), bool)), initial=1.0) > 0
 
 
+def test_evaluation_without_mask_sees_later_targets():
+    (model, params), (causal_model, _) = build_model(evaluation_mask="none"), build_model()
+    changed = TARGET.at[:, -1].set(3)
+    run = lambda model, target: np.asarray(logits(model, params, SOURCE, LENGTH, target)[0])
+    assert (run(model, TARGET) != run(model, changed))[:, :-1].any(axis=(0, 2)).all(), "every earlier position"
+    assert np.array_equal(run(causal_model, TARGET)[:, :-1], run(causal_model, changed)[:, :-1])
+    np.testing.assert_allclose(run(model, TARGET)[:, -1], run(causal_model, TARGET)[:, -1], atol=1e-6)
+    train = {"train": True, "rngs": {"dropout": jax.random.key(0)}}
+    in_training = [
+        jax.make_jaxpr(lambda p, model=model: model.apply(p, SOURCE, LENGTH, TARGET, **train)[0])(params)
+        for model in (model, causal_model)
+    ]
+    assert str(in_training[0]) == str(in_training[1]), "training is causal"
+
+
 def encoder(kind, x):
     """An encoder with positions of this kind, as a compiled function (x, mask) -> states."""
     module = Encoder(Block.of(replace(SMALL, position_embedding=kind)), 1)

@@ -14,6 +14,7 @@ from attention_jax.errors import InputError
 from attention_jax.models.encoder import Encoder
 from attention_jax.models.luong import Monotonic, Predictive
 from attention_jax.models.named_scores import ScaledGeneral
+from attention_jax.models.recurrent import Layer
 from attention_jax.ops.normalizers import Softmax
 from attention_jax.ops.scores import Dot
 
@@ -286,6 +287,39 @@ def test_scans_carry_no_matrix_gradients(name, contract):
     carries = set(scan_carries(jax.make_jaxpr(jax.grad(loss))(variables).jaxpr))
     matrices = {x.shape for x in jax.tree.leaves(variables) if x.ndim == 2 and x.size > 24}
     assert carries and not carries & matrices
+
+
+def test_recurrent_bias_adds_to_the_gates(contract):
+    plain, biased = (module(dataclasses.replace(MODELS["d2l"], recurrent_bias=flag)) for flag in (False, True))
+    variables = contract.variables_of(biased)
+    paths, tree = jax.tree_util.tree_flatten_with_path(variables["params"])
+    layers = {path[:-1]: {} for path, _ in paths}
+    for path, leaf in paths:
+        layers[path[:-1]][path[-1].key] = leaf
+    sum_biases = lambda layer: layer["bias"].at[:12].add(layer["recurrent_bias"])  # gates r and z of 6 units
+    merged = [
+        sum_biases(layers[path[:-1]]) if path[-1].key == "bias" and "recurrent_bias" in layers[path[:-1]] else leaf
+        for path, leaf in paths
+        if path[-1].key != "recurrent_bias"
+    ]
+    names = jax.tree.structure(contract.variables_of(plain)["params"])
+    inputs = (contract.SOURCE, contract.LENGTH, contract.TARGET)
+    actual = plain.apply({"params": jax.tree.unflatten(names, merged)}, *inputs)[0]
+    assert sum("recurrent_bias" in layer for layer in layers.values()) == 4
+    np.testing.assert_allclose(actual, biased.apply(variables, *inputs)[0], atol=1e-6)
+
+
+def test_recurrent_bias_starts_as_in_pytorch_and_d2l(contract):
+    layer = Layer((64, 64), 64, "gru", recurrent_bias=True)
+    params = layer.init(jax.random.key(0), jnp.ones((1, 64)), method="project")["params"]
+    bounds = {"bias": 1 / 8, "inner_bias": 1 / 8, "recurrent_bias": 1 / 8}
+    bounds |= {"input_kernel": (6 / (128 + 192)) ** 0.5, "recurrent_kernel": (6 / (64 + 192)) ** 0.5}
+    assert params.keys() == bounds.keys()
+    for name, bound in bounds.items():
+        assert 0.9 * bound < np.abs(params[name]).max() <= bound and abs(np.mean(params[name])) < 0.2 * bound
+    with pytest.raises(InputError, match="--model.recurrent-bias"):
+        options = dataclasses.replace(MODELS["bahdanau-lstm"], recurrent_bias=True, forget_bias=1.0)
+        module(options).init(jax.random.key(0), contract.SOURCE, contract.LENGTH, contract.TARGET)
 
 
 def test_dropout_acts_only_in_training(contract):

@@ -8,8 +8,8 @@ MUTANTS = (
     Mutant(
         "missed-claim-ends-well",
         "attention_jax/cli/commands.py",
-        'raise SystemExit(1 if any(row.verdict == "missed" for row in rows) else 0)',
-        'raise SystemExit(1 if all(row.verdict == "missed" for row in rows) else 0)',
+        'raise SystemExit(1 if any(row.verdict in ("differ", "opposite") for row in rows) else 0)',
+        'raise SystemExit(1 if all(row.verdict in ("differ", "opposite") for row in rows) else 0)',
         (
             "tests/test_commands.py",
             "tests/test_launch.py::test_custom_experiment_file_is_reproduced_next_to_it",

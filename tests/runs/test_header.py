@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from attention_jax import config as configs, tasks
-from attention_jax.claims import catalog, cost
+from attention_jax.claims import catalog, record
 from attention_jax.runs import accelerators, header as of_header
 from attention_jax.runs.accelerators import accelerator_hint
 from attention_jax.runs.header import header
@@ -60,7 +60,7 @@ def test_data_that_need_no_file_say_nothing():
 
 def test_default_run_is_expected_under_one_minute():
     luong = catalog.load_experiment("date_luong")
-    assert cost.duration(cost.estimate_seconds(luong, luong.config())) == "about 44 seconds"
+    assert record.duration(record.estimate_seconds(luong, luong.config())) == "about 44 seconds"
 
 
 CALLS = [

@@ -184,7 +184,7 @@ def test_input_feeding_curves_include_peer(tmp_path):
 def test_input_feeding_claims_match_peer_file():
     file = Path(input_feeding.__file__).parent / "results" / "input_feeding_peer.json"
     last = {name: rows[-1]["valid.loss"] for name, rows in json.loads(file.read_text())["histories"].items()}
-    [claim] = [claim for claim in input_feeding.CLAIMS if claim.published is not None]
+    [claim] = [claim for claim in catalog.load_experiment("input_feeding").claims if claim.published is not None]
     assert claim.published == round(last[claim.variant] - last[claim.minus], 3)
 
 
