@@ -68,10 +68,10 @@ def smoke() -> Config:
 
 def windows_of(config: Config, encode, width: int) -> tuple[np.ndarray, np.ndarray]:
     """(windows to measure on [2 N, width], windows to choose on [8 N, width]) of both books, as tokens."""
-    from attention_jax.data import shakespeare, timemachine
+    from attention_jax.data.public_texts import shakespeare, time_machine
 
     data = config.data
-    prose, plays = encode(timemachine.read_text(data.time_machine)), encode(shakespeare.read_text(data.shakespeare))
+    prose, plays = encode(time_machine(data.time_machine)), encode(shakespeare(data.shakespeare))
     sizes, larger_sizes = (data.windows, width), (4 * data.windows, width)
     measured = np.concatenate([even_windows(prose, 0.5, 1.0, *sizes), even_windows(plays, 0.9, 1.0, *sizes)])
     return measured, np.concatenate(

@@ -68,10 +68,10 @@ def loss_on_windows(task, params, length: int) -> float:
     """The loss in nats a character on the validation text, in windows of so many characters."""
     import numpy as np
 
-    from attention_jax.data import shakespeare as data
+    from attention_jax.data.public_texts import load_shakespeare
     from attention_jax.train.placement import map_batches
 
-    rows = data.load(replace(task.config, **{"data.sequence_length": length}).data).held_out["valid"]
+    rows = load_shakespeare(replace(task.config, **{"data.sequence_length": length}).data).held_out["valid"]
     nats = map_batches(task.score_rows, params, {"tokens": rows}, max(CHARACTERS // length, 1))
     return float(nats.sum(dtype=np.float64) / rows[:, 1:].size)
 

@@ -105,10 +105,10 @@ def even_windows(tokens, begin: float, end: float, count: int, width: int) -> np
 
 def windows_of(config: Config, encode, vocabulary: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """({text: windows [N, T]}, windows to tune on [steps, T / 2]) as tokens."""
-    from attention_jax.data import shakespeare, timemachine
+    from attention_jax.data.public_texts import shakespeare, time_machine
 
     data, rng = config.data, np.random.default_rng(config.train.seed)
-    prose, plays = encode(timemachine.read_text(data.time_machine)), encode(shakespeare.read_text(data.shakespeare))
+    prose, plays = encode(time_machine(data.time_machine)), encode(shakespeare(data.shakespeare))
     sizes = data.windows, data.window_tokens
     repeated = np.tile(rng.integers(100, vocabulary, (data.windows, data.window_tokens // 2)), (1, 2))
     tuning_sizes = -(-data.tuning_steps // 2), data.window_tokens // 2

@@ -12,7 +12,7 @@ from test_launch import launch_here
 
 from attention_jax import tasks
 from attention_jax.config import TextFile, replace
-from attention_jax.data import images, labeled_texts, text_windows
+from attention_jax.data import images, labeled_texts, splits, text_windows
 from attention_jax.data.pairs import load_pairs
 from attention_jax.errors import InputError
 from attention_jax.printing import in_a_line
@@ -97,7 +97,7 @@ def gives_the_same_answers_packed_and_elsewhere(place: Path, name: str):
     expected = [launch_here(command, run, *options, cwd=place).stdout for command, options in commands.items()]
     for data in ("runs", "pairs.tsv", "shapes"):
         (place / data).rename(place / f"{data}.gone")
-    tasks.load_once.cache_clear()
+    tasks.loader_of.cache_clear()
     results = [launch_here(command, "run.zip", *options, cwd=elsewhere) for command, options in commands.items()]
     assert [(result.returncode, result.stdout, result.stderr) for result in results] == [
         (0, text, "") for text in expected
@@ -112,7 +112,7 @@ def needs_no_data_to_predict_and_the_same_to_evaluate(place: Path, predict: list
     expected = launch_here(*predict, cwd=place).stdout
     text = (place / "labels.tsv").read_text(encoding="utf-8")
     (place / "labels.tsv").write_text(text.replace("Ein Hund läuft 7", "Ein Hund bellt 7"), encoding="utf-8")
-    tasks.load_once.cache_clear()
+    tasks.loader_of.cache_clear()
     result = launch_here("evaluate", predict[1], cwd=place)
     assert result.returncode == 2 and "have changed since it was trained (fingerprint was" in result.stderr
     (place / "labels.tsv").unlink()
@@ -205,7 +205,7 @@ TOO_LITTLE = {
     (from_labels, b"yes\ta\nyes\tb\nyes\tc\n"): "at least 2 classes, got 1: yes",
     (from_labels, b"yes\ta\nno\tb\n"): "a class with at least 3",
     (from_labels, b"".join(b"text %d\tyes\n" % i for i in range(9))): "are the columns the other way round",
-    (from_labels, b"a\tb\tc\n"): "line 1: expected `label TAB text`, got 'a    b    c'",
+    (from_labels, b"a\tb\tc\n"): "line 1: expected `label TAB text`, got 'a.tb.tc'",
     (from_text, b"a\n"): "sequence-length 4 .*have 2, 1, 1: ",
 }
 
@@ -304,10 +304,10 @@ def test_preset_by_name_unknown_is_one_line(tmp_path):
 @pytest.mark.parametrize("share", [0.1, 0.4, 0.49])
 def test_some_texts_of_every_class_train(share):
     label = np.repeat([0, 1, 2, 3], [20, 4, 3, 1])
-    splits = labeled_texts.split_by_label(label, share)
-    assert sorted(np.concatenate(list(splits.values()))) == list(range(28))
-    assert set(label[splits["train"]]) == {0, 1, 2, 3} and set(label[splits["test"]]) == {0, 1, 2}
-    assert sum(label[splits["train"]] == 0) >= 2
+    rows = splits.split_by_label(label, share)
+    assert sorted(np.concatenate(list(rows.values()))) == list(range(28))
+    assert set(label[rows["train"]]) == {0, 1, 2, 3} and set(label[rows["test"]]) == {0, 1, 2}
+    assert sum(label[rows["train"]] == 0) >= 2
 
 
 @pytest.mark.parametrize("length", [16, 20, 23])

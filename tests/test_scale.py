@@ -4,7 +4,7 @@ The ordinary suite runs a small part. All of it, with the sizes one wants:
 
     python tests/test_scale.py memory images --gigabytes 4 --limit 2.5      # trains 500 steps and watches the memory
     python tests/test_scale.py memory text --pairs 5000000 --limit 1.5
-    python tests/test_scale.py kills images text --kills 10                 # by 0 and 2 workers, on one and two hosts
+    python tests/test_scale.py kills images text --kills 10                 # by threads, on one and two hosts
 """
 
 import argparse
@@ -92,12 +92,13 @@ def begin(out: Path, options: list[str], hosts: int = 1) -> list[subprocess.Pope
 
 
 def group_memory(group: int) -> int:
-    """Resident bytes of all processes of a group."""
+    """Resident bytes of all processes of a group, but for pages of files, which the system may drop."""
     total = 0
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and os.getpgid(int(entry.name)) == group:
-                total += int((entry / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+                resident, files = map(int, (entry / "statm").read_text().split()[1:3])
+                total += (resident - files) * os.sysconf("SC_PAGE_SIZE")
         except OSError:  # it has ended
             continue
     return total

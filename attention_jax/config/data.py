@@ -9,13 +9,13 @@ from attention_jax.config.options import DataOptions
 
 @dataclass(frozen=True, kw_only=True)
 class Streamed(DataOptions):
-    """Data that may be streamed during training (attention_jax/data/streams.py)."""
+    """Data that may be streamed during training (attention_jax/data/stream.py)."""
 
     stream: Literal["auto", "always", "never"] = "auto"
     """Stream the data during training; auto does so if the training arrays would be larger than 1 GiB, and otherwise
     keeps them on the devices."""
     workers: int = option(0, resumable=True)
-    """Worker processes that read ahead; 0 reads in threads of the main process."""
+    """Threads that read ahead; 0: one for each core, at most 8."""
     on_bad_record: Literal["error", "skip"] = option("error", resumable=True)
     """error: stop with a message; skip: drop the record (while training the next one takes its place) and count it."""
 
@@ -24,7 +24,7 @@ class Streamed(DataOptions):
 class Dates(DataOptions):
     """Date conversion, "TUESDAY, SEPTEMBER 25, 1984" -> "1984-09-25"."""
 
-    loader: ClassVar[str] = "attention_jax.data.dates:load"
+    loader: ClassVar[str] = "attention_jax.data.generated_texts:load_dates"
 
     path: str = option("", user_data=True)
     """A published date.txt or date.txt.gz; empty generates the data."""
@@ -44,7 +44,7 @@ class Dates(DataOptions):
 class Addition(DataOptions):
     """Addition of two numbers up to three digits as text, "16+75  " -> "_91  "."""
 
-    loader: ClassVar[str] = "attention_jax.data.addition:load"
+    loader: ClassVar[str] = "attention_jax.data.generated_texts:load_addition"
 
     path: str = option("", user_data=True)
     """The book's addition.txt or addition.txt.gz; empty generates the data."""
@@ -60,7 +60,7 @@ class Addition(DataOptions):
 
 @dataclass(frozen=True)
 class TextPairs(DataOptions):
-    """Options of all corpora of sentence pairs (attention_jax/data/pair_files.py)."""
+    """Options of all corpora of sentence pairs (attention_jax/data/pairs.py)."""
 
     tokenizer: Literal["whitespace", "character", "words", "spacy", "bpe", "sentencepiece"] = "whitespace"
     """words: d2l's preprocessing; spacy: its rules, no model; bpe: ready-made merges; sentencepiece: trained on the
@@ -95,9 +95,9 @@ class TextPairs(DataOptions):
 
 @dataclass(frozen=True)
 class FraEng(TextPairs):
-    """English-French sentences of tatoeba.org, as in d2l (attention_jax/data/fra_eng.py)."""
+    """English-French sentences of tatoeba.org, as in d2l (attention_jax/data/public_texts.py)."""
 
-    loader: ClassVar[str] = "attention_jax.data.fra_eng:load"
+    loader: ClassVar[str] = "attention_jax.data.public_texts:load_fra_eng"
 
     path: str = option("", user_data=True)
     """fra-eng.zip, fra.txt, or their directory; empty downloads."""
@@ -120,9 +120,9 @@ class FraEng(TextPairs):
 
 @dataclass(frozen=True)
 class Multi30k(TextPairs):
-    """Image captions in English, German and French: WMT multimodal task 1 (attention_jax/data/multi30k.py)."""
+    """Image captions in English, German and French: WMT multimodal task 1 (attention_jax/data/public_texts.py)."""
 
-    loader: ClassVar[str] = "attention_jax.data.multi30k:load"
+    loader: ClassVar[str] = "attention_jax.data.public_texts:load_multi30k"
 
     path: str = option("", user_data=True)
     """Directory that contains raw/, tok/ or bpe/en-de/ (or such a directory); empty downloads."""
@@ -145,9 +145,9 @@ class Multi30k(TextPairs):
 
 @dataclass(frozen=True)
 class Scan(TextPairs):
-    """Commands and the actions that they mean (attention_jax/data/scan.py)."""
+    """Commands and the actions that they mean (attention_jax/data/generated_texts.py)."""
 
-    loader: ClassVar[str] = "attention_jax.data.scan:load"
+    loader: ClassVar[str] = "attention_jax.data.generated_texts:load_scan"
 
     cutoff: int = 0
     """Train on commands of at most this many actions and test on longer ones (22: the published length split); 0 tests
@@ -159,9 +159,9 @@ class Scan(TextPairs):
 
 @dataclass(frozen=True)
 class Reverse(TextPairs):
-    """Joey NMT's toy task: reverse a sequence of numbers (attention_jax/data/reverse.py)."""
+    """Joey NMT's toy task: reverse a sequence of numbers (attention_jax/data/generated_texts.py)."""
 
-    loader: ClassVar[str] = "attention_jax.data.reverse:load"
+    loader: ClassVar[str] = "attention_jax.data.generated_texts:load_reverse"
 
     examples: int = option(50_000, smoke=1000, unlimited=True)
     """Training pairs of 1 to 25 numbers; 1,000 pairs of 1 to 30 numbers validate and 1,000 test."""
@@ -180,9 +180,9 @@ class Corpus(TextPairs, Streamed):
     target_file: str = option("", user_data=True)
     """Target sentences, line-aligned with the source."""
     tsv_file: str = option("", user_data=True)
-    """A file of `source TAB target` lines, instead of the other two; or a .jsonl or .parquet file."""
+    """A file of `source TAB target` lines, instead of the other two; or a .jsonl, .csv or .parquet file."""
     columns: tuple[str, str] = ("source", "target")
-    """The columns of source and target in a .jsonl or .parquet file; translation.en is the field en in translation."""
+    """The columns of source and target in a file that names them; translation.en is the field en in translation."""
     examples: int = option(0, smoke=1000, unlimited=True)
     """The number of generated dates to translate if no file is given; 0 requires files."""
     languages: tuple[str, str] = ("xx", "xx")
@@ -192,8 +192,8 @@ class Corpus(TextPairs, Streamed):
     """Merges file of the bpe tokenizer, in the format of subword-nmt."""
     packing: int = 0
     """Pack several pairs into sequences of this many tokens per side, with attention within each pair only, for models
-    that support it (a Transformer): hardly any padding. Such a corpus is always read while training; without
-    batch_tokens a batch has train.batch_size sequences. 0: one pair per sequence."""
+    that support it (a Transformer): hardly any padding. Without batch_tokens a batch has train.batch_size sequences.
+    0: one pair per sequence."""
     held_out_fraction: float = option(0.02, above=0, below=0.5)
     """Fraction of the sources for validation, and again for testing (at most 2,000 each)."""
     overlong: Literal["error", "truncate", "drop"] = "error"
@@ -213,13 +213,13 @@ class LabeledFile(Streamed):
     """Your own texts, each with a label: a file of `label TAB text` lines (attention_jax/data/labeled_texts.py).
     --data.stream auto counts 16 times the bytes of the text."""
 
-    loader: ClassVar[str] = "attention_jax.data.labeled_streams:load"
+    loader: ClassVar[str] = "attention_jax.data.labeled_texts:load"
 
     tsv_file: str = option("", user_data=True)
-    """A file of `label TAB text` lines (.gz, .bz2 and .xz, too), or a .jsonl or .parquet file; empty generates dates,
-    labeled by their language."""
+    """A file of `label TAB text` lines (.gz, .bz2 and .xz, too), or a .jsonl, .csv or .parquet file; empty generates
+    dates, labeled by their language."""
     columns: tuple[str, str] = ("label", "text")
-    """The columns of label and text in a .jsonl or .parquet file."""
+    """The columns of label and text in a file that names them."""
     examples: int = option(2_000, smoke=1000, unlimited=True)
     """The number of generated dates if no file is given; 0 requires a file."""
     held_out_fraction: float = option(0.1, above=0, below=0.5)
@@ -252,13 +252,13 @@ class TextFile(Streamed):
     """Your own text file, for a language model (attention_jax/data/text_windows.py). --data.stream auto counts 16 times
     the bytes of the text."""
 
-    loader: ClassVar[str] = "attention_jax.data.text_streams:load"
+    loader: ClassVar[str] = "attention_jax.data.text_windows:load"
 
     text_file: str = option("", user_data=True)
-    """A text in UTF-8 (.gz, .bz2 and .xz, too), or a .jsonl or .parquet file, whose texts are joined; empty reads the
-    documentation that comes with Python."""
+    """A text in UTF-8 (.gz, .bz2 and .xz, too), or a .jsonl, .csv or .parquet file, whose texts are joined; empty reads
+    the documentation that comes with Python."""
     column: str = "text"
-    """The column of texts in a .jsonl or .parquet file."""
+    """The column of texts in a file that names its columns."""
     held_out_fraction: float = option(0.1, above=0, below=0.5)
     """Fraction of the text, from its end: the first half validates, the second tests."""
     tokenizer: Literal["character", "sentencepiece"] = "character"
@@ -340,9 +340,9 @@ class Images(Streamed):
 
 @dataclass(frozen=True)
 class TimeMachine(DataOptions):
-    """The characters of "The Time Machine" (attention_jax/data/timemachine.py): a-z and space, in windows."""
+    """The characters of "The Time Machine" (attention_jax/data/public_texts.py): a-z and space, in windows."""
 
-    loader: ClassVar[str] = "attention_jax.data.timemachine:load"
+    loader: ClassVar[str] = "attention_jax.data.public_texts:load_time_machine"
 
     path: str = option("", user_data=True)
     """The published timemachine.txt or timemachine.txt.gz; empty downloads it."""
@@ -362,9 +362,9 @@ class TimeMachine(DataOptions):
 
 @dataclass(frozen=True)
 class Shakespeare(DataOptions):
-    """The characters of tiny Shakespeare (attention_jax/data/shakespeare.py), in windows."""
+    """The characters of tiny Shakespeare (attention_jax/data/public_texts.py), in windows."""
 
-    loader: ClassVar[str] = "attention_jax.data.shakespeare:load"
+    loader: ClassVar[str] = "attention_jax.data.public_texts:load_shakespeare"
 
     path: str = option("", user_data=True)
     """The published input.txt (.gz, too), or its directory; empty downloads it."""

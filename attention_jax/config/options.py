@@ -99,7 +99,7 @@ class ModelOptions(Options):
     custom_loss: ClassVar[bool] = False
     """Whether its task has a fixed loss, so that --train.loss raises an error."""
     supports_packing: ClassVar[bool] = False
-    """Whether it supports packed sequences (attention_jax/data/packing.py)."""
+    """Whether it supports packed sequences (attention_jax/data/pairs.py)."""
     needs_joint_vocabulary: ClassVar[bool] = False
     """Whether source and target tokens have one table of embeddings."""
     logit_cap: ClassVar[float] = 0.0

@@ -1,5 +1,6 @@
-"""Datasets as TFDS builders, vocabularies and batches: NumPy in memory, no JAX and no TensorFlow.
+"""Data: rows of files (text_files.py), what a task trains on (pairs.py, labeled_texts.py, text_windows.py, images.py),
+in memory or read while it trains (stream.py), and its batches (batches.py); NumPy, no JAX and no TensorFlow.
 
-Each dataset module has one `load(config) -> PairData` (see pairs.py); datasets are cached where TFDS caches them
-(the environment variable `TFDS_DATA_DIR`, by default ~/tensorflow_datasets).
+The options of a dataset name the function that loads it. What is downloaded (public_texts.py, builders.py) or
+made of files (cache.py) is kept where TFDS keeps datasets: in `TFDS_DATA_DIR`, by default ~/tensorflow_datasets.
 """

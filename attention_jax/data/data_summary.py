@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from attention_jax.data.pairs import Tokenizer
-from attention_jax.data.vocabulary import Vocabulary
+from attention_jax.data.vocabulary import Tokenizer, Vocabulary
 
 
 def length_facts(tokens: np.ndarray, unit: str = "tokens", counts: np.ndarray | None = None) -> dict[str, float]:

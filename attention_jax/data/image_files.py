@@ -1,6 +1,7 @@
-"""Reads image files and folders of them, with one sub-directory for each class.
+"""Reads image files, whole or cropped, and folders of them, with one sub-directory for each class.
 
-A file that cannot be used is an InputError of one line with its name.
+A file that cannot be used is an InputError of one line with its name. `ops/images/augment.py` crops square images on
+the devices.
 """
 
 import os
@@ -8,9 +9,9 @@ import sys
 
 import numpy as np
 
-from attention_jax.data import crops
 from attention_jax.errors import InputError
 from attention_jax.files import is_utf8
+from attention_jax.ops.images.boxes import ASPECT, TRIES, box_size
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 
@@ -22,7 +23,7 @@ def decode(
     resized to that (bilinear with an antialiasing filter, or `by_area`) and the center cropped.
 
     `content` is an open file to read instead of the one at `path`. With `box`, a function of the image's (width,
-    height), the returned box (left, top, right, bottom) is resized to `size` instead (`crops.resize_box`).
+    height), the returned box (left, top, right, bottom) is resized to `size` instead (`resize_box`).
     """
     from PIL import Image, ImageOps
 
@@ -35,9 +36,9 @@ def decode(
             image = to_eight_bits(image)
             image = image.convert(mode or ("L" if image.mode in ("1", "L") else "RGB"))
             if box:
-                image = crops.resize_box(image, box(image.size), size)
+                image = resize_box(image, box(image.size), size)
             elif by_area and size:
-                image = crops.center_crop(image, size)
+                image = center_crop(image, size)
             elif size and image.size != (size, size):
                 scale = size / min(image.size)
                 image = image.resize([max(size, round(side * scale)) for side in image.size], Image.Resampling.BILINEAR)
@@ -53,6 +54,69 @@ def decode(
             f"cannot read the image {path}: {' '.join(str(error).split())[:120]}; repair or remove it"
         ) from error
     return pixels if pixels.ndim == 3 else pixels[..., None]
+
+
+def inception_box(size: tuple[int, int], rng: np.random.Generator) -> tuple[int, int, int, int]:
+    """Sample a box (left, top, right, bottom) with 5 to 100 % of the area of an image of `size` (width, height): the
+    first of 100 attempts that fits, else the whole image.
+
+    An attempt samples the aspect ratio from 0.75 to 1.33, then the height that the area allows (`boxes.box_size`), then
+    the position, whose largest value is never sampled, as in TensorFlow.
+    """
+    width, height = size
+    for _ in range(TRIES):
+        *sides, fits = box_size(np, size, rng.uniform(*ASPECT), rng.random())
+        if fits:
+            across, down = map(int, sides)
+            left, top = (int(rng.integers(max(space, 1))) for space in (width - across, height - down))
+            return left, top, left + across, top + down
+    return 0, 0, width, height
+
+
+def resize_box(image, box: tuple[int, int, int, int], size: int):
+    """Resize the `box` (left, top, right, bottom) of a Pillow image to size x size: bilinear between pixel centers,
+    without antialiasing (Pillow's `resize` averages)."""
+    from PIL import Image
+
+    scale = [(high - low) / size for low, high in zip(box[:2], box[2:])]
+    affine = (scale[0], 0, 0, 0, scale[1], 0)
+    return image.crop(box).transform((size, size), Image.Transform.AFFINE, affine, Image.Resampling.BILINEAR)
+
+
+def center_crop(image, size: int):
+    """Resize the shorter side of a Pillow image to `size`, by area, and crop the central size x size pixels."""
+    from PIL import Image
+
+    scale = size / min(image.size)
+    pixels = resize_by_area(np.asarray(image), *(max(size, round(side * scale)) for side in reversed(image.size)))
+    top, left = ((side - size) // 2 for side in pixels.shape[:2])
+    return Image.fromarray(pixels[top : top + size, left : left + size])
+
+
+def resize_by_area(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """uint8 [H, W] or [H, W, C] -> [height, width] or [height, width, C]: each new pixel is the mean of the old ones
+    that it covers, parts of them by their share; fractions of a level are cut off.
+
+    >>> resize_by_area(np.array([[0, 30, 60]], np.uint8), 1, 2).tolist()
+    [[10, 50]]
+    """
+    pixels = interval_means(interval_means(image, height).swapaxes(0, 1), width).swapaxes(0, 1)
+    return (pixels + 1e-3).astype(np.uint8)  # no level is lost to rounding
+
+
+def interval_means(values: np.ndarray, count: int) -> np.ndarray:
+    """Average [N, ...] -> [count, ...]: the means over `count` equal lengths of the first axis.
+
+    >>> interval_means(np.array([0, 30, 60]), 2).tolist()
+    [10.0, 50.0]
+    """
+    length = len(values)
+    total = np.zeros((length + 1, *values.shape[1:]))
+    np.cumsum(values, axis=0, out=total[1:])
+    edges = np.arange(count + 1) * (length / count)
+    whole = np.minimum(edges.astype(int), length - 1)
+    fraction = (edges - whole).reshape(-1, *[1] * (values.ndim - 1))
+    return np.diff(total[whole] + fraction * values[whole], axis=0) * (count / length)
 
 
 def check_single(image):

@@ -1,7 +1,7 @@
 """Labeled images in memory: uint8 arrays, decoded once.
 
-`load` reads a dataset that TFDS has prepared (and prepares it first if need be, without TensorFlow:
-data/image_builders.py) and keeps the decoded arrays next to it, in `TFDS_DATA_DIR`/arrays/NAME-VERSION.npz: 70,000
+`load` reads a public dataset that TFDS has prepared (and prepares it first if need be, without TensorFlow:
+data/builders.py) and keeps the decoded arrays next to it, in `TFDS_DATA_DIR`/arrays/NAME-VERSION.npz: 70,000
 images are there in 0.1 s instead of 15. "folder" reads a user's own class/image.png.
 """
 
@@ -16,15 +16,15 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_jax.config import Images
-from attention_jax.data import crops, data_summary
-from attention_jax.data.derived import checksum
-from attention_jax.data.image_files import list_folder, read_folder, split_directories
-from attention_jax.data.lazy_images import Files, ImageStream, LazyImages
-from attention_jax.data.streams import is_streamed, steps_in_call
+from attention_jax.data import data_summary
+from attention_jax.data.cache import checksum
+from attention_jax.data.image_files import inception_box, list_folder, read_folder, split_directories
+from attention_jax.data.lazy_images import Files, ImageStream, LazyImages, load_splits
+from attention_jax.data.stream import is_streamed, steps_in_call
 from attention_jax.errors import InputError
 from attention_jax.files import data_home, explain_home_errors, temporary_file
 
-VERSIONS = {"fashion_mnist": "3.0.1", "cifar10": "3.0.2", "digits": "1.0.0"}
+VERSIONS = {"fashion_mnist": "3.0.1", "cifar10": "3.0.2"}
 HELD_OUT = 5
 """Of a user's images every fifth of a class is in the test set, and for "own" every fifth of the others validates."""
 
@@ -69,7 +69,8 @@ def load(config: Images) -> ImageData:
                 f"--data.dataset digits reads no files; leave --data.path {config.path} out, or add "
                 "--data.dataset folder"
             )
-        train, held_out, names = _load_published("digits" if config.dataset == "own" else config.dataset, config.path)
+        in_tfds = config.dataset in VERSIONS
+        train, held_out, names = _load_published(config.dataset, config.path) if in_tfds else load_digits()
         fingerprint = data_summary.fingerprint(data_summary.contents([train, held_out, names]))
     if config.validation and "valid" in held_out:
         raise InputError(
@@ -124,7 +125,7 @@ def stream(config: Images, train: Split, seed: int, batch_size: int, steps_per_c
         return None
     image, crop = train.image, None
     if config.inception_crop:
-        image, crop = replace(image, size=config.pixels), crops.inception_box
+        image, crop = replace(image, size=config.pixels), inception_box
     row_bytes = int(np.prod(image.shape[1:]))
     steps = steps_in_call(row_bytes, batch_size, min(steps_per_call, -(-len(train.label) // batch_size)))
     return ImageStream(
@@ -237,16 +238,26 @@ def _folder_reader(config: Images, folder: str) -> Callable:
 
 def _load_records(config: Images) -> tuple[Split, dict[str, Split], tuple[str, ...]]:
     """Load a dataset that TFDS has prepared."""
-    from attention_jax.data import record_images  # TFDS takes seconds to import: only where it is needed
-
     if not config.pixels or config.stream == "never":
         raise InputError(
             "--data.dataset tfds is read while training, at one size: give --data.pixels, no --data.stream"
         )
-    splits, names = record_images.load_splits(config.path)
+    splits, names = load_splits(config.path)
     size, by_area = config.resize_pixels or config.pixels, config.resize_pixels > 0
     lazy = lambda records, label: Split(LazyImages(records, label, size, config.on_bad_record, by_area), label)
     return lazy(*splits["train"]), {"test": lazy(*splits["test"])}, names
+
+
+def load_digits() -> tuple[Split, dict[str, Split], tuple[str, ...]]:
+    """Load scikit-learn's digits (Alpaydin and Kaynak 1998): 1,797 gray images of 8 x 8 pixels; a random fifth is the
+    test set."""
+    from sklearn import datasets
+
+    bunch = datasets.load_digits()
+    image = np.round(bunch.images * (255 / 16)).astype(np.uint8)[..., None]  # 16 levels of ink
+    test, train = np.split(np.random.default_rng(0).permutation(len(image)), [len(image) // 5])
+    split = lambda rows: Split(image[rows], bunch.target[rows].astype(np.int32))
+    return split(train), {"test": split(test)}, tuple(map(str, range(10)))
 
 
 def _load_published(name: str, path: str) -> tuple[Split, dict[str, Split], tuple[str, ...]]:
@@ -263,10 +274,10 @@ def _load_published(name: str, path: str) -> tuple[Split, dict[str, Split], tupl
 
 def _decode_dataset(name: str, path: str) -> dict[str, np.ndarray]:
     """All images and labels of a TFDS dataset, prepared first if it is not."""
-    from attention_jax.data import store
-    from attention_jax.data.image_builders import BUILDERS  # TFDS takes seconds to import: only where it is needed
+    from attention_jax.data import builders
+    from attention_jax.data.builders import BUILDERS  # TFDS takes seconds to import: only where it is needed
 
-    builder = store.prepare_builder(functools.partial(BUILDERS[name], path=path))
+    builder = builders.prepare_builder(functools.partial(BUILDERS[name], path=path))
     arrays = {"names": np.array(builder.info.features["label"].names)}
     for split in ("train", "test"):
         source = builder.as_data_source(split=split)

@@ -1,33 +1,28 @@
 """Labeled texts from a user's file of two columns; without a file, dates in six languages."""
 
 import functools
+import itertools
 import re
 import unicodedata
 from array import array
 from collections.abc import Collection, Iterable, Iterator
-from hashlib import blake2b
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from attention_jax import config as settings
-from attention_jax.data import (
-    buckets,
-    data_summary,
-    example_texts,
-    pretrained_tokenizer,
-    text_files,
-    text_tables,
-    tokenizers,
-)
-from attention_jax.data.pairs import Tokenizer, pad_rows
-from attention_jax.data.text_keys import text_key, to_nfc
-from attention_jax.data.vocabulary import PAD, UNK, Vocabulary
+from attention_jax.data import batches, data_summary, generated_texts, pretrained_tokenizer, text_files, tokenizers
+from attention_jax.data.pairs import pad_rows
+from attention_jax.data.splits import SPLITS, split_by_label, text_digest, text_key, to_nfc
+from attention_jax.data.stream import TokenRows, are_texts_streamed, open_tokens
+from attention_jax.data.text_files import Rereadable
+from attention_jax.data.vocabulary import PAD, UNK, Tokenizer, Vocabulary
 from attention_jax.errors import InputError
 
 Example = tuple[str, str]
 """A label and a text."""
-SPLITS = ("train", "valid", "test")
+BLOCK = 1024
+"""Texts that are tokenized at a time."""
 DUPLICATE = -1
 """The part of an example whose text occurs before."""
 
@@ -74,33 +69,14 @@ class LabeledTexts(NamedTuple):
     facts: dict
 
 
-def read_examples(
-    path: str, damaged: str, columns: tuple[str, str] = ("label", "text")
-) -> tuple[list[Example], list[str]]:
-    """Read the examples of a file of `label TAB text` lines, or of `columns` of a table, and the error messages of
-    skipped lines."""
-    complaints = []
-    return list(each_example(path, damaged, columns, complaints)), complaints
-
-
-def each_example(path: str, damaged: str, columns: tuple[str, str], complaints: list[str]) -> Iterator[Example]:
-    """What `read_examples` returns, one example after the other; adds to `complaints`."""
-    parse = functools.partial(_parse_row if text_tables.is_table(path) else _parse_columns, path, columns)
-    lines = text_tables.each_line(path, "file of labeled texts", columns)
-    for _, (label, text) in text_files.each_parsed(lines, parse, damaged, complaints):
+def read_examples(options: settings.LabeledFile, complaints: list[str] | None = None) -> Iterator[Example]:
+    """Yield the examples of the file in `options`, one after the other, or generated ones."""
+    if not options.tsv_file:
+        yield from generated_texts.dates_by_language(options.examples)
+        return
+    rows = text_files.read_rows(options.tsv_file, options.columns, options.on_bad_record, complaints)
+    for _, (label, text) in rows:
         yield to_nfc(label.strip()), text
-
-
-def _parse_row(path: str, columns: tuple[str, str], line: bytes, number: int) -> Example:
-    return text_tables.parse_fields(line, columns, f"{path} line {number}")
-
-
-def _parse_columns(path: str, columns: tuple[str, str], line: bytes, number: int) -> Example:
-    location = f"{path} line {number}"
-    fields = text_files.decode_line(line, location).split("\t")
-    if len(fields) != 2 or not all(map(str.strip, fields)):
-        raise InputError(f"{location}: expected `label TAB text`, got {'    '.join(fields)[:60]!r}")
-    return tuple(fields)
 
 
 class Selection(NamedTuple):
@@ -135,7 +111,7 @@ def select(examples: Iterable[Example], fraction: float) -> Selection:
     def scan_examples() -> Iterator[str]:
         for example in examples:
             labels.append(numbers.setdefault(example[0], len(numbers)))
-            digests.append(int.from_bytes(blake2b(text_key(example[1]).encode(), digest_size=8).digest()))
+            digests.append(text_digest(text_key(example[1])))
             yield from example
 
     fingerprint = data_summary.fingerprint(scan_examples())
@@ -154,23 +130,6 @@ def select(examples: Iterable[Example], fraction: float) -> Selection:
     for name, rows in split_by_label(label[first], fraction).items():
         split_index[first[rows]] = SPLITS.index(name)
     return Selection(names, label, split_index, num_ambiguous, fingerprint)
-
-
-def split_by_label(label: np.ndarray, fraction: float) -> dict[str, np.ndarray]:
-    """Return indices of "train", "valid" and "test"; the latter two have this fraction of every class: at least one
-    each of classes with three texts, and always one for training.
-
-    >>> {name: len(rows) for name, rows in split_by_label(np.array([0] * 20 + [1] * 3 + [2]), 0.1).items()}
-    {'train': 18, 'valid': 3, 'test': 3}
-    """
-    rng, splits = np.random.default_rng(0), {"train": [], "valid": [], "test": []}
-    for number in np.unique(label):
-        rows = rng.permutation(np.flatnonzero(label == number))
-        num_held_out = min(max(round(len(rows) * fraction), 1), (len(rows) - 1) // 2)
-        splits["valid"].append(rows[:num_held_out])
-        splits["test"].append(rows[num_held_out : 2 * num_held_out])
-        splits["train"].append(rows[2 * num_held_out :])
-    return {name: np.sort(np.concatenate(rows)) for name, rows in splits.items()}
 
 
 def split_words(text: str) -> list[str]:
@@ -240,37 +199,68 @@ def is_number(label: str) -> bool:
 
 
 def load(options: settings.LabeledFile, batch_size: int) -> LabeledTexts:
-    """Load the texts of `options` in memory."""
-    if options.tsv_file:
-        examples, complaints = read_examples(options.tsv_file, options.on_bad_record, options.columns)
-    else:
-        examples, complaints = example_texts.dates_by_language(options.examples), []
-    selection = select(examples, options.held_out_fraction)
-    texts = {name: [] for name in SPLITS}
-    for (_, text), split in zip(examples, selection.split_index.tolist()):
-        if split != DUPLICATE:
-            texts[SPLITS[split]].append(text)
+    """Load labeled texts as arrays, or if they are streamed, the training texts as `TokenRows`."""
+    paths = [options.tsv_file] if options.tsv_file else []
+    streamed = are_texts_streamed(options.stream, paths) and bool(paths)
+    preparation = settings.replace(options, stream="auto", workers=0, max_buckets=1)
+    words = [str(preparation), pretrained_tokenizer.stamps(options.pretrained)]
+    with open_tokens(paths, words, streamed) as tokens:
+        tokens.data = tokens.data or write_tokens(options, streamed, tokens.file)
+    data = tokens.data
+    [lengths], pad = data.train, data.vocabulary.pad_id or 0
+    start = np.cumsum(lengths.length, dtype=np.int64) - lengths.length
+
+    def bucket(group: np.ndarray) -> Labeled:
+        length = lengths.length[group]
+        rows = TokenRows(tokens.array, start[group], length, int(length.max()), pad)
+        return Labeled(rows if streamed else rows[:], length, lengths.label[group])
+
+    groups = batches.assign(lengths.length, lengths.length, options.max_buckets)
+    return data._replace(train=tuple(map(bucket, groups)))
+
+
+def write_tokens(options: settings.LabeledFile, streamed: bool, file: BinaryIO) -> LabeledTexts:
+    """Write the tokens of the training texts, and return the dataset without them.
+
+    The examples are in memory, or read three times: for the labels, the vocabulary and the tokens.
+    """
+    complaints = []
+    examples = Rereadable(lambda: read_examples(options))
+    examples = examples if streamed else list(read_examples(options, complaints))
+    selection = select(read_examples(options, complaints) if streamed else examples, options.held_out_fraction)
+    numbers = selection.split_index.tolist()
+    read_split = lambda number: (text for (_, text), split in zip(examples, numbers) if split == number)
+    texts = {name: Rereadable(functools.partial(read_split, number)) for number, name in enumerate(SPLITS)}
     tokenizer, vocabulary = make_tokenizer(options, texts["train"])
-    tokens = {name: tokenizer.split(split) for name, split in texts.items()}
-    coded = {name: encode(split, vocabulary, options.max_length) for name, split in tokens.items()}
-    whole = {name: Labeled(*coded[name], selection.labels(name)) for name in SPLITS}
-    train = whole.pop("train")
-    groups = buckets.assign(train.length, train.length, options.max_buckets)
-    length = np.array([len(row) for split in tokens.values() for row in split])
+    full_lengths, length, ids = array("i"), array("i"), {"valid": [], "test": []}
+    for split, split_texts in texts.items():
+        for tokens in (row for block in blocks(split_texts) for row in tokenizer.split(block)):
+            full_lengths.append(len(tokens))
+            row = encode_text(tokens, vocabulary, options.max_length)
+            if split == "train":
+                file.write(array("i", row).tobytes())
+                length.append(len(row))
+            else:
+                ids[split].append(row)
+    held_out = {name: Labeled(*pad_rows(rows, vocabulary.pad_id), selection.labels(name)) for name, rows in ids.items()}
+    train = Labeled(np.zeros((len(length), 0), np.int32), np.array(length, np.int32), selection.labels("train"))
+    facts = text_facts(options, selection, np.array(full_lengths), vocabulary, complaints)
     return LabeledTexts(
-        train=tuple(Labeled(*(_trim(column[group], train.length[group]) for column in train)) for group in groups),
-        held_out=whole,
-        texts=texts,
+        train=(train,),
+        held_out=held_out,
+        texts={split: list(texts[split]) for split in held_out},
         names=selection.names,
         vocabulary=vocabulary,
         tokenizer=tokenizer,
-        facts=text_facts(options, selection, length, vocabulary, complaints),
+        facts=facts | ({"streamed": True} if streamed else {}),
     )
 
 
-def _trim(column: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Trim padding to the longest of the given rows."""
-    return column[:, : length.max()] if column.ndim == 2 else column
+def blocks(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Group texts in lists of `BLOCK`."""
+    iterator = iter(texts)
+    while block := list(itertools.islice(iterator, BLOCK)):
+        yield block
 
 
 def text_facts(options, selection: Selection, length: np.ndarray, vocabulary, complaints: list[str]) -> dict:

@@ -1,22 +1,34 @@
-"""Datasets of sequence pairs in memory, with vocabularies, tokenizers and texts."""
+"""Pairs of sequences: their preparation, from texts to padded or packed rows of tokens, and what new texts become."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import functools
+import itertools
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from attention_jax.config import DataOptions, import_object
-from attention_jax.data.streams import Stream
-from attention_jax.data.text_keys import to_nfc
-from attention_jax.data.vocabulary import Vocabulary
+from attention_jax.config import DataOptions, TextPairs, import_object
+from attention_jax.data import batches, data_summary, text_files, tokenizers
+from attention_jax.data.splits import text_digests, text_key, to_nfc
+from attention_jax.data.stream import PackedRows, TokenRows, Tokens, open_tokens
+from attention_jax.data.text_files import Rereadable
+from attention_jax.data.tokenizers import parse_language
+from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Tokenizer, Vocabulary
 from attention_jax.errors import InputError
+
+Rows = Iterable[list[str]]
+OVERLONG = {"truncate": "truncated", "drop": "dropped", "error": "error"}
+"""The facts' name for pairs beyond the length limit, by `TextPairs.overlong`."""
+SPECIAL = {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK}
 
 
 class Pairs(NamedTuple):
     """N pairs of one shape. Row i is `source[i, :source_length[i]]` -> `target[i, 1:1 + target_length[i]]`."""
 
     source: np.ndarray
-    """[N, S] int32, padded at the end"""
+    """[N, S] int32, padded at the end; `TokenRows` of pairs that are streamed"""
     source_length: np.ndarray
     """[N] int32"""
     target: np.ndarray
@@ -25,31 +37,38 @@ class Pairs(NamedTuple):
     """[N] int32: the number of tokens to predict, without bos and including eos"""
 
 
+class PackedPairs(NamedTuple):
+    """N packed rows, as `Pairs` with one source and one target each, and the pair of each token.
+
+    A row has capacity for as many source tokens as target tokens. Each pair is a segment that attends only to itself
+    (ops/masks.py: `segments`), with positions from 0, so the loss equals that of unpacked pairs.
+    """
+
+    source: np.ndarray
+    """[N, S] int32: concatenated sources with their eos, padded at the end"""
+    source_length: np.ndarray
+    """[N] int32"""
+    target: np.ndarray
+    """[N, T + 1] int32: bos, then the targets with their eos; each target is predicted starting from bos"""
+    target_length: np.ndarray
+    """[N] int32: the tokens to predict"""
+    source_segment: np.ndarray
+    """[N, S] int32: 0 for the tokens of the first pair, 1 ...; each padding position is a segment by itself"""
+    target_segment: np.ndarray
+    """[N, T] int32: the same for the tokens to predict"""
+
+
 class Texts(NamedTuple):
     """The pairs as plain text, which BLEU compares, in the same order."""
 
-    source: list[str]
-    target: list[str]
-
-
-class Tokenizer(NamedTuple):
-    """Functions text -> tokens and tokens -> text, and an optional batched texts -> tokens."""
-
-    tokens: Callable[[str], list[str]]
-    text: Callable[[Sequence[str]], str]
-    all_tokens: Callable[[Sequence[str]], list[list[str]]] | None = None
-    recipe: tuple = ()
-    """Its stored form: a name in `stored.TOKENIZERS` and the arguments of the function there; () if it cannot."""
-
-    def split(self, texts: Sequence[str]) -> list[list[str]]:
-        """The tokens of each text."""
-        return [self.tokens(text) for text in texts] if self.all_tokens is None else self.all_tokens(texts)
+    source: Sequence[str]
+    target: Sequence[str]
 
 
 class PairData(NamedTuple):
     """A dataset of pairs, ready for a task."""
 
-    train: tuple[Pairs, ...]
+    train: tuple[Pairs | PackedPairs, ...]
     """buckets: each has its own S and T; the rows of `texts["train"]` are those of the
     first bucket, then the second ..."""
     batch_sizes: tuple[int, ...]
@@ -57,7 +76,7 @@ class PairData(NamedTuple):
     held_out: dict[str, Pairs]
     """"valid", "test", ... by name"""
     texts: dict[str, Texts]
-    """by split name, "train" included"""
+    """by split name; "train" included unless it is streamed"""
     seen: dict[str, np.ndarray]
     """for each held-out split: [N] bool, does this source also occur in train?"""
     source_vocabulary: Vocabulary
@@ -68,10 +87,315 @@ class PairData(NamedTuple):
     """numbers for result.json: sizes, overlap, share of padding, truncated pairs"""
     bleu_tokenize: str = "none"
     """sacrebleu's tokenizer for this data: "13a" for plain text, "none" where the references are tokens already"""
-    stream: Stream | None = None
-    """the streamed training data; `train` is a sample of it then"""
     source_bos: bool = False
     """whether sources begin with bos"""
+
+
+def apply_case(text: str, options: TextPairs) -> str:
+    """Lower-case a text if `options` require it."""
+    return text.lower() if options.lowercase else text
+
+
+def source_key(text: str, options: TextPairs) -> str:
+    """Return what decides whether two sources are the same one, which belongs to one split."""
+    return text_key(apply_case(text, options))
+
+
+def read_vocabulary(path: str) -> list[str]:
+    """Return the tokens in a file, one per line; InputError if a line has counts or anything else."""
+    tokens = text_files.read_lines(path, "vocabulary")
+    for number, token in enumerate(tokens, 1):
+        if len(token.split()) > 1:
+            raise InputError(
+                f"{path} line {number}: expected one token, got {token[:60]!r}; "
+                "if these are counts, keep the first column alone"
+            )
+    return tokens
+
+
+def make_tokenizers(
+    options: TextPairs, train: Texts, languages: tuple[str, str], merges: str
+) -> tuple[list[Tokenizer], list[list[str] | None]]:
+    """Return source and target tokenizer, and their subwords if training a tokenizer makes the vocabulary."""
+    (source, target), pieces = _forward_tokenizers(options, train, languages, merges)
+    source = lowercase_tokenizer(source) if options.lowercase else source
+    return [reverse_tokenizer(source) if options.reverse_source else source, target], pieces
+
+
+def _forward_tokenizers(
+    options: TextPairs, train: Texts, languages: tuple[str, str], merges: str
+) -> tuple[list[Tokenizer], list[list[str] | None]]:
+    """Source and target words in their original order, without `reverse_source`."""
+    if options.keep_whitespace and options.tokenizer != "spacy":
+        raise InputError(f"--data.keep-whitespace needs --data.tokenizer spacy, got {options.tokenizer}")
+    paths = text_files.parse_paths(options.vocabulary_file)
+    if len(paths) > 2:
+        raise InputError(f"--data.vocabulary-file is one file or source,target; got {options.vocabulary_file}")
+    if options.tokenizer == "sentencepiece" and paths:
+        models = [tokenizers.sentencepiece_model(path) for path in paths] * (3 - len(paths))
+        return [tokenizer for tokenizer, _ in models], [pieces for _, pieces in models]
+    pieces = [read_vocabulary(path) for path in paths] * (3 - len(paths)) or [None, None]
+    if options.tokenizer == "spacy":
+        return [tokenizers.spacy(parse_language(code), options.keep_whitespace) for code in languages], pieces
+    if options.tokenizer == "sentencepiece" and options.joint_vocabulary:
+        both = Rereadable(lambda: itertools.chain(*train))
+        tokenizer, pieces = tokenizers.sentencepiece(both, options.vocabulary_size)
+        return [tokenizer] * 2, [pieces] * 2
+    if options.tokenizer == "sentencepiece":
+        models = [tokenizers.sentencepiece(side, options.vocabulary_size) for side in train]
+        return [tokenizer for tokenizer, _ in models], [pieces for _, pieces in models]
+    if options.tokenizer == "bpe":
+        if not merges:
+            raise InputError("the bpe tokenizer needs the file of its merges: --data.merges FILE")
+        return [tokenizers.bpe(merges)] * 2, pieces
+    simple = {"whitespace": tokenizers.whitespace, "character": tokenizers.character, "words": tokenizers.words}
+    return [simple[options.tokenizer]()] * 2, pieces
+
+
+def make_vocabularies(
+    options: TextPairs, source: Rows, target: Rows, pieces: list[list[str] | None]
+) -> list[Vocabulary]:
+    """Return source and target vocabulary; the same object if they are joint."""
+
+    def vocabulary(pieces: list[str] | None, rows: Rows) -> Vocabulary:
+        if pieces:
+            return Vocabulary(pieces, **SPECIAL)
+        return Vocabulary.of_sentences(rows, min_frequency=options.min_frequency, **SPECIAL)
+
+    if options.joint_vocabulary:
+        return [vocabulary(pieces[0], itertools.chain(source, target))] * 2
+    return [vocabulary(pieces[0], source), vocabulary(pieces[1], target)]
+
+
+def lowercase_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
+    """A tokenizer of lower-cased text. It is for new texts: the texts of the dataset are lower-cased already."""
+    return Tokenizer(
+        lambda text: tokenizer.tokens(text.lower()),
+        tokenizer.text,
+        lambda texts: tokenizer.split([text.lower() for text in texts]),
+        ("lowercased", tokenizer),
+    )
+
+
+def reverse_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
+    """A tokenizer whose tokens are in reverse order."""
+    return Tokenizer(
+        lambda text: tokenizer.tokens(text)[::-1],
+        lambda tokens: tokenizer.text(tokens[::-1]),
+        lambda texts: [tokens[::-1] for tokens in tokenizer.split(texts)],
+        ("reversed", tokenizer),
+    )
+
+
+def write_tokens(
+    splits: Mapping[str, Texts],
+    options: TextPairs,
+    file: BinaryIO,
+    *,
+    bleu_tokenize: str,
+    languages: tuple[str, str] = ("xx", "xx"),
+    merges: str = "",
+    vocabulary_from: Sequence[str] = ("train",),
+    lines: Mapping[str, np.ndarray] | None = None,
+) -> PairData:
+    """Write the tokens of each source, and bos and those of its target, both with eos, and return the dataset with the
+    lengths [N, 2] of sources and targets in the place of pairs; overlong ones are cut in the file.
+
+    `lines` gives rows their line numbers (from 0) in the user's files, for errors; `vocabulary_from` names the
+    splits whose tokens make the vocabularies.
+    """
+    if options.lowercase:
+        splits = {name: Texts(*(_lowercase(side) for side in texts)) for name, texts in splits.items()}
+    tokenizer_pair, pieces = make_tokenizers(options, splits["train"], languages, merges)
+    tokens = {name: [] for name in splits}
+    for name, texts in splits.items():
+        for tokenizer, side in zip(tokenizer_pair, texts):  # of texts in a file again each time that they are needed
+            in_memory = isinstance(side, list)
+            read = functools.partial(map, tokenizer.tokens, side)
+            tokens[name].append(tokenizer.split(side) if in_memory else Rereadable(read))
+    cut = lambda side: (row[: options.max_length] for name in vocabulary_from for row in tokens[name][side])
+    vocabularies = make_vocabularies(options, cut(0), cut(1), pieces)
+    lengths = {name: _write_pairs(sides, vocabularies, options, file) for name, sides in tokens.items()}
+    for name, split_lengths in lengths.items():
+        _check_lengths(name, split_lengths, options, lines and lines[name])
+    digests = {name: text_digests(to_nfc(" ".join(row)) for row in sides[0]) for name, sides in tokens.items()}
+    held_out = [name for name in splits if name != "train"]
+    seen = {name: np.isin(digests[name], digests["train"]) for name in held_out}
+    overlong = {name: int((split_lengths > options.max_length).any(1).sum()) for name, split_lengths in lengths.items()}
+    facts = {
+        "overlong_train_pairs": OVERLONG[options.overlong],
+        **{f"overlong_{name}": count for name, count in overlong.items()},
+        **{f"{name}_pairs": len(lengths[name]) for name in splits},
+        "source_vocabulary": len(vocabularies[0]),
+        "target_vocabulary": len(vocabularies[1]),
+        "vocabulary_from": "+".join(vocabulary_from),
+        **{f"{name}_inputs_also_in_train": int(rows.sum()) for name, rows in seen.items()},
+        **{f"{name}_unknown_target_tokens": _unknown_share(tokens[name][1], vocabularies[1]) for name in held_out},
+        "fingerprint": data_summary.fingerprint(text for texts in splits.values() for side in texts for text in side),
+    }
+    return PairData(
+        train=(lengths["train"],),
+        batch_sizes=(),
+        held_out={name: lengths[name] for name in held_out},
+        seen=seen,
+        texts={name: texts for name, texts in splits.items() if isinstance(texts.source, list)},
+        source_vocabulary=vocabularies[0],
+        target_vocabulary=vocabularies[1],
+        source_tokenizer=tokenizer_pair[0],
+        target_tokenizer=tokenizer_pair[1],
+        facts=facts,
+        bleu_tokenize=bleu_tokenize,
+        source_bos=options.source_bos,
+    )
+
+
+def _lowercase(side: Sequence[str] | Rereadable) -> list[str] | Rereadable:
+    return [*map(str.lower, side)] if isinstance(side, list) else Rereadable(lambda: map(str.lower, side))
+
+
+def _write_pairs(
+    sides: Sequence[Rows], vocabularies: Sequence[Vocabulary], options: TextPairs, file: BinaryIO
+) -> np.ndarray:
+    """Write the tokens of pairs, and return the lengths [N, 2] of source and target, with eos, before they are cut."""
+    (source_begin, source_end), (begin, end) = (([v.bos_id], [v.eos_id]) for v in vocabularies)
+    source_begin, limit, lengths = source_begin if options.source_bos else [], options.max_length, array("i")
+    for rows in zip(*sides):
+        source, target = (vocabulary.encode_text(row) for vocabulary, row in zip(vocabularies, rows))
+        source, target = [*source_begin, *source, *source_end], [*target, *end]
+        lengths.extend((len(source), len(target)))
+        file.write(array("i", [*source[:limit], *begin, *target[:limit]]).tobytes())
+    return np.array(lengths, np.int32).reshape(-1, 2)
+
+
+def _check_lengths(split: str, lengths: np.ndarray, options: TextPairs, lines: np.ndarray | None):
+    """Raise InputError if `options` refuse pairs that are longer than the limit, including eos (and bos), on either
+    side."""
+    is_over = (lengths > options.max_length).any(1)
+    if is_over.any() and options.overlong == "error":
+        row = int(np.argmax(is_over))
+        side = int(np.argmax(lengths[row]))
+        place = f"pair {row + 1} of {split}" if lines is None else f"line {int(lines[row]) + 1}"
+        raise InputError(
+            f"{place}: the {('source', 'target')[side]} has {lengths[row, side]} tokens with its end mark, "
+            f"the limit is {options.max_length}; shorten it, raise --data.max-length, "
+            "or give --data.overlong truncate (or drop)"
+        )
+
+
+def training_rows(lengths: np.ndarray, options: TextPairs) -> np.ndarray:
+    """Return the indices of the training pairs of `lengths` [N, 2]: all, or those within the limit if the others are
+    dropped."""
+    is_over = (lengths > options.max_length).any(1)
+    rows = np.flatnonzero(~is_over) if options.overlong == "drop" else np.arange(len(lengths))
+    if not len(rows):
+        raise InputError(f"no training pair is within --data.max-length {options.max_length}; raise it")
+    return rows
+
+
+def arrange_pairs(
+    tokens: Tokens, options: TextPairs, batch_size: int, packing: int = 0, streamed: bool = False
+) -> PairData:
+    """Return the dataset of `write_tokens` with its pairs, rows of the tokens, in buckets of similar lengths; with
+    `packing`, several pairs in rows of this many tokens.
+
+    Held-out pairs longer than the limit are cut in `held_out` (never dropped), and whole in `texts`.
+    """
+    data = tokens.data
+    splits = {"train": data.train[0], **data.held_out}
+    lengths = {name: np.minimum(of_split, options.max_length) + np.int32([0, 1]) for name, of_split in splits.items()}
+    flat = np.concatenate([of_split.reshape(-1) for of_split in lengths.values()]).astype(np.int64)
+    ends = np.cumsum([2 * len(of_split) for of_split in lengths.values()])
+    starts = dict(zip(lengths, np.split(np.cumsum(flat) - flat, ends[:-1])))
+    pads = [vocabulary.pad_id for vocabulary in (data.source_vocabulary, data.target_vocabulary)]
+
+    def pairs_of(name: str, rows: np.ndarray) -> Pairs:
+        start, length = starts[name].reshape(-1, 2)[rows].T.copy(), lengths[name][rows].T.copy()
+        sides = (
+            TokenRows(tokens.array, at, count, int(count.max()), pad) for at, count, pad in zip(start, length, pads)
+        )
+        source, target = sides
+        return Pairs(source, length[0], target, length[1] - np.int32(1))
+
+    rows = training_rows(splits["train"], options)
+    source_length, target_length = (lengths["train"][rows] - np.int32([0, 1])).T
+    groups = [rows[group] for group in batches.assign(source_length, target_length, options.max_buckets)]
+    train, packed = tuple(pairs_of("train", group) for group in groups), {}
+    widths = [max(bucket.source.shape[1], bucket.target.shape[1] - 1) for bucket in train]
+    batch_sizes = batches.sentences_in_batch(widths, batch_size, options.batch_tokens)
+    facts = {
+        "train_pairs": len(rows),
+        "buckets": list(map(_bucket_facts, train, batch_sizes)),
+        "padding_share": round(padding_share(train), 4),
+    }
+    if packing:
+        train = (pack_pairs(pairs_of("train", rows), packing, data.target_vocabulary.bos_id),)
+        batch_sizes = batches.sentences_in_batch([packing], batch_size, options.batch_tokens)
+        packed = {"packed_padding_share": round(padding_share(train), 4)}
+    whole = lambda pairs: type(pairs)(*(column[:] for column in pairs))
+    texts = data.texts
+    if "train" in texts:
+        texts = {**texts, "train": take_rows(texts["train"], np.concatenate(groups))}
+    return data._replace(
+        train=train if streamed else tuple(map(whole, train)),
+        batch_sizes=batch_sizes,
+        held_out={name: whole(pairs_of(name, np.arange(len(splits[name])))) for name in data.held_out},
+        texts=texts,
+        facts=data.facts | facts | packed | ({"streamed": True} if streamed else {}),
+    )
+
+
+def pack_pairs(pairs: Pairs, capacity: int, begin: int) -> PackedPairs:
+    """Return rows that hold several of the pairs each, in `capacity` source tokens and as many target tokens."""
+    groups = batches.pack(np.stack([pairs.source_length, pairs.target_length], axis=1), capacity)
+    targets = replace(pairs.target, start=pairs.target.start + 1, length=pairs.target.length - 1)  # without bos
+    total = lambda lengths: np.array([lengths[group].sum() for group in groups], np.int32)
+    return PackedPairs(
+        PackedRows(pairs.source, groups, capacity),
+        total(pairs.source_length),
+        PackedRows(targets, groups, capacity + 1, begin=(begin,)),
+        total(pairs.target_length),
+        PackedRows(pairs.source, groups, capacity, segments=True),
+        PackedRows(targets, groups, capacity, segments=True),
+    )
+
+
+def _bucket_facts(bucket: Pairs, batch_size: int) -> dict[str, int]:
+    source_width, target_width = bucket.source.shape[1], bucket.target.shape[1] - 1
+    return {"source": source_width, "target": target_width, "pairs": len(bucket.source), "batch": batch_size}
+
+
+def _unknown_share(rows: Rows, vocabulary: Vocabulary) -> float:
+    tokens = [token for row in rows for token in row]
+    return round(sum(token not in vocabulary for token in tokens) / max(len(tokens), 1), 5)
+
+
+def assemble(splits: Mapping[str, Texts], options: TextPairs, batch_size: int, **preparation) -> PairData:
+    """Return the dataset of these splits ("train" and any number of held-out ones) in memory; `preparation` is that of
+    `write_tokens`."""
+    with open_tokens((), (), streamed=False) as tokens:
+        tokens.data = write_tokens(splits, options, tokens.file, **preparation)
+    return arrange_pairs(tokens, options, batch_size)
+
+
+def take_rows(texts: Texts, rows: np.ndarray) -> Texts:
+    """The pairs of these rows."""
+    return Texts([texts.source[row] for row in rows], [texts.target[row] for row in rows])
+
+
+def concatenate_pairs(texts: Texts, max_pairs: int, seed: int) -> Texts:
+    """Return every pair, followed by concatenations of 2 to `max_pairs` randomly chosen pairs with each pair once: long
+    sentences for a corpus that has few.
+
+    >>> concatenate_pairs(Texts(["a", "b"], ["A", "B"]), max_pairs=2, seed=0)
+    Texts(source=['a', 'b', 'a b'], target=['A', 'B', 'A B'])
+    """
+    rng = np.random.default_rng(seed)
+    order, joined = rng.permutation(len(texts.source)), []
+    while len(order):
+        count = int(rng.integers(2, max_pairs + 1))
+        joined.append(order[:count])
+        order = order[count:]
+    return Texts(*(side + [" ".join(side[row] for row in rows) for rows in joined] for side in texts))
 
 
 def pad_rows(rows: Sequence[Sequence[int]], pad: int | None, width: int | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -131,14 +455,8 @@ def make_pairs(
 
 def padding_share(buckets: Sequence[Pairs]) -> float:
     """Return the fraction of padding over sources and targets."""
-    positions = sum(b.source.size + b.target[:, 1:].size for b in buckets)
+    positions = sum(len(b.source_length) * (b.source.shape[1] + b.target.shape[1] - 1) for b in buckets)
     return 1.0 - sum(int(b.source_length.sum()) + int(b.target_length.sum()) for b in buckets) / max(positions, 1)
-
-
-def occurs_in(texts: Sequence[str], corpus: Sequence[str]) -> np.ndarray:
-    """Return which of the texts [N] also occur among the others, in the same or another of Unicode's normal forms."""
-    corpus = set(map(to_nfc, corpus))
-    return np.fromiter((to_nfc(text) in corpus for text in texts), bool, len(texts))
 
 
 def encode_sources(

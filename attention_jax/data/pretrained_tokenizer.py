@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attention_jax.config import import_object
-from attention_jax.data.derived import file_stamp
-from attention_jax.data.pairs import Tokenizer
-from attention_jax.data.vocabulary import Vocabulary
+from attention_jax.data.cache import file_stamp
+from attention_jax.data.vocabulary import Tokenizer, Vocabulary
 from attention_jax.errors import InputError
 
 

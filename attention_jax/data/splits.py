@@ -1,58 +1,82 @@
-"""Random splits by a seed, for a corpus without splits: no duplicates, and no source in two splits."""
+"""Random splits by a seed, for a corpus without splits: no duplicates, and no text in two splits."""
 
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
 
 import numpy as np
 
-from attention_jax.data.pairs import Texts
+SPLITS = ("train", "valid", "test")
+
+
+def to_nfc(text: str) -> str:
+    """Return a text in Unicode's composed form (NFC), in which an accented letter is spelled in one way.
+
+    >>> to_nfc("cafe\\u0301") == "caf\\u00e9"
+    True
+    """
+    return unicodedata.normalize("NFC", text)
+
+
+def text_key(text: str) -> str:
+    """Return a text in the composed form and with single spaces: texts with one key belong to one split.
+
+    >>> text_key(" two  words ")
+    'two words'
+    """
+    return " ".join(to_nfc(text).split())
+
+
+def text_digest(text: str) -> int:
+    """Return 64 bits of a digest of a text, by which texts are compared."""
+    return int.from_bytes(blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest())
+
+
+def text_digests(texts: Iterable[str]) -> np.ndarray:
+    """Return the `text_digest` of each text [N]."""
+    return np.fromiter(map(text_digest, texts), np.uint64)
+
+
+def occurs_in(texts: Iterable[str], corpus: Iterable[str]) -> np.ndarray:
+    """Return which of the texts [N] also occur among the others, in the same or another of Unicode's normal forms."""
+    return np.isin(*(text_digests(map(to_nfc, side)) for side in (texts, corpus)))
 
 
 def split_by_source(
-    source_keys: Sequence[str], target_keys: Sequence[str], sizes: Mapping[str, int], seed: int
+    source_keys: Sequence, target_keys: Sequence, sizes: Mapping[str, int], seed: int
 ) -> dict[str, np.ndarray]:
     """Return the row numbers of each split: the named ones with the given number of sources, and "train" with the rest.
 
-    Pairs with equal keys count once. A source with several targets is in one part only: all its pairs in train, or the
+    Pairs with equal keys count once. A source with several targets is in one split only: all its pairs in train, or the
     first of them in a held-out split.
 
     >>> splits = split_by_source(list("aabbcd"), list("uuvwxy"), {"test": 1}, seed=0)
     >>> {name: rows.tolist() for name, rows in splits.items()}
     {'train': [0, 2, 3, 5], 'test': [4]}
     """
-    first_row = {}  # of each pair
-    for row, pair in enumerate(zip(source_keys, target_keys)):
-        first_row.setdefault(pair, row)
-    first_of = {}  # the first row of each source
-    for (source, _), row in first_row.items():
-        first_of.setdefault(source, row)
-    sources = list(first_of)
+    _, first, source = np.unique(np.asarray(source_keys), return_index=True, return_inverse=True)
+    targets, target = np.unique(np.asarray(target_keys), return_inverse=True)
+    _, first_of_pair = np.unique(source * len(targets) + target, return_index=True)
+    sources = np.sort(first)  # the first row of each source
     order = np.random.default_rng(seed).permutation(len(sources))
-    splits, start, held_out = {}, 0, set()
-    for name, size in sizes.items():
-        chosen = [sources[number] for number in order[start : start + size]]
-        start += size
-        held_out.update(chosen)
-        splits[name] = np.array([first_of[source] for source in chosen], np.int64)
-    train = [row for (source, _), row in first_row.items() if source not in held_out]
-    return {"train": np.array(train, np.int64), **splits}
+    ends = np.cumsum([0, *sizes.values()])
+    splits = {name: sources[order[start:end]] for name, start, end in zip(sizes, ends, ends[1:])}
+    held_out = np.isin(source, source[sources[order[: ends[-1]]]])
+    return {"train": np.sort(first_of_pair[~held_out[first_of_pair]]), **splits}
 
 
-def take_rows(texts: Texts, rows: np.ndarray) -> Texts:
-    """The pairs of these rows."""
-    return Texts([texts.source[row] for row in rows], [texts.target[row] for row in rows])
+def split_by_label(label: np.ndarray, fraction: float) -> dict[str, np.ndarray]:
+    """Return indices of "train", "valid" and "test"; the latter two have this fraction of every class: at least one
+    each of classes with three texts, and always one for training.
 
-
-def concatenate_pairs(texts: Texts, max_pairs: int, seed: int) -> Texts:
-    """Return every pair, followed by concatenations of 2 to `max_pairs` randomly chosen pairs with each pair once: long
-    sentences for a corpus that has few.
-
-    >>> concatenate_pairs(Texts(["a", "b"], ["A", "B"]), max_pairs=2, seed=0)
-    Texts(source=['a', 'b', 'a b'], target=['A', 'B', 'A B'])
+    >>> {name: len(rows) for name, rows in split_by_label(np.array([0] * 20 + [1] * 3 + [2]), 0.1).items()}
+    {'train': 18, 'valid': 3, 'test': 3}
     """
-    rng = np.random.default_rng(seed)
-    order, joined = rng.permutation(len(texts.source)), []
-    while len(order):
-        count = int(rng.integers(2, max_pairs + 1))
-        joined.append(order[:count])
-        order = order[count:]
-    return Texts(*(side + [" ".join(side[row] for row in rows) for rows in joined] for side in texts))
+    rng, splits = np.random.default_rng(0), {name: [] for name in SPLITS}
+    for number in np.unique(label):
+        rows = rng.permutation(np.flatnonzero(label == number))
+        num_held_out = min(max(round(len(rows) * fraction), 1), (len(rows) - 1) // 2)
+        splits["valid"].append(rows[:num_held_out])
+        splits["test"].append(rows[num_held_out : 2 * num_held_out])
+        splits["train"].append(rows[2 * num_held_out :])
+    return {name: np.sort(np.concatenate(rows)) for name, rows in splits.items()}

@@ -16,21 +16,18 @@ from attention_jax.data import (
     convex_hulls,
     images,
     labeled_texts,
-    packing,
-    pair_files,
     pairs,
     pretrained_tokenizer,
     text_windows,
     tokenizers,
 )
-from attention_jax.data.pairs import Tokenizer
-from attention_jax.data.vocabulary import Vocabulary
+from attention_jax.data.vocabulary import Tokenizer, Vocabulary
 from attention_jax.errors import InputError
 
 TYPES = {
     kind.__name__: kind
     for kind in (
-        pairs.Pairs, pairs.Texts, pairs.PairData, packing.PackedPairs, text_windows.Windows, images.Split,
+        pairs.Pairs, pairs.Texts, pairs.PairData, pairs.PackedPairs, text_windows.Windows, images.Split,
         images.ImageData, labeled_texts.Labeled, labeled_texts.LabeledTexts, algorithmic.Sequences,
         algorithmic.SequenceSets, convex_hulls.Hulls, convex_hulls.HullSets, citations.Graph,
     )
@@ -42,8 +39,8 @@ TOKENIZERS = {
     "spacy": tokenizers.spacy,
     "bpe": tokenizers.bpe_of_merges,
     "sentencepiece": lambda model: tokenizers.sentencepiece_model(model)[0],
-    "lowercased": pair_files.lowercase_tokenizer,
-    "reversed": pair_files.reverse_tokenizer,
+    "lowercased": pairs.lowercase_tokenizer,
+    "reversed": pairs.reverse_tokenizer,
     "padded": tokenizers.fixed_width_tokenizer,
     "stripped": tokenizers.stripping_tokenizer,
     "lines": text_windows.line_tokenizer,

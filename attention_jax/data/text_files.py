@@ -1,20 +1,26 @@
-"""Lines of text from files as people have them - plain, packed, in a zip -, with errors that name the line."""
+"""Rows of text from files as people have them - lines, columns, JSON, packed or in a zip -, with errors that name the
+line."""
 
 import bz2
 import contextlib
+import csv
 import functools
 import gzip
+import itertools
+import json
 import lzma
+import math
 import os
 import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal
 
-from attention_jax.data.pairs import Texts
 from attention_jax.errors import InputError
 
+JSON_LINES, CSV, PARQUET = (".jsonl", ".ndjson"), ".csv", ".parquet"
+"""Suffixes of files that have rows with named columns."""
 PACKED = {
     ".gz": (gzip.open, rb"\x1f\x8b\x08"),
     ".bz2": (bz2.open, rb"BZh[1-9]1AY&SY"),
@@ -44,14 +50,14 @@ BLOCK = 2**23
 """Bytes per read of a file that is read line by line."""
 
 
-class ParsedLines(NamedTuple):
-    """The parsed lines of a file."""
+class Rereadable:
+    """Texts that are read from their file each time that they are iterated."""
 
-    values: list
-    numbers: list[int]
-    """Line numbers, from 0"""
-    complaints: list[str]
-    """About the lines that were left out"""
+    def __init__(self, read: Callable[[], Iterator]):
+        self.read = read
+
+    def __iter__(self) -> Iterator:
+        return self.read()
 
 
 def existing_path(path: str, description: str) -> str:
@@ -161,18 +167,13 @@ class TextCheck:
             )
 
 
-def each_line(path: str, description: str) -> Iterator[bytes]:
-    """The `raw_lines` of a file of any size, one after the other."""
-    with open_unpacked(path, description) as file:
-        yield from _lines_in(iter(functools.partial(file.read, BLOCK), b""), path)
+def each_line(path: str, description: str, member: str = "") -> Iterator[bytes]:
+    """The lines of a file of any size, one after the other, without newlines; split at newlines only.
 
-
-def raw_lines(content: bytes, path: str) -> list[bytes]:
-    """The lines of a text with their ends; split at newlines only.
-
-    Raises InputError for content that is empty or no text in UTF-8 at all (`TextCheck`).
+    Raises InputError for a file that is empty or no text in UTF-8 at all (`TextCheck`).
     """
-    return list(_lines_in([content], path))
+    with open_unpacked(path, description, member) as file:
+        yield from _lines_in(iter(functools.partial(file.read, BLOCK), b""), path)
 
 
 def _lines_in(blocks: Iterable[bytes], path: str) -> Iterator[bytes]:
@@ -190,40 +191,8 @@ def _lines_in(blocks: Iterable[bytes], path: str) -> Iterator[bytes]:
 
 
 def decode_lines(content: bytes, path: str) -> list[str]:
-    """Lines of UTF-8 text, without their ends and without byte order marks; split at newlines only."""
-    return [decode_line(line, f"{path} line {number}") for number, line in enumerate(raw_lines(content, path), 1)]
-
-
-def parse_lines(lines: Iterable, parse: Callable, damaged: Literal["error", "skip"]) -> ParsedLines:
-    """Apply `parse(line, number)` to each line, counted from 1.
-
-    Raises the InputError of the first damaged line, or skips such lines.
-    """
-    result = ParsedLines([], [], [])
-    for number, value in each_parsed(lines, parse, damaged, result.complaints):
-        result.values.append(value)
-        result.numbers.append(number)
-    return result
-
-
-def each_parsed(
-    lines: Iterable, parse: Callable, damaged: Literal["error", "skip"], complaints: list[str]
-) -> Iterator[tuple[int, object]]:
-    """Yield the number, from 0, and the value of each line that can be parsed; adds to `complaints` what
-    is wrong with a line that is skipped. Raises InputError if all of them would be."""
-    usable = False
-    for number, line in enumerate(lines, 1):
-        try:
-            value = parse(line, number)
-        except InputError as error:
-            if damaged != "skip":
-                raise InputError(f"{error}; or leave out all such lines: --data.on-bad-record skip") from None
-            complaints.append(str(error))
-        else:
-            usable = True
-            yield number - 1, value
-    if complaints and not usable:
-        raise InputError(f"none of the {number:,} lines can be used; the first: {complaints[0]}")
+    """Lines of UTF-8 text, without their ends and without byte order marks; InputError as in `each_line`."""
+    return [decode_line(line, f"{path} line {number}") for number, line in enumerate(_lines_in([content], path), 1)]
 
 
 def decode_line(line: bytes, location: str) -> str:
@@ -242,41 +211,188 @@ def read_lines(path: str, description: str) -> list[str]:
     return decode_lines(read_bytes(path, description), path)
 
 
-def read_parallel(source_path: str, target_path: str) -> Texts:
-    """Read two files with one sentence per line; both must have the same number of lines, none of them empty."""
-    source, target = read_lines(source_path, "source file"), read_lines(target_path, "target file")
-    check_equal((source_path, target_path), (len(source), len(target)))
-    for path, lines in ((source_path, source), (target_path, target)):
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                raise InputError(f"{path} line {number} is empty; remove the pair from both files")
-    return Texts(source, target)
+def is_table(path: str) -> bool:
+    """Whether a file has rows with named columns, by its name, which may be that of a packed file.
+
+    >>> is_table("a.jsonl.gz"), is_table("A.Parquet"), is_table("b.csv"), is_table("a.tsv.gz")
+    (True, True, True, False)
+    """
+    return _form(path) in (*JSON_LINES, CSV, PARQUET)
 
 
-def check_equal(paths: Sequence[str], counts: Iterable[int]):
-    """Raise InputError unless parallel files have the same number of lines."""
-    counts = list(counts)
-    if len(set(counts)) > 1:
-        (source, target), (of_source, of_target) = paths, counts
+def _form(path: str) -> str:
+    return suffix_of(os.path.splitext(path)[0] if suffix_of(path) in PACKED else path)
+
+
+def read_rows(
+    path: str | tuple[str, str],
+    columns: Sequence[str],
+    damaged: Literal["error", "skip"] = "error",
+    complaints: list[str] | None = None,
+    *,
+    sentences: bool = False,
+    member: str = "",
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield the line number, from 0, and the texts in `columns` of each row of a file.
+
+    A JSON Lines, CSV or Parquet file has named columns; another file has a tab between columns, and for one column its
+    lines. Two files have a column each. Rows of `sentences` may have further columns, and no text of them has a line
+    break. A damaged row raises InputError, or is left out with its message in `complaints`.
+    """
+    name, number, reasons, usable = path if isinstance(path, str) else path[0], 0, [], False
+    for number, record in _records(path, columns, member):
+        try:
+            if isinstance(record, tuple):
+                row = tuple(_sentence(line, side, number) for line, side in zip(record, path))
+            elif is_table(name):
+                row = _fields(record, columns, f"{name} line {number}", sentences)
+            else:
+                row = split_columns(record, columns, f"{name} line {number}", sentences)
+        except InputError as error:
+            if damaged != "skip":
+                raise InputError(f"{error}; or leave out all such lines: --data.on-bad-record skip") from None
+            reasons.append(str(error))
+        else:
+            usable = True
+            yield number - 1, row
+    if reasons and not usable:
+        raise InputError(f"none of the {number:,} lines can be used; the first: {reasons[0]}")
+    if complaints is not None:
+        complaints += reasons
+
+
+def _records(path: str | tuple[str, str], columns: Sequence[str], member: str) -> Iterator[tuple[int, Any]]:
+    """Yield the line number, from 1, and what is there: a line, a line of each of two files, {column: value}, or the
+    error of a line that cannot be read."""
+    if not isinstance(path, str):
+        yield from _line_pairs(*path)
+    elif _form(path) == PARQUET:
+        yield from enumerate(_parquet_rows(path, columns), 1)
+    elif _form(path) == CSV:
+        yield from _csv_rows(path, columns)
+    else:
+        yield from enumerate(each_line(path, "file of texts", member), 1)
+
+
+def _line_pairs(source_path: str, target_path: str) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
+    source, target = each_line(source_path, "source file"), each_line(target_path, "target file")
+    for number, pair in enumerate(itertools.zip_longest(source, target), 1):
+        if None in pair:
+            longer = number + sum(1 for _ in itertools.chain(source, target))
+            counts = [number - 1 if line is None else longer for line in pair]
+            raise InputError(
+                f"source and target need equally many lines, but {source_path} has {counts[0]} and {target_path} "
+                f"{counts[1]}"
+            )
+        yield number, pair
+
+
+def _sentence(line: bytes, path: str, number: int) -> str:
+    text = decode_line(line, f"{path} line {number}")
+    if not text.strip():
+        raise InputError(f"{path} line {number} is empty; remove the pair from both files")
+    return text
+
+
+def split_columns(line: bytes, columns: Sequence[str], location: str, spare: bool = False) -> tuple[str, ...]:
+    """Return the texts of a line with a tab between columns, or of one column the line; `spare` ignores further
+    columns. InputError for a missing column.
+
+    >>> split_columns(b"one\\tun", ("source", "target"), "a.tsv line 1")
+    ('one', 'un')
+    """
+    text = decode_line(line, location)
+    if len(columns) == 1:
+        return (text,)
+    fields = text.split("\t")
+    fields = fields[: len(columns)] if spare else fields
+    if len(fields) != len(columns) or not all(map(str.strip, fields)):
+        raise InputError(f"{location}: expected `{' TAB '.join(columns)}`, got {text[:60]!r}")
+    return tuple(fields)
+
+
+def _fields(row: Any, columns: Sequence[str], location: str, sentences: bool) -> tuple[str, ...]:
+    """The values of `columns` in a row of a table, or in a line of JSON, as texts."""
+    if isinstance(row, InputError):
+        raise row
+    if isinstance(row, bytes):
+        line = decode_line(row, location)
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict):
+            raise InputError(f"{location}: expected a JSON object with {', '.join(columns)}, got {line[:60]!r}")
+    return tuple(_field(row, name, location, sentences) for name in columns)
+
+
+def _field(row: dict, name: str, location: str, sentences: bool) -> str:
+    """A value as text; a name with dots is that of a field in a field."""
+    value = row
+    for key in [name] if name in row else name.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    infinite = isinstance(value, float) and not math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or infinite:
         raise InputError(
-            f"source and target need equally many lines, but {source} has {of_source} and {target} {of_target}"
+            f"{location}: expected a text or a number in the column {name}, got {str(value)[:60]!r}; the columns are "
+            f"{', '.join(row)[:200]}"
         )
+    text = str(value)
+    if not text.strip():
+        raise InputError(f"{location}: the column {name} is empty")
+    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        raise InputError(f"{location}: the column {name} has a NUL, half of a character or bytes that are not UTF-8")
+    if sentences and len(text.splitlines()) > 1:
+        raise InputError(f"{location}: the column {name} has a line break; a sentence is one line")
+    return text
 
 
-def two_columns(line: str, location: str) -> tuple[str, str]:
-    """Return the two columns before and after the first tab; a third column is ignored."""
-    first, _, remainder = line.partition("\t")
-    second = remainder.partition("\t")[0]
-    if not (first.strip() and second.strip()):
-        raise InputError(f"{location}: expected `source TAB target`, got {line[:60]!r}")
-    return first, second
+def _csv_rows(path: str, columns: Sequence[str]) -> Iterator[tuple[int, dict | InputError]]:
+    """The rows below the header of a file of comma-separated values (RFC 4180)."""
+    csv.field_size_limit(2**31 - 1)
+    decode = lambda line: f"{line.decode(errors='surrogateescape')}\n".replace(MARK, "")
+    lines = map(decode, each_line(path, "file of texts"))
+    reader, names = csv.reader(lines, strict=True), None
+    while True:
+        number = reader.line_num + 1
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            yield number, InputError(f"{path} line {number}: {error}; a text with quotes or commas is in double quotes")
+            continue
+        if fields is None:
+            break
+        if names is None:
+            names = [name.strip() for name in fields]
+            if not {*columns} <= {*names}:
+                raise InputError(f"{path} needs the columns {', '.join(columns)}, it has {', '.join(names)[:200]}")
+        elif len(fields) != len(names):
+            message = f"{path} line {number}: expected {len(names)} columns as in line 1, got {len(fields)}"
+            yield number, InputError(message)
+        else:
+            yield number, dict(zip(names, (field.rstrip("\r\n") for field in fields)))
 
 
-def read_columns(content: bytes, path: str) -> Texts:
-    """Read a file of two tab-separated columns (a third column is ignored)."""
-    source, target = [], []
-    for number, line in enumerate(decode_lines(content, path), start=1):
-        first, second = two_columns(line, f"{path} line {number}")
-        source.append(first)
-        target.append(second)
-    return Texts(source, target)
+def _parquet_rows(path: str, columns: Sequence[str]) -> Iterator[dict]:
+    """The rows of a Parquet file, read a batch at a time."""
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
+    if not os.path.isfile(path):
+        raise InputError(f"no file of texts at {path}: give the path of a file that exists")
+    empty = True
+    try:
+        with parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            top_columns = [name if name in names else name.partition(".")[0] for name in columns]
+            if not {*top_columns} <= {*names}:
+                raise InputError(f"{path} needs the columns {', '.join(columns)}, it has {', '.join(names)[:200]}")
+            for batch in file.iter_batches(1024, columns=list(dict.fromkeys(top_columns))):
+                empty = empty and not batch.num_rows
+                yield from batch.to_pylist()
+    except InputError:
+        raise
+    except (arrow.ArrowException, OSError, OverflowError, ValueError) as error:  # the last two: no value of Python's
+        raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
+    if empty:
+        raise InputError(f"{path} is empty; expected rows with the columns {', '.join(columns)}")

@@ -2,22 +2,27 @@
 
 import bisect
 import itertools
+from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from attention_jax import config as settings
-from attention_jax.data import data_summary, example_texts, pretrained_tokenizer, text_files, text_tables, tokenizers
-from attention_jax.data.pairs import Tokenizer
-from attention_jax.data.text_keys import to_nfc
-from attention_jax.data.vocabulary import UNK, Vocabulary
+from attention_jax.data import data_summary, generated_texts, pretrained_tokenizer, text_files, tokenizers
+from attention_jax.data.splits import SPLITS, occurs_in, to_nfc
+from attention_jax.data.stream import TokenRows, are_texts_streamed, open_tokens
+from attention_jax.data.text_files import Rereadable
+from attention_jax.data.vocabulary import UNK, Tokenizer, Vocabulary
 from attention_jax.errors import InputError
 
 LARGEST = 2**27
 """Tokens of a text in memory."""
-SPLITS = ("train", "valid", "test")
+BLOCK = 2**20
+"""Characters that are tokenized at a time."""
 
 
 class Windows(NamedTuple):
@@ -50,27 +55,14 @@ def cut_windows(text: np.ndarray, first: int, count: int, steps: int, stride: in
     return text[starts[:, None] + np.arange(steps + 1)[None, :]].astype(np.int32)
 
 
-def read_text_lines(options: settings.TextFile) -> tuple[list[str], list[str]]:
-    """The lines of the text, and the complaints about lines that were left out."""
-    if not options.text_file:
-        return example_texts.manual().split("\n"), []
-    complaints = []
-    return list(each_line(options, complaints)), complaints
-
-
-def each_line(options: settings.TextFile, complaints: list[str]) -> Iterator[str]:
-    """The lines of the user's text, one after the other; adds to `complaints`."""
+def read_text(options: settings.TextFile, complaints: list[str] | None = None) -> Iterator[str]:
+    """The lines of the text of `options`, one after the other, or of the example; adds to `complaints`."""
     path, columns = options.text_file, (options.column,)
-    is_table = text_tables.is_table(path)
-
-    def lines_of(line: bytes, number: int) -> list[str]:
-        if is_table:
-            return text_tables.parse_fields(line, columns, f"{path} line {number}")[0].splitlines()
-        return [text_files.decode_line(line, f"{path} line {number}")]
-
-    raw = text_tables.each_line(path, "text file", columns)
-    for _, lines in text_files.each_parsed(raw, lines_of, options.on_bad_record, complaints):
-        yield from lines
+    if not path:
+        yield from generated_texts.manual().split("\n")
+        return
+    for _, (text,) in text_files.read_rows(path, columns, options.on_bad_record, complaints):
+        yield from text.splitlines() if text_files.is_table(path) else [text]
 
 
 def split_ends(characters: int, share: float) -> tuple[int, int]:
@@ -103,23 +95,7 @@ def split_lines(lines: Iterable[str], ends: Sequence[int], within: bool) -> Iter
         yield from ((late, "") for late in range(split + 1, len(ends) + 1))
 
 
-def split_text(lines: list[str], share: float) -> dict[str, list[str]]:
-    """Divide a text (`split_ends`) between lines if there are enough, else between characters.
-
-    >>> split_text(["a", "b", "c", "d"], 0.5)
-    {'train': ['a', 'b'], 'valid': ['c'], 'test': ['d']}
-    """
-    ends = split_ends(sum(len(line) + 1 for line in lines), share)
-    for within in (False, True):
-        splits = [[] for _ in SPLITS]
-        for split, line in split_lines(lines, ends, within):
-            splits[split].append(line)
-        if all(splits):
-            break
-    return dict(zip(SPLITS, splits))
-
-
-def make_tokenizer(options: settings.TextFile, lines: Iterable[str]) -> tuple[Tokenizer, Vocabulary]:
+def make_tokenizer(options: settings.TextFile, lines: Rereadable) -> tuple[Tokenizer, Vocabulary]:
     """Return a tokenizer of characters, or of subwords trained on `lines`, with a token for the end of a line, or
     that of a pretrained model."""
     if options.pretrained:
@@ -127,7 +103,9 @@ def make_tokenizer(options: settings.TextFile, lines: Iterable[str]) -> tuple[To
     if options.tokenizer == "character":
         tokenizer = tokenizers.character()
         return tokenizer, Vocabulary(sorted({*itertools.chain.from_iterable(lines), "\n"}), unk=UNK)
-    model, pieces = tokenizers.sentencepiece(list(filter(str.strip, lines)), options.vocabulary_size, exact=True)
+    model, pieces = tokenizers.sentencepiece(
+        Rereadable(lambda: filter(str.strip, lines)), options.vocabulary_size, exact=True
+    )
     return line_tokenizer(model), Vocabulary(["\n", *pieces], unk=UNK)
 
 
@@ -148,37 +126,95 @@ def line_tokenizer(model: Tokenizer) -> Tokenizer:
 
 
 def load(options: settings.TextFile) -> Windows:
-    """Load a text as windows in memory. Held-out windows are from its end and do not overlap with training."""
-    lines, complaints = read_text_lines(options)
-    if not any(map(str.strip, lines)):
-        raise InputError(f"{options.text_file} has no text in it, only empty lines")
-    splits = split_text(lines, options.held_out_fraction)
-    tokenizer, vocabulary = make_tokenizer(options, splits["train"])
-    coded = {name: _encode_lines(split, tokenizer, vocabulary) for name, split in splits.items()}
-    tokens = {name: len(split) for name, split in coded.items()}
-    steps, stride = options.sequence_length, stride_of(options, tokens)
-    if tokens["train"] > LARGEST:
+    """Load a text as windows, in memory or streamed. Held-out windows are from its end and do not overlap with
+    training."""
+    paths = [options.text_file] if options.text_file else []
+    streamed = are_texts_streamed(options.stream, paths) and bool(paths)
+    preparation = settings.replace(options, stream="auto", workers=0, sequence_length=1, overlap=1)
+    words = [str(preparation), pretrained_tokenizer.stamps(options.pretrained)]
+    with open_tokens(paths, words, streamed) as tokens:
+        tokens.data = tokens.data or write_tokens(options, streamed, tokens.file)
+    data = tokens.data
+    counts = {name: data.facts[f"{name}_tokens"] for name in SPLITS}
+    first = dict(zip(SPLITS, itertools.accumulate(counts.values(), initial=0)))
+    steps, stride = options.sequence_length, stride_of(options, counts)
+    if counts["train"] > LARGEST and not streamed:
         raise InputError(
-            f"a text in memory may have at most {LARGEST:,} tokens for training, got {tokens['train']:,}: give "
+            f"a text in memory may have at most {LARGEST:,} tokens for training, got {counts['train']:,}: give "
             "--data.stream always"
         )
-    cut = lambda split, stride: cut_windows(split, 0, (len(split) - steps - 1) // stride + 1, steps, stride)
-    characters = {name: sum(len(line) + 1 for line in split) for name, split in splits.items()}
+
+    def windows(name: str, stride: int) -> TokenRows | np.ndarray:
+        start = np.arange(first[name], first[name] + counts[name] - steps, stride)
+        rows = TokenRows(tokens.array, start, steps + 1, steps + 1)
+        return rows if streamed else rows[:]
+
+    return data._replace(
+        train=windows("train", stride), held_out={name: windows(name, steps) for name in ("valid", "test")}
+    )
+
+
+def write_tokens(options: settings.TextFile, streamed: bool, file: BinaryIO) -> Windows:
+    """Write the tokens of a text, split after split, and return the dataset without windows.
+
+    Its lines are in memory, or read a few times: for its length, its splits, the vocabulary and the tokens. Splits end
+    between lines if there are enough, else between characters.
+    """
+    complaints = []
+    lines = Rereadable(lambda: read_text(options)) if streamed else list(read_text(options, complaints))
+    size = sum(len(line) + 1 for line in lines)
+    ends = split_ends(size, options.held_out_fraction)
+    within = len({split for split, _ in split_lines(lines, ends, False)}) < len(SPLITS)
+    all_lines = lambda: split_lines(lines, ends, within)
+    train = Rereadable(lambda: (line for _, line in itertools.takewhile(lambda numbered: not numbered[0], all_lines())))
+    tokenizer, vocabulary = make_tokenizer(options, train)
+    tokens, characters, lengths, beginnings = Counter(), Counter(), Counter(), {}
+    for split, numbered in itertools.groupby(all_lines(), itemgetter(0)):
+        for block in blocks(line for _, line in numbered):
+            ids = vocabulary.encode_text(tokenizer.tokens("\n".join([*block, ""])))
+            file.write(array("i", ids).tobytes())
+            tokens[SPLITS[split]] += len(ids)
+            characters[SPLITS[split]] += sum(len(line) + 1 for line in block)
+            lengths.update(map(len, block))
+            if split not in beginnings and any(map(str.strip, block)):
+                beginnings[split] = next(filter(str.strip, block))[:40]
+    if not beginnings:
+        raise InputError(f"{options.text_file} has no text in it, only empty lines")
+    fingerprint = data_summary.fingerprint(read_text(options, complaints) if streamed else lines)
+    long_lines = (to_nfc(line) for split, line in all_lines() if split and len(line.strip()) >= 20)
     facts = {
-        **size_facts(tokens, characters, vocabulary),
-        "fingerprint": data_summary.fingerprint(lines),
-        **line_facts(splits, complaints),
+        "characters": sum(characters.values()),
+        "tokens": sum(tokens.values()),
+        "vocabulary": len(vocabulary),
+        **{f"{name}_tokens": tokens[name] for name in SPLITS},
+        "fingerprint": fingerprint,
+        "lines": lengths.total(),
+        **data_summary.length_facts(np.array([*lengths]), "characters", np.array([*lengths.values()])),
+        "held_out_lines_also_in_train": int(occurs_in(long_lines, train).sum()),
+        **data_summary.damage_facts(complaints),
     }
-    beginning = next(line for line in [*splits["valid"], *splits["train"]] if line.strip())[:40]
     return Windows(
-        train=cut(coded["train"], stride),
-        held_out={name: cut(coded[name], steps) for name in ("valid", "test")},
+        train=np.zeros((0, 0), np.int32),
+        held_out={},
         vocabulary=vocabulary,
         tokenizer=tokenizer,
-        facts=facts,
-        characters_per_token={name: characters[name] / tokens[name] for name in SPLITS},
-        beginnings=(beginning,),
+        facts=facts | ({"streamed": True} if streamed else {}),
+        characters_per_token={name: characters[name] / max(tokens[name], 1) for name in SPLITS},
+        beginnings=(beginnings.get(1, beginnings.get(0, "")),),
     )
+
+
+def blocks(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Group lines to `BLOCK` characters or more."""
+    block, size = [], 0
+    for line in lines:
+        block.append(line)
+        size += len(line) + 1
+        if size >= BLOCK:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
 
 
 def stride_of(options: settings.TextFile, tokens: Mapping[str, int]) -> int:
@@ -191,30 +227,3 @@ def stride_of(options: settings.TextFile, tokens: Mapping[str, int]) -> int:
             "--data.sequence-length"
         )
     return max(steps // options.overlap, 1)
-
-
-def size_facts(tokens: Mapping[str, int], characters: Mapping[str, int], vocabulary: Vocabulary) -> dict[str, int]:
-    """The sizes of a text and of its splits."""
-    return {
-        "characters": sum(characters.values()),
-        "tokens": sum(tokens.values()),
-        "vocabulary": len(vocabulary),
-        **{f"{name}_tokens": tokens[name] for name in SPLITS},
-    }
-
-
-def _encode_lines(lines: list[str], tokenizer: Tokenizer, vocabulary: Vocabulary) -> np.ndarray:
-    return np.array(vocabulary.encode_text(tokenizer.tokens("\n".join([*lines, ""]))), np.int32)
-
-
-def line_facts(splits: dict[str, list[str]], complaints: list[str]) -> dict:
-    """The lengths of the lines, and how many held-out ones of 20 characters or more are in the training part, too."""
-    length = np.array([len(line) for split in splits.values() for line in split])
-    held_out = [line for name in ("valid", "test") for line in splits[name] if len(line.strip()) >= 20]
-    train_lines = set(map(to_nfc, splits["train"]))
-    return {
-        "lines": len(length),
-        **data_summary.length_facts(length, "characters"),
-        "held_out_lines_also_in_train": sum(to_nfc(line) in train_lines for line in held_out),
-        **data_summary.damage_facts(complaints),
-    }

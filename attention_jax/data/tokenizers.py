@@ -1,5 +1,5 @@
-"""Tokenizers and detokenizers: whitespace, characters, d2l's words, spaCy's rules, ready-made BPE,
-sentencepiece trained on the data."""
+"""Tokenizers and detokenizers: whitespace, characters, d2l's words, spaCy's rules, ready-made BPE, GPT-2's byte-level
+BPE, sentencepiece trained on the data; and the codes of languages."""
 
 import functools
 import gzip
@@ -10,17 +10,20 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from attention_jax.data import text_files
-from attention_jax.data.pairs import Tokenizer
+from attention_jax.data.vocabulary import Tokenizer
 from attention_jax.errors import InputError
 from attention_jax.files import data_home, explain_home_errors, temporary_file
 
 LONGEST_BYTES, PIECE = 4_192, 1_000
 """The longest text on which sentencepiece trains, in bytes of UTF-8, and the characters to which longer ones are cut.
 """
+SAMPLE = 2**24
+"""The number of characters on which sentencepiece is trained, approximately, of texts that have more."""
 
 
 def whitespace() -> Tokenizer:
@@ -208,7 +211,7 @@ def merge_tokenizer(ranks: dict[tuple[str, str], int]) -> Tokenizer:
     return Tokenizer(lambda line: [piece for word in line.split() for piece in pieces(word)], text)
 
 
-def sentencepiece(texts: Sequence[str], vocabulary_size: int, exact: bool = False) -> tuple[Tokenizer, list[str]]:
+def sentencepiece(texts: Iterable[str], vocabulary_size: int, exact: bool = False) -> tuple[Tokenizer, list[str]]:
     """Train a sentencepiece model (unigram; Kudo 2018) of at most `vocabulary_size` subwords on `texts`, cached.
 
     Returns the tokenizer and its subwords without special tokens; a small text has fewer. An `exact` model is lossless;
@@ -244,11 +247,13 @@ def split_long_text(text: str) -> list[str]:
     return [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
 
 
-def train_sentencepiece(texts: Sequence[str], vocabulary_size: int, exact: bool = False) -> str:
-    """Return the file of a model with the given number of subwords, trained on `texts` unless it is cached."""
+def train_sentencepiece(texts: Iterable[str], vocabulary_size: int, exact: bool = False) -> str:
+    """Return the file of a model with the given number of subwords, trained on `texts` unless it is cached, and of
+    more than `SAMPLE` characters on every k-th text. `texts` are iterated twice."""
     import sentencepiece as library
 
-    texts = [piece for text in texts for piece in split_long_text(text)]
+    every = max(-(-sum(map(len, texts)) // SAMPLE), 1)
+    texts = [piece for text in itertools.islice(texts, 0, None, every) for piece in split_long_text(text)]
     content = "\n".join(texts)
     key = hashlib.sha256(f"{vocabulary_size} {'exact ' * exact}{content}".encode()).hexdigest()[:24]
     lossless_options = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False} if exact else {}
@@ -279,3 +284,116 @@ def train_sentencepiece(texts: Sequence[str], vocabulary_size: int, exact: bool 
             with open(os.path.join(directory, "model.model"), "rb") as file:
                 _write_atomically(path, file.read())
     return path
+
+
+PIECES = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+", re.ASCII)
+"""GPT-2's pattern of pieces that are merged separately, of the characters of `ascii_class`."""
+
+
+def ascii_class(character: str) -> str:
+    r"""An ASCII character to which `PIECES` does what GPT-2's pattern of Unicode classes does to `character`.
+
+    Letters are the category L, numbers N, and spaces have the property White_Space, as in Python but for ASCII 28 to
+    31.
+
+    >>> "".join(map(ascii_class, "don't \xe9\u0661\xa0\u0301"))
+    "don't a0\n!"
+    """
+    if character.isascii():
+        return character
+    if character.isspace():
+        return "\n"
+    return {"L": "a", "N": "0"}.get(unicodedata.category(character)[0], "!")
+
+
+def split_pieces(text: str) -> list[str]:
+    """The pieces of a text; no merge crosses their boundaries.
+
+    >>> split_pieces("It's  2 cafés")
+    ['It', "'s", ' ', ' 2', ' cafés']
+    """
+    classes = "".join(map(ascii_class, text))
+    return [text[match.start() : match.end()] for match in PIECES.finditer(classes)]
+
+
+def byte_characters() -> list[str]:
+    """The printable character that a vocabulary has for each byte: Latin-1's own, or one from U+0100.
+
+    >>> byte_characters()[ord("a")], byte_characters()[ord(" ")]
+    ('a', 'Ġ')
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    substitutes = iter(range(0x100, 0x200))
+    return [chr(byte if byte in printable else next(substitutes)) for byte in range(256)]
+
+
+def byte_level_bpe(merges: Sequence[tuple[str, str]], special: Sequence[str] = ()) -> Tokenizer:
+    """GPT-2's byte-level BPE (Radford et al. 2019, section 2.2): it splits any text, and no token is unknown. Of the
+    merges the first ones come before the others; a `special` token is kept whole.
+
+    >>> t = byte_level_bpe([("Ġ", "d"), ("o", "g")], ["<end>"])
+    >>> t.tokens("a dog<end>"), t.text(["Ġd", "og", "<end>"])
+    (['a', 'Ġd', 'og', '<end>'], ' dog<end>')
+    """
+    ranks, characters = {tuple(merge): rank for rank, merge in enumerate(merges)}, byte_characters()
+    byte_of = {character: byte for byte, character in enumerate(characters)}
+    special_pattern = re.compile(f"({'|'.join(map(re.escape, special)) or '$^'})")
+
+    @functools.cache
+    def split(piece: str) -> list[str]:
+        return merge_symbols([characters[byte] for byte in piece.encode(errors="replace")], ranks)
+
+    def tokens(text: str) -> list[str]:
+        result = []
+        for chunk in filter(None, special_pattern.split(text)):
+            result += (
+                [chunk] if chunk in special else [token for piece in split_pieces(chunk) for token in split(piece)]
+            )
+        return result
+
+    def text(tokens: Sequence[str]) -> str:
+        return bytes(byte_of[character] for character in "".join(tokens)).decode(errors="replace")
+
+    return Tokenizer(tokens, text)
+
+
+ANY = "xx"
+"""The code of no particular language."""
+BLEU_TOKENS = {"zh": "zh", "yue": "zh", "wuu": "zh"} | dict.fromkeys(("ja", "ko", "th", "lo", "km", "my"), "char")
+"""sacrebleu's tokenizer by language, for languages without spaces between words; 13a for the others."""
+
+
+@functools.cache
+def parse_language(code: str) -> str:
+    """Return the language of a code as people write them (ISO 639 with or without a region or script: ja, jpn, zh-CN,
+    zh_Hant, ZH), without region and script: of two letters if it has such a code. Without Babel, which knows the codes,
+    it is the part before the region.
+
+    Raises InputError for a word that is no code, or two letters that no language has.
+
+    >>> [parse_language(code) for code in ("zh_TW", "ZH", "jpn", "deu", "xx")]
+    ['zh', 'zh', 'ja', 'de', 'xx']
+    """
+    match = re.fullmatch(r"([a-z]{2,3})([-_][a-z0-9]+)*", code.strip().lower())
+    primary = match and match[1]
+    try:
+        from babel.core import Locale, get_global
+    except ModuleNotFoundError as error:  # a run may be evaluated without what its training needed
+        if primary:
+            return primary
+        raise error
+    primary = get_global("language_aliases").get(primary, primary)
+    if not primary or (len(primary) == 2 and primary != ANY and primary not in Locale("en").languages):
+        raise InputError(
+            f"--data.languages needs codes of languages, such as en, ja or zh-CN, or xx for any; got {code!r}"
+        )
+    return primary.partition("_")[0]
+
+
+def bleu_tokens(code: str) -> str:
+    """Return sacrebleu's tokenizer for plain text in a language.
+
+    >>> bleu_tokens("zh-CN"), bleu_tokens("jpn"), bleu_tokens("en-GB")
+    ('zh', 'char', '13a')
+    """
+    return BLEU_TOKENS.get(parse_language(code), "13a")

@@ -1,13 +1,28 @@
-"""Vocabularies: tokens and their indices, including the special tokens pad, bos, eos and unk."""
+"""Tokenizers as pairs of functions, and vocabularies: tokens with indices, including pad, bos, eos and unk."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from attention_jax.errors import InputError
 
 PAD, BOS, EOS, UNK = "<pad>", "<bos>", "<eos>", "<unk>"
+
+
+class Tokenizer(NamedTuple):
+    """Functions text -> tokens and tokens -> text, and an optional batched texts -> tokens."""
+
+    tokens: Callable[[str], list[str]]
+    text: Callable[[Sequence[str]], str]
+    all_tokens: Callable[[Sequence[str]], list[list[str]]] | None = None
+    recipe: tuple = ()
+    """Its stored form: a name in `stored.TOKENIZERS` and the arguments of the function there; () if it cannot."""
+
+    def split(self, texts: Sequence[str]) -> list[list[str]]:
+        """The tokens of each text."""
+        return [self.tokens(text) for text in texts] if self.all_tokens is None else self.all_tokens(texts)
 
 
 class Vocabulary:

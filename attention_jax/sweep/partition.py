@@ -32,7 +32,7 @@ def why_alone(config: configs.Config, staged: bool) -> str:
     train = config.train
     if train.shard_parameters:
         return "its parameters are divided over all devices"
-    if config.data is not None and (config.data.stream == "always" or config.data.packing):
+    if config.data is not None and config.data.stream == "always":
         return "its data are read while it trains"
     if train.log_attention:
         return "the statistics of its attention are logged"

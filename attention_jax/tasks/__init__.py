@@ -3,7 +3,6 @@
 Predictions, figures and attention maps of trained models are in `attention_jax/views`.
 """
 
-import contextlib
 import functools
 import math
 import re
@@ -19,6 +18,7 @@ import numpy as np
 from attention_jax.config import Config, import_object
 from attention_jax.config.options import model_name
 from attention_jax.data import batches
+from attention_jax.data.stream import Share
 from attention_jax.errors import InputError
 from attention_jax.ops.dispatch import explain
 
@@ -61,7 +61,7 @@ class Task:
     @classmethod
     def load(cls, config: Config) -> Any:
         """Load the dataset of a configuration; by default the tasks of a process share one copy."""
-        return load_once(import_object(config.data.loader), config.data)
+        return loader_of(config.data.loader)(config.data)
 
     @classmethod
     def make_model(cls, config: Config, data) -> Any:
@@ -75,7 +75,7 @@ class Task:
 
     @property
     def stream(self):
-        """A `data.streams.Stream` of data that are read during training, or None."""
+        """A `data.stream.Stream` of data that are read during training, or None."""
         return None
 
     @property
@@ -137,8 +137,7 @@ class Task:
     def first_batch(self) -> dict[str, np.ndarray]:
         """Return the batch of the first step of epoch 0, as `loss` takes it, without padding."""
         if self.stream:
-            with contextlib.closing(self.stream.read((0, 1, 1), 0, 0, 1)) as reading:
-                call = next(iter(reading))[2][0]
+            call = self.stream.call(0, 0, Share())
             rows, weight = np.flatnonzero(call.weight[0]), call.weight[0]
             return {name: x[0][rows] for name, x in call.bucket.items()} | {"weight": weight[rows]}
         bucket, indices, weight = self.plan(0, self.config.train.steps_per_call)[0]
@@ -184,9 +183,10 @@ class Recorder:
 
 
 @functools.lru_cache(maxsize=2)
-def load_once(load: Callable, *settings):
-    """Return `load(*settings)`, cached, so that the tasks of a sweep share one copy of their data."""
-    return load(*settings)
+def loader_of(import_path: str) -> Callable:
+    """Return the function with this import path, which keeps what it last returned, so that the tasks of a sweep share
+    one copy of their data."""
+    return functools.lru_cache(maxsize=1)(import_object(import_path))
 
 
 def build(config: Config, data=None) -> Task:

@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax.config import Config, Sampling
-from attention_jax.data.streams import Stream
+from attention_jax.data.stream import Stream, stream_of
 from attention_jax.data.text_windows import Windows
-from attention_jax.data.token_files import stream_of
 from attention_jax.errors import InputError
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.tasks import Evaluation, Task, build_model, mean_perplexity

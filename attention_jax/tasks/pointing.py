@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax.config import Config, import_object
+from attention_jax.config import Config
 from attention_jax.data.convex_hulls import Hulls, HullSets
 from attention_jax.decode import greedy
-from attention_jax.tasks import Evaluation, Task, build_model, load_once
+from attention_jax.tasks import Evaluation, Task, build_model, loader_of
 from attention_jax.train.placement import map_batches
 
 EVALUATED = 1_000
@@ -38,7 +38,7 @@ class PointingTask(Task):
 
     @classmethod
     def load(cls, config: Config) -> HullSets:
-        return HullSets(*load_once(import_object(config.data.loader), config.data))
+        return HullSets(*loader_of(config.data.loader)(config.data))
 
     @classmethod
     def make_model(cls, config: Config, data: HullSets):

@@ -9,20 +9,19 @@ number of the pair that each token of a packed sequence belongs to.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from attention_jax.config import Config, Decode, model_name
-from attention_jax.data.pairs import PairData, Pairs, decode_targets, load_pairs, references
-from attention_jax.data.streams import Stream
+from attention_jax.data.pairs import PairData, Pairs, decode_targets, references
+from attention_jax.data.stream import Stream, stream_of
 from attention_jax.data.vocabulary import Vocabulary
 from attention_jax.errors import InputError
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.ops.positions import positions_within
-from attention_jax.tasks import Evaluation, Task, build_model, load_once, mean_perplexity
+from attention_jax.tasks import Evaluation, Task, build_model, loader_of, mean_perplexity
 from attention_jax.tasks.generation import generate
 from attention_jax.tasks.objectives import readout_loss
 from attention_jax.tasks.scoring import are_sentences, score_names, score_outputs
@@ -97,7 +96,7 @@ class Seq2seqTask(Task):
     @classmethod
     def load(cls, config: Config) -> PairData:
         check_packing(config)
-        return load_once(load_pairs, config.data, config.train.batch_size)
+        return loader_of(config.data.loader)(config.data, config.train.batch_size)
 
     @classmethod
     def make_model(cls, config: Config, data: PairData):
@@ -118,7 +117,7 @@ class Seq2seqTask(Task):
 
     @property
     def stream(self) -> Stream | None:
-        return self.data.stream and replace(self.data.stream, seed=self.config.train.seed)
+        return stream_of(self.examples, self.batch_sizes, self.config)
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
@@ -132,7 +131,7 @@ class Seq2seqTask(Task):
                 "raise it, or lower --decode.max-length"
             )
         first = self.data.train[0]
-        row = map(jnp.asarray, (first.source[:1], first.source_length[:1], first.target[:1, :-1]))
+        row = map(jnp.asarray, (first.source[:1], first.source_length[:1], first.target[:1][:, :-1]))
         return self.model.init(rng, *row)["params"]
 
     def loss(self, params, batch, rng):

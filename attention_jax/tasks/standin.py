@@ -9,15 +9,13 @@ from collections.abc import Iterable
 import numpy as np
 
 from attention_jax import config as configs
-from attention_jax.data import shakespeare
-from attention_jax.data.buckets import sentences_in_batch
+from attention_jax.data import public_texts
+from attention_jax.data.batches import sentences_in_batch
 from attention_jax.data.images import ImageData, Split
-from attention_jax.data.packing import PackedPairs
-from attention_jax.data.pairs import PairData, Pairs, Tokenizer
-from attention_jax.data.streams import is_streamed, steps_in_call
+from attention_jax.data.pairs import PackedPairs, PairData, Pairs
+from attention_jax.data.stream import is_streamed, steps_in_call
 from attention_jax.data.text_windows import Windows
-from attention_jax.data.timemachine import CHARACTERS
-from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
+from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Tokenizer, Vocabulary
 from attention_jax.errors import InputError
 from attention_jax.tasks import Task, build
 
@@ -53,7 +51,7 @@ def read_call(config: configs.Config, arrays: dict, shape: tuple[int, int]) -> t
     """Return the (steps, examples per step) of a compiled call if the data would be streamed, which may have fewer
     steps than `shape`; None if they would be resident on the devices."""
     data, size = config.data, sum(array.nbytes for array in arrays.values())
-    if data.is_local or not (data.packing or is_streamed(data.stream, size)):
+    if data.is_local or not is_streamed(data.stream, size):
         return None
     return steps_in_call(size // len(next(iter(arrays.values()))), shape[1], shape[0]), shape[1]
 
@@ -136,13 +134,13 @@ def _vocabulary(size: int) -> Vocabulary:
 def time_machine_task(config: configs.Config, facts: dict) -> Task:
     """Return the language modeling task of The Time Machine."""
     options = config.data
-    return _windows(config, facts, (options.train_windows, options.valid_windows), CHARACTERS)
+    return _windows(config, facts, (options.train_windows, options.valid_windows), public_texts.LETTERS)
 
 
 def shakespeare_task(config: configs.Config, facts: dict) -> Task:
     """Return the language modeling task of tiny Shakespeare."""
-    counts = shakespeare.count_windows(shakespeare.CHARACTERS, config.data)
-    return _windows(config, facts, counts.values(), map(chr, range(shakespeare.DISTINCT)))
+    counts = public_texts.count_windows(public_texts.CHARACTERS, config.data)
+    return _windows(config, facts, counts.values(), map(chr, range(public_texts.DISTINCT)))
 
 
 def _windows(config: configs.Config, facts: dict, rows: Iterable[int], characters: Iterable[str]):

@@ -4,13 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax.config import Config, import_object
+from attention_jax.config import Config
 from attention_jax.data.labeled_texts import LabeledTexts
-from attention_jax.data.streams import Stream
-from attention_jax.data.token_files import stream_of
+from attention_jax.data.stream import Stream, stream_of
 from attention_jax.errors import InputError
 from attention_jax.ops.losses import masked_cross_entropy, token_accuracy
-from attention_jax.tasks import Evaluation, Task, build_model, load_once
+from attention_jax.tasks import Evaluation, Task, build_model, loader_of
 from attention_jax.tasks.objectives import class_loss
 from attention_jax.train.placement import map_batches
 
@@ -25,7 +24,7 @@ class TextTask(Task):
 
     @classmethod
     def load(cls, config: Config) -> LabeledTexts:
-        return load_once(import_object(config.data.loader), config.data, config.train.batch_size)
+        return loader_of(config.data.loader)(config.data, config.train.batch_size)
 
     @classmethod
     def make_model(cls, config: Config, data: LabeledTexts):

@@ -9,13 +9,13 @@ import numpy as np
 
 from attention_jax import config as configs
 from attention_jax.data import images
-from attention_jax.data.streams import Stream
+from attention_jax.data.stream import Stream
 from attention_jax.errors import InputError
 from attention_jax.ops.images import augment
 from attention_jax.ops.images.autoaugment import auto_augment
 from attention_jax.ops.images.randaugment import rand_augment
 from attention_jax.ops.losses import masked_cross_entropy, token_accuracy
-from attention_jax.tasks import Evaluation, Task, build_model, initial, load_once
+from attention_jax.tasks import Evaluation, Task, build_model, initial, loader_of
 from attention_jax.tasks.objectives import class_loss
 from attention_jax.train.placement import map_batches
 
@@ -94,7 +94,7 @@ class VisionTask(Task):
     @classmethod
     def load(cls, config: configs.Config) -> images.ImageData:
         check_options(config.data)
-        return load_once(images.load, config.data)
+        return loader_of(config.data.loader)(config.data)
 
     @classmethod
     def make_model(cls, config: configs.Config, data: images.ImageData):

@@ -64,14 +64,14 @@ def give_memory_back():
 
 
 class Streamed:
-    """The calls of a stream (data/streams.py: an iterator over (epoch, window, calls)), prefetched to the devices.
+    """The calls of a stream (data/stream.py: an iterator over (number, call)), prefetched to the devices.
 
     `open_reading` is called in the reading thread; `put_call` copies the examples of a call to the devices. The loop
     has waited `waited` seconds for data.
     """
 
-    def __init__(self, open_reading, put_call, windows: int, position: tuple[int, int]):
-        self.put, self.windows, self.skip = put_call, windows, position[1]
+    def __init__(self, open_reading, put_call, in_epoch: int):
+        self.put, self.in_epoch = put_call, in_epoch
         self.waited, self.damaged = 0.0, 0
         give_memory_back()
         self.ready, self.closing = queue.Queue(AHEAD), threading.Event()
@@ -99,15 +99,10 @@ class Streamed:
         reading = None
         try:
             reading = open_reading()
-            for _, window, calls in reading:
-                for number in range(self.skip, len(calls)):
-                    last = number + 1 == len(calls)
-                    next_position = (
-                        (window, number + 1) if not last else (window + 1, 0) if window + 1 < self.windows else None
-                    )
-                    if not self._enqueue(self._place_call(next_position, calls[number])):
-                        return
-                self.skip = 0
+            for number, call in reading:
+                next_position = (number + 1, 0) if number + 1 < self.in_epoch else None
+                if not self._enqueue(self._place_call(next_position, call)):
+                    return
             self._enqueue(RuntimeError("the stream ended before the training"))
         except BaseException as error:
             self._enqueue(error)

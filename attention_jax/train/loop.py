@@ -133,7 +133,7 @@ def feed_of(program, task, runs: list[Run], epoch: int, position: tuple[int, int
     first, local_devices = jax.process_index() * jax.local_device_count(), jax.local_device_count()
     share = (first, local_devices, jax.device_count())
     read = lambda: task.stream.read(share, epoch, position[0], run.train.total_epochs)
-    return Streamed(read, program.put_streamed, task.stream.windows, position)
+    return Streamed(read, program.put_streamed, task.stream.calls)
 
 
 def best_params(program, runs: list[Run], saved, checkpoints: Checkpoints) -> list:
@@ -168,16 +168,12 @@ def call_shapes(task, train) -> set[tuple[int, tuple[int, int]]]:
 
 
 def count_steps(task, train) -> int:
-    """Return the number of optimizer steps of a run, on which schedules depend; InputError if it is unknown."""
+    """Return the number of optimizer steps of a run, on which schedules depend."""
     if is_streamed(task):
         in_epoch = task.stream.epoch_steps
     else:
         in_epoch = sum(int((weight.sum(1) > 0).sum()) for _, _, weight in task.plan(0, train.steps_per_call))
-    if in_epoch is None and not train.max_steps:
-        raise InputError(
-            "the number of steps in an epoch of streamed text is not known before its end: give --train.max-steps"
-        )
-    return min(train.max_steps or math.inf, math.inf if in_epoch is None else train.total_epochs * in_epoch)
+    return min(train.max_steps or math.inf, train.total_epochs * in_epoch)
 
 
 def check_batches(task, train):

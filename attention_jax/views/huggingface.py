@@ -14,9 +14,9 @@ import numpy as np
 from attention_jax import config as configs
 from attention_jax.data import image_files, pretrained_tokenizer
 from attention_jax.data.images import ImageData, Split
-from attention_jax.data.pairs import PairData, Texts, Tokenizer, make_pairs, pad_rows
+from attention_jax.data.pairs import PairData, Texts, make_pairs, pad_rows
 from attention_jax.data.tokenizers import sentencepiece_model
-from attention_jax.data.vocabulary import Vocabulary
+from attention_jax.data.vocabulary import Tokenizer, Vocabulary
 from attention_jax.decode import apply_generation_rules, greedy, pooled_beam_search
 from attention_jax.errors import InputError
 from attention_jax.tasks.generation import start_decoding

@@ -185,7 +185,6 @@ class Seq2seqView(View):
             held_out={split: take(data.held_out[split], at) for split, at in rows.items()},
             texts={name: Texts(*([side[row] for row in at] for side in both)) for name, (both, at) in texts.items()},
             seen={split: data.seen[split][at] for split, at in rows.items()},
-            stream=None,
         )
 
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:

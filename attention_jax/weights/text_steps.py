@@ -1,7 +1,7 @@
 """Tokenization and detokenization of an exported model, as the JSON steps that `prepare_text.py` carries out."""
 
 from attention_jax.data.labeled_texts import WORD
-from attention_jax.data.pairs import Tokenizer
+from attention_jax.data.vocabulary import Tokenizer
 from attention_jax.errors import InputError
 
 CHARACTERS, JOINED, SPACED = ["find", "(?s)."], ["join", ""], ["join", " "]

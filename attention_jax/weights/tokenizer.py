@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attention_jax.data.byte_pairs import byte_characters, byte_level_bpe
-from attention_jax.data.tokenizers import read_merges
+from attention_jax.data.tokenizers import byte_characters, byte_level_bpe, read_merges
 from attention_jax.errors import InputError, how_to_install
 from attention_jax.weights import gguf, tensors
 from attention_jax.weights.facts import Facts

@@ -93,7 +93,7 @@ def test_largest_call_of_streamed_data_is_compiled(experiment, tmp_path, monkeyp
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "home"))
     task, config = local_task(experiment, tmp_path)
     with contextlib.closing(task.stream.read((0, 1, 1), 0, 0, 1)) as reading:
-        calls = [call for _, _, calls in reading for call in calls]
+        calls = [call for _, call in reading]
     largest = max(calls, key=lambda call: sum(x.nbytes for x in call.bucket.values()))
     shape, arrays, unused_arrays = largest_call(task, config)
     assert shape == largest.weight.shape and not unused_arrays

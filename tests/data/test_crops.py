@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from attention_jax.data import crops
+from attention_jax.data import image_files as crops
 from attention_jax.data.image_files import decode
 from attention_jax.ops.images import augment
 from attention_jax.ops.images.boxes import box_size

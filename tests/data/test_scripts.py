@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from attention_jax.config import Corpus, LabeledFile, TextFile
-from attention_jax.data import labeled_texts, languages, pair_files, text_windows, tokenizers
-from attention_jax.data.pairs import decode_targets, load_pairs, occurs_in
-from attention_jax.data.streams import Share
+from attention_jax.data import labeled_texts, pairs, text_windows, tokenizers
+from attention_jax.data.pairs import decode_targets, load_pairs
+from attention_jax.data.splits import occurs_in
 from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 from attention_jax.errors import InputError
 from attention_jax.weights import prepare_text
@@ -62,13 +62,10 @@ def test_unicode_twins_of_held_out_are_not_streamed(tmp_path, monkeypatch):
     data = load_pairs(options, 4)
     text = lambda row, length: "".join(data.source_vocabulary.decode(row[: length - 1]))
     to_nfc = lambda text: unicodedata.normalize("NFC", text)
-    trained = set()
-    for window in range(data.stream.windows):
-        for call in data.stream.calls(0, window, Share()):
-            rows = zip(*(call.bucket[name][0] for name in ("source", "source_length")), call.weight[0])
-            trained |= {to_nfc(text(row, length)) for row, length, weight in rows if weight}
+    rows = [row for bucket in data.train for row in zip(bucket.source[:], bucket.source_length)]
+    trained = {to_nfc(text(*row)) for row in rows}
     held_out = {to_nfc(text) for name in ("valid", "test") for text in data.texts[name].source}
-    assert len(held_out) == 8 and len(trained) == 22 and not trained & held_out
+    assert len(held_out) == 2 and len(trained) == 28 and not trained & held_out
 
 
 def test_twins_of_other_spellings_are_one_labeled_text(tmp_path):
@@ -84,11 +81,13 @@ def test_labels_of_other_spellings_are_one_class(tmp_path):
     assert labeled_texts.load(LabeledFile(tsv_file=str(tmp_path / "a")), 4).names == ("café", "thé")
 
 
-def test_twins_of_other_spellings_are_counted():
+def test_twins_of_other_spellings_are_counted(tmp_path):
     assert occurs_in(["cafe\u0301", "tea"], ["caf\xe9"]).tolist() == [True, False]
     held_out = ["a line of the café au lait"]
-    splits = {"train": [unicodedata.normalize("NFD", held_out[0])], "valid": held_out, "test": ["x"]}
-    assert text_windows.line_facts(splits, [])["held_out_lines_also_in_train"] == 1
+    lines = [unicodedata.normalize("NFD", held_out[0]), "x" * 500, *held_out, "y" * 20]
+    (tmp_path / "a").write_text("\n".join(lines), encoding="utf-8")
+    data = text_windows.load(TextFile(str(tmp_path / "a"), held_out_fraction=0.15, sequence_length=4))
+    assert data.facts["held_out_lines_also_in_train"] == 1
 
 
 @pytest.mark.parametrize(
@@ -100,7 +99,7 @@ def test_twins_of_other_spellings_are_counted():
     ],
 )
 def test_languages_by_the_first_part_of_their_codes(codes, tokens):
-    assert {code: languages.bleu_tokens(code) for code in codes.split()} == dict.fromkeys(codes.split(), tokens)
+    assert {code: tokenizers.bleu_tokens(code) for code in codes.split()} == dict.fromkeys(codes.split(), tokens)
 
 
 @pytest.mark.parametrize("code", ["jp", "cn", "Japanese", "zz", "", "e", "e1", "日本"])
@@ -201,9 +200,9 @@ def test_long_documents_train_sentencepiece(tmp_path, monkeypatch, alphabet):
     (tmp_path / "b").write_text("".join(f"{'xy'[n % 2]}\t{n} {document}\n" for n in range(8)), encoding="utf-8")
     with_pieces = {"tokenizer": "sentencepiece", "vocabulary_size": 40}
     labeled = labeled_texts.load(LabeledFile(tsv_file=str(tmp_path / "b"), **with_pieces), 4)
-    pairs = load_pairs(Corpus(tsv_file=str(tmp_path / "a"), **with_pieces, overlong="truncate"), 4)
+    translation = load_pairs(Corpus(tsv_file=str(tmp_path / "a"), **with_pieces, overlong="truncate"), 4)
     text = text_windows.load(TextFile(text_file=str(tmp_path / "b"), held_out_fraction=0.4, **with_pieces))
-    for vocabulary in (labeled.vocabulary, pairs.target_vocabulary, text.vocabulary):
+    for vocabulary in (labeled.vocabulary, translation.target_vocabulary, text.vocabulary):
         assert set(document.replace(" ", "")) <= set("".join(vocabulary.tokens))
 
 
@@ -215,4 +214,4 @@ def test_texts_that_sentencepiece_reads_whole_are_not_cut():
 
 def test_source_key_is_of_trained_text():
     options = Corpus(lowercase=True)
-    assert pair_files.source_key("CAFE\u0301  au", options) == "café au" == pair_files.source_key("Café au", options)
+    assert pairs.source_key("CAFE\u0301  au", options) == "café au" == pairs.source_key("Café au", options)

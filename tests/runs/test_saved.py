@@ -67,7 +67,7 @@ def test_moved_run_predicts_without_its_data(tmp_path, capsys):
     expected = train_run(config, tmp_path / "run", quiet=True).predict(["a b c", "c d e"])
     shutil.move(tmp_path / "run", tmp_path / "elsewhere")
     (tmp_path / "pairs.tsv").rename(tmp_path / "gone.tsv")
-    tasks.load_once.cache_clear()
+    tasks.loader_of.cache_clear()
     run = load_run(tmp_path / "elsewhere")
     assert run.predict(["a b c", "c d e"]) == expected and len(run.attention(["a b c"])) == 1
     with pytest.raises(InputError, match="pairs.tsv"):

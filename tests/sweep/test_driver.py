@@ -272,7 +272,7 @@ def test_a_sweep_resumes_only_on_the_data_of_its_first_runs(tmp_path, monkeypatc
     over = settings({"model.hidden-size": "4,5"}, seeds=seeds, config=config)
 
     def sweep():
-        tasks.load_once.cache_clear()  # as a new process
+        tasks.loader_of.cache_clear()  # as a new process
         return driver.sweep(over, tmp_path / "sweep", population=1)
 
     file.write_text("\n".join(lines))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attention_jax.config import Optim, Train, replace
-from attention_jax.data.streams import Call, Share, Stream
+from attention_jax.data.stream import Call, Share, Stream
 from attention_jax.errors import InputError, Interrupted
 from attention_jax.tasks import Evaluation
 from attention_jax.train.loop import Interrupt, train_one
@@ -22,16 +22,13 @@ def loss(params, batch, rng):
 
 
 class Windows(Stream):
-    """Windows of one to three calls of one step of 4 rows."""
+    """Calls of one step of 4 rows."""
 
-    windows, workers, epoch_steps = 4, 0, 99
+    calls, epoch_steps = 6, 6
 
-    def calls(self, epoch, window, share):
-        rng = np.random.default_rng([epoch, window])
-        chosen = [rng.integers(0, 40, (1, 4)) for _ in range(1 + (epoch + window) % 3)]
-        weight = np.ones((1, 4), np.float32)
-        bucket = lambda rows: {"x": X[share.cut(rows).reshape(share.here, -1)]}
-        return [Call(bucket(rows), weight) for rows in chosen]
+    def call(self, epoch, number, share):
+        rows = np.random.default_rng([epoch, number]).integers(0, 40, (1, 4))
+        return Call({"x": X[share.cut(rows).reshape(share.here, -1)]}, np.ones((1, 4), np.float32))
 
 
 def task(stream):
@@ -48,21 +45,20 @@ def task(stream):
 def by_hand(epochs):
     w = np.zeros(3)
     for epoch in range(epochs):
-        for window in range(4):
-            for call in Windows().calls(epoch, window, Share()):
-                x = call.bucket["x"][0].astype(np.float64)
-                w -= 0.05 * 2 * ((x @ w - x.sum(1)) @ x) / 4
+        for number in range(6):
+            x = Windows().call(epoch, number, Share()).bucket["x"][0].astype(np.float64)
+            w -= 0.05 * 2 * ((x @ w - x.sum(1)) @ x) / 4
     return w
 
 
 def test_a_stream_is_trained_on_call_by_call(tmp_path):
     run, params = train_one(task(Windows()), OPTIM, TRAIN, tmp_path, quiet=True)
-    assert run.step == sum(1 + (epoch + window) % 3 for epoch in range(3) for window in range(4))
+    assert run.step == 18
     np.testing.assert_allclose(params["w"], by_hand(3), atol=1e-5)
 
 
 def test_streamed_training_resumes_after_any_call(tmp_path, monkeypatch):
-    few, train = type("Few", (Windows,), {"windows": 2})(), replace(TRAIN, total_epochs=2)
+    few, train = type("Few", (Windows,), {"calls": 3, "epoch_steps": 3})(), replace(TRAIN, total_epochs=2)
     _, whole = train_one(task(few), OPTIM, train, tmp_path / "whole", quiet=True)
     monkeypatch.setattr(Interrupt, "requested", True)
     for _ in range(20):
@@ -76,25 +72,25 @@ def test_streamed_training_resumes_after_any_call(tmp_path, monkeypatch):
 
 
 def test_unreadable_data_end_training_after_save(tmp_path):
-    def fail_in_window(self, epoch, window, share, calls=Windows.calls):
-        if (epoch, window) == (1, 2):
+    def fail_in_call(self, epoch, number, share, call=Windows.call):
+        if (epoch, number) == (1, 2):
             raise InputError("cannot read part 6")
-        return calls(self, epoch, window, share)
+        return call(self, epoch, number, share)
 
     _, whole = train_one(task(Windows()), OPTIM, TRAIN, tmp_path / "whole", quiet=True)
-    bad = type("Broken", (Windows,), {"calls": fail_in_window})()
+    bad = type("Broken", (Windows,), {"call": fail_in_call})()
     for _ in range(2):  # the second time there is nothing new to save
         with pytest.raises(InputError, match="cannot read part 6"):
             train_one(task(bad), OPTIM, TRAIN, tmp_path / "parts", quiet=True)
-        assert max(int(path.name) for path in (tmp_path / "parts" / "checkpoints").iterdir()) == 7 + 2 + 3
+        assert max(int(path.name) for path in (tmp_path / "parts" / "checkpoints").iterdir()) == 6 + 2
     run, params = train_one(task(Windows()), OPTIM, TRAIN, tmp_path / "parts", quiet=True)
     assert np.array_equal(params["w"], whole["w"]) and len(run.history) == 3
 
 
 def test_skipped_record_is_reported_once_and_counted(tmp_path, capsys):
     class Damaged(Windows):
-        def calls(self, epoch, window, share):
-            return [call._replace(damaged=(f"cannot read {window}",)) for call in super().calls(epoch, window, share)]
+        def call(self, epoch, number, share):
+            return super().call(epoch, number, share)._replace(damaged=(f"cannot read {number}",))
 
     run, _ = train_one(task(Damaged()), OPTIM, TRAIN, tmp_path, quiet=True)
     lines = capsys.readouterr().err.splitlines()

@@ -11,7 +11,7 @@ from test_launch import error_line, launch_here
 
 import attention_jax
 from attention_jax.data import tokenizers
-from attention_jax.data.byte_pairs import byte_characters
+from attention_jax.data.tokenizers import byte_characters
 from attention_jax.errors import InputError
 
 PAIRS = ["a dog runs", "the dog sleeps", "a cat sleeps", "the cat runs and runs"]

@@ -14,7 +14,7 @@ from jax import export as exporting
 from PIL import Image
 
 from attention_jax import config as configs, tasks
-from attention_jax.data import image_files, labeled_texts, pair_files, text_windows, tokenizers
+from attention_jax.data import image_files, labeled_texts, pairs, text_windows, tokenizers
 from attention_jax.data.pairs import Tokenizer, decode_targets
 from attention_jax.errors import InputError
 from attention_jax.views import view_of
@@ -92,8 +92,8 @@ def test_steps_equal_tokenizers(tmp_path):
         tokenizers.fixed_width_tokenizer(99, -1),
     ]
     nested = [
-        pair_files.lowercase_tokenizer(piece),
-        pair_files.reverse_tokenizer(tokenizers.words()),
+        pairs.lowercase_tokenizer(piece),
+        pairs.reverse_tokenizer(tokenizers.words()),
         text_windows.line_tokenizer(exact),
     ]
     every = [*plain, *with_rules, piece, tokenizers.bpe_of_merges(merges), *nested]

@@ -6,7 +6,7 @@ import json
 import pytest
 from parity import ODD
 
-from attention_jax.data.byte_pairs import byte_characters
+from attention_jax.data.tokenizers import byte_characters
 from attention_jax.errors import InputError
 from attention_jax.weights import tokenizer
 

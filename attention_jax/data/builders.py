@@ -1,18 +1,21 @@
-"""Image datasets as TFDS builders that need no TensorFlow: the official ones, prepared from the published
-files, and scikit-learn's digits.
+"""Public datasets as TFDS builders without TensorFlow: they are prepared once, as array_record files, and whole splits
+are read into memory.
 
 `FashionMnist` and `Cifar10` are subclasses of TFDS's builders under their names and versions, so what they prepare is
 read back by a plain `tfds.data_source("fashion_mnist")`. Images are passed as PNG bytes.
 """
 
-import gzip
+import contextlib
+import errno
 import hashlib
 import io
 import logging
 import os
+import sys
 import tarfile
 import urllib.parse
-import zlib
+from collections.abc import Iterable
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -20,7 +23,114 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import downloader
 from tensorflow_datasets.image_classification import cifar, mnist
 
+from attention_jax.data.public_texts import Published, download_files, locate_file
+from attention_jax.data.text_files import read_bytes
 from attention_jax.errors import InputError
+from attention_jax.files import data_home, directory_lock, home_write_error
+
+
+def text_builder(name: str, corpus: Published) -> type[tfds.core.DatasetBuilder]:
+    """Return the TFDS builder of a public corpus, which has texts in a fixed order."""
+    dataset, _, form = name.partition("/")
+
+    class TextBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+        VERSION = tfds.core.Version("1.0.0")
+        BUILDER_CONFIGS: ClassVar = [tfds.core.BuilderConfig(name=form)]
+
+        def _info(self):
+            features = tfds.features.FeaturesDict({feature: tfds.features.Text() for feature in corpus.features})
+            return tfds.core.DatasetInfo(
+                builder=self,
+                description=f"Texts of {name}.",
+                features=features,
+                homepage=corpus.homepage,
+                disable_shuffling=True,
+            )
+
+        def _split_generators(self, dl_manager):
+            directory = download_files(name)
+            paths = {
+                split: [locate_file(directory, names) for names in files] for split, files in corpus.splits.items()
+            }
+            return {split: self._generate_examples(corpus.read(files)) for split, files in paths.items()}
+
+        def _generate_examples(self, rows):
+            for number, row in enumerate(rows):
+                yield number, dict(zip(corpus.features, row))
+
+    TextBuilder.name = dataset
+    return TextBuilder
+
+
+@contextlib.contextmanager
+def _quiet_absl():
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _is_prepared(builder: tfds.core.DatasetBuilder) -> bool:
+    return os.path.exists(os.path.join(builder.data_dir, "dataset_info.json"))
+
+
+def prepare_builder(
+    builder: type[tfds.core.DatasetBuilder], config: str | tfds.core.BuilderConfig | None = None
+) -> tfds.core.DatasetBuilder:
+    """Return the builder of a dataset in the cache, after preparing it if necessary, which prints one line.
+
+    A builder's method `check_files`, if there is one, is called before anything is written.
+    """
+
+    def make():
+        with _quiet_absl():  # a warning for every configuration that is not in BUILDER_CONFIGS
+            return builder(data_dir=data_home(), file_format="array_record", config=config)
+
+    built = make()
+    if _is_prepared(built):
+        return built
+    if hasattr(built, "check_files"):
+        built.check_files()
+    try:
+        os.makedirs(os.path.dirname(built.data_dir), exist_ok=True)
+        with directory_lock(Path(built.data_dir).parent):  # a sweep starts many runs on the same data
+            if not _is_prepared(built):
+                print(f"preparing {built.info.full_name} in {data_home()} (once)", file=sys.stderr)
+                tfds.disable_progress_bar()
+                with _quiet_absl(), contextlib.redirect_stdout(io.StringIO()):
+                    built.download_and_prepare()
+    except (OSError, RuntimeError) as error:  # array_record raises the second
+        reasons = (os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+        full = next((reason for reason in reasons if reason in str(error)), None)
+        if isinstance(error, RuntimeError) and full is None:
+            raise
+        for empty in ("downloads/extracted", "downloads"):
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.join(data_home(), empty))
+        reason = full or error.strerror or error
+        raise home_write_error(reason) from error
+    return make()
+
+
+def read_rows(builder: tfds.core.DatasetBuilder, splits: Iterable[str]) -> dict[str, dict[str, list]]:
+    """All rows of the named splits of a prepared dataset, {split: {feature: list}}; texts as str.
+
+    Reads a split in one batched call: 50,000 pairs of short texts take about 0.7 s.
+    """
+    result = {}
+    for split in splits:
+        source = builder.as_data_source(split=split)
+        examples = source.__getitems__(range(len(source)))
+        result[split] = {name: [_plain(example[name]) for example in examples] for name in builder.info.features}
+    return result
+
+
+def _plain(value):
+    return value.decode("utf-8") if isinstance(value, bytes) else value
+
 
 logging.getLogger("absl").setLevel(logging.ERROR)  # TFDS would recommend OpenCV in the middle of a run
 
@@ -51,16 +161,6 @@ def encode_png(image: np.ndarray) -> io.BytesIO:
     return file
 
 
-def locate_file(directory: str, name: str) -> str:
-    """Return the path of `name` or `name`.gz in `directory`."""
-    for path in (os.path.join(directory, name), os.path.join(directory, name + ".gz")):
-        if os.path.isfile(path):
-            return path
-    raise InputError(
-        f"{directory} has no file {name} or {name}.gz; give the directory of the published files with --data.path"
-    )
-
-
 class _FromFiles:
     """Base of the builders: `path` is the directory of the published FILES ("" downloads them), whose digests are
     checked; records are (image, label)."""
@@ -74,16 +174,12 @@ class _FromFiles:
     def check_files(self):
         """Raise InputError before anything is written, if a published file is not in `path`."""
         for name in self.FILES if self.path else ():
-            locate_file(self.path, name)
+            locate_file(self.path, [name])
 
     def _bytes(self, directory: str, name: str) -> np.ndarray:
         """Return the decompressed bytes of a published file; InputError if their digest differs."""
-        path = locate_file(directory, name)
-        try:
-            with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
-                data = file.read()
-        except (OSError, EOFError, zlib.error) as error:
-            raise InputError(f"cannot read {path}: damaged or cut short ({error}); fetch it again") from error
+        path = locate_file(directory, [name])
+        data = read_bytes(path, "file of images")
         digest, expected = hashlib.sha256(data).hexdigest(), self.FILES[name]
         if digest != expected:
             raise InputError(
@@ -155,36 +251,4 @@ class Cifar10(_FromFiles, cifar.Cifar10, skip_registration=True):
         return self._records(rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), rows[:, 0], prefix)
 
 
-class Digits(_FromFiles, tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """scikit-learn's digits (Alpaydin and Kaynak 1998): 1,797 gray images of 8 x 8 pixels;
-    a random fifth is the test set."""
-
-    name = "digits"
-    VERSION = tfds.core.Version("1.0.0")
-
-    def _info(self):
-        features = {"image": tfds.features.Image(shape=(8, 8, 1)), "label": tfds.features.ClassLabel(num_classes=10)}
-        return tfds.core.DatasetInfo(
-            builder=self,
-            description="Handwritten digits that come with scikit-learn.",
-            features=tfds.features.FeaturesDict(features),
-            homepage="https://archive.ics.uci.edu/dataset/80",
-            disable_shuffling=True,
-        )
-
-    def _split_generators(self, dl_manager):
-        from sklearn.datasets import load_digits
-
-        bunch = load_digits()
-        images = np.round(bunch.images * (255 / 16)).astype(np.uint8)[..., None]  # 16 levels of ink
-        order = np.random.default_rng(0).permutation(len(images))
-        train, test = order[len(order) // 5 :], order[: len(order) // 5]
-        return {
-            name: self._records(images[rows], bunch.target[rows]) for name, rows in (("train", train), ("test", test))
-        }
-
-    def _generate_examples(self, *_):
-        raise NotImplementedError("the records are made in _split_generators")
-
-
-BUILDERS = {"fashion_mnist": FashionMnist, "cifar10": Cifar10, "digits": Digits}
+BUILDERS = {"fashion_mnist": FashionMnist, "cifar10": Cifar10}

@@ -1,14 +1,63 @@
+"""Files in the data home: downloads arrive whole or not at all, and a home that cannot be written is one line."""
+
 import hashlib
 import os
 import types
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tensorflow_datasets.core.download import downloader
 
-from attention_jax.data import image_builders
-from attention_jax.data.download import download
+from attention_jax.data import builders, images, lazy_images, tokenizers
+from attention_jax.data.cache import derive_file, download
 from attention_jax.errors import InputError
+from attention_jax.files import explain_home_errors
+
+
+def derive_text(path: Path) -> str:
+    """A file of the data home, made of another."""
+    with derive_file([str(path)], "tokens", ".tokens") as (target, temporary_path):
+        if temporary_path:
+            temporary_path.write_text("made")
+    return target
+
+
+WRITERS = {
+    "derived": lambda path: derive_text(path),
+    "download": lambda path: download("http://localhost", str(path / "home" / "downloads" / "a.txt"), "sha1:0"),
+    "images": lambda path: images._load_published("cifar10", ""),
+    "labels": lambda path: lazy_images.load_split("", "train"),
+    "sentencepiece": lambda path: tokenizers.train_sentencepiece(["a text", "another text"], 12),
+    "tokens": lambda path: tokenizers._tokenize_once("words", ["a b"], str.split),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_data_home_below_file_is_one_line(writer, tmp_path, monkeypatch):
+    place = tmp_path / "file"
+    place.write_text("it is in the way")
+    monkeypatch.setenv("TFDS_DATA_DIR", str(place / "home"))
+    monkeypatch.setattr(images, "_decode_dataset", lambda name, path: {})
+    monkeypatch.setattr(lazy_images, "open_split", lambda directory, split: [{"label": 0}])
+    monkeypatch.setattr(lazy_images, "paths_of", lambda directory, split: [])
+    with pytest.raises(InputError, match=r"cannot write to .*file/home.*\(Not a directory\); set TFDS_DATA_DIR$"):
+        WRITERS[writer](place)
+
+
+def test_a_directory_that_the_system_does_not_make(monkeypatch, tmp_path):
+    """Such as one in /proc, which is said to be missing; an error about a file elsewhere stays what it is."""
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "home"))
+    raising = partial(FileNotFoundError, 2, "No such file or directory")
+    for inside in (tmp_path, tmp_path / "home", tmp_path / "home" / "attention_jax" / "x"):
+        with pytest.raises(InputError, match=r"TFDS_DATA_DIR"), explain_home_errors():
+            raise raising(str(inside))
+    for outside in (tmp_path / "homes", tmp_path / "text.txt"):
+        with pytest.raises(FileNotFoundError), explain_home_errors():
+            raise raising(str(outside))
+    with pytest.raises(BrokenPipeError), explain_home_errors():
+        raise BrokenPipeError(32, "Broken pipe")
+
 
 CONTENT = bytes(range(256)) * 200
 SHA256 = "sha256:" + hashlib.sha256(CONTENT).hexdigest()
@@ -83,5 +132,5 @@ def test_images_without_network_are_one_line(caplog):
 
     builder = types.SimpleNamespace(name="images")
     with pytest.raises(InputError, match=r"cannot download images \(.*--data.path"):
-        image_builders._FromFiles._download(builder, types.SimpleNamespace(download=fetch), {"x": "http://x"})
+        builders._FromFiles._download(builder, types.SimpleNamespace(download=fetch), {"x": "http://x"})
     assert tried == [3] and not caplog.records
