@@ -231,7 +231,6 @@ def write_tokens(
         "vocabulary_from": "+".join(vocabulary_from),
         **{f"{name}_inputs_also_in_train": int(rows.sum()) for name, rows in seen.items()},
         **{f"{name}_unknown_target_tokens": _unknown_share(tokens[name][1], vocabularies[1]) for name in held_out},
-        "fingerprint": data_summary.fingerprint(text for texts in splits.values() for side in texts for text in side),
     }
     return PairData(
         train=(lengths["train"],),
@@ -373,7 +372,9 @@ def assemble(splits: Mapping[str, Texts], options: TextPairs, batch_size: int, *
     """Return the dataset of these splits ("train" and any number of held-out ones) in memory; `preparation` is that of
     `write_tokens`."""
     with open_tokens((), (), streamed=False) as tokens:
-        tokens.data = write_tokens(splits, options, tokens.file, **preparation)
+        data = write_tokens(splits, options, tokens.file, **preparation)
+        fingerprint = data_summary.fingerprint(data_summary.contents(data.texts))
+        tokens.data = data._replace(facts=data.facts | {"fingerprint": fingerprint})
     return arrange_pairs(tokens, options, batch_size)
 
 
