@@ -49,6 +49,15 @@ def test_fra_eng_d2l_split_and_widths(fra_directory):
         assert (padded.source_length == narrow.source_length).all() and (padded.target == narrow.target).all()
 
 
+def test_fra_eng_d2l_641_has_one_more_pair(fra_directory):
+    options = FraEng(path=str(fra_directory), split="d2l", max_length=9, max_buckets=1)
+    plain, book = load_pairs(options, 128), load_pairs(dataclasses.replace(options, split="d2l-641"), 128)
+    assert book.texts["train"] == plain.texts["train"] and len(book.held_out["valid"].source) == 129
+    assert book.texts["valid"].source == [*plain.texts["valid"].source, "Word 240."]
+    again = [data.source_vocabulary.sentence(data.train[0].source[240]) for data in (plain, book)]
+    assert again == [["word", "<unk>", "."], ["word", "240", "."]], "pair 641 is the second one with this word"
+
+
 def test_fra_eng_full_split_shares_no_source(fra_directory):
     data = load_pairs(FraEng(path=str(fra_directory / "fra-eng.zip")), 128)
     assert data.facts["valid_pairs"] == data.facts["test_pairs"] == 60
