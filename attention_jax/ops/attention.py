@@ -118,10 +118,12 @@ def attend(
         without another pass. It has no gradient: for one, take it of `attention_weights`.
       implementation: "plain" materializes the weights; "fused" computes block by block in memory linear in Q + K,
         exactly (`ops/blockwise/softmax.py` for the softmax, `ops/blockwise/local.py` and `ops/blockwise/ordered.py` for
-        other normalizers); "cudnn" is NVIDIA's kernel, "flash" JAX's for TPUs, where they can express the call;
+        other normalizers); "kernel" is the same in a generated GPU kernel (`ops/kernels/generated/passes.py`), on a CPU
+        interpreted, for tests; "cudnn" is NVIDIA's kernel, "flash" JAX's for TPUs, where they can express the call;
         "linear" is for products of features. None lets `choose_implementation` decide for the platform that is lowered
         for; `explain(attend, query, key, value, ...)` returns what is chosen where, and why.
-      block_q, block_k: the block sizes of "fused"; None lets `dispatch.choose_blocks` choose.
+      block_q, block_k: the block sizes of "fused" and, powers of two of at least 16, of "kernel"; None lets
+        `ops/dispatch.py` choose.
 
     Returns:
       [Q, V] in the type of `value`. A query that may attend to no key gets exactly zero, and zero gradients. NaN or
@@ -131,8 +133,10 @@ def attend(
       InputError: for shapes, types and rules that do not fit, and for an implementation that cannot do the call.
 
     Derivatives: "plain", "fused" and "linear" have forward and reverse mode, of any order and in any combination;
-    "fused" in memory linear in Q + K, too (`ops/blockwise/derivatives.py`). The kernels "cudnn" and "flash" have
-    reverse mode, once: for forward mode and higher orders JAX raises a TypeError about custom_vjp; use "fused" there.
+    "fused" in memory linear in Q + K, too (`ops/blockwise/derivatives.py`). "kernel" has the derivatives of "fused",
+    of which reverse mode, once, is the kernel's, or that of "fused" where a kernel cannot compute it. The kernels
+    "cudnn" and "flash" have reverse mode, once: for forward mode and higher orders JAX raises a TypeError about
+    custom_vjp; use "fused" there.
 
     >>> attend(jnp.eye(1, 2), 9 * jnp.eye(2), jnp.array([[1.0], [2.0]])).round(2).tolist()
     [[1.0]]
@@ -299,11 +303,11 @@ def _prepare_blocks(inputs, plan):
             inputs = inputs._replace(cut=by_platform(lambda blocks: with_blocks(cut, blocks, fixed_inputs), sizes))
         normalizer = normalizer.of
     normalizer = without_sink(normalizer)  # which is applied afterwards
-    kernels = choose_kernel_blocks(prepared_query, inputs.value, plan.block_q, plan.block_k)
-    blocks = {
-        platform: {"fused": sizes[platform], "kernel": sizes[platform]._replace(kernel=kernels[platform])}.get(name)
-        for platform, name in plan.chosen.items()
-    }
+    blocks = {platform: sizes[platform] if name != "plain" else None for platform, name in plan.chosen.items()}
+    if "kernel" in plan.chosen.values():
+        kernels = choose_kernel_blocks(prepared_query, inputs.value, plan.block_q, plan.block_k)
+        takes_kernel = [platform for platform, name in plan.chosen.items() if name == "kernel"]
+        blocks |= {platform: sizes[platform]._replace(kernel=kernels[platform]) for platform in takes_kernel}
     return inputs._replace(rules=(score, bias, normalizer)), blocks
 
 

@@ -257,11 +257,10 @@ def choose_kernel_blocks(
     blocks = (
         KernelBlocks(64, 64) if width <= 64 else KernelBlocks(64, 32, warps=8) if width <= 128 else KernelBlocks(32, 32)
     )
-    power_of_two = lambda n: 1 << (max(16, n).bit_length() - 1)
-    if block_q is not None:
-        blocks = blocks._replace(query=power_of_two(block_q))
-    if block_k is not None:
-        blocks = blocks._replace(key=power_of_two(block_k))
+    for name, size in (("block_q", block_q), ("block_k", block_k)):
+        if size is not None and (size < 16 or size & (size - 1)):
+            raise InputError(f'{name} of implementation="kernel" must be a power of two of at least 16, got {size}')
+    blocks = blocks._replace(query=block_q or blocks.query, key=block_k or blocks.key)
     return {platform: blocks._replace(interpret=platform == "cpu") for platform in PLATFORMS}
 
 

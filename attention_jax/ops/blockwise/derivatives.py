@@ -2,7 +2,8 @@
 
 | derivative | computed by |
 |---|---|
-| reverse mode | `backward` of `ops/blockwise/softmax.py`, `ops/blockwise/local.py` or `ops/blockwise/ordered.py` |
+| reverse mode | `backward` of `ops/blockwise/softmax.py`, `ops/blockwise/local.py` or `ops/blockwise/ordered.py`; in a
+generated kernel that of `ops/kernels/generated/passes.py`, where it can |
 | forward mode | `ops/blockwise/forward_mode.py`; for an `Ordered` normalizer `jax.jvp` of
 `ops/blockwise/higher_order.py` |
 | any of a higher order | JAX, of `ops/blockwise/higher_order.py` |

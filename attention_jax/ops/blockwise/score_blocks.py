@@ -399,7 +399,7 @@ def key_blocks(inputs, blocks, share_bound: Callable | None = None):
     queries, keys = inputs.query.shape[0], inputs.key.shape[0]
     count = -(-keys // blocks.key)
     if inputs.mask is None:
-        return 0, keys // blocks.key, keys // blocks.key, count
+        return 0, 0, keys // blocks.key, count
     index = jnp.arange(-(-queries // blocks.query))
     first = inputs.offset + start_of(index, blocks.query, queries)
     last = first + blocks.query - 1
@@ -457,7 +457,7 @@ def _max_over_batch_rule(size, batched, x):
 def over_keys(ranges, i, step, carry):
     """Loop step(masked, j, carry) over the blocks j of keys, without the mask where all pairs are allowed."""
     if isinstance(ranges[0], int):
-        _, open_high, _, high = ranges
+        _, _, open_high, high = ranges
         carry = lax.fori_loop(0, open_high, partial(step, False), carry)
         return step(True, open_high, carry) if open_high < high else carry
     low, open_low, open_high, high = (bound[i] for bound in ranges)
@@ -476,7 +476,7 @@ def over_keys_reversed(ranges, i, step, carry):
         return lax.fori_loop(0, stop - first, lambda n, carry: step(masked, stop - 1 - n, carry), carry)
 
     if isinstance(ranges[0], int):
-        _, open_high, _, high = ranges
+        _, _, open_high, high = ranges
         carry = step(True, open_high, carry) if open_high < high else carry
         return run(False, 0, open_high, carry)
     low, open_low, open_high, high = (bound[i] for bound in ranges)

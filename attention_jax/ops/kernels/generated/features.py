@@ -24,7 +24,8 @@ UNROLL = 4
 def evaluate(step: Step, constants: list, *args):
     """The results of a step, whose `args` have tiles, `Rows` and `Whole` in the place of arrays. Raises `Unsupported`
     for what a kernel cannot compute."""
-    tiles = Tiles(step, constants, jax.tree.leaves(args))
+    arguments = [x.load() if isinstance(x, Whole) and not x.shape else x for x in jax.tree.leaves(args)]
+    tiles = Tiles(step, constants, arguments)
     for equation in group(step):
         if isinstance(equation, Loop):
             run(equation, tiles)

@@ -122,6 +122,8 @@ class Walk:
         self.programs = tuple(-(-n // size) for n, size in zip(self.lengths, self.block))
         self.ranges = key_blocks(inputs, Blocks(*self.block), lambda bound: bound)
         self.steps = {}
+        if any(x.size >= 2**31 for x in jax.tree.leaves((self.rows, self.keys, self.whole))):
+            raise Unsupported("indexes arrays of less than 2^31 numbers")
 
     def trace(self, name: str, step: Callable, carry, with_top: bool = True):
         """Trace a step for blocks in which all pairs are allowed, and for others."""
@@ -382,8 +384,9 @@ def _pull_by_keys(walk, pull, moving):
     an array [Q, K], such as a bias, the block that a step has read."""
     (key, value, _), leaves = walk.keys, partition(walk.whole[0])[0]
     moving = [n for n in moving if n < len(leaves)]
-    small, large = ([n for n in moving if (leaves[n].size <= LARGEST_LEAF) == is_small] for is_small in (True, False))
-    if any(leaves[n].shape != walk.lengths for n in large):
+    large = [n for n in moving if leaves[n].shape == walk.lengths]
+    small = [n for n in moving if n not in large]
+    if any(leaves[n].size > LARGEST_LEAF for n in small):
         raise Unsupported(f"has no gradient of parameters of more than {LARGEST_LEAF:,} numbers")
 
     def step(block, carry):

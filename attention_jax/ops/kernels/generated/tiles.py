@@ -93,11 +93,9 @@ class Tiles:
         return v.val if isinstance(v, Literal) else self.values[id(v)]
 
     def __getitem__(self, v):
-        """A value as a tile, or a number."""
+        """A value as a tile, or a number. It is not kept: what is loaded in a loop does not exist after it."""
         value = self.raw(v)
-        if isinstance(value, Rows | Whole):
-            value = self.values[id(v)] = value.load()
-        return value
+        return value.load() if isinstance(value, Rows | Whole) else value
 
     def set(self, equation: Equation, *results):
         self.values.update(zip(map(id, equation.outputs), results, strict=True))

@@ -50,6 +50,11 @@ def inside(shape: tuple[int, ...], axes=None) -> jax.Array | None:
     return functools.reduce(jnp.logical_and, masks) if masks else None
 
 
+def span(start, count: int):
+    """The indices from `start` on."""
+    return pallas.ds(jnp.asarray(start, jnp.int32), count)
+
+
 class Whole:
     """An array that every program of the grid sees whole, such as a parameter."""
 
@@ -62,7 +67,7 @@ class Whole:
 
     def slice(self, starts: tuple, sizes: tuple[int, ...]) -> jax.Array:
         """A slice of the array as a tile."""
-        place = tuple(pallas.ds(start, n) for start, n in zip(starts, tile_shape(sizes)))
+        place = tuple(span(start, n) for start, n in zip(starts, tile_shape(sizes)))
         return _load(self.ref, place, inside(sizes))
 
     def at(self, indices: tuple[jax.Array, ...], mask, fill) -> jax.Array:
@@ -88,7 +93,7 @@ class Rows:
 
     def column(self, feature) -> jax.Array:
         """One feature of the rows [count]."""
-        return triton.load(self.columns.at[feature, pallas.ds(self.first, self.count)])
+        return triton.load(self.columns.at[feature, span(self.first, self.count)])
 
     def store(self, tile: jax.Array, first_new=None):
         """Write a tile; with `first_new` only the rows from that row of the array on, the others being another
@@ -100,7 +105,7 @@ class Rows:
         triton.store(self.ref.at[self._place()], tile.astype(self.ref.dtype), mask=mask)
 
     def _place(self):
-        return (pallas.ds(self.first, self.count), *(pallas.ds(0, n) for n in tile_shape(self.shape[1:])))
+        return (span(self.first, self.count), *(span(0, n) for n in tile_shape(self.shape[1:])))
 
 
 def store_entry(ref, index, shape: tuple[int, ...], tile: jax.Array):
@@ -108,7 +113,7 @@ def store_entry(ref, index, shape: tuple[int, ...], tile: jax.Array):
     if not shape:
         ref[index] = tile
         return
-    place = (index, *(pallas.ds(0, n) for n in tile_shape(shape)))
+    place = (index, *(span(0, n) for n in tile_shape(shape)))
     triton.store(ref.at[place], tile, mask=inside(shape))
 
 
@@ -116,7 +121,7 @@ def store_slice(ref, starts: tuple, tile: jax.Array, first_new: tuple):
     """Write a tile at `starts` of a matrix, but for the rows and columns before those of `first_new`, which count from
     the tile's first."""
     is_new = [lax.broadcasted_iota(jnp.int32, tile.shape, axis) >= first for axis, first in enumerate(first_new)]
-    place = tuple(pallas.ds(start, n) for start, n in zip(starts, tile.shape, strict=True))
+    place = tuple(span(start, n) for start, n in zip(starts, tile.shape, strict=True))
     triton.store(ref.at[place], tile.astype(ref.dtype), mask=is_new[0] & is_new[1])
 
 
