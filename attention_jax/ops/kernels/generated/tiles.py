@@ -252,6 +252,21 @@ def _slice(equation, tiles):
     return x
 
 
+def _pad(equation, tiles):
+    """One entry of an axis among equal others, such as the zeros in the gradient of `_slice`."""
+    v, padding = equation.inputs
+    shape, new_shape = v.aval.shape, equation.outputs[0].aval.shape
+    x, tile = tiles[v], tile_shape(new_shape)
+    for axis, (low, high, interior) in enumerate(equation.params["padding_config"]):
+        if not low and not high and not interior:
+            continue
+        if shape[axis] != 1 or not 0 <= low < new_shape[axis]:
+            raise Unsupported(f"does not pad {list(shape)} to {list(new_shape)}")
+        x = jnp.broadcast_to(x, x.shape[:axis] + tile[axis : axis + 1] + x.shape[axis + 1 :])
+        x = jnp.where(lax.broadcasted_iota(jnp.int32, x.shape, axis) == low, x, jnp.asarray(tiles[padding], x.dtype))
+    return x
+
+
 def _dynamic_slice(equation, tiles):
     x, shape, sizes = tiles.raw(equation.inputs[0]), equation.inputs[0].aval.shape, equation.params["slice_sizes"]
     if not isinstance(x, Whole):
@@ -329,6 +344,7 @@ RULES = {
     "dynamic_slice": _dynamic_slice,
     "gather": _gather,
     "iota": _iota,
+    "pad": _pad,
     "reduce_and": _all_or_any,
     "reduce_max": _reduce,
     "reduce_min": _reduce,
