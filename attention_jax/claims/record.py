@@ -8,7 +8,6 @@ run: {"experiment": name, "variant": name, "first_seed": n, "seeds": n, "options
 import dataclasses
 import datetime
 import math
-import re
 import shlex
 import shutil
 import time
@@ -405,14 +404,13 @@ def duration(seconds: float) -> str:
 
 
 def command_words(run: Mapping) -> list[str]:
-    """Return a run's command from the experiment's name on, without its variant and its output directory.
+    """Return a run's command from the experiment's name on, without its variant.
 
-    Commands recorded before 2026-11-24 do not quote a variant that has spaces.
-
-    >>> command_words({"command": "python launch.py reproduce x --variant a b --seeds 1"})
+    >>> command_words({"command": "python launch.py reproduce x --variant 'a b' --seeds 1"})
     ['x', '--seeds', '1']
     """
-    return shlex.split(re.sub(r" --(variant|out) .*?(?= --|$)", "", run["command"]))[3:]
+    words = shlex.split(run["command"])[3:]
+    return [word for previous, word in zip(["", *words], words) if "--variant" not in (previous, word)]
 
 
 def current_names(config: Config, words: Sequence[str]) -> list[str]:
