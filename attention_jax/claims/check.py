@@ -17,7 +17,6 @@ from attention_jax.claims.record import (
     LocalSettings,
     Override,
     command_words,
-    current_names,
     resolve_data_paths,
     runs_without_divergence,
     smallest_seconds,
@@ -140,8 +139,7 @@ def find_reruns(experiment: Experiment, local_settings: LocalSettings, outcome: 
         try:
             if variant not in variants:
                 raise InputError(f"{variant!r} is no variant any more")
-            words = current_names(variants[variant], command_words(run))
-            words = resolve_data_paths(variants[variant], words, local_settings)
+            words = resolve_data_paths(variants[variant], command_words(run), local_settings)
         except InputError as error:
             outcome.skip(experiment.name, str(error))
             continue

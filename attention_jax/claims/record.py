@@ -19,7 +19,7 @@ from typing import Literal
 from attention_jax import config as configs, provenance
 from attention_jax.claims import catalog
 from attention_jax.claims.catalog import CHECKOUT, ROOT, Experiment
-from attention_jax.config import Config, earlier_names, option_name
+from attention_jax.config import Config, option_name
 from attention_jax.errors import Diverged, InputError
 from attention_jax.files import data_home, directory_lock, read_json, write_json
 from attention_jax.runs import directory as run_directory, lifecycle
@@ -413,12 +413,6 @@ def command_words(run: Mapping) -> list[str]:
     return [word for previous, word in zip(["", *words], words) if "--variant" not in (previous, word)]
 
 
-def current_names(config: Config, words: Sequence[str]) -> list[str]:
-    """Return the words of a recorded command, with the current names of options that have been renamed since."""
-    present = {option_name(old): option_name(new) for old, new in earlier_names(config).items()}
-    return [present.get(word, word) for word in words]
-
-
 def command_of(words: Sequence[str]) -> str:
     """Return the command `launch.py words` for the record."""
     return shlex.join(["python", "launch.py", *strip_directories(words)])
@@ -487,7 +481,7 @@ def replicate_once(row: Mapping, seed: int, request: Reproduction, override: Ove
         return
     print(" ".join(filter(None, [experiment.name, variant, f"seed {seed}"])), flush=True)
     declared = experiment.variant(variant)
-    words = resolve_data_paths(declared, current_names(declared, row.get("options", [])), local_settings)
+    words = resolve_data_paths(declared, row.get("options", []), local_settings)
     with_seed = lambda config: configs.replace(override(config, words), **{"train.seed": seed})
     once = dataclasses.replace(request, scale="full", variant=variant, seeds=1)
     variant_words = ["--variant", variant] if len(experiment.variants()) > 1 else []

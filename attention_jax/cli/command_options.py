@@ -348,7 +348,6 @@ def parse_with_config(
             raise
         return parse(kind, ["--help"])  # which exits
     config = default(first)
-    reject_earlier_names(config, words)
     fields = Annotated[tyro.conf.SuppressFixed[configs.concrete(config)], tyro.conf.arg(name="")]
     command_type = Annotated[kind, tyro.conf.arg(name="")]
     joined = dataclasses.make_dataclass(
@@ -380,14 +379,6 @@ def parse_with_model(
     joined.__doc__ = kind.__doc__
     parsed = _parse_with_tyro(joined, words, (command_name(kind), *words[:1]))
     return parsed.options, overlay_per_layer(model, parsed.model), getattr(parsed, "decode", None)
-
-
-def reject_earlier_names(config: Config, words: Sequence[str]):
-    """Raise InputError with the present name of an option if `words` have an earlier one."""
-    flags = {word.partition("=")[0].replace("_", "-") for word in words}
-    for earlier, name in configs.earlier_names(config).items():
-        if configs.option_name(earlier) in flags:
-            raise InputError(f"{configs.option_name(earlier)} is now called {configs.option_name(name)}")
 
 
 def command_name(kind: type) -> str:

@@ -38,15 +38,12 @@ from attention_jax.config.data import (
 )
 from attention_jax.config.fields import (
     OptionInfo,
-    earlier_names,
     info_of,
     option,
     option_name,
     parse_pattern,
-    rename_options,
     walk,
 )
-from attention_jax.config.former import KINDS
 from attention_jax.config.models import (
     SCORES,
     VIT_SIZES,
@@ -217,7 +214,7 @@ class Train(Options):
     """Value of `jax_default_matmul_precision` while training; "bfloat16" also applies to a CPU, in matrix products with
     weights (ops/precision.py).
     """
-    accumulation_steps: int = option(1, at_least=1, was="accumulate")
+    accumulation_steps: int = option(1, at_least=1)
     """Divide a batch into N micro-batches, computed one after another: less memory, the same gradient. Dropout and
     augmentation have other random numbers for each, so with them N changes a run.
     """
@@ -333,9 +330,7 @@ def replace(config, **changes):
     for path, value in changes.items():
         head, _, subpath = path.partition(".")
         if head not in {f.name for f in dataclasses.fields(config)}:
-            [now] = rename_options(type(config), {head: value})
-            hint = f"; it is now called {now!r}" if now != head else ""
-            raise ValueError(f"{type(config).__name__} has no field {head!r}{hint}")
+            raise ValueError(f"{type(config).__name__} has no field {head!r}")
         new = replace(getattr(config, head), **{subpath: value}) if subpath else value
         config = dataclasses.replace(config, **{head: new})
     return config
@@ -359,7 +354,6 @@ def from_json(values: dict):
     True
     """
     kind = type_from_name(values.get("type", ""))
-    values = rename_options(kind, values)
     unknown = set(values) - {f.name for f in dataclasses.fields(kind)} - {"type"}
     if unknown:
         raise ValueError(f"{kind.__name__} has no field {sorted(unknown)[0]!r}")
@@ -376,14 +370,14 @@ def foreign_code(values) -> set[str]:
     """The import paths ("package.file:name") outside of this package that the values of a config.json name, except for
     types that this process has imported already, and for functions of optax.
 
-    >>> sorted(foreign_code({"type": "evil:Thing", "model": {"type": "Bahdanau", "score": "evil:Dot"}, "name": "a:b"}))
+    >>> sorted(foreign_code({"type": "evil:Thing", "model": {"type": "ViTConfig", "score": "evil:Dot"}, "name": "a:b"}))
     ['evil:Dot', 'evil:Thing']
     """
     if isinstance(values, list):
         return set().union(*map(foreign_code, values))
     if not isinstance(values, dict):
         return set()
-    paths = {str(values.get("type", ""))} - Options.kinds.keys() - KINDS.keys() | code_paths(values)
+    paths = {str(values.get("type", ""))} - Options.kinds.keys() | code_paths(values)
     trusted_prefixes = ("attention_jax.", "optax:", "optax.contrib:")
     foreign = {path for path in paths if ":" in path and not path.startswith(trusted_prefixes)}
     return foreign.union(*map(foreign_code, values.values()))

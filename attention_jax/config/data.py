@@ -441,7 +441,7 @@ class Citations(DataOptions):
     """A cora.npz, or a file of the same arrays, which attention_jax/data/citations.py describes."""
     num_nodes: int = 0
     """Number of nodes of a generated graph if no file is given; 0 requires a file."""
-    neighbors: bool = option(True, was="neighbours")
+    neighbors: bool = True
     """Let nodes attend to their neighbors and themselves; otherwise only to themselves."""
 
 

@@ -41,8 +41,6 @@ class OptionInfo:
     """Whether a model option does not affect the weights; it is not taken over with pretrained weights."""
     user_data: bool = False
     """Whether the option replaces an experiment's data by the user's files."""
-    was: str = ""
-    """Its name in a config.json of an earlier version."""
 
 
 def option(default: Any = dataclasses.MISSING, **info) -> Any:
@@ -80,35 +78,6 @@ def walk(options, prefix: str = ""):
             yield from walk(value, f"{prefix}{field.name}.")
         else:
             yield prefix + field.name, info_of(field), value
-
-
-def rename_options(kind: type, values: dict) -> dict:
-    """Replace earlier names of options in `values` by the present names.
-
-    >>> from attention_jax.config import Options
-    >>> @dataclass(frozen=True)
-    ... class Mine(Options):
-    ...     num_heads: int = option(8, was="heads")
-    >>> rename_options(Mine, {"heads": 4})
-    {'num_heads': 4}
-    """
-    present_names = {info_of(field).was: field.name for field in dataclasses.fields(kind) if info_of(field).was}
-    return {present_names.get(name, name): value for name, value in values.items()}
-
-
-def earlier_names(options) -> dict[str, str]:
-    """{earlier: present} dotted names of all options that were renamed.
-
-    >>> @dataclass(frozen=True)
-    ... class Model:
-    ...     num_heads: int = option(8, was="heads")
-    >>> @dataclass(frozen=True)
-    ... class Run:
-    ...     model: Model = Model()
-    >>> earlier_names(Run())
-    {'model.heads': 'model.num_heads'}
-    """
-    return {".".join([*name.split(".")[:-1], info.was]): name for name, info, _ in walk(options) if info.was}
 
 
 def check(options, section: str = ""):

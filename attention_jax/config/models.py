@@ -110,7 +110,7 @@ class AttentionSeq2seqConfig(Seq2seqConfig):
     module: ClassVar[str] = "attention_jax.models.book:AttentionSeq2seq"
     score: Score = "dot"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
-    normalizer: NormalizerName = option("softmax", was="normaliser")
+    normalizer: NormalizerName = "softmax"
     """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
     sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
 
@@ -195,7 +195,7 @@ class BahdanauConfig(DeepOutputConfig):
     module: ClassVar[str] = "attention_jax.models.bahdanau:Bahdanau"
     score: Score = "additive"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
-    normalizer: NormalizerName = option("softmax", was="normaliser")
+    normalizer: NormalizerName = "softmax"
     """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
     sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
 
@@ -209,7 +209,7 @@ class ConditionalGRUConfig(DeepOutputConfig):
     """Layer between the decoder state and the output layer; state has none."""
     score: Score = "additive"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
-    normalizer: NormalizerName = option("softmax", was="normaliser")
+    normalizer: NormalizerName = "softmax"
     """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
     sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
 
@@ -221,7 +221,7 @@ class LuongConfig(TranslatorConfig):
     module: ClassVar[str] = "attention_jax.models.luong:Luong"
     score: Score = "general"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
-    normalizer: NormalizerName = option("softmax", was="normaliser")
+    normalizer: NormalizerName = "softmax"
     """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
     sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
     input_feeding: bool = True
@@ -239,7 +239,7 @@ class GNMTConfig(DeepOutputConfig):
     module: ClassVar[str] = "attention_jax.models.gnmt:GNMT"
     score: Score = "additive"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
-    normalizer: NormalizerName = option("softmax", was="normaliser")
+    normalizer: NormalizerName = "softmax"
     """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
     sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
     residual: bool = True
@@ -263,7 +263,7 @@ class ConvolutionalConfig(ModelOptions):
     """Width of a convolution, in tokens; odd."""
     max_length: int = option(128, at_least=1)
     """Longest source and target, in tokens: rows of the table of learned positions."""
-    normalizer: NormalizerName = option("softmax", was="normaliser")
+    normalizer: NormalizerName = "softmax"
     """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
     sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
     dropout: float = rate(0.25, traced=True)
@@ -281,7 +281,7 @@ class TransformerLayers(ModelOptions):
     score: HeadScore = "scaled_dot"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, qk_norm, soft_cap(50), mean, or package.file:Class
     of yours."""
-    normalizer: NormalizerName = option("softmax", was="normaliser")
+    normalizer: NormalizerName = "softmax"
     """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
     sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
     head_pool: Annotated[str, OneOf(tuple(POOLS), arguments=True)] = "mean"

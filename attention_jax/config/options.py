@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from attention_jax.config.fields import check, option_name, rename_options
-from attention_jax.config.former import KINDS, present_path
+from attention_jax.config.fields import check, option_name
 from attention_jax.config.per_layer import per_layer_options
 from attention_jax.errors import InputError
 
@@ -152,7 +151,7 @@ def type_from_name(name: str) -> type[Options]:
 
     Raises ValueError if there is none.
     """
-    kind = Options.kinds.get(KINDS.get(name, name)) or (import_object(name) if ":" in name else None)
+    kind = Options.kinds.get(name) or (import_object(name) if ":" in name else None)
     if not (isinstance(kind, type) and issubclass(kind, Options)):
         raise ValueError(f"unknown configuration type {name!r}")
     return kind
@@ -179,11 +178,9 @@ def code_paths(values: dict) -> set[str]:
     >>> code_paths({"type": "Optim", "name": "a:b"}), code_paths({"type": "Config", "name": "a:b"})
     ({'a:b'}, set())
     """
-    kind = str(values.get("type", ""))
-    kind = Options.kinds.get(KINDS.get(kind, kind))
+    kind = Options.kinds.get(str(values.get("type", "")))
     if kind is None:
         return set()
-    values = rename_options(kind, values)
     names = {name for name, allowed in _choices(kind).items() if isinstance(allowed, OneOf)}
     return {str(values[name]) for name in names & values.keys()} | _paths_of_layers(values.get("per_layer", ""))
 
@@ -202,7 +199,7 @@ def import_object(import_path: str) -> Any:
     >>> import_object("math:sqrt")(9.0)
     3.0
     """
-    file, _, name = present_path(import_path).partition(":")
+    file, _, name = import_path.partition(":")
     try:
         return getattr(importlib.import_module(file), name)
     except (ModuleNotFoundError, AttributeError, ValueError, TypeError) as error:

@@ -49,8 +49,6 @@ TOKENIZERS = {
     "pretrained": pretrained_tokenizer.tokenizer_of_json,
 }
 """The function that makes a tokenizer of each recipe (`Tokenizer.recipe`)."""
-FORMER = {"Labelled": "Labeled", "LabelledTexts": "LabeledTexts"}
-"""{former name of a type: its name now}"""
 SPECIAL = ("pad", "bos", "eos", "unk")
 
 
@@ -110,7 +108,7 @@ def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         case "sampling":
             return configs.Sampling(**content)
         case "type":
-            return TYPES[FORMER.get(content, content)](**decode(value["fields"], arrays))
+            return TYPES[content](**decode(value["fields"], arrays))
         case "mapping":
             return {name: decode(each, arrays) for name, each in content.items()}
         case "tuple":

@@ -93,13 +93,11 @@ def parse(config, over: Mapping[str, str]) -> Space:
     >>> parse(config, {"optim.learning-rate": "1e-4..1e-2:log", "model.hidden-size": "64,128"})["model.hidden_size"]
     Values(choices=(64, 128))
     """
-    option_types, earlier, space = options(config), configs.earlier_names(config), {}
+    option_types, space = options(config), {}
     for spelled, text in over.items():
         name = spelled.replace("-", "_")
         if name == "train.seed":
             raise InputError("seeds are independent of the parameters: give --seeds N instead of --over train.seed")
-        if name in earlier:
-            raise InputError(f"{spelled} is now called {earlier[name].replace('_', '-')}")
         if name not in option_types:
             raise InputError(f"there is no parameter {spelled}; {_hint(name, option_types)}")
         if name in space:

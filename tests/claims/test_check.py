@@ -237,7 +237,7 @@ def test_every_recorded_command_is_understood_today():
                 gone.add((name, run["variant"]))
                 continue
             config = variants[run["variant"]]
-            words = record.current_names(config, record.command_words(run))
+            words = record.command_words(run)
             command = (run["variant"], *(word for word in words if not word.isdigit()))
             if command not in parsed:
                 request, options = command_options.parse_known(command_options.Reproduce, words)

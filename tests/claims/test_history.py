@@ -14,7 +14,7 @@ import pytest
 from attention_jax.claims import catalog, record, rule
 from attention_jax.claims.claim import peer_values
 from attention_jax.config import differences, from_json
-from attention_jax.config.options import type_from_name
+from attention_jax.config.options import Options, type_from_name
 from attention_jax.files import read_json
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -253,8 +253,11 @@ from attention_jax.config import to_json
 every = {name: catalog.load_experiment(name).variants() for name in sys.argv[1:]}
 json.dump({name: {v: to_json(c) for v, c in some.items()} for name, some in every.items()}, sys.stdout)
 """
+CLASSES = {"Cct": "CCTConfig", "ConditionalGru": "ConditionalGRUConfig", "Gnmt": "GNMTConfig", "Vit": "ViTConfig"}
+"""{class of options at the first freeze: present one}; other classes of models are now called NAMEConfig."""
 FORMER = {  # option names at the first freeze: present ones
-    "bias": "use_bias", "blocks": "blocks_per_stage", "convolutions": "num_conv_layers", "damaged": "on_bad_record",
+    "accumulate": "accumulation_steps", "neighbours": "neighbors", "bias": "use_bias",
+    "blocks": "blocks_per_stage", "convolutions": "num_conv_layers", "damaged": "on_bad_record",
     "decoder_layers": "num_decoder_layers", "encoder_layers": "num_encoder_layers", "ffn": "mlp_dim",
     "ffn_dropout": "mlp_dropout", "fewest": "min_points", "groups": "num_groups", "handover": "context_input",
     "heads": "num_heads", "held_out_share": "held_out_fraction", "key_width": "key_dim", "layers": "num_layers",
@@ -272,9 +275,12 @@ def present(values):
     """The options of a frozen configuration by their present names."""
     if not isinstance(values, dict):
         return values
-    field_names = {field.name for field in dataclasses.fields(type_from_name(values["type"]))}
-    name = lambda old: FORMER.get(f"{values['type']}.{old}", FORMER.get(old, old))
-    return {old if old in field_names else name(old): present(value) for old, value in values.items()}
+    old_class = values["type"]
+    kind = old_class if old_class in Options.kinds else CLASSES.get(old_class, f"{old_class}Config")
+    field_names = {field.name for field in dataclasses.fields(type_from_name(kind))}
+    name = lambda old: FORMER.get(f"{old_class}.{old}", FORMER.get(old, old))
+    options = {old if old in field_names else name(old): present(value) for old, value in values.items()}
+    return options | {"type": kind}
 
 
 @pytest.mark.parametrize("path", record.REGISTRATIONS, ids=lambda path: path.stem)

@@ -11,11 +11,10 @@ import jax
 import pytest
 
 from attention_jax import config as configs, train_run
-from attention_jax.claims import catalog, record
+from attention_jax.claims import catalog
 from attention_jax.cli import command_options
 from attention_jax.config.models import MASKS, SCORES
 from attention_jax.errors import InputError
-from attention_jax.sweep import space
 
 CONFIG = configs.Config("x", configs.Dates(), configs.LuongSeq2seqConfig(), decode=configs.Decode())
 
@@ -108,28 +107,6 @@ def test_python_config_is_checked_before_creating_files(tmp_path, option, value)
     with pytest.raises(InputError, match=f"--{option.replace('_', '-')} .*{value}"):
         train_run(configs.replace(CONFIG, **{option: value}), tmp_path / "x" / "r")
     assert not list(tmp_path.iterdir())
-
-
-@dataclasses.dataclass(frozen=True)
-class Renamed(configs.ModelOptions):
-    num_heads: int = configs.option(8, was="heads")
-    """Attention heads."""
-
-
-def test_earlier_option_name_is_valid_in_json_only():
-    config = configs.Config("x", configs.Dates(), Renamed(4))
-    written = configs.to_json(config)
-    earlier = written | {"model": {"type": written["model"]["type"], "heads": 4}}
-    assert configs.from_json(earlier) == configs.from_json(written) == config
-    with pytest.raises(ValueError, match="'heads'.*'num_heads'"):
-        configs.replace(config, **{"model.heads": 2})
-    for word in ("--model.heads", "--model.heads=2"):
-        with pytest.raises(InputError, match="^--model.heads .*--model.num-heads$"):
-            command_options.parse_with_config(command_options.Train, ["x", word, "2"], lambda args: config)
-    with pytest.raises(InputError, match="^model.heads .*model.num-heads$"):
-        space.parse(config, {"model.heads": "2,4"})
-    words = ["x", "--model.heads", "2", "--train.seed", "1"]
-    assert record.current_names(config, words) == ["x", "--model.num-heads", "2", "--train.seed", "1"]
 
 
 def test_misspelled_choice_is_error_from_python():

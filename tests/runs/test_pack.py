@@ -1,4 +1,4 @@
-"""A packed run answers from one file, today and in later versions, and a damaged or foreign file is refused."""
+"""A packed run answers from one file, and a damaged or foreign file is refused."""
 
 import io
 import json
@@ -14,9 +14,9 @@ from attention_jax import config as configs, load_run, train_run
 from attention_jax.errors import InputError
 from attention_jax.runs import pack, saved
 
-OLD = Path(__file__).parents[1] / "runs" / "date_luong.zip"
-"""A run of 2026-11-23: it must load for ever. Never write it again."""
-SAID = json.loads((OLD.parent / "date_luong.json").read_text(encoding="utf-8"))
+STORED = Path(__file__).parents[1] / "runs" / "date_luong.zip"
+"""A run of 2026-11-23, with the option names of 0.1.0 in its config.json."""
+SAID = json.loads((STORED.parent / "date_luong.json").read_text(encoding="utf-8"))
 """What it predicted on that day."""
 
 
@@ -29,8 +29,8 @@ def tiny() -> configs.Config:
     )
 
 
-def test_a_run_of_the_first_format_still_answers():
-    run = load_run(OLD)
+def test_stored_run_predicts_what_it_did():
+    run = load_run(STORED)
     assert run.predict(list(SAID["predictions"])) == list(SAID["predictions"].values())
     total = sum(float(np.abs(x).sum()) for x in jax.tree.leaves(run.params))
     assert total == pytest.approx(SAID["sum of |parameters|"], rel=1e-6) and run.config.name == "dates"
@@ -68,13 +68,13 @@ def test_invalid_packed_run_is_one_line_error(tmp_path):
     (tmp_path / "text.zip").write_text("no zip")
     write_zip(tmp_path / "foreign.zip", config__json=b"{}", evil__py=b"")
     write_zip(tmp_path / "empty.zip")
-    whole = OLD.read_bytes()
+    whole = STORED.read_bytes()
     (tmp_path / "cut.zip").write_bytes(whole[: len(whole) // 2])
     for name in ("text", "foreign", "empty", "cut"):
         assert "is not a packed run" in error_line("predict", tmp_path / f"{name}.zip", "May 1, 1999")
     assert not (tmp_path / "evil.py").exists()
     content = {}
-    with zipfile.ZipFile(OLD) as archive:
+    with zipfile.ZipFile(STORED) as archive:
         content = {name: archive.read(name) for name in archive.namelist()}
     for name, bad, message in (
         ("weights.safetensors", b"\0" * 20, "weights.safetensors"),
@@ -97,4 +97,4 @@ def test_unfinished_run_cannot_be_packed(tmp_path):
 
 @pytest.mark.parametrize("command", ["plot", "watch", "pack", "train date_luong --resume --out"])
 def test_commands_needing_log_reject_packed_runs(command):
-    assert f"{command.split()[0]} needs the directory of a run" in error_line(*command.split(), OLD)
+    assert f"{command.split()[0]} needs the directory of a run" in error_line(*command.split(), STORED)

@@ -113,7 +113,7 @@ SAID = {"type": "ViTConfig", "patch_size": 2, "hidden_size": 4, "mlp_dim": 4, "n
     "metadata",
     [
         {"model": {"type": "antigravity:Options"}},
-        {"model": {"type": "Transformer", "score": "antigravity:Score"}},
+        {"model": {"type": "TransformerConfig", "score": "antigravity:Score"}},
         {"model": SAID | {"num_layers": 10**9}},
         {"model": SAID | {"num_layers": "many"}},
         {"model": SAID | {"hidden_size": -4}},
