@@ -19,8 +19,10 @@ from attention_jax.report.tables import number
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 SAMPLES = 4
-PROGRESS = ("state", "step", "total_steps", "seconds_left", "examples_per_second", "waiting_share", "host", "process")
-"""The contents of progress.json (train/log.py), without its `time`, which earlier versions did not write."""
+PROGRESS = (
+    "state", "step", "total_steps", "seconds_left", "examples_per_second", "waiting_share", "host", "process", "time",
+)  # fmt: skip
+"""The contents of progress.json (train/log.py)."""
 SILENCE = 60.0
 """The seconds without news from which on that is shown: compiling and evaluating may take longer."""
 
@@ -38,7 +40,7 @@ def status(directory: Path) -> Status:
     progress = _json(directory / "progress.json", *PROGRESS)
     name = _json(directory / "config.json").get("name", "NAME")
     resume = f"continue with `launch.py train {name} --resume --out {directory}`"
-    is_local, written = progress.get("host") == platform.node(), _last_write_time(directory / "progress.json", progress)
+    is_local, written = progress.get("host") == platform.node(), progress.get("time", 0.0)
     alive = is_local and _is_alive(progress["process"], written)
     if result and not (alive and progress["state"] == "training"):  # a run that has ended may be resumed
         return Status(f"ended after {duration(result['seconds'])}", True)
@@ -180,15 +182,6 @@ def _tell(directory: Path, metrics: Path, interval: float):
         if now.over:
             return
         time.sleep(interval)
-
-
-def _last_write_time(path: Path, progress: Mapping) -> float:
-    """When a run has last written its progress, by the clock of its machine if it says so; 0 if it never has."""
-    written = progress.get("time")
-    try:
-        return written if isinstance(written, int | float) else path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _is_alive(process: int, written: float) -> bool:

@@ -16,7 +16,7 @@ from attention_jax.errors import Diverged, InputError
 from attention_jax.files import INSIDE, LOCK, check_length, check_regular, is_utf8, metrics_row, read_object, write_json
 
 FORMAT = 1
-"""The format version of config.json. A later version of this package reads all earlier formats."""
+"""The format version of config.json."""
 
 
 def runs_by_number(name: str, root: Path) -> dict[int, Path]:
@@ -165,7 +165,7 @@ def check_data(directory: Path, task, only: str = ""):
     """Raise InputError if the data have changed since the run was trained: with another vocabulary, the same token ids
     mean other tokens. Of the facts about them those are compared whose names end in `only`."""
     path = directory / "facts.json"
-    then = read_object(path) if path.exists() else (read_result(directory) or {}).get("facts", {})
+    then = read_object(path) if path.exists() else {}
     now = json.loads(json.dumps(facts_of(task)))
     changed = [name for name in then if name.endswith(only) and name in now and then[name] != now[name]]
     if changed:

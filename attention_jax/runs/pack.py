@@ -39,8 +39,8 @@ def write_pack(directory: Path, params, out: Path) -> Path:
         raise InputError(f"--out must be a file that does not exist yet; {out} does")
     if not (directory / "preprocessing.json").exists():
         raise InputError(
-            f"pack needs the preprocessing.json of the run, which {directory} lacks: it is of an earlier version, or "
-            "its data are of a type of your own; train it again, or copy the directory with its data"
+            f"pack needs the preprocessing.json of the run, which {directory} lacks, as its data are of a type of "
+            "your own: copy the directory with its data"
         )
     arrays = {name: np.ascontiguousarray(array) for name, array in flat(params).items()}
     out.parent.mkdir(parents=True, exist_ok=True)

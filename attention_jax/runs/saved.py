@@ -1,8 +1,7 @@
 """Loading of runs: the task with its parameters, or the weights only.
 
 A run stores the part of its data that predictions need (`View.excerpt`) in preprocessing.json and preprocessing.npz, so
-that `predict`, `look` and `export` need no training data. Runs from before 2026-11-23 lack these files: their data are
-loaded again.
+that `predict`, `look` and `export` need no training data. The data of custom types are loaded again.
 """
 
 import dataclasses

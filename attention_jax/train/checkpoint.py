@@ -189,16 +189,10 @@ class Checkpoints:
         return [number for number, epoch in at.items() if epoch > max(at.values()) - count]
 
     def progress(self, number: int) -> dict:
-        """Return {"epoch", "chunk", "runs": [`Run.progress()`]}; InputError if damaged or of another format."""
+        """Return {"epoch", "chunk", "call", "runs": [`Run.progress()`]}; InputError if damaged."""
         args = ocp.args.Composite(progress=ocp.args.JsonRestore())
         read = lambda: restore_numbers(self.manager.restore(number, args=args).progress)
-        progress = _read(read, self._name(number))
-        if "runs" not in progress:
-            raise InputError(
-                f"{self._name(number)} is of an earlier version, whose unfinished runs cannot be resumed; "
-                "delete it or start a new run"
-            )
-        return progress
+        return _read(read, self._name(number))
 
     def restore(self, number: int, like) -> tuple[Any, dict]:
         """Return a state with the shapes of `like`, and the progress; InputError if damaged or of another model."""
@@ -210,7 +204,7 @@ class Checkpoints:
         """Return state and progress of the latest checkpoint here, else in `member_directories`, else `fresh`."""
         if numbers := self.numbers():
             return self.restore(numbers[-1], fresh)
-        beginning = (fresh, {"epoch": 0, "chunk": 0, "runs": [None] * runs})
+        beginning = (fresh, {"epoch": 0, "chunk": 0, "call": 0, "runs": [None] * runs})
         return join_checkpoints(self.member_directories, self.train, fresh) or beginning
 
     def _name(self, number: int) -> str:

@@ -39,7 +39,7 @@ def fit(program, start, task, runs: list[Run], checkpoints: Checkpoints, until: 
       Interrupted: on a signal that ends a process (signals.py), after a checkpoint was written.
     """
     saved, at = checkpoints.resume(start, len(runs))
-    state, epoch, position = program.put_state(saved), at["epoch"], (at["chunk"], at.get("call", 0))
+    state, epoch, position = program.put_state(saved), at["epoch"], (at["chunk"], at["call"])
     with Interrupt() as interrupt, contextlib.ExitStack() as stack:
         for run, past in zip(runs, at["runs"], strict=True):
             run.begin(past)

@@ -43,9 +43,9 @@ class Run:
             self.step, self.examples, self.history = progress["step"], progress["examples"], progress["history"]
             self.past, self.failure = progress["seconds"], progress["failure"] and Diverged(*progress["failure"])
             self.calls = [
-                {name: tuple(map(as_array, pair)) for name, pair in call.items()} for call in progress.get("calls", [])
+                {name: tuple(map(as_array, pair)) for name, pair in call.items()} for call in progress["calls"]
             ]
-            self.done = progress.get("done", 0)
+            self.done = progress["done"]
             if self.calls and not self.failure and self.step < self.total_steps:
                 self.history = [row for row in self.history if row["step"] < self.step]  # its last epoch continues
         self.log = MetricsLog(self.directory, self.step, len(self.history), self.train.log)

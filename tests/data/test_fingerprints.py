@@ -258,10 +258,3 @@ def test_tokens_differ_for_equal_size_and_time(home):
     path.write_text("two")
     os.utime(path, (1, 1))
     assert cache.file_stamp(str(path)) != first
-
-
-def test_a_run_of_before_fingerprints_is_still_evaluated(home):
-    data, _ = CASES["images"](home)
-    now = facts(data)
-    write_json(home / "run" / "facts.json", {name: value for name, value in now.items() if name != "fingerprint"})
-    run_directory.check_data(home / "run", types.SimpleNamespace(data=None, describe=lambda: now))

@@ -262,14 +262,6 @@ def test_use_best_returns_best_epoch_parameters(tmp_path):
     assert (best["w"] == second["w"]).all()
 
 
-def test_earlier_checkpoint_format_is_one_line_error(tmp_path):
-    old = Checkpoints(tmp_path / "checkpoints", Train())
-    old.save(4, _state(), {"history": [], "past": {"seconds": 1.0, "examples": 50}})
-    old.close()
-    with pytest.raises(InputError, match="is of an earlier version, .* start a new run"):
-        train_one(least_squares(), OPTIM, Train(total_epochs=2), tmp_path, quiet=True)
-
-
 def _state():
     from attention_jax.train.checkpoint import to_host
 
