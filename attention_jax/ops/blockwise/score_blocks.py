@@ -207,10 +207,11 @@ def tile_of(inputs, blocks, i, j, masked):
     return tile_at(block, first_query, first_key, j * blocks.key if masked else None)
 
 
-def tile_at(block: Inputs, first_query, first_key, first_new_key=None) -> Tile:
+def tile_at(block: Inputs, first_query, first_key, first_new_key=None, first_new_query=None) -> Tile:
     """The tile of a block of queries and a block of keys, `Inputs` with their rows alone, which are the rows from
     `first_query` and `first_key` of the call. With `first_new_key` the mask applies, and hides the keys before it,
-    which the block before has counted: the last block begins early where its size does not divide the length."""
+    which the block before has counted: the last block begins early where its size does not divide the length. So it
+    hides queries where their sums are over queries, with `first_new_query`."""
     rules, non_floats, combine = partition(block.rules)
     size = block.query.shape[0], block.key.shape[0]
     key_positions = first_key + jnp.arange(size[1])
@@ -218,6 +219,8 @@ def tile_at(block: Inputs, first_query, first_key, first_new_key=None) -> Tile:
     allowed = None
     if first_new_key is not None:
         allowed = jnp.broadcast_to((key_positions >= first_new_key)[None, :], size)  # [q, k]
+        if first_new_query is not None:
+            allowed = allowed & (first_query + jnp.arange(size[0]) >= first_new_query)[:, None]
         allowed = allowed if block.mask is None else allowed & block.mask(query_positions, key_positions)
     place = Place(combine, non_floats, query_positions, key_positions, allowed, block.cut, block.top)
     dropout = None if block.dropout is None else dropout_factor(*block.dropout)

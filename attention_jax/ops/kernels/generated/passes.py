@@ -14,6 +14,7 @@ counted are hidden, and its rows that the block before writes are not written. U
 axis.
 """
 
+import functools
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -102,7 +103,6 @@ class Block(NamedTuple):
 
     tile: Tile
     rules: tuple  # (score, bias, normalizer)
-    is_new: jax.Array  # [q] whether no earlier block has a query
     residuals: tuple  # arrays [q, ...] from the forward pass
 
 
@@ -120,30 +120,32 @@ class Walk:
         self.lengths = inputs.query.shape[0], inputs.key.shape[0]
         self.block = tuple(min(size, 1 << (n.bit_length() - 1)) for size, n in zip(kernel[:2], self.lengths))
         self.programs = tuple(-(-n // size) for n, size in zip(self.lengths, self.block))
-        self.ranges = key_blocks(inputs, Blocks(*self.block), lambda bound: bound)
+        self.key_ranges = key_blocks(inputs, Blocks(*self.block), lambda bound: bound)
         self.steps = {}
         if any(x.size >= 2**31 for x in jax.tree.leaves((self.rows, self.keys, self.whole))):
             raise Unsupported("indexes arrays of less than 2^31 numbers")
 
-    def trace(self, name: str, step: Callable, carry, with_top: bool = True):
-        """Trace a step for blocks in which all pairs are allowed, and for others."""
+    def trace(self, name: str, step: Callable, carry, with_top: bool = True, over_queries: bool = False):
+        """Trace a step for blocks in which all pairs are allowed, and for others. In a loop `over_queries` the others
+        hide the queries that an earlier block has."""
         number = jax.ShapeDtypeStruct((), jnp.int32)
         like = lambda x, size=None: jax.ShapeDtypeStruct((size, *x.shape[1:]) if size else x.shape, x.dtype)
 
         def run(masked, rows, keys, whole, first_query, first_key, new_query, new_key, carry):
             *rows, top, residuals = rows
             inputs = join(rows, keys, whole)._replace(top=top if with_top else None)
-            tile = tile_at(inputs, first_query, first_key, new_key if masked else None)
-            is_new = first_query + jnp.arange(self.block[0]) >= new_query
-            return step(Block(tile, inputs.rules, is_new, residuals), carry)
+            new_query = new_query if over_queries and self.lengths[0] % self.block[0] else None
+            tile = tile_at(inputs, first_query, first_key, new_key if masked else None, new_query)
+            return step(Block(tile, inputs.rules, residuals), carry)
 
         of_queries, of_keys = (partial(like, size=size) for size in self.block)
         block = jax.tree.map(of_queries, self.rows), jax.tree.map(of_keys, self.keys), jax.tree.map(like, self.whole)
         carry = jax.tree.map(like, carry)
         self.steps[name] = [Step(partial(run, masked), *block, *[number] * 4, carry) for masked in (False, True)]
 
-    def launch(self, name: str, body: Callable, by: int, outputs, ranges):
+    def launch(self, name: str, body: Callable, by: int, outputs):
         """Run `body(refs, outputs, index)` for each block of queries (`by` 0) or of keys (1)."""
+        ranges = self.query_ranges if by else self.key_ranges
         operands = {
             "rows": jax.tree.leaves(self.rows),
             "keys": jax.tree.leaves(self.keys),
@@ -188,7 +190,7 @@ class Walk:
         row_tiles = jax.tree.leaves(row_tiles)
         rows[len(rows) - len(row_tiles) :] = row_tiles
         step = lambda masked, j, carry: self.compute(refs, name, masked, i, j, rows, self.cut(refs, 1, j), carry)
-        return over_keys(refs["ranges"] or self.ranges, i, step, carry)
+        return over_keys(refs["ranges"] or self.key_ranges, i, step, carry)
 
     def over_queries(self, refs: dict, name: str, j, carry, store: Callable):
         """Compute a step, which returns (carry, update), for all blocks of queries that need a block of keys, and call
@@ -200,7 +202,7 @@ class Walk:
             store(i, update)
             return carry
 
-        return over_keys(refs["ranges"], j, step, carry)
+        return over_keys(refs["ranges"] or self.query_ranges, j, step, carry)
 
     def write(self, refs, arrays, axis: int, index, tiles):
         """Write tiles to a block of rows of each array."""
@@ -208,14 +210,18 @@ class Walk:
         store = lambda ref, x, tile: Rows(ref, first, self.block[axis], x.shape).store(tile, first_new)
         jax.tree.map(store, refs, arrays, tiles)
 
+    @functools.cached_property
     def query_ranges(self):
         """The ranges of blocks of queries that each block of keys needs, as `key_blocks` has those of keys."""
         queries, keys = self.programs
-        bounds = (jnp.broadcast_to(jnp.asarray(bound, jnp.int32), (queries,))[:, None] for bound in self.ranges)
+        num_whole = self.lengths[0] // self.block[0]  # a last block that begins early is not open
+        if isinstance(self.key_ranges[0], int) and self.lengths[1] % self.block[1] == 0:
+            return 0, num_whole, num_whole, queries
+        bounds = (jnp.broadcast_to(jnp.asarray(bound, jnp.int32), (queries,))[:, None] for bound in self.key_ranges)
         (low, open_low, open_high, high), j = bounds, jnp.arange(keys, dtype=jnp.int32)[None, :]
         i = jnp.arange(queries, dtype=jnp.int32)[:, None]
         is_needed = (low <= j) & (j < high)  # [blocks of queries, blocks of keys]
-        is_open = is_needed & (open_low <= j) & (j < open_high)
+        is_open = is_needed & (open_low <= j) & (j < open_high) & (i < num_whole)
         first, stop = jnp.where(is_needed, i, queries).min(axis=0), jnp.where(is_needed, i + 1, 0).max(axis=0)
         stop = jnp.maximum(first, stop)
         open_first = jnp.clip(jnp.where(is_open, i, queries).min(axis=0), first, stop)
@@ -271,7 +277,7 @@ def _forward_softmax(inputs, blocks):
         running = walk.over_keys(refs, "add", i, start(tile_shape((width,))[0]))
         walk.write(outputs, like, 0, i, softmax.finish_rows(running, blocks.keep_largest))
 
-    out, log, statistics = walk.launch("attend", body, 0, like, walk.ranges)
+    out, log, statistics = walk.launch("attend", body, 0, like)
     return (out, log), (), statistics
 
 
@@ -320,7 +326,7 @@ def _forward_local(inputs, blocks):
         results = local.finish_rows(normalizer, totals, totals.count, shift, keep_count)
         walk.write(outputs, like, 0, i, (*results, top))
 
-    out, saved, statistics, top = walk.launch("attend", body, 0, like, walk.ranges)
+    out, saved, statistics, top = walk.launch("attend", body, 0, like)
     return (out, None), saved._replace(top=top), statistics
 
 
@@ -376,7 +382,7 @@ def _pull_by_queries(walk, pull):
         walk.write(outputs, like, 0, i, walk.over_keys(refs, "queries", i, zeros(rows)))
 
     outputs = jax.tree.map(lambda x: struct(*x.shape, dtype=x.dtype), like)
-    return walk.launch("query_gradient", body, 0, outputs, walk.ranges)
+    return walk.launch("query_gradient", body, 0, outputs)
 
 
 def _pull_by_keys(walk, pull, moving):
@@ -390,16 +396,12 @@ def _pull_by_keys(walk, pull, moving):
         raise Unsupported(f"has no gradient of parameters of more than {LARGEST_LEAF:,} numbers")
 
     def step(block, carry):
-        row_bar, *residuals = block.residuals  # rows that an earlier block has must count once
-        count_once = lambda x: jnp.where(block.is_new.reshape(-1, *[1] * (x.ndim - 1)), x, jnp.zeros_like(x))
-        deltas = 1 if len(residuals) == 2 else 2  # the last residuals: products with dO
-        residuals[-deltas:] = jax.tree.map(count_once, residuals[-deltas:])
-        (rules_bar, _, key_bar, _), value_bar = pull(block, count_once(row_bar), *residuals)
+        (rules_bar, _, key_bar, _), value_bar = pull(block, *block.residuals)
         return add(carry, (key_bar, value_bar, [rules_bar[n] for n in small])), [rules_bar[n] for n in large]
 
     of_keys = [struct(walk.block[1], *x.shape[1:]) for x in (key, value)]
     rows = (*of_keys, [struct(*leaves[n].shape) for n in small])
-    walk.trace("keys", step, rows)
+    walk.trace("keys", step, rows, over_queries=True)
     for traced in walk.steps["keys"]:
         traced.open_updates(len(large))
     like = [struct(*x.shape, dtype=x.dtype) for x in (key, value)]
@@ -418,7 +420,7 @@ def _pull_by_keys(walk, pull, moving):
             tile, starts = jnp.zeros(walk.block, jnp.float32), (walk.first(0, i), walk.first(1, j))
             store(i, [(tile, *starts)] * len(large))
 
-        if large:
+        if large and refs["ranges"]:
             first, _, _, stop = (bound[j] for bound in refs["ranges"])
             lax.fori_loop(0, first, store_zeros, None)
             lax.fori_loop(stop, walk.programs[0], store_zeros, None)
@@ -427,7 +429,7 @@ def _pull_by_keys(walk, pull, moving):
         for ref, tile, n in zip(outputs[1], sums, small):
             store_entry(ref, j, leaves[n].shape, tile)
 
-    results = walk.launch("key_gradient", body, 1, (like, partial_sums, arrays), walk.query_ranges())
+    results = walk.launch("key_gradient", body, 1, (like, partial_sums, arrays))
     (key_bar, value_bar), sums, updates = results
     rules_bar = [jnp.zeros(x.shape, jnp.float32) for x in leaves]
     for n, x in zip(small + large, [x.sum(axis=0) for x in sums] + updates):
