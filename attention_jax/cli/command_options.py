@@ -297,7 +297,8 @@ class Bench:
     """Benchmark against other libraries; options of a benchmark: launch.py bench WHAT --help."""
 
     benchmark: Annotated[Positional[str], positional("WHAT")]
-    """attention, card, compile, date, input, normalizers, ntm, pretrained, sweep, transformer, translation, vision."""
+    """attention, card, compile, date, input, normalizers, ntm, pretrained, registers, sweep, transformer, translation,
+    vision."""
 
 
 def parse(kind: type[Command], words: Sequence[str]) -> Command:
