@@ -20,8 +20,8 @@ if generated.missing():
     pytest.skip(generated.missing(), allow_module_level=True)
 
 CASES = registers.cases()
-DEFAULT = ("dot/causal/1023x64", "l1")
-"""Steps with and without the mask, and a loop over features."""
+DEFAULT = ("dot/causal/1023x64", "gaussian", "additive")
+"""Steps with and without the mask; operations that JAX 0.12 composes in another way; a loop over features."""
 
 
 @pytest.mark.parametrize("name", slow_but(DEFAULT, CASES))

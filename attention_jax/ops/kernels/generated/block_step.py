@@ -6,6 +6,7 @@ and drops what no output needs. What a kernel cannot compute is known from the e
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -118,8 +119,13 @@ def _body(eqn):
     """The body of a call as a closed jaxpr; None for other equations."""
     if eqn.primitive.name in LOOPS:
         return None
+    run = None
     if eqn.primitive.name == "linear":  # ops/blockwise/linear_call.py: what it computes
-        run = lambda *arrays: eqn.primitive.impl(*arrays, **eqn.params)
+        run = partial(eqn.primitive.impl, **eqn.params)
+    elif eqn.primitive.name == "call_hi_primitive":  # jax.experimental.hijax: what it is composed of
+        composed = eqn.params["_prim"]
+        run = lambda *arrays: jax.tree.leaves(composed.expand(*composed.in_tree.unflatten(arrays)))
+    if run is not None:
         return jax.make_jaxpr(run)(*(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars))
     bodies = [eqn.params[name] for name in CALLS if name in eqn.params]
     bodies = [

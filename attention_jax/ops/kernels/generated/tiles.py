@@ -5,7 +5,9 @@ step was traced. Half precision is computed in float32 and rounded where the tra
 the language's `dot`.
 """
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend.core import Literal
 
@@ -56,6 +58,7 @@ ELEMENTWISE = frozenset(
         "neg",
         "nextafter",
         "not",
+        "one_minus_square",
         "or",
         "pow",
         "rem",
@@ -119,6 +122,8 @@ def compute(equation: Equation, tiles: Tiles):
 def elementwise(equation: Equation, operands: list, shape: tuple[int, ...]):
     """Apply a primitive element by element to operands of a shape, or numbers."""
     types = [v.aval.dtype for v in equation.inputs]
+    if equation.name == "bitcast_convert_type" and not isinstance(operands[0], jax.Array):
+        return np.asarray(operands[0], types[0]).view(equation.params["new_dtype"])  # jax 0.12 lowers no number
     operands = [jnp.broadcast_to(jnp.asarray(x, dtype), shape) for x, dtype in zip(operands, types, strict=True)]
     if equation.name not in ("select_n", "bitcast_convert_type"):  # the language has few operations on half precision
         operands = [x.astype(jnp.float32) if _is_half(x.dtype) else x for x in operands]
