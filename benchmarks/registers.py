@@ -109,7 +109,8 @@ class Usage(NamedTuple):
     registers: int  # of each thread
     spilled: int  # bytes that a thread writes to memory, for want of registers
     shared: int  # bytes of shared memory of a block of threads
-    products: int  # instructions of tensor cores in the PTX: wgmma, or mma before Hopper
+    wgmma: int  # instructions in the PTX for tensor cores, of Hopper, which four warps share
+    mma: int  # and of earlier cards
     warps: int  # of 32 threads, in a block
 
 
@@ -196,8 +197,8 @@ def compile_kernel(kernel: Kernel, chip: Chip) -> Usage:
         architecture = "-arch=sm_" + ARCHITECTURES[chip.name].replace(".", "")
         command = [find_ptxas(), "-v", architecture, str(source), "-o", str(source.with_suffix(".cubin"))]
         log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    products = text.count("wgmma.mma_async") + text.count("mma.sync")
-    return Usage(*registers_and_spilled_bytes(log), compiled.smem_bytes, products, kernel.warps)
+    instructions = text.count("wgmma.mma_async"), text.count("mma.sync")
+    return Usage(*registers_and_spilled_bytes(log), compiled.smem_bytes, *instructions, kernel.warps)
 
 
 def registers_and_spilled_bytes(log: str) -> tuple[int, int]:
@@ -215,7 +216,7 @@ def resident_blocks(usage: Usage, chip: Chip) -> int:
 
     Registers are allocated to warps by 256, and 1 KiB of the shared memory of a block is the system's.
 
-    >>> resident_blocks(Usage(registers=152, spilled=0, shared=41984, products=16, warps=4), CHIPS["h100"])
+    >>> resident_blocks(Usage(registers=152, spilled=0, shared=41984, wgmma=16, mma=0, warps=4), CHIPS["h100"])
     3
     """
     limits = COMMON | chip.card
@@ -279,7 +280,8 @@ def cell(usage_by_kernel: dict[str, Usage], kernel: str, card: Card) -> str:
     """The numbers of a kernel, in the order that `render` explains."""
     usage = usage_by_kernel[kernel]
     blocks = resident_blocks(usage, CHIPS[card])
-    return f"{usage.registers} / {usage.spilled} / {usage.shared / 1024:.0f} / {blocks} / {usage.products}"
+    products = " + ".join(f"{getattr(usage, name)} {name}" for name in ("wgmma", "mma") if getattr(usage, name))
+    return f"{usage.registers} / {usage.spilled} / {usage.shared / 1024:.0f} / {blocks} / {products or 0}"
 
 
 def render(rows: dict[str, dict], card: tuple[Card, ...]) -> str:
