@@ -146,6 +146,7 @@ class Walk:
     def launch(self, name: str, body: Callable, by: int, outputs):
         """Run `body(refs, outputs, index)` for each block of queries (`by` 0) or of keys (1)."""
         ranges = self.query_ranges if by else self.key_ranges
+        by_features = any(has_loops(step) for pair in self.steps.values() for step in pair)
         operands = {
             "rows": jax.tree.leaves(self.rows),
             "keys": jax.tree.leaves(self.keys),
@@ -153,11 +154,11 @@ class Walk:
             "constants": {
                 name: [[c.array for c in step.constants] for step in pair] for name, pair in self.steps.items()
             },
-            "columns": self.columns if any(has_loops(step) for pair in self.steps.values() for step in pair) else None,
+            "columns": self.columns if by_features else None,
             "ranges": None if isinstance(ranges[0], int) else ranges,
         }
         run = lambda refs, outputs: body(refs, outputs, program())
-        warps = self.kernel.key_warps if by else self.kernel.warps
+        warps = self.kernel.key_warps if by or by_features else self.kernel.warps
         return launch(run, name, self.programs[by], outputs, operands, warps, self.kernel.stages, self.kernel.interpret)
 
     def first(self, axis: int, index):
