@@ -254,8 +254,8 @@ def choose_kernel_blocks(
     """Choose the blocks of generated kernels for each of `PLATFORMS`: the largest of those whose registers hold a dot
     product's gradient on Hopper and Ampere (`python launch.py bench registers`). Four warps share a block of 64
     queries: eight would each compute products again, as 16 rows are the least that a warp multiplies."""
-    width = max(query.shape[1], value.shape[1])
-    blocks = KernelBlocks(64, 64) if width <= 64 else KernelBlocks(64, 32) if width <= 128 else KernelBlocks(32, 32)
+    size = max(x.shape[1] * x.dtype.itemsize for x in (query, value))
+    blocks = KernelBlocks(64, 64) if size <= 128 else KernelBlocks(64, 32) if size <= 256 else KernelBlocks(32, 32)
     for name, size in (("block_q", block_q), ("block_k", block_k)):
         if size is not None and (size < 16 or size & (size - 1)):
             raise InputError(f'{name} of implementation="kernel" must be a power of two of at least 16, got {size}')

@@ -8,7 +8,7 @@ from attention_jax.errors import InputError
 from benchmarks import registers
 from benchmarks.registers import Usage
 
-DOTS = [name for name in registers.cases() if name.startswith("dot/") and "float32" not in name]
+DOTS = [name for name in registers.cases() if name.startswith("dot/")]
 
 
 def test_kernels_are_output_and_gradients_of_call():
