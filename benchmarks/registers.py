@@ -47,7 +47,7 @@ ARCHITECTURES = {"h100": "9.0a", "a100": "8.0"}
 """Compute capabilities, as Triton takes them: an H200 is an H100 here."""
 
 KERNELS = {"attend": "forward", "query_gradient": "gradient of queries", "key_gradient": "gradient of keys"}
-"""The kernels of a call by their names, which `passes.py` gives them."""
+"""The kernels of a call by their names, as `walk.py` launches them."""
 
 HEADS, LIMIT = 8, 600
 """Heads of each call, and seconds in which its kernels have to be compiled."""

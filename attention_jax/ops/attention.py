@@ -38,7 +38,6 @@ from attention_jax.ops.dispatch import (
 )
 from attention_jax.ops.dropout import dropout_bits, dropout_factor, is_zero
 from attention_jax.ops.kernels import cudnn, flash, generated
-from attention_jax.ops.kernels.generated import passes
 from attention_jax.ops.masks import AssumeFinite, Mask
 from attention_jax.ops.meshes import loopable
 from attention_jax.ops.normalizer_kinds import Exponential, Normalizer
@@ -118,7 +117,7 @@ def attend(
         without another pass. It has no gradient: for one, take it of `attention_weights`.
       implementation: "plain" materializes the weights; "fused" computes block by block in memory linear in Q + K,
         exactly (`ops/blockwise/softmax.py` for the softmax, `ops/blockwise/local.py` and `ops/blockwise/ordered.py` for
-        other normalizers); "kernel" is the same in a generated GPU kernel (`ops/kernels/generated/passes.py`), on a CPU
+        other normalizers); "kernel" is the same in a generated GPU kernel (`ops/kernels/generated`), on a CPU
         interpreted, for tests; "cudnn" is NVIDIA's kernel, "flash" JAX's for TPUs, where they can express the call;
         "linear" is for products of features. None lets `choose_implementation` decide for the platform that is lowered
         for; `explain(attend, query, key, value, ...)` returns what is chosen where, and why.
@@ -212,12 +211,12 @@ def _attend(call: _Call, options: _Options):
     chosen = choose_implementation(*arguments, implementation, softmax_alone, sink, reason)
     query = tag_with_reasons(query, chosen, (*arguments, sink), implementation, softmax_alone, reason)
     inputs = inputs._replace(query=query)
-    # "plain", "fused" and "kernel" are one branch, in which `_run_kernel` chooses between them
-    by_xla = ("plain", "fused", "kernel")
-    kernel_by_platform = {platform: "xla" if name in by_xla else name for platform, name in chosen.items()}
+    # "plain", "fused" and "kernel" are one branch, in which `_run_program` chooses between them
+    general = ("plain", "fused", "kernel")
+    program_by_platform = {platform: "general" if name in general else name for platform, name in chosen.items()}
     plan = _Plan(chosen, with_log, *options[1:])
-    # the kernel of the platform that is lowered for
-    run = partial(by_platform, partial(_run_kernel, plan), kernel_by_platform)
+    # the program of the platform that is lowered for
+    run = partial(by_platform, partial(_run_program, plan), program_by_platform)
     out, log, statistics = loopable(run)(inputs)
     extras = jax.tree.leaves((log, statistics))
     return (out, *extras) if extras else out
@@ -248,7 +247,7 @@ def _reason_against_kernel(options: _Options, with_log: bool, inputs: Inputs) ->
 
     def run(inputs):
         inputs, blocks = _prepare_blocks(inputs, plan)
-        return passes.forward(inputs, blocks["cuda"])
+        return generated.forward(inputs, blocks["cuda"])
 
     try:
         jax.eval_shape(run, inputs)
@@ -257,15 +256,15 @@ def _reason_against_kernel(options: _Options, with_log: bool, inputs: Inputs) ->
     return None
 
 
-def _run_kernel(plan, kernel, inputs):
-    """The output [Q, V] by one kernel, "xla" for this package, the log-sum-exp [Q] with `plan.return_log`, else None,
+def _run_program(plan, program, inputs):
+    """The output [Q, V] by a kernel of dot products or by a "general" program of this package, the log-sum-exp [Q] with `plan.return_log`, else None,
     and the `Statistics` that the plan needs."""
     (score, bias, normalizer), query, key, value, _, mask, *_ = inputs
-    if kernel == "cudnn":
+    if program == "cudnn":
         return cudnn.attend(query, key, value, score, bias, mask, normalizer.sink), None, Statistics()
-    if kernel == "flash":
+    if program == "flash":
         return flash.attend(query, key, value, score, bias, mask), None, Statistics()
-    if kernel == "linear":
+    if program == "linear":
         return linear.attend(query, key, value, score, mask), None, Statistics()
     attend_plain = partial(_attend_plain, plan)
     by_blocks = {"fused", "kernel"} & set(plan.chosen.values())

@@ -3,7 +3,7 @@
 | derivative | computed by |
 |---|---|
 | reverse mode | `backward` of `ops/blockwise/softmax.py`, `ops/blockwise/local.py` or `ops/blockwise/ordered.py`; in a
-generated kernel that of `ops/kernels/generated/passes.py`, where it can |
+generated kernel that of `ops/kernels/generated`, where it can |
 | forward mode | `ops/blockwise/forward_mode.py`; for an `Ordered` normalizer `jax.jvp` of
 `ops/blockwise/higher_order.py` |
 | any of a higher order | JAX, of `ops/blockwise/higher_order.py` |
@@ -26,8 +26,7 @@ from attention_jax.ops.blockwise.forward_mode import output_tangents
 from attention_jax.ops.blockwise.higher_order import attend_by_tiles
 from attention_jax.ops.blockwise.linear_call import LinearMap, call_linear, is_symbolic_zero
 from attention_jax.ops.blockwise.score_blocks import Blocks, Combine, Inputs, finite_where_unattended, partition
-from attention_jax.ops.kernels.generated import passes
-from attention_jax.ops.kernels.generated.block_step import Unsupported
+from attention_jax.ops.kernels import generated
 from attention_jax.ops.meshes import vary_like
 from attention_jax.ops.normalizer_kinds import Exponential, Ordered
 from attention_jax.ops.platforms import by_platform
@@ -59,7 +58,7 @@ def attend_in_blocks(blocks: tuple, whole: Whole, combine: Combine, floats: list
     """
     inputs = finite_where_unattended(combine(floats, non_floats))
     program = _select_module(inputs)
-    forward = lambda inputs, blocks: (passes if blocks.kernel else program).forward(inputs, blocks)
+    forward = lambda inputs, blocks: (generated if blocks.kernel else program).forward(inputs, blocks)
     block_sizes = [b for _, b in blocks if b is not None] or [Blocks(1, 1)]
 
     def compute(blocks, inputs):
@@ -148,8 +147,8 @@ def _cotangents(call, point, bars, blocks):
 
 def _backward(inputs, blocks, outputs, saved, bars, moving):
     if blocks.kernel is not None:
-        with contextlib.suppress(Unsupported):
-            return passes.backward(inputs, blocks, outputs, saved, bars, moving)
+        with contextlib.suppress(generated.Unsupported):
+            return generated.backward(inputs, blocks, outputs, saved, bars, moving)
     return _select_module(inputs).backward(inputs, blocks, outputs, saved, bars)
 
 

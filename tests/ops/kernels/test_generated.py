@@ -24,7 +24,7 @@ from attention_jax.errors import InputError
 from attention_jax.ops import biases, masks, normalizers, scores
 from attention_jax.ops.attention import attend
 from attention_jax.ops.heads import attend_heads
-from attention_jax.ops.kernels.generated import passes
+from attention_jax.ops.kernels import generated
 
 HEADS = 2
 
@@ -538,8 +538,8 @@ LONG_WINDOW = next(case for case in TABLE if case.mask == "sliding_window" and c
 @pytest.mark.parametrize(Case._fields, slow_but([*sample(TABLE), LONG_WINDOW], TABLE))
 def test_error_is_at_most_twice_that_of_the_definition(score, normalizer, mask, bias, dtype, size, heads, monkeypatch):
     """The gradient is the kernel's, too, but for that of a row [1, K] as a bias, which blocks in XLA compute."""
-    gradients, backward = [], passes.backward
-    monkeypatch.setattr(passes, "backward", lambda *args: gradients.append(backward(*args)) or gradients[-1])
+    gradients, backward = [], generated.backward
+    monkeypatch.setattr(generated, "backward", lambda *args: gradients.append(backward(*args)) or gradients[-1])
     check(Case(score, normalizer, mask, bias, dtype, size, heads))
     is_row = bias in ("row", "a sum") or (bias == "array" and SIZES[size].queries == 1)
     assert bool(gradients) != is_row

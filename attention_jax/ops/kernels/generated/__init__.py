@@ -1,6 +1,8 @@
-"""Kernels that are generated from the arithmetic of a block, for GPUs (`passes.py`)."""
+"""Kernels that are generated from the arithmetic of a block, for GPUs: `forward_pass.py` first, then `walk.py`."""
 
 from attention_jax.ops.kernels.generated.block_step import Unsupported
+from attention_jax.ops.kernels.generated.forward_pass import forward
+from attention_jax.ops.kernels.generated.gradient_passes import backward
 from attention_jax.ops.kernels.generated.triton import missing
 
-__all__ = ["Unsupported", "missing"]
+__all__ = ["Unsupported", "backward", "forward", "missing"]

@@ -17,14 +17,14 @@ class Unsupported(Exception):
     """What a kernel cannot compute; the text completes "kernel ..."."""
 
 
-class Value:
+class Variable:
     """A result of an equation, or an argument of the step."""
 
     def __init__(self, aval):
         self.aval = aval
 
 
-class Constant(Value):
+class Constant(Variable):
     """An array that the step closes over; kernels read it as one more operand."""
 
     def __init__(self, array):
@@ -37,8 +37,8 @@ class Equation(NamedTuple):
 
     primitive: Any
     params: dict
-    inputs: list  # of `Value` and `Literal`
-    outputs: list  # of `Value`
+    inputs: list  # of `Variable` and `Literal`
+    outputs: list  # of `Variable`
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ class Step:
 
     def __init__(self, function: Callable, *args):
         closed, outputs = jax.make_jaxpr(function, return_shape=True)(*args)
-        self.arguments = [Value(v.aval) for v in closed.jaxpr.invars]
+        self.arguments = [Variable(v.aval) for v in closed.jaxpr.invars]
         equations = []
         self.results = _inline(closed.jaxpr, closed.consts, self.arguments, equations)
         self.equations = _drop_unused(equations, self.results)
@@ -109,7 +109,7 @@ def _inline(jaxpr, constants, arguments, equations) -> list:
         elif (called := _body(eqn)) is not None:
             results = _inline(called.jaxpr, called.consts, inputs, equations)
         else:
-            results = [Value(v.aval) for v in eqn.outvars]
+            results = [Variable(v.aval) for v in eqn.outvars]
             equations.append(Equation(eqn.primitive, eqn.params, inputs, results))
         values.update(zip(eqn.outvars, results, strict=True))
     return [value_of(v) for v in jaxpr.outvars]

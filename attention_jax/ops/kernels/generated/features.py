@@ -15,16 +15,16 @@ from jax import lax
 
 from attention_jax.ops.kernels.generated.block_step import Equation, Step, Unsupported
 from attention_jax.ops.kernels.generated.tiles import ELEMENTWISE, Tiles, as_tile, compute, elementwise
-from attention_jax.ops.kernels.generated.triton import Rows, Whole, tile_shape
+from attention_jax.ops.kernels.generated.triton import Rows, Shared, tile_shape
 
 UNROLL = 4
 """Features of one turn of the loop, where their number is a multiple: the language does not unroll loops."""
 
 
 def evaluate(step: Step, constants: list, *args):
-    """The results of a step, whose `args` have tiles, `Rows` and `Whole` in the place of arrays. Raises `Unsupported`
+    """The results of a step, whose `args` have tiles, `Rows` and `Shared` in the place of arrays. Raises `Unsupported`
     for what a kernel cannot compute."""
-    arguments = [x.load() if isinstance(x, Whole) and not x.shape else x for x in jax.tree.leaves(args)]
+    arguments = [x.load() if isinstance(x, Shared) and not x.shape else x for x in jax.tree.leaves(args)]
     tiles = Tiles(step, constants, arguments)
     for equation in group(step):
         if isinstance(equation, Loop):
@@ -80,7 +80,7 @@ def run(loop: Loop, tiles: Tiles):
 
     def add(turn, totals):
         for n in range(unroll):
-            columns = Columns(loop, tiles, turn * unroll + n)
+            columns = AtFeature(loop, tiles, turn * unroll + n)
             totals = [total + _term(equation, columns, tiles) for equation, total in zip(loop.sums, totals)]
         return totals
 
@@ -90,7 +90,7 @@ def run(loop: Loop, tiles: Tiles):
         tiles.set(equation, total.astype(equation.outputs[0].aval.dtype))
 
 
-class Columns:
+class AtFeature:
     """Values at one feature: without their last axis."""
 
     def __init__(self, loop: Loop, tiles: Tiles, feature):
@@ -104,9 +104,9 @@ class Columns:
     def _column(self, v):
         equation, shape = self.sources.get(id(v)), tile_shape(v.aval.shape[:-1])
         raw = self.tiles.raw(v) if equation is None else None
-        if isinstance(raw, Rows) and raw.columns is not None:
+        if isinstance(raw, Rows) and raw.transposed is not None:
             return raw.column(self.feature)
-        if isinstance(raw, Whole) and len(raw.shape) == 1:
+        if isinstance(raw, Shared) and len(raw.shape) == 1:
             return raw.ref[self.feature]
         name = "" if equation is None else equation.name
         if name in ELEMENTWISE:
@@ -142,7 +142,7 @@ class Columns:
         return (self.tiles[matrix] * self[vector]).astype(equation.outputs[0].aval.dtype)
 
 
-def _term(equation: Equation, columns: Columns, tiles: Tiles) -> jax.Array:
+def _term(equation: Equation, columns: AtFeature, tiles: Tiles) -> jax.Array:
     """What one feature adds to a sum."""
     if equation.name == "reduce_sum":
         over, term = set(equation.params["axes"]), columns[equation.inputs[0]].astype(jnp.float32)

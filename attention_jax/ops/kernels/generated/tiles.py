@@ -12,7 +12,7 @@ from jax import lax
 from jax.extend.core import Literal
 
 from attention_jax.ops.kernels.generated.block_step import Equation, Step, Unsupported
-from attention_jax.ops.kernels.generated.triton import Rows, Whole, dot, inside, tile_shape
+from attention_jax.ops.kernels.generated.triton import Rows, Shared, dot, inside, tile_shape
 from attention_jax.ops.precision import is_half
 
 ELEMENTWISE = frozenset(
@@ -85,7 +85,7 @@ TABLE = 64
 
 
 class Tiles:
-    """The values of a step's equations: tiles, `Rows` and `Whole` arrays that are not loaded yet, and numbers."""
+    """The values of a step's equations: tiles, `Rows` and `Shared` arrays that are not loaded yet, and numbers."""
 
     def __init__(self, step: Step, constants: list, arguments: list):
         self.values = dict(zip(map(id, step.arguments), arguments, strict=True))
@@ -98,7 +98,7 @@ class Tiles:
     def __getitem__(self, v):
         """A value as a tile, or a number. It is not kept: what is loaded in a loop does not exist after it."""
         value = self.raw(v)
-        return value.load() if isinstance(value, Rows | Whole) else value
+        return value.load() if isinstance(value, Rows | Shared) else value
 
     def set(self, equation: Equation, *results):
         self.values.update(zip(map(id, equation.outputs), results, strict=True))
@@ -245,7 +245,7 @@ def _slice(equation, tiles):
     x, starts = tiles.raw(equation.inputs[0]), equation.params["start_indices"]
     if equation.params["strides"] not in (None, (1,) * len(shape)):
         raise Unsupported("slices no array in strides")
-    if isinstance(x, Whole):
+    if isinstance(x, Shared):
         return x.slice(starts, new_shape)
     x = tiles[equation.inputs[0]]
     for axis, (size, new_size) in enumerate(zip(shape, new_shape)):
@@ -274,7 +274,7 @@ def _pad(equation, tiles):
 
 def _dynamic_slice(equation, tiles):
     x, shape, sizes = tiles.raw(equation.inputs[0]), equation.inputs[0].aval.shape, equation.params["slice_sizes"]
-    if not isinstance(x, Whole):
+    if not isinstance(x, Shared):
         raise Unsupported("slices no array that it has computed at a place that it computes")
     starts = [tiles[v] for v in equation.inputs[1:]]
     return x.slice([jnp.clip(i, 0, n - size) for i, n, size in zip(starts, shape, sizes)], sizes)
@@ -301,7 +301,7 @@ def _gather(equation, tiles):
     )
     axes = tuple(range(len(shape)))
     plain = numbers.collapsed_slice_dims == numbers.start_index_map == axes and not numbers.offset_dims
-    if not isinstance(x, Whole) or not plain or equation.inputs[1].aval.shape[-1] != len(shape):
+    if not isinstance(x, Shared) or not plain or equation.inputs[1].aval.shape[-1] != len(shape):
         raise Unsupported("reads by index only single numbers, of arrays that it is given")
     indices, dtype = _indices(equation.inputs[1], tiles), equation.outputs[0].aval.dtype
     mask = None

@@ -55,7 +55,7 @@ def span(start, count: int):
     return pallas.ds(jnp.asarray(start, jnp.int32), count)
 
 
-class Whole:
+class Shared:
     """An array that every program of the grid sees whole, such as a parameter."""
 
     def __init__(self, ref, shape: tuple[int, ...]):
@@ -76,10 +76,10 @@ class Whole:
 
 
 class Rows:
-    """`count` rows of an array [N, ...] from row `first`; `columns` is its transpose, where that is used."""
+    """`count` rows of an array [N, ...] from row `first`; `transposed` is its transpose, where that is used."""
 
-    def __init__(self, ref, first, count: int, shape: tuple[int, ...], columns=None):
-        self.ref, self.first, self.count, self.columns = ref, first, count, columns
+    def __init__(self, ref, first, count: int, shape: tuple[int, ...], transposed=None):
+        self.ref, self.first, self.count, self.transposed = ref, first, count, transposed
         self.shape, self.tile = (count, *shape[1:]), None
 
     def load_once(self) -> "Rows":
@@ -93,7 +93,7 @@ class Rows:
 
     def column(self, feature) -> jax.Array:
         """One feature of the rows [count]."""
-        return triton.load(self.columns.at[feature, span(self.first, self.count)])
+        return triton.load(self.transposed.at[feature, span(self.first, self.count)])
 
     def store(self, tile: jax.Array, first_new=None):
         """Write a tile; with `first_new` only the rows from that row of the array on, the others being another
@@ -118,8 +118,8 @@ def store_entry(ref, index, shape: tuple[int, ...], tile: jax.Array):
 
 
 def store_slice(ref, starts: tuple, tile: jax.Array, first_new: tuple):
-    """Write a tile at `starts` of a matrix, but for the rows and columns before those of `first_new`, which count from
-    the tile's first."""
+    """Write a tile at `starts` of a matrix, but for the rows and columns before those of `first_new`, which count
+    from the tile's first."""
     is_new = [lax.broadcasted_iota(jnp.int32, tile.shape, axis) >= first for axis, first in enumerate(first_new)]
     place = tuple(span(start, n) for start, n in zip(starts, tile.shape, strict=True))
     triton.store(ref.at[place], tile.astype(ref.dtype), mask=is_new[0] & is_new[1])
