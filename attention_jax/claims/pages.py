@@ -150,7 +150,7 @@ def checks_page(results: Path) -> str:
     checks = [read_json(path) for path in sorted(results.glob("check_*.json"))]
     tables = [markdown(table) for table in check_tables(checks, describe_machine)]
     about = (
-        "Recorded runs that `python launch.py reproduce --check` repeated elsewhere ([how](../reproduce.md)); all their "
+        "Recorded runs that `python launch.py reproduce --check` repeated elsewhere ([how](../reproduce.md)); all "
         "numbers are in `experiments/results/check_*.json`. Those that differed:"
     )
     return "\n\n".join(["# Re-runs on other machines", tables[0], wrap_text(about), tables[1]]) + "\n"
