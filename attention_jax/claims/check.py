@@ -13,8 +13,15 @@ from typing import Literal
 
 from attention_jax.claims.catalog import Experiment
 from attention_jax.claims.claim import Quantity
-from attention_jax.claims.record import command_words, current_names, runs_without_divergence, smallest_seconds
-from attention_jax.claims.replication import LocalSettings, Override, resolve_data_paths
+from attention_jax.claims.record import (
+    LocalSettings,
+    Override,
+    command_words,
+    current_names,
+    resolve_data_paths,
+    runs_without_divergence,
+    smallest_seconds,
+)
 from attention_jax.claims.verdicts import is_training_run, run_value, values_by_seed
 from attention_jax.config import Config, replace
 from attention_jax.errors import Diverged, InputError, Interrupted

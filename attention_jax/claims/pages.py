@@ -53,6 +53,9 @@ the number that it is held against comes from.
 CAPTION = """
 *Dots and lines are medians and ranges of this code, gray bars the source's runs, on the scale of the published number.*
 """
+CODE = """
+No source prints these numbers: its programs were run here, for d2l rewritten in one file each.
+"""
 REGISTERED = """
 Today's rule and its margins were committed on 2026-11-27, after the runs of that day; a star marks claims that were
 committed before every run that they are judged by. What the former rules said of the same runs is in
@@ -150,7 +153,7 @@ def checks_page(results: Path) -> str:
     checks = [read_json(path) for path in sorted(results.glob("check_*.json"))]
     tables = [markdown(table) for table in check_tables(checks, describe_machine)]
     about = (
-        "Recorded runs that `python launch.py reproduce --check` repeated elsewhere ([how](../reproduce.md)); all their "
+        "Recorded runs that `python launch.py reproduce --check` repeated elsewhere ([how](../reproduce.md)); all "
         "numbers are in `experiments/results/check_*.json`. Those that differed:"
     )
     return "\n\n".join(["# Re-runs on other machines", tables[0], wrap_text(about), tables[1]]) + "\n"
@@ -224,7 +227,7 @@ def results_page(
     sections = {
         "Numbers that a source prints": [numbers_table(of("printed"))],
         "Curves that were decoded": [numbers_table(of("decoded"))],
-        "Our runs of a source's code": [numbers_table(of("code"))],
+        "Our runs of a source's code": [CODE, numbers_table(of("code"))],
         "Counts": [count_lines(of("count"), ("agree", "differ")), causes_text(of("count"))],
         "Orders": [count_lines(of("order"), ("same sign", "opposite", "undecided")), opposite_table(of("order"))],
         "Theory and thresholds": [thresholds_text(experiments, runs)],

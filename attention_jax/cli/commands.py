@@ -34,8 +34,7 @@ PICTURES = (".png", ".svg", ".pdf")
 
 def list_experiments(words: list[str]):
     """[NAME or WORD]: list the experiments by chapter; NAME: everything about one."""
-    from attention_jax.claims import catalog, listing
-    from attention_jax.claims.listing import experiment_page
+    from attention_jax.claims import catalog, claim_tables
     from attention_jax.claims.verdicts import judge_claims
     from attention_jax.cli import command_options
 
@@ -45,11 +44,13 @@ def list_experiments(words: list[str]):
         if name in catalog.experiment_names()
         else [catalog.load_experiment(experiment_name) for experiment_name in catalog.experiment_names()]
     )
-    if matches := [] if name.endswith(".py") else listing.select_experiments(experiments, name):
-        print(listing.format_listing(matches, shutil.get_terminal_size((100, 24)).columns))
+    if matches := [] if name.endswith(".py") else claim_tables.select_experiments(experiments, name):
+        print(claim_tables.format_listing(matches, shutil.get_terminal_size((100, 24)).columns))
     else:
         experiment = catalog.load_experiment(name)
-        print(experiment_page(experiment, judge_claims(experiment), catalog.user_data(experiment.config())))
+        print(
+            claim_tables.experiment_page(experiment, judge_claims(experiment), catalog.user_data(experiment.config()))
+        )
 
 
 def train(words: list[str]):
@@ -332,7 +333,7 @@ def watch(words: list[str]):
 
 def reproduce(words: list[str]):
     """[NAME ...] [--scale smoke|full|recorded] [--check --minutes 30]: run experiments and evaluate their claims."""
-    from attention_jax.claims import catalog, claim_tables, record, replication, verdicts
+    from attention_jax.claims import catalog, claim_tables, record, verdicts
     from attention_jax.cli import command_options
     from attention_jax.report.tables import show, split_columns
 
@@ -350,8 +351,8 @@ def reproduce(words: list[str]):
         override = lambda config, words: command_options.parse_with_config(
             command_options.Reproduce, words, lambda _: config
         )[1]
-        local_settings = replication.LocalSettings(args.local_data)
-        return replication.replicate(Path(args.rows), args, args.names, override, local_settings)
+        local_settings = record.LocalSettings(args.local_data)
+        return record.replicate(Path(args.rows), args, args.names, override, local_settings)
     if args.local_data or args.minutes != command_options.Reproduce.minutes:
         raise InputError("--minutes and --local-data belong to --check: add it, or leave them out")
     override = lambda config: command_options.parse_with_config(command_options.Reproduce, words, lambda _: config)[1]
@@ -384,7 +385,7 @@ def reproduce(words: list[str]):
 
 def check_the_record(args, options: list[str]) -> int:
     """Re-run recorded runs and compare the results: the exit code of `launch.py reproduce --check`."""
-    from attention_jax.claims import catalog, check, replication
+    from attention_jax.claims import catalog, check, record
     from attention_jax.cli import command_options
 
     recorded_options = ("scale", "variant", "seeds", "root", "record")
@@ -398,7 +399,7 @@ def check_the_record(args, options: list[str]) -> int:
     experiments = [catalog.load_experiment(name) for name in args.names or catalog.experiment_names()]
     if options:  # report a misspelled one before anything runs
         [override(experiment.config(), options) for experiment in experiments]
-    return check.check(experiments, args.minutes, override, replication.LocalSettings(args.local_data, tuple(options)))
+    return check.check(experiments, args.minutes, override, record.LocalSettings(args.local_data, tuple(options)))
 
 
 def sweep(words: list[str]):

@@ -18,6 +18,7 @@ from pathlib import Path
 import attention_jax
 from attention_jax import config as configs
 from attention_jax.claims.catalog import field_docs
+from attention_jax.claims.claim import Claim, Grid, Threshold
 from attention_jax.cli import command_options
 from attention_jax.cli.help import GROUPS as COMMAND_GROUPS
 from attention_jax.config import DataOptions, ModelOptions, Options
@@ -97,9 +98,10 @@ def config_functions() -> str:
     """The page of the functions of `attention_jax.config`; its dataclasses are in the configuration reference."""
     functions = {name: value for name, value in vars(configs).items() if inspect.isfunction(value) and name[0] != "_"}
     own_functions = {name: value for name, value in functions.items() if value.__module__.startswith(configs.__name__)}
-    claims = {kind.__name__: kind for kind in (configs.Claim, configs.Withdrawn, configs.Grid)}
+    claims = {kind.__name__: kind for kind in (Claim, Threshold, Grid)}
     text = ["# Configurations and claims from Python", _contents([*own_functions, *claims])]
-    text += [entry(value, f"attention_jax.config.{name}") for name, value in (own_functions | claims).items()]
+    text += [entry(value, f"attention_jax.config.{name}") for name, value in own_functions.items()]
+    text += [entry(value, f"attention_jax.claims.claim.{name}") for name, value in claims.items()]
     return "\n\n".join(text) + "\n"
 
 

@@ -10,7 +10,7 @@ from attention_jax import config as configs
 from attention_jax.claims import catalog, check, claim_tables, record
 from attention_jax.claims.catalog import Experiment
 from attention_jax.claims.claim import Claim, Quantity, Threshold
-from attention_jax.claims.replication import LocalSettings, resolve_data_paths
+from attention_jax.claims.record import LocalSettings, resolve_data_paths
 from attention_jax.cli import command_options, commands
 from attention_jax.errors import Diverged, InputError
 

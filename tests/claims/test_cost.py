@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from attention_jax.claims import catalog, listing, record
+from attention_jax.claims import catalog, claim_tables, record
 from attention_jax.claims.record import load_recorded_runs
 from attention_jax.config import replace
 
@@ -57,13 +57,13 @@ def test_estimate_is_the_smallest_seconds_of_a_variant():
     ],
 )
 def test_list_is_filtered_by_chapter_or_word(word, expected):
-    names = {experiment.name for experiment in listing.select_experiments(EXPERIMENTS, word)}
+    names = {experiment.name for experiment in claim_tables.select_experiments(EXPERIMENTS, word)}
     assert expected <= names and len(names) < 20
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])
 def test_the_list_fits_into_the_terminal(width):
-    text = listing.format_listing(EXPERIMENTS, width)
+    text = claim_tables.format_listing(EXPERIMENTS, width)
     lines = text.splitlines()
     assert max(map(len, lines)) <= width and all(experiment.name in text for experiment in EXPERIMENTS)
     [row] = [line for line in lines if line.startswith("date_luong ")]

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from toy_experiment import toy
 
-from attention_jax.claims import claim_tables, listing, pages
+from attention_jax.claims import claim_tables, pages
 from attention_jax.claims.claim import Claim, Grid, Threshold
 from attention_jax.claims.verdicts import judge_claims
 
@@ -64,8 +64,8 @@ def test_verdicts_are_counted_by_group(rows):
     assert claim_tables.tally_line(rows) == (
         "Numbers: 1 agree, 1 differ, 0 undecided. Orders: 0 same sign, 1 opposite, 0 undecided."
     )
-    assert listing.status_text(rows) == "1 of 3 agree" and listing.status_text(rows[3:]) == "not run"
-    assert listing.status_text([]) == "measured"
+    assert claim_tables.status_text(rows) == "1 of 3 agree" and claim_tables.status_text(rows[3:]) == "not run"
+    assert claim_tables.status_text([]) == "measured"
 
 
 def test_page_opens_with_one_table_and_folds_the_rest(experiment, rows):
@@ -121,6 +121,6 @@ def test_d2l_table_is_sorted_by_section(rows):
 
 
 def test_description_has_each_verdict(experiment, rows):
-    text = listing.experiment_page(experiment, rows, {"--data.path": "a file"})
+    text = claim_tables.experiment_page(experiment, rows, {"--data.path": "a file"})
     assert "differ: loss; ours 3 (equal for 8 runs); published 2 (table 2)" in text and "--data.path  a file" in text
-    assert "no option for a file" in listing.your_data("toy", {})
+    assert "no option for a file" in claim_tables.your_data("toy", {})

@@ -7,10 +7,9 @@ import re
 import pytest
 from toy_experiment import CONFIG, toy
 
-from attention_jax.claims import catalog, record, replication, verdicts
+from attention_jax.claims import catalog, record, verdicts
 from attention_jax.claims.claim import Claim
-from attention_jax.claims.record import Reproduction
-from attention_jax.claims.replication import LocalSettings
+from attention_jax.claims.record import LocalSettings, Reproduction
 from attention_jax.errors import Diverged, InputError
 from attention_jax.files import directory_lock, read_json, write_json
 
@@ -25,8 +24,8 @@ def experiment(tmp_path, monkeypatch):
         variants=lambda: {"a": CONFIG, "b": CONFIG},
         study=lambda config, directory: {"test.error": config.train.seed},
     )
-    monkeypatch.setattr(replication.catalog, "load_experiment", lambda name: experiment)
-    monkeypatch.setattr(replication.provenance, "code_differs", lambda commit: False)
+    monkeypatch.setattr(record.catalog, "load_experiment", lambda name: experiment)
+    monkeypatch.setattr(record.provenance, "code_differs", lambda commit: False)
     row = {"experiment": "toy", "variant": "a", "first_seed": 100, "seeds": 2}
     write_json(tmp_path / "rows.json", {"commit": "c", "rows": [row]})
     return experiment
@@ -40,15 +39,15 @@ def numbers_on_record(experiment) -> list[tuple]:
 def test_the_registered_seeds_are_run_and_recorded_once(experiment, tmp_path, capsys):
     request = Reproduction(root=str(tmp_path / "runs"))
     assert record.load_registered_seeds(tmp_path / "rows.json") == {("toy", "a"): frozenset({100, 101})}
-    replication.replicate(tmp_path / "rows.json", request, (), OVERRIDE, LocalSettings())
+    record.replicate(tmp_path / "rows.json", request, (), OVERRIDE, LocalSettings())
     assert numbers_on_record(experiment) == [("a", 100, 100), ("a", 101, 101)]
     first = record.load_recorded_runs("toy", experiment.results)[0]
     assert first["command"] == "python launch.py reproduce toy --variant a --train.seed 100 --seeds 1"
     capsys.readouterr()
-    replication.replicate(tmp_path / "rows.json", request, (), OVERRIDE, LocalSettings())
+    record.replicate(tmp_path / "rows.json", request, (), OVERRIDE, LocalSettings())
     assert capsys.readouterr().out == "", "what is recorded is not run again"
     fresh = Reproduction(root=str(tmp_path / "elsewhere"), record=False)
-    replication.replicate(tmp_path / "rows.json", fresh, ("another",), OVERRIDE, LocalSettings())
+    record.replicate(tmp_path / "rows.json", fresh, ("another",), OVERRIDE, LocalSettings())
     assert not (tmp_path / "elsewhere").exists(), "no row of another experiment is run"
 
 
@@ -56,22 +55,20 @@ def test_row_of_unnamed_variant_runs_it_alone(tmp_path, monkeypatch):
     two = toy(
         tmp_path / "results", variants=lambda: {"": CONFIG, "b": CONFIG}, study=lambda *request: {"test.error": 1}
     )
-    monkeypatch.setattr(replication.catalog, "load_experiment", lambda name: two)
-    monkeypatch.setattr(replication.provenance, "code_differs", lambda commit: False)
+    monkeypatch.setattr(record.catalog, "load_experiment", lambda name: two)
+    monkeypatch.setattr(record.provenance, "code_differs", lambda commit: False)
     row = {"experiment": "toy", "variant": "", "first_seed": 100, "seeds": 1}
     write_json(tmp_path / "rows.json", {"commit": "c", "rows": [row]})
-    replication.replicate(
-        tmp_path / "rows.json", Reproduction(root=str(tmp_path / "runs")), (), OVERRIDE, LocalSettings()
-    )
+    record.replicate(tmp_path / "rows.json", Reproduction(root=str(tmp_path / "runs")), (), OVERRIDE, LocalSettings())
     assert numbers_on_record(two) == [("", 100, 1)]
 
 
 def test_only_the_registered_commit_is_recorded(experiment, tmp_path, monkeypatch):
-    monkeypatch.setattr(replication.provenance, "code_differs", lambda commit: commit == "c")
+    monkeypatch.setattr(record.provenance, "code_differs", lambda commit: commit == "c")
     with pytest.raises(InputError, match=r"rows\.json froze the code, c, .*--no-record"):
-        replication.replicate(tmp_path / "rows.json", Reproduction(root=str(tmp_path)), (), OVERRIDE, LocalSettings())
+        record.replicate(tmp_path / "rows.json", Reproduction(root=str(tmp_path)), (), OVERRIDE, LocalSettings())
     unrecorded = Reproduction(root=str(tmp_path / "runs"), record=False)
-    replication.replicate(tmp_path / "rows.json", unrecorded, (), OVERRIDE, LocalSettings())
+    record.replicate(tmp_path / "rows.json", unrecorded, (), OVERRIDE, LocalSettings())
     assert (tmp_path / "runs" / "full" / "toy" / "a-seed101").is_dir() and not numbers_on_record(experiment)
 
 
@@ -79,7 +76,7 @@ def test_run_locked_by_another_process_is_skipped(experiment, tmp_path, capsys):
     busy = tmp_path / "runs" / "full" / "toy" / "a-seed100"
     busy.mkdir(parents=True)
     with directory_lock(busy):
-        replication.replicate(
+        record.replicate(
             tmp_path / "rows.json", Reproduction(root=str(tmp_path / "runs")), (), OVERRIDE, LocalSettings()
         )
     assert numbers_on_record(experiment) == [("a", 101, 101)] and "not recorded" in capsys.readouterr().out
@@ -92,12 +89,12 @@ def test_a_run_that_diverges_is_recorded_and_misses(experiment, tmp_path, monkey
         return {"test.error": 0.5}
 
     diverging = dataclasses.replace(experiment, study=study)
-    monkeypatch.setattr(replication.catalog, "load_experiment", lambda name: diverging)
+    monkeypatch.setattr(record.catalog, "load_experiment", lambda name: diverging)
     unrecorded = Reproduction(root=str(tmp_path / "other"), record=False)
-    replication.replicate(tmp_path / "rows.json", unrecorded, (), OVERRIDE, LocalSettings())
+    record.replicate(tmp_path / "rows.json", unrecorded, (), OVERRIDE, LocalSettings())
     assert "diverged" in capsys.readouterr().out and not record.load_recorded_runs("toy", experiment.results)
     for _ in range(2):
-        replication.replicate(
+        record.replicate(
             tmp_path / "rows.json", Reproduction(root=str(tmp_path / "runs")), (), OVERRIDE, LocalSettings()
         )
     assert capsys.readouterr().out.count("diverged") == 1, "what is recorded is not run again"
@@ -148,4 +145,4 @@ def test_seeds_of_several_rows_add_up(tmp_path):
 
 def test_missing_registration_raises_input_error(tmp_path):
     with pytest.raises(InputError, match="--rows"):
-        replication.replicate(tmp_path / "none.json", Reproduction(), (), OVERRIDE, LocalSettings())
+        record.replicate(tmp_path / "none.json", Reproduction(), (), OVERRIDE, LocalSettings())
