@@ -31,6 +31,7 @@ steps".
 
 "as plotted" (`fra_eng_bahdanau`) differs from the book's code in nothing known. It is held against the five runs of the
 book's PyTorch notebook that have its last rate, 0.005, and 30 epochs (d2l_notebooks_peer.json beside the results).
+Sixteen seeds are registered, and had not been run by 2026-11-27.
 
 Section 10.7 masks padding in its loss and section 11.4 does not, so the two published numbers do not compare.
 """
