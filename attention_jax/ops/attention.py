@@ -257,8 +257,8 @@ def _reason_against_kernel(options: _Options, with_log: bool, inputs: Inputs) ->
 
 
 def _run_program(plan, program, inputs):
-    """The output [Q, V] by a kernel of dot products or by a "general" program of this package, the log-sum-exp [Q] with `plan.return_log`, else None,
-    and the `Statistics` that the plan needs."""
+    """The output [Q, V] by a kernel of dot products or by a "general" program of this package, the log-sum-exp [Q] with
+    `plan.return_log`, else None, and the `Statistics` that the plan needs."""
     (score, bias, normalizer), query, key, value, _, mask, *_ = inputs
     if program == "cudnn":
         return cudnn.attend(query, key, value, score, bias, mask, normalizer.sink), None, Statistics()

@@ -34,11 +34,8 @@ def split(inputs: Inputs) -> tuple:
 
 def join(rows, keys, shared) -> Inputs:
     """The inverse of `split`."""
-    (query, bias_query, cut, top, query_words), (key, value, key_words), (rules, mask, rate, offset) = (
-        rows,
-        keys,
-        shared,
-    )
+    query, bias_query, cut, top, query_words = rows
+    (key, value, key_words), (rules, mask, rate, offset) = keys, shared
     dropout = None if query_words is None else (query_words, key_words, rate)
     return Inputs(rules, query, key, value, bias_query, mask, dropout, offset, cut, top)
 
