@@ -293,22 +293,20 @@ def render(rows: dict[str, dict], card: tuple[Card, ...]) -> str:
     )
     blocks = [textwrap.fill(about, 120, break_on_hyphens=False)]
     for name in card:
-        lines = [(case, size_of(case), *cells(row, name)) for case, row in rows.items()]
+        lines = [(case, *cells(case, row, name)) for case, row in rows.items()]
         columns = (f"{name}, sm_{ARCHITECTURES[name].replace('.', '')}", "queries x keys, warps", *KERNELS.values())
         blocks.append(markdown(Table("", columns, lines, columns[2:])))
     return "\n\n".join(blocks)
 
 
-def cells(row: dict, card: Card) -> list[str]:
-    """The cells of a call, or the reason why it has none."""
-    if row["problem"]:
-        return [row["problem"], "", ""]
-    return [cell(row[card], kernel, card) for kernel in KERNELS]
-
-
-def size_of(name: str) -> str:
-    """The blocks of a call, with the warps of the forward pass and of the gradient of the keys."""
+def cells(name: str, row: dict, card: Card) -> list[str]:
+    """The cells of a call: its blocks, the warps of the forward pass and of the gradient of keys, and the numbers of
+    each kernel, or the reason why there are none."""
     case = cases()[name]
     x = jax.ShapeDtypeStruct((case.length, case.width), case.dtype)
     blocks = choose_kernel_blocks(x, x)["cuda"]
-    return f"{blocks.query} x {blocks.key}, {blocks.warps}/{blocks.key_warps}"
+    size = f"{blocks.query} x {blocks.key}"
+    if row["problem"]:
+        return [size, row["problem"], "", ""]
+    warps = [row[card][kernel].warps for kernel in ("attend", "key_gradient")]
+    return [f"{size}, {warps[0]}/{warps[1]}", *(cell(row[card], kernel, card) for kernel in KERNELS)]
