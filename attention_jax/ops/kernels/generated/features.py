@@ -139,7 +139,8 @@ class AtFeature:
         (matrix, vector), numbers = equation.inputs, equation.params["dimension_numbers"]
         if any(numbers[0]) or any(numbers[1]) or (len(matrix.aval.shape), len(vector.aval.shape)) != (2, 1):
             raise Unsupported("knows no such product with a value [queries, keys, features]")
-        return (self.tiles[matrix] * self[vector]).astype(equation.outputs[0].aval.dtype)
+        product = self.tiles[matrix].astype(jnp.float32) * self[vector].astype(jnp.float32)
+        return product.astype(equation.outputs[0].aval.dtype)
 
 
 def _term(equation: Equation, columns: AtFeature, tiles: Tiles) -> jax.Array:
