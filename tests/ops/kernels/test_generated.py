@@ -534,7 +534,7 @@ def sample(cases: list[Case], *first: Case) -> list[Case]:
 
 
 TABLE = table()
-LONG_WINDOW = next(case for case in TABLE if case.mask == "sliding_window" and case.size == "197 x 197")
+LONG_WINDOW = next(case for case in TABLE if case[2:4] + case[5:6] == ("sliding_window", "array", "197 x 197"))
 FEW_FEATURES = next(case for case in TABLE if "3 features" in case.score and case.bias == "T5Bias")
 
 
