@@ -81,9 +81,11 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Tests of Gemma run on request, `-m gemma`: its file has terms of use, and they take minutes."""
-    if "gemma" not in config.getoption("markexpr"):
-        items[:] = [item for item in items if item.get_closest_marker("gemma") is None]
+    """Tests of Gemma, whose file has terms of use, and all cases of generated kernels take many minutes: they run on
+    request, `-m gemma` and `-m kernels`."""
+    for name in ("gemma", "kernels"):
+        if name not in config.getoption("markexpr"):
+            items[:] = [item for item in items if item.get_closest_marker(name) is None]
 
 
 class Changed:

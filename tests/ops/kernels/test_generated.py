@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from jax.tree_util import Partial
 from rounding import SCORES as FORMULAS, UNITS, in_type
-from tiers import slow_but
 
 from attention_jax import pytree
 from attention_jax.errors import InputError
@@ -538,7 +537,17 @@ LONG_WINDOW = next(case for case in TABLE if case[2:4] + case[5:6] == ("sliding_
 FEW_FEATURES = next(case for case in TABLE if "3 features" in case.score and case.bias == "T5Bias")
 
 
-@pytest.mark.parametrize(Case._fields, slow_but(sample(TABLE, LONG_WINDOW, FEW_FEATURES), TABLE))
+FAST = sample(TABLE, LONG_WINDOW, FEW_FEATURES)
+SLOW = TABLE[::8]
+
+
+def tier(case: Case):
+    """The case as parameters: of the fast tier, of the slow one, or of `-m kernels`, which has all others."""
+    marks = () if case in FAST else pytest.mark.slow if case in SLOW else pytest.mark.kernels
+    return pytest.param(*case, marks=marks)
+
+
+@pytest.mark.parametrize(Case._fields, [tier(case) for case in TABLE])
 def test_error_is_at_most_twice_that_of_the_definition(score, normalizer, mask, bias, dtype, size, heads, monkeypatch):
     """The gradient is the kernel's, too, but for that of a row [1, K] as a bias, which blocks in XLA compute."""
     for module in (attention, derivatives):  # trace no kernel for a GPU, which takes a third of the time
