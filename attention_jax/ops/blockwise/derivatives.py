@@ -58,7 +58,6 @@ def attend_in_blocks(blocks: tuple, whole: Whole, combine: Combine, floats: list
     """
     inputs = finite_where_unattended(combine(floats, non_floats))
     program = _select_module(inputs)
-    forward = lambda inputs, blocks: (generated if blocks.kernel else program).forward(inputs, blocks)
     block_sizes = [b for _, b in blocks if b is not None] or [Blocks(1, 1)]
 
     def compute(blocks, inputs):
@@ -67,9 +66,10 @@ def attend_in_blocks(blocks: tuple, whole: Whole, combine: Combine, floats: list
             _, saved, _ = jax.eval_shape(lambda: program.forward(inputs, block_sizes[0]))
             saved = vary_like(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), saved), inputs)
             return (out, log), saved, statistics
-        return with_blocks(forward, blocks, inputs)
+        return with_blocks((generated if blocks.kernel else program).forward, blocks, inputs)
 
-    run = compute if None in dict(blocks).values() else partial(with_blocks, forward)
+    in_xla = all(b is not None and b.kernel is None for _, b in blocks)
+    run = partial(with_blocks, program.forward) if in_xla else compute
     return *by_platform(run, dict(blocks), inputs), partition(inputs)[0]
 
 
