@@ -77,7 +77,7 @@ MUTANTS = (
         "attention_jax/models/transformer.py",
         "self_mask & segments(segment, segment), segments(segment, memory.segment)",
         "self_mask & segments(segment, segment), lengths(memory.source_length)",
-        (*TRANSFORMER, "tests/data/test_packing.py"),
+        (*TRANSFORMER, "tests/data/test_pairs.py"),
     ),
     Mutant(
         "cached-key-at-the-position-before",

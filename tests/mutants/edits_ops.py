@@ -202,8 +202,8 @@ MUTANTS = (
     Mutant(
         "largest-score-is-the-log-sum-exp",
         "attention_jax/ops/blockwise/softmax.py",
-        "Statistics(largest if blocks.keep_largest else None, entropy)",
-        "Statistics(log if blocks.keep_largest else None, entropy)",
+        "Statistics(largest if keep_largest else None, entropy)",
+        "Statistics(log if keep_largest else None, entropy)",
         ("tests/ops/test_max_score.py",),
     ),
     Mutant(

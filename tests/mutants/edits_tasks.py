@@ -48,7 +48,7 @@ MUTANTS = (
         "attention_jax/tasks/seq2seq.py",
         'begins = positions_within(batch["target_segment"]) == 0',
         'begins = positions_within(batch["target_segment"]) < 0',
-        (*SEQ2SEQ, "tests/data/test_packing.py"),
+        (*SEQ2SEQ, "tests/data/test_pairs.py"),
     ),
     Mutant(
         "mixed-loss-ignores-the-partner",
