@@ -209,8 +209,8 @@ MUTANTS = (
     Mutant(
         "entropy-relative-to-the-first-block",
         "attention_jax/ops/blockwise/softmax.py",
-        "moment[0] * shrink + _times_log(shrunk_total, largest - reference) + block_moment",
-        "moment[0] * shrink + block_moment",
+        "moment * shrink + _times_log(shrunk_total, largest - reference) + block_moment",
+        "moment * shrink + block_moment",
         ("tests/ops/test_entropy.py",),
     ),
     Mutant(
