@@ -286,8 +286,8 @@ def _run_program(plan, program, inputs):
 
 
 def _prepare_blocks(inputs, plan):
-    """The inputs of attention block by block, and the blocks on the platforms that have chosen "fused", None on others,
-    which compute all weights at once."""
+    """The inputs of attention block by block, and the blocks on the platforms that have chosen "fused" or "kernel",
+    None on others, which compute all weights at once."""
     (score, bias, normalizer), query = inputs.rules, inputs.query
     score, prepared_query, key = prepare(score, query, inputs.key)
     sizes = choose_blocks(score, prepared_query, key, plan.block_q, plan.block_k)

@@ -62,7 +62,7 @@ class Step:
         self.equations = _drop_unused(equations, self.results)
         used = [v for equation in self.equations for v in equation.inputs] + self.results
         self.constants = list(dict.fromkeys(v for v in used if isinstance(v, Constant)))
-        self.shapes, self.structure = jax.tree.flatten(outputs)
+        self.structure = jax.tree.structure(outputs)
 
     def open_updates(self, count: int):
         """Replace each of the last `count` results, zeros of which a slice is updated, by [update, *starts of the

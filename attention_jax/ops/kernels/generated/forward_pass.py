@@ -54,11 +54,8 @@ def _forward_softmax(inputs, blocks):
 
 
 def _forward_local(inputs, blocks):
-    (queries, width), normalizer, dtype = (
-        (inputs.query.shape[0], inputs.value.shape[1]),
-        inputs.rules[2],
-        inputs.value.dtype,
-    )
+    queries, width, dtype = inputs.query.shape[0], inputs.value.shape[1], inputs.value.dtype
+    normalizer = inputs.rules[2]
     has_threshold, keep_count = isinstance(normalizer, Threshold), has_factor(normalizer)
     # the largest score and the shift of a query are known only in the kernel, which gives them to the steps
     unknown = jnp.zeros((queries,), jnp.float32)

@@ -132,7 +132,7 @@ def elementwise(equation: Equation, operands: list, shape: tuple[int, ...]):
 
 
 def _is_half(dtype) -> bool:
-    return jnp.issubdtype(dtype, jnp.floating) and is_half(dtype) and dtype != jnp.float32
+    return jnp.issubdtype(dtype, jnp.floating) and is_half(dtype)
 
 
 def fill_beyond(x, shape, axes, value):
