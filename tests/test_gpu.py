@@ -38,10 +38,10 @@ def everywhere(names: str, cases, by_default=()):
     `by_default`, and as slow tests every sixth of the others, whose code the tests of each package run."""
     ids = lambda case: "-".join(getattr(type(x), "__name__", "") if hasattr(x, "task") else str(x) for x in case)
     on = lambda platform, case, *marks: pytest.param(platform, *case, marks=marks, id=f"{platform}-{ids(case)}")
-    others = [case for case in cases if "cudnn" not in case and case not in by_default]
+    slow_cases = [case for case in cases if "cudnn" not in case and case not in by_default]
     params = [on("gpu", case, pytest.mark.gpu) for case in cases]
     params += [on("cpu", case) for case in by_default]
-    params += [on("cpu", case, pytest.mark.slow) for case in others[::6]]
+    params += [on("cpu", case, pytest.mark.slow) for case in slow_cases[::6]]
     return pytest.mark.parametrize(["device", *names.split()], params, indirect=["device"])
 
 
