@@ -7,6 +7,7 @@ import jax
 
 from attention_jax import config as configs, tasks
 from attention_jax.ops import scores
+from experiments.papers.options import CCTConfig, ResNetConfig
 
 
 def every_score(width: int = 8) -> dict[str, scores.Score]:
@@ -38,8 +39,8 @@ MODELS = (
     configs.NTMConfig(hidden_size=8, num_locations=8, word_size=4),
     configs.StackedLSTMConfig(num_layers=1, hidden_size=8),
     configs.ViTConfig(2, 16, 16, 1, 2),
-    configs.CCTConfig(hidden_size=16, mlp_dim=16, num_layers=1),
-    configs.ResNetConfig(widths=(8, 8), blocks_per_stage=1, num_groups=4),
+    CCTConfig(hidden_size=16, mlp_dim=16, num_layers=1),
+    ResNetConfig(widths=(8, 8), blocks_per_stage=1, num_groups=4),
     configs.PointerNetworkConfig(hidden_size=8),
     configs.GraphAttentionConfig(num_heads=2, hidden_size=4),
 )

@@ -1,0 +1,64 @@
+"""The options of the models of this directory, and of their data: imported with the experiments, without JAX.
+
+Each names its Flax module, task and loader by import path, as docs/extend.md says; config.json names the class itself
+that way: "experiments.papers.options:CCTConfig".
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from attention_jax.config import ModelOptions, OneOf, option
+from attention_jax.config.models import TransformerLayers, rate
+
+
+@dataclass(frozen=True)
+class CCTConfig(TransformerLayers):
+    """Compact Convolutional Transformer (experiments/papers/cct.py); the defaults are CCT-2/3x2."""
+
+    module: ClassVar[str] = "experiments.papers.cct:CCT"
+    task: ClassVar[str] = "attention_jax.tasks.vision:VisionTask"
+
+    num_conv_layers: int = option(2, at_least=1)
+    """Convolutional layers of the tokenizer, each of which halves the image."""
+    kernel_size: int = option(3, at_least=1)
+    """Side of the convolution kernels, in pixels."""
+    hidden_size: int = option(128, at_least=1, smoke=8)
+    """Width of the residual stream."""
+    mlp_dim: int = option(128, at_least=1, smoke=16)
+    """Hidden units of the feed-forward layers."""
+    num_layers: int = option(2, at_least=1)
+    """Transformer layers."""
+    num_heads: int = option(2, at_least=1, smoke=2)
+    """Attention heads of a layer; they divide hidden_size."""
+    position_embedding: Annotated[str, OneOf(("learned", "none"))] = "learned"
+    """Position encoding of the tokens, or package.file:Class of yours: a bias of the scores, or a Flax module."""
+    dropout: float = rate(0.0, traced=True)
+    """Dropout rate of the embeddings and of the feed-forward layers."""
+    attention_dropout: float = rate(0.1, traced=True)
+    """Dropout rate of the attention weights, after normalization."""
+    stochastic_depth: float = rate(0.1)
+    """Probability p of skipping the last of L layers for an example; layer i, from 0, has p i / (L - 1)."""
+    dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)
+    """Type of the computation; parameters are float32."""
+
+
+@dataclass(frozen=True)
+class ResNetConfig(ModelOptions):
+    """Residual network with group normalization (experiments/papers/resnet.py); the defaults are ResNet-18's
+    shape."""
+
+    module: ClassVar[str] = "experiments.papers.resnet:ResNet"
+    task: ClassVar[str] = "attention_jax.tasks.vision:VisionTask"
+
+    widths: tuple[int, ...] = option((64, 128, 256, 512), at_least=1)
+    """Channels of each stage; every stage but the first halves the image."""
+    blocks_per_stage: int = option(2, at_least=1)
+    """Residual blocks of a stage."""
+    stem: Literal["small", "large"] = "small"
+    """First layer: a 3x3 convolution (small images), or a 7x7 convolution and pooling, both of stride 2."""
+    num_groups: int = option(16, at_least=1)
+    """Groups of the group normalization; they divide every width."""
+    dropout: float = rate(0.0, traced=True)
+    """Dropout rate of the input of the classifier."""
+    dtype: Literal["float32", "bfloat16"] = option("float32", training_only=True)
+    """Type of the computation; parameters are float32."""
