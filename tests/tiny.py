@@ -7,7 +7,7 @@ import jax
 
 from attention_jax import config as configs, tasks
 from attention_jax.ops import scores
-from experiments.papers.options import CCTConfig, ResNetConfig
+from experiments.papers.options import CCTConfig, ConvolutionalConfig, ResNetConfig
 
 
 def every_score(width: int = 8) -> dict[str, scores.Score]:
@@ -31,7 +31,7 @@ MODELS = (
     configs.ConditionalGRUConfig(**TRANSLATOR),
     configs.LuongConfig(**TRANSLATOR),
     configs.GNMTConfig(**TRANSLATOR),
-    configs.ConvolutionalConfig(8, 4, num_layers=2),
+    ConvolutionalConfig(8, 4, num_layers=2),
     configs.TransformerConfig(1, 1, hidden_size=8, num_heads=2, mlp_dim=8),
     configs.LanguageModelConfig(1, 8, 2, 8),
     configs.RecurrentLanguageModelConfig(hidden_size=8),

@@ -50,7 +50,6 @@ from attention_jax.config.models import (
     AttentionSeq2seqConfig,
     BahdanauConfig,
     ConditionalGRUConfig,
-    ConvolutionalConfig,
     DeepOutputConfig,
     GNMTConfig,
     GraphAttentionConfig,

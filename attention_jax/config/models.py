@@ -246,34 +246,6 @@ class GNMTConfig(DeepOutputConfig):
     """Residual connections from the second layer on, in the encoder and in the decoder."""
 
 
-@dataclass(frozen=True)
-class ConvolutionalConfig(ModelOptions):
-    """Convolutional sequence to sequence, Gehring et al. 2017 (attention_jax/models/convolutional.py)."""
-
-    module: ClassVar[str] = "attention_jax.models.convolutional:ConvSeq2seq"
-    task: ClassVar[str] = "attention_jax.tasks.seq2seq:Seq2seqTask"
-
-    hidden_size: int = option(512, at_least=1, smoke=8)
-    """Channels of the convolutions."""
-    embed_size: int = option(256, at_least=1, smoke=8)
-    """Dimensions of a token embedding."""
-    num_layers: int = option(10, at_least=1)
-    """Layers of the encoder, and of the decoder."""
-    kernel_size: int = option(3, at_least=1)
-    """Width of a convolution, in tokens; odd."""
-    max_length: int = option(128, at_least=1)
-    """Longest source and target, in tokens: rows of the table of learned positions."""
-    normalizer: NormalizerName = "softmax"
-    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
-    sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
-    dropout: float = rate(0.25, traced=True)
-    """Dropout rate of the embeddings and of the input of every convolution."""
-
-    @property
-    def longest_input(self) -> int | None:
-        return self.max_length
-
-
 @dataclass(frozen=True, kw_only=True)
 class TransformerLayers(ModelOptions):
     """Options of the layers of every Transformer here (attention_jax/models/blocks.py)."""

@@ -17,6 +17,7 @@ from attention_jax.models.named_scores import ScaledGeneral
 from attention_jax.models.recurrent import Layer
 from attention_jax.ops.normalizers import Softmax
 from attention_jax.ops.scores import Dot
+from experiments.papers.options import ConvolutionalConfig
 
 SMALL = {"hidden_size": 6, "embed_size": 4, "readout_size": 4}
 ONE_WAY = {"bidirectional": "none", "decoder_init": "pass"}
@@ -133,7 +134,7 @@ def sparsemax(row):
 
 NORMALIZED = {name: dataclasses.replace(options, score="general") for name, options in RECURRENT.items()}
 NORMALIZED["local-m"] = config.LuongConfig(**SMALL, window="monotonic", window_size=1)
-NORMALIZED["convolutional"] = config.ConvolutionalConfig(hidden_size=6, embed_size=4, num_layers=1)
+NORMALIZED["convolutional"] = ConvolutionalConfig(hidden_size=6, embed_size=4, num_layers=1)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,7 @@ def test_any_normalizer_weighs_the_source(name, contract):
             config.LuongSeq2seqConfig(hidden_size=6, embed_size=4, normalizer="learned_sigmoid"), marks=pytest.mark.slow
         ),
         pytest.param(
-            config.ConvolutionalConfig(hidden_size=6, embed_size=4, num_layers=2, normalizer="learned_sigmoid"),
+            ConvolutionalConfig(hidden_size=6, embed_size=4, num_layers=2, normalizer="learned_sigmoid"),
             marks=pytest.mark.slow,
         ),
     ],
@@ -176,7 +177,7 @@ def test_contract_of_a_normalizer_with_a_learned_number(options, contract):
         module(options).init, jax.random.key(0), *(contract.SOURCE, contract.LENGTH, contract.TARGET)
     )
     learned = [x.shape for path, x in jax.tree.leaves_with_path(shapes) if "normaliser" in jax.tree_util.keystr(path)]
-    assert learned == [()] * (options.num_layers if isinstance(options, config.ConvolutionalConfig) else 1)
+    assert learned == [()] * (options.num_layers if isinstance(options, ConvolutionalConfig) else 1)
 
 
 def test_a_normalizer_that_does_not_exist_is_refused(contract):
