@@ -7,7 +7,7 @@ import jax
 
 from attention_jax import config as configs, tasks
 from attention_jax.ops import scores
-from experiments.papers.options import CCTConfig, ConvolutionalConfig, ResNetConfig
+from experiments.papers import options
 
 
 def every_score(width: int = 8) -> dict[str, scores.Score]:
@@ -31,7 +31,7 @@ MODELS = (
     configs.ConditionalGRUConfig(**TRANSLATOR),
     configs.LuongConfig(**TRANSLATOR),
     configs.GNMTConfig(**TRANSLATOR),
-    ConvolutionalConfig(8, 4, num_layers=2),
+    options.ConvolutionalConfig(8, 4, num_layers=2),
     configs.TransformerConfig(1, 1, hidden_size=8, num_heads=2, mlp_dim=8),
     configs.LanguageModelConfig(1, 8, 2, 8),
     configs.RecurrentLanguageModelConfig(hidden_size=8),
@@ -39,9 +39,9 @@ MODELS = (
     configs.NTMConfig(hidden_size=8, num_locations=8, word_size=4),
     configs.StackedLSTMConfig(num_layers=1, hidden_size=8),
     configs.ViTConfig(2, 16, 16, 1, 2),
-    CCTConfig(hidden_size=16, mlp_dim=16, num_layers=1),
-    ResNetConfig(widths=(8, 8), blocks_per_stage=1, num_groups=4),
-    configs.PointerNetworkConfig(hidden_size=8),
+    options.CCTConfig(hidden_size=16, mlp_dim=16, num_layers=1),
+    options.ResNetConfig(widths=(8, 8), blocks_per_stage=1, num_groups=4),
+    options.PointerNetworkConfig(hidden_size=8),
     configs.GraphAttentionConfig(num_heads=2, hidden_size=4),
 )
 
@@ -56,7 +56,7 @@ def builder(place: Path):
         "text_classification": configs.LabeledFile(examples=60, held_out_fraction=0.2),
         "memory": configs.Algorithmic(sequences=8, epoch_sequences=8, valid_sequences=4),
         "vision": configs.Images(examples=32),
-        "pointing": configs.ConvexHulls(max_points=6, examples=8, held_out=4),
+        "pointer": options.ConvexHulls(max_points=6, examples=8, held_out=4),
         "nodes": configs.Citations(num_nodes=70),
     }
 

@@ -571,18 +571,6 @@ class TextClassifierConfig(TransformerLayers):
 
 
 @dataclass(frozen=True)
-class PointerNetworkConfig(ModelOptions):
-    """Pointer Networks, Vinyals et al. 2015 (attention_jax/models/pointer.py)."""
-
-    module: ClassVar[str] = "attention_jax.models.pointer:PointerNetwork"
-    task: ClassVar[str] = "attention_jax.tasks.pointing:PointingTask"
-    custom_loss: ClassVar[bool] = True
-
-    hidden_size: int = option(128, at_least=1, smoke=8)
-    """Units of the encoder, of the decoder and of the score."""
-
-
-@dataclass(frozen=True)
 class GraphAttentionConfig(ModelOptions):
     """Graph attention networks of two layers, Velickovic et al. 2018 (attention_jax/models/graph_attention.py)."""
 

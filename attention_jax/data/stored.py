@@ -14,7 +14,6 @@ from attention_jax import config as configs
 from attention_jax.data import (
     algorithmic,
     citations,
-    convex_hulls,
     images,
     labeled_texts,
     pairs,
@@ -30,7 +29,7 @@ TYPES = {
     for kind in (
         pairs.Pairs, pairs.Texts, pairs.PairData, pairs.PackedPairs, text_windows.Windows, images.Split,
         images.ImageData, labeled_texts.Labeled, labeled_texts.LabeledTexts, algorithmic.Sequences,
-        algorithmic.SequenceSets, convex_hulls.Hulls, convex_hulls.HullSets, citations.Graph,
+        algorithmic.SequenceSets, citations.Graph,
     )
 }  # fmt: skip
 TOKENIZERS = {

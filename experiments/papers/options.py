@@ -7,7 +7,7 @@ that way: "experiments.papers.options:CCTConfig".
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from attention_jax.config import ModelOptions, OneOf, option
+from attention_jax.config import DataOptions, ModelOptions, OneOf, option
 from attention_jax.config.models import NormalizerName, TransformerLayers, rate
 
 
@@ -90,3 +90,31 @@ class ConvolutionalConfig(ModelOptions):
     @property
     def longest_input(self) -> int | None:
         return self.max_length
+
+
+@dataclass(frozen=True)
+class PointerNetworkConfig(ModelOptions):
+    """Pointer Networks, Vinyals et al. 2015 (experiments/papers/pointer.py)."""
+
+    module: ClassVar[str] = "experiments.papers.pointer:PointerNetwork"
+    task: ClassVar[str] = "experiments.papers.pointer:PointingTask"
+    custom_loss: ClassVar[bool] = True
+
+    hidden_size: int = option(128, at_least=1, smoke=8)
+    """Units of the encoder, of the decoder and of the score."""
+
+
+@dataclass(frozen=True)
+class ConvexHulls(DataOptions):
+    """Random points and their convex hulls (experiments/papers/pointer.py)."""
+
+    loader: ClassVar[str] = "experiments.papers.pointer:load"
+
+    min_points: int = option(5, at_least=3)
+    """The minimum number of points of a set."""
+    max_points: int = option(10, at_least=3)
+    """The maximum number of points of a set."""
+    examples: int = option(200_000, at_least=1, smoke=1000, unlimited=True)
+    """Number of training sets."""
+    held_out: int = option(10_000, at_least=1)
+    """Point sets for validation, and for each test set: with the minimum and with the maximum number of points."""

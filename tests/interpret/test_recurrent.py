@@ -15,9 +15,10 @@ from attention_jax.models.book import LuongSeq2seq
 from attention_jax.models.conditional_gru import ConditionalGRU
 from attention_jax.models.gnmt import GNMT
 from attention_jax.models.luong import Luong
-from attention_jax.models.pointer import PointerNetwork
 from attention_jax.models.recurrent_lm import RecurrentLanguageModel
 from attention_jax.models.sutskever import Sutskever
+from experiments.papers import options as papers
+from experiments.papers.pointer import PointerNetwork
 
 PAIR = TOKENS, LENGTH, TOKENS[:, :3]
 SIZES = {"hidden_size": 4, "embed_size": 4, "readout_size": 4}
@@ -46,7 +47,7 @@ CASES = {  # (model, inputs, what is set after the recurrence, within its steps,
         lambda: RecurrentLanguageModel(config.RecurrentLanguageModelConfig(hidden_size=4), 11), (TOKENS,),
         ["decoder.states"], [], []),
     "pointer": (
-        lambda: PointerNetwork(config.PointerNetworkConfig(hidden_size=4), 2),
+        lambda: PointerNetwork(papers.PointerNetworkConfig(hidden_size=4), 2),
         (INPUTS, LENGTH, jnp.array([[0, 1], [0, 2]])), ["decoder.states", "encoder.states"], [], []),
     "ntm": (
         lambda: NTM(config.NTMConfig(hidden_size=4, num_locations=6, word_size=3), 2), (INPUTS,), [],

@@ -130,10 +130,10 @@ MUTANTS = (
     ),
     Mutant(
         "pointer-feeds-the-wrong-input",
-        "attention_jax/models/pointer.py",
+        "experiments/papers/pointer.py",
         "jnp.take_along_axis(cache.memory.inputs, previous[:, None, None], axis=1)[:, 0]",
         "jnp.take_along_axis(cache.memory.inputs, previous[:, None, None] - 1, axis=1)[:, 0]",
-        ("tests/models/test_pointer.py", "tests/tasks/test_pointing.py"),
+        ("tests/papers/test_pointer.py", "tests/papers/test_pointing.py"),
     ),
     Mutant(
         "entropy-over-masked-queries-too",

@@ -90,16 +90,16 @@ MUTANTS = (
     ),
     Mutant(
         "hull-must-start-at-the-same-corner",
-        "attention_jax/tasks/pointing.py",
+        "experiments/papers/pointer.py",
         "return tuple(corners[at:] + corners[:at])",
         "return tuple(corners)",
-        ("tests/tasks/test_pointing.py",),
+        ("tests/papers/test_pointing.py",),
     ),
     Mutant(
         "hull-loss-of-the-padding",
-        "attention_jax/tasks/pointing.py",
+        "experiments/papers/pointer.py",
         "return -jnp.where(real, log_p, 0.0).sum(1)",
         "return -log_p.sum(1)",
-        ("tests/tasks/test_pointing.py",),
+        ("tests/papers/test_pointing.py",),
     ),
 )
