@@ -42,7 +42,7 @@ MODELS = (
     options.CCTConfig(hidden_size=16, mlp_dim=16, num_layers=1),
     options.ResNetConfig(widths=(8, 8), blocks_per_stage=1, num_groups=4),
     options.PointerNetworkConfig(hidden_size=8),
-    configs.GraphAttentionConfig(num_heads=2, hidden_size=4),
+    options.GraphAttentionConfig(num_heads=2, hidden_size=4),
 )
 
 
@@ -57,7 +57,7 @@ def builder(place: Path):
         "memory": configs.Algorithmic(sequences=8, epoch_sequences=8, valid_sequences=4),
         "vision": configs.Images(examples=32),
         "pointer": options.ConvexHulls(max_points=6, examples=8, held_out=4),
-        "nodes": configs.Citations(num_nodes=70),
+        "graph_attention": options.Citations(num_nodes=70),
     }
 
     def build(model, **changes):

@@ -416,20 +416,6 @@ class ModularAddition(DataOptions):
 
 
 @dataclass(frozen=True)
-class Citations(DataOptions):
-    """A graph of papers that cite each other; the subject of each is predicted (attention_jax/data/citations.py)."""
-
-    loader: ClassVar[str] = "attention_jax.data.citations:load"
-
-    path: str = option("", user_data=True)
-    """A cora.npz, or a file of the same arrays, which attention_jax/data/citations.py describes."""
-    num_nodes: int = 0
-    """Number of nodes of a generated graph if no file is given; 0 requires a file."""
-    neighbors: bool = True
-    """Let nodes attend to their neighbors and themselves; otherwise only to themselves."""
-
-
-@dataclass(frozen=True)
 class Algorithmic(DataOptions):
     """The tasks of the Neural Turing Machine paper, generated (attention_jax/data/algorithmic.py)."""
 

@@ -571,28 +571,6 @@ class TextClassifierConfig(TransformerLayers):
 
 
 @dataclass(frozen=True)
-class GraphAttentionConfig(ModelOptions):
-    """Graph attention networks of two layers, Velickovic et al. 2018 (attention_jax/models/graph_attention.py)."""
-
-    module: ClassVar[str] = "attention_jax.models.graph_attention:GraphAttention"
-    task: ClassVar[str] = "attention_jax.tasks.nodes:NodeTask"
-    custom_loss: ClassVar[bool] = True
-
-    num_heads: int = option(8, at_least=1, smoke=2)
-    """Attention heads of the hidden layer; the output layer has one."""
-    hidden_size: int = option(8, at_least=1, smoke=8)
-    """Units of each head of the hidden layer."""
-    score: HeadScore = "attention_jax.ops.scores:LeakySum"
-    """dot, scaled_dot, general, concat, additive, cosine, gaussian, mean, or package.file:Class (here the paper's)."""
-    dropout: float = rate(0.6, traced=True)
-    """Dropout rate of the inputs of both layers and of the projected values."""
-    attention_dropout: float = rate(0.6, traced=True)
-    """Dropout rate of the attention weights, after normalization."""
-    l2: float = 5e-4
-    """Weight of the L2 penalty: this times half the sum of all squared parameters is added to the loss."""
-
-
-@dataclass(frozen=True)
 class NTMConfig(ModelOptions):
     """Neural Turing Machines (attention_jax/models/ntm.py); the defaults are the paper's for copying (tables 1 and
     2)."""

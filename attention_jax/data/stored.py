@@ -13,7 +13,6 @@ import numpy as np
 from attention_jax import config as configs
 from attention_jax.data import (
     algorithmic,
-    citations,
     images,
     labeled_texts,
     pairs,
@@ -29,7 +28,7 @@ TYPES = {
     for kind in (
         pairs.Pairs, pairs.Texts, pairs.PairData, pairs.PackedPairs, text_windows.Windows, images.Split,
         images.ImageData, labeled_texts.Labeled, labeled_texts.LabeledTexts, algorithmic.Sequences,
-        algorithmic.SequenceSets, citations.Graph,
+        algorithmic.SequenceSets,
     )
 }  # fmt: skip
 TOKENIZERS = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from attention_jax.config import DataOptions, ModelOptions, OneOf, option
-from attention_jax.config.models import NormalizerName, TransformerLayers, rate
+from attention_jax.config.models import HeadScore, NormalizerName, TransformerLayers, rate
 
 
 @dataclass(frozen=True)
@@ -118,3 +118,40 @@ class ConvexHulls(DataOptions):
     """Number of training sets."""
     held_out: int = option(10_000, at_least=1)
     """Point sets for validation, and for each test set: with the minimum and with the maximum number of points."""
+
+
+@dataclass(frozen=True)
+class GraphAttentionConfig(ModelOptions):
+    """Graph attention networks of two layers, Velickovic et al. 2018 (experiments/papers/graph_attention.py)."""
+
+    module: ClassVar[str] = "experiments.papers.graph_attention:GraphAttention"
+    task: ClassVar[str] = "experiments.papers.graph_attention:NodeTask"
+    custom_loss: ClassVar[bool] = True
+
+    num_heads: int = option(8, at_least=1, smoke=2)
+    """Attention heads of the hidden layer; the output layer has one."""
+    hidden_size: int = option(8, at_least=1, smoke=8)
+    """Units of each head of the hidden layer."""
+    score: HeadScore = "attention_jax.ops.scores:LeakySum"
+    """dot, scaled_dot, general, concat, additive, cosine, gaussian, mean, or package.file:Class (here the paper's)."""
+    dropout: float = rate(0.6, traced=True)
+    """Dropout rate of the inputs of both layers and of the projected values."""
+    attention_dropout: float = rate(0.6, traced=True)
+    """Dropout rate of the attention weights, after normalization."""
+    l2: float = 5e-4
+    """Weight of the L2 penalty: this times half the sum of all squared parameters is added to the loss."""
+
+
+@dataclass(frozen=True)
+class Citations(DataOptions):
+    """A graph of papers that cite each other, to predict the subject of each
+    (experiments/papers/graph_attention.py)."""
+
+    loader: ClassVar[str] = "experiments.papers.graph_attention:load"
+
+    path: str = option("", user_data=True)
+    """A cora.npz, or a file of the same arrays, which experiments/papers/graph_attention.py describes."""
+    num_nodes: int = 0
+    """Number of nodes of a generated graph if no file is given; 0 requires a file."""
+    neighbors: bool = True
+    """Let nodes attend to their neighbors and themselves; otherwise only to themselves."""

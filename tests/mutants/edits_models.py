@@ -116,10 +116,10 @@ MUTANTS = (
     ),
     Mutant(
         "graph-attention-keeps-its-dropout-in-evaluation",
-        "attention_jax/models/graph_attention.py",
+        "experiments/papers/graph_attention.py",
         'hidden = dropout(hidden, o.dropout, self.make_rng("dropout") if train else None)',
         "hidden = dropout(hidden, o.dropout, jax.random.key(0))",
-        ("tests/models/test_graph_attention.py", "tests/tasks/test_nodes.py"),
+        ("tests/papers/test_graph_attention.py", "tests/papers/test_nodes.py"),
     ),
     Mutant(
         "memory-read-before-it-is-written",

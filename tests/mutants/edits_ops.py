@@ -29,7 +29,7 @@ MUTANTS = (
         "attention_jax/ops/scores.py",
         "jax.nn.leaky_relu(query + key.T, 0.2)",
         "jax.nn.leaky_relu(query + key.T, 0.01)",
-        ("tests/ops/test_scores.py", "tests/models/test_graph_attention.py"),
+        ("tests/ops/test_scores.py", "tests/papers/test_graph_attention.py"),
     ),
     Mutant(
         "concat-score-splits-at-the-key-width",
