@@ -179,34 +179,10 @@ class DeepOutputConfig(TranslatorConfig):
 
 
 @dataclass(frozen=True)
-class SutskeverConfig(DeepOutputConfig):
-    """No attention: Sutskever et al. 2014, Cho et al. 2014 (attention_jax/models/sutskever.py)."""
-
-    module: ClassVar[str] = "attention_jax.models.sutskever:Sutskever"
-    context_input: Literal["start", "every_step"] = "start"
-    """Where the encoder's last state goes: into the decoder's initial state, or into the input of every step and of the
-    readout as well."""
-
-
-@dataclass(frozen=True)
 class BahdanauConfig(DeepOutputConfig):
     """Attention before the recurrence: Bahdanau et al. 2015 (attention_jax/models/bahdanau.py)."""
 
     module: ClassVar[str] = "attention_jax.models.bahdanau:Bahdanau"
-    score: Score = "additive"
-    """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
-    normalizer: NormalizerName = "softmax"
-    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
-    sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
-
-
-@dataclass(frozen=True)
-class ConditionalGRUConfig(DeepOutputConfig):
-    """Attention between two transitions: Firat & Cho 2016 (attention_jax/models/conditional_gru.py)."""
-
-    module: ClassVar[str] = "attention_jax.models.conditional_gru:ConditionalGRU"
-    readout: Literal["state", "linear", "tanh", "maxout"] = "tanh"
-    """Layer between the decoder state and the output layer; state has none."""
     score: Score = "additive"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
     normalizer: NormalizerName = "softmax"

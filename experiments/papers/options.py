@@ -7,7 +7,7 @@ that way: "experiments.papers.options:CCTConfig".
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from attention_jax.config import DataOptions, ModelOptions, OneOf, option
+from attention_jax.config import DataOptions, DeepOutputConfig, ModelOptions, OneOf, Score, option
 from attention_jax.config.models import HeadScore, NormalizerName, TransformerLayers, rate
 
 
@@ -155,3 +155,27 @@ class Citations(DataOptions):
     """Number of nodes of a generated graph if no file is given; 0 requires a file."""
     neighbors: bool = True
     """Let nodes attend to their neighbors and themselves; otherwise only to themselves."""
+
+
+@dataclass(frozen=True)
+class SutskeverConfig(DeepOutputConfig):
+    """No attention: Sutskever et al. 2014, Cho et al. 2014 (experiments/papers/sutskever.py)."""
+
+    module: ClassVar[str] = "experiments.papers.sutskever:Sutskever"
+    context_input: Literal["start", "every_step"] = "start"
+    """Where the encoder's last state goes: into the decoder's initial state, or into the input of every step and of the
+    readout as well."""
+
+
+@dataclass(frozen=True)
+class ConditionalGRUConfig(DeepOutputConfig):
+    """Attention between two transitions: Firat & Cho 2016 (experiments/papers/conditional_gru.py)."""
+
+    module: ClassVar[str] = "experiments.papers.conditional_gru:ConditionalGRU"
+    readout: Literal["state", "linear", "tanh", "maxout"] = "tanh"
+    """Layer between the decoder state and the output layer; state has none."""
+    score: Score = "additive"
+    """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
+    normalizer: NormalizerName = "softmax"
+    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
+    sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
