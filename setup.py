@@ -3,6 +3,10 @@
 from setuptools import find_packages, setup
 
 setup(
-    packages=[*find_packages(include=["attention_jax*"]), "attention_jax.experiments"],
+    packages=[
+        *find_packages(include=["attention_jax*"]),
+        "attention_jax.experiments",
+        "attention_jax.experiments.papers",
+    ],
     package_dir={"attention_jax.experiments": "experiments"},
 )

@@ -1,7 +1,7 @@
 """Check what the pages say about the repository, and the size of its functions; exit code 1 if something is wrong.
 
 Of each page: links, paths, tests and goals of make that exist, lines of at most 120 columns, and one title. Of
-docs/mechanisms.md: objects that exist and are short. Of the package: cited papers that
+docs/mechanisms.md: objects that exist and are short. Of the package and experiments/papers: cited papers that
 docs/references.md lists, functions of at most 60 lines without docstrings, and no two modules of one name.
 """
 
@@ -14,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "attention_jax"
+PAPERS = ROOT / "experiments" / "papers"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "tests/TRIED.md", *sorted((ROOT / "docs").glob("*.md"))]
 GENERATED = ("results.md",)
 LONGEST = 60
@@ -91,7 +92,8 @@ def mechanisms() -> Iterator[str]:
         yield f"{len(rows)} rows, or one object in two of them"
     for row in rows:
         module, name = row[3].split(":")
-        lines = object_lines(PACKAGE / f"{module.replace('.', '/')}.py", name)
+        directory = PAPERS.parent if module.startswith("papers.") else PACKAGE
+        lines = object_lines(directory / f"{module.replace('.', '/')}.py", name)
         if lines is None or lines > LONGEST:
             yield f"{row[1]}: {row[3]} has {lines} lines"
         if row[4] not in experiments:
@@ -103,7 +105,7 @@ def citations() -> Iterator[str]:
     rows = re.findall(r"^\| ([^|]+\d{4}[^|]*) \|", read_text(ROOT / "docs/references.md"), re.MULTILINE)
     listed = {(row.split()[0].rstrip(","), year) for row in rows for year in re.findall(r"\d{4}", row)}
     texts = [page for page in PAGES if page.name not in (*GENERATED, "references.md")]
-    text = " ".join(read_text(path) for path in [*texts, *PACKAGE.rglob("*.py")])
+    text = " ".join(read_text(path) for path in [*texts, *PACKAGE.rglob("*.py"), *PAPERS.glob("*.py")])
     cited = set(re.findall(r"\b([A-Z][\w-]+) et al\.,?\s+\(?((?:19|20)\d\d)", text))
     yield from (f"{author} et al. {year} is not listed" for author, year in sorted(cited - listed))
 
@@ -111,7 +113,7 @@ def citations() -> Iterator[str]:
 def code() -> Iterator[str]:
     """Functions that are too long, and names that two modules share; a view may be named like its task."""
     paths = sorted(PACKAGE.rglob("*.py"))
-    for path in paths:
+    for path in (*paths, *sorted(PAPERS.glob("*.py"))):
         functions = (node for node in ast.walk(ast.parse(read_text(path))) if isinstance(node, Function))
         long = [node for node in functions if lines_of(node) > LONGEST + len(node.decorator_list)]
         yield from (f"{path.relative_to(ROOT)}:{node.lineno}: {node.name} is longer than 60 lines" for node in long)

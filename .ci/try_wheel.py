@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 import attention_jax
 from attention_jax import attend, causal, load_experiment, nadaraya_watson, scores, train_run
+from attention_jax.config import import_object
 from attention_jax.errors import InputError
 
 assert not (Path(attention_jax.__file__).parents[1] / "experiments").exists(), "this is a checkout"
@@ -39,6 +40,9 @@ def input_error(call, *words):
 
 experiment = load_experiment("date_luong")
 assert experiment.file.parent == Path(attention_jax.__file__).parent / "experiments", experiment.file
+for name in ("cct_cifar10", "gat_cora", "multi30k_deen_conv", "multi30k_ende_gru", "pointer_networks"):
+    module = import_object(load_experiment(name).config().model.module)
+    assert module.__module__.startswith("experiments.papers."), module
 message = input_error(train_run, experiment.smoke(), "run")
 assert all(package in message for package in ("tensorboardX", "tensorflow-datasets", "sacrebleu")), message
 assert not Path("run").exists(), "a run was begun that cannot end"

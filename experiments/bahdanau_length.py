@@ -19,17 +19,8 @@ original runs, of an earlier date: 37.2 and 102 %, 18.9 and 54 %).
 
 from pathlib import Path
 
-from attention_jax.config import (
-    BahdanauConfig,
-    Config,
-    Decode,
-    Grid,
-    Multi30k,
-    Optim,
-    SutskeverConfig,
-    Train,
-    replace,
-)
+from attention_jax.config import BahdanauConfig, Config, Decode, Grid, Multi30k, Optim, Train, replace
+from experiments.papers.options import SutskeverConfig
 
 SIZES = {"hidden_size": 384, "embed_size": 256, "readout": "linear", "embed_dropout": 0.3, "output_dropout": 0.3}
 

@@ -13,7 +13,8 @@ attention dropout 0.1, stochastic depth 0.1. The published number is the best ep
 of the last epoch, which selects nothing.
 """
 
-from attention_jax.config import CCTConfig, Config, Images, Optim, Train, replace
+from attention_jax.config import Config, Images, Optim, Train, replace
+from experiments.papers.options import CCTConfig
 
 
 def config() -> Config:

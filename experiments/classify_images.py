@@ -11,7 +11,8 @@ training images of a class validates, or `--data.validation N` of all: training 
 validation accuracy, which is tested once.
 """
 
-from attention_jax.config import CCTConfig, Config, Images, Optim, Train, replace
+from attention_jax.config import Config, Images, Optim, Train, replace
+from experiments.papers.options import CCTConfig
 
 
 def config() -> Config:

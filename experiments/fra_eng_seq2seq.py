@@ -36,8 +36,9 @@ Sixteen seeds are registered, and had not been run by 2026-11-27.
 Section 10.7 masks padding in its loss and section 11.4 does not, so the two published numbers do not compare.
 """
 
-from attention_jax.config import Config, Decode, FraEng, Optim, SutskeverConfig, Train, replace
+from attention_jax.config import Config, Decode, FraEng, Optim, Train, replace
 from experiments.fra_eng_bahdanau import AS_PLOTTED
+from experiments.papers.options import SutskeverConfig
 
 SEEDS = 3
 

@@ -4,7 +4,7 @@ Chapter: Transformer
 Source: Velickovic, Cucurull, Casanova, Romero, Lio, Bengio 2018, "Graph Attention Networks" (ICLR, arXiv 1710.10903),
   section 3.3 and table 2; the authors' code, github.com/PetarV-/GAT, execute_cora.py
 Data: Cora in the split of Yang et al. 2016 (github.com/kimiyoung/planetoid): 2,708 papers, 1,433 words, 140 labels to
-  train on, 500 to validate and 1,000 to test; `attention_jax/data/citations.py` describes the file
+  train on, 500 to validate and 1,000 to test; `experiments/papers/graph_attention.py` describes the file
 Command: python launch.py reproduce gat_cora --data.path cora.npz
 Cost: 24 minutes
 
@@ -23,8 +23,8 @@ ten.
 
 "equal weights" is the same network where all neighbors weigh the same: a graph convolution. "no neighbours" is the
 same network where each node attends to itself alone, without dropout of that one weight: a perceptron of two layers.
-The weights are computed for the edges alone (`ops.edges`); tests/ops/test_edges.py compares them and their gradients
-with `attend` under the adjacency matrix as a mask.
+The weights are computed for the edges alone (`attend_edges`); tests/papers/test_edges.py compares them and their
+gradients with `attend` under the adjacency matrix as a mask.
 
 The bounds were set before the first full training run; only the validation loss and accuracy of the first 20 epochs of
 one seed had been seen. Ten seeds have an accuracy of 83.4 +- 0.4 % (mean and standard deviation; the paper: 83.0 +- 0.7
@@ -33,7 +33,8 @@ all of the gain over a perceptron (59.7 +- 1.4 %) comes from averaging over neig
 them.
 """
 
-from attention_jax.config import Citations, Config, GraphAttentionConfig, Optim, Train, replace
+from attention_jax.config import Config, Optim, Train, replace
+from experiments.papers.options import Citations, GraphAttentionConfig
 
 SEEDS = 10
 GAT, EQUAL, ALONE = "attention", "equal weights", "no neighbours"

@@ -192,7 +192,7 @@ class GatedTask:
         """The task's loss with sampled gates, and what the open ones cost (Voita's equation in section 6.1)."""
         import jax
 
-        from attention_jax.ops.gates import draw_gates, open_probability
+        from experiments.papers.gates import draw_gates, open_probability
 
         rng, *rngs = jax.random.split(rng, len(params["gates"]) + 1)
         log_alpha = log_alphas(params)
@@ -202,7 +202,7 @@ class GatedTask:
 
     def final_gates(self, params) -> dict:
         """The gates {layer: [heads]} that training ends with."""
-        from attention_jax.ops.gates import evaluation_gates
+        from experiments.papers.gates import evaluation_gates
 
         return {layer: evaluation_gates(x) for layer, x in log_alphas(params).items()}
 

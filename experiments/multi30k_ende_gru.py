@@ -19,7 +19,8 @@ epochs; weights are multiplied in bfloat16 (`--train.matmul-precision`). The pub
 the encoder's GRUs, ours normalizes their annotations.
 """
 
-from attention_jax.config import ConditionalGRUConfig, Config, Decode, Multi30k, Optim, Train
+from attention_jax.config import Config, Decode, Multi30k, Optim, Train
+from experiments.papers.options import ConditionalGRUConfig
 
 
 def config() -> Config:

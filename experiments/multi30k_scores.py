@@ -53,17 +53,8 @@ are claimed.
 
 from pathlib import Path
 
-from attention_jax.config import (
-    Config,
-    Decode,
-    Grid,
-    LuongConfig,
-    Multi30k,
-    Optim,
-    SutskeverConfig,
-    Train,
-    replace,
-)
+from attention_jax.config import Config, Decode, Grid, LuongConfig, Multi30k, Optim, Train, replace
+from experiments.papers.options import SutskeverConfig
 
 SIZES = {
     "hidden_size": 256,

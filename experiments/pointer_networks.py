@@ -19,7 +19,8 @@ the recorded accuracy is tuned on the test sets that it reports. Another seed (1
 has 0.949 and 0.860 on the same sets.
 """
 
-from attention_jax.config import Config, ConvexHulls, Optim, PointerNetworkConfig, Train, replace
+from attention_jax.config import Config, Optim, Train, replace
+from experiments.papers.options import ConvexHulls, PointerNetworkConfig
 
 
 def config() -> Config:

@@ -23,7 +23,8 @@ images as augmented), and 0.9224 with rotary positions and the stem instead of s
 differ by less than 10,000 images can tell. The recorded runs "vit" (0.9224) and "resnet" (0.8962) are of that protocol.
 """
 
-from attention_jax.config import Config, Grid, Images, Optim, ResNetConfig, Train, ViTConfig, replace
+from attention_jax.config import Config, Grid, Images, Optim, Train, ViTConfig, replace
+from experiments.papers.options import ResNetConfig
 
 
 def config() -> Config:

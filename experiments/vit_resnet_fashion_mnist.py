@@ -20,7 +20,8 @@ of its PyTorch and JAX notebooks from December 2022 to August 2023). Every ViT w
 ResNet at 0.01, the largest of the three, so that a higher rate may still gain something.
 """
 
-from attention_jax.config import Config, Grid, Images, Optim, ResNetConfig, Train, ViTConfig, replace
+from attention_jax.config import Config, Grid, Images, Optim, Train, ViTConfig, replace
+from experiments.papers.options import ResNetConfig
 
 SEEDS = 3
 RATES = (1e-3, 3e-3, 1e-2)

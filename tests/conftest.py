@@ -104,6 +104,14 @@ def with_attributes():
     return Changed
 
 
+@pytest.fixture(scope="session")
+def contract():
+    """`check`, and the small batch it uses."""
+    import contract
+
+    return contract
+
+
 @pytest.fixture
 def cudnn_installed(monkeypatch):
     """Make JAX believe that cuDNN and a Hopper are there, for tracing and lowering, and `attend` take all products."""

@@ -100,7 +100,8 @@ def test_every_function_of_the_reading_order_exists():
     entries = re.findall(r"`([\w/]+\.py)(?::([\w.]+))?`", text)
     assert len(entries) > 50
     for path, name in entries:
-        source = (ROOT / "attention_jax" / path).read_text(encoding="utf-8")
+        directory = ROOT if path.startswith("experiments/") else ROOT / "attention_jax"
+        source = (directory / path).read_text(encoding="utf-8")
         assert not name or name in definitions(source), f"{path} has no {name}"
 
 
@@ -134,7 +135,7 @@ def test_gallery_lists_every_figure_with_its_command():
 
 def test_d2l_page_lists_existing_functions_and_sections():
     text = (ROOT / "docs" / "d2l.md").read_text(encoding="utf-8")
-    entries = re.findall(r"\]\(\.\./(attention_jax/[\w/]+\.py)\): ((?:`\w+`(?:, )?)+)", text)
+    entries = re.findall(r"\]\(\.\./((?:attention_jax|experiments)/[\w/]+\.py)\): ((?:`\w+`(?:, )?)+)", text)
     assert len(entries) > 15
     for path, names in entries:
         assert {*re.findall(r"\w+", names)} <= definitions((ROOT / path).read_text(encoding="utf-8")), path

@@ -14,12 +14,13 @@ from jax import export
 from tiny import MODELS, TRANSLATOR, builder, every_score
 
 from attention_jax import config as configs
-from attention_jax.models import resnet, vit
+from attention_jax.models import stem, vit
 from attention_jax.ops.attention import attend
 from attention_jax.ops.losses import linear_cross_entropy
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.placement import Program
 from attention_jax.train.step import init_state
+from experiments.papers import options
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 PACKAGE = Path(__file__).parents[1] / "attention_jax"
@@ -139,7 +140,8 @@ def state_of(task, update):
 
 def test_every_model_is_here():
     """Every kind of options that names a module of its own and is trained from its options alone: not BERT."""
-    kinds = {c for _, c in inspect.getmembers(configs, inspect.isclass) if "module" in vars(c)}
+    classes = [c for module in (configs, options) for _, c in inspect.getmembers(module, inspect.isclass)]
+    kinds = {c for c in classes if "module" in vars(c)}
     kinds = {c for c in kinds if dataclasses.is_dataclass(c) and issubclass(c, configs.ModelOptions)}
     assert {c for c in kinds if isinstance(vars(c)["module"], str)} - {configs.models.MaskedLanguageModelConfig} == {
         type(model) for model in MODELS
@@ -162,7 +164,7 @@ def test_every_training_step_is_lowered_for_every_platform(build, model):
 
 def test_convolutions_are_products_on_a_cpu_alone():
     x, kernel = jax.ShapeDtypeStruct((2, 8, 8, 3), jnp.float32), jax.ShapeDtypeStruct((3, 3, 3, 4), jnp.float32)
-    layer = resnet.convolution(4, 3, 1, jnp.float32)
+    layer = stem.convolution(4, 3, 1, jnp.float32)
     run = jax.jit(jax.grad(lambda kernel, x: layer.apply({"params": {"kernel": kernel}}, x).sum()))
     texts = lower_everywhere(run, kernel, x)
     assert {p: "stablehlo.convolution" in t for p, t in texts.items()} == {"cpu": False, "cuda": True, "tpu": True}

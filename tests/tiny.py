@@ -7,6 +7,7 @@ import jax
 
 from attention_jax import config as configs, tasks
 from attention_jax.ops import scores
+from experiments.papers import options
 
 
 def every_score(width: int = 8) -> dict[str, scores.Score]:
@@ -25,12 +26,12 @@ MODELS = (
     configs.PeekySeq2seqConfig(hidden_size=8, embed_size=4),
     configs.AttentionSeq2seqConfig(hidden_size=8, embed_size=4),
     configs.LuongSeq2seqConfig(hidden_size=8, embed_size=4),
-    configs.SutskeverConfig(**TRANSLATOR),
+    options.SutskeverConfig(**TRANSLATOR),
     configs.BahdanauConfig(**TRANSLATOR),
-    configs.ConditionalGRUConfig(**TRANSLATOR),
+    options.ConditionalGRUConfig(**TRANSLATOR),
     configs.LuongConfig(**TRANSLATOR),
     configs.GNMTConfig(**TRANSLATOR),
-    configs.ConvolutionalConfig(8, 4, num_layers=2),
+    options.ConvolutionalConfig(8, 4, num_layers=2),
     configs.TransformerConfig(1, 1, hidden_size=8, num_heads=2, mlp_dim=8),
     configs.LanguageModelConfig(1, 8, 2, 8),
     configs.RecurrentLanguageModelConfig(hidden_size=8),
@@ -38,10 +39,10 @@ MODELS = (
     configs.NTMConfig(hidden_size=8, num_locations=8, word_size=4),
     configs.StackedLSTMConfig(num_layers=1, hidden_size=8),
     configs.ViTConfig(2, 16, 16, 1, 2),
-    configs.CCTConfig(hidden_size=16, mlp_dim=16, num_layers=1),
-    configs.ResNetConfig(widths=(8, 8), blocks_per_stage=1, num_groups=4),
-    configs.PointerNetworkConfig(hidden_size=8),
-    configs.GraphAttentionConfig(num_heads=2, hidden_size=4),
+    options.CCTConfig(hidden_size=16, mlp_dim=16, num_layers=1),
+    options.ResNetConfig(widths=(8, 8), blocks_per_stage=1, num_groups=4),
+    options.PointerNetworkConfig(hidden_size=8),
+    options.GraphAttentionConfig(num_heads=2, hidden_size=4),
 )
 
 
@@ -55,8 +56,8 @@ def builder(place: Path):
         "text_classification": configs.LabeledFile(examples=60, held_out_fraction=0.2),
         "memory": configs.Algorithmic(sequences=8, epoch_sequences=8, valid_sequences=4),
         "vision": configs.Images(examples=32),
-        "pointing": configs.ConvexHulls(max_points=6, examples=8, held_out=4),
-        "nodes": configs.Citations(num_nodes=70),
+        "pointer": options.ConvexHulls(max_points=6, examples=8, held_out=4),
+        "graph_attention": options.Citations(num_nodes=70),
     }
 
     def build(model, **changes):

@@ -37,6 +37,8 @@ def experiments_directory(package: Path, working_directory: Path) -> Path:
 ROOT = experiments_directory(Path(__file__).resolve().parents[1], working_directory=Path())
 CHECKOUT = (ROOT.parent / "launch.py").is_file()
 """Whether the experiments come from a checkout. Only there are results recorded."""
+PAPERS = "experiments.papers"
+"""The package of the models that only experiments use, in the directory papers of ROOT."""
 CHAPTERS = (
     "kernels",
     "recurrent attention",
@@ -227,7 +229,7 @@ def _module_of(path: Path) -> ModuleType:
     """
     package_spec = importlib.util.find_spec("experiments")
     if package_spec is None:
-        sys.modules["experiments"] = _package()
+        sys.modules["experiments"] = _package("experiments", ROOT)
     if path.parent == ROOT:
         foreign = package_spec is not None and str(ROOT) not in (package_spec.submodule_search_locations or ())
         with _replacing_user_package() if foreign else contextlib.nullcontext():
@@ -245,19 +247,24 @@ def _module_of(path: Path) -> ModuleType:
 
 
 @functools.cache
-def _package() -> ModuleType:
-    """The package `experiments` of the checkout."""
-    spec = importlib.machinery.ModuleSpec("experiments", None, is_package=True)
-    spec.submodule_search_locations = [str(ROOT)]
+def _package(name: str, directory: Path) -> ModuleType:
+    """The package `name` of the files in a directory."""
+    spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = [str(directory)]
     return importlib.util.module_from_spec(spec)
 
 
 @contextlib.contextmanager
 def _replacing_user_package() -> Iterator[None]:
-    """Context in which `experiments` is the checkout's package; a module of that name is restored afterwards."""
-    package_modules = lambda: [name for name in sys.modules if name.partition(".")[0] == "experiments"]
+    """Context in which `experiments` is the checkout's package; a module of that name is restored afterwards. The
+    models in `experiments.papers` stay, because configurations name them."""
+    package_modules = lambda: [
+        name
+        for name in sys.modules
+        if name.partition(".")[0] == "experiments" and not f"{name}.".startswith(f"{PAPERS}.")
+    ]
     user_modules = {name: sys.modules.pop(name) for name in package_modules()}
-    sys.modules["experiments"] = _package()
+    sys.modules["experiments"] = _package("experiments", ROOT)
     try:
         yield
     finally:
@@ -296,3 +303,7 @@ def _paragraphs(doc: str) -> dict[str, str]:
     """Return the lines "Word: text" of a docstring, with their continuation lines."""
     paragraphs = re.findall(r"^([A-Z][a-z]+): (.*(?:\n(?![A-Z][a-z]+: |\n).*)*)", doc, re.MULTILINE)
     return {word: " ".join(text.split()) for word, text in paragraphs}
+
+
+sys.modules.setdefault(PAPERS, _package(PAPERS, ROOT / "papers"))
+importlib.import_module(f"{PAPERS}.options")  # so that a config.json may name them wherever this package is imported

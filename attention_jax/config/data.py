@@ -416,36 +416,6 @@ class ModularAddition(DataOptions):
 
 
 @dataclass(frozen=True)
-class ConvexHulls(DataOptions):
-    """Random points and their convex hulls (attention_jax/data/convex_hulls.py)."""
-
-    loader: ClassVar[str] = "attention_jax.data.convex_hulls:load"
-
-    min_points: int = option(5, at_least=3)
-    """The minimum number of points of a set."""
-    max_points: int = option(10, at_least=3)
-    """The maximum number of points of a set."""
-    examples: int = option(200_000, at_least=1, smoke=1000, unlimited=True)
-    """Number of training sets."""
-    held_out: int = option(10_000, at_least=1)
-    """Point sets for validation, and for each test set: with the minimum and with the maximum number of points."""
-
-
-@dataclass(frozen=True)
-class Citations(DataOptions):
-    """A graph of papers that cite each other; the subject of each is predicted (attention_jax/data/citations.py)."""
-
-    loader: ClassVar[str] = "attention_jax.data.citations:load"
-
-    path: str = option("", user_data=True)
-    """A cora.npz, or a file of the same arrays, which attention_jax/data/citations.py describes."""
-    num_nodes: int = 0
-    """Number of nodes of a generated graph if no file is given; 0 requires a file."""
-    neighbors: bool = True
-    """Let nodes attend to their neighbors and themselves; otherwise only to themselves."""
-
-
-@dataclass(frozen=True)
 class Algorithmic(DataOptions):
     """The tasks of the Neural Turing Machine paper, generated (attention_jax/data/algorithmic.py)."""
 

@@ -1,10 +1,11 @@
 """Serialization of preprocessing for a run: vocabularies, tokenizers, names, normalization and a few examples.
 
-Only the types below are read back: a file cannot name code to import.
+Only the types below, and those that a task lists in `Task.stored_types`, are read back: a file cannot name code to
+import.
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,6 @@ import numpy as np
 from attention_jax import config as configs
 from attention_jax.data import (
     algorithmic,
-    citations,
-    convex_hulls,
     images,
     labeled_texts,
     pairs,
@@ -29,7 +28,7 @@ TYPES = {
     for kind in (
         pairs.Pairs, pairs.Texts, pairs.PairData, pairs.PackedPairs, text_windows.Windows, images.Split,
         images.ImageData, labeled_texts.Labeled, labeled_texts.LabeledTexts, algorithmic.Sequences,
-        algorithmic.SequenceSets, convex_hulls.Hulls, convex_hulls.HullSets, citations.Graph,
+        algorithmic.SequenceSets,
     )
 }  # fmt: skip
 TOKENIZERS = {
@@ -56,9 +55,10 @@ class NotStored(Exception):
     """Raised for data of a type that a run cannot store, such as a custom tokenizer."""
 
 
-def encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """A dataset as plain JSON values; arrays go into `arrays` under names. Raises NotStored."""
-    inside = lambda values: [encode(each, arrays) for each in values]
+def encode(value: Any, arrays: dict[str, np.ndarray], types: Sequence[type] = ()) -> Any:
+    """A dataset as plain JSON values; arrays go into `arrays` under names. `types` are named tuples besides TYPES.
+    Raises NotStored."""
+    inside = lambda values: [encode(each, arrays, types) for each in values]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic):
@@ -77,18 +77,18 @@ def encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
         return {"vocabulary": value.tokens} | {name: getattr(value, f"{name}_id") for name in SPECIAL}
     if isinstance(value, configs.Sampling):
         return {"sampling": vars(value)}
-    if TYPES.get(type(value).__name__) is type(value):
-        return {"type": type(value).__name__, "fields": encode(value._asdict(), arrays)}
+    if type(value) in (*TYPES.values(), *types):
+        return {"type": type(value).__name__, "fields": encode(value._asdict(), arrays, types)}
     if isinstance(value, Mapping):
-        return {"mapping": {name: encode(each, arrays) for name, each in value.items()}}
-    if isinstance(value, tuple | list):
+        return {"mapping": {name: encode(each, arrays, types) for name, each in value.items()}}
+    if type(value) in (tuple, list):
         return {"tuple": inside(value)} if isinstance(value, tuple) else inside(value)
     raise NotStored(type(value).__name__)
 
 
-def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def decode(value: Any, arrays: Mapping[str, np.ndarray], types: Sequence[type] = ()) -> Any:
     """Invert `encode`; InputError, KeyError, TypeError or ValueError for values that `encode` did not write."""
-    inside = lambda values: [decode(each, arrays) for each in values]
+    inside = lambda values: [decode(each, arrays, types) for each in values]
     if isinstance(value, list):
         return inside(value)
     if not isinstance(value, dict):
@@ -108,9 +108,10 @@ def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         case "sampling":
             return configs.Sampling(**content)
         case "type":
-            return TYPES[content](**decode(value["fields"], arrays))
+            kinds = TYPES | {kind.__name__: kind for kind in types}
+            return kinds[content](**decode(value["fields"], arrays, types))
         case "mapping":
-            return {name: decode(each, arrays) for name, each in content.items()}
+            return {name: decode(each, arrays, types) for name, each in content.items()}
         case "tuple":
             return tuple(inside(content))
     raise InputError(f"unknown kind of stored value: {kind!r}")

@@ -10,26 +10,22 @@ from attention_jax import lazy_attributes
 if TYPE_CHECKING:
     from attention_jax.models.bahdanau import Bahdanau
     from attention_jax.models.bert import MaskedLanguageModel
-    from attention_jax.models.conditional_gru import ConditionalGRU
     from attention_jax.models.gnmt import GNMT
     from attention_jax.models.language_model import LanguageModel
     from attention_jax.models.luong import Luong
     from attention_jax.models.multihead import MultiHeadAttention
     from attention_jax.models.ntm import NTM
-    from attention_jax.models.sutskever import Sutskever
     from attention_jax.models.transformer import Transformer
     from attention_jax.models.vit import ViT
 
 HOMES = {
     "Bahdanau": "attention_jax.models.bahdanau",
     "MaskedLanguageModel": "attention_jax.models.bert",
-    "ConditionalGRU": "attention_jax.models.conditional_gru",
     "GNMT": "attention_jax.models.gnmt",
     "LanguageModel": "attention_jax.models.language_model",
     "Luong": "attention_jax.models.luong",
     "MultiHeadAttention": "attention_jax.models.multihead",
     "NTM": "attention_jax.models.ntm",
-    "Sutskever": "attention_jax.models.sutskever",
     "Transformer": "attention_jax.models.transformer",
     "ViT": "attention_jax.models.vit",
 }

@@ -56,7 +56,7 @@ class Alignment:
 class Scorer(nn.Module):
     """Owns the weights of the score between decoder states and annotations, and of its normalizer."""
 
-    options: config.BahdanauConfig | config.ConditionalGRUConfig | config.LuongConfig | config.GNMTConfig
+    options: config.BahdanauConfig | config.LuongConfig | config.GNMTConfig
     key_size: int
 
     def setup(self):

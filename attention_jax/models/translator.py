@@ -1,7 +1,7 @@
 """Base class of the recurrent translation models: encoder, initial decoder state, embeddings and output layer.
 
-Each model's file defines the decoder's recurrence and its attention: `sutskever`, `bahdanau`, `conditional_gru`,
-`luong`, `gnmt`. The same `run` processes all target positions in training and a single one in decoding.
+Each model's file defines the decoder's recurrence and its attention: `bahdanau`, `luong`, `gnmt`. The same `run`
+processes all target positions in training and a single one in decoding.
 """
 
 from typing import Any, ClassVar, NamedTuple

@@ -139,7 +139,7 @@ def stochastic_depth(x: Float[Array, "B T D"], rate, rng) -> Float[Array, "B T D
 
 
 def attention_pool(query: Float[Array, "D"], tokens: Float[Array, "T D"]) -> Float[Array, "D"]:
-    """CCT's sequence pooling (Hassani et al. 2021, section 3.2): `attend` with one learned query.
+    """Sequence pooling (Hassani et al. 2021, section 3.2): `attend` with one learned query.
 
     The paper's linear map to one number has a bias too, which the softmax cancels.
 
@@ -203,7 +203,7 @@ class ImageLayer(nn.Module):
         return stochastic_depth(y, self.drop_path_rate, self.make_rng("dropout")) if skips else y
 
 
-def image_block(options: config.ViTConfig | config.CCTConfig) -> Block:
+def image_block(options: config.ViTConfig) -> Block:
     """The block of an image model, whose built-in positions are added to the tokens or, in `ImageLayer`, rotate the
     heads."""
     position_embedding = options.position_embedding if ":" in options.position_embedding else "none"
@@ -211,7 +211,7 @@ def image_block(options: config.ViTConfig | config.CCTConfig) -> Block:
 
 
 class EncoderWithHead(nn.Module):
-    """Layers, a last normalization, pooling over the tokens and a linear classifier, of both ViT and CCT."""
+    """Layers, a last normalization, pooling over the tokens and a linear classifier."""
 
     classes: int
     block: Block

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from attention_jax import config as configs
+from attention_jax.claims import catalog  # noqa: F401  imports the options in experiments/papers, which runs may name
 from attention_jax.errors import Diverged, InputError
 from attention_jax.files import INSIDE, LOCK, check_length, check_regular, is_utf8, metrics_row, read_object, write_json
 

@@ -30,7 +30,7 @@ def store_preprocessing(directory: Path, task):
     if excerpt is None:
         return
     try:
-        data = stored.encode(excerpt, arrays)
+        data = stored.encode(excerpt, arrays, task.stored_types)
     except stored.NotStored:
         return
     with temporary_file(directory / "preprocessing.npz") as temporary_path, temporary_path.open("wb") as file:
@@ -38,8 +38,8 @@ def store_preprocessing(directory: Path, task):
     write_json(directory / "preprocessing.json", {"format": FORMAT, "data": data})
 
 
-def read_preprocessing(directory: Path):
-    """Return the data of `store_preprocessing`, or None."""
+def read_preprocessing(directory: Path, config: configs.Config):
+    """Return the data of `store_preprocessing`, or None, of a run with this configuration."""
     path = directory / "preprocessing.json"
     if not path.exists():
         return None
@@ -50,7 +50,8 @@ def read_preprocessing(directory: Path):
     check_regular(path.with_suffix(".npz"))
     try:
         with np.load(path.with_suffix(".npz"), allow_pickle=False) as arrays:
-            return stored.decode(content["data"], dict(arrays))
+            types = configs.import_object(config.model.task).stored_types
+            return stored.decode(content["data"], dict(arrays), types)
     except (OSError, ValueError, KeyError, TypeError, StopIteration, zipfile.BadZipFile) as error:
         raise InputError(f"{path} or preprocessing.npz is damaged ({error}): put them back, or delete both") from error
 
@@ -70,7 +71,7 @@ def load_task(directory: Path, config: configs.Config, whole_data: bool = True):
     from attention_jax import tasks
 
     check_usable(directory, config)
-    data = None if whole_data else read_preprocessing(directory)
+    data = None if whole_data else read_preprocessing(directory, config)
     task = tasks.build(config, data)
     if data is None:
         check_data(directory, task)
@@ -144,4 +145,4 @@ def weights_of(path: Path, **trusted):
     arrays, options = exchange.flat(params), config.model
     if getattr(options, "scan_layers", False):
         arrays, options = exchange.unstack_layers(arrays), dataclasses.replace(options, scan_layers=False)
-    return exchange.Weights(options, arrays, str(path), data=read_preprocessing(directory))
+    return exchange.Weights(options, arrays, str(path), data=read_preprocessing(directory, config))

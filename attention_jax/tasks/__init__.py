@@ -55,6 +55,8 @@ class Task:
 
     view: ClassVar[str] = ""
     """The family's `View` as "package.file:name"; without one, a run cannot `predict` or `look`."""
+    stored_types: ClassVar[tuple[type, ...]] = ()
+    """Named tuples of its own in the excerpt of its view, which a run stores (data/stored.py)."""
     eval_means: ClassVar[tuple[str, ...]] = ("examples",)
     """The values of --train.eval-mean that `evaluate` knows."""
 

@@ -1,4 +1,4 @@
-"""Image classification with ViT, CCT and ResNet; images stay on the devices as bytes, and are augmented there."""
+"""Image classification; images stay on the devices as bytes, and are augmented there."""
 
 import functools
 from dataclasses import dataclass

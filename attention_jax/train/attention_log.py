@@ -23,7 +23,7 @@ class AttentionLog:
         """Raise InputError for a model without multi-head attention."""
         if not jax.eval_shape(self.compiled, params, self.batch, self.rng):
             raise InputError(
-                "--train.log-attention needs a model with multi-head attention (Transformers, ViT, CCT); leave it 0"
+                "--train.log-attention needs a model with multi-head attention (Transformers, ViT); leave it 0"
             )
 
     def __call__(self, params) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """Experiments are found from wherever Python is started, whatever else is called `experiments` there."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from attention_jax import load_experiment
+from attention_jax.config import to_json
 from attention_jax.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,6 +51,31 @@ def test_user_package_named_experiments_is_restored(site_packages, tmp_path):
         "ntm_init",
         "ntm_copy",
     ]
+
+
+READ = """
+import json, sys
+from pathlib import Path
+from attention_jax.runs.directory import read_config
+config = read_config(Path("run"))
+assert "jax" not in sys.modules and "experiments" not in sys.modules
+from attention_jax import load_experiment
+from attention_jax.config import import_object
+assert config == load_experiment("cct_cifar10").config()
+print(import_object("experiments.papers.options:CCTConfig") is type(config.model))
+"""
+
+
+@pytest.mark.parametrize("user_package", [False, True])
+def test_model_of_papers_is_read_from_any_directory(site_packages, tmp_path, user_package):
+    """Its options are trusted, though the path in config.json is not one of the package."""
+    values = to_json(load_experiment("cct_cifar10").config())
+    assert values["model"]["type"] == "experiments.papers.options:CCTConfig"
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(json.dumps(values))
+    if user_package:
+        (tmp_path / "experiments" / "papers").mkdir(parents=True)
+    assert python(READ, tmp_path, site_packages) == "True"
 
 
 def test_user_file_imports_experiments_from_any_directory(site_packages, tmp_path):

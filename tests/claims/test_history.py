@@ -254,7 +254,8 @@ every = {name: catalog.load_experiment(name).variants() for name in sys.argv[1:]
 json.dump({name: {v: to_json(c) for v, c in some.items()} for name, some in every.items()}, sys.stdout)
 """
 CLASSES = {"Cct": "CCTConfig", "ConditionalGru": "ConditionalGRUConfig", "Gnmt": "GNMTConfig", "Vit": "ViTConfig"}
-"""{class of options at the first freeze: present one}; other classes of models are now called NAMEConfig."""
+"""{class of options at the first freeze: present one}; other classes of models are now called NAMEConfig, and some of
+them are in `experiments.papers.options`."""
 FORMER = {  # option names at the first freeze: present ones
     "accumulate": "accumulation_steps", "neighbours": "neighbors", "bias": "use_bias",
     "blocks": "blocks_per_stage", "convolutions": "num_conv_layers", "damaged": "on_bad_record",
@@ -276,7 +277,9 @@ def present(values):
     if not isinstance(values, dict):
         return values
     old_class = values["type"]
-    kind = old_class if old_class in Options.kinds else CLASSES.get(old_class, f"{old_class}Config")
+    names = (old_class, CLASSES.get(old_class, f"{old_class}Config"))
+    kinds = (*names, *(f"{catalog.PAPERS}.options:{name}" for name in names))
+    kind = next(name for name in kinds if name in Options.kinds)
     field_names = {field.name for field in dataclasses.fields(type_from_name(kind))}
     name = lambda old: FORMER.get(f"{old_class}.{old}", FORMER.get(old, old))
     options = {old if old in field_names else name(old): present(value) for old, value in values.items()}

@@ -14,6 +14,7 @@ from attention_jax import config as configs
 from attention_jax.compile.programs import compile_program, training
 from attention_jax.compile.targets import parse_target
 from attention_jax.tasks import standin
+from experiments.papers.options import CCTConfig
 
 DIMENSIONS = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "mlp_dim": 16}
 HALF = {"model.dtype": "bfloat16", "model.dropout": 0.0, "model.attention_dropout": 0.0}
@@ -34,7 +35,7 @@ FAMILIES = {
         {},
     ),
     "Vision Transformer, 197 tokens": (IMAGES, configs.ViTConfig(**DIMENSIONS, patch_size=1), IMAGE_FACTS),
-    "compact convolutional Transformer, 49 tokens": (IMAGES, configs.CCTConfig(**DIMENSIONS), IMAGE_FACTS),
+    "compact convolutional Transformer, 49 tokens": (IMAGES, CCTConfig(**DIMENSIONS), IMAGE_FACTS),
     "Transformer, 63 and 65 tokens": (
         configs.Corpus(examples=0),
         configs.TransformerConfig(1, 1, hidden_size=16, num_heads=2, mlp_dim=16),

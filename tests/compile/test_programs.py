@@ -23,6 +23,7 @@ from attention_jax.compile.report import DoesNotFit, compile_for, finish, report
 from attention_jax.compile.targets import parse_target
 from attention_jax.errors import InputError
 from attention_jax.tasks import standin
+from experiments.papers.options import ResNetConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = parse_target("cpu")
@@ -171,7 +172,7 @@ def test_each_normalizer_is_compared_with_the_softmax(capsys):
     for name, outcome in outcomes.items():
         assert re.search(rf"{re.escape(name)} +{re.escape(size(outcome.needs))} .*\d\.\d\d\)", output)
     with pytest.raises(InputError, match="--normalizers.*ResNet"):
-        select_normalizers(["all"], configs.replace(config, model=configs.ResNetConfig()))
+        select_normalizers(["all"], configs.replace(config, model=ResNetConfig()))
     with pytest.raises(InputError, match="sparsemax.*sparsmax"):
         select_normalizers(["sparsmax"], config)
 

@@ -15,6 +15,7 @@ from attention_jax.claims import catalog
 from attention_jax.cli import command_options
 from attention_jax.config.models import MASKS, SCORES
 from attention_jax.errors import InputError
+from experiments.papers.options import ResNetConfig
 
 CONFIG = configs.Config("x", configs.Dates(), configs.LuongSeq2seqConfig(), decode=configs.Decode())
 
@@ -38,7 +39,7 @@ def test_replace_reaches_nested_fields_and_leaves_the_original():
         (configs.Train, {"patience": -1}),
         (configs.Optim, {"b1": 1.0}),
         (configs.ViTConfig, {"num_heads": 0}),
-        (configs.ResNetConfig, {"widths": (8, -4)}),
+        (ResNetConfig, {"widths": (8, -4)}),
         (configs.TransformerConfig, {"hidden_size": 0}),
         (configs.ViTConfig, {"stochastic_depth": 1.5}),
         (configs.NTMConfig, {"num_shifts": 0}),
@@ -56,8 +57,8 @@ def test_replace_reaches_nested_fields_and_leaves_the_original():
         (configs.Dates, {"reverse_source": 1}),
         (configs.Dates, {"path": None}),
         (configs.Dates, {"path": "caf\udce9"}),
-        (configs.ResNetConfig, {"widths": 8}),
-        (configs.ResNetConfig, {"widths": (8, "wide")}),
+        (ResNetConfig, {"widths": 8}),
+        (ResNetConfig, {"widths": (8, "wide")}),
         (configs.Corpus, {"languages": ("en",)}),
         (configs.NTMConfig, {"controller": "ltsm"}),
         (configs.BahdanauConfig, {"score": "dott"}),

@@ -19,6 +19,7 @@ from attention_jax.data import builders, cache, lazy_images
 from attention_jax.errors import InputError
 from attention_jax.files import write_json
 from attention_jax.runs import directory as run_directory
+from experiments.papers import options as papers
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def graph(place: Path, name: str, value):
     np.savez(place / "graph.npz", **arrays)
     later = arrays[name].copy()
     later[0] = value
-    return configs.Citations(str(place / "graph.npz")), lambda: np.savez(place / "graph.npz", **arrays | {name: later})
+    return papers.Citations(str(place / "graph.npz")), lambda: np.savez(place / "graph.npz", **arrays | {name: later})
 
 
 def text(place: Path, kind, **changes):
@@ -198,7 +199,7 @@ GENERATED = (
     configs.Dates(examples=60), configs.Addition(examples=60), configs.Scan(), configs.Reverse(examples=60),
     configs.Corpus(examples=60), configs.LabeledFile(examples=60), configs.TextFile(sequence_length=16),
     configs.Images(), configs.MarkovChains(train_windows=8, valid_windows=8), configs.ModularAddition(modulus=7),
-    configs.ConvexHulls(examples=8, held_out=8), configs.Citations(num_nodes=70),
+    papers.ConvexHulls(examples=8, held_out=8), papers.Citations(num_nodes=70),
     configs.Algorithmic(sequences=8, valid_sequences=4),
 )  # fmt: skip
 
@@ -210,7 +211,8 @@ def test_every_dataset_has_eight_digit_fingerprint(data):
 
 
 def test_no_kind_of_data_is_forgotten():
-    loaded = {kind for kind in vars(configs).values() if isinstance(kind, type) and hasattr(kind, "loader")}
+    kinds = (*vars(configs).values(), *vars(papers).values())
+    loaded = {kind for kind in kinds if isinstance(kind, type) and hasattr(kind, "loader")}
     downloaded = {configs.TimeMachine, configs.Shakespeare, configs.FraEng, configs.Multi30k}
     assert loaded == {type(data) for data in GENERATED} | downloaded
 

@@ -12,12 +12,13 @@ from attention_jax import InputError, config, interpret
 from attention_jax.interpret import Part
 from attention_jax.models import NTM, Bahdanau
 from attention_jax.models.book import LuongSeq2seq
-from attention_jax.models.conditional_gru import ConditionalGRU
 from attention_jax.models.gnmt import GNMT
 from attention_jax.models.luong import Luong
-from attention_jax.models.pointer import PointerNetwork
 from attention_jax.models.recurrent_lm import RecurrentLanguageModel
-from attention_jax.models.sutskever import Sutskever
+from experiments.papers import options as papers
+from experiments.papers.conditional_gru import ConditionalGRU
+from experiments.papers.pointer import PointerNetwork
+from experiments.papers.sutskever import Sutskever
 
 PAIR = TOKENS, LENGTH, TOKENS[:, :3]
 SIZES = {"hidden_size": 4, "embed_size": 4, "readout_size": 4}
@@ -33,11 +34,11 @@ CASES = {  # (model, inputs, what is set after the recurrence, within its steps,
         lambda: Luong(config.LuongConfig(**SIZES, input_feeding=False), 11, 11), PAIR, ["encoder.states", *STEPS],
         [], []),
     "conditional": (
-        lambda: ConditionalGRU(config.ConditionalGRUConfig(**SIZES), 11, 11), PAIR, ["encoder.states"], STEPS, []),
+        lambda: ConditionalGRU(papers.ConditionalGRUConfig(**SIZES), 11, 11), PAIR, ["encoder.states"], STEPS, []),
     "gnmt": (
         lambda: GNMT(config.GNMTConfig(**SIZES), 11, 11), PAIR, ["encoder.states"], ATTENTION, ["decoder.states"]),
     "sutskever": (
-        lambda: Sutskever(config.SutskeverConfig(**SIZES), 11, 11), PAIR, [], [],
+        lambda: Sutskever(papers.SutskeverConfig(**SIZES), 11, 11), PAIR, [], [],
         ["decoder.states", "encoder.states"]),
     "book": (
         lambda: LuongSeq2seq(config.LuongSeq2seqConfig(hidden_size=4, embed_size=4), 11, 11), PAIR,
@@ -46,7 +47,7 @@ CASES = {  # (model, inputs, what is set after the recurrence, within its steps,
         lambda: RecurrentLanguageModel(config.RecurrentLanguageModelConfig(hidden_size=4), 11), (TOKENS,),
         ["decoder.states"], [], []),
     "pointer": (
-        lambda: PointerNetwork(config.PointerNetworkConfig(hidden_size=4), 2),
+        lambda: PointerNetwork(papers.PointerNetworkConfig(hidden_size=4), 2),
         (INPUTS, LENGTH, jnp.array([[0, 1], [0, 2]])), ["decoder.states", "encoder.states"], [], []),
     "ntm": (
         lambda: NTM(config.NTMConfig(hidden_size=4, num_locations=6, word_size=3), 2), (INPUTS,), [],

@@ -13,8 +13,6 @@ import pytest
 from attention_jax import config, pytree
 from attention_jax.errors import InputError
 from attention_jax.models.bahdanau import Bahdanau
-from attention_jax.models.cct import CCT
-from attention_jax.models.convolutional import ConvSeq2seq
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.named_scores import parse_normalizer, parse_pool, parse_score
 from attention_jax.models.parts import make_part_per_head
@@ -30,6 +28,9 @@ from attention_jax.ops.normalizers import Ratio, TopK
 from attention_jax.ops.pooling import Pool
 from attention_jax.ops.positions import sinusoidal
 from attention_jax.ops.scores import Score
+from experiments.papers.cct import CCT
+from experiments.papers.convolutional import ConvSeq2seq
+from experiments.papers.options import CCTConfig, ConvolutionalConfig
 
 HERE = __name__
 
@@ -125,7 +126,7 @@ def vit(**options):
 
 
 def cct(**options):
-    return CCT(config.CCTConfig(num_layers=1, hidden_size=8, mlp_dim=8, **options), 3, 8), (IMAGES,)
+    return CCT(CCTConfig(num_layers=1, hidden_size=8, mlp_dim=8, **options), 3, 8), (IMAGES,)
 
 
 def recurrent(**options):
@@ -136,7 +137,7 @@ def recurrent(**options):
 
 def convolutional(**options):
     sizes = {"hidden_size": 8, "embed_size": 8, "num_layers": 1}
-    return ConvSeq2seq(config.ConvolutionalConfig(**sizes, **options), 7, 7), (TOKENS, LENGTH, TOKENS)
+    return ConvSeq2seq(ConvolutionalConfig(**sizes, **options), 7, 7), (TOKENS, LENGTH, TOKENS)
 
 
 def parameter_shapes(model_and_inputs) -> dict:

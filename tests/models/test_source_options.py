@@ -12,13 +12,14 @@ from attention_jax import config
 from attention_jax.errors import InputError
 from attention_jax.models.bahdanau import Bahdanau
 from attention_jax.models.blocks import Block
-from attention_jax.models.conditional_gru import ConditionalGRU
 from attention_jax.models.gnmt import GNMT
 from attention_jax.models.luong import Luong
 from attention_jax.models.ntm import NTM
 from attention_jax.models.recurrent import Layer
-from attention_jax.models.sutskever import Sutskever
 from attention_jax.models.transformer import Embedding, Transformer
+from experiments.papers.conditional_gru import ConditionalGRU
+from experiments.papers.options import ConditionalGRUConfig, SutskeverConfig
+from experiments.papers.sutskever import Sutskever
 
 SMALL = {"hidden_size": 4, "embed_size": 4, "readout_size": 4, "bidirectional": "none", "decoder_init": "hidden"}
 SOURCE, LENGTH, TARGET = jnp.array([[3, 4, 5, 0, 0]]), jnp.array([3]), jnp.array([[1, 3, 4]])
@@ -36,7 +37,7 @@ def random_params(model, *batch):
 def test_the_last_step_is_read_with_its_padding():
     """As if the padding were tokens; the default stops at the last token."""
     token, step = (
-        Sutskever(config.SutskeverConfig(**SMALL, encoder_state=state), 9, 7) for state in ("last_token", "last_step")
+        Sutskever(SutskeverConfig(**SMALL, encoder_state=state), 9, 7) for state in ("last_token", "last_step")
     )
     params = random_params(token, SOURCE, LENGTH, TARGET)
     run = jax.jit(
@@ -48,14 +49,14 @@ def test_the_last_step_is_read_with_its_padding():
 
 
 def test_the_last_step_of_two_directions_is_refused():
-    model = Sutskever(config.SutskeverConfig(4, 4, encoder_state="last_step"), 9, 7)
+    model = Sutskever(SutskeverConfig(4, 4, encoder_state="last_step"), 9, 7)
     with pytest.raises(InputError, match=r"--model\.encoder-state last_step needs bidirectional none.*got all"):
         initial(model, SOURCE, LENGTH, TARGET)
 
 
 ATTENDING = {
     "bahdanau": (Bahdanau, config.BahdanauConfig, {}),
-    "conditional": (ConditionalGRU, config.ConditionalGRUConfig, {}),
+    "conditional": (ConditionalGRU, ConditionalGRUConfig, {}),
     "gnmt": (GNMT, config.GNMTConfig, {"num_layers": 2}),
     "luong": (Luong, config.LuongConfig, {"input_feeding": False}),
     "luong feeding": (Luong, config.LuongConfig, {"input_feeding": True}),
@@ -96,7 +97,7 @@ def test_attention_dropout_rescales_kept_weights():
 
 def test_dropout_of_attention_needs_attention():
     with pytest.raises(InputError, match=r"--model\.attention-dropout needs a model that attends"):
-        initial(Sutskever(config.SutskeverConfig(**SMALL, attention_dropout=0.1), 9, 7), SOURCE, LENGTH, TARGET)
+        initial(Sutskever(SutskeverConfig(**SMALL, attention_dropout=0.1), 9, 7), SOURCE, LENGTH, TARGET)
 
 
 @pytest.mark.slow

@@ -17,18 +17,19 @@ from attention_jax.models.named_scores import ScaledGeneral
 from attention_jax.models.recurrent import Layer
 from attention_jax.ops.normalizers import Softmax
 from attention_jax.ops.scores import Dot
+from experiments.papers.options import ConditionalGRUConfig, ConvolutionalConfig, SutskeverConfig
 
 SMALL = {"hidden_size": 6, "embed_size": 4, "readout_size": 4}
 ONE_WAY = {"bidirectional": "none", "decoder_init": "pass"}
 MODELS = {
-    "sutskever": config.SutskeverConfig(**SMALL, readout="state", num_layers=2, cell="lstm", **ONE_WAY),
-    "sutskever-tanh": config.SutskeverConfig(**SMALL, readout="tanh", readout_embedding=False),
-    "cho": config.SutskeverConfig(**SMALL, context_input="every_step", readout="linear"),
+    "sutskever": SutskeverConfig(**SMALL, readout="state", num_layers=2, cell="lstm", **ONE_WAY),
+    "sutskever-tanh": SutskeverConfig(**SMALL, readout="tanh", readout_embedding=False),
+    "cho": SutskeverConfig(**SMALL, context_input="every_step", readout="linear"),
     "d2l": config.BahdanauConfig(**SMALL, num_layers=2, readout="state", **ONE_WAY),
     "bahdanau": config.BahdanauConfig(**SMALL),
     "bahdanau-lstm": config.BahdanauConfig(**SMALL, readout="linear", cell="lstm"),
-    "conditional-gru": config.ConditionalGRUConfig(**SMALL, decoder_init="mean", tied_embeddings=True, layer_norm=True),
-    "conditional-lstm": config.ConditionalGRUConfig(**SMALL, cell="lstm"),
+    "conditional-gru": ConditionalGRUConfig(**SMALL, decoder_init="mean", tied_embeddings=True, layer_norm=True),
+    "conditional-lstm": ConditionalGRUConfig(**SMALL, cell="lstm"),
     "luong": config.LuongConfig(**SMALL, input_feeding=False, num_layers=2),
     "luong-feeding": config.LuongConfig(**SMALL, score="dot", cell="lstm", num_layers=2, **ONE_WAY),
     "luong-additive": config.LuongConfig(**SMALL, score="additive"),
@@ -85,7 +86,7 @@ def test_sizes_by_hand():
 def test_hidden_init_equals_the_book_model(contract):
     """Its LSTM's cell is zero: "Deep Learning from Scratch 2", chapter 7, whose model is another implementation."""
     sizes = {"hidden_size": 6, "embed_size": 4, "cell": "lstm"}
-    sutskever = module(config.SutskeverConfig(**sizes, bidirectional="none", decoder_init="hidden", readout="state"))
+    sutskever = module(SutskeverConfig(**sizes, bidirectional="none", decoder_init="hidden", readout="state"))
     book = module(config.Seq2seqConfig(**sizes))
     variables = contract.variables_of(sutskever)["params"]
     renamed = {{"stack_0": "layer"}.get(name, name): value for name, value in variables.items()}
@@ -99,7 +100,7 @@ def test_hidden_init_equals_the_book_model(contract):
 
 RECURRENT = {
     "bahdanau": config.BahdanauConfig(**SMALL, score="cosine", **ONE_WAY),
-    "conditional-gru": config.ConditionalGRUConfig(**SMALL, score="cosine", **ONE_WAY),
+    "conditional-gru": ConditionalGRUConfig(**SMALL, score="cosine", **ONE_WAY),
     "luong": config.LuongConfig(**SMALL, score="cosine", input_feeding=False, **ONE_WAY),
     "luong-feeding": config.LuongConfig(**SMALL, score="cosine", **ONE_WAY),
     "gnmt": config.GNMTConfig(**SMALL, score="cosine", **ONE_WAY),
@@ -133,7 +134,7 @@ def sparsemax(row):
 
 NORMALIZED = {name: dataclasses.replace(options, score="general") for name, options in RECURRENT.items()}
 NORMALIZED["local-m"] = config.LuongConfig(**SMALL, window="monotonic", window_size=1)
-NORMALIZED["convolutional"] = config.ConvolutionalConfig(hidden_size=6, embed_size=4, num_layers=1)
+NORMALIZED["convolutional"] = ConvolutionalConfig(hidden_size=6, embed_size=4, num_layers=1)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,7 @@ def test_any_normalizer_weighs_the_source(name, contract):
             config.LuongSeq2seqConfig(hidden_size=6, embed_size=4, normalizer="learned_sigmoid"), marks=pytest.mark.slow
         ),
         pytest.param(
-            config.ConvolutionalConfig(hidden_size=6, embed_size=4, num_layers=2, normalizer="learned_sigmoid"),
+            ConvolutionalConfig(hidden_size=6, embed_size=4, num_layers=2, normalizer="learned_sigmoid"),
             marks=pytest.mark.slow,
         ),
     ],
@@ -176,7 +177,7 @@ def test_contract_of_a_normalizer_with_a_learned_number(options, contract):
         module(options).init, jax.random.key(0), *(contract.SOURCE, contract.LENGTH, contract.TARGET)
     )
     learned = [x.shape for path, x in jax.tree.leaves_with_path(shapes) if "normaliser" in jax.tree_util.keystr(path)]
-    assert learned == [()] * (options.num_layers if isinstance(options, config.ConvolutionalConfig) else 1)
+    assert learned == [()] * (options.num_layers if isinstance(options, ConvolutionalConfig) else 1)
 
 
 def test_a_normalizer_that_does_not_exist_is_refused(contract):
@@ -344,8 +345,8 @@ def test_dropout_acts_only_in_training(contract):
         (config.BahdanauConfig(decoder_init="hidden"), "use decoder_init dense or mean"),
         (config.BahdanauConfig(score="dot"), "use general"),
         (config.BahdanauConfig(tied_embeddings=True, readout="state"), "readout_size equal to embed_size"),
-        (config.ConditionalGRUConfig(num_layers=2), "has one layer"),
-        (config.SutskeverConfig(memory_dropout=0.5), "start from the mean"),
+        (ConditionalGRUConfig(num_layers=2), "has one layer"),
+        (SutskeverConfig(memory_dropout=0.5), "start from the mean"),
     ],
 )
 def test_impossible_combinations_are_named(options, message):

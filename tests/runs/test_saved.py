@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -36,7 +37,7 @@ TEXTS = {
 def test_what_a_run_keeps_is_enough_to_answer(name, tmp_path):
     task = builder(tmp_path)(FAMILIES[name])
     saved.store_preprocessing(tmp_path, task)
-    again = tasks.build(task.config, saved.read_preprocessing(tmp_path))
+    again = tasks.build(task.config, saved.read_preprocessing(tmp_path, task.config))
     params = jax.jit(task.init)(jax.random.PRNGKey(0))
     views = view_of(task), view_of(again)
     if name in TEXTS:
@@ -107,15 +108,35 @@ def test_run_without_preprocessing_loads_data_with_note(tmp_path, capsys):
         pack.write_pack(tmp_path / "run", old.params, tmp_path / "run.zip")
 
 
+DATES = configs.Config("dates", configs.Dates(), configs.LuongSeq2seqConfig())
+
+
 def test_a_damaged_or_later_file_is_one_line(tmp_path):
     (tmp_path / "preprocessing.json").write_text(json.dumps({"format": 99, "data": None}))
     with pytest.raises(InputError, match="format 99"):
-        saved.read_preprocessing(tmp_path)
+        saved.read_preprocessing(tmp_path, DATES)
     np.savez(tmp_path / "preprocessing.npz", array0=np.zeros(1))
     for damaged in ({"type": "os.system", "fields": {}}, {"tokenizer": ["exec", "x"]}, {"array": "array7"}, {"x": 1}):
         (tmp_path / "preprocessing.json").write_text(json.dumps({"format": 1, "data": damaged}))
         with pytest.raises(InputError):
-            saved.read_preprocessing(tmp_path)
+            saved.read_preprocessing(tmp_path, DATES)
+
+
+class Points(NamedTuple):
+    x: np.ndarray
+    nested: tuple = ()
+
+
+def test_named_tuples_of_a_task_are_stored_if_it_lists_them():
+    arrays, points = {}, Points(np.arange(3.0), (Points(np.ones(2)),))
+    with pytest.raises(stored.NotStored):
+        stored.encode(points, {})
+    values = json.loads(json.dumps(stored.encode({"train": points}, arrays, (Points,))))
+    [again] = stored.decode(values, arrays, (Points,)).values()
+    assert isinstance(again, Points) and isinstance(again.nested[0], Points) and again.nested[0].nested == ()
+    np.testing.assert_array_equal(again.x, points.x)
+    with pytest.raises(KeyError):
+        stored.decode(values, arrays)
 
 
 def test_a_tokenizer_of_ones_own_is_not_stored():

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tiny
 
-from attention_jax import config as configs
 from attention_jax.errors import InputError
 
 MODELS = {type(model).__name__: model for model in tiny.MODELS}
@@ -85,6 +84,6 @@ def test_image_classifier_averages_batch_accuracies(build):
 
 def test_other_models_refuse_it(build):
     with pytest.raises(InputError, match=r"GraphAttention needs --train.eval-mean examples, got batches"):
-        build(configs.GraphAttentionConfig(num_heads=2, hidden_size=4), **{"train.eval_mean": "batches"})
+        build(MODELS["GraphAttentionConfig"], **{"train.eval_mean": "batches"})
     with pytest.raises(InputError, match=r"ViT needs --train.eval-mean examples or batches, got sorted-batches"):
         build(MODELS["ViTConfig"], **{"train.eval_mean": "sorted-batches"})

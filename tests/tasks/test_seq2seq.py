@@ -16,11 +16,12 @@ from attention_jax.tasks import scoring, seq2seq
 from attention_jax.train import placement
 from attention_jax.views import pictures, view_of
 from experiments import bahdanau_length, input_feeding, multi30k_scores
+from experiments.papers.options import ConvolutionalConfig, SutskeverConfig
 
 MODELS = {
     "luong": configs.LuongSeq2seqConfig(hidden_size=8, embed_size=4),
     "translator": configs.BahdanauConfig(hidden_size=8, embed_size=4, readout_size=8),
-    "convolutional": configs.ConvolutionalConfig(8, 4, num_layers=2),
+    "convolutional": ConvolutionalConfig(8, 4, num_layers=2),
     "transformer": configs.TransformerConfig(1, 1, hidden_size=8, num_heads=2, mlp_dim=8),
 }
 
@@ -204,7 +205,7 @@ def test_predict_notes_texts_longer_than_training(corpus, capsys):
 
 
 def test_a_model_without_attention_refuses_to_draw_it(corpus, tmp_path):
-    task = build(corpus, configs.SutskeverConfig(hidden_size=8, embed_size=4, readout_size=8))
+    task = build(corpus, SutskeverConfig(hidden_size=8, embed_size=4, readout_size=8))
     params = begin(task)
     with pytest.raises(InputError, match="no attention"):
         view_of(task).predict(params, ["a b"], tmp_path / "a.png")

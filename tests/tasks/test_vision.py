@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from tiers import slow_but
 
-from attention_jax import config as configs
 from attention_jax.config import Config, Images, Optim, Train, ViTConfig, replace
 from attention_jax.errors import InputError
 from attention_jax.tasks import build, build_model, vision
@@ -26,6 +25,7 @@ from experiments import (
     vit_fashion_mnist_small,
     vit_i1k_s16,
 )
+from experiments.papers.options import ResNetConfig
 
 ALL = (cct_cifar10, image_size, pooling, vit_digits, vit_fashion_mnist, vit_fashion_mnist_small, vit_i1k_s16)
 TINY = Config(
@@ -191,7 +191,7 @@ def test_options_that_contradict_each_other_are_named(options, message):
         build(replace(TINY, data=options))
 
 
-RESNET = pytest.param(configs.ResNetConfig((8, 8), 1, num_groups=2), marks=pytest.mark.slow)
+RESNET = pytest.param(ResNetConfig((8, 8), 1, num_groups=2), marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("model", [replace(TINY.model, pool="attention"), RESNET])

@@ -20,6 +20,7 @@ from attention_jax.train import placement
 from attention_jax.views import pretrained_language, run_figures, view_of
 from attention_jax.views.pictures import rollout
 from experiments import head_pruning, nadaraya_watson
+from experiments.papers.options import CCTConfig
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +170,7 @@ def test_page_scores_and_lens_match_interpret():
 
 @pytest.mark.slow
 def test_images_are_shown_as_the_model_reads_them(task_of):
-    task = task_of(configs.CCTConfig(hidden_size=16, mlp_dim=16, num_layers=2))
+    task = task_of(CCTConfig(hidden_size=16, mlp_dim=16, num_layers=2))
     params = init_params(task)
     looked = view_of(task).attention_maps(params, [])
     test = task.data.held_out["test"]

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax.ops.gates import draw_gates, evaluation_gates, open_probability
+from experiments.papers.gates import draw_gates, evaluation_gates, open_probability
 
 LOG_ALPHA = jnp.array([-4.0, -1.0, 0.0, 2.0, 6.0])
 

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import config
-from attention_jax.models.pointer import PointerNetwork
+from experiments.papers.options import PointerNetworkConfig
+from experiments.papers.pointer import PointerNetwork
 
-MODEL = PointerNetwork(config.PointerNetworkConfig(hidden_size=4), 3)
+MODEL = PointerNetwork(PointerNetworkConfig(hidden_size=4), 3)
 DRAW = np.random.default_rng(0)
 INPUTS = jnp.asarray(DRAW.normal(size=(2, 5, 3)), jnp.float32)
 LENGTH, PREVIOUS = jnp.array([5, 3]), jnp.array([[0, 2, 1, 4], [0, 1, 2, 1]])

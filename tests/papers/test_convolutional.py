@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax.config import ConvolutionalConfig, replace
+from attention_jax.config import replace
 from attention_jax.errors import InputError
-from attention_jax.models.convolutional import ConvSeq2seq, glu_convolution
+from experiments.papers.convolutional import ConvSeq2seq, glu_convolution
+from experiments.papers.options import ConvolutionalConfig
 
 SMALL = ConvolutionalConfig(hidden_size=6, embed_size=4, num_layers=2, max_length=12)
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from attention_jax.config import ConvexHulls
-from attention_jax.data import convex_hulls
 from attention_jax.errors import InputError
+from experiments.papers import pointer
+from experiments.papers.options import ConvexHulls
 
 
 def chain(points):
@@ -28,7 +28,7 @@ def chain(points):
 
 @pytest.fixture(scope="module")
 def sets():
-    return convex_hulls.generate(np.random.default_rng(0), 300, 3, 9)
+    return pointer.generate(np.random.default_rng(0), 300, 3, 9)
 
 
 def test_hulls_are_those_of_the_monotone_chain(sets):
@@ -48,14 +48,14 @@ def test_inputs_are_a_symbol_and_points(sets):
 
 
 def test_many_sets_are_the_same_as_few(monkeypatch):
-    few = convex_hulls.generate(np.random.default_rng(1), 10, 3, 5)
-    monkeypatch.setattr(convex_hulls, "ROWS", 4)
-    for actual, expected in zip(convex_hulls.generate(np.random.default_rng(1), 10, 3, 5), few, strict=True):
+    few = pointer.generate(np.random.default_rng(1), 10, 3, 5)
+    monkeypatch.setattr(pointer, "ROWS", 4)
+    for actual, expected in zip(pointer.generate(np.random.default_rng(1), 10, 3, 5), few, strict=True):
         np.testing.assert_array_equal(actual, expected)
 
 
 def test_test_sets_have_fewest_and_most_points():
-    train, valid, tests = convex_hulls.load(ConvexHulls(3, 5, examples=20, held_out=7))
+    train, valid, tests = pointer.load(ConvexHulls(3, 5, examples=20, held_out=7))
     assert len(train.inputs) == 20 and len(valid.inputs) == 7
     assert {name: set(sets.length - 1) for name, sets in tests.items()} == {"3": {3}, "5": {5}}
     assert not (train.inputs[:7] == valid.inputs).all((1, 2)).any()
@@ -64,4 +64,4 @@ def test_test_sets_have_fewest_and_most_points():
 @pytest.mark.parametrize("wrong", [{"min_points": 2}, {"min_points": 6, "max_points": 5}, {"examples": 0}])
 def test_sizes_that_cannot_be_are_one_line(wrong):
     with pytest.raises(InputError, match=f"--data.{next(iter(wrong)).replace('_', '-')} must be"):
-        convex_hulls.load(ConvexHulls(**wrong))
+        pointer.load(ConvexHulls(**wrong))

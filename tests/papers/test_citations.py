@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attention_jax.config import Citations
-from attention_jax.data import citations
 from attention_jax.errors import InputError
+from experiments.papers.graph_attention import load
+from experiments.papers.options import Citations
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data" / "graphs" / "cora.npz"
 TINY = {
@@ -28,7 +28,7 @@ def write_file(path, **changes):
 
 
 def test_a_tiny_file_by_hand(tmp_path):
-    graph = citations.load(write_file(tmp_path / "tiny.npz"))
+    graph = load(write_file(tmp_path / "tiny.npz"))
     assert graph.words.tolist() == [[1, 4], [0, 0], [3, 0], [0, 0]]
     assert graph.values.tolist() == [[0.5, 0.5], [1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]  # node 3 has no words
     assert graph.edges.tolist() == [[0, 0], [0, 1], [0, 2], [1, 1], [2, 0], [2, 2], [3, 3]]
@@ -42,7 +42,7 @@ def test_a_tiny_file_by_hand(tmp_path):
 
 def test_without_neighbors_each_node_has_itself(tmp_path):
     options = write_file(tmp_path / "tiny.npz")
-    graph = citations.load(Citations(options.path, neighbors=False))
+    graph = load(Citations(options.path, neighbors=False))
     assert graph.edges.tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
 
 
@@ -60,7 +60,7 @@ def test_without_neighbors_each_node_has_itself(tmp_path):
 )
 def test_what_is_no_citation_network_is_one_line(changes, message, tmp_path):
     with pytest.raises(InputError, match=message) as error:
-        citations.load(write_file(tmp_path / "tiny.npz", **changes))
+        load(write_file(tmp_path / "tiny.npz", **changes))
     assert "\n" not in str(error.value)
 
 
@@ -69,13 +69,13 @@ def test_a_file_is_asked_for(tmp_path):
     np.save(tmp_path / "one.npy", np.arange(3))
     for path in ("", tmp_path / "absent.npz", tmp_path / "text.npz", tmp_path / "one.npy", tmp_path):
         with pytest.raises(InputError, match="--data.path must be a cora.npz"):
-            citations.load(Citations(str(path)))
+            load(Citations(str(path)))
     with pytest.raises(InputError, match="--data.num-nodes must be 0 or at least 70"):
-        citations.load(Citations(num_nodes=10))
+        load(Citations(num_nodes=10))
 
 
 def test_a_generated_graph_links_papers_of_one_subject():
-    graph = citations.load(Citations(num_nodes=140))
+    graph = load(Citations(num_nodes=140))
     links = graph.edges[graph.edges[:, 0] != graph.edges[:, 1]]
     assert {(a, b) for a, b in links.tolist()} == {(b, a) for a, b in links.tolist()}
     assert (graph.label[links[:, 0]] == graph.label[links[:, 1]]).mean() > 0.5
@@ -85,7 +85,7 @@ def test_a_generated_graph_links_papers_of_one_subject():
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="the published file is not beside this checkout")
 def test_cora_is_as_published():
     """Velickovic et al. 2018, table 1: nodes, features, classes, 140, 500 and 1,000 nodes; 20 a class to train on."""
-    graph = citations.load(Citations(str(PUBLISHED)))
+    graph = load(Citations(str(PUBLISHED)))
     assert (len(graph.label), graph.features, graph.classes) == (2708, 1433, 7)
     assert {name: len(nodes) for name, nodes in graph.splits.items()} == {"train": 140, "valid": 500, "test": 1000}
     assert np.bincount(graph.label[graph.splits["train"]]).tolist() == [20] * 7

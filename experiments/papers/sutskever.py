@@ -2,11 +2,11 @@
 
 import jax.numpy as jnp
 
-from attention_jax import config
 from attention_jax.errors import InputError
 from attention_jax.models.readout import DeepOutput
 from attention_jax.models.recurrent import run_stack
 from attention_jax.models.translator import Step
+from experiments.papers.options import SutskeverConfig
 
 
 class Sutskever(DeepOutput):
@@ -19,8 +19,7 @@ class Sutskever(DeepOutput):
     logits [B, T, V] and a dict of attention weights, empty unless `return_weights`.
 
     >>> import jax, jax.numpy as jnp
-    >>> from attention_jax import config
-    >>> options = config.SutskeverConfig(hidden_size=4, embed_size=4, readout_size=4)
+    >>> options = SutskeverConfig(hidden_size=4, embed_size=4, readout_size=4)
     >>> model = Sutskever(options, source_vocab=9, target_vocab=7)
     >>> batch = jnp.ones((2, 5), jnp.int32), jnp.array([5, 3]), jnp.ones((2, 3), jnp.int32)
     >>> (logits, _), params = jax.eval_shape(model.init_with_output, jax.random.key(0), *batch)
@@ -28,7 +27,7 @@ class Sutskever(DeepOutput):
     (2, 3, 7)
     """
 
-    options: config.SutskeverConfig
+    options: SutskeverConfig
 
     def make_decoder(self, annotation_size: int) -> int:
         if self.options.attention_dropout:

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from attention_jax import tasks
-from attention_jax.config import Config, ConvexHulls, PointerNetworkConfig, Train
+from attention_jax.config import Config, Train
 from attention_jax.errors import InputError
-from attention_jax.tasks.pointing import polygon, shift_right
 from attention_jax.views import view_of
+from experiments.papers.options import ConvexHulls, PointerNetworkConfig
+from experiments.papers.pointer import polygon, shift_right
 
 SQUARE = "0.1,0.1 0.9,0.9 0.9,0.1 0.1,0.9 0.5,0.4"
 

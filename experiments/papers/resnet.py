@@ -11,11 +11,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention_jax import config
 from attention_jax.errors import InputError
 from attention_jax.models.blocks import apply_dropout
-from attention_jax.ops.platforms import by_platform
-from attention_jax.ops.precision import matmul
+from attention_jax.models.stem import convolution
+from experiments.papers.options import ResNetConfig
 
 
 class Residual(nn.Module):
@@ -41,7 +40,7 @@ class Residual(nn.Module):
 class ResNet(nn.Module):
     """A stem, stages of residual blocks, the mean over the image, and a linear classifier."""
 
-    options: config.ResNetConfig
+    options: ResNetConfig
     classes: int
     image_size: int
     """Not used: images of every size have one mean."""
@@ -69,51 +68,3 @@ class ResNet(nn.Module):
                 x = Residual(width, stride, options.num_groups, dtype, name=f"stage_{stage}_block_{block}")(x)
         x = x.mean(axis=(1, 2)).astype(jnp.float32)
         return nn.Dense(self.classes, name="head")(apply_dropout(self, x, options.dropout, train)), {}
-
-
-def convolution(channels: int, size: int, stride: int, dtype) -> nn.Conv:
-    """Create a size x size convolution without bias, which the normalization after it has."""
-    initial = nn.initializers.he_normal()
-    return nn.Conv(
-        channels,
-        (size, size),
-        (stride,) * 2,
-        use_bias=False,
-        dtype=dtype,
-        kernel_init=initial,
-        conv_general_dilated_cls=lambda: convolve,
-    )
-
-
-def convolve(x: Float[Array, "B S S C"], kernel: Float[Array, "K K C D"], strides, padding, **kwargs):
-    """`lax.conv_general_dilated`, on a CPU `convolve_by_matmul`."""
-
-    def run(platform):
-        if platform == "cpu":
-            return convolve_by_matmul(x, kernel, strides, padding)
-        return jax.lax.conv_general_dilated(x, kernel, strides, padding, **kwargs)
-
-    return by_platform(run, {"cpu": "cpu", "default": "default"})
-
-
-def convolve_by_matmul(
-    x: Float[Array, "B S S C"], kernel: Float[Array, "K K C D"], strides, padding
-) -> Float[Array, "B R R D"]:
-    """Compute the convolution as one matmul over its windows (im2col).
-
-    On CPUs XLA runs the gradient of its own convolution with respect to the kernel some 200 times slower inside a loop
-    than outside (jax issue 12868), and the train steps of an epoch are a loop.
-
-    >>> x, kernel = jnp.ones((1, 4, 4, 2)), jnp.ones((3, 3, 2, 1))
-    >>> convolve_by_matmul(x, kernel, (1, 1), "SAME")[0, :, :, 0].tolist()[0]
-    [8.0, 12.0, 12.0, 8.0]
-    """
-    size = kernel.shape[:2]
-    pads = jax.lax.padtype_to_pads(x.shape[1:3], size, strides, padding) if isinstance(padding, str) else padding
-    x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
-    rows, columns = ((n - k) // s + 1 for n, k, s in zip(x.shape[1:3], size, strides))
-    window = lambda i, j: x[:, i : i + strides[0] * rows : strides[0], j : j + strides[1] * columns : strides[1]]
-    windows = jnp.concatenate(
-        [window(i, j) for i in range(size[0]) for j in range(size[1])], axis=-1
-    )  # [B, R, R, K K C]
-    return matmul(windows, kernel.reshape(-1, kernel.shape[-1]))  # [B, R, R, D]

@@ -8,8 +8,8 @@ from tiers import slow_but
 
 from attention_jax.ops import scores
 from attention_jax.ops.attention import attend, attention_weights
-from attention_jax.ops.edges import attend_edges, edge_weights
 from attention_jax.ops.masks import dense
+from experiments.papers.graph_attention import attend_edges, edge_weights
 
 DRAW = np.random.default_rng(0)
 QUERY, KEY, VALUE = (jnp.asarray(DRAW.normal(size=shape), jnp.float32) for shape in ((9, 4), (7, 4), (7, 3)))

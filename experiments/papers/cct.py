@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from attention_jax import config
 from attention_jax.errors import InputError
 from attention_jax.models.blocks import apply_dropout
 from attention_jax.models.position_encodings import custom_positions
-from attention_jax.models.resnet import convolution
+from attention_jax.models.stem import convolution
 from attention_jax.models.vit import EncoderWithHead, image_block, interpolate
+from experiments.papers.options import CCTConfig
 
 
 class Tokenizer(nn.Module):
@@ -39,7 +39,7 @@ class Tokenizer(nn.Module):
 class CCT(nn.Module):
     """A convolutional tokenizer, learned positions, an encoder and sequence pooling (figure 2)."""
 
-    options: config.CCTConfig
+    options: CCTConfig
     classes: int
     image_size: int
 

@@ -1,11 +1,9 @@
-"""What every sequence-to-sequence model promises: `contract.check(model)` is run on each of them."""
-
-import types
+"""What every sequence-to-sequence model promises: the fixture `contract` is this module, and `contract.check(model)` is
+run on each of them."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 SOURCE = jnp.array([[1, 2, 3, 4, 5, 6], [7, 8, 9, 0, 0, 0], [10, 1, 2, 3, 0, 0]])
 LENGTH = jnp.array([6, 3, 4])
@@ -71,9 +69,3 @@ def check(model):
         assert np.isfinite(g).all(), path
         assert (g != 0).any(), f"no gradient reaches {jax.tree_util.keystr(path)}"
     return variables, logits, intermediates
-
-
-@pytest.fixture(scope="session")
-def contract():
-    """`check`, and the small batch it uses."""
-    return types.SimpleNamespace(check=check, variables_of=variables_of, SOURCE=SOURCE, LENGTH=LENGTH, TARGET=TARGET)

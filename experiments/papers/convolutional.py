@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from attention_jax import config
 from attention_jax.errors import InputError
 from attention_jax.models.multihead import Linear
 from attention_jax.models.named_scores import make_normalizer
@@ -23,6 +22,7 @@ from attention_jax.ops.dropout import dropout
 from attention_jax.ops.masks import lengths
 from attention_jax.ops.precision import matmul
 from attention_jax.ops.scores import Dot
+from experiments.papers.options import ConvolutionalConfig
 
 SCALE = 0.5**0.5
 glu_init = nn.initializers.variance_scaling(4.0, "fan_in", "normal")
@@ -86,7 +86,7 @@ class TokenPositionEmbedding(nn.Module):
 class ConvSeq2seq(nn.Module):
     """Encoder and decoder of `layers` gated convolutions each."""
 
-    options: config.ConvolutionalConfig
+    options: ConvolutionalConfig
     source_vocab: int
     target_vocab: int
 

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from attention_jax import tasks
-from attention_jax.config import Citations, Config, GraphAttentionConfig, Train, replace
+from attention_jax.config import Config, Train, replace
 from attention_jax.errors import InputError
 from attention_jax.runs import lifecycle
 from attention_jax.views import view_of
 from experiments import gat_cora
+from experiments.papers.options import Citations, GraphAttentionConfig
 
 CONFIG = Config(
     "x", Citations(num_nodes=70), GraphAttentionConfig(num_heads=2, hidden_size=4), train=Train(batch_size=1)

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-from attention_jax import config
 from attention_jax.errors import InputError
 from attention_jax.models.alignment import Alignment, Scorer
 from attention_jax.models.readout import DeepOutput
@@ -10,6 +9,7 @@ from attention_jax.models.recurrent import Cell, Layer
 from attention_jax.models.taps import apply_edits
 from attention_jax.models.translator import ATTENTION, STATES, Inputs, Step, drop_weights, edit_top_state
 from attention_jax.ops.recurrent.deferred import DeferredWeight, deferred_scan
+from experiments.papers.options import ConditionalGRUConfig
 
 
 class Weights(NamedTuple):
@@ -42,8 +42,7 @@ class ConditionalGRU(DeepOutput):
     Caglayan et al. 2017 have readout tanh, tied embeddings, decoder_init mean and layer_norm of the annotations.
 
     >>> import jax, jax.numpy as jnp
-    >>> from attention_jax import config
-    >>> options = config.ConditionalGRUConfig(hidden_size=4, embed_size=4, readout_size=4)
+    >>> options = ConditionalGRUConfig(hidden_size=4, embed_size=4, readout_size=4)
     >>> model = ConditionalGRU(options, source_vocab=9, target_vocab=7)
     >>> batch = jnp.ones((2, 5), jnp.int32), jnp.array([5, 3]), jnp.ones((2, 3), jnp.int32)
     >>> (logits, _), params = jax.eval_shape(model.init_with_output, jax.random.key(0), *batch)
@@ -52,7 +51,7 @@ class ConditionalGRU(DeepOutput):
     """
 
     settable = (*ATTENTION, STATES)
-    options: config.ConditionalGRUConfig
+    options: ConditionalGRUConfig
 
     def make_decoder(self, annotation_size: int) -> int:
         o = self.options

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import config
-from attention_jax.models.graph_attention import GraphAttention, GraphHeads, WordProjection
+from experiments.papers.graph_attention import GraphAttention, GraphHeads, WordProjection
+from experiments.papers.options import GraphAttentionConfig
 
 N, F, C, H, U = 6, 5, 3, 2, 4
 DRAW = np.random.default_rng(0)
@@ -16,7 +16,7 @@ EDGES = jnp.array([[0, 0], [0, 1], [0, 2], [1, 1], [2, 0], [2, 2], [3, 3], [3, 4
 
 
 def model(**changes):
-    return GraphAttention(config.GraphAttentionConfig(**({"num_heads": H, "hidden_size": U} | changes)), F, C)
+    return GraphAttention(GraphAttentionConfig(**({"num_heads": H, "hidden_size": U} | changes)), F, C)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_weights_that_are_shown_sum_to_one(variables):
 def test_sizes_and_initial_values_match_official_code():
     """Counted for Cora: (1433 8 + 2 (8 + 1) + 8) 8 numbers in the first layer and 64 7 + 2 (7 + 1) + 7 in the second;
     Glorot's bound is that of one head's matrix, sqrt(6 / (1433 + 8))."""
-    cora = GraphAttention(config.GraphAttentionConfig(), 1433, 7)
+    cora = GraphAttention(GraphAttentionConfig(), 1433, 7)
     params = jax.jit(cora.init)(jax.random.key(0), WORDS, VALUES, EDGES)["params"]
     assert sum(x.size for x in jax.tree.leaves(params)) == (1433 * 8 + 18 + 8) * 8 + 64 * 7 + 16 + 7
     largest = float(jnp.abs(params["hidden_projection"]["kernel"]).max())
