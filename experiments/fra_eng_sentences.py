@@ -74,11 +74,10 @@ def study(config: Config, directory) -> dict:
     """Train, translate the four sentences, and score each."""
     from attention_jax import tasks
     from attention_jax.train.loop import train_one
-    from attention_jax.views import view_of
 
     task = tasks.build(config)
     _, params = train_one(task, config.optim, config.train, directory)
-    written = view_of(task).predict(params, list(PAIRS))
+    written = task.predict(params, list(PAIRS))
     scores = [bleu(*pair) for pair in zip(written, PAIRS.values(), strict=True)]
     return {f"bleu_{number}": score for number, score in enumerate(scores, 1)} | {"bleu": sum(scores) / len(scores)}
 

@@ -18,7 +18,7 @@ from attention_jax.ops.normalizers import Sigmoid, Softmax, Sparsemax, StudentKe
 from attention_jax.ops.scores import Gaussian
 from attention_jax.report.attention_data import Attention, AttentionRecord, Axis, Prediction
 from attention_jax.report.attention_page import page
-from attention_jax.views import run_figures, view_of
+from attention_jax.tasks import run_figures
 from experiments import nadaraya_watson
 
 pytestmark = pytest.mark.slow
@@ -444,7 +444,7 @@ def test_the_numbers_are_those_of_the_model(chromium, tmp_path):
     browser = Opened(
         chromium, run_figures.attention_page(task, params, [text]).save(tmp_path / "look.html"), "#token=4"
     )
-    inputs = jnp.asarray(view_of(task).sequence_of(text).inputs)
+    inputs = jnp.asarray(task.sequence_of(text).inputs)
     weights = jax.jit(lambda x: task.model.apply({"params": params}, x, return_weights=True)[1])(inputs)
     expected = np.stack([weights[name][0, 4, 0] for name in ("write", "read")], axis=1)
     np.testing.assert_allclose(browser.table(), expected, atol=6e-5)

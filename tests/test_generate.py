@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.models.conftest import UNOPTIMIZED
 
 from attention_jax import config
 from attention_jax.config import replace
@@ -13,7 +14,6 @@ from attention_jax.decode import generate
 from attention_jax.errors import InputError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.recurrent_lm import RecurrentLanguageModel
-from tests.models.conftest import UNOPTIMIZED
 
 PROMPT, LENGTHS = jnp.array([[1, 2, 3, 4], [5, 6, 9, 9], [2, 9, 9, 9]], jnp.int32), jnp.array([4, 2, 1])
 SMALL = config.LanguageModelConfig(

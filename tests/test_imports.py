@@ -30,7 +30,7 @@ PACKAGES = {
         {"config", "ops", "provenance", "cli.signals"},
     ),
     "report": ({"matplotlib", "sacrebleu", "rich", "scipy"}, {"config"}),
-    "tasks": ({"jax", "flax"}, {"ops", "config", "data", "decode", "train", "report"}),
+    "tasks": ({"jax", "flax"}, {"ops", "config", "data", "decode", "interpret", "train", "report"}),
     "views": (
         {"jax", "flax"},
         {"ops", "config", "data", "decode", "interpret", "train", "report", "tasks", "weights"},

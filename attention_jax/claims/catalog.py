@@ -77,7 +77,7 @@ class Experiment:
     study: Callable[[Config, Path], dict] | None
     """Analysis that is run instead of training: (config, directory) -> metrics."""
     attention_maps: Callable[[Config, list[str]], tuple] | None
-    """Attention maps of an experiment without a model: (config, texts) -> the type of `View.attention_maps`."""
+    """Attention maps of an experiment without a model: (config, texts) -> the type of `Task.attention_maps`."""
     figure: Callable[[dict[str, list[dict]], Path], Path | None] | None
     """Plots the recorded runs of the variants, {variant: runs}, to a file."""
     claims: tuple[Claim, ...]

@@ -156,7 +156,7 @@ def export(words: list[str]):
         if pretrained_commands.concerns([args.run]):
             raise InputError(f"--to stablehlo needs a run; {args.run} is a pretrained model")
         run = load_run(args.run, trust_code=args.trust_code)
-        print(stablehlo.export(run.view.task, run.params, directory, args.platforms))
+        print(stablehlo.export(run.stored_task, run.params, directory, args.platforms))
     else:
         from attention_jax.runs import saved
         from attention_jax.weights import exchange
@@ -310,7 +310,7 @@ def plot(words: list[str]):
     from attention_jax import load_run
     from attention_jax.cli import command_options
     from attention_jax.runs import directory as run_directory
-    from attention_jax.views import run_figures
+    from attention_jax.tasks import run_figures
 
     args = command_options.parse(command_options.Plot, words)
     packed.check_directory(args.run, "plot")

@@ -1,4 +1,4 @@
-"""Attention maps as plain values: `View.attention_maps` computes them, and `report/attention_page.py` shows them.
+"""Attention maps as plain values: `Task.attention_maps` computes them, and `report/attention_page.py` shows them.
 
 An `AttentionRecord` is one input with its predictions, best first; a `Prediction` has one `Attention` for each kind of
 attention of the model. Arrays are NumPy's.
@@ -53,7 +53,7 @@ class Attention:
     heads: tuple[str, ...] = ()
     """The names of the heads; "head 1", ... by default."""
     rollout: np.ndarray | None = None
-    """[Q, K]: attention rollout through all layers (views/pictures.py)."""
+    """[Q, K]: attention rollout through all layers (tasks/attention_maps.py)."""
     values: np.ndarray | None = None
     """[K]: scalar values; the page recomputes their weighted average without the keys that are switched off."""
     head_ablation: np.ndarray | None = None

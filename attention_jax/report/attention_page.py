@@ -1,6 +1,6 @@
 """Interactive page of attention maps in one self-contained HTML file under 3 MB.
 
-`page` fills attention_page.html, .css and .js with the records of `View.attention_maps`
+`page` fills attention_page.html, .css and .js with the records of `Task.attention_maps`
 (`report/attention_data.py`). Weights are stored as 16-bit fractions of one, with an error of at most 1/65,535.
 """
 

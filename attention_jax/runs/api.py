@@ -45,12 +45,10 @@ class LoadedRun:
         with a note. Raises InputError if the run has no checkpoint."""
         return self._answering[1]
 
-    @cached_property
-    def view(self) -> Any:
-        """The `View` (attention_jax/views) for predictions and attention maps, with the run's stored preprocessing."""
-        from attention_jax.views import view_of
-
-        return view_of(self._answering[0])
+    @property
+    def stored_task(self) -> Any:
+        """The task with the stored preprocessing in the place of its data, for predictions and attention maps."""
+        return self._answering[0]
 
     def predict(self, texts: list[str] | tuple[str, ...], attention: Path | str | None = None) -> list[str]:
         """Return the model's output for each text (for a vision model: each image file) as a line of text.
@@ -62,7 +60,7 @@ class LoadedRun:
         if not texts:
             return []
         with explain_errors():
-            return self.view.predict(self.params, texts, None if attention is None else Path(attention))
+            return self.stored_task.predict(self.params, texts, None if attention is None else Path(attention))
 
     def attention(self, texts: list[str] | tuple[str, ...] = ()) -> tuple:
         """Compute attention maps for each text (for a vision model: each image file), or for some held-out inputs.
@@ -93,7 +91,7 @@ class LoadedRun:
 
     def _attention_maps(self, texts: list[str]) -> tuple:
         if self.config.model is not None:
-            return self.view.attention_maps(self.params, texts)
+            return self.stored_task.attention_maps(self.params, texts)
         from attention_jax.claims import catalog
 
         compute = catalog.load_experiment(self.config.name).attention_maps

@@ -196,7 +196,7 @@ def finish(config: configs.Config, task, run, params, *, figures: bool = True, *
         saved.store_preprocessing(run.directory, task)
     result = conclude(config, run.directory, outcome | facts)
     if figures and hosts.is_primary():  # the result is kept if plotting fails
-        from attention_jax.views.run_figures import draw_figures
+        from attention_jax.tasks.run_figures import draw_figures
 
         draw_figures(task, params, evaluation, run.directory)
     return result

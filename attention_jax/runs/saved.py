@@ -1,6 +1,6 @@
 """Loading of runs: the task with its parameters, or the weights only.
 
-A run stores the part of its data that predictions need (`View.excerpt`) in preprocessing.json and preprocessing.npz, so
+A run stores the part of its data that predictions need (`Task.excerpt`) in preprocessing.json and preprocessing.npz, so
 that `predict`, `look` and `export` need no training data. The data of custom types are loaded again.
 """
 
@@ -22,11 +22,11 @@ FORMAT = 1
 
 
 def store_preprocessing(directory: Path, task):
-    """Store what predictions need of a task's data; nothing for a task without a view, or for custom data types."""
+    """Store what predictions need of a task's data; nothing for a task without an `excerpt`, or for custom data
+    types."""
     from attention_jax.data import stored
-    from attention_jax.views import view_of
 
-    excerpt, arrays = view_of(task).excerpt() if task.view else None, {}
+    excerpt, arrays = task.excerpt(), {}
     if excerpt is None:
         return
     try:
@@ -75,7 +75,7 @@ def load_task(directory: Path, config: configs.Config, whole_data: bool = True):
     task = tasks.build(config, data)
     if data is None:
         check_data(directory, task)
-        if not whole_data and task.view:
+        if not whole_data:
             print(f"note: {directory} keeps no preprocessing; its training data were loaded", file=sys.stderr)
     return task
 

@@ -1,13 +1,11 @@
-"""`Task`: the data, model, loss and evaluation that the training loop works with, one subclass per model family.
-
-Predictions, figures and attention maps of trained models are in `attention_jax/views`.
-"""
+"""`Task`: what a model family trains, evaluates, predicts and shows, one subclass and one file per family."""
 
 import functools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,6 +19,7 @@ from attention_jax.data import batches
 from attention_jax.data.stream import Share
 from attention_jax.errors import InputError
 from attention_jax.ops.dispatch import explain
+from attention_jax.report.attention_data import AttentionRecord
 
 
 class Evaluation(NamedTuple):
@@ -46,6 +45,8 @@ class Task:
     so that a misspelled --train.best-metric fails before training. `eval_functions()` returns the functions that
     `evaluate` maps over held-out examples, {"evaluation" or "decoding": (function of (params, batch), arrays of the
     largest split, examples per batch)}, so that `launch.py compile` can compile them.
+
+    `predict`, `attention_maps`, `excerpt` and `report` are what a trained model shows; training calls none of them.
     """
 
     config: Config
@@ -53,10 +54,8 @@ class Task:
     model: Any
     """The Flax module."""
 
-    view: ClassVar[str] = ""
-    """The family's `View` as "package.file:name"; without one, a run cannot `predict` or `look`."""
     stored_types: ClassVar[tuple[type, ...]] = ()
-    """Named tuples of its own in the excerpt of its view, which a run stores (data/stored.py)."""
+    """Named tuples of its own in its `excerpt`, which a run stores (data/stored.py)."""
     eval_means: ClassVar[tuple[str, ...]] = ("examples",)
     """The values of --train.eval-mean that `evaluate` knows."""
 
@@ -158,6 +157,26 @@ class Task:
     def describe(self) -> dict:
         """Return facts about data and model for result.json."""
         return {}
+
+    def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
+        """Return one line of output per text; plot the attention to the file `figure`, if given."""
+        raise InputError(f"a {type(self).__name__} has no predictions for texts: evaluate it instead")
+
+    def attention_maps(self, params, texts: list[str]) -> tuple[AttentionRecord, ...]:
+        """Return attention maps for each text, or for some held-out inputs if there are none; () without attention."""
+        return ()
+
+    def excerpt(self) -> Any:
+        """Return the part of the data that predictions need, which a run stores (`data/stored.py`).
+
+        It has vocabularies, names, shapes, and the examples that `attention_maps` shows. None means that a run needs
+        its dataset.
+        """
+        return None
+
+    def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
+        """Plot figures to `directory` and write texts to its parent after a full evaluation; return the figures."""
+        return []
 
 
 def _of_layer(name: str, i: int) -> str:

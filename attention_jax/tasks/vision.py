@@ -1,21 +1,31 @@
 """Image classification; images stay on the devices as bytes, and are augmented there."""
 
 import functools
+import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from attention_jax import config as configs
+from attention_jax.config import ModelOptions
 from attention_jax.data import images
+from attention_jax.data.image_files import decode
+from attention_jax.data.images import ImageData, Split
 from attention_jax.data.stream import Stream
 from attention_jax.errors import InputError
 from attention_jax.ops.images import augment
 from attention_jax.ops.images.autoaugment import auto_augment
 from attention_jax.ops.images.randaugment import rand_augment
 from attention_jax.ops.losses import masked_cross_entropy, token_accuracy
+from attention_jax.report import image_figures as figures
+from attention_jax.report.attention_data import Attention, AttentionRecord, Axis, Prediction
+from attention_jax.report.panels import confusion_matrix
 from attention_jax.tasks import Evaluation, Task, build_model, initial, loader_of
+from attention_jax.tasks.attention_maps import ablate_heads, pool_attention, rollout, with_rollout, without_key
 from attention_jax.tasks.objectives import class_loss
 from attention_jax.train.placement import map_batches
 
@@ -88,7 +98,6 @@ def check_options(options: configs.Images) -> None:
 class VisionTask(Task):
     """A classifier of images; `data` is an `ImageData`."""
 
-    view = "attention_jax.views.vision:VisionView"
     eval_means = ("examples", "batches")
 
     @classmethod
@@ -167,3 +176,169 @@ class VisionTask(Task):
             "parameters": sum(x.size for x in jax.tree.leaves(shapes)),
             **self.data.facts,
         }
+
+    def classify(self, params, batch):
+        """Return probabilities [B, classes]."""
+        x = self.preparation.for_evaluation(batch["image"])
+        return self.answer(self.model.apply({"params": params}, x)[0])
+
+    @property
+    def meaning(self) -> str:
+        """What a page calls the numbers of `answer`."""
+        return "the probability"
+
+    def answer(self, logits):
+        """Return the probabilities [B, classes] that logits are."""
+        return jax.nn.softmax(logits)
+
+    def attention(self, params, batch):
+        """Return probabilities, attention weights with their rollout, maps over the image, and the pixels of the input;
+        without attention, weights and maps are empty."""
+        centered = self.preparation.center(batch["image"])
+        logits, weights = self.model.apply(
+            {"params": params}, self.preparation.normalize(centered), return_weights=True
+        )
+        maps, pixels = image_maps(weights) if weights else {}, jnp.round(centered * 255).astype(jnp.uint8)
+        return with_rollout(weights) | {"probabilities": self.answer(logits), "maps": maps, "pixels": pixels}
+
+    def read(self, paths: list[str]) -> np.ndarray:
+        """Read image files as bytes [N, S, S, C], like those of the data."""
+        train, resized = self.data.train, self.config.data.resize_pixels
+        mode = "L" if train.image.shape[-1] == 1 else "RGB"
+        return np.stack([decode(path, resized or train.image.shape[1], mode, by_area=resized > 0) for path in paths])
+
+    def confidence(self, params, batch):
+        """Return the probability [B] of the class `label`."""
+        return jnp.take_along_axis(self.classify(params, batch), batch["label"][:, None], axis=1)[:, 0]
+
+    def attention_maps(self, params, texts: list[str]) -> tuple[AttentionRecord, ...]:
+        """Return the attention over image files, or over the first held-out image of each class."""
+        names, test = self.data.names, self.data.held_out["test"]
+        if texts:
+            images, titles = self.read(texts), [Path(text).name for text in texts]
+        else:
+            first = first_of_each(test.label)
+            images, titles = test.image[first], [f"a held-out image of class {names[test.label[i]]}" for i in first]
+        outputs = map_batches(self.attention, params, {"image": images}, EVALUATED)
+        if not outputs["weights"]:
+            return ()
+        probabilities = outputs["probabilities"]
+        rows = {"image": images, "label": probabilities.argmax(1).astype(np.int32)}
+        without = ablate_heads(self.confidence, params, rows, outputs["weights"])
+        records = []
+        for i, (title, label) in enumerate(zip(titles, rows["label"])):
+            sure, attentions = (
+                float(probabilities[i, label]),
+                image_attentions(self.config.model, i, outputs, outputs["pixels"][i], without),
+            )
+            answer = Prediction(str(names[label]), attentions, sure, self.meaning, sure)
+            records.append(AttentionRecord(str(title), (answer,)))
+        return tuple(records)
+
+    def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
+        """Return the three most probable classes of each image file."""
+        names, x = self.data.names, self.read(texts)
+        probabilities = map_batches(self.classify, params, {"image": x}, EVALUATED)
+        if figure and self.show_attention(params, x[: figures.SHOWN], None, Path(figure)) is None:
+            raise InputError("this model has no attention to draw; leave --attention out")
+        best = np.argsort(-probabilities, axis=1)[:, :3]
+        return [", ".join(f"{names[i]} {row[i]:.3f}" for i in top) for row, top in zip(probabilities, best)]
+
+    def show_attention(self, params, x, titles, path: Path) -> Path | None:
+        """Plot the attention maps of some images, with predictions as default titles; None without attention."""
+        outputs = map_batches(self.attention, params, {"image": x}, EVALUATED)
+        probabilities, maps = outputs["probabilities"], outputs["maps"]
+        if titles is None:
+            titles = [f"{self.data.names[i]} {p[i]:.2f}" for p, i in zip(probabilities, probabilities.argmax(1))]
+        return figures.show_attention(x, maps, titles, path) if maps else None
+
+    def excerpt(self) -> ImageData:
+        """Return one training image, for its shape, and the first test image of each class."""
+        train, test = self.data.train, self.data.held_out["test"]
+        rows = first_of_each(test.label)
+        held_out = {"test": Split(np.asarray(test.image[rows]), test.label[rows])}
+        return self.data._replace(train=Split(np.asarray(train.image[:1]), train.label[:1]), held_out=held_out)
+
+    def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
+        test, names = self.data.held_out["test"], self.data.names
+        probabilities = map_batches(self.classify, params, {"image": test.image}, EVALUATED)
+        guesses = probabilities.argmax(1)
+        confusion = np.zeros((len(names), len(names)), np.int64)
+        np.add.at(confusion, (test.label, guesses), 1)
+        paths = [
+            confusion_matrix(confusion, names, directory / "confusion.png"),
+            figures.mistakes(test.image, test.label, probabilities, names, directory / "mistakes.png"),
+        ]
+        first = first_of_each(test.label)
+        titles = [f"{names[test.label[i]]} ({names[guesses[i]]} {probabilities[i].max():.2f})" for i in first]
+        paths.append(self.show_attention(params, test.image[first], titles, directory / "attention.png"))
+        if "positions" in params:
+            table = np.asarray(params["positions"])
+            paths.append(figures.position_similarity(table[prefix_of(len(table)) :], directory / "positions.png"))
+        return [path for path in paths if path]
+
+
+def first_of_each(label: np.ndarray) -> np.ndarray:
+    """Return the indices of the first image of each class, for as many classes as a figure shows.
+
+    >>> first_of_each(np.array([2, 0, 2, 1])).tolist()
+    [1, 3, 0]
+    """
+    return np.array([np.argmax(label == c) for c in np.unique(label)])[: figures.SHOWN]
+
+
+def image_attentions(
+    options: ModelOptions, row: int, outputs: dict, image: np.ndarray, without: dict
+) -> tuple[Attention, ...]:
+    """Return the self-attention of one image's tokens in `with_rollout`, and attention pooling over them if any."""
+    weights = np.asarray(outputs["weights"]["encoder_attention"][row], np.float32)  # [L, H, T, T]
+    tokens = image_tokens(weights.shape[-1])
+    side, rolled = Axis(tokens, image=image), np.asarray(outputs["rollout"]["encoder_attention"][row])
+    of_head = without["encoder_attention"][row] if without else None
+    keywords = {"rollout": rolled, "head_ablation": of_head, "without_key": without_key(options)}
+    attentions = [Attention("encoder", weights, side, side, **keywords)]
+    if "pool_attention" in outputs["weights"]:
+        attentions.append(pool_attention(outputs["weights"]["pool_attention"][row], side))
+    return tuple(attentions)
+
+
+def image_tokens(count: int) -> tuple[str, ...]:
+    """Return labels of an image's tokens: the class token if there is one, registers, and patches row by row.
+
+    >>> image_tokens(5)
+    ('class token', 'row 1, column 1', 'row 1, column 2', 'row 2, column 1', 'row 2, column 2')
+    """
+    prefix = prefix_of(count)
+    size = math.isqrt(count - prefix)
+    patches = [f"row {i + 1}, column {j + 1}" for i in range(size) for j in range(size)]
+    registers = [f"register {i}" for i in range(1, prefix)]
+    return (*("class token",)[:prefix], *registers, *patches)
+
+
+def prefix_of(tokens: int) -> int:
+    """Return the number of an image's tokens before its G x G patches: 0, or a class token and registers.
+
+    >>> prefix_of(16), prefix_of(17), prefix_of(19)
+    (0, 1, 3)
+    """
+    return tokens - math.isqrt(tokens) ** 2
+
+
+def image_maps(weights: dict) -> dict[str, Float[Array, "..."]]:
+    """Return attention maps [B, G, G] over the patches of an image, from a model's intermediates.
+
+    "heads" [B, H, G, G] are the last layer's weights from the class token, or pooled over all tokens without one;
+    "last" is their mean over heads; "rollout" is the attention rollout (Abnar & Zuidema 2020), pooled alike.
+    """
+    attention = weights["encoder_attention"]  # [B, layers, H, T, T]
+    size = math.isqrt(attention.shape[-1])
+    grid = lambda x: x.reshape(*x.shape[:-1], size, size)
+    flow = jax.vmap(rollout)(attention)  # [B, T, T]
+    if prefix := prefix_of(attention.shape[-1]):
+        heads, through = attention[:, -1, :, 0, prefix:], flow[:, 0, prefix:]
+    elif "pool_attention" in weights:
+        pool = weights["pool_attention"]  # [B, T]
+        heads, through = jnp.einsum("bt,bhts->bhs", pool, attention[:, -1]), jnp.einsum("bt,bts->bs", pool, flow)
+    else:
+        heads, through = attention[:, -1].mean(axis=2), flow.mean(axis=1)
+    return {"heads": grid(heads), "last": grid(heads.mean(axis=1)), "rollout": grid(through)}

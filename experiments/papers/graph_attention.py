@@ -38,7 +38,6 @@ from attention_jax.report.attention_data import Attention, AttentionRecord, Axis
 from attention_jax.report.panels import confusion_matrix
 from attention_jax.tasks import Evaluation, Task, build_model
 from attention_jax.train.placement import map_batches
-from attention_jax.views import View
 from experiments.papers.options import Citations, GraphAttentionConfig
 
 SPLITS = ("train", "valid", "test")
@@ -297,7 +296,6 @@ def l2_penalty(params) -> jax.Array:
 class NodeTask(Task):
     """A classifier of nodes; `data` is a `Graph`, and a batch is the whole graph."""
 
-    view = "experiments.papers.graph_attention:NodeView"
     stored_types = (Graph,)
     batch_sizes = (1,)
 
@@ -363,18 +361,6 @@ class NodeTask(Task):
         }
         return sizes | {f"{name}_nodes": len(nodes) for name, nodes in graph.splits.items()}
 
-
-def cross_entropy(logits, label):
-    """Return the cross-entropy in nats [...] of logits [..., C] and labels [...]."""
-    return -jnp.take_along_axis(jax.nn.log_softmax(logits), label[..., None], axis=-1)[..., 0]
-
-
-# --- predictions
-
-
-class NodeView(View):
-    """Predicted classes of nodes, and the neighbors that they attend to."""
-
     def attention(self, params, batch):
         """Return probabilities [B, N, C] and the edge weights of both layers, {"hidden": [B, H, P], ...}."""
         apply = lambda *graph: self.model.apply({"params": params}, *graph, return_weights=True)
@@ -388,7 +374,7 @@ class NodeView(View):
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
         """Plot the confusion matrix of the test nodes."""
         test, names = self.data.splits["test"], [f"{label}" for label in range(self.data.classes)]
-        guess = map_batches(self.task.score_nodes, params, self.task.examples[0], 1)["guess"][0, test]
+        guess = map_batches(self.score_nodes, params, self.examples[0], 1)["guess"][0, test]
         counts = np.zeros((len(names), len(names)), np.int64)
         np.add.at(counts, (self.data.label[test], guess), 1)
         return [confusion_matrix(counts, names, directory / "confusion.png")]
@@ -408,14 +394,14 @@ class NodeView(View):
                 "--attention cannot plot a graph: `launch.py look` shows the neighbors that a node attends to"
             )
         nodes = self.nodes_of(texts)
-        probabilities = map_batches(self.attention, params, self.task.examples[0], 1)["probabilities"][0, nodes]
+        probabilities = map_batches(self.attention, params, self.examples[0], 1)["probabilities"][0, nodes]
         return [f"class {row.argmax()} {row.max():.3f}" for row in probabilities]
 
     def attention_maps(self, params, texts: list[str]) -> tuple[AttentionRecord, ...]:
         """Return the hidden layer's attention of these nodes, or of a few test nodes."""
         test, edges = self.data.splits["test"], self.data.edges
         most = test[np.argsort(-np.bincount(edges[:, 0])[test], kind="stable")[:SHOWN]]
-        outputs = map_batches(self.attention, params, self.task.examples[0], 1)
+        outputs = map_batches(self.attention, params, self.examples[0], 1)
         records = []
         for node in self.nodes_of(texts) if texts else most.tolist():
             node_edges, probabilities = edges[:, 0] == node, outputs["probabilities"][0, node]
@@ -429,3 +415,8 @@ class NodeView(View):
                 )
             )
         return tuple(records)
+
+
+def cross_entropy(logits, label):
+    """Return the cross-entropy in nats [...] of logits [..., C] and labels [...]."""
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), label[..., None], axis=-1)[..., 0]

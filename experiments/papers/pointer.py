@@ -25,7 +25,6 @@ from attention_jax.report.attention_data import Attention, AttentionRecord, Axis
 from attention_jax.report.heatmaps import show_heatmaps
 from attention_jax.tasks import Evaluation, Task, build_model, loader_of
 from attention_jax.train.placement import map_batches
-from attention_jax.views import View
 from experiments.papers.options import ConvexHulls, PointerNetworkConfig
 
 ROWS = 2_000
@@ -222,7 +221,6 @@ def polygon(row: np.ndarray) -> tuple[int, ...]:
 class PointingTask(Task):
     """A network that points at the corners of a convex hull; `data` are `HullSets`."""
 
-    view = "experiments.papers.pointer:PointingView"
     stored_types = (Hulls, HullSets)
 
     @classmethod
@@ -284,30 +282,9 @@ class PointingTask(Task):
     def describe(self) -> dict:
         return {"longest_hull": int(self.data.train.target_length.max())}
 
-
-# --- predictions
-
-
-def first(sets: Hulls, count: int) -> Hulls:
-    """Return the first `count` sets."""
-    return Hulls(*(array[:count] for array in sets))
-
-
-def lengths(target: np.ndarray) -> np.ndarray:
-    """Return the length of each sequence of positions [N, T], including the 0 that ends it.
-
-    >>> lengths(np.array([[1, 2, 0, 0], [3, 1, 2, 1]])).tolist()
-    [3, 4]
-    """
-    return np.minimum((target > 0).sum(1) + 1, target.shape[1]).astype(np.int32)
-
-
-class PointingView(View):
-    """Decoded hulls, and the points that each step attends to."""
-
     def attention(self, params, batch):
         """Return the weights [B, T, S] of every step, with teacher forcing."""
-        return jnp.exp(self.task.log_p(params, batch))
+        return jnp.exp(self.log_p(params, batch))
 
     def excerpt(self) -> HullSets:
         """Return one training set, for its shape, and the validation sets of `attention_maps`."""
@@ -351,7 +328,7 @@ class PointingView(View):
 
     def decode_hulls(self, params, sets: Hulls) -> Hulls:
         """Return the same sets with the decoded hulls as targets."""
-        target = map_batches(self.task.generate, params, sets._asdict(), EVALUATED)
+        target = map_batches(self.generate, params, sets._asdict(), EVALUATED)
         return sets._replace(target=target, target_length=lengths(target))
 
     def attention_maps(self, params, texts: list[str]) -> tuple[AttentionRecord, ...]:
@@ -367,3 +344,17 @@ class PointingView(View):
             attention = Attention("cross", attention, Axis(tuple(target)), Axis(("0: end", *points)))
             records.append(AttentionRecord("; ".join(points), (Prediction(" ".join(target), (attention,)),)))
         return tuple(records)
+
+
+def first(sets: Hulls, count: int) -> Hulls:
+    """Return the first `count` sets."""
+    return Hulls(*(array[:count] for array in sets))
+
+
+def lengths(target: np.ndarray) -> np.ndarray:
+    """Return the length of each sequence of positions [N, T], including the 0 that ends it.
+
+    >>> lengths(np.array([[1, 2, 0, 0], [3, 1, 2, 1]])).tolist()
+    [3, 4]
+    """
+    return np.minimum((target > 0).sum(1) + 1, target.shape[1]).astype(np.int32)

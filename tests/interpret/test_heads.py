@@ -8,7 +8,7 @@ from site_models import EVERY, family, measure, precision
 
 from attention_jax import interpret
 from attention_jax.interpret import Part
-from attention_jax.views.attention_maps import replace_leaf, zero_head
+from attention_jax.tasks.attention_maps import replace_leaf, zero_head
 
 
 def difference(output):

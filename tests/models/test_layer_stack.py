@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.models.conftest import UNOPTIMIZED
 
 from attention_jax import config
 from attention_jax.config import foreign_code, replace, to_json
@@ -15,7 +16,6 @@ from attention_jax.models.blocks import Block
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.layer_stack import stack_layers, unstack_layers
 from attention_jax.models.transformer import Transformer
-from tests.models.conftest import UNOPTIMIZED
 
 TOKENS = jnp.array([[1, 2, 3, 4, 5, 6], [5, 4, 3, 2, 1, 0]], jnp.int32)
 SMALL = config.LanguageModelConfig(

@@ -41,7 +41,7 @@ from attention_jax.ops.recurrent import bptt, cells
 from attention_jax.ops.recurrent.deferred import DeferredWeight, deferred_scan
 from attention_jax.ops.retention import chunked_retention, quadratic_retention, recurrent_retention
 from attention_jax.ops.scores import Additive, Constant, Gaussian, NegativeSquaredDistance
-from attention_jax.views.pictures import rollout
+from attention_jax.tasks.attention_maps import rollout
 
 T, D = 12, 4
 BATCH = PartitionSpec("d")

@@ -36,7 +36,7 @@ from attention_jax.ops.pooling import Moments
 from attention_jax.ops.positions import rotary
 from attention_jax.ops.retention import chunked_retention
 from attention_jax.ops.scores import Additive, Boxcar, Cosine, Gaussian, Score, SoftCap, Triangular
-from attention_jax.views.pictures import rollout
+from attention_jax.tasks.attention_maps import rollout
 
 both = pytest.mark.parametrize("implementation", [pytest.param("plain", marks=pytest.mark.slow), "fused"])
 

@@ -9,7 +9,6 @@ from attention_jax import tasks
 from attention_jax.config import Config, Train, replace
 from attention_jax.errors import InputError
 from attention_jax.runs import lifecycle
-from attention_jax.views import view_of
 from experiments import gat_cora
 from experiments.papers.options import Citations, GraphAttentionConfig
 
@@ -79,22 +78,22 @@ def test_an_epoch_is_one_step(task_and_params):
 
 def test_nodes_are_asked_for_by_their_numbers(task_and_params):
     task, params = task_and_params
-    first, second = view_of(task).predict(params, ["0", "69"], None)
+    first, second = task.predict(params, ["0", "69"], None)
     assert first.startswith("class ") and second.startswith("class ")
     for wrong in ("70", "-1", "paper"):
         with pytest.raises(InputError, match="0 to 69"):
-            view_of(task).predict(params, [wrong], None)
+            task.predict(params, [wrong], None)
 
 
 def test_what_a_node_attends_to_is_its_neighbors(task_and_params):
     task, params = task_and_params
-    [record] = view_of(task).attention_maps(params, ["5"])
+    [record] = task.attention_maps(params, ["5"])
     [attention] = record.predictions[0].attentions
     neighbors = task.data.edges[task.data.edges[:, 0] == 5, 1]
     assert [int(token.partition(":")[0]) for token in attention.keys.tokens] == neighbors.tolist()
     assert attention.weights.shape == (1, 2, 1, len(neighbors))
     np.testing.assert_allclose(attention.weights.sum(-1), 1.0, rtol=1e-5)
-    assert len(view_of(task).attention_maps(params, [])) == 3
+    assert len(task.attention_maps(params, [])) == 3
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import pytest
 from attention_jax import tasks
 from attention_jax.config import Config, Train
 from attention_jax.errors import InputError
-from attention_jax.views import view_of
 from experiments.papers.options import ConvexHulls, PointerNetworkConfig
 from experiments.papers.pointer import polygon, shift_right
 
@@ -35,7 +34,7 @@ def test_loss_counts_places_and_leaves_padding_out(task_and_params):
     less, fewer = loss(rows(task, [1, 1]))
     assert float(count) == float(fewer) == task.data.train.target_length[:2].sum()
     np.testing.assert_allclose(total, less, rtol=1e-5)
-    weights = np.asarray(jax.jit(view_of(task).attention)(params, rows(task, [1, 1])))
+    weights = np.asarray(jax.jit(task.attention)(params, rows(task, [1, 1])))
     sets = task.data.train
     each = [weights[n, t, sets.target[n, t]] for n in range(2) for t in range(sets.target_length[n])]
     np.testing.assert_allclose(total, -np.log(each).sum(), rtol=1e-5)
@@ -48,7 +47,7 @@ def test_steps_come_after_the_place_before():
 @pytest.mark.slow
 def test_accuracy_is_of_whole_hulls(task_and_params):
     task, params = task_and_params
-    written = view_of(task).decode_hulls(params, task.data.valid)
+    written = task.decode_hulls(params, task.data.valid)
     assert task.accuracy(params, written) == 1.0
     wrong = written.target.copy()
     wrong[:3] = [1, 2, 3, 1, 0, 0, 0]  # half of them
@@ -78,23 +77,23 @@ def test_polygon_equality_ignores_starting_corner(written, right):
 @pytest.mark.slow
 def test_texts_are_points(task_and_params, tmp_path):
     task, params = task_and_params
-    [answer] = view_of(task).predict(params, [SQUARE], tmp_path / "pointers.png")
+    [answer] = task.predict(params, [SQUARE], tmp_path / "pointers.png")
     assert {int(place) for place in answer.split()} <= set(range(1, 6))
     assert (tmp_path / "pointers.png").stat().st_size > 3_000
-    sets = view_of(task).sets_of([SQUARE])
+    sets = task.sets_of([SQUARE])
     np.testing.assert_allclose(sets.inputs[0, 2], [0.9, 0.9, 0.0])
     assert sets.length.tolist() == [6]
     for wrong in ("0.1,0.2 0.3,0.4", "0.1 0.2 0.3", "a,b c,d e,f", SQUARE + " 1,1"):
         with pytest.raises(InputError, match="expected 3 to 5 points"):
-            view_of(task).predict(params, [wrong], None)
+            task.predict(params, [wrong], None)
 
 
 @pytest.mark.slow
 def test_where_it_looks_is_what_it_computes(task_and_params):
     task, params = task_and_params
-    [record] = view_of(task).attention_maps(params, [SQUARE])
+    [record] = task.attention_maps(params, [SQUARE])
     [attention] = record.predictions[0].attentions
-    written = view_of(task).decode_hulls(params, view_of(task).sets_of([SQUARE]))
-    weights = np.asarray(jax.jit(view_of(task).attention)(params, written._asdict()))[0, : written.target_length[0], :6]
+    written = task.decode_hulls(params, task.sets_of([SQUARE]))
+    weights = np.asarray(jax.jit(task.attention)(params, written._asdict()))[0, : written.target_length[0], :6]
     np.testing.assert_allclose(attention.weights[0, 0], weights, atol=1e-6)
-    assert attention.keys.tokens[2] == "2: 0.90,0.90" and len(view_of(task).attention_maps(params, [])) == 2
+    assert attention.keys.tokens[2] == "2: 0.90,0.90" and len(task.attention_maps(params, [])) == 2

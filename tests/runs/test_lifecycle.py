@@ -22,7 +22,6 @@ from attention_jax.runs import directory as run_directory, lifecycle, saved
 from attention_jax.tasks import Evaluation
 from attention_jax.train.checkpoint import save_params
 from attention_jax.train.run import Run
-from attention_jax.views import view_of
 
 TRAIN = Train(total_epochs=1, max_steps=1, best_metric="train.loss")
 TINY = Config(
@@ -132,4 +131,4 @@ def test_attention_of_nonfinite_parameters_is_one_line(beam):
     task = tasks.build(replace(TINY, **{"decode.beam_size": beam}))
     params = jax.tree.map(lambda x: np.full(x.shape, np.nan, x.dtype), jax.eval_shape(task.init, jax.random.PRNGKey(0)))
     with pytest.raises(InputError, match="parameters are not finite"):
-        view_of(task).attention_maps(params, ["May 1, 1999"])
+        task.attention_maps(params, ["May 1, 1999"])

@@ -17,7 +17,6 @@ from attention_jax.data import stored
 from attention_jax.data.pairs import Tokenizer
 from attention_jax.errors import InputError
 from attention_jax.runs import pack, saved
-from attention_jax.views import view_of
 from attention_jax.weights import exchange
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,11 +38,10 @@ def test_what_a_run_keeps_is_enough_to_answer(name, tmp_path):
     saved.store_preprocessing(tmp_path, task)
     again = tasks.build(task.config, saved.read_preprocessing(tmp_path, task.config))
     params = jax.jit(task.init)(jax.random.PRNGKey(0))
-    views = view_of(task), view_of(again)
     if name in TEXTS:
-        predictions, reloaded_predictions = (view.predict(params, TEXTS[name]) for view in views)
+        predictions, reloaded_predictions = (each.predict(params, TEXTS[name]) for each in (task, again))
         assert predictions == reloaded_predictions and len(predictions) == len(TEXTS[name])
-    for record, reloaded in zip(*(view.attention_maps(params, []) for view in views), strict=True):
+    for record, reloaded in zip(*(each.attention_maps(params, []) for each in (task, again)), strict=True):
         assert record.title == reloaded.title
         for answer, same in zip(record.predictions, reloaded.predictions, strict=True):
             assert answer.text == same.text

@@ -19,10 +19,10 @@ from attention_jax.files import write_json
 from attention_jax.runs import directory as run_directory, lifecycle
 from attention_jax.sweep import population
 from attention_jax.sweep.population import Member
+from attention_jax.tasks import run_figures
 from attention_jax.train import step
 from attention_jax.train.checkpoint import load_params
 from attention_jax.train.run import Run
-from attention_jax.views import run_figures
 
 
 @pytest.fixture(autouse=True, scope="module")

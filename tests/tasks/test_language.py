@@ -12,8 +12,7 @@ from attention_jax import tasks
 from attention_jax.config import Config, Decode, LanguageModelConfig, Sampling, TimeMachine, Train
 from attention_jax.decode import truncate_logits
 from attention_jax.errors import InputError
-from attention_jax.views import view_of
-from attention_jax.views.language import continuation
+from attention_jax.tasks.language import continuation
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +46,7 @@ def test_model_learns_and_continues_text(task, params):
     metrics = task.evaluate(params, True).metrics
     assert metrics["valid.perplexity"] < 1.3
     assert metrics["valid.perplexity"] == pytest.approx(np.exp(metrics["valid.loss"]))
-    [text] = view_of(task).predict(params, ["Abc A"], None)
+    [text] = task.predict(params, ["Abc A"], None)
     assert text == ("abc " * 30)[: len("abc a") + 20]
 
 
@@ -56,10 +55,10 @@ def test_long_prompt_keeps_its_last_tokens(task):
     options = replace(task.config.model, position_embedding="learned", max_length=32)
     learned = tasks.build(replace(task.config, model=options))
     params = jax.jit(learned.init)(jax.random.key(0))
-    short, long = view_of(learned).predict(params, ["abc abc abc ", "cab" * 20 + "abc abc abc "], None)
+    short, long = learned.predict(params, ["abc abc abc ", "cab" * 20 + "abc abc abc "], None)
     assert len(long) == 72 + 20 and long[-20:] == short[-20:]
     with pytest.raises(InputError, match="32 learned positions, --model.max-length, for 60 tokens"):
-        view_of(learned).attention_map(params, "", "abc " * 15)
+        learned.attention_map(params, "", "abc " * 15)
 
 
 def test_loss_counts_characters_and_leaves_padding_rows_out(task, params):
@@ -73,7 +72,7 @@ def test_loss_counts_characters_and_leaves_padding_rows_out(task, params):
 
 def test_report_draws_attention(task, params, tmp_path):
     (tmp_path / "figures").mkdir()
-    [path] = view_of(task).report(params, task.evaluate(params, True), tmp_path / "figures")
+    [path] = task.report(params, task.evaluate(params, True), tmp_path / "figures")
     assert path.stat().st_size > 5_000
     assert (tmp_path / "samples.txt").read_text().startswith("it has")
 

@@ -9,7 +9,6 @@ import pytest
 from attention_jax import config as settings, tasks
 from attention_jax.errors import InputError
 from attention_jax.tasks import memory
-from attention_jax.views import view_of
 
 
 def make_config(task="copy", **changes):
@@ -70,16 +69,16 @@ def test_full_evaluation_goes_beyond_the_training_lengths(task_and_params, tmp_p
     np.testing.assert_allclose(values["test.wrong_bits"], wrong.mean(), rtol=1e-6)
     assert values["test.bits_per_sequence"] != values["valid.bits_per_sequence"]
     assert set(task.evaluate(params, False).metrics) == {"valid.loss", "valid.bits_per_sequence", "valid.wrong_bits"}
-    figures = view_of(task).report(params, whole, tmp_path)
+    figures = task.report(params, whole, tmp_path)
     assert len(figures) == 3 and all(figure.stat().st_size > 1000 for figure in figures)
 
 
 def test_predict_writes_as_many_words_as_it_read(task_and_params):
     task, params = task_and_params
-    assert len(view_of(task).predict(params, ["10110010 01101100"])[0].split()) == 2
+    assert len(task.predict(params, ["10110010 01101100"])[0].split()) == 2
     for wrong in ("", "hello", "1011"):
         with pytest.raises(InputError, match="words of 8 bits"):
-            view_of(task).predict(params, [wrong])
+            task.predict(params, [wrong])
 
 
 MODELS = {

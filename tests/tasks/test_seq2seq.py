@@ -14,7 +14,6 @@ from attention_jax.claims import catalog, record
 from attention_jax.errors import InputError
 from attention_jax.tasks import scoring, seq2seq
 from attention_jax.train import placement
-from attention_jax.views import pictures, view_of
 from experiments import bahdanau_length, input_feeding, multi30k_scores
 from experiments.papers.options import ConvolutionalConfig, SutskeverConfig
 
@@ -162,7 +161,7 @@ def test_full_evaluation_scores_translations_and_report_draws_them(corpus, tmp_p
         split: len(pairs.source) for split, pairs in task.data.held_out.items()
     }
     (tmp_path / "figures").mkdir()
-    figures = view_of(task).report(params, evaluation, tmp_path / "figures")
+    figures = task.report(params, evaluation, tmp_path / "figures")
     assert {p.name for p in figures} == {"alignment.png"} and figures[0].stat().st_size > 2000  # all of one length
     assert "signature" in (tmp_path / "test.bleu.json").read_text()
     run = record.bleu_by_length(tmp_path)  # what the record keeps of what the run left
@@ -191,7 +190,7 @@ def test_input_feeding_claims_match_peer_file():
 
 def test_predict_notes_texts_with_unknown_words(corpus, capsys):
     task = build(corpus, MODELS["luong"])
-    view_of(task).predict(begin(task), ["a b", "a zebra c zoo", "c"], None)
+    task.predict(begin(task), ["a b", "a zebra c zoo", "c"], None)
     assert capsys.readouterr().err == "note: of 'a zebra c zoo' 2 tokens are not in the vocabulary\n"
 
 
@@ -199,7 +198,7 @@ def test_predict_notes_texts_longer_than_training(corpus, capsys):
     task = build(corpus, MODELS["luong"])
     longest = max(pairs.source.shape[1] for pairs in task.data.train)
     texts = [" ".join("a" * (longest - 1 + extra)) for extra in (0, 3)]  # and the end of the sequence
-    view_of(task).predict(begin(task), texts, None)
+    task.predict(begin(task), texts, None)
     (note,) = capsys.readouterr().err.splitlines()
     assert f"has {longest + 3} tokens, the longest source in training has {longest}" in note
 
@@ -208,8 +207,8 @@ def test_a_model_without_attention_refuses_to_draw_it(corpus, tmp_path):
     task = build(corpus, SutskeverConfig(hidden_size=8, embed_size=4, readout_size=8))
     params = begin(task)
     with pytest.raises(InputError, match="no attention"):
-        view_of(task).predict(params, ["a b"], tmp_path / "a.png")
-    assert len(view_of(task).predict(params, ["a b", "c"], None)) == 2
+        task.predict(params, ["a b"], tmp_path / "a.png")
+    assert len(task.predict(params, ["a b", "c"], None)) == 2
 
 
 @pytest.mark.slow
@@ -237,7 +236,7 @@ def test_empty_output_has_attention_maps(corpus, tmp_path):
     source = {"source": task.buckets[0]["source"][:1], "source_length": task.buckets[0]["source_length"][:1]}
     nothing = np.full((1, 3), task.data.target_vocabulary.eos_id, np.int32)
     weights = {"cross_attention": np.ones((1, 1, 1, 3, source["source"].shape[1])) / 4}
-    path = pictures.alignment(weights, task.data, source, nothing, False, tmp_path / "look.png")
+    path = seq2seq.draw_alignment(weights, task.data, source, nothing, False, tmp_path / "look.png")
     assert path.stat().st_size > 1000
 
 
@@ -246,8 +245,8 @@ def test_report_example_has_fewest_unknown_tokens(corpus):
     source = np.full((3, 4), data.source_vocabulary.eos_id)
     output = np.full((3, 5), data.target_vocabulary.eos_id)
     source[0, 0], output[1, :2] = data.source_vocabulary.unk_id, data.target_vocabulary.unk_id
-    assert pictures.clearest(data, {"source": source}, output) == 2
-    assert pictures.clearest(data, {"source": source[:2]}, output[:2]) == 0
+    assert seq2seq.clearest_row(data, {"source": source}, output) == 2
+    assert seq2seq.clearest_row(data, {"source": source[:2]}, output[:2]) == 0
 
 
 def test_truncated_output_does_not_match_longer_target(corpus):

@@ -10,7 +10,6 @@ import pytest
 from attention_jax import tasks
 from attention_jax.config import Config, LabeledFile, TextClassifierConfig, Train, replace
 from attention_jax.data.labeled_texts import encode
-from attention_jax.views import view_of
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +47,13 @@ def test_model_learns_and_attends_to_deciding_word(task, params):
     metrics = task.evaluate(params, True).metrics
     assert metrics["test.accuracy"] == metrics["valid.accuracy"] == metrics["test.balanced_accuracy"] == 1.0
     assert set(task.evaluate(params, False).metrics) == {"valid.loss", "valid.accuracy", "valid.balanced_accuracy"}
-    [good, bad] = view_of(task).predict(params, ["a c good b d", "Bad b c"], None)
+    [good, bad] = task.predict(params, ["a c good b d", "Bad b c"], None)
     assert re.match(r"good (0\.9|1\.0)\d+ \(attends to: good (0\.9|1\.0)", good)
     assert re.match(r"bad (0\.9|1\.0)\d+ \(attends to: ", bad)  # of two classes it is enough to look for one's word
 
 
 def test_text_of_unknown_words_is_classified(task, params):
-    [unknown, spaces] = view_of(task).predict(params, ["xyzzy", "\u00a0"], None)
+    [unknown, spaces] = task.predict(params, ["xyzzy", "\u00a0"], None)
     assert "(attends to: xyzzy 1.00)" in unknown and "(attends to: nothing)" in spaces
 
 
@@ -76,23 +75,23 @@ def test_every_text_trains_once_an_epoch(task):
 
 
 def test_the_page_has_the_weights_of_the_words(task, params):
-    record, nothing = view_of(task).attention_maps(params, ["a c good b d", "\u00a0"])
+    record, nothing = task.attention_maps(params, ["a c good b d", "\u00a0"])
     [pool] = record.predictions[0].attentions  # without layers there is nothing else
-    words, probabilities, weights = view_of(task).read(params, ["a c good b d"])
+    words, probabilities, weights = task.read(params, ["a c good b d"])
     assert pool.keys.tokens == tuple(words[0]) and record.predictions[0].text == "good"
     np.testing.assert_allclose(pool.weights[0, 0, 0], weights[0, :5], atol=1e-6)
     assert record.predictions[0].score == pytest.approx(probabilities.max()) and nothing.title == "\u00a0"
-    assert len(view_of(task).attention_maps(params, [])) == 2  # a held-out text of each class
+    assert len(task.attention_maps(params, [])) == 2  # a held-out text of each class
 
 
 @pytest.mark.slow
 def test_the_page_has_what_words_tell_each_other(task):
     deep = tasks.build(replace(task.config, **{"model.num_layers": 2}))
     params = jax.jit(deep.init)(jax.random.key(0))
-    [record] = view_of(deep).attention_maps(params, ["a c good b d"])
+    [record] = deep.attention_maps(params, ["a c good b d"])
     pool, encoder = record.predictions[0].attentions
     tokens, length = encode([["a", "c", "good", "b", "d"]], deep.data.vocabulary, 99)
-    _, weights = view_of(deep).apply(params, {"tokens": tokens, "length": length})
+    _, weights = deep.apply(params, {"tokens": tokens, "length": length})
     np.testing.assert_allclose(encoder.weights, weights["encoder_attention"][0], atol=1e-6)
     assert encoder.head_ablation.shape == (2, 2) and encoder.rollout.shape == (5, 5) and pool.kind == "pool"
 
@@ -100,7 +99,7 @@ def test_the_page_has_what_words_tell_each_other(task):
 @pytest.mark.slow
 def test_report_draws_the_words_and_the_classes(task, params, tmp_path):
     (tmp_path / "figures").mkdir()
-    paths = view_of(task).report(params, task.evaluate(params, True), tmp_path / "figures")
+    paths = task.report(params, task.evaluate(params, True), tmp_path / "figures")
     assert [path.name for path in paths] == ["confusion.png", "attention.png"]
     assert all(path.stat().st_size > 3_000 for path in paths)
     assert "(attends to: " in (tmp_path / "samples.txt").read_text()

@@ -15,7 +15,6 @@ from tiers import slow_but
 from attention_jax.config import Config, Images, Optim, Train, ViTConfig, replace
 from attention_jax.errors import InputError
 from attention_jax.tasks import build, build_model, vision
-from attention_jax.views import view_of
 from experiments import (
     cct_cifar10,
     image_size,
@@ -200,25 +199,25 @@ def test_pictures_and_predictions(model, tmp_path):
 
     task = build(replace(TINY, model=model))
     params = begin(task)
-    names = {path.name for path in view_of(task).report(params, task.evaluate(params, True), tmp_path)}
+    names = {path.name for path in task.report(params, task.evaluate(params, True), tmp_path)}
     attends = isinstance(model, ViTConfig)
     assert names == {"confusion.png", "mistakes.png"} | ({"attention.png", "positions.png"} if attends else set())
     assert all((tmp_path / name).stat().st_size > 5000 for name in names)
     Image.fromarray(np.zeros((20, 30), np.uint8)).save(tmp_path / "x.png")
-    [line] = view_of(task).predict(params, [str(tmp_path / "x.png")], None)
+    [line] = task.predict(params, [str(tmp_path / "x.png")], None)
     assert len(line.split(", ")) == 3
     if attends:
-        view_of(task).predict(params, [str(tmp_path / "x.png")], tmp_path / "look.png")
+        task.predict(params, [str(tmp_path / "x.png")], tmp_path / "look.png")
         assert (tmp_path / "look.png").exists()
     else:
         with pytest.raises(InputError, match="no attention to draw"):
-            view_of(task).predict(params, [str(tmp_path / "x.png")], tmp_path / "look.png")
+            task.predict(params, [str(tmp_path / "x.png")], tmp_path / "look.png")
     with pytest.raises(InputError, match="no image file"):
-        view_of(task).predict(params, [str(tmp_path / "none.png")], None)
+        task.predict(params, [str(tmp_path / "none.png")], None)
 
 
 def test_what_the_class_token_looks_at():
-    from attention_jax.views.pictures import image_maps
+    from attention_jax.tasks.vision import image_maps
 
     weights = np.stack([np.eye(5), np.eye(5)[[3, 1, 2, 3, 4]]])[None, :, None].astype(np.float32)
     # the first layer copies; in the second the class token reads patch 3 of 1..4
@@ -288,4 +287,4 @@ def test_predict_names_top_three_classes_in_order(tiny, tmp_path):
     logits = quick(task.model.apply)({"params": params}, image)[0][0]
     largest = np.argsort(np.asarray(logits))[::-1][:3]
     expected = [f"{task.data.names[i]} {x:.3f}" for i, x in zip(largest, np.asarray(jax.nn.softmax(logits))[largest])]
-    assert view_of(task).predict(params, [str(tmp_path / "x.png")], None) == [", ".join(expected)]
+    assert task.predict(params, [str(tmp_path / "x.png")], None) == [", ".join(expected)]

@@ -17,7 +17,6 @@ from attention_jax import config as configs, tasks
 from attention_jax.data import image_files, labeled_texts, pairs, text_windows, tokenizers
 from attention_jax.data.pairs import Tokenizer, decode_targets
 from attention_jax.errors import InputError
-from attention_jax.views import view_of
 from attention_jax.weights import prepare_image, prepare_text, stablehlo
 from attention_jax.weights.text_steps import tokenizer_steps
 
@@ -185,7 +184,7 @@ def test_sentences_to_tokens(tmp_path, monkeypatch, model):
     assert words["target"]["tokens"] == task.data.target_vocabulary.tokens
     fitting = [text for text in TEXTS if len(task.data.source_tokenizer.tokens(text)) < wide]
     ids, length = run_prepare_text(tmp_path / "out", tmp_path, f"[x.tolist() for x in p.prepare({fitting!r})]")
-    expected = view_of(task).read(fitting)
+    expected = task.read(fitting)
     np.testing.assert_array_equal(length, expected["source_length"])
     np.testing.assert_array_equal(np.array(ids)[:, : expected["source"].shape[1]], expected["source"])
     written = run_prepare_text(tmp_path / "out", tmp_path, f"[p.text(row) for row in {actual.tolist()}]")
@@ -199,7 +198,7 @@ def test_texts_to_classes(tmp_path, monkeypatch):
     stablehlo.export(task, params, tmp_path / "out", ("cpu",))
     inputs = run_prepare_text(tmp_path / "out", tmp_path, "[x.tolist() for x in p.prepare(t)]")
     tokens, length = (np.array(x, np.int32) for x in inputs)
-    view, most = view_of(task), task.config.data.max_length
+    view, most = task, task.config.data.max_length
     expected_tokens, lengths = labeled_texts.encode(task.data.tokenizer.split(TEXTS), task.data.vocabulary, most)
     np.testing.assert_array_equal(length, lengths)
     np.testing.assert_array_equal(tokens[:, : expected_tokens.shape[1]], expected_tokens)
@@ -219,7 +218,7 @@ def test_a_language_model(tmp_path, monkeypatch):
     texts = ["abc", "a  b", "C\u00e9"]
     (ids,) = run_prepare_text(tmp_path / "out", tmp_path, f"[x.tolist() for x in p.prepare({texts!r})]")
     for text, row in zip(texts, ids, strict=True):
-        expected = view_of(task).encode(text)[0]
+        expected = task.encode(text)[0]
         np.testing.assert_array_equal(row[: len(expected)], expected)
 
 

@@ -9,7 +9,6 @@ from tiny import builder
 from attention_jax import config as configs, decode
 from attention_jax.data.vocabulary import UNK
 from attention_jax.train.placement import map_batches
-from attention_jax.views import view_of
 
 TABLE = jnp.log(jnp.array([[0.05, 0.05, 0.6, 0.3], [0.1, 0.1, 0.7, 0.1], [0.25] * 4, [0.1, 0.2, 0.5, 0.2]]))
 """Log-probabilities of the next token after each of four tokens; token 2 is the most probable one."""
@@ -52,7 +51,7 @@ def test_predictions_exclude_unknown_token(tmp_path, beam_size):
     """Three programs: initial parameters, and decoding as evaluated and for a reader."""
     task = builder(tmp_path)(configs.LuongSeq2seqConfig(hidden_size=8, embed_size=4), **{"decode.beam_size": beam_size})
     vocabulary = task.data.target_vocabulary
-    params, view = favoring_unknown(task, vocabulary), view_of(task)
+    params, view = favoring_unknown(task, vocabulary), task
     assert all(UNK not in text.split() for text in view.predict(params, ["a b 1", "zebra"]))
     written = map_batches(task.generate, params, view.read(["a b 1", "zebra"]), 4)
     assert (written == vocabulary.unk_id).any()
@@ -64,5 +63,5 @@ def test_continued_texts_have_no_unknown_token(tmp_path, temperature):
     model = configs.LanguageModelConfig(num_layers=1, hidden_size=8, num_heads=2, mlp_dim=8)
     task = builder(tmp_path)(model, **{"decode.temperature": temperature})
     params = favoring_unknown(task, task.data.vocabulary)
-    [text] = view_of(task).predict(params, ["abc"])
+    [text] = task.predict(params, ["abc"])
     assert len(text) == 9 and UNK not in text

@@ -13,11 +13,11 @@ from jaxtyping import Array, Float, Int
 from attention_jax.config import ModelOptions, build_from_name
 from attention_jax.config.models import NORMALIZERS
 from attention_jax.interpret import head_scores, logit_lens
+from attention_jax.ops.meshes import scan
 from attention_jax.ops.normalizer_kinds import Pointwise, Ratio
 from attention_jax.ops.normalizers import as_normalizer
 from attention_jax.report.attention_data import Attention, Axis
 from attention_jax.train.placement import map_batches
-from attention_jax.views.pictures import prefix_of, rollout
 
 STACKS = {
     "encoder_attention": (("encoder", "attention"), ("trunk", "attention")),
@@ -28,6 +28,7 @@ STACKS = {
 
 EVALUATED = 64
 """Inputs per batch."""
+
 MAX_ABLATION_COST = 2e12
 """The largest number of parameters times tokens times heads for which every head is ablated."""
 
@@ -39,6 +40,25 @@ def with_rollout(weights: dict) -> dict:
     """
     self_attentions = [name for name in ("encoder_attention", "decoder_attention") if name in weights]
     return {"weights": weights, "rollout": {name: jax.vmap(rollout)(weights[name]) for name in self_attentions}}
+
+
+def rollout(weights: Float[Array, "L H T T"], residual: float = 0.5) -> Float[Array, "T T"]:
+    """The product over layers of `residual * I + (1 - residual) * mean over heads of the layer's weights`,
+    row-normalized.
+
+    Row q holds the contribution of every input position to output position q; rows sum to one. `residual` in [0, 1]
+    is the weight of the residual connection (one half in the paper, section 3).
+
+    >>> uniform = jnp.full((1, 2, 2, 2), 0.5)
+    >>> rollout(uniform).tolist()
+    [[0.75, 0.25], [0.25, 0.75]]
+    """
+    weights = jnp.asarray(weights)
+    size = weights.shape[-1]
+    mixed = residual * jnp.eye(size, dtype=weights.dtype)[None] + (1.0 - residual) * weights.mean(axis=1)  # [L, T, T]
+    mixed = mixed / mixed.sum(axis=-1, keepdims=True)
+    start = jnp.eye(size, dtype=weights.dtype)
+    return scan(lambda below, layer: (layer @ below, None), start, mixed)[0]
 
 
 def ablate_heads(measure: Callable, params, batch: dict, weights: dict) -> dict[str, np.ndarray]:
@@ -139,6 +159,12 @@ def token_attention(
     )
 
 
+def pool_attention(weights, side: Axis) -> Attention:
+    """Return attention pooling with weights [T] over the tokens of `side`."""
+    pool = np.asarray(weights, np.float32)[: len(side.tokens)]
+    return Attention("pool", pool[None, None, None], Axis(("the classifier",)), side, ("pool",))
+
+
 def top_by_layer(model: nn.Module, params, tokens: Int[Array, "B T"]) -> Int[Array, "B L T"]:
     """Return the most probable next tokens by the logit lens after each layer of a language model."""
     read = logit_lens(model, params, tokens, measure=most_probable)
@@ -158,35 +184,11 @@ def with_readings(
     return replace(attention, head_scores={kind: np.asarray(x) for kind, x in scores.items()}, lens=lens)
 
 
-def image_attentions(
-    options: ModelOptions, row: int, outputs: dict, image: np.ndarray, without: dict
-) -> tuple[Attention, ...]:
-    """Return the self-attention of one image's tokens in `with_rollout`, and attention pooling over them if any."""
-    weights = np.asarray(outputs["weights"]["encoder_attention"][row], np.float32)  # [L, H, T, T]
-    tokens = image_tokens(weights.shape[-1])
-    side, rolled = Axis(tokens, image=image), np.asarray(outputs["rollout"]["encoder_attention"][row])
-    of_head = without["encoder_attention"][row] if without else None
-    keywords = {"rollout": rolled, "head_ablation": of_head, "without_key": without_key(options)}
-    attentions = [Attention("encoder", weights, side, side, **keywords)]
-    if "pool_attention" in outputs["weights"]:
-        attentions.append(pool_attention(outputs["weights"]["pool_attention"][row], side))
-    return tuple(attentions)
+def layer_names(weights: np.ndarray) -> dict:
+    """Return the titles of the panels of weights [layers, heads, Q, K].
 
-
-def pool_attention(weights, side: Axis) -> Attention:
-    """Return attention pooling with weights [T] over the tokens of `side`."""
-    pool = np.asarray(weights, np.float32)[: len(side.tokens)]
-    return Attention("pool", pool[None, None, None], Axis(("the classifier",)), side, ("pool",))
-
-
-def image_tokens(count: int) -> tuple[str, ...]:
-    """Return labels of an image's tokens: the class token if there is one, registers, and patches row by row.
-
-    >>> image_tokens(5)
-    ('class token', 'row 1, column 1', 'row 1, column 2', 'row 2, column 1', 'row 2, column 2')
+    >>> layer_names(np.zeros((1, 2, 3, 3)))
+    {'titles': ['head 1', 'head 2'], 'ylabel': ['layer 1']}
     """
-    prefix = prefix_of(count)
-    size = math.isqrt(count - prefix)
-    patches = [f"row {i + 1}, column {j + 1}" for i in range(size) for j in range(size)]
-    registers = [f"register {i}" for i in range(1, prefix)]
-    return (*("class token",)[:prefix], *registers, *patches)
+    count = lambda name, number: [f"{name} {i + 1}" for i in range(number)]
+    return {"titles": count("head", weights.shape[1]), "ylabel": count("layer", weights.shape[0])}

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax.views.pictures import rollout
+from attention_jax.tasks.attention_maps import rollout
 
 
 def test_two_layers_by_hand():

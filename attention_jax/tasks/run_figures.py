@@ -1,4 +1,4 @@
-"""The figures of a run: learning curves, the figures of the family's view, and the page of attention maps."""
+"""The figures of a run: learning curves, the figures of the task, and the page of attention maps."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,17 +7,15 @@ from attention_jax.errors import InputError
 from attention_jax.report.attention_page import page
 from attention_jax.report.curves import curves_of_runs
 from attention_jax.report.run_page import run_page
-from attention_jax.views import view_of
 
 
 def draw_figures(task, params, evaluation, directory: Path) -> list[Path]:
-    """Plot learning curves and the figures of the task's view, write the page of attention maps and page.md, which
+    """Plot learning curves and those of the task, write the page of attention maps and page.md, which
     shows them all; return the figures' paths."""
     figures = [curves_of_runs([directory / "metrics.jsonl"], directory / "figures" / "learning_curve.png", task.config)]
-    if task.view:
-        figures += view_of(task).report(params, evaluation, directory / "figures")
+    figures += task.report(params, evaluation, directory / "figures")
     try:
-        attention_html = attention_page(task, params) if task.view else None
+        attention_html = attention_page(task, params)
     except InputError:  # held-out inputs that are too long for a page; `launch.py look` says which
         attention_html = None
     if attention_html is not None:
@@ -28,5 +26,5 @@ def draw_figures(task, params, evaluation, directory: Path) -> list[Path]:
 
 def attention_page(task, params, texts: Sequence[str] = ()):
     """Return the page of attention maps for `texts`, or for some held-out inputs; None without attention."""
-    records = view_of(task).attention_maps(params, list(texts))
+    records = task.attention_maps(params, list(texts))
     return page(records, task.config.name) if records else None

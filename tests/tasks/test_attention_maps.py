@@ -16,9 +16,10 @@ from attention_jax import config as configs, interpret
 from attention_jax.claims import catalog
 from attention_jax.errors import InputError
 from attention_jax.report.attention_page import page
+from attention_jax.tasks import run_figures
+from attention_jax.tasks.attention_maps import rollout
 from attention_jax.train import placement
-from attention_jax.views import pretrained_language, run_figures, view_of
-from attention_jax.views.pictures import rollout
+from attention_jax.views import pretrained_language
 from experiments import head_pruning, nadaraya_watson
 from experiments.papers.options import CCTConfig
 
@@ -48,14 +49,14 @@ def transformer(task_of):
     model = configs.TransformerConfig(2, 1, hidden_size=8, num_heads=2, mlp_dim=8)
     task = task_of(model, **{"decode.beam_size": 2, "decode.length_penalty": "none"})
     params = init_params(task)
-    return task, params, view_of(task).attention_maps(params, ["b c a 3", "c a b c"])
+    return task, params, task.attention_maps(params, ["b c a 3", "c a b c"])
 
 
 @pytest.mark.slow
 def test_ablated_head_of_shared_layer_is_off_everywhere(task_of):
     task = task_of(configs.TransformerConfig(2, 1, hidden_size=8, num_heads=2, mlp_dim=8, shared_layers=True))
     params = init_params(task)
-    [encoder, *_] = view_of(task).attention_maps(params, ["b c a 3"])[0].predictions[0].attentions
+    [encoder, *_] = task.attention_maps(params, ["b c a 3"])[0].predictions[0].attentions
     assert encoder.head_ablation.shape == (2, 2) and np.array_equal(*encoder.head_ablation)
     assert encoder.head_ablation[0, 0] != encoder.head_ablation[0, 1]
 
@@ -99,12 +100,12 @@ PLACES = {
 def test_ablation_equals_zeroing_output_rows(transformer):
     """Against `experiments/head_pruning.py`, which multiplies every head by a mask."""
     task, params, looked = transformer
-    batch = view_of(task).read([record.title for record in looked])
-    rows = view_of(task).teacher_forced(batch, placement.map_batches(view_of(task).hypotheses, params, batch, 32)[0])
+    batch = task.read([record.title for record in looked])
+    rows = task.teacher_forced(batch, placement.map_batches(task.hypotheses, params, batch, 32)[0])
     for attention in looked[0].predictions[0].attentions:
         place = PLACES[attention.kind]
         pruned = head_pruning.mask_heads(params, {place: np.array([1.0, 0.0], np.float32)})
-        expected = placement.map_batches(view_of(task).log_p, pruned, rows, 32)[0]
+        expected = placement.map_batches(task.log_p, pruned, rows, 32)[0]
         assert attention.head_ablation[int(place[1][-1]), 1] == pytest.approx(float(expected), rel=1e-4)
         assert (
             attention.head_ablation.shape == attention.weights.shape[:2]
@@ -117,12 +118,12 @@ def test_reversed_source_is_shown_in_reading_order(task_of):
         configs.LuongSeq2seqConfig(hidden_size=8, embed_size=4), data=configs.Dates(reverse_source=True, examples=200)
     )
     params = jax.tree.map(lambda x: 8 * x, init_params(task))  # weights that differ from query to query and key to key
-    [record] = view_of(task).attention_maps(params, ["May 1, 1999"])
+    [record] = task.attention_maps(params, ["May 1, 1999"])
     [cross] = record.predictions[0].attentions
     assert "".join(cross.keys.tokens).strip().lower() == "may 1, 1999"
-    assert record.predictions[0].text == view_of(task).predict(params, ["May 1, 1999"], None)[0]
-    batch = view_of(task).read(["May 1, 1999"])
-    rows = view_of(task).teacher_forced(batch, placement.map_batches(view_of(task).hypotheses, params, batch, 32)[0])
+    assert record.predictions[0].text == task.predict(params, ["May 1, 1999"], None)[0]
+    batch = task.read(["May 1, 1999"])
+    rows = task.teacher_forced(batch, placement.map_batches(task.hypotheses, params, batch, 32)[0])
     weights = run_model(task, params, rows["source"], rows["source_length"], rows["target"][:, :-1])[1]
     np.testing.assert_allclose(cross.weights, weights["cross_attention"][0, ..., ::-1], atol=1e-5)
     assert np.abs(cross.weights - cross.weights[..., ::-1, ::-1]).max() > 1e-2
@@ -133,14 +134,14 @@ def test_reversed_source_is_shown_in_reading_order(task_of):
 def test_language_model_attends_to_text_and_continuation(task_of):
     task = task_of(configs.LanguageModelConfig(2, 8, 2, 8))
     params = init_params(task)
-    [record] = view_of(task).attention_maps(params, ["The time"])
+    [record] = task.attention_maps(params, ["The time"])
     [attention] = record.predictions[0].attentions
-    text = view_of(task).predict(params, ["The time"], None)[0]
+    text = task.predict(params, ["The time"], None)[0]
     assert record.title == "The time" and record.predictions[0].text == text and attention.queries.tokens == tuple(text)
-    weights = run_model(task, params, view_of(task).encode(text))[1]["decoder_attention"][0]
+    weights = run_model(task, params, task.encode(text))[1]["decoder_attention"][0]
     np.testing.assert_allclose(attention.weights, weights, atol=1e-5)
     assert np.triu(attention.weights[0, 0], 1).max() == 0 and attention.head_ablation.shape == (2, 2)
-    logits = run_model(task, params, view_of(task).encode(text))[0][0]
+    logits = run_model(task, params, task.encode(text))[0][0]
     assert attention.lens[-1] == tuple(task.data.vocabulary.decode(logits.argmax(-1))) and len(attention.lens) == 2
     assert {x.shape for x in attention.head_scores.values()} == {(2, 2)} and len(attention.head_scores) == 4
 
@@ -172,7 +173,7 @@ def test_page_scores_and_lens_match_interpret():
 def test_images_are_shown_as_the_model_reads_them(task_of):
     task = task_of(CCTConfig(hidden_size=16, mlp_dim=16, num_layers=2))
     params = init_params(task)
-    looked = view_of(task).attention_maps(params, [])
+    looked = task.attention_maps(params, [])
     test = task.data.held_out["test"]
     first = np.argmax(test.label == np.unique(test.label)[0])
     logits, weights = run_model(task, params, task.preparation.for_evaluation(test.image[first : first + 1]))
@@ -190,16 +191,16 @@ def test_images_are_shown_as_the_model_reads_them(task_of):
 def test_a_machine_shows_its_heads_over_time(task_of):
     task = task_of(configs.NTMConfig(hidden_size=8, num_locations=8, word_size=4))
     params = init_params(task)
-    [record] = view_of(task).attention_maps(params, ["10110010 01101100"])
+    [record] = task.attention_maps(params, ["10110010 01101100"])
     [memory] = record.predictions[0].attentions
     inputs = memory.queries.channels["inputs"]
     weights = run_model(task, params, inputs[None])[1]
     assert memory.heads == ("write head 1", "read head 1") and inputs.shape == (5, 9)
     np.testing.assert_allclose(memory.weights[0, 0], weights["write"][0, :, 0], atol=1e-5)
     np.testing.assert_allclose(memory.weights[0, 1], weights["read"][0, :, 0], atol=1e-5)
-    assert record.predictions[0].text == view_of(task).predict(params, ["10110010 01101100"])[0]
+    assert record.predictions[0].text == task.predict(params, ["10110010 01101100"])[0]
     with pytest.raises(InputError, match="words of 8 bits"):
-        view_of(task).attention_maps(params, ["12"])
+        task.attention_maps(params, ["12"])
 
 
 def test_kernel_regression_shows_what_it_weighs():
