@@ -199,7 +199,7 @@ def losses_by_epoch(directory: Path) -> list[float]:
 def test_a_population_is_its_runs_alone(device, tmp_path):
     setups = [small(seed) for seed in (0, 1)]
     members = [population.Member(config, tmp_path / str(config.train.seed)) for config in setups]
-    population.train_many(members, [tasks.build(config) for config in setups], tmp_path / "group", until=2)
+    population.train_many(members, [tasks.build(config) for config in setups], tmp_path / "group")
     for config, member in zip(setups, members, strict=True):
         run, _ = train_one(tasks.build(config), config.optim, config.train, tmp_path / "alone" / str(config.train.seed))
         alone = [row["train.loss"] for row in run.history]

@@ -24,7 +24,7 @@ from attention_jax.errors import Diverged, InputError, Interrupted
 from attention_jax.files import write_json
 from attention_jax.runs import directory as run_directory, lifecycle
 from attention_jax.sweep.space import field_value
-from attention_jax.train.checkpoint import Checkpoints, split_checkpoint
+from attention_jax.train.checkpoint import Checkpoints
 from attention_jax.train.feed import is_streamed
 from attention_jax.train.initial import with_ranges
 from attention_jax.train.loop import Interrupt, check_batches, count_steps, fit
@@ -168,12 +168,11 @@ def initial_states(task: tasks.Task, members: Sequence[configs.Config], total_st
     return jax.tree.map(lambda *leaves: np.stack(leaves), *states)
 
 
-def train_many(members: Sequence[Member], built: Sequence[tasks.Task], directory: Path, *, until: int):
-    """Train all members to their end, or to epoch `until`; each becomes an ordinary run directory, without figures.
+def train_many(members: Sequence[Member], built: Sequence[tasks.Task], directory: Path):
+    """Train all members to their ends; each becomes an ordinary run directory, without figures.
 
-    Checkpoints of the population are written to `directory`, from which it resumes. Members that continue beyond
-    `until` get separate checkpoints, so that any of them can be in the next population, which starts from there. A
-    member that diverges gets a failure.json.
+    Checkpoints of the population are written to `directory`, from which it resumes. A member that diverges gets a
+    failure.json.
 
     Raises:
       InputError: a batch cannot be divided over devices and micro-batches.
@@ -193,16 +192,13 @@ def train_many(members: Sequence[Member], built: Sequence[tasks.Task], directory
     ]
     chosen = [member.config for member in members]
     best_of = count if train.use_best else 0  # one best checkpoint holds all members
-    alone = [member.directory / "checkpoints" for member in members]
-    with contextlib.closing(Checkpoints(directory / "checkpoints", train, best_of, alone)) as checkpoints:
+    with contextlib.closing(Checkpoints(directory / "checkpoints", train, best_of)) as checkpoints:
         start = initial_states(task, chosen, total_steps)
-        parameters = fit(Population(chosen, total_steps), start, task, population, checkpoints, until)
-        if any(run.active for run in population):
-            split_checkpoint(*checkpoints.restore(checkpoints.numbers()[-1], start), alone, train)
+        parameters = fit(Population(chosen, total_steps), start, task, population, checkpoints)
     with Interrupt() as interrupt, contextlib.ExitStack() as stack:
         stack.push(lambda kind, error, trace: close_unfinished(members, population, error))
         for member, run, params in zip(members, population, parameters):
-            if not (run.failure or run.active or run_directory.has_ended(member.directory)):
+            if not (run.failure or run_directory.has_ended(member.directory)):
                 with contextlib.suppress(Diverged):  # `run.failure` has it
                     lifecycle.finish(member.config, task, run, params, figures=False, population=count)
             if run.failure:

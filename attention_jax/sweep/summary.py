@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import optuna
-from optuna.trial import TrialState
 
 from attention_jax import config as configs
 from attention_jax.claims import catalog, record as records
@@ -24,8 +23,7 @@ CURVES = 6
 
 def current_trials(directory: Path, settings: Settings, study: optuna.Study) -> list[Trial]:
     """Return the states of all trials of the study."""
-    pruned = [trial.number for trial in study.get_trials(deepcopy=False) if trial.state == TrialState.PRUNED]
-    return plan.trials(directory, settings, search.points(study), pruned)
+    return plan.trials(directory, settings, search.points(study))
 
 
 def best_trial(settings: Settings, trials: Sequence[Trial]) -> Trial | None:
@@ -35,8 +33,8 @@ def best_trial(settings: Settings, trials: Sequence[Trial]) -> Trial | None:
 
 
 def rank_trials(settings: Settings, trials: Sequence[Trial]) -> list[Trial]:
-    """Best first; then the pruned, the unfinished and the failed."""
-    order = ("done", "pruned", "running", "waiting", "failed")
+    """Best first; then the unfinished and the failed."""
+    order = ("done", "running", "waiting", "failed")
     return sorted(
         trials, key=lambda t: (order.index(t.state), math.inf if t.value is None else settings.sign(t.value), t.number)
     )
@@ -75,12 +73,6 @@ def table(settings: Settings, trials: Sequence[Trial]) -> Table:
     value = settings.metric + (f", mean of {settings.seeds} seeds (95 %)" if settings.seeds > 1 else "")
     columns = ("trial", *short_names(settings.space), value, "parameters", "seconds", "state")
     return Table(f"Sweep of {settings.config.name}", columns, rows, right=("trial", value, "parameters", "seconds"))
-
-
-def mean_curve(settings: Settings, trial: Trial) -> dict[int, float]:
-    """Return {epoch: mean of the metric over the seeds} of the epochs that all seeds have finished."""
-    epochs = {rows[0]["epoch"]: [row.get(settings.metric) for row in rows] for rows in zip(*trial.histories)}
-    return {epoch: statistics.fmean(values) for epoch, values in epochs.items() if None not in values}
 
 
 def command(settings: Settings, trial: Trial) -> str:

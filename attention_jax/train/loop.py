@@ -27,11 +27,11 @@ from attention_jax.train.run import Run
 from attention_jax.train.step import init_state
 
 
-def fit(program, start, task, runs: list[Run], checkpoints: Checkpoints, until: float = math.inf) -> list:
-    """Train `runs` to their ends, or to epoch `until`; return the final parameters of each.
+def fit(program, start, task, runs: list[Run], checkpoints: Checkpoints) -> list:
+    """Train `runs` to their ends; return the final parameters of each.
 
     `program` is a `placement.Program`, or a `sweep.population.Population` of several runs; `start` is the state before
-    the first step, in NumPy arrays. Parameters are None for a run that diverged or was interrupted. A run that has a
+    the first step, in NumPy arrays. Parameters are None for a run that diverged. A run that has a
     checkpoint resumes from it and gives, on the same number of devices, the same numbers bit for bit as an
     uninterrupted run. A finished run (diverged, or out of patience) stays unchanged while others train.
 
@@ -45,7 +45,7 @@ def fit(program, start, task, runs: list[Run], checkpoints: Checkpoints, until: 
             run.begin(past)
             stack.push(lambda kind, error, trace, run=run: run.close(error))
         feed = stack.enter_context(contextlib.closing(feed_of(program, task, runs, epoch, position)))
-        while epoch < until and any(run.active for run in runs):
+        while any(run.active for run in runs):
             calls = feed.calls(epoch, position)
             while position and any(run.active for run in runs):
                 previous_position = position
@@ -206,8 +206,8 @@ def check_metric(task, option: str, name: str, full: bool = False):
         raise InputError(f"{option} must be one of {', '.join([*valid_names, 'train.loss'])}; got {name}")
 
 
-def train_one(task, optim, train, directory: Path, *, begin=lambda params: params, quiet=False, until=math.inf):
-    """Train `task` in `directory` to its end or to epoch `until`; return (run, its parameters or None).
+def train_one(task, optim, train, directory: Path, *, begin=lambda params: params, quiet=False):
+    """Train `task` in `directory` to its end; return (run, its parameters).
 
     `optim` and `train` are `config.Optim` and `config.Train`; `begin` is that of `step.init_state`.
 
@@ -227,7 +227,7 @@ def train_one(task, optim, train, directory: Path, *, begin=lambda params: param
         attention.check(start.params)
     run = Run(train, task.plan, total_steps, directory, quiet=quiet, attention=attention)
     with contextlib.closing(Checkpoints(directory / "checkpoints", train, best_of=1)) as checkpoints:
-        [params] = fit(program, start, task, [run], checkpoints, until)
+        [params] = fit(program, start, task, [run], checkpoints)
     if run.failure:
         raise run.failure
     if (why := run.why_stopped()) and not quiet and hosts.is_primary():

@@ -42,13 +42,6 @@ MUTANTS = (
         (*SEARCH, *DRIVER),
     ),
     Mutant(
-        "halving-in-the-order-of-the-grid",
-        "attention_jax/sweep/search.py",
-        "random.Random(seed).shuffle(every)",
-        "every.sort(key=str)",
-        ("tests/sweep/test_driver.py::test_halving_prunes_like_optuna_without_retraining", *SEARCH, *DRIVER),
-    ),
-    Mutant(
         "population-shares-one-learning-rate",
         "attention_jax/sweep/population.py",
         "config = configs.replace(config, **numbers)\n    gradients",

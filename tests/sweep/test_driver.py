@@ -1,4 +1,4 @@
-"""The sweep in one process: what it writes and refuses; repeating it does nothing twice; pruning saves work."""
+"""The sweep in one process: what it writes and refuses; repeating it does nothing twice."""
 
 import json
 import shutil
@@ -88,49 +88,28 @@ def test_failed_trial_keeps_its_reason(calls, tmp_path, capsys):
 
 
 @pytest.fixture
-def epochs(calls, monkeypatch):
-    """Every epoch takes no time: after N of them the loss is 1 / N. {directory: the epoch each call came to}."""
-    epochs_by_run = {}
+def no_training(calls, monkeypatch):
+    """Every epoch takes no time: after N of them the loss is 1 / N."""
 
-    def start(config, directory, *, until, **_):
-        last = min(until, config.train.total_epochs)
-        epochs_by_run.setdefault(f"{directory.parent.name}/{directory.name}", []).append(last)
+    def start(config, directory, **_):
+        last = config.train.total_epochs
         rows = [{"step": n, "epoch": n, "seconds": 1.0 * n, "valid.loss": 1 / n} for n in range(1, last + 1)]
-        (directory / "checkpoints" / str(last)).mkdir(parents=True)
+        result = {"metrics": {"valid.loss": 1 / last}, "history": rows, "seconds": 1.0 * last}
         write_json(directory / "config.json", {})
-        (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        if last == config.train.total_epochs:
-            result = {"metrics": {"valid.loss": 1 / last}, "history": rows, "seconds": 1.0 * last}
-            write_json(directory / "result.json", result)
+        write_json(directory / "result.json", result)
 
     monkeypatch.setattr(driver.worker.lifecycle, "start", start)
     monkeypatch.setattr(summary, "figures", lambda *_: [])
-    return epochs_by_run
 
 
 @pytest.mark.parametrize("method, base", [("grid", 1), ("grid", 2), ("random", 9), ("tpe", 2)])
-def test_each_trial_is_trained_to_its_own_end(epochs, tmp_path, method, base):
+@pytest.mark.usefixtures("no_training")
+def test_each_trial_is_trained_to_its_own_end(tmp_path, method, base):
     """Whatever the number of epochs in the configuration that the sweep starts from."""
     config = replace(STUDY, **{"train.total_epochs": base})
     trials = driver.sweep(settings({"train.total-epochs": "1,3"}, method, config=config), tmp_path)
     assert {t.point["train.total_epochs"]: (t.state, t.value) for t in trials} == {1: ("done", 1.0), 3: ("done", 1 / 3)}
     assert json.loads((tmp_path / "sweep.json").read_text())["ranking"][0]["params"] == {"train.total_epochs": 3}
-
-
-@pytest.mark.parametrize("method", ["halving", "hyperband"])
-def test_rungs_reach_the_longest_trial_end(epochs, tmp_path, method):
-    """The configuration that the sweep starts from has a single epoch; no trial stays between two rungs."""
-    over = {"train.total-epochs": "2..9", "optim.learning-rate": "1e-3,1e-2"}
-    config = replace(STUDY, **{"train.total_epochs": 1})
-    trials = driver.sweep(settings(over, method, trials=8, config=config), tmp_path)
-    assert {trial.state for trial in trials} <= {"done", "pruned"} and "done" in {trial.state for trial in trials}
-    for trial in trials:
-        call_epochs = epochs[f"{trial.number:04d}/seed0"]
-        assert call_epochs[-1] == (
-            trial.point["train.total_epochs"] if trial.state == "done" else len(trial.histories[0])
-        )
-    with pytest.raises(InputError, match="got 1"):
-        settings({"train.total-epochs": "1"}, method, config=replace(STUDY, **{"train.total_epochs": 9}))
 
 
 def test_the_estimate_has_the_epochs_of_each_trial(calls, tmp_path, monkeypatch, capsys):
@@ -143,7 +122,7 @@ def test_the_estimate_has_the_epochs_of_each_trial(calls, tmp_path, monkeypatch,
     assert "about 4.0 minutes" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("method, trials", [("random", 6), ("tpe", 16), ("halving", 6)])
+@pytest.mark.parametrize("method, trials", [("random", 6), ("tpe", 16)])
 def test_failed_trials_are_trained_again_by_one_option(calls, tmp_path, monkeypatch, capsys, method, trials):
     """A full disk is no property of a point: with the disk of the second attempt, all have results."""
     monkeypatch.setattr(summary, "figures", lambda *_: [])
@@ -226,7 +205,6 @@ def test_optuna_reads_the_journal(calls, tmp_path):
 def test_what_cannot_be_is_said_before_anything_starts(calls, tmp_path):
     for wrong, message in [
         (lambda: settings(RATES, seeds=0), "--seeds"),
-        (lambda: settings(RATES, method="halving", config=replace(STUDY, **{"train.total_epochs": 1})), "total-epochs"),
         (lambda: settings({"optim.learning-rate": "1e-3..1"}, method="grid"), "how many values"),
         (lambda: settings({"train.best-metric": "valid.loss,test.loss"}), "best-metric must be of validation"),
         (lambda: driver.executor(2, "auto"), "one of them"),
@@ -294,22 +272,6 @@ def test_a_full_disk_is_one_clear_line(calls, tmp_path, monkeypatch):
     monkeypatch.setattr(driver.worker.lifecycle, "start", full)
     with pytest.raises(InputError, match="No space left on device; free some space"):
         driver.sweep(settings(RATES), tmp_path)
-
-
-@pytest.mark.slow
-def test_halving_prunes_like_optuna_without_retraining(tiny, tmp_path, monkeypatch):
-    """Killed once between the stages; the pruner's answers from its definition (Li et al. 2020, algorithm 2)."""
-    search_settings = settings({"optim.learning-rate": "1e-4..1e-1:log:6"}, "halving", config=tiny)
-    sweep_until(1, search_settings, tmp_path, monkeypatch)
-    trials = driver.sweep(search_settings, tmp_path)
-    first = [trial.histories[0][0]["valid.loss"] for trial in trials]
-    survivors = [i for i, loss in enumerate(first) if loss <= sorted(first[: i + 1])[max((i + 1) // 3, 1) - 1]]
-    assert [trial.state for trial in trials] == ["done" if i in survivors else "pruned" for i in range(6)]
-    assert 0 < len(survivors) < 6
-    for trial in trials:
-        lines = (trial.directories[0] / "metrics.jsonl").read_text().splitlines()
-        epochs = [json.loads(line)["epoch"] for line in lines if "seconds" in line]
-        assert epochs == ([1, 2, 3] if trial.number in survivors else [1])
 
 
 def test_a_group_that_is_no_population_says_why(tiny, tmp_path, monkeypatch, capsys):

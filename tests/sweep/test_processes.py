@@ -105,7 +105,7 @@ def test_a_killed_worker_is_begun_three_times(tmp_path):
     paths = [tmp_path / f"{name}.json" for name in ("well", "killed once", "always killed")]
     for path in paths:
         member = (Config("date_luong", Dates(), LuongSeq2seqConfig()), tmp_path / path.stem)
-        executors.worker.write(path, executors.worker.Group([member], 1))
+        executors.worker.write(path, executors.worker.Group([member]))
     codes = {"well": [0], "killed once": [-signal.SIGKILL, 0], "always killed": [-signal.SIGKILL] * 3}
     assert sorted(Worker(2, codes).run(paths)) == sorted(paths)
     assert codes == {"well": [], "killed once": [], "always killed": []}

@@ -266,7 +266,7 @@ def test_members_of_a_population_whose_final_evaluation_fails_have_failed(tmp_pa
     config = replace(TINY, **{"train.log": ("mlflow",)})
     members = [population.Member(replace(config, **{"train.seed": n}), tmp_path / str(n)) for n in (0, 1)]
     with pytest.raises(type(error)) if error else contextlib.nullcontext():
-        population.train_many(members, [tasks.build(config)] * 2, tmp_path / "group", until=99)
+        population.train_many(members, [tasks.build(config)] * 2, tmp_path / "group")
     assert client.statuses == ["FINISHED", "FINISHED", "FAILED", *[status] * bool(error)]
 
 
