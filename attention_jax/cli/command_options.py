@@ -250,7 +250,7 @@ class Sweep:
     retry_failed: bool = False
     """Train failed trials again, from their last checkpoints, as after a full disk."""
     dry_run: bool = False
-    """Only show the trials and estimate their time."""
+    """Only show the trials."""
     record: bool = False
     """Write the results to experiments/results, as reproduce does."""
 

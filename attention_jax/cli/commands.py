@@ -415,14 +415,14 @@ def sweep(words: list[str]):
             f"the workers of a sweep find an experiment by its name: put {args.experiment} into {catalog.ROOT}"
         )
     require("train", "data", "report", "sweep")
-    from attention_jax.sweep import driver, estimate, summary
+    from attention_jax.sweep import driver, summary
     from attention_jax.sweep.space import assignments
 
     over = assignments(sum(args.over, ())) or experiment.sweep()
     settings = driver.settings_of(config, over, args.method, args.trials, args.seeds, args.metric)
     directory = Path(args.out or f"runs/sweeps/{experiment.name}")
     if args.dry_run:
-        return estimate.print_estimate(settings, driver.first_points(settings), directory)
+        return summary.show_points(settings, driver.first_points(settings))
     if args.record:
         if not catalog.CHECKOUT:
             raise InputError("--record needs a checkout of the repository, where results are kept: leave it out")

@@ -115,7 +115,7 @@ def sweep(
                     _run_round(directory, settings, study, proposed, where, population)
             print(f"all runs have ended ({time.perf_counter() - began:.0f} s since this command began)")
             trials = summary.current_trials(directory, settings, study)
-            summary.write(directory, settings, trials, study)
+            summary.write(directory, settings, trials)
             return trials
     except InputError:
         if fresh and directory.exists() and not (directory / "trials").exists():  # refused before the first run

@@ -1,4 +1,4 @@
-"""Summary of a finished or running sweep: sweep.json, table, figures, importances, the best trial's command."""
+"""Summary of a finished or running sweep: sweep.json, table, figures, the best trial's command."""
 
 import math
 import shlex
@@ -13,7 +13,7 @@ from attention_jax.claims import catalog, record as records
 from attention_jax.files import write_json
 from attention_jax.report.intervals import Interval, clip_to_scale, mean_half_width
 from attention_jax.report.tables import Table, number, show, span
-from attention_jax.sweep import effects, plan, search
+from attention_jax.sweep import plan, search
 from attention_jax.sweep.plan import Settings, Trial
 from attention_jax.sweep.space import Point, grid, label, parse, short_names, spans_decades
 
@@ -75,6 +75,15 @@ def table(settings: Settings, trials: Sequence[Trial]) -> Table:
     return Table(f"Sweep of {settings.config.name}", columns, rows, right=("trial", value, "parameters", "seconds"))
 
 
+def show_points(settings: Settings, points: Sequence[Point]):
+    """Print the trials for `--dry-run`."""
+    cells = [[number(v) if isinstance(v, float) else str(v) for v in point.values()] for point in points]
+    rows = [(str(index), *values) for index, values in enumerate(cells)]
+    show(Table(f"Sweep of {settings.config.name}", ("trial", *short_names(settings.space)), rows, right=("trial",)))
+    later_note = f" ({settings.trials} in all; later ones depend on results)" if len(points) < settings.trials else ""
+    print(f"{len(points)} trials{later_note} x {settings.seeds} seeds by {settings.method}, for {settings.metric}")
+
+
 def command(settings: Settings, trial: Trial) -> str:
     """The `train` command that repeats the first seed of a trial."""
     config = plan.run_config(settings, trial.point, plan.seeds(settings)[0])
@@ -126,7 +135,7 @@ def figures(stem: str, settings: Settings, trials: Sequence[Trial]) -> list[Path
     return paths
 
 
-def as_json(settings: Settings, trials: Sequence[Trial], study: optuna.Study) -> dict:
+def as_json(settings: Settings, trials: Sequence[Trial]) -> dict:
     """sweep.json."""
     top = best_trial(settings, trials)
     rows = [
@@ -145,8 +154,6 @@ def as_json(settings: Settings, trials: Sequence[Trial], study: optuna.Study) ->
         "best": top.number if top else None,
         "command": command(settings, top) if top else None,
         "failures": failures(trials),
-        "importances": effects.importances(study, trials),
-        "effects": [effect._asdict() for effect in effects.effects(settings, trials)],
     }
 
 
@@ -159,9 +166,9 @@ def failures(trials: Sequence[Trial]) -> dict[str, list[int]]:
     return reasons
 
 
-def write(directory: Path, settings: Settings, trials: Sequence[Trial], study: optuna.Study):
-    """Write sweep.json and the figures, and print the table, importances or effects, and the best trial's command."""
-    values = as_json(settings, trials, study)
+def write(directory: Path, settings: Settings, trials: Sequence[Trial]):
+    """Write sweep.json and the figures, and print the table and the best trial's command."""
+    values = as_json(settings, trials)
     write_json(directory / "sweep.json", values)
     paths = figures(f"{directory}/figures/", settings, trials)
     show(table(settings, trials))
@@ -171,8 +178,6 @@ def write(directory: Path, settings: Settings, trials: Sequence[Trial], study: o
         print(f"{len(numbers)} failed, trial{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}: {reason}")
     if any(trial.state == "failed" and not all(trial.results) for trial in trials):
         print("the sweep's command with --retry-failed trains them again")
-    for line in effects.lines(study, settings, trials):
-        print(line)
     if values["command"]:
         print(f"the best trial again: {values['command']}")
     print(f"in {directory}: " + ", ".join(["sweep.json", *(str(path.relative_to(directory)) for path in paths)]))
@@ -251,7 +256,7 @@ def report(directory: Path, trust_code: bool = False):
     settings = plan.read_settings(directory, trust_code)
     journal = directory / "journal.log"
     study = search.load_study(journal) if journal.exists() else search.new_study(settings)
-    write(directory, settings, current_trials(directory, settings, study), study)
+    write(directory, settings, current_trials(directory, settings, study))
 
 
 if __name__ == "__main__":

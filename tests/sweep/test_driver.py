@@ -11,13 +11,13 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from attention_jax import tasks
-from attention_jax.claims import catalog, record
+from attention_jax.claims import catalog
 from attention_jax.cli import commands
 from attention_jax.config import Config, Dates, Decode, LuongSeq2seqConfig, replace
 from attention_jax.errors import InputError, Interrupted
 from attention_jax.files import directory_lock, write_json
 from attention_jax.runs import lifecycle
-from attention_jax.sweep import driver, effects, estimate, plan, summary
+from attention_jax.sweep import driver, plan, summary
 from attention_jax.sweep.plan import Trial
 from attention_jax.sweep.space import label
 
@@ -110,16 +110,6 @@ def test_each_trial_is_trained_to_its_own_end(tmp_path, method, base):
     trials = driver.sweep(settings({"train.total-epochs": "1,3"}, method, config=config), tmp_path)
     assert {t.point["train.total_epochs"]: (t.state, t.value) for t in trials} == {1: ("done", 1.0), 3: ("done", 1 / 3)}
     assert json.loads((tmp_path / "sweep.json").read_text())["ranking"][0]["params"] == {"train.total_epochs": 3}
-
-
-def test_the_estimate_has_the_epochs_of_each_trial(calls, tmp_path, monkeypatch, capsys):
-    """By hand: (30 + 90) epochs of 2 s are 4 minutes."""
-    history = [{"epoch": n, "step": 10 * n, "seconds": 28.0 + 2 * n} for n in (1, 2, 3)]
-    recorded = {"seconds": 40.0, "history": history}
-    monkeypatch.setattr(estimate, "newest_run", lambda *_: (recorded, "there"))
-    lengths = settings({"train.total-epochs": "30,90"})
-    estimate.print_estimate(lengths, driver.first_points(lengths), tmp_path)
-    assert "about 4.0 minutes" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("method, trials", [("random", 6), ("tpe", 16)])
@@ -302,15 +292,6 @@ def test_built_in_sweeps_record_their_claimed_variants(name):
     assert [replace(experiment.config(), **point) for point in points] == list(variants.values())
 
 
-def test_estimate_counts_epochs_of_thinned_history(tmp_path, monkeypatch, capsys):
-    recorded = {"seconds": 600.0, "history": [{"epoch": epoch} for epoch in range(100, 1001, 100)]}
-    monkeypatch.setattr(record, "load_recorded_runs", lambda name: [recorded])
-    monkeypatch.chdir(tmp_path)
-    sweep_settings = settings(RATES, config=replace(STUDY, **{"train.total_epochs": 100}))
-    estimate.print_estimate(sweep_settings, driver.first_points(sweep_settings), tmp_path)
-    assert "about 3.0 minutes" in capsys.readouterr().out
-
-
 def test_trial_mean_needs_all_seeds(tmp_path):
     """A mean of the seeds that came first would rank a trial by its luck; a metric that is no number fails a trial."""
     two = settings(RATES, seeds=2)
@@ -331,64 +312,10 @@ def trial(number, point, *values):
     return Trial(number, point, *outcome, "", [], [], [])
 
 
-def grid_of(means):
-    """The trials of a grid over two sizes, with these values of each."""
-    points = [{"model.hidden_size": h, "model.embed_size": e} for h in (4, 8) for e in (2, 3)]
-    return [trial(number, point, *values) for number, (point, values) in enumerate(zip(points, means))]
-
-
-SIZES = {"model.hidden-size": "4,8", "model.embed-size": "2,3"}
-
-
-def test_four_trials_have_effects_and_no_importances(calls):
-    """By hand: means .932 and .7585, .8785 and .812; the interaction leaves 4 x .00825^2 for one degree of freedom."""
-    sweep_settings, study = settings(SIZES), optuna.create_study()
-    trials = grid_of([[0.957], [0.907], [0.800], [0.717]])
-    hidden, embed = effects.effects(sweep_settings, trials)
-    assert hidden[:3] == ("model.hidden_size", 8, 4) and embed[:3] == ("model.embed_size", 3, 2)
-    half = 12.7062 * 0.0165
-    assert [hidden.difference, *hidden.interval95] == pytest.approx([-0.1735, -0.1735 - half, -0.1735 + half], abs=1e-5)
-    assert [embed.difference, *embed.interval95] == pytest.approx([-0.0665, -0.0665 - half, -0.0665 + half], abs=1e-5)
-    assert effects.importances(study, trials) == {}
-    first, second = effects.lines(study, sweep_settings, trials)
-    assert first == "hidden_size 8 instead of 4 changes valid.loss by -0.1735 (-0.3832 to 0.03615, 95 %)"
-
-
-def test_effects_count_seeds_and_need_distinguishing_runs(calls):
-    """Two seeds around the means of an exactly additive grid: the noise alone is left, 8 x .01^2 for five degrees."""
-    around = [[mean - 0.01, mean + 0.01] for mean in (0.5, 0.6, 0.7, 0.8)]
-    hidden, embed = effects.effects(settings(SIZES, seeds=2), grid_of(around))
-    half = 2.570582 * (8e-4 / 5 / 2) ** 0.5
-    assert hidden.interval95 == pytest.approx((0.2 - half, 0.2 + half)) and embed.difference == pytest.approx(0.1)
-    assert effects.effects(settings(SIZES), grid_of([[0.5], [], [], [0.8]])) == [], "one option or the other"
-    three = effects.effects(settings(SIZES), grid_of([[0.5], [0.6], [0.7], []]))
-    assert [effect.interval95 for effect in three] == [None, None]
-    assert effects.effects(settings({"optim.learning-rate": "1e-3..1e-1:log"}, trials=4), []) == []
-
-
 def test_an_interval_over_seeds_stays_on_the_scale(calls):
     sweep_settings = settings(RATES, seeds=2, metric="valid.bleu")
     [row] = summary.table(sweep_settings, [trial(0, {"optim.learning_rate": 0.1}, 99.0, 100.0)]).rows
     assert row[2] == "99.5 (93.15-100)"
-
-
-def test_estimate_excludes_compilation_and_finds_sweep_runs(tmp_path, monkeypatch, capsys):
-    """By hand: 30 s with compilation, then 2 s an epoch; 3 trials of 60 epochs, and of 20 steps of 10 an epoch."""
-    monkeypatch.setattr(record, "load_recorded_runs", lambda name: [])
-    monkeypatch.chdir(tmp_path)
-    history = [{"epoch": epoch, "step": 10 * epoch, "seconds": 28.0 + 2 * epoch} for epoch in (1, 2, 3)]
-    sweep_settings = settings(RATES, config=replace(STUDY, **{"train.total_epochs": 60}))
-    estimate.print_estimate(sweep_settings, driver.first_points(sweep_settings), tmp_path / "other")
-    assert "no run of date_luong is in runs/date_luong/*, runs/sweeps/" in capsys.readouterr().out
-    place = tmp_path / "other" / "trials" / "0000" / "seed0"
-    place.mkdir(parents=True)
-    (place / "result.json").write_text(json.dumps({"seconds": 40.0, "history": history}))
-    estimate.print_estimate(sweep_settings, driver.first_points(sweep_settings), tmp_path / "other")
-    output = capsys.readouterr().out
-    assert "about 6.0 minutes" in output and "28 s more for each program" in output and str(place) in output
-    sweep_settings = settings(RATES, config=replace(STUDY, **{"train.total_epochs": 60, "train.max_steps": 20}))
-    estimate.print_estimate(sweep_settings, driver.first_points(sweep_settings), tmp_path / "other")
-    assert "about 0.2 minutes" in capsys.readouterr().out
 
 
 def test_sweep_of_failed_trials_exits_with_one(calls, tmp_path, capsys):
