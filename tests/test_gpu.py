@@ -166,9 +166,9 @@ def losses_of_three_steps(task, update, state):
     bucket, indices, weight = task.plan(0, 1)[0]
     program = Program(task.loss, update, matmul_precision="highest")
     state, data = program.put_state(state), program.put_data(task.buckets[bucket])
-    repeat = lambda rows: np.repeat(rows[None, :1], 3, axis=1)
+    repeat = lambda rows: np.repeat(rows[:1], 3, axis=0)
     _, metrics = program.train_steps(state, data, repeat(indices), repeat(weight))
-    [total], [count] = metrics["loss"]
+    total, count = metrics["loss"]
     return total / count
 
 

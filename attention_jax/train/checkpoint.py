@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,10 +84,10 @@ class LastEpochs(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of one run, or of a population of runs, numbered by the sum of their optimizer steps.
+    """The checkpoints of a run, numbered by its optimizer steps.
 
-    It keeps as many of the latest ones as `train` (a `config.Train`) needs, and for each of the first `best_of` runs
-    the one after its best epoch.
+    It keeps as many of the latest ones as `train` (a `config.Train`) needs, and for each of the first `best_of`
+    qualities (several, if the run is a population) the one after its best epoch.
     """
 
     def __init__(self, directory: Path, train, best_of: int = 0):
@@ -123,8 +124,8 @@ class Checkpoints:
         waited = time.monotonic() - self.began
         return hosts.is_primary() and 0 < 60 * self.train.save_minutes <= waited and self.writing.done()
 
-    def save(self, number: int, saved, progress: dict, quality: list[float] | None = None):
-        """Start writing a state fetched from the devices; after an epoch, with the `quality` of each run.
+    def save(self, number: int, saved, progress: dict, qualities: Sequence[float] | None = None):
+        """Start writing a state fetched from the devices; after an epoch, with its `qualities`.
 
         Returns before it is on the disk, but waits for an earlier save. A failure prints one warning and leaves earlier
         checkpoints as they are.
@@ -132,14 +133,14 @@ class Checkpoints:
         self.began = time.monotonic()
         if hosts.is_primary():
             self.writing.result()
-            self.writing = self.writer.submit(self._write, number, saved, progress, quality)
+            self.writing = self.writer.submit(self._write, number, saved, progress, qualities)
 
-    def _write(self, number: int, saved, progress: dict, quality: list[float] | None):
+    def _write(self, number: int, saved, progress: dict, qualities: Sequence[float] | None):
         progress = ocp.args.JsonSave(replace_numbers(progress))
         args = ocp.args.Composite(state=ocp.args.StandardSave(saved), progress=progress)
-        metrics = None if quality is None else {str(m): clip_quality(value) for m, value in enumerate(quality)}
+        metrics = None if qualities is None else {str(m): clip_quality(value) for m, value in enumerate(qualities)}
         if number in self.manager.all_steps():
-            return  # no run has trained since
+            return  # it has not trained since
         try:
             self.directory.stat()  # orbax would make a new one
             with _suppress_thread_errors():
@@ -176,7 +177,7 @@ class Checkpoints:
         return self.failed_saves
 
     def best(self, member: int = 0) -> int | None:
-        """Return the number of the checkpoint after the best epoch of a run (the last of equals), or None."""
+        """Return the number of the checkpoint of the best quality (the last of equals), or None."""
         quality = {number: self.manager.metrics(number) for number in self.numbers()}
         epoch_ends = [(values[str(member)], number) for number, values in quality.items() if values]
         return max(epoch_ends)[1] if epoch_ends else None
@@ -199,11 +200,11 @@ class Checkpoints:
         args = ocp.args.Composite(state=ocp.args.StandardRestore(_empty(like)))
         return _read_like(like, lambda: self.manager.restore(number, args=args).state, self._name(number)), progress
 
-    def resume(self, fresh, runs: int) -> tuple[Any, dict]:
+    def resume(self, fresh) -> tuple[Any, dict]:
         """Return state and progress of the latest checkpoint, or `fresh` at the beginning."""
         if numbers := self.numbers():
             return self.restore(numbers[-1], fresh)
-        return fresh, {"epoch": 0, "chunk": 0, "call": 0, "runs": [None] * runs}
+        return fresh, {"epoch": 0, "chunk": 0, "call": 0, "runs": [None]}
 
     def _name(self, number: int) -> str:
         return f"the checkpoint {self.directory / str(number)}"

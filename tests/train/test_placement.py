@@ -261,18 +261,18 @@ def devices_of_a_mesh(directory: str):
 
     n, update = jax.device_count(), optimizer(OPTIM, 10)
     rows = {"x": X[:32].reshape(n, -1, 8), "tokens": TOKENS[:32].reshape(n, -1)}  # of 2 steps of 16
-    indices = np.tile(np.arange(32 // n, dtype=np.int32).reshape(1, 2, -1), (1, 1, n))
+    indices = np.tile(np.arange(32 // n, dtype=np.int32).reshape(2, -1), (1, n))
     streamed = []
     for parallel in ("pmap", "jit"):
         program = Program(loss, update, streamed=True, parallel=parallel)
         state = program.put_state(jax.tree.map(np.asarray, init_state(init, update, 0)))
-        state, _ = program.train_steps(state, program.put_streamed(rows), indices, np.ones((1, 2, 16), np.float32))
+        state, _ = program.train_steps(state, program.put_streamed(rows), indices, np.ones((2, 16), np.float32))
         streamed.append(program.fetch(state).params)
     jax.tree.map(np.testing.assert_array_equal, *streamed)
 
     half = jax.device_count() // 2 or 1
     mesh = jax.make_mesh((half, jax.device_count() // half), ("data", "model"))
-    rows = np.arange(32, dtype=np.int32).reshape(1, 2, 16)
+    rows = np.arange(32, dtype=np.int32).reshape(2, 16)
     params_by_placement = {}
     for name, ways in {"own": {"mesh": mesh}, "devices": {"devices": jax.devices()[:half], "parallel": "jit"}}.items():
         program = Program(loss, update, **ways)
