@@ -428,14 +428,7 @@ def sweep(words: list[str]):
             raise InputError("--record needs a checkout of the repository, where results are kept: leave it out")
         record.check_committed(experiment)
     try:
-        trials = driver.sweep(
-            settings,
-            directory,
-            jobs=args.jobs,
-            ray=args.ray,
-            population=args.population,
-            retry_failed=args.retry_failed,
-        )
+        trials = driver.sweep(settings, directory, jobs=args.jobs, ray=args.ray, population=args.population)
     except (Interrupted, KeyboardInterrupt):
         print(f"interrupted; the same command resumes the sweep in {directory}", file=sys.stderr)
         raise SystemExit(130) from None

@@ -225,10 +225,10 @@ def withdraw(fresh: list[Path], created: os.stat_result):
 
 
 def record_failure(directory: Path, error: Exception):
-    """Keep a run's reason for having no result, in failure.json."""
+    """Keep a run's reason for having no result, in failure.json, and whether it diverged, as it would again."""
     message = " ".join(str(error).split())
     reason = message if isinstance(error, InputError | Diverged) else f"{type(error).__name__}: {message[:300]}"
-    write_json(directory / "failure.json", {"reason": reason})
+    write_json(directory / "failure.json", {"reason": reason, "diverged": isinstance(error, Diverged)})
 
 
 def read_failure(directory: Path) -> str:

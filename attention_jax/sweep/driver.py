@@ -15,7 +15,7 @@ from optuna.trial import TrialState
 from attention_jax import config as configs
 from attention_jax.claims import catalog
 from attention_jax.errors import InputError
-from attention_jax.files import INSIDE, check_length, directory_lock, directory_removed_error, write_json
+from attention_jax.files import INSIDE, check_length, directory_lock, directory_removed_error, read_object, write_json
 from attention_jax.runs import directory as run_directory
 from attention_jax.sweep import partition, plan, search, summary, worker
 from attention_jax.sweep.executors import executor
@@ -72,9 +72,14 @@ def _ask(study: optuna.Study, settings: Settings, number: int) -> dict[int, optu
 
 
 def _settle(directory: Path, settings: Settings):
-    """Write the settings of a new sweep; InputError if the directory holds another one."""
-    if not (directory / "settings.json").exists():
-        write_json(directory / "settings.json", plan.settings_json(settings))
+    """Write the settings of a new sweep; InputError if the directory holds another one in which a run has begun."""
+    path = directory / "settings.json"
+    if path.exists() and not any(directory.glob("trials/*/*/config.json")):  # such as after a mistyped file of data
+        for name in ("trials", "groups"):
+            shutil.rmtree(directory / name, ignore_errors=True)
+        path.unlink()
+    if not path.exists():
+        write_json(path, plan.settings_json(settings))
     stored = plan.read_settings(directory, like=settings.config)
     short = lambda value: format_space(value) if isinstance(value, dict) else value
     for name, old, new in zip(Settings._fields, stored, settings):
@@ -92,12 +97,11 @@ def sweep(
     jobs: int = 0,
     ray: str = "",
     population: int = 64,
-    retry_failed: bool = False,
 ) -> list[plan.Trial]:
     """Run or resume a sweep in `directory` and write its summary.
 
     `jobs` worker processes or the Ray cluster at `ray` train the runs, of which at most `population` are compiled into
-    one program. With `retry_failed`, runs that failed before are trained again, from their last checkpoints.
+    one program. Runs that failed before without diverging are trained again, from their last checkpoints.
     """
     directory, began = Path(directory).absolute(), time.perf_counter()
     if population < 1:
@@ -107,8 +111,9 @@ def sweep(
     try:
         with worker.writing(directory), directory_lock(directory, wait=False):
             _settle(directory, settings)
-            for failed in directory.glob("trials/*/*/failure.json") if retry_failed else ():
-                failed.replace(failed.with_name(plan.RETRIED))
+            for failure in directory.glob("trials/*/*/failure.json"):
+                if not read_object(failure).get("diverged"):
+                    failure.replace(failure.with_name(plan.RETRIED))
             study = search.new_study(settings, directory / "journal.log")
             for number in range(len(search.rounds(settings.method, settings.trials))):
                 if proposed := _ask(study, settings, number):

@@ -177,7 +177,7 @@ def write(directory: Path, settings: Settings, trials: Sequence[Trial]):
     for reason, numbers in values["failures"].items():
         print(f"{len(numbers)} failed, trial{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}: {reason}")
     if any(trial.state == "failed" and not all(trial.results) for trial in trials):
-        print("the sweep's command with --retry-failed trains them again")
+        print("the same command trains failed trials again, unless they diverged")
     if values["command"]:
         print(f"the best trial again: {values['command']}")
     print(f"in {directory}: " + ", ".join(["sweep.json", *(str(path.relative_to(directory)) for path in paths)]))

@@ -14,7 +14,7 @@ from attention_jax import tasks
 from attention_jax.claims import catalog
 from attention_jax.cli import commands
 from attention_jax.config import Config, Dates, Decode, LuongSeq2seqConfig, replace
-from attention_jax.errors import InputError, Interrupted
+from attention_jax.errors import Diverged, InputError, Interrupted
 from attention_jax.files import directory_lock, write_json
 from attention_jax.runs import lifecycle
 from attention_jax.sweep import driver, plan, summary
@@ -27,13 +27,16 @@ TINY = Config("date_luong", Dates(validation=2), LuongSeq2seqConfig(hidden_size=
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Every run is a computation of no time: (learning rate - 0.01)^2 + seed / 1e6; a weight decay of 1 fails."""
+    """Every run is a computation of no time: (learning rate - 0.01)^2 + seed / 1e6; a weight decay of 1 fails, one of 2
+    diverges."""
     rates_and_seeds = []
 
     def study(config, directory):
         rates_and_seeds.append((config.optim.learning_rate, config.train.seed))
         if config.optim.weight_decay == 1:
             raise FloatingPointError("too heavy")
+        if config.optim.weight_decay == 2:
+            raise Diverged(7, float("nan"))
         return {"valid.loss": (config.optim.learning_rate - 0.01) ** 2 + config.train.seed * 1e-6}
 
     file = catalog.ROOT / "study.py"
@@ -78,13 +81,22 @@ def test_repeated_sweep_runs_only_lost_runs(calls, tmp_path):
     assert len(calls) == 4 and calls[-1] == (0.1, 0)
 
 
-def test_failed_trial_keeps_its_reason(calls, tmp_path, capsys):
-    trials = driver.sweep(settings(RATES | {"optim.weight-decay": "0,1"}), tmp_path)
-    assert [trial.state for trial in trials] == ["done", "failed"] * 3
+def test_failed_trials_run_again_unless_they_diverged(calls, tmp_path, capsys):
+    decays = settings(RATES | {"optim.weight-decay": "0,1,2"})
+    trials = driver.sweep(decays, tmp_path)
+    assert [trial.state for trial in trials] == ["done", "failed", "failed"] * 3
     assert trials[1].reason == "seed 0: FloatingPointError: too heavy"
     assert "too heavy" in capsys.readouterr().out
-    driver.sweep(settings(RATES | {"optim.weight-decay": "0,1"}), tmp_path)
-    assert len(calls) == 6
+    again = driver.sweep(decays, tmp_path)
+    assert len(calls) == 9 + 3 and [trial.reason for trial in again] == [trial.reason for trial in trials]
+
+
+def test_a_sweep_in_which_no_run_could_begin_takes_other_settings(tmp_path, capsys):
+    mistyped = replace(TINY, **{"data.path": str(tmp_path / "date.txt")})
+    trials = driver.sweep(settings(RATES, config=mistyped), tmp_path / "sweep")
+    assert {trial.state for trial in trials} == {"failed"} and "date.txt" in trials[0].reason
+    assert driver.sweep(settings(RATES, trials=2, config=mistyped), tmp_path / "sweep")[1].number == 1
+    assert [path.name for path in (tmp_path / "sweep" / "trials").iterdir()] == ["0000", "0001"]
 
 
 @pytest.fixture
@@ -113,7 +125,7 @@ def test_each_trial_is_trained_to_its_own_end(tmp_path, method, base):
 
 
 @pytest.mark.parametrize("method, trials", [("random", 6), ("tpe", 16)])
-def test_failed_trials_are_trained_again_by_one_option(calls, tmp_path, monkeypatch, capsys, method, trials):
+def test_trials_succeed_after_a_repair(calls, tmp_path, monkeypatch, capsys, method, trials):
     """A full disk is no property of a point: with the disk of the second attempt, all have results."""
     monkeypatch.setattr(summary, "figures", lambda *_: [])
     config = replace(STUDY, **{"train.total_epochs": 9})
@@ -130,19 +142,17 @@ def test_failed_trials_are_trained_again_by_one_option(calls, tmp_path, monkeypa
         patch.setattr(driver.worker.lifecycle, "start", full)
         first = driver.sweep(search_settings, tmp_path / "full")
     output = capsys.readouterr().out
-    assert "2 failed, trials 1, 4: seed 0: metrics.jsonl could not be written" in output and "--retry-failed" in output
+    assert "2 failed, trials 1, 4: seed 0: metrics.jsonl could not be written" in output and "trains failed" in output
     written = json.loads((tmp_path / "full" / "sweep.json").read_text())["failures"]
     assert list(written.values()) == [[1, 4]]
     attempts = len(calls)
-    assert [trial.state for trial in driver.sweep(search_settings, tmp_path / "full")].count("failed") == 2
-    assert len(calls) == attempts, "without the option nothing runs again"
-    for retry in (True, False):  # and the same command afterwards changes nothing
-        retried = driver.sweep(search_settings, tmp_path / "full", retry_failed=retry)
+    for _ in range(2):  # the second time there is nothing to do
+        retried = driver.sweep(search_settings, tmp_path / "full")
         assert {trial.state for trial in retried} == {"done"} and len(calls) == attempts + 2
         assert [trial.point for trial in retried] == [trial.point for trial in first]
     if method != "tpe":
         assert [(t.point, t.value) for t in retried] == [(t.point, t.value) for t in undisturbed]
-    assert "retry" not in capsys.readouterr().out.split("all runs have ended")[-1]
+    assert "failed" not in capsys.readouterr().out.split("all runs have ended")[-1]
 
 
 def test_removed_sweep_directory_raises_input_error(calls, tmp_path, monkeypatch):
