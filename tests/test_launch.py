@@ -45,8 +45,7 @@ def launch_here(*arguments, cwd=ROOT) -> subprocess.CompletedProcess:
     try:
         with pytest.MonkeyPatch.context() as patch, contextlib.chdir(cwd):
             patch.setattr(sys, "argv", words)
-            # It starts a thread that would end this worker some seconds after the SIGTERM of a later test.
-            patch.setattr("attention_jax.cli.commands.end_on_sigterm", lambda: None)
+            patch.setattr("attention_jax.cli.commands.end_on_signals", lambda: None)
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
                 runpy.run_path(words[0], run_name="__main__")
     except SystemExit as stop:

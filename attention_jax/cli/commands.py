@@ -12,7 +12,6 @@ from pathlib import Path
 
 from attention_jax import __version__
 from attention_jax.cli.compilation_cache import keep_compiled_programs
-from attention_jax.cli.signals import end_on_sigterm
 from attention_jax.errors import Diverged, InputError, Interrupted, check_current_directory, explain_errors, require
 from attention_jax.files import is_utf8, make_parent
 from attention_jax.printing import (
@@ -25,6 +24,7 @@ from attention_jax.printing import (
     refuse,  # fmt: skip
 )
 from attention_jax.runs import pack as packed
+from attention_jax.signals import end_on_signals
 
 MAIN_JOB = "date_luong"
 OUTLASTING = ("train", "import", "export", "pack", "plot", "reproduce", "sweep", "sweep-report", "compile", "bench")
@@ -553,7 +553,7 @@ def run():
     bad input, 130 after an interruption that was saved or Ctrl-C, and 128 and its number after another signal.
     """
     prepare_streams()
-    end_on_sigterm()
+    end_on_signals()
     if sys.argv[1:2] != ["compile"]:  # a compiler without its device cannot read the programs that it stored
         keep_compiled_programs()
     with contextlib.redirect_stdout(Lasting(sys.stdout, refuse)), contextlib.redirect_stderr(Lasting(sys.stderr)):

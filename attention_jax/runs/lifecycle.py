@@ -11,6 +11,7 @@ from attention_jax.files import directory_lock, directory_removed_error, write_j
 from attention_jax.printing import escape_control
 from attention_jax.runs import directory as run_directory, saved
 from attention_jax.runs.header import header
+from attention_jax.signals import Interrupt
 
 
 def start(
@@ -61,7 +62,7 @@ def run_in(config: configs.Config, directory: Path, study, quiet: bool, expected
 
     from attention_jax import tasks
     from attention_jax.train import hosts
-    from attention_jax.train.loop import Interrupt, check_batches, check_metric, train_one
+    from attention_jax.train.loop import check_batches, check_metric, train_one
 
     (directory / "failure.json").unlink(missing_ok=True)
     task, parameters = None if study is not None else tasks.build(config), 0

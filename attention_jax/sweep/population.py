@@ -24,12 +24,12 @@ from attention_jax import config as configs, tasks
 from attention_jax.errors import Diverged, InputError, Interrupted
 from attention_jax.files import write_json
 from attention_jax.runs import directory as run_directory, lifecycle
+from attention_jax.signals import Interrupt
 from attention_jax.sweep.space import field_value
 from attention_jax.train.checkpoint import Checkpoints
 from attention_jax.train.feed import is_streamed
 from attention_jax.train.initial import with_ranges
 from attention_jax.train.loop import (
-    Interrupt,
     check_batches,
     count_steps,
     final_params,

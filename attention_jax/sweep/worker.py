@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from attention_jax import config as configs
 from attention_jax.claims import catalog
-from attention_jax.cli.signals import end_on_sigterm
 from attention_jax.errors import InputError, Interrupted
 from attention_jax.files import directory_lock, write_json
 from attention_jax.runs import directory as run_directory, lifecycle
+from attention_jax.signals import end_on_signals
 
 Member = tuple[configs.Config, Path]
 """A run and its directory."""
@@ -170,7 +170,7 @@ def _end_with_parent():
 
 def main(arguments: Sequence[str]):
     """Train the group of a file, in a worker process."""
-    end_on_sigterm()
+    end_on_signals()
     _end_with_parent()
     try:
         run_group(Path(arguments[0]))

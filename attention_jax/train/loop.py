@@ -6,15 +6,13 @@ saves.
 
 import contextlib
 import math
-import signal
 import sys
-import threading
 from pathlib import Path
 
 import jax
 
-from attention_jax.cli.signals import ENDING, not_ignored
 from attention_jax.errors import InputError, Interrupted
+from attention_jax.signals import Interrupt
 from attention_jax.train import hosts
 from attention_jax.train.attention_log import AttentionLog
 from attention_jax.train.checkpoint import Checkpoints, average, to_host
@@ -210,20 +208,3 @@ def train_one(task, optim, train, directory: Path, *, begin=lambda params: param
     if (why := run.why_stopped()) and not quiet and hosts.is_primary():
         print(why)
     return run, params
-
-
-class Interrupt:
-    """Context in which SIGINT, SIGTERM, SIGHUP and SIGUSR1 set `requested` instead of ending the process."""
-
-    requested = False
-
-    def __enter__(self):
-        self.old = {}
-        if threading.current_thread() is threading.main_thread():
-            for name in not_ignored((signal.SIGINT, *ENDING)):
-                self.old[name] = signal.signal(name, lambda *_: setattr(self, "requested", True))
-        return self
-
-    def __exit__(self, *_):
-        for name, handler in self.old.items():
-            signal.signal(name, handler)
