@@ -13,7 +13,7 @@ from pathlib import Path
 
 from attention_jax import config as configs
 from attention_jax.errors import Diverged, InputError
-from attention_jax.files import INSIDE, LOCK, check_length, check_regular, is_utf8, metrics_row, read_object, write_json
+from attention_jax.files import LOCK, check_regular, is_utf8, metrics_row, read_object, write_json
 
 FORMAT = 1
 """The format version of config.json."""
@@ -188,7 +188,6 @@ def missing(directory: Path) -> list[Path]:
 def create_directory(directory: Path, fresh: bool = False):
     """Create the directory of a run and check that it is writable. A `fresh` one must not exist yet: of two runs that
     start in it at the same time, the second gets an InputError."""
-    check_length(directory, *INSIDE)
     try:
         directory.mkdir(parents=True, exist_ok=not fresh)
         (directory / "figures").mkdir(exist_ok=True)

@@ -15,7 +15,7 @@ from optuna.trial import TrialState
 from attention_jax import config as configs
 from attention_jax.claims import catalog
 from attention_jax.errors import InputError
-from attention_jax.files import INSIDE, check_length, directory_lock, directory_removed_error, read_object, write_json
+from attention_jax.files import directory_lock, directory_removed_error, read_object, write_json
 from attention_jax.runs import directory as run_directory
 from attention_jax.sweep import partition, plan, search, summary, worker
 from attention_jax.sweep.executors import executor
@@ -106,7 +106,6 @@ def sweep(
     directory, began = Path(directory).absolute(), time.perf_counter()
     if population < 1:
         raise InputError(f"--population must be at least 1, got {population}")
-    check_length(directory, *INSIDE)
     where, fresh = executor(jobs, ray), not directory.exists()
     try:
         with worker.writing(directory), directory_lock(directory, wait=False):
