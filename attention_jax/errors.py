@@ -2,7 +2,6 @@
 
 import errno
 import importlib.util
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -23,18 +22,8 @@ DISTRIBUTIONS = {
 }  # fmt: skip
 """{import name: distribution name} if they differ"""
 
-RESUMED = "repeat the command, with --resume if it was training"
-PROBLEMS = {
-    (errno.ENOSPC, errno.EDQUOT, errno.EFBIG): f"could not be written ({{}}): free disk space and {RESUMED}",
-    (errno.EACCES, errno.EPERM, errno.EROFS): "is not open to this user ({}): change that, or give another path",
-    (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ): (
-        "cannot be read or written ({}): give another path"
-    ),
-    (errno.EMFILE, errno.ENFILE): "could not be opened ({}): allow more open files with `ulimit -n`",
-}
-"""{errors of a file system: what happened, with the system's words, and what to do}"""
-PROBLEM = f"could not be read or written ({{}}): once the file system works again, {RESUMED}"
-"""Any other one: ESTALE, EIO, ETIMEDOUT, ENOLCK, ..."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a file system without room."""
 DEFECTS = (errno.ENOENT, errno.EBADF, errno.EFAULT, errno.EPIPE, errno.EINTR, errno.EAGAIN, errno.ECHILD, errno.ESRCH)
 """Errors that are about this program, a pipe or a process, and not about a file system."""
 
@@ -131,12 +120,13 @@ def explain_errors() -> Iterator[None]:
             raise
         raise InputError(f"this needs {package}, which is not installed: {how_to_install([package])}") from error
     except OSError as error:
-        if error.errno == errno.ENOENT:
-            check_current_directory()
         if error.errno is None or error.errno in DEFECTS:
             raise
-        problem = next((problem for numbers, problem in PROBLEMS.items() if error.errno in numbers), PROBLEM)
-        raise InputError(f"{error.filename or 'a file'} {problem.format(error.strerror)}") from error
+        advice = "free disk space" if error.errno in FULL else "make it accessible or give another path"
+        raise InputError(
+            f"{error.filename or 'a file'} could not be read or written ({error.strerror}): {advice} and repeat the "
+            "command, with --resume if it was training"
+        ) from error
     except (MemoryError, RuntimeError) as error:  # NumPy raises the one, JAX the other
         if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -144,14 +134,6 @@ def explain_errors() -> Iterator[None]:
         raise InputError(
             f"the memory is too small ({message}): give smaller sizes of the model or the batch"
         ) from error
-
-
-def check_current_directory():
-    """Raise InputError if the current directory of this process was removed: no relative path has a meaning then."""
-    try:
-        os.getcwd()
-    except FileNotFoundError as error:
-        raise InputError("the current directory was removed: change to one that exists (cd) and repeat") from error
 
 
 def lower_is_better(metric: str) -> bool:

@@ -1,6 +1,5 @@
 """Atomic file writes, locks and paths, with the standard library only: a sweep's scheduler does not import JAX."""
 
-import errno
 import fcntl
 import json
 import math
@@ -14,10 +13,6 @@ from pathlib import Path
 
 from attention_jax.errors import InputError
 
-INSIDE = ("x" * 250, "x" * 150)
-"""Names as long as the longest path that a run or a sweep has inside of its directory."""
-SHORT = 200
-"""The bytes of a file's name from which on its temporary file has another one, as most file systems take 255."""
 LOCK = ".lock"
 """The file that is locked where directories cannot be."""
 
@@ -161,8 +156,8 @@ def temporary_file(path: Path) -> Iterator[Path]:
     The directory is created. An OSError without a file name gets the name of `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    name = path.name if len(os.fsencode(path.name)) < SHORT else f"{zlib.crc32(os.fsencode(path.name)):08x}"
-    temporary_path = path.with_name(f"{name}.{os.getpid()}.part{path.suffix}")  # a different one for each process
+    name = f"{zlib.crc32(os.fsencode(path.name)):08x}.{os.getpid()}.part"  # of this file and process, and short
+    temporary_path = path.with_name(name + path.suffix)
     try:
         yield temporary_path
         os.replace(temporary_path, path)
@@ -182,20 +177,6 @@ def directory_removed_error(directory: Path) -> InputError:
     )
 
 
-def check_length(path: Path, *inside: str):
-    """Raise InputError if the file system has no place for such a long path, with the names `inside` appended."""
-    try:
-        os.lstat(os.path.join(os.path.abspath(path), *inside))
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            suffix_note = f", with {sum(map(len, inside))} more bytes for what is written inside" if inside else ""
-            size = len(os.fsencode(os.path.abspath(path)))
-            raise InputError(
-                f"a path must be short enough for the file system{suffix_note}; {str(path)[:60]}... has {size}: "
-                "give a shorter one"
-            ) from error
-
-
 def make_parent(path: Path, option: str):
     """Create the directory of the file given by `option` before the work begins; InputError if that fails."""
     try:
@@ -204,7 +185,6 @@ def make_parent(path: Path, option: str):
         raise InputError(
             f"{option} needs a directory that can be written, got {path} ({error.strerror}); give another path"
         ) from error
-    check_length(path)
 
 
 def home_write_error(reason: object) -> InputError:

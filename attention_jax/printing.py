@@ -4,13 +4,10 @@ import ast
 import contextlib
 import os
 import shutil
-import signal
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-
-from attention_jax.errors import InputError
 
 PROGRAMS = {"attention-jax": "attention-jax", "__main__.py": "python -m attention_jax"}
 """The command of an installed package, by the name of its script."""
@@ -63,59 +60,39 @@ def docstrings(path: Path | str) -> dict[str, str]:
 
 
 class Lasting:
-    """A text stream that outlasts its reader: after the first write that fails (a closed pipe, a terminal that hung up,
-    a full disk) everything is dropped, and `tell` gets the error."""
+    """A text stream that outlasts its reader: what cannot be written is dropped, with one note on standard error."""
 
-    def __init__(self, stream, tell: Callable[[OSError], object] = lambda error: None):
-        self.stream, self.tell, self.lost = stream, tell, False
+    def __init__(self, stream):
+        self.stream = stream
 
     def __getattr__(self, name: str):
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
-        self._try(lambda: self.stream.write(text))
+        self._attempt(self.stream.write, text)
         return len(text)
 
     def flush(self):
-        self._try(self.stream.flush)
+        self._attempt(self.stream.flush)
 
-    def _try(self, act: Callable[[], object]):
-        if self.lost:
-            return
+    def _attempt(self, act: Callable, *arguments: str):
         try:
-            act()
-        except OSError as error:
-            self.lost = True
+            act(*arguments)
+        except OSError as error:  # a closed pipe, a terminal that hung up, a full disk
             discard(self.stream)
-            self.tell(error)
-
-
-def refuse(error: OSError):
-    """End a command whose purpose is its output: silently with code 141 if the reader has left, else by InputError."""
-    if isinstance(error, BrokenPipeError):
-        raise SystemExit(128 + signal.SIGPIPE) from None
-    raise InputError(f"standard output cannot be written ({error.strerror}): send it to another place") from error
-
-
-def continue_without(error: OSError):
-    """Say that the work continues without its output."""
-    print(f"nothing can be printed any more ({error.strerror}); the work continues and is saved", file=sys.stderr)
+            self.write = self.flush = lambda *_: None
+            note = f"nothing can be printed any more ({error.strerror}); the work continues and is saved"
+            print(note, file=sys.stderr)
 
 
 @contextlib.contextmanager
 def outlasting_readers() -> Iterator[None]:
     """Context in which printing never ends the work, as in `launch.py train date_luong | head`."""
-    streams = sys.stdout, sys.stderr
-    error = Lasting(sys.stderr) if sys.stderr else None
-    stream = sys.stdout.stream if isinstance(sys.stdout, Lasting) else sys.stdout
-    out = Lasting(stream, continue_without) if stream else None
-    sys.stdout, sys.stderr = out, error
-    try:
-        yield
-    finally:
-        for stream in filter(None, (out, error)):
-            stream.flush()
-        sys.stdout, sys.stderr = streams
+    with contextlib.redirect_stderr(Lasting(sys.stderr)), contextlib.redirect_stdout(Lasting(sys.stdout)):
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
 
 
 def discard(stream):
@@ -132,16 +109,9 @@ def prepare_streams():
     A closed one (`>&-`) becomes /dev/null: else the next file that is opened would get its number, and what is printed.
     What the encoding cannot write is escaped. An odd or tiny width of the terminal is replaced.
     """
-    closed = []
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number: this one
-            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
-            closed.append(name)
-    if "stdout" in closed:
-        print("note: standard output is closed; what is printed is lost", file=sys.stderr)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (it gets the lowest free number, its own)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
     columns = shutil.get_terminal_size().columns

@@ -172,7 +172,7 @@ def training(
 
     def run():
         nonlocal state
-        state, _ = program.train_steps(state, data, rows[None], weight[None])
+        state, _ = program.train_steps(state, data, rows, weight)
 
     traced = program.compiled.trace(state, data, program.put_batches(rows), program.put_batches(weight))
     run.flops = matmul_flops(traced.jaxpr.jaxpr, while_flops)

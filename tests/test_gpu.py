@@ -167,9 +167,9 @@ def losses_of_three_steps(task, update, state):
     bucket, indices, weight = task.plan(0, 1)[0]
     program = Program(task.loss, update, matmul_precision="highest")
     state, data = program.put_state(state), program.put_data(task.buckets[bucket])
-    repeat = lambda rows: np.repeat(rows[None, :1], 3, axis=1)
+    repeat = lambda rows: np.repeat(rows[:1], 3, axis=0)
     _, metrics = program.train_steps(state, data, repeat(indices), repeat(weight))
-    [total], [count] = metrics["loss"]
+    total, count = metrics["loss"]
     return total / count
 
 
@@ -200,7 +200,7 @@ def losses_by_epoch(directory: Path) -> list[float]:
 def test_a_population_is_its_runs_alone(device, tmp_path):
     setups = [small(seed) for seed in (0, 1)]
     members = [population.Member(config, tmp_path / str(config.train.seed)) for config in setups]
-    population.train_many(members, [tasks.build(config) for config in setups], tmp_path / "group", until=2)
+    population.train_many(members, [tasks.build(config) for config in setups], tmp_path / "group")
     for config, member in zip(setups, members, strict=True):
         run, _ = train_one(tasks.build(config), config.optim, config.train, tmp_path / "alone" / str(config.train.seed))
         alone = [row["train.loss"] for row in run.history]

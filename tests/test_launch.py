@@ -45,8 +45,7 @@ def launch_here(*arguments, cwd=ROOT) -> subprocess.CompletedProcess:
     try:
         with pytest.MonkeyPatch.context() as patch, contextlib.chdir(cwd):
             patch.setattr(sys, "argv", words)
-            # It starts a thread that would end this worker some seconds after the SIGTERM of a later test.
-            patch.setattr("attention_jax.cli.commands.end_on_sigterm", lambda: None)
+            patch.setattr("attention_jax.cli.commands.end_on_signals", lambda: None)
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
                 runpy.run_path(words[0], run_name="__main__")
     except SystemExit as stop:
@@ -54,9 +53,9 @@ def launch_here(*arguments, cwd=ROOT) -> subprocess.CompletedProcess:
     return subprocess.CompletedProcess(words, code, out.getvalue(), error.getvalue())
 
 
-def error_line(*arguments, launch=launch_here) -> str:
+def error_line(*arguments) -> str:
     """The one line of an error: exit code 2, nothing like a traceback."""
-    result = launch(*arguments)
+    result = launch_here(*arguments)
     assert result.returncode == 2, result.stderr
     assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1, result.stderr
     return result.stderr
@@ -225,7 +224,7 @@ def test_only_one_file_knows_the_parser():
 
 
 def test_misspelled_names_are_suggested():
-    assert "date_luong" in error_line("train", "date_loung", launch=launch)
+    assert "date_luong" in error_line("train", "date_loung")
     assert "train" in error_line("trian", "date_luong")
     assert "--model.hidden-size" in error_line("train", "date_luong", "--model.hiden-size", "3")
 

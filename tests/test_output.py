@@ -1,6 +1,5 @@
 """Standard output that cannot take what is printed: closed, full, left by its reader, or of a small encoding."""
 
-import errno
 import io
 import os
 import signal
@@ -50,22 +49,20 @@ def test_failed_printing_never_ends_run(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == f"nothing can be printed any more (Broken pipe); {GOES_ON}"
 
 
-def test_lasting_stream_reports_error_once():
-    errors = []
+def test_lasting_stream_reports_error_once(capsys):
     with open("/dev/full", "w", encoding="utf-8") as full:
-        stream = Lasting(full, errors.append)
+        stream = Lasting(full)
         for _ in range(2):
             print("much " * 5_000, file=stream, flush=True)
-    assert len(errors) == 1 and errors[0].errno == errno.ENOSPC
+    assert capsys.readouterr().err == f"nothing can be printed any more (No space left on device); {GOES_ON}"
 
 
 @pytest.mark.parametrize(
     "words, output, code, lines",
     [
         ("--help", "| true", (0, 128 + signal.SIGPIPE), 0),
-        ("train vit_digits --help", "| true", (0, 128 + signal.SIGPIPE), 0),
         ("--help", "> /dev/full", (2,), 1),
-        ("list nadaraya_watson", ">&-", (0,), 1),
+        ("list nadaraya_watson", ">&-", (0,), 0),
     ],
 )
 def test_a_command_ends_without_a_traceback(words, output, code, lines):

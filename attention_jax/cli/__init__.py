@@ -1,1 +1,1 @@
-"""The command line: commands, their options, signals, and the cache of compiled programs."""
+"""The command line: commands, their options, and the cache of compiled programs."""

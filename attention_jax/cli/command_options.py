@@ -247,10 +247,8 @@ class Sweep:
     """The maximum number of runs that one compiled program trains together; 1 trains each separately."""
     out: str = ""
     """Directory of the sweep, by default runs/sweeps/NAME."""
-    retry_failed: bool = False
-    """Train failed trials again, from their last checkpoints, as after a full disk."""
     dry_run: bool = False
-    """Only show the trials and estimate their time."""
+    """Only show the trials."""
     record: bool = False
     """Write the results to experiments/results, as reproduce does."""
 

@@ -6,25 +6,18 @@ Without a command it trains date_luong, an attention model that converts dates, 
 import contextlib
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from attention_jax import __version__
 from attention_jax.cli.compilation_cache import keep_compiled_programs
-from attention_jax.cli.signals import end_on_sigterm
-from attention_jax.errors import Diverged, InputError, Interrupted, check_current_directory, explain_errors, require
+from attention_jax.errors import Diverged, InputError, Interrupted, explain_errors, require
 from attention_jax.files import is_utf8, make_parent
-from attention_jax.printing import (
-    Lasting,
-    as_typed,
-    docstrings,
-    escape_control,
-    outlasting_readers,
-    prepare_streams,
-    refuse,  # fmt: skip
-)
+from attention_jax.printing import as_typed, discard, docstrings, escape_control, outlasting_readers, prepare_streams
 from attention_jax.runs import pack as packed
+from attention_jax.signals import end_on_signals
 
 MAIN_JOB = "date_luong"
 OUTLASTING = ("train", "import", "export", "pack", "plot", "reproduce", "sweep", "sweep-report", "compile", "bench")
@@ -415,27 +408,20 @@ def sweep(words: list[str]):
             f"the workers of a sweep find an experiment by its name: put {args.experiment} into {catalog.ROOT}"
         )
     require("train", "data", "report", "sweep")
-    from attention_jax.sweep import driver, estimate, summary
+    from attention_jax.sweep import driver, summary
     from attention_jax.sweep.space import assignments
 
     over = assignments(sum(args.over, ())) or experiment.sweep()
     settings = driver.settings_of(config, over, args.method, args.trials, args.seeds, args.metric)
     directory = Path(args.out or f"runs/sweeps/{experiment.name}")
     if args.dry_run:
-        return estimate.print_estimate(settings, driver.first_points(settings), directory)
+        return summary.show_points(settings, driver.first_points(settings))
     if args.record:
         if not catalog.CHECKOUT:
             raise InputError("--record needs a checkout of the repository, where results are kept: leave it out")
         record.check_committed(experiment)
     try:
-        trials = driver.sweep(
-            settings,
-            directory,
-            jobs=args.jobs,
-            ray=args.ray,
-            population=args.population,
-            retry_failed=args.retry_failed,
-        )
+        trials = driver.sweep(settings, directory, jobs=args.jobs, ray=args.ray, population=args.population)
     except (Interrupted, KeyboardInterrupt):
         print(f"interrupted; the same command resumes the sweep in {directory}", file=sys.stderr)
         raise SystemExit(130) from None
@@ -533,7 +519,6 @@ def main(words: list[str]):
         return print(f"attention_jax {__version__}")
     if bad := [word for word in words if not is_utf8(word)]:
         raise InputError(f"what is on the command line must be UTF-8; got {bad[0]!a}")
-    check_current_directory()
     if not words or words[0].startswith("-"):
         words = ["train", MAIN_JOB, *words]
     name, *arguments = words
@@ -560,25 +545,34 @@ def run():
     bad input, 130 after an interruption that was saved or Ctrl-C, and 128 and its number after another signal.
     """
     prepare_streams()
-    end_on_sigterm()
+    end_on_signals()
     if sys.argv[1:2] != ["compile"]:  # a compiler without its device cannot read the programs that it stored
         keep_compiled_programs()
-    with contextlib.redirect_stdout(Lasting(sys.stdout, refuse)), contextlib.redirect_stderr(Lasting(sys.stderr)):
-        try:
+    try:
+        with explain_errors():
             main(sys.argv[1:])
             sys.stdout.flush()
-        except InputError as error:
-            print(f"error: {escape_control(as_typed(str(error)))}", file=sys.stderr)
-            raise SystemExit(2) from None
-        except Diverged as error:
-            print(f"error: {escape_control(str(error))}", file=sys.stderr)
-            raise SystemExit(1) from None
-        except Interrupted as error:
-            how = "the same command resumes" if sys.argv[1:2] == ["reproduce"] else "resume with --resume"
-            print(f"{error}; {how}", file=sys.stderr)
-            raise SystemExit(130) from None
-        except KeyboardInterrupt:
-            raise SystemExit(130) from None
-        finally:
-            with contextlib.suppress(InputError, SystemExit):
-                sys.stdout.flush()
+    except InputError as error:
+        print(f"error: {escape_control(as_typed(str(error)))}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except Diverged as error:
+        print(f"error: {escape_control(str(error))}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except Interrupted as error:
+        how = "the same command resumes" if sys.argv[1:2] == ["reproduce"] else "resume with --resume"
+        print(f"{error}; {how}", file=sys.stderr)
+        raise SystemExit(130) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except BrokenPipeError:  # the reader has left, as in `launch.py list | head`
+        raise SystemExit(128 + signal.SIGPIPE) from None
+    finally:
+        flush_output()
+
+
+def flush_output():
+    """Print what is left; if standard output cannot be written, drop it: `main` has said so."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        discard(sys.stdout)

@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import importlib.metadata
 import os
-import sys
 from pathlib import Path
 
 from attention_jax import provenance
@@ -36,11 +35,9 @@ def keep_compiled_programs():
 
 
 def cache_home() -> Path:
-    """Return the user's cache directory: $XDG_CACHE_HOME if it is absolute, or the system's default."""
-    if os.path.isabs(home := os.environ.get("XDG_CACHE_HOME", "")):
-        return Path(home)
-    folders = {"darwin": ("Library", "Caches"), "win32": ("AppData", "Local")}.get(sys.platform, (".cache",))
-    return Path(os.path.expanduser("~"), *folders)
+    """Return the user's cache directory: $XDG_CACHE_HOME if it is absolute, or ~/.cache."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(home if os.path.isabs(home) else os.path.expanduser("~/.cache"))
 
 
 def environment_key() -> str:

@@ -252,5 +252,5 @@ def build_from_name(value: str, names: Mapping[str, str]) -> Any:
         raise InputError(f"{value} must be a name and its arguments, such as {name}(30): {error}") from error
 
 
-Method = Literal["auto", "grid", "random", "tpe", "halving", "hyperband"]
+Method = Literal["auto", "grid", "random", "tpe"]
 """Search methods, of which the last two stop bad trials early (attention_jax/sweep/search.py)."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from attention_jax import config as configs
 from attention_jax.claims import catalog  # noqa: F401  imports the options in experiments/papers, which runs may name
 from attention_jax.errors import Diverged, InputError
-from attention_jax.files import INSIDE, LOCK, check_length, check_regular, is_utf8, metrics_row, read_object, write_json
+from attention_jax.files import LOCK, check_regular, is_utf8, metrics_row, read_object, write_json
 
 FORMAT = 1
 """The format version of config.json."""
@@ -189,7 +189,6 @@ def missing(directory: Path) -> list[Path]:
 def create_directory(directory: Path, fresh: bool = False):
     """Create the directory of a run and check that it is writable. A `fresh` one must not exist yet: of two runs that
     start in it at the same time, the second gets an InputError."""
-    check_length(directory, *INSIDE)
     try:
         directory.mkdir(parents=True, exist_ok=not fresh)
         (directory / "figures").mkdir(exist_ok=True)
@@ -226,10 +225,10 @@ def withdraw(fresh: list[Path], created: os.stat_result):
 
 
 def record_failure(directory: Path, error: Exception):
-    """Keep a run's reason for having no result, in failure.json."""
+    """Keep a run's reason for having no result, in failure.json, and whether it diverged, as it would again."""
     message = " ".join(str(error).split())
     reason = message if isinstance(error, InputError | Diverged) else f"{type(error).__name__}: {message[:300]}"
-    write_json(directory / "failure.json", {"reason": reason})
+    write_json(directory / "failure.json", {"reason": reason, "diverged": isinstance(error, Diverged)})
 
 
 def read_failure(directory: Path) -> str:

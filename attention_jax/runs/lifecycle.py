@@ -1,7 +1,6 @@
 """The life of a run, from `start` to `finish`: checks, training, the final evaluation, and the files it leaves."""
 
 import contextlib
-import math
 import shutil
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from attention_jax.files import directory_lock, directory_removed_error, write_j
 from attention_jax.printing import escape_control
 from attention_jax.runs import directory as run_directory, saved
 from attention_jax.runs.header import header
+from attention_jax.signals import Interrupt
 
 
 def start(
@@ -21,15 +21,14 @@ def start(
     study=None,
     resume: bool = False,
     quiet: bool = False,
-    until: float = math.inf,
     expected: str = "",
-) -> dict | None:
+) -> dict:
     """Run `config` in `directory` to its end and return its result, which is also written to result.json and page.md.
 
     `study`, a function (config, directory) -> metrics, is called instead of training for an experiment without
-    training; if it trains in `directory`, its result has the history. A run that stops at epoch `until` before its end
-    has no result yet: None. `expected` is how long it takes, for the lines that are printed first. With several hosts
-    (`train.hosts`) each calls this with the same arguments, and host 0 writes.
+    training; if it trains in `directory`, its result has the history. `expected` is how long it takes, for the lines
+    that are printed first. With several hosts (`train.hosts`) each calls this with the same arguments, and host 0
+    writes.
     """
     directory = Path(directory)
     configs.check_selection(config.train)
@@ -46,7 +45,7 @@ def start(
     with directory_lock(directory, wait=False) if hosts.is_primary() else contextlib.nullcontext():
         try:
             with explain_errors():
-                return run_in(config, directory, study, quiet, until, expected)
+                return run_in(config, directory, study, quiet, expected)
         except InputError:
             if hosts.is_primary() and not run_directory.has_trained(directory):
                 run_directory.withdraw(fresh, created)
@@ -57,13 +56,13 @@ def start(
             raise
 
 
-def run_in(config: configs.Config, directory: Path, study, quiet: bool, until: float, expected: str) -> dict | None:
+def run_in(config: configs.Config, directory: Path, study, quiet: bool, expected: str) -> dict:
     """`start` in a directory that no other process is at work in."""
     import jax
 
     from attention_jax import tasks
     from attention_jax.train import hosts
-    from attention_jax.train.loop import Interrupt, check_batches, check_metric, train_one
+    from attention_jax.train.loop import check_batches, check_metric, train_one
 
     (directory / "failure.json").unlink(missing_ok=True)
     task, parameters = None if study is not None else tasks.build(config), 0
@@ -90,9 +89,7 @@ def run_in(config: configs.Config, directory: Path, study, quiet: bool, until: f
         }
         return conclude(config, directory, outcome)
     train = config.train
-    run, params = train_one(task, config.optim, train, directory, begin=begin, quiet=quiet, until=until)
-    if run.active:
-        return None
+    run, params = train_one(task, config.optim, train, directory, begin=begin, quiet=quiet)
     try:
         with Interrupt() as interrupt:  # what has been trained is also evaluated and written
             result = finish(config, task, run, params)

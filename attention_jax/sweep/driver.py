@@ -15,7 +15,8 @@ from optuna.trial import TrialState
 from attention_jax import config as configs
 from attention_jax.claims import catalog
 from attention_jax.errors import InputError
-from attention_jax.files import INSIDE, check_length, directory_lock, directory_removed_error, write_json
+from attention_jax.files import directory_lock, directory_removed_error, read_object, write_json
+from attention_jax.runs import directory as run_directory
 from attention_jax.sweep import partition, plan, search, summary, worker
 from attention_jax.sweep.executors import executor
 from attention_jax.sweep.plan import Settings
@@ -38,13 +39,7 @@ def settings_of(
         raise InputError(f"--seeds must be at least 1 and --trials at least 0; got {seeds} and {trials}")
     size = len(grid(space)) if is_finite(space) or method == "grid" else None
     count = min(trials or size or TRIALS, size or trials or TRIALS)
-    settings = Settings(config, space, method, count, seeds, selecting(config, metric))
-    if method in ("halving", "hyperband") and plan.longest(settings) < 2:
-        raise InputError(
-            f"--method {method} compares runs after epochs 1, 3, 9, ..., so it needs --train.total-epochs 2 or more; "
-            f"got {plan.longest(settings)}"
-        )
-    return settings
+    return Settings(config, space, method, count, seeds, selecting(config, metric))
 
 
 def selecting(config: configs.Config, metric: str) -> str:
@@ -77,9 +72,14 @@ def _ask(study: optuna.Study, settings: Settings, number: int) -> dict[int, optu
 
 
 def _settle(directory: Path, settings: Settings):
-    """Write the settings of a new sweep; InputError if the directory holds another one."""
-    if not (directory / "settings.json").exists():
-        write_json(directory / "settings.json", plan.settings_json(settings))
+    """Write the settings of a new sweep; InputError if the directory holds another one in which a run has begun."""
+    path = directory / "settings.json"
+    if path.exists() and not any(directory.glob("trials/*/*/config.json")):  # such as after a mistyped file of data
+        for name in ("trials", "groups"):
+            shutil.rmtree(directory / name, ignore_errors=True)
+        path.unlink()
+    if not path.exists():
+        write_json(path, plan.settings_json(settings))
     stored = plan.read_settings(directory, like=settings.config)
     short = lambda value: format_space(value) if isinstance(value, dict) else value
     for name, old, new in zip(Settings._fields, stored, settings):
@@ -97,30 +97,29 @@ def sweep(
     jobs: int = 0,
     ray: str = "",
     population: int = 64,
-    retry_failed: bool = False,
 ) -> list[plan.Trial]:
     """Run or resume a sweep in `directory` and write its summary.
 
     `jobs` worker processes or the Ray cluster at `ray` train the runs, of which at most `population` are compiled into
-    one program. With `retry_failed`, runs that failed before are trained again, from their last checkpoints.
+    one program. Runs that failed before without diverging are trained again, from their last checkpoints.
     """
     directory, began = Path(directory).absolute(), time.perf_counter()
     if population < 1:
         raise InputError(f"--population must be at least 1, got {population}")
-    check_length(directory, *INSIDE)
     where, fresh = executor(jobs, ray), not directory.exists()
     try:
         with worker.writing(directory), directory_lock(directory, wait=False):
             _settle(directory, settings)
-            for failed in directory.glob("trials/*/*/failure.json") if retry_failed else ():
-                failed.replace(failed.with_name(plan.RETRIED))
+            for failure in directory.glob("trials/*/*/failure.json"):
+                if not read_object(failure).get("diverged"):
+                    failure.replace(failure.with_name(plan.RETRIED))
             study = search.new_study(settings, directory / "journal.log")
             for number in range(len(search.rounds(settings.method, settings.trials))):
                 if proposed := _ask(study, settings, number):
                     _run_round(directory, settings, study, proposed, where, population)
             print(f"all runs have ended ({time.perf_counter() - began:.0f} s since this command began)")
             trials = summary.current_trials(directory, settings, study)
-            summary.write(directory, settings, trials, study)
+            summary.write(directory, settings, trials)
             return trials
     except InputError:
         if fresh and directory.exists() and not (directory / "trials").exists():  # refused before the first run
@@ -131,39 +130,23 @@ def sweep(
 
 
 def _run_round(directory, settings: Settings, study: optuna.Study, proposed: dict, where, population: int):
-    """Train the trials of a round rung by rung (successive halving); the pruner stops trials after each rung.
-
-    Trials may differ in length: each is trained to its own end.
-    """
-    rungs = search.rungs(settings.method, plan.longest(settings))
-    for start_epoch, until in zip([0, *rungs], rungs):
-        paths = _groups(directory, settings, proposed, until, where.slots, population)
-        for group_number, _ in enumerate(where.run(paths), 1):
-            if not (directory / "settings.json").exists():
-                raise directory_removed_error(directory)
-            trials = _tell(directory, settings, study, proposed, start_epoch)
-            best = summary.best_trial(settings, trials)
-            best_so_far = f"; best so far: {summary.in_words(settings, best)}" if best else ""
-            reached = "has ended" if until == rungs[-1] else f"has come to epoch {until}"
-            print(f"group {group_number} of {len(paths)} {reached}{best_so_far}", flush=True)
-        trials = {trial.number: trial for trial in _tell(directory, settings, study, proposed, start_epoch)}
-        if until == rungs[-1]:
-            return
-        for number, trial in proposed.items():
-            _report(settings, trial, trials[number], start_epoch)
-        for number in [number for number, trial in proposed.items() if trial.should_prune()]:
-            study.tell(proposed.pop(number), state=TrialState.PRUNED)
+    """Train the trials of a round; each is trained to its own end."""
+    paths = _groups(directory, settings, proposed, where.slots, population)
+    for group_number, _ in enumerate(where.run(paths), 1):
+        if not (directory / "settings.json").exists():
+            raise directory_removed_error(directory)
+        best = summary.best_trial(settings, _tell(directory, settings, study, proposed))
+        best_so_far = f"; best so far: {summary.in_words(settings, best)}" if best else ""
+        print(f"group {group_number} of {len(paths)} has ended{best_so_far}", flush=True)
+    _tell(directory, settings, study, proposed)  # of runs that had ended before
 
 
-def _tell(
-    directory: Path, settings: Settings, study: optuna.Study, proposed: dict, start_epoch: int
-) -> list[plan.Trial]:
+def _tell(directory: Path, settings: Settings, study: optuna.Study, proposed: dict) -> list[plan.Trial]:
     """Report finished trials to the study and remove them from `proposed`; return the states of all trials."""
     trials = summary.current_trials(directory, settings, study)
     for trial in trials:
         if trial.number in proposed and trial.state in ("done", "failed"):
             finished = proposed.pop(trial.number)
-            _report(settings, finished, trial, start_epoch)
             if trial.reason:
                 finished.set_user_attr("reason", trial.reason)
             has_result = trial.state == "done" and not plan.is_late(settings, trial)
@@ -173,31 +156,23 @@ def _tell(
     return trials
 
 
-def _report(settings: Settings, optuna_trial: optuna.Trial, trial: plan.Trial, start_epoch: int):
-    """Report the metric after each epoch beyond `start_epoch`."""
-    for epoch, value in summary.mean_curve(settings, trial).items():
-        if epoch > start_epoch:
-            optuna_trial.report(value, epoch)
-
-
-def _groups(directory: Path, settings: Settings, proposed: dict, until: int, slots: int, population: int) -> list[Path]:
-    """Write the files of the groups of runs that are still to be trained to epoch `until`."""
+def _groups(directory: Path, settings: Settings, proposed: dict, slots: int, population: int) -> list[Path]:
+    """Write the files of the groups of runs that are still to be trained."""
     members = [
         (plan.run_config(settings, trial.params, seed), plan.trial_directory(directory, number, seed))
         for number, trial in proposed.items()
         for seed in plan.seeds(settings)
     ]
-    staged, alone = settings.method in ("halving", "hyperband"), population == 1
     if catalog.load_experiment(settings.config.name).study:
         population = 1
-    elif not alone:
-        for reason in sorted({partition.why_alone(config, staged) for config, _ in members} - {""}):
+    elif population > 1:
+        for reason in sorted({partition.why_alone(config) for config, _ in members} - {""}):
             print(f"runs train one by one: {reason}", flush=True)
     paths = []
-    for indices in partition.groups([config for config, _ in members], population, slots, staged):
-        group = worker.Group([members[index] for index in indices], until, settings.metric)
-        if not all(worker.is_trained(*member, until) for member in group.members):
+    for indices in partition.groups([config for config, _ in members], population, slots):
+        group = worker.Group([members[index] for index in indices], settings.metric)
+        if not all(run_directory.has_ended(run) for _, run in group.members):
             names = " ".join(str(run.relative_to(directory)) for _, run in group.members)
-            paths.append(directory / "groups" / f"{until:04d}-{indices[0]:04d}-{zlib.crc32(names.encode()):08x}.json")
+            paths.append(directory / "groups" / f"{indices[0]:04d}-{zlib.crc32(names.encode()):08x}.json")
             worker.write(paths[-1], group)
     return paths

@@ -22,12 +22,11 @@ def shape(config: configs.Config) -> tuple:
     return (*kinds, *(option for option in options if option[0] != "train.seed"))
 
 
-def why_alone(config: configs.Config, staged: bool) -> str:
-    """Return why a run cannot be in a population, or "". `staged`: its sweep compares runs before their end.
+def why_alone(config: configs.Config) -> str:
+    """Return why a run cannot be in a population, or "".
 
-    >>> a = configs.Config("x", configs.Dates(), configs.LuongSeq2seqConfig(), train=configs.Train(use_best=True))
-    >>> why_alone(a, staged=False), why_alone(a, staged=True)
-    ('', 'the checkpoints it ends with may be those of an earlier stage')
+    >>> why_alone(configs.Config("x", configs.Dates(), configs.LuongSeq2seqConfig(), train=configs.Train(patience=2)))
+    ''
     """
     train = config.train
     if train.shard_parameters:
@@ -40,12 +39,10 @@ def why_alone(config: configs.Config, staged: bool) -> str:
         return "it begins with weights that were given"
     if train.patience and train.average_last:
         return "the checkpoints of its last epochs would be gone when the others come to their end"
-    if staged and (train.use_best or train.average_last):
-        return "the checkpoints it ends with may be those of an earlier stage"
     return ""
 
 
-def groups(members: Sequence[configs.Config], most: int, slots: int, staged: bool = False) -> list[list[int]]:
+def groups(members: Sequence[configs.Config], most: int, slots: int) -> list[list[int]]:
     """Return groups of indices of members that train together: at most `most` each, and at least `slots` groups if
     possible.
 
@@ -59,7 +56,7 @@ def groups(members: Sequence[configs.Config], most: int, slots: int, staged: boo
     by_shape: dict[tuple, list[int]] = {}
     alone = []
     for index, config in enumerate(members):
-        if why_alone(config, staged):
+        if why_alone(config):
             alone.append([index])
         else:
             by_shape.setdefault(shape(config), []).append(index)

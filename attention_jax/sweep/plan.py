@@ -13,7 +13,7 @@ from attention_jax import config as configs
 from attention_jax.errors import InputError, lower_is_better
 from attention_jax.files import read_json
 from attention_jax.runs import directory as run_directory
-from attention_jax.sweep.space import Point, Space, Values, format_space, parse
+from attention_jax.sweep.space import Point, Space, format_space, parse
 
 RETRIED = "earlier_failure.json"
 """The failure.json of a run that was trained again."""
@@ -45,7 +45,7 @@ class Trial(NamedTuple):
     number: int
     point: Point
     state: str
-    """done, failed, pruned, running or waiting."""
+    """done, failed, running or waiting."""
     value: float | None
     """The mean of the metric over the seeds, after their last epochs if the trial is not done."""
     values: list[float]
@@ -94,14 +94,6 @@ def seeds(settings: Settings) -> list[int]:
     return list(range(settings.config.train.seed, settings.config.train.seed + settings.seeds))
 
 
-def longest(settings: Settings) -> int:
-    """Return the epochs of the longest trial in the search space."""
-    dimension = settings.space.get("train.total_epochs")
-    if dimension is None:
-        return settings.config.train.total_epochs
-    return int(max(dimension.choices) if isinstance(dimension, Values) else dimension.high)
-
-
 def is_late(settings: Settings, trial: Trial) -> bool:
     """Whether a trial has its result from a second attempt, of which the study must not know: TPE has proposed later
     points without it, and a resumed sweep has to propose the same ones."""
@@ -113,14 +105,14 @@ def metric_value(settings: Settings, result: dict | None, history: Sequence[dict
     metrics = {**(history[-1] if history else {}), **(result["metrics"] if result else {})}
     if settings.metric in metrics:
         return float(metrics[settings.metric])
-    if result or (history and settings.method in ("halving", "hyperband")):
+    if result:
         names = [name for name in metrics if name not in ("epoch", "step", "seconds")]
         raise InputError(f"--metric must be one of {', '.join(names)}; got {settings.metric}")
     return None
 
 
-def trials(directory: Path, settings: Settings, points: Mapping[int, Point], pruned: Sequence[int] = ()) -> list[Trial]:
-    """Return the states of the trials at `points`; those whose numbers are in `pruned` were stopped early."""
+def trials(directory: Path, settings: Settings, points: Mapping[int, Point]) -> list[Trial]:
+    """Return the states of the trials at `points`."""
     listed = []
     for number, point in points.items():
         directories = [trial_directory(directory, number, seed) for seed in seeds(settings)]
@@ -133,8 +125,6 @@ def trials(directory: Path, settings: Settings, points: Mapping[int, Point], pru
             state = "failed"
         elif all(results):
             state = "done"
-        elif number in pruned:
-            state, reason = "pruned", f"pruned after epoch {max(len(h) for h in histories)}"
         else:
             state = "running" if any((path / "config.json").exists() for path in directories) else "waiting"
         value = sum(values) / len(values) if len(values) == settings.seeds else None

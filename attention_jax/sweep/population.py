@@ -3,7 +3,8 @@
 Compilation takes most of a short run's time, and learning rates, dropout rates and seeds can be arguments of the
 program. The task is built again inside the trace with tracers in place of the configured numbers, so that models and
 tasks need no support for populations. Members run one after another on a CPU (`lax.map`: a step uses all cores anyway),
-in parallel on an accelerator (`vmap`), and are divided over the devices (`pmap`). `train.loop.fit` trains them.
+in parallel on an accelerator (`vmap`), and are divided over the devices (`pmap`). `train.loop.fit` trains them as one
+run: `Population` is its program and `Members` its run, whose arrays have a leading axis of members.
 
 On one CPU a member's parameters equal those of the same run alone, bit for bit (tests/sweep/test_population.py); logged
 training losses may differ in their last bit, because a sum is fused with its surroundings.
@@ -23,11 +24,18 @@ from attention_jax import config as configs, tasks
 from attention_jax.errors import Diverged, InputError, Interrupted
 from attention_jax.files import write_json
 from attention_jax.runs import directory as run_directory, lifecycle
+from attention_jax.signals import Interrupt
 from attention_jax.sweep.space import field_value
-from attention_jax.train.checkpoint import Checkpoints, split_checkpoint
+from attention_jax.train.checkpoint import Checkpoints
 from attention_jax.train.feed import is_streamed
 from attention_jax.train.initial import with_ranges
-from attention_jax.train.loop import Interrupt, check_batches, count_steps, fit
+from attention_jax.train.loop import (
+    check_batches,
+    count_steps,
+    final_params,
+    fit,
+    warn_of_missing_checkpoints,
+)
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.placement import replicate
 from attention_jax.train.run import Run
@@ -80,8 +88,8 @@ def varying_numbers(members: Sequence[configs.Config]) -> dict[str, np.ndarray]:
 
 
 class Population:
-    """The training program of runs that differ only in seeds and in `traced` options; `train.placement.Program` for
-    several runs.
+    """The training program of runs that differ only in seeds and in `traced` options; for `fit` what
+    `train.placement.Program` is for one run.
 
     A fetched state has a leading axis of members. On D devices with m members each, leaves of the state on them are
     [D, m, ...], numbers [D, m], indices and weight [D, m, K, B], metrics [D, m, K].
@@ -110,9 +118,93 @@ class Population:
         """The inverse of `shard_members`: NumPy arrays [M, ...]."""
         return jax.tree.map(lambda x: np.array(x).reshape(-1, *x.shape[2:])[: self.count], jax.device_get(tree))
 
-    def params(self, saved, member: int):
-        """The parameters of a member in a fetched state."""
-        return jax.tree.map(lambda x: x[member], saved.params)
+
+class Members:
+    """The runs of a population; for `fit` what `train.run.Run` is for one run. Batches are [M, K, B]."""
+
+    def __init__(self, runs: Sequence[Run]):
+        self.runs, self.train = runs, runs[0].train
+
+    @property
+    def step(self) -> int:
+        """The optimizer steps of all runs."""
+        return sum(run.step for run in self.runs)
+
+    @property
+    def active(self) -> bool:
+        """Whether a run is still training. One that has ended stays unchanged meanwhile."""
+        return any(run.active for run in self.runs)
+
+    @property
+    def failure(self) -> bool:
+        """Whether all runs have diverged."""
+        return all(run.failure for run in self.runs)
+
+    @property
+    def steps_in_chunk(self) -> int:
+        """The steps of a chunk inside which the last step of a run was."""
+        return max(run.steps_in_chunk for run in self.runs)
+
+    @property
+    def history(self) -> list[dict]:
+        """The history of the longest run."""
+        return max((run.history for run in self.runs), key=len)
+
+    def plan(self, epoch: int) -> list[tuple]:
+        """Return the chunks of an epoch, each (bucket, indices [M, K, B], weight [M, K, B])."""
+        return [stack_chunks(chunks) for chunks in zip(*(run.plan(epoch) for run in self.runs), strict=True)]
+
+    def begin(self, progress: dict | None):
+        """Resume from `progress`, or start if it is None."""
+        for run, past in zip(self.runs, progress["members"] if progress else [None] * len(self.runs), strict=True):
+            run.begin(past)
+
+    def progress(self) -> dict:
+        """Return the state that `begin` resumes from, as JSON values."""
+        return {"history": self.history, "members": [run.progress() for run in self.runs]}
+
+    def mask_finished_steps(self, weight: np.ndarray) -> np.ndarray:
+        """Set the weights [M, K, B] of steps to 0 that are done or beyond the last one of a run."""
+        return np.stack([run.mask_finished_steps(rows) for run, rows in zip(self.runs, weight, strict=True)])
+
+    def record(self, epoch: int, weight: np.ndarray, metrics: dict, waited: float):
+        """Record the metrics {name: (sums [M, K], counts [M, K])} of a call with `weight` [M, K, B]."""
+        for member, run in enumerate(self.runs):
+            run.record(epoch, weight[member], {n: (s[member], c[member]) for n, (s, c) in metrics.items()}, waited)
+
+    def log_attention(self, params):
+        """A run that logs its attention is in no population (partition.py)."""
+
+    def check_parameters(self, params):
+        """Mark the runs whose parameters are not finite as diverged."""
+        for member, run in enumerate(self.runs):
+            run.check_parameters(take_member(params, member))
+
+    def evaluate(self, task, params, epoch: int, whole: bool):
+        """Evaluate the runs that have trained in `epoch`, and log the metrics."""
+        for member, run in enumerate(self.runs):
+            run.evaluate(task, take_member(params, member), epoch, whole)
+
+    def qualities_after(self, epoch: int) -> list[float]:
+        """Return the quality of each run after `epoch`."""
+        return [quality for run in self.runs for quality in run.qualities_after(epoch)]
+
+    def close(self, error: BaseException | None):
+        """Stop the clocks and close the logs; `error` is what ended the training before its end, if anything did."""
+        for run in self.runs:
+            run.close(error)
+
+
+def take_member(tree, member: int):
+    """Return the arrays of one member of a tree of arrays [M, ...]."""
+    return jax.tree.map(lambda x: x[member], tree)
+
+
+def stack_chunks(chunks: Sequence) -> tuple[int, np.ndarray, np.ndarray]:
+    """Stack the same chunk of M plans: (bucket, indices [M, K, B], weight [M, K, B])."""
+    buckets, indices, weight = zip(*chunks)
+    assert len(set(buckets)) == 1, "the runs of a population need buckets in the same order"
+    return buckets[0], np.stack(indices), np.stack(weight)
 
 
 def compile_members(config: configs.Config, total_steps: int):
@@ -168,12 +260,11 @@ def initial_states(task: tasks.Task, members: Sequence[configs.Config], total_st
     return jax.tree.map(lambda *leaves: np.stack(leaves), *states)
 
 
-def train_many(members: Sequence[Member], built: Sequence[tasks.Task], directory: Path, *, until: int):
-    """Train all members to their end, or to epoch `until`; each becomes an ordinary run directory, without figures.
+def train_many(members: Sequence[Member], built: Sequence[tasks.Task], directory: Path):
+    """Train all members to their ends; each becomes an ordinary run directory, without figures.
 
-    Checkpoints of the population are written to `directory`, from which it resumes. Members that continue beyond
-    `until` get separate checkpoints, so that any of them can be in the next population, which starts from there. A
-    member that diverges gets a failure.json.
+    Checkpoints of the population are written to `directory`, from which it resumes. A member that diverges gets a
+    failure.json.
 
     Raises:
       InputError: a batch cannot be divided over devices and micro-batches.
@@ -187,33 +278,35 @@ def train_many(members: Sequence[Member], built: Sequence[tasks.Task], directory
         run_directory.check_data(member.directory, mine)
         lifecycle.describe(member.config, member.directory)
         write_json(member.directory / "facts.json", run_directory.facts_of(mine))
-    population = [
+    runs = [
         Run(member.config.train, mine.plan, total_steps, member.directory, share=count, quiet=True)
         for member, mine in zip(members, built, strict=True)
     ]
     chosen = [member.config for member in members]
     best_of = count if train.use_best else 0  # one best checkpoint holds all members
-    alone = [member.directory / "checkpoints" for member in members]
-    with contextlib.closing(Checkpoints(directory / "checkpoints", train, best_of, alone)) as checkpoints:
-        start = initial_states(task, chosen, total_steps)
-        parameters = fit(Population(chosen, total_steps), start, task, population, checkpoints, until)
-        if any(run.active for run in population):
-            split_checkpoint(*checkpoints.restore(checkpoints.numbers()[-1], start), alone, train)
+    with contextlib.closing(Checkpoints(directory / "checkpoints", train, best_of)) as checkpoints:
+        start, everyone = initial_states(task, chosen, total_steps), Members(runs)
+        saved = fit(Population(chosen, total_steps), start, task, everyone, checkpoints)
+        warn_of_missing_checkpoints(everyone, checkpoints)
+        params = [
+            None if run.failure else final_params(run, saved, checkpoints, lambda s, m=m: take_member(s.params, m), m)
+            for m, run in enumerate(runs)
+        ]
     with Interrupt() as interrupt, contextlib.ExitStack() as stack:
-        stack.push(lambda kind, error, trace: close_unfinished(members, population, error))
-        for member, run, params in zip(members, population, parameters):
-            if not (run.failure or run.active or run_directory.has_ended(member.directory)):
+        stack.push(lambda kind, error, trace: close_unfinished(runs, error))
+        for member, run, final in zip(members, runs, params, strict=True):
+            if not (run.failure or run_directory.has_ended(member.directory)):
                 with contextlib.suppress(Diverged):  # `run.failure` has it
-                    lifecycle.finish(member.config, task, run, params, figures=False, population=count)
+                    lifecycle.finish(member.config, task, run, final, figures=False, population=count)
             if run.failure:
                 run_directory.record_failure(member.directory, run.failure)
             if interrupt.requested:
                 raise Interrupted(run.step)
 
 
-def close_unfinished(members: Sequence[Member], population: Sequence[Run], error: BaseException | None):
+def close_unfinished(runs: Sequence[Run], error: BaseException | None):
     """Tell the loggers of runs without a result how they ended; `error` is what ended the final evaluations, if
     anything did. At the end of training, before the evaluations, they were closed as if these would succeed."""
-    for member, run in zip(members, population, strict=True):
-        if not run_directory.read_result(member.directory):
+    for run in runs:
+        if not run_directory.read_result(run.directory):
             run.log.sinks.close(run.exit_status(error))

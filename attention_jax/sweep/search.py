@@ -1,28 +1,23 @@
-"""Search and early stopping: an Optuna study with its samplers and pruners.
+"""Search: an Optuna study with its samplers.
 
 The study is never restored. A sweep is a deterministic function of its settings and of the results of its runs, so the
 same command proposes the same points again and finds the results of finished runs (driver.py).
 """
 
-import math
-import random
 from pathlib import Path
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.pruners import HyperbandPruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import RandomSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from attention_jax.sweep.plan import Settings, longest
+from attention_jax.sweep.plan import Settings
 from attention_jax.sweep.space import Point, Space, Values, grid, is_finite
 
 NAME = "sweep"
-"""The name of the study in its journal. Hyperband's brackets depend on it."""
-ETA = 3
-"""The reduction factor of successive halving (Li et al. 2018 recommend 3 or 4)."""
+"""The name of the study in its journal."""
 STARTUP, BATCH = 10, 4
 """TPE: the number of random points at the start, and of the points per round, which train together."""
 
@@ -42,28 +37,16 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
 
 def new_study(settings: Settings, journal: Path | None = None) -> optuna.Study:
     """Create a study without trials, in memory or in a new journal, a file that every Optuna tool can read."""
-    epochs, seed = longest(settings), settings.config.train.seed
-    storage, pruner = None, NopPruner()
-    if settings.method == "halving":
-        pruner = SuccessiveHalvingPruner(min_resource=1, reduction_factor=ETA)
-    if settings.method == "hyperband":
-        pruner = HyperbandPruner(min_resource=1, max_resource=epochs, reduction_factor=ETA)
+    seed, storage = settings.config.train.seed, None
     if journal:
         for old in journal.parent.glob(f"{journal.name}*"):  # with the lock of a process that was killed
             old.unlink()
         storage = JournalStorage(JournalFileBackend(str(journal)))
     tpe = settings.method == "tpe"
     sampler = TPESampler(seed=seed, n_startup_trials=STARTUP, constant_liar=True) if tpe else RandomSampler(seed)
-    study = optuna.create_study(
-        study_name=NAME,
-        storage=storage,
-        sampler=sampler,
-        pruner=pruner,
-        direction="minimize" if settings.lower else "maximize",
-    )
+    direction = "minimize" if settings.lower else "maximize"
+    study = optuna.create_study(study_name=NAME, storage=storage, sampler=sampler, direction=direction)
     every = grid(settings.space) if is_finite(settings.space) else []
-    if settings.method in ("halving", "hyperband"):  # a trial competes with those before it: shuffle their order
-        random.Random(seed).shuffle(every)
     if settings.method == "grid" or len(every) <= settings.trials:
         for point in every[: settings.trials]:
             study.enqueue_trial(point)
@@ -109,14 +92,3 @@ def rounds(method: str, trials: int) -> list[int]:
         return [trials]
     remaining = trials - STARTUP
     return [STARTUP, *[min(BATCH, remaining - i) for i in range(0, remaining, BATCH)]]
-
-
-def rungs(method: str, epochs: int) -> list[int]:
-    """The epochs at which trials are compared; the last one is the end of the longest, of `epochs` epochs.
-
-    >>> rungs("halving", 9), rungs("random", 9)
-    ([1, 3, 9], [9])
-    """
-    if method not in ("halving", "hyperband"):
-        return [epochs]
-    return [ETA**k for k in range(math.ceil(math.log(epochs, ETA) - 1e-9))] + [epochs]

@@ -1,4 +1,4 @@
-"""Summary of a finished or running sweep: sweep.json, table, figures, importances, the best trial's command."""
+"""Summary of a finished or running sweep: sweep.json, table, figures, the best trial's command."""
 
 import math
 import shlex
@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import optuna
-from optuna.trial import TrialState
 
 from attention_jax import config as configs
 from attention_jax.claims import catalog, record as records
 from attention_jax.files import write_json
 from attention_jax.report.intervals import Interval, clip_to_scale, mean_half_width
 from attention_jax.report.tables import Table, number, show, span
-from attention_jax.sweep import effects, plan, search
+from attention_jax.sweep import plan, search
 from attention_jax.sweep.plan import Settings, Trial
 from attention_jax.sweep.space import Point, grid, label, parse, short_names, spans_decades
 
@@ -24,8 +23,7 @@ CURVES = 6
 
 def current_trials(directory: Path, settings: Settings, study: optuna.Study) -> list[Trial]:
     """Return the states of all trials of the study."""
-    pruned = [trial.number for trial in study.get_trials(deepcopy=False) if trial.state == TrialState.PRUNED]
-    return plan.trials(directory, settings, search.points(study), pruned)
+    return plan.trials(directory, settings, search.points(study))
 
 
 def best_trial(settings: Settings, trials: Sequence[Trial]) -> Trial | None:
@@ -35,8 +33,8 @@ def best_trial(settings: Settings, trials: Sequence[Trial]) -> Trial | None:
 
 
 def rank_trials(settings: Settings, trials: Sequence[Trial]) -> list[Trial]:
-    """Best first; then the pruned, the unfinished and the failed."""
-    order = ("done", "pruned", "running", "waiting", "failed")
+    """Best first; then the unfinished and the failed."""
+    order = ("done", "running", "waiting", "failed")
     return sorted(
         trials, key=lambda t: (order.index(t.state), math.inf if t.value is None else settings.sign(t.value), t.number)
     )
@@ -77,10 +75,13 @@ def table(settings: Settings, trials: Sequence[Trial]) -> Table:
     return Table(f"Sweep of {settings.config.name}", columns, rows, right=("trial", value, "parameters", "seconds"))
 
 
-def mean_curve(settings: Settings, trial: Trial) -> dict[int, float]:
-    """Return {epoch: mean of the metric over the seeds} of the epochs that all seeds have finished."""
-    epochs = {rows[0]["epoch"]: [row.get(settings.metric) for row in rows] for rows in zip(*trial.histories)}
-    return {epoch: statistics.fmean(values) for epoch, values in epochs.items() if None not in values}
+def show_points(settings: Settings, points: Sequence[Point]):
+    """Print the trials for `--dry-run`."""
+    cells = [[number(v) if isinstance(v, float) else str(v) for v in point.values()] for point in points]
+    rows = [(str(index), *values) for index, values in enumerate(cells)]
+    show(Table(f"Sweep of {settings.config.name}", ("trial", *short_names(settings.space)), rows, right=("trial",)))
+    later_note = f" ({settings.trials} in all; later ones depend on results)" if len(points) < settings.trials else ""
+    print(f"{len(points)} trials{later_note} x {settings.seeds} seeds by {settings.method}, for {settings.metric}")
 
 
 def command(settings: Settings, trial: Trial) -> str:
@@ -134,7 +135,7 @@ def figures(stem: str, settings: Settings, trials: Sequence[Trial]) -> list[Path
     return paths
 
 
-def as_json(settings: Settings, trials: Sequence[Trial], study: optuna.Study) -> dict:
+def as_json(settings: Settings, trials: Sequence[Trial]) -> dict:
     """sweep.json."""
     top = best_trial(settings, trials)
     rows = [
@@ -153,8 +154,6 @@ def as_json(settings: Settings, trials: Sequence[Trial], study: optuna.Study) ->
         "best": top.number if top else None,
         "command": command(settings, top) if top else None,
         "failures": failures(trials),
-        "importances": effects.importances(study, trials),
-        "effects": [effect._asdict() for effect in effects.effects(settings, trials)],
     }
 
 
@@ -167,9 +166,9 @@ def failures(trials: Sequence[Trial]) -> dict[str, list[int]]:
     return reasons
 
 
-def write(directory: Path, settings: Settings, trials: Sequence[Trial], study: optuna.Study):
-    """Write sweep.json and the figures, and print the table, importances or effects, and the best trial's command."""
-    values = as_json(settings, trials, study)
+def write(directory: Path, settings: Settings, trials: Sequence[Trial]):
+    """Write sweep.json and the figures, and print the table and the best trial's command."""
+    values = as_json(settings, trials)
     write_json(directory / "sweep.json", values)
     paths = figures(f"{directory}/figures/", settings, trials)
     show(table(settings, trials))
@@ -178,9 +177,7 @@ def write(directory: Path, settings: Settings, trials: Sequence[Trial], study: o
     for reason, numbers in values["failures"].items():
         print(f"{len(numbers)} failed, trial{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}: {reason}")
     if any(trial.state == "failed" and not all(trial.results) for trial in trials):
-        print("the sweep's command with --retry-failed trains them again")
-    for line in effects.lines(study, settings, trials):
-        print(line)
+        print("the same command trains failed trials again, unless they diverged")
     if values["command"]:
         print(f"the best trial again: {values['command']}")
     print(f"in {directory}: " + ", ".join(["sweep.json", *(str(path.relative_to(directory)) for path in paths)]))
@@ -259,7 +256,7 @@ def report(directory: Path, trust_code: bool = False):
     settings = plan.read_settings(directory, trust_code)
     journal = directory / "journal.log"
     study = search.load_study(journal) if journal.exists() else search.new_study(settings)
-    write(directory, settings, current_trials(directory, settings, study), study)
+    write(directory, settings, current_trials(directory, settings, study))
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from attention_jax import config as configs
 from attention_jax.claims import catalog
-from attention_jax.cli.signals import end_on_sigterm
 from attention_jax.errors import InputError, Interrupted
 from attention_jax.files import directory_lock, write_json
 from attention_jax.runs import directory as run_directory, lifecycle
+from attention_jax.signals import end_on_signals
 
 Member = tuple[configs.Config, Path]
 """A run and its directory."""
@@ -28,8 +28,6 @@ class Group(NamedTuple):
     """The contents of FILE."""
 
     members: list[Member]
-    until: int
-    """The epoch to train to."""
     metric: str = ""
     """The metric that the sweep selects by; "" is not checked."""
 
@@ -60,13 +58,6 @@ def writing(directory: Path) -> Iterator[None]:
         ) from error
 
 
-def is_trained(config: configs.Config, directory: Path, until: int) -> bool:
-    """Whether a run is finished, or has been trained to epoch `until` and can resume from there."""
-    if until >= config.train.total_epochs or run_directory.has_ended(directory):
-        return run_directory.has_ended(directory)
-    return any((directory / "checkpoints").glob("[0-9]*")) and len(run_directory.read_history(directory)) >= until
-
-
 def run_group(path: Path):
     """Train a group. A run that fails gets a failure.json and does not stop the others.
 
@@ -78,12 +69,12 @@ def run_group(path: Path):
     with writing(shared), directory_lock(shared):  # a worker may outlive its killed sweep by half a second
         _check(group)
         for number, members in enumerate(_populations(path, group)):
-            if all(is_trained(*member, group.until) for member in members):
+            if all(run_directory.has_ended(directory) for _, directory in members):
                 continue
             if len(members) == 1:
-                _single(*members[0], group.until)
+                _single(*members[0])
             else:
-                _population(members, shared / str(number), group.until)
+                _population(members, shared / str(number))
 
 
 def _check(group: Group):
@@ -101,7 +92,7 @@ def _check(group: Group):
         return
     has_started = any((directory / "config.json").exists() for _, directory in group.members)
     if group.metric and not has_started:
-        check_metric(task, "--metric", group.metric, full=group.until >= config.train.total_epochs)
+        check_metric(task, "--metric", group.metric, full=True)
     if earlier := _on_same_data(*group.members[0]):
         run_directory.check_data(earlier, task, only="fingerprint")
 
@@ -137,14 +128,14 @@ def _populations(path: Path, group: Group) -> list[list[Member]]:
     return [[members[index] for index in indices] for indices in classes]
 
 
-def _population(members: list[Member], directory: Path, until: int):
+def _population(members: list[Member], directory: Path):
     """Train several runs in one compiled program, which has its checkpoints in `directory`."""
     from attention_jax import tasks
     from attention_jax.sweep import population
 
     try:
         built = [tasks.build(config) for config, _ in members]
-        population.train_many([population.Member(*member) for member in members], built, directory, until=until)
+        population.train_many([population.Member(*member) for member in members], built, directory)
     except (Interrupted, OSError):
         raise
     except Exception as error:
@@ -153,11 +144,11 @@ def _population(members: list[Member], directory: Path, until: int):
                 run_directory.record_failure(run, error)
 
 
-def _single(config: configs.Config, directory: Path, until: int):
+def _single(config: configs.Config, directory: Path):
     """Train a single run."""
     has_started, study = (directory / "config.json").exists(), catalog.load_experiment(config.name).study
     try:
-        lifecycle.start(config, directory, study=study, resume=has_started, quiet=True, until=until)
+        lifecycle.start(config, directory, study=study, resume=has_started, quiet=True)
     except (Interrupted, OSError):
         raise
     except Exception as error:
@@ -179,7 +170,7 @@ def _end_with_parent():
 
 def main(arguments: Sequence[str]):
     """Train the group of a file, in a worker process."""
-    end_on_sigterm()
+    end_on_signals()
     _end_with_parent()
     try:
         run_group(Path(arguments[0]))

@@ -84,19 +84,19 @@ class LastEpochs(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of one run, or of a population of runs, numbered by the sum of their optimizer steps.
+    """The checkpoints of a run, numbered by its optimizer steps.
 
-    It keeps as many of the latest ones as `train` (a `config.Train`) needs, and for each of the first `best_of` runs
-    the one after its best epoch. A population without a checkpoint resumes from those in `member_directories`.
+    It keeps as many of the latest ones as `train` (a `config.Train`) needs, and for each of the first `best_of`
+    qualities (several, if the run is a population) the one after its best epoch.
     """
 
-    def __init__(self, directory: Path, train, best_of: int = 0, member_directories: Sequence[Path] = ()):
+    def __init__(self, directory: Path, train, best_of: int = 0):
         best = [
             keep.BestN(get_metric_fn=lambda quality, m=str(m): quality[m], n=1, keep_checkpoints_without_metrics=False)
             for m in range(best_of)
         ]
         self.policies = [keep.LatestN(max(train.keep_last, 1)), LastEpochs(train.average_last), *best]
-        self.directory, self.member_directories, self.train = Path(directory).absolute(), member_directories, train
+        self.directory, self.train = Path(directory).absolute(), train
         self.directory.mkdir(parents=True, exist_ok=True)
         self.manager = self._open()
         self.writer, self.writing = ThreadPoolExecutor(1, "checkpoints"), Future()
@@ -124,8 +124,8 @@ class Checkpoints:
         waited = time.monotonic() - self.began
         return hosts.is_primary() and 0 < 60 * self.train.save_minutes <= waited and self.writing.done()
 
-    def save(self, number: int, saved, progress: dict, quality: list[float] | None = None):
-        """Start writing a state fetched from the devices; after an epoch, with the `quality` of each run.
+    def save(self, number: int, saved, progress: dict, qualities: Sequence[float] | None = None):
+        """Start writing a state fetched from the devices; after an epoch, with its `qualities`.
 
         Returns before it is on the disk, but waits for an earlier save. A failure prints one warning and leaves earlier
         checkpoints as they are.
@@ -133,14 +133,14 @@ class Checkpoints:
         self.began = time.monotonic()
         if hosts.is_primary():
             self.writing.result()
-            self.writing = self.writer.submit(self._write, number, saved, progress, quality)
+            self.writing = self.writer.submit(self._write, number, saved, progress, qualities)
 
-    def _write(self, number: int, saved, progress: dict, quality: list[float] | None):
+    def _write(self, number: int, saved, progress: dict, qualities: Sequence[float] | None):
         progress = ocp.args.JsonSave(replace_numbers(progress))
         args = ocp.args.Composite(state=ocp.args.StandardSave(saved), progress=progress)
-        metrics = None if quality is None else {str(m): clip_quality(value) for m, value in enumerate(quality)}
+        metrics = None if qualities is None else {str(m): clip_quality(value) for m, value in enumerate(qualities)}
         if number in self.manager.all_steps():
-            return  # no run has trained since
+            return  # it has not trained since
         try:
             self.directory.stat()  # orbax would make a new one
             with _suppress_thread_errors():
@@ -177,7 +177,7 @@ class Checkpoints:
         return self.failed_saves
 
     def best(self, member: int = 0) -> int | None:
-        """Return the number of the checkpoint after the best epoch of a run (the last of equals), or None."""
+        """Return the number of the checkpoint of the best quality (the last of equals), or None."""
         quality = {number: self.manager.metrics(number) for number in self.numbers()}
         epoch_ends = [(values[str(member)], number) for number, values in quality.items() if values]
         return max(epoch_ends)[1] if epoch_ends else None
@@ -200,12 +200,11 @@ class Checkpoints:
         args = ocp.args.Composite(state=ocp.args.StandardRestore(_empty(like)))
         return _read_like(like, lambda: self.manager.restore(number, args=args).state, self._name(number)), progress
 
-    def resume(self, fresh, runs: int) -> tuple[Any, dict]:
-        """Return state and progress of the latest checkpoint here, else in `member_directories`, else `fresh`."""
+    def resume(self, fresh) -> tuple[Any, dict]:
+        """Return state and progress of the latest checkpoint, or `fresh` at the beginning."""
         if numbers := self.numbers():
             return self.restore(numbers[-1], fresh)
-        beginning = (fresh, {"epoch": 0, "chunk": 0, "call": 0, "runs": [None] * runs})
-        return join_checkpoints(self.member_directories, self.train, fresh) or beginning
+        return fresh, {"epoch": 0, "chunk": 0, "call": 0, "runs": [None]}
 
     def _name(self, number: int) -> str:
         return f"the checkpoint {self.directory / str(number)}"
@@ -213,29 +212,6 @@ class Checkpoints:
     def close(self):
         self.writer.shutdown()
         self.manager.close()
-
-
-def split_checkpoint(saved, progress: dict, directories: Sequence[Path], train):
-    """Write the checkpoint of a population as one checkpoint for each run, in the format of a single run."""
-    for member, (directory, run) in enumerate(zip(directories, progress["runs"], strict=True)):
-        with contextlib.closing(Checkpoints(directory, train)) as run_checkpoints:
-            run_checkpoints.save(run["step"], jax.tree.map(lambda x, m=member: x[m], saved), progress | {"runs": [run]})
-
-
-def join_checkpoints(directories: Sequence[Path], train, like) -> tuple[Any, dict] | None:
-    """Stack the checkpoints that `split_checkpoint` wrote; None if one is missing or their epochs differ."""
-    read = []
-    for directory in directories if all(map(Path.is_dir, directories)) else ():
-        with contextlib.closing(Checkpoints(directory, train)) as run_checkpoints:
-            read += [
-                run_checkpoints.restore(number, jax.tree.map(lambda x: x[0], like))
-                for number in run_checkpoints.numbers()[-1:]
-            ]
-    at = [{**progress, "runs": None} for _, progress in read]
-    if not read or len(read) < len(directories) or any(position != at[0] for position in at):
-        return None
-    runs = [run for _, progress in read for run in progress["runs"]]
-    return jax.tree.map(lambda *xs: np.stack(xs), *[saved for saved, _ in read]), at[0] | {"runs": runs}
 
 
 def save_params(directory: Path, params):

@@ -1,7 +1,7 @@
 """Input of the training loop: batches of arrays on the devices (`Resident`), or prefetched while training (`Streamed`).
 
 Both iterate over the compiled calls of an epoch from a position on, each (position after the call, bucket, indices
-[M, K, b], weight [M, K, B]). A position is (window, call); an epoch begins at (0, 0) and ends at None.
+[K, b], weight [K, B]). A position is (window, call); an epoch begins at (0, 0) and ends at None.
 """
 
 import contextlib
@@ -28,29 +28,22 @@ def is_streamed(task) -> bool:
 
 
 class Resident:
-    """Buckets on the devices; a window is one chunk of the runs' plans."""
+    """Buckets on the devices; a window is one of the chunks `chunks_of(epoch)` of the run's plan."""
 
     waited = 0.0
 
-    def __init__(self, buckets, plans):
-        self.buckets, self.plans = buckets, plans
+    def __init__(self, buckets, chunks_of):
+        self.buckets, self.chunks_of = buckets, chunks_of
 
     def calls(self, epoch: int, position: tuple[int, int]) -> Iterator[tuple]:
-        plans = self.plans(epoch)
-        for number in range(position[0], len(plans[0])):
-            bucket, indices, weight = side_by_side([chunks[number] for chunks in plans])
-            next_position = (number + 1, 0) if number + 1 < len(plans[0]) else None
+        chunks = self.chunks_of(epoch)
+        for number in range(position[0], len(chunks)):
+            bucket, indices, weight = chunks[number]
+            next_position = (number + 1, 0) if number + 1 < len(chunks) else None
             yield next_position, self.buckets[bucket], indices, weight
 
     def close(self):
         self.buckets = None
-
-
-def side_by_side(chunks: list) -> tuple[int, np.ndarray, np.ndarray]:
-    """Stack the same chunk of M plans: (bucket, indices [M, K, B], weight [M, K, B])."""
-    buckets, indices, weight = zip(*chunks)
-    assert len(set(buckets)) == 1, "the runs of a population need buckets in the same order"
-    return buckets[0], np.stack(indices), np.stack(weight)
 
 
 def give_memory_back():
@@ -112,9 +105,9 @@ class Streamed:
 
     def _place_call(self, next_position, call) -> tuple:
         rows = next(iter(call.bucket.values())).shape[1]
-        indices = np.arange(rows, dtype=np.int32).reshape(1, len(call.weight), -1)
-        indices = np.tile(indices, (1, 1, jax.device_count()))  # each device indexes its own examples
-        return next_position, self.put(call.bucket), indices, call.weight[None], call.damaged
+        indices = np.arange(rows, dtype=np.int32).reshape(len(call.weight), -1)
+        indices = np.tile(indices, (1, jax.device_count()))  # each device indexes its own examples
+        return next_position, self.put(call.bucket), indices, call.weight, call.damaged
 
     def _enqueue(self, item) -> bool:
         """Queue an item for the loop; False if the loop has closed."""

@@ -1,4 +1,4 @@
-"""The training loop: every model family trains through `fit`, as a single run or as a population.
+"""The training loop: every model family trains through `fit`.
 
 A `Task` has the loss, the data and the evaluation; a `Program` makes the steps; `Run` records and logs; `Checkpoints`
 saves.
@@ -6,16 +6,13 @@ saves.
 
 import contextlib
 import math
-import signal
 import sys
-import threading
 from pathlib import Path
 
 import jax
-import numpy as np
 
-from attention_jax.cli.signals import ENDING, not_ignored
 from attention_jax.errors import InputError, Interrupted
+from attention_jax.signals import Interrupt
 from attention_jax.train import hosts
 from attention_jax.train.attention_log import AttentionLog
 from attention_jax.train.checkpoint import Checkpoints, average, to_host
@@ -27,139 +24,115 @@ from attention_jax.train.run import Run
 from attention_jax.train.step import init_state
 
 
-def fit(program, start, task, runs: list[Run], checkpoints: Checkpoints, until: float = math.inf) -> list:
-    """Train `runs` to their ends, or to epoch `until`; return the final parameters of each.
+def fit(program, start, task, run: Run, checkpoints: Checkpoints):
+    """Train `run` to its end; return its last state, in NumPy arrays.
 
-    `program` is a `placement.Program`, or a `sweep.population.Population` of several runs; `start` is the state before
-    the first step, in NumPy arrays. Parameters are None for a run that diverged or was interrupted. A run that has a
+    `program` is a `placement.Program`, and `start` the state before the first step, in NumPy arrays. A run that has a
     checkpoint resumes from it and gives, on the same number of devices, the same numbers bit for bit as an
-    uninterrupted run. A finished run (diverged, or out of patience) stays unchanged while others train.
+    uninterrupted run. `sweep/population.py` has a program and a run that are several, side by side.
 
     Raises:
       Interrupted: on a signal that ends a process (signals.py), after a checkpoint was written.
     """
-    saved, at = checkpoints.resume(start, len(runs))
+    saved, at = checkpoints.resume(start)
     state, epoch, position = program.put_state(saved), at["epoch"], (at["chunk"], at["call"])
     with Interrupt() as interrupt, contextlib.ExitStack() as stack:
-        for run, past in zip(runs, at["runs"], strict=True):
-            run.begin(past)
-            stack.push(lambda kind, error, trace, run=run: run.close(error))
-        feed = stack.enter_context(contextlib.closing(feed_of(program, task, runs, epoch, position)))
-        while epoch < until and any(run.active for run in runs):
+        run.begin(*at["runs"])
+        stack.push(lambda kind, error, trace: run.close(error))
+        feed = stack.enter_context(contextlib.closing(feed_of(program, task, run, epoch, position)))
+        while run.active:
             calls = feed.calls(epoch, position)
-            while position and any(run.active for run in runs):
+            while position and run.active:
                 previous_position = position
                 try:
-                    position, *batches = next(calls)
+                    position, bucket, indices, weight = next(calls)  # indices and weight [K, B]
                 except InputError:  # unreadable data: training ends with a checkpoint
-                    if has_unsaved_steps(runs, checkpoints):
-                        save_between(program, state, checkpoints, runs, epoch, position)
+                    if has_unsaved_steps(run, checkpoints):
+                        save_between(program, state, checkpoints, run, epoch, position)
                     raise
-                bucket, indices, weight = batches
-                weight = np.stack([run.mask_finished_steps(rows) for run, rows in zip(runs, weight)])  # [M, K, B]
+                weight = run.mask_finished_steps(weight)
                 state, metrics = program.train_steps(state, bucket, indices, weight)
-                record_call(runs, epoch, weight, metrics, feed.waited)
-                runs[0].log_attention(lambda: program.params(program.fetch(state), 0))  # noqa: B023
-                between = position and any(run.active for run in runs)
+                run.record(epoch, weight, metrics, feed.waited)
+                run.log_attention(lambda: program.fetch(state).params)  # noqa: B023
+                between = position and run.active
                 if between and any(requests := hosts.any_host(interrupt.requested, checkpoints.due())):
-                    save_between(program, state, checkpoints, runs, epoch, position)
-                    if requests[0] and any(run.active for run in runs):
-                        raise interrupt_error(runs, checkpoints)
-            position = previous_position if any(run.done for run in runs) else position
+                    save_between(program, state, checkpoints, run, epoch, position)
+                    if requests[0] and run.active:
+                        raise interrupt_error(run, checkpoints)
+            position = previous_position if run.steps_in_chunk else position
             ended, whole, saved = epoch + 1, position is None, program.fetch(state)
-            check_parameters(program, runs, saved)
-            evaluate_runs(program, task, runs, saved, ended, whole)
-            if all(run.failure for run in runs):
+            run.check_parameters(saved.params)
+            run.evaluate(task, saved.params, ended, whole)
+            if run.failure:
                 break
             if whole:  # else the last step was inside the epoch: with more steps the run resumes there
                 epoch, position = ended, START
-            save_epoch(checkpoints, saved, runs, epoch, position, [run.quality_after(ended) for run in runs])
+            save(checkpoints, saved, run, epoch, position, run.qualities_after(ended))
             if any(hosts.any_host(interrupt.requested)):
-                raise interrupt_error(runs, checkpoints)
-    return best_params(program, runs, program.fetch(state), checkpoints)
+                raise interrupt_error(run, checkpoints)
+    return saved
 
 
-def check_parameters(program, runs: list[Run], saved):
-    """Mark the runs whose parameters in a fetched state are not finite as diverged."""
-    for member, run in enumerate(runs):
-        run.check_parameters(program.params(saved, member))
+def save(checkpoints: Checkpoints, saved, run: Run, epoch: int, position: tuple[int, int], qualities=None):
+    """Write a checkpoint of a fetched state; at the end of an epoch with `qualities`."""
+    progress = {"epoch": epoch, "chunk": position[0], "call": position[1], "runs": [run.progress()]}
+    checkpoints.save(run.step, saved, progress, qualities)
 
 
-def record_call(runs: list[Run], epoch: int, weight: np.ndarray, metrics: dict, waited: float):
-    """Record the steps of one call in the runs: `weight` [M, K, B], metrics (sums [M, K], counts [M, K])."""
-    for member, run in enumerate(runs):
-        member_metrics = {name: (s[member], n[member]) for name, (s, n) in metrics.items()}
-        run.record(epoch, weight[member], member_metrics, waited)
-
-
-def save_epoch(checkpoints: Checkpoints, saved, runs: list[Run], epoch: int, position: tuple[int, int], qualities=None):
-    """Write a checkpoint of a fetched state; at the end of an epoch with `qualities`, one for each run."""
-    progress = {"epoch": epoch, "chunk": position[0], "call": position[1], "runs": [run.progress() for run in runs]}
-    checkpoints.save(sum(run.step for run in runs), saved, progress, qualities)
-
-
-def save_between(program, state, checkpoints, runs: list[Run], epoch: int, position: tuple[int, int]):
-    """Write a checkpoint between two calls of an epoch, unless every run has diverged."""
+def save_between(program, state, checkpoints: Checkpoints, run: Run, epoch: int, position: tuple[int, int]):
+    """Write a checkpoint between two calls of an epoch, unless the run has diverged."""
     saved = program.fetch(state)
-    check_parameters(program, runs, saved)
-    if not all(run.failure for run in runs):
-        save_epoch(checkpoints, saved, runs, epoch, position)
+    run.check_parameters(saved.params)
+    if not run.failure:
+        save(checkpoints, saved, run, epoch, position)
 
 
-def has_unsaved_steps(runs: list[Run], checkpoints: Checkpoints) -> bool:
+def has_unsaved_steps(run: Run, checkpoints: Checkpoints) -> bool:
     """Whether steps are in no checkpoint, and there is a single host, which can save without a barrier."""
-    return jax.process_count() == 1 and sum(run.step for run in runs) not in [0, *checkpoints.numbers()]
+    return jax.process_count() == 1 and run.step not in [0, *checkpoints.numbers()]
 
 
-def evaluate_runs(program, task, runs: list[Run], saved, epoch: int, whole: bool):
-    """Evaluate the runs that have trained in `epoch`, and log the metrics."""
-    for member, run in enumerate(runs):
-        if run.calls:
-            evaluation = task.evaluate(program.params(saved, member), False)
-            run.end_epoch(epoch, evaluation.metrics, whole)
-            run.write_samples(evaluation.samples)
-
-
-def interrupt_error(runs: list[Run], checkpoints: Checkpoints) -> Interrupted:
+def interrupt_error(run: Run, checkpoints: Checkpoints) -> Interrupted:
     """Return the exception after an interrupt, with whether its checkpoint is on the disk."""
-    return Interrupted(max(run.step for run in runs), sum(run.step for run in runs) in checkpoints.numbers())
+    return Interrupted(run.step, run.step in checkpoints.numbers())
 
 
-def feed_of(program, task, runs: list[Run], epoch: int, position: tuple[int, int]):
+def feed_of(program, task, run: Run, epoch: int, position: tuple[int, int]):
     """Return the input of the loop from a position on: the task's arrays on the devices, or its stream."""
     if not is_streamed(task):
-        return Resident(program.put_data(task.buckets), lambda epoch: [run.plan(epoch) for run in runs])
-    [run] = runs  # a population has its data on the devices
+        return Resident(program.put_data(task.buckets), run.plan)
     first, local_devices = jax.process_index() * jax.local_device_count(), jax.local_device_count()
     share = (first, local_devices, jax.device_count())
     read = lambda: task.stream.read(share, epoch, position[0], run.train.total_epochs)
     return Streamed(read, program.put_streamed, task.stream.calls)
 
 
-def best_params(program, runs: list[Run], saved, checkpoints: Checkpoints) -> list:
-    """Return the final parameters of each run: the latest, those of the best epoch, or a mean of the last epochs."""
-    over, train = [m for m, run in enumerate(runs) if not (run.active or run.failure)], runs[0].train
-    read = lambda number: checkpoints.restore(number, saved)[0]
-    params = [program.params(saved, m) if m in over else None for m in range(len(runs))]
+def final_params(run: Run, saved, checkpoints: Checkpoints, params_of=lambda state: state.params, member: int = 0):
+    """Return the parameters a run ends with: the last ones, those of the best epoch, or a mean of the last epochs.
+
+    `params_of` are the parameters of a state, and `member` is the place of the run's quality in a checkpoint.
+    """
+    train, read = run.train, lambda number: params_of(checkpoints.restore(number, saved)[0])
+    if train.average_last and (numbers := checkpoints.last_epochs(train.average_last)):
+        return average([read(number) for number in numbers])
+    if train.use_best and not train.average_last and (number := checkpoints.best(member)) is not None:
+        return read(number)
+    return params_of(saved)
+
+
+def warn_of_missing_checkpoints(run: Run, checkpoints: Checkpoints):
+    """Print which checkpoints `final_params` lacks, if any."""
+    train = run.train
     if (train.average_last or train.use_best) and (lost := checkpoints.missing_numbers()):
         print(f"warning: chosen without the checkpoints that could not be written, {lost}", file=sys.stderr)
-    if train.average_last and over:
-        numbers, epochs = checkpoints.last_epochs(train.average_last), max(len(runs[m].history) for m in over)
-        if len(numbers) < min(train.average_last, epochs) and not lost:
+    elif train.average_last:
+        count = len(checkpoints.last_epochs(train.average_last))
+        if count < min(train.average_last, len(run.history)):
             print(
-                f"warning: --train.average-last {train.average_last} averages {len(numbers)} epochs, whose checkpoints "
+                f"warning: --train.average-last {train.average_last} averages {count} epochs, whose checkpoints "
                 "are there: earlier ones were not kept",
                 file=sys.stderr,
             )
-        states = [read(number) for number in numbers]
-        for m in over if states else []:
-            params[m] = average([program.params(state, m) for state in states])
-    elif train.use_best:
-        best = {m: checkpoints.best(m) for m in over}
-        for number in sorted(set(best.values()) - {None}):
-            state = read(number)
-            params = [program.params(state, m) if best.get(m) == number else params[m] for m in range(len(runs))]
-    return params
 
 
 def call_shapes(task, train) -> set[tuple[int, tuple[int, int]]]:
@@ -206,8 +179,8 @@ def check_metric(task, option: str, name: str, full: bool = False):
         raise InputError(f"{option} must be one of {', '.join([*valid_names, 'train.loss'])}; got {name}")
 
 
-def train_one(task, optim, train, directory: Path, *, begin=lambda params: params, quiet=False, until=math.inf):
-    """Train `task` in `directory` to its end or to epoch `until`; return (run, its parameters or None).
+def train_one(task, optim, train, directory: Path, *, begin=lambda params: params, quiet=False):
+    """Train `task` in `directory` to its end; return (run, its parameters).
 
     `optim` and `train` are `config.Optim` and `config.Train`; `begin` is that of `step.init_state`.
 
@@ -227,26 +200,11 @@ def train_one(task, optim, train, directory: Path, *, begin=lambda params: param
         attention.check(start.params)
     run = Run(train, task.plan, total_steps, directory, quiet=quiet, attention=attention)
     with contextlib.closing(Checkpoints(directory / "checkpoints", train, best_of=1)) as checkpoints:
-        [params] = fit(program, start, task, [run], checkpoints, until)
-    if run.failure:
-        raise run.failure
+        saved = fit(program, start, task, run, checkpoints)
+        if run.failure:
+            raise run.failure
+        warn_of_missing_checkpoints(run, checkpoints)
+        params = final_params(run, saved, checkpoints)
     if (why := run.why_stopped()) and not quiet and hosts.is_primary():
         print(why)
     return run, params
-
-
-class Interrupt:
-    """Context in which SIGINT, SIGTERM, SIGHUP and SIGUSR1 set `requested` instead of ending the process."""
-
-    requested = False
-
-    def __enter__(self):
-        self.old = {}
-        if threading.current_thread() is threading.main_thread():
-            for name in not_ignored((signal.SIGINT, *ENDING)):
-                self.old[name] = signal.signal(name, lambda *_: setattr(self, "requested", True))
-        return self
-
-    def __exit__(self, *_):
-        for name, handler in self.old.items():
-            signal.signal(name, handler)

@@ -71,10 +71,10 @@ class Program:
             self.compiled = jax.jit(partial(fsdp_chunk, chunk(gradients), self.mesh), donate_argnums=0)
 
     def train_steps(self, state, bucket: dict, indices: np.ndarray, weight: np.ndarray):
-        """Make K steps with batches [1, K, B] of `bucket`: the new state (the old one is donated) and the metrics, each
-        a pair (sums [1, K], counts [1, K]) of NumPy arrays."""
-        state, metrics = self.compiled(state, bucket, self.put_batches(indices[0]), self.put_batches(weight[0]))
-        return state, jax.tree.map(lambda x: x[None], jax.device_get(metrics))
+        """Make K steps with batches [K, B] of `bucket`: the new state (the old one is donated) and the metrics, each
+        a pair (sums [K], counts [K]) of NumPy arrays."""
+        state, metrics = self.compiled(state, bucket, self.put_batches(indices), self.put_batches(weight))
+        return state, jax.device_get(metrics)
 
     def put_state(self, saved):
         """Copy a state of NumPy arrays to the devices."""
@@ -118,10 +118,6 @@ class Program:
         return to_host(
             jax.tree.map(lambda x: x if is_available(x) else multihost_utils.process_allgather(x, tiled=True), state)
         )
-
-    def params(self, saved, member: int):
-        """Return the parameters of a fetched state; it has one member."""
-        return saved.params
 
     def lower(self, state, bucket: dict, indices, weight) -> jax.stages.Lowered:
         """Lower the compiled call for the `devices` that were given, from arrays or shapes; indices and weight [K, B].

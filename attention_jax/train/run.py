@@ -1,4 +1,4 @@
-"""`Run`: the history, logs and stopping rule of one run, which `loop.fit` trains alone or in a population."""
+"""`Run`: the history, logs and stopping rule of a run, which `loop.fit` trains."""
 
 import contextlib
 import time
@@ -33,7 +33,7 @@ class Run:
         self.history, self.failure = [], None
         self.past, self.started = 0.0, None  # seconds before this process, and when it began
         self.calls = []  # the metrics of this epoch's calls
-        self.done = 0  # steps of a chunk inside which the last step was
+        self.steps_in_chunk = 0  # of a chunk inside which the last step was
         self.pace = Pace()
         self.attention, self.observed = attention, 0
 
@@ -45,7 +45,7 @@ class Run:
             self.calls = [
                 {name: tuple(map(as_array, pair)) for name, pair in call.items()} for call in progress["calls"]
             ]
-            self.done = progress["done"]
+            self.steps_in_chunk = progress["done"]
             if self.calls and not self.failure and self.step < self.total_steps:
                 self.history = [row for row in self.history if row["step"] < self.step]  # its last epoch continues
         self.log = MetricsLog(self.directory, self.step, len(self.history), self.train.log)
@@ -60,7 +60,7 @@ class Run:
         failure = [self.failure.step, self.failure.loss] if self.failure else None
         calls = [{name: [values.tolist() for values in pair] for name, pair in call.items()} for call in self.calls]
         state = {"step": self.step, "examples": self.examples, "history": list(self.history), "calls": calls}
-        return state | {"done": self.done, "seconds": self.seconds(), "failure": failure}
+        return state | {"done": self.steps_in_chunk, "seconds": self.seconds(), "failure": failure}
 
     def seconds(self) -> float:
         """Return the seconds of training so far, including earlier processes."""
@@ -104,9 +104,9 @@ class Run:
 
     def mask_finished_steps(self, weight: np.ndarray) -> np.ndarray:
         """Set the weights [K, B] of steps to 0 that are done or beyond the last one; all, if the run has ended."""
-        steps, finished_steps = np.cumsum(weight.sum(1) > 0), self.done  # [K]
+        steps, finished_steps = np.cumsum(weight.sum(1) > 0), self.steps_in_chunk  # [K]
         most = finished_steps + self.total_steps - self.step
-        self.done = most if self.active and most < steps[-1] else 0
+        self.steps_in_chunk = most if self.active and most < steps[-1] else 0
         return weight * (self.active & (finished_steps < steps) & (steps <= most))[:, None].astype(weight.dtype)
 
     def record(self, epoch: int, weight: np.ndarray, metrics: dict, waited: float = 0.0):
@@ -136,6 +136,13 @@ class Run:
         self.observed = self.step
         if self.attention and not self.failure and previous_step // every < self.step // every:
             self.log.write(self.step, **self.attention(params()))
+
+    def evaluate(self, task, params, epoch: int, whole: bool):
+        """Evaluate a run that has trained in `epoch`, and log the metrics."""
+        if self.calls:
+            evaluation = task.evaluate(params, False)
+            self.end_epoch(epoch, evaluation.metrics, whole)
+            self.write_samples(evaluation.samples)
 
     def end_epoch(self, epoch: int, evaluated: dict, whole: bool = True):
         """Log an epoch: the means over its steps, and the metrics `evaluated` after it.
@@ -167,17 +174,18 @@ class Run:
             with contextlib.suppress(OSError):
                 write_atomically(self.directory / "samples.txt", "\n".join(samples) + "\n")
 
-    def quality_after(self, epoch: int) -> float:
-        """Return the metric after `epoch`, signed so that higher is better, or -inf if the run had ended before.
+    def qualities_after(self, epoch: int) -> list[float]:
+        """Return the metric after `epoch`, signed so that higher is better, or -inf if the run had ended before: one
+        value, as a population of runs has one for each.
 
         With several metrics it is the epoch's number if every metric is at its best so far, else -inf.
         """
         if not self.history or self.history[-1]["epoch"] != epoch:
-            return -np.inf
+            return [-np.inf]
         values = self.qualities()
         if values.shape[1] == 1:
-            return float(values[-1, 0])
-        return float(epoch) if is_running_max(values)[-1].all() else -np.inf
+            return [float(values[-1, 0])]
+        return [float(epoch) if is_running_max(values)[-1].all() else -np.inf]
 
     def close(self, error: BaseException | None = None):
         """Stop the clock and close the log; `error` is what ended the training before its end, if anything did."""

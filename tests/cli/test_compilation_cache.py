@@ -104,7 +104,7 @@ def test_the_programs_used_longest_ago_go_first(tmp_path):
 def test_programs_for_absent_devices_are_not_stored(command, is_stored, cache_home, monkeypatch):
     """jax 0.12 warns that it cannot read them."""
     monkeypatch.setattr(sys, "argv", ["launch.py", command, "--no-such-option"])
-    monkeypatch.setattr(commands, "end_on_sigterm", lambda: None)
+    monkeypatch.setattr(commands, "end_on_signals", lambda: None)
     with pytest.raises(SystemExit):
         commands.run()
     assert ("JAX_COMPILATION_CACHE_DIR" in os.environ) == is_stored

@@ -1,4 +1,4 @@
-"""The sweep in one process: what it writes and refuses; repeating it does nothing twice; pruning saves work."""
+"""The sweep in one process: what it writes and refuses; repeating it does nothing twice."""
 
 import json
 import shutil
@@ -11,13 +11,13 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from attention_jax import tasks
-from attention_jax.claims import catalog, record
+from attention_jax.claims import catalog
 from attention_jax.cli import commands
 from attention_jax.config import Config, Dates, Decode, LuongSeq2seqConfig, replace
-from attention_jax.errors import InputError, Interrupted
+from attention_jax.errors import Diverged, InputError, Interrupted
 from attention_jax.files import directory_lock, write_json
 from attention_jax.runs import lifecycle
-from attention_jax.sweep import driver, effects, estimate, plan, summary
+from attention_jax.sweep import driver, plan, summary
 from attention_jax.sweep.plan import Trial
 from attention_jax.sweep.space import label
 
@@ -27,13 +27,16 @@ TINY = Config("date_luong", Dates(validation=2), LuongSeq2seqConfig(hidden_size=
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Every run is a computation of no time: (learning rate - 0.01)^2 + seed / 1e6; a weight decay of 1 fails."""
+    """Every run is a computation of no time: (learning rate - 0.01)^2 + seed / 1e6; a weight decay of 1 fails, one of 2
+    diverges."""
     rates_and_seeds = []
 
     def study(config, directory):
         rates_and_seeds.append((config.optim.learning_rate, config.train.seed))
         if config.optim.weight_decay == 1:
             raise FloatingPointError("too heavy")
+        if config.optim.weight_decay == 2:
+            raise Diverged(7, float("nan"))
         return {"valid.loss": (config.optim.learning_rate - 0.01) ** 2 + config.train.seed * 1e-6}
 
     file = catalog.ROOT / "study.py"
@@ -78,38 +81,42 @@ def test_repeated_sweep_runs_only_lost_runs(calls, tmp_path):
     assert len(calls) == 4 and calls[-1] == (0.1, 0)
 
 
-def test_failed_trial_keeps_its_reason(calls, tmp_path, capsys):
-    trials = driver.sweep(settings(RATES | {"optim.weight-decay": "0,1"}), tmp_path)
-    assert [trial.state for trial in trials] == ["done", "failed"] * 3
+def test_failed_trials_run_again_unless_they_diverged(calls, tmp_path, capsys):
+    decays = settings(RATES | {"optim.weight-decay": "0,1,2"})
+    trials = driver.sweep(decays, tmp_path)
+    assert [trial.state for trial in trials] == ["done", "failed", "failed"] * 3
     assert trials[1].reason == "seed 0: FloatingPointError: too heavy"
     assert "too heavy" in capsys.readouterr().out
-    driver.sweep(settings(RATES | {"optim.weight-decay": "0,1"}), tmp_path)
-    assert len(calls) == 6
+    again = driver.sweep(decays, tmp_path)
+    assert len(calls) == 9 + 3 and [trial.reason for trial in again] == [trial.reason for trial in trials]
+
+
+def test_a_sweep_in_which_no_run_could_begin_takes_other_settings(tmp_path, capsys):
+    mistyped = replace(TINY, **{"data.path": str(tmp_path / "date.txt")})
+    trials = driver.sweep(settings(RATES, config=mistyped), tmp_path / "sweep")
+    assert {trial.state for trial in trials} == {"failed"} and "date.txt" in trials[0].reason
+    assert driver.sweep(settings(RATES, trials=2, config=mistyped), tmp_path / "sweep")[1].number == 1
+    assert [path.name for path in (tmp_path / "sweep" / "trials").iterdir()] == ["0000", "0001"]
 
 
 @pytest.fixture
-def epochs(calls, monkeypatch):
-    """Every epoch takes no time: after N of them the loss is 1 / N. {directory: the epoch each call came to}."""
-    epochs_by_run = {}
+def no_training(calls, monkeypatch):
+    """Every epoch takes no time: after N of them the loss is 1 / N."""
 
-    def start(config, directory, *, until, **_):
-        last = min(until, config.train.total_epochs)
-        epochs_by_run.setdefault(f"{directory.parent.name}/{directory.name}", []).append(last)
+    def start(config, directory, **_):
+        last = config.train.total_epochs
         rows = [{"step": n, "epoch": n, "seconds": 1.0 * n, "valid.loss": 1 / n} for n in range(1, last + 1)]
-        (directory / "checkpoints" / str(last)).mkdir(parents=True)
+        result = {"metrics": {"valid.loss": 1 / last}, "history": rows, "seconds": 1.0 * last}
         write_json(directory / "config.json", {})
-        (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        if last == config.train.total_epochs:
-            result = {"metrics": {"valid.loss": 1 / last}, "history": rows, "seconds": 1.0 * last}
-            write_json(directory / "result.json", result)
+        write_json(directory / "result.json", result)
 
     monkeypatch.setattr(driver.worker.lifecycle, "start", start)
     monkeypatch.setattr(summary, "figures", lambda *_: [])
-    return epochs_by_run
 
 
 @pytest.mark.parametrize("method, base", [("grid", 1), ("grid", 2), ("random", 9), ("tpe", 2)])
-def test_each_trial_is_trained_to_its_own_end(epochs, tmp_path, method, base):
+@pytest.mark.usefixtures("no_training")
+def test_each_trial_is_trained_to_its_own_end(tmp_path, method, base):
     """Whatever the number of epochs in the configuration that the sweep starts from."""
     config = replace(STUDY, **{"train.total_epochs": base})
     trials = driver.sweep(settings({"train.total-epochs": "1,3"}, method, config=config), tmp_path)
@@ -117,34 +124,8 @@ def test_each_trial_is_trained_to_its_own_end(epochs, tmp_path, method, base):
     assert json.loads((tmp_path / "sweep.json").read_text())["ranking"][0]["params"] == {"train.total_epochs": 3}
 
 
-@pytest.mark.parametrize("method", ["halving", "hyperband"])
-def test_rungs_reach_the_longest_trial_end(epochs, tmp_path, method):
-    """The configuration that the sweep starts from has a single epoch; no trial stays between two rungs."""
-    over = {"train.total-epochs": "2..9", "optim.learning-rate": "1e-3,1e-2"}
-    config = replace(STUDY, **{"train.total_epochs": 1})
-    trials = driver.sweep(settings(over, method, trials=8, config=config), tmp_path)
-    assert {trial.state for trial in trials} <= {"done", "pruned"} and "done" in {trial.state for trial in trials}
-    for trial in trials:
-        call_epochs = epochs[f"{trial.number:04d}/seed0"]
-        assert call_epochs[-1] == (
-            trial.point["train.total_epochs"] if trial.state == "done" else len(trial.histories[0])
-        )
-    with pytest.raises(InputError, match="got 1"):
-        settings({"train.total-epochs": "1"}, method, config=replace(STUDY, **{"train.total_epochs": 9}))
-
-
-def test_the_estimate_has_the_epochs_of_each_trial(calls, tmp_path, monkeypatch, capsys):
-    """By hand: (30 + 90) epochs of 2 s are 4 minutes."""
-    history = [{"epoch": n, "step": 10 * n, "seconds": 28.0 + 2 * n} for n in (1, 2, 3)]
-    recorded = {"seconds": 40.0, "history": history}
-    monkeypatch.setattr(estimate, "newest_run", lambda *_: (recorded, "there"))
-    lengths = settings({"train.total-epochs": "30,90"})
-    estimate.print_estimate(lengths, driver.first_points(lengths), tmp_path)
-    assert "about 4.0 minutes" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("method, trials", [("random", 6), ("tpe", 16), ("halving", 6)])
-def test_failed_trials_are_trained_again_by_one_option(calls, tmp_path, monkeypatch, capsys, method, trials):
+@pytest.mark.parametrize("method, trials", [("random", 6), ("tpe", 16)])
+def test_trials_succeed_after_a_repair(calls, tmp_path, monkeypatch, capsys, method, trials):
     """A full disk is no property of a point: with the disk of the second attempt, all have results."""
     monkeypatch.setattr(summary, "figures", lambda *_: [])
     config = replace(STUDY, **{"train.total_epochs": 9})
@@ -161,19 +142,17 @@ def test_failed_trials_are_trained_again_by_one_option(calls, tmp_path, monkeypa
         patch.setattr(driver.worker.lifecycle, "start", full)
         first = driver.sweep(search_settings, tmp_path / "full")
     output = capsys.readouterr().out
-    assert "2 failed, trials 1, 4: seed 0: metrics.jsonl could not be written" in output and "--retry-failed" in output
+    assert "2 failed, trials 1, 4: seed 0: metrics.jsonl could not be written" in output and "trains failed" in output
     written = json.loads((tmp_path / "full" / "sweep.json").read_text())["failures"]
     assert list(written.values()) == [[1, 4]]
     attempts = len(calls)
-    assert [trial.state for trial in driver.sweep(search_settings, tmp_path / "full")].count("failed") == 2
-    assert len(calls) == attempts, "without the option nothing runs again"
-    for retry in (True, False):  # and the same command afterwards changes nothing
-        retried = driver.sweep(search_settings, tmp_path / "full", retry_failed=retry)
+    for _ in range(2):  # the second time there is nothing to do
+        retried = driver.sweep(search_settings, tmp_path / "full")
         assert {trial.state for trial in retried} == {"done"} and len(calls) == attempts + 2
         assert [trial.point for trial in retried] == [trial.point for trial in first]
     if method != "tpe":
         assert [(t.point, t.value) for t in retried] == [(t.point, t.value) for t in undisturbed]
-    assert "retry" not in capsys.readouterr().out.split("all runs have ended")[-1]
+    assert "failed" not in capsys.readouterr().out.split("all runs have ended")[-1]
 
 
 def test_removed_sweep_directory_raises_input_error(calls, tmp_path, monkeypatch):
@@ -226,7 +205,6 @@ def test_optuna_reads_the_journal(calls, tmp_path):
 def test_what_cannot_be_is_said_before_anything_starts(calls, tmp_path):
     for wrong, message in [
         (lambda: settings(RATES, seeds=0), "--seeds"),
-        (lambda: settings(RATES, method="halving", config=replace(STUDY, **{"train.total_epochs": 1})), "total-epochs"),
         (lambda: settings({"optim.learning-rate": "1e-3..1"}, method="grid"), "how many values"),
         (lambda: settings({"train.best-metric": "valid.loss,test.loss"}), "best-metric must be of validation"),
         (lambda: driver.executor(2, "auto"), "one of them"),
@@ -296,22 +274,6 @@ def test_a_full_disk_is_one_clear_line(calls, tmp_path, monkeypatch):
         driver.sweep(settings(RATES), tmp_path)
 
 
-@pytest.mark.slow
-def test_halving_prunes_like_optuna_without_retraining(tiny, tmp_path, monkeypatch):
-    """Killed once between the stages; the pruner's answers from its definition (Li et al. 2020, algorithm 2)."""
-    search_settings = settings({"optim.learning-rate": "1e-4..1e-1:log:6"}, "halving", config=tiny)
-    sweep_until(1, search_settings, tmp_path, monkeypatch)
-    trials = driver.sweep(search_settings, tmp_path)
-    first = [trial.histories[0][0]["valid.loss"] for trial in trials]
-    survivors = [i for i, loss in enumerate(first) if loss <= sorted(first[: i + 1])[max((i + 1) // 3, 1) - 1]]
-    assert [trial.state for trial in trials] == ["done" if i in survivors else "pruned" for i in range(6)]
-    assert 0 < len(survivors) < 6
-    for trial in trials:
-        lines = (trial.directories[0] / "metrics.jsonl").read_text().splitlines()
-        epochs = [json.loads(line)["epoch"] for line in lines if "seconds" in line]
-        assert epochs == ([1, 2, 3] if trial.number in survivors else [1])
-
-
 def test_a_group_that_is_no_population_says_why(tiny, tmp_path, monkeypatch, capsys):
     from attention_jax.sweep import population
 
@@ -340,15 +302,6 @@ def test_built_in_sweeps_record_their_claimed_variants(name):
     assert [replace(experiment.config(), **point) for point in points] == list(variants.values())
 
 
-def test_estimate_counts_epochs_of_thinned_history(tmp_path, monkeypatch, capsys):
-    recorded = {"seconds": 600.0, "history": [{"epoch": epoch} for epoch in range(100, 1001, 100)]}
-    monkeypatch.setattr(record, "load_recorded_runs", lambda name: [recorded])
-    monkeypatch.chdir(tmp_path)
-    sweep_settings = settings(RATES, config=replace(STUDY, **{"train.total_epochs": 100}))
-    estimate.print_estimate(sweep_settings, driver.first_points(sweep_settings), tmp_path)
-    assert "about 3.0 minutes" in capsys.readouterr().out
-
-
 def test_trial_mean_needs_all_seeds(tmp_path):
     """A mean of the seeds that came first would rank a trial by its luck; a metric that is no number fails a trial."""
     two = settings(RATES, seeds=2)
@@ -369,64 +322,10 @@ def trial(number, point, *values):
     return Trial(number, point, *outcome, "", [], [], [])
 
 
-def grid_of(means):
-    """The trials of a grid over two sizes, with these values of each."""
-    points = [{"model.hidden_size": h, "model.embed_size": e} for h in (4, 8) for e in (2, 3)]
-    return [trial(number, point, *values) for number, (point, values) in enumerate(zip(points, means))]
-
-
-SIZES = {"model.hidden-size": "4,8", "model.embed-size": "2,3"}
-
-
-def test_four_trials_have_effects_and_no_importances(calls):
-    """By hand: means .932 and .7585, .8785 and .812; the interaction leaves 4 x .00825^2 for one degree of freedom."""
-    sweep_settings, study = settings(SIZES), optuna.create_study()
-    trials = grid_of([[0.957], [0.907], [0.800], [0.717]])
-    hidden, embed = effects.effects(sweep_settings, trials)
-    assert hidden[:3] == ("model.hidden_size", 8, 4) and embed[:3] == ("model.embed_size", 3, 2)
-    half = 12.7062 * 0.0165
-    assert [hidden.difference, *hidden.interval95] == pytest.approx([-0.1735, -0.1735 - half, -0.1735 + half], abs=1e-5)
-    assert [embed.difference, *embed.interval95] == pytest.approx([-0.0665, -0.0665 - half, -0.0665 + half], abs=1e-5)
-    assert effects.importances(study, trials) == {}
-    first, second = effects.lines(study, sweep_settings, trials)
-    assert first == "hidden_size 8 instead of 4 changes valid.loss by -0.1735 (-0.3832 to 0.03615, 95 %)"
-
-
-def test_effects_count_seeds_and_need_distinguishing_runs(calls):
-    """Two seeds around the means of an exactly additive grid: the noise alone is left, 8 x .01^2 for five degrees."""
-    around = [[mean - 0.01, mean + 0.01] for mean in (0.5, 0.6, 0.7, 0.8)]
-    hidden, embed = effects.effects(settings(SIZES, seeds=2), grid_of(around))
-    half = 2.570582 * (8e-4 / 5 / 2) ** 0.5
-    assert hidden.interval95 == pytest.approx((0.2 - half, 0.2 + half)) and embed.difference == pytest.approx(0.1)
-    assert effects.effects(settings(SIZES), grid_of([[0.5], [], [], [0.8]])) == [], "one option or the other"
-    three = effects.effects(settings(SIZES), grid_of([[0.5], [0.6], [0.7], []]))
-    assert [effect.interval95 for effect in three] == [None, None]
-    assert effects.effects(settings({"optim.learning-rate": "1e-3..1e-1:log"}, trials=4), []) == []
-
-
 def test_an_interval_over_seeds_stays_on_the_scale(calls):
     sweep_settings = settings(RATES, seeds=2, metric="valid.bleu")
     [row] = summary.table(sweep_settings, [trial(0, {"optim.learning_rate": 0.1}, 99.0, 100.0)]).rows
     assert row[2] == "99.5 (93.15-100)"
-
-
-def test_estimate_excludes_compilation_and_finds_sweep_runs(tmp_path, monkeypatch, capsys):
-    """By hand: 30 s with compilation, then 2 s an epoch; 3 trials of 60 epochs, and of 20 steps of 10 an epoch."""
-    monkeypatch.setattr(record, "load_recorded_runs", lambda name: [])
-    monkeypatch.chdir(tmp_path)
-    history = [{"epoch": epoch, "step": 10 * epoch, "seconds": 28.0 + 2 * epoch} for epoch in (1, 2, 3)]
-    sweep_settings = settings(RATES, config=replace(STUDY, **{"train.total_epochs": 60}))
-    estimate.print_estimate(sweep_settings, driver.first_points(sweep_settings), tmp_path / "other")
-    assert "no run of date_luong is in runs/date_luong/*, runs/sweeps/" in capsys.readouterr().out
-    place = tmp_path / "other" / "trials" / "0000" / "seed0"
-    place.mkdir(parents=True)
-    (place / "result.json").write_text(json.dumps({"seconds": 40.0, "history": history}))
-    estimate.print_estimate(sweep_settings, driver.first_points(sweep_settings), tmp_path / "other")
-    output = capsys.readouterr().out
-    assert "about 6.0 minutes" in output and "28 s more for each program" in output and str(place) in output
-    sweep_settings = settings(RATES, config=replace(STUDY, **{"train.total_epochs": 60, "train.max_steps": 20}))
-    estimate.print_estimate(sweep_settings, driver.first_points(sweep_settings), tmp_path / "other")
-    assert "about 0.2 minutes" in capsys.readouterr().out
 
 
 def test_sweep_of_failed_trials_exits_with_one(calls, tmp_path, capsys):

@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,10 +36,8 @@ def members(configs, root):
     return [Member(config, root / str(place)) for place, config in enumerate(configs)]
 
 
-def train_population(configs, root, **options):
-    options = {"until": configs[0].train.total_epochs} | options
-    built = [tasks.build(config) for config in configs]
-    population.train_many(members(configs, root), built, root / "group", **options)
+def train_population(configs, root):
+    population.train_many(members(configs, root), [tasks.build(config) for config in configs], root / "group")
 
 
 def params(config, directory):
@@ -85,7 +82,7 @@ from attention_jax.sweep import population
 old, new = Path(sys.argv[1]), Path(sys.argv[2])
 configs = [run_directory.read_config(old / str(i)) for i in range(2)]
 members = [population.Member(config, new / str(i)) for i, config in enumerate(configs)]
-population.train_many(members, [tasks.build(config) for config in configs], new / "group", until=3)
+population.train_many(members, [tasks.build(config) for config in configs], new / "group")
 lifecycle.start(configs[1], new / "alone", quiet=True)
 ours, alone = (jax.tree.leaves(saved.load_trained(new / name)[2]) for name in ("1", "alone"))
 for a, b in zip(ours, alone, strict=True):
@@ -139,34 +136,6 @@ def test_members_differ_from_each_other(three):
 
 
 @pytest.mark.slow
-def test_population_resumes_with_fewer_members(three, tmp_path):
-    """Two of them in another population, the third by itself."""
-    configs, root = three
-    train_population(configs, tmp_path, until=1)
-    assert not (tmp_path / "0" / "result.json").exists()
-    lines = (tmp_path / "1" / "metrics.jsonl").read_text()
-    assert len(lines.splitlines()) == 3  # two calls and one epoch
-    two_members = [members(configs, tmp_path)[place] for place in (2, 0)]
-    population.train_many(two_members, [tasks.build(m.config) for m in two_members], tmp_path / "next", until=3)
-    assert (tmp_path / "1" / "metrics.jsonl").read_text() == lines
-    lifecycle.start(configs[1], tmp_path / "1", resume=True, quiet=True)
-    for place in range(3):
-        assert_same(tmp_path / str(place), root / str(place))
-        assert len((tmp_path / str(place) / "metrics.jsonl").read_text().splitlines()) == 9
-
-
-@pytest.mark.slow
-def test_member_without_checkpoint_restarts_with_the_others(three, tmp_path):
-    configs, root = three
-    train_population(configs, tmp_path, until=1)
-    shutil.rmtree(tmp_path / "1" / "checkpoints")
-    every = members(configs, tmp_path)
-    population.train_many(every, [tasks.build(m.config) for m in every], tmp_path / "next", until=3)
-    for place in range(3):
-        assert_same(tmp_path / str(place), root / str(place))
-
-
-@pytest.mark.slow
 def test_diverged_member_says_why_and_others_continue(three, tmp_path):
     configs, root = three
     train_population([configs[0], replace(configs[0], **{"optim.learning_rate": 1e30, "train.seed": 5})], tmp_path)
@@ -200,7 +169,7 @@ def test_members_end_as_the_runs_alone_would(end, tiny, tmp_path, monkeypatch, w
     if end == "patience":
         both = [3.0, 1.0, 2.0, 4.0, 2.5]  # the second stops after its second epoch
     shared = build_scripted(configs[0], both)
-    population.train_many(members(configs, tmp_path), [shared, build(configs[1])], tmp_path / "group", until=3)
+    population.train_many(members(configs, tmp_path), [shared, build(configs[1])], tmp_path / "group")
     monkeypatch.setattr(tasks, "build", build_scripted)
     for place, config in enumerate(configs):
         monkeypatch.setattr(run_figures, "draw_figures", lambda *_: [])
@@ -300,7 +269,7 @@ def test_members_divided_over_devices_are_the_same(three, tmp_path):
         "from attention_jax.sweep import population\n"
         "old, new = Path(sys.argv[1]), Path(sys.argv[2])\n"
         "members = [population.Member(run_directory.read_config(old / str(i)), new / str(i)) for i in range(3)]\n"
-        "population.train_many(members, [tasks.build(m.config) for m in members], new / 'group', until=3)\n"
+        "population.train_many(members, [tasks.build(m.config) for m in members], new / 'group')\n"
     )
     fresh_process(script, str(root), str(tmp_path), environment=dict(os.environ))
     for place in range(3):

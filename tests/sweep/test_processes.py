@@ -1,9 +1,8 @@
-"""Real processes: a sweep that is killed three times, worker processes, and a Ray cluster that loses a machine."""
+"""Real processes: worker processes whose sweep is killed, and a Ray cluster that loses a machine."""
 
 import contextlib
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from attention_jax.cli import commands
 from attention_jax.config import Config, Dates, LuongSeq2seqConfig
 from attention_jax.errors import InputError
 from attention_jax.runs import directory as run_directory
@@ -44,36 +44,10 @@ def epochs(directory: Path) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def whole_sweep(tmp_path_factory):
+    """A sweep in this process."""
     directory = tmp_path_factory.mktemp("whole")
-    process = subprocess.run(command(*SEARCH, "--out", directory), capture_output=True, text=True, timeout=300)
-    assert process.returncode == 0, process.stderr
-    assert "the best trial again: python launch.py train date_luong" in process.stdout
+    commands.main(["sweep", "date_luong", *TINY, *SEARCH, "--out", str(directory)])
     return directory
-
-
-@pytest.mark.slow
-def test_killing_a_sweep_three_times_changes_nothing(whole_sweep, tmp_path):
-    chance, kills = random.Random(0), 0
-    while kills < 3:
-        process = subprocess.Popen(command(*SEARCH, "--out", tmp_path), **SILENT)
-        started, size = time.monotonic(), progress(tmp_path)
-        while progress(tmp_path) == size and process.poll() is None:  # something of its own was written: it is at work
-            time.sleep(0.01)
-        time.sleep(chance.uniform(0, 0.5))
-        assert process.poll() is None or kills, "the sweep ended before it could be killed"
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        kills += 1
-        assert time.monotonic() - started < 200
-    subprocess.run(command(*SEARCH, "--out", tmp_path), check=True, stdout=subprocess.DEVNULL, timeout=300)
-    assert table(tmp_path) == table(whole_sweep)
-    assert epochs(tmp_path) == [list(range(1, 5))] * 6
-
-
-def progress(directory: Path) -> int:
-    return sum(
-        path.stat().st_size for path in [*directory.glob("trials/*/*/metrics.jsonl"), *directory.glob("groups/*.json")]
-    )
 
 
 @pytest.mark.slow
@@ -105,7 +79,7 @@ def test_a_killed_worker_is_begun_three_times(tmp_path):
     paths = [tmp_path / f"{name}.json" for name in ("well", "killed once", "always killed")]
     for path in paths:
         member = (Config("date_luong", Dates(), LuongSeq2seqConfig()), tmp_path / path.stem)
-        executors.worker.write(path, executors.worker.Group([member], 1))
+        executors.worker.write(path, executors.worker.Group([member]))
     codes = {"well": [0], "killed once": [-signal.SIGKILL, 0], "always killed": [-signal.SIGKILL] * 3}
     assert sorted(Worker(2, codes).run(paths)) == sorted(paths)
     assert codes == {"well": [], "killed once": [], "always killed": []}

@@ -4,11 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from optuna.trial import TrialState
 
 from attention_jax.config import Config, Dates, LuongSeq2seqConfig, replace
 from attention_jax.sweep.plan import Settings
-from attention_jax.sweep.search import ask, load_study, new_study, points, rounds, rungs
+from attention_jax.sweep.search import ask, load_study, new_study, points, rounds
 from attention_jax.sweep.space import parse
 
 DATE = Config("x", Dates(), LuongSeq2seqConfig())
@@ -36,7 +35,7 @@ def run_search(method: str, trials: int, seed: int, space=SPACE, value=bowl, jou
     return history
 
 
-@pytest.mark.parametrize("method", ["random", "tpe", "halving"])
+@pytest.mark.parametrize("method", ["random", "tpe"])
 def test_a_question_has_one_answer_and_points_differ(method, tmp_path):
     value = lambda point: point["optim.learning_rate"]
     first = run_search(method, 14, 0, MIXED, value)
@@ -67,20 +66,3 @@ def test_finite_space_has_no_repeated_points(method):
         9,
         10,
     ]
-
-
-@pytest.mark.parametrize("method, last", [("halving", {1}), ("hyperband", {1, 3, 9})])
-def test_pruned_trials_stop_at_rungs_of_their_bracket(method, last):
-    """27 trials that are worse the later they come: of each bracket the first goes on; one bracket stops none."""
-    config = replace(DATE, **{"train.total_epochs": 27})
-    study = new_study(settings(method, 27, 0, SPACE)._replace(config=config))
-    trials, stopped = ask(study, SPACE, 27), {}
-    for epoch in rungs(method, 27)[:-1]:
-        for number, trial in list(trials.items()):
-            trial.report(float(number), epoch)
-            if trial.should_prune():
-                study.tell(trials.pop(number), state=TrialState.PRUNED)
-                stopped[number] = epoch
-    assert rungs(method, 27) == [1, 3, 9, 27]
-    assert 0 in trials and set(stopped.values()) == last
-    assert len(trials) == 1 if method == "halving" else 4 <= len(trials) < 14

@@ -15,6 +15,7 @@ from attention_jax.runs import lifecycle
 from attention_jax.train.checkpoint import read_params
 from attention_jax.weights import exchange
 from experiments import classify_text
+from tests.interruptions import interrupt_after
 
 tokenizers = pytest.importorskip("tokenizers", reason="a pretrained tokenizer needs tokenizers")
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "a", "b", "c", "##d"]
@@ -55,7 +56,8 @@ def settings(place, **changes):
 def test_finetuning_starts_from_encoder_and_resumes_exactly(place, tmp_path):
     config = settings(place)
     assert config.data.pretrained == str(place / "bert") and config.data.max_length == 16
-    assert lifecycle.start(config, tmp_path / "pieces", quiet=True, until=1) is None
+    with interrupt_after(1):
+        lifecycle.start(config, tmp_path / "pieces", quiet=True)
     lifecycle.start(config, tmp_path / "pieces", quiet=True, resume=True)
     result = lifecycle.start(config, tmp_path / "whole", quiet=True)
     whole, pieces = (exchange.flat(read_params(tmp_path / name / "final")) for name in ("whole", "pieces"))

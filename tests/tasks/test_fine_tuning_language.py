@@ -15,6 +15,7 @@ from attention_jax.runs import lifecycle
 from attention_jax.train.checkpoint import read_params
 from attention_jax.weights import exchange
 from experiments import language_model
+from tests.interruptions import interrupt_after
 
 pytest.importorskip("tokenizers", reason="a pretrained tokenizer needs tokenizers")
 LINES = ["The lazy dog jumps over the brown fox.", "A quick dog is lazy, a fox is quick!"] * 40
@@ -46,7 +47,8 @@ def test_pretrained_model_learns_text_and_resumes_exactly(place, tmp_path):
     """Three programs of twelve layers in a scan, twice."""
     config = settings(place)
     assert config.model.scan_layers and config.data.pretrained == str(place / "llama")
-    assert lifecycle.start(config, tmp_path / "pieces", quiet=True, until=1) is None
+    with interrupt_after(1):
+        lifecycle.start(config, tmp_path / "pieces", quiet=True)
     lifecycle.start(config, tmp_path / "pieces", quiet=True, resume=True)
     result = lifecycle.start(config, tmp_path / "whole", quiet=True)
     whole, pieces = (exchange.flat(read_params(tmp_path / name / "final")) for name in ("whole", "pieces"))

@@ -17,9 +17,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from attention_jax.cli import commands
 from attention_jax.config import Train
-from attention_jax.errors import InputError, Interrupted, explain_errors
+from attention_jax.errors import InputError, Interrupted
 from attention_jax.train.checkpoint import Checkpoints, load_params, save_params
 from attention_jax.train.log import MetricsLog
 from attention_jax.train.loop import train_one
@@ -181,52 +180,6 @@ def test_unwritten_log_lines_are_retried(tmp_path):
         log.write(step, loss=0.5)
     log.close()
     assert read_log(tmp_path) == [{"step": step, "loss": 0.5} for step in range(3)]
-
-
-def test_a_full_disk_is_one_line():
-    with (
-        pytest.raises(InputError, match=r"result.json could not be written \(No space.*free disk space"),
-        explain_errors(),
-    ):
-        raise OSError(errno.ENOSPC, "No space left on device", "result.json")
-
-
-def test_file_error_is_one_line_defect_is_traceback():
-    with (
-        pytest.raises(InputError, match=r"pairs.tsv is not open to this user \(Permission denied\)"),
-        explain_errors(),
-    ):
-        raise PermissionError(errno.EACCES, "Permission denied", "pairs.tsv")
-    for number in (errno.ENOENT, errno.EBADF, errno.EPIPE):
-        with pytest.raises(OSError, match=os.strerror(number)) as raised, explain_errors():
-            raise OSError(number, os.strerror(number), "ours.json")
-        assert not isinstance(raised.value, InputError)
-
-
-@pytest.mark.parametrize(
-    "name, advice",
-    [
-        *((name, "file system works again") for name in ("ESTALE", "EIO", "ETIMEDOUT", "ENOLCK", "ENXIO", "EHOSTDOWN")),
-        *((name, "free disk space") for name in ("EDQUOT", "EFBIG")),
-        *((name, "ulimit -n") for name in ("EMFILE", "ENFILE")),
-        *((name, "give another path") for name in ("ELOOP", "ENAMETOOLONG", "EROFS")),
-    ],
-)
-def test_file_system_errors_name_the_file(name, advice):
-    number = getattr(errno, name)
-    with pytest.raises(InputError, match=rf"checkpoints/4 .*\({os.strerror(number)}\): .*{advice}"), explain_errors():
-        raise OSError(number, os.strerror(number), "checkpoints/4")
-
-
-def test_removed_current_directory_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    tmp_path.rmdir()
-    for act in (lambda: Path("run").absolute(), lambda: Path("run").mkdir(), lambda: Path("run").read_text()):
-        with pytest.raises(InputError, match="current directory was removed"), explain_errors():
-            act()
-    with pytest.raises(InputError, match="current directory was removed"):
-        commands.main(["train", "date_luong"])
-    commands.main(["--version"])
 
 
 KILLED = """

@@ -9,8 +9,9 @@ import pytest
 from attention_jax.config import Optim, Train, replace
 from attention_jax.data.stream import Call, Share, Stream
 from attention_jax.errors import InputError, Interrupted
+from attention_jax.signals import Interrupt
 from attention_jax.tasks import Evaluation
-from attention_jax.train.loop import Interrupt, train_one
+from attention_jax.train.loop import train_one
 
 OPTIM, TRAIN = Optim("sgd", learning_rate=0.05), Train(total_epochs=3, batch_size=4, best_metric="valid.loss")
 X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)

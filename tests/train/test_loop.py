@@ -28,6 +28,7 @@ from attention_jax.train.optimizer import optimizer
 from attention_jax.train.placement import Program, absent, row_program
 from attention_jax.train.run import Run
 from attention_jax.train.step import gradient_sums, init_state, train_step
+from tests.interruptions import interrupt_after
 from tests.tiers import slow_but
 
 X = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
@@ -119,7 +120,8 @@ def test_progress_and_samples_are_there_to_be_watched(tmp_path):
     ended = json.loads((tmp_path / "progress.json").read_text())
     assert ended["state"] == "trained" and ended["step"] == 8 and ended["seconds_left"] == 0.0
     assert (tmp_path / "samples.txt").read_text() == "a -> b\n"
-    train_one(least_squares(), OPTIM, Train(total_epochs=2), tmp_path / "part", quiet=True, until=1)
+    with interrupt_after(1):
+        train_one(least_squares(), OPTIM, Train(total_epochs=2), tmp_path / "part", quiet=True)
     assert json.loads((tmp_path / "part" / "progress.json").read_text())["state"] == "stopped"
 
 
@@ -127,8 +129,9 @@ def test_progress_and_samples_are_there_to_be_watched(tmp_path):
 def test_resuming_after_any_epoch_gives_the_same_bits(epochs, tmp_path):
     train = Train(total_epochs=4)
     _, whole = train_one(least_squares(), ADAM, train, tmp_path / "whole", quiet=True)
-    run, nothing = train_one(least_squares(), ADAM, train, tmp_path / "part", quiet=True, until=epochs)
-    assert run.active and nothing is None and len(run.history) == epochs
+    with interrupt_after(epochs):
+        train_one(least_squares(), ADAM, train, tmp_path / "part", quiet=True)
+    assert [line["epoch"] for line in read_log(tmp_path / "part") if "valid.loss" in line] == [*range(1, epochs + 1)]
     run, resumed = train_one(least_squares(), ADAM, train, tmp_path / "part", quiet=True)
     assert not run.active and (resumed["w"] == whole["w"]).all()
     assert [line["epoch"] for line in read_log(tmp_path / "part") if "valid.loss" in line] == [1, 2, 3, 4]
@@ -169,39 +172,6 @@ def test_resuming_after_a_signal_gives_the_same_bits(chunk, tmp_path):
     _, resumed = train_one(task, ADAM, train, tmp_path / "part", quiet=True)
     assert (resumed["w"] == whole["w"]).all()
     assert timeless(tmp_path / "whole") == timeless(tmp_path / "part")
-
-
-STUCK = """
-import hashlib, os, signal, sys, threading
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-import test_loop
-from attention_jax.cli import signals
-signals.GRACE = 1.0
-signals.end_on_sigterm()
-
-def stuck(*_):
-    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
-    hashlib.pbkdf2_hmac("sha256", b"key", b"salt", 200_000_000)  # a minute in which this thread runs no Python
-
-for until, task in enumerate((test_loop.least_squares(), test_loop.least_squares(**{sys.argv[3]: stuck})), 1):
-    train = test_loop.Train(total_epochs=2)
-    test_loop.train_one(task, test_loop.ADAM, train, Path(sys.argv[2]), quiet=True, until=until)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", ["loss", "evaluate"], ids=["compiling", "the closing evaluation"])
-def test_sigterm_in_native_code_resumes_to_same_bits(place, tmp_path):
-    train, start_seconds = Train(total_epochs=2), os.times().children_user
-    command = [sys.executable, "-c", STUCK, str(Path(__file__).parent), str(tmp_path / "part"), place]
-    result = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
-    assert result.returncode == 128 + signal.SIGTERM and "--resume" in result.stderr, result.stderr
-    assert os.times().children_user - start_seconds < 40  # computing time: the machine may be busy
-    assert not (tmp_path / "part" / "result.json").exists() and len(timeless(tmp_path / "part")) >= 3
-    _, whole = train_one(least_squares(), ADAM, train, tmp_path / "whole", quiet=True)
-    _, resumed = train_one(least_squares(), ADAM, train, tmp_path / "part", quiet=True)
-    assert (resumed["w"] == whole["w"]).all() and timeless(tmp_path / "part") == timeless(tmp_path / "whole")
 
 
 def test_last_step_ends_its_epoch(tmp_path):

@@ -27,6 +27,7 @@ from attention_jax.train.loop import check_batches, train_one
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.placement import Program
 from attention_jax.train.step import gradient_sums, init_state
+from tests.interruptions import interrupt_after
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = 50
@@ -60,11 +61,11 @@ def network(dropout=0.0, batch_size=16):
     )
 
 
-def train_network(directory, dropout=0.0, until=3, **options):
-    """(losses of the steps, final parameters or None)."""
+def train_network(directory, dropout=0.0, **options):
+    """(losses of the steps, final parameters)."""
     directory.mkdir(exist_ok=True)
     train = Train(batch_size=16, total_epochs=3, **options)
-    _, params = train_one(network(dropout), OPTIM, train, directory, quiet=True, until=until)
+    _, params = train_one(network(dropout), OPTIM, train, directory, quiet=True)
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     return [line["train.loss"] for line in lines if "valid.loss" not in line], params
 
@@ -212,7 +213,8 @@ def goes_on(directory: str):
 def begins(whole: str, interrupted: str, copy: str):
     """In a process of several devices: sharded, once to the end and once to the first epoch, from which it goes on."""
     goes_on(whole)
-    train_network(Path(interrupted), shard_parameters=True, until=1)
+    with interrupt_after(1):
+        train_network(Path(interrupted), shard_parameters=True)
     shutil.copytree(interrupted, copy)
     goes_on(interrupted)
 
@@ -259,18 +261,18 @@ def devices_of_a_mesh(directory: str):
 
     n, update = jax.device_count(), optimizer(OPTIM, 10)
     rows = {"x": X[:32].reshape(n, -1, 8), "tokens": TOKENS[:32].reshape(n, -1)}  # of 2 steps of 16
-    indices = np.tile(np.arange(32 // n, dtype=np.int32).reshape(1, 2, -1), (1, 1, n))
+    indices = np.tile(np.arange(32 // n, dtype=np.int32).reshape(2, -1), (1, n))
     streamed = []
     for parallel in ("pmap", "jit"):
         program = Program(loss, update, streamed=True, parallel=parallel)
         state = program.put_state(jax.tree.map(np.asarray, init_state(init, update, 0)))
-        state, _ = program.train_steps(state, program.put_streamed(rows), indices, np.ones((1, 2, 16), np.float32))
+        state, _ = program.train_steps(state, program.put_streamed(rows), indices, np.ones((2, 16), np.float32))
         streamed.append(program.fetch(state).params)
     jax.tree.map(np.testing.assert_array_equal, *streamed)
 
     half = jax.device_count() // 2 or 1
     mesh = jax.make_mesh((half, jax.device_count() // half), ("data", "model"))
-    rows = np.arange(32, dtype=np.int32).reshape(1, 2, 16)
+    rows = np.arange(32, dtype=np.int32).reshape(2, 16)
     params_by_placement = {}
     for name, ways in {"own": {"mesh": mesh}, "devices": {"devices": jax.devices()[:half], "parallel": "jit"}}.items():
         program = Program(loss, update, **ways)

@@ -244,13 +244,11 @@ def test_members_of_a_population_whose_final_evaluation_fails_have_failed(tmp_pa
     client = Statuses()
     use_client(monkeypatch, client)
 
-    def fit(program, start, task, runs, *_):
-        for run in runs:
+    def fit(program, start, task, members, *_):
+        members.begin(None)
+        for run in members.runs:
             run.step = run.total_steps
-            run.begin(None)
-            run.step = run.total_steps
-            run.close()
-        return [None] * len(runs)
+        members.close(None)
 
     def finish(config, task, run, params, **_):
         if config.train.seed == 0:
@@ -260,13 +258,14 @@ def test_members_of_a_population_whose_final_evaluation_fails_have_failed(tmp_pa
             raise error
         write_json(run.directory / "result.json", {"metrics": {}})
 
-    for name, function in {"fit": fit, "initial_states": lambda *_: None, "Population": lambda *_: None}.items():
-        monkeypatch.setattr(population, name, function)
+    monkeypatch.setattr(population, "fit", fit)
+    for name in ("initial_states", "Population", "final_params"):
+        monkeypatch.setattr(population, name, lambda *_: None)
     monkeypatch.setattr(lifecycle, "finish", finish)
     config = replace(TINY, **{"train.log": ("mlflow",)})
     members = [population.Member(replace(config, **{"train.seed": n}), tmp_path / str(n)) for n in (0, 1)]
     with pytest.raises(type(error)) if error else contextlib.nullcontext():
-        population.train_many(members, [tasks.build(config)] * 2, tmp_path / "group", until=99)
+        population.train_many(members, [tasks.build(config)] * 2, tmp_path / "group")
     assert client.statuses == ["FINISHED", "FINISHED", "FAILED", *[status] * bool(error)]
 
 

@@ -40,7 +40,7 @@ def trace_launch(monkeypatch, directory: Path, *options: str) -> list[tuple[str,
     """The calls from launch.py to where the training is ended."""
     words = ["launch.py", *TRAIN.split(), "--out", str(directory / "run"), *options]
     monkeypatch.setattr(sys, "argv", words)
-    monkeypatch.setattr(commands, "end_on_sigterm", lambda: None)
+    monkeypatch.setattr(commands, "end_on_signals", lambda: None)
     with pytest.raises(Reached) as reached:
         runpy.run_path(str(ROOT / "launch.py"), run_name="__main__")
     [traced_calls] = reached.value.args
