@@ -28,8 +28,8 @@ MUTANTS = (
     Mutant(
         "translation-skips-empty-lines",
         "attention_jax/cli/commands.py",
-        '(next(translated) if line.strip() else "") + "\\n" for line in lines)',
-        'next(translated) + "\\n" for line in full)',
+        '(next(remaining) if line.strip() else "") + "\\n" for line in lines)',
+        'next(remaining) + "\\n" for line in texts)',
         ("tests/test_launch.py::test_a_file_is_translated_line_by_line", *LAUNCH),
     ),
     Mutant(
@@ -42,8 +42,8 @@ MUTANTS = (
     Mutant(
         "foreign-code-always-trusted",
         "attention_jax/cli/commands.py",
-        "run = load_run(args.run, trust_code=args.trust_code)\n    for name, value",
-        "run = load_run(args.run, trust_code=True)\n    for name, value",
+        "return args, lambda: load_run(args.run, trust_code=args.trust_code), None",
+        "return args, lambda: load_run(args.run, trust_code=True), None",
         ("tests/test_commands.py", *LAUNCH, "tests/runs/test_saved.py", "tests/config/test_config_json.py"),
     ),
     Mutant(
