@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # for editors and type checkers; tests/test_public_api.py com
     from attention_jax.ops.kernel_regression import nadaraya_watson
     from attention_jax.ops.masks import causal, dense, lengths, segments, sliding_window, window
     from attention_jax.ops.trees import pytree
-    from attention_jax.runs.api import LoadedRun, load_run, train_run
+    from attention_jax.runs.api import LoadedRun, export_run, import_run, load_run, train_run
     from attention_jax.runs.pretrained import Pretrained, load_pretrained
 
 
@@ -87,6 +87,8 @@ HOMES = {
     "window": "attention_jax.ops.masks",
     "pytree": "attention_jax.ops.trees",
     "LoadedRun": "attention_jax.runs.api",
+    "export_run": "attention_jax.runs.api",
+    "import_run": "attention_jax.runs.api",
     "load_run": "attention_jax.runs.api",
     "train_run": "attention_jax.runs.api",
     "Pretrained": "attention_jax.runs.pretrained",

@@ -38,9 +38,9 @@ class Asked(Exception):
         "evaluate RUN",
         "predict RUN text",
         "look RUN",
-        "translate RUN TEXTS",
-        "plot RUN",
-        "pack RUN",
+        "predict RUN TEXTS --out OUT",
+        "evaluate RUN --figures",
+        "export RUN --to zip",
         "export RUN",
         "export RUN --to stablehlo",
     ],
@@ -49,12 +49,12 @@ def test_commands_import_run_code_only_if_trusted(words, flags, trusted, tmp_pat
     def ask(*_, trust_code=None, **__):
         raise Asked(trust_code)
 
-    for place in ("attention_jax.load_run", "attention_jax.runs.saved.read_config"):
+    for place in ("attention_jax.load_run", "attention_jax.runs.api.load_run", "attention_jax.runs.saved.read_config"):
         monkeypatch.setattr(place, ask, raising=False)
     write_json(tmp_path / "run" / "result.json", {})
     (tmp_path / "run" / "final").mkdir()
-    (tmp_path / "texts").write_text("a text\n")
-    places = {"RUN": str(tmp_path / "run"), "TEXTS": str(tmp_path / "texts")}
+    (tmp_path / "texts.txt").write_text("a text\n")
+    places = {"RUN": str(tmp_path / "run"), "TEXTS": str(tmp_path / "texts.txt"), "OUT": str(tmp_path / "out")}
     command, *arguments = [places.get(word, word) for word in words.split()]
     with pytest.raises(Asked) as error:
         commands.COMMANDS[command]([*arguments, *flags])

@@ -9,7 +9,7 @@ import pytest
 from attention_jax.data.image_files import decode
 from attention_jax.errors import InputError
 from attention_jax.files import read_json
-from attention_jax.report import watch
+from attention_jax.report import run_status
 from attention_jax.report.curves import read_history
 from attention_jax.runs import directory as run_directory
 from attention_jax.train.log import MetricsLog
@@ -38,9 +38,9 @@ def directory(request, tmp_path):
     return tmp_path
 
 
-def test_watch_passes_odd_lines_over(directory):
-    watch.follow(directory, once=True)
-    assert watch.rows_of(directory / "metrics.jsonl") == ROWS
+def test_status_passes_odd_lines_over(directory):
+    run_status.print_status(directory)
+    assert run_status.rows_of(directory / "metrics.jsonl") == ROWS
 
 
 def test_a_plot_names_the_line(directory):
@@ -57,10 +57,10 @@ def test_resumed_run_drops_damaged_log_lines(directory):
 
 @pytest.mark.parametrize("name", ["result", "failure", "progress"])
 @pytest.mark.parametrize("text", ["[]", "3", "{}", "null", "[" * 100_000])
-def test_watch_survives_other_files_that_are_odd(tmp_path, name, text, capsys):
+def test_status_survives_other_files_that_are_odd(tmp_path, name, text, capsys):
     (tmp_path / "config.json").write_text("[]")
     (tmp_path / f"{name}.json").write_text(text)
-    watch.follow(tmp_path, once=True)
+    run_status.print_status(tmp_path)
     assert str(tmp_path) in capsys.readouterr().out.replace("\n", "")
 
 
@@ -108,7 +108,7 @@ def test_a_pipe_is_no_file_of_weights(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "progress.json", "samples.txt"])
-def test_watch_does_not_wait_for_a_pipe(tmp_path, name, capsys):
+def test_status_does_not_wait_for_a_pipe(tmp_path, name, capsys):
     (tmp_path / "config.json").write_text("{}")
     os.mkfifo(tmp_path / name)
-    ends(lambda path: watch.follow(path.parent, True), tmp_path / name)
+    ends(lambda path: run_status.print_status(path.parent), tmp_path / name)

@@ -2,6 +2,8 @@
 the file of a model reads the options of that model only."""
 
 import ast
+import dataclasses
+import functools
 import sys
 import typing
 from pathlib import Path
@@ -174,3 +176,36 @@ def test_a_model_asks_for_its_own_options_only():
     for name, kinds in families().items():
         words = read_options((PACKAGE / "models" / f"{name}.py").read_text(encoding="utf-8"))
         assert not words & (every - vocabulary(kinds)), f"models/{name}.py asks for options of other models"
+
+
+@functools.lru_cache
+def imports_and_reads(path: Path) -> tuple[set[str], set[str]]:
+    """What a file imports, and the attributes it reads with the fields of its dataclasses, which `of(options)` reads by
+    name."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    fields = {n.target.id for n in nodes if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
+    modules = {name.rpartition(".")[0] for name in find_imports(path)}
+    return find_imports(path) | modules, {n.attr for n in nodes if isinstance(n, ast.Attribute)} | fields
+
+
+def names_read(module: str) -> set[str]:
+    """What a module, and all modules of `attention_jax.models` that it imports, read."""
+    unread, paths, names = [module], set(), set()
+    while unread:
+        path = ROOT / (unread.pop().replace(".", "/") + ".py")
+        if path.is_file() and path not in paths:
+            paths.add(path)
+            imports, reads = imports_and_reads(path)
+            names |= reads
+            unread += [name for name in imports if name.startswith("attention_jax.models.")]
+    return names
+
+
+def test_a_model_reads_all_of_its_options():
+    """In its module, in what that imports from `models`, or in its task; else the option does nothing."""
+    kinds = [kind for kinds in families().values() for kind in kinds if hasattr(kind, "module")]
+    assert len(kinds) > 10
+    for kind in kinds:
+        task = ROOT / (kind.task.partition(":")[0].replace(".", "/") + ".py")
+        read = names_read(kind.module.partition(":")[0]) | imports_and_reads(task)[1]
+        assert not {field.name for field in dataclasses.fields(kind)} - read, kind.__name__

@@ -76,8 +76,8 @@ def test_help_is_laid_out_in_any_width(columns, monkeypatch, capsys):
     prepare_streams()
     assert 40 <= int(os.environ["COLUMNS"]) <= 1000
     with pytest.raises(SystemExit) as stop:
-        command_options.parse(command_options.Translate, ["--help"])
-    assert stop.value.code == 0 and "Translate a text file" in capsys.readouterr().out
+        command_options.parse(command_options.Look, ["--help"])
+    assert stop.value.code == 0 and "Show the attention maps" in capsys.readouterr().out
 
 
 def test_signal_in_parser_is_not_option_error():

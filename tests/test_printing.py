@@ -5,7 +5,7 @@ import json
 from test_launch import launch_here
 
 from attention_jax.printing import escape_control
-from attention_jax.report import watch
+from attention_jax.report.run_status import print_status
 from attention_jax.runs import api
 
 COMMANDS = "\x1b]0;mine\x07\x1b[2J\x9b2J\r\x08\x7f"
@@ -20,16 +20,15 @@ def test_control_characters_are_written_out():
     assert escape_control("an\nordinary\ttext: ça va, 你好") == "an\nordinary\ttext: ça va, 你好"
 
 
-def test_watch_shows_samples_names_and_reasons_harmlessly(tmp_path, capsys):
+def test_status_shows_samples_names_and_reasons_harmlessly(tmp_path, capsys):
     rows = [{"step": 1, "epoch": 1, "seconds": 1.0, f"valid.{COMMANDS}": 1.0}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "samples.txt").write_text(f"{COMMANDS}\n")
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "failure.json").write_text(json.dumps({"reason": COMMANDS}))
-    for once in (True, False):
-        watch.follow(tmp_path, once=once)
-        output = capsys.readouterr().out
-        assert harmless(output) and r"\x1b[2J" in output
+    print_status(tmp_path)
+    output = capsys.readouterr().out
+    assert harmless(output) and r"\x1b[2J" in output
 
 
 def test_predict_answers_harmlessly_and_errors_are_harmless(tmp_path, monkeypatch):
@@ -40,5 +39,5 @@ def test_predict_answers_harmlessly_and_errors_are_harmless(tmp_path, monkeypatc
     monkeypatch.setattr("attention_jax.load_run", api.load_run, raising=False)
     result = launch_here("predict", tmp_path, f"a{COMMANDS}")
     assert result.returncode == 0 and harmless(result.stdout) and result.stdout.count(r"\x1b[2J") == 2, result.stderr
-    result = launch_here("translate", tmp_path, f"no/such/{COMMANDS}")
+    result = launch_here("predict", tmp_path, f"no/such/{COMMANDS}.txt")
     assert result.returncode == 2 and harmless(result.stderr) and r"\x1b[2J" in result.stderr

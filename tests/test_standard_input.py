@@ -29,10 +29,11 @@ def run_with_input(monkeypatch, capsys, content: bytes, *words) -> str:
 def test_texts_from_file_pipe_or_stdin(tmp_path, monkeypatch, capsys):
     text = "one ł\n\ntwo\r\n".encode()
     (tmp_path / "in.txt").write_bytes(text)
-    os.mkfifo(tmp_path / "pipe")
-    threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(text,), daemon=True).start()
-    for file in ("-", str(tmp_path / "in.txt"), str(tmp_path / "pipe")):
-        assert run_with_input(monkeypatch, capsys, text, "translate", "runs/x", file) == "ONE Ł\n\nTWO\n"
+    os.mkfifo(tmp_path / "pipe.txt")
+    threading.Thread(target=(tmp_path / "pipe.txt").write_bytes, args=(text,), daemon=True).start()
+    for file in ("-", str(tmp_path / "in.txt"), str(tmp_path / "pipe.txt")):
+        run_with_input(monkeypatch, capsys, text, "predict", "runs/x", file, "--out", str(tmp_path / "out"))
+        assert (tmp_path / "out").read_text(encoding="utf-8") == "ONE Ł\n\nTWO\n"
     output = run_with_input(monkeypatch, capsys, text, "predict", "runs/x", "three", "-")
     assert output.splitlines() == ["three -> THREE", "one ł -> ONE Ł", "two -> TWO"]
 

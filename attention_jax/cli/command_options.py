@@ -6,10 +6,11 @@
 
 import contextlib
 import dataclasses
+import difflib
 import functools
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -17,6 +18,7 @@ import tyro
 from tyro.conf import Positional
 
 from attention_jax import config as configs
+from attention_jax.claims import catalog
 from attention_jax.claims.record import Reproduction
 from attention_jax.cli.help import NEEDED, command_help, common_help, list_option_names, unknown_option
 from attention_jax.config import Config
@@ -48,11 +50,12 @@ class RunCommand:
 
 @dataclass(frozen=True)
 class List:
-    """List the experiments: all, those of a chapter, or those with a word; with a NAME, show everything about one."""
+    """List the experiments: all, those of a chapter, or those with a word; with a NAME or RUN, show all about it."""
 
-    experiment: Annotated[Positional[str], positional("[NAME or WORD]")] = ""
+    experiment: Annotated[Positional[str], positional("[NAME, WORD or RUN]")] = ""
     """An experiment: claim, source, data, command, cost, variants, results, and how to run it on your own data. Or a
-    chapter or a word, such as vision or multi30k, of the experiments to list."""
+    chapter or a word, such as vision or multi30k, of the experiments to list. Or the directory of a run, to watch it
+    train: its progress, remaining time, metrics and latest samples."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +84,11 @@ class Train:
 
 @dataclass(frozen=True)
 class Export(RunCommand):
-    """Export a run's weights as safetensors or .npz, or its computation as StableHLO, to a new directory."""
+    """Export a run's weights as safetensors or .npz, its computation as StableHLO, or pack all of it into a zip."""
 
-    to: Literal["safetensors", "npz", "stablehlo"] = "safetensors"
-    """Weights in one of two file formats, or StableHLO programs that run without this package."""
+    to: Literal["safetensors", "npz", "stablehlo", "zip"] = "safetensors"
+    """Weights in one of two file formats, StableHLO programs that run without this package, or one file with which
+    predict, look, evaluate and export work anywhere."""
     naming: Literal[
         "own",
         "timm",
@@ -104,15 +108,7 @@ class Export(RunCommand):
     platforms: tuple[Literal["cpu", "cuda", "tpu"], ...] = ("cpu", "cuda", "tpu")
     """Platforms of the StableHLO programs, one program each."""
     out: str = ""
-    """Directory to create; by default RUN/export/NAMING or RUN/export/stablehlo."""
-
-
-@dataclass(frozen=True)
-class Pack(RunCommand):
-    """Write a finished run to one file, with which predict, translate, look, evaluate and export work anywhere."""
-
-    out: str = ""
-    """The file to write, which ends in .zip; by default RUN.zip."""
+    """Directory to create; by default RUN/export/NAMING or RUN/export/stablehlo. The file of zip is RUN.zip."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +128,8 @@ class Import:
 class Evaluate(RunCommand):
     """Evaluate a finished run on its held-out data, or a pretrained language model on a text."""
 
+    figures: bool = False
+    """Also plot the figures of the run again."""
     text: str = ""
     """The text file for a pretrained language model, whose perplexity on it is printed."""
 
@@ -141,10 +139,12 @@ class Predict(RunCommand):
     """Print the output of a run's model for each text, or for each image file. Options of a pretrained model, which
     comes before them, may be added: --model.normalizer "top_k(32)" --decode.length 40 ..."""
 
-    texts: Annotated[Positional[tuple[str, ...]], positional("TEXT ...")]
-    """The texts, each in quotes: "May 1, 1999"; - takes one per line from standard input."""
+    texts: Annotated[Positional[tuple[str, ...]], positional("TEXT or FILE ...")]
+    """Texts in quotes, "May 1, 1999", image files, or .txt files with one of these per line (- is standard input)."""
+    out: str = ""
+    """Write the outputs alone to this file, to translate a file line by line: an empty line stays empty."""
     attention: str = ""
-    """Also plot attention maps to this file: look.png."""
+    """Also draw attention maps to this file: look.png."""
 
 
 @dataclass(frozen=True)
@@ -158,51 +158,6 @@ class Look(RunCommand):
     out: str = ""
     """The file to write; by default figures/look.html of the run, or figures/look-own.html of texts of your own; of a
     pretrained model NAME.html in the working directory, where NAME is that of its directory or file."""
-
-
-@dataclass(frozen=True)
-class Intervene(RunCommand):
-    """Replace activations of a language model while it reads a text, and print what it says before and after."""
-
-    text: Annotated[Positional[str], positional("TEXT")]
-    """The text, in quotes."""
-    ablate: tuple[str, ...] = ()
-    """Sites and heads to set to zero: decoder.3.head.5 "decoder.*.mlp_output" ... (docs/interpretability.md)."""
-    patch: tuple[str, ...] = ()
-    """Sites and heads to set to their activations for the text of --patch-from."""
-    patch_from: str = ""
-    """Another text, of as many tokens."""
-    positions: tuple[int, ...] = ()
-    """The tokens at which --ablate and --patch apply, from 0, or from the end if negative; by default all."""
-    lens: Literal["none", "logit", "jacobian"] = "none"
-    """Also print what the residual stream after each layer says of the next token."""
-    heads: bool = False
-    """Also print the heads with the highest scores: induction, previous token, duplicate token, first token."""
-
-
-@dataclass(frozen=True)
-class Translate(RunCommand):
-    """Translate a text file line by line."""
-
-    file: Annotated[Positional[str], positional("FILE")]
-    """A text file in UTF-8, or - for standard input, one sentence per line; empty lines stay empty."""
-    out: str = ""
-    """The file to write; by default standard output."""
-
-
-@dataclass(frozen=True)
-class Watch:
-    """Show curves, speed, remaining time and latest samples of a run until it finishes."""
-
-    run: Annotated[Positional[str], positional("RUN")]
-    """The directory of a run, such as runs/date_luong/001."""
-    once: bool = False
-    """Show the current state once and exit."""
-
-
-@dataclass(frozen=True)
-class Plot(RunCommand):
-    """Redraw the figures of a finished run."""
 
 
 @dataclass(frozen=True)
@@ -249,18 +204,10 @@ class Sweep:
     """Directory of the sweep, by default runs/sweeps/NAME."""
     dry_run: bool = False
     """Only show the trials."""
+    report: bool = False
+    """Only write the table, figures and best command of the sweep in --out, also while it is running."""
     record: bool = False
     """Write the results to experiments/results, as reproduce does."""
-
-
-@dataclass(frozen=True)
-class SweepReport:
-    """Write the table, figures and best command of a sweep, also while it is running."""
-
-    directory: Annotated[Positional[str], positional("DIR")]
-    """The directory of a sweep, such as runs/sweeps/date_luong."""
-    trust_code: bool = False
-    """Import code that the sweep names from outside of this package: a custom score, model, dataset or optimizer."""
 
 
 @dataclass(frozen=True)
@@ -383,10 +330,25 @@ def parse_with_model(
 def command_name(kind: type) -> str:
     """The name of a command on the command line.
 
-    >>> command_name(SweepReport)
-    'sweep-report'
+    >>> command_name(Train)
+    'train'
     """
-    return re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
+    return kind.__name__.lower()
+
+
+def suggest_commands(name: str, commands: Iterable[str]) -> list[str]:
+    """Return the commands that a name may mean: those with all its words in their help, else one that is spelled alike.
+
+    >>> suggest_commands("trian", ["list", "train"]), suggest_commands("translate", ["list", "train", "predict"])
+    (['train'], ['predict'])
+    """
+    words, matches = {*re.findall(r"\w{3,}", name.lower())}, []
+    for command in commands:
+        kind = globals()[command.title()]
+        help_text = " ".join([command, kind.__doc__ or "", *sum(catalog.field_docs(kind).items(), ())])
+        if words and words <= {*re.findall(r"\w+", help_text.lower())}:
+            matches.append(command)
+    return matches[:2] or difflib.get_close_matches(name, commands, n=1)
 
 
 def unbox_error(box: str) -> str:
@@ -439,9 +401,7 @@ def _parse_with_tyro(
             raise
         message, help_flag = unbox_error(box.getvalue()), "--help" if option_names is None else ALL
         if message.startswith("Unrecognized options"):
-            message = unknown_option(
-                words, option_names or list_option_names(kind), "".join(command_words[1:2])
-            ) or explain_unexpected(message)
+            message = unknown_option(words, option_names or list_option_names(kind)) or explain_unexpected(message)
         elif missing := re.match(r"Missing from [^:]*: ([A-Z]+) ", message):
             message = f"{command_words[0]} needs {NEEDED.get(missing[1]) or missing[1]}"
             raise InputError(message) from None

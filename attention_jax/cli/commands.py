@@ -8,8 +8,9 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from attention_jax import __version__
 from attention_jax.cli.compilation_cache import keep_compiled_programs
@@ -20,18 +21,22 @@ from attention_jax.runs import pack as packed
 from attention_jax.signals import end_on_signals
 
 MAIN_JOB = "date_luong"
-OUTLASTING = ("train", "import", "export", "pack", "plot", "reproduce", "sweep", "sweep-report", "compile", "bench")
+OUTLASTING = ("train", "export", "import", "reproduce", "sweep", "compile", "bench")
 """Commands whose work is on the disk: they continue after the reader of their output has left; others end with 141."""
 PICTURES = (".png", ".svg", ".pdf")
 
 
 def list_experiments(words: list[str]):
-    """[NAME or WORD]: list the experiments by chapter; NAME: everything about one."""
+    """[NAME, WORD or RUN]: list the experiments by chapter; NAME: everything about one; RUN: the state of a run."""
     from attention_jax.claims import catalog, claim_tables
     from attention_jax.claims.verdicts import judge_claims
     from attention_jax.cli import command_options
 
     name = command_options.parse(command_options.List, words).experiment
+    if name and (Path(name) / "config.json").exists():
+        from attention_jax.report.run_status import print_status
+
+        return print_status(Path(name))
     experiments = (
         []
         if name in catalog.experiment_names()
@@ -75,43 +80,18 @@ def train(words: list[str]):
 def base_config(args):
     """Return the configuration before options are applied: of the experiment, or of the run to resume."""
     from attention_jax.claims import catalog
-    from attention_jax.runs import directory as run_directory
+    from attention_jax.runs import directory as run_directory, lifecycle
 
     experiment = catalog.load_experiment(args.experiment)
     directory, preset_config = directory_of(args, experiment.name), experiment.preset(args.preset)
     if not args.resume or run_directory.begins(directory):
-        return with_weights(args.init_weights, preset_config)
+        return lifecycle.with_weights(args.init_weights, preset_config)
     stored = run_directory.read_config(directory, args.trust_code, preset_config)
     if args.init_weights not in ("", stored.train.init_weights):
         raise InputError(f"the run in {directory} has begun; --from {args.init_weights} is for a new one: leave it out")
     if args.preset:
         raise InputError(f"the run in {directory} has begun; --preset {args.preset} is for a new one: leave it out")
     return stored
-
-
-def with_weights(weights: str, config):
-    """A configuration that begins with the weights in a file or a run, and with the model they are of; a pretrained
-    model of texts brings its tokenizer and its dropout rates."""
-    if not weights:
-        return config
-    from attention_jax.config import replace
-    from attention_jax.runs import saved
-    from attention_jax.runs.pretrained import with_scan
-    from attention_jax.weights import adopt
-
-    loaded_weights = saved.weights_of(Path(weights), like=config)
-    model = with_scan(adopt.options_from(loaded_weights, config.model))
-    changes = {"model": model, "train.init_weights": weights}
-    has_tokenizer = type(model) is not type(config.model) or (Path(weights) / "tokenizer.json").is_file()
-    if hasattr(config.data, "pretrained") and (has_tokenizer or weights.endswith(".gguf")):
-        name = "sequence_length" if hasattr(config.data, "sequence_length") else "max_length"
-        configured_length = getattr(config.data, name)
-        changes |= {
-            "data.pretrained": weights,
-            f"data.{name}": min(configured_length, model.longest_input or configured_length),
-        }
-        changes |= {f"model.{rate}": getattr(loaded_weights.options, rate) for rate in ("dropout", "attention_dropout")}
-    return replace(config, **changes)
 
 
 def directory_of(args, name: str) -> Path:
@@ -133,44 +113,13 @@ def print_result(result: dict, directory: Path):
 
 
 def export(words: list[str]):
-    """RUN --to safetensors|npz|stablehlo [--naming timm|huggingface|google|marian|gpt2]: write weights or StableHLO."""
-    from attention_jax import load_run
+    """RUN --to safetensors|npz|stablehlo|zip [--naming timm|huggingface|...]: write weights, programs or one file."""
     from attention_jax.cli import command_options
+    from attention_jax.runs.api import export_run
 
     args = command_options.parse(command_options.Export, words)
-    if args.to == "stablehlo" and args.naming != "own":
-        raise InputError(f"--naming {args.naming} names arrays of safetensors and npz: leave it or --to stablehlo out")
-    name = "stablehlo" if args.to == "stablehlo" else args.naming
-    directory = Path(args.out) if args.out else packed.output_directory(args.run) / "export" / name
-    if args.to == "stablehlo":
-        from attention_jax.cli import pretrained_commands
-        from attention_jax.weights import stablehlo
-
-        if pretrained_commands.concerns([args.run]):
-            raise InputError(f"--to stablehlo needs a run; {args.run} is a pretrained model")
-        run = load_run(args.run, trust_code=args.trust_code)
-        print(stablehlo.export(run.stored_task, run.params, directory, args.platforms))
-    else:
-        from attention_jax.runs import saved
-        from attention_jax.weights import exchange
-
-        weights = saved.weights_of(Path(args.run), trust_code=args.trust_code)
-        print(exchange.write(weights, directory, args.to, args.naming))
-
-
-def pack(words: list[str]):
-    """RUN [--out FILE.zip]: write a run to one file for predict, translate, look, evaluate and export."""
-    from attention_jax.cli import command_options
-    from attention_jax.runs import saved
-
-    args = command_options.parse(command_options.Pack, words)
-    packed.check_directory(args.run, "pack")
-    out = Path(args.out or f"{args.run.rstrip('/')}{packed.PACKED}")
-    if out.suffix != packed.PACKED:
-        raise InputError(f"--out needs a file that ends in {packed.PACKED}; got {args.out}")
-    _, params = saved.load_weights(Path(args.run), trust_code=args.trust_code)
-    packed.write_pack(Path(args.run), params, out)
-    print(f"{out}: {out.stat().st_size:,} bytes")
+    options = {"to": args.to, "naming": args.naming, "platforms": args.platforms, "trust_code": args.trust_code}
+    print(export_run(args.run, out=args.out or None, **options))
 
 
 def import_weights(words: list[str]):
@@ -182,7 +131,7 @@ def import_weights(words: list[str]):
     def config_with_weights(args):
         if not args.file:
             raise InputError("import needs a file of weights, got an empty name: give its path")
-        return with_weights(args.file, catalog.load_experiment(args.experiment).config())
+        return lifecycle.with_weights(args.file, catalog.load_experiment(args.experiment).config())
 
     args, config = command_options.parse_with_config(command_options.Import, words, config_with_weights)
     directory = Path(args.out) if args.out else run_directory.fresh_directory(config.name)
@@ -190,41 +139,86 @@ def import_weights(words: list[str]):
     print(f"in {directory}: evaluate it, predict with it, or continue with train {args.experiment} --from {directory}")
 
 
-def evaluate(words: list[str]):
-    """RUN: evaluate a finished run on its held-out data; MODEL --text FILE: the perplexity of a pretrained model."""
-    from attention_jax import load_run
-    from attention_jax.cli import command_options, pretrained_commands
+def parse_and_open(kind: type, words: list[str], continues: bool = False) -> tuple[Any, Callable, dict | None]:
+    """Return the options of a command about a run or a pretrained model, a function that loads it and, for a pretrained
+    language model that `continues` texts, the options of sampling that differ from those of its files.
 
-    if pretrained_commands.concerns(words):
-        return pretrained_commands.evaluate(words)
-    args = command_options.parse(command_options.Evaluate, words)
-    if args.text:
+    The options of a pretrained model may follow those of the command.
+    """
+    from attention_jax import load_run
+    from attention_jax.cli import command_options
+    from attention_jax.config import Generation, LanguageModelConfig
+    from attention_jax.runs import pretrained
+    from attention_jax.weights import generation_config
+
+    if not words or words[0].startswith("-") or not pretrained.is_pretrained(words[0]):
+        args = command_options.parse(kind, words)
+        return args, lambda: load_run(args.run, trust_code=args.trust_code), None
+    path, sampling = Path(words[0]), None
+    weights = pretrained.read_pretrained(path)
+    if continues and isinstance(weights.options, LanguageModelConfig):
+        defaults = generation_config.sampling_in(path)
+        total = defaults.pop("total", None)
+        sampling = Generation(**({} if total is None else {"length": total}) | defaults)
+    args, options, decode = command_options.parse_with_model(kind, words, weights.options, sampling)
+    changes = None if decode is None else {k: v for k, v in vars(decode).items() if v != getattr(sampling, k)}
+    return args, lambda: pretrained.build_pretrained(path, weights, options), changes
+
+
+def evaluate(words: list[str]):
+    """RUN [--figures]: evaluate a run on its held-out data; MODEL --text FILE: the perplexity of a pretrained model."""
+    from attention_jax.cli import command_options
+    from attention_jax.runs.pretrained import is_pretrained
+
+    args, load, _ = parse_and_open(command_options.Evaluate, words)
+    if is_pretrained(args.run):
+        if not args.text:
+            raise InputError("evaluate needs --text FILE, a text, for a pretrained model")
+        metrics = load().perplexity("\n".join(lines_of(args.text, "text to evaluate")))
+    elif args.text:
         raise InputError(f"--text is for a pretrained model; {args.run} is a run: leave it out")
-    run = load_run(args.run, trust_code=args.trust_code)
-    for name, value in run.task.evaluate(run.params, True).metrics.items():
+    else:
+        metrics = load().evaluate(figures=args.figures)
+    for name, value in metrics.items():
         print(f"{name:32} {value:.6g}")
 
 
 def predict(words: list[str]):
-    """RUN TEXT ... [--attention FILE.png]: print the model's output for each text."""
-    from attention_jax import load_run
-    from attention_jax.cli import command_options, pretrained_commands
+    """RUN TEXT|FILE.txt|- ... [--out FILE] [--attention FILE.png]: print the model's output for each text."""
+    from attention_jax.cli import command_options
+    from attention_jax.files import write_atomically
 
-    if pretrained_commands.concerns(words):
-        return pretrained_commands.predict(words)
-    args = command_options.parse(command_options.Predict, words)
+    args, load, sampling = parse_and_open(command_options.Predict, words, continues=True)
     if not args.texts:
-        raise InputError("launch.py predict needs at least one text after the run")
+        raise InputError("predict needs at least one text after the run")
     if args.attention and Path(args.attention).suffix not in PICTURES:
         raise InputError(f"--attention needs a file that ends in {', '.join(PICTURES)}; got {args.attention}")
-    if args.attention:
-        make_parent(Path(args.attention), "--attention")
-    texts = texts_of(args.texts, files=False)
-    outputs = load_run(args.run, trust_code=args.trust_code).predict(texts, args.attention or None)
-    for text, output in zip(texts, outputs, strict=True):
-        print(escape_control(f"{text} -> {output}"))
+    for option, path in ("--attention", args.attention), ("--out", args.out):
+        if path:
+            make_parent(Path(path), option)
+    lines = texts_of(args.texts)
+    texts, model = [line for line in lines if line.strip()], load()
+    if sampling is not None and sys.stdout.isatty() and not args.out:
+        return [print_continuation(model, text, sampling) for text in texts]
+    outputs = model.predict(texts, args.attention or None, **(sampling or {}))
+    if args.out:
+        remaining = iter(outputs)
+        translated = "".join((next(remaining) if line.strip() else "") + "\n" for line in lines)
+        is_device = Path(args.out).exists() and not Path(args.out).is_file()
+        Path(args.out).write_text(translated, "utf-8") if is_device else write_atomically(Path(args.out), translated)
+    else:
+        for text, output in zip(texts, outputs, strict=True):
+            print(escape_control(f"{text} -> {output}"))
     if args.attention:
         print(f"attention map: {args.attention}")
+
+
+def print_continuation(model, text: str, sampling: dict[str, Any]):
+    """Print a text and its continuation while it is written."""
+    show = lambda piece: print(escape_control(piece), end="", flush=True)
+    show(f"{text} -> {text}")
+    model.generate([text], stream=show, **sampling)
+    print()
 
 
 def lines_of(path: str, description: str) -> list[str]:
@@ -238,90 +232,43 @@ def lines_of(path: str, description: str) -> list[str]:
     return read_lines(path, description)
 
 
-def texts_of(words: Sequence[str], files: bool) -> list[str]:
-    """Return the texts that the words of a command give: a word, or the lines of - and, with `files`, of .txt files."""
+def texts_of(words: Sequence[str]) -> list[str]:
+    """Return the texts that the words of a command give: a word itself, or the lines of a .txt file and of standard
+    input, which is called -; such a line may be empty."""
     texts = []
     for word in words:
-        lines = [word]
-        if word == "-" or (files and word.lower().endswith(".txt")):
-            lines = [line for line in lines_of(word, "file of texts") if line.strip()]
-            if not lines:
-                raise InputError(
-                    f"{'standard input' if word == '-' else word} has only empty lines; at least one text is needed"
-                )
+        is_file = word == "-" or word.lower().endswith(".txt")
+        lines = lines_of(word, "file of texts") if is_file else [word]
+        if not any(line.strip() for line in lines):
+            source = "standard input" if word == "-" else word
+            raise InputError(
+                f"{source} has only empty lines; at least one text is needed"
+                if is_file
+                else f"a text must not be empty, got {word!r}"
+            )
         texts += lines
     return texts
 
 
 def look(words: list[str]):
     """RUN [TEXT or FILE ...] [--out page.html]: show attention maps in one page for a browser."""
-    from attention_jax import load_run
-    from attention_jax.cli import command_options, pretrained_commands
+    from attention_jax.cli import command_options
+    from attention_jax.runs.pretrained import is_pretrained
 
-    if pretrained_commands.concerns(words):
-        return pretrained_commands.look(words)
-    args = command_options.parse(command_options.Look, words)
-    texts = texts_of(args.texts, files=True)
+    args, load, _ = parse_and_open(command_options.Look, words)
     if args.out and not args.out.endswith((".html", ".htm")):
         raise InputError(f"--out needs a file that ends in .html; got {args.out}")
-    page = load_run(args.run, trust_code=args.trust_code).look(texts)
-    usual = packed.output_directory(args.run) / "figures" / ("look-own.html" if texts else "look.html")
+    texts = [text for text in texts_of(args.texts) if text.strip()]
+    if is_pretrained(args.run) and not texts:
+        raise InputError("look needs at least one text, or image file, after a pretrained model")
+    model = load()
+    page = model.look(texts)
+    if is_pretrained(args.run):
+        usual = f"{model.name}.html"
+    else:
+        usual = packed.output_directory(args.run) / "figures" / ("look-own.html" if texts else "look.html")
     path = page.save(args.out or usual)
     print(f"{page.note}\n{path}" if page.note else path)
-
-
-def translate(words: list[str]):
-    """RUN FILE [--out FILE]: translate a text file, or - for standard input, line by line (to stdout without --out)."""
-    from attention_jax import load_run
-    from attention_jax.cli import command_options
-    from attention_jax.files import write_atomically
-
-    args = command_options.parse(command_options.Translate, words)
-    lines = lines_of(args.file, "file to translate")
-    if args.out and (Path(args.out).is_dir() or not Path(args.out).resolve().parent.is_dir()):
-        raise InputError(f"--out needs a file in a directory that exists, got {args.out}")
-    full = [line for line in lines if line.strip()]
-    translated = iter(load_run(args.run, trust_code=args.trust_code).predict(full) if full else [])
-    text = "".join((next(translated) if line.strip() else "") + "\n" for line in lines)
-    if Path(args.out).is_file():
-        write_atomically(Path(args.out), text)
-    elif args.out:  # a new file or a device
-        Path(args.out).write_text(text, encoding="utf-8")
-    else:
-        sys.stdout.write(escape_control(text) if sys.stdout.isatty() else text)
-
-
-def intervene(words: list[str]):
-    """MODEL TEXT [--ablate SITE ...] [--patch SITE ... --patch-from TEXT] [--lens logit]: replace activations."""
-    from attention_jax.cli import command_options, intervene_command
-
-    intervene_command.print_results(command_options.parse(command_options.Intervene, words))
-
-
-def plot(words: list[str]):
-    """RUN: redraw the figures of a finished run."""
-    from attention_jax import load_run
-    from attention_jax.cli import command_options
-    from attention_jax.runs import directory as run_directory
-    from attention_jax.tasks import run_figures
-
-    args = command_options.parse(command_options.Plot, words)
-    packed.check_directory(args.run, "plot")
-    if run_directory.read_result(Path(args.run)) is None:
-        raise InputError(f"{args.run} has no result.json: plot needs a run that has ended")
-    run = load_run(args.run, trust_code=args.trust_code)
-    for path in run_figures.draw_figures(run.task, run.params, run.task.evaluate(run.params, True), run.directory):
-        print(path)
-
-
-def watch(words: list[str]):
-    """RUN [--once]: show curves, speed, remaining time and latest samples of a run while it trains."""
-    from attention_jax.cli import command_options
-    from attention_jax.report.watch import follow
-
-    args = command_options.parse(command_options.Watch, words)
-    packed.check_directory(args.run, "watch")
-    follow(Path(args.run), args.once)
 
 
 def reproduce(words: list[str]):
@@ -411,9 +358,11 @@ def sweep(words: list[str]):
     from attention_jax.sweep import driver, summary
     from attention_jax.sweep.space import assignments
 
+    directory = Path(args.out or f"runs/sweeps/{experiment.name}")
+    if args.report:
+        return summary.report(directory, like=config)
     over = assignments(sum(args.over, ())) or experiment.sweep()
     settings = driver.settings_of(config, over, args.method, args.trials, args.seeds, args.metric)
-    directory = Path(args.out or f"runs/sweeps/{experiment.name}")
     if args.dry_run:
         return summary.show_points(settings, driver.first_points(settings))
     if args.record:
@@ -429,16 +378,6 @@ def sweep(words: list[str]):
         summary.record(directory, settings, trials, words)
     if trials and all(trial.state == "failed" for trial in trials):
         raise SystemExit(1)
-
-
-def sweep_report(words: list[str]):
-    """DIR: write the table, figures and best command of a sweep, also while it is running."""
-    from attention_jax.cli import command_options
-
-    args = command_options.parse(command_options.SweepReport, words)
-    from attention_jax.sweep import summary
-
-    summary.report(Path(args.directory), args.trust_code)
 
 
 def compile_for_target(words: list[str]):
@@ -500,11 +439,10 @@ def bench(words: list[str]):
 
 COMMANDS = {
     "list": list_experiments, "train": train, "evaluate": evaluate, "predict": predict, "look": look,
-    "translate": translate, "intervene": intervene, "watch": watch, "plot": plot, "export": export, "pack": pack,
-    "import": import_weights,
-    "reproduce": reproduce, "sweep": sweep, "sweep-report": sweep_report, "bench": bench,
-    "compile": compile_for_target, "laws": laws,
+    "export": export, "import": import_weights, "reproduce": reproduce, "sweep": sweep, "laws": laws,
+    "compile": compile_for_target, "bench": bench,
 }  # fmt: skip
+"""The commands in the order in which --help lists them."""
 
 
 def main(words: list[str]):
@@ -514,7 +452,7 @@ def main(words: list[str]):
     if words and words[0] in ("-h", "--help", "help"):
         from attention_jax.cli.help import overview
 
-        return print(overview(docstrings(__file__)[""]))
+        return print(overview(docstrings(__file__)[""], COMMANDS))
     if words and words[0] in ("-V", "-v", "--version", "version"):
         return print(f"attention_jax {__version__}")
     if bad := [word for word in words if not is_utf8(word)]:
@@ -523,15 +461,14 @@ def main(words: list[str]):
         words = ["train", MAIN_JOB, *words]
     name, *arguments = words
     if name not in COMMANDS:
-        import difflib
-
         from attention_jax.claims import catalog
+        from attention_jax.cli.command_options import suggest_commands
 
-        suggestions = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = "choose one of " + ", ".join(COMMANDS)
         if name in catalog.experiment_names():
             hint = f"to train the experiment of this name: launch.py train {name}"
-        else:
-            hint = f"perhaps you meant {suggestions[0]}" if suggestions else "choose one of " + ", ".join(COMMANDS)
+        elif near := suggest_commands(name, COMMANDS):
+            hint = f"perhaps you meant {' or '.join(near)}"
         raise InputError(f"there is no command {name!r}; {hint}")
     outlasts = name in OUTLASTING and not {"-h", "--help", "--help-all"} & set(arguments)
     with outlasting_readers() if outlasts else contextlib.nullcontext(), explain_errors():

@@ -1,5 +1,5 @@
-"""What the command line says about itself: the commands in groups, the options that are changed most, and what an
-option that does not exist may mean."""
+"""What the command line says about itself: the commands, the options that are changed most, and what an option that
+does not exist may mean."""
 
 import dataclasses
 import re
@@ -10,16 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from attention_jax.claims import catalog
-from attention_jax.config.fields import info_of, walk
-from attention_jax.config.synonyms import missing_feature, suggest_options
+from attention_jax.config.fields import info_of, suggest_options, walk
 from attention_jax.printing import docstrings, program
 
-GROUPS = {
-    "Train and use a model": ("list", "train", "evaluate", "predict", "translate", "look", "watch", "plot"),
-    "Share a model": ("export", "import", "pack"),
-    "Research": ("intervene", "reproduce", "sweep", "sweep-report", "laws", "compile", "bench"),
-}
-"""The commands in the order in which they are listed."""
 COMMON = (
     "model.hidden_size", "model.num_layers", "model.num_encoder_layers", "model.num_decoder_layers",
     "model.num_heads", "model.dropout", "model.score", "optim.learning_rate", "train.batch_size",
@@ -38,16 +31,13 @@ NEEDED = {
 """What a command needs that was given none, by the name in its usage."""
 
 
-def overview(about: str) -> str:
-    """Return the text of `launch.py --help`: `about` the program, and the commands in groups."""
-    width = shutil.get_terminal_size((100, 24)).columns
-    docs = docstrings(OPTIONS)
-    lines = [about, "", f"usage: {program()} COMMAND ..."]
-    for group, commands in GROUPS.items():
-        lines += ["", group]
-        for command in commands:
-            summary = docs[command.title().replace("-", "")].partition("\n\n")[0]
-            lines += _entry(command, summary, 16, width)
+def overview(about: str, commands: Iterable[str]) -> str:
+    """Return the text of `launch.py --help`: `about` the program, and what each of the commands does."""
+    width, docs = shutil.get_terminal_size((100, 24)).columns, docstrings(OPTIONS)
+    lines = [about, "", f"usage: {program()} COMMAND ...", ""]
+    for command in commands:
+        first_sentence = re.split(r"(?<=\.)\s+(?=[A-Z])", docs[command.title()])[0]
+        lines += _entry(command, first_sentence, 13, width)
     ending = [f"The options of a command: {program()} COMMAND --help", f"New here? {program()} list, docs/index.md"]
     return "\n".join([*lines, "", *ending])
 
@@ -123,24 +113,19 @@ def list_option_names(kind: type, config=None) -> list[str]:
     return names + ([name for name, _, _ in walk(config)] if config is not None else [])
 
 
-def unknown_option(words: Iterable[str], option_names: Sequence[str], experiment: str = "") -> str:
+def unknown_option(words: Iterable[str], option_names: Sequence[str]) -> str:
     """Return in a line which option in `words` does not exist and what may be meant; "" if none is found.
 
     >>> unknown_option(["x", "--optim.lr=1"], ["optim.learning_rate"])
     'there is no option --optim.lr; perhaps you meant --optim.learning-rate'
-    >>> unknown_option(["x", "--model.layers", "2"], ["out"], "x")
-    'there is no option --model.layers; the model of x has no number of layers'
     """
     for word in words:
         typed = re.match(r"--?([A-Za-z][\w.-]*)", word)
         name = typed[1].replace("-", "_") if typed else "h"
         if name in (*option_names, "h", "help") or re.sub(r"(^|\.)no_", r"\1", name) in option_names:
             continue
-        hint = ""
-        if near := suggest_options(name, option_names):
-            hint = f"; perhaps you meant {' or '.join(map(flag, near))}"
-        elif experiment and missing_feature(name):
-            hint = f"; the model of {experiment} has no {missing_feature(name)}"
+        near = suggest_options(name, option_names)
+        hint = f"; perhaps you meant {' or '.join(map(flag, near))}" if near else ""
         return f"there is no option {typed[0]}{hint}"
     return ""
 

@@ -1,9 +1,12 @@
-"""`option`: a dataclass field with its validation rules and metadata, and the checks of its value."""
+"""`option`: a dataclass field with its validation rules and metadata, the checks of its value, and what a misspelled
+name of an option may mean."""
 
 import dataclasses
+import difflib
 import functools
 import re
 import typing
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,3 +160,34 @@ def parse_pattern(option: str, text: str) -> tuple[re.Pattern, float]:
     raise InputError(
         f"{option} must be REGEX=FACTOR with a factor of at least 0, such as 'encoder/.*=0.1'; got {text!r}"
     )
+
+
+COMMON_NAMES = {
+    "lr": "learning_rate", "bs": "batch_size", "wd": "weight_decay", "dim": "hidden_size", "d_model": "hidden_size",
+    "output_dir": "out",
+}  # fmt: skip
+"""{what other libraries call it: an option here}, where the spelling does not show it."""
+ORDER = ("train.", "optim.", "model.", "data.", "decode.")
+"""The order of sections in which an option that is typed without its own is searched for."""
+
+
+def suggest_options(name: str, option_names: Iterable[str]) -> list[str]:
+    """Return the options among `option_names` that `name` may mean, the most probable first; at most two.
+
+    All are dotted names with underscores. An option of that name in another section comes before one that is spelled
+    alike, and that before one that ends with the same word.
+
+    >>> names = ["out", "optim.learning_rate", "decode.batch_size", "train.batch_size", "model.num_layers"]
+    >>> [suggest_options(name, names) for name in ("optim.lr", "batch_size", "layers", "optim.lerning_rate", "x")]
+    [['optim.learning_rate'], ['train.batch_size', 'decode.batch_size'], ['model.num_layers'], ...learning_rate'], []]
+    """
+    section, _, last = name.rpartition(".")
+    last, last_names = COMMON_NAMES.get(last, last), {option: option.rpartition(".")[2] for option in option_names}
+    near = difflib.get_close_matches(last, sorted({*last_names.values()}), n=1, cutoff=0.75)
+    end = last.rpartition("_")[2]
+    position = lambda option: next((i for i, start in enumerate(ORDER) if option.startswith(start)), -1)
+    ending = [x for x in last_names.values() if x.rpartition("_")[2] == end]
+    for names in [last], [f"num_{end}"], near, ending:
+        if matches := [option for option, x in last_names.items() if x in names]:
+            return sorted(matches, key=lambda x: (not x.startswith(f"{section}."), position(x), "num_" not in x))[:2]
+    return []

@@ -79,6 +79,17 @@ def rate(default: float, traced: bool = False, **info):
     return option(default, below=1, traced=traced, training_only=True, **info)
 
 
+@dataclass(frozen=True, kw_only=True)
+class AttentionOptions(ModelOptions):
+    """Options of a model whose attention has a score and a normalizer by name."""
+
+    score: Score = "dot"
+    """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
+    normalizer: NormalizerName = "softmax"
+    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
+    sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
+
+
 @dataclass(frozen=True)
 class Seq2seqConfig(ModelOptions):
     """Encoder-decoder of "Deep Learning from Scratch 2", chapter 7, without attention
@@ -104,15 +115,10 @@ class PeekySeq2seqConfig(Seq2seqConfig):
 
 
 @dataclass(frozen=True)
-class AttentionSeq2seqConfig(Seq2seqConfig):
+class AttentionSeq2seqConfig(AttentionOptions, Seq2seqConfig):
     """Chapter 8: every decoder state attends to all encoder states, there with the dot product."""
 
     module: ClassVar[str] = "attention_jax.models.book:AttentionSeq2seq"
-    score: Score = "dot"
-    """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
-    normalizer: NormalizerName = "softmax"
-    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
-    sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
 
 
 @dataclass(frozen=True)
@@ -179,27 +185,19 @@ class DeepOutputConfig(TranslatorConfig):
 
 
 @dataclass(frozen=True)
-class BahdanauConfig(DeepOutputConfig):
+class BahdanauConfig(AttentionOptions, DeepOutputConfig):
     """Attention before the recurrence: Bahdanau et al. 2015 (attention_jax/models/bahdanau.py)."""
 
     module: ClassVar[str] = "attention_jax.models.bahdanau:Bahdanau"
     score: Score = "additive"
-    """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
-    normalizer: NormalizerName = "softmax"
-    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
-    sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
 
 
 @dataclass(frozen=True)
-class LuongConfig(TranslatorConfig):
+class LuongConfig(AttentionOptions, TranslatorConfig):
     """Attention after the recurrence, global or local: Luong et al. 2015 (attention_jax/models/luong.py)."""
 
     module: ClassVar[str] = "attention_jax.models.luong:Luong"
     score: Score = "general"
-    """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
-    normalizer: NormalizerName = "softmax"
-    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
-    sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
     input_feeding: bool = True
     """Concatenate the attentional vector h~ of a step to the next step's input (Luong et al. 2015, section 3.3)."""
     window: Literal["all", "monotonic", "predictive"] = "all"
@@ -209,29 +207,22 @@ class LuongConfig(TranslatorConfig):
 
 
 @dataclass(frozen=True)
-class GNMTConfig(DeepOutputConfig):
+class GNMTConfig(AttentionOptions, DeepOutputConfig):
     """A deep stack whose first decoder layer attends: Wu et al. 2016 (attention_jax/models/gnmt.py)."""
 
     module: ClassVar[str] = "attention_jax.models.gnmt:GNMT"
     score: Score = "additive"
-    """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
-    normalizer: NormalizerName = "softmax"
-    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
-    sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
     residual: bool = True
     """Residual connections from the second layer on, in the encoder and in the decoder."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerLayers(ModelOptions):
+class TransformerLayers(AttentionOptions):
     """Options of the layers of every Transformer here (attention_jax/models/blocks.py)."""
 
     score: HeadScore = "scaled_dot"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, qk_norm, soft_cap(50), mean, or package.file:Class
     of yours."""
-    normalizer: NormalizerName = "softmax"
-    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
-    sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
     head_pool: Annotated[str, OneOf(tuple(POOLS), arguments=True)] = "mean"
     """Pooling of a head's values: mean, moments (mean and variance), local_linear (for heads of up to about 16
     dimensions), log_mixture, or package.file:Class of yours."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from attention_jax.config import Config
 from attention_jax.errors import InputError, explain_errors
@@ -62,6 +62,23 @@ class LoadedRun:
         with explain_errors():
             return self.stored_task.predict(self.params, texts, None if attention is None else Path(attention))
 
+    def evaluate(self, *, figures: bool = False) -> dict[str, float]:
+        """Return the metrics on the held-out data; with `figures` plot the figures and page.md of the run again.
+
+        Raises InputError if the data have changed, or for figures of a run that has not ended or is packed.
+        """
+        if figures and (self.result is None or (self.directory / "weights.safetensors").exists()):
+            raise InputError(
+                f"--figures needs the directory of a run that has ended, with its log; {self.directory} is "
+                + ("of a run that has not" if self.result is None else "of a packed run")
+            )
+        evaluation = self.task.evaluate(self.params, True)
+        if figures:
+            from attention_jax.tasks.run_figures import draw_figures
+
+            draw_figures(self.task, self.params, evaluation, self.directory)
+        return evaluation.metrics
+
     def attention(self, texts: list[str] | tuple[str, ...] = ()) -> tuple:
         """Compute attention maps for each text (for a vision model: each image file), or for some held-out inputs.
 
@@ -99,7 +116,7 @@ class LoadedRun:
 
 
 def load_run(directory: Path | str, *, trust_code: bool = False) -> "LoadedRun | pretrained.Pretrained":
-    """Load the run in `directory`, or in a file of `launch.py pack`. Raises InputError if there is none.
+    """Load the run in `directory`, or in a file of `export_run(to="zip")`. Raises InputError if there is none.
 
     A run with a score, model or dataset from outside of this package imports their code, which needs `trust_code`. The
     directory or .gguf file of a pretrained model is loaded as by `load_pretrained`.
@@ -116,14 +133,16 @@ def load_run(directory: Path | str, *, trust_code: bool = False) -> "LoadedRun |
 
 def train_run(
     config: Config,
-    directory: Path | str | None = None,
+    out: Path | str | None = None,
     *,
+    init_weights: Path | str = "",
     study: Callable[[Config, Path], dict] | None = None,
     resume: bool = False,
     quiet: bool = False,
 ) -> LoadedRun:
-    """Train `config` in `directory`, by default a fresh runs/NAME/001, 002, ..., and return the run.
+    """Train `config` in the directory `out`, by default a fresh runs/NAME/001, 002, ..., and return the run.
 
+    It begins with `init_weights`, a run or a file of weights, and with their model, as `launch.py train --from` does.
     `study(config, directory) -> metrics` is called instead of training for an experiment without training; with
     `resume` an interrupted run continues. Raises InputError, Interrupted or Diverged.
 
@@ -133,7 +152,78 @@ def train_run(
     >>> run.result["metrics"]
     {'answer': 42.0}
     """
-    directory = run_directory.fresh_directory(config.name) if directory is None else Path(directory)
+    directory = run_directory.fresh_directory(config.name) if out is None else Path(out)
     with explain_errors(), outlasting_readers():
+        config = lifecycle.with_weights(str(init_weights), config)
         lifecycle.start(config, directory, study=study, resume=resume, quiet=quiet)
     return LoadedRun(directory, run_directory.read_config(directory, like=config), run_directory.read_result(directory))
+
+
+def import_run(config: Config, file: Path | str, out: Path | str | None = None) -> LoadedRun:
+    """Create a run of `config` that has not trained, with the weights in `file` and their model fitted to its data.
+
+    Raises InputError for a file that is none of weights, or weights that do not fit.
+
+    >>> from attention_jax import load_experiment
+    >>> import_run(load_experiment("vit_digits").config(), "none.safetensors")
+    Traceback (most recent call last):
+    attention_jax.errors.InputError: ...none.safetensors...
+    """
+    directory = run_directory.fresh_directory(config.name) if out is None else Path(out)
+    with explain_errors():
+        lifecycle.create_run(lifecycle.with_weights(str(file), config), directory)
+    return LoadedRun(directory, run_directory.read_config(directory, like=config), None)
+
+
+def export_run(
+    run: Path | str,
+    *,
+    to: Literal["safetensors", "npz", "stablehlo", "zip"] = "safetensors",
+    naming: str = "own",
+    platforms: tuple[str, ...] = ("cpu", "cuda", "tpu"),
+    out: Path | str | None = None,
+    trust_code: bool = False,
+) -> str:
+    """Export the weights of a run or pretrained model, the computation of a run, or the whole run as one file.
+
+    Args:
+      run: a directory of a run or of a pretrained model, or a file of one.
+      to: a file format of weights, programs that run without this package, or a zip that `load_run` reads.
+      naming: the names of the arrays of safetensors and npz, those of another library or our "own".
+      platforms: of the StableHLO programs.
+      out: what to create; by default RUN/export/NAMING, RUN/export/stablehlo or RUN.zip.
+      trust_code: as in `load_run`.
+
+    Returns a line about what was written. Raises InputError for a model that the library of `naming` does not have, and
+    if `out` exists.
+
+    >>> export_run("runs/none", to="stablehlo", naming="timm")
+    Traceback (most recent call last):
+    attention_jax.errors.InputError: --naming timm names arrays of safetensors and npz: leave it or --to stablehlo out
+    """
+    if to in ("stablehlo", "zip") and naming != "own":
+        raise InputError(f"--naming {naming} names arrays of safetensors and npz: leave it or --to {to} out")
+    if to in ("stablehlo", "zip") and pretrained.is_pretrained(run):
+        raise InputError(f"--to {to} needs a run; {run} is a pretrained model")
+    with explain_errors():
+        if to == "zip":
+            return _export_zip(run, Path(out or f"{str(run).rstrip('/')}{pack.PACKED}"), trust_code)
+        directory = Path(out or pack.output_directory(run) / "export" / ("stablehlo" if to == "stablehlo" else naming))
+        if to == "stablehlo":
+            from attention_jax.weights import stablehlo
+
+            loaded = load_run(run, trust_code=trust_code)
+            return stablehlo.export(loaded.stored_task, loaded.params, directory, platforms)
+        from attention_jax.weights import exchange
+
+        return exchange.write(saved.weights_of(Path(run), trust_code=trust_code), directory, to, naming)
+
+
+def _export_zip(run: Path | str, out: Path, trust_code: bool) -> str:
+    """Write a finished run to one file, with which everything but training works anywhere."""
+    pack.check_directory(run, "--to zip")
+    if out.suffix != pack.PACKED:
+        raise InputError(f"--out needs a file that ends in {pack.PACKED}; got {out}")
+    _, params = saved.load_weights(Path(run), trust_code=trust_code)
+    pack.write_pack(Path(run), params, out)
+    return f"{out}: {out.stat().st_size:,} bytes"

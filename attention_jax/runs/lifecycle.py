@@ -120,6 +120,29 @@ def initial_params(config: configs.Config, task, directory: Path, quiet: bool = 
     return adoption.into
 
 
+def with_weights(weights: str, config: configs.Config) -> configs.Config:
+    """A configuration that begins with the weights in a file or a run, and with the model they are of; a pretrained
+    model of texts brings its tokenizer and its dropout rates. Without `weights` it is `config`."""
+    if not weights:
+        return config
+    from attention_jax.runs.pretrained import with_scan
+    from attention_jax.weights import adopt
+
+    loaded_weights = saved.weights_of(Path(weights), like=config)
+    model = with_scan(adopt.options_from(loaded_weights, config.model))
+    changes = {"model": model, "train.init_weights": weights}
+    has_tokenizer = type(model) is not type(config.model) or (Path(weights) / "tokenizer.json").is_file()
+    if hasattr(config.data, "pretrained") and (has_tokenizer or weights.endswith(".gguf")):
+        name = "sequence_length" if hasattr(config.data, "sequence_length") else "max_length"
+        configured_length = getattr(config.data, name)
+        changes |= {
+            "data.pretrained": weights,
+            f"data.{name}": min(configured_length, model.longest_input or configured_length),
+        }
+        changes |= {f"model.{rate}": getattr(loaded_weights.options, rate) for rate in ("dropout", "attention_dropout")}
+    return configs.replace(config, **changes)
+
+
 def create_run(config: configs.Config, directory: Path):
     """Make a run in `directory` that has not trained: the weights of `train.init_weights`, fitted to the data."""
     import jax

@@ -39,7 +39,7 @@ def write_pack(directory: Path, params, out: Path) -> Path:
         raise InputError(f"--out must be a file that does not exist yet; {out} does")
     if not (directory / "preprocessing.json").exists():
         raise InputError(
-            f"pack needs the preprocessing.json of the run, which {directory} lacks, as its data are of a type of "
+            f"--to zip needs the preprocessing.json of the run, which {directory} lacks, as its data are of a type of "
             "your own: copy the directory with its data"
         )
     arrays = {name: np.ascontiguousarray(array) for name, array in flat(params).items()}
@@ -78,7 +78,7 @@ def unpack_run(run: Path | str) -> Path:
     except (zipfile.BadZipFile, OSError, EOFError, ValueError) as error:
         raise InputError(
             f"{run} is not a packed run ({error}); give a directory that `launch.py train` made, or a file that "
-            "`launch.py pack` wrote"
+            "`launch.py export --to zip` wrote"
         ) from error
     return Path(unpacked.name)
 
@@ -95,7 +95,7 @@ def read_weights(directory: Path) -> dict | None:
     try:
         return nested(load_file(path))
     except Exception as error:  # safetensors raises its own kind
-        raise InputError(f"{path.name} of the packed run is damaged ({error}); pack the run again") from error
+        raise InputError(f"{path.name} of the packed run is damaged ({error}); export the run again") from error
 
 
 def output_directory(run: Path | str) -> Path:

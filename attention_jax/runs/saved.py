@@ -94,7 +94,7 @@ def params_of(directory: Path, config: configs.Config, task):
     if (packed_params := read_weights(directory)) is not None:
         expected, actual = (jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree) for tree in (like, packed_params))
         if expected != actual:
-            raise InputError(f"the weights of the packed run do not fit its model {config.name}: pack it again")
+            raise InputError(f"the weights of the packed run do not fit its model {config.name}: export it again")
         return jax.tree.map(jax.numpy.asarray, packed_params)
     return read_parameters(directory, config, like)
 

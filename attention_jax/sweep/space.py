@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from attention_jax import config as configs
-from attention_jax.config.synonyms import suggest_options
+from attention_jax.config.fields import suggest_options
 from attention_jax.errors import InputError
 
 

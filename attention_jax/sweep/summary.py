@@ -250,10 +250,10 @@ def draw_all():
             draw(experiment, f"{experiment.results / name}-")
 
 
-def report(directory: Path, trust_code: bool = False):
-    """Rewrite the summary; the sweep may still be running. `trust_code` is that of `plan.read_settings`."""
+def report(directory: Path, like: configs.Config | None = None):
+    """Rewrite the summary; the sweep may still be running. `like` is that of `plan.read_settings`."""
     directory = Path(directory).absolute()
-    settings = plan.read_settings(directory, trust_code)
+    settings = plan.read_settings(directory, like=like)
     journal = directory / "journal.log"
     study = search.load_study(journal) if journal.exists() else search.new_study(settings)
     write(directory, settings, current_trials(directory, settings, study))

@@ -141,7 +141,7 @@ class Pace:
 
 
 class Status:
-    """Writer of progress.json, the state of a run for `launch.py watch`, at most once per second.
+    """Writer of progress.json, the state of a run for `launch.py list RUN`, at most once per second.
 
     Its times are not in metrics.jsonl, whose steps are the same whether or not a run was interrupted.
     """

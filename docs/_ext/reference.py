@@ -20,7 +20,7 @@ from attention_jax import config as configs
 from attention_jax.claims.catalog import field_docs
 from attention_jax.claims.claim import Claim, Grid, Threshold
 from attention_jax.cli import command_options
-from attention_jax.cli.help import GROUPS as COMMAND_GROUPS
+from attention_jax.cli.commands import COMMANDS
 from attention_jax.config import DataOptions, ModelOptions, Options
 
 GROUPS = {
@@ -47,7 +47,7 @@ FIRST = (
     "Bilinear", "Concat", "Cosine", "QKNorm", "SoftCap", "Gaussian", "causal", "lengths", "sliding_window", "window",
     "segments", "dense", "Mean", "ALiBi", "T5Bias", "ShawBias", "Transformer", "LanguageModel", "ViT",
     "MultiHeadAttention", "attend", "attend_heads", "attention_weights", "explain",
-    "load_experiment", "train_run", "load_run",
+    "load_experiment", "train_run", "load_run", "import_run", "export_run",
 )  # fmt: skip
 """What most users need, in this order; the rest of a page follows, and base classes come last."""
 ERRORS = ("InputError", "Diverged", "Interrupted", "lower_is_better")
@@ -346,14 +346,8 @@ def commands() -> str:
         "that name an experiment also take its options ([configuration](configuration.md)); `--help-all` prints both. "
         "Exit codes: [run directory](../run_directory.md). This page is generated.",
     ]
-    kinds = [
-        kind
-        for kind in vars(command_options).values()
-        if inspect.isclass(kind) and kind.__module__ == command_options.__name__
-    ]
-    by_name = {command_options.command_name(kind): kind for kind in kinds if dataclasses.is_dataclass(kind)}
-    ordered = [name for names in COMMAND_GROUPS.values() for name in names]
-    return "\n\n".join([*text, *(command_section(by_name[name]) for name in ordered)]) + "\n"
+    kinds = (getattr(command_options, name.title()) for name in COMMANDS)
+    return "\n\n".join([*text, *map(command_section, kinds)]) + "\n"
 
 
 def command_section(kind: type) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from attention_jax.config import DataOptions, DeepOutputConfig, ModelOptions, OneOf, Score, option
-from attention_jax.config.models import HeadScore, NormalizerName, TransformerLayers, rate
+from attention_jax.config.models import AttentionOptions, HeadScore, NormalizerName, TransformerLayers, rate
 
 
 @dataclass(frozen=True)
@@ -168,14 +168,10 @@ class SutskeverConfig(DeepOutputConfig):
 
 
 @dataclass(frozen=True)
-class ConditionalGRUConfig(DeepOutputConfig):
+class ConditionalGRUConfig(AttentionOptions, DeepOutputConfig):
     """Attention between two transitions: Firat & Cho 2016 (experiments/papers/conditional_gru.py)."""
 
     module: ClassVar[str] = "experiments.papers.conditional_gru:ConditionalGRU"
     readout: Literal["state", "linear", "tanh", "maxout"] = "tanh"
     """Layer between the decoder state and the output layer; state has none."""
     score: Score = "additive"
-    """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
-    normalizer: NormalizerName = "softmax"
-    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
-    sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""

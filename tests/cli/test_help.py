@@ -1,22 +1,25 @@
 """The help of the command line, and what a wrong first guess at an option is answered."""
 
+import dataclasses
+import inspect
 import re
 
 import pytest
 
 import attention_jax
-from attention_jax import printing
+from attention_jax import LoadedRun, Pretrained, export_run, import_run, load_run, printing, train_run
 from attention_jax.claims import catalog
 from attention_jax.cli import command_options, commands, help
 from attention_jax.config import walk
-from attention_jax.config.synonyms import SYNONYMS
+from attention_jax.config.fields import COMMON_NAMES
 from attention_jax.errors import InputError
+from attention_jax.train import hosts
 
 GUESSES = {
     "train date_luong --optim.lr 0.1": "perhaps you meant --optim.learning-rate;",
     "train date_luong --lr 0.1": "perhaps you meant --optim.learning-rate;",
     "train date_luong --train.num-epochs 3": "perhaps you meant --train.total-epochs;",
-    "train date_luong --model.layers 2": "the model of date_luong has no number of layers;",
+    "train date_luong --model.layers 2": "there is no option --model.layers; see launch.py train date_luong --help-all",
     "train date_luong --batch-size 64": "perhaps you meant --train.batch-size or --decode.batch-size;",
     "sweep date_luong --over optim.lr=1,2": "perhaps you meant optim.learning-rate",
     "train": "train needs the name of an experiment: `launch.py list` shows them",
@@ -28,7 +31,7 @@ GUESSES = {
     "train vit_digits --bs 2": "perhaps you meant --train.batch-size;",
     "train vit_digits --wd 2": "perhaps you meant --optim.weight-decay;",
     "train vit_digits --epochs 2": "perhaps you meant --train.total-epochs;",
-    "train translate_files --file a.tsv": "perhaps you meant --data.tsv-file;",
+    "train translate_files --file a.tsv": "--data.",
     "train date_luong --output_dir x": "perhaps you meant --out;",
     "train date_luong --model.hiden-size 2": "perhaps you meant --model.hidden-size;",
     "train date_luong --nonsense 2": "there is no option --nonsense; see launch.py train date_luong --help-all",
@@ -38,6 +41,12 @@ GUESSES = {
     "train date_luong date_attention": "unexpected date_attention;",
     "train --optim.learning-rate 3 date_luong": "train needs the name of an experiment",
     "date_luong": "to train the experiment of this name: launch.py train date_luong",
+    "trian date_luong": "perhaps you meant train",
+    "translate runs/x letter.txt": "perhaps you meant predict",
+    "plot runs/x": "perhaps you meant evaluate",
+    "watch runs/x": "perhaps you meant list",
+    "sweep-report runs/sweeps/x": "perhaps you meant sweep",
+    "nonsense": "choose one of list, train,",
 }
 """What newcomers type first, and the answer. The first seven are those of a review."""
 
@@ -50,13 +59,11 @@ def test_wrong_option_error_suggests_right_one(typed):
     assert len(str(error.value)) < 160 and "default" not in str(error.value), "names only"
 
 
-def test_every_synonym_is_of_an_option():
-    options = {"out", "resume", "from"}
+def test_every_common_name_is_of_an_option():
+    options = {"out"}
     for name in catalog.experiment_names():
         options |= {option.rpartition(".")[2] for option, _, _ in walk(catalog.load_experiment(name).config())}
-    assert SYNONYMS.keys() <= options
-    for option, words in SYNONYMS.items():
-        assert option not in words.split()
+    assert {*COMMON_NAMES.values()} <= options and not options & COMMON_NAMES.keys()
 
 
 def help_output(capsys, *words: str) -> str:
@@ -84,13 +91,12 @@ def test_help_shows_common_options_help_all_every_option(name, capsys, monkeypat
     assert ("--preset" in short_flags) == bool(catalog.load_experiment(name).presets())
 
 
-def test_every_command_is_in_one_help_group(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    assert sorted(sum(help.GROUPS.values(), ())) == sorted(commands.COMMANDS)
+def test_help_lists_every_command_on_one_screen(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     commands.main(["help"])
     text = capsys.readouterr().out
-    assert all(re.search(rf"^  {name}\s+[A-Z]", text, re.MULTILINE) for name in commands.COMMANDS)
-    assert max(map(len, text.splitlines())) <= 120 and "NAME" not in text.splitlines()[0]
+    assert all(re.search(rf"^  {name}\s+[A-Z].*", text, re.MULTILINE) for name in commands.COMMANDS)
+    assert max(map(len, text.splitlines())) <= 120 and len(text.splitlines()) <= 40
     commands.main(["--help"])
     assert capsys.readouterr().out == text
     assert help_output(capsys, "help", "train") == help_output(capsys, "train", "--help")
@@ -99,7 +105,7 @@ def test_every_command_is_in_one_help_group(capsys, monkeypatch):
 @pytest.mark.parametrize("command", sorted({*commands.COMMANDS} - {"bench"}))
 def test_command_help_lists_arguments_and_options(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    text, kind = help_output(capsys, "help", command), getattr(command_options, command.title().replace("-", ""))
+    text, kind = help_output(capsys, "help", command), getattr(command_options, command.title())
     assert all(f"\n  {help.flag(name)}" in text for name in help.list_option_names(kind))
     assert re.match(rf"usage: {printing.program()} {command}\b", text) and max(map(len, text.splitlines())) <= 100
     assert not re.search(r"[╭│]|default: (''|False|True|\(\))", text)
@@ -109,3 +115,23 @@ def test_command_help_lists_arguments_and_options(command, capsys, monkeypatch):
 def test_the_version_is_told(word, capsys):
     commands.main([word])
     assert capsys.readouterr().out == f"attention_jax {attention_jax.__version__}\n"
+
+
+PYTHON = {
+    "train": ([train_run, hosts.join, load_run], {"preset"}),
+    "evaluate": ([LoadedRun.evaluate, Pretrained.perplexity, load_run], set()),
+    "predict": ([LoadedRun.predict, load_run], {"out"}),
+    "look": ([LoadedRun.look, load_run], {"out"}),
+    "export": ([export_run], set()),
+    "import": ([import_run], set()),
+}
+"""{command: (functions that have its options as parameters, what Python says with what is passed or returned)}"""
+
+
+@pytest.mark.parametrize("command", PYTHON)
+def test_options_have_the_same_names_in_python(command):
+    functions, exceptions = PYTHON[command]
+    kind = getattr(command_options, command.title())
+    parameters = {name for function in functions for name in inspect.signature(function).parameters}
+    options = {field.name for field in dataclasses.fields(kind)} - {"run", "experiment"}
+    assert options - parameters == exceptions

@@ -25,7 +25,7 @@ def test_a_run_begins_with_five_lines():
     assert lines[0] == "training:   x, LuongSeq2seq on Dates: train pairs 45,000, test pairs 5,000"
     assert lines[1].endswith(" 207,259") and re.search(r"cpu, \d+ cores|\d+ x ", lines[2])
     assert lines[3].endswith(" runs/x/001") and lines[4].endswith(" about 44 seconds")
-    assert "watch runs/x/001 estimates it" in header(config, DIRECTORY, facts, 1, "")
+    assert "list runs/x/001 estimates it" in header(config, DIRECTORY, facts, 1, "")
 
 
 def test_a_computation_has_no_parameters():

@@ -14,11 +14,11 @@ import orbax.checkpoint as ocp
 import pytest
 
 from attention_jax import tasks, train_run
-from attention_jax.cli import commands
 from attention_jax.config import Config, Dates, Decode, LuongSeq2seqConfig, Train, replace
 from attention_jax.errors import Diverged, InputError, Interrupted
 from attention_jax.files import write_json
 from attention_jax.runs import directory as run_directory, lifecycle, saved
+from attention_jax.runs.api import LoadedRun
 from attention_jax.tasks import Evaluation
 from attention_jax.train.checkpoint import save_params
 from attention_jax.train.run import Run
@@ -51,8 +51,8 @@ def test_a_run_is_not_resumed_with_fewer_steps(tmp_path):
 
 
 def test_unfinished_run_is_not_plotted(tmp_path):
-    with pytest.raises(InputError, match="no result.json"):
-        commands.plot([str(tmp_path)])
+    with pytest.raises(InputError, match="needs the directory of a run that has ended, .* of a run that has not"):
+        LoadedRun(tmp_path, TINY, None).evaluate(figures=True)
     assert not list(tmp_path.iterdir())
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from test_launch import error_line, launch_here
 
-from attention_jax import config as configs, load_run, train_run
+from attention_jax import config as configs, export_run, load_run, train_run
 from attention_jax.errors import InputError
 from attention_jax.runs import pack, saved
 
@@ -43,7 +43,7 @@ def test_packed_run_equals_its_directory(tmp_path):
     maps = run.attention(texts)[0].predictions[0].attentions[0].weights
     with pytest.raises(InputError, match="--out must be a file that does not exist"):
         pack.write_pack(tmp_path / "run", run.params, tmp_path / "run" / "config.json")
-    result = launch_here("pack", tmp_path / "run")
+    result = launch_here("export", tmp_path / "run", "--to", "zip")
     assert result.returncode == 0 and f"{tmp_path / 'run.zip'}: " in result.stdout, result.stderr
     (tmp_path / "run").rename(tmp_path / "gone")
     again = load_run(tmp_path / "run.zip")
@@ -91,10 +91,15 @@ def test_invalid_packed_run_is_one_line_error(tmp_path):
 def test_unfinished_run_cannot_be_packed(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text(json.dumps(configs.to_json(tiny())))
-    assert "has not ended" in error_line("pack", tmp_path / "run") and not (tmp_path / "run.zip").exists()
-    assert "--out needs a file that ends in .zip" in error_line("pack", tmp_path / "run", "--out", tmp_path / "x")
+    with pytest.raises(InputError, match="has not ended"):
+        export_run(tmp_path / "run", to="zip")
+    assert not (tmp_path / "run.zip").exists()
+    with pytest.raises(InputError, match="--out needs a file that ends in .zip"):
+        export_run(tmp_path / "run", to="zip", out=tmp_path / "x")
 
 
-@pytest.mark.parametrize("command", ["plot", "watch", "pack", "train date_luong --resume --out"])
+@pytest.mark.parametrize(
+    "command", ["evaluate RUN --figures", "export RUN --to zip", "train date_luong --resume --out RUN"]
+)
 def test_commands_needing_log_reject_packed_runs(command):
-    assert f"{command.split()[0]} needs the directory of a run" in error_line(*command.split(), STORED)
+    assert "needs the directory of a run" in error_line(*command.replace("RUN", str(STORED)).split())

@@ -8,7 +8,6 @@ import pytest
 from test_launch import error_line, launch_here
 
 from attention_jax import load_run
-from attention_jax.cli.commands import with_weights
 from attention_jax.config import MaskedLanguageModelConfig, replace
 from attention_jax.models.bert import MaskedLanguageModel
 from attention_jax.runs import lifecycle
@@ -49,7 +48,7 @@ def place(tmp_path_factory):
 
 def settings(place, **changes):
     base = replace(classify_text.config(), **{"data.tsv_file": str(place / "texts.tsv"), "data.max_buckets": 1})
-    return replace(with_weights(str(place / "bert"), base), **{"train.total_epochs": 2} | changes)
+    return replace(lifecycle.with_weights(str(place / "bert"), base), **{"train.total_epochs": 2} | changes)
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from test_launch import launch_here
 
 import attention_jax
 from attention_jax import load_run
-from attention_jax.cli.commands import with_weights
 from attention_jax.config import replace
 from attention_jax.runs import lifecycle
 from attention_jax.train.checkpoint import read_params
@@ -39,7 +38,7 @@ def settings(place, **changes):
         "optim.learning_rate": 3e-3,
         "optim.warmup_steps": 2,
     }
-    return replace(with_weights(str(place / "llama"), replace(language_model.config(), **small)), **changes)
+    return replace(lifecycle.with_weights(str(place / "llama"), replace(language_model.config(), **small)), **changes)
 
 
 @pytest.mark.slow

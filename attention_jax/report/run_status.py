@@ -1,4 +1,4 @@
-"""Terminal monitor of a run: progress, metrics with sparklines, and the latest samples, all read from its files."""
+"""The state of a run: progress, metrics with sparklines, and the latest samples, all read from its files."""
 
 import json
 import os
@@ -9,9 +9,8 @@ import time
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
-from attention_jax.errors import InputError, lower_is_better
+from attention_jax.errors import lower_is_better
 from attention_jax.files import is_of_attention, metrics_row
 from attention_jax.printing import escape_control
 from attention_jax.report.curves import NOT_METRICS
@@ -27,15 +26,8 @@ SILENCE = 60.0
 """The seconds without news from which on that is shown: compiling and evaluating may take longer."""
 
 
-class Status(NamedTuple):
-    """The state of a run in words, and whether it is final."""
-
-    words: str
-    over: bool
-
-
-def status(directory: Path) -> Status:
-    """Return the state of a run: not started, training, or ended, and how."""
+def status(directory: Path) -> str:
+    """Return the state of a run in words: not training yet, training, or ended, and how."""
     result, failed = _json(directory / "result.json", "seconds"), _json(directory / "failure.json", "reason")
     progress = _json(directory / "progress.json", *PROGRESS)
     name = _json(directory / "config.json").get("name", "NAME")
@@ -43,28 +35,26 @@ def status(directory: Path) -> Status:
     is_local, written = progress.get("host") == platform.node(), progress.get("time", 0.0)
     alive = is_local and _is_alive(progress["process"], written)
     if result and not (alive and progress["state"] == "training"):  # a run that has ended may be resumed
-        return Status(f"ended after {duration(result['seconds'])}", True)
+        return f"ended after {duration(result['seconds'])}"
     if failed:
-        return Status(f"failed: {failed['reason']}", True)
-    if not (directory / "config.json").exists():
-        return Status("there is no run yet; waiting for it", False)
+        return f"failed: {failed['reason']}"
     if not progress:
-        return Status("not training yet: reading data and compiling", False)
+        return "not training yet: reading data and compiling"
     where = f"step {progress['step']}"
     if progress["state"] == "diverged":
-        return Status(f"diverged after {where}", True)
+        return f"diverged after {where}"
     if progress["state"] == "stopped":
-        return Status(f"interrupted at {where}; {resume}", True)
+        return f"interrupted at {where}; {resume}"
     if is_local and not alive:
-        return Status(f"its process has ended after {where}; {resume}", True)
+        return f"its process has ended after {where}; {resume}"
     if progress["state"] == "trained":
-        return Status("trained; evaluating and drawing figures", False)
+        return "trained; evaluating and drawing figures"
     left = "" if progress["seconds_left"] is None else f", about {duration(progress['seconds_left'])} left"
     pace = f"{progress['examples_per_second']:.4g} examples/s, {progress['waiting_share']:.0%} of the time without data"
     share = progress["step"] / max(progress["total_steps"], 1)
     age = time.time() - written
     silent = f"; last heard of {duration(age)} ago" if age > SILENCE else ""
-    return Status(f"{where} of {progress['total_steps']} ({share:.0%}){left}; {pace}{silent}", False)
+    return f"{where} of {progress['total_steps']} ({share:.0%}){left}; {pace}{silent}"
 
 
 def duration(seconds: float) -> str:
@@ -126,7 +116,7 @@ def progress_view(directory: Path, rows: list[Mapping], curves: bool = True):
     from rich.text import Text
 
     epochs = [row for row in rows if "seconds" in row]
-    blocks = [Text(escape_control(f"{directory}: {status(directory).words}"))]
+    blocks = [Text(escape_control(f"{directory}: {status(directory)}"))]
     if epochs:
         blocks.append(Text(f"epoch {epochs[-1]['epoch']}, {duration(epochs[-1]['seconds'])} of training"))
     if rows:
@@ -137,51 +127,14 @@ def progress_view(directory: Path, rows: list[Mapping], curves: bool = True):
     return Group(*blocks)
 
 
-def follow(directory: Path, once: bool = False, interval: float = 1.0):
-    """Show a run until it ends: a refreshed table on a terminal; in a pipe one line per epoch, then the table.
-
-    Waits for the directory if it does not exist yet. With `once` the current table is shown once.
-
-    Raises InputError for a directory that is no run's.
-    """
-    waits = not directory.exists() or (directory.is_dir() and not any(directory.glob("*/*")))
-    if not (directory / "config.json").exists() and (once or not waits):
-        raise InputError(f"there is no run in {directory}; give the directory of a run, such as runs/date_luong/001")
+def print_status(directory: Path):
+    """Print the state of the run in `directory` as it is now, without curves where they cannot be shown."""
     from rich.console import Console
-    from rich.live import Live
 
-    terminal, metrics = sys.stdout.isatty(), directory / "metrics.jsonl"
+    terminal = sys.stdout.isatty()
     console = Console(width=None if terminal else 100, highlight=False)
     curves = terminal and "utf" in console.encoding.lower()
-    if terminal and not once:
-        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-            over = False
-            while not over:
-                over = status(directory).over
-                live.update(progress_view(directory, rows_of(metrics), curves), refresh=True)
-                time.sleep(0 if over else interval)
-        return
-    if not once:
-        _tell(directory, metrics, interval)
-    console.print(progress_view(directory, rows_of(metrics), curves))
-
-
-def _tell(directory: Path, metrics: Path, interval: float):
-    """A line for each epoch that ends, until the run is over."""
-    num_printed, previous_words = 0, ""
-    while True:
-        now = status(directory)
-        epochs = [row for row in rows_of(metrics) if "seconds" in row]
-        num_printed = min(num_printed, len(epochs))  # fewer after a resume from an earlier epoch
-        for row in epochs[num_printed:]:
-            print(escape_control("  ".join(f"{name} {number(value)}" for name, value in row.items())), flush=True)
-        num_printed = len(epochs)
-        if not epochs and now.words != previous_words and not now.over:
-            print(escape_control(f"{directory}: {now.words}"), flush=True)
-        previous_words = now.words
-        if now.over:
-            return
-        time.sleep(interval)
+    console.print(progress_view(directory, rows_of(directory / "metrics.jsonl"), curves))
 
 
 def _is_alive(process: int, written: float) -> bool:

@@ -1,4 +1,4 @@
-"""What is seen of a run while another process trains it."""
+"""The state of a run while another process trains it."""
 
 import io
 import json
@@ -6,15 +6,15 @@ import os
 import platform
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from attention_jax.errors import InputError
-from attention_jax.report import watch
+from attention_jax.cli import commands
+from attention_jax.report import run_status
+from attention_jax.report.run_status import status
 
 
 def call(step, loss, epoch=0):
@@ -52,17 +52,17 @@ def ended_process_id() -> int:
 def render_text(directory, rows, width=100, curves=True) -> str:
     """The picture as a terminal of so many characters shows it."""
     console = Console(file=io.StringIO(), width=width, highlight=False)
-    console.print(watch.progress_view(directory, rows, curves))
+    console.print(run_status.progress_view(directory, rows, curves))
     return console.file.getvalue()
 
 
 def test_training_run_is_reported_with_its_pace(run):
-    assert not watch.status(run).over
+    assert status(run).startswith("not training yet")
     progress(run)
-    words, over = watch.status(run)
-    assert "step 30 of 60 (50%)" in words and "1 min 30 s" in words and "123 examples/s, 25%" in words and not over
+    words = status(run)
+    assert "step 30 of 60 (50%)" in words and "1 min 30 s" in words and "123 examples/s, 25%" in words
     progress(run, state="trained")
-    assert not watch.status(run).over
+    assert status(run).startswith("trained; evaluating")
 
 
 @pytest.mark.parametrize(
@@ -75,22 +75,22 @@ def test_training_run_is_reported_with_its_pace(run):
 )
 def test_a_run_that_is_over_says_so(run, changes, words):
     progress(run, **(changes if "state" in changes else {"process": ended_process_id()}))
-    assert words in watch.status(run).words and watch.status(run).over
+    assert words in status(run)
     (run / "result.json").write_text(json.dumps({"seconds": 61.0}))
-    assert watch.status(run) == ("ended after 1 min 1 s", True)
+    assert status(run) == "ended after 1 min 1 s"
 
 
 def test_resumed_finished_run_is_training(run):
     (run / "result.json").write_text(json.dumps({"seconds": 61.0}))
     progress(run)
-    assert watch.status(run).words.startswith("step 30 of 60") and not watch.status(run).over
+    assert status(run).startswith("step 30 of 60")
     progress(run, state="trained")
-    assert watch.status(run).over
+    assert status(run) == "ended after 1 min 1 s"
 
 
 def test_a_process_on_another_machine_may_live(run):
     progress(run, process=ended_process_id(), host="another")
-    assert not watch.status(run).over
+    assert status(run).startswith("step 30 of 60")
 
 
 @pytest.fixture
@@ -106,39 +106,37 @@ def stranger():
 def test_a_process_that_was_given_the_number_later_is_not_the_run(run, stranger):
     """A file of yesterday, and the number in it is that of a process of today."""
     progress(run, process=stranger, time=time.time() - 86400)
-    words, over = watch.status(run)
-    assert over and words.startswith("its process has ended after step 30; continue with")
+    assert status(run).startswith("its process has ended after step 30; continue with")
     progress(run, process=stranger, time=time.time())  # a number of its own, and written since
-    assert not watch.status(run).over
+    assert status(run).startswith("step 30 of 60")
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system does not tell the state of a process")
 def test_a_process_that_has_ended_without_its_parents_notice_has_ended(run):
     ended = subprocess.Popen([sys.executable, "-c", ""])
-    while watch._process_start_time(ended.pid) != float("inf"):
+    while run_status._process_start_time(ended.pid) != float("inf"):
         time.sleep(0.01)
     progress(run, process=ended.pid, time=time.time())
-    assert watch.status(run).over
+    assert status(run).startswith("its process has ended")
     ended.wait()
 
 
 def test_a_run_that_has_long_said_nothing_is_told(run):
     """Of another machine nobody knows whether it has ended."""
     progress(run, host="another", time=time.time() - 7320)
-    words, over = watch.status(run)
-    assert words.endswith("; last heard of 2 h 2 min ago") and not over
+    assert status(run).endswith("; last heard of 2 h 2 min ago")
     progress(run, time=time.time())
-    assert "last heard" not in watch.status(run).words
+    assert "last heard" not in status(run)
 
 
 def test_half_a_line_waits_for_its_end(run):
     path = run / "metrics.jsonl"
-    assert watch.rows_of(path) == []
+    assert run_status.rows_of(path) == []
     path.write_text(call(1, 3.0) + call(2, 2.0)[:9])
-    assert [row["step"] for row in watch.rows_of(path)] == [1]
+    assert [row["step"] for row in run_status.rows_of(path)] == [1]
     with path.open("a") as file:
         file.write(call(2, 2.0)[9:] + "{broken\n" + call(3, 1.0))
-    assert [row["step"] for row in watch.rows_of(path)] == [1, 2, 3]
+    assert [row["step"] for row in run_status.rows_of(path)] == [1, 2, 3]
 
 
 def test_table_has_last_and_best_metric_values(run):
@@ -150,7 +148,7 @@ def test_table_has_last_and_best_metric_values(run):
     output = render_text(run, rows)
     lines = {line.split()[0]: line.split()[1:] for line in output.splitlines() if len(line.split()) == 4}
     assert lines["valid.accuracy"] == ["0.7", "0.75", "▁█▆"] and lines["valid.loss"] == ["1.2", "1", "█▁▂"]
-    assert output.count("1/2/99") == watch.SAMPLES and "epoch 3, 6 s of training" in output
+    assert output.count("1/2/99") == run_status.SAMPLES and "epoch 3, 6 s of training" in output
     for width in (20, 40, 300):
         assert max(map(len, render_text(run, rows, width).splitlines())) <= width
     assert render_text(run, rows, curves=False).isascii()
@@ -161,40 +159,10 @@ def test_values_that_are_no_numbers_are_passed_over(run):
     assert "inf" in render_text(run, rows) and "3" in render_text(run, rows)
 
 
-def test_pipe_gets_epoch_lines_then_the_picture(run, capsys):
-    def train():
-        with (run / "metrics.jsonl").open("a") as file:
-            for number in (1, 2):
-                time.sleep(0.05)
-                progress(run)
-                file.write(call(10 * number, 1.0) + epoch(number, 10 * number, 1.0 / number, 0.5))
-                file.flush()
-        progress(run, state="trained")
-        (run / "result.json").write_text(json.dumps({"seconds": 4.0}))
-
-    training = threading.Thread(target=train)
-    training.start()
-    watch.follow(run, interval=0.01)
-    training.join()
+def test_list_prints_the_state_without_curves_in_a_pipe(run, capsys):
+    progress(run)
+    (run / "metrics.jsonl").write_text(call(10, 1.0) + epoch(1, 10, 1.0, 0.5))
+    commands.main(["list", str(run)])
     output = capsys.readouterr().out
-    assert output.count("step 10  epoch 1  seconds 2  train.loss 1") == output.count("step 20  epoch 2") == 1
-    assert "ended after 4 s" in " ".join(output.split())
+    assert "step 30 of 60" in " ".join(output.split()) and "valid.accuracy" in output
     assert "\x1b" not in output and output.isascii()
-
-
-def test_what_is_no_run_is_one_line(tmp_path, run):
-    with pytest.raises(InputError, match="there is no run in"):
-        watch.follow(tmp_path / "nowhere", once=True)
-    with pytest.raises(InputError, match="there is no run in"):
-        watch.follow(tmp_path)
-
-
-@pytest.mark.slow
-def test_an_interrupt_ends_it_cleanly(tmp_path):
-    """It waits for a run that is not there; then Ctrl-C."""
-    command = [sys.executable, "launch.py", "watch", str(tmp_path / "later")]
-    watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert "there is no run yet" in watching.stdout.readline()
-    watching.send_signal(2)
-    output, errors = watching.communicate(timeout=120)
-    assert watching.returncode == 130 and not errors
