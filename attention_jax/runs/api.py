@@ -46,8 +46,8 @@ class LoadedRun:
         return self._answering[1]
 
     @property
-    def stored_task(self) -> Any:
-        """The task with the stored preprocessing in the place of its data, for predictions and attention maps."""
+    def excerpt_task(self) -> Any:
+        """The task on the excerpt of its data that the run stores, for predictions and attention maps."""
         return self._answering[0]
 
     def predict(self, texts: list[str] | tuple[str, ...], attention: Path | str | None = None) -> list[str]:
@@ -60,7 +60,7 @@ class LoadedRun:
         if not texts:
             return []
         with explain_errors():
-            return self.stored_task.predict(self.params, texts, None if attention is None else Path(attention))
+            return self.excerpt_task.predict(self.params, texts, None if attention is None else Path(attention))
 
     def evaluate(self, *, figures: bool = False) -> dict[str, float]:
         """Return the metrics on the held-out data; with `figures` plot the figures and page.md of the run again.
@@ -108,7 +108,7 @@ class LoadedRun:
 
     def _attention_maps(self, texts: list[str]) -> tuple:
         if self.config.model is not None:
-            return self.stored_task.attention_maps(self.params, texts)
+            return self.excerpt_task.attention_maps(self.params, texts)
         from attention_jax.claims import catalog
 
         compute = catalog.load_experiment(self.config.name).attention_maps
@@ -213,7 +213,7 @@ def export_run(
             from attention_jax.weights import stablehlo
 
             loaded = load_run(run, trust_code=trust_code)
-            return stablehlo.export(loaded.stored_task, loaded.params, directory, platforms)
+            return stablehlo.export(loaded.excerpt_task, loaded.params, directory, platforms)
         from attention_jax.weights import exchange
 
         return exchange.write(saved.weights_of(Path(run), trust_code=trust_code), directory, to, naming)
