@@ -33,11 +33,11 @@ PACKAGES = {
     "tasks": ({"jax", "flax"}, {"ops", "config", "data", "decode", "train", "report"}),
     "views": (
         {"jax", "flax"},
-        {"ops", "config", "data", "decode", "interpret", "train", "report", "tasks", "weights"},
+        {"ops", "config", "data", "decode", "interpret", "train", "report", "tasks"},
     ),
     "runs": (
         {"jax", "safetensors"},
-        {"config", "data", "tasks", "train", "views", "weights", "report", "claims.catalog", "provenance"},
+        {"config", "data", "tasks", "train", "views", "pretrained", "report", "claims.catalog", "provenance"},
     ),
     "sweep": (
         {"jax", "optuna", "ray", "rich"},
@@ -45,11 +45,14 @@ PACKAGES = {
     ),
     "config": (set(), {"claims.claim"}),
     "claims": ({"scipy"}, {"config", "provenance", "runs", "report"}),
-    "weights": (
-        {"jax", "safetensors", "PIL", "sentencepiece", "spacy", "gguf", "tokenizers"},
-        {"config", "data", "models", "tasks"},
+    "pretrained": (
+        {"jax", "flax", "safetensors", "gguf", "tokenizers"},
+        {"config", "data", "decode", "models", "report", "tasks", "train", "views"},
     ),
-    "compile": ({"jax"}, {"config", "tasks", "train", "claims"}),
+    "compile": (
+        {"jax", "PIL", "sentencepiece", "spacy"},
+        {"config", "data", "tasks", "train", "claims", "pretrained"},
+    ),
     "laws": ({"jax", "optax", "scipy"}, {"ops", "claims", "report"}),
     "cli.command_options": ({"tyro"}, {"config", "claims", "cli.help"}),
     "cli.help": (set(), {"config", "claims"}),

@@ -102,9 +102,9 @@ def with_weights(weights: str, config):
     if not weights:
         return config
     from attention_jax.config import replace
+    from attention_jax.pretrained import adopt
+    from attention_jax.pretrained.load import with_scan
     from attention_jax.runs import saved
-    from attention_jax.runs.pretrained import with_scan
-    from attention_jax.weights import adopt
 
     loaded_weights = saved.weights_of(Path(weights), like=config)
     model = with_scan(adopt.options_from(loaded_weights, config.model))
@@ -151,15 +151,15 @@ def export(words: list[str]):
     directory = Path(args.out) if args.out else packed.output_directory(args.run) / "export" / name
     if args.to == "stablehlo":
         from attention_jax.cli import pretrained_commands
-        from attention_jax.weights import stablehlo
+        from attention_jax.compile import stablehlo
 
         if pretrained_commands.concerns([args.run]):
             raise InputError(f"--to stablehlo needs a run; {args.run} is a pretrained model")
         run = load_run(args.run, trust_code=args.trust_code)
         print(stablehlo.export(run.view.task, run.params, directory, args.platforms))
     else:
+        from attention_jax.pretrained import exchange
         from attention_jax.runs import saved
-        from attention_jax.weights import exchange
 
         weights = saved.weights_of(Path(args.run), trust_code=args.trust_code)
         print(exchange.write(weights, directory, args.to, args.naming))

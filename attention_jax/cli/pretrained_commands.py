@@ -1,4 +1,4 @@
-"""What `predict`, `look` and `evaluate` do with a pretrained model instead of a run (runs/pretrained.py)."""
+"""What `predict`, `look` and `evaluate` do with a pretrained model instead of a run (pretrained/load.py)."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ from attention_jax.printing import escape_control
 
 def concerns(words: list[str]) -> bool:
     """Whether the first word names a pretrained model."""
-    from attention_jax.runs.pretrained import is_pretrained
+    from attention_jax.pretrained.load import is_pretrained
 
     return bool(words) and not words[0].startswith("-") and is_pretrained(words[0])
 
@@ -20,14 +20,14 @@ def parse_and_open(kind: type, words: list[str], continues: bool = False) -> tup
     """The options of a command, the model and, where it `continues` texts, the options of sampling that differ from
     those of the model's files."""
     from attention_jax.cli import command_options
-    from attention_jax.runs import pretrained
+    from attention_jax.pretrained import load
 
     path = Path(words[0])
-    weights = pretrained.read_pretrained(path)
+    weights = load.read_pretrained(path)
     usual = usual_sampling(path) if continues and isinstance(weights.options, LanguageModelConfig) else None
     args, options, decode = command_options.parse_with_model(kind, words, weights.options, usual)
     sampling = None if decode is None else {k: v for k, v in vars(decode).items() if v != getattr(usual, k)}
-    return args, lambda: pretrained.build_pretrained(path, weights, options), sampling
+    return args, lambda: load.build_pretrained(path, weights, options), sampling
 
 
 def predict(words: list[str]):
@@ -49,7 +49,7 @@ def predict(words: list[str]):
 
 def usual_sampling(path: Path) -> Generation:
     """The options of sampling that the files of a language model say."""
-    from attention_jax.weights import generation_config
+    from attention_jax.pretrained import generation_config
 
     options = generation_config.sampling_in(path)
     total = options.pop("total", None)

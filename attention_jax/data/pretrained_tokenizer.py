@@ -15,14 +15,14 @@ def of_directory(directory: str, max_length: int | None) -> tuple[Tokenizer, Voc
     """Return the tokenizer of a pretrained model (directory or .gguf file), which cuts texts after `max_length` tokens
     if this is not None, and the vocabulary of the model: as many tokens as its embeddings have rows."""
     if directory.endswith(".gguf"):
-        content, size = import_object("attention_jax.weights.tokenizer:tokenizer_json")(Path(directory))
+        content, size = import_object("attention_jax.pretrained.tokenizer:tokenizer_json")(Path(directory))
         return tokenizer_of_json(content, max_length), vocabulary_of(content, size)
     path, config_path = Path(directory) / "tokenizer.json", Path(directory) / "config.json"
     if not path.is_file():
         raise InputError(f"--data.pretrained must be the directory of a model with tokenizer.json; there is no {path}")
     content = path.read_bytes()
     with report_damage(path):
-        check = import_object("attention_jax.weights.tokenizer:check_tokenizer_config")
+        check = import_object("attention_jax.pretrained.tokenizer:check_tokenizer_config")
         check(Path(directory), parse_tokenizer(content))
         config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
         return tokenizer_of_json(content, max_length), vocabulary_of(content, int(config.get("vocab_size", 0)))

@@ -8,9 +8,9 @@ from typing import Any
 
 from attention_jax.config import Config
 from attention_jax.errors import InputError, explain_errors
+from attention_jax.pretrained.load import Pretrained, check_texts, is_pretrained, load_pretrained
 from attention_jax.printing import outlasting_readers
-from attention_jax.runs import directory as run_directory, lifecycle, pack, pretrained, saved
-from attention_jax.runs.pretrained import check_texts
+from attention_jax.runs import directory as run_directory, lifecycle, pack, saved
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class LoadedRun:
         return () if compute is None else tuple(compute(self.config, texts))
 
 
-def load_run(directory: Path | str, *, trust_code: bool = False) -> "LoadedRun | pretrained.Pretrained":
+def load_run(directory: Path | str, *, trust_code: bool = False) -> "LoadedRun | Pretrained":
     """Load the run in `directory`, or in a file of `launch.py pack`. Raises InputError if there is none.
 
     A run with a score, model or dataset from outside of this package imports their code, which needs `trust_code`. The
@@ -110,8 +110,8 @@ def load_run(directory: Path | str, *, trust_code: bool = False) -> "LoadedRun |
     Traceback (most recent call last):
     attention_jax.errors.InputError: ...runs/none...
     """
-    if pretrained.is_pretrained(directory):
-        return pretrained.load_pretrained(directory)
+    if is_pretrained(directory):
+        return load_pretrained(directory)
     directory = pack.unpack_run(directory)
     return LoadedRun(directory, run_directory.read_config(directory, trust_code), run_directory.read_result(directory))
 

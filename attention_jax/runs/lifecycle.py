@@ -113,8 +113,8 @@ def initial_params(config: configs.Config, task, directory: Path, quiet: bool = 
         return lambda params: params
     import jax
 
+    from attention_jax.pretrained import adopt
     from attention_jax.train import hosts
-    from attention_jax.weights import adopt
 
     like = jax.eval_shape(task.init, jax.random.PRNGKey(0))
     adoption = adopt.adopt_params(saved.weights_of(Path(config.train.init_weights), like=config), like)

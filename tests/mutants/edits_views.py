@@ -3,7 +3,7 @@
 from mutants.mutant import Mutant
 
 MAPS = ("tests/views/test_attention_maps.py",)
-HUGGINGFACE = ("tests/views/test_huggingface.py",)
+HUGGINGFACE = ("tests/pretrained/test_task_models.py",)
 
 MUTANTS = (
     Mutant(
@@ -46,21 +46,21 @@ MUTANTS = (
     ),
     Mutant(
         "channels-normalized-by-mean-for-deviation",
-        "attention_jax/views/huggingface.py",
+        "attention_jax/pretrained/task_models.py",
         "for x in (recipe.mean, recipe.deviation))",
         "for x in (recipe.deviation, recipe.mean))",
-        ("tests/views/test_huggingface.py::test_a_vision_transformer_sees_the_normalized_image", *HUGGINGFACE),
+        ("tests/pretrained/test_task_models.py::test_a_vision_transformer_sees_the_normalized_image", *HUGGINGFACE),
     ),
     Mutant(
         "their-beam-size-ignored",
-        "attention_jax/weights/generation_config.py",
+        "attention_jax/pretrained/generation_config.py",
         'number("num_beams", 1)',
         "1",
         HUGGINGFACE,
     ),
     Mutant(
         "padding-may-be-written",
-        "attention_jax/views/huggingface.py",
+        "attention_jax/pretrained/task_models.py",
         'weights.arrays["bias"][pad] = -1e9',
         'weights.arrays["bias"][pad] = 0',
         HUGGINGFACE,

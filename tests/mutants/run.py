@@ -32,11 +32,11 @@ from mutants import (
     edits_laws,
     edits_models,
     edits_ops,
+    edits_pretrained,
     edits_sweep,
     edits_tasks,
     edits_train,
     edits_views,
-    edits_weights,
 )
 from mutants.mutant import Mutant, apply_mutant, check_tests
 
@@ -50,7 +50,7 @@ MUTANTS = {
     "views": edits_views.MUTANTS,
     "interpret": edits_interpret.MUTANTS,
     "laws": edits_laws.MUTANTS,
-    "weights": edits_weights.MUTANTS,
+    "pretrained": edits_pretrained.MUTANTS,
     "sweep": edits_sweep.MUTANTS,
     "claims": edits_claims.MUTANTS,
     "command line": edits_command.MUTANTS,

@@ -11,9 +11,9 @@ import attention_jax
 from attention_jax import load_run
 from attention_jax.cli.commands import with_weights
 from attention_jax.config import replace
+from attention_jax.pretrained import exchange
 from attention_jax.runs import lifecycle
 from attention_jax.train.checkpoint import read_params
-from attention_jax.weights import exchange
 from experiments import language_model
 
 pytest.importorskip("tokenizers", reason="a pretrained tokenizer needs tokenizers")
