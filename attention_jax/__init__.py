@@ -36,7 +36,8 @@ if TYPE_CHECKING:  # for editors and type checkers; tests/test_public_api.py com
     from attention_jax.ops.kernel_regression import nadaraya_watson
     from attention_jax.ops.masks import causal, dense, lengths, segments, sliding_window, window
     from attention_jax.ops.trees import pytree
-    from attention_jax.pretrained.load import Pretrained, load_pretrained
+    from attention_jax.pretrained.interface import Pretrained
+    from attention_jax.pretrained.load import load_pretrained
     from attention_jax.runs.api import LoadedRun, load_run, train_run
 
 
@@ -89,7 +90,7 @@ HOMES = {
     "LoadedRun": "attention_jax.runs.api",
     "load_run": "attention_jax.runs.api",
     "train_run": "attention_jax.runs.api",
-    "Pretrained": "attention_jax.pretrained.load",
+    "Pretrained": "attention_jax.pretrained.interface",
     "load_pretrained": "attention_jax.pretrained.load",
 }
 """{public name: the module it is imported from}"""

@@ -20,7 +20,7 @@ PACKAGES = {
     "ops": ({"jax"}, set()),
     "data": (
         {"tensorflow_datasets", "babel", "sentencepiece", "spacy", "PIL", "sklearn", "tokenizers", "pyarrow"},
-        {"config", "provenance", "ops.images.boxes", "cli.signals"},
+        {"config", "provenance", "ops.images.boxes", "cli.signals", "pretrained.tokenizer"},
     ),
     "models": ({"jax", "flax"}, {"ops", "config"}),
     "interpret": ({"jax", "flax"}, {"ops", "config", "models"}),

@@ -10,7 +10,7 @@ from attention_jax import config as configs
 from attention_jax.errors import InputError
 from attention_jax.models.vit import interpolate
 from attention_jax.pretrained.exchange import Weights, flat, layer_paths, nested
-from attention_jax.pretrained.layouts import summarize_names
+from attention_jax.pretrained.naming import summarize_names
 from attention_jax.pretrained.vit_names import prefix_of
 
 

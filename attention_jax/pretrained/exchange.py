@@ -13,34 +13,29 @@ import numpy as np
 
 from attention_jax import config as configs
 from attention_jax.errors import InputError
-from attention_jax.pretrained import (
-    bert_names,
-    gemma_names,
-    gpt2_names,
-    llama_names,
-    marian_names,
-    qwen_names,
-    t5_names,
-    tensors,
-    vit_names,
-)
-from attention_jax.pretrained.facts import Facts, class_function
-from attention_jax.pretrained.layouts import (
+from attention_jax.pretrained import decoder_names, encoder_names, tensors, translator_names, vit_names
+from attention_jax.pretrained.config_json import Facts, class_function
+from attention_jax.pretrained.naming import (
+    Naming,
     check_shapes,
     expand_layers,
     param_paths,
-    shape,
+    shape_of,
     solve_sizes,
     to_params,
     to_state_dict,
 )
-from attention_jax.pretrained.naming import Naming
 
 OWN = "own"
 HEADS = ("head/bias", "trunk/head/bias")
 """The arrays that are as long as a classifier has classes."""
-NAME_TABLES = (vit_names, marian_names, t5_names, gpt2_names, bert_names, llama_names, qwen_names, gemma_names)
-NAMINGS: dict[str, Naming] = {name: naming for family in NAME_TABLES for name, naming in family.NAMINGS.items()}
+NAMINGS: dict[str, Naming] = {
+    **vit_names.NAMINGS,
+    **translator_names.NAMINGS,
+    **decoder_names.NAMINGS,
+    **encoder_names.NAMINGS,
+}
+"""{value of --naming: family}"""
 
 
 class Weights(NamedTuple):
@@ -53,7 +48,7 @@ class Weights(NamedTuple):
     note: str = ""
     """What was assumed, and which entries of config.json were not read."""
     function: str = "softmax"
-    """What makes the logits of a classifier its answer: softmax, sigmoid or none (`facts.class_function`)."""
+    """What makes the logits of a classifier its answer: softmax, sigmoid or none (`config_json.class_function`)."""
     data: Any = None
     """The vocabularies or class names of the run, as `saved_run` stores them."""
 
@@ -131,7 +126,7 @@ def read(path: Path | str) -> Weights:
 
 
 def open_weights(path: Path | str) -> Weights:
-    """`read`, with arrays that are read when they are used (`tensors.StoredTensor`), as far as the format allows it.
+    """`read`, with arrays that are read when they are used (`StoredTensor`), as far as the format allows it.
 
     Raises InputError for a damaged file, an unsupported architecture, and a file that could execute code (a pickle).
     """
@@ -139,22 +134,16 @@ def open_weights(path: Path | str) -> Weights:
     contents = tensors.read_tensors(path)
     name = detect_naming(path, contents)
     if name == OWN:
-        return Weights(
-            metadata_options(path, contents),
-            contents.arrays,
-            str(path),
-            function=contents.metadata.get("function", "softmax"),
-        )
+        options, function = metadata_options(path, contents), contents.metadata.get("function", "softmax")
+        return Weights(options, contents.arrays, str(path), function=function)
     naming, facts = NAMINGS[name], Facts(contents.config)
     if facts.values.get("quantization_config"):
         raise InputError(f"{path}: quantized safetensors files are not read: give one in bfloat16, or a .gguf file")
     try:
-        state_dict = naming.prepare(
-            without_copies(naming, normalize_names(naming.normalize_name, contents.arrays)), facts
-        )
-        options = naming.complete_options(
-            naming.infer_options(state_dict, facts), path if path.is_dir() else path.parent
-        )
+        arrays = without_copies(naming, normalize_names(naming.normalize_name, contents.arrays))
+        state_dict = naming.prepare(arrays, facts)
+        options = naming.infer_options(state_dict, facts)
+        options = naming.complete_options(options, path if path.is_dir() else path.parent)
         if options.num_heads < 1 or min(naming.layout_sizes(options).values()) < 0:
             raise ValueError(f"{options.num_heads} heads")
         heads = [state_dict[row.tensor] for row in naming.table if row.param in HEADS and row.tensor in state_dict]
@@ -192,7 +181,7 @@ def without_copies(naming: Naming, state_dict: dict[str, np.ndarray]) -> dict[st
     """Leave out the tensors that our model does not hold; InputError if one differs from what our model computes."""
     result = {}
     for name, array in state_dict.items():
-        rule = next((rule for pattern, rule in naming.ignored.items() if re.fullmatch(pattern, name)), None)
+        rule = next((rule for pattern, rule in naming.copies.items() if re.fullmatch(pattern, name)), None)
         if rule is None:
             result[name] = array
             continue
@@ -233,7 +222,7 @@ def convert_params(path: Path, naming: Naming, options, state_dict: dict) -> dic
     sizes |= {letter: 0 for row in rows for letter in re.findall(r"[a-z]", row.tensor_layout) if letter not in sizes}
     rows = [row for row in rows if row.tensor in state_dict or has_param(row.param, options)]
     shapes = {name: array.shape for name, array in state_dict.items()}
-    check_shapes(str(path), {row.tensor: shape(row.tensor_layout, sizes) for row in rows}, shapes)
+    check_shapes(str(path), {row.tensor: shape_of(row.tensor_layout, sizes) for row in rows}, shapes)
     for row in rows:
         if (stored := getattr(state_dict[row.tensor], "kind", "F32")) not in tensors.FLOATS:
             raise InputError(
@@ -322,8 +311,8 @@ def export_arrays(naming: Naming, weights: Weights) -> dict[str, np.ndarray]:
         raise InputError(
             f"the other library has no place for {len(unmapped)} of our arrays ({', '.join(unmapped[:3])})"
         )
-    shape_of = lambda row: np.shape(params[row.param]) if row.param in params else ()
-    sizes = solve_sizes([(row.param_layout, shape_of(row)) for row in rows], naming.layout_sizes(weights.options))
+    shapes = [(row.param_layout, np.shape(params.get(row.param, 0))) for row in rows]
+    sizes = solve_sizes(shapes, naming.layout_sizes(weights.options))
     return to_state_dict(rows, params, sizes)
 
 

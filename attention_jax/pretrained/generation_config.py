@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from attention_jax.errors import InputError
 from attention_jax.pretrained import gguf, tensors
-from attention_jax.pretrained.tokenizer import json_object
+from attention_jax.pretrained.foreign_files import json_object
 
 FILE = "generation_config.json"
 SAMPLING = {
@@ -181,7 +181,7 @@ def sampling_of(entries: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 def sampling_in(path: Path) -> dict[str, Any]:
     """`sampling_of` of the language model in a directory, or in a .gguf file, whose header may recommend a sampler."""
-    if path.suffix == tensors.GGUF and path.is_file():
+    if path.suffix == gguf.SUFFIX and path.is_file():
         return sampling_of(sampler_of_header(gguf.header_of(path).fields, str(path)), str(path))
     return sampling_of(*entries(path if path.is_dir() else path.parent, tensors.config_of(path)))
 

@@ -9,22 +9,22 @@ import functools
 import math
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from attention_jax.errors import InputError, how_to_install
-from attention_jax.pretrained.tensors import StoredTensor, damaged_as_input_error
+from attention_jax.pretrained.foreign_files import WEIGHTS, StoredTensor, explain_damage
 
+SUFFIX = ".gguf"
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """{type of a value: its format in `struct`}"""
 STRING, ARRAY = 8, 9
 ROWS = 2048
 """The rows of a tensor that are dequantized at a time."""
-NAMES = {
+NAMES = {  # name in a .gguf file: in Hugging Face's
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
     "output": "lm_head",
@@ -107,8 +107,8 @@ class Header(NamedTuple):
     """{name: (shape as in NumPy, number of its type, first byte)}"""
 
 
-def read_gguf(path: Path) -> tuple[dict[str, StoredTensor], dict, dict]:
-    """(arrays under Hugging Face's names, {}, a config.json), as `tensors.Tensors` has them.
+def read_gguf(path: Path) -> tuple[dict[str, StoredTensor], dict]:
+    """(arrays under Hugging Face's names, a config.json) of a file.
 
     Raises InputError for a damaged file and an architecture that is not known.
     """
@@ -116,11 +116,10 @@ def read_gguf(path: Path) -> tuple[dict[str, StoredTensor], dict, dict]:
     name = header.fields.get("general.architecture")
     if name not in ARCHITECTURES:
         raise InputError(f"{path}: architecture {name} is not supported; supported: {', '.join(ARCHITECTURES)}")
-    kind, config = ARCHITECTURES[name], config_of(header, name)
-    arrays = {}
+    config, arrays = config_of(header), {}
     for gguf_name, place in header.tensors.items():
         if gguf_name != "rope_freqs.weight":
-            hf_name = to_hf_name(gguf_name, kind)
+            hf_name = to_hf_name(gguf_name, ARCHITECTURES[name])
             arrays[hf_name] = to_hf_layout(StoredTensor(hf_name, "F32", place[0], reader(path, *place)), name, config)
     if "rope_freqs.weight" in header.tensors:
         if "rope_scaling" in config:
@@ -128,14 +127,14 @@ def read_gguf(path: Path) -> tuple[dict[str, StoredTensor], dict, dict]:
                 f"{path}: rope_freqs.weight beside {config['rope_scaling']} is not supported: one of them is"
             )
         config["rope_scaling"] = llama3_scaling(reader(path, *header.tensors["rope_freqs.weight"])(), config)
-    return arrays, {}, config
+    return arrays, config
 
 
 def header_of(path: Path) -> Header:
     """Read the header of a file; InputError for one that is damaged, or is of another format."""
-    with damaged_as_input_error(path):
-        facts = Path(path).stat()
-        return _header(Path(path), facts.st_size, facts.st_mtime_ns)
+    with explain_damage(path, WEIGHTS):
+        status = Path(path).stat()
+        return _header(Path(path), status.st_size, status.st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=1)  # of a large vocabulary it takes a second, and several readers need it
@@ -268,42 +267,80 @@ def halves(x: np.ndarray, heads: int) -> np.ndarray:
     return x.reshape(heads, -1, 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
 
 
-def config_of(header: Header, architecture: str) -> dict:
+GPT2_ENTRIES = {
+    "n_layer": "block_count",
+    "n_head": "attention.head_count",
+    "n_positions": "context_length",
+    "n_embd": "embedding_length",
+    "layer_norm_epsilon": "attention.layer_norm_epsilon",
+    "n_inner": "feed_forward_length",
+}
+"""{entry of config.json: of the header, after the name of the architecture}"""
+ENTRIES = {
+    "num_hidden_layers": "block_count",
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "max_position_embeddings": "context_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "rope_theta": "rope.freq_base",
+    "sliding_window": "attention.sliding_window",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+}
+WIDTHS = (
+    "attention.value_length",
+    "rope.dimension_count",
+    "rope.dimension_count_swa",
+    "attention.key_length_swa",
+    "attention.value_length_swa",
+)
+"""What must equal the width of a head."""
+INTERPRETED = (
+    *WIDTHS,
+    "attention.key_length",
+    "attention.scale",
+    "rope.scaling.type",
+    "rope.scaling.factor",
+    "rope.scale_linear",
+)
+"""Entries besides those above that are read."""
+GEMMA_ENTRIES = ("attention.sliding_window_pattern", "rope.freq_base_swa")
+
+
+def decimal(value: float) -> float:
+    """The short decimal number that a float32 stands for.
+
+    >>> decimal(float(np.float32(1e-5)))
+    1e-05
+    """
+    return float(f"{value:.3g}")
+
+
+def config_of(header: Header) -> dict:
     """The config.json of a model, in which an entry of the header that is not known has its own name.
 
     Raises InputError for an entry with a value that is not supported.
     """
+    architecture = header.fields["general.architecture"]
     fields = {name.removeprefix(f"{architecture}."): value for name, value in header.fields.items()}
     config = {"model_type": ARCHITECTURES[architecture].model_type} | special_ids(header.fields)
-    if architecture == "gpt2":
-        names = {"n_layer": "block_count", "n_head": "attention.head_count", "n_positions": "context_length"}
-        names |= {"n_embd": "embedding_length", "layer_norm_epsilon": "attention.layer_norm_epsilon"}
-        names |= {"n_inner": "feed_forward_length"}
-        check_neutral(fields)
-        config |= {hf_key: fields[name] for hf_key, name in names.items() if name in fields}
-        config |= {"layer_norm_epsilon": float(f"{config.get('layer_norm_epsilon', 1e-5):.3g}")}
-        return config | unread(fields, {*names.values()})
-    names = {
-        "num_hidden_layers": "block_count",
-        "hidden_size": "embedding_length",
-        "intermediate_size": "feed_forward_length",
-        "num_attention_heads": "attention.head_count",
-        "num_key_value_heads": "attention.head_count_kv",
-        "head_dim": "attention.key_length",
-        "max_position_embeddings": "context_length",
-        "rms_norm_eps": "attention.layer_norm_rms_epsilon",
-        "rope_theta": "rope.freq_base",
-        "sliding_window": "attention.sliding_window",
-        "attn_logit_softcapping": "attn_logit_softcapping",
-        "final_logit_softcapping": "final_logit_softcapping",
-    }
+    names = GPT2_ENTRIES if architecture == "gpt2" else ENTRIES
     config |= {hf_key: fields[name] for hf_key, name in names.items() if name in fields}
-    config["rms_norm_eps"] = float(f"{config['rms_norm_eps']:.3g}")  # a float32 there
+    if architecture == "gpt2":
+        check_neutral(fields)
+        return (
+            config
+            | {"layer_norm_epsilon": float(f"{config.get('layer_norm_epsilon', 1e-5):.3g}")}
+            | unread(fields, names.values())
+        )
+    config["rms_norm_eps"] = decimal(config["rms_norm_eps"])
     config.setdefault("num_key_value_heads", config["num_attention_heads"])
     config.setdefault("rope_theta", 10_000.0)
     width = config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
-    widths = ("attention.value_length", "rope.dimension_count", "rope.dimension_count_swa")
-    for same in (*widths, "attention.key_length_swa", "attention.value_length_swa"):
+    for same in WIDTHS:
         if fields.get(same, width) != width:
             raise InputError(f"heads of {width} channels need {same} {width}, got {fields[same]}: not supported")
     config["tie_word_embeddings"] = "output.weight" not in header.tensors
@@ -311,37 +348,29 @@ def config_of(header: Header, architecture: str) -> dict:
         config["attention_bias"] = True
     config |= scaling(fields)
     if architecture.startswith("gemma"):
-        return config | gemma_config(architecture, config, fields) | unread(fields, {*names.values(), *GEMMA_READ})
+        return config | gemma_config(architecture, config, fields) | unread(fields, [*names.values(), *GEMMA_ENTRIES])
     if 0 < config.pop("sliding_window", 0) < config.get("max_position_embeddings", math.inf):
         raise InputError(
             f"attention.sliding_window {fields['attention.sliding_window']} in the header of a {architecture} is not "
             "supported: llama.cpp does not read it"
         )
-    check_neutral(fields, {"attention.scale": (0, np.float32(width**-0.5))})
-    return config | unread(fields, {*names.values()})
+    check_neutral(fields, scale=(0, np.float32(width**-0.5)))
+    return config | unread(fields, names.values())
 
 
-GEMMA_READ = ("attention.sliding_window_pattern", "rope.freq_base_swa")
-
-
-def check_neutral(fields: dict, extra: Mapping[str, tuple] = MappingProxyType({})):
-    """Raise InputError for an entry of `NEUTRAL` with another value."""
-    for name, values in {**NEUTRAL, **extra}.items():
+def check_neutral(fields: dict, scale: tuple | None = None):
+    """Raise InputError for an entry of `NEUTRAL` with another value, or an attention.scale other than `scale`."""
+    for name, values in (NEUTRAL | ({} if scale is None else {"attention.scale": scale})).items():
         if name in fields and not np.isin(fields[name], values).all():
             raise InputError(
                 f"{name} {fields[name]} in the header of a .gguf file is not supported: it must be {values[-1]}"
             )
 
 
-def unread(fields: dict, read: set[str]) -> dict:
-    """The entries of the header that are not known, by their names."""
-    widths = r"(attention.value_length|rope.dimension_count|attention.(key|value)_length)(_swa)?"
-    harmless = f"{HARMLESS}|{widths}|attention.scale|rope.scaling.(type|factor)|rope.scale_linear"
-    return {
-        name: value
-        for name, value in fields.items()
-        if name not in read | {*NEUTRAL} and not re.fullmatch(harmless, name)
-    }
+def unread(fields: dict, names: Iterable[str]) -> dict:
+    """The entries of the header that are not known, by their names; `names` are those of the family."""
+    names = {*names, *INTERPRETED, *NEUTRAL}
+    return {name: value for name, value in fields.items() if name not in names and not re.fullmatch(HARMLESS, name)}
 
 
 def special_ids(fields: dict) -> dict:
@@ -364,11 +393,10 @@ def scaling(fields: dict) -> dict:
 
 def gemma_config(architecture: str, config: dict, fields: dict) -> dict:
     """What the file does not say of a Gemma model: it follows from its architecture and its number of layers."""
-    check_neutral(fields, {"attention.scale": (0,)})
+    check_neutral(fields, scale=(0,))
     layers, width = config["num_hidden_layers"], config["head_dim"]
-    largest = {"gemma2": 46, "gemma3": 62}[
-        architecture
-    ]  # of 27 billion parameters, with queries scaled by another width
+    # models of 27 billion parameters scale queries by another width
+    largest = {"gemma2": 46, "gemma3": 62}[architecture]
     scalar = config["hidden_size"] // config["num_attention_heads"] if layers == largest else width
     every = fields.get("attention.sliding_window_pattern", {"gemma2": 2, "gemma3": 6}[architecture])
     narrow = every if isinstance(every, list) else [bool(every == 0 or (i + 1) % every) for i in range(layers)]

@@ -1,12 +1,15 @@
-"""How an encoder preprocesses texts, from the files of sentence-transformers in its directory."""
+"""The files of sentence-transformers in the directory of an encoder: how texts are prepared and embeddings pooled."""
 
+import dataclasses
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from attention_jax.config import MaskedLanguageModelConfig
 from attention_jax.errors import InputError
-from attention_jax.pretrained.tokenizer import damaged_tokenizer, json_object
+from attention_jax.pretrained.foreign_files import explain_damage, json_object
 
 KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 NEUTRAL = {
@@ -61,7 +64,7 @@ def sentences(directory: Path, positions: int) -> Sentences:
     path = next((file for file in files if file.is_file()), files[0])
     if not path.is_file() and not (directory / "modules.json").is_file():
         return Sentences()
-    with damaged_tokenizer(path):
+    with explain_damage(path):
         return _sentences(directory, path, positions)
 
 
@@ -94,3 +97,49 @@ def prompt_in(settings: Mapping, path: Path) -> str:
     if name is not None and not isinstance(prompts.get(name), str):
         raise InputError(f"default_prompt_name {name!r} in {path} must be one of its prompts, {', '.join(prompts)}")
     return prompts[name] if name is not None else ""
+
+
+POOLS = {"cls_token": "first", "mean_tokens": "mean", "max_tokens": "max"}
+"""Poolings of sentence-transformers, pooling_mode_..., with their names here."""
+
+
+def add_pooling(options: MaskedLanguageModelConfig, directory: Path) -> MaskedLanguageModelConfig:
+    """The options with the sentence embedding that modules.json of sentence-transformers and the directory that it
+    names say, which is what such a model is for: not the pooler. Without that file the mean, as there. Raises
+    InputError for another pooling."""
+    modules = directory / "modules.json"
+    if not modules.is_file():
+        return options
+    with explain_damage(modules):
+        entries = json.loads(modules.read_text(encoding="utf-8"))
+        steps = [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
+    kinds = [kind for kind, _ in steps]
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise InputError(f"{modules} must name Transformer, Pooling and at most Normalize, names {', '.join(kinds)}")
+    place = directory / steps[1][1] / "config.json"
+    if not place.resolve().is_relative_to(directory.resolve()):
+        raise InputError(f"{modules} must name directories beside it, names {steps[1][1]}")
+    modes = json_object(place)
+    chosen = [name.removeprefix("pooling_mode_") for name, value in modes.items() if value is True]
+    chosen = [name for name in chosen if name != "include_prompt"]
+    if newer := modes.get("pooling_mode"):  # a name, or several
+        chosen = [{"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}.get(newer, str(newer))]
+    if modes.get("include_prompt", True) is not True:
+        raise InputError(f"include_prompt in {place} must be true: prompts are part of a text")
+    if len(chosen) != 1 or chosen[0] not in POOLS:
+        raise InputError(f"{place} must have one of {', '.join(POOLS)}, has {', '.join(chosen) or 'none'}")
+    return dataclasses.replace(options, pool=POOLS[chosen[0]], unit_norm=len(kinds) == 3, pooler="none")
+
+
+def pooling_files(options: MaskedLanguageModelConfig) -> dict[str, dict | list]:
+    """The files of sentence-transformers for an encoder whose sentence embedding is not simply the mean."""
+    if (options.pool, options.unit_norm) == ("mean", False):
+        return {}
+    kinds = ["Transformer", "Pooling"] + ["Normalize"] * options.unit_norm
+    steps = [
+        {"idx": i, "name": str(i), "path": f"{i}_{kind}" * (i > 0), "type": f"sentence_transformers.models.{kind}"}
+        for i, kind in enumerate(kinds)
+    ]
+    pool = {f"pooling_mode_{mode}": pool_name == options.pool for mode, pool_name in POOLS.items()}
+    width = {"word_embedding_dimension": options.hidden_size}
+    return {"modules.json": steps, "1_Pooling/config.json": width | pool}

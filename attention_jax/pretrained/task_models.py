@@ -1,36 +1,31 @@
-"""Views of Hugging Face models in a local directory that are tasks of runs here, too: ViT, MarianMT and T5."""
+"""Pretrained models of tasks that runs have, too: vision models (ViT, DeiT) and translators (MarianMT, T5)."""
 
-import json
 import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 
 from attention_jax import config as configs
-from attention_jax.data import image_files, pretrained_tokenizer
+from attention_jax.data import image_files
 from attention_jax.data.images import ImageData, Split
-from attention_jax.data.pairs import PairData, Texts, make_pairs, pad_rows
+from attention_jax.data.pairs import PairData, Texts as PairTexts, make_pairs, pad_rows
 from attention_jax.data.tokenizers import sentencepiece_model
 from attention_jax.data.vocabulary import Tokenizer, Vocabulary
 from attention_jax.decode import apply_generation_rules, greedy, pooled_beam_search
 from attention_jax.errors import InputError
-from attention_jax.pretrained import exchange, generation_config, image_recipe
-from attention_jax.pretrained.tokenizer import (
-    check_tokenizer_config,
-    cleanup_of,
-    content_of,
-    first_id,
-    special_tokens_in,
-)
+from attention_jax.pretrained import exchange, generation_config, image_recipe, tokenizer
+from attention_jax.pretrained.foreign_files import explain_damage, json_object
+from attention_jax.pretrained.interface import Pretrained, Texts, check_texts
 from attention_jax.pretrained.vit_names import sizes_of
 from attention_jax.tasks.generation import start_decoding
 from attention_jax.tasks.seq2seq import Seq2seqTask
-from attention_jax.tasks.vision import VisionTask
+from attention_jax.tasks.vision import EVALUATED, VisionTask
+from attention_jax.train.placement import map_batches
 from attention_jax.views import FUNCTIONS, View
 from attention_jax.views.seq2seq import Seq2seqView
 from attention_jax.views.vision import VisionView
@@ -41,41 +36,30 @@ TRAINED = 512
 """The longest sources that Marian and T5 were trained on, in tokens."""
 
 
-def view(directory: Path, weights: exchange.Weights) -> View:
-    """Return the view of a ViT, MarianMT or T5 model in a directory, as `save_pretrained` writes it.
+@dataclass(frozen=True, eq=False)
+class PretrainedTask(Pretrained):
+    """A pretrained model with the view of a run of this kind."""
 
-    For a ViT, preprocessor_config.json says how images are prepared; T5 needs tokenizer.json, MarianMT vocab.json,
-    source.spm and target.spm. Raises InputError where a file is missing.
-    """
-    directory = directory if directory.is_dir() else directory.parent
-    if isinstance(weights.options, configs.ViTConfig):
-        return classifier(directory, weights)
-    return translator(directory, weights)
+    view: View | None = None
+    build_view: ClassVar[Callable[[Path, exchange.Weights], View]]
+    """Returns the view of a model in a directory, as `save_pretrained` writes it; InputError for a missing file."""
 
+    @classmethod
+    def of(cls, path: Path, weights: exchange.Weights, options: configs.ModelOptions) -> "PretrainedTask":
+        arrays = {name: np.asarray(array) for name, array in weights.arrays.items()}
+        weights = weights._replace(options=options, arrays=arrays)
+        view = cls.build_view(path if path.is_dir() else path.parent, weights)
+        return cls(path, options, view.model, exchange.nested(weights.arrays), None, view)
 
-def read_facts(directory: Path, name: str, needed: bool = True) -> dict:
-    """Return the JSON object in a file of the directory, or {} if there is none and it is not `needed`."""
-    path = directory / name
-    if not path.is_file() and not needed:
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError("it is no object")
-        return content
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} must be a JSON object ({error}); copy the whole directory of the model") from error
+    def attention(self, texts: Texts) -> tuple:
+        return self.view.attention_maps(self.params, check_texts(texts, "attention"))
+
+    def predict(self, texts: Texts, attention: Path | str | None = None) -> list[str]:
+        texts = check_texts(texts, "predict")
+        return self.view.predict(self.params, texts, None if attention is None else Path(attention))
 
 
-def read_token_list(directory: Path, count: int) -> list[str]:
-    """Return the `count` tokens of vocab.json in the order of their numbers."""
-    ids = read_facts(directory, "vocab.json")
-    if len(ids) != count or {number for number in ids.values() if type(number) is int} != {*range(count)}:
-        raise InputError(
-            f"{directory / 'vocab.json'} must number the {count} tokens of the model from 0; it has {len(ids)}: copy "
-            "it from the directory of the model"
-        )
-    return sorted(ids, key=ids.get)
+# --- vision models ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +96,7 @@ def recipe_in(directory: Path, about: dict, size: int) -> image_recipe.Recipe:
     note."""
     if (directory / image_recipe.FILE).is_file():
         recipe, unread = image_recipe.recipe_of(
-            read_facts(directory, image_recipe.FILE), str(about.get("model_type", "vit"))
+            json_object(directory / image_recipe.FILE), str(about.get("model_type", "vit"))
         )
         if unread:
             print(f"note: not read in {directory / image_recipe.FILE}: {', '.join(unread)}", file=sys.stderr)
@@ -128,10 +112,10 @@ def recipe_in(directory: Path, about: dict, size: int) -> image_recipe.Recipe:
     return image_recipe.recipe_of(middle, "vit")[0]
 
 
-def classifier(directory: Path, weights: exchange.Weights) -> ClassifierView:
+def classifier_view(directory: Path, weights: exchange.Weights) -> ClassifierView:
     """Return the view of a ViT."""
     size, channels, classes = sizes_of(weights.options, weights.arrays)
-    about = read_facts(directory, "config.json", needed=False)
+    about = json_object(directory / "config.json", needed=False)
     labels, recipe = about.get("id2label") or {}, recipe_in(directory, about, size)
     for name, values in (("image_mean", recipe.mean), ("image_std", recipe.deviation)):
         if np.shape(values) not in ((), (channels,)):
@@ -143,6 +127,19 @@ def classifier(directory: Path, weights: exchange.Weights) -> ClassifierView:
     config = configs.Config(directory.name, configs.Images("folder"), weights.options)
     task = VisionTask(config, data, exchange.module_of(weights))
     return ClassifierView(task, recipe, weights.function)
+
+
+class PretrainedClassifier(PretrainedTask):
+    """A vision model; preprocessor_config.json says how images are prepared."""
+
+    build_view = staticmethod(classifier_view)
+
+    def classify(self, texts: Texts) -> np.ndarray:
+        images = self.view.read(check_texts(texts, "classify"))
+        return map_batches(self.view.classify, self.params, {"image": images}, EVALUATED)
+
+
+# --- translators ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,24 +192,35 @@ class TranslatorView(Seq2seqView):
         return jnp.where(ends, self.data.target_vocabulary.eos_id, tokens)
 
 
-def translator(directory: Path, weights: exchange.Weights) -> TranslatorView:
+def translator_view(directory: Path, weights: exchange.Weights) -> TranslatorView:
     """Return the view of a MarianMT or T5 model, which decodes as its generation_config.json, or config.json, says."""
-    config = read_facts(directory, "config.json")
-    about = config | read_facts(directory, generation_config.FILE, needed=False)
+    config = json_object(directory / "config.json")
+    about = config | json_object(directory / generation_config.FILE, needed=False)
     entries, place = generation_config.entries(directory, config)
     vocabulary, sides = (marian_texts if weights.options.output_bias else t5_texts)(directory, weights, about)
     pair = make_pairs([[vocabulary.eos_id]], [[]], vocabulary, vocabulary, source_width=TRAINED)
-    text = Texts([""], [""])
+    text = PairTexts([""], [""])
     data = PairData((pair,), (1,), {"test": pair}, {"test": text}, {}, vocabulary, vocabulary, *sides, facts={})
     end_ids = about.get("eos_token_id")
     ends = (vocabulary.eos_id, *(n for n in (end_ids if isinstance(end_ids, list) else ()) if n != vocabulary.eos_id))
-    with pretrained_tokenizer.report_damage(Path(place)):
+    with explain_damage(place):
         search = generation_config.search_of(entries, place, ends)
     if unread := generation_config.check_entries(entries, place):
         print(f"note: not read in {place}: {', '.join(unread)}", file=sys.stderr)
     decode = configs.Decode(search.beams, max_length=search.longest or LONGEST)
     config = configs.Config(directory.name, configs.Corpus(), weights.options, decode=decode)
     return TranslatorView(Seq2seqTask(config, data, exchange.module_of(weights)), search, ends)
+
+
+def read_token_list(directory: Path, count: int) -> list[str]:
+    """Return the `count` tokens of vocab.json in the order of their numbers."""
+    ids = json_object(directory / "vocab.json")
+    if len(ids) != count or {number for number in ids.values() if type(number) is int} != {*range(count)}:
+        raise InputError(
+            f"{directory / 'vocab.json'} must number the {count} tokens of the model from 0; it has {len(ids)}: copy "
+            "it from the directory of the model"
+        )
+    return sorted(ids, key=ids.get)
 
 
 def marian_texts(directory: Path, weights: exchange.Weights, about: dict) -> tuple[Vocabulary, list[Tokenizer]]:
@@ -228,8 +236,8 @@ def marian_texts(directory: Path, weights: exchange.Weights, about: dict) -> tup
         weights.arrays["bias"] = weights.arrays["bias"].copy()
         weights.arrays["bias"][pad] = -1e9
     vocabulary = Vocabulary(tokens, pad=begin, bos=begin, eos=end, unk="<unk>")
-    source, target = (tokenizer(directory / f"{side}.spm") for side in ("source", "target"))
-    source, clean = source._replace(tokens=marian_source(source.tokens, directory)), cleanup_of(directory)
+    source, target = (sentencepiece_of(directory / f"{side}.spm") for side in ("source", "target"))
+    source, clean = source._replace(tokens=marian_source(source.tokens, directory)), tokenizer.cleanup_of(directory)
     return vocabulary, [source, target._replace(text=lambda tokens: clean(target.text(tokens)))]
 
 
@@ -237,7 +245,7 @@ def marian_source(pieces: Callable[[str], list[str]], directory: Path) -> Callab
     """Return the tokenizer of Marian's sources, in which special tokens and a code such as >>fra<< at the beginning are
     whole; InputError for an entry of tokenizer_config.json that makes other tokens."""
     special, place = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}, "tokenizer_config.json"
-    settings = read_facts(directory, place, needed=False)
+    settings = json_object(directory / place, needed=False)
     for name in ("separate_vocabs", "sp_model_kwargs", "split_special_tokens"):
         if settings.get(name):
             raise InputError(f"{name} {settings[name]!r} in {directory / place} is not supported: take it out")
@@ -245,8 +253,8 @@ def marian_source(pieces: Callable[[str], list[str]], directory: Path) -> Callab
         (directory / place, "added_tokens_decoder", token)
         for token in (settings.get("added_tokens_decoder") or {}).values()
     ]
-    for file, name, token in [*special_tokens_in(directory), *added]:
-        if content_of(token) not in ([special[name]] if name in special else special.values()):
+    for file, name, token in [*tokenizer.special_tokens_in(directory), *added]:
+        if tokenizer.content_of(token) not in ([special[name]] if name in special else special.values()):
             raise InputError(
                 f"{name} {token!r} in {file} is not supported: Marian's special tokens are "
                 f"{', '.join(special.values())}"
@@ -268,7 +276,7 @@ def special_ids(directory: Path, about: dict, pad: int, end: int) -> tuple[int, 
     in transformers, and of the first token that ends a text, by default `end`; InputError without one."""
     pad = pad if about.get("pad_token_id") is None else about["pad_token_id"]
     token_ids = (about.get("decoder_start_token_id"), about.get("bos_token_id"), pad)
-    end = first_id(about.get("eos_token_id", end))
+    end = tokenizer.first_id(about.get("eos_token_id", end))
     if end is None:
         raise InputError(f"eos_token_id in {generation_config.FILE} or config.json of {directory} must be a token")
     return pad, next(number for number in token_ids if number is not None), end
@@ -280,25 +288,34 @@ def t5_texts(directory: Path, weights: exchange.Weights, about: dict) -> tuple[V
     if not path.is_file():
         raise InputError(f"a T5 model needs {path}; copy the whole directory of the model")
     content = path.read_bytes()
-    with pretrained_tokenizer.report_damage(path):
-        check_tokenizer_config(directory, pretrained_tokenizer.parse_tokenizer(content))
-        vocab = pretrained_tokenizer.vocabulary_of(content, rows)
+    with explain_damage(path):
+        tokenizer.check_tokenizer_config(directory, tokenizer.parse_tokenizer(content))
+        vocab = tokenizer.vocabulary_of(content, rows)
         pad, begin, end = special_ids(directory, about, 0, 1)
         names = {name: vocab.tokens[number] for name, number in (("pad", pad), ("bos", begin), ("eos", end))}
         unknown = None if vocab.unk_id is None else vocab.tokens[vocab.unk_id]
         vocabulary = Vocabulary(vocab.tokens, **names, unk=unknown)
     if len(vocabulary) != rows:
         raise InputError(f"{path} has {len(vocabulary)} tokens, the model {rows}: are they of one model?")
-    tokenizer_of_file = pretrained_tokenizer.tokenizer_of_json(content)
-    clean = cleanup_of(directory, pretrained_tokenizer.parse_tokenizer(content))
+    tokenizer_of_file = tokenizer.tokenizer_of_json(content)
+    clean = tokenizer.cleanup_of(directory, tokenizer.parse_tokenizer(content))
     return vocabulary, [
         tokenizer_of_file,
         tokenizer_of_file._replace(text=lambda tokens: clean(tokenizer_of_file.text(tokens))),
     ]
 
 
-def tokenizer(path: Path) -> Tokenizer:
+def sentencepiece_of(path: Path) -> Tokenizer:
     """Return the sentencepiece tokenizer in a file."""
     if not path.is_file():
         raise InputError(f"a MarianMT model needs {path}; copy the whole directory of the model")
     return sentencepiece_model(str(path))[0]
+
+
+class PretrainedTranslator(PretrainedTask):
+    """A translation model: T5 needs tokenizer.json, MarianMT vocab.json, source.spm and target.spm."""
+
+    build_view = staticmethod(translator_view)
+
+    def translate(self, texts: Texts) -> list[str]:
+        return self.predict(texts)

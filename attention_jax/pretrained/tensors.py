@@ -1,4 +1,4 @@
-"""Reading and writing of named arrays in safetensors and .npz files. Pickles are rejected, by content and by suffix.
+"""Named arrays in safetensors, .npz and .gguf files. Pickles are rejected, by content and by suffix.
 
 Metadata about the arrays may be JSON in a safetensors header, a text array `metadata` in an .npz file, or a
 config.json in the same directory, as Hugging Face's libraries write it. A large model is in several files, the shards,
@@ -7,22 +7,20 @@ and model.safetensors.index.json names the shard of each tensor.
 
 import json
 import zipfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from attention_jax.errors import InputError
+from attention_jax.pretrained import gguf
+from attention_jax.pretrained.foreign_files import WEIGHTS, StoredTensor, check_finite, explain_damage, json_object
 
 OWN = "attention_jax"
 """Key of this package's metadata in a file."""
 KINDS = {"safetensors": ".safetensors", "npz": ".npz"}
-GGUF = ".gguf"
 PICKLES = (".pt", ".pth", ".bin", ".pkl", ".ckpt")
-
-
 INDEX = "model.safetensors.index.json"
 """The file that names the shard of each tensor."""
 FLOATS = ("F64", "F32", "F16", "BF16")
@@ -30,67 +28,15 @@ NUMBERS = (*FLOATS, "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"
 """The types of a safetensors file that are read; weights are FLOATS, and buffers such as masks may be the others."""
 
 
-@dataclass(frozen=True, eq=False)
-class StoredTensor:
-    """A tensor in a file. `np.asarray` reads it as float32; until then it takes no memory.
-
-    Raises InputError when it is read and a value is NaN or infinite.
-    """
-
-    name: str
-    kind: str
-    """Its type in the file, as safetensors names it: F32, BF16, I8, ..."""
-    shape: tuple[int, ...]
-    load: Callable[[], np.ndarray]
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    def then(self, change: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...] | None = None) -> "Stored":
-        """The tensor after a change, which is made when it is read."""
-        original = lambda: np.asarray(self)
-        return StoredTensor(self.name, self.kind, self.shape if shape is None else shape, lambda: change(original()))
-
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
-        with damaged_as_input_error(self.name):
-            array = np.asarray(self.load(), np.float32)
-        if array.shape != self.shape:
-            raise InputError(f"tensor {self.name} must be {list(self.shape)}, is {list(array.shape)}")
-        return check_finite(self.name, array).astype(np.float32 if dtype is None else dtype, copy=False)
-
-
 class Tensors(NamedTuple):
     """The contents of a file of weights."""
 
-    arrays: dict[str, "np.ndarray | Stored"]
+    arrays: dict[str, np.ndarray | StoredTensor]
     """{name: float32 array, or one that is read when it is used}."""
     metadata: dict
     """Metadata that this package wrote, or {}."""
     config: dict
     """Contents of config.json in the same directory, or {}."""
-
-
-class damaged_as_input_error:
-    """A context in which any error but an InputError means that the file at `path` is damaged."""
-
-    def __init__(self, path: Path | str):
-        self.path = path
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, trace):
-        if error is None or isinstance(error, InputError) or not isinstance(error, Exception):
-            return
-        reason = " ".join(str(error).split())[:160]  # libraries raise different types for a damaged file
-        raise InputError(
-            f"{self.path} must be a whole safetensors, .npz or .gguf file with a whole config.json, if any, beside it; "
-            f"it is damaged ({kind.__name__}: {reason}): copy or download it again"
-        ) from error
 
 
 def read_tensors(path: Path) -> Tensors:
@@ -100,22 +46,16 @@ def read_tensors(path: Path) -> Tensors:
     those of safetensors and .gguf files are finite is checked when they are used.
     """
     path = Path(path)
-    with damaged_as_input_error(path):
-        path = find_file(path)
-        if path.suffix == GGUF:
-            from attention_jax.pretrained import gguf
-
-            return Tensors(*gguf.read_gguf(path))
+    with explain_damage(path, WEIGHTS):
+        path, metadata = find_file(path), {}
+        if path.suffix == gguf.SUFFIX:
+            arrays, config = gguf.read_gguf(path)
+            return Tensors(arrays, {}, config)
         if path.name == INDEX:
-            arrays, metadata = _read_shards(path), {}
-        elif zipfile.is_zipfile(path):
-            arrays, metadata = _read_npz(path)
+            arrays = _read_shards(path)
         else:
-            arrays, metadata = _read_safetensors(path)
-        config_path = path.parent / "config.json"
-        config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
-        if not isinstance(config, dict):
-            raise ValueError("config.json is no JSON object")
+            arrays, metadata = _read_npz(path) if zipfile.is_zipfile(path) else _read_safetensors(path)
+        config = json_object(path.parent / "config.json", needed=False)
     if not arrays:
         raise InputError(f"{path} has no tensors in it: give a file of weights")
     return Tensors(arrays, metadata, config)
@@ -123,15 +63,11 @@ def read_tensors(path: Path) -> Tensors:
 
 def config_of(path: Path) -> dict:
     """The config.json of a model in a directory, beside a file, or in the header of a .gguf file; {} without one."""
-    with damaged_as_input_error(path):
+    with explain_damage(path, WEIGHTS):
         file = find_file(Path(path))
-        if file.suffix == GGUF:
-            from attention_jax.pretrained import gguf
-
-            header = gguf.header_of(file)
-            return gguf.config_of(header, header.fields["general.architecture"])
-        config_path = file.parent / "config.json"
-        return json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
+        if file.suffix == gguf.SUFFIX:
+            return gguf.config_of(gguf.header_of(file))
+        return json_object(file.parent / "config.json", needed=False)
 
 
 def find_file(path: Path) -> Path:
@@ -139,18 +75,14 @@ def find_file(path: Path) -> Path:
     if path.is_dir():
         if (path / INDEX).is_file():
             return path / INDEX
-        inside = sorted(file for kind in (*KINDS.values(), GGUF) for file in path.glob(f"*{kind}") if file.is_file())
+        suffixes = (*KINDS.values(), gguf.SUFFIX)
+        inside = sorted(file for kind in suffixes for file in path.glob(f"*{kind}") if file.is_file())
         if len(inside) != 1:
             pickled = [] if inside else sorted(file for kind in PICKLES for file in path.glob(f"*{kind}"))
-            names_text = ", ".join(file.name for file in inside[:3]) or "none"
+            names_text = f"{', '.join(file.name for file in inside[:3]) or 'none'}: give the file"
             if pickled:
-                names_text = f"{pickled[0].name}, a pickle, which is not opened: save the weights as safetensors, or"
-                raise InputError(
-                    f"{path} must hold one file of weights, .safetensors or .npz, has {names_text} give the file"
-                )
-            raise InputError(
-                f"{path} must hold one file of weights, .safetensors or .npz, has {names_text}: give the file"
-            )
+                names_text = f"{pickled[0].name}, a pickle, which is not opened: save the weights as safetensors"
+            raise InputError(f"{path} must hold one file of weights, .safetensors or .npz, has {names_text}")
         return find_file(inside[0])
     if not path.is_file():
         raise InputError(f"a file of weights is needed; there is no {path}")
@@ -167,14 +99,20 @@ def find_file(path: Path) -> Path:
     return path
 
 
-def _read_npz(path: Path):
+def _read_npz(path: Path) -> tuple[dict[str, np.ndarray], dict]:
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: _float32(name, file[name]) for name in file.files if name != "metadata"}
         metadata = json.loads(str(file["metadata"])) if "metadata" in file.files else {}
     return arrays, metadata
 
 
-def _read_safetensors(path: Path):
+def _float32(name: str, array: np.ndarray) -> np.ndarray:
+    if array.dtype.kind not in "fiubV" or array.dtype.hasobject:
+        raise InputError(f"tensor {name} must hold numbers, is of type {array.dtype}")
+    return check_finite(name, np.asarray(array, np.float32))
+
+
+def _read_safetensors(path: Path) -> tuple[dict[str, StoredTensor], dict]:
     from safetensors import safe_open
 
     def load(name: str) -> np.ndarray:
@@ -203,7 +141,7 @@ def _read_shards(index: Path) -> dict[str, StoredTensor]:
     if absent := [shard for shard in shards if not (index.parent / shard).is_file()]:
         raise InputError(f"{index} names {len(absent)} files that are not there ({', '.join(absent[:3])}): copy them")
     for shard in shards:
-        with damaged_as_input_error(index.parent / shard):
+        with explain_damage(index.parent / shard, WEIGHTS):
             inside, _ = _read_safetensors(find_file(index.parent / shard))
         if twice := sorted(inside.keys() & arrays.keys()):
             raise InputError(f"{index.parent}: tensor {twice[0]} must be in one file, is also in {shard}")
@@ -212,21 +150,6 @@ def _read_shards(index: Path) -> dict[str, StoredTensor]:
         if differ := sorted(expected ^ inside.keys()):
             raise InputError(f"{index} and {shard} must name the same tensors; only one of them has {differ[0]}")
     return arrays
-
-
-def _float32(name: str, array: np.ndarray) -> np.ndarray:
-    if array.dtype.kind not in "fiubV" or array.dtype.hasobject:
-        raise InputError(f"tensor {name} must hold numbers, is of type {array.dtype}")
-    return check_finite(name, np.asarray(array, np.float32))
-
-
-def check_finite(name: str, array: np.ndarray) -> np.ndarray:
-    """Return `array`; InputError if a value of it is NaN or infinite."""
-    if array.size and not (np.isfinite(array.min()) and np.isfinite(array.max())):  # both are NaN if one value is
-        raise InputError(
-            f"tensor {name} has values that are NaN or infinite: the file is damaged, or training diverged"
-        )
-    return array
 
 
 def write_tensors(path: Path, arrays: Mapping[str, np.ndarray], metadata: dict):

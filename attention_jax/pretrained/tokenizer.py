@@ -1,4 +1,5 @@
-"""Tokenizers of pretrained models: tokenizer.json, the vocabulary inside a GGUF file, or GPT-2's two files.
+"""Tokenizers of pretrained models, for the models and for datasets: tokenizer.json, the vocabulary inside a GGUF file,
+or GPT-2's two files.
 
 The first two need the `tokenizers` library (an extra). What a GGUF file says by name only, how text is split before
 merges, is a list here of the published tokenizers' own patterns.
@@ -12,10 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attention_jax.data.cache import file_stamp
 from attention_jax.data.tokenizers import byte_characters, byte_level_bpe, read_merges
+from attention_jax.data.vocabulary import Tokenizer, Vocabulary
 from attention_jax.errors import InputError, how_to_install
-from attention_jax.pretrained import gguf, tensors
-from attention_jax.pretrained.facts import Facts
+from attention_jax.pretrained import gguf
+from attention_jax.pretrained.config_json import Facts
+from attention_jax.pretrained.foreign_files import explain_damage, json_object
 
 SPACE = "\u2581"
 """sentencepiece's sign of a space, which the pages of attention maps know."""
@@ -125,7 +129,7 @@ def read_tokenizer(path: Path | str, config: dict) -> PretrainedTokenizer:
     `config` is the model's config.json. Raises InputError where the files are missing or damaged.
     """
     path = Path(path)
-    if path.suffix == tensors.GGUF and path.is_file():
+    if path.suffix == gguf.SUFFIX and path.is_file():
         return of_gguf(path, gguf.header_of(path).fields)
     directory = path if path.is_dir() else path.parent
     if not directory.is_dir():
@@ -144,25 +148,7 @@ def read_tokenizer(path: Path | str, config: dict) -> PretrainedTokenizer:
             f"{directory} must have the tokenizer of the model, tokenizer.json (GPT-2: vocab.json, merges.txt); copy "
             "the whole directory of the model"
         )
-    with damaged_tokenizer(whole):
-        tokenizer = library().Tokenizer.from_str(whole.read_text(encoding="utf-8"))
-    return of_library(tokenizer, directory, config)
-
-
-class damaged_tokenizer:
-    """A context in which any error but an InputError means that a file of a tokenizer is damaged."""
-
-    def __init__(self, path: Path):
-        self.path = path
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, trace):
-        reraised = (InputError, KeyboardInterrupt, SystemExit, GeneratorExit)  # a panic of the library is no Exception
-        if error is not None and not isinstance(error, reraised):
-            reason = " ".join(str(error).split())[:160]
-            raise InputError(f"{self.path} is damaged ({reason}): copy or download it again") from error
+    return of_library(parse_tokenizer(whole.read_bytes(), whole), directory, config)
 
 
 def library(needed: bool = True):
@@ -177,9 +163,16 @@ def library(needed: bool = True):
     return tokenizers
 
 
+def parse_tokenizer(content: bytes, path: Path | str = "the tokenizer.json of a pretrained model"):
+    """The tokenizer of the library in the `content` of a tokenizer.json; InputError for a damaged one."""
+    tokenizers = library()
+    with explain_damage(path):
+        return tokenizers.Tokenizer.from_str(content.decode("utf-8"))
+
+
 def of_library(tokenizer, directory: Path, config: dict) -> PretrainedTokenizer:
     """The tokenizer of the `tokenizers` library; its file may cut and pad texts, which is not done here."""
-    with damaged_tokenizer(directory / "tokenizer_config.json"):
+    with explain_damage(directory / "tokenizer_config.json"):
         check_tokenizer_config(directory, tokenizer)
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -272,19 +265,24 @@ def content_of(token):
 
 def wrap_tokenizer(tokenizer, special: dict[str, int], ends: tuple[int, ...]) -> PretrainedTokenizer:
     """A tokenizer of the library with its special tokens."""
-    ids = tokenizer.get_vocab(with_added_tokens=True)
-    names = [f"<unused {number}>" for number in range(max(ids.values(), default=-1) + 1)]
-    for name, number in ids.items():
-        names[number] = name
     space = byte_characters()[ord(" ")]
     return PretrainedTokenizer(
-        tuple(names),
+        tuple(token_names(tokenizer)),
         lambda text, special: tokenizer.encode(text, add_special_tokens=special).ids,
         lambda numbers: tokenizer.decode(list(numbers), skip_special_tokens=True),
         tokenizer.decoder is not None and tokenizer.decoder.decode(["a", f"{space}b"]) == "a b",
         special,
         ends,
     )
+
+
+def token_names(tokenizer, size: int = 0) -> list[str]:
+    """The tokens of a tokenizer of the library by id, filled up to `size`."""
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    names = [f"<unused {number}>" for number in range(max(size, 1 + max(ids.values(), default=-1)))]
+    for name, number in ids.items():
+        names[number] = name
+    return names
 
 
 def of_merges(vocabulary: Path, merges: Path, special: dict[str, int], ends: tuple[int, ...]) -> PretrainedTokenizer:
@@ -305,19 +303,6 @@ def of_merges(vocabulary: Path, merges: Path, special: dict[str, int], ends: tup
 
     encode = lambda text, special: [ids[token] for token in tokenizer.tokens(text)]
     return PretrainedTokenizer(tuple(names), encode, decode, True, special, ends)
-
-
-def json_object(path: Path, needed: bool = True) -> dict:
-    """The JSON object in a file; {} if there is no file and it is not `needed`, otherwise InputError."""
-    if not path.is_file() and not needed:
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError("it is no object")
-        return content
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} must be a JSON object ({error}); copy the whole directory of the model") from error
 
 
 def special_of(directory: Path, config: dict, token_to_id: Callable[[str], int | None] = lambda name: None) -> dict:
@@ -344,7 +329,7 @@ def first_id(ids) -> int | None:
 
 def ends_of(directory: Path, config: dict) -> tuple[int, ...]:
     """The tokens that end a text, as the library's generate has them: those of generation_config.json alone or, where
-    there is none, of config.json, whose absent entry has a meaning (`entries.ENTRIES`)."""
+    there is none, of config.json, whose absent entry has a meaning (`config_json.ENTRIES`)."""
     path = directory / "generation_config.json"
     ids = json_object(path).get("eos_token_id") if path.is_file() else Facts(config).get("eos_token_id")
     return tuple(sorted({number for number in (ids if isinstance(ids, list) else [ids]) if type(number) is int}))
@@ -374,13 +359,6 @@ def ends_of_gguf(fields: dict) -> tuple[int, ...]:
     return tuple(sorted(ends - ({ids["</s>"]} if has("<|tool_response>", "</s>") else set())))
 
 
-def tokenizer_json(path: Path) -> tuple[bytes, int]:
-    """The tokenizer in a .gguf file as the content of a tokenizer.json, and the size of the vocabulary."""
-    fields = gguf.header_of(path).fields
-    tokenizer, _ = library_of_gguf(path, fields)
-    return tokenizer.to_str().encode(), len(fields["tokenizer.ggml.tokens"])
-
-
 def library_of_gguf(path: Path, fields: dict) -> tuple[Any, dict[str, int]]:
     """The library's tokenizer of the header of a .gguf file, and the ids of its special tokens."""
     of_gpt2 = fields.get("general.architecture") == "gpt2"  # its pattern is known where the file does not name it
@@ -400,7 +378,7 @@ def library_of_gguf(path: Path, fields: dict) -> tuple[Any, dict[str, int]]:
     if is_gemma(fields):  # its file has runs of spaces as they are
         tokens = [token if token.strip(" ") else SPACE * len(token) for token in tokens]
     special = {name.removesuffix("_token_id"): number for name, number in gguf.special_ids(fields).items()}
-    with damaged_tokenizer(path):
+    with explain_damage(path):
         tokenizer = byte_level(fields, tokens, SPLITS.get(split)) if kind == "gpt2" else sentencepiece(fields, tokens)
         added = library().AddedToken
         ends = ends_of_gguf(fields)
@@ -474,3 +452,59 @@ def sentencepiece(fields: dict, tokens: list[str]):
         [t.decoders.Replace(SPACE, " "), t.decoders.ByteFallback(), t.decoders.Fuse(), *strip]
     )
     return tokenizer
+
+
+# --- tokenizers of datasets -------------------------------------------------------------------------------------------
+
+
+def dataset_tokenizer(directory: str, max_length: int | None) -> tuple[Tokenizer, Vocabulary]:
+    """Return the tokenizer of a pretrained model (directory or .gguf file), which cuts texts after `max_length` tokens
+    if this is not None, and the vocabulary of the model: as many tokens as its embeddings have rows."""
+    if directory.endswith(gguf.SUFFIX):
+        fields = gguf.header_of(Path(directory)).fields
+        content = library_of_gguf(Path(directory), fields)[0].to_str().encode()
+        return tokenizer_of_json(content, max_length), vocabulary_of(content, len(fields["tokenizer.ggml.tokens"]))
+    path = Path(directory) / "tokenizer.json"
+    if not path.is_file():
+        raise InputError(f"--data.pretrained must be the directory of a model with tokenizer.json; there is no {path}")
+    content = path.read_bytes()
+    with explain_damage(path):
+        check_tokenizer_config(Path(directory), parse_tokenizer(content, path))
+        size = int(json_object(Path(directory) / "config.json", needed=False).get("vocab_size", 0))
+        return tokenizer_of_json(content, max_length), vocabulary_of(content, size)
+
+
+def tokenizer_stamps(directory: str) -> str:
+    """The stamps of the files that `dataset_tokenizer` reads; "" for no directory."""
+    path = Path(directory)
+    files = [path] if directory.endswith(gguf.SUFFIX) else [path / "tokenizer.json", path / "config.json"]
+    return " ".join(file_stamp(str(file)) for file in files if directory and file.is_file())
+
+
+def tokenizer_of_json(content: bytes, max_length: int | None = None) -> Tokenizer:
+    """Return the tokenizer in the `content` of a tokenizer.json.
+
+    With `max_length`, a text gets the special tokens of the file, and of one with more than `max_length` tokens
+    the last ones before the special ones are left out; otherwise they have all of their own tokens only.
+    """
+    tokenizer = parse_tokenizer(content)
+    tokenizer.no_padding()
+    tokenizer.no_truncation() if max_length is None else tokenizer.enable_truncation(max_length)
+    special = {"add_special_tokens": max_length is not None}
+
+    def text(tokens: Sequence[str]) -> str:
+        ids = [tokenizer.token_to_id(token) for token in tokens]
+        return tokenizer.decode([number for number in ids if number is not None])
+
+    tokens = lambda text: tokenizer.encode(text, **special).tokens
+    all_tokens = lambda texts: [encoding.tokens for encoding in tokenizer.encode_batch(list(texts), **special)]
+    return Tokenizer(tokens, text, all_tokens, ("pretrained", content, max_length))
+
+
+def vocabulary_of(content: bytes, size: int) -> Vocabulary:
+    """Return the vocabulary in the `content` of a tokenizer.json, filled up to `size` tokens; unk is the model's."""
+    names, model = token_names(parse_tokenizer(content), size), json.loads(content)["model"]
+    unknown = model.get("unk_token")
+    if unknown is None and model.get("unk_id") is not None:  # a unigram model
+        unknown = names[model["unk_id"]]
+    return Vocabulary(names, unk=unknown if unknown in names else None)

@@ -8,7 +8,8 @@ from typing import Any
 
 from attention_jax.config import Config
 from attention_jax.errors import InputError, explain_errors
-from attention_jax.pretrained.load import Pretrained, check_texts, is_pretrained, load_pretrained
+from attention_jax.pretrained.interface import Pretrained, check_texts
+from attention_jax.pretrained.load import is_pretrained, load_pretrained
 from attention_jax.printing import outlasting_readers
 from attention_jax.runs import directory as run_directory, lifecycle, pack, saved
 

@@ -14,7 +14,7 @@ from attention_jax.report.attention_data import AttentionRecord
 from attention_jax.tasks import Evaluation, Task
 
 FUNCTIONS = {"softmax": jax.nn.softmax, "sigmoid": jax.nn.sigmoid, "none": lambda logits: logits}
-"""{how a classifier of another library is meant (pretrained/facts.py): what makes its logits its answer}"""
+"""{how a classifier of another library is meant (pretrained/config_json.py): what makes its logits its answer}"""
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from attention_jax import config, load_pretrained
 from attention_jax.data.pairs import pad_rows
 from attention_jax.errors import InputError
 from attention_jax.models import bert
-from attention_jax.pretrained import bert_names, exchange, sentence_files
+from attention_jax.pretrained import exchange, sentence_files
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 SIZES = {"vocab_size": 30, "max_position_embeddings": 18, "pad_token_id": 1}
@@ -211,7 +211,7 @@ def test_unknown_pooling_is_refused(tmp_path, steps, pool, message):
     paths = [{"type": f"sentence_transformers.models.{kind}", "path": f"{i}_{kind}"} for i, kind in enumerate(steps)]
     (tmp_path / "modules.json").write_text(json.dumps(paths))
     with pytest.raises(InputError, match=message):
-        bert_names.add_pooling(config.MaskedLanguageModelConfig(), tmp_path)
+        sentence_files.add_pooling(config.MaskedLanguageModelConfig(), tmp_path)
 
 
 def test_sentences_are_preprocessed_like_the_files(tmp_path):
@@ -266,10 +266,10 @@ def test_a_pooling_is_named_in_two_forms(tmp_path, pooling_config):
     (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(pooling_config))
     steps = [{"type": "a.Transformer", "path": ""}, {"type": "a.Pooling", "path": "1_Pooling"}]
     (tmp_path / "modules.json").write_text(json.dumps(steps))
-    assert bert_names.add_pooling(config.MaskedLanguageModelConfig(), tmp_path).pool == "first"
+    assert sentence_files.add_pooling(config.MaskedLanguageModelConfig(), tmp_path).pool == "first"
     (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(pooling_config | {"include_prompt": False}))
     with pytest.raises(InputError, match="include_prompt"):
-        bert_names.add_pooling(config.MaskedLanguageModelConfig(), tmp_path)
+        sentence_files.add_pooling(config.MaskedLanguageModelConfig(), tmp_path)
 
 
 @pytest.mark.slow

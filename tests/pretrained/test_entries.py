@@ -7,8 +7,7 @@ import pytest
 
 from attention_jax.errors import InputError
 from attention_jax.pretrained import exchange
-from attention_jax.pretrained.entries import ENTRIES, REFUSED, TENSORS
-from attention_jax.pretrained.facts import Facts, class_function, is_harmless
+from attention_jax.pretrained.config_json import ENTRIES, REFUSED, TENSORS, Facts, class_function, is_harmless
 
 COMMON = """_name_or_path architectures bos_token_id chunk_size_feed_forward dtype eos_token_id id2label
 is_encoder_decoder label2id model_type output_attentions output_hidden_states pad_token_id problem_type return_dict

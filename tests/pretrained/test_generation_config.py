@@ -171,12 +171,12 @@ def test_generation_config_precedes_config_json(tmp_path):
 
 
 def test_caller_overrides_generation_config(tmp_path, monkeypatch):
-    from attention_jax.pretrained import decoder_model
-    from attention_jax.pretrained.load import PretrainedLanguageModel
+
+    from attention_jax.pretrained.decoder_model import PretrainedLanguageModel
 
     (tmp_path / "generation_config.json").write_text(json.dumps({"do_sample": True, "top_k": 9, "max_length": 12}))
     (tmp_path / "model.safetensors").write_bytes(b"")
-    monkeypatch.setattr(decoder_model, "continuations", lambda *call: call[-3:])
+    monkeypatch.setattr(PretrainedLanguageModel, "continuations", lambda *call: call[-3:])
     model = PretrainedLanguageModel(tmp_path, None, None, {}, None)
     sampling, _, total = model.generate(["a"])
     assert (sampling.temperature, sampling.top_k, sampling.top_p, total) == (1.0, 9, 1.0, 12)

@@ -138,7 +138,7 @@ def test_file_metadata_names_no_code(tmp_path, metadata):
 def test_a_damaged_config_beside_the_file(tmp_path):
     files(tmp_path)
     (tmp_path / "npz" / "config.json").write_text("{")
-    assert "with a whole config.json, if any, beside it" in read_error(tmp_path / "npz")
+    assert "config.json must be a JSON object" in read_error(tmp_path / "npz")
 
 
 def test_half_precision_is_read_as_float32(tmp_path):
