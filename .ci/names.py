@@ -139,7 +139,7 @@ EXCEPTIONS = {
     "attention_jax/data/pairs.py": "seen",  # fields that are stored with a run
     "attention_jax/data/text_windows.py": "known",
     "attention_jax/data/stream.py": "here",  # in docs/streaming.md
-    "attention_jax/weights/exchange.py": "nested",  # in docs/weights.md
+    "attention_jax/pretrained/exchange.py": "nested",  # in docs/weights.md
     "experiments/heads_of_a_real_model.py": "after",  # of frozen claims
     "experiments/laws.py": "after",
     "experiments/ntm_recall.py": "after",

@@ -36,8 +36,9 @@ if TYPE_CHECKING:  # for editors and type checkers; tests/test_public_api.py com
     from attention_jax.ops.kernel_regression import nadaraya_watson
     from attention_jax.ops.masks import causal, dense, lengths, segments, sliding_window, window
     from attention_jax.ops.trees import pytree
+    from attention_jax.pretrained.interface import Pretrained
+    from attention_jax.pretrained.load import load_pretrained
     from attention_jax.runs.api import LoadedRun, export_run, import_run, load_run, train_run
-    from attention_jax.runs.pretrained import Pretrained, load_pretrained
 
 
 def lazy_attributes(package: str, homes: dict[str, str]) -> tuple[Callable, Callable]:
@@ -91,8 +92,8 @@ HOMES = {
     "import_run": "attention_jax.runs.api",
     "load_run": "attention_jax.runs.api",
     "train_run": "attention_jax.runs.api",
-    "Pretrained": "attention_jax.runs.pretrained",
-    "load_pretrained": "attention_jax.runs.pretrained",
+    "Pretrained": "attention_jax.pretrained.interface",
+    "load_pretrained": "attention_jax.pretrained.load",
 }
 """{public name: the module it is imported from}"""
 __getattr__, __dir__ = lazy_attributes(__name__, HOMES)

@@ -65,7 +65,7 @@ def minilm() -> str:
 
 def models(config: Config, texts: Path) -> dict[str, Config]:
     """{"scratch", "pretrained"}: the two trainings of the file `texts`."""
-    from attention_jax.weights import exchange
+    from attention_jax.pretrained import exchange
 
     place = config.train.init_weights or minilm()
     scratch = replace(config, **{"data.tsv_file": str(texts), "train.init_weights": ""})

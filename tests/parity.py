@@ -26,8 +26,8 @@ sys.path.insert(0, str(ROOT))  # for a checkout that is not installed
 import attention_jax
 from attention_jax import models
 from attention_jax.files import write_atomically
+from attention_jax.pretrained import exchange, tensors
 from attention_jax.report.tables import Table, markdown
-from attention_jax.weights import exchange, tensors
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 RECORD, PAGE = ROOT / "tests" / "parity.json", ROOT / "docs" / "pretrained.md"

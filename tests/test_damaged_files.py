@@ -9,11 +9,11 @@ import pytest
 from attention_jax.data.image_files import decode
 from attention_jax.errors import InputError
 from attention_jax.files import read_json
+from attention_jax.pretrained import tensors
 from attention_jax.report import run_status
 from attention_jax.report.curves import read_history
 from attention_jax.runs import directory as run_directory
 from attention_jax.train.log import MetricsLog
-from attention_jax.weights import tensors
 
 ODD = [
     "3",

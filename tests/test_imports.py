@@ -22,7 +22,7 @@ PACKAGES = {
     "ops": ({"jax"}, set()),
     "data": (
         {"tensorflow_datasets", "babel", "sentencepiece", "spacy", "PIL", "sklearn", "tokenizers", "pyarrow"},
-        {"config", "provenance", "ops.images.boxes"},
+        {"config", "provenance", "ops.images.boxes", "pretrained.tokenizer"},
     ),
     "models": ({"jax", "flax"}, {"ops", "config"}),
     "interpret": ({"jax", "flax"}, {"ops", "config", "models"}),
@@ -33,13 +33,9 @@ PACKAGES = {
     ),
     "report": ({"matplotlib", "sacrebleu", "rich", "scipy"}, {"config"}),
     "tasks": ({"jax", "flax"}, {"ops", "config", "data", "decode", "interpret", "train", "report"}),
-    "views": (
-        {"jax", "flax"},
-        {"ops", "config", "data", "decode", "interpret", "train", "report", "tasks", "weights"},
-    ),
     "runs": (
         {"jax", "safetensors"},
-        {"config", "data", "tasks", "train", "views", "weights", "report", "claims.catalog", "provenance"},
+        {"config", "data", "tasks", "train", "pretrained", "report", "claims.catalog", "provenance"},
     ),
     "sweep": (
         {"jax", "optuna", "ray", "rich"},
@@ -47,11 +43,14 @@ PACKAGES = {
     ),
     "config": (set(), {"claims.claim"}),
     "claims": ({"scipy"}, {"config", "provenance", "runs", "report"}),
-    "weights": (
-        {"jax", "safetensors", "PIL", "sentencepiece", "spacy", "gguf", "tokenizers"},
-        {"config", "data", "models", "tasks"},
+    "pretrained": (
+        {"jax", "flax", "safetensors", "gguf", "tokenizers"},
+        {"config", "data", "decode", "models", "report", "tasks", "train"},
     ),
-    "compile": ({"jax"}, {"config", "tasks", "train", "claims"}),
+    "compile": (
+        {"jax", "PIL", "sentencepiece", "spacy"},
+        {"config", "data", "tasks", "train", "claims", "pretrained"},
+    ),
     "laws": ({"jax", "optax", "scipy"}, {"ops", "claims", "report"}),
     "cli.command_options": ({"tyro"}, {"config", "claims", "cli.help"}),
     "cli.help": (set(), {"config", "claims"}),

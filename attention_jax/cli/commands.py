@@ -148,27 +148,26 @@ def parse_and_open(kind: type, words: list[str], continues: bool = False) -> tup
     from attention_jax import load_run
     from attention_jax.cli import command_options
     from attention_jax.config import Generation, LanguageModelConfig
-    from attention_jax.runs import pretrained
-    from attention_jax.weights import generation_config
+    from attention_jax.pretrained import generation_config, load
 
-    if not words or words[0].startswith("-") or not pretrained.is_pretrained(words[0]):
+    if not words or words[0].startswith("-") or not load.is_pretrained(words[0]):
         args = command_options.parse(kind, words)
         return args, lambda: load_run(args.run, trust_code=args.trust_code), None
     path, sampling = Path(words[0]), None
-    weights = pretrained.read_pretrained(path)
+    weights = load.read_pretrained(path)
     if continues and isinstance(weights.options, LanguageModelConfig):
         defaults = generation_config.sampling_in(path)
         total = defaults.pop("total", None)
         sampling = Generation(**({} if total is None else {"length": total}) | defaults)
     args, options, decode = command_options.parse_with_model(kind, words, weights.options, sampling)
     changes = None if decode is None else {k: v for k, v in vars(decode).items() if v != getattr(sampling, k)}
-    return args, lambda: pretrained.build_pretrained(path, weights, options), changes
+    return args, lambda: load.build_pretrained(path, weights, options), changes
 
 
 def evaluate(words: list[str]):
     """RUN [--figures]: evaluate a run on its held-out data; MODEL --text FILE: the perplexity of a pretrained model."""
     from attention_jax.cli import command_options
-    from attention_jax.runs.pretrained import is_pretrained
+    from attention_jax.pretrained.load import is_pretrained
 
     args, load, _ = parse_and_open(command_options.Evaluate, words)
     if is_pretrained(args.run):
@@ -253,7 +252,7 @@ def texts_of(words: Sequence[str]) -> list[str]:
 def look(words: list[str]):
     """RUN [TEXT or FILE ...] [--out page.html]: show attention maps in one page for a browser."""
     from attention_jax.cli import command_options
-    from attention_jax.runs.pretrained import is_pretrained
+    from attention_jax.pretrained.load import is_pretrained
 
     args, load, _ = parse_and_open(command_options.Look, words)
     if args.out and not args.out.endswith((".html", ".htm")):

@@ -265,7 +265,7 @@ class Sampling(Options):
 
 @dataclass(frozen=True)
 class Generation(Sampling):
-    """Options of what a pretrained language model writes (runs/pretrained.py)."""
+    """Options of what a pretrained language model writes (pretrained/load.py)."""
 
     length: int = option(20, at_least=1, smoke=8)
     """The largest number of tokens to generate; an end-of-text token ends a text before."""

@@ -11,13 +11,14 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from attention_jax import config as settings
-from attention_jax.data import batches, data_summary, generated_texts, pretrained_tokenizer, text_files, tokenizers
+from attention_jax.data import batches, data_summary, generated_texts, text_files, tokenizers
 from attention_jax.data.pairs import pad_rows
 from attention_jax.data.splits import SPLITS, split_by_label, text_digest, text_key, to_nfc
 from attention_jax.data.stream import TokenRows, are_texts_streamed, open_tokens
 from attention_jax.data.text_files import Rereadable
 from attention_jax.data.vocabulary import PAD, UNK, Tokenizer, Vocabulary
 from attention_jax.errors import InputError
+from attention_jax.pretrained.tokenizer import dataset_tokenizer, tokenizer_stamps
 
 Example = tuple[str, str]
 """A label and a text."""
@@ -149,7 +150,7 @@ def words_and_marks() -> Tokenizer:
 def make_tokenizer(options: settings.LabeledFile, train: Iterable[str]) -> tuple[Tokenizer, Vocabulary]:
     """Return the tokenizer of `options`, trained on the training texts if necessary, and its vocabulary."""
     if options.pretrained:
-        return pretrained_tokenizer.of_directory(options.pretrained, options.max_length)
+        return dataset_tokenizer(options.pretrained, options.max_length)
     special = {"pad": PAD, "unk": UNK}
     if options.tokenizer == "sentencepiece":
         tokenizer, pieces = tokenizers.sentencepiece(train, options.vocabulary_size)
@@ -203,7 +204,7 @@ def load(options: settings.LabeledFile, batch_size: int) -> LabeledTexts:
     paths = [options.tsv_file] if options.tsv_file else []
     streamed = are_texts_streamed(options.stream, paths) and bool(paths)
     preparation = settings.replace(options, stream="auto", workers=0, max_buckets=1)
-    words = [str(preparation), pretrained_tokenizer.stamps(options.pretrained)]
+    words = [str(preparation), tokenizer_stamps(options.pretrained)]
     with open_tokens(paths, words, streamed) as tokens:
         tokens.data = tokens.data or write_tokens(options, streamed, tokens.file)
     data = tokens.data

@@ -16,12 +16,12 @@ from attention_jax.data import (
     images,
     labeled_texts,
     pairs,
-    pretrained_tokenizer,
     text_windows,
     tokenizers,
 )
 from attention_jax.data.vocabulary import Tokenizer, Vocabulary
 from attention_jax.errors import InputError
+from attention_jax.pretrained.tokenizer import tokenizer_of_json
 
 TYPES = {
     kind.__name__: kind
@@ -45,7 +45,7 @@ TOKENIZERS = {
     "lines": text_windows.line_tokenizer,
     "words and marks": labeled_texts.words_and_marks,
     "letters": tokenizers.letters,
-    "pretrained": pretrained_tokenizer.tokenizer_of_json,
+    "pretrained": tokenizer_of_json,
 }
 """The function that makes a tokenizer of each recipe (`Tokenizer.recipe`)."""
 SPECIAL = ("pad", "bos", "eos", "unk")

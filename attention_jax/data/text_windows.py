@@ -12,12 +12,13 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from attention_jax import config as settings
-from attention_jax.data import data_summary, generated_texts, pretrained_tokenizer, text_files, tokenizers
+from attention_jax.data import data_summary, generated_texts, text_files, tokenizers
 from attention_jax.data.splits import SPLITS, occurs_in, to_nfc
 from attention_jax.data.stream import TokenRows, are_texts_streamed, open_tokens
 from attention_jax.data.text_files import Rereadable
 from attention_jax.data.vocabulary import UNK, Tokenizer, Vocabulary
 from attention_jax.errors import InputError
+from attention_jax.pretrained.tokenizer import dataset_tokenizer, tokenizer_stamps
 
 LARGEST = 2**27
 """Tokens of a text in memory."""
@@ -99,7 +100,7 @@ def make_tokenizer(options: settings.TextFile, lines: Rereadable) -> tuple[Token
     """Return a tokenizer of characters, or of subwords trained on `lines`, with a token for the end of a line, or
     that of a pretrained model."""
     if options.pretrained:
-        return pretrained_tokenizer.of_directory(options.pretrained, None)
+        return dataset_tokenizer(options.pretrained, None)
     if options.tokenizer == "character":
         tokenizer = tokenizers.character()
         return tokenizer, Vocabulary(sorted({*itertools.chain.from_iterable(lines), "\n"}), unk=UNK)
@@ -131,7 +132,7 @@ def load(options: settings.TextFile) -> Windows:
     paths = [options.text_file] if options.text_file else []
     streamed = are_texts_streamed(options.stream, paths) and bool(paths)
     preparation = settings.replace(options, stream="auto", workers=0, sequence_length=1, overlap=1)
-    words = [str(preparation), pretrained_tokenizer.stamps(options.pretrained)]
+    words = [str(preparation), tokenizer_stamps(options.pretrained)]
     with open_tokens(paths, words, streamed) as tokens:
         tokens.data = tokens.data or write_tokens(options, streamed, tokens.file)
     data = tokens.data

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from attention_jax.config import Config
 from attention_jax.errors import InputError, explain_errors
+from attention_jax.pretrained.interface import Pretrained, check_texts
+from attention_jax.pretrained.load import is_pretrained, load_pretrained
 from attention_jax.printing import outlasting_readers
-from attention_jax.runs import directory as run_directory, lifecycle, pack, pretrained, saved
-from attention_jax.runs.pretrained import check_texts
+from attention_jax.runs import directory as run_directory, lifecycle, pack, saved
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class LoadedRun:
         return () if compute is None else tuple(compute(self.config, texts))
 
 
-def load_run(directory: Path | str, *, trust_code: bool = False) -> "LoadedRun | pretrained.Pretrained":
+def load_run(directory: Path | str, *, trust_code: bool = False) -> "LoadedRun | Pretrained":
     """Load the run in `directory`, or in a file of `export_run(to="zip")`. Raises InputError if there is none.
 
     A run with a score, model or dataset from outside of this package imports their code, which needs `trust_code`. The
@@ -125,8 +126,8 @@ def load_run(directory: Path | str, *, trust_code: bool = False) -> "LoadedRun |
     Traceback (most recent call last):
     attention_jax.errors.InputError: ...runs/none...
     """
-    if pretrained.is_pretrained(directory):
-        return pretrained.load_pretrained(directory)
+    if is_pretrained(directory):
+        return load_pretrained(directory)
     directory = pack.unpack_run(directory)
     return LoadedRun(directory, run_directory.read_config(directory, trust_code), run_directory.read_result(directory))
 
@@ -203,18 +204,18 @@ def export_run(
     """
     if to in ("stablehlo", "zip") and naming != "own":
         raise InputError(f"--naming {naming} names arrays of safetensors and npz: leave it or --to {to} out")
-    if to in ("stablehlo", "zip") and pretrained.is_pretrained(run):
+    if to in ("stablehlo", "zip") and is_pretrained(run):
         raise InputError(f"--to {to} needs a run; {run} is a pretrained model")
     with explain_errors():
         if to == "zip":
             return _export_zip(run, Path(out or f"{str(run).rstrip('/')}{pack.PACKED}"), trust_code)
         directory = Path(out or pack.output_directory(run) / "export" / ("stablehlo" if to == "stablehlo" else naming))
         if to == "stablehlo":
-            from attention_jax.weights import stablehlo
+            from attention_jax.compile import stablehlo
 
             loaded = load_run(run, trust_code=trust_code)
             return stablehlo.export(loaded.excerpt_task, loaded.params, directory, platforms)
-        from attention_jax.weights import exchange
+        from attention_jax.pretrained import exchange
 
         return exchange.write(saved.weights_of(Path(run), trust_code=trust_code), directory, to, naming)
 

@@ -110,8 +110,8 @@ def initial_params(config: configs.Config, task, directory: Path, quiet: bool = 
         return lambda params: params
     import jax
 
+    from attention_jax.pretrained import adopt
     from attention_jax.train import hosts
-    from attention_jax.weights import adopt
 
     like = jax.eval_shape(task.init, jax.random.PRNGKey(0))
     adoption = adopt.adopt_params(saved.weights_of(Path(config.train.init_weights), like=config), like)
@@ -125,8 +125,8 @@ def with_weights(weights: str, config: configs.Config) -> configs.Config:
     model of texts brings its tokenizer and its dropout rates. Without `weights` it is `config`."""
     if not weights:
         return config
-    from attention_jax.runs.pretrained import with_scan
-    from attention_jax.weights import adopt
+    from attention_jax.pretrained import adopt
+    from attention_jax.pretrained.load import with_scan
 
     loaded_weights = saved.weights_of(Path(weights), like=config)
     model = with_scan(adopt.options_from(loaded_weights, config.model))

@@ -33,7 +33,7 @@ def write_pack(directory: Path, params, out: Path) -> Path:
     """
     from safetensors.numpy import save
 
-    from attention_jax.weights.exchange import flat
+    from attention_jax.pretrained.exchange import flat
 
     if out.exists():
         raise InputError(f"--out must be a file that does not exist yet; {out} does")
@@ -90,7 +90,7 @@ def read_weights(directory: Path) -> dict | None:
         return None
     from safetensors.numpy import load_file
 
-    from attention_jax.weights.exchange import nested
+    from attention_jax.pretrained.exchange import nested
 
     try:
         return nested(load_file(path))

@@ -134,9 +134,9 @@ def load_weights(directory: Path, **trusted):
 
 
 def weights_of(path: Path, **trusted):
-    """Return the weights (weights/exchange.py) of a run, of a file, or of a directory with one; `trusted` is passed to
-    `read_config`."""
-    from attention_jax.weights import exchange
+    """Return the weights (pretrained/exchange.py) of a run, of a file, or of a directory with one; `trusted` is passed
+    to `read_config`."""
+    from attention_jax.pretrained import exchange
 
     directory = unpack_run(path) if zipfile.is_zipfile(path) and path.suffix == PACKED else path
     if not any((directory / name).exists() for name in ("checkpoints", "final", "weights.safetensors")):

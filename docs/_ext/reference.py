@@ -38,7 +38,10 @@ GROUPS = {
     "models": ("Models (Flax Linen modules)", ("models",)),
     "interpret": ("Interventions, lenses and attributions", ("interpret",)),
     "decoding": ("Greedy and beam search", ("decode",)),
-    "runs": ("Pretrained models, experiments and runs from Python", ("runs.pretrained", "runs.api", "claims.catalog")),
+    "runs": (
+        "Pretrained models, experiments and runs from Python",
+        ("pretrained.load", "pretrained.interface", "runs.api", "claims.catalog"),
+    ),
     "pytrees": ("Custom pytrees", ("ops.trees",)),
 }
 """Page of the API reference: its title, and the modules of `attention_jax` whose public names are on it."""

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from attention_jax.compile import prepare_image
 from attention_jax.config import Images
 from attention_jax.data import images
 from attention_jax.data.image_files import decode, images_below, list_folder
 from attention_jax.errors import InputError
-from attention_jax.weights import prepare_image
 
 DRAW = np.random.default_rng(0)
 

@@ -5,13 +5,13 @@ import unicodedata
 import numpy as np
 import pytest
 
+from attention_jax.compile import prepare_text
 from attention_jax.config import Corpus, LabeledFile, TextFile
 from attention_jax.data import labeled_texts, pairs, text_windows, tokenizers
 from attention_jax.data.pairs import decode_targets, load_pairs
 from attention_jax.data.splits import occurs_in
 from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 from attention_jax.errors import InputError
-from attention_jax.weights import prepare_text
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ from tables import write
 from attention_jax import config as configs
 from attention_jax.data import batches, images, labeled_texts, stream, text_files, text_windows, tokenizers
 from attention_jax.data.image_files import center_crop, inception_box, resize_box
-from attention_jax.data.pretrained_tokenizer import stamps
 from attention_jax.data.stream import PackedRows, Share, TokenRows
 from attention_jax.data.vocabulary import Vocabulary
 from attention_jax.errors import InputError
+from attention_jax.pretrained.tokenizer import tokenizer_stamps
 from attention_jax.tasks import build
 from attention_jax.train.loop import count_steps, train_one
 from tests.interruptions import interrupt_after
@@ -377,12 +377,12 @@ def test_resumed_streamed_run_equals_memory(kind, home):
 
 
 def test_changed_pretrained_tokenizer_changes_stamps(home):
-    assert stamps("") == "" == stamps(str(home))
+    assert tokenizer_stamps("") == "" == tokenizer_stamps(str(home))
     for name in ("tokenizer.json", "config.json", "tokenizer.json"):
-        old_stamps = stamps(str(home))
+        old_stamps = tokenizer_stamps(str(home))
         (home / name).write_text(old_stamps + "{}")
-        assert stamps(str(home)) != old_stamps
-    assert stamps(str(home / "model.gguf")) == ""
+        assert tokenizer_stamps(str(home)) != old_stamps
+    assert tokenizer_stamps(str(home / "model.gguf")) == ""
 
 
 SIDE, BATCH, CLASSES = 8, 4, "abc"

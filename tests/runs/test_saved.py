@@ -16,8 +16,8 @@ from attention_jax import config as configs, load_run, tasks, train_run
 from attention_jax.data import stored
 from attention_jax.data.pairs import Tokenizer
 from attention_jax.errors import InputError
+from attention_jax.pretrained import exchange
 from attention_jax.runs import pack, saved
-from attention_jax.weights import exchange
 
 ROOT = Path(__file__).resolve().parents[2]
 FAMILIES = {model.task.rpartition(":")[2]: model for model in reversed(MODELS)}

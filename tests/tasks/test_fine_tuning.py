@@ -10,9 +10,9 @@ from test_launch import error_line, launch_here
 from attention_jax import load_run
 from attention_jax.config import MaskedLanguageModelConfig, replace
 from attention_jax.models.bert import MaskedLanguageModel
+from attention_jax.pretrained import exchange
 from attention_jax.runs import lifecycle
 from attention_jax.train.checkpoint import read_params
-from attention_jax.weights import exchange
 from experiments import classify_text
 from tests.interruptions import interrupt_after
 

@@ -10,9 +10,9 @@ from test_launch import launch_here
 import attention_jax
 from attention_jax import load_run
 from attention_jax.config import replace
+from attention_jax.pretrained import exchange
 from attention_jax.runs import lifecycle
 from attention_jax.train.checkpoint import read_params
-from attention_jax.weights import exchange
 from experiments import language_model
 from tests.interruptions import interrupt_after
 

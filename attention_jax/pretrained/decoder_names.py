@@ -1,0 +1,543 @@
+"""Decoder-only families as Hugging Face has them, and what their weights are called here: GPT-2, Llama, Mistral, Qwen
+and Gemma. The layouts are those of `naming`.
+
+Llama's names are those of all but GPT-2: Qwen adds biases of queries, keys and values (2) or RMSNorm of each head's
+queries and keys (3), Gemma norms before and after each sub-layer. Kernels are [out, in] there, and [in, out] in GPT-2.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from attention_jax.config import LanguageModelConfig
+from attention_jax.config.per_layer import layer_list
+from attention_jax.errors import InputError
+from attention_jax.models.language_model import LanguageModel
+from attention_jax.models.norms import EPSILON
+from attention_jax.pretrained.config_json import Facts, activation, heads_of, hf_activation
+from attention_jax.pretrained.naming import LAYERS, Arrays, Naming, Row, count_layers, norm_rows
+
+HERE = "decoder/layer_*"
+GPT2_LAYER = "transformer.h.*"
+GPT2 = (
+    Row("transformer.wte.weight", "v d", "embedding/token/embedding", "v d"),
+    Row("transformer.wpe.weight", "n d", "embedding/position/embedding", "n d"),
+    *norm_rows(f"{GPT2_LAYER}.ln_1", f"{HERE}/attention_norm"),
+    Row(f"{GPT2_LAYER}.attn.c_attn.weight", "d (s h e)", f"{HERE}/attention/query|key|value/kernel", "s d (h e)"),
+    Row(f"{GPT2_LAYER}.attn.c_attn.bias", "(s h e)", f"{HERE}/attention/query|key|value/bias", "s (h e)"),
+    Row(f"{GPT2_LAYER}.attn.c_proj.weight", "(h e) d", f"{HERE}/attention/out/kernel", "(h e) d"),
+    Row(f"{GPT2_LAYER}.attn.c_proj.bias", "d", f"{HERE}/attention/out/bias", "d"),
+    *norm_rows(f"{GPT2_LAYER}.ln_2", f"{HERE}/ffn_norm"),
+    Row(f"{GPT2_LAYER}.mlp.c_fc.weight", "d m", f"{HERE}/ffn/hidden/kernel", "d m"),
+    Row(f"{GPT2_LAYER}.mlp.c_fc.bias", "m", f"{HERE}/ffn/hidden/bias", "m"),
+    Row(f"{GPT2_LAYER}.mlp.c_proj.weight", "m d", f"{HERE}/ffn/out/kernel", "m d"),
+    Row(f"{GPT2_LAYER}.mlp.c_proj.bias", "d", f"{HERE}/ffn/out/bias", "d"),
+    *norm_rows("transformer.ln_f", "decoder/norm"),
+)
+THERE = "model.layers.*"
+TOKENS, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+DECODER = (
+    Row(TOKENS, "v d", "embedding/token/embedding", "v d"),
+    Row(f"{THERE}.input_layernorm.weight", "d", f"{HERE}/attention_norm/scale", "d"),
+    Row(f"{THERE}.self_attn.q_proj.weight", "(h e) d", f"{HERE}/attention/query/kernel", "d (h e)"),
+    Row(f"{THERE}.self_attn.k_proj.weight", "(g e) d", f"{HERE}/attention/key/kernel", "d (g e)"),
+    Row(f"{THERE}.self_attn.v_proj.weight", "(g e) d", f"{HERE}/attention/value/kernel", "d (g e)"),
+    Row(f"{THERE}.self_attn.o_proj.weight", "d (h e)", f"{HERE}/attention/out/kernel", "(h e) d"),
+    Row(f"{THERE}.mlp.gate_proj.weight", "m d", f"{HERE}/ffn/gate/kernel", "d m"),
+    Row(f"{THERE}.mlp.up_proj.weight", "m d", f"{HERE}/ffn/hidden/kernel", "d m"),
+    Row(f"{THERE}.mlp.down_proj.weight", "d m", f"{HERE}/ffn/out/kernel", "m d"),
+    Row("model.norm.weight", "d", "decoder/norm/scale", "d"),
+    Row(HEAD, "v d", "kernel", "d v"),
+)
+"""What all families but GPT-2 have."""
+FFN_NORM = Row(f"{THERE}.post_attention_layernorm.weight", "d", f"{HERE}/ffn_norm/scale", "d")
+BIASES = (
+    Row(f"{THERE}.self_attn.q_proj.bias", "(h e)", f"{HERE}/attention/query/bias", "(h e)"),
+    Row(f"{THERE}.self_attn.k_proj.bias", "(g e)", f"{HERE}/attention/key/bias", "(g e)"),
+    Row(f"{THERE}.self_attn.v_proj.bias", "(g e)", f"{HERE}/attention/value/bias", "(g e)"),
+)
+OUT_BIAS = Row(f"{THERE}.self_attn.o_proj.bias", "d", f"{HERE}/attention/out/bias", "d")
+QK_NORMS = (
+    Row(f"{THERE}.self_attn.q_norm.weight", "e", f"{HERE}/attention/query_norm/scale", "e"),
+    Row(f"{THERE}.self_attn.k_norm.weight", "e", f"{HERE}/attention/key_norm/scale", "e"),
+)
+SANDWICH = (
+    Row(f"{THERE}.post_attention_layernorm.weight", "d", f"{HERE}/attention_output_norm/scale", "d"),
+    Row(f"{THERE}.pre_feedforward_layernorm.weight", "d", f"{HERE}/ffn_norm/scale", "d"),
+    Row(f"{THERE}.post_feedforward_layernorm.weight", "d", f"{HERE}/ffn_output_norm/scale", "d"),
+)
+GATE, QUERY_BIAS = f"{THERE}.mlp.gate_proj.weight".replace("*", "0"), BIASES[0].tensor.replace("*", "0")
+
+
+class LanguageModelNaming(Naming):
+    """What the conversions of all decoder-only families have in common."""
+
+    options_type = LanguageModelConfig
+
+    def build_module(self, options: LanguageModelConfig, params: Arrays) -> LanguageModel:
+        """Return the model of these weights."""
+        return LanguageModel(options, len(params["embedding/token/embedding"]))
+
+
+# --- GPT-2 (Radford et al. 2019) --------------------------------------------------------------------------------------
+
+GPT2_CONFIG = {
+    "layer_norm_epsilon": EPSILON,
+    "tie_word_embeddings": True,
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "add_cross_attention": False,
+}
+"""The settings in config.json that have no other value here."""
+
+
+class GPT2Naming(LanguageModelNaming):
+    """The conversion of a GPT2LMHeadModel."""
+
+    table = GPT2
+    mark = "transformer.h.0.attn.c_attn.weight"
+    model_types = ("gpt2",)
+    copies: ClassVar = {
+        r"lm_head\.weight": lambda state_dict, copy: state_dict["transformer.wte.weight"],
+        r"transformer\.h\.\d+\.attn\.bias": lambda state_dict, mask: np.tril(np.ones(mask.shape, np.float32)),
+        r"transformer\.h\.\d+\.attn\.masked_bias": lambda state_dict, value: None,
+    }
+    fixed_options: ClassVar = {
+        "norm": "pre",
+        "position_embedding": "learned",
+        "tied_embeddings": True,
+        "scale_embeddings": False,
+        "output_bias": False,
+        "use_bias": True,
+        "key_dim": 0,
+        "value_dim": 0,
+        "norm_epsilon": EPSILON,
+        "logit_cap": 0.0,
+        "per_layer": "",
+        "scan_layers": False,
+        **LAYERS,
+    }
+
+    def normalize_name(self, name: str) -> str:
+        return re.sub(r"^(wte|wpe|h|ln_f)\.", r"transformer.\1.", name)
+
+    def infer_options(self, state_dict: Arrays, facts: Facts) -> LanguageModelConfig:
+        """Infer the options from shapes and config.json; without the latter from the published models, 64 per head."""
+        facts.get("layer_norm_epsilon", EPSILON, f"norms with epsilon {EPSILON:g}")
+        facts.require("GPT-2", GPT2_CONFIG)
+        positions, width = state_dict["transformer.wpe.weight"].shape
+        layers, hidden = count_layers("transformer.h.", state_dict), len(state_dict["transformer.h.0.mlp.c_fc.bias"])
+        sizes = {"n_embd": width, "n_layer": layers, "n_positions": positions}
+        facts.require("GPT-2", sizes | {"vocab_size": len(state_dict["transformer.wte.weight"])})
+        if (inner := facts.get("n_inner", hidden) or 4 * width) != hidden:
+            raise InputError(
+                f"GPT-2's config.json must have n_inner {hidden}, has {inner} (null and none are {4 * width})"
+            )
+        return LanguageModelConfig(
+            layers,
+            width,
+            heads_of(facts, "n_head", width),
+            hidden,
+            activation=activation(facts.get("activation_function", "gelu_new", "activation gelu_new")),
+            position_embedding="learned",
+            scale_embeddings=False,
+            output_bias=False,
+            max_length=positions,
+        )
+
+    def config_json(self, options: LanguageModelConfig, params: Arrays, data=None) -> dict:
+        """Build the config.json of a `GPT2LMHeadModel`; with the special tokens of the run's vocabulary, if any."""
+        vocabulary = getattr(data, "vocabulary", None)
+        return GPT2_CONFIG | {
+            "architectures": ["GPT2LMHeadModel"],
+            "model_type": "gpt2",
+            "vocab_size": len(params["embedding/token/embedding"]),
+            "n_positions": len(params["embedding/position/embedding"]),
+            "n_embd": options.hidden_size,
+            "n_layer": options.num_layers,
+            "n_head": options.num_heads,
+            "n_inner": options.mlp_dim,
+            "activation_function": hf_activation(options.activation),
+            **{f"{name}_token_id": getattr(vocabulary, f"{name}_id", None) for name in ("bos", "eos", "pad")},
+        }
+
+
+# --- what the config.json of the other families says -----------------------------------------------------------------
+
+
+def format_number(value: float) -> str:
+    """A number as an argument of an option.
+
+    >>> format_number(8.0), format_number(0.5)
+    ('8', '0.5')
+    """
+    return str(int(value) if value == int(value) else float(value))
+
+
+def window_mask(keys: int) -> str:
+    """The mask of a sliding window, which counts a position itself there: 512 keys are at most 511 away.
+
+    >>> window_mask(512)
+    'window(511)'
+    """
+    return f"window({int(keys) - 1})"
+
+
+def rotary_options(family: str, facts: Facts) -> dict[str, Any]:
+    """The options of rotary positions in config.json, as transformers 5 writes them or as earlier ones did.
+
+    >>> newer, older = {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, {"rope_theta": 1e6}
+    >>> [rotary_options("Llama", Facts({"model_type": "llama"} | entry))["rope_theta"] for entry in (newer, older, {})]
+    [500000.0, 1000000.0, 10000.0]
+    """
+    newer, older = facts.get("rope_parameters") or {}, facts.get("rope_scaling")
+    entry, theta = older or newer, facts.get("rope_theta")
+    return {"rope_theta": float(entry.get("rope_theta", theta)), "rope_scaling": scaling_of(family, entry, facts)}
+
+
+SCALINGS = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
+"""{kind of scaled rotary positions: its arguments, in the order of `rope_scaling`}"""
+
+
+def scaling_of(family: str, entry: Mapping[str, Any], facts: Facts) -> str:
+    """`rope_scaling` of an entry in config.json; InputError for a kind that is not known.
+
+    >>> facts = Facts({"model_type": "llama"})
+    >>> scaling_of("", {"type": "linear", "factor": 2.0}, facts), scaling_of("", {"rope_type": "default"}, facts)
+    ('linear(2)', 'none')
+    """
+    length = entry.get("original_max_position_embeddings", facts.get("max_position_embeddings"))
+    entry = {**entry, "original_max_position_embeddings": facts.get("original_max_position_embeddings") or length}
+    kind = entry.get("rope_type", entry.get("type", "default"))
+    if entry.get("partial_rotary_factor", 1.0) != 1.0:
+        raise InputError(f"{family}'s rotary positions must rotate all channels, not {entry['partial_rotary_factor']}")
+    names = SCALINGS.get(kind)
+    if names is None or not {*names} <= entry.keys():
+        lacks = kind if names is None else f"{kind} without {', '.join(sorted({*names} - entry.keys()))}"
+        raise InputError(f"{family}'s rotary positions must be scaled by {', '.join(SCALINGS)}; got {lacks}")
+    return f"{kind}({', '.join(format_number(entry[name]) for name in names)})" if names else "none"
+
+
+def sliding_layers(family: str, kinds: list[str], layers: int) -> list[int]:
+    """The layers of a sliding window in `layer_types`; InputError for a list of another length or another kind."""
+    if len(kinds) != layers or {*kinds} - {"full_attention", "sliding_attention"}:
+        raise InputError(
+            f"{family}'s layer_types must be full_attention or sliding_attention for each of {layers} layers; got "
+            f"{len(kinds)} of {', '.join(sorted(map(str, {*kinds})))}"
+        )
+    return [layer for layer, kind in enumerate(kinds) if kind == "sliding_attention"]
+
+
+def cap_of(family: str, facts: Facts, name: str) -> float:
+    """Return a cap in config.json; 0.0 (no cap) for null. InputError for a cap that is not positive."""
+    cap = facts.get(name)
+    if cap is not None and not float(cap) > 0:
+        raise InputError(f"{family}'s {name} must be above 0, or null for none; got {cap!r}")
+    return float(cap or 0.0)
+
+
+# --- Llama, Mistral, Qwen, Gemma --------------------------------------------------------------------------------------
+
+
+class DecoderNaming(LanguageModelNaming):
+    """What the conversions of all families but GPT-2 have in common."""
+
+    family: str
+    """Its name in messages."""
+    mark = TOKENS
+    copies: ClassVar = {r".*\.rotary_emb\.inv_freq": lambda state_dict, buffer: None}
+    gated_layers: tuple[str, Mapping[str, str]] = ("hidden_act", {"silu": "swiglu", "swish": "swiglu"})
+    """The entry of the activation, and {its values: our feed-forward layers}."""
+
+    def normalize_name(self, name: str) -> str:
+        """The names of a model without its head have no prefix."""
+        return re.sub(r"^(embed_tokens|layers|norm)\.", r"model.\1.", name)
+
+    def prepare(self, state_dict: Arrays, facts: Facts) -> Arrays:
+        """Leave out the head if it is tied to the embeddings. InputError for weights without a config.json, as
+        shapes do not show the heads."""
+        if not facts.entries:
+            raise InputError(
+                "it needs its config.json, with num_attention_heads: copy the whole directory of the model"
+            )
+        tied = facts.get("tie_word_embeddings")
+        if HEAD not in state_dict and not tied:
+            raise InputError(f"{HEAD} is missing, and config.json does not say that it is tied to the embeddings")
+        if HEAD not in state_dict or not tied:
+            return state_dict
+        if not np.array_equal(state_dict[HEAD], state_dict[TOKENS]):
+            raise InputError(f"{HEAD} must be tied to {TOKENS}, as config.json says, and differs from it")
+        return {name: array for name, array in state_dict.items() if name != HEAD}
+
+    def family_options(self, state_dict: Arrays, facts: Facts) -> dict[str, Any]:
+        """Return the options that differ between the families."""
+        return {}
+
+    def infer_options(self, state_dict: Arrays, facts: Facts) -> LanguageModelConfig:
+        """Infer the options from shapes and config.json; InputError where these contradict each other."""
+        family_options = self.family_options(state_dict, facts)
+        entry, layers_by_activation = self.gated_layers
+        if (act := facts.get(entry)) not in layers_by_activation:
+            accepted = " or ".join(layers_by_activation)
+            raise InputError(f"{self.family}'s config.json must have {entry} {accepted}, has {act!r}")
+        facts.require(self.family, {"mlp_bias": False, "rope_interleaved": False, "partial_rotary_factor": 1.0})
+        layers, hidden = count_layers("model.layers.", state_dict), state_dict[GATE].shape[0]
+        width = state_dict[TOKENS].shape[1]
+        sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": hidden}
+        facts.require(self.family, sizes | {"vocab_size": len(state_dict[TOKENS])})
+        heads = int(facts.get("num_attention_heads"))
+        head_width = int(facts.get("head_dim") or width // heads)
+        if head_width < 1:
+            raise InputError(
+                f"{self.family}'s config.json must have num_attention_heads for {width} channels, has {heads}"
+            )
+        kv_heads = int(facts.get("num_key_value_heads") or heads)
+        if heads % kv_heads:
+            raise InputError(
+                f"{self.family}'s num_attention_heads must be divisible by num_key_value_heads: {heads}, {kv_heads}"
+            )
+        options = {
+            "num_layers": layers,
+            "hidden_size": width,
+            "num_heads": heads,
+            "num_kv_heads": kv_heads % heads,  # as many as of queries are 0
+            "mlp_dim": hidden,
+            "key_dim": 0 if head_width * heads == width else head_width,
+            "value_dim": 0 if head_width * heads == width else head_width,
+            "norm_layer": "rms",
+            "norm_epsilon": float(facts.get("rms_norm_eps")),
+            "use_bias": QUERY_BIAS in state_dict,
+            "tied_embeddings": HEAD not in state_dict,
+            "scale_embeddings": False,
+            "output_bias": False,
+            "mlp_layer": layers_by_activation[act],
+            "dropout": 0.0,
+            "attention_dropout": 0.0,
+        }
+        return LanguageModelConfig(**options | family_options)
+
+
+class LlamaNaming(DecoderNaming):
+    """The conversion of a Llama: Llama 1 to 3.2, SmolLM, TinyLlama, and all others whose config.json says llama."""
+
+    family = "Llama"
+    architecture = "LlamaForCausalLM"
+    table = (*DECODER, FFN_NORM, *BIASES, OUT_BIAS)
+    model_types: tuple[str, ...] = ("llama",)
+    fixed_options: ClassVar = {
+        "score": "scaled_dot",
+        "normalizer": "softmax",
+        "head_pool": "mean",
+        "norm": "pre",
+        "norm_layer": "rms",
+        "mlp_layer": "swiglu",
+        "position_embedding": "rotary",
+        "output_gate": False,
+        "normalize_qk": False,
+        "scale_embeddings": False,
+        "output_bias": False,
+        "logit_cap": 0.0,
+        "per_layer": "",
+        "mask": "none",
+    }
+
+    def family_options(self, state_dict: Arrays, facts: Facts) -> dict[str, Any]:
+        facts.require(self.family, {"attention_bias": QUERY_BIAS in state_dict})
+        return rotary_options(self.family, facts)
+
+    def config_json(self, options: LanguageModelConfig, params: Arrays, data=None) -> dict:
+        """Build the config.json of a model of this family."""
+        sizes, name = self.layout_sizes(options), options.rope_scaling.partition("(")[0]
+        arguments = [float(x) for x in re.findall(r"[\d.]+", options.rope_scaling.partition("(")[2])]
+        rope = {"rope_type": "default" if name == "none" else name} | dict(zip(SCALINGS["llama3"], arguments))
+        return {
+            "architectures": [self.architecture],
+            "model_type": self.model_types[0],
+            "vocab_size": len(params["embedding/token/embedding"]),
+            "hidden_size": options.hidden_size,
+            "intermediate_size": options.mlp_dim,
+            "num_hidden_layers": options.num_layers,
+            "num_attention_heads": options.num_heads,
+            "num_key_value_heads": sizes["g"],
+            "head_dim": sizes["e"],
+            "hidden_act": "silu",
+            "rms_norm_eps": options.norm_epsilon,
+            "attention_bias": options.use_bias,
+            "tie_word_embeddings": options.tied_embeddings,
+            "rope_parameters": rope | {"rope_theta": options.rope_theta},
+        }
+
+
+class MistralNaming(DecoderNaming):
+    """The conversion of a Mistral, whose layers all have the same window, if any; it is read and not written."""
+
+    family = "Mistral"
+    table = LlamaNaming.table
+    model_types = ("mistral",)
+    read_only = True
+
+    def family_options(self, state_dict: Arrays, facts: Facts) -> dict[str, Any]:
+        keys = facts.get("sliding_window")
+        return {"mask": "none" if keys is None else window_mask(keys)} | rotary_options(self.family, facts)
+
+
+class QwenNaming(LlamaNaming):
+    """What the conversions of Qwen have in common: some layers may have a window."""
+
+    def family_options(self, state_dict: Arrays, facts: Facts) -> dict[str, Any]:
+        layers = count_layers("model.layers.", state_dict)
+        used, keys, first = (facts.get(name) for name in ("use_sliding_window", "sliding_window", "max_window_layers"))
+        keys = keys if used else None
+        usual = ["sliding_attention" if keys and i >= first else "full_attention" for i in range(layers)]
+        narrow = sliding_layers(self.family, facts.get("layer_types") or usual, layers)
+        if narrow and not keys:
+            raise InputError(
+                f"{self.family}'s config.json must have sliding_window and use_sliding_window, as layer_types names "
+                "such layers"
+            )
+        masks = {"per_layer": f"{layer_list(narrow)}:mask={window_mask(keys)}"} if narrow else {}
+        return rotary_options(self.family, facts) | masks
+
+
+class Qwen2Naming(QwenNaming):
+    """The conversion of a Qwen 2 or 2.5."""
+
+    family = "Qwen 2"
+    architecture = "Qwen2ForCausalLM"
+    table = (*DECODER, FFN_NORM, *BIASES)
+    model_types = ("qwen2",)
+    fixed_options: ClassVar = {
+        **LlamaNaming.fixed_options, "rope_scaling": "none", "use_bias": True, "key_dim": 0, "value_dim": 0
+    }  # fmt: skip
+
+    def family_options(self, state_dict: Arrays, facts: Facts) -> dict[str, Any]:
+        return super().family_options(state_dict, facts) | {"use_bias": True}
+
+    def finish(self, options: LanguageModelConfig, facts: Facts, params: Arrays) -> Arrays:
+        """Add output biases of zero: our attention has them if it has biases, Qwen 2's has not."""
+        biases = {f"decoder/layer_{i}/attention/out/bias" for i in range(options.num_layers)}
+        return {**params, **{name: np.zeros(options.hidden_size, np.float32) for name in biases}}
+
+    def undo(self, options: LanguageModelConfig, params: Arrays) -> Arrays:
+        """The inverse; InputError for a bias that is not zero, as after training."""
+        biases = [name for name in params if name.endswith("/attention/out/bias")]
+        if changed := [name for name in biases if np.any(params[name])]:
+            raise InputError(f"qwen2 has no bias of the output of attention, and {changed[0]} is not zero")
+        return {name: array for name, array in params.items() if name not in biases}
+
+    def config_json(self, options: LanguageModelConfig, params: Arrays, data=None) -> dict:
+        values = super().config_json(options, params)
+        return {name: value for name, value in values.items() if name != "attention_bias"}
+
+
+class Qwen3Naming(QwenNaming):
+    """The conversion of a Qwen 3."""
+
+    family = "Qwen 3"
+    architecture = "Qwen3ForCausalLM"
+    table = (*DECODER, FFN_NORM, *QK_NORMS, *BIASES, OUT_BIAS)
+    model_types = ("qwen3",)
+    fixed_options: ClassVar = {
+        **LlamaNaming.fixed_options, "rope_scaling": "none", "normalize_qk": True, "use_bias": False
+    }  # fmt: skip
+
+    def family_options(self, state_dict: Arrays, facts: Facts) -> dict[str, Any]:
+        facts.require(self.family, {"attention_bias": QUERY_BIAS in state_dict})
+        return super().family_options(state_dict, facts) | {"normalize_qk": True}
+
+
+class GemmaNaming(DecoderNaming):
+    """What the conversions of Gemma have in common; they are read and not written.
+
+    Norms multiply by 1 + w, the feed-forward layer is gated by a GELU, embeddings are scaled, and some of the layers
+    have a window. Scores are divided by the root of `query_pre_attn_scalar`; where that is not the width of a head,
+    the quotient is multiplied into the queries.
+    """
+
+    read_only = True
+    gated_layers = "hidden_activation", {"gelu_pytorch_tanh": "geglu"}
+
+    def window_options(self, state_dict: Arrays, facts: Facts, every: int, *local: str) -> dict[str, Any]:
+        """The options that both generations have: every `every`-th layer has no window, and those with one have the
+        options `local`."""
+        facts.require(self.family, {"attention_bias": False, "use_bidirectional_attention": False})
+        facts.read_names.add("hidden_act")  # an earlier name of hidden_activation, which the library does not read
+        layers = count_layers("model.layers.", state_dict)
+        usual = ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(layers)]
+        narrow = sliding_layers(self.family, facts.get("layer_types") or usual, layers)
+        keys = facts.get("sliding_window")
+        if narrow and not keys:
+            raise InputError(
+                f"{self.family}'s config.json must have sliding_window, as layers {layer_list(narrow)} have one"
+            )
+        cap = cap_of(self.family, facts, "attn_logit_softcapping")
+        return {
+            "norm": "sandwich",
+            "scale_embeddings": True,
+            "score": f"soft_cap({format_number(cap)})" if cap else "scaled_dot",
+            "logit_cap": cap_of(self.family, facts, "final_logit_softcapping"),
+            "per_layer": f"{layer_list(narrow)}:{','.join([f'mask={window_mask(keys)}', *local])}" if narrow else "",
+        }
+
+    def finish(self, options: LanguageModelConfig, facts: Facts, params: Arrays) -> Arrays:
+        """Add 1 to the scales, and divide scores by the root of `query_pre_attn_scalar`."""
+        head_width = options.key_dim or options.hidden_size // options.num_heads
+        ratio = (head_width / float(facts.get("query_pre_attn_scalar"))) ** 0.5
+        # a norm of the queries undoes a factor before it
+        queries = "/attention/query_norm/scale" if options.normalize_qk else "/attention/query/kernel"
+        add_one = lambda array: array + np.float32(1)
+        multiply_ratio = lambda array: array * np.float32(ratio)
+        params = {name: array.then(add_one) if name.endswith("norm/scale") else array for name, array in params.items()}
+        return {name: array.then(multiply_ratio) if name.endswith(queries) else array for name, array in params.items()}
+
+
+class Gemma2Naming(GemmaNaming):
+    """The conversion of a Gemma 2, in which every second layer has a window, and scores and logits are capped."""
+
+    family = "Gemma 2"
+    table = (*DECODER, *SANDWICH)
+    model_types = ("gemma2",)
+
+    def family_options(self, state_dict: Arrays, facts: Facts) -> dict[str, Any]:
+        facts.read_names.add("sliding_window_pattern")  # the library does not read it
+        return self.window_options(state_dict, facts, 2) | rotary_options(self.family, facts)
+
+
+class Gemma3Naming(GemmaNaming):
+    """The conversion of the text model of a Gemma 3: queries and keys are normalized, and five of six layers have a
+    window and another base of the rotary positions."""
+
+    family = "Gemma 3"
+    table = (*DECODER, *SANDWICH, *QK_NORMS)
+    model_types = ("gemma3_text",)
+
+    def family_options(self, state_dict: Arrays, facts: Facts) -> dict[str, Any]:
+        by_kind = facts.get("rope_parameters") or {}
+        if wrong := by_kind.keys() - {"sliding_attention", "full_attention"}:
+            raise InputError(f"Gemma 3's rope_parameters must be by kind of layer; they have {sorted(wrong)[0]}")
+        near = {"rope_theta": facts.get("rope_local_base_freq")} | (by_kind.get("sliding_attention") or {})
+        far = {"rope_theta": facts.get("rope_theta")} | (by_kind.get("full_attention") or {})
+        far |= facts.get("rope_scaling") or {}
+        if scaling_of("Gemma 3", near, facts) != "none":
+            raise InputError("Gemma 3's layers with a window must have rotary positions that are not scaled")
+        rope = {"rope_theta": float(far["rope_theta"]), "rope_scaling": scaling_of("Gemma 3", far, facts)}
+        local = f"rope_theta={format_number(near['rope_theta'])}", "rope_scaling=none"
+        every = int(facts.get("sliding_window_pattern"))
+        return self.window_options(state_dict, facts, every, *local) | {"normalize_qk": True} | rope
+
+
+NAMINGS = {
+    "gpt2": GPT2Naming(),
+    "llama": LlamaNaming(),
+    "mistral": MistralNaming(),
+    "qwen2": Qwen2Naming(),
+    "qwen3": Qwen3Naming(),
+    "gemma2": Gemma2Naming(),
+    "gemma3": Gemma3Naming(),
+}

@@ -1,0 +1,332 @@
+"""Reads and writes model weights in files, under the names of this package or of other libraries."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from attention_jax import config as configs
+from attention_jax.errors import InputError
+from attention_jax.pretrained import decoder_names, encoder_names, tensors, translator_names, vit_names
+from attention_jax.pretrained.config_json import Facts, class_function
+from attention_jax.pretrained.naming import (
+    Naming,
+    check_shapes,
+    expand_layers,
+    param_paths,
+    shape_of,
+    solve_sizes,
+    to_params,
+    to_state_dict,
+)
+
+OWN = "own"
+HEADS = ("head/bias", "trunk/head/bias")
+"""The arrays that are as long as a classifier has classes."""
+NAMINGS: dict[str, Naming] = {
+    **vit_names.NAMINGS,
+    **translator_names.NAMINGS,
+    **decoder_names.NAMINGS,
+    **encoder_names.NAMINGS,
+}
+"""{value of --naming: family}"""
+
+
+class Weights(NamedTuple):
+    """The options of a model and its parameters, {"module/array": float32 array}."""
+
+    options: configs.ModelOptions
+    arrays: dict[str, np.ndarray]
+    source: str
+    """Description of the origin and the note, for messages."""
+    note: str = ""
+    """What was assumed, and which entries of config.json were not read."""
+    function: str = "softmax"
+    """What makes the logits of a classifier its answer: softmax, sigmoid or none (`config_json.class_function`)."""
+    data: Any = None
+    """The vocabularies or class names of the run, as `saved_run` stores them."""
+
+
+def flat(params) -> dict[str, np.ndarray]:
+    """Flatten a nested dict of arrays to {path: array}.
+
+    >>> flat({"a": {"b": np.zeros(2), "c": np.zeros(3)}}).keys()
+    dict_keys(['a/b', 'a/c'])
+    """
+    leaves = jax.tree.leaves_with_path(params)
+    return {"/".join(str(key.key) for key in path): leaf for path, leaf in leaves}
+
+
+def layer_paths(path: str, shape: tuple[int, ...]) -> list[str]:
+    """The paths of the layers that are stacked in the array of this path (`scan_layers`); none if it is not a stack.
+
+    >>> layer_paths("decoder/layers_3/w", (2, 5)), layer_paths("decoder/layer_3/w", (5,))
+    (['decoder/layer_3/w', 'decoder/layer_4/w'], [])
+    """
+    match = re.fullmatch(r"(.*/|)layers_(\d+)(/.*)", path)
+    return [f"{match[1]}layer_{int(match[2]) + i}{match[3]}" for i in range(shape[0])] if match else []
+
+
+def unstack_layers(arrays: dict) -> dict:
+    """Replace the arrays that a scan has stacked by one for each layer.
+
+    >>> list(unstack_layers({"decoder/layers_3/w": np.ones((2, 5)), "b": 1}))
+    ['decoder/layer_3/w', 'decoder/layer_4/w', 'b']
+    """
+    result = {}
+    for path, array in arrays.items():
+        if names := layer_paths(path, np.shape(array)):
+            flip = np.transpose if path.endswith("/kernel") else np.asarray  # models/layer_stack.py: flip_kernels
+            result |= {name: flip(x) for name, x in zip(names, array, strict=True)}
+        else:
+            result[path] = array
+    return result
+
+
+def nested(arrays: dict) -> dict:
+    """Rebuild the nested dict from {path: array}: the inverse of `flat`.
+
+    >>> nested({"a/b": 1, "a/c": 2})
+    {'a': {'b': 1, 'c': 2}}
+    """
+    tree: dict = {}
+    for path, array in arrays.items():
+        *above, name = path.split("/")
+        subtree = tree
+        for key in above:
+            subtree = subtree.setdefault(key, {})
+            if not isinstance(subtree, dict):
+                raise InputError(f"the names of arrays must be a tree; {path} lies below another array")
+        subtree[name] = array
+    return tree
+
+
+def module_of(weights: Weights):
+    """Return the Flax module whose parameters are `nested(weights.arrays)`: a ViT, a Marian encoder-decoder or a
+    language model."""
+    naming = next((naming for naming in NAMINGS.values() if naming.options_type is type(weights.options)), None)
+    if naming is None:
+        raise InputError(f"the sizes of a {configs.model_name(weights.options)} depend on its data: load a run of it")
+    return naming.build_module(weights.options, weights.arrays)
+
+
+def read(path: Path | str) -> Weights:
+    """Read weights from a file or directory and convert them to this package's names; the format is detected.
+
+    Raises InputError for a damaged file, an unsupported architecture, and a file that could execute code (a pickle).
+    """
+    weights = open_weights(path)
+    return weights._replace(arrays={name: np.asarray(array) for name, array in weights.arrays.items()})
+
+
+def open_weights(path: Path | str) -> Weights:
+    """`read`, with arrays that are read when they are used (`StoredTensor`), as far as the format allows it.
+
+    Raises InputError for a damaged file, an unsupported architecture, and a file that could execute code (a pickle).
+    """
+    path = Path(path)
+    contents = tensors.read_tensors(path)
+    name = detect_naming(path, contents)
+    if name == OWN:
+        options, function = metadata_options(path, contents), contents.metadata.get("function", "softmax")
+        return Weights(options, contents.arrays, str(path), function=function)
+    naming, facts = NAMINGS[name], Facts(contents.config)
+    if facts.values.get("quantization_config"):
+        raise InputError(f"{path}: quantized safetensors files are not read: give one in bfloat16, or a .gguf file")
+    try:
+        arrays = without_copies(naming, normalize_names(naming.normalize_name, contents.arrays))
+        state_dict = naming.prepare(arrays, facts)
+        options = naming.infer_options(state_dict, facts)
+        options = naming.complete_options(options, path if path.is_dir() else path.parent)
+        if options.num_heads < 1 or min(naming.layout_sizes(options).values()) < 0:
+            raise ValueError(f"{options.num_heads} heads")
+        heads = [state_dict[row.tensor] for row in naming.table if row.param in HEADS and row.tensor in state_dict]
+        function = class_function(facts, len(heads[0])) if heads else "softmax"
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError, ZeroDivisionError) as error:
+        raise InputError(f"{path} is not {name}'s: {type(error).__name__} {error}") from error
+    params = naming.finish(options, facts, convert_params(path, naming, options, state_dict))
+    note = facts.note()
+    return Weights(options, params, f"{path} ({name}{note})", note, function)
+
+
+def strip_wrappers(name: str) -> str:
+    """Remove what `torch.compile` and `DataParallel` add to the names of tensors.
+
+    >>> strip_wrappers("_orig_mod.module.h.0.ln_1.bias"), strip_wrappers("vit._orig_mod.layernorm.bias")
+    ('h.0.ln_1.bias', 'vit.layernorm.bias')
+    """
+    return re.sub(r"(^|(?<=\.))(_orig_mod|module)\.", "", name)
+
+
+def normalize_names(normalize: Callable[[str], str], arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Spell all names as `normalize` does; InputError if two different tensors would get one name."""
+    result: dict[str, np.ndarray] = {}
+    for name, array in arrays.items():
+        name = normalize(strip_wrappers(name))
+        if name in result and not np.array_equal(result[name], array):
+            raise InputError(f"two different tensors are both called {name}, once with a prefix: leave one of them out")
+        result[name] = array
+    return result
+
+
+def without_copies(naming: Naming, state_dict: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Leave out the tensors that our model does not hold; InputError if one differs from what our model computes."""
+    result = {}
+    for name, array in state_dict.items():
+        rule = next((rule for pattern, rule in naming.copies.items() if re.fullmatch(pattern, name)), None)
+        if rule is None:
+            result[name] = array
+            continue
+        expected = rule(state_dict, array)
+        if expected is not None and not np.array_equal(expected, array):
+            raise InputError(f"{name} must be tied to the tensor or function that it copies, and differs from it")
+    return result
+
+
+def detect_naming(path: Path, contents: tensors.Tensors) -> str:
+    """Detect the naming scheme of tensors; InputError if it is not supported."""
+    if contents.metadata:
+        return OWN
+    model_type = contents.config.get("model_type")
+    supported = [supported_type for naming in NAMINGS.values() for supported_type in naming.model_types]
+    for name, naming in NAMINGS.items():
+        fits = model_type is None or model_type in (naming.model_types or (model_type,))
+        if fits and naming.mark in {naming.normalize_name(strip_wrappers(tensor)) for tensor in contents.arrays}:
+            return name
+    if model_type is not None and model_type not in supported:
+        raise InputError(f"{path}: model_type {model_type} is not supported; supported: {', '.join(supported)}")
+    first = ", ".join(sorted(contents.arrays)[:3])
+    raise InputError(
+        f"{path} must have the names of {OWN}, {', '.join(NAMINGS)}; "
+        f"it has {len(contents.arrays)} others ({first}, ...)"
+    )
+
+
+def convert_params(path: Path, naming: Naming, options, state_dict: dict) -> dict[str, np.ndarray]:
+    """Convert arrays to this package's names; InputError if one is missing or shapes contradict each other."""
+    rows = expand_layers(naming.table, state_dict)
+    layouts = [(row.tensor_layout, state_dict[row.tensor].shape) for row in rows if row.tensor in state_dict]
+    sizes = solve_sizes(layouts, naming.layout_sizes(options))
+    for prefix in naming.optional:
+        optional = [row for row in rows if row.param.startswith(prefix)]
+        if not any(row.tensor in state_dict for row in optional):
+            rows = [row for row in rows if row not in optional]
+    sizes |= {letter: 0 for row in rows for letter in re.findall(r"[a-z]", row.tensor_layout) if letter not in sizes}
+    rows = [row for row in rows if row.tensor in state_dict or has_param(row.param, options)]
+    shapes = {name: array.shape for name, array in state_dict.items()}
+    check_shapes(str(path), {row.tensor: shape_of(row.tensor_layout, sizes) for row in rows}, shapes)
+    for row in rows:
+        if (stored := getattr(state_dict[row.tensor], "kind", "F32")) not in tensors.FLOATS:
+            raise InputError(
+                f"{path}: {row.tensor} must be of type {', '.join(tensors.FLOATS)}, is {stored}: quantized weights are "
+                "read from .gguf files only"
+            )
+    return to_params(rows, state_dict, sizes)
+
+
+def has_param(param: str, options) -> bool:
+    """Whether a model with these options has the parameter `param`."""
+    if "/pre_logits/" in param:
+        return options.pre_logits_dim > 0
+    if param == "registers":
+        return options.num_registers > 0
+    if param == "kernel":
+        return options.tied_embeddings in (False, "none", "inputs")
+    return getattr(options, "use_bias", True) or not re.search(r"attention/\S+/bias$", param)
+
+
+def metadata_options(path: Path, contents: tensors.Tensors) -> configs.ModelOptions:
+    """Parse the model options in the metadata that this package wrote; they cannot trigger an import."""
+    values = contents.metadata.get("model") if isinstance(contents.metadata, dict) else None
+    try:
+        if not isinstance(values, dict) or any(":" in str(value) for value in values.values()):
+            raise ValueError("its model options name something outside this package")
+        options = configs.from_json(values)
+        if not isinstance(options, configs.ModelOptions):
+            raise ValueError(f"a {type(options).__name__} is no model")
+        if any(value > len(contents.arrays) for name, value in vars(options).items() if name.endswith("layers")):
+            raise ValueError("more layers than arrays")
+        return options
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            f"{path} must say which model its arrays are of, as `launch.py export` writes it; it does not "
+            f"({' '.join(str(error).split())[:160]})"
+        ) from error
+
+
+def write(weights: Weights, directory: Path, form: str, naming: str = OWN) -> str:
+    """Write model.safetensors or model.npz, and config.json, to a new directory, atomically; return a one-line summary.
+
+    Raises InputError if the library of `naming` has no such model.
+    """
+    arrays, metadata, extra_files, note = {k: np.asarray(v) for k, v in weights.arrays.items()}, {}, {}, ""
+    if naming == OWN:
+        metadata = {"model": configs.to_json(weights.options)}
+        metadata |= {"function": weights.function} if weights.function != "softmax" else {}
+        extra_files = {"config.json": metadata}
+    else:
+        kind = NAMINGS.get(naming)
+        fits = lambda kind: isinstance(weights.options, kind.options_type) and not kind.read_only
+        if kind is None or not fits(kind):
+            having = [name for name, kind in NAMINGS.items() if fits(kind)]
+            raise InputError(
+                f"the weights of a {configs.model_name(weights.options)} can be written with --naming "
+                f"{', '.join([OWN, *having])}; got {naming}"
+            )
+        if lacks := kind.missing_options(weights.options):
+            raise InputError(f"{naming} has no model with {lacks}: export with --naming {OWN}")
+        call = weights.options, arrays, weights.data
+        extra_files = {"config.json": kind.config_json(*call)} | kind.extra_files(*call)
+        if weights.function != "softmax":
+            kinds = {"sigmoid": "multi_label_classification", "none": "regression"}
+            extra_files["config.json"]["problem_type"] = kinds[weights.function]
+        note, arrays = kind.note(weights.options), export_arrays(kind, weights)
+
+    def fill(place: Path):
+        tensors.write_tensors(place / f"model{tensors.KINDS[form]}", arrays, metadata)
+        for name, content in extra_files.items():
+            (place / name).parent.mkdir(exist_ok=True)
+            (place / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+    make_directory(directory, fill)
+    size = sum(file.stat().st_size for file in directory.iterdir())
+    count = sum(array.size for array in arrays.values())
+    return f"{directory}: {len(arrays)} tensors, {count:,} numbers, {size / 1e6:.1f} MB, named as {naming}{note}"
+
+
+def export_arrays(naming: Naming, weights: Weights) -> dict[str, np.ndarray]:
+    """Convert arrays to the names and layouts of another library; InputError for arrays that it does not have."""
+    params = naming.undo(weights.options, weights.arrays)
+    rows = [row for row in expand_layers(naming.table, params) if set(param_paths(row.param)) <= params.keys()]
+    unmapped = sorted(params.keys() - {name for row in rows for name in param_paths(row.param)})
+    if unmapped:
+        raise InputError(
+            f"the other library has no place for {len(unmapped)} of our arrays ({', '.join(unmapped[:3])})"
+        )
+    shapes = [(row.param_layout, np.shape(params.get(row.param, 0))) for row in rows]
+    sizes = solve_sizes(shapes, naming.layout_sizes(weights.options))
+    return to_state_dict(rows, params, sizes)
+
+
+def make_directory(directory: Path, fill: Callable[[Path], None]):
+    """Create a directory atomically: `fill` writes to a temporary directory, which is then renamed."""
+    if directory.exists():
+        raise InputError(f"--out must be a directory that does not exist yet; {directory} does")
+    temporary = directory.with_name(directory.name + ".part")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir(parents=True)
+        fill(temporary)
+        os.replace(temporary, directory)
+    except (PermissionError, NotADirectoryError, FileExistsError, FileNotFoundError) as error:
+        raise InputError(f"{directory} cannot be written ({error.strerror}); give another --out DIR") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,173 @@
+"""`Pretrained`, a loaded pretrained model: what its kinds may answer, and how its parameters are read."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention_jax import config as configs
+from attention_jax.errors import InputError
+from attention_jax.pretrained import exchange, gguf
+from attention_jax.pretrained.tokenizer import PretrainedTokenizer
+
+Texts = Sequence[str]
+FUNCTIONS = {"softmax": jax.nn.softmax, "sigmoid": jax.nn.sigmoid, "none": lambda logits: logits}
+"""{how a classifier of another library is meant (config_json.py): what makes its logits its answer}"""
+
+
+@dataclass(frozen=True, eq=False)
+class Pretrained:
+    """A loaded pretrained model. Methods it does not support (`classify` without a classifier) raise InputError."""
+
+    path: Path
+    config: configs.ModelOptions
+    """The options of the model."""
+    model: Any
+    """The Flax module."""
+    params: dict
+    """Its parameters, a tree of arrays."""
+    tokenizer: PretrainedTokenizer | None
+
+    @property
+    def name(self) -> str:
+        """The name of the directory or of the file."""
+        return self.path.resolve().stem if self.path.suffix == gguf.SUFFIX else self.path.resolve().name
+
+    def attention(self, texts: Texts) -> tuple:
+        """Attention maps of each text (of a vision model: each image file), as `LoadedRun.attention` has them."""
+        raise self._missing_feature_error("attention maps")
+
+    def look(self, texts: Texts) -> Any:
+        """The result of `attention` as an interactive page, as `LoadedRun.look` has it."""
+        from attention_jax.report.attention_page import page
+
+        return page(self.attention(check_texts(texts, "look")), self.name)
+
+    def predict(self, texts: Texts, attention: Path | str | None = None) -> list[str]:
+        """One line of output for each text: what `launch.py predict` prints."""
+        raise self._missing_feature_error("predictions")
+
+    def logits(self, texts: Texts) -> list[np.ndarray]:
+        """The logits [T, V] after each of the T tokens of each text."""
+        raise self._missing_feature_error("logits of next tokens")
+
+    def loss(self, texts: Texts) -> np.ndarray:
+        """The loss [N] of each text, in nats per token, of all tokens but the first."""
+        raise self._missing_feature_error("a loss of texts")
+
+    def perplexity(self, text: str) -> dict[str, float]:
+        """Loss in nats per token, perplexity and bits per character of a long text, in windows of 512 tokens.
+
+        A window begins with what the tokenizer adds before a text; the first token of the others is not predicted.
+        """
+        raise self._missing_feature_error("a perplexity")
+
+    def generate(self, texts: Texts, stream: Callable[[str], None] | None = None, **sampling: Any) -> list[str]:
+        """The continuation of each text, all in one batch; `sampling` are options of `config.Generation`: length,
+        temperature, top_k, top_p, repetition_penalty, seed. Those that are left out are what generation_config.json
+        says. `stream` is called with each piece of the first one."""
+        raise self._missing_feature_error("continuations")
+
+    def embed(self, texts: Texts) -> np.ndarray:
+        """The embedding [N, D] of each text, with the prompt, the lower case and the greatest length that the files of
+        sentence-transformers say, if there are any."""
+        raise self._missing_feature_error("embeddings of texts")
+
+    def fill_mask(self, texts: Texts, k: int = 5) -> list:
+        """For each text and each mask in it the `k` most probable words, [(word, probability), ...]."""
+        raise self._missing_feature_error("masked words")
+
+    def classify(self, texts: Texts) -> np.ndarray:
+        """The probabilities [N, classes] of each text (of a vision model: each image file), or what a regression says.
+
+        They are a softmax or, as `problem_type` in config.json says or for one class, sigmoids.
+        """
+        raise self._missing_feature_error("classes")
+
+    def translate(self, texts: Texts) -> list[str]:
+        """The translation of each text."""
+        raise self._missing_feature_error("translations")
+
+    def _missing_feature_error(self, feature: str) -> InputError:
+        can = [name for name in METHODS if getattr(type(self), name) is not getattr(Pretrained, name)]
+        kind = configs.model_name(self.config)
+        return InputError(f"{self.path} is a {kind}, which has no {feature}; it has {', '.join(can)}")
+
+
+METHODS = ("logits", "loss", "generate", "perplexity", "embed", "fill_mask", "classify", "translate", "attention")
+
+
+def check_texts(texts, method: str) -> list[str]:
+    """Return texts, or paths of image files, as a list of strings.
+
+    Raises InputError for a single string instead of a list, and for elements that are empty or not strings.
+    """
+    if isinstance(texts, str | os.PathLike):
+        raise InputError(f"{method} takes a list of texts; got one: {method}([{str(texts)!r}])")
+    texts = [os.fspath(text) if isinstance(text, os.PathLike) else text for text in texts]
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise InputError(f"{method} takes texts; text {number} of {len(texts)} is a {type(text).__name__}")
+        if not text.strip():
+            raise InputError(f"a text to {method} must not be empty; text {number} of {len(texts)} is {text!r}")
+    return texts
+
+
+def refuse_figure(figure: Path | str | None):
+    """Raise InputError for a `figure` of attention, which models of texts do not draw."""
+    if figure is not None:
+        raise InputError("--attention is for runs: launch.py look writes the attention maps of a pretrained model")
+
+
+def check_ids(model, row: Sequence[int]):
+    """Raise InputError for a token that the model does not have."""
+    if max(row) >= model.vocab:
+        raise InputError(f"the tokenizer has token {max(row)}, the model {model.vocab}: are they of one model?")
+
+
+def read_params(weights: exchange.Weights, model, *batch: np.ndarray) -> dict:
+    """Convert the parameters of a model to JAX arrays; each is removed from `weights.arrays` on conversion.
+
+    Parameters that the weights do not have are initialized, with a note. Raises InputError for other shapes.
+    """
+    dtype, arrays, params = jnp.dtype(model.options.dtype), weights.arrays, {}
+    start = lambda: model.init(jax.random.key(0), *batch)["params"]
+    shapes = exchange.flat(jax.eval_shape(start))
+    for path, leaf in shapes.items():
+        if (array := take_array(arrays, path, leaf.shape, dtype, weights.source)) is not None:
+            params[path] = jnp.asarray(array)
+    if absent := sorted(shapes.keys() - params.keys()):
+        print(f"note: initialized, as no weights have them: {', '.join(absent[:3])} ({len(absent)})", file=sys.stderr)
+        fresh = jax.jit(lambda: {path: leaf for path, leaf in exchange.flat(start()).items() if path in absent})()
+        params |= {path: leaf.astype(dtype) for path, leaf in fresh.items()}
+    if arrays:
+        print(f"note: not used with these options: {', '.join(sorted(arrays)[:3])} ({len(arrays)})", file=sys.stderr)
+    return exchange.nested(params)
+
+
+def take_array(arrays: dict[str, np.ndarray], path: str, shape: tuple, dtype, source: str) -> np.ndarray | None:
+    """Remove the array of a parameter from `arrays` and return it; stack the arrays of layers. None if one is
+    missing."""
+    stacked = exchange.layer_paths(path, shape)
+    names = stacked or [path]
+    if not {*names} <= arrays.keys():
+        return None
+    flipped = stacked and path.endswith("/kernel")  # models/layer_stack.py: flip_kernels
+    layer_shape = shape[:0:-1] if flipped else shape[bool(stacked) :]
+    if differ := [name for name in names if arrays[name].shape != layer_shape]:
+        raise InputError(
+            f"{source} has {differ[0]} of {list(arrays[differ[0]].shape)}, and these options need "
+            f"{list(layer_shape)}: leave out the option that changes the shapes of weights"
+        )
+    if not stacked:
+        return np.asarray(arrays.pop(path)).astype(dtype, copy=False)
+    array = np.empty(shape, dtype)
+    for i, name in enumerate(names):
+        array[i] = np.asarray(arrays.pop(name)).T if flipped else np.asarray(arrays.pop(name))
+    return array

@@ -1,0 +1,350 @@
+"""Encoder-decoders as Hugging Face has them, and what their weights are called here: Marian, T5 and T5 1.1 (Flan-T5,
+mT5; Raffel et al. 2020, Xue et al. 2021). Layouts as in `naming`; b buckets of relative positions.
+
+Marian's are post-norm Transformers with shared embeddings. Their sinusoidal position encoding holds all sines, then all
+cosines, where ours (and the paper's) interleaves them: with `t` for sine or cosine and f for the frequency, the
+residual stream is "(t f)" there and "(f t)" here. T5's are pre-norm Transformers with RMSNorm, scores that are not
+scaled, no biases, one table of embeddings for source and target, and relative positions that the layers of a stack
+share.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+
+from attention_jax.config import TransformerConfig
+from attention_jax.errors import InputError
+from attention_jax.models.norms import EPSILON
+from attention_jax.models.position_encodings import BUCKETS
+from attention_jax.models.transformer import Transformer
+from attention_jax.pretrained.config_json import Facts, activation, heads_of, hf_activation
+from attention_jax.pretrained.naming import LAYERS, Arrays, Naming, Row, count_layers, layer_rows
+
+SIDES = ("encoder", "decoder")
+
+
+class TranslatorNaming(Naming):
+    """What the conversions of all encoder-decoders have in common."""
+
+    options_type = TransformerConfig
+
+    def build_module(self, options: TransformerConfig, params: Arrays) -> Transformer:
+        """Return the Flax module of these weights."""
+        vocabulary = len(params["target_embedding/token/embedding"])
+        return Transformer(options, vocabulary, vocabulary)
+
+
+# --- Marian -----------------------------------------------------------------------------------------------------------
+
+MARIAN_SHARED = "model.shared.weight"
+ATTENTION = {
+    "attention/query": "self_attn.q_proj",
+    "attention/key": "self_attn.k_proj",
+    "attention/value": "self_attn.v_proj",
+    "attention/out": "self_attn.out_proj",
+    "attention_norm": "self_attn_layer_norm",
+}
+CROSS = {
+    f"cross_{module}": name.replace("self", "encoder") for module, name in ATTENTION.items() if "norm" not in module
+}
+CROSS |= {"cross_norm": "encoder_attn_layer_norm"}
+FEED_FORWARD = {"ffn/hidden": "fc1", "ffn/out": "fc2", "ffn_norm": "final_layer_norm"}
+MARIAN = tuple(
+    Row(row.tensor, row.tensor_layout.replace("d", "(t f)"), row.param, row.param_layout.replace("d", "(f t)"))
+    for row in (
+        *layer_rows("model.encoder.layers.*", "encoder/layer_*", ATTENTION | FEED_FORWARD),
+        *layer_rows("model.decoder.layers.*", "decoder/layer_*", ATTENTION | CROSS | FEED_FORWARD),
+        Row(MARIAN_SHARED, "v d", "target_embedding/token/embedding", "v d"),
+        Row("final_logits_bias", "1 v", "bias", "v"),
+    )
+)
+
+
+def position_table(state_dict: Arrays, table: np.ndarray) -> np.ndarray:
+    """Marian's positions: all sines, then all cosines."""
+    positions, width = table.shape
+    angles = np.arange(positions)[:, None] / 10_000 ** (2 * np.arange(width // 2) / width)
+    computed = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    return table if np.allclose(table, computed, rtol=0, atol=1e-3) else computed  # stored in half precision
+
+
+class MarianNaming(TranslatorNaming):
+    """The conversion of a MarianMT."""
+
+    table = MARIAN
+    mark = "model.encoder.layers.0.self_attn.q_proj.weight"
+    model_types = ("marian",)
+    copies: ClassVar = {
+        r"lm_head\.weight|model\.(en|de)coder\.embed_tokens\.weight": lambda arrays, copy: arrays[MARIAN_SHARED],
+        r"model\.(en|de)coder\.embed_positions\.weight": position_table,
+    }
+
+    def infer_options(self, state_dict: Arrays, facts: Facts) -> TransformerConfig:
+        """Infer the options from shapes and config.json; without the latter from OPUS-MT's models, 64 per head."""
+        if any(
+            [facts.get(name, False) for name in ("normalize_before", "normalize_embedding", "add_final_layer_norm")]
+        ):
+            raise InputError("Marian's weights must be of a post-norm model without further normalizations")
+        if not all([facts.get(name, True) for name in ("share_encoder_decoder_embeddings", "tie_word_embeddings")]):
+            raise InputError("Marian's weights must share the embeddings of both languages and of the output layer")
+        tokens, width = state_dict[MARIAN_SHARED].shape
+        layers = {side: count_layers(f"model.{side}.layers.", state_dict) for side in SIDES}
+        hidden = {side: len(state_dict[f"model.{side}.layers.0.fc1.bias"]) for side in SIDES}
+        facts.require("Marian", {f"{side}_layers": layers[side] for side in SIDES} | {"vocab_size": tokens})
+        facts.require("Marian", {f"{side}_ffn_dim": hidden[side] for side in SIDES} | {"d_model": width})
+        facts.require("Marian", {"decoder_vocab_size": tokens, "static_position_embeddings": True})
+        facts.require("Marian", {"add_bias_logits": False, "is_decoder": False})
+        # sines have no end; the other repeats a number
+        facts.read_names |= {"max_position_embeddings", "num_hidden_layers"}
+        heads = heads_of(facts, "encoder_attention_heads", width)
+        if int(facts.get("decoder_attention_heads", heads)) != heads or len(set(hidden.values())) > 1 or width % 2:
+            raise InputError(
+                "Marian's weights must have an even width, and as many heads and hidden units in both stacks"
+            )
+        act, scaled = facts.absent("activation_function", "swish"), facts.absent("scale_embedding", True)
+        scaled = facts.get("scale_embedding", scaled, f"{'scaled' if scaled else 'unscaled'} embeddings")
+        if not isinstance(scaled, bool):
+            raise InputError(f"scale_embedding in config.json must be true or false, is {scaled!r}")
+        return TransformerConfig(
+            *layers.values(),
+            width,
+            heads,
+            hidden["encoder"],
+            activation=activation(facts.get("activation_function", act, f"activation {act}")),
+            scale_embeddings=scaled,
+            tied_embeddings="all",
+        )
+
+    def layout_sizes(self, options: TransformerConfig) -> dict[str, int]:
+        return super().layout_sizes(options) | {"t": 2, "f": options.hidden_size // 2}
+
+    def unsupported_flags(self, options: TransformerConfig) -> dict[str, bool]:
+        head_width = options.hidden_size // options.num_heads
+        return {
+            f"--model.norm {options.norm}": options.norm != "post",
+            f"--model.position-embedding {options.position_embedding}": options.position_embedding != "sinusoidal",
+            f"--model.tied-embeddings {options.tied_embeddings}": options.tied_embeddings != "all",
+            "--model.no-use-bias": not options.use_bias,
+            "--model.no-mlp-bias": not options.mlp_bias,
+            "--model.scale-output": options.scale_output,
+            f"--model.norm-epsilon {options.norm_epsilon}": options.norm_epsilon != EPSILON,
+            "--model.shared-layers": options.shared_layers,
+            "--model.scan-layers": options.scan_layers,
+            "--model.no-output-bias": not options.output_bias,
+            "--model.key-dim": options.key_dim not in (0, head_width),
+            "--model.value-dim": options.value_dim not in (0, head_width),
+            "an odd --model.hidden-size": bool(options.hidden_size % 2),
+        }
+
+    def config_json(self, options: TransformerConfig, params: Arrays, data=None) -> dict:
+        """Build the config.json of a `MarianMTModel` with the special tokens of the run's vocabulary; without one
+        Marian's: eos is token 0; pad is the last and starts decoding."""
+        vocabulary = len(params["bias"])
+        ids = {"pad": vocabulary - 1, "decoder_start": vocabulary - 1, "eos": 0}
+        if data is not None:
+            words = data.target_vocabulary
+            ids = {"pad": words.pad_id, "bos": words.bos_id, "decoder_start": words.bos_id, "eos": words.eos_id}
+        sides = {}
+        for side, layers in zip(SIDES, (options.num_encoder_layers, options.num_decoder_layers)):
+            sides |= {f"{side}_layers": layers, f"{side}_attention_heads": options.num_heads}
+            sides[f"{side}_ffn_dim"] = options.mlp_dim
+        return sides | {
+            "architectures": ["MarianMTModel"],
+            "model_type": "marian",
+            "d_model": options.hidden_size,
+            "vocab_size": vocabulary,
+            "activation_function": {"gelu_tanh": "gelu_pytorch_tanh"}.get(options.activation, options.activation),
+            "scale_embedding": options.scale_embeddings,
+            "share_encoder_decoder_embeddings": True,
+            "tie_word_embeddings": True,
+            "max_position_embeddings": options.max_length,
+            **{f"{name}_token_id": number for name, number in ids.items()},
+            "forced_eos_token_id": ids["eos"],
+        }
+
+
+# --- T5 ---------------------------------------------------------------------------------------------------------------
+
+T5_SHARED, T5_HEAD = "shared.weight", "lm_head.weight"
+POSITIONS = "SelfAttention.relative_attention_bias.weight"
+T5_CONFIG = {"relative_attention_num_buckets": BUCKETS, "relative_attention_max_distance": 128}
+"""The settings in config.json that have no other value here."""
+
+
+def attention_rows(tensor: str, param: str) -> list[Row]:
+    """Rows of the query, key, value and output projections."""
+    names = ("query", "key", "value")
+    rows = [Row(f"{tensor}.{name[0]}.weight", "(h e) d", f"{param}/{name}/kernel", "d (h e)") for name in names]
+    return [*rows, Row(f"{tensor}.o.weight", "d (h e)", f"{param}/out/kernel", "(h e) d")]
+
+
+def stack_rows(side: str, hidden: dict[str, str]) -> list[Row]:
+    """Rows of the encoder or the decoder; `hidden` has the first matrices of a feed-forward layer by our names."""
+    tensor, param, last = f"{side}.block.*.layer", f"{side}/layer_*", 1 if side == "encoder" else 2
+    norms = {"attention_norm": 0, "ffn_norm": last} | ({"cross_norm": 1} if side == "decoder" else {})
+    rows = [Row(f"{tensor}.{n}.layer_norm.weight", "d", f"{param}/{name}/scale", "d") for name, n in norms.items()]
+    rows += attention_rows(f"{tensor}.0.SelfAttention", f"{param}/attention")
+    if side == "decoder":
+        rows += attention_rows(f"{tensor}.1.EncDecAttention", f"{param}/cross_attention")
+    ffn = f"{tensor}.{last}.DenseReluDense"
+    rows += [
+        Row(f"{ffn}.{name}.weight", "m d", f"{param}/ffn/{matrix}/kernel", "d m") for matrix, name in hidden.items()
+    ]
+    rows += [Row(f"{ffn}.wo.weight", "d m", f"{param}/ffn/out/kernel", "m d")]
+    rows += [Row(f"{side}.block.0.layer.0.{POSITIONS}", "b h", f"{side}/bias_0/table", "h b")]
+    return [*rows, Row(f"{side}.final_layer_norm.weight", "d", f"{side}/norm/scale", "d")]
+
+
+def t5_table(hidden: dict[str, str]) -> tuple[Row, ...]:
+    """Rows of the whole model."""
+    shared = Row(T5_SHARED, "v d", "target_embedding/token/embedding", "v d")
+    return (
+        shared,
+        *stack_rows("encoder", hidden),
+        *stack_rows("decoder", hidden),
+        Row(T5_HEAD, "v d", "kernel", "d v"),
+    )
+
+
+FIRST_MATRIX = "encoder.block.0.layer.1.DenseReluDense.{}.weight"
+
+
+class T5Naming(TranslatorNaming):
+    """The conversion of a T5, whose feed-forward layers have one matrix before the activation."""
+
+    table = t5_table({"hidden": "wi"})
+    mark = FIRST_MATRIX.format("wi")
+    model_types: tuple[str, ...] = ("t5",)
+    is_gated = False
+    usual_activation = "relu"
+    """feed_forward_proj of the published models."""
+    copies: ClassVar = {
+        r"(en|de)coder\.embed_tokens\.weight": lambda state_dict, copy: state_dict[T5_SHARED],
+        r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight": lambda state_dict, _: None,
+    }
+    fixed_options: ClassVar = {
+        **LAYERS,
+        "norm": "pre",
+        "norm_layer": "rms",
+        "score": "dot",
+        "position_embedding": "t5",
+        "use_bias": False,
+        "mlp_bias": False,
+        "scale_embeddings": False,
+        "output_bias": False,
+        "shared_layers": False,
+    }
+
+    def feed_forward_options(self, act: str) -> dict[str, str]:
+        """Return the options of the feed-forward layer with an activation in config.json."""
+        return {"mlp_layer": "dense", "activation": activation(act)}
+
+    def prepare(self, state_dict: Arrays, facts: Facts) -> Arrays:
+        """Leave out an output layer that is tied to the embeddings. Files of transformers 5 say so even if it is not,
+        but then they also have scale_decoder_outputs."""
+        if T5_HEAD not in state_dict:
+            return state_dict
+        equal = np.array_equal(state_dict[T5_HEAD], state_dict[T5_SHARED])
+        if not equal and facts.get("tie_word_embeddings", True) and "scale_decoder_outputs" not in facts.values:
+            raise InputError(f"{T5_HEAD} must be tied to {T5_SHARED}, as config.json says, and differs from it")
+        return {name: array for name, array in state_dict.items() if name != T5_HEAD} if equal else state_dict
+
+    def infer_options(self, state_dict: Arrays, facts: Facts) -> TransformerConfig:
+        """Infer the options from shapes and config.json; without the latter from the published models, 64 per head."""
+        tokens, width = state_dict[T5_SHARED].shape
+        layers = [count_layers(f"{side}.block.", state_dict) for side in SIDES]
+        inner, hidden = len(state_dict["encoder.block.0.layer.0.SelfAttention.q.weight"]), len(state_dict[self.mark])
+        heads = heads_of(facts, "num_heads", inner)
+        sizes = {"d_model": width, "d_kv": inner // heads, "d_ff": hidden, "vocab_size": tokens}
+        facts.require("T5", T5_CONFIG | sizes)
+        facts.require("T5", {"num_layers": layers[0], "is_gated_act": self.is_gated, "is_decoder": False})
+        if (num_decoder_layers := facts.get("num_decoder_layers", layers[1]) or layers[0]) != layers[1]:
+            raise InputError(f"T5's config.json must have num_decoder_layers {layers[1]}, has {num_decoder_layers}")
+        facts.read_names.add("n_positions")  # it has no meaning: positions are relative
+        usual = self.usual_activation
+        act = str(facts.get("feed_forward_proj", usual, f"activation {usual}")).removeprefix("gated-")
+        is_tied = facts.get("tie_word_embeddings", True) is not False
+        head_width = 0 if inner == width else inner // heads
+        return TransformerConfig(
+            *layers,
+            width,
+            heads,
+            hidden,
+            key_dim=head_width,
+            value_dim=head_width,
+            norm="pre",
+            norm_layer="rms",
+            norm_epsilon=float(facts.get("layer_norm_epsilon", 1e-6)),
+            score="dot",
+            position_embedding="t5",
+            use_bias=False,
+            mlp_bias=False,
+            scale_embeddings=False,
+            scale_output=bool(facts.get("scale_decoder_outputs", is_tied)),  # null is False
+            output_bias=False,
+            tied_embeddings="inputs" if T5_HEAD in state_dict else "all",
+            **self.feed_forward_options(act),
+        )
+
+    def layout_sizes(self, options: TransformerConfig) -> dict[str, int]:
+        return super().layout_sizes(options) | {"b": BUCKETS}
+
+    def unsupported_flags(self, options: TransformerConfig) -> dict[str, bool]:
+        return {
+            f"--model.tied-embeddings {options.tied_embeddings}": not options.needs_joint_vocabulary,
+            f"--model.value-dim {options.value_dim}": options.value_dim != options.key_dim,
+        }
+
+    def feed_forward_proj(self, options: TransformerConfig) -> str:
+        """Return the entry of the feed-forward layer in config.json."""
+        return hf_activation(options.activation)
+
+    def config_json(self, options: TransformerConfig, params: Arrays, data=None) -> dict:
+        """Build the config.json of a `T5ForConditionalGeneration`, with the special tokens of the run's vocabulary."""
+        vocabulary = getattr(data, "target_vocabulary", None)
+        ids = {"pad": 0, "decoder_start": 0, "eos": 1}
+        if vocabulary is not None:
+            ids = {"pad": vocabulary.pad_id, "decoder_start": vocabulary.bos_id, "eos": vocabulary.eos_id}
+        return T5_CONFIG | {
+            "architectures": ["T5ForConditionalGeneration"],
+            "model_type": "t5",
+            "vocab_size": len(params["target_embedding/token/embedding"]),
+            "d_model": options.hidden_size,
+            "d_kv": options.key_dim or options.hidden_size // options.num_heads,
+            "d_ff": options.mlp_dim,
+            "num_layers": options.num_encoder_layers,
+            "num_decoder_layers": options.num_decoder_layers,
+            "num_heads": options.num_heads,
+            "layer_norm_epsilon": options.norm_epsilon,
+            "feed_forward_proj": self.feed_forward_proj(options),
+            "tie_word_embeddings": options.tied_embeddings == "all",
+            "scale_decoder_outputs": options.scale_output,
+            **{f"{name}_token_id": number for name, number in ids.items()},
+        }
+
+
+class GatedT5Naming(T5Naming):
+    """The conversion of a T5 1.1, Flan-T5 or mT5."""
+
+    table = t5_table({"gate": "wi_0", "hidden": "wi_1"})
+    mark = FIRST_MATRIX.format("wi_0")
+    model_types = ("t5", "mt5")
+    is_gated = True
+    usual_activation = "gated-gelu"
+    fixed_options: ClassVar = {name: value for name, value in T5Naming.fixed_options.items() if name != "mlp_layer"}
+
+    def feed_forward_options(self, act: str) -> dict[str, str]:
+        layers = {"gelu": "geglu", "gelu_new": "geglu", "silu": "swiglu", "swish": "swiglu"}
+        if act not in layers:
+            raise InputError(f"T5's feed_forward_proj in config.json must be gated-gelu or gated-silu, is gated-{act}")
+        return {"mlp_layer": layers[act], "activation": "relu"}
+
+    def unsupported_flags(self, options: TransformerConfig) -> dict[str, bool]:
+        is_other_layer = options.mlp_layer not in ("geglu", "swiglu")
+        return super().unsupported_flags(options) | {f"--model.mlp-layer {options.mlp_layer}": is_other_layer}
+
+    def feed_forward_proj(self, options: TransformerConfig) -> str:
+        return {"geglu": "gated-gelu", "swiglu": "gated-silu"}[options.mlp_layer]
+
+
+NAMINGS = {"marian": MarianNaming(), "t5": T5Naming(), "t5_gated": GatedT5Naming()}

@@ -1,0 +1,138 @@
+"""Weights given to another model: what is taken, resampled, left out, and said."""
+
+import jax
+import numpy as np
+import pytest
+import their_weights as reference
+from their_weights import TIMM, VIT, write_weights
+
+from attention_jax import config as configs, load_run, tasks
+from attention_jax.errors import InputError
+from attention_jax.models.vit import interpolate
+from attention_jax.pretrained import adopt, exchange
+from attention_jax.runs import lifecycle, saved
+
+OPTIONS = configs.ViTConfig(2, 16, 24, 2, 2, norm_epsilon=1e-6)
+
+
+def read(path):
+    pytest.importorskip("safetensors")
+    return exchange.read(write_weights(path / "model.safetensors", reference.timm(), TIMM))
+
+
+def shapes(**changes) -> dict:
+    """The parameters of a model for other data."""
+    return exchange.nested({name: np.zeros(shape, np.float32) for name, shape in changes.items()})
+
+
+def test_positions_colors_and_head_are_adapted(tmp_path):
+    weights = read(tmp_path)
+    like = {path: array.shape for path, array in weights.arrays.items()}
+    like |= {"positions": (17, 16), "patch_embedding/kernel": (4, 16)}
+    like |= {"trunk/head/kernel": (16, 10), "trunk/head/bias": (10,)}
+    fresh = shapes(**like)
+    adopted = adopt.adopt_params(weights, fresh)
+    assert adopted.summary == (
+        f"from {weights.source}: 36 of 40 arrays taken; positions resampled from 3 x 3 to 4 x 4; "
+        "patches of 3 channels read as 1; the head re-initialized for 10 classes"
+    )
+    params = exchange.flat(adopted.into(fresh))
+    assert {path: array.shape for path, array in params.items()} == like
+    table = weights.arrays["positions"]
+    np.testing.assert_array_equal(params["positions"][0], table[0])
+    np.testing.assert_array_equal(params["positions"][1:], interpolate(table[1:], 4))
+    assert not params["trunk/head/kernel"].any()
+    image = np.random.default_rng(0).standard_normal((2, 2, 1)).astype(np.float32)  # a patch, and its copies in color
+    in_color = np.repeat(image, 3, axis=2).reshape(-1) @ weights.arrays["patch_embedding/kernel"]
+    np.testing.assert_allclose(image.reshape(-1) @ params["patch_embedding/kernel"], in_color, atol=1e-6)
+
+
+def test_gray_weights_handle_color_images():
+    gray = exchange.Weights(OPTIONS, reference.draw({"patch_embedding/kernel": (4, 16)}), "gray")
+    kernel = adopt.adopt_params(gray, shapes(**{"patch_embedding/kernel": (12, 16)})).arrays["patch_embedding/kernel"]
+    image = np.random.default_rng(0).standard_normal((2, 2, 1)).astype(np.float32)
+    expected = image.reshape(-1) @ gray.arrays["patch_embedding/kernel"]
+    np.testing.assert_allclose(np.repeat(image, 3, axis=2).reshape(-1) @ kernel, expected, atol=1e-6)
+
+
+def test_what_does_not_fit_is_named(tmp_path):
+    weights = read(tmp_path)
+    like = {path: array.shape for path, array in weights.arrays.items() if "layer_1" not in path}
+    like |= {"trunk/norm/scale": (99,)}
+    summary = adopt.adopt_params(weights, shapes(**like)).summary
+    assert "1 re-initialized (trunk/norm/scale)" in summary
+    assert "17 left out (trunk/layer_1/attention/key/bias, trunk/layer_1/attention/key/kernel, " in summary
+    with pytest.raises(InputError, match="nothing of .* fits"):
+        adopt.adopt_params(weights, shapes(other=(3,)))
+
+
+def test_training_options_are_those_of_experiment(tmp_path):
+    weights = read(tmp_path)
+    experiment_options = configs.ViTConfig(dropout=0.3, stochastic_depth=0.2, dtype="bfloat16", hidden_size=8)
+    assert adopt.options_from(weights, experiment_options) == configs.replace(
+        OPTIONS, dropout=0.3, stochastic_depth=0.2, dtype="bfloat16"
+    )
+    with pytest.raises(InputError, match="the kind Transformer are needed here; .* are of the kind ViT: "):
+        adopt.options_from(weights, configs.TransformerConfig())
+
+
+def test_the_command_line_refuses_in_one_line(tmp_path):
+    from test_launch import error_line
+
+    (tmp_path / "model.bin").write_bytes(b"\x80\x04.")
+    out = ("--out", tmp_path / "out")
+    assert "is a pickle" in error_line("train", "vit_digits", "--from", tmp_path / "model.bin", *out)
+    assert "is a pickle" in error_line("import", "vit_digits", tmp_path / "model.bin", *out)
+    assert "is a pickle" in error_line("export", tmp_path / "model.bin", *out)
+    assert "there is no" in error_line("export", tmp_path / "nothing")
+    path = write_weights(tmp_path / "model.npz", reference.timm(), TIMM)
+    message = error_line("train", "date_attention", "--from", path, *out)
+    assert "weights of the kind AttentionSeq2seq are needed here; " in message
+    assert "cannot be written" in error_line("export", path)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_timm_vit_is_imported_and_trained(tmp_path):
+    """import, evaluate and predict with it, and train from it for an epoch; then from that run."""
+    from test_launch import launch_here
+
+    path = write_weights(tmp_path / "timm" / "model.safetensors", reference.timm(pixels=8), TIMM)
+    process = launch_here("import", "vit_digits", path, "--data.examples", 64, "--out", tmp_path / "taken")
+    assert process.returncode == 0, process.stderr
+    assert "norms with epsilon 1e-6): 37 of 40 arrays taken; patches of 3 channels read as 1" in process.stdout
+    assert "the head re-initialized for 10 classes" in process.stdout
+    imported = load_run(tmp_path / "taken")
+    assert imported.config.model == configs.replace(OPTIONS, dropout=0.1) and imported.result is None
+    weights_of_file = exchange.read(path)
+    kernel = imported.params["trunk"]["layer_1"]["ffn"]["out"]["kernel"]
+    np.testing.assert_array_equal(kernel, weights_of_file.arrays["trunk/layer_1/ffn/out/kernel"])
+    assert launch_here("evaluate", tmp_path / "taken").stdout.startswith("test.accuracy")
+
+    words = ("--data.examples", 64, "--train.total-epochs", 1, "--optim.warmup-steps", 0)
+    process = launch_here("train", "vit_digits", "--from", path, *words, "--out", tmp_path / "run")
+    assert process.returncode == 0 and "the head re-initialized for 10 classes" in process.stdout, process.stderr
+    trained = load_run(tmp_path / "run")
+    assert trained.config.train.init_weights == str(path)
+    moved = trained.params["trunk"]["layer_1"]["ffn"]["out"]["kernel"] - kernel
+    assert 0 < abs(moved).max() < 0.05
+    weights = saved.weights_of(tmp_path / "run")
+    assert "40 of 40 arrays taken" in adopt.adopt_params(weights, trained.params).summary
+    process = launch_here("train", "vit_digits", "--from", tmp_path / "timm", "--resume", "--out", tmp_path / "run")
+    assert process.returncode == 2 and "has begun; --from" in process.stderr
+
+
+def test_run_starts_from_weights_only_once(tmp_path, monkeypatch):
+    config = configs.Config("tiny", configs.Images(examples=32), configs.replace(OPTIONS, num_layers=1))
+    state = {k: v for k, v in reference.timm(pixels=8, channels=1).items() if "blocks.1" not in k}
+    path = write_weights(tmp_path / "there" / "model.safetensors", reference.huggingface(state), VIT)
+    config = configs.replace(config, **{"train.init_weights": str(path)})
+    task = tasks.build(config)
+    begin = lifecycle.initial_params(config, task, tmp_path)
+    like = jax.eval_shape(task.init, jax.random.PRNGKey(0))
+    fresh = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), like)
+    assert np.array_equal(begin(fresh)["trunk"]["norm"]["scale"], state["norm.weight"])
+    (tmp_path / "checkpoints" / "12.orbax-checkpoint-tmp").mkdir(parents=True)
+    assert begin(fresh) is not fresh and lifecycle.initial_params(config, task, tmp_path)(fresh) is not fresh
+    (tmp_path / "checkpoints" / "12").mkdir()
+    assert lifecycle.initial_params(config, task, tmp_path)(fresh) is fresh
