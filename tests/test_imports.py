@@ -35,7 +35,17 @@ PACKAGES = {
     "tasks": ({"jax", "flax"}, {"ops", "config", "data", "decode", "interpret", "train", "report"}),
     "runs": (
         {"jax", "safetensors"},
-        {"config", "data", "tasks", "train", "pretrained", "report", "claims.catalog", "provenance"},
+        {
+            "compile.stablehlo",
+            "config",
+            "data",
+            "tasks",
+            "train",
+            "pretrained",
+            "report",
+            "claims.catalog",
+            "provenance",
+        },
     ),
     "sweep": (
         {"jax", "optuna", "ray", "rich"},

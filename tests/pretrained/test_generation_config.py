@@ -245,11 +245,11 @@ def test_special_tokens_that_a_source_spells_are_these_tokens(tmp_path):
     from types import SimpleNamespace
 
     from attention_jax.data.vocabulary import Vocabulary
-    from attention_jax.pretrained.task_models import TranslatorView
+    from attention_jax.pretrained.task_models import TranslatorTask
 
     vocabulary = Vocabulary(["<pad>", "</s>", "<unk>", "a"], pad="<pad>", bos="<pad>", eos="</s>", unk="<unk>")
     data = SimpleNamespace(source_vocabulary=vocabulary, source_tokenizer=SimpleNamespace(tokens=str.split))
-    read = TranslatorView.read(SimpleNamespace(data=data), ["a <pad> </s> b a", "a"])
+    read = TranslatorTask.read(SimpleNamespace(data=data), ["a <pad> </s> b a", "a"])
     assert read["source"].tolist() == [[3, 0, 1, 2, 3, 1], [3, 1, 0, 0, 0, 0]]
     assert read["source_length"].tolist() == [6, 2]
 
@@ -299,8 +299,8 @@ def test_a_translator_writes_what_transformers_writes(tmp_path, settings):
     ends = np.atleast_1d(about["eos_token_id"])
     up_to_end = lambda row: row[: next((at for at, token in enumerate(row) if token in ends), len(row))]
     texts = ["w3 w1 w7 w2 w11 w5", "w9 w9", "w4 w20 w13"]
-    view, params = (pretrained := load_pretrained(tmp_path)).view, pretrained.params
-    outputs = np.asarray(jax.jit(view.generate)(params, view.read(texts)))
+    task, params = (pretrained := load_pretrained(tmp_path)).task, pretrained.params
+    outputs = np.asarray(jax.jit(task.generate)(params, task.read(texts)))
     for text, row in zip(texts, outputs.tolist()):
         assert up_to_end(row) == up_to_end(
             hf_model.generate(torch.tensor([tokenizer.encode(text).ids]))[0].tolist()[1:]
