@@ -272,33 +272,28 @@ def look(words: list[str]):
 
 def reproduce(words: list[str]):
     """[NAME ...] [--scale smoke|full|recorded] [--check --minutes 30]: run experiments and evaluate their claims."""
-    from attention_jax.claims import catalog, claim_tables, record, verdicts
+    from attention_jax.claims import catalog, check, claim_tables, record, verdicts
     from attention_jax.cli import command_options
-    from attention_jax.report.tables import show, split_columns
+    from attention_jax.report.tables import show
 
     args, options = command_options.parse_known(command_options.Reproduce, words)
-    if args.check:
-        raise SystemExit(check_the_record(args, options))
+    local_settings = record.LocalSettings(args.local_data, tuple(options))
     if args.rows:
-        registered_options = ("scale", "variant", "seeds", "minutes")
-        if options or any(
-            getattr(args, name) != getattr(command_options.Reproduce, name) for name in registered_options
-        ):
-            raise InputError(
-                f"--rows runs what is registered: leave --{', --'.join(registered_options)} and experiment options out"
-            )
-        override = lambda config, words: command_options.parse_with_config(
-            command_options.Reproduce, words, lambda _: config
-        )[1]
-        local_settings = record.LocalSettings(args.local_data)
-        return record.replicate(Path(args.rows), args, args.names, override, local_settings)
-    if args.local_data or args.minutes != command_options.Reproduce.minutes:
-        raise InputError("--minutes and --local-data belong to --check: add it, or leave them out")
-    override = lambda config: command_options.parse_with_config(command_options.Reproduce, words, lambda _: config)[1]
+        refuse_options(args, "--rows runs what is registered", "scale", "variant", "seeds", "minutes")
+        if options:
+            raise InputError(f"--rows runs what is registered: leave {options[0]} out")
+        return record.replicate(Path(args.rows), args, args.names, override_config, local_settings)
     experiments = [catalog.load_experiment(name) for name in args.names or catalog.experiment_names()]
     if options:  # report a misspelled one before anything runs
-        [override(experiment.config()) for experiment in experiments]
+        [override_config(experiment.config(), options) for experiment in experiments]
+    if args.check:
+        refuse_options(args, "--check runs what is recorded", "scale", "variant", "seeds", "root", "record")
+        if not args.minutes > 0:
+            raise InputError(f"--minutes must be a positive number, got {args.minutes:g}")
+        raise SystemExit(check.check(experiments, args.minutes, override_config, local_settings))
+    refuse_options(args, "these options belong to --check", "minutes", "local_data")
     rows, comparisons = [], []
+    override = lambda config: override_config(config, options)
     earlier_runs = {
         experiment.name: record.load_recorded_runs(experiment.name, experiment.results) for experiment in experiments
     }
@@ -311,9 +306,8 @@ def reproduce(words: list[str]):
         comparisons += [claim_tables.thresholds_table(experiment, judged_runs)] if experiment.thresholds else []
         comparisons += [claim_tables.variants_table(experiment, runs)] if args.scale == "full" else []
     for table in filter(None, comparisons):
-        for section in split_columns(table, shutil.get_terminal_size((100, 24)).columns):
-            show(section)
-            print()
+        show_in_columns(table)
+        print()
     if rows:
         show(claim_tables.rerun_table(rows, earlier_runs) if args.scale == "full" else claim_tables.claims_table(rows))
         print()
@@ -322,23 +316,25 @@ def reproduce(words: list[str]):
     raise SystemExit(1 if any(row.verdict in ("differ", "opposite") for row in rows) else 0)
 
 
-def check_the_record(args, options: list[str]) -> int:
-    """Re-run recorded runs and compare the results: the exit code of `launch.py reproduce --check`."""
-    from attention_jax.claims import catalog, check, record
+def override_config(config, words: Sequence[str]):
+    """The configuration with the options of an experiment in the words of `reproduce`."""
     from attention_jax.cli import command_options
 
-    recorded_options = ("scale", "variant", "seeds", "root", "record")
-    if any(getattr(args, name) != getattr(command_options.Reproduce, name) for name in recorded_options):
-        raise InputError(f"--check runs what is recorded: leave --{', --'.join(recorded_options)} out")
-    if not args.minutes > 0:
-        raise InputError(f"--minutes must be a positive number, got {args.minutes:g}")
-    override = lambda config, words: command_options.parse_with_config(
-        command_options.Reproduce, words, lambda _: config
-    )[1]
-    experiments = [catalog.load_experiment(name) for name in args.names or catalog.experiment_names()]
-    if options:  # report a misspelled one before anything runs
-        [override(experiment.config(), options) for experiment in experiments]
-    return check.check(experiments, args.minutes, override, record.LocalSettings(args.local_data, tuple(options)))
+    return command_options.parse_with_config(command_options.Reproduce, words, lambda _: config)[1]
+
+
+def refuse_options(args, reason: str, *names: str):
+    """Raise InputError if one of these options of `reproduce` is not its default."""
+    if any(getattr(args, name) != getattr(type(args), name) for name in names):
+        raise InputError(f"{reason}: leave {', '.join('--' + name.replace('_', '-') for name in names)} out")
+
+
+def show_in_columns(table):
+    """Print a table, divided into several where it is wider than the terminal."""
+    from attention_jax.report.tables import show, split_columns
+
+    for section in split_columns(table, shutil.get_terminal_size((100, 24)).columns):
+        show(section)
 
 
 def sweep(words: list[str]):
@@ -400,7 +396,6 @@ def compile_for_target(words: list[str]):
 def laws(words: list[str]):
     """[mine:attention]: measure laws of attention in this package, or of your own attention function."""
     from attention_jax.cli import command_options
-    from attention_jax.report.tables import show, split_columns
 
     args = command_options.parse(command_options.Laws, words)
     require("train", "report")
@@ -410,9 +405,7 @@ def laws(words: list[str]):
     for line in passport.lines(attention):
         print(f"{line.seconds:5.1f} s  {line.verdict:6}  {line.law}", file=sys.stderr, flush=True)
         results.append(line)
-    table = passport.passport_table(results, args.attention or "laws of attention")
-    for section in split_columns(table, shutil.get_terminal_size((100, 24)).columns):
-        show(section)
+    show_in_columns(passport.passport_table(results, args.attention or "laws of attention"))
     raise SystemExit(int(attention is None and any(line.verdict != "holds" for line in results)))
 
 
