@@ -2,8 +2,17 @@
 
 import pytest
 
+SLOW_CASES = 5
+"""Cases of a test in the slow tier, at most: a product of many is a sample there, evenly spread."""
+
 
 def slow_but(chosen, cases) -> list:
-    """The cases as parameters, marked slow unless they are among the chosen ones."""
+    """The chosen cases as parameters, and as slow ones at most `SLOW_CASES` of the others.
+
+    >>> [case if isinstance(case, int) else case.values for case in slow_but([3], range(12))]
+    [3, (0,), (4,), (7,), (10,)]
+    """
     values = lambda case: case if isinstance(case, tuple) else (case,)
-    return [case if case in chosen else pytest.param(*values(case), marks=pytest.mark.slow) for case in cases]
+    chosen, remaining = [x for x in cases if x in chosen], [x for x in cases if x not in chosen]
+    sample = remaining[:: -(-len(remaining) // SLOW_CASES) or 1]
+    return chosen + [pytest.param(*values(case), marks=pytest.mark.slow) for case in sample]
