@@ -338,7 +338,7 @@ def _attend_plain(plan: _Plan, inputs: Inputs):
     weights = normalizer.weights(scores, allowed)
     log = None
     if isinstance(base, Exponential):
-        log = log_sum_exp(base.logits(scores), weights > 0 if isinstance(normalizer, TopK) else allowed)
+        log = log_sum_exp(scores, weights > 0 if isinstance(normalizer, TopK) else allowed)
     statistics = _compute_statistics(plan, *jax.lax.stop_gradient((scores, allowed, weights)))
     if inputs.dropout is not None:
         weights = weights * dropout_factor(*inputs.dropout).astype(weights.dtype)

@@ -55,7 +55,7 @@ def by_distance(table, query, query_positions, key_positions):
     return table[jnp.clip(query_positions[:, None] - key_positions[None, :], -4, 4) + 4]
 
 
-def striped(query_positions, key_positions):
+def stripes(query_positions, key_positions):
     return (query_positions[:, None] + key_positions[None, :]) % 3 != 1
 
 
@@ -116,7 +116,7 @@ MASKS = {
     "causal & segments": lambda *x: masks.causal() & draw_segments(*x),
     "dense": lambda *x: masks.dense(draw_table(*x)),
     "array": draw_table,
-    "a function": lambda draw, q, k: Partial(striped),
+    "a function": lambda draw, q, k: Partial(stripes),
 }
 
 NORMALIZERS = {
@@ -373,7 +373,7 @@ def check_hidden(case, data, program, results):
     if data.masks[0] is None:
         return
     i, j = case.offset + np.arange(case.sizes.queries)[:, None], np.arange(case.sizes.keys)[None]
-    allowed = np.stack([oracle.allowed_by(mask, i, j) for mask in data.masks])  # [heads or 1, Q, K]
+    allowed = np.stack([oracle.mask_matrix(mask, i, j) for mask in data.masks])  # [heads or 1, Q, K]
     hidden = ~allowed.any(axis=2), ~allowed.any(axis=1), ~allowed.any(axis=1)
     if not any(x.any() for x in hidden):
         return

@@ -147,14 +147,14 @@ MASKS = {
     "Window": lambda m, i, j: abs(i - j) <= m.width,
     "Dense": is_dense,
     "Segments": is_same_segment,
-    "striped": lambda m, i, j: (i + j) % 3 != 1,
-    "Both": lambda m, i, j: allowed_by(m.left, i, j) & allowed_by(m.right, i, j),
-    "Either": lambda m, i, j: allowed_by(m.left, i, j) | allowed_by(m.right, i, j),
-    "Rule": lambda m, i, j: allowed_by(m.allowed, i, j),
+    "stripes": lambda m, i, j: (i + j) % 3 != 1,
+    "Both": lambda m, i, j: mask_matrix(m.left, i, j) & mask_matrix(m.right, i, j),
+    "Either": lambda m, i, j: mask_matrix(m.left, i, j) | mask_matrix(m.right, i, j),
+    "Rule": lambda m, i, j: mask_matrix(m.allowed, i, j),
 }
 
 
-def allowed_by(mask, i, j, offset=0):
+def mask_matrix(mask, i, j, offset=0):
     """Of a rule, or of a boolean array [Q or 1, K or 1]."""
     if mask is None:
         return np.ones((len(i), j.size), bool)
@@ -265,7 +265,7 @@ def entropy(w):
 def attend(query, key, value, *, score, bias, mask, normalizer, pool, offset=0, factor=None) -> Result:
     """`factor` [Q, K] multiplies the weights: 0 where dropout drops one, 1 / (1 - rate) elsewhere."""
     i, j = offset + np.arange(len(query))[:, None], np.arange(len(key))[None]
-    allowed, results = allowed_by(mask, i, j), []
+    allowed, results = mask_matrix(mask, i, j), []
     for n, q in enumerate(query):
         keep = np.flatnonzero(allowed[n])
         s = SCORES[name_of(score)](score, q[None], key[keep])[0]

@@ -19,7 +19,7 @@ from attention_jax.errors import InputError
 from attention_jax.ops.dropout import dropout_factor
 from attention_jax.ops.masks import AssumeFinite, is_broadcastable
 from attention_jax.ops.meshes import vary_like
-from attention_jax.ops.normalizer_kinds import Exponential, relative_to
+from attention_jax.ops.normalizer_kinds import relative_to
 from attention_jax.ops.positions import as_positions
 from attention_jax.ops.precision import accumulator, matmul_transposed, widest
 
@@ -143,10 +143,9 @@ class Place(NamedTuple):
 
 
 def scores_of(place: Place, rules, query, key, bias_query):
-    """Compute score + bias, [q, k], in float32 at least, as logits of an `Exponential` normalizer if there is one; -inf
-    where forbidden. Raises InputError if the score or the bias returns another shape, as [k] would broadcast without
-    notice."""
-    score, bias, normalizer = place.combine(rules, place.non_floats)
+    """Compute score + bias, [q, k], in float32 at least; -inf where forbidden. Raises InputError if one of them returns
+    another shape, as [k] would broadcast without notice."""
+    score, bias, _ = place.combine(rules, place.non_floats)
     scores, expected_shape = score(query, key), (query.shape[0], key.shape[0])
     name_of = lambda rule: getattr(rule, "func", type(rule)).__name__  # a function is in a Partial
     if getattr(scores, "shape", None) != expected_shape:
@@ -164,8 +163,6 @@ def scores_of(place: Place, rules, query, key, bias_query):
                 f"got {_describe_shape(bias_logits)}"
             )
         scores = scores + bias_logits.astype(scores.dtype)
-    if isinstance(normalizer, Exponential):
-        scores = normalizer.logits(scores)
     if place.cut is not None:
         scores = jnp.where(scores < place.cut[:, None].astype(scores.dtype), -jnp.inf, scores)  # NaN stays
     if place.top is not None:
