@@ -202,8 +202,8 @@ MUTANTS = (
     Mutant(
         "largest-score-is-the-log-sum-exp",
         "attention_jax/ops/blockwise/softmax.py",
-        "Statistics(largest if keep_largest else None, entropy)",
-        "Statistics(log if keep_largest else None, entropy)",
+        "Statistics(largest, entropy_of(total, moment))",
+        "Statistics(log, entropy_of(total, moment))",
         ("tests/ops/test_attend_properties.py",),
     ),
     Mutant(

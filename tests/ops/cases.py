@@ -281,7 +281,7 @@ class Program:
         self.rules, self.mask = jax.tree.structure(data.rules[0]), jax.tree.structure(data.masks[0])
         self.call = {"implementation": case.way if case.way in ("plain", "kernel") else "fused"}
         self.call |= {} if case.way == "plain" else dict(zip(("block_q", "block_k"), case.sizes.blocks))
-        extras = ["return_log_sum_exp", "return_max_score"] * case.has_log + ["return_entropy"] * case.extras
+        extras = ["return_log_sum_exp"] * case.has_log + ["return_statistics"] * case.extras
         self.call |= dict.fromkeys(extras, True)
 
     def attend(self, leaves, mask, offset, *arrays):

@@ -212,7 +212,7 @@ def heads_with_set_mesh():
 
 def entropy(normalizer):
     call = {"mask": causal(), "normalizer": normalizer, "implementation": "fused", "block_q": 4, "block_k": 4}
-    head_entropy = lambda x: attend(x, x, x, **call, return_entropy=True)[1]
+    head_entropy = lambda x: attend(x, x, x, **call, return_statistics=True)[1].entropy
     return errors(lambda x, _: jax.vmap(head_entropy)(x), normal(2, T, D), [])
 
 

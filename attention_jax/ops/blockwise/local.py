@@ -90,7 +90,7 @@ class Totals(NamedTuple):
 
 @partial(jax.jit, static_argnames="blocks", inline=True)
 def forward(inputs, blocks):
-    """Return ((output [Q, V], None), `Saved`, `Statistics`)."""
+    """Return ((output [Q, V], None), `Saved`, `Statistics` or None)."""
     normalizer = inputs.rules[2]
     queries, width = inputs.query.shape[0], pooled_width(inputs)
     precision = precision_of(inputs)
@@ -101,7 +101,7 @@ def forward(inputs, blocks):
     def rows(i, carry):
         out, saved, statistics = carry
         shifted, shift, tops, count = _find_shift(inputs, blocks, ranges, i, saved.top, precision)
-        start = start_totals(blocks.query, width, precision, has_threshold, blocks.keep_entropy)
+        start = start_totals(blocks.query, width, precision, has_threshold, blocks.keep_statistics)
         start = start._replace(active=jnp.zeros(grid[1:], bool) if normalizer.sparse else None)
         add = partial(add_totals, shifted, blocks, i, shift, tops)
         totals = over_keys(ranges, i, add, vary_like(start, inputs))
@@ -122,7 +122,7 @@ def forward(inputs, blocks):
         zero_number if has_factor(normalizer) else None,
     )
     saved = Saved(zero_number, zero_number, dout_dtotal, active, counted, zero_number if has_threshold else None)
-    statistics = Statistics(entropy=zero_number if blocks.keep_entropy else None)
+    statistics = Statistics(None, zero_number) if blocks.keep_statistics else None
     start = jnp.zeros((queries, width), inputs.value.dtype), saved, statistics
     out, saved, statistics = lax.fori_loop(0, grid[0], rows, vary_like(start, inputs))
     if saved.active is not None:
@@ -130,23 +130,23 @@ def forward(inputs, blocks):
     return (out, None), saved, statistics
 
 
-def start_totals(queries: int, width: int, precision, has_threshold: bool, keep_entropy: bool) -> Totals:
+def start_totals(queries: int, width: int, precision, has_threshold: bool, keep_statistics: bool) -> Totals:
     """Return the sums over no key."""
     vector, number = jnp.zeros((queries, width), precision), jnp.zeros((queries,), precision)
     gradients = (vector, number) if has_threshold else (None, None)
-    return Totals(vector, number, number, *gradients, None, number if keep_entropy else None)
+    return Totals(vector, number, number, *gradients, None, number if keep_statistics else None)
 
 
 def finish_rows(normalizer, totals, count, shift, keep_count: bool):
-    """Return the output [q, V], `Saved` and `Statistics` of a block of queries that may attend to `count` keys."""
+    """Return the output [q, V], `Saved`, and `Statistics` or None of a block of queries with `count` keys."""
     # w_j = scale * f_j: the scale is known only after the pass, and multiplies the sum, O = scale * sum_j f_j v_j
     scale = scale_of(normalizer, totals.mass, count)
     pooled = totals.pooled * scale[:, None]
     has_threshold = totals.pooled_grad is not None
     dout_dtotal = dout_dtotal_of(totals) if has_threshold else None
-    entropy = None if totals.w_log_w is None else entropy_of(totals.mass, totals.w_log_w)
+    statistics = None if totals.w_log_w is None else Statistics(None, entropy_of(totals.mass, totals.w_log_w))
     saved = Saved(shift, scale, dout_dtotal, None, totals.count if keep_count else None, None)
-    return pooled, saved, Statistics(entropy=entropy)
+    return pooled, saved, statistics
 
 
 def all_active(inputs, blocks):

@@ -99,7 +99,7 @@ def attend_sharded(
     device's part of a sum: apply `lax.psum`. Otherwise `jax.grad` does so by itself.
 
     Masks and biases are not arrays, and `pool` is the mean: others go through the keys more than once. There is no
-    `query_offset`, `return_max_score`, `return_entropy` or `implementation`.
+    `query_offset`, `return_statistics` or `implementation`.
 
     Raises:
       InputError: outside of `shard_map`, and for what `attend` does not take.

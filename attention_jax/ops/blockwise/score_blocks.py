@@ -46,10 +46,8 @@ class Blocks(NamedTuple):
     key: int
     recompute_scores: bool = False
     """Scores are computed once for their largest and once more for the weights, so that they are never written."""
-    keep_largest: bool = False
-    """The softmax also returns the largest score of each query, in `Statistics`."""
-    keep_entropy: bool = False
-    """The forward pass also returns the entropy of each query's weights, in `Statistics`."""
+    keep_statistics: bool = False
+    """The forward pass also returns `Statistics`."""
     round_rows: bool = False
     """Gradients of queries, each complete after one block of them, are returned in the type of the queries."""
     pairs: int | None = None
@@ -99,10 +97,14 @@ class Gradients(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """What a forward pass returns beside its outputs where `Blocks` keep it; it has no derivative."""
+    """What `attend` returns beside its outputs with `return_statistics`; it has no derivative."""
 
-    largest: jax.Array | None = None  # [Q] score, -inf for fully masked queries
-    entropy: jax.Array | None = None  # [Q] of the weights, divided by their sum, before dropout
+    largest: jax.Array | None
+    """[Q], the largest score + bias over the keys that each query may attend to, -inf where there are none; None for
+    other normalizers than the softmax."""
+    entropy: jax.Array
+    """[Q], -sum_j p_j log p_j in nats, of the weights before dropout, divided by their sum; 0 for a query without a
+    key, and NaN where a weight is negative."""
 
 
 # --- leaves with and without gradients --------------------------------------------------------------------------------
