@@ -214,8 +214,8 @@ def generate(
     """
     rows, width = prompt.shape
     _check_generation(prompt, lengths, length, temperature, repetition_penalty)
-    call = lambda method, *args: model.apply({"params": params}, *args, method=method)
-    step = lambda cache, token: call("step", cache, token)[:2]
+    variables, cache_size = {"params": params}, width + length - 1
+    step = lambda cache, token: model.apply(variables, cache, token, method="step")[:2]
     if rows > 1:  # each at its own position, which is one scalar to a model
         step = partial(map_rows, lambda cache, token, step=step: _squeeze_batch(*step(cache, token[None])))
     rngs = jax.random.split(jax.random.key(0) if rng is None else rng, length)
@@ -235,7 +235,11 @@ def generate(
             cache,
         )
 
-    logits, cache = _read_prompts(model, call, step, prompt, lengths, width + length - 1)
+    if hasattr(model, "prefill"):
+        logits, cache = model.apply(variables, prompt, lengths, cache_size, method="prefill")
+    else:
+        cache = model.apply(variables, rows, cache_size, method="start")
+        logits, cache = _read_prompts(step, cache, prompt, lengths)
     seen_mask = choose.prompt_mask(prompt, lengths, logits.shape)
     token, ended, seen_mask = choose(logits, jnp.zeros((rows,), bool), seen_mask, rngs[0])
     written = jnp.full((rows, length), pad, jnp.int32).at[:, 0].set(token)
@@ -299,12 +303,8 @@ def penalize_repetition(
     return jnp.where(seen_mask, jnp.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
-def _read_prompts(model, call, step, prompt, lengths, max_length):
-    """Return the logits after the last token of each prompt, and the cache there."""
-    if hasattr(model, "prefill"):
-        return call("prefill", prompt, lengths, max_length)
-    rows, width = prompt.shape
-    cache = call("start", rows, max_length)
+def _read_prompts(step, cache, prompt, lengths):
+    """Read prompts token by token: return the logits after the last token of each, and the cache there."""
 
     def read_step(carry, step_inputs):
         t, tokens = step_inputs
@@ -314,7 +314,7 @@ def _read_prompts(model, call, step, prompt, lengths, max_length):
 
     logits = jax.eval_shape(step, cache, prompt[:, 0])[0]
     start = (jnp.zeros(logits.shape, logits.dtype), cache)
-    return lax.scan(read_step, start, (jnp.arange(width), prompt.T))[0]
+    return lax.scan(read_step, start, (jnp.arange(prompt.shape[1]), prompt.T))[0]
 
 
 def _squeeze_batch(logits, cache):

@@ -16,7 +16,7 @@ from attention_jax.errors import InputError
 from attention_jax.ops.attention import attend
 from attention_jax.ops.masks import causal
 from attention_jax.ops.normalizer_kinds import Normalizer
-from attention_jax.ops.normalizers import Entmax, Normmax, ReluPower, Sigmoid, Softmax, Sparsemax, StickBreaking, TopK
+from attention_jax.ops.normalizers import Entmax, ReluPower, Sigmoid, Softmax, Sparsemax, StickBreaking, TopK
 from benchmarks._rounds import compare, import_torch
 
 TOLERANCE = 1e-4
@@ -54,7 +54,6 @@ CASES = {
     "sparsemax": Case(Sparsemax(), "entmax sparsemax", from_entmax("sparsemax")),
     "entmax(1.5)": Case(Entmax(1.5), "entmax 1.5", from_entmax("entmax15")),
     "entmax(1.3)": Case(Entmax(1.3), "entmax bisect 1.3", from_entmax("entmax_bisect", 1.3)),
-    "normmax": Case(Normmax(2.0), "entmax normmax", from_entmax("normmax_bisect", 2.0)),
     "top_k(8)": Case(TopK(8)),
     "stick_breaking": Case(StickBreaking()),
 }  # fmt: skip
@@ -76,7 +75,7 @@ def main(
         width: Width of the head.
         rounds: Alternating rounds.
         forward: Measure the output alone instead of the output and its gradient.
-        normalizers: softmax, sink, sigmoid, relu, sparsemax, entmax(1.5), entmax(1.3), normmax, top_k(8),
+        normalizers: softmax, sink, sigmoid, relu, sparsemax, entmax(1.5), entmax(1.3), top_k(8),
             stick_breaking.
         torch: Measure PyTorch and entmax, too.
         anyway: Print ratios even where they mean nothing.

@@ -14,7 +14,7 @@ import scipy
 from tiny import builder
 
 from attention_jax import attention_weights, config as configs, dense
-from attention_jax.ops.normalizers import Sigmoid, Softmax, Sparsemax, StudentKernel
+from attention_jax.ops.normalizers import Sigmoid, Softmax, Sparsemax
 from attention_jax.ops.scores import Gaussian
 from attention_jax.report.attention_data import Attention, AttentionRecord, Axis, Prediction
 from attention_jax.report.attention_page import page
@@ -248,7 +248,6 @@ def test_switching_a_point_off_is_regression_without_it(chromium, tmp_path):
 
 REMOVED = {  # {normalizer: Attention.without_key}
     Softmax(sink=0.5): "divided",
-    StudentKernel(): "divided",
     Sigmoid(-1.0): "unchanged",
     Sparsemax(): "unknown",
 }

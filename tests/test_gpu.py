@@ -242,9 +242,6 @@ NORMALIZERS = {
     "TopK": normalizers.TopK(8),
     "StickBreaking": normalizers.StickBreaking(),
     "ReluPower": normalizers.ReluPower(2),
-    "Normmax": normalizers.Normmax(2.0),
-    "Budget": normalizers.Budget(2),
-    "CompactKernel": normalizers.CompactKernel(2),
     "Signed": normalizers.Signed(),
 }
 

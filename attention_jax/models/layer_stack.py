@@ -8,7 +8,6 @@ decoder/layers_4 with a leading axis of 3.
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -91,27 +90,24 @@ def run_layers(
         if count is None:
             x, output, cache = apply_layer(layer, bias, x, layer_input, cache)
         else:
-            scan_layers = partial(
-                _scan_layers, stack.is_initializing(), lambda *args, bias=bias: apply_layer(args[0], bias, *args[1:])
-            )
-            (x, cache), output = scan_layers(layer, (x, cache), (layer_input, jnp.arange(count, dtype=jnp.int32)))
+
+            def body(layer, carry, inputs, bias=bias):
+                (x, cache), (layer_input, index) = carry, inputs
+                x, output, cache = apply_layer(layer, bias, x, layer_input, _with_layer(cache, index))
+                return (x, _with_layer(cache, None)), output
+
+            scan = _scan_stacked_weights(body, stack.is_initializing())
+            (x, cache), output = scan(layer, (x, cache), (layer_input, jnp.arange(count, dtype=jnp.int32)))
         outputs.append(output)
         new_caches.append(cache)
     return x, outputs, new_caches
 
 
-def _scan_layers(initializing: bool, apply_layer: Callable, layer: nn.Module, carry: tuple, inputs: tuple):
-    """The scan of `apply_layer(layer, x, input, cache)` over the stacked weights of `layer`: ((x, cache), outputs)."""
-
-    def body(layer, carry, inputs):
-        (x, cache), (layer_input, index) = carry, inputs
-        x, output, cache = apply_layer(layer, x, layer_input, _with_layer(cache, index))
-        return (x, _with_layer(cache, None)), output
-
+def _scan_stacked_weights(body: Callable, initializing: bool) -> Callable:
+    """The scan of `body(layer, carry, inputs) -> (carry, outputs)` over the stacked weights of a layer."""
     body = nn.map_variables(body, "params", trans_in_fn=flip_kernels, trans_out_fn=flip_kernels, init=initializing)
     axes = dict.fromkeys(("params", "attention_statistics", TRACE, SET), 0)
-    scan = nn.scan(body, variable_axes=axes, split_rngs={"params": True, "dropout": True})
-    return scan(layer, carry, inputs)
+    return nn.scan(body, variable_axes=axes, split_rngs={"params": True, "dropout": True})
 
 
 def _with_layer(cache, index):

@@ -50,7 +50,7 @@ from attention_jax.models.taps import (
     tap_weights,
     trace_weights,
 )
-from attention_jax.ops.attention import Implementation, attend
+from attention_jax.ops.attention import Implementation, Options, attend, attend_head
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.heads import head_weights, over_heads
 from attention_jax.ops.normalizer_kinds import Normalizer
@@ -61,17 +61,17 @@ from attention_jax.ops.precision import accumulator, affine
 from attention_jax.ops.scores import Score
 
 
-def _statistics(query, key, value, *, rng, normalizer, **kwargs):
+def _statistics(query, key, value, rules, rng, query_offset):
     """[largest logit, sum of entropies, sum of weights of the first key, number of queries that may attend to a key]
     of one head, [4]. Queries without a key have entropy and weight 0."""
     first_key = jnp.eye(key.shape[0], 1, dtype=accumulator(query.dtype))  # values: output = first key's weight
-    attend_first = partial(attend, query, key, first_key, **kwargs)
-    softmax = normalizer if isinstance(normalizer, Softmax) else Softmax()
-    weight, largest, entropy = attend_first(normalizer=softmax, return_max_score=True, return_entropy=True)
-    if softmax is not normalizer:
-        weight, entropy = attend_first(normalizer=normalizer, return_entropy=True)
+    attend_first = partial(attend, query, key, first_key, query_offset=query_offset, return_statistics=True)
+    weight, statistics = attend_first(**rules)
+    largest = statistics.largest
+    if largest is None:
+        largest = attend_first(**rules | {"normalizer": Softmax()})[1].largest
     has_keys = (largest != -jnp.inf).astype(largest.dtype)
-    return jnp.stack([largest.max(), entropy.sum(), weight.sum(), has_keys.sum()])
+    return jnp.stack([largest.max(), statistics.entropy.sum(), weight.sum(), has_keys.sum()])
 
 
 def head_score(module: nn.Module, name: str, heads: int, size: int) -> Score:
@@ -212,8 +212,8 @@ class MultiHeadAttention(nn.Module):
             weights = tap_weights(self, query, key, rules, query_offset)
             pooled = pool_with_weights(weights, query, key, value, pool_rules, rng, self.dropout)
         else:
-            attend_head = partial(attend, dropout=self.dropout, implementation=self.implementation)
-            pooled = over_heads(attend_head, query, key, value, pool_rules, rng, query_offset)  # [B, H, Q, V]
+            attend_fn = partial(attend_head, Options(self.implementation), self.dropout)
+            pooled = over_heads(attend_fn, query, key, value, pool_rules, rng, query_offset)  # [B, H, Q, V]
             if is_traced(self):
                 trace_weights(self, query, key, rules, query_offset)
         if self.is_mutable_collection("attention_statistics") and not self.is_initializing():

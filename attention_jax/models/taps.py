@@ -149,12 +149,17 @@ def pool_with_weights(
     return over_heads(partial(_pool_head, query.dtype, dropout), joined, key, value, rules, rng)
 
 
-def _normalize_scores(scores, key, value, *, normalizer, rng, **unused):
-    return normalizer.weights(scores, scores != -jnp.inf)
+def _normalize_scores(scores, key, value, rules, rng, query_offset):
+    return rules["normalizer"].weights(scores, scores != -jnp.inf)
 
 
-def _pool_head(dtype, dropout, joined, key, value, *, pool, rng, **unused):
+def _pool_head(dtype, dropout, joined, key, value, rules, rng, query_offset):
     width = joined.shape[1] - key.shape[0]
     fixed_score = jax.tree_util.Partial(lambda weights, query, key: weights, joined[:, width:])
-    kwargs = {"score": fixed_score, "normalizer": lambda weight: weight, "pool": pool, "implementation": "plain"}
+    kwargs = {
+        "score": fixed_score,
+        "normalizer": lambda weight: weight,
+        "pool": rules["pool"],
+        "implementation": "plain",
+    }
     return attend(joined[:, :width].astype(dtype), key, value, **kwargs, dropout=dropout, rng=rng)

@@ -39,10 +39,10 @@ from attention_jax.ops.dispatch import (
 from attention_jax.ops.dropout import dropout_bits, dropout_factor, is_zero
 from attention_jax.ops.kernels import cudnn, flash, generated
 from attention_jax.ops.masks import AssumeFinite, Mask
-from attention_jax.ops.meshes import loopable
+from attention_jax.ops.meshes import loopable, vary_together, with_automatic_axes
 from attention_jax.ops.normalizer_kinds import Exponential, Normalizer
 from attention_jax.ops.normalizers import Softmax, TopK, as_normalizer, log_sum_exp, without_sink
-from attention_jax.ops.platforms import by_platform
+from attention_jax.ops.platforms import by_platform, choose_program
 from attention_jax.ops.pooling import Mean, Pool, Terms, as_pool
 from attention_jax.ops.positions import as_positions
 from attention_jax.ops.scores import ScaledDot, Score, prepare
@@ -80,8 +80,7 @@ def attend(
     rng: Key[Array, ""] | None = None,
     query_offset: Int[Array, ""] | int = 0,
     return_log_sum_exp: bool = False,
-    return_max_score: bool = False,
-    return_entropy: bool = False,
+    return_statistics: bool = False,
     implementation: Implementation | None = None,
     block_q: int | None = None,
     block_k: int | None = None,
@@ -108,13 +107,11 @@ def attend(
       query_offset: the position of the first query (keys start at 0), for decoding with a cache.
       return_log_sum_exp: also return log sum_j exp(score_j) over the keys that each query may attend to, [Q], in
         float32 at least, -inf where there are none; a sink is not counted. It has a gradient. For the softmax only.
-      return_max_score: also return, after the log-sum-exp if any, the largest score + bias over the keys that each
-        query may attend to, [Q], in float32 at least, -inf where there are none. "fused" has it from its running
-        maximum, without another pass. It has no gradient. For the softmax only.
-      return_entropy: also return, last, the entropy -sum_j p_j log p_j of each query's weights before dropout, [Q], in
-        nats and float32 at least. p are the weights divided by their sum, so that the share of a sink is left out.
-        It is 0 for a query without a key, and NaN where a weight is negative. "fused" has it from one more running sum,
-        without another pass. It has no gradient: for one, take it of `attention_weights`.
+      return_statistics: also return, last, `Statistics` of each query, in float32 at least and without gradient: the
+        `largest` score + bias over the keys that it may attend to, for the softmax, and the `entropy` of its weights
+        before dropout. p are the weights divided by their sum, so that the share of a sink is left out. "fused" has
+        them from its running maximum and one more running sum, without another pass. For the gradient of an entropy
+        take it of `attention_weights`.
       implementation: "plain" materializes the weights; "fused" computes block by block in memory linear in Q + K,
         exactly (`ops/blockwise/softmax.py` for the softmax, `ops/blockwise/local.py` and `ops/blockwise/ordered.py` for
         other normalizers); "kernel" is the same in a generated GPU kernel (`ops/kernels/generated`), on a CPU
@@ -142,17 +139,34 @@ def attend(
 
     The weight of the first of four equal keys, as the output of a value that is 1 there, and the entropy, log 4:
 
-    >>> first, entropy = attend(jnp.ones((1, 2)), jnp.ones((4, 2)), jnp.eye(4, 1), return_entropy=True)
-    >>> first.tolist(), round(float(entropy[0]), 4)
+    >>> first, statistics = attend(jnp.ones((1, 2)), jnp.ones((4, 2)), jnp.eye(4, 1), return_statistics=True)
+    >>> first.tolist(), round(float(statistics.entropy[0]), 4)
     ([[0.25]], 1.3863)
     """
-    check_call(query, key, value, score, bias, mask, normalizer, dropout, block_q, block_k)
-    pool = as_pool(pool)
+    options = Options(implementation, block_q, block_k, return_log_sum_exp, return_statistics)
+    rules = {"score": score, "bias": bias, "mask": mask, "normalizer": normalizer, "pool": pool}
+    return attend_head(options, dropout, query, key, value, rules, rng, query_offset)
+
+
+class Options(NamedTuple):
+    """The arguments of `attend` that are static."""
+
+    implementation: Implementation | None = None
+    block_q: int | None = None
+    block_k: int | None = None
+    return_log_sum_exp: bool = False
+    return_statistics: bool = False
+
+
+def attend_head(options: Options, dropout, query, key, value, rules: dict, rng=None, query_offset=0):
+    """`attend` with its score, bias, mask, normalizer and pool in a dict, as `ops.heads.over_heads` lifts it."""
+    score, bias, mask, normalizer = (rules[name] for name in ("score", "bias", "mask", "normalizer"))
+    check_call(query, key, value, score, bias, mask, normalizer, dropout, options.block_q, options.block_k)
+    pool = as_pool(rules["pool"])
     query_offset = check_offset(query_offset, query.shape[0])
     query, key, value = map(jnp.asarray, (query, key, value))  # NumPy's float64 is float32, unless that is enabled
     bias, mask = as_rules(bias, mask, query, key, query_offset)
     call = _Call(query, key, value, as_tree(score), bias, mask, as_normalizer(normalizer), dropout, rng, query_offset)
-    options = _Options(implementation, block_q, block_k, return_log_sum_exp, return_max_score, return_entropy)
     if isinstance(pool, Mean):
         return _attend(call, options)
     return loopable(partial(_attend_with_pool, options))(with_arrays(pool), call)
@@ -174,29 +188,16 @@ class _Call(NamedTuple):
     terms: Terms | None = None  # the sums of a `Pool` for each query; None: the weighted values
 
 
-class _Options(NamedTuple):
-    """The arguments of `attend` that are static."""
-
-    implementation: Implementation | None
-    block_q: int | None
-    block_k: int | None
-    return_log_sum_exp: bool = False
-    return_max_score: bool = False
-    return_entropy: bool = False
-
-
-def _attend(call: _Call, options: _Options):
+def _attend(call: _Call, options: Options):
     """`attend` with `Mean`, or the weighted sums of `call.terms` (`ops/pooling.py`) of the values."""
     query, key, value, score, bias, mask, normalizer, dropout, rng, query_offset, terms = call
     if rng is None or is_zero(dropout):
         dropout = None
     base = normalizer.of if isinstance(normalizer, TopK) else normalizer
-    for name in ("return_log_sum_exp", "return_max_score"):
-        if getattr(options, name) and not isinstance(base, Softmax):
-            raise InputError(f"{name}=True needs the softmax, got the normalizer {type(base).__name__}")
+    if options.return_log_sum_exp and not isinstance(base, Softmax):
+        raise InputError(f"return_log_sum_exp=True needs the softmax, got the normalizer {type(base).__name__}")
     has_sink = isinstance(base, Softmax) and base.sink is not None
-    with_log = options.return_log_sum_exp or options.return_max_score or has_sink
-    has_extras = options.return_log_sum_exp or options.return_max_score or options.return_entropy or terms is not None
+    has_extras = options.return_log_sum_exp or options.return_statistics or terms is not None
     softmax_alone = isinstance(normalizer, Softmax) and not has_extras
     implementation = options.implementation
     if terms is not None and implementation not in ("plain", "fused"):
@@ -207,18 +208,20 @@ def _attend(call: _Call, options: _Options):
     inputs = Inputs((score, bias, normalizer), query, key, value, None, mask, dropout_state, query_offset, terms=terms)
     arguments = (query, key, value, score, bias, mask, dropout, query_offset)
     sink = normalizer.sink if softmax_alone else None
+    with_log = options.return_log_sum_exp or has_sink
     reason = partial(_reason_against_kernel, options, with_log, inputs)
     chosen = choose_implementation(*arguments, implementation, softmax_alone, sink, reason)
     query = tag_with_reasons(query, chosen, (*arguments, sink), implementation, softmax_alone, reason)
-    inputs = inputs._replace(query=query)
-    # "plain", "fused" and "kernel" are one branch, in which `_run_program` chooses between them
-    general = ("plain", "fused", "kernel")
-    program_by_platform = {platform: "general" if name in general else name for platform, name in chosen.items()}
-    plan = _Plan(chosen, with_log, *options[1:])
-    # the program of the platform that is lowered for
-    run = partial(by_platform, partial(_run_program, plan), program_by_platform)
-    out, log, statistics = loopable(run)(inputs)
-    extras = jax.tree.leaves((log, statistics))
+    inputs = vary_together(inputs._replace(query=query))
+    # "plain", "fused" and "kernel" are one program, which chooses between them; without keys there is no block
+    by_blocks = bool({"fused", "kernel"} & set(chosen.values()) and query.size and key.size)
+    plan = _Plan(chosen, by_blocks, with_log, *options[1:])
+    programs = {name: partial(_attend_by_kernel, name) for name in ("cudnn", "flash", "linear")}
+    general = partial(_attend_by_blocks if by_blocks else _attend_plain, plan)
+    programs |= dict.fromkeys(("plain", "fused", "kernel"), general)
+    run = choose_program({platform: programs[name] for platform, name in chosen.items()})
+    out, log, statistics = with_automatic_axes(run, inputs)(inputs)
+    extras = [x for x in (log, statistics) if x is not None]
     return (out, *extras) if extras else out
 
 
@@ -226,15 +229,15 @@ class _Plan(NamedTuple):
     """How a call of `attend` is computed."""
 
     chosen: dict  # the implementation on each platform
+    by_blocks: bool  # whether any of them goes block by block
     with_log: bool = False  # whether the log-sum-exp is needed
     block_q: int | None = None
     block_k: int | None = None
     return_log: bool = False  # whether the log-sum-exp is returned
-    with_largest: bool = False  # whether the largest scores are, too
-    with_entropy: bool = False  # and the entropy of the weights
+    with_statistics: bool = False
 
 
-def _reason_against_kernel(options: _Options, with_log: bool, inputs: Inputs) -> str | None:
+def _reason_against_kernel(options: Options, with_log: bool, inputs: Inputs) -> str | None:
     """Return why no kernel can be generated for a call; None if one can. The kernel is traced, and not lowered."""
     if generated.missing() is not None:
         return generated.missing()
@@ -243,7 +246,7 @@ def _reason_against_kernel(options: _Options, with_log: bool, inputs: Inputs) ->
         return f"sums in float32, got {', '.join(map(str, types))}"
     if not (inputs.query.size and inputs.key.size):
         return f"needs queries and keys, got {inputs.query.shape[0]} and {inputs.key.shape[0]}"
-    plan = _Plan({"cuda": "kernel"}, with_log, *options[1:])
+    plan = _Plan({"cuda": "kernel"}, True, with_log, *options[1:])
 
     def run(inputs):
         inputs, blocks = _prepare_blocks(inputs, plan)
@@ -256,26 +259,28 @@ def _reason_against_kernel(options: _Options, with_log: bool, inputs: Inputs) ->
     return None
 
 
-def _run_program(plan, program, inputs):
-    """The output [Q, V] by a kernel of dot products or by a "general" program of this package, the log-sum-exp [Q] with
-    `plan.return_log`, else None, and the `Statistics` that the plan needs."""
+def _attend_by_kernel(name: str, inputs: Inputs):
+    """The output [Q, V] of the softmax alone by "cudnn", "flash" or "linear"; no log-sum-exp and no `Statistics`."""
     (score, bias, normalizer), query, key, value, _, mask, *_ = inputs
-    if program == "cudnn":
-        return cudnn.attend(query, key, value, score, bias, mask, normalizer.sink), None, Statistics()
-    if program == "flash":
-        return flash.attend(query, key, value, score, bias, mask), None, Statistics()
-    if program == "linear":
-        return linear.attend(query, key, value, score, mask), None, Statistics()
-    attend_plain = partial(_attend_plain, plan)
-    by_blocks = {"fused", "kernel"} & set(plan.chosen.values())
-    if by_blocks and query.size and key.size:  # without keys there is no block to go through
-        block_inputs, blocks = _prepare_blocks(inputs, plan)
-        floats, non_floats, combine = partition(block_inputs)
-        (out, log), _, statistics, _ = attend_in_blocks(
-            tuple(blocks.items()), attend_plain, combine, floats, non_floats
-        )
-    else:
-        out, log, statistics = attend_plain(inputs)
+    if name == "cudnn":
+        return cudnn.attend(query, key, value, score, bias, mask, normalizer.sink), None, None
+    if name == "flash":
+        return flash.attend(query, key, value, score, bias, mask), None, None
+    return linear.attend(query, key, value, score, mask), None, None
+
+
+def _attend_by_blocks(plan: _Plan, inputs: Inputs):
+    """The output [Q, V], the log-sum-exp [Q] with `plan.return_log`, else None, and `Statistics` with
+    `plan.with_statistics`, else None."""
+    block_inputs, blocks = _prepare_blocks(inputs, plan)
+    floats, non_floats, combine = partition(block_inputs)
+    whole = partial(_attend_plain, plan)
+    (out, log), _, statistics, _ = attend_in_blocks(tuple(blocks.items()), whole, combine, floats, non_floats)
+    return _finish(plan, inputs.rules[2], out, log, statistics)
+
+
+def _finish(plan: _Plan, normalizer: Normalizer, out, log, statistics):
+    """Apply the sink of a softmax, and keep what the plan returns."""
     statistics = jax.lax.stop_gradient(statistics)
     if not plan.with_log:
         return out, None, statistics
@@ -291,8 +296,7 @@ def _prepare_blocks(inputs, plan):
     (score, bias, normalizer), query = inputs.rules, inputs.query
     score, prepared_query, key = prepare(score, query, inputs.key)
     sizes = choose_blocks(score, prepared_query, key, plan.block_q, plan.block_k)
-    keep = {"keep_largest": plan.with_largest, "keep_entropy": plan.with_entropy}
-    sizes = {platform: size._replace(**keep) for platform, size in sizes.items()}
+    sizes = {platform: size._replace(keep_statistics=plan.with_statistics) for platform, size in sizes.items()}
     bias_query = None if bias is None else query
     inputs = inputs._replace(rules=(score, bias, normalizer), query=prepared_query, key=key, bias_query=bias_query)
     if isinstance(normalizer, TopK):
@@ -310,11 +314,11 @@ def _prepare_blocks(inputs, plan):
     return inputs._replace(rules=(score, bias, normalizer)), blocks
 
 
-def _attend_with_pool(options: _Options, pool: Pool, call: _Call):
+def _attend_with_pool(options: Options, pool: Pool, call: _Call):
     """`attend` with another pooling than the mean, by attention over lifted values."""
     lifted = pool.lift(call.key, call.value)
     inputs = Inputs((call.score, None, None), call.query, call.key, lifted, None, call.mask, None, call.query_offset)
-    sums_alone = options._replace(return_log_sum_exp=False, return_max_score=False, return_entropy=False)
+    sums_alone = options._replace(return_log_sum_exp=False, return_statistics=False)
     sum_terms = lambda values, terms: _attend(call._replace(value=values, terms=terms), sums_alone)
     terms = pool.terms(call.query, lifted, sum_terms, lambda values: largest_attended(inputs._replace(value=values)))
     out = _attend(call._replace(value=lifted, terms=terms), options)
@@ -328,8 +332,8 @@ def _apply_sink(out, mass):
 
 
 def _attend_plain(plan: _Plan, inputs: Inputs):
-    """All weights at once: the output [Q, V], the log-sum-exp [Q], zeros if the plan does not need it and None for
-    normalizers without, and the `Statistics` of the plan; a sink is left out of all."""
+    """The same from all weights at once. As a part of blocks on some platforms, a sink is left out of all: they return
+    the log-sum-exp [Q], zeros if the plan does not need it and None for normalizers without."""
     normalizer = inputs.rules[2]
     base = without_sink(normalizer.of if isinstance(normalizer, TopK) else normalizer)
     normalizer = TopK(normalizer.k, base) if isinstance(normalizer, TopK) else base
@@ -338,8 +342,10 @@ def _attend_plain(plan: _Plan, inputs: Inputs):
     weights = normalizer.weights(scores, allowed)
     log = None
     if isinstance(base, Exponential):
-        log = log_sum_exp(base.logits(scores), weights > 0 if isinstance(normalizer, TopK) else allowed)
-    statistics = _compute_statistics(plan, *jax.lax.stop_gradient((scores, allowed, weights)))
+        log = log_sum_exp(scores, weights > 0 if isinstance(normalizer, TopK) else allowed)
+    statistics = None
+    if plan.with_statistics:
+        statistics = _compute_statistics(base, *jax.lax.stop_gradient((scores, allowed, weights)))
     if inputs.dropout is not None:
         weights = weights * dropout_factor(*inputs.dropout).astype(weights.dtype)
     pool_dtype = weights.dtype
@@ -352,14 +358,15 @@ def _attend_plain(plan: _Plan, inputs: Inputs):
     else:
         pooled = pool_terms(weights, value, inputs.terms)
     out = pooled.astype(value.dtype)
-    log = log if log is None or plan.with_log else jnp.zeros_like(log)
-    return out, log, statistics
+    if not plan.by_blocks:
+        return _finish(plan, inputs.rules[2], out, log, statistics)
+    return out, log if log is None or plan.with_log else jnp.zeros_like(log), statistics
 
 
-def _compute_statistics(plan, scores, allowed, weights):
-    largest = jnp.max(scores, axis=1, where=allowed, initial=-jnp.inf) if plan.with_largest else None
-    entropy = entropy_of(weights.sum(axis=1), w_log_w_of(weights)) if plan.with_entropy else None
-    return Statistics(largest, entropy)
+def _compute_statistics(normalizer, scores, allowed, weights):
+    is_softmax = isinstance(normalizer, Exponential)
+    largest = jnp.max(scores, axis=1, where=allowed, initial=-jnp.inf) if is_softmax else None
+    return Statistics(largest, entropy_of(weights.sum(axis=1), w_log_w_of(weights)))
 
 
 def attention_weights(

@@ -34,7 +34,7 @@ KERNELS = {"cuda": ("cudnn", cudnn), "tpu": ("flash", flash)}
 ON_REQUEST = {"cudnn": cudnn, "flash": flash, "linear": linear}
 """Implementations that a caller may select by name."""
 
-SOFTMAX_ALONE = "computes the softmax alone, without its log-sum-exp and its entropy"
+SOFTMAX_ALONE = "computes the softmax alone, without its log-sum-exp and its statistics"
 
 PRODUCTS_BY_DEFAULT = False
 """Whether kernels take scores, biases and sinks that are products of features (ops/kernels/terms.py) without being
@@ -97,7 +97,7 @@ def choose_implementation(
     5. "kernel" on CUDA, where `reason_against_kernel` returns None and KERNEL_BY_DEFAULT is set;
     6. "fused".
 
-    The platforms' kernels and "linear" compute only the softmax: no other normalizer, no log-sum-exp and no entropy.
+    The platforms' kernels and "linear" compute only the softmax: no other normalizer, no log-sum-exp and no statistics.
     "kernel" by name is JAX's interpreter of kernels on a CPU, for tests, and "fused" on platforms without one.
     """
     if implementation not in (None, *get_args(Implementation)):

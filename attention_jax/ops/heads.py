@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention_jax.errors import InputError
 from attention_jax.ops.arrays import as_tuple, is_array, squeeze_head_axes
-from attention_jax.ops.attention import attend, attention_weights, check_offset, check_rules
+from attention_jax.ops.attention import Options, attend_head, attention_weights, check_offset, check_rules
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dispatch import Implementation
 from attention_jax.ops.masks import Mask, as_mask
@@ -39,8 +39,7 @@ def attend_heads(
     rng: Key[Array, ""] | None = None,
     query_offset: Int[Array, ""] | Int[Array, " B"] | int = 0,
     return_log_sum_exp: bool = False,
-    return_max_score: bool = False,
-    return_entropy: bool = False,
+    return_statistics: bool = False,
     implementation: Implementation | None = None,
     block_q: int | None = None,
     block_k: int | None = None,
@@ -61,10 +60,10 @@ def attend_heads(
         all of them allow, as in `mask=(causal(), array)`; a tuple of biases is their sum.
       query_offset: the position of the first query, a number or one for each sequence, [B].
       rng: as in `attend`, or a key for each sequence and head, [B, H].
-      dropout, implementation, block_q, block_k, return_log_sum_exp, return_max_score, return_entropy: as in `attend`.
+      dropout, implementation, block_q, block_k, return_log_sum_exp, return_statistics: as in `attend`.
 
     Returns:
-      [B, T, H, V]; then log-sum-exp, largest scores and entropies, if requested, each [B, T, H].
+      [B, T, H, V]; then log-sum-exp and `Statistics`, if requested, each [B, T, H].
 
     Raises:
       InputError: for what `attend` does not take, and for leaves and arrays of other shapes.
@@ -76,13 +75,10 @@ def attend_heads(
     query, key, value = map(jnp.asarray, (query, key, value))
     _check_shapes(query, key, value)
     rules = {"score": score, "bias": bias, "mask": mask, "normalizer": normalizer, "pool": pool}
-    call = {"dropout": dropout, "implementation": implementation, "block_q": block_q, "block_k": block_k}
-    call |= {"return_log_sum_exp": return_log_sum_exp, "return_max_score": return_max_score}
-    call |= {"return_entropy": return_entropy}
-    attend_head = partial(attend, **call)
+    options = Options(implementation, block_q, block_k, return_log_sum_exp, return_statistics)
     by_head = (x.swapaxes(1, 2) for x in (query, key, value))  # [B, H, T, D], [B, G, S, E], [B, G, S, V]
-    # [B, H, T, V], and [B, H, T] of the log-sum-exp, the largest score and the entropy
-    out = over_heads(attend_head, *by_head, rules, rng, query_offset)
+    # [B, H, T, V], and [B, H, T] of the log-sum-exp and of statistics
+    out = over_heads(partial(attend_head, options, dropout), *by_head, rules, rng, query_offset)
     return jax.tree.map(lambda x: x.swapaxes(1, 2), out)  # [B, T, H, V], [B, T, H]
 
 
@@ -95,10 +91,10 @@ def over_heads(
     rng: Key[Array, ""] | None = None,
     query_offset: Int[Array, ""] | Int[Array, " B"] | int = 0,
 ):
-    """The lift of `attend` over heads: `function(query [Q, D], key [K, E], value [K, V], rng=..., query_offset=...,
-    **rules)` for every sequence and head, [B, H, ...].
+    """The lift of `attend_head` over heads: `function(query [Q, D], key [K, E], value [K, V], rules, rng,
+    query_offset)` for every sequence and head, [B, H, ...].
 
-    `rules` are score, bias, mask, normalizer and, for `attend`, pool, with the axes that `attend_heads` documents.
+    `rules` are score, bias, mask, normalizer and, for `attend_head`, pool, with the axes that `attend_heads` documents.
     Heads of queries that share keys and values are a further axis, [B, G, H / G, ...].
     """
     (batch, heads, queries), groups = query.shape[:3], key.shape[1]
@@ -107,20 +103,19 @@ def over_heads(
     _check_axes("query_offset", [] if offsets is None else [offsets], "sequences", batch)
     rngs = rng if rng is None or _has_key_per_head(rng, batch, heads) else jax.random.split(rng, (batch, heads))
 
-    def call_head(query, key, value, leaves, rng, offset):
-        offset = query_offset if offset is None else offset
-        return function(query, key, value, rng=rng, query_offset=offset, **jax.tree.unflatten(structure, leaves))
-
-    axes_over = lambda axis: [0 if axis in of_leaf else None for of_leaf in axes]
+    query_offset = query_offset if offsets is None else offsets
+    # for each vmap, the rules' axes: 0 or None for each leaf
+    axes_over = lambda axis: jax.tree.unflatten(structure, [0 if axis in of_leaf else None for of_leaf in axes])
     if groups == heads:
-        lifted = jax.vmap(call_head, in_axes=(0, 0, 0, axes_over("h"), 0, None))  # [H, Q, V]
+        lifted = jax.vmap(function, in_axes=(0, 0, 0, axes_over("h"), 0, None))  # [H, Q, V]
     else:
         in_groups = lambda x, axis: x.reshape(*x.shape[:axis], groups, heads // groups, *x.shape[axis + 1 :])
         leaves = [in_groups(x, a.index("h")) if "h" in a else x for x, a in zip(leaves, axes, strict=True)]
         query, rngs = in_groups(query, 1), None if rngs is None else in_groups(rngs, 1)  # [B, G, H / G, Q, D]
-        lifted = jax.vmap(call_head, in_axes=(0, None, None, axes_over("h"), 0, None))  # the heads of one group
+        lifted = jax.vmap(function, in_axes=(0, None, None, axes_over("h"), 0, None))  # the heads of one group
         lifted = jax.vmap(lifted, in_axes=(0, 0, 0, axes_over("h"), 0, None))  # [G, H / G, Q, V]
-    out = jax.vmap(lifted, in_axes=(0, 0, 0, axes_over("b"), 0, 0))(query, key, value, leaves, rngs, offsets)
+    over_batch = (0, 0, 0, axes_over("b"), 0, None if offsets is None else 0)
+    out = jax.vmap(lifted, in_axes=over_batch)(query, key, value, structure.unflatten(leaves), rngs, query_offset)
     return out if groups == heads else jax.tree.map(lambda x: x.reshape(batch, heads, *x.shape[3:]), out)
 
 
@@ -131,8 +126,8 @@ def head_weights(
     return over_heads(_attention_map, query, key, key, rules, query_offset=query_offset)
 
 
-def _attention_map(query, key, value, *, rng, **call):
-    return attention_weights(query, key, **call)
+def _attention_map(query, key, value, rules, rng, query_offset):
+    return attention_weights(query, key, **rules, query_offset=query_offset)
 
 
 def _with_axes(rules, batch, heads, pairs):

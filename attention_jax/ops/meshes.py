@@ -57,14 +57,19 @@ def loopable(function: Callable) -> Callable:
 
     def run(*operands):
         operands = vary_together(operands)
-        meshes = [jax.typeof(x).sharding.mesh for x in jax.tree.leaves(operands)]
-        explicit = [mesh for mesh in meshes if mesh.explicit_axes]
-        if not explicit:
-            return function(*operands)
-        operands = jax.tree.map(jnp.asarray, operands)
-        return jax.sharding.auto_axes(function, out_sharding=NamedSharding(explicit[0], PartitionSpec()))(*operands)
+        return with_automatic_axes(function, operands)(*operands)
 
     return run
+
+
+def with_automatic_axes(function: Callable, operands) -> Callable:
+    """Return `function` with automatic sharding inside, for operands on explicit mesh axes; else itself."""
+    meshes = [jax.typeof(x).sharding.mesh for x in jax.tree.leaves(operands)]
+    explicit = [mesh for mesh in meshes if mesh.explicit_axes]
+    if not explicit:
+        return function
+    run = jax.sharding.auto_axes(function, out_sharding=NamedSharding(explicit[0], PartitionSpec()))
+    return lambda *operands: run(*jax.tree.map(jnp.asarray, operands))
 
 
 def scan(step: Callable, state, xs):

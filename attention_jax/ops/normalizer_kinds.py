@@ -6,7 +6,7 @@ implementation serves whole matrices of scores and blocks of them (`ops/blockwis
 
 * `Pointwise`: w_j = f(s_j). The weights of a query need not sum to 1.
 * `Ratio`: w_j = f(s_j) / (extra + sum_l f(s_l)).
-* `Threshold`: w_j = f(s_j - t), where t solves sum_j f(s_j - t) = total.
+* `Threshold`: w_j = f(s_j - t), where t solves sum_j f(s_j - t) = 1.
 * `Ordered`: w_j depends on the keys that come after it.
 
 Whatever the normalizer, a masked key weighs 0 before anything is normalized, even where f(0) is not 0, and so does a
@@ -97,11 +97,7 @@ class Local(Normalizer):
 
 def values_of(normalizer: Local, scores, allowed, shift: Rows) -> Float[Array, "Q K"]:
     """f(scores - shift), and 0 where a key is not allowed."""
-    return _elementwise(normalizer, normalizer.masked, scores, allowed, shift)
-
-
-def _elementwise(function, masked, scores, allowed, shift):
-    return jnp.where(allowed, function(jnp.where(allowed, scores - shift[:, None], masked)), 0.0)
+    return jnp.where(allowed, normalizer(jnp.where(allowed, scores - shift[:, None], normalizer.masked)), 0.0)
 
 
 def scale_of(normalizer: Local, mass: Rows, count: Rows) -> Rows:
@@ -149,18 +145,13 @@ class Ratio(Local):
 
 
 class Exponential(Ratio):
-    """Normalizers that are the softmax of a function of the score: `logits`, elementwise. They do not overflow, and
-    are computed like the softmax."""
-
-    def logits(self, scores: Float[Array, "Q K"]) -> Float[Array, "Q K"]:
-        """The logarithm of f."""
-        return scores
+    """The softmax, f = exp, which does not overflow."""
 
     def __call__(self, x):
-        return jnp.exp(self.logits(x))
+        return jnp.exp(x)
 
     def weights(self, scores, allowed):
-        return _softmax(self.logits(jnp.where(allowed, scores, 0.0)), allowed)
+        return _softmax(jnp.where(allowed, scores, 0.0), allowed)
 
 
 def _softmax(logits, allowed):
@@ -173,7 +164,7 @@ def _softmax(logits, allowed):
 class Threshold(Local):
     """Base class of sparse normalizers with a threshold, such as sparsemax; define f as `__call__`.
 
-    Weights are w_j = f(s_j - t) with the threshold t of each query such that sum_j f(s_j - t) = total. f is increasing
+    Weights are w_j = f(s_j - t) with the threshold t of each query such that sum_j f(s_j - t) = 1. f is increasing
     and not negative. Its `inverse` bounds t, and makes Newton's method fast, which is applied to inverse(sum_j f(s_j -
     t)). That is nearly linear in t: for f = exp it is log-sum-exp minus t, exactly linear; for a power it is a norm, so
     convex, and the iteration from the left never overshoots.
@@ -189,14 +180,6 @@ class Threshold(Local):
     def inverse(self, value: Rows) -> Rows:
         """x with f(x) = value; infinity where f is below `value` everywhere."""
         raise NotImplementedError
-
-    def total(self, count: Rows) -> Rows:
-        """The required sum over `count` keys."""
-        return jnp.ones_like(count)
-
-    def equation(self, x: Float[Array, "Q K"]) -> Float[Array, "Q K"]:
-        """Elementwise c with sum_j c(s_j - t) = total, whose inverse is `inverse`. It is f unless overridden."""
-        return self(x)
 
 
 STEP = 16.0
@@ -229,24 +212,18 @@ def _at_most_jvp(primals, tangents):  # a score that was recomputed may exceed t
     return _at_most(*primals), tangents[0]
 
 
-def equations_of(normalizer: Threshold, scores, allowed, shift: Rows) -> Float[Array, "Q K"]:
-    """c(scores - shift), and 0 where a key is not allowed."""
-    return _elementwise(normalizer.equation, normalizer.masked, scores, allowed, shift)
-
-
 def _bracket(normalizer: Threshold, smallest: Rows, largest: Rows, count: Rows) -> tuple[Rows, Rows]:
     """An interval that contains t, for scores between `smallest` and `largest`."""
-    total = normalizer.total(count)
-    # count keys of equal score s have count * c(s - t) = total, hence t = s - share. c is increasing, so that t is
-    # largest if all scores are the largest one, and smallest if all are the smallest one
-    share = normalizer.inverse(total / count)
-    alone = largest - normalizer.inverse(total)  # t if the largest score were the only one: others can only raise it
+    # count keys of equal score s have count * f(s - t) = 1, hence t = s - share. f is increasing, so that t is largest
+    # if all scores are the largest one, and smallest if all are the smallest one
+    share = normalizer.inverse(1 / count)
+    alone = largest - normalizer.inverse(jnp.ones_like(count))  # t if there were no other key; others can only raise it
     low = smallest - share
     return jnp.where(jnp.isfinite(alone) & (alone > low), alone, low), largest - share
 
 
 class Sums(NamedTuple):
-    """Sums over the keys of a query for a threshold t: of c(s - t), and of its derivative."""
+    """Sums over the keys of a query for a threshold t: of f(s - t), and of its derivative."""
 
     mass: Rows
     slope: Rows
@@ -263,7 +240,7 @@ def find_threshold(
     """The t of each query, by Newton's method within a bracket that shrinks; a step that leaves it, or turns back by
     more than half of the step before, is a bisection.
 
-    `sums(t, low)` are taken over the keys of each query; keys with c(s - low) = 0 may be left out. `all_agree`
+    `sums(t, low)` are taken over the keys of each query; keys with f(s - low) = 0 may be left out. `all_agree`
     combines the flags [Q] of the queries that they are done, where the sums are taken over several devices those of all
     devices.
 
@@ -271,7 +248,6 @@ def find_threshold(
     combine at each step, the only thing that they exchange. A fixed number of steps would need none, and would have to
     be `ITERATIONS` for any f and scores, where most rows need 3 to 5.
     """
-    total = normalizer.total(count)
     low, high = _bracket(normalizer, smallest, largest, count)
     close = (0.1 * jnp.finfo(low.dtype).eps ** 0.5).astype(low.dtype)  # each step squares the error
 
@@ -279,8 +255,8 @@ def find_threshold(
         n, t, low, high, last, _ = carry
         mass, slope = sums(t, low)
         # the sum falls as t grows: too large a sum means that t is below the root
-        low, high = jnp.where(mass >= total, t, low), jnp.where(mass <= total, t, high)
-        move, near = _newton(normalizer, mass, slope, total), close * jnp.maximum(jnp.abs(t), 1.0)
+        low, high = jnp.where(mass >= 1, t, low), jnp.where(mass <= 1, t, high)
+        move, near = _newton(normalizer, mass, slope), close * jnp.maximum(jnp.abs(t), 1.0)
         turns_back = (move * last < 0) & (jnp.abs(move) > jnp.maximum(jnp.abs(last) / 2, near))  # where f is bounded
         inside = (t + move >= low) & (t + move <= high)  # of NaN neither is true
         new = jnp.where(inside & ~turns_back, t + move, low + (high - low) / 2)
@@ -291,13 +267,13 @@ def find_threshold(
     return lax.while_loop(lambda carry: (carry[0] < ITERATIONS) & ~carry[-1], step, start)[1]
 
 
-def _newton(normalizer, mass, slope, total):
-    """One step on inverse(mass) = inverse(total), or, where that is infinite, on mass = total."""
+def _newton(normalizer, mass, slope):
+    """One step on inverse(mass) = inverse(1), or, where that is infinite, on mass = 1."""
     inverse_mass, inverse_slope = jax.jvp(normalizer.inverse, (mass,), (jnp.ones_like(mass),))
-    # the slope of inverse(sum_j c(s_j - t)) along -t, by the chain rule; a step adds residual / slope to t
-    residual, residual_slope = inverse_mass - normalizer.inverse(total), inverse_slope * slope
+    # the slope of inverse(sum_j f(s_j - t)) along -t, by the chain rule; a step adds residual / slope to t
+    residual, residual_slope = inverse_mass - normalizer.inverse(jnp.ones_like(mass)), inverse_slope * slope
     usable = jnp.isfinite(residual) & jnp.isfinite(residual_slope) & (residual_slope > 0)
-    residual, residual_slope = jnp.where(usable, residual, mass - total), jnp.where(usable, residual_slope, slope)
+    residual, residual_slope = jnp.where(usable, residual, mass - 1), jnp.where(usable, residual_slope, slope)
     return residual / residual_slope
 
 
@@ -313,20 +289,20 @@ def _solve_threshold(normalizer, scores, allowed):
 
 
 def sums_of(normalizer, scores, allowed, t) -> Sums:
-    """The sums of c and of its derivative over the last axis."""
-    # the tangent -1 of t is the tangent 1 of every score: slopes are c'(s_j - t)
-    values, slopes = jax.jvp(lambda t: equations_of(normalizer, scores, allowed, t), (t,), (-jnp.ones_like(t),))
+    """The sums of f and of its derivative over the last axis."""
+    # the tangent -1 of t is the tangent 1 of every score: slopes are f'(s_j - t)
+    values, slopes = jax.jvp(lambda t: values_of(normalizer, scores, allowed, t), (t,), (-jnp.ones_like(t),))
     return Sums(values.sum(axis=1), slopes.sum(axis=1))
 
 
 @_solve_threshold.defjvp
 def _solve_threshold_jvp(primals, tangents):
-    """The implicit function theorem: dt = d(sum c)|_t / sum c'."""
+    """The implicit function theorem: dt = d(sum f)|_t / sum f'."""
     normalizer, scores, allowed = primals
     t = _solve_threshold(normalizer, scores, allowed)
-    mass = lambda normalizer, scores: equations_of(normalizer, scores, allowed, t).sum(axis=1)
+    mass = lambda normalizer, scores: values_of(normalizer, scores, allowed, t).sum(axis=1)
     _, change = jax.jvp(mass, (normalizer, scores), tangents[:2])
-    # 0 = d(sum_j c(s_j - t)) = (change with t held) - dt sum_j c'_j
+    # 0 = d(sum_j f(s_j - t)) = (change with t held) - dt sum_j f'_j
     slope = sums_of(normalizer, scores, allowed, t).slope
     return t, jnp.where(slope != 0, change / jnp.where(slope != 0, slope, 1.0), 0.0)
 

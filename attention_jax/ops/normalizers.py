@@ -34,7 +34,6 @@ from attention_jax.ops.normalizer_kinds import (
 from attention_jax.ops.precision import as_type
 from attention_jax.ops.trees import (
     as_tree,
-    check_option,
     is_leaf,
     option_number,
     pytree,
@@ -44,11 +43,8 @@ from attention_jax.ops.trees import (
 )
 
 __all__ = [
-    "Budget",
-    "CompactKernel",
     "Entmax",
     "Normalizer",
-    "Normmax",
     "Ordered",
     "Pointwise",
     "Ratio",
@@ -58,7 +54,6 @@ __all__ = [
     "Softmax",
     "Sparsemax",
     "StickBreaking",
-    "StudentKernel",
     "Threshold",
     "TopK",
 ]
@@ -159,49 +154,6 @@ class Signed(Pointwise):
 
 @pytree
 @dataclass(frozen=True)
-class CompactKernel(Ratio):
-    """Kernels of compact support: Epanechnikov, Tukey's biweight and triweight (Silverman 1986).
-
-    Weights are max(0, 1 + s_j)^power / sum. With `NegativeSquaredDistance` of x / width as the score these are the
-    kernels of Epanechnikov (power 1), of Tukey's biweight (2) and triweight (3) (table 3.1).
-
-    >>> CompactKernel(1).weights(jnp.array([[0.0, 0.0, -2.0]]), jnp.ones((1, 3), bool)).tolist()
-    [[0.5, 0.5, 0.0]]
-    """
-
-    power: int = field(default=1, metadata={"static": True})
-    sparse = True
-
-    def __post_init__(self):
-        object.__setattr__(self, "power", static_option("power of CompactKernel", self.power, above=0))
-
-    def __call__(self, x):
-        return jnp.maximum(1 + x, 0) ** self.power
-
-
-@pytree
-@dataclass(frozen=True)
-class StudentKernel(Exponential):
-    """A kernel with heavy tails, such as the Student-t kernel of t-SNE (van der Maaten & Hinton 2008).
-
-    Weights are (1 - s_j)^-power / sum, with `NegativeSquaredDistance` as the score; power 1 is t-SNE's. Scores must be
-    below 1.
-
-    >>> StudentKernel().weights(jnp.array([[0.0, -2.0]]), jnp.ones((1, 2), bool)).round(4).tolist()
-    [[0.75, 0.25]]
-    """
-
-    power: Float[Array, ""] | float = 1.0
-
-    def __post_init__(self):
-        check_option("power of StudentKernel", self.power, above=0)
-
-    def logits(self, scores):
-        return -as_type(self.power, scores.dtype) * jnp.log1p(-scores)
-
-
-@pytree
-@dataclass(frozen=True)
 class Sparsemax(Threshold):
     """Sparsemax, max(s_j - t, 0): the projection of the scores onto the simplex (Martins & Astudillo 2016, eq. 5).
 
@@ -253,65 +205,6 @@ def positive_power(x: Float[Array, "..."], exponent: Float[Array, ""] | float) -
     """
     is_positive = ~(x <= jnp.finfo(x.dtype).tiny)  # true of NaN, which stays
     return jnp.where(is_positive, jnp.exp(exponent * jnp.log(jnp.where(is_positive, x, 1.0))), 0.0)
-
-
-@pytree
-@dataclass(frozen=True)
-class Normmax(Threshold):
-    """Normmax: sparse weights from a norm as the regularizer (Blondel, Martins & Niculae 2020).
-
-    The weights p maximize p . s - |p|_alpha (section 4.3): they are u_j = max(s_j - t, 0)^(1 / (alpha - 1)) over their
-    sum, where the sum of u_j^alpha is 1.
-
-    >>> Normmax(2.0).weights(jnp.zeros((1, 4)), jnp.ones((1, 4), bool)).round(4).tolist()
-    [[0.25, 0.25, 0.25, 0.25]]
-    """
-
-    alpha: Float[Array, ""] | float = 2.0
-    divides = True
-
-    def __post_init__(self):
-        check_option("alpha of Normmax", self.alpha, above=1)
-
-    def __call__(self, x):
-        return positive_power(x, 1 / (as_type(self.alpha, x.dtype) - 1))
-
-    def equation(self, x):
-        alpha = as_type(self.alpha, x.dtype)
-        return positive_power(x, alpha / (alpha - 1))
-
-    def inverse(self, value):
-        alpha = as_type(self.alpha, value.dtype)
-        return value ** ((alpha - 1) / alpha)
-
-
-@pytree
-@dataclass(frozen=True)
-class Budget(Threshold):
-    """Sparsemax with a budget: weights between 0 and 1 that sum to `budget` (Malaviya et al. 2018).
-
-    Weights are min(max(s_j - t, 0), 1) and sum to `budget`, or to the number of keys if there are fewer (eq. 5, with
-    bounds of 1).
-
-    >>> Budget(2).weights(jnp.array([[9.0, 5.0, 0.0]]), jnp.ones((1, 3), bool)).round(4).tolist()
-    [[1.0, 1.0, 0.0]]
-    """
-
-    budget: int = field(metadata={"static": True})
-
-    def __post_init__(self):
-        object.__setattr__(self, "budget", whole_number(self.budget))
-        if not isinstance(self.budget, int) or self.budget < 1:
-            raise InputError(f"Budget needs a whole number of keys >= 1, got {self.budget!r}")
-
-    def __call__(self, x):
-        return jnp.clip(x, 0, 1)
-
-    def inverse(self, value):
-        return jnp.where(value <= 1, value, jnp.inf)
-
-    def total(self, count):
-        return jnp.minimum(count, self.budget)
 
 
 @pytree

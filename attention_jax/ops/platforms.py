@@ -32,3 +32,15 @@ def by_platform(run: Callable[..., Result], choices: Mapping[str, Choice], *oper
     return jax.lax.platform_dependent(
         **{platform: partial(run, choice, *operands) for platform, choice in branches.items()}
     )
+
+
+def choose_program(programs: Mapping[str, Callable[..., Result]]) -> Callable[..., Result]:
+    """Return the program of the platform that is lowered for, the one program itself if all are equal.
+
+    >>> jax.jit(choose_program({"cpu": abs, "default": abs}))(-1.0).item()
+    1.0
+    """
+    branches = {platform: program for platform, program in programs.items() if program != programs["default"]}
+    if not branches:
+        return programs["default"]
+    return partial(jax.lax.platform_dependent, **branches, default=programs["default"])

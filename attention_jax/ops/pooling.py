@@ -165,7 +165,7 @@ class LocalLinear(Pool):
 
     def finish(self, query, pooled, terms, width):
         mass, (key, value), slopes = self._line(pooled, terms)
-        away = query.astype(pooled.dtype) - key  # [Q, D]
+        away = jnp.where(mass != 0, query.astype(pooled.dtype) - key, 0.0)  # [Q, D], 0 for a query without keys
         return (value + _times(away[:, None], slopes)[:, 0]) * mass
 
     def _line(self, pooled: Float[Array, "Q S"], terms: "_Residuals", stiffness: float = 0.0):

@@ -603,7 +603,7 @@ class Boxcar(Score):
 class Triangular(Score):
     """Logarithm of the triangular kernel max(0, 1 - ||q - k|| / width), spelled as in "Dive into Deep Learning" 11.2.
 
-    Epanechnikov's own kernel is 1 - ||q - k||^2: `normalizers.CompactKernel` with `NegativeSquaredDistance`.
+    Epanechnikov's own kernel is 1 - ||q - k||^2.
 
     >>> jnp.exp(Triangular(2.0)(jnp.array([[0.0]]), jnp.array([[1.0], [3.0]]))).tolist()
     [[0.5, 0.0]]

@@ -22,7 +22,7 @@ from attention_jax.ops.normalizers import Sigmoid, Softmax, Sparsemax, StickBrea
 
 SCALED_DOT = scores.ScaledDot()
 ADDITIVE = scores.Additive.init(jax.random.key(0), 8, 8, 128)
-at_once = functools.partial(_attend_plain, _Plan({}))
+at_once = functools.partial(_attend_plain, _Plan({}, by_blocks=True))
 
 
 def choose_on_platforms(queries, keys, score=SCALED_DOT, implementation=None, elsewhere="default", dtype=jnp.float32):
@@ -187,7 +187,7 @@ HALF = jax.ShapeDtypeStruct((1024, 64), jnp.bfloat16)
         ("cuda", {"bias": ALiBi(0.5), "mask": causal(), "score": scores.Gaussian(0.5)}, "cudnn", ""),
         ("cuda", {"normalizer": Softmax(sink=0.5), "score": scores.Cosine(8.0)}, "cudnn", ""),
         ("cuda", {"normalizer": Sparsemax()}, "fused", "cudnn computes the softmax alone"),
-        ("cuda", {"return_entropy": True}, "fused", "cudnn computes the softmax alone"),
+        ("cuda", {"return_statistics": True}, "fused", "cudnn computes the softmax alone"),
         ("cuda", {"implementation": "plain"}, "plain", 'implementation="plain"'),
         ("tpu", {"mask": causal()}, "flash", ""),
         ("tpu", {"score": scores.Cosine()}, "flash", ""),

@@ -9,46 +9,13 @@ from attention_jax import attend, attend_heads, lengths, segments, window
 from attention_jax.decode import sample, truncate_logits
 from attention_jax.errors import InputError
 from attention_jax.ops.kernel_regression import local_widths
-from attention_jax.ops.normalizers import CompactKernel, Normmax, StudentKernel
-from attention_jax.ops.scores import Cosine, Gaussian, NegativeSquaredDistance
+from attention_jax.ops.scores import Cosine, Gaussian
 
 BLOCKS = {"implementation": "fused", "block_q": 2, "block_k": 4}
 
 
 def normal(*shape, seed=0):
     return jax.random.normal(jax.random.key(seed), shape)
-
-
-@pytest.mark.parametrize("call", [{"implementation": "plain"}, BLOCKS], ids=["plain", "fused"])
-def test_normmax_has_a_gradient_for_every_alpha(call):
-    """Two programs for all four alphas."""
-    rng, step = np.random.default_rng(0), 1e-5
-    with jax.enable_x64(True):
-        x, direction = (jnp.asarray(rng.normal(size=(8, 3))) for _ in range(2))
-
-        @jax.jit
-        def total(query, alpha):
-            return (attend(query, x, x, normalizer=Normmax(alpha), **call) * direction).sum()
-
-        slopes = jax.jit(jax.grad(total, argnums=(0, 1)))
-        for alpha in map(jnp.float64, (1.5, 2.0, 2.5, 3.0)):
-            query, at = slopes(x, alpha)
-            numeric = (total(x, alpha + step) - total(x, alpha - step)) / (2 * step)
-            moved = (total(x + step * direction, alpha) - total(x - step * direction, alpha)) / (2 * step)
-            assert float((query * direction).sum()) == pytest.approx(float(moved), rel=1e-4)
-            assert float(at) == pytest.approx(float(numeric), rel=1e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("normalizer", [StudentKernel(6.0), CompactKernel(3)])
-def test_unnormalized_weights_beyond_float16(normalizer):
-    x = normal(8, 4).astype(jnp.float16)
-    key, value = x + jnp.float16(6), normal(8, 1, seed=1).astype(jnp.float16)
-    call = {"score": NegativeSquaredDistance(), "normalizer": normalizer}
-    if isinstance(normalizer, CompactKernel):
-        call, key = {"normalizer": normalizer}, 9 * x
-    exact = attend(*(y.astype(jnp.float32) for y in (x, key, value)), implementation="plain", **call)
-    np.testing.assert_allclose(attend(x, key, value, **call, **BLOCKS), exact, atol=4e-3)
 
 
 @pytest.mark.slow

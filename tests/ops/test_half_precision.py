@@ -41,17 +41,13 @@ MASKS = {
     "either": masks.window(1) | masks.lengths(jnp.int32(2)),
 }
 NORMALIZERS = {
-    "Budget": normalizers.Budget(2),
-    "CompactKernel": normalizers.CompactKernel(2),
     "Entmax": normalizers.Entmax(number(1.5)),
-    "Normmax": normalizers.Normmax(number(2.0)),
     "ReluPower": normalizers.ReluPower(2),
     "Sigmoid": normalizers.Sigmoid(number(-1.0)),
     "Signed": normalizers.Signed(),
     "Softmax": normalizers.Softmax(number(0.0)),
     "Sparsemax": normalizers.Sparsemax(),
     "StickBreaking": normalizers.StickBreaking(),
-    "StudentKernel": normalizers.StudentKernel(number(1.0)),
     "TopK": normalizers.TopK(2, normalizers.Entmax(number(1.5))),
     "a function": jnp.tanh,
 }
@@ -72,7 +68,6 @@ RULES = {
     )
     for name, rule in rules.items()
 }
-RULES["normalizer StudentKernel"]["score"] = scores.NegativeSquaredDistance()  # its scores are below 1
 
 
 def test_every_public_rule_is_among_them():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from attention_jax.errors import InputError
-from attention_jax.ops.masks import causal, dense, lengths, segments, window
+from attention_jax.ops.masks import causal, dense, lengths, segments, sliding_window, split_mask, window
 
 Q, K = 6, 9
 TABLE = np.random.default_rng(0).random((Q, K)) < 0.5
@@ -110,3 +110,20 @@ def test_the_promises_of_every_block_of_queries(mask):
         assert not rows[:, :low].any() and not rows[:, high:].any()
         low, high = (max(int(x), 0) for x in mask.unmasked_range(first, last))
         assert rows[:, low:high].all()
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 9])
+def test_query_attends_to_last_n_positions(size):
+    query, key = np.mgrid[:7, :7]
+    actual = sliding_window(size)(jnp.arange(7), jnp.arange(7))
+    np.testing.assert_array_equal(actual, (key <= query) & (key > query - size))
+
+
+def test_it_is_the_mask_that_kernels_know():
+    assert list(map(type, split_mask(sliding_window(4)))) == list(map(type, split_mask(causal() & window(3))))
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, "3"])
+def test_fewer_than_one_key_is_refused(size):
+    with pytest.raises(InputError, match=f"sliding_window needs .*{size}"):
+        sliding_window(size)

@@ -18,29 +18,23 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from attention_jax import attend, attend_heads, attend_sharded, causal, dense, lengths, segments, window
+from attention_jax import attend, attend_heads, attend_sharded, causal, lengths, window
 from attention_jax.decode import beam_search, greedy, sample
 from attention_jax.ops import lattice, linear, norm
-from attention_jax.ops.biases import ALiBi, ShawBias
 from attention_jax.ops.delta import chunked_delta, recurrent_delta
 from attention_jax.ops.kernel_regression import learn_width
 from attention_jax.ops.losses import linear_cross_entropy
 from attention_jax.ops.normalizers import (
-    Budget,
-    Entmax,
-    Normmax,
-    Sigmoid,
     Softmax,
     Sparsemax,
     StickBreaking,
-    StudentKernel,
     TopK,
 )
 from attention_jax.ops.pooling import LocalLinear, Moments
 from attention_jax.ops.recurrent import bptt, cells
 from attention_jax.ops.recurrent.deferred import DeferredWeight, deferred_scan
 from attention_jax.ops.retention import chunked_retention, quadratic_retention, recurrent_retention
-from attention_jax.ops.scores import Additive, Constant, Gaussian, NegativeSquaredDistance
+from attention_jax.ops.scores import Additive, Gaussian
 from attention_jax.tasks.attention_maps import rollout
 
 T, D = 12, 4
@@ -58,13 +52,7 @@ def rules():
         "causal": {"mask": causal(), "implementation": "fused", "block_q": 4, "block_k": 4},
         "sparsemax": {"normalizer": Sparsemax(), "score": Gaussian(jnp.float32(1.2)), "mask": causal()},
         "softmax": {"mask": causal() & lengths(9), "score": additive},
-        "constant": {"score": Constant(), "bias": ALiBi(jnp.float32(0.3))},
         "sink": {"normalizer": Softmax(jnp.float32(0.4)), "mask": causal() & window(3)},
-        "sigmoid": {"normalizer": Sigmoid(jnp.float32(-0.5)), "bias": ShawBias(normal(7, D, seed=5))},
-        "student": {"normalizer": StudentKernel(jnp.float32(1.5)), "score": NegativeSquaredDistance()},
-        "entmax": {"normalizer": Entmax(jnp.float32(1.4))},
-        "normmax": {"normalizer": Normmax(jnp.float32(2.0)), "mask": dense(jnp.tril(jnp.ones((T, T), bool)))},
-        "budget": {"normalizer": Budget(2), "mask": segments(jnp.arange(T) // 5, jnp.arange(T) // 5)},
         "top-k": {"normalizer": TopK(3), "mask": causal()},
         "stick-breaking": {"normalizer": StickBreaking(), "mask": causal()},
         "dropout": {"dropout": 0.3, "rng": jax.random.key(1)},
@@ -224,7 +212,7 @@ def heads_with_set_mesh():
 
 def entropy(normalizer):
     call = {"mask": causal(), "normalizer": normalizer, "implementation": "fused", "block_q": 4, "block_k": 4}
-    head_entropy = lambda x: attend(x, x, x, **call, return_entropy=True)[1]
+    head_entropy = lambda x: attend(x, x, x, **call, return_statistics=True)[1].entropy
     return errors(lambda x, _: jax.vmap(head_entropy)(x), normal(2, T, D), [])
 
 

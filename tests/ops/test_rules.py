@@ -23,13 +23,9 @@ from attention_jax.ops.kernel_regression import nadaraya_watson
 from attention_jax.ops.masks import causal, dense, lengths, segments
 from attention_jax.ops.normalizer_kinds import Pointwise
 from attention_jax.ops.normalizers import (
-    Budget,
-    CompactKernel,
     Entmax,
-    Normmax,
     ReluPower,
     Sparsemax,
-    StudentKernel,
     TopK,
 )
 from attention_jax.ops.pooling import Moments
@@ -181,17 +177,12 @@ def test_a_rule_without_pytree_is_refused(name, implementation):
     [
         lambda: Entmax(np.float32(1.0)),
         lambda: Entmax(jnp.float32(2.5)),
-        lambda: Normmax(1.0),
-        lambda: Normmax(np.float64(0.5)),
         lambda: Gaussian(0.0),
         lambda: Gaussian(np.float32(-1)),
         lambda: Boxcar(0),
         lambda: Triangular(-1.0),
         lambda: SoftCap(0.0),
-        lambda: StudentKernel(0.0),
-        lambda: CompactKernel(0),
         lambda: ReluPower(np.int32(-1)),
-        lambda: Budget(2.5),
         lambda: TopK(np.int32(0)),
     ],
 )
@@ -200,14 +191,13 @@ def test_options_are_checked(make):
         make()
 
 
-@pytest.mark.parametrize("make", [ReluPower, CompactKernel, SoftCap, Budget, TopK])
+@pytest.mark.parametrize("make", [ReluPower, SoftCap, TopK])
 def test_options_that_are_compiled_in_cannot_be_traced(make):
     with pytest.raises(InputError, match=r"number.*traced|whole number of keys"):
         jax.eval_shape(lambda option: make(option), jnp.float32(2))
 
 
 def test_whole_numbers_of_numpy():
-    assert Budget(np.int32(2)) == Budget(2)
     assert TopK(np.int64(3)) == TopK(3)
     assert ReluPower(np.uint8(2)) == ReluPower(jnp.array(2)) == ReluPower(2)
     assert SoftCap(jnp.float32(2)) == SoftCap(2.0)

@@ -1,4 +1,4 @@
-"""Every score against its formula, pair by pair in float64; what they promise about preparation."""
+"""Every score against its formula in float64; what they promise about preparation."""
 
 import inspect
 from dataclasses import is_dataclass
@@ -10,80 +10,34 @@ import pytest
 
 from attention_jax.ops import scores
 from attention_jax.ops.attention import attend
+from tests.ops import oracle
+from tests.ops.cases import SCORES
 
 D, H = 5, 7
 DRAW = np.random.default_rng(1)
 QUERY, KEY = DRAW.standard_normal((4, D)), DRAW.standard_normal((6, D))
-W, WQ, WK, V = (DRAW.standard_normal(shape) for shape in ((D, D), (D, H), (D, H), (H,)))
+draw = lambda *shape: jnp.asarray(DRAW.standard_normal(shape), jnp.float32)
 
-
-def norm(x):
-    return np.sqrt((x**2).sum())
-
-
-def rms(x):
-    return np.sqrt((x**2).mean())
-
-
-def log(x):
-    return np.log(x) if x > 0 else -np.inf
-
-
-def leaky(x):
-    return x if x > 0 else 0.2 * x
-
-
-TABLE = {
-    scores.Dot: (scores.Dot(), lambda q, k: q @ k),
-    scores.ScaledDot: (scores.ScaledDot(), lambda q, k: q @ k / np.sqrt(D)),
-    scores.Bilinear: (scores.Bilinear(jnp.float32(W)), lambda q, k: q @ W @ k),
-    scores.Additive: (
-        scores.Additive(jnp.float32(WQ), jnp.float32(WK), jnp.float32(V)),
-        lambda q, k: V @ np.tanh(q @ WQ + k @ WK),
-    ),
-    scores.Concat: (
-        scores.Concat(jnp.float32(np.concatenate([WQ, WK])), jnp.float32(V)),
-        lambda q, k: V @ np.tanh(np.concatenate([WQ, WK]).T @ np.concatenate([q, k])),
-    ),
-    scores.LeakySum: (
-        scores.LeakySum(jnp.float32(W[0]), jnp.float32(W[1]), jnp.float32(0.3), jnp.float32(-0.5)),
-        lambda q, k: leaky(W[0] @ q + 0.3 + W[1] @ k - 0.5),
-    ),
-    scores.Cosine: (scores.Cosine(3.0), lambda q, k: 3 * q @ k / norm(q) / norm(k)),
-    scores.NegativeSquaredDistance: (scores.NegativeSquaredDistance(), lambda q, k: -(norm(q - k) ** 2)),
-    scores.Gaussian: (scores.Gaussian(0.8), lambda q, k: -(norm(q - k) ** 2) / (2 * 0.8**2)),
-    scores.Boxcar: (scores.Boxcar(3.0), lambda q, k: log(float(norm(q - k) < 3))),
-    scores.Triangular: (scores.Triangular(3.0), lambda q, k: log(max(0, 1 - norm(q - k) / 3))),
-    scores.Constant: (scores.Constant(), lambda q, k: 0.0),
-    scores.QKNorm: (
-        scores.QKNorm(jnp.float32(W[0]), jnp.float32(W[1])),
-        lambda q, k: (W[0] * q / rms(q)) @ (W[1] * k / rms(k)) / np.sqrt(D),
-    ),
-    scores.SoftCap: (scores.SoftCap(0.7, scores.Dot()), lambda q, k: 0.7 * np.tanh(q @ k / 0.7)),
-}
+EVERY = [make(draw, D) for make in SCORES.values()]
+BY_CLASS = [score for score in EVERY if isinstance(score, scores.Score)]
 
 
 def test_the_table_holds_every_score():
     every = {
         c for _, c in inspect.getmembers(scores, inspect.isclass) if issubclass(c, scores.Score) and is_dataclass(c)
     }
-    assert every == set(TABLE)
+    assert every == set(map(type, BY_CLASS))
 
 
-@pytest.mark.parametrize("score, formula", TABLE.values(), ids=lambda x: type(x).__name__)
-@pytest.mark.parametrize("width", [D, 2])
-def test_scores_are_their_formulas(score, formula, width):
-    if width < D and jax.tree.leaves(score) and jnp.ndim(jax.tree.leaves(score)[0]):
-        pytest.skip("parameters are for width D")
-    query, key = QUERY[:, :width], KEY[:, :width]
-    scale = np.sqrt(D / width) if isinstance(score, scores.ScaledDot) else 1.0
-    expected = np.array([[formula(q, k) for k in key] for q in query]) * scale
-    out = jax.jit(lambda query, key: score(query, key))(jnp.float32(query), jnp.float32(key))
+@pytest.mark.parametrize("score", EVERY, ids=oracle.name_of)
+def test_scores_are_their_formulas(score):
+    expected = oracle.SCORES[oracle.name_of(score)](jax.tree.map(np.float64, score), QUERY, KEY)
+    out = jax.jit(lambda query, key: score(query, key))(jnp.float32(QUERY), jnp.float32(KEY))
     assert out.dtype == jnp.float32 and out.shape == (4, 6)
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("score", [score for score, _ in TABLE.values()], ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize("score", BY_CLASS, ids=oracle.name_of)
 def test_preparing_changes_nothing(score):
 
     @jax.jit
@@ -98,7 +52,7 @@ def test_preparing_changes_nothing(score):
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("score", [score for score, _ in TABLE.values()], ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize("score", BY_CLASS, ids=oracle.name_of)
 def test_gradients_are_finite_at_the_edge(score):
     """Equal points, zero vectors: where distances and norms have no slope."""
     points = jnp.zeros((3, D)).at[0].set(1.0)

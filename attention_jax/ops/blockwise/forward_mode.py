@@ -3,11 +3,11 @@
 With the weights w_j = scale * f(s_j - t) of `ops/blockwise/local.py`, and O and O' as there, the tangent of the output
 is
 
-    dO = sum_j (scale * df_j (v_j - O) + w_j dv_j) - O' sum_j dc_j
+    dO = sum_j (scale * df_j (v_j - mean) + w_j dv_j)
 
-where df_j and dc_j are tangents with t held constant, and O is subtracted only where the weights are divided by their
-sum. It is the transpose of the rule of the backward pass. For the softmax t is the log-normalizer L, scale is 1, and
-dL = sum_j df_j.
+where df_j are tangents with t held constant, and mean is O where the weights are divided by their sum, O' for a
+`Threshold`, and else 0. It is the transpose of the rule of the backward pass. For the softmax t is the log-normalizer
+L, scale is 1, and dL = sum_j df_j.
 """
 
 from functools import partial
@@ -33,7 +33,7 @@ from attention_jax.ops.blockwise.score_blocks import (
     tile_of,
 )
 from attention_jax.ops.meshes import vary_like
-from attention_jax.ops.normalizer_kinds import Threshold, equations_of, values_of
+from attention_jax.ops.normalizer_kinds import Threshold, values_of
 
 
 class Call(NamedTuple):
@@ -60,17 +60,12 @@ class Call(NamedTuple):
         """Return the tangent of a function of the moving leaves."""
         return jax.jvp(function, (tuple(self.floats[n] for n in self.moving),), (tuple(self.dots),))[1]
 
-    @property
-    def has_threshold(self) -> bool:
-        return isinstance(self.inputs().rules[2], Threshold)
-
 
 class Totals(NamedTuple):
     """Sums over the keys, or their tangents."""
 
     pooled: jax.Array  # [Q, V]
     mass: jax.Array  # [Q]
-    equation: jax.Array | None  # [Q] for a `Threshold`
 
 
 @partial(jax.jit, static_argnames=("combine", "blocks", "moving"), inline=True)
@@ -108,22 +103,20 @@ def _block_sums(call, i, masked, j, moving_values) -> Totals:
     inputs = call.inputs(moving_values)
     tile, normalizer = tile_of(inputs, call.blocks, i, j, masked), inputs.rules[2]
     scores, shift = tile.scores(*tile.operands).astype(call.shift.dtype), rows_of(call.shift, i, call.blocks.query)
-    allowed = scores != -jnp.inf
-    values = values_of(normalizer, scores, allowed, shift)
-    equation = equations_of(normalizer, scores, allowed, shift).sum(axis=1) if call.has_threshold else None
-    return Totals(pool(values, tile), values.sum(axis=1), equation)
+    values = values_of(normalizer, scores, scores != -jnp.inf, shift)
+    return Totals(pool(values, tile), values.sum(axis=1))
 
 
 def _zeros(call, rows, width) -> Totals:
-    numbers = jnp.zeros(rows, call.shift.dtype)
-    zeros = Totals(jnp.zeros((rows, width), call.shift.dtype), numbers, numbers if call.has_threshold else None)
+    zeros = Totals(jnp.zeros((rows, width), call.shift.dtype), jnp.zeros(rows, call.shift.dtype))
     return vary_like(zeros, call.inputs())
 
 
 def _output_tangents(call, outputs, saved, totals):
     """Compute the tangents of the outputs from the tangents of the sums, now with dt."""
-    (out, log), (pooled, mass, equation), precision = outputs, totals, call.shift.dtype
-    if call.inputs().rules[2].divides:  # O = pooled / (extra + mass): dO = scale (d pooled - O d(extra + mass))
+    (out, log), (pooled, mass), precision = outputs, totals, call.shift.dtype
+    normalizer = call.inputs().rules[2]
+    if normalizer.divides:  # O = pooled / (extra + mass): dO = scale (d pooled - O d(extra + mass))
         extra = call.push(lambda moving_values: jnp.asarray(call.inputs(moving_values).rules[2].extra(), precision))
         pooled = pooled - out.astype(precision) * (mass + extra)[:, None]
     if log is not None:  # the softmax, whose values are weights already: dL = sum_j df_j
@@ -132,6 +125,6 @@ def _output_tangents(call, outputs, saved, totals):
     if saved.count is not None:
         scale = call.push(lambda moving_values: call.inputs(moving_values).rules[2].factor(jnp.maximum(saved.count, 1)))
         pooled = pooled + out.astype(precision) * per_scale(scale, saved.scale)[:, None]
-    if call.has_threshold:  # dt = (sum_j dc_j) / sum_j c'_j moves the output by -O' sum_j dc_j
-        pooled = pooled - saved.dout_dtotal.astype(precision) * equation[:, None]
+    if isinstance(normalizer, Threshold):  # dt = (sum_j df_j) / sum_j f'_j moves the output by -O' sum_j df_j
+        pooled = pooled - saved.dout_dtotal.astype(precision) * mass[:, None]
     return pooled.astype(out.dtype), None

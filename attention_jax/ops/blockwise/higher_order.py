@@ -29,7 +29,6 @@ from attention_jax.ops.normalizer_kinds import (
     Exponential,
     Ordered,
     Threshold,
-    equations_of,
     scale_of,
     suffix_sum,
     values_of,
@@ -65,7 +64,7 @@ def attend_by_tiles(
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _implicit_shift(combine, blocks, floats, non_floats, shift, top):
-    """Return `shift` with the derivative that keeps the sum of c(s - shift) constant."""
+    """Return `shift` with the derivative that keeps the sum of f(s - shift) constant."""
     return shift
 
 
@@ -75,13 +74,13 @@ def _implicit_shift_jvp(combine, blocks, primals, tangents):
     shift = _implicit_shift(combine, blocks, floats, non_floats, shift, top)
 
     def equation(inputs, tile, scores, shift):
-        return equations_of(inputs.rules[2], scores, scores != -jnp.inf, shift)
+        return values_of(inputs.rules[2], scores, scores != -jnp.inf, shift)
 
     def mass(floats, shift):
         contribute = lambda *tile: equation(*tile).sum(axis=1)
         return _sum_over_tiles(combine(floats, non_floats)._replace(top=top), blocks, contribute, shift)
 
-    # sum_j c(s_j - t) = total: 0 = (its change with t held) - slope * dt
+    # sum_j f(s_j - t) = 1: 0 = (its change with t held) - slope * dt
     change = jax.jvp(lambda floats: mass(floats, shift), (floats,), (tangents[0],))[1]
     slope = -jax.jvp(lambda shift: mass(floats, shift), (shift,), (jnp.ones_like(shift),))[1]
     return shift, jnp.where(slope != 0, change / jnp.where(slope != 0, slope, 1.0), 0.0)

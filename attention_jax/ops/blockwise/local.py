@@ -4,14 +4,15 @@ The weights of a `Local` normalizer (ops/normalizer_kinds.py) are w_j = scale * 
 each query. Forward: pass over the keys for the shift (a `Threshold` needs one for the extent of the scores and one for
 each step of Newton's method; others need none), then one pass that pools the values and sums f.
 
-Backward: let dP_j = dO . v_j, O the output, and let c be the function whose sum over the keys defines the shift. Then
+Backward: let dP_j = dO . v_j. Then df_j = scale * (dP_j - delta) with
 
-    df_j = scale * (dP_j - dO . O)          the second term where the weights are divided by their sum
-    dc_j = -dO . O'                         O' = (sum_j w'_j v_j - O sum_j w'_j) / sum_j c'_j, again as above
+    delta = dO . O      where the weights are divided by their sum, with the output O
+    delta = dO . O'     for a `Threshold`, with O' = sum_j f'_j v_j / sum_j f'_j
+    delta = 0           else
 
-and `jax.vjp` of f and c propagates these to the scores and the leaves of the normalizer, `jax.vjp` of the scores to
-queries, keys and all other leaves. For entmax, where c is f and nothing is divided, dS_j = f'_j (dP_j - dO . O') with
-O' the mean of the values weighted by f' (Peters et al. 2019, proposition 2); for f = exp it is that of the softmax.
+and `jax.vjp` of f propagates it to the scores and the leaves of the normalizer, `jax.vjp` of the scores to queries,
+keys and all other leaves. The second row is the gradient of entmax (Peters et al. 2019, proposition 2); for f = exp it
+is that of the softmax.
 
 Blocks in which all weights are zero are skipped in every pass after the one that finds them, if the normalizer is
 `sparse`; under `jax.vmap`, if they are zero in all examples.
@@ -52,7 +53,6 @@ from attention_jax.ops.meshes import vary_like
 from attention_jax.ops.normalizer_kinds import (
     Sums,
     Threshold,
-    equations_of,
     find_threshold,
     has_factor,
     relative_to,
@@ -81,7 +81,6 @@ class Totals(NamedTuple):
     count: jax.Array  # [q] number of allowed keys
     pooled_grad: jax.Array | None  # [q, V] sum of f'_j v_j
     mass_grad: jax.Array | None  # [q] sum of f'_j
-    equation_grad: jax.Array | None  # [q] sum of c'_j
     active: jax.Array | None  # bool [blocks of keys]
     w_log_w: jax.Array | None = None  # [q] sum of f_j log f_j
 
@@ -91,7 +90,7 @@ class Totals(NamedTuple):
 
 @partial(jax.jit, static_argnames="blocks", inline=True)
 def forward(inputs, blocks):
-    """Return ((output [Q, V], None), `Saved`, `Statistics`)."""
+    """Return ((output [Q, V], None), `Saved`, `Statistics` or None)."""
     normalizer = inputs.rules[2]
     queries, width = inputs.query.shape[0], pooled_width(inputs)
     precision = precision_of(inputs)
@@ -102,7 +101,7 @@ def forward(inputs, blocks):
     def rows(i, carry):
         out, saved, statistics = carry
         shifted, shift, tops, count = _find_shift(inputs, blocks, ranges, i, saved.top, precision)
-        start = start_totals(blocks.query, width, precision, has_threshold, blocks.keep_entropy)
+        start = start_totals(blocks.query, width, precision, has_threshold, blocks.keep_statistics)
         start = start._replace(active=jnp.zeros(grid[1:], bool) if normalizer.sparse else None)
         add = partial(add_totals, shifted, blocks, i, shift, tops)
         totals = over_keys(ranges, i, add, vary_like(start, inputs))
@@ -123,7 +122,7 @@ def forward(inputs, blocks):
         zero_number if has_factor(normalizer) else None,
     )
     saved = Saved(zero_number, zero_number, dout_dtotal, active, counted, zero_number if has_threshold else None)
-    statistics = Statistics(entropy=zero_number if blocks.keep_entropy else None)
+    statistics = Statistics(None, zero_number) if blocks.keep_statistics else None
     start = jnp.zeros((queries, width), inputs.value.dtype), saved, statistics
     out, saved, statistics = lax.fori_loop(0, grid[0], rows, vary_like(start, inputs))
     if saved.active is not None:
@@ -131,23 +130,23 @@ def forward(inputs, blocks):
     return (out, None), saved, statistics
 
 
-def start_totals(queries: int, width: int, precision, has_threshold: bool, keep_entropy: bool) -> Totals:
+def start_totals(queries: int, width: int, precision, has_threshold: bool, keep_statistics: bool) -> Totals:
     """Return the sums over no key."""
     vector, number = jnp.zeros((queries, width), precision), jnp.zeros((queries,), precision)
-    gradients = (vector, number, number) if has_threshold else (None, None, None)
-    return Totals(vector, number, number, *gradients, None, number if keep_entropy else None)
+    gradients = (vector, number) if has_threshold else (None, None)
+    return Totals(vector, number, number, *gradients, None, number if keep_statistics else None)
 
 
 def finish_rows(normalizer, totals, count, shift, keep_count: bool):
-    """Return the output [q, V], `Saved` and `Statistics` of a block of queries that may attend to `count` keys."""
+    """Return the output [q, V], `Saved`, and `Statistics` or None of a block of queries with `count` keys."""
     # w_j = scale * f_j: the scale is known only after the pass, and multiplies the sum, O = scale * sum_j f_j v_j
     scale = scale_of(normalizer, totals.mass, count)
     pooled = totals.pooled * scale[:, None]
     has_threshold = totals.pooled_grad is not None
-    dout_dtotal = dout_dtotal_of(normalizer, totals, pooled, scale) if has_threshold else None
-    entropy = None if totals.w_log_w is None else entropy_of(totals.mass, totals.w_log_w)
+    dout_dtotal = dout_dtotal_of(totals) if has_threshold else None
+    statistics = None if totals.w_log_w is None else Statistics(None, entropy_of(totals.mass, totals.w_log_w))
     saved = Saved(shift, scale, dout_dtotal, None, totals.count if keep_count else None, None)
-    return pooled, saved, Statistics(entropy=entropy)
+    return pooled, saved, statistics
 
 
 def all_active(inputs, blocks):
@@ -156,16 +155,15 @@ def all_active(inputs, blocks):
     return active_cells(vary_like(jnp.ones(grid, bool), inputs), inputs, blocks)
 
 
-def dout_dtotal_of(normalizer, totals, pooled, scale):
-    """Compute O' [q, V], the derivative of the output O with respect to the total that sum_j c(s_j - t) must have.
+def dout_dtotal_of(totals):
+    """Compute O' [q, V], the derivative of the output O with respect to the total of 1 that sum_j f(s_j - t) must have.
 
-    If the total grows by e, the sum follows by dt = -e / sum_j c'_j, and O by -dt * (sum_j w'_j v_j), less O sum_j w'_j
-    if the weights are divided by their sum. For f = c this is the mean of the values weighted by f'.
+    If the total grows by e, the sum follows by dt = -e / sum_j f'_j, and O by -dt * (sum_j f'_j v_j): O' is the mean of
+    the values weighted by f'.
     """
-    grad = totals.pooled_grad * scale[:, None]  # sum_j w'_j v_j
-    grad = grad - pooled * (totals.mass_grad * scale)[:, None] if normalizer.divides else grad  # -dO/dt
-    is_solvable = totals.equation_grad != 0  # else no key is above the threshold, and the weights do not move
-    return jnp.where(is_solvable[:, None], grad / jnp.where(is_solvable, totals.equation_grad, 1.0)[:, None], 0.0)
+    is_solvable = totals.mass_grad != 0  # else no key is above the threshold, and the weights do not move
+    divisor = jnp.where(is_solvable, totals.mass_grad, 1.0)[:, None]
+    return jnp.where(is_solvable[:, None], totals.pooled_grad / divisor, 0.0)
 
 
 def add_totals(inputs, blocks, i, shift, tops, masked, j, totals):
@@ -186,14 +184,13 @@ def add_totals(inputs, blocks, i, shift, tops, masked, j, totals):
 
 def totals_of(tile: Tile, normalizer, shift, with_w_log_w: bool):
     """Compute the sums over the keys of a tile, and whether any of its weights is not zero."""
-    f, c = partial(values_of, normalizer), partial(equations_of, normalizer)
+    f = partial(values_of, normalizer)
     scores = tile.scores(*tile.operands).astype(shift.dtype)
     allowed = scores != -jnp.inf
-    count, gradients = allowed.sum(axis=1).astype(shift.dtype), (None, None, None)
+    count, gradients = allowed.sum(axis=1).astype(shift.dtype), (None, None)
     if isinstance(normalizer, Threshold):
         values, values_grad = _with_derivative(f, scores, allowed, shift)  # f_j and f'_j [q, k]
-        equations_grad = _with_derivative(c, scores, allowed, shift)[1]  # c'_j [q, k]
-        gradients = pool(values_grad, tile), values_grad.sum(axis=1), equations_grad.sum(axis=1)
+        gradients = pool(values_grad, tile), values_grad.sum(axis=1)
     else:
         values = f(scores, allowed, shift)
     w_log_w = w_log_w_of(values) if with_w_log_w else None
@@ -279,8 +276,8 @@ def _add_sums(row, tops, t, low, masked, j, carry):
         scores = _row_scores(row, masked, j)
         return jax.tree.map(jnp.add, carry, sums_of(normalizer, scores, scores != -jnp.inf, t))
 
-    # c is increasing and t >= low: where c is 0 for the largest score of the block at `low`, the block adds 0 at t
-    is_needed = _has_nonzero(partial(equations_of, normalizer), tops, j, low)
+    # f is increasing and t >= low: where f is 0 for the largest score of the block at `low`, the block adds 0 at t
+    is_needed = _has_nonzero(partial(values_of, normalizer), tops, j, low)
     return lax.cond(is_needed, add, lambda carry: carry, carry)
 
 
@@ -318,15 +315,15 @@ def backward_of_keys(inputs, blocks, outputs, saved, bars):
     out_bar, inputs = bars[0], inputs._replace(top=saved.top)
     ranges = key_blocks(inputs, blocks)
     active = None if saved.active is None else active_blocks(saved.active, inputs, blocks)
-    deltas = deltas_of(inputs.rules[2], outputs, saved, bars)
+    delta = delta_of(inputs.rules[2], outputs, saved, bars)
 
     def rows(i, fresh, row_bar, bars):
-        row_deltas = jax.tree.map(lambda x: jnp.where(fresh, rows_of(x, i, blocks.query), 0.0), deltas)
+        row_delta = None if delta is None else jnp.where(fresh, rows_of(delta, i, blocks.query), 0.0)
         shift, scale = (rows_of(x, i, blocks.query) for x in (saved.shift, saved.scale))
 
         def step(masked, j, bars):
             tile = lambda: tile_of(inputs, blocks, i, j, masked)
-            compute = lambda: pull_tile(tile(), inputs.rules, row_bar, shift, scale, *row_deltas)
+            compute = lambda: pull_tile(tile(), inputs.rules, row_bar, shift, scale, row_delta)
             tile_bars = compute() if active is None else compute_or_zeros(max_over_batch(active[i, j]), compute)
             return add_tile(bars, *tile_bars, j, blocks.key)
 
@@ -335,12 +332,11 @@ def backward_of_keys(inputs, blocks, outputs, saved, bars):
     return over_queries(inputs, blocks, out_bar, rows)
 
 
-def deltas_of(normalizer, outputs, saved, bars):
-    """Compute the sums over all keys in the gradient of one score, known before the loop over them: dO . O [Q] of the
-    divisor and dO . O' [Q] of t, None where there is none."""
-    dot = lambda x: _dot(saved.shift.dtype, x, bars[0])
-    of_threshold = None if saved.dout_dtotal is None else dot(saved.dout_dtotal)
-    return dot(outputs[0]) if normalizer.divides else None, of_threshold
+def delta_of(normalizer, outputs, saved, bars):
+    """Compute the sum over all keys in the gradient of one score, known before the loop over them: dO . O [Q] of the
+    divisor or dO . O' [Q] of t, None where there is neither."""
+    mean = outputs[0] if normalizer.divides else saved.dout_dtotal
+    return None if mean is None else _dot(saved.shift.dtype, mean, bars[0])
 
 
 def per_scale(x, scale):
@@ -348,23 +344,16 @@ def per_scale(x, scale):
     return jnp.where(scale != 0, x / jnp.where(scale != 0, scale, 1.0), 0.0)
 
 
-def pull_tile(tile: Tile, rules, row_bar, shift, scale, delta, total_delta):
-    """Compute the cotangents of a tile's operands and values; `delta` [q] is dO . O, `total_delta` [q] dO . O', or
-    None."""
+def pull_tile(tile: Tile, rules, row_bar, shift, scale, delta):
+    """Compute the cotangents of a tile's operands and values; `delta` [q] is that of `delta_of`."""
     _, non_floats, combine = partition(rules)
 
     def values(rules, *operands):
         normalizer = combine(rules, non_floats)[2]
         scores = tile.scores(rules, *operands).astype(shift.dtype)
-        allowed = scores != -jnp.inf
-        values = values_of(normalizer, scores, allowed, shift)
-        return (values,) if total_delta is None else (values, equations_of(normalizer, scores, allowed, shift))
+        return values_of(normalizer, scores, scores != -jnp.inf, shift)
 
     values, pull = jax.vjp(values, *tile.operands)  # recomputes the scores; t is a constant here
-    weights_bar, value_bar = pull_pool(values[0] * scale[:, None], tile, row_bar, False)  # dP_ij = dO_i . v_j [q, k]
-    # df_ij = scale_i (dP_ij - dO_i . O_i), the second term from d scale where the weights are divided by their sum
+    weights_bar, value_bar = pull_pool(values * scale[:, None], tile, row_bar, False)  # dP_ij = dO_i . v_j [q, k]
     values_bar = weights_bar if delta is None else weights_bar - delta[:, None]
-    bars = (values_bar * scale[:, None],)
-    if total_delta is not None:  # dc_ij = -dO_i . O'_i, through t
-        bars = *bars, jnp.broadcast_to(-total_delta[:, None], values_bar.shape)
-    return pull(bars), value_bar
+    return pull(values_bar * scale[:, None]), value_bar  # df_ij = scale_i (dP_ij - delta_i)

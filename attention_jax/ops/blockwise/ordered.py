@@ -41,21 +41,21 @@ from attention_jax.ops.normalizer_kinds import suffix_sum
 
 @partial(jax.jit, static_argnames="blocks", inline=True)
 def forward(inputs, blocks):
-    """Return ((output [Q, V], None), (), `Statistics`): only the output is saved."""
+    """Return ((output [Q, V], None), (), `Statistics` or None): only the output is saved."""
     queries, width = inputs.query.shape[0], pooled_width(inputs)
     precision = precision_of(inputs)
     ranges = key_blocks(inputs, blocks)
 
     def rows(i, carry):
         start = jnp.zeros((blocks.query,), precision), jnp.zeros((blocks.query, width), precision)
-        start = (*start, start[0], start[0]) if blocks.keep_entropy else start
+        start = (*start, start[0], start[0]) if blocks.keep_statistics else start
         add = partial(add_block, inputs, blocks, i)
         _, pooled, *sums = over_keys_reversed(ranges, i, add, vary_like(start, inputs))
-        block_outputs = pooled.astype(inputs.value.dtype), Statistics(entropy=entropy_of(*sums) if sums else None)
+        block_outputs = pooled.astype(inputs.value.dtype), Statistics(None, entropy_of(*sums)) if sums else None
         return jax.tree.map(lambda x, new: put_rows(x, new, i, blocks.query), carry, block_outputs)
 
     out = jnp.zeros((queries, width), inputs.value.dtype)
-    start = out, Statistics(entropy=jnp.zeros((queries,), precision) if blocks.keep_entropy else None)
+    start = out, Statistics(None, jnp.zeros((queries,), precision)) if blocks.keep_statistics else None
     out, statistics = lax.fori_loop(0, -(-queries // blocks.query), rows, vary_like(start, inputs))
     return (out, None), (), statistics
 

@@ -99,7 +99,7 @@ def attend_sharded(
     device's part of a sum: apply `lax.psum`. Otherwise `jax.grad` does so by itself.
 
     Masks and biases are not arrays, and `pool` is the mean: others go through the keys more than once. There is no
-    `query_offset`, `return_max_score`, `return_entropy` or `implementation`.
+    `query_offset`, `return_statistics` or `implementation`.
 
     Raises:
       InputError: outside of `shard_map`, and for what `attend` does not take.
@@ -323,7 +323,7 @@ def _local_forward(ring, inputs):
     shift, top = _find_shift(ring, inputs) if has_threshold else (_zeros(inputs), None)
     inputs = inputs._replace(top=top)
     vector, number = _zeros(inputs, inputs.value.shape[1]), _zeros(inputs)
-    gradients = (vector, number, number) if has_threshold else (None, None, None)
+    gradients = (vector, number) if has_threshold else (None, None)
 
     def step(visiting, blocks, i, masked, j, totals):
         return local.add_totals(visiting, blocks, i, rows_of(shift, i, blocks.query), None, masked, j, totals)
@@ -331,7 +331,7 @@ def _local_forward(ring, inputs):
     totals = _fold(ring, inputs, step, local.Totals(vector, number, number, *gradients, None))
     scale = scale_of(normalizer, totals.mass, totals.count)
     pooled = totals.pooled * scale[:, None]
-    dout_dtotal = local.dout_dtotal_of(normalizer, totals, pooled, scale) if has_threshold else None
+    dout_dtotal = local.dout_dtotal_of(totals) if has_threshold else None
     count = totals.count if has_factor(normalizer) else None
     return (pooled.astype(inputs.value.dtype), None), local.Saved(shift, scale, dout_dtotal, None, count, top)
 

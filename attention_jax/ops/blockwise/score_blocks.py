@@ -19,7 +19,7 @@ from attention_jax.errors import InputError
 from attention_jax.ops.dropout import dropout_factor
 from attention_jax.ops.masks import AssumeFinite, is_broadcastable
 from attention_jax.ops.meshes import vary_like
-from attention_jax.ops.normalizer_kinds import Exponential, relative_to
+from attention_jax.ops.normalizer_kinds import relative_to
 from attention_jax.ops.positions import as_positions
 from attention_jax.ops.precision import accumulator, matmul_transposed, widest
 
@@ -46,10 +46,8 @@ class Blocks(NamedTuple):
     key: int
     recompute_scores: bool = False
     """Scores are computed once for their largest and once more for the weights, so that they are never written."""
-    keep_largest: bool = False
-    """The softmax also returns the largest score of each query, in `Statistics`."""
-    keep_entropy: bool = False
-    """The forward pass also returns the entropy of each query's weights, in `Statistics`."""
+    keep_statistics: bool = False
+    """The forward pass also returns `Statistics`."""
     round_rows: bool = False
     """Gradients of queries, each complete after one block of them, are returned in the type of the queries."""
     pairs: int | None = None
@@ -99,10 +97,14 @@ class Gradients(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """What a forward pass returns beside its outputs where `Blocks` keep it; it has no derivative."""
+    """What `attend` returns beside its outputs with `return_statistics`; it has no derivative."""
 
-    largest: jax.Array | None = None  # [Q] score, -inf for fully masked queries
-    entropy: jax.Array | None = None  # [Q] of the weights, divided by their sum, before dropout
+    largest: jax.Array | None
+    """[Q], the largest score + bias over the keys that each query may attend to, -inf where there are none; None for
+    other normalizers than the softmax."""
+    entropy: jax.Array
+    """[Q], -sum_j p_j log p_j in nats, of the weights before dropout, divided by their sum; 0 for a query without a
+    key, and NaN where a weight is negative."""
 
 
 # --- leaves with and without gradients --------------------------------------------------------------------------------
@@ -143,10 +145,9 @@ class Place(NamedTuple):
 
 
 def scores_of(place: Place, rules, query, key, bias_query):
-    """Compute score + bias, [q, k], in float32 at least, as logits of an `Exponential` normalizer if there is one; -inf
-    where forbidden. Raises InputError if the score or the bias returns another shape, as [k] would broadcast without
-    notice."""
-    score, bias, normalizer = place.combine(rules, place.non_floats)
+    """Compute score + bias, [q, k], in float32 at least; -inf where forbidden. Raises InputError if one of them returns
+    another shape, as [k] would broadcast without notice."""
+    score, bias, _ = place.combine(rules, place.non_floats)
     scores, expected_shape = score(query, key), (query.shape[0], key.shape[0])
     name_of = lambda rule: getattr(rule, "func", type(rule)).__name__  # a function is in a Partial
     if getattr(scores, "shape", None) != expected_shape:
@@ -164,8 +165,6 @@ def scores_of(place: Place, rules, query, key, bias_query):
                 f"got {_describe_shape(bias_logits)}"
             )
         scores = scores + bias_logits.astype(scores.dtype)
-    if isinstance(normalizer, Exponential):
-        scores = normalizer.logits(scores)
     if place.cut is not None:
         scores = jnp.where(scores < place.cut[:, None].astype(scores.dtype), -jnp.inf, scores)  # NaN stays
     if place.top is not None:

@@ -50,10 +50,10 @@ class Running(NamedTuple):
     moment: jax.Array | None  # [q] e, the sum of exp(S - m) (S - m), for the entropy
 
 
-def start_rows(queries: int, width: int, precision, keep_entropy: bool) -> Running:
+def start_rows(queries: int, width: int, precision, keep_statistics: bool) -> Running:
     """Return the sums over no key."""
     zero = jnp.zeros((queries,), precision)
-    return Running(zero - jnp.inf, zero, jnp.zeros((queries, width), precision), zero if keep_entropy else None)
+    return Running(zero - jnp.inf, zero, jnp.zeros((queries, width), precision), zero if keep_statistics else None)
 
 
 def add_keys(tile: Tile, running: Running, recompute_scores: bool = False) -> Running:
@@ -75,35 +75,34 @@ def add_keys(tile: Tile, running: Running, recompute_scores: bool = False) -> Ru
     return Running(new_largest, total, pooled * shrink[:, None] + pool(weights, tile), moment)
 
 
-def finish_rows(running: Running, keep_largest: bool):
-    """Return the output [q, V], the log-normalizer [q], +inf for fully masked queries, and their `Statistics`."""
+def finish_rows(running: Running):
+    """Return the output [q, V], the log-normalizer [q], +inf for fully masked queries, and `Statistics` or None."""
     largest, total, pooled, moment = running
     has_keys = total != 0  # true for NaN, which is kept
     divisor = jnp.where(has_keys, total, 1.0)
     pooled = jnp.where(has_keys[:, None], pooled / divisor[:, None], 0.0)
     log = jnp.where(has_keys, largest + jnp.log(divisor), jnp.inf)  # L = m + log l; +inf makes P = exp(S - L) zero
-    entropy = None if moment is None else entropy_of(total, moment)
-    return pooled, log, Statistics(largest if keep_largest else None, entropy)
+    return pooled, log, None if moment is None else Statistics(largest, entropy_of(total, moment))
 
 
 @partial(jax.jit, static_argnames="blocks", inline=True)  # layers of one shape are traced once
 def forward(inputs, blocks):
-    """Return ((output [Q, V], log-normalizer [Q]), (), `Statistics`); +inf for fully masked queries."""
+    """Return ((output [Q, V], log-normalizer [Q]), (), `Statistics` or None); +inf for fully masked queries."""
     queries, width = inputs.query.shape[0], pooled_width(inputs)
     precision = precision_of(inputs)
     ranges = key_blocks(inputs, blocks)
 
     def rows(i, carry):
-        start = vary_like(start_rows(blocks.query, width, precision, blocks.keep_entropy), inputs)
+        start = vary_like(start_rows(blocks.query, width, precision, blocks.keep_statistics), inputs)
         step = lambda masked, j, running: add_keys(
             tile_of(inputs, blocks, i, j, masked), running, blocks.recompute_scores
         )
-        pooled, log, statistics = finish_rows(over_keys(ranges, i, step, start), blocks.keep_largest)
+        pooled, log, statistics = finish_rows(over_keys(ranges, i, step, start))
         block_outputs = pooled.astype(inputs.value.dtype), log, statistics
         return jax.tree.map(lambda x, new: put_rows(x, new, i, blocks.query), carry, block_outputs)
 
     out, log = jnp.zeros((queries, width), inputs.value.dtype), jnp.zeros((queries,), precision)
-    start = out, log, Statistics(log if blocks.keep_largest else None, log if blocks.keep_entropy else None)
+    start = out, log, Statistics(log, log) if blocks.keep_statistics else None
     out, log, statistics = lax.fori_loop(0, -(-queries // blocks.query), rows, vary_like(start, inputs))
     return (out, log), (), statistics
 

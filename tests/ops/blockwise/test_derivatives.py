@@ -12,7 +12,7 @@ from attention_jax.ops.attention import attend
 from attention_jax.ops.blockwise.linear_call import LinearMap, call_linear
 from attention_jax.ops.masks import causal, lengths
 from attention_jax.ops.normalizer_kinds import Pointwise
-from attention_jax.ops.normalizers import Entmax, Normmax, Sigmoid, Softmax, StickBreaking
+from attention_jax.ops.normalizers import Entmax, Sigmoid, Softmax, StickBreaking
 from attention_jax.ops.scores import Gaussian, ScaledDot
 from attention_jax.ops.trees import pytree
 
@@ -37,7 +37,6 @@ NORMALIZERS = {
     "sink": Softmax(jnp.float32(0.3)),
     "sigmoid": Sigmoid(jnp.float32(0.2)),
     "entmax": Entmax(jnp.float32(1.5)),
-    "normmax": Normmax(jnp.float32(1.7)),
     "stick-breaking": StickBreaking(),
 }
 
@@ -97,12 +96,10 @@ CASES = [  # each rule once; then the softmax in every mode, and the others, who
         pytest.param(name, mode, marks=pytest.mark.slow)
         for name, mode in (
             *(("sink", mode) for mode in MODES if mode is not forward_over_reverse),
-            ("normmax", forward),
             ("sigmoid", linearize),
             ("factor", reverse),
             ("sigmoid", reverse_over_reverse),
             ("entmax", reverse_over_forward),
-            ("normmax", forward_over_reverse),
             ("stick-breaking", reverse_over_reverse),
         )
     ),

@@ -25,21 +25,18 @@ from attention_jax.compile import targets
 from attention_jax.errors import InputError
 from attention_jax.ops.biases import ALiBi, ShawBias
 from attention_jax.ops.normalizers import (
-    Budget,
     Entmax,
     Normalizer,
-    Normmax,
     Ratio,
     ReluPower,
     Sigmoid,
     Softmax,
     Sparsemax,
     StickBreaking,
-    StudentKernel,
     TopK,
 )
 from attention_jax.ops.pooling import Moments
-from attention_jax.ops.scores import Additive, Dot, Gaussian, NegativeSquaredDistance, ScaledDot
+from attention_jax.ops.scores import Additive, Dot, Gaussian, ScaledDot
 
 Q, K, D, V = 16, 24, 4, 3
 SHARDED = PartitionSpec("sequence")
@@ -74,10 +71,7 @@ def cases():
         "stick-breaking": (StickBreaking(), Dot(), slope, window(8), 0.3),
         "softmax with a sink": (Softmax(number(0.4)), width, slope, causal() & window(9), 0.3),
         "entmax": (Entmax(number(1.4)), width, table, window(8), 0.3),
-        "normmax": (Normmax(number(2.0)), Dot(), None, None, None),
-        "budget": (Budget(2), Dot(), None, lengths(20), None),
         "relu": (ReluPower(2), network, None, causal(), None),
-        "student": (StudentKernel(number(1.5)), NegativeSquaredDistance(), None, None, 0.3),
         "divisor with more": (OffByMore(number(0.7)), Dot(), None, third, None),
         "top-k": (TopK(3), Dot(), None, causal(), None),
     }

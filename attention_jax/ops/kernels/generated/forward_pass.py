@@ -20,8 +20,8 @@ from attention_jax.ops.normalizer_kinds import Exponential, Local, Sums, Thresho
 
 @partial(jax.jit, static_argnames="blocks", inline=True)
 def forward(inputs: Inputs, blocks: Blocks):
-    """((output [Q, V], log-normalizer [Q] or None), residuals, `Statistics`), as `softmax.forward` and `local.forward`
-    of `ops/blockwise` return them. Raises `Unsupported`."""
+    """((output [Q, V], log-normalizer [Q] or None), residuals, `Statistics` or None), as `softmax.forward` and
+    `local.forward` of `ops/blockwise` return them. Raises `Unsupported`."""
     if inputs.terms is not None:
         raise Unsupported("sums values alone, not the terms of a pooling")
     normalizer, queries = inputs.rules[2], inputs.query.shape[0]
@@ -37,17 +37,17 @@ def forward(inputs: Inputs, blocks: Blocks):
 
 def _forward_softmax(inputs, blocks):
     walk, (queries, width) = Walk(inputs, blocks.kernel), (inputs.query.shape[0], inputs.value.shape[1])
-    start = lambda width: softmax.start_rows(walk.block[0], width, jnp.float32, blocks.keep_entropy)
+    start = lambda width: softmax.start_rows(walk.block[0], width, jnp.float32, blocks.keep_statistics)
     walk.trace(
         "add", lambda block, running: softmax.add_keys(block.tile, running), jax.eval_shape(lambda: start(width))
     )
     vector = struct(queries)
-    statistics = Statistics(vector if blocks.keep_largest else None, vector if blocks.keep_entropy else None)
+    statistics = Statistics(vector, vector) if blocks.keep_statistics else None
     like = struct(queries, width, dtype=inputs.value.dtype), vector, statistics
 
     def body(refs, outputs, i):
         running = walk.over_keys(refs, "add", i, start(tile_shape((width,))[0]))
-        walk.write(outputs, like, 0, i, softmax.finish_rows(running, blocks.keep_largest))
+        walk.write(outputs, like, 0, i, softmax.finish_rows(running))
 
     out, log, statistics = walk.launch("attend", body, 0, like)
     return (out, log), (), statistics
@@ -61,8 +61,8 @@ def _forward_local(inputs, blocks):
     unknown = jnp.zeros((queries,), jnp.float32)
     walk = Walk(inputs, blocks.kernel, unknown if has_threshold else None, (unknown,))
     size = walk.block[0]
-    start = lambda width: local.start_totals(size, width, jnp.float32, has_threshold, blocks.keep_entropy)
-    increment = lambda block: local.totals_of(block.tile, block.rules[2], *block.residuals, blocks.keep_entropy)[0]
+    start = lambda width: local.start_totals(size, width, jnp.float32, has_threshold, blocks.keep_statistics)
+    increment = lambda block: local.totals_of(block.tile, block.rules[2], *block.residuals, blocks.keep_statistics)[0]
     walk.trace("totals", lambda block, totals: add(totals, increment(block)), jax.eval_shape(lambda: start(width)))
     if has_threshold:
         scores_of = lambda block: block.tile.scores(*block.tile.operands).astype(jnp.float32)
@@ -76,7 +76,7 @@ def _forward_local(inputs, blocks):
     if not has_threshold:
         dout_dtotal = None
     saved = local.Saved(vector, vector, dout_dtotal, None, vector if keep_count else None, None)
-    statistics = Statistics(entropy=vector if blocks.keep_entropy else None)
+    statistics = Statistics(None, vector) if blocks.keep_statistics else None
     like = struct(queries, width, dtype=dtype), saved, statistics, vector if has_threshold else None
     leaves, structure = jax.tree.flatten(inputs.rules)
 

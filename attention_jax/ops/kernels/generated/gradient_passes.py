@@ -34,7 +34,7 @@ def backward(inputs: Inputs, blocks: Blocks, outputs, saved, bars, moving: tuple
         top, residuals = None, (outputs[1], softmax.delta_of(outputs, bars))
         pull = lambda block, row_bar, log, delta: softmax.pull_tile(block.tile, row_bar, log, delta)
     else:
-        top, residuals = saved.top, (saved.shift, saved.scale, *local.deltas_of(normalizer, outputs, saved, bars))
+        top, residuals = saved.top, (saved.shift, saved.scale, local.delta_of(normalizer, outputs, saved, bars))
         pull = lambda block, *residuals: local.pull_tile(block.tile, block.rules, *residuals)
     walk = Walk(with_enough_rows(inputs), blocks.kernel, top, (bars[0], *residuals))
     query_bar, bias_query_bar = jax.tree.map(lambda x: x[:queries], _pull_by_queries(walk, pull))
