@@ -35,7 +35,7 @@ GEMMA = {"tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh", 
 FAMILIES = {
     "llama": SMALL | {"tie_word_embeddings": False, "attention_bias": True},
     "mistral": SMALL | {"model_type": "mistral", "sliding_window": 3, "tie_word_embeddings": False},
-    "qwen2": SMALL | {"model_type": "qwen2"},
+    "qwen2": SMALL | {"model_type": "qwen2", "head_dim": 4},
     "qwen3": SMALL | {"model_type": "qwen3"},
     "gemma2": SMALL
     | {"model_type": "gemma2", "layer_types": ["sliding_attention", "full_attention"], "query_pre_attn_scalar": 5}

@@ -1,9 +1,11 @@
 """Names that no table of the package wrote: each family is read from tensors with the names that transformers has, and
 computes what a float64 forward pass in NumPy computes from these names; GGUF names are those of the library `gguf`.
 
-Two names that are exchanged, such as those of gate and up, change the numbers. GPT-2, Marian and the Vision
-Transformers are in test_exchange.py.
+Two names that are exchanged, such as those of gate and up, change the numbers. The forward passes of GPT-2, Marian and
+the Vision Transformers are in test_exchange.py. Tensors that are written are the original ones.
 """
+
+import dataclasses
 
 import jax
 import numpy as np
@@ -12,6 +14,7 @@ import their_decoders
 import their_encoders
 import their_weights
 
+from attention_jax.errors import InputError
 from attention_jax.pretrained import exchange, tensors
 
 pytest.importorskip("safetensors")
@@ -59,6 +62,101 @@ def test_t5_computes_its_formula(tmp_path, config):
     model, params = read(tmp_path, state, config)
     logits = jax.jit(model.apply)(params, TOKENS[None], np.array([len(TOKENS)], np.int32), TOKENS[None, :5])[0][0]
     agree(logits, their_encoders.t5_logits(state, TOKENS, TOKENS[:5], config))
+
+
+GPT2, MARIAN = their_weights.GPT2 | {"model_type": "gpt2"}, their_weights.MARIAN | {"model_type": "marian"}
+HF_VIT = their_weights.VIT | {"model_type": "vit"}
+STATES = {
+    **{name: lambda c=config: (their_decoders.llama(c), c) for name, config in their_decoders.FAMILIES.items()},
+    **{name: lambda n=name: (their_encoders.encoder(n), their_encoders.CONFIGS[n]) for name in their_encoders.HEADS},
+    "t5": lambda: (their_encoders.t5(their_encoders.T5), their_encoders.T5),
+    "t5_gated": lambda: (their_encoders.t5(their_encoders.FLAN), their_encoders.FLAN),
+    "gpt2": lambda: (their_weights.gpt2(), GPT2),
+    "marian": lambda: (their_weights.marian(), MARIAN),
+    "timm": lambda: (their_weights.timm(), their_weights.TIMM),
+    "huggingface": lambda: (their_weights.huggingface(their_weights.timm()), HF_VIT),
+    "google": lambda: (their_weights.google(their_weights.timm(), 2), {"norm_epsilon": 1e-6}),
+}
+"""{naming: (tensors, config.json)}"""
+
+
+@pytest.mark.parametrize("naming", exchange.NAMINGS)
+def test_export_returns_the_original_tensors(tmp_path, naming):
+    state, config = STATES[naming]()
+    weights = exchange.read(their_weights.write_weights(tmp_path / "there" / "model.safetensors", state, config))
+    write = lambda form: exchange.write(weights, tmp_path / form, form, naming)
+    if exchange.NAMINGS[naming].read_only:
+        with pytest.raises(InputError, match=f"can be written with --naming own, .*; got {naming}"):
+            write("safetensors")
+        return
+    for form in ("safetensors", "npz"):
+        summary, exported = write(form), tensors.read_tensors(tmp_path / form).arrays
+        assert f"named as {naming}" in summary and exported.keys() == state.keys()
+        for name, array in state.items():
+            np.testing.assert_array_equal(exported[name], array, name)
+        again = exchange.read(tmp_path / form)
+        assert again.options == weights.options and "not read" not in again.note
+
+
+@pytest.mark.parametrize("family", their_encoders.HEADS)
+def test_names_may_lack_the_prefix(tmp_path, family):
+    state, config = STATES[family]()
+    plain = {name.removeprefix(f"{family}."): array for name, array in state.items()}
+    arrays = [
+        exchange.read(their_weights.write_weights(tmp_path / str(i) / "model.safetensors", tensors_of, config)).arrays
+        for i, tensors_of in enumerate((state, plain))
+    ]
+    assert arrays[0].keys() == arrays[1].keys()
+    assert all(np.array_equal(array, arrays[1][path]) for path, array in arrays[0].items())
+
+
+@pytest.mark.parametrize("family", their_encoders.HEADS)
+def test_pooling_of_sentences_comes_back(tmp_path, family):
+    state, config = STATES[family]()
+    state = {name: array for name, array in state.items() if name.startswith(family) and "pooler" not in name}
+    weights = exchange.read(their_weights.write_weights(tmp_path / "there" / "model.safetensors", state, config))
+    assert not weights.options.word_head and weights.options.pooler == "none"
+    weights = weights._replace(options=dataclasses.replace(weights.options, pool="max", unit_norm=True))
+    exchange.write(weights, tmp_path / "back", "safetensors", family)
+    assert exchange.read(tmp_path / "back").options == weights.options
+
+
+WRONG = [
+    *(
+        (family, *change)
+        for family in their_encoders.HEADS
+        for change in (
+            ({"architectures": ["XForTokenClassification"]}, "head for masked words or for the class"),
+            ({"position_embedding_type": "relative_key"}, "position_embedding_type absolute"),
+            ({"vocab_size": 12}, "vocab_size 11"),
+        )
+    ),
+    *(
+        (naming, *change)
+        for naming in ("t5", "t5_gated")
+        for change in (
+            ({"relative_attention_num_buckets": 16}, "relative_attention_num_buckets 32"),
+            ({"feed_forward_proj": "gated-tanh" if "gated" in naming else "tanh"}, "tanh"),
+            ({"d_kv": 3}, "d_kv"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("naming", "change", "message"), WRONG)
+def test_contradicting_config_is_an_error(tmp_path, naming, change, message):
+    state, config = STATES[naming]()
+    path = their_weights.write_weights(tmp_path / "model.safetensors", state, config | change)
+    with pytest.raises(InputError, match=message):
+        exchange.read(path)
+
+
+@pytest.mark.parametrize("naming", ["t5", "t5_gated"])
+def test_t5_has_no_scaled_embeddings(tmp_path, naming):
+    weights = exchange.read(their_weights.write_weights(tmp_path / "model.safetensors", *STATES[naming]()))
+    weights = weights._replace(options=dataclasses.replace(weights.options, scale_embeddings=True))
+    with pytest.raises(InputError, match="scale-embeddings True"):
+        exchange.write(weights, tmp_path / "out", "safetensors", naming)
 
 
 GGUF = {
