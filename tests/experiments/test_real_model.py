@@ -15,7 +15,7 @@ import attention_jax
 from attention_jax import config as configs
 from attention_jax.claims import catalog, record
 from attention_jax.models.language_model import LanguageModel
-from attention_jax.runs import pretrained
+from attention_jax.pretrained import load
 from experiments import softmax_in_a_real_model as real
 
 
@@ -38,7 +38,7 @@ def test_window_and_first_are_two_masks():
 def test_every_variant_is_an_option_of_the_model():
     options = small_model()[0].options
     for changes in real.VARIANTS.values():
-        LanguageModel(pretrained.with_options(options, changes), vocab=300)
+        LanguageModel(load.with_options(options, changes), vocab=300)
 
 
 def test_numbers_are_alpha_and_temperature_per_head():

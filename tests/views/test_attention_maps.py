@@ -4,6 +4,7 @@ import functools
 import json
 import re
 import types
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +16,10 @@ from tiny import builder
 from attention_jax import config as configs, interpret
 from attention_jax.claims import catalog
 from attention_jax.errors import InputError
+from attention_jax.pretrained.decoder_model import PretrainedLanguageModel
 from attention_jax.report.attention_page import page
 from attention_jax.train import placement
-from attention_jax.views import pretrained_language, run_figures, view_of
+from attention_jax.views import run_figures, view_of
 from attention_jax.views.pictures import rollout
 from experiments import head_pruning, nadaraya_watson
 
@@ -151,7 +153,7 @@ def test_page_scores_and_lens_match_interpret():
     tokenizer = types.SimpleNamespace(encode=lambda text: [*map(names.index, text)])
     tokenizer.tokens = lambda ids: [names[i] for i in ids]
     tokenizer.decode = lambda ids: "".join(tokenizer.tokens(ids))
-    [record] = pretrained_language.attention_maps(model, params, tokenizer, ["abcab"])
+    [record] = PretrainedLanguageModel(Path("letters"), model.options, model, params, tokenizer).attention(["abcab"])
     data = json.loads(re.search(r'id="data">(.*?)</script>', page([record], "x").html)[1])
     [answer] = data["inputs"][0]["answers"]
     [page_attention] = answer["attentions"]
