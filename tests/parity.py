@@ -194,7 +194,7 @@ def minilm(place: Path) -> Path:
 REAL = {
     "SmolLM2-135M-Instruct": ("4 bits", smollm2, their_decoders.outputs),
     "all-MiniLM-L6-v2": ("float32", minilm, lambda state, ids, config: their_encoders.bert(state, ids)),
-    "Gemma 3 270M": ("4 bits", real_models.gemma3, functools.partial(their_decoders.gemma3_outputs, last=10_000)),
+    "Gemma 3 270M": ("4 bits", real_models.gemma3, their_decoders.outputs),
 }
 """{name: (its weights, the path of its file or directory, what it computes in float64)}"""
 

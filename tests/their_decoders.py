@@ -1,7 +1,8 @@
-"""A Llama with its published names, small and random, its directory with a tokenizer, and what it computes in NumPy.
+"""Llama, Mistral, Qwen and Gemma with their published names, small and random, and what they compute in NumPy; the
+directory of a Llama with a tokenizer.
 
-`outputs` is a float64 forward pass (Touvron et al. 2023): RMSNorm, rotary channels that are halves apart, grouped
-heads, SwiGLU; `gemma3_outputs` is that of Gemma 3. They share no code with the package.
+`outputs` is a float64 forward pass (Touvron et al. 2023; Gemma Team 2024, 2025): RMSNorm, rotary channels that are
+halves apart, grouped heads, SwiGLU. It shares no code with the package; the names are those of transformers.
 """
 
 import json
@@ -29,20 +30,53 @@ CONFIG = {
 TEXTS = ["The quick brown fox jumps over the lazy dog."] * 2
 
 
+SMALL = CONFIG | {"vocab_size": 31, "head_dim": 6, "rope_theta": 100.0}
+GEMMA = {"tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 3}
+FAMILIES = {
+    "llama": SMALL | {"tie_word_embeddings": False, "attention_bias": True},
+    "mistral": SMALL | {"model_type": "mistral", "sliding_window": 3, "tie_word_embeddings": False},
+    "qwen2": SMALL | {"model_type": "qwen2", "head_dim": 4},
+    "qwen3": SMALL | {"model_type": "qwen3"},
+    "gemma2": SMALL
+    | {"model_type": "gemma2", "layer_types": ["sliding_attention", "full_attention"], "query_pre_attn_scalar": 5}
+    | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 1.5}
+    | GEMMA,
+    "gemma3": SMALL
+    | {"model_type": "gemma3_text", "layer_types": ["full_attention", "sliding_attention"], "query_pre_attn_scalar": 5}
+    | {"rope_local_base_freq": 7.0}
+    | GEMMA,
+}
+"""{family: config.json of a small model}"""
+HAS_BIAS, HAS_QK_NORM = ("qwen2",), ("qwen3", "gemma3_text")
+
+
 def llama(config: dict = CONFIG) -> dict[str, np.ndarray]:
-    """The weights by name; those of the norms are around one."""
+    """The weights of a model of any of the families by their published names; those of Llama's norms are around one."""
     width, hidden, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
-    narrow = width // heads * config["num_key_value_heads"]
+    head_width, family = config.get("head_dim", width // heads), config["model_type"]
+    wide, narrow = heads * head_width, config["num_key_value_heads"] * head_width
     shapes = {"model.embed_tokens.weight": (config["vocab_size"], width), "model.norm.weight": (width,)}
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = (config["vocab_size"], width)
     for i in range(config["num_hidden_layers"]):
         at = f"model.layers.{i}"
-        shapes |= {f"{at}.{name}_layernorm.weight": (width,) for name in ("input", "post_attention")}
-        shapes |= {f"{at}.self_attn.{projection}_proj.weight": (width, width) for projection in "qo"}
-        shapes |= {f"{at}.self_attn.{projection}_proj.weight": (narrow, width) for projection in "kv"}
+        norms = ("input", "post_attention")
+        norms += ("pre_feedforward", "post_feedforward") * family.startswith("gemma")
+        shapes |= {f"{at}.{name}_layernorm.weight": (width,) for name in norms}
+        outputs = {"q_proj": wide, "k_proj": narrow, "v_proj": narrow}
+        shapes |= {f"{at}.self_attn.{name}.weight": (size, width) for name, size in outputs.items()}
+        shapes[f"{at}.self_attn.o_proj.weight"] = (width, wide)
+        if config.get("attention_bias") or family in HAS_BIAS:
+            shapes |= {f"{at}.self_attn.{name}.bias": (size,) for name, size in outputs.items()}
+        if config.get("attention_bias"):
+            shapes[f"{at}.self_attn.o_proj.bias"] = (width,)
+        if family in HAS_QK_NORM:
+            shapes |= {f"{at}.self_attn.{name}_norm.weight": (head_width,) for name in "qk"}
         shapes |= {f"{at}.mlp.{projection}_proj.weight": (hidden, width) for projection in ("gate", "up")}
         shapes |= {f"{at}.mlp.down_proj.weight": (width, hidden)}
     weights = reference.draw(shapes)
-    return {name: x + 1 if name.endswith("norm.weight") else x for name, x in weights.items()}
+    offset = 0 if family.startswith("gemma") else 1
+    return {name: x + offset if name.endswith("norm.weight") else x for name, x in weights.items()}
 
 
 def tokenizer():
@@ -71,53 +105,52 @@ def directory(place: Path, **config) -> dict[str, np.ndarray]:
     return state
 
 
-def outputs(state: dict, ids, config: dict = CONFIG) -> tuple[np.ndarray, np.ndarray]:
-    """(logits [T, V], attention maps [layers, heads, T, T]) of one text, in float64."""
-    get = lambda name: np.asarray(state[f"{name}.weight"], np.float64)
-    norm = lambda x, name: rms_norm(x, get(name), config["rms_norm_eps"])
-    x, maps = get("model.embed_tokens")[np.asarray(ids)], []
-    earlier = np.tri(len(ids), dtype=bool)
+def outputs(state: dict, ids, config: dict = CONFIG, last: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """(logits [T, V], or of the `last` tokens, attention maps [layers, heads, T, T]) of one text, in float64.
+
+    Mistral and some layers of Gemma have a window; Qwen 2 has biases; Qwen 3 and Gemma 3 normalize queries and keys;
+    Gemma has norms of 1 + w before and after each sub-layer, GeGLU and, in the second generation, caps.
+    """
+    is_gemma, at = config["model_type"].startswith("gemma"), ""
+    get = lambda name: np.asarray(state[name], np.float64)
+    norm = lambda x, name: rms_norm(x, get(f"{name}.weight") + is_gemma, config["rms_norm_eps"])
+    heads, groups = (config[f"num_{name}_heads"] for name in ("attention", "key_value"))
+    width = config.get("head_dim", config["hidden_size"] // heads)
+    table = np.asarray(state["model.embed_tokens.weight"])  # float32: half a gigabyte less for Gemma
+    x, maps = table[np.asarray(ids)].astype(np.float64), []
+    x = x * np.sqrt(np.float64(x.shape[1])) if is_gemma else x
+    distance = np.arange(len(ids))[:, None] - np.arange(len(ids))
+
+    def linear(x, name):
+        bias = get(f"{at}.{name}.bias") if f"{at}.{name}.bias" in state else 0
+        return x @ get(f"{at}.{name}.weight").T + bias
+
     for i in range(config["num_hidden_layers"]):
         at = f"model.layers.{i}"
+        local = config.get("layer_types", ["sliding_attention"] * (i + 1))[i] == "sliding_attention"
+        window = config.get("sliding_window") if local else None
+        allowed = (distance >= 0) & (distance < (window or len(ids)))
+        theta = config["rope_local_base_freq"] if local and "rope_local_base_freq" in config else config["rope_theta"]
         h = norm(x, f"{at}.input_layernorm")
-        query, key, value = (h @ get(f"{at}.self_attn.{projection}_proj").T for projection in "qkv")
-        heads, groups = (config[f"num_{name}_heads"] for name in ("attention", "key_value"))
-        width = query.shape[1] // heads
-        query, key = (rotate(split(y, width), config["rope_theta"]) for y in (query, key))
-        pooled, weights = attention(query, key, split(value, width), heads // groups, width, earlier)
-        x = x + pooled @ get(f"{at}.self_attn.o_proj").T
-        h = norm(x, f"{at}.post_attention_layernorm")
-        gate, up = (h @ get(f"{at}.mlp.{projection}_proj").T for projection in ("gate", "up"))
-        x = x + gate / (1 + np.exp(-gate)) * up @ get(f"{at}.mlp.down_proj").T
-        maps.append(weights)
-    return norm(x, "model.norm") @ get("model.embed_tokens").T, np.stack(maps)
-
-
-def gemma3_outputs(state: dict, ids, config: dict, last: int) -> tuple[np.ndarray, np.ndarray]:
-    """(logits [last, V] of the last tokens, attention maps) of a Gemma 3 (Gemma Team 2025), in float64: norms of 1 + w
-    before and after each sub-layer and of queries and keys, GeGLU, and layers of which some have a window."""
-    get = lambda name: np.asarray(state[f"{name}.weight"], np.float64)
-    norm = lambda x, name: rms_norm(x, 1 + get(name), config["rms_norm_eps"])
-    heads, groups, width = (config[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim"))
-    table = np.asarray(state["model.embed_tokens.weight"])  # float32: half a gigabyte less
-    x, maps = table[np.asarray(ids)] * np.sqrt(np.float64(table.shape[1])), []
-    distance = np.arange(len(ids))[:, None] - np.arange(len(ids))
-    for i, kind in enumerate(config["layer_types"]):
-        at, local = f"model.layers.{i}", kind == "sliding_attention"
-        allowed = (distance >= 0) & (distance < (config["sliding_window"] if local else len(ids)))
-        theta = config["rope_local_base_freq" if local else "rope_theta"]
-        h = norm(x, f"{at}.input_layernorm")
-        query, key, value = (split(h @ get(f"{at}.self_attn.{projection}_proj").T, width) for projection in "qkv")
-        query, key = norm(query, f"{at}.self_attn.q_norm"), norm(key, f"{at}.self_attn.k_norm")
+        query, key, value = (split(linear(h, f"self_attn.{projection}_proj"), width) for projection in "qkv")
+        if f"{at}.self_attn.q_norm.weight" in state:
+            query, key = norm(query, f"{at}.self_attn.q_norm"), norm(key, f"{at}.self_attn.k_norm")
         query, key = rotate(query, theta), rotate(key, theta)
-        pooled, weights = attention(query, key, value, heads // groups, config["query_pre_attn_scalar"], allowed)
-        x = x + norm(pooled @ get(f"{at}.self_attn.o_proj").T, f"{at}.post_attention_layernorm")
-        h = norm(x, f"{at}.pre_feedforward_layernorm")
-        gate, up = (h @ get(f"{at}.mlp.{projection}_proj").T for projection in ("gate", "up"))
-        y = reference.gelu_tanh(gate) * up @ get(f"{at}.mlp.down_proj").T
-        x = x + norm(y, f"{at}.post_feedforward_layernorm")
+        scale, cap = config.get("query_pre_attn_scalar", width), config.get("attn_logit_softcapping")
+        pooled, weights = attention(query, key, value, heads // groups, scale, allowed, cap)
+        y = linear(pooled, "self_attn.o_proj")
+        x = x + (norm(y, f"{at}.post_attention_layernorm") if is_gemma else y)
+        h = norm(x, f"{at}.pre_feedforward_layernorm" if is_gemma else f"{at}.post_attention_layernorm")
+        gate = (reference.gelu_tanh if is_gemma else reference.swish)(linear(h, "mlp.gate_proj"))
+        y = linear(gate * linear(h, "mlp.up_proj"), "mlp.down_proj")
+        x = x + (norm(y, f"{at}.post_feedforward_layernorm") if is_gemma else y)
         maps.append(weights)
-    return norm(x[-last:], "model.norm") @ table.T, np.stack(maps)
+    head = table if config["tie_word_embeddings"] else get("lm_head.weight")
+    return soft_cap(norm(x[-last:], "model.norm") @ head.T, config.get("final_logit_softcapping")), np.stack(maps)
+
+
+def soft_cap(x, cap):
+    return x if cap is None else cap * np.tanh(x / cap)
 
 
 def rms_norm(x, scale, epsilon):
@@ -135,8 +168,8 @@ def rotate(x, theta):
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
 
 
-def attention(query, key, value, shared: int, scale, allowed) -> tuple[np.ndarray, np.ndarray]:
+def attention(query, key, value, shared: int, scale, allowed, cap=None) -> tuple[np.ndarray, np.ndarray]:
     """(outputs [T, heads * width], weights [heads, T, T]); a key and a value belong to `shared` heads of queries."""
-    scores = np.einsum("qhe,khe->hqk", query, key.repeat(shared, 1)) / np.sqrt(scale)
+    scores = soft_cap(np.einsum("qhe,khe->hqk", query, key.repeat(shared, 1)) / np.sqrt(scale), cap)
     weights = reference.softmax(np.where(allowed, scores, -np.inf))
     return np.einsum("hqk,khe->qhe", weights, value.repeat(shared, 1)).reshape(len(query), -1), weights

@@ -184,7 +184,8 @@ def marian() -> dict[str, np.ndarray]:
             shapes |= {f"{at}.{name}.bias": shape[:1] for name, shape in maps.items()}
             norms = [*(f"{a}_attn_layer_norm" for a in attentions), "final_layer_norm"]
             shapes |= {f"{at}.{name}.{suffix}": (width,) for name in norms for suffix in ("weight", "bias")}
-    return draw(shapes, 1)
+    weights = draw(shapes, 1)
+    return {name: x + 1 if name.endswith("norm.weight") else x for name, x in weights.items()}
 
 
 def marian_logits(of: dict, source, source_length, target) -> np.ndarray:

@@ -14,7 +14,6 @@ from real_models import minilm
 from attention_jax import config, load_pretrained
 from attention_jax.data.pairs import pad_rows
 from attention_jax.errors import InputError
-from attention_jax.models import bert
 from attention_jax.pretrained import exchange, sentence_files
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -150,50 +149,6 @@ def test_real_minilm():
     [prediction] = record.predictions
     assert prediction.text == "embedding of 384 numbers"
     np.testing.assert_allclose(prediction.attentions[0].weights, their_encoders.bert(state_dict, rows[0])[1], atol=1e-5)
-
-
-def small(**options):
-    """An encoder that the default tests draw, and its weights."""
-    options = {"hidden_size": 8, "num_heads": 2, "mlp_dim": 12, "num_layers": 2, "max_length": 9} | options
-    options = config.MaskedLanguageModelConfig(**options)
-    model = bert.MaskedLanguageModel(options, 11, 3 if options.pooler != "none" else 0)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), np.ones((1, 2), np.int32), np.array([2]))["params"]
-    draw = np.random.default_rng(0).normal
-    arrays = {name: draw(size=x.shape).astype(np.float32) for name, x in exchange.flat(shapes).items()}
-    return model, exchange.Weights(options, arrays, "a draw")
-
-
-FAMILY_OPTIONS = {
-    "bert": {"pooler": "tanh", "word_head": False},
-    "roberta": {"first_position": 2, "max_length": 7, "norm_epsilon": 1e-5},
-    "distilbert": {"num_token_types": 0, "pool": "max", "unit_norm": True, "word_head": False},
-}
-
-
-@pytest.mark.parametrize("family", FAMILY_OPTIONS)
-def test_round_trip_with_and_without_prefix(tmp_path, family):
-    _, weights = small(**FAMILY_OPTIONS[family])
-    exchange.write(weights, tmp_path / "out", "safetensors", family)
-    again = exchange.read(tmp_path / "out")
-    assert again.options == weights.options and not again.note
-    assert again.arrays.keys() == weights.arrays.keys()
-    for name, array in weights.arrays.items():
-        np.testing.assert_array_equal(again.arrays[name], array)
-    about = json.loads((tmp_path / "out" / "config.json").read_text())
-    names = {
-        name.removeprefix(f"{family}."): array
-        for name, array in exchange.tensors.read_tensors(tmp_path / "out")[0].items()
-    }
-    exchange.tensors.write_tensors(tmp_path / "out" / "model.safetensors", names, {})
-    assert exchange.read(tmp_path / "out").arrays.keys() == weights.arrays.keys()
-    for wrong, message in (
-        ({"architectures": ["XForTokenClassification"]}, "head for masked words or for the class"),
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type absolute"),
-        ({"vocab_size": 12}, "vocab_size 11"),
-    ):
-        (tmp_path / "out" / "config.json").write_text(json.dumps(about | wrong))
-        with pytest.raises(InputError, match=message):
-            exchange.read(tmp_path / "out")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from attention_jax import config as configs
 from attention_jax.errors import InputError
 from attention_jax.models.blocks import ACTIVATIONS
 from attention_jax.models.vit import ViT
-from attention_jax.pretrained import exchange, tensors
+from attention_jax.pretrained import exchange
 
 pytest.importorskip("safetensors")
 
@@ -56,37 +56,17 @@ def test_all_three_names_of_it_are_one_model(tmp_path):
     assert plain[0] == plain[1] == plain[2]
 
 
-@pytest.mark.parametrize("naming", ["timm", "huggingface", "google"])
-def test_export_returns_the_original_tensors(tmp_path, naming):
-    path = vit_file(tmp_path / "there", naming)
-    weights = exchange.read(path)
-    form = "npz" if naming == "google" else "safetensors"
-    summary = exchange.write(weights, tmp_path / "back", form, naming)
-    assert naming in summary and "epsilon" not in summary
-    original, exported = tensors.read_tensors(path).arrays, tensors.read_tensors(tmp_path / "back").arrays
-    assert original.keys() == exported.keys()
-    for name in original:
-        np.testing.assert_array_equal(original[name], exported[name], name)
-    assert exchange.read(tmp_path / "back").options == weights.options
-
-
-def test_marian_computes_as_there_and_goes_back(tmp_path):
+def test_marian_computes_as_there(tmp_path):
     state = reference.marian()
     path = write_weights(tmp_path / "there" / "model.safetensors", state, reference.MARIAN)
     weights = exchange.read(path)
     source, target = np.array([[3, 4, 5, 0], [6, 2, 0, 0]]), np.array([[10, 3, 1], [10, 9, 9]])
     length = np.array([4, 2])
     expected = reference.marian_logits(state, source, length, target)
-    np.testing.assert_allclose(logits(weights, source, length, target), expected, atol=1e-4, rtol=1e-4)
-    exchange.write(weights, tmp_path / "back", "safetensors", "marian")
-    exported = tensors.read_tensors(tmp_path / "back").arrays
-    assert exported.keys() == state.keys()
-    for name in state:
-        np.testing.assert_array_equal(state[name], exported[name], name)
-    assert exchange.read(tmp_path / "back").options == weights.options
+    np.testing.assert_allclose(logits(weights, source, length, target), expected, atol=1e-5, rtol=1e-4)
 
 
-def test_gpt2_computes_as_there_and_goes_back(tmp_path):
+def test_gpt2_computes_as_there(tmp_path):
     state = reference.gpt2()
     weights = exchange.read(write_weights(tmp_path / "there" / "model.safetensors", state, reference.GPT2))
     tokens = np.array([3, 10, 0, 0, 7, 1])
@@ -95,10 +75,6 @@ def test_gpt2_computes_as_there_and_goes_back(tmp_path):
     expected, expected_maps = reference.gpt2_outputs(state, tokens)
     np.testing.assert_allclose(actual[0], expected, atol=1e-4, rtol=1e-4)
     np.testing.assert_allclose(maps["decoder_attention"][0], expected_maps, atol=1e-5)
-    exchange.write(weights, tmp_path / "back", "safetensors", "gpt2")
-    exported = tensors.read_tensors(tmp_path / "back").arrays
-    assert exported.keys() == state.keys() and all(np.array_equal(state[name], exported[name]) for name in state)
-    assert exchange.read(tmp_path / "back").options == weights.options
     older = {name.removeprefix("transformer."): array for name, array in state.items()}
     older |= {"h.0.attn.bias": np.tri(9)[None, None], "lm_head.weight": state["transformer.wte.weight"]}
     again = exchange.read(write_weights(tmp_path / "older" / "model.safetensors", older, reference.GPT2))

@@ -56,24 +56,6 @@ def test_tensor_types_equal_gguf_library(tmp_path, kind):
     assert actual.shape == x.shape and abs(actual - x).max() < 0.5
 
 
-def test_rotated_channels_of_llama_are_halves_apart(tmp_path):
-    """The converter of llama.cpp: reshape(heads, 2, width / 2, -1).swapaxes(1, 2), by the heads of queries or keys."""
-    hf_tensors = {
-        "q": draw_array(HEADS * WIDTH, HIDDEN),
-        "k": draw_array(2 * WIDTH, HIDDEN),
-        "v": draw_array(2 * WIDTH, HIDDEN),
-    }
-    to_gguf = lambda x: x.reshape(-1, 2, WIDTH // 2, HIDDEN).swapaxes(1, 2).reshape(x.shape)
-    arrays = {f"blk.0.attn_{name}.weight": to_gguf(x) for name, x in hf_tensors.items()}
-    fields = [("add_head_count_kv", 2)]
-    llama = read(write_gguf(tmp_path / "llama.gguf", fields=fields, **arrays))
-    qwen = read(write_gguf(tmp_path / "qwen.gguf", "qwen2", fields=fields, **arrays))
-    for name, x in hf_tensors.items():
-        expected = to_gguf(x) if name == "v" else x
-        np.testing.assert_array_equal(llama[f"model.layers.0.self_attn.{name}_proj.weight"], expected)
-        np.testing.assert_array_equal(qwen[f"model.layers.0.self_attn.{name}_proj.weight"], to_gguf(x))
-
-
 def test_what_the_header_says_is_a_config(tmp_path):
     fields = [("add_rope_freq_base", 5e5), ("add_head_count_kv", 2), ("add_bos_token_id", 1), ("add_eos_token_id", 2)]
     config = tensors.read_tensors(
@@ -94,16 +76,6 @@ def test_what_the_header_says_is_a_config(tmp_path):
         "rope_theta": 5e5,
         "tie_word_embeddings": True,
     }
-
-
-def test_gemma_stores_one_less_elsewhere(tmp_path):
-    scale = np.linspace(0.5, 2, HIDDEN, dtype=np.float32)
-    path = write_gguf(
-        tmp_path / "a.gguf", "gemma3", **{"output_norm.weight": scale, "blk.0.post_ffw_norm.weight": scale}
-    )
-    arrays = read(path)
-    assert arrays.keys() == {"model.norm.weight", "model.layers.0.post_feedforward_layernorm.weight"}
-    np.testing.assert_array_equal(arrays["model.norm.weight"] + 1, scale)
 
 
 def test_llama3s_frequencies_are_its_factors(tmp_path):

@@ -31,7 +31,7 @@ def model(path):
 def test_logits_and_maps_are_those_of_float64(path, model, text):
     stored, ids = tensors.read_tensors(path), model.tokenizer.encode(text)
     assert (len(ids) > WINDOW) == (text == LONG)
-    logits, maps = reference.gemma3_outputs(stored.arrays, ids, stored.config, last=8)
+    logits, maps = reference.outputs(stored.arrays, ids, stored.config, last=8)
     assert parity.largest(model.logits([text])[0][-8:], logits) < parity.BOUND
     actual = model.attention([text])[0].predictions[0].attentions[0].weights
     assert parity.largest(actual, maps) < parity.BOUND
@@ -45,7 +45,7 @@ def test_it_continues_with_the_most_probable_tokens(path, model):
     stored, ids = tensors.read_tensors(path), model.tokenizer.encode(TEXT)
     written = []
     for _ in range(3):
-        logits, _ = reference.gemma3_outputs(stored.arrays, [*ids, *written], stored.config, last=1)
+        logits, _ = reference.outputs(stored.arrays, [*ids, *written], stored.config, last=1)
         written.append(int(logits[0].argmax()))
     assert model.generate([TEXT], length=3) == [model.tokenizer.decode(written)]
 
