@@ -179,20 +179,20 @@ def arrays_of(length, dtype, size=SIZE, shift=0.0, seed=0):
 
 
 SAMPLE = [
-    (case, mask, ("bfloat16", "float16")[(i + j) % 2])
+    (case, [mask for mask in MASKS if is_supported(case, mask)][i % 2], ("bfloat16", "float16")[i % 3 % 2])
     for i, case in enumerate(CASES)
-    for j, mask in enumerate(MASKS)
-    if is_supported(case, mask)
+] + [
+    ("gaussian", "lengths", "float16"),
+    ("alibi", "causal & window", "bfloat16"),
+    ("qk_norm", "causal & window", "float16"),
 ]
-
-
-ALWAYS = ("sink", "causal"), ("all", "causal")
+"""Every case, mask and type, not their product."""
 
 
 @pytest.mark.parametrize(
     "case, mask, dtype",
     [
-        pytest.param(*call, marks=[] if i % 4 == 0 or call[:2] in ALWAYS else pytest.mark.slow)
+        pytest.param(*call, marks=[] if i % 4 == 0 or call[0] == "sink" else pytest.mark.slow)
         for i, call in enumerate(SAMPLE)
     ],
 )
@@ -234,9 +234,8 @@ def test_it_is_cudnn_that_is_chosen(cudnn_installed, case):
 @pytest.mark.parametrize(
     "case, mask, dtype, length",
     [
-        pytest.param(*call, length, marks=[] if (i + j) % 20 == 0 else pytest.mark.slow)
+        pytest.param(*call, (1, 63, 2, 64)[i % 4], marks=[] if i % 4 < 2 else pytest.mark.slow)
         for i, call in enumerate(SAMPLE)
-        for j, length in enumerate((1, 2, 63, 64))
     ],
 )
 def test_gradient_of_every_case_traces(cudnn_installed, case, mask, dtype, length):
