@@ -215,6 +215,7 @@ def generate(
     rows, width = prompt.shape
     _check_generation(prompt, lengths, length, temperature, repetition_penalty)
     variables, cache_size = {"params": params}, width + length - 1
+    # (cache, token) -> (logits, cache), in the order of the model's own method
     step = lambda cache, token: model.apply(variables, cache, token, method="step")[:2]
     if rows > 1:  # each at its own position, which is one scalar to a model
         step = partial(map_rows, lambda cache, token, step=step: _squeeze_batch(*step(cache, token[None])))
@@ -530,7 +531,7 @@ def apply_generation_rules(
     max_length: int,
     beams: bool,
 ) -> tuple[Step, Cache]:
-    """Return a step and a cache for decoding under `rules` (`weights.generation_config.Rules`), which are applied as by
+    """Return a step and a cache for decoding under `rules` (pretrained/generation_config.py), which are applied as by
     transformers' logits processors: to logits or, for `beams`, to log-probabilities, which are not normalized again.
 
     The cache has the tokens of each row besides, [B, max_length + 1] with `bos`, so that a beam search reorders them.

@@ -62,23 +62,23 @@ class Block:
     activation: Activation = "gelu"
     position_embedding: PositionEmbedding = "none"
     score: str = "scaled_dot"
-    """A name in `config.SCORES`, or package.file:Class; like those of the other parts."""
+    """A name in `config.models.SCORES`, or package.file:Class; like those of the other parts."""
     normalizer: str = "softmax"
-    """A name in `config.NORMALIZERS`."""
+    """A name in `config.models.NORMALIZERS`."""
     head_pool: str = "mean"
     """A name in `config.models.POOLS`."""
     mask: str = "none"
-    """Mask of self-attention, a name in `config.MASKS`, in addition to causal and padding masks."""
+    """Mask of self-attention, a name in `config.models.MASKS`, in addition to causal and padding masks."""
     norm_layer: str = "layer"
-    """A name in `config.NORMS`."""
+    """A name in `config.models.NORMS`."""
     mlp_layer: str = "dense"
-    """A name in `config.MLPS`."""
+    """A name in `config.models.MLPS`."""
     num_kv_heads: int = 0
     output_gate: bool = False
     rope_theta: float = 10_000.0
     rope_scaling: str = "none"
     normalize_qk: bool = False
-    """These five as in `config.TransformerLayers`."""
+    """These five as in `config.models.TransformerLayers`."""
     use_bias: bool = True
     """Bias terms of the attention projections."""
     per_layer: str = ""

@@ -74,17 +74,17 @@ def _statistics(query, key, value, rules, rng, query_offset):
     return jnp.stack([largest.max(), statistics.entropy.sum(), weight.sum(), has_keys.sum()])
 
 
-def head_score(module: nn.Module, name: str, heads: int, size: int) -> Score:
+def make_head_score(module: nn.Module, name: str, heads: int, size: int) -> Score:
     """The score called `name`; its leaves, if it has any, are parameters of `module` with one row per head."""
     return make_part_per_head(module, "score", parse_score(name), heads, size)
 
 
-def head_normalizer(module: nn.Module, name: str, heads: int, size: int) -> Normalizer:
+def make_head_normalizer(module: nn.Module, name: str, heads: int, size: int) -> Normalizer:
     """Create the normalizer `name`; its learned parameters, if any, belong to `module`, with a leading head axis."""
     return make_part_per_head(module, "normaliser", parse_normalizer(name), heads, size)
 
 
-def head_pool(module: nn.Module, name: str, heads: int, size: int) -> Pool:
+def make_head_pool(module: nn.Module, name: str, heads: int, size: int) -> Pool:
     """Create the pooling `name`; its learned parameters, if any, belong to `module`, with a leading head axis."""
     return make_part_per_head(module, "pool", parse_pool(name), heads, size)
 
@@ -124,9 +124,9 @@ class MultiHeadAttention(nn.Module):
     num_kv_heads: int = 0
     """Heads of keys and values (GQA; 1: MQA), each read by num_heads / num_kv_heads of queries; 0: as many as these."""
     score: str = "scaled_dot"
-    """A name in `config.SCORES`, or package.file:Class."""
+    """A name in `config.models.SCORES`, or package.file:Class."""
     normalizer: str = "softmax"
-    """A name in `config.NORMALIZERS`, or package.file:Class."""
+    """A name in `config.models.NORMALIZERS`, or package.file:Class."""
     head_pool: str = "mean"
     """A name in `config.models.POOLS`, or package.file:Class."""
     use_bias: bool = True
@@ -175,12 +175,12 @@ class MultiHeadAttention(nn.Module):
         self.out = projection(self.hidden_size)
         if self.normalize_qk:
             self.query_norm, self.key_norm = RMSNorm(self.norm_epsilon), RMSNorm(self.norm_epsilon)
-        self.pool = head_pool(self, self.head_pool, self.num_heads, key_width)
+        self.pool = make_head_pool(self, self.head_pool, self.num_heads, key_width)
         if self.output_gate:
             width = pool_width(jax.tree.map(lambda x: x[0], self.pool), key_width, value_width)
             self.gate = projection(self.num_heads * width)
-        self.head_score = head_score(self, self.score, self.num_heads, key_width)
-        self.head_normalizer = head_normalizer(self, self.normalizer, self.num_heads, key_width)
+        self.head_score = make_head_score(self, self.score, self.num_heads, key_width)
+        self.head_normalizer = make_head_normalizer(self, self.normalizer, self.num_heads, key_width)
 
     def __call__(self, query, key, value, *, bias=None, mask=None, train=False, return_weights=False):
         """[B, Q, Dq], [B, K, Dk], [B, K, Dv] -> output [B, Q, hidden_size] and, if `return_weights`, the weights

@@ -39,7 +39,7 @@ SAME_WIDTH = ("dot", "scaled_dot", "cosine", "gaussian", "qk_norm", "soft_cap")
 
 
 def parse_score(name: str) -> PartFactory:
-    """The score that `name` names (`parts.parse_part`): a key of `config.SCORES` or an import path."""
+    """The score that `name` names (`parts.parse_part`): a key of `config.models.SCORES` or an import path."""
     if name.partition("(")[0] not in SCORES and ":" not in name:
         raise InputError(f"score must be one of {', '.join(SCORES)} or package.file:Class of your own, got {name!r}")
     return parse_part("score", name, SCORES, scores.Score)
@@ -99,8 +99,8 @@ class LearnedEntmax(LearnedNormalizer):
 
 
 def parse_normalizer(name: str) -> PartFactory:
-    """The normalizer that `name` names (`parts.parse_part`): a key of `config.NORMALIZERS`, or the import path of a
-    class or of an elementwise function."""
+    """The normalizer that `name` names (`parts.parse_part`): a key of `config.models.NORMALIZERS`, or the import path
+    of a class or of an elementwise function."""
     return parse_part("normalizer", name, NORMALIZERS, Normalizer, as_normalizer)
 
 

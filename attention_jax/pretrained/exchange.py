@@ -50,7 +50,7 @@ class Weights(NamedTuple):
     function: str = "softmax"
     """What makes the logits of a classifier its answer: softmax, sigmoid or none (`config_json.class_function`)."""
     data: Any = None
-    """The vocabularies or class names of the run, as `saved_run` stores them."""
+    """The vocabularies or class names of the run, as `runs.saved.store_preprocessing` stores them."""
 
 
 def flat(params) -> dict[str, np.ndarray]:
@@ -110,6 +110,7 @@ def nested(arrays: dict) -> dict:
 def module_of(weights: Weights):
     """Return the Flax module whose parameters are `nested(weights.arrays)`: a ViT, a Marian encoder-decoder or a
     language model."""
+    # all namings of one type of options build the same module
     naming = next((naming for naming in NAMINGS.values() if naming.options_type is type(weights.options)), None)
     if naming is None:
         raise InputError(f"the sizes of a {configs.model_name(weights.options)} depend on its data: load a run of it")

@@ -220,7 +220,7 @@ LAYERS = {
     "rope_scaling": "none",
     "normalize_qk": False,
 }
-"""Options of Transformer layers (config.TransformerLayers) with the one value that the other libraries have."""
+"""Options of Transformer layers (config.models.TransformerLayers) with the one value that the other libraries have."""
 
 
 class Naming:

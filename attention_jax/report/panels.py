@@ -92,7 +92,7 @@ def sweep_slices(
     number or None, "values": the numbers of its seeds, if there are several}.
 
     A line joins the medians of values that were tried more than once; a star is the best trial; a whisker is the range
-    over a trial's seeds. Trials without a finite value (failed, pruned) are crosses on the lower edge. `log` names the
+    over a trial's seeds. Trials without a finite value (failed) are crosses on the lower edge. `log` names the
     parameters on a logarithmic axis; parameters that are not numbers are categorical. `inputs` as in `style.save`.
     """
     names, values = _parameters(trials), _values(trials)

@@ -189,7 +189,7 @@ class Checkpoints:
         return [number for number, epoch in at.items() if epoch > max(at.values()) - count]
 
     def progress(self, number: int) -> dict:
-        """Return {"epoch", "chunk", "call", "runs": [`Run.progress()`]}; InputError if damaged."""
+        """Return {"epoch", "chunk", "runs": [`Run.progress()`]}; InputError if damaged."""
         args = ocp.args.Composite(progress=ocp.args.JsonRestore())
         read = lambda: restore_numbers(self.manager.restore(number, args=args).progress)
         return _read(read, self._name(number))
@@ -204,7 +204,7 @@ class Checkpoints:
         """Return state and progress of the latest checkpoint, or `fresh` at the beginning."""
         if numbers := self.numbers():
             return self.restore(numbers[-1], fresh)
-        return fresh, {"epoch": 0, "chunk": 0, "call": 0, "runs": [None]}
+        return fresh, {"epoch": 0, "chunk": 0, "runs": [None]}
 
     def _name(self, number: int) -> str:
         return f"the checkpoint {self.directory / str(number)}"

@@ -1,7 +1,7 @@
 """Input of the training loop: batches of arrays on the devices (`Resident`), or prefetched while training (`Streamed`).
 
-Both iterate over the compiled calls of an epoch from a position on, each (position after the call, bucket, indices
-[K, b], weight [K, B]). A position is (window, call); an epoch begins at (0, 0) and ends at None.
+Both iterate over the chunks of an epoch, K steps each that are one compiled call, from a position on: (next position,
+bucket, indices [K, b], weight [K, B]). A position is the number of a chunk; after the last one it is None.
 """
 
 import contextlib
@@ -15,7 +15,6 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
-START = (0, 0)
 AHEAD = 2
 """The number of calls whose data are prefetched to the devices."""
 M_MMAP_THRESHOLD = -3
@@ -28,18 +27,18 @@ def is_streamed(task) -> bool:
 
 
 class Resident:
-    """Buckets on the devices; a window is one of the chunks `chunks_of(epoch)` of the run's plan."""
+    """Buckets on the devices, and the chunks `chunks_of(epoch)` of the run's plan."""
 
     waited = 0.0
 
     def __init__(self, buckets, chunks_of):
         self.buckets, self.chunks_of = buckets, chunks_of
 
-    def calls(self, epoch: int, position: tuple[int, int]) -> Iterator[tuple]:
+    def calls(self, epoch: int, position: int) -> Iterator[tuple]:
         chunks = self.chunks_of(epoch)
-        for number in range(position[0], len(chunks)):
+        for number in range(position, len(chunks)):
             bucket, indices, weight = chunks[number]
-            next_position = (number + 1, 0) if number + 1 < len(chunks) else None
+            next_position = number + 1 if number + 1 < len(chunks) else None
             yield next_position, self.buckets[bucket], indices, weight
 
     def close(self):
@@ -71,9 +70,9 @@ class Streamed:
         self.reader = threading.Thread(target=self._read, args=(open_reading,), daemon=True)
         self.reader.start()
 
-    def calls(self, epoch: int, position: tuple[int, int]) -> Iterator[tuple]:
+    def calls(self, epoch: int, position: int) -> Iterator[tuple]:
         next_position = position
-        while next_position:
+        while next_position is not None:
             began = time.perf_counter()
             item = self.ready.get()
             self.waited += time.perf_counter() - began
@@ -93,7 +92,7 @@ class Streamed:
         try:
             reading = open_reading()
             for number, call in reading:
-                next_position = (number + 1, 0) if number + 1 < self.in_epoch else None
+                next_position = number + 1 if number + 1 < self.in_epoch else None
                 if not self._enqueue(self._place_call(next_position, call)):
                     return
             self._enqueue(RuntimeError("the stream ended before the training"))

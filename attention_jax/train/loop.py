@@ -16,7 +16,7 @@ from attention_jax.signals import Interrupt
 from attention_jax.train import hosts
 from attention_jax.train.attention_log import AttentionLog
 from attention_jax.train.checkpoint import Checkpoints, average, to_host
-from attention_jax.train.feed import START, Resident, Streamed, is_streamed
+from attention_jax.train.feed import Resident, Streamed, is_streamed
 from attention_jax.train.initial import with_ranges
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.placement import Program
@@ -35,14 +35,14 @@ def fit(program, start, task, run: Run, checkpoints: Checkpoints):
       Interrupted: on a signal that ends a process (signals.py), after a checkpoint was written.
     """
     saved, at = checkpoints.resume(start)
-    state, epoch, position = program.put_state(saved), at["epoch"], (at["chunk"], at["call"])
+    state, epoch, position = program.put_state(saved), at["epoch"], at["chunk"]
     with Interrupt() as interrupt, contextlib.ExitStack() as stack:
         run.begin(*at["runs"])
         stack.push(lambda kind, error, trace: run.close(error))
         feed = stack.enter_context(contextlib.closing(feed_of(program, task, run, epoch, position)))
         while run.active:
             calls = feed.calls(epoch, position)
-            while position and run.active:
+            while position is not None and run.active:
                 previous_position = position
                 try:
                     position, bucket, indices, weight = next(calls)  # indices and weight [K, B]
@@ -54,32 +54,33 @@ def fit(program, start, task, run: Run, checkpoints: Checkpoints):
                 state, metrics = program.train_steps(state, bucket, indices, weight)
                 run.record(epoch, weight, metrics, feed.waited)
                 run.log_attention(lambda: program.fetch(state).params)  # noqa: B023
-                between = position and run.active
+                between = position is not None and run.active
                 if between and any(requests := hosts.any_host(interrupt.requested, checkpoints.due())):
                     save_between(program, state, checkpoints, run, epoch, position)
                     if requests[0] and run.active:
                         raise interrupt_error(run, checkpoints)
-            position = previous_position if run.steps_in_chunk else position
+            if run.steps_in_chunk:  # the last step was inside of this chunk: a longer run resumes with it
+                position = previous_position
             ended, whole, saved = epoch + 1, position is None, program.fetch(state)
             run.check_parameters(saved.params)
             run.evaluate(task, saved.params, ended, whole)
             if run.failure:
                 break
             if whole:  # else the last step was inside the epoch: with more steps the run resumes there
-                epoch, position = ended, START
+                epoch, position = ended, 0
             save(checkpoints, saved, run, epoch, position, run.qualities_after(ended))
             if any(hosts.any_host(interrupt.requested)):
                 raise interrupt_error(run, checkpoints)
     return saved
 
 
-def save(checkpoints: Checkpoints, saved, run: Run, epoch: int, position: tuple[int, int], qualities=None):
+def save(checkpoints: Checkpoints, saved, run: Run, epoch: int, position: int, qualities=None):
     """Write a checkpoint of a fetched state; at the end of an epoch with `qualities`."""
-    progress = {"epoch": epoch, "chunk": position[0], "call": position[1], "runs": [run.progress()]}
+    progress = {"epoch": epoch, "chunk": position, "runs": [run.progress()]}
     checkpoints.save(run.step, saved, progress, qualities)
 
 
-def save_between(program, state, checkpoints: Checkpoints, run: Run, epoch: int, position: tuple[int, int]):
+def save_between(program, state, checkpoints: Checkpoints, run: Run, epoch: int, position: int):
     """Write a checkpoint between two calls of an epoch, unless the run has diverged."""
     saved = program.fetch(state)
     run.check_parameters(saved.params)
@@ -97,13 +98,13 @@ def interrupt_error(run: Run, checkpoints: Checkpoints) -> Interrupted:
     return Interrupted(run.step, run.step in checkpoints.numbers())
 
 
-def feed_of(program, task, run: Run, epoch: int, position: tuple[int, int]):
+def feed_of(program, task, run: Run, epoch: int, position: int):
     """Return the input of the loop from a position on: the task's arrays on the devices, or its stream."""
     if not is_streamed(task):
         return Resident(program.put_data(task.buckets), run.plan)
     first, local_devices = jax.process_index() * jax.local_device_count(), jax.local_device_count()
     share = (first, local_devices, jax.device_count())
-    read = lambda: task.stream.read(share, epoch, position[0], run.train.total_epochs)
+    read = lambda: task.stream.read(share, epoch, position, run.train.total_epochs)
     return Streamed(read, program.put_streamed, task.stream.calls)
 
 

@@ -30,7 +30,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from attention_jax.config import Config
 from attention_jax.errors import InputError
-from attention_jax.models.multihead import Linear, head_score
+from attention_jax.models.multihead import Linear, make_head_score
 from attention_jax.ops.dropout import dropout, dropout_bits, dropout_factor, is_zero
 from attention_jax.ops.losses import token_accuracy
 from attention_jax.ops.scores import Score, prepare
@@ -137,7 +137,7 @@ class GraphHeads(nn.Module):
         """The projected nodes W h -> (output [N, H, U], edge weights [H, P] if `return_weights` else None)."""
         _, heads, units = projected.shape
         score, bias = (
-            head_score(self, self.score, heads, units),
+            make_head_score(self, self.score, heads, units),
             self.param("bias", nn.initializers.zeros, (heads, units)),
         )
         vectors = projected.swapaxes(0, 1)  # [H, N, U]

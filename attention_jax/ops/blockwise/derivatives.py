@@ -104,7 +104,8 @@ def _attend_in_blocks_jvp(blocks, whole, combine, primals, dots):
     output_dots = jax.tree.map(jnp.zeros_like, flat_outputs)
     if moving:
         call = Call(blocks, whole, combine, moving, point, structure)
-        run = lambda rule: partial(_on_platforms, rule, call)
+        # JAX transposes the linear map: call_linear, its _transpose_rule, _on_platforms, _cotangents, then `backward`
+        run = lambda derivative: partial(_on_platforms, derivative, call)
         linear_map = LinearMap(run(_tangents), run(_cotangents))
         differentiable = LinearMap(run(_tangents_by_tiles), run(_cotangents_by_tiles))
         output_dots = call_linear(linear_map, differentiable, flat_outputs, constants, [dots[0][n] for n in moving])
@@ -116,10 +117,11 @@ def _attend_in_blocks_jvp(blocks, whole, combine, primals, dots):
 # --- tangents and cotangents: by a rule of this package, and by operations that JAX can differentiate -----------------
 
 
-def _on_platforms(rule, call, constants, operands):
-    """Compute `rule(call, point, operands, blocks)` with the blocks of the platform, fewer pairs under `jax.vmap`."""
+def _on_platforms(derivative, call, constants, operands):
+    """Compute `derivative(call, point, operands, blocks)` with the blocks of the platform, fewer pairs under
+    `jax.vmap`."""
     point = jax.tree.unflatten(call.point, constants)
-    run = partial(rule, call)
+    run = partial(derivative, call)
     compute = lambda blocks: run(point, operands, None) if blocks is None else with_blocks(run, blocks, point, operands)
     return by_platform(compute, dict(call.blocks))
 

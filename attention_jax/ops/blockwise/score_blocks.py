@@ -488,8 +488,8 @@ def over_keys_reversed(ranges, i, step, carry):
 # --- gradients, block by block ----------------------------------------------------------------------------------------
 
 
-def over_queries(inputs, blocks, out_bar, over_keys) -> Gradients:
-    """Accumulate gradients over the blocks of queries: `over_keys(i, fresh, row_bar, bars)` adds to `bars`, `Gradients`
+def over_queries(inputs, blocks, out_bar, add_row) -> Gradients:
+    """Accumulate gradients over the blocks of queries: `add_row(i, fresh, row_bar, bars)` adds to `bars`, `Gradients`
     whose query and bias_query have the rows of block i alone. The last block may begin early: `fresh` [q] marks the
     queries that no earlier block has, and the repeated rows must have no gradient."""
     size, queries = blocks.query, inputs.query.shape[0]
@@ -506,7 +506,7 @@ def over_queries(inputs, blocks, out_bar, over_keys) -> Gradients:
         inner = bars._replace(query=zeros(inputs.query, size))
         if inputs.bias_query is not None:
             inner = inner._replace(bias_query=zeros(inputs.bias_query, size))
-        inner = over_keys(i, fresh, row_bar, inner)
+        inner = add_row(i, fresh, row_bar, inner)
         query_bar = add_rows(bars.query, inner.query, i, size)
         if inputs.bias_query is None:
             return inner._replace(query=query_bar)

@@ -110,10 +110,10 @@ def forward(inputs, blocks):
 # --- backward ---------------------------------------------------------------------------------------------------------
 
 
-def pull_tile(tile: Tile, row_bar, normalizer, delta):
+def pull_tile(tile: Tile, row_bar, log, delta):
     """Compute the cotangents of a tile's operands and values, from dO [q, V], L [q] and rowsum(dO * O) [q]."""
     scores, pull = jax.vjp(tile.scores, *tile.operands)  # recomputes S of the block; any score function
-    weights = narrow(_exp_below(scores.astype(normalizer.dtype), normalizer), row_bar.dtype)
+    weights = narrow(_exp_below(scores.astype(log.dtype), log), row_bar.dtype)
     weights_bar, value_bar = pull_pool(weights, tile, row_bar, True)  # dP = dO V^T [q, k], dV = P^T dO [k, V]
     scores_bar = weights * (weights_bar - delta[:, None])  # dS = P (dP - delta)
     return pull(scores_bar.astype(scores.dtype)), value_bar
@@ -121,22 +121,22 @@ def pull_tile(tile: Tile, row_bar, normalizer, delta):
 
 def delta_of(outputs, bars):
     """Compute rowsum(dO * O) [Q], minus the cotangent of L: dL/dS = P, so it adds P times itself to dS."""
-    (out, normalizer), (out_bar, normalizer_bar) = outputs, bars
-    return jnp.sum(out.astype(normalizer.dtype) * out_bar.astype(normalizer.dtype), axis=1) - normalizer_bar
+    (out, log), (out_bar, log_bar) = outputs, bars
+    return jnp.sum(out.astype(log.dtype) * out_bar.astype(log.dtype), axis=1) - log_bar
 
 
 @partial(jax.jit, static_argnames="blocks", inline=True)
 def backward(inputs, blocks, outputs, saved, bars):
     """Compute the cotangents of the inputs, as `Gradients`, from the cotangents of output and log-normalizer."""
-    normalizer, delta, ranges = outputs[1], delta_of(outputs, bars), key_blocks(inputs, blocks)
+    log, delta, ranges = outputs[1], delta_of(outputs, bars), key_blocks(inputs, blocks)
 
     def rows(i, fresh, row_bar, bars):
-        row_normalizer = rows_of(normalizer, i, blocks.query)
+        row_log = rows_of(log, i, blocks.query)
         row_delta = jnp.where(fresh, rows_of(delta, i, blocks.query), 0.0)
 
         def step(masked, j, bars):
             tile = tile_of(inputs, blocks, i, j, masked)
-            return add_tile(bars, *pull_tile(tile, row_bar, row_normalizer, row_delta), j, blocks.key)
+            return add_tile(bars, *pull_tile(tile, row_bar, row_log, row_delta), j, blocks.key)
 
         return over_keys(ranges, i, step, bars)
 
