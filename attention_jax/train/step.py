@@ -70,7 +70,7 @@ def gradient_sums(loss, accumulation_steps: int, params, bucket: dict, rows, rng
     added: memory for B/N examples, the sums of B. Each has its own random key. Examples i, i + N, ... are micro-batch
     i; a batch whose size N does not divide is padded with examples of weight zero.
     """
-    sums = jax.grad(partial(summed_loss, loss), has_aux=True)
+    sums = jax.grad(partial(loss_sum, loss), has_aux=True)
     if accumulation_steps == 1:
         return sums(params, bucket, rows, rng)
     numbers = jnp.arange(accumulation_steps)
@@ -81,7 +81,7 @@ def gradient_sums(loss, accumulation_steps: int, params, bucket: dict, rows, rng
     return jax.lax.scan(add, zeros, (numbers, micro_batches))[0]
 
 
-def summed_loss(loss, params, bucket: dict, rows, rng):
+def loss_sum(loss, params, bucket: dict, rows, rng):
     """Return the sum of losses of a batch, which is differentiated, and its metrics with "loss" among them."""
     indices, weight = rows
     batch = {name: array[indices] for name, array in bucket.items()} | {"weight": weight}
