@@ -103,7 +103,7 @@ def values_of(normalizer: Local, scores, allowed, shift: Rows) -> Float[Array, "
 def scale_of(normalizer: Local, mass: Rows, count: Rows) -> Rows:
     """`scale`, given the sum of f and the number of keys of each query; 0 where all weights are 0 anyway."""
     if normalizer.divides:
-        divisor = mass + normalizer.extra()
+        divisor = mass + jnp.asarray(normalizer.extra(), mass.dtype)
         has_mass = (divisor != 0) & (count > 0)
         return jnp.where(has_mass, 1 / jnp.where(has_mass, divisor, 1.0), 0.0)
     factor = normalizer.factor(jnp.maximum(count, 1))

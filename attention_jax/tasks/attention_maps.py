@@ -125,7 +125,7 @@ def without_key(options: ModelOptions) -> str:
     normalizer = build_from_name(getattr(options, "normalizer", "softmax"), NORMALIZERS)
     normalizer = getattr(normalizer, "kind", normalizer)  # of those with a learned number
     kind = normalizer if isinstance(normalizer, type) else type(as_normalizer(normalizer))
-    if issubclass(kind, Ratio):
+    if issubclass(kind, Ratio):  # its divisor is the sum of the weights' numerators
         return "divided"
     return "unchanged" if issubclass(kind, Pointwise) and kind.factor is Pointwise.factor else "unknown"
 

@@ -10,6 +10,7 @@ from tiny import every_score
 
 from attention_jax.ops import biases, masks, normalizers, pooling, scores
 from attention_jax.ops.attention import attend
+from tests.ops.cases import Softplus
 
 HALVES = ("bfloat16", "float16")
 QUERIES, KEYS, WIDTH = 6, 7, 8
@@ -50,6 +51,7 @@ NORMALIZERS = {
     "StickBreaking": normalizers.StickBreaking(),
     "TopK": normalizers.TopK(2, normalizers.Entmax(number(1.5))),
     "a function": jnp.tanh,
+    "a ratio": Softplus(number(1.0), number(0.5)),  # with a summand of its own beside the sum
 }
 POOLINGS = {
     "Mean": pooling.Mean(),
