@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attention_jax.ops.attention import attend
+from attention_jax.ops.attention import Options, attend_head
 from attention_jax.ops.biases import ALiBi
 from attention_jax.ops.heads import over_heads
 from attention_jax.ops.masks import Mask, causal, window
@@ -84,12 +84,12 @@ def jax_function(case: Case, competitor: str, dtype, blocks: tuple = (None, None
     if layout(competitor) == "BTHD":
         return peer_function(case, competitor)
     implementation = None if competitor == "default" else competitor
-    attend_head = functools.partial(attend, implementation=implementation, block_q=blocks[0], block_k=blocks[1])
+    function = functools.partial(attend_head, Options(implementation, *blocks), 0.0)
 
     def heads(query, key, value):
         bias = ALiBi(jnp.asarray(ALiBi.slopes(query.shape[1]))) if case.has_alibi else None
         rules = {"score": case.score(dtype), "bias": bias, "mask": case.mask, "normalizer": case.normalizer}
-        return over_heads(attend_head, query, key, value, rules | {"pool": Mean()})  # [B, H, T, D]
+        return over_heads(function, query, key, value, rules | {"pool": Mean()})  # [B, H, T, D]
 
     return heads
 

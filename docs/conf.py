@@ -32,3 +32,12 @@ html_css_files = ["site.css"]
 html_search_scorer = str(HERE / "_ext" / "scorer.js")
 python_maximum_signature_line_length = 88
 python_use_unqualified_type_names = True
+
+
+def setup(app):
+    app.connect("source-read", link_files_of_the_repository)
+
+
+def link_files_of_the_repository(app, name: str, source: list[str]) -> None:
+    """Make links to Markdown files beside docs/ downloads: MyST takes them for pages otherwise."""
+    source[0] = source[0].replace("](../experiments/HISTORY.md", "](path:../experiments/HISTORY.md")

@@ -98,7 +98,7 @@ def checkout(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("extend")
     shutil.copytree(ROOT / "attention_jax", directory / "attention_jax", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "launch.py", directory)
-    (directory / "experiments").mkdir()
+    shutil.copytree(ROOT / "experiments" / "papers", directory / "experiments" / "papers")
     for name in ("date_luong.py", "language_model.py"):
         shutil.copy(ROOT / "experiments" / name, directory / "experiments")
     blocks = BLOCK.findall(GUIDE.read_text(encoding="utf-8"))

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.models.conftest import UNOPTIMIZED
+from contract import UNOPTIMIZED
 
 from attention_jax import config
 from attention_jax.config import replace

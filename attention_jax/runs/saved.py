@@ -75,7 +75,7 @@ def load_task(directory: Path, config: configs.Config, whole_data: bool = True):
     task = tasks.build(config, data)
     if data is None:
         check_data(directory, task)
-        if not whole_data:
+        if not whole_data and type(task).excerpt is not tasks.Task.excerpt:
             print(f"note: {directory} keeps no preprocessing; its training data were loaded", file=sys.stderr)
     return task
 

@@ -25,7 +25,7 @@ class MetricsLog:
     """
 
     def __init__(self, directory: Path, step: int, epochs: int, names: tuple[str, ...] = ()):
-        self.path, self.unwritten = directory / "metrics.jsonl", b""
+        self.path, self.unwritten, self.size = directory / "metrics.jsonl", b"", 0
         self.sinks = sinks.Sinks(names if hosts.is_primary() else (), directory, step)
         if not hosts.is_primary():
             self.file = Path(os.devnull).open("wb", buffering=0)  # noqa: SIM115
