@@ -46,7 +46,7 @@ GUESSES = {
     "plot runs/x": "perhaps you meant evaluate",
     "watch runs/x": "perhaps you meant list",
     "sweep-report runs/sweeps/x": "perhaps you meant sweep",
-    "nonsense": "choose one of list, train,",
+    "nonsense": "choose one of list, ",
 }
 """What newcomers type first, and the answer. The first seven are those of a review."""
 
