@@ -354,7 +354,7 @@ def test_held_out_sources_are_never_trained_on(home):
 
 
 @pytest.mark.slow
-@every_kind
+@pytest.mark.parametrize("kind", ["pairs", "text"])
 def test_resumed_streamed_run_equals_memory(kind, home):
     """Whole on a file of lines in memory; streamed from tables, and stopped after the first epoch."""
     ends, metrics = [], []

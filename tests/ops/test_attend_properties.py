@@ -37,7 +37,7 @@ def test_optimized_programs_have_them_too(case):
 
 
 @pytest.mark.slow
-@settings(max_examples=40, derandomize=True, deadline=None, database=None, phases=[Phase.generate],
+@settings(max_examples=15, derandomize=True, deadline=None, database=None, phases=[Phase.generate],
           suppress_health_check=list(HealthCheck))  # fmt: skip
 @given(st.builds(Case, **{name: st.sampled_from(column) for name, column in COLUMNS.items()}).filter(is_valid))
 def test_any_case_has_all_properties(case):

@@ -69,7 +69,7 @@ BATCHINGS = {
     ),
 }
 """How `attend` is vmapped, and the axes of queries, of keys and of the number of keys."""
-LENGTHS, HEAD_SIZES = (1, 2, 3, 63, 64, 197, 1023, 1024), (8, 40, 64, 72, 96, 128, 136, 256)
+LENGTHS, HEAD_SIZES = (1, 64, 1023), (8, 40, 64, 72, 96, 128, 136, 256)
 
 
 def attend_loss(mask, length, head_size, batching, dtype):
@@ -91,16 +91,15 @@ def trace_gradient(*case):
 
 
 PAIRS = [
-    (mask, length, HEAD_SIZES[(i + j) % 8], list(BATCHINGS)[(2 * i + j + shift) % 5], ("bfloat16", "float16")[shift])
-    for (i, mask), (j, length), shift in itertools.product(enumerate(MASKS), enumerate(LENGTHS), (0, 1))
-    if length < 1023 or shift == i % 2
+    (mask, length, HEAD_SIZES[(i + 3 * j) % 8], list(BATCHINGS)[(2 * i + j) % 5], ("bfloat16", "float16")[(i + j) % 2])
+    for (i, mask), (j, length) in itertools.product(enumerate(MASKS), enumerate(LENGTHS))
 ]
-"""Every mask at every length in one way to map it or two."""
+"""Every mask at every length, in one way to map it each."""
 
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_gradient_of_every_route_traces(cudnn_installed, length):
-    """JAX's wrapper of cuDNN has conditions that only a gradient meets, such as even lengths. Costs 8 s in all."""
+    """JAX's wrapper of cuDNN has conditions that only a gradient meets, such as even lengths."""
     for case in PAIRS:
         if case[1] == length:
             trace_gradient(*case)
