@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from attention_jax import attend, attend_heads, attend_sharded, causal, lengths, window
+from attention_jax import attend, attend_heads, attend_sharded, causal
 from attention_jax.decode import beam_search, greedy, sample
 from attention_jax.ops import lattice, linear, norm
 from attention_jax.ops.delta import chunked_delta, recurrent_delta
@@ -28,13 +28,11 @@ from attention_jax.ops.normalizers import (
     Softmax,
     Sparsemax,
     StickBreaking,
-    TopK,
 )
-from attention_jax.ops.pooling import LocalLinear, Moments
 from attention_jax.ops.recurrent import bptt, cells
 from attention_jax.ops.recurrent.deferred import DeferredWeight, deferred_scan
 from attention_jax.ops.retention import chunked_retention, quadratic_retention, recurrent_retention
-from attention_jax.ops.scores import Additive, Gaussian
+from attention_jax.ops.scores import Gaussian
 from attention_jax.tasks.attention_maps import rollout
 
 T, D = 12, 4
@@ -46,18 +44,11 @@ def normal(*shape, seed=0):
 
 
 def rules():
-    """{name: arguments of `attend`}; scores, biases and normalizers have gradients, sums over the devices."""
-    additive = Additive(normal(D, 3, seed=2), normal(D, 3, seed=3), normal(3, seed=4))
+    """{name: arguments of `attend`}; a sample, as the table of `cases.py` has all rules on a mesh."""
     return {
         "causal": {"mask": causal(), "implementation": "fused", "block_q": 4, "block_k": 4},
         "sparsemax": {"normalizer": Sparsemax(), "score": Gaussian(jnp.float32(1.2)), "mask": causal()},
-        "softmax": {"mask": causal() & lengths(9), "score": additive},
-        "sink": {"normalizer": Softmax(jnp.float32(0.4)), "mask": causal() & window(3)},
-        "top-k": {"normalizer": TopK(3), "mask": causal()},
-        "stick-breaking": {"normalizer": StickBreaking(), "mask": causal()},
         "dropout": {"dropout": 0.3, "rng": jax.random.key(1)},
-        "moments": {"pool": Moments(), "mask": causal()},
-        "local linear": {"pool": LocalLinear(), "mask": causal()},
         "linear": {"score": linear.Elu(), "mask": causal(), "implementation": "linear"},
     }
 
@@ -233,7 +224,7 @@ def sequence_parallel(name):
 
 
 SHARDED = [name for name, call in rules().items() if not {"pool", "implementation"} & set(call)]
-CASES = {f"attend {name}": lambda name=name: by_rule(name) for name in ("causal", "sparsemax", "dropout", "linear")}
+CASES = {f"attend {name}": lambda name=name: by_rule(name) for name in rules()}
 CASES |= {name: lambda name=name: by_recurrence(name) for name in recurrences()}
 CASES |= {name: lambda run=run: errors(run, normal(4, 5), [normal(5, 5, seed=1)]) for name, run in decoders().items()}
 CASES |= {f"ring {name}": partial(sequence_parallel, name) for name in SHARDED} | {"heads": heads_with_set_mesh}
