@@ -55,6 +55,17 @@ def over_time(panels: Mapping[str, np.ndarray], path: str | Path, *, title: str 
     return save(figure, path)
 
 
+def count_confusions(labels: Sequence[int], predictions: Sequence[int], classes: int) -> np.ndarray:
+    """Count the examples of each true class (row) and predicted class (column): [C, C].
+
+    >>> count_confusions([0, 0, 1], [0, 1, 1], 2).tolist()
+    [[1, 1], [0, 1]]
+    """
+    counts = np.zeros((classes, classes), np.int64)
+    np.add.at(counts, (labels, predictions), 1)
+    return counts
+
+
 def confusion_matrix(counts, classes: Sequence[str], path: str | Path) -> Path:
     """Plot counts [C, C] (row: true class, column: predicted) as percentages of each true class."""
     counts = np.asarray(counts, float)

@@ -14,7 +14,7 @@ from attention_jax.files import write_atomically
 from attention_jax.ops.losses import masked_cross_entropy, token_accuracy
 from attention_jax.report.attention_data import AttentionRecord, Axis, Prediction, check_length
 from attention_jax.report.heatmaps import show_heatmaps
-from attention_jax.report.panels import confusion_matrix
+from attention_jax.report.panels import confusion_matrix, count_confusions
 from attention_jax.tasks import Evaluation, Task, build_model, loader_of
 from attention_jax.tasks.attention_maps import ablate_heads, layer_names, pool_attention, token_attention, with_rollout
 from attention_jax.tasks.objectives import class_loss
@@ -204,8 +204,7 @@ class TextTask(Task):
             for text, guess, label, *row in zip(texts, guesses, test.label, words, probabilities, pool)
         ]
         write_atomically(directory.parent / "samples.txt", "\n".join(lines[:SAMPLES]) + "\n")
-        confusion = np.zeros((len(names), len(names)), np.int64)
-        np.add.at(confusion, (test.label, guesses), 1)
+        confusion = count_confusions(test.label, guesses, len(names))
         first = [int(np.argmax(test.label == label)) for label in np.unique(test.label)]  # of each class
         examples = [words[row] for row in first], probabilities[first], pool[first]
         return [

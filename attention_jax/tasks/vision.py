@@ -23,7 +23,7 @@ from attention_jax.ops.images.randaugment import rand_augment
 from attention_jax.ops.losses import masked_cross_entropy, token_accuracy
 from attention_jax.report import image_figures as figures
 from attention_jax.report.attention_data import Attention, AttentionRecord, Axis, Prediction
-from attention_jax.report.panels import confusion_matrix
+from attention_jax.report.panels import confusion_matrix, count_confusions
 from attention_jax.tasks import Evaluation, Task, build_model, initial, loader_of
 from attention_jax.tasks.attention_maps import ablate_heads, pool_attention, rollout, with_rollout, without_key
 from attention_jax.tasks.objectives import class_loss
@@ -263,8 +263,7 @@ class VisionTask(Task):
         test, names = self.data.held_out["test"], self.data.names
         probabilities = map_batches(self.classify, params, {"image": test.image}, EVALUATED)
         guesses = probabilities.argmax(1)
-        confusion = np.zeros((len(names), len(names)), np.int64)
-        np.add.at(confusion, (test.label, guesses), 1)
+        confusion = count_confusions(test.label, guesses, len(names))
         paths = [
             confusion_matrix(confusion, names, directory / "confusion.png"),
             figures.mistakes(test.image, test.label, probabilities, names, directory / "mistakes.png"),

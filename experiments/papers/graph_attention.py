@@ -35,7 +35,7 @@ from attention_jax.ops.dropout import dropout, dropout_bits, dropout_factor, is_
 from attention_jax.ops.losses import token_accuracy
 from attention_jax.ops.scores import Score, prepare
 from attention_jax.report.attention_data import Attention, AttentionRecord, Axis, Prediction
-from attention_jax.report.panels import confusion_matrix
+from attention_jax.report.panels import confusion_matrix, count_confusions
 from attention_jax.tasks import Evaluation, Task, build_model
 from attention_jax.train.placement import map_batches
 from experiments.papers.options import Citations, GraphAttentionConfig
@@ -375,8 +375,7 @@ class NodeTask(Task):
         """Plot the confusion matrix of the test nodes."""
         test, names = self.data.splits["test"], [f"{label}" for label in range(self.data.classes)]
         guess = map_batches(self.score_nodes, params, self.examples[0], 1)["guess"][0, test]
-        counts = np.zeros((len(names), len(names)), np.int64)
-        np.add.at(counts, (self.data.label[test], guess), 1)
+        counts = count_confusions(self.data.label[test], guess, len(names))
         return [confusion_matrix(counts, names, directory / "confusion.png")]
 
     def nodes_of(self, texts: list[str]) -> list[int]:

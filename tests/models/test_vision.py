@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from contract import UNOPTIMIZED
 from tiers import slow_but
 
 from attention_jax.config import VIT_SIZES, ViTConfig, import_object
@@ -42,12 +43,6 @@ def count_parameters(config, classes, size, channels):
     model = build_model(config, classes, size)
     shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, size, size, channels)))["params"]
     return sum(x.size for x in jax.tree.leaves(shapes))
-
-
-UNOPTIMIZED = {
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-}  # these programs run once
 
 
 def fast_jit(function):

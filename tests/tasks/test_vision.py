@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from contract import UNOPTIMIZED
 from tiers import slow_but
 
 from attention_jax.config import Config, Images, Optim, Train, ViTConfig, replace
@@ -37,10 +38,6 @@ TINY = Config(
 
 SIZES = {"digits": (1, 8), "fashion_mnist": (1, 28), "cifar10": (3, 32), "folder": (3, 224)}
 """The (channels, pixels) of the datasets."""
-UNOPTIMIZED = {
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-}  # these programs run once
 
 
 def quick(function):
