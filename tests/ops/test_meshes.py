@@ -29,6 +29,7 @@ from attention_jax.ops.normalizers import (
     Sparsemax,
     StickBreaking,
 )
+from attention_jax.ops.pooling import LocalLinear, Moments
 from attention_jax.ops.recurrent import bptt, cells
 from attention_jax.ops.recurrent.deferred import DeferredWeight, deferred_scan
 from attention_jax.ops.retention import chunked_retention, quadratic_retention, recurrent_retention
@@ -44,11 +45,13 @@ def normal(*shape, seed=0):
 
 
 def rules():
-    """{name: arguments of `attend`}; a sample, as the table of `cases.py` has all rules on a mesh."""
+    """{name: arguments of `attend`}; the table of `cases.py` has the others inside of `shard_map`."""
     return {
         "causal": {"mask": causal(), "implementation": "fused", "block_q": 4, "block_k": 4},
         "sparsemax": {"normalizer": Sparsemax(), "score": Gaussian(jnp.float32(1.2)), "mask": causal()},
         "dropout": {"dropout": 0.3, "rng": jax.random.key(1)},
+        "moments": {"pool": Moments(), "mask": causal()},
+        "local linear": {"pool": LocalLinear(), "mask": causal()},
         "linear": {"score": linear.Elu(), "mask": causal(), "implementation": "linear"},
     }
 
