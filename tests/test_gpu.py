@@ -124,7 +124,7 @@ def test_a_route_is_exact_under_every_mask(device, implementation, dtype, tokens
     assert_attention_is_exact(device, rules, [implementation], dtype, tokens)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_error_bound_detects_wrong_key_or_sign(dtype):
     """Of 64 keys; and it takes attention that is right."""
     definition = [over_batch_and_heads(lambda n, *x: reference_attention(scores.ScaledDot(), lengths(n))(*x), TOKENS)]
@@ -249,7 +249,7 @@ NORMALIZERS = {
 @everywhere(
     "name dtype",
     [(name, dtype) for dtype in ("bfloat16", "float16", "float32") for name in SCORES],
-    by_default=[("Cosine", "bfloat16"), ("Concat", "bfloat16"), ("LeakySum", "float16")],
+    by_default=[("LeakySum", "float16")],
 )
 def test_score_is_exact_plain_and_blockwise(device, name, dtype):
     rules = [{"score": SCORES[name], "mask": lengths}]

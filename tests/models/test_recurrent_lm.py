@@ -96,8 +96,7 @@ def test_one_character_at_a_time_is_the_same(cell):
     np.testing.assert_allclose(np.stack(logits, 1), jax.jit(model.apply)(params, TOKENS)[0], atol=1e-5)
 
 
-@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
-@pytest.mark.parametrize("truncation", ["truncated", "randomised"])
+@pytest.mark.parametrize("truncation, cell", [("truncated", "gru"), ("truncated", "lstm"), ("randomised", "lstm")])
 def test_truncation_changes_gradients_and_not_values(cell, truncation):
     def gradient(model, params):
         def objective(params):
