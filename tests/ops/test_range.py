@@ -101,7 +101,7 @@ def test_scores_that_do_not_depend_on_the_unit(dtype, size):
 
 
 @both
-@pytest.mark.parametrize(("dtype", "size"), [("float32", 1e-20), ("bfloat16", 1e18), ("float16", 1e-4)])
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 1e-20), ("float16", 1e-4)])
 def test_attention_does_not_depend_on_the_unit(dtype, size, implementation):
     """The weights and their gradient with respect to the queries, times the unit, against those of points in units."""
     scaled_points = jnp.asarray(np.random.default_rng(1).normal(size=(4, 8)) * size, dtype)

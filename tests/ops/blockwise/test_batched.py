@@ -37,7 +37,7 @@ def additive(width, dtype=jnp.float32):
 
 
 @pytest.fixture
-def small_blocks(monkeypatch):
+def small_blocks(monkeypatch, cpu_alone):
     """Blocks that shrink on CPUs as elsewhere, to one cell for more than one head: those used, by number of heads."""
     used = {}
     shared_by = Blocks.shrink_for_batch
