@@ -2,7 +2,7 @@
 
 The most important tests come first, so that a time limit cuts the least important ones. Attention is held against
 float64 by the rule of rounding.py, training steps and runs against the CPU beside the card. The bodies know no card:
-a few of the cases run on a CPU, too, where the tests of each package run what the others do.
+a case of each runs on a CPU, too, where the tests of each package run what the others do.
 """
 
 import json
@@ -35,11 +35,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def everywhere(names: str, cases, by_default=()):
     """Parametrize by the device and by cases, tuples: all of them on a GPU, in their order; on a CPU those that run
-    `by_default`."""
+    `by_default`, or else the first as a slow test."""
     ids = lambda case: "-".join(getattr(type(x), "__name__", "") if hasattr(x, "task") else str(x) for x in case)
     on = lambda platform, case, *marks: pytest.param(platform, *case, marks=marks, id=f"{platform}-{ids(case)}")
     params = [on("gpu", case, pytest.mark.gpu) for case in cases]
-    params += [on("cpu", case) for case in by_default]
+    params += [on("cpu", case) for case in by_default] or [on("cpu", cases[0], pytest.mark.slow)]
     return pytest.mark.parametrize(["device", *names.split()], params, indirect=["device"])
 
 
