@@ -1,6 +1,8 @@
 """Recurrent language models: parameter counts by hand, PyTorch as oracle, one step at a time, and their truncated
 gradients."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from attention_jax.models.recurrent_lm import RecurrentLanguageModel
 TOKENS = jax.random.randint(jax.random.key(1), (3, 12), 0, 7)
 
 
+@functools.cache
 def build(cell, **options):
     model = RecurrentLanguageModel(config.RecurrentLanguageModelConfig(cell, 4, **options), 7)
     return model, jax.jit(model.init)(jax.random.key(0), TOKENS)
