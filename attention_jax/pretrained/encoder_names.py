@@ -4,6 +4,7 @@ head for masked words or for classes. Layouts as in `naming`; o is the width aft
 
 import re
 from pathlib import Path
+from typing import Any
 
 from attention_jax.config import MaskedLanguageModelConfig
 from attention_jax.errors import InputError
@@ -14,6 +15,7 @@ from attention_jax.pretrained.naming import (
     Arrays,
     Naming,
     Row,
+    attention_names,
     count_layers,
     layer_rows,
     linear_rows,
@@ -22,9 +24,7 @@ from attention_jax.pretrained.naming import (
 from attention_jax.pretrained.sentence_files import add_pooling, pooling_files
 
 BERT_LAYER = {
-    "attention/query": "attention.self.query",
-    "attention/key": "attention.self.key",
-    "attention/value": "attention.self.value",
+    **attention_names("attention.self.{}", "query", "key", "value"),
     "attention/out": "attention.output.dense",
     "attention_norm": "attention.output.LayerNorm",
     "ffn/hidden": "intermediate.dense",
@@ -32,10 +32,7 @@ BERT_LAYER = {
     "ffn_norm": "output.LayerNorm",
 }
 DISTILBERT_LAYER = {
-    "attention/query": "attention.q_lin",
-    "attention/key": "attention.k_lin",
-    "attention/value": "attention.v_lin",
-    "attention/out": "attention.out_lin",
+    **attention_names("attention.{}_lin", "q", "k", "v", "out"),
     "attention_norm": "sa_layer_norm",
     "ffn/hidden": "ffn.lin1",
     "ffn/out": "ffn.lin2",
@@ -191,15 +188,9 @@ class BertNaming(Naming):
         """Return the model of these weights."""
         return MaskedLanguageModel(options, len(params["embedding/token/embedding"]), len(params.get("head/bias", ())))
 
-    def unsupported_flags(self, options: MaskedLanguageModelConfig) -> dict[str, bool]:
-        types, epsilon = options.num_token_types, options.norm_epsilon
-        return {
-            f"--model.first-position {options.first_position}": (options.first_position > 0)
-            != (self.family == "roberta"),
-            f"--model.num-token-types {types}": (types == 0) != (self.family == "distilbert"),
-            f"--model.norm-epsilon {epsilon}": self.family == "distilbert" and epsilon != EPSILON,
-            f"--model.pooler {options.pooler}": options.pooler not in ("none", self.pooler),
-        }
+    def options_there(self, options: MaskedLanguageModelConfig) -> dict[str, Any]:
+        types = {"first_position": 0, "num_token_types": options.num_token_types or 2}
+        return self.fixed_options | types | {"pooler": ("none", self.pooler)}
 
     def config_json(self, options: MaskedLanguageModelConfig, params: Arrays, data=None) -> dict:
         """Build the config.json of a model with the head that these weights have."""
@@ -240,6 +231,9 @@ class RobertaNaming(BertNaming):
     def first_position(self, facts: Facts) -> int:
         return int(facts.get("pad_token_id", 1, "padding is token 1")) + 1
 
+    def options_there(self, options: MaskedLanguageModelConfig) -> dict[str, Any]:
+        return super().options_there(options) | {"first_position": options.first_position or 2}
+
 
 class DistilBertNaming(BertNaming):
     """The conversion of a DistilBERT, which has no token types and one epsilon."""
@@ -256,6 +250,9 @@ class DistilBertNaming(BertNaming):
 
     def norm_epsilon(self, facts: Facts) -> float:
         return EPSILON
+
+    def options_there(self, options: MaskedLanguageModelConfig) -> dict[str, Any]:
+        return super().options_there(options) | {"num_token_types": 0, "norm_epsilon": EPSILON}
 
 
 NAMINGS = {"bert": BertNaming(), "roberta": RobertaNaming(), "distilbert": DistilBertNaming()}

@@ -18,6 +18,7 @@ from attention_jax.pretrained.config_json import Facts, class_function
 from attention_jax.pretrained.naming import (
     Naming,
     check_shapes,
+    differing_flags,
     expand_layers,
     param_paths,
     shape_of,
@@ -282,8 +283,8 @@ def write(weights: Weights, directory: Path, form: str, naming: str = OWN) -> st
                 f"the weights of a {configs.model_name(weights.options)} can be written with --naming "
                 f"{', '.join([OWN, *having])}; got {naming}"
             )
-        if lacks := kind.missing_options(weights.options):
-            raise InputError(f"{naming} has no model with {lacks}: export with --naming {OWN}")
+        if flags := differing_flags(weights.options, kind.options_there(weights.options)):
+            raise InputError(f"{naming} has no model with {', '.join(flags)}: export with --naming {OWN}")
         call = weights.options, arrays, weights.data
         extra_files = {"config.json": kind.config_json(*call)} | kind.extra_files(*call)
         if weights.function != "softmax":
