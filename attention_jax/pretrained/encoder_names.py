@@ -188,7 +188,7 @@ class BertNaming(Naming):
         """Return the model of these weights."""
         return MaskedLanguageModel(options, len(params["embedding/token/embedding"]), len(params.get("head/bias", ())))
 
-    def options_there(self, options: MaskedLanguageModelConfig) -> dict[str, Any]:
+    def library_options(self, options: MaskedLanguageModelConfig) -> dict[str, Any]:
         types = {"first_position": 0, "num_token_types": options.num_token_types or 2}
         return self.fixed_options | types | {"pooler": ("none", self.pooler)}
 
@@ -231,8 +231,8 @@ class RobertaNaming(BertNaming):
     def first_position(self, facts: Facts) -> int:
         return int(facts.get("pad_token_id", 1, "padding is token 1")) + 1
 
-    def options_there(self, options: MaskedLanguageModelConfig) -> dict[str, Any]:
-        return super().options_there(options) | {"first_position": options.first_position or 2}
+    def library_options(self, options: MaskedLanguageModelConfig) -> dict[str, Any]:
+        return super().library_options(options) | {"first_position": options.first_position or 2}
 
 
 class DistilBertNaming(BertNaming):
@@ -251,8 +251,8 @@ class DistilBertNaming(BertNaming):
     def norm_epsilon(self, facts: Facts) -> float:
         return EPSILON
 
-    def options_there(self, options: MaskedLanguageModelConfig) -> dict[str, Any]:
-        return super().options_there(options) | {"num_token_types": 0, "norm_epsilon": EPSILON}
+    def library_options(self, options: MaskedLanguageModelConfig) -> dict[str, Any]:
+        return super().library_options(options) | {"num_token_types": 0, "norm_epsilon": EPSILON}
 
 
 NAMINGS = {"bert": BertNaming(), "roberta": RobertaNaming(), "distilbert": DistilBertNaming()}

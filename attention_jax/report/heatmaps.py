@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_jax.errors import InputError
-from attention_jax.report.style import SMALLEST, WIDTH, canvas, drawable, families, figure_style, ink, save, short
+from attention_jax.report.style import INK, SMALLEST, WIDTH, canvas, drawable, families, figure_style, save, short
 
 LABEL = SMALLEST * 1.25 / 72
 """Inches that a label takes across its line."""
@@ -97,7 +97,7 @@ def show_heatmaps(
 def _draw(axis, panel: Panel, vmax: float, layout: Layout, left: bool, below: bool):
     """Plot one matrix [Q, K] with a thin frame, and optionally labels of queries on the left and of keys below."""
     image = axis.imshow(panel.weights, vmin=0.0, vmax=vmax, aspect="auto", interpolation="nearest")
-    axis.spines[:].set(visible=True, linewidth=0.5, color=ink(), alpha=0.5)
+    axis.spines[:].set(visible=True, linewidth=0.5, color=INK, alpha=0.5)
     rows = tick_labels(panel.queries if layout.queries else None, len(panel.weights)) if left else ([], [])
     columns = tick_labels(panel.keys if layout.keys else None, panel.weights.shape[1]) if below else ([], [])
     upright = layout.keys and max(map(len, columns[1]), default=0) > 1
