@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from attention_jax.claims.catalog import Experiment
 from attention_jax.claims.claim import Quantity
@@ -217,12 +217,11 @@ ROUNDING, ERROR = 1e-3, 1e-5
 """This share of a number, and this much of a computed error, is never a difference."""
 
 
-@dataclass(frozen=True)
-class ComparedNumber:
+class ComparedNumber(NamedTuple):
     """A number of a run, as recorded and as measured again."""
 
     experiment: str
-    name: str
+    metric: str
     """The metric, with its epoch if it is not of the final evaluation."""
     variant: str
     seed: int
@@ -230,15 +229,8 @@ class ComparedNumber:
     repeated: float | None
     """The number of the new run; None if it diverged."""
     expected: Interval
-    is_time: bool = False
-
-    @property
-    def verdict(self) -> Literal["OK", "differs", "a time"]:
-        """Whether the number lies in the expected interval; a time depends on the machine and is not judged."""
-        if self.is_time:
-            return "a time"
-        agrees = self.repeated is not None and self.expected.low <= self.repeated <= self.expected.high
-        return "OK" if agrees else "differs"
+    verdict: Literal["OK", "differs", "a time"]
+    """Whether the number lies in the expected interval; a time depends on the machine and is not judged."""
 
 
 def compare_runs(results: Sequence[tuple[Experiment, Mapping]]) -> list[ComparedNumber]:
@@ -252,9 +244,11 @@ def compare_runs(results: Sequence[tuple[Experiment, Mapping]]) -> list[Compared
             value = run_value(quantity, recorded_run)
             repeated = run_value(quantity, repeated_run) if repeated_run["metrics"] else None
             interval = tolerance_interval(experiment, quantity, recorded_runs, seed)
-            is_time = quantity.metric.startswith(experiment.times) if experiment.times else False
+            verdict = "OK" if repeated is not None and interval.low <= repeated <= interval.high else "differs"
+            if quantity.metric.startswith(experiment.times):
+                verdict = "a time"
             names = (experiment.name, quantity.text, variant, seed)
-            comparisons.append(ComparedNumber(*names, value, repeated, interval, is_time))
+            comparisons.append(ComparedNumber(*names, value, repeated, interval, verdict))
     return comparisons
 
 
@@ -322,7 +316,7 @@ def differences_table(comparisons: Sequence[ComparedNumber]) -> Table:
         if comparison.verdict == "differs":
             low, high, why = comparison.expected
             numbers = number(comparison.recorded), number(comparison.repeated), f"{span(low, high)} ({why})"
-            rows.append((comparison.experiment, comparison.name, str(comparison.seed), *numbers))
+            rows.append((comparison.experiment, comparison.metric, str(comparison.seed), *numbers))
     columns = ("experiment", "number", "seed", "recorded", "here", "expected")
     return Table("Numbers that differ", columns, rows, right=("seed", "recorded", "here"))
 
@@ -383,18 +377,9 @@ def check_json(outcome: Outcome) -> dict:
         "seconds": {"recorded": rerun.run["seconds"], "here": result.get("seconds")},
         "environment": {"recorded": rerun.run["environment"], "here": result["environment"]},
     }
-    number_json = lambda comparison: {
-        "experiment": comparison.experiment,
-        "metric": comparison.name,
-        "variant": comparison.variant,
-        "seed": comparison.seed,
-        "recorded": comparison.recorded,
-        "here": comparison.repeated,
-        "expected": comparison.expected._asdict(),
-        "verdict": comparison.verdict,
-    }
+    number_json = lambda repeated, expected, **fields: fields | {"here": repeated, "expected": expected._asdict()}
     return {
         "runs": [run_json(rerun, result) for rerun, result in outcome.finished],
-        "numbers": [number_json(comparison) for comparison in compare_runs(outcome.results)],
+        "numbers": [number_json(**comparison._asdict()) for comparison in compare_runs(outcome.results)],
         "skipped": outcome.skipped,
     }

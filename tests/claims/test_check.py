@@ -68,7 +68,7 @@ def test_agreement_returns_zero_and_keeps_the_record(toy, tmp_path, capsys):
 def test_checks_elsewhere_are_counted_and_their_differences_listed(toy, tmp_path):
     run_check([toy("toy", {("", 0): (10.5, 2.0), ("", 1): (11.0, 2.0)})])
     check_json = {**report(tmp_path), "runs": [{"environment": {"here": ENVIRONMENT}}]}
-    counts, differences = claim_tables.check_tables([check_json], check.describe_machine)
+    counts, differences = claim_tables.check_tables([check_json])
     where = "abacus, a board, 1 CPU, cpu: cpu, jax 0.1"
     assert counts.rows == [(where, "1", "2", "1", "1")]
     assert differences.rows == [(where, "toy", "test.number", "0", "10.5", "10")]
