@@ -74,14 +74,6 @@ class PretrainedTokenizer:
         return self.special.get("bos")
 
     @property
-    def eos(self) -> int | None:
-        return self.special.get("eos")
-
-    @property
-    def pad(self) -> int | None:
-        return self.special.get("pad")
-
-    @property
     def mask(self) -> int | None:
         return self.special.get("mask")
 
@@ -101,13 +93,6 @@ class PretrainedTokenizer:
         ['\u2581dog', '<0xE2>', '<s>', '<unused 9>']
         """
         return [self._piece(int(number)) for number in ids]
-
-    def token_id(self, token: str) -> int | None:
-        """The id of a token as the file spells it, or as `tokens` does; None if there is none."""
-        if token in self.names:
-            return self.names.index(token)
-        spelled = self.encode(token.replace(SPACE, " "), special=False)
-        return spelled[0] if len(spelled) == 1 else None
 
     def _piece(self, number: int) -> str:
         name = self.names[number] if number < len(self.names) else f"<unused {number}>"

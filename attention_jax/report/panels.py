@@ -22,7 +22,7 @@ from attention_jax.report.style import (
 )
 
 
-def over_time(panels: Mapping[str, np.ndarray], path: str | Path, *, title: str = "") -> Path:
+def over_time(panels: Mapping[str, np.ndarray], path: str | Path) -> Path:
     """Plot matrices {name: [T, channels]} over a common time axis, such as inputs, outputs and weightings of an NTM.
 
     Each panel has its own color scale, from its smallest value (at most 0) to its largest, as the figure says.
@@ -50,7 +50,6 @@ def over_time(panels: Mapping[str, np.ndarray], path: str | Path, *, title: str 
             bar.ax.set_yticklabels([f"{low:.3g}", f"{high:.3g}"])
         axes[-1].set_xlabel("time step" + " (each panel has a separate color scale)" * (len(arrays) > 1))
         axes[-1].xaxis.get_major_locator().set_params(integer=True)
-        figure.suptitle(short(title, 70))
     return save(figure, path)
 
 
