@@ -30,8 +30,6 @@ from attention_jax.report.intervals import Interval
 from attention_jax.report.tables import Table, number, show, span
 from attention_jax.runs import directory as run_directory, lifecycle
 
-COMPILING = 10.0
-"""Seconds, about: members of a population share one compiled program."""
 ROOT = Path("runs")
 
 
@@ -48,13 +46,8 @@ class Rerun:
     """Its command from the name on, with local paths of its files."""
     repeat: int
     """The number of seeds of its variant that come before it (`deciding_first`)."""
-    quickest: float
+    seconds: float
     """The smallest recorded seconds of its variant."""
-
-    @property
-    def seconds(self) -> float:
-        """The seconds it is expected to take: the smallest of its variant, plus what was saved in a population."""
-        return self.quickest + (COMPILING if self.run.get("population", 1) > 1 else 0.0)
 
     @property
     def name(self) -> str:
