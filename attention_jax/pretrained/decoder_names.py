@@ -6,7 +6,7 @@ queries and keys (3), Gemma norms before and after each sub-layer. Kernels are [
 """
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -179,15 +179,6 @@ def format_number(value: float) -> str:
     return str(int(value) if value == int(value) else float(value))
 
 
-def window_mask(keys: int) -> str:
-    """The mask of a sliding window, which counts a position itself there: 512 keys are at most 511 away.
-
-    >>> window_mask(512)
-    'window(511)'
-    """
-    return f"window({int(keys) - 1})"
-
-
 def rotary_options(family: str, facts: Facts) -> dict[str, Any]:
     """The options of rotary positions in config.json, as transformers 5 writes them or as earlier ones did.
 
@@ -227,14 +218,28 @@ def scaling_of(family: str, entry: Mapping[str, Any], facts: Facts) -> str:
     return f"{kind}({', '.join(format_number(entry[name]) for name in names)})" if names else "none"
 
 
-def sliding_layers(family: str, kinds: list[str], layers: int) -> list[int]:
-    """The layers of a sliding window in `layer_types`; InputError for a list of another length or another kind."""
-    if len(kinds) != layers or {*kinds} - {"full_attention", "sliding_attention"}:
+def window_layers(family: str, facts: Facts, usual: list[str], needed: Sequence[str], *local: str) -> str:
+    """`per_layer` of the layers that have a sliding window and the options `local`, by layer_types or `usual`.
+
+    A window counts a position itself: 512 keys are at most 511 away. Raises InputError for layer_types of another
+    length or kind, and for windows without one of the entries `needed`.
+
+    >>> kinds = ["sliding_attention", "full_attention"]
+    >>> facts = Facts({"model_type": "gemma2", "sliding_window": 512})
+    >>> window_layers("Gemma 2", facts, kinds, ["sliding_window"], "rope_scaling=none")
+    '0:mask=window(511),rope_scaling=none'
+    """
+    kinds = facts.get("layer_types") or usual
+    if len(kinds) != len(usual) or {*kinds} - {"full_attention", "sliding_attention"}:
         raise InputError(
-            f"{family}'s layer_types must be full_attention or sliding_attention for each of {layers} layers; got "
+            f"{family}'s layer_types must be full_attention or sliding_attention for each of {len(usual)} layers; got "
             f"{len(kinds)} of {', '.join(sorted(map(str, {*kinds})))}"
         )
-    return [layer for layer, kind in enumerate(kinds) if kind == "sliding_attention"]
+    layers = layer_list([layer for layer, kind in enumerate(kinds) if kind == "sliding_attention"])
+    if layers and not all([facts.get(name) for name in needed]):
+        raise InputError(f"{family}'s config.json must have {' and '.join(needed)}, as layers {layers} have one")
+    options = [f"mask=window({int(facts.get('sliding_window')) - 1})", *local] if layers else []
+    return f"{layers}:{','.join(options)}" if layers else ""
 
 
 def cap_of(family: str, facts: Facts, name: str) -> float:
@@ -387,7 +392,7 @@ class MistralNaming(DecoderNaming):
 
     def family_options(self, state_dict: Arrays, facts: Facts) -> dict[str, Any]:
         keys = facts.get("sliding_window")
-        return {"mask": "none" if keys is None else window_mask(keys)} | rotary_options(self.family, facts)
+        return {"mask": "none" if keys is None else f"window({int(keys) - 1})"} | rotary_options(self.family, facts)
 
 
 class QwenNaming(LlamaNaming):
@@ -395,17 +400,10 @@ class QwenNaming(LlamaNaming):
 
     def family_options(self, state_dict: Arrays, facts: Facts) -> dict[str, Any]:
         layers = count_layers("model.layers.", state_dict)
-        used, keys, first = (facts.get(name) for name in ("use_sliding_window", "sliding_window", "max_window_layers"))
-        keys = keys if used else None
-        usual = ["sliding_attention" if keys and i >= first else "full_attention" for i in range(layers)]
-        narrow = sliding_layers(self.family, facts.get("layer_types") or usual, layers)
-        if narrow and not keys:
-            raise InputError(
-                f"{self.family}'s config.json must have sliding_window and use_sliding_window, as layer_types names "
-                "such layers"
-            )
-        masks = {"per_layer": f"{layer_list(narrow)}:mask={window_mask(keys)}"} if narrow else {}
-        return rotary_options(self.family, facts) | masks
+        windows, first = ("use_sliding_window", "sliding_window"), facts.get("max_window_layers")
+        used = all([facts.get(name) for name in windows])
+        usual = ["sliding_attention" if used and i >= first else "full_attention" for i in range(layers)]
+        return rotary_options(self.family, facts) | {"per_layer": window_layers(self.family, facts, usual, windows)}
 
 
 class Qwen2Naming(QwenNaming):
@@ -473,19 +471,13 @@ class GemmaNaming(DecoderNaming):
         facts.read_names.add("hidden_act")  # an earlier name of hidden_activation, which the library does not read
         layers = count_layers("model.layers.", state_dict)
         usual = ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(layers)]
-        narrow = sliding_layers(self.family, facts.get("layer_types") or usual, layers)
-        keys = facts.get("sliding_window")
-        if narrow and not keys:
-            raise InputError(
-                f"{self.family}'s config.json must have sliding_window, as layers {layer_list(narrow)} have one"
-            )
         cap = cap_of(self.family, facts, "attn_logit_softcapping")
         return {
             "norm": "sandwich",
             "scale_embeddings": True,
             "score": f"soft_cap({format_number(cap)})" if cap else "scaled_dot",
             "logit_cap": cap_of(self.family, facts, "final_logit_softcapping"),
-            "per_layer": f"{layer_list(narrow)}:{','.join([f'mask={window_mask(keys)}', *local])}" if narrow else "",
+            "per_layer": window_layers(self.family, facts, usual, ["sliding_window"], *local),
         }
 
     def finish(self, options: LanguageModelConfig, facts: Facts, params: Arrays) -> Arrays:

@@ -76,6 +76,28 @@ def layer_paths(path: str, shape: tuple[int, ...]) -> list[str]:
     return [f"{match[1]}layer_{int(match[2]) + i}{match[3]}" for i in range(shape[0])] if match else []
 
 
+def take_array(arrays: dict, path: str, shape: tuple[int, ...], dtype=np.float32) -> np.ndarray | None:
+    """Remove the array of a parameter from `arrays` and return it, or None if there is none.
+
+    Arrays of single layers are stacked where a scan in the parameters of this `shape` has them so (`scan_layers`).
+
+    >>> take_array({"layer_0/w": np.ones(2), "layer_1/w": np.ones(2)}, "layers_0/w", (2, 2)).shape
+    (2, 2)
+    """
+    if path in arrays:
+        return np.asarray(arrays.pop(path)).astype(dtype, copy=False)
+    names, flipped = layer_paths(path, shape), path.endswith("/kernel")  # models/layer_stack.py: flip_kernels
+    layer_shapes = {arrays[name].shape for name in names if name in arrays}
+    if not {*names} <= arrays.keys() or len(layer_shapes) != 1:
+        return None
+    [layer_shape] = layer_shapes
+    stack = np.empty((len(names), *(layer_shape[::-1] if flipped else layer_shape)), dtype)
+    for i, name in enumerate(names):
+        array = np.asarray(arrays.pop(name))
+        stack[i] = array.T if flipped else array
+    return stack
+
+
 def from_run(params, options: configs.ModelOptions, source: str, data) -> Weights:
     """The weights of a run, in which a scan may have stacked the layers (`scan_layers`): here they are single."""
     if getattr(options, "scan_layers", False):
