@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from attention_jax.report import bleu, curves, heatmaps, image_figures, panels, style
+from attention_jax.report.heatmaps import Heatmap
 
 pytestmark = pytest.mark.slow
 
@@ -51,12 +52,11 @@ TRIALS = [
 ]
 FIGURES = {
     "alignments": lambda path: heatmaps.show_heatmaps(
-        [[weights(n, n + 2) for n in (10, 12, 13, 20)]], [[sentence(n) for n in (10, 12, 13, 20)]],
-        [[sentence(n + 2) for n in (10, 12, 13, 20)]], path, xlabel="source", ylabel="output",
+        [[Heatmap(weights(n, n + 2), sentence(n), sentence(n + 2)) for n in (10, 12, 13, 20)]], path, xlabel="source",
+        ylabel="output",
     ),
     "heads": lambda path: heatmaps.show_heatmaps(
-        rng.random((3, 8, 56, 56)), ["I_TURN_RIGHT", "I_WALK"] * 28, ["I_TURN_RIGHT", "I_WALK"] * 28, path,
-        titles=[f"head {i}" for i in range(8)], ylabel=["layer 1", "layer 2", "layer 3"],
+        heatmaps.layer_heatmaps(rng.random((3, 8, 56, 56)), *[["I_TURN_RIGHT", "I_WALK"] * 28] * 2), path
     ),
     "curves": lambda path: curves.learning_curves([history(1), history(2)], path, training="dropout"),
     "lines": lambda path: curves.lines(
@@ -67,7 +67,8 @@ FIGURES = {
         {f"variant {i}": ([1, 2], [1, 1]) for i in range(6)}, path, xlabel="epoch", ylabel="BLEU"
     ),
     "one": lambda path: heatmaps.show_heatmaps(
-        rng.random((4, 9)), WORDS[:4], WORDS[:9], path, xlabel="source", ylabel="output (last layer, mean of 4 heads)"
+        [[Heatmap(rng.random((4, 9)), WORDS[:4], WORDS[:9])]], path, xlabel="source",
+        ylabel="output (last layer, mean of 4 heads)",
     ),
     "dots": lambda path: curves.bars(WORDS[:4], {"ours": [[1.9, 1.95]] * 4}, path, ylabel="loss", dots=True),
     "bars": lambda path: curves.bars(WORDS, {"ours": [[1, 2]] * 16, "theirs": [1] * 16}, path, ylabel="BLEU"),
@@ -144,10 +145,10 @@ def test_figures_explain_training_loss_and_whiskers(texts, tmp_path):
 
 def test_a_missing_font_is_named(texts, tmp_path, monkeypatch):
     monkeypatch.setattr(style, "_fonts", lambda: (("DejaVu Sans", frozenset(range(32, 127))),))
-    heatmaps.show_heatmaps(np.eye(2), ["房", "子"], ["a", "b"], tmp_path / "chinese.png")
+    heatmaps.show_heatmaps([[Heatmap(np.eye(2), ["房", "子"], ["a", "b"])]], tmp_path / "chinese.png")
     written = {text.get_text() for text in texts.values()}
     assert "U+623F" in written and any("Noto Sans CJK" in text for text in written)
-    heatmaps.show_heatmaps(np.eye(2), ["x", "y"], ["a", "b"], tmp_path / "latin.png")
+    heatmaps.show_heatmaps([[Heatmap(np.eye(2), ["x", "y"], ["a", "b"])]], tmp_path / "latin.png")
     assert not any("Noto" in text.get_text() for text in texts.values())
 
 
