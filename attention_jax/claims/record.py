@@ -339,10 +339,10 @@ def draw_recorded(experiment: Experiment):
     experiment's figure."""
     first, histories = first_variant_histories(experiment)
     if histories:
-        from attention_jax.report.curves import curves_of_runs
+        from attention_jax.report.curves import learning_curves
 
         path = experiment.results / f"{experiment.name}-learning_curve.png"
-        curves_of_runs(histories, path, experiment.variants().get(first), title=first)
+        learning_curves(histories, path, experiment.variants().get(first), title=first)
     if experiment.figure:
         experiment.figure(runs_by_variant(experiment), experiment.results / f"{experiment.name}.png")
 

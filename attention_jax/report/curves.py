@@ -128,7 +128,6 @@ def bars(
     path: str | Path,
     *,
     ylabel: str,
-    title: str = "",
     reference: Mapping[str, Sequence[float | None]] | None = None,
     dots: bool = False,
     inputs=None,
@@ -162,7 +161,7 @@ def bars(
         names = [short(drawable(group)) for group in groups]
         upright = 0.06 * max(map(len, names)) > 0.8 * figure.get_figwidth() / count
         axis.set_xticks(range(count), names, rotation=90 if upright else 0)
-        axis.set(ylabel=ylabel, title=short(title, 70))
+        axis.set_ylabel(ylabel)
         axis.margins(y=0.08)
         axis.yaxis.set_major_formatter("{x:g}")
         axis.grid(axis="y", alpha=0.15, linewidth=0.5)
@@ -195,17 +194,23 @@ def read_history(source: str | Path | Sequence[Mapping]) -> list[dict]:
     return epochs or rows
 
 
-def learning_curves(runs, path: str | Path, *, title: str = "", training: str = "") -> Path:
+def learning_curves(
+    histories: Sequence[str | Path | Sequence[Mapping]],
+    path: str | Path,
+    config: configs.Config | None = None,
+    *,
+    title: str = "",
+) -> Path:
     """Plot one panel for each kind of metric (loss first, at most `PANELS`) with a line for each split, over epochs, or
     over steps before the first epoch ends.
 
-    `runs` is one metrics.jsonl or history, or a list of them (the seeds of one configuration: median and band). The
-    kind is the part after the last dot: train.loss and valid.loss have the same. An axis is logarithmic if the largest
-    value is more than a hundred times the smallest. `training` is a note in the legend on the training loss, such as
-    "dropout". The PNG stores the hash of the histories (`style.save`).
+    `histories` are files (metrics.jsonl) or their rows, of one run or of all seeds of a configuration: median and band.
+    The kind is the part after the last dot: train.loss and valid.loss have the same. An axis is logarithmic if the
+    largest value is more than a hundred times the smallest. The legend says what `config` adds to the training loss
+    alone, such as dropout. The PNG stores the hash of the histories (`style.save`).
     """
-    is_single = isinstance(runs, str | Path) or (len(runs) > 0 and isinstance(runs[0], Mapping))
-    histories = [read_history(run) for run in ([runs] if is_single else runs)]
+    histories = [read_history(source) for source in histories]
+    training = in_training_alone(config) if config else ""
     rows = [row for history in histories for row in history]
     axis_name = "epoch" if all("seconds" in row or "step" not in row for row in rows) else "step"
     x = sorted({row[axis_name] for row in rows})
@@ -298,11 +303,6 @@ def _align(histories, axis_name: str, x: list, name: str) -> np.ndarray:
             if isinstance(row.get(name), int | float) and not isinstance(row[name], bool):
                 values[run, where[row[axis_name]]] = row[name]
     return values
-
-
-def curves_of_runs(histories: list, path: Path, config: configs.Config | None, title: str = "") -> Path:
-    """The learning curves of one run, or of all seeds of a configuration: files (metrics.jsonl) or their rows."""
-    return learning_curves(histories, path, title=title, training=in_training_alone(config) if config else "")
 
 
 def in_training_alone(config: configs.Config) -> str:

@@ -110,7 +110,7 @@ def test_learning_curves_from_a_file_and_from_seeds(tmp_path):
     assert curves.read_history(tmp_path / "metrics.jsonl") == history(
         0
     )  # epochs only; the half-written last line is passed over
-    single = pixels(curves.learning_curves(tmp_path / "metrics.jsonl", tmp_path / "one.png"))
+    single = pixels(curves.learning_curves([tmp_path / "metrics.jsonl"], tmp_path / "one.png"))
     band = pixels(curves.learning_curves([history(0), history(1, epochs=2)], tmp_path / "band.png", title="two seeds"))
     pale = 0.18 * np.array([0, 0x72, 0xB2]) / 255 + 0.82  # the band's color over white
     assert area_of(single, pale) < 500 < area_of(band, pale)
@@ -118,7 +118,7 @@ def test_learning_curves_from_a_file_and_from_seeds(tmp_path):
 
 def test_learning_curves_before_the_first_epoch_ends(tmp_path):
     rows = [{"step": s, "epoch": 0, "train.loss": 1.0 / s} for s in (1, 2, 3)]
-    pixels(curves.learning_curves(rows, tmp_path / "early.png"))
+    pixels(curves.learning_curves([rows], tmp_path / "early.png"))
     with pytest.raises(InputError):
         curves.learning_curves([], tmp_path / "none.png")
 
@@ -153,4 +153,4 @@ def test_lines_and_bars(tmp_path):
 
 def test_curves_without_a_number_are_refused(tmp_path):
     with pytest.raises(InputError, match="at least one logged number"):
-        curves.learning_curves([{"epoch": 1, "seconds": 1.0, "train.loss": float("nan")}], tmp_path / "c.png")
+        curves.learning_curves([[{"epoch": 1, "seconds": 1.0, "train.loss": float("nan")}]], tmp_path / "c.png")

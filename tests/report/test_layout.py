@@ -7,6 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from attention_jax import config as configs
 from attention_jax.report import bleu, curves, heatmaps, image_figures, panels, style
 from attention_jax.report.heatmaps import Heatmap
 
@@ -50,6 +51,7 @@ TRIALS = [
     {"params": {"rate": 10.0**-i, "score": WORDS[i % 5]}, "value": 1.0 + i, "values": [1.0 + i, 2.0 + i]}
     for i in range(6)
 ]
+DROPOUT = configs.Config("x", configs.Images(), configs.ViTConfig(dropout=0.1))
 FIGURES = {
     "alignments": lambda path: heatmaps.show_heatmaps(
         [[Heatmap(weights(n, n + 2), sentence(n), sentence(n + 2)) for n in (10, 12, 13, 20)]], path, xlabel="source",
@@ -58,7 +60,7 @@ FIGURES = {
     "heads": lambda path: heatmaps.show_heatmaps(
         heatmaps.layer_heatmaps(rng.random((3, 8, 56, 56)), *[["I_TURN_RIGHT", "I_WALK"] * 28] * 2), path
     ),
-    "curves": lambda path: curves.learning_curves([history(1), history(2)], path, training="dropout"),
+    "curves": lambda path: curves.learning_curves([history(1), history(2)], path, DROPOUT),
     "lines": lambda path: curves.lines(
         {name: (range(1, 30), rng.random(29) + 3 * i) for i, name in enumerate(("dot", "general", "none"))}, path,
         xlabel="epoch", ylabel="BLEU",
