@@ -70,10 +70,6 @@ class PretrainedTokenizer:
     """The tokens that end a text."""
 
     @property
-    def bos(self) -> int | None:
-        return self.special.get("bos")
-
-    @property
     def mask(self) -> int | None:
         return self.special.get("mask")
 
@@ -270,14 +266,21 @@ def token_names(tokenizer, size: int = 0) -> list[str]:
     return names
 
 
+def read_token_list(path: Path, count: int | None = None) -> list[str]:
+    """The tokens of a vocab.json in the order of their numbers; InputError unless these are from 0 to `count`."""
+    ids = json_object(path)
+    count = len(ids) if count is None else count
+    if len(ids) != count or {number for number in ids.values() if type(number) is int} != {*range(count)}:
+        raise InputError(
+            f"{path} must number its {count} tokens from 0, has {len(ids)}; copy it from the directory of the model"
+        )
+    return sorted(ids, key=ids.get)
+
+
 def of_merges(vocabulary: Path, merges: Path, special: dict[str, int], ends: tuple[int, ...]) -> PretrainedTokenizer:
     """GPT-2's tokenizer from its two files, without a library."""
-    ids = json_object(vocabulary)
-    if {number for number in ids.values() if type(number) is int} != {*range(len(ids))}:
-        raise InputError(
-            f"{vocabulary} must number its {len(ids)} tokens from 0; copy it from the directory of the model"
-        )
-    names = sorted(ids, key=ids.get)
+    names = read_token_list(vocabulary)
+    ids = {name: number for number, name in enumerate(names)}
     extra = {names[number] for number in special.values() if number < len(names)} | ({END_OF_TEXT} & ids.keys())
     tokenizer = byte_level_bpe(read_merges(str(merges)), sorted(extra))
     if unknown := sorted(token for token in map("".join, read_merges(str(merges))) if token not in ids):

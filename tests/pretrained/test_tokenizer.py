@@ -142,7 +142,7 @@ def test_the_vocabulary_in_a_gguf_file(tmp_path, name):
     odd = [text for text in ODD if name != "qwen2" or "\u0301" not in text]  # Qwen composes, which is no split
     assert [t.encode(text, special=False) for text in odd] == [library_tokenizer.encode(text).ids for text in odd]
     assert [t.decode(t.encode(text)) for text in odd[:10]] == odd[:10]
-    assert (t.bos, t.special["eos"], t.ends) == (0, 1, (1,))
+    assert (t.special["bos"], t.special["eos"], t.ends) == (0, 1, (1,))
     number = t.tokens(t.encode("in 1999"))
     assert ("\u25811999" in number or "1999" in number) == (name == "gpt-2")
     assert len(t.encode("e\u0301")) == len(t.encode("\u00e9")) or name != "qwen2"
@@ -209,7 +209,7 @@ def test_sentencepiece_without_ids_has_the_usual_special_tokens(tmp_path):
     tokens = ["<unk>", "<s>", "</s>", "\u2581", "a", "b", "\u2581a"]
     path = header(tmp_path / "a.gguf", "llama", tokens, token_scores=[0.0, 0.0, 0.0, -1.0, -2.0, -3.0, 0.5])
     t = tokenizer.read_tokenizer(path, {})
-    assert (t.bos, t.special["eos"], t.special["unk"], t.ends, t.encode("ac")) == (1, 2, 0, (2,), [1, 6, 0])
+    assert (t.special["bos"], t.special["eos"], t.special["unk"], t.ends, t.encode("ac")) == (1, 2, 0, (2,), [1, 6, 0])
 
 
 SPELLED = ["<|endoftext|>", "<|im_end|>", "<end_of_turn>", "<|eom_id|>", "<|fim_pad|>", "<|file_sep|>", "<|end|>"]
