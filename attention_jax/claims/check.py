@@ -68,11 +68,6 @@ class Outcome:
     seconds: float = 0.0
     interrupted: bool = False
 
-    @property
-    def results(self) -> list[tuple[Experiment, dict]]:
-        """The results of finished runs."""
-        return [(rerun.experiment, result) for rerun, result in self.finished]
-
     def skip(self, name: str, reason: str):
         names = self.skipped.setdefault(reason, [])
         if name not in names:
@@ -92,7 +87,7 @@ def check(experiments: Iterable[Experiment], minutes: float, override: Override,
     run_all(planned, minutes, override, outcome)
     if not outcome.finished and not outcome.interrupted:
         raise InputError("nothing could be compared: " + next(iter(outcome.skipped)))
-    comparisons = compare_runs(outcome.results)
+    comparisons = compare_runs(outcome.finished)
     show(runs_table(comparisons))
     if any(comparison.verdict == "differs" for comparison in comparisons):
         show(differences_table(comparisons))
@@ -226,22 +221,20 @@ class ComparedNumber(NamedTuple):
     """Whether the number lies in the expected interval; a time depends on the machine and is not judged."""
 
 
-def compare_runs(results: Sequence[tuple[Experiment, Mapping]]) -> list[ComparedNumber]:
+def compare_runs(finished: Sequence[tuple[Rerun, Mapping]]) -> list[ComparedNumber]:
     """Compare all numbers of repeated runs with the recorded ones."""
     comparisons = []
-    for experiment, repeated_run in results:
+    for rerun, result in finished:
+        experiment, run = rerun.experiment, rerun.run
         recorded_runs = runs_without_divergence(experiment)
-        variant, seed = repeated_run["variant"], repeated_run["seed"]
-        [recorded_run] = [run for run in recorded_runs if (run["variant"], run["seed"]) == (variant, seed)]
-        for quantity in quantities_of(experiment, recorded_run):
-            value = run_value(quantity, recorded_run)
-            repeated = run_value(quantity, repeated_run) if repeated_run["metrics"] else None
-            interval = tolerance_interval(experiment, quantity, recorded_runs, seed)
+        for quantity in quantities_of(experiment, run):
+            repeated = run_value(quantity, result) if result["metrics"] else None
+            interval = tolerance_interval(experiment, quantity, recorded_runs, run)
             verdict = "OK" if repeated is not None and interval.low <= repeated <= interval.high else "differs"
             if quantity.metric.startswith(experiment.times):
                 verdict = "a time"
-            names = (experiment.name, quantity.text, variant, seed)
-            comparisons.append(ComparedNumber(*names, value, repeated, interval, verdict))
+            names = experiment.name, quantity.text, run["variant"], run["seed"]
+            comparisons.append(ComparedNumber(*names, run_value(quantity, run), repeated, interval, verdict))
     return comparisons
 
 
@@ -260,16 +253,15 @@ def quantities_of(experiment: Experiment, run: Mapping) -> list[Quantity]:
     return [quantity for quantity in dict.fromkeys(quantities) if run_value(quantity, run) is not None]
 
 
-def tolerance_interval(experiment: Experiment, quantity: Quantity, runs: Sequence[Mapping], seed: int) -> Interval:
-    """Return the interval in which the number of a repeated seed is expected: the union of its known noise.
+def tolerance_interval(experiment: Experiment, quantity: Quantity, runs: Sequence[Mapping], run: Mapping) -> Interval:
+    """Return the interval in which the number of `run`, one of the `runs`, is expected: the union of its known noise.
 
     They are the interval for another seed (Student's t of three or more recorded ones, or the range of two), that for
     other test examples (`sampling_interval`) or, if neither this nor three seeds are known, TRAINED or COMPUTED. A
     computed error is rounding up to ERROR and to a tenth of its threshold.
     """
     values = values_by_seed(quantity, runs)
-    value, seeds = values[seed], list(values.values())
-    [run] = [run for run in runs if (run["variant"], run["seed"]) == (quantity.variant, seed)]
+    value, seeds = values[run["seed"]], list(values.values())
     computed = not is_training_run(run)
     sources = [intervals.prediction_interval(seeds)] if len(seeds) > 2 else []
     if len(seeds) == 2:
@@ -373,6 +365,6 @@ def check_json(outcome: Outcome) -> dict:
     number_json = lambda repeated, expected, **fields: fields | {"here": repeated, "expected": expected._asdict()}
     return {
         "runs": [run_json(rerun, result) for rerun, result in outcome.finished],
-        "numbers": [number_json(**comparison._asdict()) for comparison in compare_runs(outcome.results)],
+        "numbers": [number_json(**comparison._asdict()) for comparison in compare_runs(outcome.finished)],
         "skipped": outcome.skipped,
     }
