@@ -38,15 +38,17 @@ DISTILBERT_LAYER = {
     "ffn/out": "ffn.lin2",
     "ffn_norm": "output_layer_norm",
 }
-TYPES = "embeddings.token_type_embeddings.weight", "t d", "embedding/token_type/embedding", "t d"
 PREDICTIONS = "cls.predictions"
 
 
 def embedding_rows(tensor: str) -> list[Row]:
-    """Rows of the tables of tokens and positions, and of their normalization."""
-    tokens = Row(f"{tensor}.word_embeddings.weight", "v d", "embedding/token/embedding", "v d")
-    positions = Row(f"{tensor}.position_embeddings.weight", "n d", "embedding/position/embedding", "n d")
-    return [tokens, positions, *norm_rows(f"{tensor}.LayerNorm", "embedding/norm")]
+    """Rows of the tables of tokens, positions and, if a file has them, token types, and of their normalization."""
+    tables = {"token": ("word", "v d"), "position": ("position", "n d"), "token_type": ("token_type", "t d")}
+    rows = [
+        Row(f"{tensor}.{name}_embeddings.weight", axes, f"embedding/{table}/embedding", axes)
+        for table, (name, axes) in tables.items()
+    ]
+    return rows + norm_rows(f"{tensor}.LayerNorm", "embedding/norm")
 
 
 def head_rows(dense: str, normalization: str, bias: str, pooler: str, classifier: str) -> list[Row]:
@@ -58,7 +60,6 @@ def head_rows(dense: str, normalization: str, bias: str, pooler: str, classifier
 
 BERT = (
     *embedding_rows("bert.embeddings"),
-    Row(f"bert.{TYPES[0]}", *TYPES[1:]),
     *layer_rows("bert.encoder.layer.*", "encoder/layer_*", BERT_LAYER),
     *head_rows(
         f"{PREDICTIONS}.transform.dense",
@@ -70,7 +71,6 @@ BERT = (
 )
 ROBERTA = (
     *embedding_rows("roberta.embeddings"),
-    Row(f"roberta.{TYPES[0]}", *TYPES[1:]),
     *layer_rows("roberta.encoder.layer.*", "encoder/layer_*", BERT_LAYER),
     *head_rows("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "classifier.dense", "classifier.out_proj"),
 )
@@ -85,8 +85,7 @@ KINDS = ("Model", "ForMaskedLM", "ForPreTraining", "LMHeadModel", "ForSequenceCl
 SYNONYMS = (
     (r"\.gamma$", ".weight"),
     (r"\.beta$", ".bias"),
-    (r"^cls\.predictions\.decoder\.bias$", "cls.predictions.bias"),
-    (r"^lm_head\.decoder\.bias$", "lm_head.bias"),
+    (r"^(cls\.predictions|lm_head)\.decoder\.bias$", r"\1.bias"),
 )
 """Names of the first files, and copies under another name."""
 ANY_VALUE = lambda state_dict, unused: None
@@ -145,7 +144,7 @@ class BertNaming(Naming):
         stack = f"{self.family}.{self.stack}.layer."
         tokens, width = state_dict[f"{self.family}.embeddings.word_embeddings.weight"].shape
         rows = len(state_dict[f"{self.family}.embeddings.position_embeddings.weight"])
-        types = len(state_dict.get(f"{self.family}.{TYPES[0]}", ()))
+        types = len(state_dict.get(f"{self.family}.embeddings.token_type_embeddings.weight", ()))
         layers, hidden = count_layers(stack, state_dict), len(state_dict[f"{stack}0.{self.layer['ffn/hidden']}.bias"])
         if self.family != "distilbert":
             facts.require(self.family, {"type_vocab_size": types})
