@@ -134,7 +134,7 @@ def flip_kernels(params: Mapping) -> Mapping:
 LAYER, LAYERS = re.compile(r"layer_(\d+)"), re.compile(r"layers_(\d+)")
 
 
-def unstack_layers(params: Mapping, options: ModelOptions) -> dict:
+def unstack_layers(params: Mapping) -> dict:
     """The parameters of the model without `scan_layers`, from either layout; the inverse of `stack_layers`."""
     tree = {}
     for name, value in params.items():
@@ -142,7 +142,7 @@ def unstack_layers(params: Mapping, options: ModelOptions) -> dict:
             for i in range(len(jax.tree.leaves(value)[0])):
                 tree[f"layer_{int(match[1]) + i}"] = flip_kernels(jax.tree.map(lambda x, i=i: x[i], value))
         else:
-            tree[name] = unstack_layers(value, options) if isinstance(value, Mapping) else value
+            tree[name] = unstack_layers(value) if isinstance(value, Mapping) else value
     return tree
 
 

@@ -51,7 +51,7 @@ class PretrainedLanguageModel(Pretrained):
 
     def perplexity(self, text: str) -> dict[str, float]:
         row = self.tokenizer.encode(text, special=False)
-        prefix = [number for number in self.tokenizer.encode("")[:1] if number == self.tokenizer.bos]
+        prefix = [number for number in self.tokenizer.encode("")[:1] if number == self.tokenizer.special.get("bos")]
         longest = min(CONTEXT, self.config.longest_input or CONTEXT) - len(prefix)
         windows = [[*prefix, *row[first : first + longest]] for first in range(0, len(row), longest)]
         windows = [window for window in windows if len(window) > 1]

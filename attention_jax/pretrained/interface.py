@@ -140,7 +140,13 @@ def read_params(weights: exchange.Weights, model, *batch: np.ndarray) -> dict:
     start = lambda: model.init(jax.random.key(0), *batch)["params"]
     shapes = exchange.flat(jax.eval_shape(start))
     for path, leaf in shapes.items():
-        if (array := take_array(arrays, path, leaf.shape, dtype, weights.source)) is not None:
+        array = exchange.take_array(arrays, path, leaf.shape, dtype)
+        if array is not None and array.shape != leaf.shape:
+            raise InputError(
+                f"{weights.source} has {path} of {list(array.shape)}, and these options need {list(leaf.shape)}: leave "
+                "out the option that changes the shapes of weights"
+            )
+        if array is not None:
             params[path] = jnp.asarray(array)
     if absent := sorted(shapes.keys() - params.keys()):
         print(f"note: initialized, as no weights have them: {', '.join(absent[:3])} ({len(absent)})", file=sys.stderr)
@@ -149,25 +155,3 @@ def read_params(weights: exchange.Weights, model, *batch: np.ndarray) -> dict:
     if arrays:
         print(f"note: not used with these options: {', '.join(sorted(arrays)[:3])} ({len(arrays)})", file=sys.stderr)
     return exchange.nested(params)
-
-
-def take_array(arrays: dict[str, np.ndarray], path: str, shape: tuple, dtype, source: str) -> np.ndarray | None:
-    """Remove the array of a parameter from `arrays` and return it; stack the arrays of layers. None if one is
-    missing."""
-    stacked = exchange.layer_paths(path, shape)
-    names = stacked or [path]
-    if not {*names} <= arrays.keys():
-        return None
-    flipped = stacked and path.endswith("/kernel")  # models/layer_stack.py: flip_kernels
-    layer_shape = shape[:0:-1] if flipped else shape[bool(stacked) :]
-    if differ := [name for name in names if arrays[name].shape != layer_shape]:
-        raise InputError(
-            f"{source} has {differ[0]} of {list(arrays[differ[0]].shape)}, and these options need "
-            f"{list(layer_shape)}: leave out the option that changes the shapes of weights"
-        )
-    if not stacked:
-        return np.asarray(arrays.pop(path)).astype(dtype, copy=False)
-    array = np.empty(shape, dtype)
-    for i, name in enumerate(names):
-        array[i] = np.asarray(arrays.pop(name)).T if flipped else np.asarray(arrays.pop(name))
-    return array

@@ -209,20 +209,9 @@ def translator_task(directory: Path, weights: exchange.Weights) -> TranslatorTas
     return TranslatorTask(config, data, exchange.module_of(weights), search, ends)
 
 
-def read_token_list(directory: Path, count: int) -> list[str]:
-    """Return the `count` tokens of vocab.json in the order of their numbers."""
-    ids = json_object(directory / "vocab.json")
-    if len(ids) != count or {number for number in ids.values() if type(number) is int} != {*range(count)}:
-        raise InputError(
-            f"{directory / 'vocab.json'} must number the {count} tokens of the model from 0; it has {len(ids)}: copy "
-            "it from the directory of the model"
-        )
-    return sorted(ids, key=ids.get)
-
-
 def marian_texts(directory: Path, weights: exchange.Weights, about: dict) -> tuple[Vocabulary, list[Tokenizer]]:
     """Return the vocabulary and the tokenizers of both sides; padding, which starts the decoder, is never written."""
-    tokens = read_token_list(directory, len(weights.arrays["bias"]))
+    tokens = tokenizer.read_token_list(directory / "vocab.json", len(weights.arrays["bias"]))
     pad, begin, end = special_ids(directory, about, len(tokens) - 1, 0)
     begin, end = tokens[begin], tokens[end]
     if begin != tokens[pad]:

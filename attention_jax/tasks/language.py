@@ -22,11 +22,10 @@ from attention_jax.errors import InputError
 from attention_jax.files import write_atomically
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.report.attention_data import AttentionRecord, Prediction, check_length
-from attention_jax.report.heatmaps import show_heatmaps
+from attention_jax.report.heatmaps import layer_heatmaps, show_heatmaps
 from attention_jax.tasks import Evaluation, Task, build_model, mean_perplexity
 from attention_jax.tasks.attention_maps import (
     ablate_heads,
-    layer_names,
     token_attention,
     top_by_layer,
     with_readings,
@@ -207,7 +206,7 @@ class LanguageTask(Task):
             return None
         weights = np.asarray(weights["decoder_attention"][0])  # [layers, H, T, T]
         names = self.data.tokenizer.tokens(text)[:most]
-        return show_heatmaps(weights, names, names, path, xlabel="key", **layer_names(weights))
+        return show_heatmaps(layer_heatmaps(weights, names, names), path)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "sampling", "unknown"))
