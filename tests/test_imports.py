@@ -58,7 +58,7 @@ PACKAGES = {
         {"config", "data", "decode", "models", "report", "tasks", "train"},
     ),
     "compile": (
-        {"jax", "PIL", "sentencepiece", "spacy"},
+        {"jax", "PIL", "sentencepiece", "spacy", "tokenizers"},
         {"config", "data", "tasks", "train", "claims", "pretrained"},
     ),
     "laws": ({"jax", "optax", "scipy"}, {"ops", "claims", "report"}),

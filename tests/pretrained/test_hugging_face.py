@@ -1,0 +1,263 @@
+"""A model that was trained goes back to Hugging Face: the names and shapes of the published tensors, the original
+config.json and tokenizer, and the same computation when it is read again; with torch also in transformers itself."""
+
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import their_decoders
+import their_encoders
+import their_weights
+
+from attention_jax import load_pretrained
+from attention_jax.data.pairs import PairData
+from attention_jax.errors import InputError
+from attention_jax.pretrained import exchange, hugging_face
+from attention_jax.pretrained.tokenizer import dataset_tokenizer
+
+tokenizers = pytest.importorskip("tokenizers", reason="tokenizer.json needs tokenizers, of the extra `pretrained`")
+pytest.importorskip("safetensors")
+from safetensors.numpy import load_file
+
+TEXT, SENTENCE, LABELS = "The quick dog", "good a bad", ("good", "bad", "so-so")
+GPT2 = their_weights.GPT2 | {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 300}
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "a", "b", "c", "##d"]
+TYPES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma2": "Gemma2"}
+TYPES |= {"gemma3_text": "Gemma3", "bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert"}
+TYPES |= {"xlm-roberta": "XLMRoberta", "camembert": "Camembert", "vit": "ViT", "deit": "DeiT"}
+"""{model_type: what the classes of transformers begin with}"""
+
+
+def train(weights, **data):
+    """The weights of a run that began with these: all are others."""
+    arrays = {name: array * np.float32(0.75) for name, array in weights.arrays.items()}
+    return weights._replace(arrays=arrays, source="runs/x", data=SimpleNamespace(**data))
+
+
+def text_data(place, max_length=None, **data):
+    tokenizer, vocabulary = dataset_tokenizer(str(place), max_length)
+    return data | {"tokenizer": tokenizer, "vocabulary": vocabulary}
+
+
+def export(weights, source, out):
+    """The tensors and the config.json that are written; of files of the tokenizer every byte."""
+    summary = hugging_face.write(weights, source, out, is_run=True)
+    config = json.loads((out / "config.json").read_text())
+    for path in source.glob("*"):
+        if path.name not in ("config.json", "model.safetensors"):
+            assert (out / path.name).read_bytes() == path.read_bytes()
+    assert "transformers" in summary
+    return load_file(out / "model.safetensors"), config
+
+
+def shapes(state):
+    return {name: array.shape for name, array in state.items()}
+
+
+def assert_equal_model(out, weights, atol=0.0):
+    again = exchange.read(out)
+    assert again.options == weights.options and "not read" not in again.note
+    assert again.arrays.keys() == weights.arrays.keys()
+    for name, array in weights.arrays.items():
+        np.testing.assert_allclose(again.arrays[name], array, rtol=0, atol=atol, err_msg=name)
+
+
+def decoder(place, family):
+    """The directory of a small language model, and what a run makes of its weights."""
+    if family == "gpt2":
+        place.mkdir(parents=True)
+        their_weights.write_weights(place / "model.safetensors", their_weights.gpt2(300), GPT2)
+        their_decoders.tokenizer().save(str(place / "tokenizer.json"))
+    else:
+        changes = {"vocab_size": 300, "torch_dtype": "bfloat16"}
+        their_decoders.directory(place, **their_decoders.FAMILIES[family] | changes)
+    return train(exchange.read(place), **text_data(place))
+
+
+@pytest.mark.parametrize("family", ["gpt2", *their_decoders.FAMILIES])
+def test_language_model_returns_to_its_directory(tmp_path, family):
+    weights = decoder(tmp_path / "there", family)
+    state, config = export(weights, tmp_path / "there", tmp_path / "out")
+    original = json.loads((tmp_path / "there" / "config.json").read_text())
+    assert shapes(state) == shapes(load_file(tmp_path / "there" / "model.safetensors"))
+    name = f"{TYPES[original['model_type']]}ForCausalLM" if family != "gpt2" else "GPT2LMHeadModel"
+    expected = {key: value for key, value in original.items() if key != "torch_dtype"}
+    assert config == expected | {"architectures": [name], "vocab_size": 300}
+    # Gemma stores scales minus 1, which rounds
+    assert_equal_model(tmp_path / "out", weights, 1e-7 if family.startswith("gemma") else 0.0)
+
+
+def test_trained_qwen2_is_a_llama(tmp_path):
+    """Its output layers of attention have a bias then; the NumPy forward pass of the written tensors is our model's."""
+    weights = decoder(tmp_path / "there", "qwen2")
+    name = "decoder/layer_1/attention/out/bias"
+    weights = weights._replace(arrays=weights.arrays | {name: np.linspace(-1, 1, 16, dtype=np.float32)})
+    state, config = export(weights, tmp_path / "there", tmp_path / "out")
+    assert (config["model_type"], config["architectures"]) == ("llama", ["LlamaForCausalLM"])
+    assert config["attention_bias"] and config["bos_token_id"] == 0
+    assert_equal_model(tmp_path / "out", weights)
+    model = load_pretrained(tmp_path / "out")
+    sizes = config | {"rope_theta": config["rope_parameters"]["rope_theta"]}
+    expected, _ = their_decoders.outputs(state, model.tokenizer.encode(TEXT), sizes)
+    np.testing.assert_allclose(model.logits([TEXT])[0], expected, atol=1e-5 * abs(expected).max())
+    windows = dataclasses.replace(weights.options, per_layer="1:mask=window(3)")
+    with pytest.raises(InputError, match="qwen2 has no bias of the output of attention"):
+        hugging_face.llama_config(config, weights._replace(options=windows))
+
+
+def encoder(place, model_type="bert", **files):
+    """The directory of a small encoder with a head for masked words and, as `files`, what else there is."""
+    family = "roberta" if model_type in ("xlm-roberta", "camembert") else model_type
+    state = {name: array for name, array in their_encoders.encoder(family).items() if "classifier" not in name}
+    state = {name: array for name, array in state.items() if "pooler" not in name}
+    config = their_encoders.CONFIGS[family] | {"model_type": model_type, "architectures": ["XForMaskedLM"]}
+    their_weights.write_weights(place / "model.safetensors", state, config)
+    ids = {word: number for number, word in enumerate(WORDS)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(ids, unk_token="[UNK]"))
+    tokenizer.add_special_tokens(WORDS[:5])
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    special = [("[CLS]", 2), ("[SEP]", 3)]
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=special)
+    tokenizer.save(str(place / "tokenizer.json"))
+    (place / "vocab.txt").write_text("\n".join(WORDS))
+    for name, content in files.items():
+        (place / f"{name}.json").write_text(json.dumps(content))
+
+
+def classifier(place, pooler, **options):
+    """What a run makes of the encoder: a classifier of three classes, without the head for masked words."""
+    weights, rng = exchange.read(place), np.random.default_rng(5)
+    params = {name: array for name, array in weights.arrays.items() if not name.startswith("word_head")}
+    new = {"head/kernel": (12, 3), "head/bias": (3,)}
+    new |= {"pooler/kernel": (12, 12), "pooler/bias": (12,)} if pooler != "none" else {}
+    params |= {name: rng.standard_normal(shape).astype(np.float32) for name, shape in new.items()}
+    options = dataclasses.replace(weights.options, pooler=pooler, **options)
+    return train(weights._replace(arrays=params, options=options), **text_data(place, 7, names=LABELS))
+
+
+ENCODERS = ["bert", "roberta", "xlm-roberta", "camembert", "distilbert"]
+
+
+@pytest.mark.parametrize("model_type", ENCODERS)
+def test_classifier_returns_to_the_encoder(tmp_path, model_type):
+    """The tensors of a ...ForSequenceClassification, as the hand-written table has them."""
+    encoder(tmp_path / "there", model_type, tokenizer_config={"pad_token": "[PAD]"})
+    family = "roberta" if model_type in ("xlm-roberta", "camembert") else model_type
+    weights = classifier(tmp_path / "there", "relu" if family == "distilbert" else "tanh")
+    state, config = export(weights, tmp_path / "there", tmp_path / "out")
+    table = their_encoders.encoder(family)
+    words = ("cls.", "lm_head", "vocab_")
+    expected = {name: shape for name, shape in shapes(table).items() if not name.startswith(words)}
+    last = their_encoders.HEADS[family].split()[-1]
+    assert shapes(state) == expected | {f"{last}.weight": (3, 12), f"{last}.bias": (3,)}
+    assert config["architectures"] == [f"{TYPES[model_type]}ForSequenceClassification"]
+    assert config["id2label"] == {"0": "good", "1": "bad", "2": "so-so"} and config["model_type"] == model_type
+    assert config["label2id"] == {"good": 0, "bad": 1, "so-so": 2}
+    assert config["problem_type"] == "single_label_classification" and "num_labels" not in config
+    assert not (tmp_path / "out" / "modules.json").exists()
+    weights = weights._replace(options=dataclasses.replace(weights.options, word_head=False))
+    assert_equal_model(tmp_path / "out", weights)
+
+
+@pytest.mark.parametrize("pool", ["mean", "first", "max"])
+def test_classifier_of_sentence_embedding_is_a_dense_module(tmp_path, pool):
+    """Against the formula of sentence-transformers in NumPy: pooled states, then a linear map, of at most 7 tokens."""
+    encoder(tmp_path / "there")
+    weights = classifier(tmp_path / "there", "none", pool=pool, unit_norm=True)
+    hugging_face.write(weights, tmp_path / "there", tmp_path / "out", is_run=True)
+    state, read = load_file(tmp_path / "out" / "model.safetensors"), lambda name: (tmp_path / "out" / name).read_text()
+    assert not [name for name in state if "classifier" in name or "pooler" in name]
+    config = json.loads(read("config.json"))
+    assert config["architectures"] == ["BertModel"] and config["id2label"]["2"] == "so-so"
+    assert [entry["path"] for entry in json.loads(read("modules.json"))] == ["", "1_Pooling", "2_Dense"]
+    assert json.loads(read("sentence_bert_config.json"))["max_seq_length"] == 7
+    dense = load_file(tmp_path / "out" / "2_Dense" / "model.safetensors")
+    assert shapes(dense) == {"linear.weight": (3, 12), "linear.bias": (3,)}
+    assert json.loads(read("2_Dense/config.json"))["activation_function"] == "torch.nn.modules.linear.Identity"
+
+    model = load_pretrained(tmp_path / "out")
+    rows = [[2, 5, 7, 6, 3], [2, 7, 7, 7, 7, 7, 3]]
+    pooled = {"mean": lambda x: x.mean(0), "first": lambda x: x[0], "max": lambda x: x.max(0)}[pool]
+    expected = []
+    for row in rows:
+        states, _ = their_encoders.bert(state, row, 3, 2, "bert")
+        logits = pooled(states) @ dense["linear.weight"].T + dense["linear.bias"]
+        expected.append(np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum())
+    np.testing.assert_allclose(model.classify([SENTENCE, "a " * 20]), expected, atol=1e-5)
+    weights = weights._replace(options=dataclasses.replace(weights.options, unit_norm=False, word_head=False))
+    assert_equal_model(tmp_path / "out", weights)
+    again = exchange.read(tmp_path / "out")
+    assert hugging_face.write(again, tmp_path / "out", tmp_path / "again", is_run=False).endswith("the logits")
+    assert (tmp_path / "again" / "config.json").read_text() == read("config.json")
+
+
+def test_a_dense_that_is_no_classifier_is_refused(tmp_path):
+    encoder(tmp_path / "there")
+    hugging_face.write(classifier(tmp_path / "there", "none"), tmp_path / "there", tmp_path / "out", is_run=True)
+    path = tmp_path / "out" / "2_Dense" / "config.json"
+    original = json.loads(path.read_text())
+    changes = {"activation_function": "torch.nn.modules.activation.Tanh"}, {"out_features": 4}, {"use_residual": True}
+    for change in (*changes, {"bias": False}):
+        path.write_text(json.dumps(original | change))
+        with pytest.raises(InputError, match="or a Dense with a bias and no activation"):
+            exchange.read(tmp_path / "out")
+
+
+@pytest.mark.parametrize("model_type", ["vit", "deit"])
+def test_image_classifier_returns_with_its_own_images(tmp_path, model_type):
+    """A run on smaller images of other classes: positions, classes and normalization are the new ones."""
+    state = their_weights.huggingface(their_weights.timm())
+    if model_type == "deit":
+        state = {name.replace("vit.", "deit."): array for name, array in state.items()}
+        state["deit.embeddings.distillation_token"] = np.ones((1, 1, 16), np.float32)
+        position = "deit.embeddings.position_embeddings"
+        state[position] = np.concatenate([state[position], np.ones((1, 1, 16), np.float32)], 1)
+    config = their_weights.VIT | {"model_type": model_type, "id2label": {str(i): f"kind {i}" for i in range(5)}}
+    config |= {"architectures": ["AnyForImageClassification"], "image_size": 6}
+    their_weights.write_weights(tmp_path / "there" / "model.safetensors", state, config)
+    (tmp_path / "there" / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.1, 0.1, 0.1]}))
+    weights = exchange.read(tmp_path / "there")
+    new = {"positions": weights.arrays["positions"][:-5], "trunk/head/bias": np.ones(3, np.float32)}
+    new["trunk/head/kernel"] = np.ones((16, 3), np.float32)
+    moments = np.float32([0.4, 0.5, 0.6]), np.float32([0.2, 0.3, 0.4])
+    weights = train(weights._replace(arrays=weights.arrays | new), names=LABELS, normalization=moments)
+    hugging_face.write(weights, tmp_path / "there", tmp_path / "out", is_run=True)
+    written = load_file(tmp_path / "out" / "model.safetensors")
+    changed = ("position_embeddings", "classifier")
+    same = lambda state: {name: shape for name, shape in shapes(state).items() if not any(x in name for x in changed)}
+    assert same(written) == same(state) and written.keys() == state.keys()
+    about = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert about["architectures"] == [f"{TYPES[model_type]}ForImageClassification"] and about["image_size"] == 4
+    assert about["id2label"] == dict(zip("012", LABELS)) and about["layer_norm_eps"] == config["layer_norm_eps"]
+    recipe = json.loads((tmp_path / "out" / "preprocessor_config.json").read_text())
+    np.testing.assert_allclose(recipe["image_mean"], [0.4, 0.5, 0.6], atol=1e-6)
+    assert recipe["size"] == {"height": 4, "width": 4} and recipe["do_normalize"]
+    assert_equal_model(tmp_path / "out", weights)
+
+
+def test_what_transformers_lacks_is_refused(tmp_path):
+    """Each in one line that names the option or the file and what to do; nothing is written."""
+    weights = decoder(tmp_path / "there", "llama")
+    data, options = weights.data, weights.options
+    other = SimpleNamespace(tokenizer=data.tokenizer._replace(recipe=("character",)))
+    pair = PairData(*[None] * len(PairData._fields))
+    cases = {
+        "--model.normalizer sparsemax: export programs": {
+            "options": dataclasses.replace(options, normalizer="sparsemax")
+        },
+        "with --model.per-layer 0:mask=window": {"options": dataclasses.replace(options, per_layer="0:mask=window(2)")},
+        "runs/x has another tokenizer than": {"data": other},
+        "runs/x has a vocabulary of its own, not that of .*: export programs": {"data": pair},
+        "stores neither a tokenizer nor names": {"data": None},
+    }
+    for message, change in cases.items():
+        with pytest.raises(InputError, match=message) as error:
+            hugging_face.write(weights._replace(**change), tmp_path / "there", tmp_path / "out", is_run=True)
+        assert "\n" not in str(error.value) and not (tmp_path / "out").exists()
+    with pytest.raises(InputError, match="must be a directory that does not exist yet"):
+        hugging_face.write(weights, tmp_path / "there", tmp_path / "there", is_run=True)
+    their_weights.write_weights(tmp_path / "timm" / "model.safetensors", their_weights.timm(), their_weights.TIMM)
+    with pytest.raises(InputError, match="is no model of Hugging Face, as --to huggingface needs: use --naming"):
+        hugging_face.write(exchange.read(tmp_path / "timm"), tmp_path / "timm", tmp_path / "out", is_run=False)
