@@ -5,13 +5,14 @@ import dataclasses
 import json
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 import their_decoders
 import their_encoders
 import their_weights
 
-from attention_jax import load_pretrained
+from attention_jax import export_run, load_pretrained
 from attention_jax.data.pairs import PairData
 from attention_jax.errors import InputError
 from attention_jax.pretrained import exchange, hugging_face
@@ -73,6 +74,8 @@ def decoder(place, family):
     else:
         changes = {"vocab_size": 300, "torch_dtype": "bfloat16"}
         their_decoders.directory(place, **their_decoders.FAMILIES[family] | changes)
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
+    (place / "tokenizer_config.json").write_text(json.dumps(settings))
     return train(exchange.read(place), **text_data(place))
 
 
@@ -107,12 +110,18 @@ def test_trained_qwen2_is_a_llama(tmp_path):
         hugging_face.llama_config(config, weights._replace(options=windows))
 
 
+BERT_SIZES = "hidden_size", "num_hidden_layers", "intermediate_size", "type_vocab_size"
+
+
 def encoder(place, model_type="bert", **files):
     """The directory of a small encoder with a head for masked words and, as `files`, what else there is."""
     family = "roberta" if model_type in ("xlm-roberta", "camembert") else model_type
     state = {name: array for name, array in their_encoders.encoder(family).items() if "classifier" not in name}
     state = {name: array for name, array in state.items() if "pooler" not in name}
     config = their_encoders.CONFIGS[family] | {"model_type": model_type, "architectures": ["XForMaskedLM"]}
+    config |= {"vocab_size": 11, "max_position_embeddings": 9}
+    sizes = ("dim", "n_layers", "hidden_dim") if family == "distilbert" else BERT_SIZES
+    config |= dict(zip(sizes, (12, 2, 20, 2)))
     their_weights.write_weights(place / "model.safetensors", state, config)
     ids = {word: number for number, word in enumerate(WORDS)}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(ids, unk_token="[UNK]"))
@@ -205,9 +214,8 @@ def test_a_dense_that_is_no_classifier_is_refused(tmp_path):
             exchange.read(tmp_path / "out")
 
 
-@pytest.mark.parametrize("model_type", ["vit", "deit"])
-def test_image_classifier_returns_with_its_own_images(tmp_path, model_type):
-    """A run on smaller images of other classes: positions, classes and normalization are the new ones."""
+def vision(place, model_type):
+    """What a run on smaller images of three classes makes of a vision model of five, its tensors and config.json."""
     state = their_weights.huggingface(their_weights.timm())
     if model_type == "deit":
         state = {name.replace("vit.", "deit."): array for name, array in state.items()}
@@ -215,14 +223,23 @@ def test_image_classifier_returns_with_its_own_images(tmp_path, model_type):
         position = "deit.embeddings.position_embeddings"
         state[position] = np.concatenate([state[position], np.ones((1, 1, 16), np.float32)], 1)
     config = their_weights.VIT | {"model_type": model_type, "id2label": {str(i): f"kind {i}" for i in range(5)}}
-    config |= {"architectures": ["AnyForImageClassification"], "image_size": 6}
-    their_weights.write_weights(tmp_path / "there" / "model.safetensors", state, config)
-    (tmp_path / "there" / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.1, 0.1, 0.1]}))
-    weights = exchange.read(tmp_path / "there")
-    new = {"positions": weights.arrays["positions"][:-5], "trunk/head/bias": np.ones(3, np.float32)}
-    new["trunk/head/kernel"] = np.ones((16, 3), np.float32)
+    config |= {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 24, "patch_size": 2, "image_size": 6}
+    config |= {"architectures": ["AnyForImageClassification"]}
+    their_weights.write_weights(place / "model.safetensors", state, config)
+    (place / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.1, 0.1, 0.1]}))
+    weights, rng = exchange.read(place), np.random.default_rng(6)
+    new = {"trunk/head/kernel": rng.standard_normal((16, 3)), "trunk/head/bias": rng.standard_normal(3)}
+    new = {name: array.astype(np.float32) for name, array in new.items()}
+    new["positions"] = weights.arrays["positions"][:-5]
     moments = np.float32([0.4, 0.5, 0.6]), np.float32([0.2, 0.3, 0.4])
     weights = train(weights._replace(arrays=weights.arrays | new), names=LABELS, normalization=moments)
+    return weights, state, config
+
+
+@pytest.mark.parametrize("model_type", ["vit", "deit"])
+def test_image_classifier_returns_with_its_own_images(tmp_path, model_type):
+    """Positions, classes and normalization are those of the run."""
+    weights, state, config = vision(tmp_path / "there", model_type)
     hugging_face.write(weights, tmp_path / "there", tmp_path / "out", is_run=True)
     written = load_file(tmp_path / "out" / "model.safetensors")
     changed = ("position_embeddings", "classifier")
@@ -235,6 +252,31 @@ def test_image_classifier_returns_with_its_own_images(tmp_path, model_type):
     np.testing.assert_allclose(recipe["image_mean"], [0.4, 0.5, 0.6], atol=1e-6)
     assert recipe["size"] == {"height": 4, "width": 4} and recipe["do_normalize"]
     assert_equal_model(tmp_path / "out", weights)
+
+
+def test_gguf_file_becomes_a_directory(tmp_path):
+    """With the tokenizer of its header; the ids and the logits are the same bits, and the ends of a text the same."""
+    pytest.importorskip("gguf", reason="GGUF files need gguf, of the extra `pretrained`")
+    config = their_decoders.FAMILIES["gemma3"] | {"vocab_size": 300}
+    state, content = their_decoders.llama(config), json.loads(their_decoders.tokenizer().to_str())["model"]
+    vocabulary = {"tokenizer_model": "gpt2", "tokenizer_pre": "gpt-2", "bos_token_id": 0, "eos_token_id": 1}
+    vocabulary["token_list"] = [*content["vocab"], *(f"<{i}>" for i in range(len(content["vocab"]), 300))]
+    vocabulary["token_merges"] = [" ".join(merge) for merge in content["merges"]]
+    fields = {"token_types": [3, 3] + [1] * 298, "sliding_window": 3, "chat_template": "{{ messages }}"}
+    their_decoders.write_gguf(tmp_path / "model.gguf", "gemma3", state, config, vocabulary | fields)
+    summary = export_run(tmp_path / "model.gguf", to="huggingface")
+    assert summary.startswith(f"{tmp_path / 'model' / 'export' / 'huggingface'}: {len(state)} tensors, ")
+    assert summary.endswith("for transformers.Gemma3ForCausalLM")
+    out = tmp_path / "model" / "export" / "huggingface"
+    assert shapes(load_file(out / "model.safetensors")) == shapes(state)
+    about = json.loads((out / "config.json").read_text())
+    assert about["vocab_size"] == 300 and not [name for name in about if "." in name]
+    assert json.loads((out / "tokenizer_config.json").read_text())["chat_template"] == "{{ messages }}"
+    original, copy = load_pretrained(tmp_path / "model.gguf"), load_pretrained(out)
+    assert original.config == copy.config
+    read = lambda model: (model.tokenizer.encode(TEXT), model.tokenizer.special, model.tokenizer.ends)
+    assert read(original) == read(copy) and read(copy)[1:] == ({"bos": 0, "eos": 1}, (1,))
+    np.testing.assert_array_equal(original.logits([TEXT])[0], copy.logits([TEXT])[0])
 
 
 def test_what_transformers_lacks_is_refused(tmp_path):
@@ -261,3 +303,85 @@ def test_what_transformers_lacks_is_refused(tmp_path):
     their_weights.write_weights(tmp_path / "timm" / "model.safetensors", their_weights.timm(), their_weights.TIMM)
     with pytest.raises(InputError, match="is no model of Hugging Face, as --to huggingface needs: use --naming"):
         hugging_face.write(exchange.read(tmp_path / "timm"), tmp_path / "timm", tmp_path / "out", is_run=False)
+
+
+# --- with the libraries -----------------------------------------------------------------------------------------------
+
+TOKENS = np.array([[3, 10, 2, 7, 1, 5, 4]], np.int32)
+
+
+@pytest.fixture(scope="module")
+def libraries():
+    torch = pytest.importorskip("torch", reason="parity with transformers needs torch==2.13.0, an extra")
+    return torch, pytest.importorskip("transformers", reason="parity with Hugging Face needs transformers")
+
+
+def assert_transformers_computes_the_same(libraries, kind, out, *inputs):
+    """The library misses no tensor and ignores none; its logits are those of our module with the weights written."""
+    torch, transformers = libraries
+    model, info = getattr(transformers, kind).from_pretrained(out, output_loading_info=True)
+    assert not {*info["missing_keys"]} - {"lm_head.weight"} and not info["unexpected_keys"]
+    assert model.dtype == torch.float32
+    weights = exchange.read(out)
+    module, params = exchange.module_of(weights), {"params": exchange.nested(weights.arrays)}
+    logits = np.asarray(jax.jit(module.apply)(params, *inputs)[0])
+    x = inputs[0].transpose(0, 3, 1, 2) if inputs[0].ndim == 4 else inputs[0].astype(np.int64)
+    with torch.no_grad():
+        expected = model.eval()(torch.tensor(x)).logits.numpy()
+    error = abs(logits - expected).max() / abs(expected).max()
+    print(kind, out, error)
+    assert error < 1e-5
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", ["gpt2", *their_decoders.FAMILIES, "qwen2 with a bias"])
+def test_transformers_reads_language_models(libraries, tmp_path, family):
+    weights = decoder(tmp_path / "there", family.partition(" ")[0])
+    if "bias" in family:
+        bias = {f"decoder/layer_{i}/attention/out/bias": np.linspace(-1, 1, 16, dtype=np.float32) for i in range(2)}
+        weights = weights._replace(arrays=weights.arrays | bias)
+    hugging_face.write(weights, tmp_path / "there", tmp_path / "out", is_run=True)
+    assert_transformers_computes_the_same(libraries, "AutoModelForCausalLM", tmp_path / "out", TOKENS)
+    their_tokenizer = libraries[1].AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert their_tokenizer(TEXT)["input_ids"] == load_pretrained(tmp_path / "out").tokenizer.encode(TEXT)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("model_type", ENCODERS)
+def test_transformers_reads_classifiers(libraries, tmp_path, model_type):
+    encoder(tmp_path / "there", model_type)
+    weights = classifier(tmp_path / "there", "relu" if model_type == "distilbert" else "tanh")
+    hugging_face.write(weights, tmp_path / "there", tmp_path / "out", is_run=True)
+    inputs, kind = (np.where(TOKENS == 1, 6, TOKENS), np.array([7], np.int32)), "AutoModelForSequenceClassification"
+    model = assert_transformers_computes_the_same(libraries, kind, tmp_path / "out", *inputs)
+    assert type(model).__name__ == f"{TYPES[model_type]}ForSequenceClassification"
+    assert model.config.id2label == dict(enumerate(LABELS)) and model.config.num_labels == 3
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("pool", ["mean", "first", "max"])
+def test_sentence_transformers_reads_classifiers_of_embeddings(tmp_path, pool):
+    """Its `encode` returns the logits, also of a text that is cut."""
+    sentence_transformers = pytest.importorskip("sentence_transformers", reason="parity needs sentence-transformers")
+    encoder(tmp_path / "there", tokenizer_config={"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]"})
+    weights = classifier(tmp_path / "there", "none", pool=pool)
+    hugging_face.write(weights, tmp_path / "there", tmp_path / "out", is_run=True)
+    texts = [SENTENCE, "a " * 20, "bad"]
+    logits = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(texts)
+    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    np.testing.assert_allclose(load_pretrained(tmp_path / "out").classify(texts), probabilities, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("model_type", ["vit", "deit"])
+def test_transformers_reads_image_classifiers(libraries, tmp_path, model_type):
+    weights = vision(tmp_path / "there", model_type)[0]
+    hugging_face.write(weights, tmp_path / "there", tmp_path / "out", is_run=True)
+    image = np.random.default_rng(0).standard_normal((2, 4, 4, 3)).astype(np.float32)
+    model = assert_transformers_computes_the_same(libraries, "AutoModelForImageClassification", tmp_path / "out", image)
+    assert model.config.id2label == dict(enumerate(LABELS))
