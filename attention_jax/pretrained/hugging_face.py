@@ -65,6 +65,13 @@ def write(weights: Weights, source: Path, directory: Path, is_run: bool) -> str:
         name, config = "llama", llama_config(config, weights)
     naming = NAMINGS[name]
     files |= naming.extra_files(weights.options, weights.arrays, weights.data)
+    if isinstance(weights.data, PairData):
+        config = naming.config_json(weights.options, weights.arrays, weights.data)
+        if "vocab.json" not in files:
+            raise InputError(
+                f"{weights.source} has a vocabulary of its own, which transformers reads for a Marian with "
+                f"--data.tokenizer sentencepiece --data.joint-vocabulary only: {ALTERNATIVES}"
+            )
     files["config.json"] = config | entries_of(naming, config["model_type"], weights, is_run)
     arrays = export_arrays(naming, weights, Facts(contents.config))
     if config["model_type"] == "deit":
@@ -114,18 +121,19 @@ def entries_of(naming: Naming, model_type: str, weights: Weights, is_run: bool) 
 
 
 def tokenizer_files(source: Path, weights: Weights) -> dict[str, Any]:
-    """Return the files of the tokenizer, byte for byte, and without a run also those of images and of sentences.
+    """Return the files of the tokenizer, byte for byte, and without a run also those of images and of sentences; of
+    translations none, as their vocabulary is that of the run.
 
     Raises InputError if the run has another tokenizer.
     """
+    if isinstance(weights.data, PairData):
+        return {}
     if source.suffix == gguf.SUFFIX:
         files = gguf_tokenizer_files(source)
     else:
         directory = source if source.is_dir() else source.parent
         names = TOKENIZER_FILES + (OTHER_FILES if weights.data is None else ())
         files = {name: (directory / name).read_bytes() for name in names if (directory / name).is_file()}
-    if isinstance(weights.data, PairData):
-        raise InputError(f"{weights.source} has a vocabulary of its own, not that of {source}: {ALTERNATIVES}")
     if hasattr(weights.data, "tokenizer"):
         recipe = weights.data.tokenizer.recipe
         if recipe[:2] != ("pretrained", files.get("tokenizer.json")):

@@ -13,7 +13,9 @@ import their_encoders
 import their_weights
 
 from attention_jax import export_run, load_pretrained
+from attention_jax.data import tokenizers as tokenizers_of_data
 from attention_jax.data.pairs import PairData
+from attention_jax.data.vocabulary import Vocabulary
 from attention_jax.errors import InputError
 from attention_jax.pretrained import exchange, hugging_face
 from attention_jax.pretrained.tokenizer import dataset_tokenizer
@@ -254,6 +256,45 @@ def test_image_classifier_returns_with_its_own_images(tmp_path, model_type):
     assert_equal_model(tmp_path / "out", weights)
 
 
+def translator(place):
+    """What a run makes of a Marian: another vocabulary, of one sentencepiece model for both sides."""
+    their_weights.write_weights(
+        place / "model.safetensors", their_weights.marian(), their_weights.MARIAN | {"model_type": "marian"}
+    )
+    (place / "vocab.json").write_text(json.dumps({"of": 0, "Marian": 1}))
+    model = tokenizers_of_data.train_sentencepiece(PAIRS * 5, 24)
+    tokenizer, pieces = tokenizers_of_data.sentencepiece_model(model)
+    vocabulary = Vocabulary(pieces, pad="<pad>", bos="<bos>", eos="<eos>", unk="<unk>")
+    weights, rng = exchange.read(place), np.random.default_rng(7)
+    new = {"target_embedding/token/embedding": rng.standard_normal((len(vocabulary), 12)).astype(np.float32)}
+    new["bias"] = rng.standard_normal(len(vocabulary)).astype(np.float32)
+    data = dict.fromkeys(PairData._fields) | {"source_vocabulary": vocabulary, "target_vocabulary": vocabulary}
+    data |= {"source_tokenizer": tokenizer, "target_tokenizer": tokenizer, "source_bos": False}
+    return weights._replace(arrays=weights.arrays | new, source="runs/x", data=PairData(**data))
+
+
+PAIRS = ["a dog runs", "the dog sleeps", "a cat sleeps", "the cat runs and runs"]
+
+
+def test_translator_has_the_vocabulary_of_its_run(tmp_path):
+    weights = translator(tmp_path / "there")
+    hugging_face.write(weights, tmp_path / "there", tmp_path / "out", is_run=True)
+    words, model = weights.data.target_vocabulary, load_pretrained(tmp_path / "out")
+    ids = json.loads((tmp_path / "out" / "vocab.json").read_text())
+    assert [ids[name] for name in ("<pad>", "<bos>", "</s>", "<unk>")] == [0, 1, 2, 3]
+    assert list(ids)[4:] == words.tokens[4:] and list(ids.values()) == [*range(len(words))]
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (config["decoder_start_token_id"], config["eos_token_id"], config["vocab_size"]) == (1, 2, len(words))
+    batch = model.task.read(["the dog runs"])
+    assert batch["source"][0].tolist() == [*words.encode(weights.data.source_tokenizer.tokens("the dog runs")), 2]
+    assert model.task.decoding_limits["bos"] == 1 and model.task.decoding_limits["pad"] == 0
+    assert_equal_model(tmp_path / "out", weights)
+    for change in ({"source_bos": True}, {"target_tokenizer": tokenizers_of_data.character()}):
+        other = weights._replace(data=weights.data._replace(**change))
+        with pytest.raises(InputError, match="runs/x has a vocabulary of its own, which .* sentencepiece"):
+            hugging_face.write(other, tmp_path / "there", tmp_path / "other", is_run=True)
+
+
 def test_gguf_file_becomes_a_directory(tmp_path):
     """With the tokenizer of its header; the ids and the logits are the same bits, and the ends of a text the same."""
     pytest.importorskip("gguf", reason="GGUF files need gguf, of the extra `pretrained`")
@@ -284,14 +325,12 @@ def test_what_transformers_lacks_is_refused(tmp_path):
     weights = decoder(tmp_path / "there", "llama")
     data, options = weights.data, weights.options
     other = SimpleNamespace(tokenizer=data.tokenizer._replace(recipe=("character",)))
-    pair = PairData(*[None] * len(PairData._fields))
     cases = {
         "--model.normalizer sparsemax: export programs": {
             "options": dataclasses.replace(options, normalizer="sparsemax")
         },
         "with --model.per-layer 0:mask=window": {"options": dataclasses.replace(options, per_layer="0:mask=window(2)")},
         "runs/x has another tokenizer than": {"data": other},
-        "runs/x has a vocabulary of its own, not that of .*: export programs": {"data": pair},
         "stores neither a tokenizer nor names": {"data": None},
     }
     for message, change in cases.items():
@@ -385,3 +424,29 @@ def test_transformers_reads_image_classifiers(libraries, tmp_path, model_type):
     image = np.random.default_rng(0).standard_normal((2, 4, 4, 3)).astype(np.float32)
     model = assert_transformers_computes_the_same(libraries, "AutoModelForImageClassification", tmp_path / "out", image)
     assert model.config.id2label == dict(enumerate(LABELS))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_transformers_translates_with_the_vocabulary_of_the_run(libraries, tmp_path):
+    """Logits of the next word, and the words that `generate` writes."""
+    torch, transformers = libraries
+    weights = translator(tmp_path / "there")
+    hugging_face.write(weights, tmp_path / "there", tmp_path / "out", is_run=True)
+    path = tmp_path / "out" / "generation_config.json"  # padding is never written here
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"max_length": 12, "bad_words_ids": [[0]]}))
+    their_tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").eval()
+    pretrained, text = load_pretrained(tmp_path / "out"), "the dog runs and sleeps"
+    batch, inputs = pretrained.task.read([text]), their_tokenizer([text], return_tensors="pt")
+    assert inputs["input_ids"].tolist() == batch["source"].tolist()
+    target = np.array([[1, 5, 9, 7]])
+    module, params = exchange.module_of(weights), {"params": exchange.nested(weights.arrays)}
+    logits = np.asarray(jax.jit(module.apply)(params, batch["source"], batch["source_length"], target)[0])
+    with torch.no_grad():
+        expected = model(**inputs, decoder_input_ids=torch.tensor(target)).logits.numpy()
+        written = model.generate(**inputs)
+    error = abs(logits - expected).max() / abs(expected).max()
+    print(error)
+    assert error < 1e-5
+    assert pretrained.translate([text]) == [their_tokenizer.decode(written[0], skip_special_tokens=True)]
