@@ -25,7 +25,7 @@ PACKAGES = {
         {"config", "provenance", "ops.images.boxes", "pretrained.tokenizer"},
     ),
     "models": ({"jax", "flax"}, {"ops", "config"}),
-    "interpret": ({"jax", "flax"}, {"ops", "config", "models"}),
+    "interpret": ({"jax", "flax"}, {"ops", "config", "models", "report"}),
     "decode": ({"jax"}, {"ops"}),
     "train": (
         {"jax", "optax", "orbax", "rich", "tensorboardX", "wandb", "mlflow"},

@@ -10,7 +10,7 @@ from attention_jax import lazy_attributes
 
 if TYPE_CHECKING:
     from attention_jax.interpret.edits import Part
-    from attention_jax.interpret.intervene import ablate, head_sweep, patch, path_patch, run, trace
+    from attention_jax.interpret.intervene import ablate, patch, path_patch, run, trace
     from attention_jax.interpret.lenses import (
         detached_attribution,
         direct_attribution,
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     )
     from attention_jax.interpret.patterns import head_scores, repeated_tokens
     from attention_jax.interpret.sites import model_sites
+    from attention_jax.interpret.sweeps import draw_sweep, patch_sweep
 
 HOMES = {
     "Part": "attention_jax.interpret.edits",
     "ablate": "attention_jax.interpret.intervene",
-    "head_sweep": "attention_jax.interpret.intervene",
     "patch": "attention_jax.interpret.intervene",
     "path_patch": "attention_jax.interpret.intervene",
     "run": "attention_jax.interpret.intervene",
@@ -39,6 +39,8 @@ HOMES = {
     "head_scores": "attention_jax.interpret.patterns",
     "repeated_tokens": "attention_jax.interpret.patterns",
     "model_sites": "attention_jax.interpret.sites",
+    "draw_sweep": "attention_jax.interpret.sweeps",
+    "patch_sweep": "attention_jax.interpret.sweeps",
 }
 __getattr__, __dir__ = lazy_attributes(__name__, HOMES)
 __all__ = [*HOMES]
