@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from attention_jax import lazy_attributes
 
 if TYPE_CHECKING:
+    from attention_jax.interpret.circuits import HeadWeights, composition_scores, head_weights, ov_circuit, qk_circuit
     from attention_jax.interpret.edits import Part
     from attention_jax.interpret.intervene import ablate, patch, path_patch, run, trace
     from attention_jax.interpret.lenses import (
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from attention_jax.interpret.sweeps import draw_sweep, patch_sweep
 
 HOMES = {
+    "HeadWeights": "attention_jax.interpret.circuits",
+    "composition_scores": "attention_jax.interpret.circuits",
+    "head_weights": "attention_jax.interpret.circuits",
+    "ov_circuit": "attention_jax.interpret.circuits",
+    "qk_circuit": "attention_jax.interpret.circuits",
     "Part": "attention_jax.interpret.edits",
     "ablate": "attention_jax.interpret.intervene",
     "patch": "attention_jax.interpret.intervene",

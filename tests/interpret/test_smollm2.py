@@ -89,3 +89,13 @@ def test_induction_heads(lm):
     without = lambda heads: loss(interpret.run(lm.model, lm.params, tokens, set=interpret.ablate(map(site, heads)))[0])
     random_heads = np.random.default_rng(0).choice(order[5:], 5, replace=False)
     np.testing.assert_allclose([loss(logits), without(order[:5]), without(random_heads)], [3.75, 9.68, 3.68], atol=0.02)
+
+
+def test_induction_heads_read_the_keys_of_the_previous_token_head(lm):
+    """By weights alone: of all 162 heads before layer 18, no head writes as much into the keys of the induction head 6
+    as the previous-token head of layer 16; the same of three more induction heads."""
+    scores = np.asarray(interpret.composition_scores(lm.model, lm.params, "K"))
+    for layer, head in ((18, 6), (17, 3), (17, 4), (17, 5)):
+        assert scores[:, :, layer, head].argmax() == 16 * 9, (layer, head)
+    np.testing.assert_allclose(scores[16, 0, 18, 6], 0.195, atol=2e-3)
+    assert scores.max() == scores[16, 0, 17, 3] and not scores[20, :, :21].any()
