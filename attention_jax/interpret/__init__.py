@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from attention_jax.interpret.patterns import head_scores, repeated_tokens
     from attention_jax.interpret.sites import model_sites
+    from attention_jax.interpret.store import ActivationStore, activations, open_activations
     from attention_jax.interpret.sweeps import draw_sweep, patch_sweep
 
 HOMES = {
@@ -45,6 +46,9 @@ HOMES = {
     "head_scores": "attention_jax.interpret.patterns",
     "repeated_tokens": "attention_jax.interpret.patterns",
     "model_sites": "attention_jax.interpret.sites",
+    "ActivationStore": "attention_jax.interpret.store",
+    "activations": "attention_jax.interpret.store",
+    "open_activations": "attention_jax.interpret.store",
     "draw_sweep": "attention_jax.interpret.sweeps",
     "patch_sweep": "attention_jax.interpret.sweeps",
 }
