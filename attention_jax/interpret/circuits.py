@@ -42,8 +42,8 @@ def head_weights(model: nn.Module, params: Mapping, layer: str) -> HeadWeights:
     >>> from attention_jax import config, models
     >>> options = config.LanguageModelConfig(num_layers=2, hidden_size=8, mlp_dim=16, num_heads=4, num_kv_heads=2)
     >>> model, tokens = models.LanguageModel(options, vocab=11), jnp.ones((1, 5), jnp.int32)
-    >>> params = jax.jit(model.init)(jax.random.key(0), tokens)["params"]
-    >>> [x.shape for x in head_weights(model, params, "decoder.1")]
+    >>> shapes = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
+    >>> [x.shape for x in jax.eval_shape(lambda params: head_weights(model, params, "decoder.1"), shapes)]
     [(4, 8, 2), (4, 8, 2), (4, 8, 2), (4, 2, 8)]
     """
     weights = {
@@ -157,8 +157,8 @@ def composition_scores(
     >>> from attention_jax import config, models
     >>> options = config.LanguageModelConfig(num_layers=2, hidden_size=8, mlp_dim=16, num_heads=2)
     >>> model, tokens = models.LanguageModel(options, vocab=11), jnp.ones((1, 5), jnp.int32)
-    >>> params = jax.jit(model.init)(jax.random.key(0), tokens)["params"]
-    >>> composition_scores(model, params, "K").shape
+    >>> shapes = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
+    >>> jax.eval_shape(lambda params: composition_scores(model, params, "K"), shapes).shape
     (2, 2, 2, 2)
     """
     check_model(model)

@@ -60,8 +60,9 @@ def patch_sweep(
     >>> from attention_jax import config, models
     >>> options = config.LanguageModelConfig(num_layers=1, hidden_size=8, mlp_dim=16, num_heads=2)
     >>> model, tokens = models.LanguageModel(options, vocab=11), jnp.ones((1, 5), jnp.int32)
-    >>> params = jax.jit(model.init)(jax.random.key(0), tokens)["params"]
-    >>> swept = patch_sweep(model, params, tokens, measure=lambda logits: logits[0, -1], over=("heads", "positions"))
+    >>> shapes = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
+    >>> options = {"measure": lambda logits: logits[0, -1], "over": ("heads", "positions")}
+    >>> swept = jax.eval_shape(lambda params: patch_sweep(model, params, tokens, **options), shapes)
     >>> swept["decoder.0.head_output"].shape
     (2, 5, 11)
     """
