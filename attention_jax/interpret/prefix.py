@@ -1,6 +1,6 @@
 """The first layers of a model: what some of its activations need, and nothing behind them."""
 
-import dataclasses
+import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -34,7 +34,10 @@ def model_prefix(model: nn.Module, params: Mapping, sites: Mapping[str, Site], n
     if getattr(options, "per_layer", "").strip():
         new_options["per_layer"] = merge_per_layer(options.per_layer, "", new_options["num_layers"])
     cut = {stack: _first_layers(params[stack], depth) for stack, (_, depth) in depths.items()}
-    return model.clone(options=dataclasses.replace(options, **new_options)), {**params, **cut}
+    prefix_options = copy.copy(options)
+    for option, value in new_options.items():  # not checked as a user's: models in float64 are for tests only
+        object.__setattr__(prefix_options, option, value)
+    return model.clone(options=prefix_options), {**params, **cut}
 
 
 def _depth(stack: str, layers: int, names: Iterable[str]) -> int:
