@@ -349,9 +349,10 @@ def _attend_plain(plan: _Plan, inputs: Inputs):
     normalizer = inputs.rules[2]
     base = without_sink(normalizer.of if isinstance(normalizer, TopK) else normalizer)
     normalizer = TopK(normalizer.k, base) if isinstance(normalizer, TopK) else base
-    inputs, unmasked = _hide_masked(inputs)
+    positions = _positions_of(inputs)
+    inputs, unmasked = _hide_masked(inputs, positions)
     score, value = inputs.rules[0], inputs.value
-    scores, allowed = _mask_scores(inputs, unmasked, score(inputs.query, inputs.key))
+    scores, allowed = _mask_scores(inputs, positions, unmasked, score(inputs.query, inputs.key))
     scores = scores.astype(precision_of(inputs))
     weights = normalizer.weights(scores, allowed)
     log = None
@@ -412,15 +413,21 @@ def attention_weights(
     rules = as_tree(score), bias, as_normalizer(normalizer)
 
     def weights(inputs):
-        inputs, unmasked = _hide_masked(inputs)
+        positions = _positions_of(inputs)
+        inputs, unmasked = _hide_masked(inputs, positions)
         score, _, normalizer = inputs.rules
-        scores, allowed = _mask_scores(inputs, unmasked, score(inputs.query, inputs.key))
+        scores, allowed = _mask_scores(inputs, positions, unmasked, score(inputs.query, inputs.key))
         return normalizer.weights(scores, allowed)
 
     return loopable(weights)(Inputs(rules, query, key, key, None, mask, None, query_offset))
 
 
-def _hide_masked(inputs: Inputs) -> tuple[Inputs, jax.Array | None]:
+def _positions_of(inputs: Inputs) -> tuple[jax.Array, jax.Array]:
+    """The positions of queries [Q] and keys [K]."""
+    return inputs.offset + jnp.arange(inputs.query.shape[0]), jnp.arange(inputs.key.shape[0])
+
+
+def _hide_masked(inputs: Inputs, positions) -> tuple[Inputs, jax.Array | None]:
     """The inputs, finite in fully masked queries and keys and with arrays as the leaves of score and bias, and the
     mask [Q, K] or None."""
     (score, bias, normalizer), query, key, value, bias_query, mask, *_ = inputs
@@ -428,7 +435,7 @@ def _hide_masked(inputs: Inputs) -> tuple[Inputs, jax.Array | None]:
     inputs = inputs._replace(rules=(score, bias, normalizer))
     if mask is None:
         return inputs, None
-    unmasked = mask(inputs.offset + jnp.arange(query.shape[0]), jnp.arange(key.shape[0]))
+    unmasked = mask(*positions)
     if isinstance(mask, AssumeFinite):
         return inputs, unmasked
     query = replace_nonfinite(query, unmasked.any(axis=1))
@@ -437,12 +444,11 @@ def _hide_masked(inputs: Inputs) -> tuple[Inputs, jax.Array | None]:
     return inputs._replace(query=query, key=key, value=value, bias_query=bias_query), unmasked
 
 
-def _mask_scores(inputs: Inputs, unmasked, scores):
+def _mask_scores(inputs: Inputs, positions, unmasked, scores):
     """`scores` + bias [Q, K], and which of them are allowed. If `bias_query` is None, the bias gets `query`."""
     (score, bias, _), query, key, _, bias_query, *_ = inputs
     scores = widen_scores(score, scores, query, key)
     if bias is not None:
-        positions = inputs.offset + jnp.arange(query.shape[0]), jnp.arange(key.shape[0])
         scores = add_bias(scores, bias, bias(query if bias_query is None else bias_query, *positions))
     allowed = scores != -jnp.inf
     allowed = allowed if unmasked is None else allowed & unmasked
