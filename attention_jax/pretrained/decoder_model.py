@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax import decode
 from attention_jax.config import Generation, LanguageModelConfig
 from attention_jax.data.pairs import pad_rows
 from attention_jax.errors import InputError
@@ -21,6 +20,7 @@ from attention_jax.pretrained import exchange, generation_config, tensors
 from attention_jax.pretrained.interface import Pretrained, Texts, check_ids, check_texts, read_params, refuse_figure
 from attention_jax.pretrained.tokenizer import read_tokenizer
 from attention_jax.report.attention_data import AttentionRecord, Prediction, check_length
+from attention_jax.sampling import generate
 from attention_jax.tasks import mean_perplexity
 from attention_jax.tasks.attention_maps import token_attention, top_by_layer, with_readings, with_rollout
 
@@ -91,34 +91,52 @@ class PretrainedLanguageModel(Pretrained):
         return [text + written for text, written in zip(texts, self.generate(texts, **sampling))]
 
     def generate(self, texts: Texts, stream: Callable[[str], None] | None = None, **sampling: Any) -> list[str]:
-        texts, options = check_texts(texts, "generate"), generation_config.sampling_in(self.path) | sampling
-        total = options.pop("total", None)
-        total = None if "length" in options else total
-        return self.continuations(texts, Generation(**options), stream, total) if texts else []
-
-    def continuations(
-        self, texts: Texts, sampling: Generation, stream: Callable[[str], None] | None, total: int | None
-    ) -> list[str]:
-        """What the model writes after each text, up to an end-of-text token. `stream` is called with each piece of the
-        first text's continuation as it is written. With `total`, texts have so many tokens with their continuation."""
-        rows = self._encode(texts, num_new=sampling.length if total is None else 1)
-        limits = [sampling.length] * len(rows)
-        if total is not None:
-            most = min(total, self.config.longest_input or total)
-            limits = [most - len(row) for row in rows]
-            if min(limits) < 1:
-                raise InputError(
-                    f"the model's files limit texts to {most} tokens with their continuation (max_length), and one has "
-                    f"{max(map(len, rows))}: give a length"
-                )
-            sampling = dataclasses.replace(sampling, length=max(limits))
-        lengths, prompts = np.array([len(row) for row in rows], np.int32), self._pad(*rows, num_new=sampling.length)
+        texts, (options, total) = check_texts(texts, "generate"), self.generation_options(sampling)
+        if not texts:
+            return []
+        rows = self._encode(texts, num_new=options.length if total is None else 1)
+        limits = self._continuation_limits(rows, options.length, total)
+        lengths, prompts = np.array([len(row) for row in rows], np.int32), self._pad(*rows, num_new=max(limits))
         pieces, ends = None if stream is None else Pieces(self.tokenizer, stream, limits[0]), self.tokenizer.ends
-        written = np.asarray(_generate(self.model, sampling, ends, pieces, self.params, prompts, lengths))
+        written = _generate(
+            self.model,
+            self.params,
+            prompts,
+            lengths,
+            max(limits),
+            eos=ends,
+            temperature=options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            repetition_penalty=options.repetition_penalty,
+            rng=jax.random.key(options.seed),
+            stream=pieces,
+        )
+        written = np.asarray(written)
         if pieces is not None:
             jax.effects_barrier()
             pieces.end()
         return [self.tokenizer.decode(through_end(row.tolist()[:most], ends)) for row, most in zip(written, limits)]
+
+    def generation_options(self, sampling: dict[str, Any]) -> tuple[Generation, int | None]:
+        """The options of the model's files and, before them, of the caller; and the number of tokens to which the files
+        limit a text with its continuation, or None, also where the options have a length."""
+        options = generation_config.sampling_in(self.path) | sampling
+        total = options.pop("total", None)
+        return Generation(**options), None if "length" in options else total
+
+    def _continuation_limits(self, rows: list[list[int]], length: int, total: int | None) -> list[int]:
+        """The largest number of tokens after each text."""
+        if total is None:
+            return [length] * len(rows)
+        most = min(total, self.config.longest_input or total)
+        limits = [most - len(row) for row in rows]
+        if min(limits) < 1:
+            raise InputError(
+                f"the model's files limit texts to {most} tokens with their continuation (max_length), and one has "
+                f"{max(map(len, rows))}: give a length"
+            )
+        return limits
 
     def _encode(self, texts: Sequence[str], least: int = 1, num_new: int = 0) -> list[list[int]]:
         """The tokens of each text; InputError for fewer than `least`, or too many for `num_new` to follow."""
@@ -168,12 +186,8 @@ class Pieces:
             self.shown += remaining
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _generate(model, sampling, ends, stream, params, prompts, lengths):
-    options = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "repetition_penalty")}
-    rng = jax.random.key(sampling.seed)
-    inputs = params, prompts, lengths, sampling.length
-    return decode.generate(model, *inputs, eos=ends, rng=rng, stream=stream, **options)
+GENERATION = ("model", "length", "eos", "temperature", "top_k", "top_p", "repetition_penalty", "stream")
+_generate = jax.jit(generate, static_argnames=GENERATION)
 
 
 @functools.partial(jax.jit, static_argnums=0)

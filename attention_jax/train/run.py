@@ -202,10 +202,9 @@ class Run:
         return "KILLED" if stopped or self.active else "FINISHED"
 
     def write_status(self):
-        """Write how training has ended to progress.json, if the directory is still that of this run."""
+        """Write how training has ended to progress.json."""
         state = "diverged" if self.failure else "stopped" if self.active else "trained"
-        if self.log.is_in_place():
-            self.status.write(state, self.step, self.pace, self.seconds_left())
+        self.status.write(state, self.step, self.pace, self.seconds_left())
 
 
 def divergent_loss(metrics: dict) -> float | None:
