@@ -22,11 +22,10 @@ DISTRIBUTIONS = {
 }  # fmt: skip
 """{import name: distribution name} if they differ"""
 
-ADVICE = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free disk space") | dict.fromkeys(
-    (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR),
-    "make it accessible or give another path (of datasets: TFDS_DATA_DIR)",
-)
-"""What to do about errors of a file system; all others are defects of this program."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a file system without room."""
+DEFECTS = (errno.ENOENT, errno.EBADF, errno.EFAULT, errno.EPIPE, errno.EINTR, errno.EAGAIN, errno.ECHILD, errno.ESRCH)
+"""Errors that are about this program, a pipe or a process, and not about a file system."""
 
 
 class InputError(ValueError):
@@ -121,11 +120,12 @@ def explain_errors() -> Iterator[None]:
             raise
         raise InputError(f"this needs {package}, which is not installed: {how_to_install([package])}") from error
     except OSError as error:
-        if error.errno not in ADVICE:
+        if error.errno is None or error.errno in DEFECTS:
             raise
+        advice = "free disk space" if error.errno in FULL else "make it accessible or give another path"
         raise InputError(
-            f"{error.filename or 'a file'} could not be read or written ({error.strerror}): {ADVICE[error.errno]} and "
-            "repeat the command, with --resume if it was training"
+            f"{error.filename or 'a file'} could not be read or written ({error.strerror}): {advice} and repeat the "
+            "command, with --resume if it was training"
         ) from error
     except (MemoryError, RuntimeError) as error:  # NumPy raises the one, JAX the other
         if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):

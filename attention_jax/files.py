@@ -2,12 +2,19 @@
 
 import fcntl
 import json
+import math
 import os
-from collections.abc import Iterator
+import sys
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from attention_jax.errors import InputError
+
+LOCK = ".lock"
+"""The file that is locked where directories cannot be."""
 
 
 def data_home() -> str:
@@ -15,11 +22,27 @@ def data_home() -> str:
     return os.path.expanduser(os.environ.get("TFDS_DATA_DIR", os.path.join("~", "tensorflow_datasets")))
 
 
+def is_utf8(text: str) -> bool:
+    """Whether `text` can be written as UTF-8: a command line or a path may have bytes that cannot.
+
+    >>> is_utf8("é"), is_utf8(chr(0xDCE9))
+    (True, False)
+    """
+    return text == text.encode(errors="replace").decode()
+
+
+def check_regular(path: Path):
+    """Raise InputError for a pipe, a socket or a device, from which reading might never end; missing files pass."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} must be a file; it is a directory, a pipe or a device: put the file back")
+
+
 def read_json(path: Path):
-    """Read a JSON file; InputError if it is damaged."""
+    """Read a file of `write_json`; InputError if it is damaged."""
+    check_regular(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        return from_json(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({' '.join(str(error).split())}): put it back, or delete it") from error
 
 
@@ -31,6 +54,66 @@ def read_object(path: Path) -> dict:
     return value
 
 
+def to_json(value, indent: int | None = None) -> str:
+    """Return `value` as JSON, which has neither NaN nor infinities: in an object they become null, and its entry
+    "not_finite" has their values by their places, as JSON pointers (RFC 6901).
+
+    >>> to_json({"step": 3, "train.loss": float("nan")})
+    '{"step": 3, "train.loss": null, "not_finite": {"/train.loss": "NaN"}}'
+    >>> from_json(to_json({"values": [1.0, float("-inf")]}))
+    {'values': [1.0, -inf]}
+    """
+    options = {"indent": indent, "ensure_ascii": False, "allow_nan": False}
+    try:
+        return json.dumps(value, **options)
+    except ValueError:
+        return json.dumps(replace_numbers(value), **options)
+
+
+def from_json(text: str | bytes):
+    """Parse JSON of `to_json`; ValueError if it is damaged."""
+    return restore_numbers(json.loads(text))
+
+
+def replace_numbers(value: dict) -> dict:
+    """Return the JSON values that `to_json` writes."""
+    places: dict[str, str] = {}
+    replaced = _replace_numbers(value, "", places)
+    return {**replaced, "not_finite": places} if places else replaced
+
+
+def _replace_numbers(value, pointer: str, places: dict[str, str]):
+    """Replace numbers that are not finite by None, and add them to `places`."""
+    if isinstance(value, float) and not math.isfinite(value):
+        places[pointer] = json.dumps(float(value))  # NaN, Infinity or -Infinity
+        return None
+    if isinstance(value, Mapping):
+        escape_pointer = lambda name: str(name).replace("~", "~0").replace("/", "~1")
+        return {name: _replace_numbers(x, f"{pointer}/{escape_pointer(name)}", places) for name, x in value.items()}
+    if isinstance(value, list | tuple):
+        return [_replace_numbers(x, f"{pointer}/{index}", places) for index, x in enumerate(value)]
+    return value
+
+
+def restore_numbers(value):
+    """Return parsed JSON with the numbers that its entry "not_finite" has; ValueError if that is damaged."""
+    if not isinstance(value, dict) or "not_finite" not in value:
+        return value
+    key = lambda place, name: int(name) if isinstance(place, list) else name
+    try:
+        for pointer, number in value.pop("not_finite").items():
+            *parents, last = [name.replace("~1", "/").replace("~0", "~") for name in pointer.split("/")[1:]]
+            place = value
+            for name in parents:
+                place = place[key(place, name)]
+            if place[key(place, last)] is not None:
+                raise LookupError(pointer)
+            place[key(place, last)] = float(number)
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ValueError(f'its "not_finite" is wrong: {type(error).__name__} {error}') from error
+    return value
+
+
 def metrics_row(line: str | bytes) -> dict | None:
     """Parse a line of metrics.jsonl, {"step": 3, "train.loss": 0.5}; None if it is damaged or incomplete.
 
@@ -38,8 +121,8 @@ def metrics_row(line: str | bytes) -> dict | None:
     ({'step': 3, 'train.loss': 0.5}, None, None)
     """
     try:
-        row = json.loads(line)
-    except ValueError:
+        row = from_json(line)
+    except (ValueError, RecursionError):
         return None
     numbers = isinstance(row, dict) and all(isinstance(value, int | float) for value in row.values())
     return row if numbers and "step" in row and ("epoch" in row or "seconds" not in row) else None
@@ -56,7 +139,7 @@ def is_of_attention(row: dict) -> bool:
 
 def write_json(path: Path, value) -> Path:
     """Write `value` so that the file is either the old one or the whole new one, never a half; make its directory."""
-    return write_atomically(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    return write_atomically(path, to_json(value, indent=1) + "\n")
 
 
 def write_atomically(path: Path, text: str) -> Path:
@@ -68,15 +151,30 @@ def write_atomically(path: Path, text: str) -> Path:
 
 @contextmanager
 def temporary_file(path: Path) -> Iterator[Path]:
-    """Context with the name of a temporary file, which is renamed to `path` at the end, or removed on failure; makes
-    the directory."""
+    """Context with the name of a temporary file, which is renamed to `path` at the end, or removed on failure.
+
+    The directory is created. An OSError without a file name gets the name of `path`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary_path = path.with_name(f"{path.stem}.{os.getpid()}.part{path.suffix}")
+    name = f"{zlib.crc32(os.fsencode(path.name)):08x}.{os.getpid()}.part"  # of this file and process, and short
+    temporary_path = path.with_name(name + path.suffix)
     try:
         yield temporary_path
         os.replace(temporary_path, path)
-    finally:
-        temporary_path.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary_path.unlink()
+        if isinstance(error, OSError) and error.filename in (None, str(temporary_path)):
+            error.filename = str(path)
+        raise
+
+
+def directory_removed_error(directory: Path) -> InputError:
+    """The error of a run or a sweep whose directory is no longer there."""
+    return InputError(
+        f"{directory} was removed or replaced while it was written to, so the work there has stopped: "
+        "start it again, with another --out DIR if the directory is of something else now"
+    )
 
 
 def make_parent(path: Path, option: str):
@@ -89,17 +187,47 @@ def make_parent(path: Path, option: str):
         ) from error
 
 
+def home_write_error(reason: object) -> InputError:
+    """The error of a data home that cannot be written."""
+    return InputError(f"cannot write to {data_home()}, where datasets are cached ({reason}); set TFDS_DATA_DIR")
+
+
+@contextmanager
+def explain_home_errors() -> Iterator[None]:
+    """Context, or decorator, in which an OSError about a file in the data home, or a directory above it, is an
+    InputError."""
+    try:
+        yield
+    except OSError as error:
+        home, where = os.path.abspath(data_home()), os.path.abspath(str(error.filename))
+        if not error.filename or os.path.commonpath([home, where]) not in (home, where):
+            raise
+        raise home_write_error(error.strerror) from error
+
+
 @contextmanager
 def directory_lock(directory: Path, wait: bool = True) -> Iterator[None]:
     """Wait until no other process is within this for the same directory, which must exist; without `wait`, InputError
-    if one is. A file system that cannot lock directories, such as NFS, does without."""
-    handle = os.open(directory, os.O_RDONLY)
+    if one is.
+
+    NFS locks no directories, but a file in them. A file system that locks neither does without; a note says so.
+    """
+    handles = [os.open(directory, os.O_RDONLY)]
     try:
-        with suppress(OSError):
-            _lock(handle, directory, wait)
+        try:
+            _lock(handles[0], directory, wait)
+        except OSError:
+            try:
+                handles.append(os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o666))
+                _lock(handles[1], directory, wait)
+            except OSError as error:
+                with suppress(OSError):
+                    (directory / LOCK).unlink()
+                _tell_of_no_locks(str(directory), error.strerror)
         yield
     finally:
-        os.close(handle)
+        for handle in handles:
+            os.close(handle)
 
 
 def _lock(handle: int, directory: Path, wait: bool):
@@ -109,3 +237,11 @@ def _lock(handle: int, directory: Path, wait: bool):
         raise InputError(
             f"another process is at work in {directory}: wait until it has ended, or give another directory"
         ) from error
+
+
+@cache
+def _tell_of_no_locks(directory: str, reason: str):
+    print(
+        f"note: the file system of {directory} has no locks ({reason}): let one process at a time work there",
+        file=sys.stderr,
+    )

@@ -8,6 +8,7 @@ import pytest
 
 from attention_jax.data.image_files import decode
 from attention_jax.errors import InputError
+from attention_jax.files import read_json
 from attention_jax.pretrained import tensors
 from attention_jax.report import run_status
 from attention_jax.report.curves import read_history
@@ -24,7 +25,7 @@ ODD = [
     '{"step": "1", "seconds": 2}',
     '{"step": 1, "seconds": 2}',
 ]
-ODD += ['{"step": 1, "epoch": 1, "seconds": "a", "train.loss": 1}', '{"step": 1, "train.loss": [1]}']
+ODD += ["[" * 100_000, '{"step": 1, "epoch": 1, "seconds": "a", "train.loss": 1}', '{"step": 1, "train.loss": [1]}']
 ROWS = [{"step": 1, "train.loss": 2.0}, {"step": 2, "epoch": 1, "seconds": 1.0, "valid.loss": 1.0}]
 
 
@@ -55,7 +56,7 @@ def test_resumed_run_drops_damaged_log_lines(directory):
 
 
 @pytest.mark.parametrize("name", ["result", "failure", "progress"])
-@pytest.mark.parametrize("text", ["[]", "3", "{}", "null", "[["])
+@pytest.mark.parametrize("text", ["[]", "3", "{}", "null", "[" * 100_000])
 def test_status_survives_other_files_that_are_odd(tmp_path, name, text, capsys):
     (tmp_path / "config.json").write_text("[]")
     (tmp_path / f"{name}.json").write_text(text)
@@ -63,7 +64,7 @@ def test_status_survives_other_files_that_are_odd(tmp_path, name, text, capsys):
     assert str(tmp_path) in capsys.readouterr().out.replace("\n", "")
 
 
-@pytest.mark.parametrize("text", ["[]", "3", "null", "[["])
+@pytest.mark.parametrize("text", ["[]", "3", "null", "[" * 100_000])
 def test_non_object_result_is_one_line_error(tmp_path, text):
     (tmp_path / "result.json").write_text(text)
     with pytest.raises(InputError, match="result.json is damaged"):
@@ -80,6 +81,18 @@ def ends(function, *arguments):
             for path in arguments:  # a writer lets it end
                 os.close(os.open(path, os.O_WRONLY))
             raise
+
+
+@pytest.mark.parametrize("kind", ["config", "result", "facts"])
+def test_pipe_in_run_directory_is_rejected(tmp_path, kind):
+    path = tmp_path / f"{kind}.json"
+    os.mkfifo(path)
+    reads = {
+        "config": lambda path: run_directory.read_config(path.parent),
+        "result": lambda path: run_directory.read_history(path.parent),
+    }
+    with pytest.raises(InputError, match=f"{kind}.json must be a file"):
+        ends(reads.get(kind, read_json), path)
 
 
 def test_pipe_named_like_image_is_rejected(tmp_path):

@@ -1,6 +1,7 @@
-"""Files: what is written comes back, no error of a disk leaves half a file, one process at a time works."""
+"""Files: strict readers take JSON, numbers that it lacks come back, and no error of a disk leaves half a file."""
 
 import errno
+import json
 import math
 import os
 from pathlib import Path
@@ -8,26 +9,82 @@ from pathlib import Path
 import pytest
 
 from attention_jax.errors import InputError, explain_errors
-from attention_jax.files import directory_lock, metrics_row, read_json, temporary_file, write_json
+from attention_jax.files import from_json, make_parent, metrics_row, read_json, temporary_file, write_json
+from attention_jax.report.run_page import run_page
+from attention_jax.train.log import MetricsLog
 
 
-def test_numbers_that_are_not_finite_come_back(tmp_path):
-    values = {"test.loss": math.inf, "history": [-math.inf, 0.5, None]}
-    assert read_json(write_json(tmp_path / "x.json", values)) == values
-    row = metrics_row('{"step": 1, "train.loss": NaN}')
-    assert math.isnan(row["train.loss"]) and metrics_row('{"step": 1, "train.loss": null}') is None
+def strictly(text: str):
+    """Parse as RFC 8259 has it: `NaN`, `Infinity` and `-Infinity` are no JSON."""
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
 
 
-@pytest.mark.parametrize("text", ["{", "", "\x00"])
-def test_damaged_json_is_one_line(text, tmp_path):
-    (tmp_path / "x.json").write_text(text)
+VALUES = {
+    "metrics": {"test.loss": math.nan, "a/b~c": math.inf, "test.accuracy": 0.5},
+    "history": [{"epoch": 1, "valid.loss": -math.inf}, {"epoch": 2, "valid.loss": 2.0}],
+    "none": None,
+}
+
+
+def test_nonfinite_number_is_null_with_its_pointer(tmp_path):
+    written = strictly(write_json(tmp_path / "x.json", VALUES).read_text())
+    assert written["metrics"] == {"test.loss": None, "a/b~c": None, "test.accuracy": 0.5}
+    assert written["history"][0]["valid.loss"] is None
+    assert written["not_finite"] == {
+        "/metrics/test.loss": "NaN", "/metrics/a~1b~0c": "Infinity", "/history/0/valid.loss": "-Infinity"
+    }  # fmt: skip
+    back = read_json(tmp_path / "x.json")
+    assert math.isnan(back["metrics"].pop("test.loss")) and back.keys() == VALUES.keys()
+    assert back["metrics"] == {"a/b~c": math.inf, "test.accuracy": 0.5} and back["none"] is None
+    assert back["history"] == VALUES["history"]
+
+
+def test_bare_nan_of_earlier_versions_is_read(tmp_path):
+    (tmp_path / "x.json").write_text('{"metrics": {"test.loss": NaN}}')
+    assert math.isnan(read_json(tmp_path / "x.json")["metrics"]["test.loss"])
+
+
+@pytest.mark.parametrize("places", ['{"/b": "NaN", "/c/d": "NaN"}', "[1]", '{"/a/0": "NaN"}', '{"/a": "much"}', "3"])
+def test_damaged_not_finite_list_is_one_line(places, tmp_path):
+    (tmp_path / "x.json").write_text(f'{{"a": null, "not_finite": {places}}}')
     with pytest.raises(InputError, match="x.json is damaged"):
         read_json(tmp_path / "x.json")
 
 
+def test_log_and_page_keep_nonfinite_numbers(tmp_path):
+    log = MetricsLog(tmp_path, 0, 0)
+    log.write(1, **{"train.loss": math.inf, "valid.loss": math.nan})
+    log.close()
+    [line] = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert strictly(line)["train.loss"] is None
+    row = metrics_row(line)
+    assert row["train.loss"] == math.inf and math.isnan(row["valid.loss"]) and set(row) == {
+        "step", "train.loss", "valid.loss"
+    }  # fmt: skip
+    assert metrics_row('{"step": 1, "train.loss": null}') is None, "not of this package"
+    write_json(tmp_path / "result.json", VALUES)
+    assert "| metrics.test.loss | nan |" in run_page(tmp_path).read_text()
+
+
+def test_json_without_such_numbers_is_as_before():
+    assert from_json('{"step": 3, "train.loss": 0.5}') == {"step": 3, "train.loss": 0.5}
+
+
+def test_longest_file_name_is_accepted(tmp_path):
+    path = tmp_path / ("n" * 250 + ".json")
+    make_parent(path, "--out")
+    assert read_json(write_json(path, {"a": 1})) == {"a": 1} and [each.name for each in tmp_path.iterdir()] == [
+        path.name
+    ]
+
+
 def test_failed_write_names_file_and_leaves_nothing(tmp_path):
     write_json(tmp_path / "x.json", "old")
-    with pytest.raises(InputError, match=r"could not be .*written \(No space left"), explain_errors():
+    with pytest.raises(InputError, match=r"x.json could not be .*written \(No space left"), explain_errors():
         write_half(tmp_path / "x.json")
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"] and (tmp_path / "x.json").read_text() == '"old"\n'
 
@@ -45,7 +102,7 @@ def write_half(path: Path):
         (errno.ENOSPC, "free disk space"),
         (errno.EDQUOT, "free disk space"),
         (errno.EACCES, "make it accessible"),
-        (errno.EROFS, "--resume if it was training"),
+        (errno.ESTALE, "--resume if it was training"),
     ],
 )
 def test_file_system_errors_name_the_file(number, advice):
@@ -58,13 +115,3 @@ def test_a_defect_keeps_its_traceback(number):
     with pytest.raises(OSError, match=os.strerror(number)) as raised, explain_errors():
         raise OSError(number, os.strerror(number), "ours.json")
     assert not isinstance(raised.value, InputError)
-
-
-def test_lock_excludes_other_processes(tmp_path):
-    refused = pytest.raises(InputError, match="another process is at work")
-    with directory_lock(tmp_path), refused, directory_lock(tmp_path, wait=False):
-        pass
-    with directory_lock(tmp_path, wait=False):
-        pass
-    with pytest.raises(FileNotFoundError), directory_lock(tmp_path / "absent"):
-        pass

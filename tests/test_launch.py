@@ -377,6 +377,16 @@ def test_invalid_model_leaves_no_directory(tmp_path):
     assert not (tmp_path / "x").exists()
 
 
+def test_non_utf8_argument_is_rejected_before_training(tmp_path):
+    place = f"{tmp_path}/caf\udce9"
+    assert r"caf\udce9" in error_line("train", "date_luong", *TINY, "--train.max-steps", "1", "--out", place)
+    assert not list(tmp_path.iterdir())
+    config = configs.replace(catalog.load_experiment("date_luong").smoke(), **{"train.max_steps": 1})
+    with pytest.raises(InputError, match="UTF-8"):
+        lifecycle.start(config, Path(place))
+    assert not list(tmp_path.iterdir())
+
+
 def test_out_of_memory_is_one_line_without_leftovers(tmp_path):
     config = catalog.load_experiment("date_luong").smoke()
     error = pytest.raises(InputError, match="memory is too small")

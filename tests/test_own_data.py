@@ -15,7 +15,7 @@ from attention_jax.config import TextFile, replace
 from attention_jax.data import images, labeled_texts, splits, text_windows
 from attention_jax.data.pairs import load_pairs
 from attention_jax.errors import InputError
-from attention_jax.runs.header import in_a_line
+from attention_jax.printing import in_a_line
 from experiments import classify_images, classify_text, language_model, translate_files
 
 ROOT = Path(__file__).resolve().parents[1]

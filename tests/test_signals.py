@@ -16,6 +16,26 @@ from attention_jax.signals import Interrupt
 
 ROOT = Path(__file__).resolve().parents[1]
 TERMINATED = 128 + signal.SIGTERM
+INSIDE = {
+    "a callback of the garbage collector": """
+def callback(phase, info):
+    gc.callbacks.clear()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.01)
+gc.callbacks.append(callback)
+gc.collect()
+""",
+    "a thread that orbax abandons": """
+from attention_jax.train.checkpoint import _suppress_thread_errors
+with _suppress_thread_errors():
+    class Ended:
+        def __del__(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.01)
+    Ended()
+""",
+    "plain code": "os.kill(os.getpid(), signal.SIGTERM)",
+}
 AROUND = """
 import gc, os, signal, sys, time
 from attention_jax.cli import commands
@@ -45,9 +65,16 @@ def test_nohup_keeps_its_meaning():
 
 
 @pytest.mark.usefixtures("hangup")
-@pytest.mark.parametrize("name", ["SIGHUP", pytest.param("SIGTERM", marks=pytest.mark.slow)])
-def test_a_signal_ends_a_command_and_cleans_up(name):
-    code = AROUND.format(f"os.kill(os.getpid(), signal.{name})")
+@pytest.mark.parametrize(
+    "name, place",
+    [
+        ("SIGHUP", "plain code"),
+        pytest.param("SIGTERM", "a callback of the garbage collector", marks=pytest.mark.slow),
+        pytest.param("SIGUSR1", "a thread that orbax abandons", marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_is_never_lost_and_cleans_up(name, place):
+    code = AROUND.format(INSIDE[place].strip().replace("SIGTERM", name).replace("\n", "\n        "))
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert (result.returncode, result.stdout) == (128 + signal.Signals[name], "cleaned up\n"), result.stderr
 

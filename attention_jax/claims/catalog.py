@@ -22,6 +22,7 @@ from types import ModuleType
 from attention_jax.claims.claim import Claim, Threshold, load_declarations
 from attention_jax.config import Config, Grid, info_of, replace, walk
 from attention_jax.errors import InputError
+from attention_jax.printing import docstrings
 
 
 def experiments_directory(package: Path, working_directory: Path) -> Path:
@@ -279,7 +280,7 @@ def _experiment_of_module(module: ModuleType, results: Path) -> Experiment:
     variants = getattr(module, "variants", lambda: {"": module.config()})
     return Experiment(
         name=Path(module.__file__).stem,
-        doc=inspect.getdoc(module) or "",
+        doc=inspect.getdoc(module) or docstrings(module.__file__)[""],
         config=module.config,
         smoke=getattr(module, "smoke", lambda: smoke_config(module.config())),
         variants=variants,

@@ -3,6 +3,7 @@
 Without a command it trains date_luong, an attention model that converts dates, in about a minute on two cores.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -14,12 +15,14 @@ from typing import Any
 from attention_jax import __version__
 from attention_jax.cli.compilation_cache import keep_compiled_programs
 from attention_jax.errors import Diverged, InputError, Interrupted, explain_errors, require
-from attention_jax.files import make_parent
-from attention_jax.printing import as_typed
+from attention_jax.files import is_utf8, make_parent
+from attention_jax.printing import as_typed, discard, docstrings, escape_control, outlasting_readers, prepare_streams
 from attention_jax.runs import pack as packed
 from attention_jax.signals import end_on_signals
 
 MAIN_JOB = "date_luong"
+OUTLASTING = ("train", "export", "import", "reproduce", "sweep", "compile", "bench")
+"""Commands whose work is on the disk: they continue after the reader of their output has left; others end with 141."""
 PICTURES = (".png", ".svg", ".pdf")
 
 
@@ -106,7 +109,7 @@ def print_result(result: dict, directory: Path):
     for name, value in result["metrics"].items():
         print(f"{name:32} {value:.6g}" if isinstance(value, float) else f"{name:32} {value}")
     samples = directory / "samples.txt"
-    print(samples.read_text(encoding="utf-8") if samples.exists() else "", end="")
+    print(escape_control(samples.read_text(encoding="utf-8")) if samples.exists() else "", end="")
     print(f"{'seconds':32} {result['seconds']:.1f}\nin {directory}: result.json, metrics.jsonl, figures/")
 
 
@@ -205,14 +208,14 @@ def predict(words: list[str]):
         Path(args.out).write_text(translated, "utf-8") if is_device else write_atomically(Path(args.out), translated)
     else:
         for text, output in zip(texts, outputs, strict=True):
-            print(f"{text} -> {output}")
+            print(escape_control(f"{text} -> {output}"))
     if args.attention:
         print(f"attention map: {args.attention}")
 
 
 def print_continuation(model, text: str, sampling: dict[str, Any]):
     """Print a text and its continuation while it is written."""
-    show = lambda piece: print(piece, end="", flush=True)
+    show = lambda piece: print(escape_control(piece), end="", flush=True)
     show(f"{text} -> {text}")
     model.generate([text], stream=show, **sampling)
     print()
@@ -442,9 +445,11 @@ def main(words: list[str]):
     if words and words[0] in ("-h", "--help", "help"):
         from attention_jax.cli.help import overview
 
-        return print(overview(__doc__.strip(), COMMANDS))
+        return print(overview(docstrings(__file__)[""], COMMANDS))
     if words and words[0] in ("-V", "-v", "--version", "version"):
         return print(f"attention_jax {__version__}")
+    if bad := [word for word in words if not is_utf8(word)]:
+        raise InputError(f"what is on the command line must be UTF-8; got {bad[0]!a}")
     if not words or words[0].startswith("-"):
         words = ["train", MAIN_JOB, *words]
     name, *arguments = words
@@ -458,7 +463,8 @@ def main(words: list[str]):
         elif near := suggest_commands(name, COMMANDS):
             hint = f"perhaps you meant {' or '.join(near)}"
         raise InputError(f"there is no command {name!r}; {hint}")
-    with explain_errors():
+    outlasts = name in OUTLASTING and not {"-h", "--help", "--help-all"} & set(arguments)
+    with outlasting_readers() if outlasts else contextlib.nullcontext(), explain_errors():
         COMMANDS[name](arguments)
 
 
@@ -468,6 +474,7 @@ def run():
     The exit code is 0 for success, 1 where a claim is missed, the loss diverges or no trial of a sweep has ended, 2 for
     bad input, 130 after an interruption that was saved or Ctrl-C, and 128 and its number after another signal.
     """
+    prepare_streams()
     end_on_signals()
     if sys.argv[1:2] != ["compile"]:  # a compiler without its device cannot read the programs that it stored
         keep_compiled_programs()
@@ -476,10 +483,10 @@ def run():
             main(sys.argv[1:])
             sys.stdout.flush()
     except InputError as error:
-        print(f"error: {as_typed(str(error))}", file=sys.stderr)
+        print(f"error: {escape_control(as_typed(str(error)))}", file=sys.stderr)
         raise SystemExit(2) from None
     except Diverged as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {escape_control(str(error))}", file=sys.stderr)
         raise SystemExit(1) from None
     except Interrupted as error:
         how = "the same command resumes" if sys.argv[1:2] == ["reproduce"] else "resume with --resume"
@@ -488,5 +495,14 @@ def run():
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except BrokenPipeError:  # the reader has left, as in `launch.py list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it again at exit
         raise SystemExit(128 + signal.SIGPIPE) from None
+    finally:
+        flush_output()
+
+
+def flush_output():
+    """Print what is left; if standard output cannot be written, drop it: `main` has said so."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        discard(sys.stdout)

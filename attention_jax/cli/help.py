@@ -1,7 +1,6 @@
 """What the command line says about itself: the commands, the options that are changed most, and what an option that
 does not exist may mean."""
 
-import ast
 import dataclasses
 import re
 import shutil
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from attention_jax.claims import catalog
 from attention_jax.config.fields import info_of, suggest_options, walk
-from attention_jax.printing import program
+from attention_jax.printing import docstrings, program
 
 COMMON = (
     "model.hidden_size", "model.num_layers", "model.num_encoder_layers", "model.num_decoder_layers",
@@ -21,7 +20,7 @@ COMMON = (
 )  # fmt: skip
 """Options of a configuration that `--help` shows, besides the user's data; `--help-all` shows every option."""
 OPTIONS = Path(__file__).with_name("command_options.py")
-"""The file of the commands' options, whose docstrings are read from the source: importing it would take longer."""
+"""The file of the commands' options, whose docstrings are read from the source: `python -OO` has no others."""
 TITLES = {"data": "Data", "model": "Model", "optim": "Optimizer", "train": "Training"}
 RARE = ("trust_code", "coordinator", "hosts", "host", "name")
 """Options of commands that only `--help-all` shows."""
@@ -71,12 +70,6 @@ def common_help(command: str, experiment: str, kind: type, config) -> str:
         title = TITLES.get(name.rpartition(".")[0], f"Options of {command}")
         sections.setdefault(title, []).append((flag(name), metavar, default, text))
     return _format_help(line, kind, sections, f"All {len(list_option_names(kind, config))} options: {line} --help-all")
-
-
-def docstrings(path: Path) -> dict[str, str]:
-    """The docstrings of the classes in a file, by name, from its source."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return {node.name: ast.get_docstring(node) or "" for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def _format_help(line: str, kind: type, sections: dict[str, list[tuple]], ending: str) -> str:

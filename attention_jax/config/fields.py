@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from attention_jax.errors import InputError
+from attention_jax.files import is_utf8
 
 LARGEST = 2**31 - 1
 """The default upper limit of integer options: integers are int32 on the devices."""
-TYPES = {int: "an integer", float: "a finite number", bool: "true or false", str: "a text"}
+TYPES = {int: "an integer", float: "a finite number", bool: "true or false", str: "a text in UTF-8"}
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def check_type(hint, name: str, value):
 
 def _has_type(hint: type, value) -> bool:
     if hint is str:
-        return isinstance(value, str)
+        return isinstance(value, str) and is_utf8(value)
     if isinstance(value, bool) or hint is bool:
         return isinstance(value, bool) and hint is bool
     return isinstance(value, int) or (hint is float and isinstance(value, float) and abs(value) < float("inf"))

@@ -26,7 +26,7 @@ from tensorflow_datasets.image_classification import cifar, mnist
 from attention_jax.data.public_texts import Published, download_files, locate_file
 from attention_jax.data.text_files import read_bytes
 from attention_jax.errors import InputError
-from attention_jax.files import data_home, directory_lock
+from attention_jax.files import data_home, directory_lock, home_write_error
 
 
 def text_builder(name: str, corpus: Published) -> type[tfds.core.DatasetBuilder]:
@@ -111,9 +111,7 @@ def prepare_builder(
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.join(data_home(), empty))
         reason = full or error.strerror or error
-        raise InputError(
-            f"cannot write to {data_home()}, where datasets are cached ({reason}); set TFDS_DATA_DIR"
-        ) from error
+        raise home_write_error(reason) from error
     return make()
 
 

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from attention_jax.errors import InputError
-from attention_jax.files import data_home, directory_lock, temporary_file, write_atomically
+from attention_jax.files import data_home, directory_lock, explain_home_errors, temporary_file, write_atomically
 from attention_jax.provenance import cores
 
 LONG = 2**26
@@ -45,17 +45,18 @@ def derive_file(
     if os.path.exists(target):
         yield target, None
         return
-    os.makedirs(home, exist_ok=True)
-    with directory_lock(Path(home)):
-        older = glob.glob(f"{glob.escape(name)}-*{suffix}")
-        if target in older:
-            yield target, None
-            return
-        with temporary_file(Path(target)) as temporary_path:
-            yield target, temporary_path
-        for file in older:
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(file)
+    with explain_home_errors():
+        os.makedirs(home, exist_ok=True)
+        with directory_lock(Path(home)):
+            older = glob.glob(f"{glob.escape(name)}-*{suffix}")
+            if target in older:
+                yield target, None
+                return
+            with temporary_file(Path(target)) as temporary_path:
+                yield target, temporary_path
+            for file in older:
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(file)
 
 
 def file_stamp(path: str) -> str:
@@ -117,6 +118,7 @@ def digest(path: str, algorithm: str = "sha256") -> str:
         return hashlib.file_digest(file, algorithm).hexdigest()
 
 
+@explain_home_errors()
 def download(url: str, path: str, expected: str) -> str:
     """Download `url` to `path` unless the file exists; return `path`.
 

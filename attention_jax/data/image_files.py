@@ -10,6 +10,7 @@ import sys
 import numpy as np
 
 from attention_jax.errors import InputError
+from attention_jax.files import is_utf8
 from attention_jax.ops.images.boxes import ASPECT, TRIES, box_size
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
@@ -209,6 +210,8 @@ def list_folder(
             "it should hold one sub-directory of images per class"
         )
     names = tuple(subdirectories(directory))
+    if unreadable := [os.fsencode(name) for name in names if not is_utf8(name)]:
+        raise InputError(f"the name of the class {unreadable[0]!r} in {directory} is not UTF-8: rename the directory")
     files = [images_below(os.path.join(directory, name)) for name in names]
     if damaged == "skip" and not all(files):
         empty = [name for name, of_class in zip(names, files) if not of_class]

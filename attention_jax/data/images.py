@@ -22,7 +22,7 @@ from attention_jax.data.image_files import inception_box, list_folder, read_fold
 from attention_jax.data.lazy_images import Files, ImageStream, LazyImages, load_splits
 from attention_jax.data.stream import is_streamed, steps_in_call
 from attention_jax.errors import InputError
-from attention_jax.files import data_home, temporary_file
+from attention_jax.files import data_home, explain_home_errors, temporary_file
 
 VERSIONS = {"fashion_mnist": "3.0.1", "cifar10": "3.0.2"}
 HELD_OUT = 5
@@ -265,7 +265,7 @@ def _load_published(name: str, path: str) -> tuple[Split, dict[str, Split], tupl
     cache = os.path.join(data_home(), "arrays", f"{name}-{VERSIONS[name]}.npz")
     if not os.path.exists(cache):
         arrays = _decode_dataset(name, path)
-        with temporary_file(Path(cache)) as temporary_path:
+        with explain_home_errors(), temporary_file(Path(cache)) as temporary_path:
             np.savez(temporary_path, **arrays)
     with np.load(cache) as arrays:
         train, test = (Split(arrays[f"{split}_image"], arrays[f"{split}_label"]) for split in ("train", "test"))

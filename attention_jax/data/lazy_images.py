@@ -16,7 +16,7 @@ from attention_jax.data.cache import checksum
 from attention_jax.data.image_files import SKIP, decode
 from attention_jax.data.stream import PlannedStream
 from attention_jax.errors import InputError
-from attention_jax.files import data_home, temporary_file
+from attention_jax.files import data_home, explain_home_errors, temporary_file
 from attention_jax.provenance import cores
 
 TRAIN, TEST = ("train",), ("test", "validation")
@@ -141,7 +141,7 @@ def load_split(directory: str, split: str) -> tuple[Records, np.ndarray]:
     path = os.path.join(data_home(), "attention_jax", "labels", f"{key}-{count}.npy")
     if not os.path.exists(path):
         label = np.array([open_split(directory, split)[row]["label"] for row in range(count)], np.int32)
-        with temporary_file(Path(path)) as temporary_path:
+        with explain_home_errors(), temporary_file(Path(path)) as temporary_path:
             np.save(temporary_path, label)
     return records, np.load(path)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from attention_jax.data import text_files
 from attention_jax.data.vocabulary import Tokenizer
 from attention_jax.errors import InputError
-from attention_jax.files import data_home, temporary_file
+from attention_jax.files import data_home, explain_home_errors, temporary_file
 
 LONGEST_BYTES, PIECE = 4_192, 1_000
 """The longest text on which sentencepiece trains, in bytes of UTF-8, and the characters to which longer ones are cut.
@@ -143,6 +143,7 @@ def _tokenize_once(
     return rows
 
 
+@explain_home_errors()
 def _write_atomically(path: str, content: bytes) -> None:
     """Write a file atomically, also with concurrent writers."""
     with temporary_file(Path(path)) as temporary_path:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from attention_jax.errors import lower_is_better
 from attention_jax.files import is_of_attention, metrics_row
+from attention_jax.printing import escape_control
 from attention_jax.report.curves import NOT_METRICS
 from attention_jax.report.tables import number
 
@@ -104,7 +105,7 @@ def metrics_table(rows: list[Mapping], curves: bool = True):
         finite = [value for value in values if abs(value) < float("inf")]
         if finite:
             best = min(finite) if lower_is_better(name) else max(finite)
-            cells = name, number(values[-1]), number(best), sparkline(finite)
+            cells = escape_control(name), number(values[-1]), number(best), sparkline(finite)
             rich_table.add_row(*map(Text, cells[: 3 + curves]))
     return rich_table
 
@@ -115,14 +116,14 @@ def progress_view(directory: Path, rows: list[Mapping], curves: bool = True):
     from rich.text import Text
 
     epochs = [row for row in rows if "seconds" in row]
-    blocks = [Text(f"{directory}: {status(directory)}")]
+    blocks = [Text(escape_control(f"{directory}: {status(directory)}"))]
     if epochs:
         blocks.append(Text(f"epoch {epochs[-1]['epoch']}, {duration(epochs[-1]['seconds'])} of training"))
     if rows:
         blocks.append(metrics_table(rows, curves))
     if (directory / "samples.txt").is_file():
         with (directory / "samples.txt").open(encoding="utf-8", errors="replace") as file:
-            blocks.append(Text("newest samples:\n" + "".join(islice(file, SAMPLES)), no_wrap=True))
+            blocks.append(Text("newest samples:\n" + "".join(map(escape_control, islice(file, SAMPLES))), no_wrap=True))
     return Group(*blocks)
 
 

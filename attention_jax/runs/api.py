@@ -10,6 +10,7 @@ from attention_jax.config import Config
 from attention_jax.errors import InputError, explain_errors
 from attention_jax.pretrained.interface import Pretrained, check_texts
 from attention_jax.pretrained.load import is_pretrained, load_pretrained
+from attention_jax.printing import outlasting_readers
 from attention_jax.runs import directory as run_directory, lifecycle, pack, saved
 
 
@@ -153,7 +154,7 @@ def train_run(
     {'answer': 42.0}
     """
     directory = run_directory.fresh_directory(config.name) if out is None else Path(out)
-    with explain_errors():
+    with explain_errors(), outlasting_readers():
         config = lifecycle.with_weights(str(init_weights), config)
         lifecycle.start(config, directory, study=study, resume=resume, quiet=quiet)
     return LoadedRun(directory, run_directory.read_config(directory, like=config), run_directory.read_result(directory))

@@ -14,7 +14,7 @@ from pathlib import Path
 from attention_jax import config as configs
 from attention_jax.claims import catalog  # noqa: F401  imports the options in experiments/papers, which runs may name
 from attention_jax.errors import Diverged, InputError
-from attention_jax.files import metrics_row, read_object, write_json
+from attention_jax.files import LOCK, check_regular, is_utf8, metrics_row, read_object, write_json
 
 FORMAT = 1
 """The format version of config.json."""
@@ -47,6 +47,7 @@ def read_config(directory: Path, trust_code: bool = False, like: configs.Config 
             f"{directory} is not a run: it needs a config.json; "
             "give a directory that `launch.py train` made, such as runs/date_luong/001"
         )
+    check_regular(path)
     with explain_damage(path):
         values = json.loads(path.read_text(encoding="utf-8"))
         stored_format = values.pop("format", FORMAT)
@@ -105,7 +106,7 @@ def final_of(directory: Path, config: configs.Config) -> Path:
 
 def begins(directory: Path) -> bool:
     """Whether `directory` was created for a run that ended before it wrote config.json: `--resume` starts it there."""
-    return directory.is_dir() and {path.name for path in directory.iterdir()} <= {"figures", ".writable"}
+    return directory.is_dir() and {path.name for path in directory.iterdir()} <= {"figures", ".writable", LOCK}
 
 
 def check_same(stored: configs.Config, requested: configs.Config, directory: Path):
@@ -136,6 +137,8 @@ def check_longer(config: configs.Config, directory: Path):
 
 def check_directory(directory: Path, config: configs.Config, resume: bool):
     """Raise InputError if a run of `config` may not start, or resume, in `directory`."""
+    if not is_utf8(str(directory.absolute())):
+        raise InputError(f"the path of a run must be UTF-8, got {str(directory)!a}; give another --out DIR")
     if (directory / "config.json").exists():
         if not resume:
             raise InputError(f"{directory} already holds a run; add --resume to continue it, or give another --out DIR")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from attention_jax import provenance
 from attention_jax.config import Config, model_name
-from attention_jax.printing import as_typed
+from attention_jax.printing import as_typed, in_a_line
 from attention_jax.runs.accelerators import accelerator_hint
 
 SPLITS = ("train", "valid", "test")
@@ -70,17 +70,6 @@ def important_facts(facts: Mapping) -> dict:
     of_splits = [name for name in facts if name.startswith(SPLITS) and name.count("_") == 1][:3]
     wrong = [name for name, value in facts.items() if any(word in name for word in TROUBLES) and value]
     return {name: facts[name] for name in dict.fromkeys([*of_splits, *wrong])}
-
-
-def in_a_line(facts: Mapping) -> str:
-    """Format the numbers and names in a dictionary of facts about data in one line, without nested values.
-
-    >>> in_a_line({"train_pairs": 32000, "buckets": [{"pairs": 1}], "streamed": True})
-    'train pairs 32,000, streamed True'
-    """
-    plain = {name.replace("_", " "): value for name, value in facts.items() if isinstance(value, int | float | str)}
-    number = lambda value: f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else value
-    return ", ".join(f"{name} {number(value)}" for name, value in plain.items())
 
 
 def devices() -> str:

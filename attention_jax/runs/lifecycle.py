@@ -7,7 +7,8 @@ from pathlib import Path
 
 from attention_jax import config as configs
 from attention_jax.errors import Diverged, InputError, Interrupted, explain_errors, require
-from attention_jax.files import directory_lock, write_json
+from attention_jax.files import directory_lock, directory_removed_error, write_json
+from attention_jax.printing import escape_control
 from attention_jax.runs import directory as run_directory, saved
 from attention_jax.runs.header import header
 from attention_jax.signals import Interrupt
@@ -77,8 +78,7 @@ def run_in(config: configs.Config, directory: Path, study, quiet: bool, expected
         describe(config, directory, task)
         if not quiet:
             facts, calls = ({}, ()) if task is None else (run_directory.facts_of(task), task.attention_calls(shapes))
-            with contextlib.suppress(OSError):  # the reader has left, as in `| head`
-                print(header(config, directory, facts, parameters, expected, calls), flush=True)
+            print(escape_control(header(config, directory, facts, parameters, expected, calls)), flush=True)
     if task is None:
         started = time.perf_counter()
         metrics = study(config, directory)
@@ -210,6 +210,7 @@ def finish(config: configs.Config, task, run, params, *, figures: bool = True, *
         "parameters": sum(x.size for x in jax.tree.leaves(params)),
         "facts": run_directory.facts_of(task),
     }
+    run.log.check()
     save_params(run.directory / "final", params)
     if hosts.is_primary() and not (run.directory / "preprocessing.json").exists():  # of a population
         saved.store_preprocessing(run.directory, task)
@@ -226,6 +227,8 @@ def conclude(config: configs.Config, directory: Path, outcome: dict) -> dict:
     from attention_jax.report.run_page import run_page
     from attention_jax.train import hosts
 
+    if not (directory / "config.json").exists():
+        raise directory_removed_error(directory)
     result = {"experiment": config.name, "seed": config.train.seed, **outcome}
     if hosts.is_primary():
         write_json(directory / "result.json", result)

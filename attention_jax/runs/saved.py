@@ -12,7 +12,7 @@ import numpy as np
 
 from attention_jax import config as configs
 from attention_jax.errors import InputError
-from attention_jax.files import read_object, temporary_file, write_json
+from attention_jax.files import check_regular, read_object, temporary_file, write_json
 from attention_jax.runs.directory import check_data, check_format, final_of, has_checkpoint, read_config
 from attention_jax.runs.pack import PACKED, read_weights, unpack_run
 
@@ -46,6 +46,7 @@ def read_preprocessing(directory: Path, config: configs.Config):
 
     content = read_object(path)
     check_format(path, content.get("format"), FORMAT)
+    check_regular(path.with_suffix(".npz"))
     try:
         with np.load(path.with_suffix(".npz"), allow_pickle=False) as arrays:
             types = configs.import_object(config.model.task).stored_types

@@ -15,7 +15,7 @@ from optuna.trial import TrialState
 from attention_jax import config as configs
 from attention_jax.claims import catalog
 from attention_jax.errors import InputError
-from attention_jax.files import directory_lock, read_object, write_json
+from attention_jax.files import directory_lock, directory_removed_error, read_object, write_json
 from attention_jax.runs import directory as run_directory
 from attention_jax.sweep import partition, plan, search, summary, worker
 from attention_jax.sweep.executors import executor
@@ -133,6 +133,8 @@ def _run_round(directory, settings: Settings, study: optuna.Study, proposed: dic
     """Train the trials of a round; each is trained to its own end."""
     paths = _groups(directory, settings, proposed, where.slots, population)
     for group_number, _ in enumerate(where.run(paths), 1):
+        if not (directory / "settings.json").exists():
+            raise directory_removed_error(directory)
         best = summary.best_trial(settings, _tell(directory, settings, study, proposed))
         best_so_far = f"; best so far: {summary.in_words(settings, best)}" if best else ""
         print(f"group {group_number} of {len(paths)} has ended{best_so_far}", flush=True)

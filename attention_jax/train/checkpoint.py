@@ -23,6 +23,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy as keep
 
 from attention_jax.errors import InputError
+from attention_jax.files import replace_numbers, restore_numbers
 from attention_jax.train import hosts
 
 logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax logs every step, and the errors that it raises
@@ -135,7 +136,7 @@ class Checkpoints:
             self.writing = self.writer.submit(self._write, number, saved, progress, qualities)
 
     def _write(self, number: int, saved, progress: dict, qualities: Sequence[float] | None):
-        progress = ocp.args.JsonSave(progress)
+        progress = ocp.args.JsonSave(replace_numbers(progress))
         args = ocp.args.Composite(state=ocp.args.StandardSave(saved), progress=progress)
         metrics = None if qualities is None else {str(m): clip_quality(value) for m, value in enumerate(qualities)}
         if number in self.manager.all_steps():
@@ -190,7 +191,7 @@ class Checkpoints:
     def progress(self, number: int) -> dict:
         """Return {"epoch", "chunk", "runs": [`Run.progress()`]}; InputError if damaged."""
         args = ocp.args.Composite(progress=ocp.args.JsonRestore())
-        read = lambda: self.manager.restore(number, args=args).progress
+        read = lambda: restore_numbers(self.manager.restore(number, args=args).progress)
         return _read(read, self._name(number))
 
     def restore(self, number: int, like) -> tuple[Any, dict]:

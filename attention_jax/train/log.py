@@ -1,7 +1,6 @@
 """Logging of a run: metrics.jsonl, progress.json, environment.json, and progress on the terminal."""
 
 import contextlib
-import json
 import os
 import platform
 import sys
@@ -13,7 +12,7 @@ import jax
 import numpy as np
 
 from attention_jax import provenance
-from attention_jax.files import metrics_row, write_atomically, write_json
+from attention_jax.files import directory_removed_error, metrics_row, to_json, write_atomically, write_json
 from attention_jax.train import hosts, sinks
 
 
@@ -21,11 +20,12 @@ class MetricsLog:
     """Writer of metrics.jsonl: one JSON object a line with its "step"; the line of an epoch has "seconds", too.
 
     On resuming, lines after `step` and after the first `epochs` epochs are removed, since the run writes them again. A
-    full disk does not stop training: lines that could not be written are written with the next one that can.
+    full disk does not stop training: lines that could not be written are written with the next one that can. A
+    directory that was removed or replaced does: what is trained would be lost.
     """
 
     def __init__(self, directory: Path, step: int, epochs: int, names: tuple[str, ...] = ()):
-        self.path, self.unwritten = directory / "metrics.jsonl", b""
+        self.path, self.unwritten, self.size = directory / "metrics.jsonl", b"", 0
         self.sinks = sinks.Sinks(names if hosts.is_primary() else (), directory, step)
         if not hosts.is_primary():
             self.file = Path(os.devnull).open("wb", buffering=0)  # noqa: SIM115
@@ -34,14 +34,34 @@ class MetricsLog:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if path.exists() else []
         write_atomically(path, "".join(line for line in lines if line.endswith("\n") and _is_kept(line, step, epochs)))
         self.file = path.open("ab", buffering=0)
+        self.opened = os.fstat(self.file.fileno())
+        self.size = self.opened.st_size
 
     def write(self, step: int, **values):
-        self.unwritten += (json.dumps({"step": step, **values}, ensure_ascii=False) + "\n").encode()
+        self.check()
+        self.unwritten += (to_json({"step": step, **values}) + "\n").encode()
         with contextlib.suppress(OSError):
-            self.unwritten = self.unwritten[self.file.write(self.unwritten) :]
+            written = self.file.write(self.unwritten)
+            self.unwritten, self.size = self.unwritten[written:], self.size + written
         if "seconds" in values:  # of an epoch: its last step has values of the same names
             values = {_of_epoch(name): value for name, value in values.items() if name != "epoch"}
         self.sinks.write(step, values)
+
+    def check(self):
+        """Raise InputError if the file is no longer at its path."""
+        if not self.is_in_place():
+            raise directory_removed_error(self.path.parent)
+
+    def is_in_place(self) -> bool:
+        """Whether the file is at its path. Some file systems give a file a new number, so one of another number is
+        another file only if its size differs, too."""
+        try:
+            stat = self.path.stat() if hosts.is_primary() else None
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:  # a server that does not answer
+            return True
+        return stat is None or os.path.samestat(stat, self.opened) or stat.st_size == self.size
 
     def close(self, status: sinks.Status = "FINISHED"):
         self.file.close()
@@ -171,8 +191,7 @@ class Progress:
             f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items()
         )
         line = f"{line}  ({pace})"
-        with contextlib.suppress(OSError):  # the reader has left, as in `| head`, or the terminal: training goes on
-            self.bar.console.print(line, highlight=False) if self.bar else print(line, flush=True)
+        print(line, file=sys.stdout, flush=True) if self.bar is None else self.bar.console.print(line, highlight=False)
 
     def close(self):
         if self.bar:

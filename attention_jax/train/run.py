@@ -202,9 +202,10 @@ class Run:
         return "KILLED" if stopped or self.active else "FINISHED"
 
     def write_status(self):
-        """Write how training has ended to progress.json."""
+        """Write how training has ended to progress.json, if the directory is still that of this run."""
         state = "diverged" if self.failure else "stopped" if self.active else "trained"
-        self.status.write(state, self.step, self.pace, self.seconds_left())
+        if self.log.is_in_place():
+            self.status.write(state, self.step, self.pace, self.seconds_left())
 
 
 def divergent_loss(metrics: dict) -> float | None:

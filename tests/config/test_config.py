@@ -56,6 +56,7 @@ def test_replace_reaches_nested_fields_and_leaves_the_original():
         (configs.LuongSeq2seqConfig, {"hidden_size": True}),
         (configs.Dates, {"reverse_source": 1}),
         (configs.Dates, {"path": None}),
+        (configs.Dates, {"path": "caf\udce9"}),
         (ResNetConfig, {"widths": 8}),
         (ResNetConfig, {"widths": (8, "wide")}),
         (configs.Corpus, {"languages": ("en",)}),

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import types
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from tensorflow_datasets.core.download import downloader
 
 from attention_jax.data import builders, images, lazy_images, tokenizers
 from attention_jax.data.cache import derive_file, download
-from attention_jax.errors import InputError, explain_errors
+from attention_jax.errors import InputError
+from attention_jax.files import explain_home_errors
 
 
 def derive_text(path: Path) -> str:
@@ -39,9 +41,22 @@ def test_data_home_below_file_is_one_line(writer, tmp_path, monkeypatch):
     monkeypatch.setattr(images, "_decode_dataset", lambda name, path: {})
     monkeypatch.setattr(lazy_images, "open_split", lambda directory, split: [{"label": 0}])
     monkeypatch.setattr(lazy_images, "paths_of", lambda directory, split: [])
-    message = r"file/home.* could not be .*written \(Not a directory\): .*TFDS_DATA_DIR|cannot write to .*file/home"
-    with pytest.raises(InputError, match=message), explain_errors():
+    with pytest.raises(InputError, match=r"cannot write to .*file/home.*\(Not a directory\); set TFDS_DATA_DIR$"):
         WRITERS[writer](place)
+
+
+def test_a_directory_that_the_system_does_not_make(monkeypatch, tmp_path):
+    """Such as one in /proc, which is said to be missing; an error about a file elsewhere stays what it is."""
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "home"))
+    raising = partial(FileNotFoundError, 2, "No such file or directory")
+    for inside in (tmp_path, tmp_path / "home", tmp_path / "home" / "attention_jax" / "x"):
+        with pytest.raises(InputError, match=r"TFDS_DATA_DIR"), explain_home_errors():
+            raise raising(str(inside))
+    for outside in (tmp_path / "homes", tmp_path / "text.txt"):
+        with pytest.raises(FileNotFoundError), explain_home_errors():
+            raise raising(str(outside))
+    with pytest.raises(BrokenPipeError), explain_home_errors():
+        raise BrokenPipeError(32, "Broken pipe")
 
 
 CONTENT = bytes(range(256)) * 200

@@ -1,6 +1,7 @@
 """Folders of images as people have them: nested, in splits, from a Mac's zip file; deep, animated and paged images."""
 
 import os
+import re
 
 import numpy as np
 import pytest
@@ -112,6 +113,15 @@ def test_splits_of_other_classes_are_refused(tmp_path):
 
 def test_a_class_may_be_called_train(tmp_path):
     assert load(folder(tmp_path, names=("bus", "train"))).names == ("bus", "train")
+
+
+def test_class_name_outside_utf8_is_one_line(tmp_path):
+    folder(tmp_path)
+    os.rename(os.fsencode(tmp_path / "b"), os.fsencode(tmp_path) + b"/\xffcls")
+    message = re.escape(r"the name of the class b'\xffcls' in") + ".* is not UTF-8: rename the directory"
+    with pytest.raises(InputError, match=message) as error:
+        load(tmp_path)
+    assert str(error.value).isascii()
 
 
 @pytest.mark.parametrize("stream", ["never", "always"])

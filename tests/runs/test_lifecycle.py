@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import shutil
 import signal
 import types
 
@@ -92,6 +93,16 @@ def test_untrained_run_leaves_no_files(tmp_path):
     created = (tmp_path / "parent" / "mine").stat()
     run_directory.withdraw([tmp_path / "parent" / "mine", tmp_path / "parent"], created)
     assert [path.name for path in (tmp_path / "parent").iterdir()] == ["of another run"]
+
+
+def test_study_in_removed_directory_writes_nothing(tmp_path):
+    def study(config, directory):
+        shutil.rmtree(directory)
+        return {"x": 1.0}
+
+    with pytest.raises(InputError, match="run was removed or replaced"):
+        lifecycle.start(TINY, tmp_path / "run", study=study, quiet=True)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, 1e20])

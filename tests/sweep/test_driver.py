@@ -1,6 +1,7 @@
 """The sweep in one process: what it writes and refuses; repeating it does nothing twice."""
 
 import json
+import shutil
 import types
 
 import optuna
@@ -152,6 +153,14 @@ def test_trials_succeed_after_a_repair(calls, tmp_path, monkeypatch, capsys, met
     if method != "tpe":
         assert [(t.point, t.value) for t in retried] == [(t.point, t.value) for t in undisturbed]
     assert "failed" not in capsys.readouterr().out.split("all runs have ended")[-1]
+
+
+def test_removed_sweep_directory_raises_input_error(calls, tmp_path, monkeypatch):
+    original = driver.worker.run_group
+    monkeypatch.setattr(driver.worker, "run_group", lambda path: (original(path), shutil.rmtree(tmp_path / "s")))
+    with pytest.raises(InputError, match="s was removed or replaced"):
+        driver.sweep(settings(RATES), tmp_path / "s", population=1)
+    assert len(calls) == 1 and not (tmp_path / "s").exists()
 
 
 class Killed(Exception):

@@ -1,9 +1,12 @@
 """The loop on least squares: what it computes, that it resumes exactly, that devices do not change it."""
 
+import errno
 import functools
 import json
 import math
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +22,7 @@ from attention_jax.config import Optim, Train
 from attention_jax.errors import Diverged, InputError, Interrupted
 from attention_jax.tasks import Evaluation
 from attention_jax.train.checkpoint import Checkpoints
+from attention_jax.train.log import MetricsLog
 from attention_jax.train.loop import train_one
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.placement import Program, absent, row_program
@@ -327,6 +331,61 @@ def test_nonfinite_intermediate_evaluation_continues(values, options, tmp_path):
     train = Train(total_epochs=2, best_metric="valid.loss", **options)
     run, params = train_one(least_squares(evaluate=replay_losses(values)), OPTIM, train, tmp_path, quiet=True)
     assert run.step == 8 and np.isfinite(params["w"]).all()
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes()[:1] == b"{"]
+    assert {path.name for path in files} >= {"metrics.jsonl", "progress.json", "metrics"}
+    assert not [path for path in files if re.search(r"\b(NaN|Infinity)\b(?!\")", path.read_text())], "they are no JSON"
+
+
+def remove(directory):
+    shutil.rmtree(directory)
+
+
+def replace_by_another_run(directory):
+    directory.rename(directory.with_name("elsewhere"))
+    directory.mkdir()
+    (directory / "metrics.jsonl").write_text('{"step": 1, "epoch": 0, "train.loss": 1.0}\n')
+
+
+def replace_by_a_file(directory):
+    shutil.rmtree(directory)
+    directory.write_text("a file")
+
+
+@pytest.mark.parametrize("lose", [remove, replace_by_another_run, replace_by_a_file])
+def test_run_stops_if_directory_is_replaced(lose, tmp_path, monkeypatch):
+    """At its next write, and it writes nothing where its directory was."""
+    evaluated, save = [], Checkpoints.save
+    monkeypatch.setattr(Checkpoints, "save", lambda self, *args: (save(self, *args), self.writing.result()))
+
+    def lose_at_second_epoch(params, full):
+        evaluated.append(params)
+        if len(evaluated) == 2:
+            lose(tmp_path / "run")
+        return evaluate(params, full)
+
+    with pytest.raises(InputError, match="run was removed or replaced"):
+        task = least_squares(evaluate=lose_at_second_epoch)
+        train_one(task, OPTIM, Train(total_epochs=9, save_minutes=0), tmp_path / "run", quiet=True)
+    assert len(evaluated) == 2
+    if lose is remove:
+        assert not (tmp_path / "run").exists()
+    elif lose is replace_by_another_run:
+        assert [path.name for path in (tmp_path / "run").iterdir()] == ["metrics.jsonl"]
+
+
+def test_log_survives_new_inode_and_silent_server(tmp_path, monkeypatch):
+    """As on file systems in user space, and NFS: the log is the same file."""
+    log = MetricsLog(tmp_path, 0, 0)
+    log.write(1, loss=0.5)
+    with monkeypatch.context() as patch:
+        patch.setattr(os.path, "samestat", lambda *_: False)
+        log.write(2, loss=0.5)
+        patch.setattr(Path, "stat", lambda *_, **__: (_ for _ in ()).throw(OSError(errno.ESTALE, "Stale")))
+        log.write(3, loss=0.5)
+    (tmp_path / "metrics.jsonl").unlink()
+    with pytest.raises(InputError, match="removed"):
+        log.write(4, loss=0.5)
+    log.close()
 
 
 def test_a_warm_up_that_never_ends_is_said(tmp_path, capsys):
