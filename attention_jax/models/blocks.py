@@ -407,6 +407,7 @@ class DecoderLayer(nn.Module):
 
     def prefill(self, x: Float[Array, "B P D"], cache, mask, bias=None):
         """The first positions of a language model at once: (output [B, P, D], None, the cache with their entries)."""
+        x = tap(self, "residual_in", x)
         h = sublayer_input(self, "attention", x)
         key, value = self.attention.project_kv(h, h)
         rules = {"mask": self.block.self_mask(mask, x.shape[0]), "bias": bias}
@@ -420,7 +421,8 @@ class DecoderLayer(nn.Module):
         `cache` is a pair of `BeamKVCache`, keys [B, Hkv, E, T k] and values [B, Hkv, T k, V]; `entries` [B, k, T k]
         marks what each hypothesis may attend to. The k hypotheses of a sentence are k queries of one attention.
         """
-        h, hypotheses = sublayer_input(self, "attention", x), entries.shape[1]
+        x, hypotheses = tap(self, "residual_in", x), entries.shape[1]
+        h = sublayer_input(self, "attention", x)
         query = _join_hypotheses(self.attention.project_q(h, position), hypotheses)  # [B, H, k, E]
         key, value = (_join_hypotheses(y, hypotheses) for y in self.attention.project_kv(h, h, position))
         keys, values = cache[0].write(key.swapaxes(2, 3), position), cache[1].write(value, position)

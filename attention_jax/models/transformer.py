@@ -107,7 +107,7 @@ class Decoder(nn.Module):
         the position after its own `lengths`)."""
         mask = causal()
         prefill_layer = lambda layer, bias, x, _, kv: layer.prefill(x, kv, mask, bias)
-        x, _, layers = run_layers(self, prefill_layer, x, caches=past.layers)
+        x, _, layers = run_layers(self, prefill_layer, tap(self, "embedding", x), caches=past.layers)
         x = finish_stack(self, x)
         return x, KVCache(lengths.astype(jnp.int32), past.ancestors, tuple(layers))
 
@@ -122,6 +122,7 @@ class Decoder(nn.Module):
             x, kv, self_weights, cross_weights = layer.step(x, kv, position, entries, bias, projected, return_weights)
             return x, (self_weights, cross_weights), kv
 
+        x = tap(self, "embedding", x)
         x, weights, layers = run_layers(self, step_layer, x, memory and memory.layers, past.layers)
         x, self_weights, cross_weights = self._finish(x, weights, return_weights)
         return x, KVCache(past.position + 1, ancestors, tuple(layers)), self_weights, cross_weights
