@@ -172,15 +172,48 @@ def decoding_edits(
     """What `attention_jax.generate` takes as `edits`, for its prompts and the `length` of a continuation.
 
     `set` is that of `run`, for texts of P + `length` - 1 tokens; negative positions are counted from the end of each
-    prompt. A function is called with the activations of one pass, [B, P, ...] of the prompts and then [B, 1, ...] of
-    each new token (keys and values: of all tokens so far), so it has to treat each position by itself.
+    prompt, and arrays of the positions of a prompt, as those of `trace`, replace these.
+
+    A function is called with the activations of one pass, [B, P, ...] of the prompts and then [B, 1, ...] of each new
+    token (keys and values: of all tokens so far), so it has to treat each position by itself.
     """
-    lengths = jnp.asarray(lengths)
+    lengths = np.asarray(lengths)
     text = jax.ShapeDtypeStruct((prompt.shape[0], prompt.shape[1] + length - 1), jnp.int32)
     sites = find_sites(model, params, (text,))
-    by_path = _edits_by_path(sites, set, lengths)
+    sizes = {prompt.shape[1], *lengths.tolist()} if len(prompt) == 1 else {prompt.shape[1]}
+    replacements = {
+        site_name: _extend(site_name, sites[split_head(site_name)[0]], replacement, sizes, text.shape[1])
+        for name, replacement in set.items()
+        for site_name in expand_names(sites, name)
+    }
+    by_path = _edits_by_path(sites, replacements, lengths)
     names = {site.path: (name, int(site.layer is not None)) for name, site in sites.items()}
     return DecodingEdits(tuple(by_path.values()), tuple((names[path][0], path, names[path][1]) for path in by_path))
+
+
+def _extend(name: str, site: Site, replacement, sizes: set[int], width: int):
+    """A replacement of which an array of all positions of a prompt, one of `sizes`, is one for texts of `width`."""
+    part = replacement if isinstance(replacement, Part) else Part(None if callable(replacement) else replacement)
+    axis = -3 if len(site.shape) == 4 and split_head(name)[1] is None else -2  # [B, T, H, E] or [B, T, D]
+    size = jnp.shape(part.value)[axis] if part.value is not None and jnp.ndim(part.value) >= -axis else 1
+    if size not in sizes or size in (1, width) or heads_axis(name) == 1:
+        return replacement
+    pad = lambda x: jnp.pad(x, [(0, width - size) if i == x.ndim + axis else (0, 0) for i in range(x.ndim)])
+    in_prompt = (jnp.arange(width) < size).reshape(-1, *(1,) * (-axis - 1))
+    where = in_prompt if part.where is None else in_prompt & jnp.asarray(part.where)
+    return replace(part, value=pad(jnp.asarray(part.value)), where=where)
+
+
+def has_positions(replacements: Mapping[str, Any]) -> bool:
+    """Whether an array of `replacements` may have values of their own for positions, so that it fits texts of one
+    length only."""
+    arrays = [
+        x
+        for replacement in replacements.values()
+        for x in ((replacement.value, replacement.where) if isinstance(replacement, Part) else (replacement,))
+        if x is not None and not callable(x)
+    ]
+    return any(np.prod(jnp.shape(x)[:-1]) > 1 for x in arrays)
 
 
 def _is_cached(name: str) -> bool:

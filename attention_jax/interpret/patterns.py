@@ -41,9 +41,7 @@ def head_scores(
 
 @jax.jit
 def _scores(weights, tokens, lengths) -> list[Array]:
-    is_query = (jnp.arange(tokens.shape[1])[None] < lengths[:, None])[
-        :, :, None
-    ]  # [B, T, 1]
+    is_query = (jnp.arange(tokens.shape[1])[None] < lengths[:, None])[:, :, None]  # [B, T, 1]
     return [_score(weights, keys & is_query) for keys in _keys(tokens)]
 
 

@@ -30,7 +30,7 @@ from attention_jax.models.taps import tap
 from attention_jax.ops.attention import Implementation
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dropout import dropout, is_zero
-from attention_jax.ops.masks import AssumeFinite, Mask, as_mask
+from attention_jax.ops.masks import AssumeFinite, Mask, as_mask, causal
 from attention_jax.ops.precision import is_half
 from attention_jax.ops.shared import BeamKVCache
 from attention_jax.ops.trees import pytree
@@ -405,14 +405,15 @@ class DecoderLayer(nn.Module):
         """Project the memory to the keys and values of the cross-attention, once per sentence."""
         return self.cross_attention.project_kv(states, states)
 
-    def prefill(self, x: Float[Array, "B P D"], cache, mask, bias=None):
-        """The first positions of a language model at once: (output [B, P, D], None, the cache with their entries)."""
+    def prefill(self, x: Float[Array, "B P D"], bias, memory, cache):
+        """The first positions at once: (output [B, P, D], None, the cache with their entries)."""
         x = tap(self, "residual_in", x)
         h = sublayer_input(self, "attention", x)
         key, value = self.attention.project_kv(h, h)
-        rules = {"mask": self.block.self_mask(mask, x.shape[0]), "bias": bias}
-        y, _ = self.attention.attend(self.attention.project_q(h), key, value, h, **rules)
-        x, _ = self._finish(add_residual(self, "attention", x, y, False), None, {"train": False})
+        mask = self.block.self_mask(causal(), x.shape[0])
+        y, _ = self.attention.attend(self.attention.project_q(h), key, value, h, mask=mask, bias=bias)
+        flags = {"train": False, "return_weights": False}
+        x, _ = self._finish(add_residual(self, "attention", x, y, False), memory, flags)
         return x, None, (cache[0].write(key.swapaxes(2, 3), 0), cache[1].write(value, 0))
 
     def step(self, x: Float[Array, "R 1 D"], cache, position, entries, bias=None, memory=None, return_weights=False):
@@ -450,9 +451,8 @@ class DecoderLayer(nn.Module):
         inputs = x.reshape(keys.shape[0], -1, x.shape[-1])  # [B, k T, D]
         query = self.cross_attention.project_q(inputs)  # [B, H, k T, E]
         y, weights = self.cross_attention.attend(query, keys, values, inputs, mask=mask, **flags)
-        return y.reshape(*x.shape[:2], -1), _weights_by_hypothesis(weights, x.shape[0]) if flags[
-            "return_weights"
-        ] else None
+        weights = _weights_by_hypothesis(weights, x.shape[0]) if flags["return_weights"] else None
+        return y.reshape(*x.shape[:2], -1), weights
 
 
 def _join_hypotheses(x: Float[Array, "R H 1 E"], hypotheses: int) -> Float[Array, "B H k E"]:

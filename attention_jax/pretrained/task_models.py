@@ -16,11 +16,12 @@ from attention_jax.data.images import ImageData, Split
 from attention_jax.data.pairs import PairData, Texts as PairTexts, make_pairs, pad_rows
 from attention_jax.data.tokenizers import sentencepiece_model
 from attention_jax.data.vocabulary import Tokenizer, Vocabulary
-from attention_jax.decode import apply_generation_rules, greedy, pooled_beam_search
+from attention_jax.decode import greedy
 from attention_jax.errors import InputError
 from attention_jax.pretrained import exchange, generation_config, image_recipe, tokenizer
 from attention_jax.pretrained.foreign_files import explain_damage, json_object
 from attention_jax.pretrained.interface import FUNCTIONS, Pretrained, Texts, check_texts
+from attention_jax.pretrained.pooled_search import apply_generation_rules, pooled_beam_search
 from attention_jax.pretrained.vit_names import sizes_of
 from attention_jax.tasks import Task
 from attention_jax.tasks.generation import start_decoding
