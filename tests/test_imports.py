@@ -55,7 +55,7 @@ PACKAGES = {
     "config": (set(), {"claims.claim"}),
     "claims": ({"scipy"}, {"config", "provenance", "runs", "report"}),
     "pretrained": (
-        {"jax", "flax", "safetensors", "gguf", "tokenizers"},
+        {"jax", "flax", "safetensors", "gguf", "tokenizers", "jinja2"},
         {"config", "data", "decode", "interpret", "sampling", "models", "ops", "report", "tasks", "train"},
     ),
     "compile": (

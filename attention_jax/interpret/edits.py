@@ -180,9 +180,9 @@ def decoding_edits(
     lengths = np.asarray(lengths)
     text = jax.ShapeDtypeStruct((prompt.shape[0], prompt.shape[1] + length - 1), jnp.int32)
     sites = find_sites(model, params, (text,))
-    sizes = {prompt.shape[1], *lengths.tolist()} if len(prompt) == 1 else {prompt.shape[1]}
+    widths = {prompt.shape[1], *lengths.tolist()} if len(prompt) == 1 else {prompt.shape[1]}
     replacements = {
-        site_name: _extend(site_name, sites[split_head(site_name)[0]], replacement, sizes, text.shape[1])
+        site_name: _extend(site_name, sites[split_head(site_name)[0]], replacement, widths, lengths)
         for name, replacement in set.items()
         for site_name in expand_names(sites, name)
     }
@@ -191,16 +191,23 @@ def decoding_edits(
     return DecodingEdits(tuple(by_path.values()), tuple((names[path][0], path, names[path][1]) for path in by_path))
 
 
-def _extend(name: str, site: Site, replacement, sizes: set[int], width: int):
-    """A replacement of which an array of all positions of a prompt, one of `sizes`, is one for texts of `width`."""
-    part = replacement if isinstance(replacement, Part) else Part(None if callable(replacement) else replacement)
+def _extend(name: str, site: Site, replacement, widths: set[int], lengths: Int[np.ndarray, "B"]):
+    """A replacement whose array is of the positions of prompts, one of `widths`, as one of the tokens of these prompts
+    in the whole text."""
+    part = replacement if isinstance(replacement, Part) else Part(replacement)
+    if part.value is None or callable(part.value):
+        return replacement
     axis = -3 if len(site.shape) == 4 and split_head(name)[1] is None else -2  # [B, T, H, E] or [B, T, D]
-    size = jnp.shape(part.value)[axis] if part.value is not None and jnp.ndim(part.value) >= -axis else 1
-    if size not in sizes or size in (1, width) or heads_axis(name) == 1:
+    size, width = jnp.shape(part.value)[axis] if jnp.ndim(part.value) >= -axis else 1, site.shape[1]
+    if size not in widths or size in (1, width) or heads_axis(name) == 1:
         return replacement
     pad = lambda x: jnp.pad(x, [(0, width - size) if i == x.ndim + axis else (0, 0) for i in range(x.ndim)])
-    in_prompt = (jnp.arange(width) < size).reshape(-1, *(1,) * (-axis - 1))
-    where = in_prompt if part.where is None else in_prompt & jnp.asarray(part.where)
+    in_prompt = (np.arange(width) < lengths[:, None]).reshape(-1, width, *(1,) * (-axis - 1))  # [B, T, 1 ...]
+    where = jnp.asarray(in_prompt)
+    if part.where is not None:
+        where &= _fit_shape(
+            f"`where` of {name}", part.where, (*where.shape[:2], *site.shape[axis + 1 :]), jnp.dtype(bool)
+        )
     return replace(part, value=pad(jnp.asarray(part.value)), where=where)
 
 

@@ -179,11 +179,9 @@ class PretrainedLanguageModel(Pretrained):
         if pieces is not None:
             jax.effects_barrier()
             pieces.end()
-        if any(row[0] in ends for row in written) and special:
-            hint = "; it has a chat template: ask it with chat, or predict --chat" * (
-                chat_template(self.path) is not None
-            )
-            print(f"note: the model ended a text at once{hint}", file=sys.stderr)
+        if special and any(row[0] in ends for row in written):
+            hint = "; it has a chat template, for chat and predict --chat" if chat_template(self.path) else ""
+            print(f"note: the model wrote an end token first{hint}", file=sys.stderr)
         return [self.tokenizer.decode(through_end(row.tolist()[:most], ends)) for row, most in zip(written, limits)]
 
     def generation_options(self, sampling: dict[str, Any]) -> tuple[Generation, int | None]:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import InputError, config, interpret, models
+from attention_jax import InputError, config, generate, interpret, models
 from attention_jax.interpret import Batch, Part
 
 LAYERS, HEADS, SIZE, VOCAB = 2, 4, 16, 23
@@ -58,7 +58,7 @@ def test_a_cached_step_with_edits_is_a_full_pass_with_them(name, scan):
     model, params = make_model(scan_layers=scan)
     prompt, lengths = jnp.array([[3, 1, 4, 1, 5], [9, 2, 6, 0, 0]]), jnp.array([5, 3])
     edits = interpret.decoding_edits(model, params, prompt, lengths, 5, EDITS[name])
-    written = np.asarray(attention_jax.generate(model, params, prompt, lengths, 5, edits=edits, temperature=0.0))
+    written = np.asarray(generate(model, params, prompt, lengths, 5, edits=edits, temperature=0.0))
     for row in range(2):
         length = int(lengths[row])
         text = jnp.concatenate([prompt[row, :length], written[row]])
@@ -66,7 +66,7 @@ def test_a_cached_step_with_edits_is_a_full_pass_with_them(name, scan):
         edits_of_row = {site: _at_position(edit, length - 1) for site, edit in EDITS[name].items()}
         logits = np.asarray(interpret.run(model, params, tokens, set=edits_of_row)[0])[row]
         np.testing.assert_array_equal(logits[length - 1 : length + 4].argmax(-1), written[row])
-    plain = np.asarray(attention_jax.generate(model, params, prompt, lengths, 5, temperature=0.0))
+    plain = np.asarray(generate(model, params, prompt, lengths, 5, temperature=0.0))
     assert (plain != written).any() and len(np.unique(written)) > 2  # the test sees the edits, and more than one token
 
 
