@@ -24,7 +24,7 @@ FUNCTIONS = {"softmax": jax.nn.softmax, "sigmoid": jax.nn.sigmoid, "none": lambd
 """{how a classifier of another library is meant (config_json.py): what makes its logits its answer}"""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Pretrained:
     """A loaded pretrained model. Methods it does not support (`classify` without a classifier) raise InputError."""
 
@@ -36,6 +36,10 @@ class Pretrained:
     params: dict
     """Its parameters, a tree of arrays."""
     tokenizer: PretrainedTokenizer | None
+
+    def __repr__(self) -> str:
+        count = sum(x.size for x in jax.tree.leaves(self.params))
+        return f"{type(self).__name__}({str(self.path)!r}, {type(self.config).__name__}, {count:,} parameters)"
 
     @property
     def name(self) -> str:
