@@ -107,8 +107,8 @@ def edit_variables(
     """
     edits = _edits_by_path(sites, replacements, lengths)
     if lengths is not None and not isinstance(lengths, jax.core.Tracer):
-        for name, part in replacements.items():
-            for position in (part.positions or ()) if isinstance(part, Part) else ():
+        for name, spec in replacements.items():
+            for position in (spec.positions or ()) if isinstance(spec, Part) else ():
                 normalize_index(name, "position", position, int(np.min(lengths)))
     return unflatten_dict(edits)
 
@@ -194,21 +194,21 @@ def decoding_edits(
 def _extend(name: str, site: Site, replacement, widths: set[int], lengths: Int[np.ndarray, "B"]):
     """A replacement whose array is of the positions of prompts, one of `widths`, as one of the tokens of these prompts
     in the whole text."""
-    part = replacement if isinstance(replacement, Part) else Part(replacement)
-    if part.value is None or callable(part.value):
+    spec = replacement if isinstance(replacement, Part) else Part(replacement)
+    if spec.value is None or callable(spec.value):
         return replacement
     axis = -3 if len(site.shape) == 4 and split_head(name)[1] is None else -2  # [B, T, H, E] or [B, T, D]
-    size, width = jnp.shape(part.value)[axis] if jnp.ndim(part.value) >= -axis else 1, site.shape[1]
+    size, width = jnp.shape(spec.value)[axis] if jnp.ndim(spec.value) >= -axis else 1, site.shape[1]
     if size not in widths or size in (1, width) or heads_axis(name) == 1:
         return replacement
     pad = lambda x: jnp.pad(x, [(0, width - size) if i == x.ndim + axis else (0, 0) for i in range(x.ndim)])
     in_prompt = (np.arange(width) < lengths[:, None]).reshape(-1, width, *(1,) * (-axis - 1))  # [B, T, 1 ...]
     where = jnp.asarray(in_prompt)
-    if part.where is not None:
+    if spec.where is not None:
         where &= _fit_shape(
-            f"`where` of {name}", part.where, (*where.shape[:2], *site.shape[axis + 1 :]), jnp.dtype(bool)
+            f"`where` of {name}", spec.where, (*where.shape[:2], *site.shape[axis + 1 :]), jnp.dtype(bool)
         )
-    return replace(part, value=pad(jnp.asarray(part.value)), where=where)
+    return replace(spec, value=pad(jnp.asarray(spec.value)), where=where)
 
 
 def has_positions(replacements: Mapping[str, Any]) -> bool:

@@ -40,14 +40,8 @@ class LanguageModel(nn.Module):
         options = self.options
         block, position_deviation = Block.of(options), options.hidden_size**-0.5
         # scaled and initialized as in the plain Transformer; learned positions begin small beside the tokens
-        self.embedding = Embedding(
-            self.vocab,
-            block,
-            options.max_length,
-            options.scale_embeddings,
-            "normal",
-            position_deviation=position_deviation,
-        )
+        arguments = self.vocab, block, options.max_length, options.scale_embeddings, "normal"
+        self.embedding = Embedding(*arguments, position_deviation=position_deviation)
         self.decoder = Decoder(block, options.num_layers, False, options.remat, scan=options.scan_layers)
         if not options.tied_embeddings:
             glorot = nn.initializers.xavier_uniform()

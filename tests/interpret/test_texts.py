@@ -91,24 +91,26 @@ def batch():
 
 def test_the_last_position_is_that_of_each_text(model, batch):
     edits = {"decoder.0.mlp_output": Part(1.0, positions=-1), "decoder.1.head.2": Part(0.0, positions=[0, -2])}
-    logits, seen = interpret.run(*model, batch, set=edits, sites="decoder.1.weights")
-    scores = interpret.head_scores(seen["decoder.1.weights"], batch)
+    logits, activations = interpret.run(*model, batch, set=edits, sites="decoder.1.weights")
+    scores = interpret.head_scores(activations["decoder.1.weights"], batch)
     sums, last = dict.fromkeys(scores, 0.0), batch.last(logits)
     for row, text in enumerate(TEXTS):
         alone, weights = interpret.run(*model, jnp.array([text]), set=edits, sites="decoder.1.weights")
         np.testing.assert_allclose(logits[row, : len(text)], alone[0], atol=2e-5)
         np.testing.assert_array_equal(last[row], logits[row, len(text) - 1])
-        parts = interpret.head_scores(weights["decoder.1.weights"], jnp.array([text]))
+        text_scores = interpret.head_scores(weights["decoder.1.weights"], jnp.array([text]))
         queries = {"previous token": len(text) - 1, "first token": len(text) - 1}
-        sums |= {kind: sums[kind] + count * parts[kind] for kind, count in queries.items()}
+        sums |= {kind: sums[kind] + count * text_scores[kind] for kind, count in queries.items()}
     for kind in ("previous token", "first token"):  # each query counts once: five and two
         np.testing.assert_allclose(scores[kind], sums[kind] / 7, atol=1e-5)
 
 
 def test_the_mean_of_a_padded_batch_is_that_of_its_tokens(model, batch):
-    seen = interpret.trace(*model, batch, sites=["decoder.1.mlp_output"])
-    mean = interpret.ablate("decoder.1.mlp_output", "mean", source=seen, mask=batch.mask)["decoder.1.mlp_output"].value
-    tokens = [x[: len(text)] for x, text in zip(np.asarray(seen["decoder.1.mlp_output"]), TEXTS)]
+    activations = interpret.trace(*model, batch, sites=["decoder.1.mlp_output"])
+    mean = interpret.ablate("decoder.1.mlp_output", "mean", source=activations, mask=batch.mask)[
+        "decoder.1.mlp_output"
+    ].value
+    tokens = [x[: len(text)] for x, text in zip(np.asarray(activations["decoder.1.mlp_output"]), TEXTS)]
     np.testing.assert_allclose(mean[0, 0], np.concatenate(tokens).mean(0), atol=1e-6)
     measure = lambda logits: batch.last(logits)[:, 0].sum()
     alone = [interpret.direct_attribution(*model, jnp.array([text]), measure=lambda x: x[0, -1, 0]) for text in TEXTS]

@@ -42,13 +42,13 @@ def test_what_is_set_is_set_in_loss_logits_and_continuations(directory):
     last = {"decoder.0.mlp_output": Part(2.0, positions=len(texts[0]) - 1)}  # of the prompt, while it grows
     written = list(texts[0])
     for _ in range(3):
-        own = {**edits, **last}
-        output, _ = interpret.run(model.model, model.params, jnp.array([written]), set=own)
+        growing = {**edits, **last}
+        output, _ = interpret.run(model.model, model.params, jnp.array([written]), set=growing)
         written.append(int(output[0, -1].argmax()))
     assert model.generate(TEXTS[:1], length=3, set=edits) == [model.tokenizer.decode(written[len(texts[0]) :])]
 
     source = interpret.trace(model.model, model.params, model.batch(TEXTS[:1]), sites="decoder.0.residual_out")
-    patched = interpret.patch(source)  # all positions of the prompt, with its own activations
+    patched = interpret.patch(source)  # all positions of the prompt, with its growing activations
     assert model.generate(TEXTS[:1], length=3, set=patched) == model.generate(TEXTS[:1], length=3)
     with pytest.raises(InputError, match="there is no site 'decoder.9.mlp_output'"):
         model.generate(TEXTS, length=2, set={"decoder.9.mlp_output": Part(0.0)})
