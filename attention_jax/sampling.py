@@ -6,7 +6,6 @@ pytree whose leaves have the batch as their leading axis.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -114,6 +113,7 @@ def generate(
     repetition_penalty: float = 1.0,
     rng: Key[Array, ""] | None = None,
     stream: Callable[[Array], None] | None = None,
+    edits: Any = None,
 ) -> Int[Array, "B T"]:
     """Continue prompts of different lengths, padded on the right, with at most `length` tokens each.
 
@@ -129,6 +129,7 @@ def generate(
         negative ones (Keskar et al. 2019, section 4.1, as transformers has it); 1 changes nothing.
       rng: of the samples; without it they are those of `jax.random.key(0)`.
       stream: called on the host with the tokens [B] of each step, in order.
+      edits: what replaces activations of the model, of `interpret.decoding_edits`.
 
     Every row has its own positions 0, 1, ..., and its continuation does not depend on other rows (samples depend on its
     index). Raises InputError for prompts without tokens, a length below 1 and numbers out of range.
@@ -137,16 +138,18 @@ def generate(
     _check_generation(prompt, lengths, length, temperature, repetition_penalty)
     variables, cache_size = {"params": params}, width + length - 1
 
-    def step_batch(cache, token):
-        logits, cache, _ = model.apply(variables, cache, token, method="step")
-        return logits, cache
-
-    def step_row(cache, token):
-        logits, cache = step_batch(cache, token[None])
+    def step_row(cache, token, row):
+        new = {} if edits is None else edits.of_step(cache.position[0], cache_size, row)
+        logits, cache, _ = model.apply(variables | new, cache, token[None], method="step")
         return logits[0], cache
 
-    # rows are each at their own position, which is one scalar to a model
-    step = step_batch if rows == 1 else partial(map_rows, step_row)
+    def step(cache, token):
+        """(logits [B, V], cache) after one more token of each row; each is at its own position, a scalar to a model."""
+        if rows > 1:
+            return map_rows(step_row, cache, token, jnp.arange(rows))
+        logits, cache = step_row(cache, token[0], 0)
+        return logits[None], cache
+
     rngs = jax.random.split(jax.random.key(0) if rng is None else rng, length)
     ends = jnp.asarray(() if eos is None else (eos if isinstance(eos, Sequence) else (eos,)), jnp.int32)
     choose = _Choice(temperature, top_k, top_p, repetition_penalty, ends, pad, stream)
@@ -165,7 +168,8 @@ def generate(
         )
 
     if hasattr(model, "prefill"):
-        logits, cache = model.apply(variables, prompt, lengths, cache_size, method="prefill")
+        new = {} if edits is None else edits.of_prompt(width)
+        logits, cache = model.apply(variables | new, prompt, lengths, cache_size, method="prefill")
     else:
         cache = model.apply(variables, rows, cache_size, method="start")
         logits, cache = _read_prompts(step, cache, prompt, lengths)

@@ -55,8 +55,8 @@ PACKAGES = {
     "config": (set(), {"claims.claim"}),
     "claims": ({"scipy"}, {"config", "provenance", "runs", "report"}),
     "pretrained": (
-        {"jax", "flax", "safetensors", "gguf", "tokenizers"},
-        {"config", "data", "decode", "sampling", "models", "ops", "report", "tasks", "train"},
+        {"jax", "flax", "safetensors", "gguf", "tokenizers", "jinja2"},
+        {"config", "data", "decode", "interpret", "sampling", "models", "ops", "report", "tasks", "train"},
     ),
     "compile": (
         {"jax", "PIL", "sentencepiece", "spacy"},

@@ -113,6 +113,7 @@ class Decoder(nn.Module):
     def prefill(self, x: Float[Array, "B P D"], past: KVCache, lengths: Int[Array, "B"]):
         """Run the first positions of a language model at once: (states [B, P, D], the cache, in which each row is at
         the position after its own `lengths`)."""
+        x = tap(self, "embedding", x)
         x, _, layers = run_layers(self, DecoderLayer.prefill, x, caches=past.layers)
         return finish_stack(self, x), KVCache(lengths.astype(jnp.int32), past.ancestors, tuple(layers))
 
@@ -127,6 +128,7 @@ class Decoder(nn.Module):
             x, kv, self_weights, cross_weights = layer.step(x, kv, position, entries, bias, projected, return_weights)
             return x, (self_weights, cross_weights), kv
 
+        x = tap(self, "embedding", x)
         x, weights, layers = run_layers(self, step_layer, x, memory and memory.layers, past.layers)
         x, self_weights, cross_weights = self._finish(x, weights, return_weights)
         return x, KVCache(past.position + 1, ancestors, tuple(layers)), self_weights, cross_weights

@@ -35,7 +35,7 @@ TRAINED = 512
 """The longest sources that Marian and T5 were trained on, in tokens."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PretrainedTask(Pretrained):
     """A pretrained model with the task of a run of this kind."""
 
