@@ -10,7 +10,7 @@ from attention_jax import lazy_attributes
 
 if TYPE_CHECKING:
     from attention_jax.interpret.circuits import HeadWeights, composition_scores, head_weights, ov_circuit, qk_circuit
-    from attention_jax.interpret.edits import Part
+    from attention_jax.interpret.edits import Part, decoding_edits
     from attention_jax.interpret.intervene import ablate, patch, path_patch, run, trace
     from attention_jax.interpret.lenses import (
         detached_attribution,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         logit_lens,
     )
     from attention_jax.interpret.patterns import head_scores, repeated_tokens
-    from attention_jax.interpret.sites import model_sites
+    from attention_jax.interpret.sites import Batch, model_sites
     from attention_jax.interpret.store import ActivationStore, activations, open_activations
     from attention_jax.interpret.sweeps import draw_sweep, patch_sweep
 
@@ -31,7 +31,9 @@ HOMES = {
     "head_weights": "attention_jax.interpret.circuits",
     "ov_circuit": "attention_jax.interpret.circuits",
     "qk_circuit": "attention_jax.interpret.circuits",
+    "Batch": "attention_jax.interpret.sites",
     "Part": "attention_jax.interpret.edits",
+    "decoding_edits": "attention_jax.interpret.edits",
     "ablate": "attention_jax.interpret.intervene",
     "patch": "attention_jax.interpret.intervene",
     "path_patch": "attention_jax.interpret.intervene",

@@ -17,7 +17,7 @@ from attention_jax.errors import InputError
 from attention_jax.interpret.edits import Indices, Part, as_index_tuple, normalize_index
 from attention_jax.interpret.intervene import ablate, apply_measure, patch, run, trace
 from attention_jax.interpret.sites import Site, as_arrays, find_sites, heads_axis, positions_axis, select_sites
-from attention_jax.report.heatmaps import show_heatmaps
+from attention_jax.report.heatmaps import Heatmap, show_heatmaps
 
 BUDGET = 2**30
 """Bytes that the runs of one batch may need, estimated by `run_bytes`."""
@@ -232,14 +232,9 @@ def draw_sweep(
     limits = (-max(-low, high), max(-low, high)) if low < 0 < high else (low, high)
     titles = [*panels] if len(panels) > 1 or title is None else [title]
     titles = [f"{title}: {kind}" for kind in titles] if title and len(panels) > 1 else titles
-    return show_heatmaps(
-        [matrices],
-        [[[*rows] for rows in panels.values()]],
-        None if tokens is None else [[list(tokens)] * len(panels)],
-        path,
-        titles=[titles],
-        xlabel="position" if over == "positions" else "head",
-        ylabel="layer",
-        limits=tuple(map(float, limits)),
-        color_label=label,
-    )
+    heatmaps = [
+        Heatmap(matrix, [*rows], tokens, panel_title)
+        for matrix, rows, panel_title in zip(matrices, panels.values(), titles, strict=True)
+    ]
+    axis_labels = {"xlabel": "position" if over == "positions" else "head", "ylabel": "layer", "color_label": label}
+    return show_heatmaps([heatmaps], path, limits=tuple(map(float, limits)), **axis_labels)

@@ -125,10 +125,10 @@ def test_a_drawn_sweep_has_layers_positions_and_a_color_bar(tmp_path, monkeypatc
     monkeypatch.setattr(sweeps, "show_heatmaps", lambda *args, **options: figure.update(options, args=args))
     swept = {f"decoder.{i}.{kind}": np.arange(3.0) - i for i in range(2) for kind in ("residual_in", "mlp_output")}
     sweeps.draw_sweep(swept, tmp_path / "a.svg", tokens=["a", "b", "c"], title="IOI")
-    [[matrices], [layers], [tokens], _] = figure["args"]
-    np.testing.assert_array_equal(matrices, [[[0, 1, 2], [-1, 0, 1]]] * 2)
-    assert layers == [["0", "1"]] * 2 and tokens == [["a", "b", "c"]] * 2
-    assert figure["titles"] == [["IOI: decoder residual_in", "IOI: decoder mlp_output"]]
+    [heatmaps] = figure["args"][0]
+    np.testing.assert_array_equal([x.weights for x in heatmaps], [[[0, 1, 2], [-1, 0, 1]]] * 2)
+    assert [(x.queries, x.keys) for x in heatmaps] == [(["0", "1"], ["a", "b", "c"])] * 2
+    assert [x.title for x in heatmaps] == ["IOI: decoder residual_in", "IOI: decoder mlp_output"]
     assert (figure["xlabel"], figure["ylabel"], figure["limits"]) == ("position", "layer", (-2.0, 2.0))
     for path, values, message in (("a.doc", swept, "ends in .png"), ("a.png", {"x": np.ones((2, 2))}, "one number")):
         with pytest.raises(InputError, match=message):
