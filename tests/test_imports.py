@@ -32,7 +32,7 @@ PACKAGES = {
         {"jax", "optax", "orbax", "rich", "tensorboardX", "wandb", "mlflow"},
         {"config", "ops", "provenance"},
     ),
-    "report": ({"matplotlib", "sacrebleu", "rich", "scipy"}, {"config"}),
+    "report": ({"matplotlib", "sacrebleu", "rich", "scipy", "PIL"}, {"config"}),
     "tasks": ({"jax", "flax"}, {"ops", "config", "data", "decode", "sampling", "interpret", "train", "report"}),
     "runs": (
         {"jax", "safetensors"},
