@@ -42,7 +42,7 @@ def config() -> Config:
 
 
 def smoke() -> Config:
-    sizes = {"model.largest": 64, "model.size": 64.0, "model.k": 4}
+    sizes = {"model.k": 4, "model.size": 64.0, "model.largest": 64}
     return replace(config(), **{"data.windows": 10, "data.window_tokens": 16, "train.total_epochs": 1} | sizes)
 
 
