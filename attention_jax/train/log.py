@@ -162,12 +162,17 @@ class Status:
             write_json(self.path, values | {"host": platform.node(), "process": os.getpid(), "time": time.time()})
 
 
+LINE_SECONDS = 30.0
+"""The seconds between lines about the progress of a run that is not watched on a terminal."""
+
+
 class Progress:
-    """A progress bar on a terminal, with the seconds of compilation and then the current loss; otherwise one plain
-    line per epoch."""
+    """A progress bar on a terminal, with the seconds of compilation and then the current loss; otherwise a plain line
+    per epoch, and in longer epochs one every `LINE_SECONDS`."""
 
     def __init__(self, total_steps: int, completed: int, quiet: bool = False):
-        self.quiet, self.bar = quiet, None
+        self.quiet, self.bar, self.total_steps = quiet, None, total_steps
+        self.due = time.monotonic() + LINE_SECONDS
         if sys.stderr and sys.stderr.isatty() and not quiet:
             from rich import progress
 
@@ -182,11 +187,15 @@ class Progress:
     def step(self, completed: int, loss: float, pace: Pace):
         if self.bar:
             self.bar.update(self.task, completed=completed, description=f"loss {loss:.4f}, {pace}")
+        elif not self.quiet and time.monotonic() >= self.due:
+            self.due = time.monotonic() + LINE_SECONDS
+            print(f"step {completed} of {self.total_steps}  train.loss {loss:.4g}  ({pace})", flush=True)
 
     def epoch(self, values: dict, pace: Pace):
         """Print one line: epoch, step, seconds, every metric, and the throughput."""
         if self.quiet:
             return
+        self.due = time.monotonic() + LINE_SECONDS
         line = "  ".join(
             f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items()
         )

@@ -2,6 +2,7 @@
 
 import errno
 import functools
+import itertools
 import json
 import math
 import os
@@ -21,6 +22,7 @@ import pytest
 from attention_jax.config import Optim, Train
 from attention_jax.errors import Diverged, InputError, Interrupted
 from attention_jax.tasks import Evaluation
+from attention_jax.train import log
 from attention_jax.train.checkpoint import Checkpoints
 from attention_jax.train.log import MetricsLog
 from attention_jax.train.loop import train_one
@@ -547,3 +549,16 @@ def test_last_epochs_returns_requested_number(tmp_path):
         and checkpoints.last_epochs(3) == [8, 12, 16]
     )
     checkpoints.close()
+
+
+def test_log_has_lines_within_an_epoch_and_where_it_resumes(tmp_path, monkeypatch, capsys):
+    """With a clock of 20 seconds a step a line of four steps is due after every second one (0.5 CPU-seconds)."""
+    train, now = Train(total_epochs=2, steps_per_call=1), itertools.count(0, 20)
+    monkeypatch.setattr(log.time, "monotonic", lambda: next(now))
+    with interrupt_after(1):
+        train_one(least_squares(plan=one_step_calls), OPTIM, train, tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    within = [line for line in lines if re.match(r"step \d of 8  train\.loss \d", line)]
+    assert within and "goes on" not in "".join(lines) and any(line.startswith("epoch 1") for line in lines)
+    train_one(least_squares(plan=one_step_calls), OPTIM, train, tmp_path)
+    assert capsys.readouterr().out.splitlines()[0] == "training goes on from step 4 of 8"
