@@ -2,7 +2,6 @@
 
 import errno
 import functools
-import itertools
 import json
 import math
 import os
@@ -11,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -552,13 +552,17 @@ def test_last_epochs_returns_requested_number(tmp_path):
 
 
 def test_log_has_lines_within_an_epoch_and_where_it_resumes(tmp_path, monkeypatch, capsys):
-    """With a clock of 20 seconds a step a line of four steps is due after every second one (0.5 CPU-seconds)."""
-    train, now = Train(total_epochs=2, steps_per_call=1), itertools.count(0, 20)
-    monkeypatch.setattr(log.time, "monotonic", lambda: next(now))
+    """With a line every hundredth of a second an evaluation of a quarter of one has several (1.2 CPU-seconds)."""
+
+    def evaluate_slowly(params, full):
+        time.sleep(0.25)
+        return evaluate(params, full)
+
+    monkeypatch.setattr(log, "LINE_SECONDS", 0.01)
     with interrupt_after(1):
-        train_one(least_squares(plan=one_step_calls), OPTIM, train, tmp_path)
+        train_one(least_squares(evaluate=evaluate_slowly), OPTIM, Train(total_epochs=2), tmp_path)
     lines = capsys.readouterr().out.splitlines()
-    within = [line for line in lines if re.match(r"step \d of 8  train\.loss \d", line)]
-    assert within and "goes on" not in "".join(lines) and any(line.startswith("epoch 1") for line in lines)
-    train_one(least_squares(plan=one_step_calls), OPTIM, train, tmp_path)
+    within = [line for line in lines if re.match(r"step 4 of 8  train\.loss \d.* examples/s", line)]
+    assert len(within) >= 3 and "goes on" not in "".join(lines) and any(line.startswith("epoch 1") for line in lines)
+    train_one(least_squares(), OPTIM, Train(total_epochs=2), tmp_path)
     assert capsys.readouterr().out.splitlines()[0] == "training goes on from step 4 of 8"
