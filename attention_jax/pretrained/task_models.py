@@ -12,6 +12,7 @@ import numpy as np
 
 from attention_jax import config as configs
 from attention_jax.data import image_files
+from attention_jax.data.batches import padded_length
 from attention_jax.data.images import ImageData, Split
 from attention_jax.data.pairs import PairData, Texts as PairTexts, make_pairs, pad_rows
 from attention_jax.data.tokenizers import sentencepiece_model
@@ -25,8 +26,7 @@ from attention_jax.pretrained.vit_names import sizes_of
 from attention_jax.tasks import Task
 from attention_jax.tasks.generation import start_decoding
 from attention_jax.tasks.seq2seq import Seq2seqTask
-from attention_jax.tasks.vision import EVALUATED, VisionTask
-from attention_jax.train.placement import map_batches
+from attention_jax.tasks.vision import VisionTask
 
 LONGEST = 128
 """Tokens of a translation, at most, of a model whose files do not say it."""
@@ -132,8 +132,7 @@ class PretrainedClassifier(PretrainedTask):
     build_task = staticmethod(classifier_task)
 
     def classify(self, texts: Texts) -> np.ndarray:
-        images = self.task.read(check_texts(texts, "classify"))
-        return map_batches(self.task.classify, self.params, {"image": images}, EVALUATED)
+        return self.task.probabilities(self.params, check_texts(texts, "classify"))
 
 
 # --- translators ------------------------------------------------------------------------------------------------------
@@ -151,7 +150,7 @@ class TranslatorTask(Seq2seqTask):
         """Encode the sources as the model's library does: special tokens that a text spells are these tokens."""
         vocabulary, tokenizer = self.data.source_vocabulary, self.data.source_tokenizer
         rows = [[*vocabulary.encode(tokenizer.tokens(text)), vocabulary.eos_id] for text in texts]
-        source, length = pad_rows(rows, vocabulary.pad_id, None)
+        source, length = pad_rows(rows, vocabulary.pad_id, padded_length(max(map(len, rows))))
         return {"source": source, "source_length": length}
 
     def start(self, params, batch) -> tuple[Callable, Any, dict]:

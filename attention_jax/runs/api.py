@@ -6,6 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from attention_jax.config import Config
 from attention_jax.errors import InputError, explain_errors
 from attention_jax.pretrained.interface import Pretrained, check_texts
@@ -62,6 +64,23 @@ class LoadedRun:
             return []
         with explain_errors():
             return self.excerpt_task.predict(self.params, texts, None if attention is None else Path(attention))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes of a classifier, in the order of `classify`; () of another model."""
+        return self.excerpt_task.classes
+
+    def classify(self, texts: list[str] | tuple[str, ...]) -> np.ndarray:
+        """Return the probabilities [N, classes] of each text (of a vision model: each image file).
+
+        Texts are padded to 16, 32, 64, ... tokens and batches to 1, 4, 16, ... texts, so that few programs are
+        compiled. Raises InputError for a model without classes and for a text that is empty.
+        """
+        texts = check_texts(texts, "classify")
+        with explain_errors():
+            if not texts:
+                return np.zeros((0, len(self.classes)), np.float32)
+            return self.excerpt_task.probabilities(self.params, texts)
 
     def evaluate(self, *, figures: bool = False) -> dict[str, float]:
         """Return the metrics on the held-out data; with `figures` plot the figures and page.md of the run again.

@@ -162,6 +162,15 @@ class Task:
         """Return one line of output per text; plot the attention to the file `figure`, if given."""
         raise InputError(f"a {type(self).__name__} has no predictions for texts: evaluate it instead")
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes of a classifier; () of another model."""
+        return ()
+
+    def probabilities(self, params, texts: list[str]) -> np.ndarray:
+        """Return the probabilities [N, classes] of `classes` for each text, of a classifier."""
+        raise InputError(f"a {type(self).__name__} has no classes: predict with it instead")
+
     def attention_maps(self, params, texts: list[str]) -> tuple[AttentionRecord, ...]:
         """Return attention maps for each text, or for some held-out inputs if there are none; () without attention."""
         return ()
@@ -223,6 +232,15 @@ def build(config: Config, data=None) -> Task:
         )
     data = kind.load(config) if data is None else data
     return kind(config, data, kind.make_model(config, data))
+
+
+def format_classes(names: Sequence[str], probabilities: np.ndarray) -> str:
+    """Return the three most probable classes with their probabilities [C].
+
+    >>> format_classes(["cat", "dog", "owl", "pig"], np.array([0.2, 0.5, 0.0, 0.3]))
+    'dog 0.500, pig 0.300, cat 0.200'
+    """
+    return ", ".join(f"{names[i]} {probabilities[i]:.3f}" for i in np.argsort(-probabilities, kind="stable")[:3])
 
 
 def mean_perplexity(losses: Sequence[float]) -> float:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax.config import Config, MaskedLanguageModelConfig
+from attention_jax.data.batches import padded_length
 from attention_jax.data.labeled_texts import LabeledTexts, encode
 from attention_jax.data.stream import Stream, stream_of
 from attention_jax.errors import InputError
@@ -15,7 +16,7 @@ from attention_jax.ops.losses import masked_cross_entropy, token_accuracy
 from attention_jax.report.attention_data import AttentionRecord, Axis, Prediction, check_length
 from attention_jax.report.heatmaps import show_heatmaps
 from attention_jax.report.panels import confusion_matrix, count_confusions
-from attention_jax.tasks import Evaluation, Task, build_model, loader_of
+from attention_jax.tasks import Evaluation, Task, build_model, format_classes, loader_of
 from attention_jax.tasks.attention_maps import ablate_heads, layer_names, pool_attention, token_attention, with_rollout
 from attention_jax.tasks.objectives import class_loss
 from attention_jax.train.placement import map_batches
@@ -111,15 +112,29 @@ class TextTask(Task):
 
     def read(self, params, texts: list[str]) -> tuple[list[list[str]], np.ndarray, np.ndarray]:
         """Return the tokens of each text, probabilities [N, classes], and pooling weights [N, T]."""
-        words, most = self.data.tokenizer.split(texts), self.config.data.max_length
+        words, batch = self.encode_texts(texts)
+        return words, *map_batches(self.classify, params, batch, EVALUATED, pad=True)
+
+    def encode_texts(self, texts: list[str]) -> tuple[list[list[str]], dict[str, np.ndarray]]:
+        """Return the tokens of each text, at most `data.max_length`, and a batch of them, padded to few lengths."""
+        most = self.config.data.max_length
+        words = [row[:most] for row in self.data.tokenizer.split(texts)]
         tokens, length = encode(words, self.data.vocabulary, most)
-        rows = map_batches(self.classify, params, {"tokens": tokens, "length": length}, EVALUATED)
-        return [row[:most] for row in words], *rows
+        width = padded_length(tokens.shape[1], most)
+        padding = self.data.vocabulary.pad_id or 0
+        tokens = np.pad(tokens, ((0, 0), (0, width - tokens.shape[1])), constant_values=padding)
+        return words, {"tokens": tokens, "length": length}
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(map(str, self.data.names))
+
+    def probabilities(self, params, texts: list[str]) -> np.ndarray:
+        return self.read(params, texts)[1]
 
     def summary(self, words: list[str], probabilities: np.ndarray, weights: np.ndarray) -> str:
-        """Return a line with the class, its probability, and the words with the largest weights [T], if any."""
-        label = int(probabilities.argmax())
-        answer = f"{self.data.names[label]} {probabilities[label]:.3f}"
+        """Return a line with the three most probable classes and the words with the largest weights [T], if any."""
+        answer = format_classes(self.data.names, probabilities)
         if not self.pools_by_attention:
             return answer
         largest = [index for index in np.argsort(-weights, kind="stable") if index < len(words)][:WORDS]
@@ -146,18 +161,16 @@ class TextTask(Task):
         if not texts:
             label = self.data.held_out["test"].label
             texts = [self.data.texts["test"][int(np.argmax(label == class_index))] for class_index in np.unique(label)]
-        words = self.data.tokenizer.split(list(texts))
+        words, rows = self.encode_texts(list(texts))
         for row, text in zip(words, texts):
-            check_length(row[: self.config.data.max_length], text)
-        tokens, length = encode(words, self.data.vocabulary, self.config.data.max_length)
-        rows = {"tokens": tokens, "length": length}
-        outputs = map_batches(self.attention, params, rows, EVALUATED)
+            check_length(row, text)
+        outputs = map_batches(self.attention, params, rows, EVALUATED, pad=True)
         probabilities = outputs["probabilities"]
         rows |= {"label": probabilities.argmax(1).astype(np.int32)}
         without = ablate_heads(self.confidence, params, rows, outputs["weights"])
         records = []
         for i, (text, label) in enumerate(zip(texts, rows["label"])):
-            text_words, sure = tuple(words[i][: length[i]]) or ("",), float(probabilities[i, label])
+            text_words, sure = tuple(words[i]) or ("",), float(probabilities[i, label])
             attentions = []
             if self.pools_by_attention:
                 attentions.append(pool_attention(outputs["weights"]["pool_attention"][i], Axis(text_words)))

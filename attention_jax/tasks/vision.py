@@ -24,7 +24,7 @@ from attention_jax.ops.losses import masked_cross_entropy, token_accuracy
 from attention_jax.report import image_figures as figures
 from attention_jax.report.attention_data import Attention, AttentionRecord, Axis, Prediction
 from attention_jax.report.panels import confusion_matrix, count_confusions
-from attention_jax.tasks import Evaluation, Task, build_model, initial, loader_of
+from attention_jax.tasks import Evaluation, Task, build_model, format_classes, initial, loader_of
 from attention_jax.tasks.attention_maps import ablate_heads, pool_attention, rollout, with_rollout, without_key
 from attention_jax.tasks.objectives import class_loss
 from attention_jax.train.placement import map_batches
@@ -219,7 +219,7 @@ class VisionTask(Task):
         else:
             first = first_of_each(test.label)
             images, titles = test.image[first], [f"a held-out image of class {names[test.label[i]]}" for i in first]
-        outputs = map_batches(self.attention, params, {"image": images}, EVALUATED)
+        outputs = map_batches(self.attention, params, {"image": images}, EVALUATED, pad=True)
         if not outputs["weights"]:
             return ()
         probabilities = outputs["probabilities"]
@@ -235,14 +235,20 @@ class VisionTask(Task):
             records.append(AttentionRecord(str(title), (answer,)))
         return tuple(records)
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(map(str, self.data.names))
+
+    def probabilities(self, params, texts: list[str]) -> np.ndarray:
+        return map_batches(self.classify, params, {"image": self.read(texts)}, EVALUATED, pad=True)
+
     def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
         """Return the three most probable classes of each image file."""
-        names, x = self.data.names, self.read(texts)
-        probabilities = map_batches(self.classify, params, {"image": x}, EVALUATED)
+        x = self.read(texts)
+        probabilities = map_batches(self.classify, params, {"image": x}, EVALUATED, pad=True)
         if figure and self.show_attention(params, x[: figures.SHOWN], None, Path(figure)) is None:
             raise InputError("this model has no attention to draw; leave --attention out")
-        best = np.argsort(-probabilities, axis=1)[:, :3]
-        return [", ".join(f"{names[i]} {row[i]:.3f}" for i in top) for row, top in zip(probabilities, best)]
+        return [format_classes(self.data.names, row) for row in probabilities]
 
     def show_attention(self, params, x, titles, path: Path) -> Path | None:
         """Plot the attention maps of some images, with predictions as default titles; None without attention."""

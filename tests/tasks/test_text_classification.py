@@ -48,8 +48,8 @@ def test_model_learns_and_attends_to_deciding_word(task, params):
     assert metrics["test.accuracy"] == metrics["valid.accuracy"] == metrics["test.balanced_accuracy"] == 1.0
     assert set(task.evaluate(params, False).metrics) == {"valid.loss", "valid.accuracy", "valid.balanced_accuracy"}
     [good, bad] = task.predict(params, ["a c good b d", "Bad b c"], None)
-    assert re.match(r"good (0\.9|1\.0)\d+ \(attends to: good (0\.9|1\.0)", good)
-    assert re.match(r"bad (0\.9|1\.0)\d+ \(attends to: ", bad)  # of two classes it is enough to look for one's word
+    assert re.match(r"good (0\.9|1\.0)\d+, bad 0\.\d+ \(attends to: good (0\.9|1\.0)", good)
+    assert re.match(r"bad (0\.9|1\.0)\d+, good 0\.\d+ \(attends to: ", bad)  # one class's word is enough
 
 
 def test_text_of_unknown_words_is_classified(task, params):
