@@ -4,6 +4,7 @@ Without a command it trains date_luong, an attention model that converts dates, 
 """
 
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -167,6 +168,7 @@ def parse_and_open(kind: type, words: list[str], continues: bool = False) -> tup
 def evaluate(words: list[str]):
     """RUN [--figures]: evaluate a run on its held-out data; MODEL --text FILE: the perplexity of a pretrained model."""
     from attention_jax.cli import command_options
+    from attention_jax.cli.predictions import lines_of
     from attention_jax.pretrained.load import is_pretrained
 
     args, load, _ = parse_and_open(command_options.Evaluate, words)
@@ -183,9 +185,9 @@ def evaluate(words: list[str]):
 
 
 def predict(words: list[str]):
-    """RUN TEXT|FILE.txt|- ... [--out FILE] [--attention FILE.png]: print the model's output for each text."""
-    from attention_jax.cli import command_options
-    from attention_jax.files import write_atomically
+    """RUN TEXT|FILE.txt|FILE.csv|- ... [--out FILE.csv] [--attention FILE.png]: print the output for each text."""
+    from attention_jax.cli import command_options, predictions
+    from attention_jax.data.text_tables import is_text_table
 
     args, load, sampling = parse_and_open(command_options.Predict, words, continues=True)
     if not args.texts:
@@ -195,19 +197,18 @@ def predict(words: list[str]):
     for option, path in ("--attention", args.attention), ("--out", args.out):
         if path:
             make_parent(Path(path), option)
-    lines = texts_of(args.texts)
-    texts, model = [line for line in lines if line.strip()], load()
-    if sampling is not None and sys.stdout.isatty() and not args.out:
-        return [print_continuation(model, text, sampling) for text in texts]
-    outputs = model.predict(texts, args.attention or None, **(sampling or {}))
-    if args.out:
-        remaining = iter(outputs)
-        translated = "".join((next(remaining) if line.strip() else "") + "\n" for line in lines)
-        is_device = Path(args.out).exists() and not Path(args.out).is_file()
-        Path(args.out).write_text(translated, "utf-8") if is_device else write_atomically(Path(args.out), translated)
+    model, attention = load(), iter([args.attention] if args.attention else [])
+    answer = lambda texts: model.predict(texts, next(attention, None), **(sampling or {}))  # draws the first batch
+    batches = predictions.text_batches(args.texts, model.table_columns, args.column)
+    if args.out and is_text_table(args.out):
+        predictions.write_predictions(model, answer, args.texts, args.column, Path(args.out))
+    elif args.out:
+        predictions.write_outputs(answer, batches, Path(args.out))
+    elif sampling is not None and sys.stdout.isatty():
+        for text in filter(str.strip, itertools.chain.from_iterable(batches)):
+            print_continuation(model, text, sampling)
     else:
-        for text, output in zip(texts, outputs, strict=True):
-            print(escape_control(f"{text} -> {output}"))
+        predictions.print_outputs(answer, batches)
     if args.attention:
         print(f"attention map: {args.attention}")
 
@@ -220,47 +221,20 @@ def print_continuation(model, text: str, sampling: dict[str, Any]):
     print()
 
 
-def lines_of(path: str, description: str) -> list[str]:
-    """Return the lines of a text file, of a pipe, or of standard input, which is called -."""
-    from attention_jax.data.text_files import decode_lines, read_lines
-
-    if path == "-":
-        return decode_lines(sys.stdin.buffer.read(), "standard input")
-    if Path(path).is_fifo():
-        return decode_lines(Path(path).read_bytes(), path)
-    return read_lines(path, description)
-
-
-def texts_of(words: Sequence[str]) -> list[str]:
-    """Return the texts that the words of a command give: a word itself, or the lines of a .txt file and of standard
-    input, which is called -; such a line may be empty."""
-    texts = []
-    for word in words:
-        is_file = word == "-" or word.lower().endswith(".txt")
-        lines = lines_of(word, "file of texts") if is_file else [word]
-        if not any(line.strip() for line in lines):
-            source = "standard input" if word == "-" else word
-            raise InputError(
-                f"{source} has only empty lines; at least one text is needed"
-                if is_file
-                else f"a text must not be empty, got {word!r}"
-            )
-        texts += lines
-    return texts
-
-
 def look(words: list[str]):
     """RUN [TEXT or FILE ...] [--out page.html]: show attention maps in one page for a browser."""
     from attention_jax.cli import command_options
+    from attention_jax.cli.predictions import text_batches
     from attention_jax.pretrained.load import is_pretrained
 
     args, load, _ = parse_and_open(command_options.Look, words)
     if args.out and not args.out.endswith((".html", ".htm")):
         raise InputError(f"--out needs a file that ends in .html; got {args.out}")
-    texts = [text for text in texts_of(args.texts) if text.strip()]
-    if is_pretrained(args.run) and not texts:
+    if is_pretrained(args.run) and not args.texts:
         raise InputError("look needs at least one text, or image file, after a pretrained model")
     model = load()
+    batches = text_batches(args.texts, model.table_columns) if args.texts else ()
+    texts = [text for text in itertools.chain.from_iterable(batches) if text.strip()]
     page = model.look(texts)
     if is_pretrained(args.run):
         usual = f"{model.name}.html"

@@ -25,13 +25,13 @@ class Chunk(NamedTuple):
     """[K, B] float32: 0 for padding. A step whose weights are all 0 makes no update"""
 
 
-def padded_length(longest: int, limit: int | None = None) -> int:
+def length_bucket(longest: int, limit: int | None = None) -> int:
     """Return the number of tokens to which new texts of at most `longest` are padded: a power of two, at least
     `SHORTEST`, or the `limit` of the model where that is smaller.
 
     Predictions of texts of any length so need few programs.
 
-    >>> [padded_length(longest, limit=100) for longest in (3, 16, 17, 65, 100)]
+    >>> [length_bucket(longest, limit=100) for longest in (3, 16, 17, 65, 100)]
     [16, 16, 32, 100, 100]
     """
     length = max(1 << max(longest - 1, 0).bit_length(), SHORTEST)

@@ -12,9 +12,10 @@ import numpy as np
 
 from attention_jax import config as configs
 from attention_jax.data import image_files
-from attention_jax.data.batches import padded_length
+from attention_jax.data.batches import length_bucket
 from attention_jax.data.images import ImageData, Split
 from attention_jax.data.pairs import PairData, Texts as PairTexts, make_pairs, pad_rows
+from attention_jax.data.text_tables import Columns
 from attention_jax.data.tokenizers import sentencepiece_model
 from attention_jax.data.vocabulary import Tokenizer, Vocabulary
 from attention_jax.decode import apply_generation_rules, greedy, pooled_beam_search
@@ -48,6 +49,14 @@ class PretrainedTask(Pretrained):
         weights = weights._replace(options=options, arrays=arrays)
         task = cls.build_task(path if path.is_dir() else path.parent, weights)
         return cls(path, options, task.model, exchange.nested(weights.arrays), None, task)
+
+    @property
+    def table_columns(self) -> Columns:
+        return self.task.table_columns
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.task.classes
 
     def attention(self, texts: Texts) -> tuple:
         return self.task.attention_maps(self.params, check_texts(texts, "attention"))
@@ -150,7 +159,7 @@ class TranslatorTask(Seq2seqTask):
         """Encode the sources as the model's library does: special tokens that a text spells are these tokens."""
         vocabulary, tokenizer = self.data.source_vocabulary, self.data.source_tokenizer
         rows = [[*vocabulary.encode(tokenizer.tokens(text)), vocabulary.eos_id] for text in texts]
-        source, length = pad_rows(rows, vocabulary.pad_id, padded_length(max(map(len, rows))))
+        source, length = pad_rows(rows, vocabulary.pad_id, length_bucket(max(map(len, rows))))
         return {"source": source, "source_length": length}
 
     def start(self, params, batch) -> tuple[Callable, Any, dict]:

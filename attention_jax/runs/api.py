@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from attention_jax.config import Config
+from attention_jax.data.text_tables import Columns
 from attention_jax.errors import InputError, explain_errors
 from attention_jax.pretrained.interface import Pretrained, check_texts
 from attention_jax.pretrained.load import is_pretrained, load_pretrained
@@ -66,9 +67,14 @@ class LoadedRun:
             return self.excerpt_task.predict(self.params, texts, None if attention is None else Path(attention))
 
     @property
+    def table_columns(self) -> Columns:
+        """The names of columns in tables of texts and predictions."""
+        return Columns() if self.config.model is None else self.excerpt_task.table_columns
+
+    @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes of a classifier, in the order of `classify`; () of another model."""
-        return self.excerpt_task.classes
+        return () if self.config.model is None else self.excerpt_task.classes
 
     def classify(self, texts: list[str] | tuple[str, ...]) -> np.ndarray:
         """Return the probabilities [N, classes] of each text (of a vision model: each image file).

@@ -17,6 +17,7 @@ from attention_jax.config import Config, import_object
 from attention_jax.config.options import model_name
 from attention_jax.data import batches
 from attention_jax.data.stream import Share
+from attention_jax.data.text_tables import Columns
 from attention_jax.errors import InputError
 from attention_jax.ops.dispatch import explain
 from attention_jax.report.attention_data import AttentionRecord
@@ -56,6 +57,8 @@ class Task:
 
     stored_types: ClassVar[tuple[type, ...]] = ()
     """Named tuples of its own in its `excerpt`, which a run stores (data/stored.py)."""
+    table_columns: ClassVar[Columns] = Columns()
+    """The names of columns in tables of texts and predictions."""
     eval_means: ClassVar[tuple[str, ...]] = ("examples",)
     """The values of --train.eval-mean that `evaluate` knows."""
 

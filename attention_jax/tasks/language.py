@@ -16,7 +16,7 @@ import numpy as np
 
 from attention_jax import decode
 from attention_jax.config import Config, Sampling
-from attention_jax.data.batches import padded_length
+from attention_jax.data.batches import length_bucket
 from attention_jax.data.stream import Stream, stream_of
 from attention_jax.data.text_windows import Windows
 from attention_jax.errors import InputError
@@ -219,9 +219,9 @@ class LanguageTask(Task):
 
 
 def pad_prompt(tokens, limit: int | None) -> tuple[np.ndarray, int]:
-    """Return tokens [1, T] with zeros after them, as many as `padded_length` says, and T."""
+    """Return tokens [1, T] with zeros after them, as many as `length_bucket` says, and T."""
     length = tokens.shape[1]
-    return np.pad(tokens, ((0, 0), (0, padded_length(length, limit) - length))), length
+    return np.pad(tokens, ((0, 0), (0, length_bucket(length, limit) - length))), length
 
 
 @functools.partial(jax.jit, static_argnames=("model", "sampling", "unknown"))

@@ -17,9 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax.config import Config, Decode, model_name
-from attention_jax.data.batches import padded_length
+from attention_jax.data.batches import length_bucket
 from attention_jax.data.pairs import PairData, Pairs, Texts, decode_targets, encode_sources, references
 from attention_jax.data.stream import Stream, stream_of
+from attention_jax.data.text_tables import Columns
 from attention_jax.data.vocabulary import Vocabulary
 from attention_jax.errors import InputError
 from attention_jax.files import write_atomically, write_json
@@ -101,6 +102,7 @@ class Seq2seqTask(Task):
     """An encoder-decoder on pairs of sequences; `data` is a `PairData`."""
 
     eval_means = ("examples", "batches", "sorted-batches")
+    table_columns = Columns(text="source", output="translation")
 
     @classmethod
     def load(cls, config: Config) -> PairData:
@@ -257,7 +259,7 @@ class Seq2seqTask(Task):
                 f"a source may have at most {limit} characters; {max(texts, key=len)!r} has {length.max()}: shorten it"
             )
         if not has_width:
-            width = padded_length(source.shape[1], self.config.model.longest_input)
+            width = length_bucket(source.shape[1], self.config.model.longest_input)
             padding = self.data.source_vocabulary.pad_id or 0
             source = np.pad(source, ((0, 0), (0, width - source.shape[1])), constant_values=padding)
         return {"source": source, "source_length": length}

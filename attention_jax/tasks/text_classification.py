@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax.config import Config, MaskedLanguageModelConfig
-from attention_jax.data.batches import padded_length
+from attention_jax.data.batches import length_bucket
 from attention_jax.data.labeled_texts import LabeledTexts, encode
 from attention_jax.data.stream import Stream, stream_of
+from attention_jax.data.text_tables import Columns
 from attention_jax.errors import InputError
 from attention_jax.files import write_atomically
 from attention_jax.ops.losses import masked_cross_entropy, token_accuracy
@@ -120,10 +121,14 @@ class TextTask(Task):
         most = self.config.data.max_length
         words = [row[:most] for row in self.data.tokenizer.split(texts)]
         tokens, length = encode(words, self.data.vocabulary, most)
-        width = padded_length(tokens.shape[1], most)
+        width = length_bucket(tokens.shape[1], most)
         padding = self.data.vocabulary.pad_id or 0
         tokens = np.pad(tokens, ((0, 0), (0, width - tokens.shape[1])), constant_values=padding)
         return words, {"tokens": tokens, "length": length}
+
+    @property
+    def table_columns(self) -> Columns:
+        return Columns(text=self.config.data.columns[1])
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from attention_jax.data import images
 from attention_jax.data.image_files import decode
 from attention_jax.data.images import ImageData, Split
 from attention_jax.data.stream import Stream
+from attention_jax.data.text_tables import Columns
 from attention_jax.errors import InputError
 from attention_jax.ops.images import augment
 from attention_jax.ops.images.autoaugment import auto_augment
@@ -99,6 +100,7 @@ class VisionTask(Task):
     """A classifier of images; `data` is an `ImageData`."""
 
     eval_means = ("examples", "batches")
+    table_columns = Columns(text="path", is_path=True)
 
     @classmethod
     def load(cls, config: configs.Config) -> images.ImageData:

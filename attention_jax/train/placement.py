@@ -305,10 +305,10 @@ def row_program(fn, devices=None):
     return programs[fn.__name__, devices]
 
 
-def padded_count(count: int, most: int) -> int:
+def batch_bucket(count: int, most: int) -> int:
     """Return the number of rows to which a batch of `count` new inputs is padded: a power of four, or `most`.
 
-    >>> [padded_count(count, most=32) for count in (1, 2, 4, 5, 17, 40)]
+    >>> [batch_bucket(count, most=32) for count in (1, 2, 4, 5, 17, 40)]
     [1, 4, 4, 16, 32, 32]
     """
     return min(1 << 2 * -(-max(count - 1, 0).bit_length() // 2), most)
@@ -320,12 +320,12 @@ def map_batches(fn, params, arrays: dict[str, np.ndarray], batch_size: int, *, p
     `fn` maps a dict of arrays [B, ...] to a pytree of arrays [B, ...] and should be a stable function object: it is
     compiled once. The last batch is padded with copies of its last example, whose results are dropped, so every
     example counts exactly once whatever the batch size and the number of devices. With `pad` fewer examples than
-    `batch_size` are padded to one of a few sizes (`padded_count`), so that new inputs seldom compile a new program.
+    `batch_size` are padded to one of a few sizes (`batch_bucket`), so that new inputs seldom compile a new program.
     """
     devices, total = jax.local_device_count(), len(next(iter(arrays.values())))
     if total == 0:
         raise ValueError("map_batches needs at least one example, got none")
-    size = padded_count(total, batch_size) if pad else min(batch_size, total)
+    size = batch_bucket(total, batch_size) if pad else min(batch_size, total)
     size = -(-size // devices) * devices
     params = replicate(params)
     results = []

@@ -54,8 +54,8 @@ def test_texts_of_new_lengths_compile_nothing_and_answer_alike(name, build, comp
     assert [task.predict(params, [text])[0] for text in TEXTS[:3]] == together
     assert compilations == []
     for module in (language, seq2seq, text_classification):
-        monkeypatch.setattr(module, "padded_length", lambda longest, limit=None: longest)
-    monkeypatch.setattr(placement, "padded_count", lambda count, most: min(count, most))
+        monkeypatch.setattr(module, "length_bucket", lambda longest, limit=None: longest)
+    monkeypatch.setattr(placement, "batch_bucket", lambda count, most: min(count, most))
     assert task.predict(params, TEXTS[:3]) == together and len(compilations) > 0
 
 
