@@ -39,7 +39,7 @@ def picture(path: Path, size: tuple[int, int], mode: str, seed: int):
 
 
 def make_files(directory: Path):
-    """What the page calls pairs.tsv, letter.txt, shapes, labels.tsv, new.csv and book.txt."""
+    """What the page calls pairs.tsv, letter.txt, shapes, labels.tsv, more.csv, new.csv and book.txt."""
     pairs = [f"I have {i} cats and {i % 7} dogs.\tJ'ai {i} chats et {i % 7} chiens.\n" for i in range(60)]
     (directory / "pairs.tsv").write_text("".join(pairs), encoding="utf-8")
     (directory / "letter.txt").write_text("I have 3 dogs.\n\nI have cats.\n", encoding="utf-8")
@@ -49,6 +49,7 @@ def make_files(directory: Path):
             picture(directory / "shapes" / kind / f"{i:03d}.png", (20 + i, 30), modes[i % 5], i)
     texts = [f"de\tEin Hund läuft {i} Mal.\nfr\tUn chien court {i} fois.\n" for i in range(30)]
     (directory / "labels.tsv").write_text("".join(texts), encoding="utf-8")
+    (directory / "more.csv").write_text("label,text\nde,Ein Hund\nfr,Un chien\n", encoding="utf-8")
     (directory / "new.csv").write_text("id,text\n1,Ein Hund läuft\n2,\n", encoding="utf-8")
     (directory / "book.txt").write_text("First Citizen:\nSpeak, speak.\n\n" * 60, encoding="utf-8")
 

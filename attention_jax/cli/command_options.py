@@ -126,10 +126,14 @@ class Import:
 
 @dataclass(frozen=True)
 class Evaluate(RunCommand):
-    """Evaluate a finished run on its held-out data, or a pretrained language model on a text."""
+    """Evaluate a finished run on its held-out data, a classifier also on new labeled data, or a pretrained language
+    model on a text."""
 
     figures: bool = False
     """Also plot the figures of the run again."""
+    data: str = ""
+    """New data for a classifier, instead of its held-out ones: a file of labeled texts as --data.tsv-file takes it, or
+    a directory with one sub-directory of images per class."""
     text: str = ""
     """The text file for a pretrained language model, whose perplexity on it is printed."""
 

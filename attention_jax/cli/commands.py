@@ -105,9 +105,23 @@ def directory_of(args, name: str) -> Path:
     return run_directory.latest_directory(name) if args.resume else run_directory.fresh_directory(name)
 
 
+def print_classification(split: str, report: dict):
+    """Print the metrics of a classifier, and those of each class unless there are many."""
+    from attention_jax.report.class_report import class_table
+    from attention_jax.report.tables import show
+
+    first = () if split else ("examples", "loss", "accuracy", "balanced_accuracy")  # of a run they are printed already
+    for name in (*first, "macro_f1", "ece"):
+        print(f"{split + name:32} {report[name]:.6g}")
+    if len(report["classes"]) <= 30:
+        show(class_table(report, split.rstrip(".")))
+
+
 def print_result(result: dict, directory: Path):
     for name, value in result["metrics"].items():
         print(f"{name:32} {value:.6g}" if isinstance(value, float) else f"{name:32} {value}")
+    for split, report in result.get("classification", {}).items():
+        print_classification(f"{split}.", report)
     samples = directory / "samples.txt"
     print(escape_control(samples.read_text(encoding="utf-8")) if samples.exists() else "", end="")
     print(f"{'seconds':32} {result['seconds']:.1f}\nin {directory}: result.json, metrics.jsonl, figures/")
@@ -166,7 +180,7 @@ def parse_and_open(kind: type, words: list[str], continues: bool = False) -> tup
 
 
 def evaluate(words: list[str]):
-    """RUN [--figures]: evaluate a run on its held-out data; MODEL --text FILE: the perplexity of a pretrained model."""
+    """RUN [--figures | --data FILE]: evaluate on held-out or new labeled data; MODEL --text FILE: perplexity."""
     from attention_jax.cli import command_options
     from attention_jax.cli.predictions import lines_of
     from attention_jax.pretrained.load import is_pretrained
@@ -178,6 +192,10 @@ def evaluate(words: list[str]):
         metrics = load().perplexity("\n".join(lines_of(args.text, "text to evaluate")))
     elif args.text:
         raise InputError(f"--text is for a pretrained model; {args.run} is a run: leave it out")
+    elif args.data:
+        if args.figures:
+            raise InputError("--figures are of held-out data: leave --figures or --data out")
+        return print_classification("", load().evaluate_classes(args.data))
     else:
         metrics = load().evaluate(figures=args.figures)
     for name, value in metrics.items():

@@ -105,6 +105,30 @@ class LoadedRun:
             draw_figures(self.task, self.params, evaluation, self.directory)
         return evaluation.metrics
 
+    def evaluate_classes(self, data: Path | str) -> dict:
+        """Return the metrics of each class and of calibration on new labeled `data`, as result.json has them of the
+        test split: a file as `--data.tsv-file` takes it, or a directory of images.
+
+        Raises InputError for another model than a classifier, and for a class that it does not have.
+        """
+        from attention_jax.data.text_tables import chunks
+        from attention_jax.report.class_report import report_classes
+
+        numbers, labels, probabilities = {name: i for i, name in enumerate(self.classes)}, [], []
+        with explain_errors():
+            for examples in chunks(self.excerpt_task.new_examples(str(data))):
+                names, texts = zip(*examples)
+                if unknown := sorted({*names} - numbers.keys()):
+                    raise InputError(
+                        f"{data} has the class {unknown[0]!r}, which the model does not have; its classes are "
+                        f"{', '.join(self.classes)[:200]}"
+                    )
+                labels += [numbers[name] for name in names]
+                probabilities.append(self.classify(texts))
+        if not labels:
+            raise InputError(f"{data} has no examples; at least one is needed")
+        return report_classes(np.array(labels), np.concatenate(probabilities), self.classes)
+
     def attention(self, texts: list[str] | tuple[str, ...] = ()) -> tuple:
         """Compute attention maps for each text (for a vision model: each image file), or for some held-out inputs.
 

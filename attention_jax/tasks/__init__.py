@@ -3,7 +3,7 @@
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -32,6 +32,10 @@ class Evaluation(NamedTuple):
     """Generated tokens [N, T] without bos, for each decoded split."""
     samples: tuple[str, ...] = ()
     """A few lines of generated text to show during training."""
+    probabilities: Mapping[str, np.ndarray] = MappingProxyType({})
+    """Probabilities [N, C] of the classes of the test split, of a classifier in a full evaluation."""
+    classification: Mapping[str, dict] = MappingProxyType({})
+    """Metrics of each class and of calibration (`report.class_report.report_classes`) of these splits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,6 +177,10 @@ class Task:
     def probabilities(self, params, texts: list[str]) -> np.ndarray:
         """Return the probabilities [N, classes] of `classes` for each text, of a classifier."""
         raise InputError(f"a {type(self).__name__} has no classes: predict with it instead")
+
+    def new_examples(self, path: str) -> Iterator[tuple[str, str]]:
+        """Yield the class and the text of each example in a file, or the path of each image in a directory."""
+        raise InputError(f"--data evaluates classifiers; a {type(self).__name__} has no classes: leave it out")
 
     def attention_maps(self, params, texts: list[str]) -> tuple[AttentionRecord, ...]:
         """Return attention maps for each text, or for some held-out inputs if there are none; () without attention."""

@@ -185,8 +185,8 @@ for count in (5_000, 100_000):
     process = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
-    before, after = map(int, process.stdout.split())  # KiB
-    assert after - before < 4_000, process.stderr
+    first_size, last_size = map(int, process.stdout.split())  # KiB
+    assert last_size - first_size < 4_000, process.stderr
     assert (tmp_path / "out.csv").read_text().count("\n") == 100_001
 
 
