@@ -106,11 +106,11 @@ def test_mistyped_data_are_one_error_and_no_directory(name, option, tmp_path):
     config = replace(config, **{option: str(path)} | ({"data.dataset": "folder"} if name == "vit_digits" else {}))
     search = settings({"optim.learning-rate": "1e-4..1:log"}, trials=8, config=config, metric="train.loss")
     with pytest.raises(InputError, match=r"data\.tsv"):
-        driver.sweep(search, tmp_path / "sweep")
-    assert not (tmp_path / "sweep").exists()
+        driver.sweep(search, tmp_path / "sweeps" / "mine")
+    assert not any(tmp_path.iterdir())
     path.write_text("only one pair\teine Zeile\n")
-    with pytest.raises(InputError, match="at least|directory|folder"):
-        driver.sweep(search, tmp_path / "sweep")
+    with pytest.raises(InputError, match="at least|directory|folder"):  # what is there now
+        driver.sweep(search, tmp_path / "sweeps" / "mine")
 
 
 @pytest.fixture
