@@ -351,12 +351,12 @@ def draw(axes, panels: dict):
     dots.set(title="Induction: prefix matching of each head", xlabel="layer", ylabel="score")
     rows = np.array(panels["losses"])
     losses.barh(range(4), rows[:, 0], 0.6, color=style.color(0), alpha=0.7)
-    losses.hlines(range(4), rows[:, 1], rows[:, 2], color=style.ink())
+    losses.hlines(range(4), rows[:, 1], rows[:, 2], color=style.INK)
     names = ["all heads", "without five at random", "without the five best", "first time"]
     losses.set(yticks=range(4), yticklabels=names, xlabel="nats a token", title="Loss of repeated random tokens")
     lines(sinks, range(layers), {"": panels["sinks"]})
     sinks.set(title="Attention to the first token", xlabel="layer", ylabel="share", ylim=(0, 1))
-    alone.axhline(0, color=style.ink(), linewidth=0.5)
+    alone.axhline(0, color=style.INK, linewidth=0.5)
     alone.plot(*panels["heads"], "o", color=style.color(0), markersize=2.5, alpha=0.7, markeredgewidth=0)
     alone.set(title="Each head removed alone", xlabel="gradient importance, |dL / dξ|", ylabel="nats a token more")
     alone.set_xscale("log")
@@ -365,7 +365,7 @@ def draw(axes, panels: dict):
     labels = {"ranked": "least important first", "random": "at random"}
     lines(together, REMOVED, {labels[name]: rows for name, rows in panels["removed"].items()})
     together.set(title="Heads removed together", xlabel="percent of the heads", ylabel="nats a token more")
-    together.axhline(0, color=style.ink(), linewidth=0.5)
+    together.axhline(0, color=style.INK, linewidth=0.5)
     minilm = {TARGETS[name]: rows for name, rows in panels["minilm"].items()}
     lines(shares, range(1, 1 + len(panels["minilm"]["cls"])), minilm)
     shares.set(title="MiniLM: where attention goes", xlabel="layer", ylabel="share")

@@ -128,7 +128,7 @@ def study(config: Config, directory: Path) -> dict:
     from attention_jax.ops.scores import Boxcar, Gaussian
     from attention_jax.report.attention_page import page
     from attention_jax.report.curves import lines
-    from attention_jax.report.heatmaps import show_heatmaps
+    from attention_jax.report.heatmaps import Heatmap, show_heatmaps
 
     rng, figures = np.random.default_rng(config.train.seed), directory / "figures"
     x, y = map(jnp.asarray, sample(rng, config.data.points))
@@ -146,9 +146,8 @@ def study(config: Config, directory: Path) -> dict:
         ("attention", scores()),
         ("attention_widths", {f"width {width}": Gaussian(width) for width in WIDTHS}),
     ):
-        maps = [np.asarray(attention_weights(query, x, score=score)) for score in named_scores.values()]
-        axes = {"xlabel": "data points, in order", "ylabel": "query"}
-        show_heatmaps([maps], None, None, figures / f"{name}.png", titles=list(named_scores), **axes)
+        maps = [Heatmap(attention_weights(query, x, score=score), title=title) for title, score in named_scores.items()]
+        show_heatmaps([maps], figures / f"{name}.png", xlabel="data points, in order")
 
     page(attention_maps(config, []), config.name).save(figures / "look.html")
 

@@ -256,7 +256,7 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
             values, at = np.array(rows).T, np.arange(len(names))[::-1]
             axis.hlines(at, values[1], values[2], color=style.color(i))
             axis.plot(values[0], at, "o", color=style.color(i), markersize=3)
-            axis.axvline(0.0, color=style.ink(), linewidth=0.5)
+            axis.axvline(0.0, color=style.INK, linewidth=0.5)
             axis.set_xscale("symlog", linthresh=0.01)
             ends = [-1, 0, 0.1, 1, 10] if values.min() < 0 else [0, 0.01, 0.1, 1, 10]
             axis.set_xticks(ends, [f"{x:g}" for x in ends])

@@ -133,6 +133,16 @@ def cudnn_installed(monkeypatch):
 
 
 @pytest.fixture
+def cpu_alone(monkeypatch):
+    """Blockwise attention is traced for a CPU alone, not for GPUs and TPUs besides, which takes a third of the time."""
+    from attention_jax.ops import attention
+    from attention_jax.ops.blockwise import derivatives
+
+    for module in (attention, derivatives):
+        monkeypatch.setattr(module, "by_platform", lambda run, choice, *args: run(choice["cpu"], *args))
+
+
+@pytest.fixture
 def hangup():
     """SIGHUP ends a process, also where the tests themselves were started by `nohup`, which ignores it."""
     old_handler = signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from attention_jax.claims.catalog import Experiment
 from attention_jax.claims.claim import Quantity
@@ -30,8 +30,6 @@ from attention_jax.report.intervals import Interval
 from attention_jax.report.tables import Table, number, show, span
 from attention_jax.runs import directory as run_directory, lifecycle
 
-COMPILING = 10.0
-"""Seconds, about: members of a population share one compiled program."""
 ROOT = Path("runs")
 
 
@@ -48,13 +46,8 @@ class Rerun:
     """Its command from the name on, with local paths of its files."""
     repeat: int
     """The number of seeds of its variant that come before it (`deciding_first`)."""
-    quickest: float
+    seconds: float
     """The smallest recorded seconds of its variant."""
-
-    @property
-    def seconds(self) -> float:
-        """The seconds it is expected to take: the smallest of its variant, plus what was saved in a population."""
-        return self.quickest + (COMPILING if self.run.get("population", 1) > 1 else 0.0)
 
     @property
     def name(self) -> str:
@@ -75,11 +68,6 @@ class Outcome:
     seconds: float = 0.0
     interrupted: bool = False
 
-    @property
-    def results(self) -> list[tuple[Experiment, dict]]:
-        """The results of finished runs."""
-        return [(rerun.experiment, result) for rerun, result in self.finished]
-
     def skip(self, name: str, reason: str):
         names = self.skipped.setdefault(reason, [])
         if name not in names:
@@ -99,7 +87,7 @@ def check(experiments: Iterable[Experiment], minutes: float, override: Override,
     run_all(planned, minutes, override, outcome)
     if not outcome.finished and not outcome.interrupted:
         raise InputError("nothing could be compared: " + next(iter(outcome.skipped)))
-    comparisons = compare_runs(outcome.results)
+    comparisons = compare_runs(outcome.finished)
     show(runs_table(comparisons))
     if any(comparison.verdict == "differs" for comparison in comparisons):
         show(differences_table(comparisons))
@@ -217,12 +205,11 @@ ROUNDING, ERROR = 1e-3, 1e-5
 """This share of a number, and this much of a computed error, is never a difference."""
 
 
-@dataclass(frozen=True)
-class ComparedNumber:
+class ComparedNumber(NamedTuple):
     """A number of a run, as recorded and as measured again."""
 
     experiment: str
-    name: str
+    metric: str
     """The metric, with its epoch if it is not of the final evaluation."""
     variant: str
     seed: int
@@ -230,31 +217,24 @@ class ComparedNumber:
     repeated: float | None
     """The number of the new run; None if it diverged."""
     expected: Interval
-    is_time: bool = False
-
-    @property
-    def verdict(self) -> Literal["OK", "differs", "a time"]:
-        """Whether the number lies in the expected interval; a time depends on the machine and is not judged."""
-        if self.is_time:
-            return "a time"
-        agrees = self.repeated is not None and self.expected.low <= self.repeated <= self.expected.high
-        return "OK" if agrees else "differs"
+    verdict: Literal["OK", "differs", "a time"]
+    """Whether the number lies in the expected interval; a time depends on the machine and is not judged."""
 
 
-def compare_runs(results: Sequence[tuple[Experiment, Mapping]]) -> list[ComparedNumber]:
+def compare_runs(finished: Sequence[tuple[Rerun, Mapping]]) -> list[ComparedNumber]:
     """Compare all numbers of repeated runs with the recorded ones."""
     comparisons = []
-    for experiment, repeated_run in results:
+    for rerun, result in finished:
+        experiment, run = rerun.experiment, rerun.run
         recorded_runs = runs_without_divergence(experiment)
-        variant, seed = repeated_run["variant"], repeated_run["seed"]
-        [recorded_run] = [run for run in recorded_runs if (run["variant"], run["seed"]) == (variant, seed)]
-        for quantity in quantities_of(experiment, recorded_run):
-            value = run_value(quantity, recorded_run)
-            repeated = run_value(quantity, repeated_run) if repeated_run["metrics"] else None
-            interval = tolerance_interval(experiment, quantity, recorded_runs, seed)
-            is_time = quantity.metric.startswith(experiment.times) if experiment.times else False
-            names = (experiment.name, quantity.text, variant, seed)
-            comparisons.append(ComparedNumber(*names, value, repeated, interval, is_time))
+        for quantity in quantities_of(experiment, run):
+            repeated = run_value(quantity, result) if result["metrics"] else None
+            interval = tolerance_interval(experiment, quantity, recorded_runs, run)
+            verdict = "OK" if repeated is not None and interval.low <= repeated <= interval.high else "differs"
+            if quantity.metric.startswith(experiment.times):
+                verdict = "a time"
+            names = experiment.name, quantity.text, run["variant"], run["seed"]
+            comparisons.append(ComparedNumber(*names, run_value(quantity, run), repeated, interval, verdict))
     return comparisons
 
 
@@ -273,16 +253,15 @@ def quantities_of(experiment: Experiment, run: Mapping) -> list[Quantity]:
     return [quantity for quantity in dict.fromkeys(quantities) if run_value(quantity, run) is not None]
 
 
-def tolerance_interval(experiment: Experiment, quantity: Quantity, runs: Sequence[Mapping], seed: int) -> Interval:
-    """Return the interval in which the number of a repeated seed is expected: the union of its known noise.
+def tolerance_interval(experiment: Experiment, quantity: Quantity, runs: Sequence[Mapping], run: Mapping) -> Interval:
+    """Return the interval in which the number of `run`, one of the `runs`, is expected: the union of its known noise.
 
     They are the interval for another seed (Student's t of three or more recorded ones, or the range of two), that for
     other test examples (`sampling_interval`) or, if neither this nor three seeds are known, TRAINED or COMPUTED. A
     computed error is rounding up to ERROR and to a tenth of its threshold.
     """
     values = values_by_seed(quantity, runs)
-    value, seeds = values[seed], list(values.values())
-    [run] = [run for run in runs if (run["variant"], run["seed"]) == (quantity.variant, seed)]
+    value, seeds = values[run["seed"]], list(values.values())
     computed = not is_training_run(run)
     sources = [intervals.prediction_interval(seeds)] if len(seeds) > 2 else []
     if len(seeds) == 2:
@@ -322,7 +301,7 @@ def differences_table(comparisons: Sequence[ComparedNumber]) -> Table:
         if comparison.verdict == "differs":
             low, high, why = comparison.expected
             numbers = number(comparison.recorded), number(comparison.repeated), f"{span(low, high)} ({why})"
-            rows.append((comparison.experiment, comparison.name, str(comparison.seed), *numbers))
+            rows.append((comparison.experiment, comparison.metric, str(comparison.seed), *numbers))
     columns = ("experiment", "number", "seed", "recorded", "here", "expected")
     return Table("Numbers that differ", columns, rows, right=("seed", "recorded", "here"))
 
@@ -383,18 +362,9 @@ def check_json(outcome: Outcome) -> dict:
         "seconds": {"recorded": rerun.run["seconds"], "here": result.get("seconds")},
         "environment": {"recorded": rerun.run["environment"], "here": result["environment"]},
     }
-    number_json = lambda comparison: {
-        "experiment": comparison.experiment,
-        "metric": comparison.name,
-        "variant": comparison.variant,
-        "seed": comparison.seed,
-        "recorded": comparison.recorded,
-        "here": comparison.repeated,
-        "expected": comparison.expected._asdict(),
-        "verdict": comparison.verdict,
-    }
+    number_json = lambda repeated, expected, **fields: fields | {"here": repeated, "expected": expected._asdict()}
     return {
         "runs": [run_json(rerun, result) for rerun, result in outcome.finished],
-        "numbers": [number_json(comparison) for comparison in compare_runs(outcome.results)],
+        "numbers": [number_json(**comparison._asdict()) for comparison in compare_runs(outcome.finished)],
         "skipped": outcome.skipped,
     }

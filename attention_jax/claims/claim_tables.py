@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from attention_jax.claims.catalog import CHAPTERS, Experiment
+from attention_jax.claims.check import describe_machine
 from attention_jax.claims.claim import Grid, Quantity
 from attention_jax.claims.verdicts import (
     JudgedClaim,
@@ -35,23 +36,16 @@ def group_of(row: JudgedClaim) -> str:
     return "order" if row.claim.sign else row.claim.basis
 
 
-def claims_table(rows: Sequence[JudgedClaim]) -> Table:
-    """Tabulate claims: the source's number, ours, and the verdict."""
-    lines = [
-        (row.claim.text, source_text(row.claim), value_text(row.claim, row.runs), verdict_with_reason(row))
-        for row in rows
-    ]
-    return Table("", ("claim", "source", "this code", "verdict"), lines, right=("source", "this code"))
-
-
-def rerun_table(rows: Sequence[JudgedClaim], recorded: Mapping[str, Sequence[Mapping]]) -> Table:
-    """Tabulate the claims of new runs next to the recorded ones, `recorded`, {experiment: runs}."""
+def claims_table(rows: Sequence[JudgedClaim], recorded: Mapping[str, Sequence[Mapping]] | None = None) -> Table:
+    """Tabulate claims: the source's number, that of the `recorded` runs {experiment: runs}, if any, ours, the
+    verdict."""
     lines = []
     for row in rows:
-        numbers = value_text(row.claim, recorded[row.experiment]), value_text(row.claim, row.runs)
-        lines.append((row.claim.text, source_text(row.claim), *numbers, verdict_with_reason(row)))
-    columns = ("claim", "source", "recorded", "these runs", "verdict")
-    return Table("", columns, lines, right=columns[1:4])
+        earlier = [] if recorded is None else [value_text(row.claim, recorded[row.experiment])]
+        numbers = source_text(row.claim), *earlier, value_text(row.claim, row.runs)
+        lines.append((row.claim.text, *numbers, verdict_with_reason(row)))
+    measured = ("this code",) if recorded is None else ("recorded", "these runs")
+    return Table("", ("claim", "source", *measured, "verdict"), lines, right=("source", *measured))
 
 
 def thresholds_table(experiment: Experiment, runs: Sequence[Mapping]) -> Table:
@@ -104,15 +98,13 @@ def tally_line(rows: Sequence[JudgedClaim]) -> str:
     return f"Numbers: {words(numbers, undecided[False])}. Orders: {words(orders, undecided[True])}."
 
 
-def check_tables(checks: Sequence[Mapping], machine) -> tuple[Table, Table]:
-    """Tabulate `reproduce --check` on other machines: the counts of each check.json, and the numbers that differ.
-
-    `machine` formats an environment. The recorded values are from the day of the check.
-    """
+def check_tables(checks: Sequence[Mapping]) -> tuple[Table, Table]:
+    """Tabulate `reproduce --check` on other machines: the counts of each check.json, and the numbers that differ from
+    those that were recorded then."""
     counts, differences = [], []
     for check in checks:
         numbers = [entry for entry in check["numbers"] if entry["verdict"] != "a time"]
-        where = machine(check["runs"][0]["environment"]["here"])
+        where = describe_machine(check["runs"][0]["environment"]["here"])
         equal = sum(entry["recorded"] == entry["here"] for entry in numbers)
         wrong = [entry for entry in numbers if entry["verdict"] == "differs"]
         counts.append((where, *map(str, (len(check["runs"]), len(numbers), equal, len(wrong)))))

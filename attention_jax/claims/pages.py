@@ -13,7 +13,6 @@ from textwrap import fill
 import numpy as np
 
 from attention_jax.claims.catalog import CHAPTERS, ROOT, Experiment, experiment_names, load_experiment
-from attention_jax.claims.check import describe_machine
 from attention_jax.claims.claim_tables import (
     BASES,
     check_tables,
@@ -151,7 +150,7 @@ def page_of(experiment: Experiment, rows: Sequence[JudgedClaim], runs: Sequence[
 def checks_page(results: Path) -> str:
     """Write docs/results/checks.md: `reproduce --check` on other machines, in numbers."""
     checks = [read_json(path) for path in sorted(results.glob("check_*.json"))]
-    tables = [markdown(table) for table in check_tables(checks, describe_machine)]
+    tables = [markdown(table) for table in check_tables(checks)]
     about = (
         "Recorded runs that `python launch.py reproduce --check` repeated elsewhere ([how](../reproduce.md)); all "
         "numbers are in `experiments/results/check_*.json`. Those that differed:"

@@ -69,15 +69,6 @@ def seeds_of_row(row: Mapping) -> range:
     return range(row["first_seed"], row["first_seed"] + row["seeds"])
 
 
-def load_registered_seeds(*paths: Path) -> dict[tuple[str, str], frozenset[int]]:
-    """The registered seeds by experiment and variant, of these files; by default of all REGISTRATIONS."""
-    seeds: dict[tuple[str, str], frozenset[int]] = {}
-    for row in (row for path in paths or REGISTRATIONS for row in load_rows(path)):
-        key = (row["experiment"], row["variant"])
-        seeds[key] = seeds.get(key, frozenset()) | frozenset(seeds_of_row(row))
-    return seeds
-
-
 def record_run(name: str, run: dict, results: Path = RESULTS):
     """Write `run` to experiments/results/NAME.json, replacing an earlier run of the same variant and seed."""
     identity = lambda run: (run["variant"], run["seed"])
@@ -348,10 +339,10 @@ def draw_recorded(experiment: Experiment):
     experiment's figure."""
     first, histories = first_variant_histories(experiment)
     if histories:
-        from attention_jax.report.curves import curves_of_runs
+        from attention_jax.report.curves import learning_curves
 
         path = experiment.results / f"{experiment.name}-learning_curve.png"
-        curves_of_runs(histories, path, experiment.variants().get(first), title=first)
+        learning_curves(histories, path, experiment.variants().get(first), title=first)
     if experiment.figure:
         experiment.figure(runs_by_variant(experiment), experiment.results / f"{experiment.name}.png")
 
@@ -388,19 +379,6 @@ def estimate_seconds(experiment: Experiment, config: Config) -> float | None:
             alone = 60 * experiment.minutes / experiment.seeds if experiment.minutes and len(seeded) == 1 else None
             return seconds.get(name, alone)
     return None
-
-
-def duration(seconds: float) -> str:
-    """Format a duration for people.
-
-    >>> duration(3.2), duration(44), duration(95), duration(8711)
-    ('a few seconds', 'about 44 seconds', 'about 1.6 minutes', 'about 2.4 hours')
-    """
-    if seconds < 10:
-        return "a few seconds"
-    if seconds < 90:
-        return f"about {seconds:.0f} seconds"
-    return f"about {seconds / 60:.2g} minutes" if seconds < 5400 else f"about {seconds / 3600:.2g} hours"
 
 
 def command_words(run: Mapping) -> list[str]:

@@ -84,18 +84,14 @@ def judge(claim: Claim, runs: Sequence[Mapping]) -> Verdict:
     worst = math.inf if lower_is_better(claim.metric) else -math.inf
     values = [worst if math.isnan(value) else value for value in values]
     source = claim.runs or (claim.published,)
-    return rule.judge_number(values, source, margin_of(claim), needed)
+    margin = rule.margin(claim.published, claim.runs, claim.deviation, claim.rounding)
+    return rule.judge_number(values, source, margin, needed)
 
 
 def metric_interval(claim: Claim, run: Mapping) -> tuple[float, ...]:
     """Both ends of the interval over test examples that a computation recorded for its number, if it did."""
     ends = (f"{claim.metric}_low", f"{claim.metric}_high")
     return tuple(run["metrics"][end] for end in ends) if claim.minus is None and ends[0] in run["metrics"] else ()
-
-
-def margin_of(claim: Claim) -> float:
-    """The margin within which numbers agree."""
-    return rule.margin(claim.published, claim.runs, claim.deviation, claim.rounding)
 
 
 @dataclass(frozen=True)
@@ -154,11 +150,6 @@ def is_met(threshold: Threshold, runs: Sequence[Mapping]) -> bool | None:
     return None if value is None else threshold.is_met(value)
 
 
-def all_equal(values: Sequence[float]) -> bool:
-    """Whether several seeds gave one number, to the digits that are shown; not if one diverged."""
-    return len(values) > 1 and not any(map(math.isnan, values)) and number(min(values)) == number(max(values))
-
-
 def value_text(quantity: Quantity, runs: Sequence[Mapping]) -> str:
     """Format the median over seeds with their range, such as "95.1 (94.7-95.6, 3 runs)", "1 (equal for 3 runs)" or, of
     one run, "37.5"; diverged runs are counted."""
@@ -166,7 +157,7 @@ def value_text(quantity: Quantity, runs: Sequence[Mapping]) -> str:
     if not values:
         return "-"
     middle, finite = number(float(np.median(values))), [value for value in values if not math.isnan(value)]
-    if all_equal(values):
+    if len(finite) == len(values) > 1 and number(min(values)) == number(max(values)):
         return f"{middle} (equal for {len(values)} runs)"
     if len(values) == 1:
         return middle

@@ -56,6 +56,7 @@ def train(words: list[str]):
     """NAME [--preset base] [--model.hidden-size 128 ...] [--out DIR] [--resume]: train an experiment, or resume it."""
     from attention_jax.claims import catalog, record
     from attention_jax.cli import command_options
+    from attention_jax.report.run_status import duration
     from attention_jax.runs import lifecycle
 
     args, config = command_options.parse_with_config(command_options.Train, words, base_config)
@@ -72,7 +73,7 @@ def train(words: list[str]):
         hosts.join(args.coordinator, args.hosts, args.host)
     directory = directory_of(args, experiment.name)
     seconds = record.estimate_seconds(experiment, config)
-    expected = f"{record.duration(seconds)} on one CPU core" if seconds else ""
+    expected = f"about {duration(seconds)} on one CPU core" if seconds else ""
     result = lifecycle.start(config, directory, study=experiment.study, resume=args.resume, expected=expected)
     if hosts.is_primary():
         print_result(result, directory)
@@ -301,7 +302,7 @@ def reproduce(words: list[str]):
         show_in_columns(table)
         print()
     if rows:
-        show(claim_tables.rerun_table(rows, earlier_runs) if args.scale == "full" else claim_tables.claims_table(rows))
+        show(claim_tables.claims_table(rows, earlier_runs if args.scale == "full" else None))
         print()
         show(claim_tables.counts_table(rows))
         print(claim_tables.tally_line(rows))

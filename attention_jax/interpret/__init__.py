@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from attention_jax import lazy_attributes
 
 if TYPE_CHECKING:
-    from attention_jax.interpret.edits import Part
+    from attention_jax.interpret.edits import Part, decoding_edits
     from attention_jax.interpret.intervene import ablate, head_sweep, patch, path_patch, run, trace
     from attention_jax.interpret.lenses import (
         detached_attribution,
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
         logit_lens,
     )
     from attention_jax.interpret.patterns import head_scores, repeated_tokens
-    from attention_jax.interpret.sites import model_sites
+    from attention_jax.interpret.sites import Batch, model_sites
 
 HOMES = {
+    "Batch": "attention_jax.interpret.sites",
     "Part": "attention_jax.interpret.edits",
+    "decoding_edits": "attention_jax.interpret.edits",
     "ablate": "attention_jax.interpret.intervene",
     "head_sweep": "attention_jax.interpret.intervene",
     "patch": "attention_jax.interpret.intervene",

@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array, Bool, Key
 
 from attention_jax.errors import InputError
 from attention_jax.interpret.edits import Indices, Part, edit_variables, expand_names, select_head
@@ -28,6 +28,7 @@ from attention_jax.interpret.sites import (
     positions_axis,
     select_sites,
     split_head,
+    split_lengths,
     sub_layer,
 )
 from attention_jax.models.taps import SET, TRACE
@@ -43,7 +44,7 @@ def run(
     """Call a model with other activations in the places that `set` names: (its output, {site: activation}).
 
     Args:
-      model, params, inputs: a Flax module, its parameters, and what it is called with.
+      model, params, inputs: a Flax module, its parameters, and what it is called with, tokens also as a `Batch`.
       set: {site: an array of its shape, a function of it, or a `Part`}. A name may have `*`, or be that of a head,
         "decoder.3.head.5", whose activation is [B, T, V].
       sites: the sites whose activations are returned, as they are after what is set; with `*` and heads, too.
@@ -69,13 +70,12 @@ def run_intercepted(
     interceptor: Callable | None, model: nn.Module, params, inputs: tuple, replacements: Mapping, sites=()
 ):
     """`run` with the methods of the model's modules as a Linen `interceptor` changes them."""
-    inputs = as_arrays(inputs)
+    inputs, lengths = split_lengths(as_arrays(inputs))
     all_sites = find_sites(model, params, inputs)
     names = expand_names(all_sites, sites)
     traced_sites = tuple(all_sites[split_head(name)[0]] for name in names)
-    output, activations = _apply_with_edits(
-        model, interceptor, traced_sites, params, edit_variables(all_sites, replacements), inputs
-    )
+    edits = edit_variables(all_sites, replacements, lengths)
+    output, activations = _apply_with_edits(model, interceptor, traced_sites, params, edits, inputs)
     return output, {name: select_head(name, x) for name, x in zip(names, activations, strict=True)}
 
 
@@ -123,6 +123,7 @@ def ablate(
     how: Literal["zero", "mean", "resample"] = "zero",
     *,
     source: Mapping[str, Array] | None = None,
+    mask: Bool[Array, "B T"] | None = None,
     rng: Key[Array, ""] | None = None,
     heads: Indices = None,
     positions: Indices = None,
@@ -130,20 +131,22 @@ def ablate(
 ) -> dict[str, Part]:
     """What `run` sets to ablate sites: to zeros, to a mean, or to the activations of other rows.
 
-    The mean is that of the activations `source`, of `trace`, over their rows and positions; other rows are those of
-    `source`, permuted by `rng`.
+    The mean is that of the activations `source`, of `trace`, over their rows and positions, those of `mask` only, as of
+    the tokens of a padded batch, `Batch.mask`; other rows are those of `source`, permuted by `rng`.
     """
     needs = {"zero": [], "mean": ["source"], "resample": ["source", "rng"]}
     if how not in needs:
         raise InputError(f"ablate takes one of {', '.join(needs)}, got {how!r}")
     if [name for name, x in {"source": source, "rng": rng}.items() if x is not None] != needs[how]:
         raise InputError(f"ablate {how!r} takes {' and '.join(needs[how]) or 'neither source nor rng'}")
+    if mask is not None and how != "mean":
+        raise InputError(f"a mask says which activations a mean is of: ablate {how!r} takes none")
     if how == "zero":
         return dict.fromkeys(as_name_list(sites), Part(jnp.zeros(()), heads=heads, positions=positions, rows=rows))
     _check_source(source)
     names = select_sites(source, [split_head(name)[0] for name in as_name_list(sites)])
     if how == "mean":
-        values = {name: _mean(name, source[name]) for name in names}
+        values = {name: _mean(name, source[name], mask) for name in names}
     else:
         check_rng(rng)
         if alone := [name for name in names if source[name].shape[0] < 2]:
@@ -152,9 +155,14 @@ def ablate(
     return patch(values, sites, heads=heads, positions=positions, rows=rows)
 
 
-def _mean(name: str, x):
+def _mean(name: str, x, mask):
     axis = positions_axis(name, x.ndim)
-    return x.mean(axis=0 if axis is None else (0, axis), keepdims=True)
+    if mask is None or axis is None:
+        return x.mean(axis=0 if axis is None else (0, axis), keepdims=True)
+    if mask.shape != (x.shape[0], x.shape[axis]):
+        raise InputError(f"the mask of {name} is [B, T] = {[x.shape[0], x.shape[axis]]}, got {list(mask.shape)}")
+    where = mask.reshape([size if i in (0, axis) else 1 for i, size in enumerate(x.shape)])
+    return x.mean(axis=(0, axis), keepdims=True, where=where)
 
 
 def _check_source(source):

@@ -9,7 +9,7 @@ import numpy as np
 from attention_jax import config as configs
 from attention_jax.errors import InputError
 from attention_jax.models.vit import interpolate
-from attention_jax.pretrained.exchange import Weights, flat, layer_paths, nested
+from attention_jax.pretrained.exchange import Weights, flat, nested, take_array
 from attention_jax.pretrained.naming import summarize_names
 from attention_jax.pretrained.vit_names import prefix_of
 
@@ -54,8 +54,9 @@ def adopt_params(weights: Weights, like) -> AdoptedParams:
     """
     target_shapes = {path: leaf.shape for path, leaf in flat(like).items()}
     of_other_kind = lambda path: weights.function != "softmax" and "/head/" in f"/{path}"
-    arrays = {path: np.asarray(array) for path, array in weights.arrays.items() if not of_other_kind(path)}
-    file_arrays = stack_layers(arrays, target_shapes)
+    arrays = {path: array for path, array in weights.arrays.items() if not of_other_kind(path)}
+    targets = {path: take_array(arrays, path, shape) for path, shape in target_shapes.items()}
+    file_arrays = {path: array for path, array in (targets | arrays).items() if array is not None}
     adopted = {path: array for path, array in file_arrays.items() if target_shapes.get(path) == array.shape}
     notes = [f"{len(adopted)} of {len(target_shapes)} arrays taken"]
     for resample in (_resample_positions, _convert_colors) if isinstance(weights.options, configs.ViTConfig) else ():
@@ -73,21 +74,6 @@ def adopt_params(weights: Weights, like) -> AdoptedParams:
         "left out", sorted(file_arrays.keys() - adopted.keys() - set(head))
     )
     return AdoptedParams(adopted, f"from {weights.source}: " + "; ".join(notes))
-
-
-def stack_layers(arrays: dict[str, np.ndarray], target_shapes: dict[str, tuple]) -> dict[str, np.ndarray]:
-    """Stack the arrays of single layers that are one array for a scan in the parameters of `target_shapes`.
-
-    >>> list(stack_layers({"layer_0/w": np.ones(2), "layer_1/w": np.ones(2), "b": 0}, {"layers_0/w": (2, 2)}))
-    ['b', 'layers_0/w']
-    """
-    arrays = dict(arrays)
-    for path, shape in target_shapes.items():
-        names = [] if path in arrays else layer_paths(path, shape)
-        if names and {*names} <= arrays.keys():
-            flip = np.transpose if path.endswith("/kernel") else np.asarray  # models/layer_stack.py: flip_kernels
-            arrays[path] = np.stack([flip(arrays.pop(name)) for name in names])
-    return arrays
 
 
 def _resample_positions(options: configs.ViTConfig, arrays, target_shapes) -> dict:

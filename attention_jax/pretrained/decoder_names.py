@@ -6,7 +6,7 @@ queries and keys (3), Gemma norms before and after each sub-layer. Kernels are [
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,58 +17,61 @@ from attention_jax.errors import InputError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.norms import EPSILON
 from attention_jax.pretrained.config_json import Facts, activation, heads_of, hf_activation
-from attention_jax.pretrained.naming import LAYERS, Arrays, Naming, Row, count_layers, norm_rows
+from attention_jax.pretrained.naming import (
+    LAYERS,
+    Arrays,
+    Naming,
+    Row,
+    attention_names,
+    count_layers,
+    layer_rows,
+    norm_rows,
+)
 
 HERE = "decoder/layer_*"
-GPT2_LAYER = "transformer.h.*"
+GPT2_LAYER = {
+    "attention_norm": "ln_1",
+    "attention/out": "attn.c_proj",
+    "ffn_norm": "ln_2",
+    "ffn/hidden": "mlp.c_fc",
+    "ffn/out": "mlp.c_proj",
+}
 GPT2 = (
     Row("transformer.wte.weight", "v d", "embedding/token/embedding", "v d"),
     Row("transformer.wpe.weight", "n d", "embedding/position/embedding", "n d"),
-    *norm_rows(f"{GPT2_LAYER}.ln_1", f"{HERE}/attention_norm"),
-    Row(f"{GPT2_LAYER}.attn.c_attn.weight", "d (s h e)", f"{HERE}/attention/query|key|value/kernel", "s d (h e)"),
-    Row(f"{GPT2_LAYER}.attn.c_attn.bias", "(s h e)", f"{HERE}/attention/query|key|value/bias", "s (h e)"),
-    Row(f"{GPT2_LAYER}.attn.c_proj.weight", "(h e) d", f"{HERE}/attention/out/kernel", "(h e) d"),
-    Row(f"{GPT2_LAYER}.attn.c_proj.bias", "d", f"{HERE}/attention/out/bias", "d"),
-    *norm_rows(f"{GPT2_LAYER}.ln_2", f"{HERE}/ffn_norm"),
-    Row(f"{GPT2_LAYER}.mlp.c_fc.weight", "d m", f"{HERE}/ffn/hidden/kernel", "d m"),
-    Row(f"{GPT2_LAYER}.mlp.c_fc.bias", "m", f"{HERE}/ffn/hidden/bias", "m"),
-    Row(f"{GPT2_LAYER}.mlp.c_proj.weight", "m d", f"{HERE}/ffn/out/kernel", "m d"),
-    Row(f"{GPT2_LAYER}.mlp.c_proj.bias", "d", f"{HERE}/ffn/out/bias", "d"),
+    Row("transformer.h.*.attn.c_attn.weight", "d (s h e)", f"{HERE}/attention/query|key|value/kernel", "s d (h e)"),
+    Row("transformer.h.*.attn.c_attn.bias", "(s h e)", f"{HERE}/attention/query|key|value/bias", "s (h e)"),
+    *(row._replace(tensor_layout=row.param_layout) for row in layer_rows("transformer.h.*", HERE, GPT2_LAYER)),
     *norm_rows("transformer.ln_f", "decoder/norm"),
 )
-THERE = "model.layers.*"
 TOKENS, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-DECODER = (
-    Row(TOKENS, "v d", "embedding/token/embedding", "v d"),
-    Row(f"{THERE}.input_layernorm.weight", "d", f"{HERE}/attention_norm/scale", "d"),
-    Row(f"{THERE}.self_attn.q_proj.weight", "(h e) d", f"{HERE}/attention/query/kernel", "d (h e)"),
-    Row(f"{THERE}.self_attn.k_proj.weight", "(g e) d", f"{HERE}/attention/key/kernel", "d (g e)"),
-    Row(f"{THERE}.self_attn.v_proj.weight", "(g e) d", f"{HERE}/attention/value/kernel", "d (g e)"),
-    Row(f"{THERE}.self_attn.o_proj.weight", "d (h e)", f"{HERE}/attention/out/kernel", "(h e) d"),
-    Row(f"{THERE}.mlp.gate_proj.weight", "m d", f"{HERE}/ffn/gate/kernel", "d m"),
-    Row(f"{THERE}.mlp.up_proj.weight", "m d", f"{HERE}/ffn/hidden/kernel", "d m"),
-    Row(f"{THERE}.mlp.down_proj.weight", "d m", f"{HERE}/ffn/out/kernel", "m d"),
-    Row("model.norm.weight", "d", "decoder/norm/scale", "d"),
-    Row(HEAD, "v d", "kernel", "d v"),
-)
-"""What all families but GPT-2 have."""
-FFN_NORM = Row(f"{THERE}.post_attention_layernorm.weight", "d", f"{HERE}/ffn_norm/scale", "d")
-BIASES = (
-    Row(f"{THERE}.self_attn.q_proj.bias", "(h e)", f"{HERE}/attention/query/bias", "(h e)"),
-    Row(f"{THERE}.self_attn.k_proj.bias", "(g e)", f"{HERE}/attention/key/bias", "(g e)"),
-    Row(f"{THERE}.self_attn.v_proj.bias", "(g e)", f"{HERE}/attention/value/bias", "(g e)"),
-)
-OUT_BIAS = Row(f"{THERE}.self_attn.o_proj.bias", "d", f"{HERE}/attention/out/bias", "d")
-QK_NORMS = (
-    Row(f"{THERE}.self_attn.q_norm.weight", "e", f"{HERE}/attention/query_norm/scale", "e"),
-    Row(f"{THERE}.self_attn.k_norm.weight", "e", f"{HERE}/attention/key_norm/scale", "e"),
-)
-SANDWICH = (
-    Row(f"{THERE}.post_attention_layernorm.weight", "d", f"{HERE}/attention_output_norm/scale", "d"),
-    Row(f"{THERE}.pre_feedforward_layernorm.weight", "d", f"{HERE}/ffn_norm/scale", "d"),
-    Row(f"{THERE}.post_feedforward_layernorm.weight", "d", f"{HERE}/ffn_output_norm/scale", "d"),
-)
-GATE, QUERY_BIAS = f"{THERE}.mlp.gate_proj.weight".replace("*", "0"), BIASES[0].tensor.replace("*", "0")
+GATE, QUERY_BIAS = "model.layers.0.mlp.gate_proj.weight", "model.layers.0.self_attn.q_proj.bias"
+DECODER_LAYER = {
+    "attention_norm": "input_layernorm",
+    **attention_names("self_attn.{}_proj", *"qkvo"),
+    "ffn/gate": "mlp.gate_proj",
+    "ffn/hidden": "mlp.up_proj",
+    "ffn/out": "mlp.down_proj",
+}
+FFN_NORM = {"ffn_norm": "post_attention_layernorm"}
+QK_NORMS = {"attention/query_norm": "self_attn.q_norm", "attention/key_norm": "self_attn.k_norm"}
+SANDWICH = {
+    "attention_output_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "ffn_output_norm": "post_feedforward_layernorm",
+}
+INPUTS = ("attention/query", "attention/key", "attention/value")
+ATTENTION = (*INPUTS, "attention/out")
+
+
+def decoder_table(norms: Mapping[str, str], biased: Container[str] = ()) -> tuple[Row, ...]:
+    """Rows of a family other than GPT-2: the names of those `norms` that not all have, and what has a bias."""
+    return (
+        Row(TOKENS, "v d", "embedding/token/embedding", "v d"),
+        *layer_rows("model.layers.*", HERE, DECODER_LAYER | norms, biased),
+        *norm_rows("model.norm", "decoder/norm", bias=False),
+        Row(HEAD, "v d", "kernel", "d v"),
+    )
 
 
 class LanguageModelNaming(Naming):
@@ -176,15 +179,6 @@ def format_number(value: float) -> str:
     return str(int(value) if value == int(value) else float(value))
 
 
-def window_mask(keys: int) -> str:
-    """The mask of a sliding window, which counts a position itself there: 512 keys are at most 511 away.
-
-    >>> window_mask(512)
-    'window(511)'
-    """
-    return f"window({int(keys) - 1})"
-
-
 def rotary_options(family: str, facts: Facts) -> dict[str, Any]:
     """The options of rotary positions in config.json, as transformers 5 writes them or as earlier ones did.
 
@@ -224,14 +218,28 @@ def scaling_of(family: str, entry: Mapping[str, Any], facts: Facts) -> str:
     return f"{kind}({', '.join(format_number(entry[name]) for name in names)})" if names else "none"
 
 
-def sliding_layers(family: str, kinds: list[str], layers: int) -> list[int]:
-    """The layers of a sliding window in `layer_types`; InputError for a list of another length or another kind."""
-    if len(kinds) != layers or {*kinds} - {"full_attention", "sliding_attention"}:
+def window_layers(family: str, facts: Facts, usual: list[str], needed: Sequence[str], *local: str) -> str:
+    """`per_layer` of the layers that have a sliding window and the options `local`, by layer_types or `usual`.
+
+    A window counts a position itself: 512 keys are at most 511 away. Raises InputError for layer_types of another
+    length or kind, and for windows without one of the entries `needed`.
+
+    >>> kinds = ["sliding_attention", "full_attention"]
+    >>> facts = Facts({"model_type": "gemma2", "sliding_window": 512})
+    >>> window_layers("Gemma 2", facts, kinds, ["sliding_window"], "rope_scaling=none")
+    '0:mask=window(511),rope_scaling=none'
+    """
+    kinds = facts.get("layer_types") or usual
+    if len(kinds) != len(usual) or {*kinds} - {"full_attention", "sliding_attention"}:
         raise InputError(
-            f"{family}'s layer_types must be full_attention or sliding_attention for each of {layers} layers; got "
+            f"{family}'s layer_types must be full_attention or sliding_attention for each of {len(usual)} layers; got "
             f"{len(kinds)} of {', '.join(sorted(map(str, {*kinds})))}"
         )
-    return [layer for layer, kind in enumerate(kinds) if kind == "sliding_attention"]
+    layers = layer_list([layer for layer, kind in enumerate(kinds) if kind == "sliding_attention"])
+    if layers and not all([facts.get(name) for name in needed]):
+        raise InputError(f"{family}'s config.json must have {' and '.join(needed)}, as layers {layers} have one")
+    options = [f"mask=window({int(facts.get('sliding_window')) - 1})", *local] if layers else []
+    return f"{layers}:{','.join(options)}" if layers else ""
 
 
 def cap_of(family: str, facts: Facts, name: str) -> float:
@@ -328,7 +336,7 @@ class LlamaNaming(DecoderNaming):
 
     family = "Llama"
     architecture = "LlamaForCausalLM"
-    table = (*DECODER, FFN_NORM, *BIASES, OUT_BIAS)
+    table = decoder_table(FFN_NORM, ATTENTION)
     model_types: tuple[str, ...] = ("llama",)
     fixed_options: ClassVar = {
         "score": "scaled_dot",
@@ -384,7 +392,7 @@ class MistralNaming(DecoderNaming):
 
     def family_options(self, state_dict: Arrays, facts: Facts) -> dict[str, Any]:
         keys = facts.get("sliding_window")
-        return {"mask": "none" if keys is None else window_mask(keys)} | rotary_options(self.family, facts)
+        return {"mask": "none" if keys is None else f"window({int(keys) - 1})"} | rotary_options(self.family, facts)
 
 
 class QwenNaming(LlamaNaming):
@@ -392,17 +400,10 @@ class QwenNaming(LlamaNaming):
 
     def family_options(self, state_dict: Arrays, facts: Facts) -> dict[str, Any]:
         layers = count_layers("model.layers.", state_dict)
-        used, keys, first = (facts.get(name) for name in ("use_sliding_window", "sliding_window", "max_window_layers"))
-        keys = keys if used else None
-        usual = ["sliding_attention" if keys and i >= first else "full_attention" for i in range(layers)]
-        narrow = sliding_layers(self.family, facts.get("layer_types") or usual, layers)
-        if narrow and not keys:
-            raise InputError(
-                f"{self.family}'s config.json must have sliding_window and use_sliding_window, as layer_types names "
-                "such layers"
-            )
-        masks = {"per_layer": f"{layer_list(narrow)}:mask={window_mask(keys)}"} if narrow else {}
-        return rotary_options(self.family, facts) | masks
+        windows, first = ("use_sliding_window", "sliding_window"), facts.get("max_window_layers")
+        used = all([facts.get(name) for name in windows])
+        usual = ["sliding_attention" if used and i >= first else "full_attention" for i in range(layers)]
+        return rotary_options(self.family, facts) | {"per_layer": window_layers(self.family, facts, usual, windows)}
 
 
 class Qwen2Naming(QwenNaming):
@@ -410,7 +411,7 @@ class Qwen2Naming(QwenNaming):
 
     family = "Qwen 2"
     architecture = "Qwen2ForCausalLM"
-    table = (*DECODER, FFN_NORM, *BIASES)
+    table = decoder_table(FFN_NORM, INPUTS)
     model_types = ("qwen2",)
     fixed_options: ClassVar = {
         **LlamaNaming.fixed_options, "rope_scaling": "none", "use_bias": True, "key_dim": 0, "value_dim": 0
@@ -441,7 +442,7 @@ class Qwen3Naming(QwenNaming):
 
     family = "Qwen 3"
     architecture = "Qwen3ForCausalLM"
-    table = (*DECODER, FFN_NORM, *QK_NORMS, *BIASES, OUT_BIAS)
+    table = decoder_table(FFN_NORM | QK_NORMS, ATTENTION)
     model_types = ("qwen3",)
     fixed_options: ClassVar = {
         **LlamaNaming.fixed_options, "rope_scaling": "none", "normalize_qk": True, "use_bias": False
@@ -470,19 +471,13 @@ class GemmaNaming(DecoderNaming):
         facts.read_names.add("hidden_act")  # an earlier name of hidden_activation, which the library does not read
         layers = count_layers("model.layers.", state_dict)
         usual = ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(layers)]
-        narrow = sliding_layers(self.family, facts.get("layer_types") or usual, layers)
-        keys = facts.get("sliding_window")
-        if narrow and not keys:
-            raise InputError(
-                f"{self.family}'s config.json must have sliding_window, as layers {layer_list(narrow)} have one"
-            )
         cap = cap_of(self.family, facts, "attn_logit_softcapping")
         return {
             "norm": "sandwich",
             "scale_embeddings": True,
             "score": f"soft_cap({format_number(cap)})" if cap else "scaled_dot",
             "logit_cap": cap_of(self.family, facts, "final_logit_softcapping"),
-            "per_layer": f"{layer_list(narrow)}:{','.join([f'mask={window_mask(keys)}', *local])}" if narrow else "",
+            "per_layer": window_layers(self.family, facts, usual, ["sliding_window"], *local),
         }
 
     def finish(self, options: LanguageModelConfig, facts: Facts, params: Arrays) -> Arrays:
@@ -501,7 +496,7 @@ class Gemma2Naming(GemmaNaming):
     """The conversion of a Gemma 2, in which every second layer has a window, and scores and logits are capped."""
 
     family = "Gemma 2"
-    table = (*DECODER, *SANDWICH)
+    table = decoder_table(SANDWICH)
     model_types = ("gemma2",)
 
     def family_options(self, state_dict: Arrays, facts: Facts) -> dict[str, Any]:
@@ -514,7 +509,7 @@ class Gemma3Naming(GemmaNaming):
     window and another base of the rotary positions."""
 
     family = "Gemma 3"
-    table = (*DECODER, *SANDWICH, *QK_NORMS)
+    table = decoder_table(SANDWICH | QK_NORMS)
     model_types = ("gemma3_text",)
 
     def family_options(self, state_dict: Arrays, facts: Facts) -> dict[str, Any]:

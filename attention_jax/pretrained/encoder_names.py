@@ -4,6 +4,7 @@ head for masked words or for classes. Layouts as in `naming`; o is the width aft
 
 import re
 from pathlib import Path
+from typing import Any
 
 from attention_jax.config import MaskedLanguageModelConfig
 from attention_jax.errors import InputError
@@ -14,6 +15,7 @@ from attention_jax.pretrained.naming import (
     Arrays,
     Naming,
     Row,
+    attention_names,
     count_layers,
     layer_rows,
     linear_rows,
@@ -22,9 +24,7 @@ from attention_jax.pretrained.naming import (
 from attention_jax.pretrained.sentence_files import add_pooling, pooling_files
 
 BERT_LAYER = {
-    "attention/query": "attention.self.query",
-    "attention/key": "attention.self.key",
-    "attention/value": "attention.self.value",
+    **attention_names("attention.self.{}", "query", "key", "value"),
     "attention/out": "attention.output.dense",
     "attention_norm": "attention.output.LayerNorm",
     "ffn/hidden": "intermediate.dense",
@@ -32,24 +32,23 @@ BERT_LAYER = {
     "ffn_norm": "output.LayerNorm",
 }
 DISTILBERT_LAYER = {
-    "attention/query": "attention.q_lin",
-    "attention/key": "attention.k_lin",
-    "attention/value": "attention.v_lin",
-    "attention/out": "attention.out_lin",
+    **attention_names("attention.{}_lin", "q", "k", "v", "out"),
     "attention_norm": "sa_layer_norm",
     "ffn/hidden": "ffn.lin1",
     "ffn/out": "ffn.lin2",
     "ffn_norm": "output_layer_norm",
 }
-TYPES = "embeddings.token_type_embeddings.weight", "t d", "embedding/token_type/embedding", "t d"
 PREDICTIONS = "cls.predictions"
 
 
 def embedding_rows(tensor: str) -> list[Row]:
-    """Rows of the tables of tokens and positions, and of their normalization."""
-    tokens = Row(f"{tensor}.word_embeddings.weight", "v d", "embedding/token/embedding", "v d")
-    positions = Row(f"{tensor}.position_embeddings.weight", "n d", "embedding/position/embedding", "n d")
-    return [tokens, positions, *norm_rows(f"{tensor}.LayerNorm", "embedding/norm")]
+    """Rows of the tables of tokens, positions and, if a file has them, token types, and of their normalization."""
+    tables = {"token": ("word", "v d"), "position": ("position", "n d"), "token_type": ("token_type", "t d")}
+    rows = [
+        Row(f"{tensor}.{name}_embeddings.weight", axes, f"embedding/{table}/embedding", axes)
+        for table, (name, axes) in tables.items()
+    ]
+    return rows + norm_rows(f"{tensor}.LayerNorm", "embedding/norm")
 
 
 def head_rows(dense: str, normalization: str, bias: str, pooler: str, classifier: str) -> list[Row]:
@@ -61,7 +60,6 @@ def head_rows(dense: str, normalization: str, bias: str, pooler: str, classifier
 
 BERT = (
     *embedding_rows("bert.embeddings"),
-    Row(f"bert.{TYPES[0]}", *TYPES[1:]),
     *layer_rows("bert.encoder.layer.*", "encoder/layer_*", BERT_LAYER),
     *head_rows(
         f"{PREDICTIONS}.transform.dense",
@@ -73,7 +71,6 @@ BERT = (
 )
 ROBERTA = (
     *embedding_rows("roberta.embeddings"),
-    Row(f"roberta.{TYPES[0]}", *TYPES[1:]),
     *layer_rows("roberta.encoder.layer.*", "encoder/layer_*", BERT_LAYER),
     *head_rows("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "classifier.dense", "classifier.out_proj"),
 )
@@ -88,8 +85,7 @@ KINDS = ("Model", "ForMaskedLM", "ForPreTraining", "LMHeadModel", "ForSequenceCl
 SYNONYMS = (
     (r"\.gamma$", ".weight"),
     (r"\.beta$", ".bias"),
-    (r"^cls\.predictions\.decoder\.bias$", "cls.predictions.bias"),
-    (r"^lm_head\.decoder\.bias$", "lm_head.bias"),
+    (r"^(cls\.predictions|lm_head)\.decoder\.bias$", r"\1.bias"),
 )
 """Names of the first files, and copies under another name."""
 ANY_VALUE = lambda state_dict, unused: None
@@ -148,7 +144,7 @@ class BertNaming(Naming):
         stack = f"{self.family}.{self.stack}.layer."
         tokens, width = state_dict[f"{self.family}.embeddings.word_embeddings.weight"].shape
         rows = len(state_dict[f"{self.family}.embeddings.position_embeddings.weight"])
-        types = len(state_dict.get(f"{self.family}.{TYPES[0]}", ()))
+        types = len(state_dict.get(f"{self.family}.embeddings.token_type_embeddings.weight", ()))
         layers, hidden = count_layers(stack, state_dict), len(state_dict[f"{stack}0.{self.layer['ffn/hidden']}.bias"])
         if self.family != "distilbert":
             facts.require(self.family, {"type_vocab_size": types})
@@ -191,15 +187,9 @@ class BertNaming(Naming):
         """Return the model of these weights."""
         return MaskedLanguageModel(options, len(params["embedding/token/embedding"]), len(params.get("head/bias", ())))
 
-    def unsupported_flags(self, options: MaskedLanguageModelConfig) -> dict[str, bool]:
-        types, epsilon = options.num_token_types, options.norm_epsilon
-        return {
-            f"--model.first-position {options.first_position}": (options.first_position > 0)
-            != (self.family == "roberta"),
-            f"--model.num-token-types {types}": (types == 0) != (self.family == "distilbert"),
-            f"--model.norm-epsilon {epsilon}": self.family == "distilbert" and epsilon != EPSILON,
-            f"--model.pooler {options.pooler}": options.pooler not in ("none", self.pooler),
-        }
+    def library_options(self, options: MaskedLanguageModelConfig) -> dict[str, Any]:
+        types = {"first_position": 0, "num_token_types": options.num_token_types or 2}
+        return self.fixed_options | types | {"pooler": ("none", self.pooler)}
 
     def config_json(self, options: MaskedLanguageModelConfig, params: Arrays, data=None) -> dict:
         """Build the config.json of a model with the head that these weights have."""
@@ -240,6 +230,9 @@ class RobertaNaming(BertNaming):
     def first_position(self, facts: Facts) -> int:
         return int(facts.get("pad_token_id", 1, "padding is token 1")) + 1
 
+    def library_options(self, options: MaskedLanguageModelConfig) -> dict[str, Any]:
+        return super().library_options(options) | {"first_position": options.first_position or 2}
+
 
 class DistilBertNaming(BertNaming):
     """The conversion of a DistilBERT, which has no token types and one epsilon."""
@@ -256,6 +249,9 @@ class DistilBertNaming(BertNaming):
 
     def norm_epsilon(self, facts: Facts) -> float:
         return EPSILON
+
+    def library_options(self, options: MaskedLanguageModelConfig) -> dict[str, Any]:
+        return super().library_options(options) | {"num_token_types": 0, "norm_epsilon": EPSILON}
 
 
 NAMINGS = {"bert": BertNaming(), "roberta": RobertaNaming(), "distilbert": DistilBertNaming()}

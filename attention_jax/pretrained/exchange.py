@@ -1,5 +1,6 @@
 """Reads and writes model weights in files, under the names of this package or of other libraries."""
 
+import dataclasses
 import json
 import os
 import re
@@ -13,11 +14,13 @@ import numpy as np
 
 from attention_jax import config as configs
 from attention_jax.errors import InputError
+from attention_jax.models.layer_stack import unstack_layers
 from attention_jax.pretrained import decoder_names, encoder_names, tensors, translator_names, vit_names
 from attention_jax.pretrained.config_json import Facts, class_function
 from attention_jax.pretrained.naming import (
     Naming,
     check_shapes,
+    differing_flags,
     expand_layers,
     param_paths,
     shape_of,
@@ -73,20 +76,33 @@ def layer_paths(path: str, shape: tuple[int, ...]) -> list[str]:
     return [f"{match[1]}layer_{int(match[2]) + i}{match[3]}" for i in range(shape[0])] if match else []
 
 
-def unstack_layers(arrays: dict) -> dict:
-    """Replace the arrays that a scan has stacked by one for each layer.
+def take_array(arrays: dict, path: str, shape: tuple[int, ...], dtype=np.float32) -> np.ndarray | None:
+    """Remove the array of a parameter from `arrays` and return it, or None if there is none.
 
-    >>> list(unstack_layers({"decoder/layers_3/w": np.ones((2, 5)), "b": 1}))
-    ['decoder/layer_3/w', 'decoder/layer_4/w', 'b']
+    Arrays of single layers are stacked where a scan in the parameters of this `shape` has them so (`scan_layers`).
+
+    >>> take_array({"layer_0/w": np.ones(2), "layer_1/w": np.ones(2)}, "layers_0/w", (2, 2)).shape
+    (2, 2)
     """
-    result = {}
-    for path, array in arrays.items():
-        if names := layer_paths(path, np.shape(array)):
-            flip = np.transpose if path.endswith("/kernel") else np.asarray  # models/layer_stack.py: flip_kernels
-            result |= {name: flip(x) for name, x in zip(names, array, strict=True)}
-        else:
-            result[path] = array
-    return result
+    if path in arrays:
+        return np.asarray(arrays.pop(path)).astype(dtype, copy=False)
+    names, flipped = layer_paths(path, shape), path.endswith("/kernel")  # models/layer_stack.py: flip_kernels
+    layer_shapes = {arrays[name].shape for name in names if name in arrays}
+    if not {*names} <= arrays.keys() or len(layer_shapes) != 1:
+        return None
+    [layer_shape] = layer_shapes
+    stack = np.empty((len(names), *(layer_shape[::-1] if flipped else layer_shape)), dtype)
+    for i, name in enumerate(names):
+        array = np.asarray(arrays.pop(name))
+        stack[i] = array.T if flipped else array
+    return stack
+
+
+def from_run(params, options: configs.ModelOptions, source: str, data) -> Weights:
+    """The weights of a run, in which a scan may have stacked the layers (`scan_layers`): here they are single."""
+    if getattr(options, "scan_layers", False):
+        params, options = unstack_layers(params), dataclasses.replace(options, scan_layers=False)
+    return Weights(options, flat(params), source, data=data)
 
 
 def nested(arrays: dict) -> dict:
@@ -282,8 +298,8 @@ def write(weights: Weights, directory: Path, form: str, naming: str = OWN) -> st
                 f"the weights of a {configs.model_name(weights.options)} can be written with --naming "
                 f"{', '.join([OWN, *having])}; got {naming}"
             )
-        if lacks := kind.missing_options(weights.options):
-            raise InputError(f"{naming} has no model with {lacks}: export with --naming {OWN}")
+        if flags := differing_flags(weights.options, kind.library_options(weights.options)):
+            raise InputError(f"{naming} has no model with {', '.join(flags)}: export with --naming {OWN}")
         call = weights.options, arrays, weights.data
         extra_files = {"config.json": kind.config_json(*call)} | kind.extra_files(*call)
         if weights.function != "softmax":

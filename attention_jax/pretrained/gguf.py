@@ -331,11 +331,8 @@ def config_of(header: Header) -> dict:
     config |= {hf_key: fields[name] for hf_key, name in names.items() if name in fields}
     if architecture == "gpt2":
         check_neutral(fields)
-        return (
-            config
-            | {"layer_norm_epsilon": float(f"{config.get('layer_norm_epsilon', 1e-5):.3g}")}
-            | unread(fields, names.values())
-        )
+        config["layer_norm_epsilon"] = decimal(config.get("layer_norm_epsilon", 1e-5))
+        return config | unread(fields, names.values())
     config["rms_norm_eps"] = decimal(config["rms_norm_eps"])
     config.setdefault("num_key_value_heads", config["num_attention_heads"])
     config.setdefault("rope_theta", 10_000.0)

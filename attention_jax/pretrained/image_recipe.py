@@ -68,22 +68,11 @@ class Recipe(NamedTuple):
             else:
                 height, width = self.resize
             image = image.resize((width, height), self.resample)
-        pixels = np.asarray(image).reshape(height, width, -1)
-        return pixels if self.crop is None else center_crop(pixels, *self.crop)
-
-
-def center_crop(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Cut out the middle of an image [H, W, C], with black around one that is too small.
-
-    >>> center_crop(np.arange(1, 6).reshape(5, 1, 1), 2, 1).ravel().tolist()
-    [2, 3]
-    >>> center_crop(np.arange(1, 3).reshape(2, 1, 1), 5, 1).ravel().tolist()
-    [0, 0, 1, 2, 0]
-    """
-    spare = [max(target - length, 0) for target, length in zip((height, width), pixels.shape)]
-    pixels = np.pad(pixels, [*((math.ceil(n / 2), n // 2) for n in spare), (0, 0)])
-    top, left = ((length - target) // 2 for target, length in zip((height, width), pixels.shape))
-    return pixels[top : top + height, left : left + width]
+        if self.crop is not None:
+            top, left = ((length - side) // 2 for length, side in zip((height, width), self.crop))
+            image = image.crop((left, top, left + self.crop[1], top + self.crop[0]))
+        pixels = np.asarray(image)
+        return pixels.reshape(*pixels.shape[:2], -1)
 
 
 def recipe_of(settings: Mapping[str, Any], model_type: str) -> tuple[Recipe, list[str]]:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,18 @@ import numpy as np
 from attention_jax import config as configs
 from attention_jax.data.text_tables import Columns
 from attention_jax.errors import InputError
+from attention_jax.interpret import Batch
 from attention_jax.pretrained import exchange, gguf
+from attention_jax.pretrained.chat import Conversation
 from attention_jax.pretrained.tokenizer import PretrainedTokenizer
 
 Texts = Sequence[str]
+Replacements = Mapping[str, Any] | None
 FUNCTIONS = {"softmax": jax.nn.softmax, "sigmoid": jax.nn.sigmoid, "none": lambda logits: logits}
 """{how a classifier of another library is meant (config_json.py): what makes its logits its answer}"""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Pretrained:
     """A loaded pretrained model. Methods it does not support (`classify` without a classifier) raise InputError."""
 
@@ -34,6 +37,10 @@ class Pretrained:
     params: dict
     """Its parameters, a tree of arrays."""
     tokenizer: PretrainedTokenizer | None
+
+    def __repr__(self) -> str:
+        count = sum(x.size for x in jax.tree.leaves(self.params))
+        return f"{type(self).__name__}({str(self.path)!r}, {type(self.config).__name__}, {count:,} parameters)"
 
     @property
     def name(self) -> str:
@@ -64,12 +71,20 @@ class Pretrained:
         """One line of output for each text: what `launch.py predict` prints."""
         raise self._missing_feature_error("predictions")
 
-    def logits(self, texts: Texts) -> list[np.ndarray]:
-        """The logits [T, V] after each of the T tokens of each text."""
+    def batch(self, texts: Texts) -> Batch:
+        """Texts as one input of the functions of `attention_jax.interpret`: tokens padded to a power of two, from 16,
+        and lengths."""
+        raise self._missing_feature_error("tokens of texts")
+
+    def logits(self, texts: Texts, set: Replacements = None) -> list[np.ndarray]:
+        """The logits [T, V] after each of the T tokens of each text.
+
+        `set` replaces activations, as that of `interpret.run`, in each text alike; positions below 0 are counted from
+        its end."""
         raise self._missing_feature_error("logits of next tokens")
 
-    def loss(self, texts: Texts) -> np.ndarray:
-        """The loss [N] of each text, in nats per token, of all tokens but the first."""
+    def loss(self, texts: Texts, set: Replacements = None) -> np.ndarray:
+        """The loss [N] of each text, in nats per token, of all tokens but the first; `set` as in `logits`."""
         raise self._missing_feature_error("a loss of texts")
 
     def perplexity(self, text: str) -> dict[str, float]:
@@ -79,11 +94,32 @@ class Pretrained:
         """
         raise self._missing_feature_error("a perplexity")
 
-    def generate(self, texts: Texts, stream: Callable[[str], None] | None = None, **sampling: Any) -> list[str]:
+    def generate(
+        self,
+        texts: Texts,
+        stream: Callable[[str], None] | None = None,
+        set: Replacements = None,
+        **sampling: Any,
+    ) -> list[str]:
         """The continuation of each text, all in one batch; `sampling` are options of `config.Generation`: length,
         temperature, top_k, top_p, repetition_penalty, seed. Those that are left out are what generation_config.json
-        says. `stream` is called with each piece of the first one."""
+        says. `stream` is called with each piece of the first one.
+
+        `set` replaces activations while the texts are written, as `interpret.decoding_edits` says: a steering vector is
+        {"decoder.14.residual_out": Part(4.0 * direction, adds=True)}."""
         raise self._missing_feature_error("continuations")
+
+    def chat(
+        self,
+        conversations: Sequence[Conversation],
+        stream: Callable[[str], None] | None = None,
+        set: Replacements = None,
+        **sampling: Any,
+    ) -> list[str]:
+        """The assistant's answer in each conversation, by the chat template in the model's files; the rest is as in
+        `generate`. A conversation is what a user says, or its messages:
+        [{"role": "user", "content": "What is the capital of France?"}]."""
+        raise self._missing_feature_error("chats")
 
     def embed(self, texts: Texts) -> np.ndarray:
         """The embedding [N, D] of each text, with the prompt, the lower case and the greatest length that the files of
@@ -111,7 +147,19 @@ class Pretrained:
         return InputError(f"{self.path} is a {kind}, which has no {feature}; it has {', '.join(can)}")
 
 
-METHODS = ("logits", "loss", "generate", "perplexity", "embed", "fill_mask", "classify", "translate", "attention")
+METHODS = (
+    "batch",
+    "logits",
+    "loss",
+    "generate",
+    "chat",
+    "perplexity",
+    "embed",
+    "fill_mask",
+    "classify",
+    "translate",
+    "attention",
+)
 
 
 def check_texts(texts, method: str) -> list[str]:
@@ -151,7 +199,13 @@ def read_params(weights: exchange.Weights, model, *batch: np.ndarray) -> dict:
     start = lambda: model.init(jax.random.key(0), *batch)["params"]
     shapes = exchange.flat(jax.eval_shape(start))
     for path, leaf in shapes.items():
-        if (array := take_array(arrays, path, leaf.shape, dtype, weights.source)) is not None:
+        array = exchange.take_array(arrays, path, leaf.shape, dtype)
+        if array is not None and array.shape != leaf.shape:
+            raise InputError(
+                f"{weights.source} has {path} of {list(array.shape)}, and these options need {list(leaf.shape)}: leave "
+                "out the option that changes the shapes of weights"
+            )
+        if array is not None:
             params[path] = jnp.asarray(array)
     if absent := sorted(shapes.keys() - params.keys()):
         print(f"note: initialized, as no weights have them: {', '.join(absent[:3])} ({len(absent)})", file=sys.stderr)
@@ -160,25 +214,3 @@ def read_params(weights: exchange.Weights, model, *batch: np.ndarray) -> dict:
     if arrays:
         print(f"note: not used with these options: {', '.join(sorted(arrays)[:3])} ({len(arrays)})", file=sys.stderr)
     return exchange.nested(params)
-
-
-def take_array(arrays: dict[str, np.ndarray], path: str, shape: tuple, dtype, source: str) -> np.ndarray | None:
-    """Remove the array of a parameter from `arrays` and return it; stack the arrays of layers. None if one is
-    missing."""
-    stacked = exchange.layer_paths(path, shape)
-    names = stacked or [path]
-    if not {*names} <= arrays.keys():
-        return None
-    flipped = stacked and path.endswith("/kernel")  # models/layer_stack.py: flip_kernels
-    layer_shape = shape[:0:-1] if flipped else shape[bool(stacked) :]
-    if differ := [name for name in names if arrays[name].shape != layer_shape]:
-        raise InputError(
-            f"{source} has {differ[0]} of {list(arrays[differ[0]].shape)}, and these options need "
-            f"{list(layer_shape)}: leave out the option that changes the shapes of weights"
-        )
-    if not stacked:
-        return np.asarray(arrays.pop(path)).astype(dtype, copy=False)
-    array = np.empty(shape, dtype)
-    for i, name in enumerate(names):
-        array[i] = np.asarray(arrays.pop(name)).T if flipped else np.asarray(arrays.pop(name))
-    return array

@@ -13,14 +13,14 @@ of the feed-forward, h heads of queries and g of keys and values, of width e, s 
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from attention_jax.config import ModelOptions
+from attention_jax.config import ModelOptions, option_name
 from attention_jax.errors import InputError
 from attention_jax.pretrained.config_json import Facts
 
@@ -41,36 +41,49 @@ AXES = {
     "attention/key": ("d", "(g e)"),
     "attention/value": ("d", "(g e)"),
     "attention/out": ("(h e)", "d"),
+    "attention/query_norm": ("e",),
+    "attention/key_norm": ("e",),
     "ffn/gate": ("d", "m"),
     "ffn/hidden": ("d", "m"),
     "ffn/out": ("m", "d"),
 }
-"""{linear map of a layer of ours: its axes, from which to which}"""
+"""{module of a layer of ours: the axes of a linear map, from which to which, or of a norm}; other norms are of "d"."""
 
 
-def norm_rows(tensor: str, param: str) -> list[Row]:
-    """Rows of a layer normalization with a bias."""
-    return [Row(f"{tensor}.weight", "d", f"{param}/scale", "d"), Row(f"{tensor}.bias", "d", f"{param}/bias", "d")]
+def norm_rows(tensor: str, param: str, axis: str = "d", bias: bool = True) -> list[Row]:
+    """Rows of a normalization with a scale and, by default, a bias."""
+    scale = Row(f"{tensor}.weight", axis, f"{param}/scale", axis)
+    return [scale] + [Row(f"{tensor}.bias", axis, f"{param}/bias", axis)] * bias
 
 
-def linear_rows(tensor: str, param: str, inputs: str, outputs: str) -> list[Row]:
-    """Rows of a linear map with a bias, whose weight is [outputs, inputs] there, as PyTorch has it."""
+def linear_rows(tensor: str, param: str, inputs: str, outputs: str, bias: bool = True) -> list[Row]:
+    """Rows of a linear map, whose weight is [outputs, inputs] there, as PyTorch has it, and by default of its bias."""
     kernel = Row(f"{tensor}.weight", f"{outputs} {inputs}", f"{param}/kernel", f"{inputs} {outputs}")
-    return [kernel, Row(f"{tensor}.bias", outputs, f"{param}/bias", outputs)]
+    return [kernel] + [Row(f"{tensor}.bias", outputs, f"{param}/bias", outputs)] * bias
 
 
-def layer_rows(tensor: str, param: str, modules: Mapping[str, str]) -> list[Row]:
-    """Rows of a layer `param` here and `tensor` there, with their names of its `modules`, {ours: theirs}.
+def layer_rows(tensor: str, param: str, modules: Mapping[str, str], biased: Container[str] | None = None) -> list[Row]:
+    """Rows of a layer `param` here and `tensor` there, with their names of its `modules`, {ours: theirs}, of which
+    those in `biased` have a bias, by default all.
 
     >>> [row.tensor for row in layer_rows("layer.*", "encoder/layer_*", {"ffn_norm": "norm2", "ffn/out": "fc2"})]
     ['layer.*.norm2.weight', 'layer.*.norm2.bias', 'layer.*.fc2.weight', 'layer.*.fc2.bias']
     """
     rows = []
     for module, name in modules.items():
-        places = f"{tensor}.{name}", f"{param}/{module}"
-        axes = AXES.get(module.removeprefix("cross_"))
-        rows += norm_rows(*places) if axes is None else linear_rows(*places, *axes)
+        axes = AXES.get(module.removeprefix("cross_"), ("d",))
+        make_rows = linear_rows if len(axes) == 2 else norm_rows
+        rows += make_rows(f"{tensor}.{name}", f"{param}/{module}", *axes, bias=biased is None or module in biased)
     return rows
+
+
+def attention_names(template: str, *names: str, param: str = "attention") -> dict[str, str]:
+    """{ours: theirs} of the maps of query, key, value and output, from a template and what it has for them.
+
+    >>> attention_names("attn.{}_proj", "q", "k", "v", "out")["attention/out"]
+    'attn.out_proj'
+    """
+    return {f"{param}/{role}": template.format(name) for role, name in zip(("query", "key", "value", "out"), names)}
 
 
 def split_layout(layout: str) -> list[list[str]]:
@@ -246,7 +259,7 @@ class Naming:
     read_only = False
     """Whether nothing is written under these names."""
     fixed_options: Mapping[str, Any] = LAYERS
-    """The options of our model of which the library has one value only."""
+    """{option of our model: the only value that the library has, or a tuple of several}."""
 
     def normalize_name(self, name: str) -> str:
         """Return the name of a tensor as the table spells it."""
@@ -279,14 +292,9 @@ class Naming:
         """Return the Flax module of these weights."""
         raise NotImplementedError
 
-    def unsupported_flags(self, options: ModelOptions) -> dict[str, bool]:
-        """Return {flag of an option: whether the other library has no such value}, besides `fixed_options`."""
-        return {}
-
-    def missing_options(self, options: ModelOptions) -> str:
-        """Describe the options that the other library does not support; "" if it supports all."""
-        flags = [flag for flag, is_unsupported in self.unsupported_flags(options).items() if is_unsupported]
-        return ", ".join([*flags, *differing_flags(options, self.fixed_options)])
+    def library_options(self, options: ModelOptions) -> Mapping[str, Any]:
+        """Return `fixed_options` with those that depend on the other `options`."""
+        return self.fixed_options
 
     def undo(self, options: ModelOptions, params: Arrays) -> Arrays:
         """Return the parameters before `finish`."""
@@ -305,12 +313,17 @@ class Naming:
         return ""
 
 
-def differing_flags(options: ModelOptions, expected: Mapping[str, Any] = LAYERS) -> list[str]:
-    """The flags of `options` that have another value than the expected one.
+def differing_flags(options: ModelOptions, expected: Mapping[str, Any]) -> list[str]:
+    """The flags of `options` that have another value than the expected one, or than those of an expected tuple.
 
     >>> from attention_jax.config import TransformerConfig
-    >>> differing_flags(TransformerConfig(normalizer="sparsemax", num_kv_heads=2))
-    ['--model.normalizer sparsemax', '--model.num-kv-heads 2']
+    >>> differing_flags(TransformerConfig(norm="pre", use_bias=False), {"norm": ("post", "none"), "use_bias": True})
+    ['--model.norm pre', '--model.no-use-bias']
     """
-    values = {name: getattr(options, name) for name in expected}
-    return [f"--model.{k.replace('_', '-')} {value}" for k, value in values.items() if value != expected[k]]
+    flags = []
+    for name, values in expected.items():
+        value = getattr(options, name)
+        if value not in (values if isinstance(values, tuple) else (values,)):
+            switch = option_name(name if value is not False else f"no_{name}", "model")
+            flags.append(switch if isinstance(value, bool) else f"{switch} {value}")
+    return flags

@@ -18,11 +18,12 @@ from attention_jax.data.pairs import PairData, Texts as PairTexts, make_pairs, p
 from attention_jax.data.text_tables import Columns
 from attention_jax.data.tokenizers import sentencepiece_model
 from attention_jax.data.vocabulary import Tokenizer, Vocabulary
-from attention_jax.decode import apply_generation_rules, greedy, pooled_beam_search
+from attention_jax.decode import greedy
 from attention_jax.errors import InputError
 from attention_jax.pretrained import exchange, generation_config, image_recipe, tokenizer
 from attention_jax.pretrained.foreign_files import explain_damage, json_object
 from attention_jax.pretrained.interface import FUNCTIONS, Pretrained, Texts, check_texts
+from attention_jax.pretrained.pooled_search import apply_generation_rules, pooled_beam_search
 from attention_jax.pretrained.vit_names import sizes_of
 from attention_jax.tasks import Task
 from attention_jax.tasks.generation import start_decoding
@@ -35,7 +36,7 @@ TRAINED = 512
 """The longest sources that Marian and T5 were trained on, in tokens."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PretrainedTask(Pretrained):
     """A pretrained model with the task of a run of this kind."""
 
@@ -217,20 +218,9 @@ def translator_task(directory: Path, weights: exchange.Weights) -> TranslatorTas
     return TranslatorTask(config, data, exchange.module_of(weights), search, ends)
 
 
-def read_token_list(directory: Path, count: int) -> list[str]:
-    """Return the `count` tokens of vocab.json in the order of their numbers."""
-    ids = json_object(directory / "vocab.json")
-    if len(ids) != count or {number for number in ids.values() if type(number) is int} != {*range(count)}:
-        raise InputError(
-            f"{directory / 'vocab.json'} must number the {count} tokens of the model from 0; it has {len(ids)}: copy "
-            "it from the directory of the model"
-        )
-    return sorted(ids, key=ids.get)
-
-
 def marian_texts(directory: Path, weights: exchange.Weights, about: dict) -> tuple[Vocabulary, list[Tokenizer]]:
     """Return the vocabulary and the tokenizers of both sides; padding, which starts the decoder, is never written."""
-    tokens = read_token_list(directory, len(weights.arrays["bias"]))
+    tokens = tokenizer.read_token_list(directory / "vocab.json", len(weights.arrays["bias"]))
     pad, begin, end = special_ids(directory, about, len(tokens) - 1, 0)
     begin, end = tokens[begin], tokens[end]
     if begin != tokens[pad]:

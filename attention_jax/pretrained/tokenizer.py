@@ -69,17 +69,8 @@ class PretrainedTokenizer:
     ends: tuple[int, ...] = ()
     """The tokens that end a text."""
 
-    @property
-    def bos(self) -> int | None:
-        return self.special.get("bos")
-
-    @property
-    def eos(self) -> int | None:
-        return self.special.get("eos")
-
-    @property
-    def pad(self) -> int | None:
-        return self.special.get("pad")
+    def __repr__(self) -> str:
+        return f"PretrainedTokenizer({len(self.names)} tokens, special: {self.special})"
 
     @property
     def mask(self) -> int | None:
@@ -101,13 +92,6 @@ class PretrainedTokenizer:
         ['\u2581dog', '<0xE2>', '<s>', '<unused 9>']
         """
         return [self._piece(int(number)) for number in ids]
-
-    def token_id(self, token: str) -> int | None:
-        """The id of a token as the file spells it, or as `tokens` does; None if there is none."""
-        if token in self.names:
-            return self.names.index(token)
-        spelled = self.encode(token.replace(SPACE, " "), special=False)
-        return spelled[0] if len(spelled) == 1 else None
 
     def _piece(self, number: int) -> str:
         name = self.names[number] if number < len(self.names) else f"<unused {number}>"
@@ -285,14 +269,21 @@ def token_names(tokenizer, size: int = 0) -> list[str]:
     return names
 
 
+def read_token_list(path: Path, count: int | None = None) -> list[str]:
+    """The tokens of a vocab.json in the order of their numbers; InputError unless these are from 0 to `count`."""
+    ids = json_object(path)
+    count = len(ids) if count is None else count
+    if len(ids) != count or {number for number in ids.values() if type(number) is int} != {*range(count)}:
+        raise InputError(
+            f"{path} must number its {count} tokens from 0, has {len(ids)}; copy it from the directory of the model"
+        )
+    return sorted(ids, key=ids.get)
+
+
 def of_merges(vocabulary: Path, merges: Path, special: dict[str, int], ends: tuple[int, ...]) -> PretrainedTokenizer:
     """GPT-2's tokenizer from its two files, without a library."""
-    ids = json_object(vocabulary)
-    if {number for number in ids.values() if type(number) is int} != {*range(len(ids))}:
-        raise InputError(
-            f"{vocabulary} must number its {len(ids)} tokens from 0; copy it from the directory of the model"
-        )
-    names = sorted(ids, key=ids.get)
+    names = read_token_list(vocabulary)
+    ids = {name: number for number, name in enumerate(names)}
     extra = {names[number] for number in special.values() if number < len(names)} | ({END_OF_TEXT} & ids.keys())
     tokenizer = byte_level_bpe(read_merges(str(merges)), sorted(extra))
     if unknown := sorted(token for token in map("".join, read_merges(str(merges))) if token not in ids):

@@ -8,7 +8,7 @@ scaled, no biases, one table of embeddings for source and target, and relative p
 share.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,7 +18,16 @@ from attention_jax.models.norms import EPSILON
 from attention_jax.models.position_encodings import BUCKETS
 from attention_jax.models.transformer import Transformer
 from attention_jax.pretrained.config_json import Facts, activation, heads_of, hf_activation
-from attention_jax.pretrained.naming import LAYERS, Arrays, Naming, Row, count_layers, layer_rows
+from attention_jax.pretrained.naming import (
+    LAYERS,
+    Arrays,
+    Naming,
+    Row,
+    attention_names,
+    count_layers,
+    layer_rows,
+    norm_rows,
+)
 
 SIDES = ("encoder", "decoder")
 
@@ -37,16 +46,9 @@ class TranslatorNaming(Naming):
 # --- Marian -----------------------------------------------------------------------------------------------------------
 
 MARIAN_SHARED = "model.shared.weight"
-ATTENTION = {
-    "attention/query": "self_attn.q_proj",
-    "attention/key": "self_attn.k_proj",
-    "attention/value": "self_attn.v_proj",
-    "attention/out": "self_attn.out_proj",
-    "attention_norm": "self_attn_layer_norm",
-}
-CROSS = {
-    f"cross_{module}": name.replace("self", "encoder") for module, name in ATTENTION.items() if "norm" not in module
-}
+PROJECTIONS = ("q", "k", "v", "out")
+ATTENTION = attention_names("self_attn.{}_proj", *PROJECTIONS) | {"attention_norm": "self_attn_layer_norm"}
+CROSS = attention_names("encoder_attn.{}_proj", *PROJECTIONS, param="cross_attention")
 CROSS |= {"cross_norm": "encoder_attn_layer_norm"}
 FEED_FORWARD = {"ffn/hidden": "fc1", "ffn/out": "fc2", "ffn_norm": "final_layer_norm"}
 MARIAN = tuple(
@@ -77,6 +79,19 @@ class MarianNaming(TranslatorNaming):
     copies: ClassVar = {
         r"lm_head\.weight|model\.(en|de)coder\.embed_tokens\.weight": lambda arrays, copy: arrays[MARIAN_SHARED],
         r"model\.(en|de)coder\.embed_positions\.weight": position_table,
+    }
+    fixed_options: ClassVar = {
+        "norm": "post",
+        "position_embedding": "sinusoidal",
+        "tied_embeddings": "all",
+        "use_bias": True,
+        "mlp_bias": True,
+        "scale_output": False,
+        "norm_epsilon": EPSILON,
+        "shared_layers": False,
+        "scan_layers": False,
+        "output_bias": True,
+        **LAYERS,
     }
 
     def infer_options(self, state_dict: Arrays, facts: Facts) -> TransformerConfig:
@@ -118,23 +133,10 @@ class MarianNaming(TranslatorNaming):
     def layout_sizes(self, options: TransformerConfig) -> dict[str, int]:
         return super().layout_sizes(options) | {"t": 2, "f": options.hidden_size // 2}
 
-    def unsupported_flags(self, options: TransformerConfig) -> dict[str, bool]:
-        head_width = options.hidden_size // options.num_heads
-        return {
-            f"--model.norm {options.norm}": options.norm != "post",
-            f"--model.position-embedding {options.position_embedding}": options.position_embedding != "sinusoidal",
-            f"--model.tied-embeddings {options.tied_embeddings}": options.tied_embeddings != "all",
-            "--model.no-use-bias": not options.use_bias,
-            "--model.no-mlp-bias": not options.mlp_bias,
-            "--model.scale-output": options.scale_output,
-            f"--model.norm-epsilon {options.norm_epsilon}": options.norm_epsilon != EPSILON,
-            "--model.shared-layers": options.shared_layers,
-            "--model.scan-layers": options.scan_layers,
-            "--model.no-output-bias": not options.output_bias,
-            "--model.key-dim": options.key_dim not in (0, head_width),
-            "--model.value-dim": options.value_dim not in (0, head_width),
-            "an odd --model.hidden-size": bool(options.hidden_size % 2),
-        }
+    def library_options(self, options: TransformerConfig) -> dict[str, Any]:
+        even = options.hidden_size // 2 * 2
+        widths = (0, options.hidden_size // options.num_heads)
+        return self.fixed_options | {"key_dim": widths, "value_dim": widths, "hidden_size": even}
 
     def config_json(self, options: TransformerConfig, params: Arrays, data=None) -> dict:
         """Build the config.json of a `MarianMTModel` with the special tokens of the run's vocabulary; without one
@@ -171,39 +173,21 @@ T5_CONFIG = {"relative_attention_num_buckets": BUCKETS, "relative_attention_max_
 """The settings in config.json that have no other value here."""
 
 
-def attention_rows(tensor: str, param: str) -> list[Row]:
-    """Rows of the query, key, value and output projections."""
-    names = ("query", "key", "value")
-    rows = [Row(f"{tensor}.{name[0]}.weight", "(h e) d", f"{param}/{name}/kernel", "d (h e)") for name in names]
-    return [*rows, Row(f"{tensor}.o.weight", "d (h e)", f"{param}/out/kernel", "(h e) d")]
-
-
-def stack_rows(side: str, hidden: dict[str, str]) -> list[Row]:
-    """Rows of the encoder or the decoder; `hidden` has the first matrices of a feed-forward layer by our names."""
-    tensor, param, last = f"{side}.block.*.layer", f"{side}/layer_*", 1 if side == "encoder" else 2
-    norms = {"attention_norm": 0, "ffn_norm": last} | ({"cross_norm": 1} if side == "decoder" else {})
-    rows = [Row(f"{tensor}.{n}.layer_norm.weight", "d", f"{param}/{name}/scale", "d") for name, n in norms.items()]
-    rows += attention_rows(f"{tensor}.0.SelfAttention", f"{param}/attention")
-    if side == "decoder":
-        rows += attention_rows(f"{tensor}.1.EncDecAttention", f"{param}/cross_attention")
-    ffn = f"{tensor}.{last}.DenseReluDense"
-    rows += [
-        Row(f"{ffn}.{name}.weight", "m d", f"{param}/ffn/{matrix}/kernel", "d m") for matrix, name in hidden.items()
-    ]
-    rows += [Row(f"{ffn}.wo.weight", "d m", f"{param}/ffn/out/kernel", "m d")]
-    rows += [Row(f"{side}.block.0.layer.0.{POSITIONS}", "b h", f"{side}/bias_0/table", "h b")]
-    return [*rows, Row(f"{side}.final_layer_norm.weight", "d", f"{side}/norm/scale", "d")]
+ENCODER_LAYER = attention_names("0.SelfAttention.{}", *"qkvo") | {"attention_norm": "0.layer_norm"}
+DECODER_LAYER = ENCODER_LAYER | attention_names("1.EncDecAttention.{}", *"qkvo", param="cross_attention")
+DECODER_LAYER |= {"cross_norm": "1.layer_norm"}
 
 
 def t5_table(hidden: dict[str, str]) -> tuple[Row, ...]:
-    """Rows of the whole model."""
-    shared = Row(T5_SHARED, "v d", "target_embedding/token/embedding", "v d")
-    return (
-        shared,
-        *stack_rows("encoder", hidden),
-        *stack_rows("decoder", hidden),
-        Row(T5_HEAD, "v d", "kernel", "d v"),
-    )
+    """Rows of the whole model; `hidden` has the first matrices of a feed-forward layer by our names."""
+    rows = [Row(T5_SHARED, "v d", "target_embedding/token/embedding", "v d"), Row(T5_HEAD, "v d", "kernel", "d v")]
+    for side, modules, last in (("encoder", ENCODER_LAYER, 1), ("decoder", DECODER_LAYER, 2)):
+        ffn = {f"ffn/{matrix}": f"{last}.DenseReluDense.{name}" for matrix, name in (hidden | {"out": "wo"}).items()}
+        modules = modules | ffn | {"ffn_norm": f"{last}.layer_norm"}
+        rows += layer_rows(f"{side}.block.*.layer", f"{side}/layer_*", modules, biased=())
+        rows += [Row(f"{side}.block.0.layer.0.{POSITIONS}", "b h", f"{side}/bias_0/table", "h b")]
+        rows += norm_rows(f"{side}.final_layer_norm", f"{side}/norm", bias=False)
+    return tuple(rows)
 
 
 FIRST_MATRIX = "encoder.block.0.layer.1.DenseReluDense.{}.weight"
@@ -289,11 +273,8 @@ class T5Naming(TranslatorNaming):
     def layout_sizes(self, options: TransformerConfig) -> dict[str, int]:
         return super().layout_sizes(options) | {"b": BUCKETS}
 
-    def unsupported_flags(self, options: TransformerConfig) -> dict[str, bool]:
-        return {
-            f"--model.tied-embeddings {options.tied_embeddings}": not options.needs_joint_vocabulary,
-            f"--model.value-dim {options.value_dim}": options.value_dim != options.key_dim,
-        }
+    def library_options(self, options: TransformerConfig) -> dict[str, Any]:
+        return self.fixed_options | {"tied_embeddings": ("inputs", "all"), "value_dim": options.key_dim}
 
     def feed_forward_proj(self, options: TransformerConfig) -> str:
         """Return the entry of the feed-forward layer in config.json."""
@@ -331,17 +312,13 @@ class GatedT5Naming(T5Naming):
     model_types = ("t5", "mt5")
     is_gated = True
     usual_activation = "gated-gelu"
-    fixed_options: ClassVar = {name: value for name, value in T5Naming.fixed_options.items() if name != "mlp_layer"}
+    fixed_options: ClassVar = T5Naming.fixed_options | {"mlp_layer": ("geglu", "swiglu")}
 
     def feed_forward_options(self, act: str) -> dict[str, str]:
         layers = {"gelu": "geglu", "gelu_new": "geglu", "silu": "swiglu", "swish": "swiglu"}
         if act not in layers:
             raise InputError(f"T5's feed_forward_proj in config.json must be gated-gelu or gated-silu, is gated-{act}")
         return {"mlp_layer": layers[act], "activation": "relu"}
-
-    def unsupported_flags(self, options: TransformerConfig) -> dict[str, bool]:
-        is_other_layer = options.mlp_layer not in ("geglu", "swiglu")
-        return super().unsupported_flags(options) | {f"--model.mlp-layer {options.mlp_layer}": is_other_layer}
 
     def feed_forward_proj(self, options: TransformerConfig) -> str:
         return {"geglu": "gated-gelu", "swiglu": "gated-silu"}[options.mlp_layer]

@@ -11,7 +11,17 @@ from attention_jax.config import ViTConfig
 from attention_jax.errors import InputError
 from attention_jax.models.vit import ViT
 from attention_jax.pretrained.config_json import Facts, activation, heads_of, hf_activation
-from attention_jax.pretrained.naming import Arrays, Naming, Row, count_layers, layer_rows, linear_rows, norm_rows
+from attention_jax.pretrained.naming import (
+    LAYERS,
+    Arrays,
+    Naming,
+    Row,
+    attention_names,
+    count_layers,
+    layer_rows,
+    linear_rows,
+    norm_rows,
+)
 
 LAYER, ATTENTION = "trunk/layer_*", "trunk/layer_*/attention"
 PATCHES = "patch_embedding/kernel", "(p q c) d"
@@ -47,9 +57,7 @@ HUGGINGFACE = (
         LAYER,
         {
             "attention_norm": "layernorm_before",
-            "attention/query": "attention.attention.query",
-            "attention/key": "attention.attention.key",
-            "attention/value": "attention.attention.value",
+            **attention_names("attention.attention.{}", "query", "key", "value"),
             "attention/out": "attention.output.dense",
             "ffn_norm": "layernorm_after",
             "ffn/hidden": "intermediate.dense",
@@ -60,37 +68,35 @@ HUGGINGFACE = (
     *linear_rows("classifier", "trunk/head", "d", "k"),
 )
 BLOCK = "Transformer/encoderblock_*"
-HEADS = f"{BLOCK}/MultiHeadDotProductAttention_1"
+GOOGLE_LAYER = {
+    "attention_norm": "LayerNorm_0",
+    **attention_names("MultiHeadDotProductAttention_1/{}", "query", "key", "value", "out"),
+    "ffn_norm": "LayerNorm_2",
+    "ffn/hidden": "MlpBlock_3/Dense_0",
+    "ffn/out": "MlpBlock_3/Dense_1",
+}
+
+
+def to_flax_row(row: Row) -> Row:
+    """A row of PyTorch's names in those of Flax, whose arrays are ours before axes are merged.
+
+    >>> [kernel, _] = linear_rows("out", "trunk/out", "(h e)", "d")
+    >>> to_flax_row(kernel)
+    Row(tensor='out/kernel', tensor_layout='h e d', param='trunk/out/kernel', param_layout='(h e) d')
+    """
+    module, name = row.tensor.rpartition(".")[0].replace(".", "/"), row.param.rpartition("/")[2]
+    return row._replace(tensor=f"{module}/{name}", tensor_layout=re.sub("[()]", "", row.param_layout))
+
+
 GOOGLE = (
     Row("cls", "1 1 d", "class_token", "d"),
     Row("Transformer/posembed_input/pos_embedding", "1 n d", "positions", "n d"),
-    Row("embedding/kernel", "p q c d", *PATCHES),
-    Row("embedding/bias", "d", "patch_embedding/bias", "d"),
-    Row(f"{BLOCK}/LayerNorm_0/scale", "d", f"{LAYER}/attention_norm/scale", "d"),
-    Row(f"{BLOCK}/LayerNorm_0/bias", "d", f"{LAYER}/attention_norm/bias", "d"),
-    Row(f"{HEADS}/query/kernel", "d h e", f"{ATTENTION}/query/kernel", "d (h e)"),
-    Row(f"{HEADS}/query/bias", "h e", f"{ATTENTION}/query/bias", "(h e)"),
-    Row(f"{HEADS}/key/kernel", "d h e", f"{ATTENTION}/key/kernel", "d (h e)"),
-    Row(f"{HEADS}/key/bias", "h e", f"{ATTENTION}/key/bias", "(h e)"),
-    Row(f"{HEADS}/value/kernel", "d h e", f"{ATTENTION}/value/kernel", "d (h e)"),
-    Row(f"{HEADS}/value/bias", "h e", f"{ATTENTION}/value/bias", "(h e)"),
-    Row(f"{HEADS}/out/kernel", "h e d", f"{ATTENTION}/out/kernel", "(h e) d"),
-    Row(f"{HEADS}/out/bias", "d", f"{ATTENTION}/out/bias", "d"),
-    Row(f"{BLOCK}/LayerNorm_2/scale", "d", f"{LAYER}/ffn_norm/scale", "d"),
-    Row(f"{BLOCK}/LayerNorm_2/bias", "d", f"{LAYER}/ffn_norm/bias", "d"),
-    Row(f"{BLOCK}/MlpBlock_3/Dense_0/kernel", "d m", f"{LAYER}/ffn/hidden/kernel", "d m"),
-    Row(f"{BLOCK}/MlpBlock_3/Dense_0/bias", "m", f"{LAYER}/ffn/hidden/bias", "m"),
-    Row(f"{BLOCK}/MlpBlock_3/Dense_1/kernel", "m d", f"{LAYER}/ffn/out/kernel", "m d"),
-    Row(f"{BLOCK}/MlpBlock_3/Dense_1/bias", "d", f"{LAYER}/ffn/out/bias", "d"),
-    Row("Transformer/encoder_norm/scale", "d", "trunk/norm/scale", "d"),
-    Row("Transformer/encoder_norm/bias", "d", "trunk/norm/bias", "d"),
-    Row("pre_logits/kernel", "d r", "trunk/pre_logits/kernel", "d r"),
-    Row("pre_logits/bias", "r", "trunk/pre_logits/bias", "r"),
-    Row("head/kernel", "o k", "trunk/head/kernel", "o k"),
-    Row("head/bias", "k", "trunk/head/bias", "k"),
+    *map(to_flax_row, linear_rows("embedding", "patch_embedding", "(p q c)", "d")),
+    *map(to_flax_row, layer_rows(BLOCK, LAYER, GOOGLE_LAYER)),
+    *map(to_flax_row, norm_rows("Transformer/encoder_norm", "trunk/norm")),
+    *map(to_flax_row, linear_rows("pre_logits", "trunk/pre_logits", "d", "r")),
+    *map(to_flax_row, linear_rows("head", "trunk/head", "o", "k")),
 )
-
-
 PUBLISHED = r"(?:vit|deit)_(tiny|small|base|large|huge|giant|gigantic)_patch\d+_\d+(?:_in21k|_dino|_sam|_mae)?(?:\..*)?"
 """Names of timm's plain Vision Transformers: GELU, epsilon 1e-6, a class token, and the heads below."""
 PUBLISHED_HEADS = {"tiny": 3, "small": 6, "base": 12} | dict.fromkeys(("large", "huge", "giant", "gigantic"), 16)
@@ -153,10 +159,14 @@ class ViTNaming(Naming):
 
     options_type = ViTConfig
     optional = ("trunk/head/",)
-    activations: tuple[str, ...] = ("relu", "gelu", "gelu_tanh", "swish")
-    """The activations that the library has."""
-    has_pre_logits = False
-    """Whether it has a layer before the head."""
+    fixed_options: ClassVar = {
+        "pool": "token",
+        "position_embedding": "learned",
+        "stem": "patches",
+        "num_registers": 0,
+        "use_bias": True,
+        **LAYERS,
+    }
     has_fixed_epsilon = True
     """Whether the library's code has the epsilon of the norms, 1e-6."""
 
@@ -173,17 +183,6 @@ class ViTNaming(Naming):
             )
         return ViT(options, classes, size)
 
-    def unsupported_flags(self, options: ViTConfig) -> dict[str, bool]:
-        return {
-            f"--model.pool {options.pool}": options.pool != "token",
-            f"--model.position-embedding {options.position_embedding}": options.position_embedding != "learned",
-            f"--model.stem {options.stem}": options.stem != "patches",
-            "--model.num-registers": options.num_registers > 0,
-            "--model.pre-logits-dim": options.pre_logits_dim > 0 and not self.has_pre_logits,
-            "--model.no-use-bias": not options.use_bias,
-            f"--model.activation {options.activation}": options.activation not in self.activations,
-        }
-
     def note(self, options: ViTConfig) -> str:
         """A note for libraries whose epsilon is fixed in their code; empty if it is ours."""
         if not self.has_fixed_epsilon or options.norm_epsilon == 1e-6:
@@ -196,7 +195,7 @@ class TimmNaming(ViTNaming):
 
     table = TIMM
     mark = "blocks.0.attn.qkv.weight"
-    activations = ("gelu",)
+    fixed_options: ClassVar = ViTNaming.fixed_options | {"pre_logits_dim": 0, "activation": "gelu"}
 
     def infer_options(self, state_dict: Arrays, facts: Facts) -> ViTConfig:
         """Infer the options from shapes and config.json: its `architecture`, if that is a published name, and its
@@ -243,6 +242,7 @@ class HuggingFaceNaming(ViTNaming):
     mark = "vit.encoder.layer.0.layernorm_before.weight"
     model_types = ("vit", "deit")
     has_fixed_epsilon = False
+    fixed_options: ClassVar = ViTNaming.fixed_options | {"pre_logits_dim": 0}
     copies: ClassVar = {r"vit\.(pooler\..*|embeddings\.mask_token)": lambda state_dict, unused: None}
 
     def normalize_name(self, name: str) -> str:
@@ -312,14 +312,13 @@ class GoogleNaming(ViTNaming):
 
     table = GOOGLE
     mark = "Transformer/encoderblock_0/LayerNorm_0/scale"
-    activations = ("gelu_tanh",)
-    has_pre_logits = True
+    fixed_options: ClassVar = ViTNaming.fixed_options | {"activation": "gelu_tanh"}
 
     def infer_options(self, state_dict: Arrays, facts: Facts) -> ViTConfig:
         """Infer the options from shapes; activation and epsilon are Flax's defaults, tanh-GELU and 1e-6."""
         size, _, _, width = state_dict["embedding/kernel"].shape
-        heads = state_dict[f"{HEADS}/query/bias".replace("*", "0")].shape[0]
-        mlp = state_dict[f"{BLOCK}/MlpBlock_3/Dense_0/bias".replace("*", "0")]
+        heads = state_dict["Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/bias"].shape[0]
+        mlp = state_dict["Transformer/encoderblock_0/MlpBlock_3/Dense_0/bias"]
         rep = state_dict["pre_logits/bias"].shape[0] if "pre_logits/bias" in state_dict else 0
         epsilon = float(facts.get("norm_epsilon", 1e-6, "norms with epsilon 1e-6"))
         check_grid(state_dict["Transformer/posembed_input/pos_embedding"].shape[1], 1)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from attention_jax.report.style import WIDTH, canvas, color, figure_style, ink, save, short
+from attention_jax.report.style import INK, WIDTH, canvas, color, figure_style, save, short
 
 COLORS = {"agree": 0, "undecided": 4, "differ": 1}
 """The color of a verdict."""
@@ -35,12 +35,12 @@ def agreement(rows: Sequence[Row], path: str | Path, inputs=None) -> Path:
         axis = figure.subplots()
         for y, row in enumerate(rows):
             _row(axis, y, row, *LIMITS)
-        axis.axvline(1, color=ink(), linewidth=0.6, zorder=0)
+        axis.axvline(1, color=INK, linewidth=0.6, zorder=0)
         axis.set(xlim=LIMITS, ylim=(len(rows) - 0.4, -0.6), xlabel=LABEL)
         axis.set_yticks(range(len(rows)), [short(row.name, 70) for row in rows])
         axis.tick_params(axis="y", length=0)
         handles = [axis.plot([], [], "o", markersize=4, color=color(i))[0] for i in COLORS.values()]
-        handles.append(axis.plot([], [], color=ink(), alpha=0.3, linewidth=4)[0])
+        handles.append(axis.plot([], [], color=INK, alpha=0.3, linewidth=4)[0])
         figure.legend(handles, [*COLORS, "the source's runs"], loc="outside lower center", ncols=4)
     return save(figure, path, inputs)
 
@@ -48,7 +48,7 @@ def agreement(rows: Sequence[Row], path: str | Path, inputs=None) -> Path:
 def _row(axis, y: int, row: Row, left: float, right: float):
     inside = lambda x: min(max(x, left), right)
     tint = color(COLORS[row.verdict])
-    axis.plot([inside(x) for x in row.published], [y, y], color=ink(), alpha=0.3, linewidth=6, solid_capstyle="butt")
+    axis.plot([inside(x) for x in row.published], [y, y], color=INK, alpha=0.3, linewidth=6, solid_capstyle="butt")
     axis.plot([inside(row.low), inside(row.high)], [y, y], color=tint, linewidth=1.2)
     beyond = math.isnan(row.measured) or not left <= row.measured <= right
     marker = ">" if row.measured > right else "<" if beyond else "o"

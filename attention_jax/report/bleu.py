@@ -33,11 +33,8 @@ def bleu(
     """
     from sacrebleu.metrics import BLEU
 
-    _check_paired(hypotheses, references)
     # force: text under "none" is meant to be tokenized, so sacrebleu need not warn that it looks so
-    metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
-    score = metric.corpus_score(list(hypotheses), [list(references)]).score
-    return Score(round(float(score), 4), str(metric.get_signature()))
+    return _score(BLEU(tokenize=tokenize, lowercase=lowercase, force=True), hypotheses, references)
 
 
 def bleu_interval(
@@ -70,8 +67,11 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """
     from sacrebleu.metrics import CHRF
 
+    return _score(CHRF(), hypotheses, references)
+
+
+def _score(metric, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     _check_paired(hypotheses, references)
-    metric = CHRF()
     score = metric.corpus_score(list(hypotheses), [list(references)]).score
     return Score(round(float(score), 4), str(metric.get_signature()))
 

@@ -14,7 +14,6 @@ from attention_jax.report.style import (
     drawable,
     families,
     figure_style,
-    ink,
     save,
     short,
 )
@@ -118,12 +117,12 @@ def reliability(report: Mapping, path: str | Path) -> Path:
     with figure_style():
         axis, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         left, width = [row["above"] for row in rows], 1 / report["bins"]
-        axis.bar(left, [row["accuracy"] for row in rows], width, align="edge", color=color(0), edgecolor=ink())
+        axis.bar(left, [row["accuracy"] for row in rows], width, align="edge", color=color(0), edgecolor="black")
         axis.plot([row["confidence"] for row in rows], [row["accuracy"] for row in rows], "o", color=color(1), ms=3)
-        axis.plot([0, 1], [0, 1], color=ink(), linewidth=0.8, linestyle="--")
+        axis.plot([0, 1], [0, 1], color="black", linewidth=0.8, linestyle="--")
         title = f"expected calibration error {number(report['ece'])}, {report['bins']} bins"
         axis.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy", title=title)
-        below.bar(left, [row["count"] for row in rows], width, align="edge", color=color(0), edgecolor=ink())
+        below.bar(left, [row["count"] for row in rows], width, align="edge", color=color(0), edgecolor="black")
         below.set(xlabel="confidence: the largest probability", ylabel="examples")
         below.yaxis.get_major_locator().set_params(integer=True, nbins=3, min_n_ticks=1)
     return save(figure, path)

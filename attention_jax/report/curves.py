@@ -10,6 +10,7 @@ from attention_jax import config as configs
 from attention_jax.errors import InputError
 from attention_jax.files import is_of_attention, metrics_row
 from attention_jax.report.style import (
+    INK,
     SMALLEST,
     WIDTH,
     band,
@@ -18,7 +19,6 @@ from attention_jax.report.style import (
     color,
     drawable,
     figure_style,
-    ink,
     line_style,
     log_scale,
     save,
@@ -49,25 +49,24 @@ def lines(
 
     `log` names the logarithmic axes: "", "x", "y" or "xy". `points`, {name: (x [N], y [N])}, are plotted as dots (the
     data that the lines explain), `reference` as horizontal lines (published numbers). `ticks` names positions of the x
-    axis. Lines are labeled at their right ends, or in a legend if labels would overlap. `inputs` as in `style.save`.
+    axis. `inputs` as in `style.save`.
     """
     figure = canvas(4.8, 2.6)
     with figure_style():
         axis = figure.subplots()
         for name, (x, y) in (points or {}).items():
-            axis.plot(x, y, "o", color=ink(), alpha=0.6, markersize=3.5, markeredgewidth=0, label=name, zorder=3)
+            axis.plot(x, y, "o", color=INK, alpha=0.6, markersize=3.5, markeredgewidth=0, label=name, zorder=3)
         for i, (name, (x, y)) in enumerate(series.items()):
             _line(axis, name, x, y, line_style(i) | ({"marker": ""} if points else {}))
         for i, (name, value) in enumerate((reference or {}).items()):
-            axis.axhline(value, color=ink(), alpha=0.7, linewidth=0.9, linestyle=(0, (6, 2 + 2 * i)), label=name)
+            axis.axhline(value, color=INK, alpha=0.7, linewidth=0.9, linestyle=(0, (6, 2 + 2 * i)), label=name)
         _scales(axis, series, log)
         if ticks:
             axis.set_xticks(list(ticks), list(ticks.values()), rotation=90 * (len(ticks) > 7))
         axis.set(xlabel=xlabel, ylabel=ylabel, title=short(title, 70))
         if len(axis.get_lines()) > 1 or list(series) != [ylabel]:
             runs = max((np.atleast_2d(y).shape[0] for _, y in series.values()), default=1)
-            if points or reference or runs > 1 or not _names_at_ends(axis):
-                _legend(figure, [axis], runs)
+            _legend(figure, [axis], runs)
     return save(figure, path, inputs)
 
 
@@ -86,19 +85,6 @@ def line_panels(panels: Mapping[str, tuple], path: str | Path) -> Path:
         for axis in axes[len(panels) :]:
             axis.remove()
     return save(figure, path)
-
-
-def _names_at_ends(axis) -> bool:
-    """Write the name of each line at its right end, unless two names would touch or one is long; whether it did."""
-    drawn_lines = axis.get_lines()
-    positions = [line.get_xydata()[np.isfinite(line.get_ydata())][-1] for line in drawn_lines]
-    heights = sorted(axis.transLimits.transform(axis.transScale.transform(positions))[:, 1])
-    if np.diff(heights).min(initial=1) < 0.07 or any(len(line.get_label()) > 20 for line in drawn_lines):
-        return False
-    for line, position in zip(drawn_lines, positions):
-        placement = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
-        axis.annotate(line.get_label(), position, **placement, color=line.get_color(), fontsize=SMALLEST + 0.5)
-    return True
 
 
 def _line(axis, name: str, x, y, style: Mapping):
@@ -142,7 +128,6 @@ def bars(
     path: str | Path,
     *,
     ylabel: str,
-    title: str = "",
     reference: Mapping[str, Sequence[float | None]] | None = None,
     dots: bool = False,
     inputs=None,
@@ -168,15 +153,15 @@ def bars(
             many = np.array([len(seeds) > 1 for seeds in values])
             if many.any():
                 spread = np.stack([middle - low, high - middle])[:, many]
-                axis.errorbar(x[many], middle[many], spread, fmt="none", ecolor=ink(), elinewidth=0.9, capsize=2)
+                axis.errorbar(x[many], middle[many], spread, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2)
         for name, numbers in (reference or {}).items():
             positions = np.array([group for group, number in enumerate(numbers) if number is not None])
             heights = [number for number in numbers if number is not None]
-            axis.hlines(heights, positions - 0.45, positions + 0.45, color=ink(), linewidth=1.2, label=name)
+            axis.hlines(heights, positions - 0.45, positions + 0.45, color=INK, linewidth=1.2, label=name)
         names = [short(drawable(group)) for group in groups]
         upright = 0.06 * max(map(len, names)) > 0.8 * figure.get_figwidth() / count
         axis.set_xticks(range(count), names, rotation=90 if upright else 0)
-        axis.set(ylabel=ylabel, title=short(title, 70))
+        axis.set_ylabel(ylabel)
         axis.margins(y=0.08)
         axis.yaxis.set_major_formatter("{x:g}")
         axis.grid(axis="y", alpha=0.15, linewidth=0.5)
@@ -209,17 +194,23 @@ def read_history(source: str | Path | Sequence[Mapping]) -> list[dict]:
     return epochs or rows
 
 
-def learning_curves(runs, path: str | Path, *, title: str = "", training: str = "") -> Path:
+def learning_curves(
+    histories: Sequence[str | Path | Sequence[Mapping]],
+    path: str | Path,
+    config: configs.Config | None = None,
+    *,
+    title: str = "",
+) -> Path:
     """Plot one panel for each kind of metric (loss first, at most `PANELS`) with a line for each split, over epochs, or
     over steps before the first epoch ends.
 
-    `runs` is one metrics.jsonl or history, or a list of them (the seeds of one configuration: median and band). The
-    kind is the part after the last dot: train.loss and valid.loss have the same. An axis is logarithmic if the largest
-    value is more than a hundred times the smallest. `training` is a note in the legend on the training loss, such as
-    "dropout". The PNG stores the hash of the histories (`style.save`).
+    `histories` are files (metrics.jsonl) or their rows, of one run or of all seeds of a configuration: median and band.
+    The kind is the part after the last dot: train.loss and valid.loss have the same. An axis is logarithmic if the
+    largest value is more than a hundred times the smallest. The legend says what `config` adds to the training loss
+    alone, such as dropout. The PNG stores the hash of the histories (`style.save`).
     """
-    is_single = isinstance(runs, str | Path) or (len(runs) > 0 and isinstance(runs[0], Mapping))
-    histories = [read_history(run) for run in ([runs] if is_single else runs)]
+    histories = [read_history(source) for source in histories]
+    training = in_training_alone(config) if config else ""
     rows = [row for history in histories for row in history]
     axis_name = "epoch" if all("seconds" in row or "step" not in row for row in rows) else "step"
     x = sorted({row[axis_name] for row in rows})
@@ -289,7 +280,7 @@ def trial_curves(series: Mapping[str, tuple], path: str | Path, *, ylabel: str, 
             axis.set_visible(False)
         for i, (axis, (name, (x, y))) in enumerate(zip(axes.ravel(), series.items())):
             for epochs, values in series.values():
-                axis.plot(epochs, band(values)[0], color=ink(), alpha=0.2, linewidth=0.8)
+                axis.plot(epochs, band(values)[0], color=INK, alpha=0.2, linewidth=0.8)
             _line(axis, name, x, y, line_style(0) | {"color": color(0)})
             _scales(axis, series)
             axis.set_title(textwrap.fill(name, 26, max_lines=3, placeholder="…"))
@@ -312,11 +303,6 @@ def _align(histories, axis_name: str, x: list, name: str) -> np.ndarray:
             if isinstance(row.get(name), int | float) and not isinstance(row[name], bool):
                 values[run, where[row[axis_name]]] = row[name]
     return values
-
-
-def curves_of_runs(histories: list, path: Path, config: configs.Config | None, title: str = "") -> Path:
-    """The learning curves of one run, or of all seeds of a configuration: files (metrics.jsonl) or their rows."""
-    return learning_curves(histories, path, title=title, training=in_training_alone(config) if config else "")
 
 
 def in_training_alone(config: configs.Config) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_jax.errors import InputError
-from attention_jax.report.style import SMALLEST, WIDTH, canvas, drawable, families, figure_style, ink, save, short
+from attention_jax.report.style import INK, SMALLEST, WIDTH, canvas, drawable, families, figure_style, save, short
 
 LABEL = SMALLEST * 1.25 / 72
 """Inches that a label takes across its line."""
@@ -19,14 +19,30 @@ PAGE = 14.0
 """Inches; a figure whose labels need more height has numbers instead of tokens."""
 
 
-class Panel(NamedTuple):
-    """One matrix [Q, K] with its tokens (None: numbers), its title and the name of its row."""
+class Heatmap(NamedTuple):
+    """One matrix of weights with its labels."""
 
     weights: np.ndarray
-    queries: list[str] | None
-    keys: list[str] | None
-    title: str
-    row: str
+    """[Q, K], from 0; NaN is left white."""
+    queries: Sequence[str] | None = None
+    """Q tokens; None for positions, counted from 0."""
+    keys: Sequence[str] | None = None
+    title: str = ""
+    row: str = ""
+    """The name of its row in a figure, instead of that of the axis."""
+
+
+def layer_heatmaps(weights: np.ndarray, queries: Sequence[str] | None, keys: Sequence[str] | None) -> list:
+    """The rows of a figure of weights [layers, heads, Q, K].
+
+    >>> [[heatmap]] = layer_heatmaps(np.zeros((1, 1, 2, 2)), ["a", "b"], None)
+    >>> heatmap.row, heatmap.title
+    ('layer 1', 'head 1')
+    """
+    return [
+        [Heatmap(head, queries, keys, f"head {h}", f"layer {i}") for h, head in enumerate(layer, 1)]
+        for i, layer in enumerate(weights, 1)
+    ]
 
 
 class Layout(NamedTuple):
@@ -37,7 +53,7 @@ class Layout(NamedTuple):
     keys: bool
     shared: bool
     """Whether all panels have the same axes, which are labeled once, at the left and below."""
-    lines: list[list[Panel]]
+    lines: list[list[Heatmap]]
     """The panels side by side, from top to bottom."""
     heights: list[float]
     """Inches of each line."""
@@ -46,31 +62,17 @@ class Layout(NamedTuple):
 
 
 def show_heatmaps(
-    weights,
-    query_tokens: Sequence | None,
-    key_tokens: Sequence | None,
-    path: str | Path,
-    *,
-    titles: Sequence | None = None,
-    xlabel: str = "key",
-    ylabel: str | Sequence[str] = "query",
-    vmax: float | None = None,
+    rows: Sequence[Sequence[Heatmap]], path: str | Path, *, xlabel: str = "key", ylabel: str = "query"
 ) -> Path:
-    """Plot attention weights as a grid of heatmaps with one color scale, 0 to `vmax` (default: the largest weight).
+    """Plot rows of heatmaps with one color scale, from 0 to the largest weight, to the PNG file `path`, and return it.
 
-    A row of panels continues in the next line if its labels need the width. If not all tokens fit, an axis shows
-    positions, counted from 0.
-
-    Args:
-      weights: [rows, cols, Q, K] (as layers x heads), or [Q, K] for one; or, for panels of different sizes, a list of
-        lists of arrays [Q, K]. NaN is left white.
-      query_tokens: Q strings for all panels, or rows x cols lists of strings, or None for positions. `key_tokens`
-        likewise. Spaces are shown as a mark; characters that no installed font has are shown as their code, U+AC00.
-      titles: one per column, or rows x cols of them.
-      ylabel: for every row, or one per row ("layer 1", ...).
-      path: the PNG file; returned.
+    A row continues in the next line if its labels need the width. If not all tokens fit, an axis shows positions.
+    Spaces are shown as a mark; characters that no installed font has are shown as their code, U+AC00. Raises
+    InputError for weights that are no matrices, and for tokens of another number.
     """
-    grid = _panels(_grid(weights), query_tokens, key_tokens, titles, ylabel)
+    grid = [[_with_labels(panel, ylabel) for panel in row] for row in rows]
+    if not any(grid):
+        raise InputError("a figure of heatmaps needs at least one of them")
     largest = max((np.nanmax(p.weights) for row in grid for p in row if np.isfinite(p.weights).any()), default=1.0)
     layout = _layout(grid)
     lines, columns = layout.lines, max(map(len, layout.lines))
@@ -84,7 +86,7 @@ def show_heatmaps(
                 continue
             panel, last = lines[i][j], i + 1 == len(lines) or j >= len(lines[i + 1])
             left, below = not layout.shared or j == 0, not layout.shared or last
-            image = _draw(axis, panel, vmax or largest or 1.0, layout, left, below)
+            image = _draw(axis, panel, largest or 1.0, layout, left, below)
             if i == 0 or j >= len(lines[i - 1]) or panel.title != lines[i - 1][j].title:
                 axis.set_title(panel.title, fontfamily=families())
             name = _axis_label(panel.row, panel.queries, layout.queries) if j == 0 else ""
@@ -94,10 +96,10 @@ def show_heatmaps(
     return save(figure, path)
 
 
-def _draw(axis, panel: Panel, vmax: float, layout: Layout, left: bool, below: bool):
+def _draw(axis, panel: Heatmap, vmax: float, layout: Layout, left: bool, below: bool):
     """Plot one matrix [Q, K] with a thin frame, and optionally labels of queries on the left and of keys below."""
     image = axis.imshow(panel.weights, vmin=0.0, vmax=vmax, aspect="auto", interpolation="nearest")
-    axis.spines[:].set(visible=True, linewidth=0.5, color=ink(), alpha=0.5)
+    axis.spines[:].set(visible=True, linewidth=0.5, color=INK, alpha=0.5)
     rows = tick_labels(panel.queries if layout.queries else None, len(panel.weights)) if left else ([], [])
     columns = tick_labels(panel.keys if layout.keys else None, panel.weights.shape[1]) if below else ([], [])
     upright = layout.keys and max(map(len, columns[1]), default=0) > 1
@@ -127,7 +129,7 @@ def tick_labels(tokens: Sequence[str] | None, count: int) -> tuple[np.ndarray, l
     return ticks, list(map(str, ticks))
 
 
-def _layout(grid: list[list[Panel]]) -> Layout:
+def _layout(grid: list[list[Heatmap]]) -> Layout:
     """Return the layout with the most tokens that fits a page."""
     panels = [panel for row in grid for panel in row]
     axes = lambda p: (p.queries, p.keys, p.weights.shape)
@@ -151,45 +153,16 @@ def _layout(grid: list[list[Panel]]) -> Layout:
     return Layout(queries, keys, shared, lines, heights, inner)
 
 
-def _panels(grid, query_tokens, key_tokens, titles, ylabel) -> list[list[Panel]]:
-    """Return each matrix with its tokens and titles."""
-    rows = []
-    for i, row in enumerate(grid):
-        name = ylabel if isinstance(ylabel, str) else ylabel[i]
-        rows.append([])
-        for j, weights in enumerate(row):
-            queries = _tokens(query_tokens, i, j, weights.shape[0], "queries")
-            keys = _tokens(key_tokens, i, j, weights.shape[1], "keys")
-            title = "" if titles is None else titles[i][j] if _is_nested(titles) else titles[j]
-            rows[-1].append(Panel(weights, queries, keys, short(drawable(title)) if title else "", name))
-    return rows
-
-
-def _tokens(tokens, i: int, j: int, count: int, axis_name: str) -> list[str] | None:
-    """Return the labels of one axis of a panel."""
-    mine = tokens[i][j] if _is_nested(tokens) else tokens
-    if mine is not None and len(mine) != count:
-        raise InputError(f"a heatmap with {count} {axis_name} needs as many tokens, not {len(mine)}")
-    return mine if mine is None else [short(drawable(token)) for token in mine]
-
-
-def _grid(weights) -> list[list[np.ndarray]]:
-    """Convert any accepted form of weights to rows of float arrays [Q, K]."""
-    if isinstance(weights, Sequence):
-        grid = [[np.asarray(w, float) for w in row] for row in weights]
-    else:
-        array = np.asarray(weights, float)
-        if array.ndim not in (2, 4):
-            raise InputError(
-                "heatmaps need weights [rows, cols, queries, keys] or [queries, keys], "
-                f"not an array of shape {array.shape}"
-            )
-        grid = [list(row) for row in array] if array.ndim == 4 else [[array]]
-    shapes = {w.ndim for row in grid for w in row}
-    if shapes != {2} or any(not w.size for row in grid for w in row):
-        raise InputError("heatmaps need at least one panel, each of them a matrix [queries, keys] that is not empty")
-    return grid
-
-
-def _is_nested(tokens) -> bool:
-    return tokens is not None and len(tokens) > 0 and not isinstance(tokens[0], str)
+def _with_labels(panel: Heatmap, ylabel: str) -> Heatmap:
+    """Return a heatmap of floats with labels that can be drawn."""
+    weights = np.asarray(panel.weights, float)
+    if weights.ndim != 2 or not weights.size:
+        raise InputError(f"a heatmap needs a matrix [queries, keys] that is not empty, not an array {weights.shape}")
+    for name, tokens, count in zip(("queries", "keys"), (panel.queries, panel.keys), weights.shape):
+        if tokens is not None and len(tokens) != count:
+            raise InputError(f"a heatmap with {count} {name} needs as many tokens, not {len(tokens)}")
+    queries, keys = (
+        None if tokens is None else [short(drawable(token)) for token in tokens]
+        for tokens in (panel.queries, panel.keys)
+    )
+    return Heatmap(weights, queries, keys, short(drawable(panel.title)) if panel.title else "", panel.row or ylabel)

@@ -8,6 +8,7 @@ import numpy as np
 
 from attention_jax.errors import InputError, lower_is_better
 from attention_jax.report.style import (
+    INK,
     SMALLEST,
     WIDTH,
     canvas,
@@ -15,15 +16,13 @@ from attention_jax.report.style import (
     drawable,
     families,
     figure_style,
-    ink,
     log_scale,
-    paper,
     save,
     short,
 )
 
 
-def over_time(panels: Mapping[str, np.ndarray], path: str | Path, *, title: str = "") -> Path:
+def over_time(panels: Mapping[str, np.ndarray], path: str | Path) -> Path:
     """Plot matrices {name: [T, channels]} over a common time axis, such as inputs, outputs and weightings of an NTM.
 
     Each panel has its own color scale, from its smallest value (at most 0) to its largest, as the figure says.
@@ -51,7 +50,6 @@ def over_time(panels: Mapping[str, np.ndarray], path: str | Path, *, title: str 
             bar.ax.set_yticklabels([f"{low:.3g}", f"{high:.3g}"])
         axes[-1].set_xlabel("time step" + " (each panel has a separate color scale)" * (len(arrays) > 1))
         axes[-1].xaxis.get_major_locator().set_params(integer=True)
-        figure.suptitle(short(title, 70))
     return save(figure, path)
 
 
@@ -151,7 +149,7 @@ def _slice(axis, x, values, best: int | None):
         axis.plot(x[best], values[best], "*", color=color(1), markersize=8, markeredgewidth=0, label=label)
     if not finished.all():  # (an empty line upsets the layout)
         cross_style = {
-            "color": ink(),
+            "color": INK,
             "alpha": 0.6,
             "transform": axis.get_xaxis_transform(),
             "clip_on": False,
@@ -195,7 +193,7 @@ def parallel_coordinates(
         for i, (name, (x, ticks)) in enumerate(zip([*names, metric], columns)):
             unit, low, high = _unit(np.log10(x) if name in log else x)
             heights.append(unit)
-            axis.axvline(i, color=ink(), alpha=0.6, linewidth=0.8)
+            axis.axvline(i, color=INK, alpha=0.6, linewidth=0.8)
             ends = [low, high] if high > low else [low]
             marks = ticks or [f"{10**v if name in log else v:.3g}" for v in ends]
             _marks(axis, i, [short(mark, room - 2) for mark in marks])
@@ -211,7 +209,7 @@ def _marks(axis, position: int, marks: list[str]):
     """Label at most 14 values of one of the parallel axes."""
     heights = np.linspace(0, 1, len(marks)) if len(marks) > 1 else [0.5]
     every = -(-len(marks) // 14)
-    box = {"boxstyle": "round,pad=0.1", "color": paper(), "alpha": 0.8}
+    box = {"boxstyle": "round,pad=0.1", "color": "white", "alpha": 0.8}
     for mark, height in list(zip(marks, heights))[::every]:
         offset = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
         axis.annotate(mark, (position, height), **offset, fontsize=SMALLEST, bbox=box, zorder=5)

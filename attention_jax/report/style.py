@@ -2,16 +2,12 @@
 
 Figures are `matplotlib.figure.Figure` objects (Agg) with constrained layout, without pyplot, which needs no display.
 The widest figure has `WIDTH` inches, so that at 600 pixels the smallest text (`SMALLEST` points) is 8 pixels high.
-`with dark(): ...` plots for a dark page.
 """
 
 import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 
@@ -34,65 +30,30 @@ OVERLAY = "inferno"
 TEXT = {"font.size": 7, "axes.titlesize": 7.5, "axes.labelsize": 7, "legend.fontsize": 6.5, "legend.frameon": False}
 TEXT |= {"xtick.labelsize": 6.5, "ytick.labelsize": 6.5, "figure.titlesize": 8, "legend.title_fontsize": 6.5}
 TEXT |= {"axes.spines.top": False, "axes.spines.right": False, "axes.titleweight": "normal"}
+TEXT |= {"image.cmap": "Blues"}  # weights from white (0) to dark blue (1): lightness carries the value, in print too
 
 
-def _colors(paper: str, ink: str, cmap: str) -> dict[str, str]:
-    """Return Matplotlib settings with `ink` as the color of lines and text."""
-    inks = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
-    papers = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
-    return dict.fromkeys(inks, ink) | dict.fromkeys(papers, paper) | {"image.cmap": cmap}
-
-
-LIGHT = _colors("white", "black", "Blues")
-"""Weights from white (0) to dark blue (1): lightness carries the value, also when printed in gray."""
-DARK = _colors("#16181d", "#e6e6e6", "viridis")
-"""Weights from dark (0) to bright (1)."""
-_page = ContextVar("page", default=LIGHT)
-
-
-@contextmanager
-def dark() -> Iterator[None]:
-    """Context in which figures are plotted for a dark page.
-
-    >>> with dark(), figure_style():
-    ...     ink(), line_style(0)["color"]
-    ('#e6e6e6', '#56B4E9')
-    """
-    reset_token = _page.set(DARK)
-    try:
-        yield
-    finally:
-        _page.reset(reset_token)
-
-
-def ink() -> str:
-    """Return the color of text and thin lines of the current theme."""
-    return _page.get()["text.color"]
-
-
-def paper() -> str:
-    """Return the background color of the current theme."""
-    return _page.get()["figure.facecolor"]
+INK = "black"
+"""The color of text and thin lines."""
 
 
 def color(i: int) -> str:
-    """Return the i-th color of lines and bars; on a dark page the light ones come first."""
-    order = range(len(PALETTE)) if _page.get() is LIGHT else (5, 4, 2, 3, 1, 0, 6)
-    return PALETTE[order[i % len(PALETTE)]]
+    """Return the i-th color of lines and bars."""
+    return PALETTE[i % len(PALETTE)]
 
 
 def canvas(width: float = WIDTH, height: float = 3.0):
     """Create an empty figure of this size in inches, with Matplotlib's constrained layout."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor=paper())
+    return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
 
 
 def figure_style():
-    """A context in which new axes have this page's text sizes and colors: `with figure_style(): ...`."""
+    """A context in which new axes have the text sizes and the color map of this style: `with figure_style(): ...`."""
     import matplotlib
 
-    return matplotlib.rc_context(TEXT | _page.get())
+    return matplotlib.rc_context(TEXT)
 
 
 def save(figure, path: str | Path, inputs=None) -> Path:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from textwrap import shorten
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 COLORS = {
     "agree": "green",
@@ -126,11 +126,10 @@ def markdown(table: Table) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (table.columns, rule, *rows))
 
 
-def show(table: Table, stream: TextIO | None = None):
+def show(table: Table):
     """Print the table and its title: with rich on a terminal, as plain text elsewhere."""
-    stream = stream or sys.stdout
-    if not stream.isatty():
-        print("\n".join(filter(None, [table.title, plain(table)])), file=stream)
+    if not sys.stdout.isatty():
+        print("\n".join(filter(None, [table.title, plain(table)])))
         return
     from rich import box
     from rich.console import Console
@@ -151,4 +150,4 @@ def show(table: Table, stream: TextIO | None = None):
                 for column, cell in zip(table.columns, row)
             )
         )
-    Console(file=stream).print(rich_table)
+    Console().print(rich_table)

@@ -4,7 +4,6 @@ A run stores the part of its data that predictions need (`Task.excerpt`) in prep
 that `predict`, `look` and `export` need no training data. The data of custom types are loaded again.
 """
 
-import dataclasses
 import sys
 import zipfile
 from pathlib import Path
@@ -142,7 +141,4 @@ def weights_of(path: Path, **trusted):
     if not any((directory / name).exists() for name in ("checkpoints", "final", "weights.safetensors")):
         return exchange.read(path)
     config, params = load_weights(directory, **trusted)
-    arrays, options = exchange.flat(params), config.model
-    if getattr(options, "scan_layers", False):
-        arrays, options = exchange.unstack_layers(arrays), dataclasses.replace(options, scan_layers=False)
-    return exchange.Weights(options, arrays, str(path), data=read_preprocessing(directory, config))
+    return exchange.from_run(params, config.model, str(path), read_preprocessing(directory, config))

@@ -4,7 +4,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
@@ -55,7 +55,7 @@ class Task:
     """
 
     config: Config
-    data: Any
+    data: Any = field(repr=False)
     model: Any
     """The Flax module."""
 

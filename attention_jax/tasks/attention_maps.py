@@ -182,13 +182,3 @@ def with_readings(
     scores = head_scores(attention.weights[None], jnp.asarray([ids]))
     lens = tuple(tuple(name(row)) for row in np.asarray(read)[:, : len(ids)].tolist())
     return replace(attention, head_scores={kind: np.asarray(x) for kind, x in scores.items()}, lens=lens)
-
-
-def layer_names(weights: np.ndarray) -> dict:
-    """Return the titles of the panels of weights [layers, heads, Q, K].
-
-    >>> layer_names(np.zeros((1, 2, 3, 3)))
-    {'titles': ['head 1', 'head 2'], 'ylabel': ['layer 1']}
-    """
-    count = lambda name, number: [f"{name} {i + 1}" for i in range(number)]
-    return {"titles": count("head", weights.shape[1]), "ylabel": count("layer", weights.shape[0])}

@@ -14,20 +14,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax import decode
 from attention_jax.config import Config, Sampling
 from attention_jax.data.batches import length_bucket
 from attention_jax.data.stream import Stream, stream_of
 from attention_jax.data.text_windows import Windows
+from attention_jax.decode import forbid_token
 from attention_jax.errors import InputError
 from attention_jax.files import write_atomically
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.report.attention_data import AttentionRecord, Prediction, check_length
-from attention_jax.report.heatmaps import show_heatmaps
+from attention_jax.report.heatmaps import layer_heatmaps, show_heatmaps
+from attention_jax.sampling import sample
 from attention_jax.tasks import Evaluation, Task, build_model, mean_perplexity
 from attention_jax.tasks.attention_maps import (
     ablate_heads,
-    layer_names,
     token_attention,
     top_by_layer,
     with_readings,
@@ -215,7 +215,7 @@ class LanguageTask(Task):
             return None
         weights = np.asarray(weights["decoder_attention"][0])  # [layers, H, T, T]
         names = self.data.tokenizer.tokens(text)[:most]
-        return show_heatmaps(weights, names, names, path, xlabel="key", **layer_names(weights))
+        return show_heatmaps(layer_heatmaps(weights, names, names), path)
 
 
 def pad_prompt(tokens, limit: int | None) -> tuple[np.ndarray, int]:
@@ -237,4 +237,4 @@ def continuation(model: nn.Module, params, tokens, sampling: Sampling, unknown: 
     cache = model.apply({"params": params}, 1, tokens.shape[1] + sampling.length, method="start")
     options = {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
     options |= {"rng": jax.random.key(sampling.seed), "prompt_length": length}
-    return decode.sample(decode.forbid_token(step, unknown), cache, tokens, sampling.length, **options)[0]
+    return sample(forbid_token(step, unknown), cache, tokens, sampling.length, **options)[0]

@@ -5,14 +5,16 @@ from pathlib import Path
 
 from attention_jax.errors import InputError
 from attention_jax.report.attention_page import page
-from attention_jax.report.curves import curves_of_runs
+from attention_jax.report.curves import learning_curves
 from attention_jax.report.run_page import run_page
 
 
 def draw_figures(task, params, evaluation, directory: Path) -> list[Path]:
     """Plot learning curves and those of the task, write the page of attention maps and page.md, which
     shows them all; return the figures' paths."""
-    figures = [curves_of_runs([directory / "metrics.jsonl"], directory / "figures" / "learning_curve.png", task.config)]
+    figures = [
+        learning_curves([directory / "metrics.jsonl"], directory / "figures" / "learning_curve.png", task.config)
+    ]
     figures += task.report(params, evaluation, directory / "figures")
     try:
         attention_html = attention_page(task, params)

@@ -28,9 +28,9 @@ from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.ops.positions import positions_within
 from attention_jax.report import bleu
 from attention_jax.report.attention_data import Attention, AttentionRecord, Prediction, check_length
-from attention_jax.report.heatmaps import show_heatmaps
+from attention_jax.report.heatmaps import Heatmap, layer_heatmaps, show_heatmaps
 from attention_jax.tasks import Evaluation, Task, build_model, loader_of, mean_perplexity
-from attention_jax.tasks.attention_maps import ablate_heads, layer_names, token_attention, with_rollout
+from attention_jax.tasks.attention_maps import ablate_heads, token_attention, with_rollout
 from attention_jax.tasks.generation import generate, hypotheses
 from attention_jax.tasks.objectives import readout_loss
 from attention_jax.tasks.scoring import are_sentences, score_names, score_outputs
@@ -463,7 +463,7 @@ def draw_alignment(
     read in reverse is shown in its original order.
     """
     cross = weights["cross_attention"][:SHOWN, -1]  # [rows, heads, T, S]
-    panels, outputs, sources = [], [], []
+    panels = []
     for of_heads, source, length, row in zip(cross, batch["source"], batch["source_length"], tokens):
         mean = of_heads.mean(axis=0)
         words, written = data.source_vocabulary.decode(source[:length]), data.target_vocabulary.sentence(row)
@@ -471,12 +471,11 @@ def draw_alignment(
             mean, words = mean[:, len(words) - 1 :: -1], words[::-1]
         visible = [i for i, word in enumerate(words, 1) if word.strip()]
         words = words[: visible[-1] if visible else None]  # without the blanks that fill up a date
-        panels.append(mean[: max(len(written), 1), : len(words)])
-        outputs.append(written or [""])  # an empty output: the step of eos
-        sources.append(words)
+        written = written or [""]  # an empty output: the step of eos
+        panels.append(Heatmap(mean[: len(written), : len(words)], written, words))
     heads = cross.shape[1]
     output = "output" if heads == 1 else f"output (last layer, mean of {heads} heads)"
-    return show_heatmaps([panels], [outputs], [sources], path, xlabel="source", ylabel=output)
+    return show_heatmaps([panels], path, xlabel="source", ylabel=output)
 
 
 def clearest_row(data: PairData, batch: dict, tokens: np.ndarray) -> int:
@@ -501,6 +500,5 @@ def draw_layers(weights: dict, data: PairData, batch: dict, tokens: np.ndarray, 
     figures = []
     for name, (queries, keys) in sides.items():
         maps = weights[name][0, :, :, : max(len(queries), 1), : max(len(keys), 1)]
-        tokens = queries or None, keys or None
-        figures.append(show_heatmaps(maps, *tokens, directory / f"{name}.png", **layer_names(maps)))
+        figures.append(show_heatmaps(layer_heatmaps(maps, queries or None, keys or None), directory / f"{name}.png"))
     return figures

@@ -17,10 +17,10 @@ from attention_jax.files import write_atomically
 from attention_jax.ops.losses import masked_cross_entropy, token_accuracy
 from attention_jax.report.attention_data import AttentionRecord, Axis, Prediction, check_length
 from attention_jax.report.class_report import class_bars, reliability, report_classes
-from attention_jax.report.heatmaps import show_heatmaps
+from attention_jax.report.heatmaps import Heatmap, layer_heatmaps, show_heatmaps
 from attention_jax.report.panels import confusion_matrix, count_confusions
 from attention_jax.tasks import Evaluation, Task, build_model, format_classes, loader_of
-from attention_jax.tasks.attention_maps import ablate_heads, layer_names, pool_attention, token_attention, with_rollout
+from attention_jax.tasks.attention_maps import ablate_heads, pool_attention, token_attention, with_rollout
 from attention_jax.tasks.objectives import class_loss
 from attention_jax.train.placement import map_batches
 
@@ -205,11 +205,11 @@ class TextTask(Task):
             batch = {"tokens": tokens[:, :WIDEST], "length": np.minimum(length, WIDEST).astype(np.int32)}
             weights = map_batches(self.attention, params, batch, 1)["weights"]["encoder_attention"][0]
             names = words[0][:WIDEST]
-            return show_heatmaps(weights, names, names, path, xlabel="key", **layer_names(weights))
+            return show_heatmaps(layer_heatmaps(weights, names, names), path)
         rows = [row[:WIDEST] or [""] for row in words[:SHOWN]]
-        panels = [[weights[None, : len(row)]] for weights, row in zip(pool, rows)]
-        classes = [[[self.data.names[p.argmax()]]] for p in probabilities[:SHOWN]]
-        return show_heatmaps(panels, classes, [[row] for row in rows], path, xlabel="", ylabel="")
+        classes = [self.data.names[p.argmax()] for p in probabilities[:SHOWN]]
+        panels = [[Heatmap(weights[None, : len(row)], [kind], row)] for weights, kind, row in zip(pool, classes, rows)]
+        return show_heatmaps(panels, path, xlabel="", ylabel="")
 
     def excerpt(self) -> LabeledTexts:
         """Return one training text of each bucket, for its shape, and the first test text of each class."""

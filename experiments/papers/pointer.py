@@ -22,7 +22,7 @@ from attention_jax.models.recurrent import Layer
 from attention_jax.models.taps import tap
 from attention_jax.ops.recurrent import cells
 from attention_jax.report.attention_data import Attention, AttentionRecord, Axis, Prediction, check_length
-from attention_jax.report.heatmaps import show_heatmaps
+from attention_jax.report.heatmaps import Heatmap, show_heatmaps
 from attention_jax.tasks import Evaluation, Task, build_model, loader_of
 from attention_jax.train.placement import map_batches
 from experiments.papers.options import ConvexHulls, PointerNetworkConfig
@@ -297,10 +297,11 @@ class PointingTask(Task):
         """Plot the weights of each step with teacher forcing, one panel for each set."""
         weights = map_batches(self.attention, params, sets._asdict(), EVALUATED)
         sizes = list(zip(sets.target_length, sets.length, strict=True))
-        panels = [weights[row, :corners, :points] for row, (corners, points) in enumerate(sizes)]
-        steps = [[f"{position}" for position in sets.target[row, :corners]] for row, (corners, _) in enumerate(sizes)]
-        positions = [[f"{position}" for position in range(points)] for _, points in sizes]
-        return show_heatmaps([panels], [steps], [positions], path, xlabel="point", ylabel="corner of the hull")
+        panels = []
+        for row, (corners, points) in enumerate(sizes):
+            steps = [f"{position}" for position in sets.target[row, :corners]]
+            panels.append(Heatmap(weights[row, :corners, :points], steps, [f"{point}" for point in range(points)]))
+        return show_heatmaps([panels], path, xlabel="point", ylabel="corner of the hull")
 
     def sets_of(self, texts: list[str]) -> Hulls:
         """Parse sets of points such as "0.1,0.2 0.5,0.9 0.8,0.3"; InputError for other texts."""

@@ -68,7 +68,7 @@ def test_agreement_returns_zero_and_keeps_the_record(toy, tmp_path, capsys):
 def test_checks_elsewhere_are_counted_and_their_differences_listed(toy, tmp_path):
     run_check([toy("toy", {("", 0): (10.5, 2.0), ("", 1): (11.0, 2.0)})])
     check_json = {**report(tmp_path), "runs": [{"environment": {"here": ENVIRONMENT}}]}
-    counts, differences = claim_tables.check_tables([check_json], check.describe_machine)
+    counts, differences = claim_tables.check_tables([check_json])
     where = "abacus, a board, 1 CPU, cpu: cpu, jax 0.1"
     assert counts.rows == [(where, "1", "2", "1", "1")]
     assert differences.rows == [(where, "toy", "test.number", "0", "10.5", "10")]
@@ -279,7 +279,7 @@ def run(value, seed=0, **fields):
 def test_what_is_expected_says_where_it_comes_from(toy):
     experiment = toy("toy", {})
     tolerance = lambda metric, *runs: check.tolerance_interval(
-        experiment, Quantity(text=metric, metric=metric, source=""), runs, 0
+        experiment, Quantity(text=metric, metric=metric, source=""), runs, runs[0]
     )
     assert tolerance("test.bleu", run(20.0))[2] == "+-5 %"
     assert tolerance("test.bleu", run(20.0), run(22.0, 1)) == pytest.approx((18.98, 22.02, "2 seeds, +-5 %"))
@@ -294,6 +294,6 @@ def test_computed_errors_are_rounding_up_to_a_tenth_of_their_bound(toy):
     bound = Threshold(text="", metric="gap", source="", at_most=1e-3)
     experiment, gap = toy("toy", {}, thresholds=(bound,)), Quantity(text="", metric="gap", source="")
     computed = {"variant": "", "seed": 0, "metrics": {"gap": 1e-7}, "history": []}
-    assert check.tolerance_interval(experiment, gap, [computed], 0)[1] == pytest.approx(1e-4, rel=0.001)
+    assert check.tolerance_interval(experiment, gap, [computed], computed)[1] == pytest.approx(1e-4, rel=0.001)
     trained = computed | {"steps": 5}
-    assert check.tolerance_interval(experiment, gap, [trained], 0)[1] < 1.1e-7, "a training does not round"
+    assert check.tolerance_interval(experiment, gap, [trained], trained)[1] < 1.1e-7, "a training does not round"

@@ -195,6 +195,12 @@ def had_claim(commit: str, name: str, text: str) -> bool:
     return then.get(text) == claims_in((catalog.ROOT / f"{name}.toml").read_bytes())[text]
 
 
+def seeds_of_registration(path: Path, name: str, variant: str) -> set[int]:
+    """The seeds of a variant of an experiment in a registration."""
+    rows = [row for row in record.load_rows(path) if (row["experiment"], row["variant"]) == (name, variant)]
+    return {seed for row in rows for seed in record.seeds_of_row(row)}
+
+
 def has_claim(path: Path, claim) -> bool:
     """Whether a row of a registration has the claim."""
     largest = round(rule.margin(claim.published, claim.runs, claim.deviation, claim.rounding), 4)
@@ -209,11 +215,7 @@ def test_registered_claims_precede_every_run_of_their_configuration(name):
     for claim in (claim for claim in experiment.claims if claim.registered):
         runs = runs_of_claim(name, frozenset({claim.variant, claim.minus} - {None}))
         for (variant, seed), commit in runs.items():
-            paths = [
-                path
-                for path in record.REGISTRATIONS
-                if seed in record.load_registered_seeds(path).get((name, variant), ())
-            ]
+            paths = [path for path in record.REGISTRATIONS if seed in seeds_of_registration(path, name, variant)]
             frozen = read_json(paths[0])["commit"] if paths else commit
             if commit == frozen or not is_ancestor(frozen, commit):
                 wrong.append(f"{claim.text}: {variant}, seed {seed} has no registration before its result")

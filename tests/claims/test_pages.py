@@ -49,7 +49,7 @@ def test_every_claim_has_a_row_with_both_numbers_and_its_verdict(rows):
         ("never run", "0.8 (0.79-0.81, 3 runs)", "-", "not run"),
     ]
     recorded = {"toy": RUNS[:1]}
-    assert claim_tables.rerun_table(rows, recorded).rows[1] == ("loss", "2", "3", "3 (equal for 8 runs)", "differ")
+    assert claim_tables.claims_table(rows, recorded).rows[1] == ("loss", "2", "3", "3 (equal for 8 runs)", "differ")
 
 
 def test_verdicts_are_counted_by_group(rows):

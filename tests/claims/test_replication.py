@@ -32,6 +32,14 @@ def experiment(tmp_path, monkeypatch):
     return experiment
 
 
+def load_registered_seeds(*paths) -> dict:
+    """The registered seeds of these files by experiment and variant."""
+    seeds = {}
+    for row in (row for path in paths for row in record.load_rows(path)):
+        seeds.setdefault((row["experiment"], row["variant"]), set()).update(record.seeds_of_row(row))
+    return seeds
+
+
 def numbers_on_record(experiment) -> list[tuple]:
     runs = record.load_recorded_runs("toy", experiment.results)
     return [(run["variant"], run["seed"], run["metrics"]["test.error"]) for run in runs]
@@ -39,7 +47,7 @@ def numbers_on_record(experiment) -> list[tuple]:
 
 def test_the_registered_seeds_are_run_and_recorded_once(experiment, tmp_path, capsys):
     request = Reproduction(root=str(tmp_path / "runs"))
-    assert record.load_registered_seeds(tmp_path / "rows.json") == {("toy", "a"): frozenset({100, 101})}
+    assert load_registered_seeds(tmp_path / "rows.json") == {("toy", "a"): {100, 101}}
     record.replicate(tmp_path / "rows.json", request, (), OVERRIDE, LocalSettings())
     assert numbers_on_record(experiment) == [("a", 100, 100), ("a", 101, 101)]
     first = record.load_recorded_runs("toy", experiment.results)[0]
@@ -114,7 +122,7 @@ def test_registered_variants_exist_and_ran_at_frozen_commits(name):
     experiment = catalog.load_experiment(name)
     names = experiment.variants().keys() | experiment.former_variants.keys()
     for path in record.REGISTRATIONS:
-        frozen, registered = read_json(path)["commit"], record.load_registered_seeds(path)
+        frozen, registered = read_json(path)["commit"], load_registered_seeds(path)
         assert {variant for registered_name, variant in registered if registered_name == name} <= names
         for run in record.load_recorded_runs(name):
             if run["seed"] in registered.get((name, run["variant"]), ()):
@@ -154,14 +162,6 @@ def test_runs_since_the_freeze_have_their_origin(name):
             then = run["environment"]
             assert then["commit"] and then["changed"] == [] and re.fullmatch("[0-9a-f]{64}", run["experiment_sha256"])
             assert then["processor"] and then["instructions"] and then["cores"] and then["jax"]
-
-
-def test_seeds_of_several_rows_add_up(tmp_path):
-    row = {"experiment": "x", "variant": "", "first_seed": 3, "seeds": 2}
-    write_json(tmp_path / "a.json", {"rows": [row, row | {"variant": "y"}]})
-    write_json(tmp_path / "b.json", {"rows": [row | {"first_seed": 9, "seeds": 1}]})
-    seeds = record.load_registered_seeds(tmp_path / "a.json", tmp_path / "b.json")
-    assert seeds == {("x", ""): {3, 4, 9}, ("x", "y"): {3, 4}}
 
 
 def test_missing_registration_raises_input_error(tmp_path):

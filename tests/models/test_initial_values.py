@@ -18,7 +18,7 @@ BATCH = jnp.ones((2, 5), jnp.int32), jnp.array([5, 3]), jnp.ones((2, 4), jnp.int
 
 def initial_values(options) -> dict[str, np.ndarray]:
     """The initial values by path."""
-    params = Transformer(options, 11, 7).init(jax.random.key(0), *BATCH)["params"]
+    params = jax.jit(Transformer(options, 11, 7).init)(jax.random.key(0), *BATCH)["params"]
     flat = jax.tree_util.tree_leaves_with_path(params)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in flat}
 
@@ -64,13 +64,14 @@ def test_embeddings_alone_are_not_dropped(usual):
     for dropped in (True, False):
         block = Block.of(replace(SMALL, dropout=0.5, dropout_embeddings=dropped))
         embedding = Embedding(11, block, 8, scale=False, initial="normal")
-        params = embedding.init(key, tokens)
-        x = embedding.apply(params, tokens, train=True, rngs={"dropout": key})
-        assert bool((x == 0).any()) == dropped and bool((x == embedding.apply(params, tokens)).all()) != dropped
+        params, rngs = jax.jit(embedding.init)(key, tokens), {"dropout": key}
+        run = jax.jit(lambda p, m=embedding: (m.apply(p, tokens, train=True, rngs=rngs), m.apply(p, tokens)))
+        x, plain = run(params)
+        assert bool((x == 0).any()) == dropped and bool((x == plain).all()) != dropped
     model = Transformer(replace(SMALL, dropout=0.5, dropout_embeddings=False), 11, 7)
-    params = model.init(key, *BATCH)
-    dropped = model.apply(params, *BATCH, train=True, rngs={"dropout": key})[0]
-    assert not np.allclose(dropped, model.apply(params, *BATCH)[0]), "sub-layers are dropped"
+    params = jax.jit(model.init)(key, *BATCH)
+    run = jax.jit(lambda p: (model.apply(p, *BATCH, train=True, rngs=rngs)[0], model.apply(p, *BATCH)[0]))
+    assert not np.allclose(*run(params)), "sub-layers are dropped"
 
 
 def test_relu_init_requires_dense_mlp():

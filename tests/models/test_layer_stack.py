@@ -112,11 +112,11 @@ def test_scanned_layers_are_the_layers(options):
     stacked = jax.jit(partial(stack_layers, options=options))(params)
     shapes = jax.eval_shape(LanguageModel(scanned, 7).init, jax.random.key(0), TOKENS)["params"]
     assert jax.tree.map(jnp.shape, stacked) == jax.tree.map(jnp.shape, shapes)
-    jax.tree.map(np.testing.assert_array_equal, unstack_layers(stacked, options), params)
+    jax.tree.map(np.testing.assert_array_equal, unstack_layers(stacked), params)
     run = jax.jit(run_model, static_argnums=0, compiler_options=UNOPTIMIZED)
     unrolled, looped = run(options, params), run(scanned, stacked)
     close = lambda a, b: np.testing.assert_allclose(a, b, atol=5e-5, rtol=5e-5)
-    jax.tree.map(close, unstack_layers(looped[0], options), unrolled[0])
+    jax.tree.map(close, unstack_layers(looped[0]), unrolled[0])
     jax.tree.map(close, looped[1:], unrolled[1:])
     close(looped[3], looped[1])
     close(looped[4], looped[2][:, :, :, -1])

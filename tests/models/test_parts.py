@@ -213,7 +213,7 @@ def test_grouped_heads_shrink_the_cache(kind):
         model, inputs = make(options if not kv_heads else replace(options, num_kv_heads=kv_heads))
         params = random_params(model, inputs)
         if kind == "decoder-only":
-            cache = model.apply({"params": params}, 2, 10, method="start").layers
+            cache = jax.eval_shape(lambda p, m=model: m.apply({"params": p}, 2, 10, method="start"), params).layers
         else:
             memory = jax.eval_shape(lambda p, m=model: m.apply({"params": p}, TOKENS, LENGTHS, method="encode"), params)
             begin = lambda p, memory, m=model: m.apply({"params": p}, memory, 10, method="start")
@@ -309,10 +309,9 @@ def test_learned_normalizers_get_gradients_in_every_head(name):
     assert len(gradients) == 2 and all(np.all(np.isfinite(x) & (x != 0)) for x in gradients)
 
 
-@pytest.mark.parametrize("normalizer", ["softmax", "sigmoid"])
-def test_local_linear_head_reproduces_linear_values(normalizer):
+def test_local_linear_head_reproduces_linear_values():
     """With W_v = W_k every value is its key, so that a head returns its query: the output is x W_q W_o."""
-    heads = MultiHeadAttention(2, 8, head_pool="local_linear", normalizer=normalizer, use_bias=False, num_kv_heads=2)
+    heads = MultiHeadAttention(2, 8, head_pool="local_linear", normalizer="sigmoid", use_bias=False, num_kv_heads=2)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 24, 8)), jnp.float32)
     params = jax.jit(heads.init)(jax.random.key(0), x, x, x)["params"]
     params = params | {"value": params["key"]}

@@ -1,6 +1,8 @@
 """Recurrent language models: parameter counts by hand, PyTorch as oracle, one step at a time, and their truncated
 gradients."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from attention_jax.models.recurrent_lm import RecurrentLanguageModel
 TOKENS = jax.random.randint(jax.random.key(1), (3, 12), 0, 7)
 
 
+@functools.cache
 def build(cell, **options):
     model = RecurrentLanguageModel(config.RecurrentLanguageModelConfig(cell, 4, **options), 7)
     return model, jax.jit(model.init)(jax.random.key(0), TOKENS)
@@ -96,8 +99,7 @@ def test_one_character_at_a_time_is_the_same(cell):
     np.testing.assert_allclose(np.stack(logits, 1), jax.jit(model.apply)(params, TOKENS)[0], atol=1e-5)
 
 
-@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
-@pytest.mark.parametrize("truncation", ["truncated", "randomised"])
+@pytest.mark.parametrize("truncation, cell", [("truncated", "gru"), ("truncated", "lstm"), ("randomised", "lstm")])
 def test_truncation_changes_gradients_and_not_values(cell, truncation):
     def gradient(model, params):
         def objective(params):

@@ -305,14 +305,15 @@ def test_recurrent_bias_adds_to_the_gates(contract):
     ]
     names = jax.tree.structure(contract.variables_of(plain)["params"])
     inputs = (contract.SOURCE, contract.LENGTH, contract.TARGET)
-    actual = plain.apply({"params": jax.tree.unflatten(names, merged)}, *inputs)[0]
+    actual = jax.jit(plain.apply)({"params": jax.tree.unflatten(names, merged)}, *inputs)[0]
     assert sum("recurrent_bias" in layer for layer in layers.values()) == 4
-    np.testing.assert_allclose(actual, biased.apply(variables, *inputs)[0], atol=1e-6)
+    np.testing.assert_allclose(actual, jax.jit(biased.apply)(variables, *inputs)[0], atol=1e-6)
 
 
 def test_recurrent_bias_starts_as_in_pytorch_and_d2l(contract):
     layer = Layer((64, 64), 64, "gru", recurrent_bias=True)
-    params = layer.init(jax.random.key(0), jnp.ones((1, 64)), method="project")["params"]
+    draw = functools.partial(layer.init, method="project")
+    params = jax.jit(draw)(jax.random.key(0), jnp.ones((1, 64)))["params"]
     bounds = {"bias": 1 / 8, "inner_bias": 1 / 8, "recurrent_bias": 1 / 8}
     bounds |= {"input_kernel": (6 / (128 + 192)) ** 0.5, "recurrent_kernel": (6 / (64 + 192)) ** 0.5}
     assert params.keys() == bounds.keys()
@@ -320,7 +321,7 @@ def test_recurrent_bias_starts_as_in_pytorch_and_d2l(contract):
         assert 0.9 * bound < np.abs(params[name]).max() <= bound and abs(np.mean(params[name])) < 0.2 * bound
     with pytest.raises(InputError, match="--model.recurrent-bias"):
         options = dataclasses.replace(MODELS["bahdanau-lstm"], recurrent_bias=True, forget_bias=1.0)
-        module(options).init(jax.random.key(0), contract.SOURCE, contract.LENGTH, contract.TARGET)
+        jax.eval_shape(module(options).init, jax.random.key(0), contract.SOURCE, contract.LENGTH, contract.TARGET)
 
 
 def test_dropout_acts_only_in_training(contract):
@@ -368,10 +369,11 @@ def test_local_windows_are_their_formulas():
         return exponent * allowed / (exponent * allowed).sum(1, keepdims=True)
 
     fields = Dot(), jnp.asarray(key), jnp.asarray(length), None, Softmax()
-    weights = Monotonic(*fields, reach)(jnp.asarray(query), jnp.asarray(time))
+    weights = jax.jit(Monotonic(*fields, reach))(jnp.asarray(query), jnp.asarray(time))
     np.testing.assert_allclose(weights, softmax(time[:, None]), atol=1e-6)
     center = length[:, None] / (1 + np.exp(-np.tanh(query @ kernel) @ vector))
-    weights = Predictive(*fields, reach, jnp.asarray(kernel), jnp.asarray(vector))(jnp.asarray(query), None)
+    predictive = Predictive(*fields, reach, jnp.asarray(kernel), jnp.asarray(vector))
+    weights = jax.jit(lambda query: predictive(query, None))(jnp.asarray(query))
     np.testing.assert_allclose(weights, softmax(center) * np.exp(-((place - center) ** 2) / 2), atol=1e-6)
 
 

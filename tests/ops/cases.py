@@ -240,8 +240,8 @@ class Data(NamedTuple):
 
 
 def draw_data(case: Case) -> Data:
-    random, kind = np.random.default_rng(0), "float32" if case.dtype == "float64" else case.dtype
-    draw = lambda *shape: np.float64(jnp.asarray(random.normal(size=shape), kind))
+    random, kind = np.random.default_rng(0), jnp.dtype("float32" if case.dtype == "float64" else case.dtype)
+    draw = lambda *shape: np.float64(np.asarray(random.normal(size=shape)).astype(kind))
     (queries, keys, width, _), (heads, groups) = case.sizes, case.heads
     make = lambda: {
         "score": SCORES[case.score](draw, width),
@@ -255,7 +255,7 @@ def draw_data(case: Case) -> Data:
     bars = draw(heads, queries, VALUES * (1 + (case.pool == "Moments"))), draw(heads, queries)
     right = exact(case, Data(rules, masks, arrays, bars))
     bars = bars[0] * np.isfinite(right.out), bars[1] * np.isfinite(right.log_sum_exp)
-    return Data(rules, masks, [np.float64(jnp.asarray(x, kind)) for x in arrays], bars)
+    return Data(rules, masks, [np.float64(x.astype(kind)) for x in arrays], bars)
 
 
 def exact(case: Case, data: Data) -> oracle.Result:
@@ -315,9 +315,9 @@ class Program:
         case, is_half = self.case, self.case.dtype in ("float16", "bfloat16")
         wide = "float32" if is_half else case.dtype  # of parameters, logits and sums
         stack = lambda trees: [np.stack(x) for x in zip(*map(jax.tree.leaves, trees))]
-        arrays = [jnp.asarray(x, case.dtype) for x in data.arrays]
-        bars = [jnp.asarray(x, kind) for x, kind in zip(data.bars, (case.dtype, wide))][: 1 + case.has_log]
-        leaves, mask = [jnp.asarray(x, wide) for x in stack(data.rules)], [jnp.asarray(x) for x in stack(data.masks)]
+        of_type = lambda arrays, kind: [x.astype(jnp.dtype(kind)) for x in arrays]  # by NumPy: JAX compiles a program
+        arrays, leaves, mask = of_type(data.arrays, case.dtype), of_type(stack(data.rules), wide), stack(data.masks)
+        bars = [*of_type(data.bars[:1], case.dtype), *of_type(data.bars[1:], wide)][: 1 + case.has_log]
         outputs, leaf_bars, array_bars = self.compiled(leaves, mask, jnp.int32(case.offset), arrays, bars)
         assert all(x.dtype == case.dtype for x in (outputs[0], *array_bars))
         assert all(x.dtype == wide for x in (*outputs[1:], *leaf_bars))

@@ -8,7 +8,6 @@ import pytest
 from tiers import slow_but
 
 from attention_jax import attend
-from attention_jax.decode import sample, truncate_logits
 from attention_jax.ops.delta import chunked_delta, recurrent_delta
 from attention_jax.ops.masks import dense
 from attention_jax.ops.normalizers import Entmax, Signed, Softmax, Sparsemax, TopK
@@ -24,6 +23,7 @@ from attention_jax.ops.scores import (
     QKNorm,
     Triangular,
 )
+from attention_jax.sampling import sample, truncate_logits
 
 both = pytest.mark.parametrize("implementation", [pytest.param("plain", marks=pytest.mark.slow), "fused"])
 INVARIANT = {
@@ -101,7 +101,7 @@ def test_scores_that_do_not_depend_on_the_unit(dtype, size):
 
 
 @both
-@pytest.mark.parametrize(("dtype", "size"), [("float32", 1e-20), ("bfloat16", 1e18), ("float16", 1e-4)])
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 1e-20), ("float16", 1e-4)])
 def test_attention_does_not_depend_on_the_unit(dtype, size, implementation):
     """The weights and their gradient with respect to the queries, times the unit, against those of points in units."""
     scaled_points = jnp.asarray(np.random.default_rng(1).normal(size=(4, 8)) * size, dtype)

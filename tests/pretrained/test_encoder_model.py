@@ -77,7 +77,7 @@ def test_a_classifier_answers_as_it_is_meant():
     """By definition, from the logits of each text."""
     encoder = random_model(3)
     rows = [np.array([Tokenizer().encode(text)]) for text in TEXTS[:2]]
-    apply = lambda row: encoder.model.apply({"params": encoder.params}, row, np.array([row.shape[1]]))[0][0]
+    apply = jax.jit(lambda row: encoder.model.apply({"params": encoder.params}, row, np.array([row.shape[1]]))[0][0])
     logits = [np.asarray(apply(row)) for row in rows]
     functions = {
         "softmax": lambda x: np.exp(x) / np.exp(x).sum(),

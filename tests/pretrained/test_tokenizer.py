@@ -73,11 +73,10 @@ def test_tokenizer_json_equals_tokenizers_library(tmp_path):
     )
     t = tokenizer.read_tokenizer(place, {"pad_token_id": 5})
     assert [t.encode(text) for text in ODD] == expected
-    assert (t.bos, t.eos, t.pad, t.mask, t.ends) == (0, 1, 5, None, (1, 7))
+    assert (t.special, t.mask, t.ends) == ({"bos": 0, "eos": 1, "pad": 5}, None, (1, 7))
     assert [t.decode(ids) for ids in expected if "<s>" not in t.tokens(ids)[1:]]
     assert [t.decode(t.encode(text)) for text in ODD[:16]] == ODD[:16]
     assert t.tokens(t.encode("The dog, \u00e9"))[0] == "<s>" and "\u2581dog" in t.tokens(t.encode("the dog"))
-    assert t.names[t.token_id("\u2581the")] == "\u0120the" and t.token_id("\u2581nothing like it") is None
 
 
 @pytest.mark.parametrize(
@@ -109,7 +108,7 @@ def test_tokens_of_older_files_must_be_in_tokenizer_json(tmp_path, file):
     with pytest.raises(InputError, match=rf"'the' in .*{file}.json contradicts tokenizer.json"):
         tokenizer.read_tokenizer(directory(tmp_path, byte_level(), **{file: contents}), {})
     directory(tmp_path, byte_level(), tokenizer_config={"added_tokens_decoder": {}})
-    assert tokenizer.read_tokenizer(tmp_path, {}).pad is None
+    assert tokenizer.read_tokenizer(tmp_path, {}).special.get("pad") is None
 
 
 @pytest.mark.parametrize(("model", "text"), [("Unigram", "a, b"), ("BPE", "a , b")])
@@ -143,7 +142,7 @@ def test_the_vocabulary_in_a_gguf_file(tmp_path, name):
     odd = [text for text in ODD if name != "qwen2" or "\u0301" not in text]  # Qwen composes, which is no split
     assert [t.encode(text, special=False) for text in odd] == [library_tokenizer.encode(text).ids for text in odd]
     assert [t.decode(t.encode(text)) for text in odd[:10]] == odd[:10]
-    assert (t.bos, t.eos, t.ends) == (0, 1, (1,))
+    assert (t.special["bos"], t.special["eos"], t.ends) == (0, 1, (1,))
     number = t.tokens(t.encode("in 1999"))
     assert ("\u25811999" in number or "1999" in number) == (name == "gpt-2")
     assert len(t.encode("e\u0301")) == len(t.encode("\u00e9")) or name != "qwen2"
@@ -210,7 +209,7 @@ def test_sentencepiece_without_ids_has_the_usual_special_tokens(tmp_path):
     tokens = ["<unk>", "<s>", "</s>", "\u2581", "a", "b", "\u2581a"]
     path = header(tmp_path / "a.gguf", "llama", tokens, token_scores=[0.0, 0.0, 0.0, -1.0, -2.0, -3.0, 0.5])
     t = tokenizer.read_tokenizer(path, {})
-    assert (t.bos, t.eos, t.special["unk"], t.ends, t.encode("ac")) == (1, 2, 0, (2,), [1, 6, 0])
+    assert (t.special["bos"], t.special["eos"], t.special["unk"], t.ends, t.encode("ac")) == (1, 2, 0, (2,), [1, 6, 0])
 
 
 SPELLED = ["<|endoftext|>", "<|im_end|>", "<end_of_turn>", "<|eom_id|>", "<|fim_pad|>", "<|file_sep|>", "<|end|>"]
@@ -308,7 +307,7 @@ def test_gpt2s_two_files_need_no_library(tmp_path, monkeypatch):
     t = tokenizer.read_tokenizer(place, config)
     assert [t.encode(text) for text in ODD] == [whole.encode(text) for text in ODD]
     assert [t.decode(t.encode(text)) for text in ODD] == [whole.decode(whole.encode(text)) for text in ODD]
-    assert (t.eos, t.ends, t.names, t.tokens([300])) == (1, (1,), whole.names, whole.tokens([300]))
+    assert (t.special["eos"], t.ends, t.names, t.tokens([300])) == (1, (1,), whole.names, whole.tokens([300]))
 
 
 def test_a_tokenizer_that_is_missing_or_damaged(tmp_path):

@@ -11,6 +11,7 @@ from matplotlib import image as png
 from attention_jax.errors import InputError
 from attention_jax.report import curves, heatmaps, style
 from attention_jax.report.curves import _align
+from attention_jax.report.heatmaps import Heatmap
 
 
 def pixels(path):
@@ -46,7 +47,7 @@ def test_heatmap_shows_the_weights_where_they_are(tmp_path):
     """One weight of 1 at query 0, key 3 of four: the dark square lies in the upper right quarter of the picture."""
     weights = np.zeros((4, 4))
     weights[0, 3] = 1
-    picture = pixels(heatmaps.show_heatmaps(weights, list("abcd"), list("wxyz"), tmp_path / "h.png"))
+    picture = pixels(heatmaps.show_heatmaps([[Heatmap(weights, list("abcd"), list("wxyz"))]], tmp_path / "h.png"))
     dark = np.argwhere(np.abs(picture - np.array([0.031, 0.188, 0.42])).max(-1) < 0.02)  # the end of "Blues"
     dark = dark[dark[:, 1] < 0.8 * picture.shape[1]]  # without the color bar
     y, x = np.median(dark, axis=0) / picture.shape[:2]
@@ -56,17 +57,15 @@ def test_heatmap_shows_the_weights_where_they_are(tmp_path):
 def test_heatmap_grid_shares_one_scale(tmp_path):
     """A panel of 0.1 beside a panel of 1 stays light."""
     weights = np.stack([np.full((2, 2), 0.1), np.full((2, 2), 1.0)])[None]
-    picture = pixels(
-        heatmaps.show_heatmaps(weights, None, None, tmp_path / "g.png", titles=["a", "b"], ylabel=["layer 1"])
-    )
+    picture = pixels(heatmaps.show_heatmaps(heatmaps.layer_heatmaps(weights, None, None), tmp_path / "g.png"))
     left, right = picture[:, : 2 * picture.shape[1] // 5], picture[:, picture.shape[1] // 2 :]
     assert area_of(left, (0.031, 0.188, 0.42)) == 0 < area_of(right, (0.031, 0.188, 0.42))
 
 
 def test_heatmap_takes_any_panel_size_and_token(tmp_path):
-    grid = [[np.eye(3), np.eye(2)], [np.eye(4)]]
-    tokens = [[["a", " ", "\n"], ["나는", "학생"]], [["$x$", "", "<eos>", "é"]]]
-    pixels(heatmaps.show_heatmaps(grid, tokens, tokens, tmp_path / "deep" / "er", titles=[["one", "two"], ["three"]]))
+    tokens = [["a", " ", "\n"], ["나는", "학생"], ["$x$", "", "<eos>", "é"]]
+    first, second, third = (Heatmap(np.eye(len(row)), row, row, "title") for row in tokens)
+    pixels(heatmaps.show_heatmaps([[first, second], [third]], tmp_path / "deep" / "er"))
     assert (tmp_path / "deep" / "er.png").exists()
 
 
@@ -75,21 +74,21 @@ def test_heatmap_lines_that_are_broken_unevenly(tmp_path, heads):
     """Two layers whose heads do not fit side by side: each line is titled although the one above it is shorter."""
     tokens = [f"word {i}" for i in range(14)]
     weights = np.full((2, heads, 14, 14), 1 / 14)
-    titles = [f"head {i}" for i in range(heads)]
-    pixels(heatmaps.show_heatmaps(weights, tokens, tokens, tmp_path / "uneven.png", titles=titles, ylabel=["1", "2"]))
+    pixels(heatmaps.show_heatmaps(heatmaps.layer_heatmaps(weights, tokens, tokens), tmp_path / "uneven.png"))
 
 
 def test_heatmap_of_zeros_and_long_axes(tmp_path):
-    pixels(heatmaps.show_heatmaps(np.zeros((1, 2, 100, 120)), [str(i) for i in range(100)], None, tmp_path / "z.png"))
+    rows = heatmaps.layer_heatmaps(np.zeros((1, 2, 100, 120)), [str(i) for i in range(100)], None)
+    pixels(heatmaps.show_heatmaps(rows, tmp_path / "z.png"))
 
 
 @pytest.mark.parametrize(
-    "weights, tokens",
-    [(np.zeros((2, 3, 4)), None), (np.zeros((2, 2)), ["a"]), (np.zeros((1, 1, 0, 2)), None), ([], None)],
+    "rows",
+    [[[Heatmap(np.zeros((2, 3, 4)))]], [[Heatmap(np.zeros((2, 2)), ["a"])]], [[Heatmap(np.zeros((0, 2)))]], [], [[]]],
 )
-def test_heatmaps_refuse_what_they_cannot_draw(tmp_path, weights, tokens):
+def test_heatmaps_refuse_what_they_cannot_draw(tmp_path, rows):
     with pytest.raises(InputError):
-        heatmaps.show_heatmaps(weights, tokens, None, tmp_path / "no.png")
+        heatmaps.show_heatmaps(rows, tmp_path / "no.png")
 
 
 def test_undrawable_characters_become_their_code(monkeypatch):
@@ -111,7 +110,7 @@ def test_learning_curves_from_a_file_and_from_seeds(tmp_path):
     assert curves.read_history(tmp_path / "metrics.jsonl") == history(
         0
     )  # epochs only; the half-written last line is passed over
-    single = pixels(curves.learning_curves(tmp_path / "metrics.jsonl", tmp_path / "one.png"))
+    single = pixels(curves.learning_curves([tmp_path / "metrics.jsonl"], tmp_path / "one.png"))
     band = pixels(curves.learning_curves([history(0), history(1, epochs=2)], tmp_path / "band.png", title="two seeds"))
     pale = 0.18 * np.array([0, 0x72, 0xB2]) / 255 + 0.82  # the band's color over white
     assert area_of(single, pale) < 500 < area_of(band, pale)
@@ -119,7 +118,7 @@ def test_learning_curves_from_a_file_and_from_seeds(tmp_path):
 
 def test_learning_curves_before_the_first_epoch_ends(tmp_path):
     rows = [{"step": s, "epoch": 0, "train.loss": 1.0 / s} for s in (1, 2, 3)]
-    pixels(curves.learning_curves(rows, tmp_path / "early.png"))
+    pixels(curves.learning_curves([rows], tmp_path / "early.png"))
     with pytest.raises(InputError):
         curves.learning_curves([], tmp_path / "none.png")
 
@@ -154,4 +153,4 @@ def test_lines_and_bars(tmp_path):
 
 def test_curves_without_a_number_are_refused(tmp_path):
     with pytest.raises(InputError, match="at least one logged number"):
-        curves.learning_curves([{"epoch": 1, "seconds": 1.0, "train.loss": float("nan")}], tmp_path / "c.png")
+        curves.learning_curves([[{"epoch": 1, "seconds": 1.0, "train.loss": float("nan")}]], tmp_path / "c.png")

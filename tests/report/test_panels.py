@@ -24,7 +24,7 @@ def pixels(path):
 def test_over_time(tmp_path):
     rng = np.random.default_rng(0)
     panels = {"input": rng.random((12, 8)), "read": rng.random((12, 30)), "constant": np.zeros((12, 1))}
-    pixels(panel_figures.over_time(panels, tmp_path / "t.png", title="copy"))
+    pixels(panel_figures.over_time(panels, tmp_path / "t.png"))
     with pytest.raises(InputError):
         panel_figures.over_time({"a": np.zeros((3, 2)), "b": np.zeros((4, 2))}, tmp_path / "t.png")
 

@@ -1,5 +1,6 @@
 """Tables that hide nothing."""
 
+import contextlib
 import io
 
 from attention_jax.report.tables import Table, experiments_list, markdown, plain, show
@@ -15,8 +16,9 @@ def test_show_is_plain_in_pipes_rich_on_terminals(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     table = Table("Experiments", ("name", "claim"), [("x", "[bold]a\nb")])
     pipe, terminal = io.StringIO(), Terminal()
-    show(table, stream=pipe)
-    show(table, stream=terminal)
+    for stream in (pipe, terminal):
+        with contextlib.redirect_stdout(stream):
+            show(table)
     assert pipe.getvalue() == f"Experiments\n{plain(table)}\n" and "[bold]a b" in pipe.getvalue()
     assert markdown(table).splitlines()[2] == "| x | [bold]a b |"
     assert "[bold]a" in terminal.getvalue() and "\x1b" in terminal.getvalue()  # text is never taken for markup

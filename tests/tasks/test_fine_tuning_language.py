@@ -10,6 +10,7 @@ from test_launch import launch_here
 import attention_jax
 from attention_jax import load_run
 from attention_jax.config import replace
+from attention_jax.models.layer_stack import unstack_layers
 from attention_jax.pretrained import exchange
 from attention_jax.runs import lifecycle
 from attention_jax.train.checkpoint import read_params
@@ -69,7 +70,7 @@ def test_a_run_goes_back_to_hugging_faces_names(place, tmp_path):
     assert result.returncode == 0 and "named as llama" in result.stdout, result.stderr
     out = tmp_path / "run" / "export" / "llama"
     assert json.loads((out / "config.json").read_text())["num_hidden_layers"] == 12
-    params = exchange.unstack_layers(exchange.flat(read_params(tmp_path / "run" / "final")))
+    params = exchange.flat(unstack_layers(read_params(tmp_path / "run" / "final")))
     again = exchange.read(out).arrays
     assert again.keys() == params.keys()
     for name in again:

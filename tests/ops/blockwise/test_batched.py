@@ -22,9 +22,7 @@ NORMALIZERS = {
     "sparsemax": normalizers.Sparsemax(),
     "entmax": normalizers.Entmax(jnp.float32(1.5)),
     "stick-breaking": normalizers.StickBreaking(),
-    "top-k": normalizers.TopK(5),
 }
-ENTMAX = pytest.param("entmax", marks=pytest.mark.slow)
 QUERIES, KEYS, WIDTH = 150, 133, 4
 """Neither is a multiple of the smallest block."""
 
@@ -39,7 +37,7 @@ def additive(width, dtype=jnp.float32):
 
 
 @pytest.fixture
-def small_blocks(monkeypatch):
+def small_blocks(monkeypatch, cpu_alone):
     """Blocks that shrink on CPUs as elsewhere, to one cell for more than one head: those used, by number of heads."""
     used = {}
     shared_by = Blocks.shrink_for_batch
@@ -85,24 +83,22 @@ def of_both(program, normalizer, levels, *operands):
 gradient = partial(jax.grad, argnums=(0, 1, 2))
 
 
-@pytest.mark.parametrize("normalizer", ["softmax", "sparsemax", ENTMAX, "stick-breaking", "top-k"])
+@pytest.mark.parametrize("normalizer", ["softmax", "stick-breaking"])
 def test_nested_vmap_gradient_equals_plain(normalizer, small_blocks):
     assert_close(*of_both(gradient, normalizer, 2, *heads(2, 3)))
     assert small_blocks[6][:2] == (64, 64)
 
 
-@pytest.mark.parametrize("normalizer", ["softmax", "sparsemax", ENTMAX])
-def test_vmap_of_gradient_is_that_of_plain_attention(normalizer, small_blocks):
-    assert_close(*of_both(lambda f: jax.vmap(jax.vmap(gradient(f))), normalizer, 0, *heads(2, 3)))
+def test_vmap_of_gradient_is_that_of_plain_attention(small_blocks):
+    assert_close(*of_both(lambda f: jax.vmap(jax.vmap(gradient(f))), "sparsemax", 0, *heads(2, 3)))
     assert small_blocks[6][:2] == (64, 64)
 
 
-@pytest.mark.parametrize("normalizer", ["softmax", "sparsemax"])
-def test_forward_mode_over_heads_equals_plain(normalizer, small_blocks):
+def test_forward_mode_over_heads_equals_plain(small_blocks):
     arrays, dots = heads(4), heads(4)[::-1]
     dots = [jnp.resize(dot, x.shape) for dot, x in zip(dots, arrays)]
     push = lambda f: lambda arrays, dots: jax.jvp(f, arrays, dots)
-    assert_close(*of_both(push, normalizer, 1, tuple(arrays), tuple(dots)))
+    assert_close(*of_both(push, "softmax", 1, tuple(arrays), tuple(dots)))
     assert small_blocks[4][:2] == (64, 64)
 
 
@@ -127,14 +123,13 @@ def test_second_derivatives_over_heads_equal_plain(normalizer, order, small_bloc
     assert_close(*of_both(program, normalizer, levels, *arrays), tolerance=2e-4)
 
 
-@pytest.mark.parametrize("normalizer", ["softmax", "sparsemax"])
-def test_a_backward_pass_alone_may_be_vmapped(normalizer, small_blocks):
+def test_a_backward_pass_alone_may_be_vmapped(small_blocks):
     """Its blocks are then smaller than those of the forward pass, which has found which ones have weights."""
     query, key, value = heads()
     bars = draw_arrays((5, QUERIES, WIDTH))[0]
 
     def pull_back(implementation):
-        attend_once = partial(attend, normalizer=NORMALIZERS[normalizer], mask=causal(), implementation=implementation)
+        attend_once = partial(attend, normalizer=NORMALIZERS["sparsemax"], mask=causal(), implementation=implementation)
         pull = jax.vjp(attend_once, 30 * query, key, value)[1]  # few weights are left by sparsemax
         return jax.vmap(pull)(bars)
 

@@ -13,9 +13,8 @@ import pytest
 from jax.tree_util import Partial
 
 from attention_jax.errors import InputError
-from attention_jax.ops import attention, biases, masks, normalizers
+from attention_jax.ops import biases, masks, normalizers
 from attention_jax.ops.attention import attend
-from attention_jax.ops.blockwise import derivatives
 from attention_jax.ops.heads import attend_heads
 from attention_jax.ops.kernels import generated
 from tests.ops.cases import check, cover
@@ -40,10 +39,8 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: ", ".join(map(str, case)))
-def test_kernels_have_all_properties_of_attend(case, monkeypatch):
+def test_kernels_have_all_properties_of_attend(case, monkeypatch, cpu_alone):
     """The gradient is the kernel's, too, but for that of a row [1, K] as a bias, which blocks in XLA compute."""
-    for module in (attention, derivatives):  # trace no kernel for a GPU, which takes a third of the time
-        monkeypatch.setattr(module, "by_platform", lambda function, choice, *args: function(choice["cpu"], *args))
     gradients, backward = [], generated.backward
     monkeypatch.setattr(generated, "backward", lambda *args: gradients.append(backward(*args)) or gradients[-1])
     check(case)

@@ -128,26 +128,37 @@ def is_supported(case, mask):
     return not ("normalizer" in rules and "window" in mask) and ("mask" not in rules or "causal" in mask)
 
 
-def output_and_gradients(implementation, rules, query, key, value, bar, as_numbers=True):
-    """Those of every array and parameter, for heads [T, H, D]."""
-    mask, rules = rules["mask"], {name: rule for name, rule in rules.items() if name != "mask"}
-    leaves, structure = jax.tree.flatten(rules)
-    arrays = {i: x for i, x in enumerate(leaves) if hasattr(x, "dtype")}
+def compile_call(implementation, rules):
+    """`run(query, key, value, bar)` for heads [T, H, D]: the output and the gradients of every array and parameter, for
+    the rules that were given or, with `rules=`, other numbers in them."""
+    is_array = lambda x: hasattr(x, "dtype")
 
-    def heads(arrays, query, key, value):
-        def attend_head(arrays, query, key, value):
-            rules = jax.tree.unflatten(structure, [arrays.get(i, x) for i, x in enumerate(leaves)])
-            return attend(query, key, value, mask=mask, implementation=implementation, **rules)
+    def heads(rules, mask, query, key, value):
+        attend_head = lambda rules, *arrays: attend(*arrays, mask=mask, implementation=implementation, **rules)
+        axes = jax.tree.map(lambda x: 0 if is_array(x) else None, rules)
+        return jax.vmap(attend_head, (axes, 1, 1, 1), 1)(rules, query, key, value)
 
-        return jax.vmap(attend_head, (0, 1, 1, 1), 1)(arrays, query, key, value)
+    def split(rules):
+        leaves, structure = jax.tree.flatten({name: rule for name, rule in rules.items() if name != "mask"})
+        return [x if is_array(x) else None for x in leaves], structure.unflatten, leaves
 
     @jax.jit
-    def run(arrays, query, key, value, bar):
-        out, pull = jax.vjp(heads, arrays, query, key, value)
+    def run_arrays(arrays, mask, query, key, value, bar):
+        fill = lambda arrays: unflatten([b if a is None else a for a, b in zip(arrays, leaves)])
+        out, pull = jax.vjp(lambda arrays, *x: heads(fill(arrays), mask, *x), arrays, query, key, value)
         return out, pull(bar.astype(out.dtype))
 
-    out = jax.tree.leaves(run(arrays, query, key, value, bar))
-    return [np.asarray(x, np.float64) for x in out] if as_numbers else out
+    _, unflatten, leaves = split(rules)
+    default = rules
+    return lambda *arrays, rules=default: jax.tree.leaves(run_arrays(split(rules)[0], rules["mask"], *arrays))
+
+
+def to_float64(arrays):
+    return [np.asarray(x, np.float64) for x in arrays]
+
+
+def output_and_gradients(implementation, rules, *arrays):
+    return to_float64(compile_call(implementation, rules)(*arrays))
 
 
 def check_twice_the_error(rules, query, key, value, bar):
@@ -241,7 +252,7 @@ def test_it_is_cudnn_that_is_chosen(cudnn_installed, case):
 def test_gradient_of_every_case_traces(cudnn_installed, case, mask, dtype, length):
     """By JAX's wrapper of cuDNN, whose conditions are met, and under strict promotion of types."""
     rules, x = call_of(case, mask, length), jax.ShapeDtypeStruct((length, HEADS, SIZE), dtype)
-    run = lambda *arrays: output_and_gradients(None, rules, *arrays, as_numbers=False)
+    run = compile_call(None, rules)
     assert "dot_product_attention" in str(jax.make_jaxpr(run)(x, x, x, x))
 
 
@@ -250,14 +261,15 @@ def test_hidden_keys_have_no_effect(by_xla, case):
     """NaN beyond the lengths, and lengths of 0, in value and gradient."""
     length, real = 12, 7
     query, key, value, bar = arrays_of(length, "bfloat16")
-    rules = call_of(case, "none", length)
+    rules = call_of(case, "none", length) | {"mask": lengths(jnp.int32(real))}
+    run = compile_call("cudnn", rules)
     for number in (real, 0):
         dirty = [
             jnp.where(jnp.arange(length)[:, None, None] < number, x, jnp.nan).astype(x.dtype) for x in (key, value)
         ]
         clean = [jnp.where(jnp.isnan(x), 3.0, x).astype(x.dtype) for x in dirty]
-        call = rules | {"mask": lengths(number)}
-        with_nan, without = (output_and_gradients("cudnn", call, query, *x, bar) for x in (dirty, clean))
+        call = rules | {"mask": lengths(jnp.int32(number))}
+        with_nan, without = (to_float64(run(query, *x, bar, rules=call)) for x in (dirty, clean))
         for a, b in zip(with_nan, without, strict=True):
             np.testing.assert_array_equal(a, b)
         assert number or not any(np.any(x) for x in with_nan)
@@ -268,10 +280,11 @@ def test_minus_infinity_hides_a_key(by_xla, mask):
     """A padding mask as a bias; a query all of whose keys are hidden has zeros, in value and gradient."""
     length = 12
     hidden = jnp.where(jnp.arange(length) < 4, -jnp.inf, 0.0)[None, None]
+    rules_of = lambda bias: {"bias": jnp.broadcast_to(bias, (HEADS, 1, length)), "mask": MASKS[mask](length)}
+    programs = [compile_call(implementation, rules_of(hidden)) for implementation in ("cudnn", "plain")]
     for bias in (hidden, jnp.full_like(hidden, -jnp.inf)):
-        rules = {"bias": jnp.broadcast_to(bias, (HEADS, 1, length)), "mask": MASKS[mask](length)}
         arrays = arrays_of(length, "bfloat16")
-        kernel, plain = (output_and_gradients(i, rules, *arrays) for i in ("cudnn", "plain"))
+        kernel, plain = (to_float64(run(*arrays, rules=rules_of(bias))) for run in programs)
         for a, b in zip(kernel, plain, strict=True):
             np.testing.assert_allclose(a, b, atol=0.05)
         alone = 4 if "causal" in mask else 0
