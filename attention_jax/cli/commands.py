@@ -213,6 +213,8 @@ def predict(words: list[str]):
         raise InputError("predict needs at least one text after the run")
     if args.attention and Path(args.attention).suffix not in PICTURES:
         raise InputError(f"--attention needs a file that ends in {', '.join(PICTURES)}; got {args.attention}")
+    if args.attention and is_text_table(args.out):
+        raise InputError(f"--attention draws what is printed, not a table: leave it or --out {args.out} out")
     for option, path in ("--attention", args.attention), ("--out", args.out):
         if path:
             make_parent(Path(path), option)

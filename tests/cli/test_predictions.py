@@ -159,6 +159,8 @@ def test_texts_and_lines_become_a_table_too(model, tmp_path):
     (tmp_path / "in.txt").write_text("aa\n\nb\n")
     rows = predict(tmp_path / "in.txt", tmp_path / "out.csv")
     assert [(row["text"], row["predicted"]) for row in rows] == [("aa", "yes, a"), ("", ""), ("b", "no")]
+    with pytest.raises(InputError, match="--attention draws what is printed, not a table"):
+        predict("aa", tmp_path / "look.csv", "--attention", "look.png")
     model.classes, model.table_columns = (), Columns("source", "translation")
     assert predict("aa", tmp_path / "out.jsonl") == [{"source": "aa", "translation": "AA"}]
 
