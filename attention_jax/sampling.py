@@ -59,12 +59,14 @@ def sample(
     top_k: int = 0,
     top_p: float = 1.0,
     rng: Key[Array, ""] | None = None,
+    prompt_length: int | Int[Array, ""] | None = None,
 ) -> Int[Array, "B T"]:
     """Sample `length` tokens after each prompt, with a temperature, top-k and top-p.
 
     A token is sampled from softmax(logits / temperature), truncated by `top_k` and `top_p`; temperature 0 takes the
-    most probable tokens and needs no `rng`. Without `rng` the samples are those of `jax.random.key(0)`. Raises
-    InputError for a prompt without tokens or a length below 1.
+    most probable tokens and needs no `rng`. Without `rng` the samples are those of `jax.random.key(0)`. What
+    follows the first `prompt_length` tokens of the prompts, if given, is padding. Raises InputError for a prompt
+    without tokens or a length below 1.
 
     >>> chain = jnp.log(jnp.array([[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [1.0, 0.0, 0.0]]))  # 0 -> 1 -> 2 -> 0
     >>> step = lambda tokens, cache: (chain[tokens], cache)
@@ -84,18 +86,20 @@ def sample(
         token = logits.argmax(-1).astype(jnp.int32)
         return (cache, token), token
 
-    rows, prompt_length = prompt.shape
-    if prompt_length < 1 or length < 1:
-        raise InputError(
-            f"sample needs a prompt of at least one token and a length >= 1, got {prompt_length} and {length}"
-        )
-    prompt_tokens = jnp.concatenate([prompt.T, jnp.full((length - 1, rows), -1, jnp.int32)])
-    rngs = jax.random.split(jax.random.key(0) if rng is None else rng, prompt_length + length - 1)
+    rows, width = prompt.shape
+    if width < 1 or length < 1:
+        raise InputError(f"sample needs a prompt of at least one token and a length >= 1, got {width} and {length}")
+    prompt_length = width if prompt_length is None else prompt_length
+    is_prompt = jnp.arange(width)[:, None] < prompt_length
+    prompt_tokens = jnp.concatenate(
+        [jnp.where(is_prompt, prompt.T, -1), jnp.full((length - 1, rows), -1, jnp.int32)]
+    )  # [width + length - 1, B]
+    rngs = jax.random.split(jax.random.key(0) if rng is None else rng, width + length - 1)
     start = match_step_types(
         lambda carry: sample_step(carry, (prompt_tokens[0], rngs[0]))[0], (cache, jnp.zeros((rows,), jnp.int32))
     )
     _, written = lax.scan(sample_step, start, (prompt_tokens, rngs))
-    return written[prompt_length - 1 :].T
+    return lax.dynamic_slice_in_dim(written, prompt_length - 1, length).T
 
 
 def generate(

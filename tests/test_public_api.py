@@ -143,6 +143,22 @@ def test_requirements_file_matches_all_extras():
     assert [line for line in lines if line and not line.startswith("#")] == expected
 
 
+def test_lock_file_pins_what_the_package_needs():
+    """Every requirement of the extra all is pinned once, within its bounds (0.1 CPU-seconds)."""
+    requirements = pytest.importorskip("packaging.requirements")
+    canonical = pytest.importorskip("packaging.utils").canonicalize_name
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    pins = [line.split("==") for line in lines if not line.startswith("#")]
+    versions = {canonical(name): version for name, version in pins}
+    assert len(versions) == len(pins) and "pytest" not in versions and "ruff" not in versions
+    extras = PROJECT["optional-dependencies"]
+    names = re.search(r"\[(.*)\]", extras["all"][0])[1].split(",")
+    waiting = [*PROJECT["dependencies"], *(line for name in names for line in extras[name])]
+    for requirement in map(requirements.Requirement, waiting):
+        version = versions[canonical(requirement.name)]
+        assert requirement.specifier.contains(version), f"{requirement} is pinned at {version}"
+
+
 def test_accelerator_extras_install_same_jax():
     [jax] = [line for line in PROJECT["dependencies"] if line.startswith("jax>=")]
     for extra in ("cuda12", "cuda13", "tpu"):

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax import config as configs
+from attention_jax.data.text_tables import Columns
 from attention_jax.errors import InputError
 from attention_jax.interpret import Batch
 from attention_jax.pretrained import exchange, gguf
@@ -45,6 +46,16 @@ class Pretrained:
     def name(self) -> str:
         """The name of the directory or of the file."""
         return self.path.resolve().stem if self.path.suffix == gguf.SUFFIX else self.path.resolve().name
+
+    @property
+    def table_columns(self) -> Columns:
+        """The names of columns in tables of texts and predictions, as `LoadedRun.table_columns` has them."""
+        return Columns()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes of a classifier, in the order of `classify`; () of another model."""
+        return ()
 
     def attention(self, texts: Texts) -> tuple:
         """Attention maps of each text (of a vision model: each image file), as `LoadedRun.attention` has them."""

@@ -12,8 +12,10 @@ import numpy as np
 
 from attention_jax import config as configs
 from attention_jax.data import image_files
+from attention_jax.data.batches import length_bucket
 from attention_jax.data.images import ImageData, Split
 from attention_jax.data.pairs import PairData, Texts as PairTexts, make_pairs, pad_rows
+from attention_jax.data.text_tables import Columns
 from attention_jax.data.tokenizers import sentencepiece_model
 from attention_jax.data.vocabulary import Tokenizer, Vocabulary
 from attention_jax.decode import greedy
@@ -26,8 +28,7 @@ from attention_jax.pretrained.vit_names import sizes_of
 from attention_jax.tasks import Task
 from attention_jax.tasks.generation import start_decoding
 from attention_jax.tasks.seq2seq import Seq2seqTask
-from attention_jax.tasks.vision import EVALUATED, VisionTask
-from attention_jax.train.placement import map_batches
+from attention_jax.tasks.vision import VisionTask
 
 LONGEST = 128
 """Tokens of a translation, at most, of a model whose files do not say it."""
@@ -49,6 +50,14 @@ class PretrainedTask(Pretrained):
         weights = weights._replace(options=options, arrays=arrays)
         task = cls.build_task(path if path.is_dir() else path.parent, weights)
         return cls(path, options, task.model, exchange.nested(weights.arrays), None, task)
+
+    @property
+    def table_columns(self) -> Columns:
+        return self.task.table_columns
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.task.classes
 
     def attention(self, texts: Texts) -> tuple:
         return self.task.attention_maps(self.params, check_texts(texts, "attention"))
@@ -133,8 +142,7 @@ class PretrainedClassifier(PretrainedTask):
     build_task = staticmethod(classifier_task)
 
     def classify(self, texts: Texts) -> np.ndarray:
-        images = self.task.read(check_texts(texts, "classify"))
-        return map_batches(self.task.classify, self.params, {"image": images}, EVALUATED)
+        return self.task.probabilities(self.params, check_texts(texts, "classify"))
 
 
 # --- translators ------------------------------------------------------------------------------------------------------
@@ -152,7 +160,7 @@ class TranslatorTask(Seq2seqTask):
         """Encode the sources as the model's library does: special tokens that a text spells are these tokens."""
         vocabulary, tokenizer = self.data.source_vocabulary, self.data.source_tokenizer
         rows = [[*vocabulary.encode(tokenizer.tokens(text)), vocabulary.eos_id] for text in texts]
-        source, length = pad_rows(rows, vocabulary.pad_id, None)
+        source, length = pad_rows(rows, vocabulary.pad_id, length_bucket(max(map(len, rows))))
         return {"source": source, "source_length": length}
 
     def start(self, params, batch) -> tuple[Callable, Any, dict]:
