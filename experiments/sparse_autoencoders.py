@@ -7,7 +7,7 @@ Command: python launch.py reproduce sparse_autoencoders
 Cost: 30 minutes
 
 The activations are those of `decoder.14.residual_out` of SmolLM2-135M-Instruct (4-bit weights, 30 layers, 576 numbers)
-for 400 windows of 256 tokens of two books, as `attention_jax.interpret.activations` writes them; every tenth window is
+for 340 windows of 256 tokens of two books, as `attention_jax.interpret.activations` writes them; every tenth window is
 held out, and the first token of each, the attention sink, left out. The autoencoders (experiments/papers/
 sparse_autoencoder.py) have the 32 largest of 512, 1,024 or 2,048 features. All nine are members of one population.
 
@@ -34,7 +34,7 @@ MEASURES = ("explained", "l0", "dead", "loss", "recovered")
 def config() -> Config:
     return Config(
         "sparse_autoencoders",
-        TwoBooks(windows=200, window_tokens=256),
+        TwoBooks(windows=170, window_tokens=256),
         SparseAutoencoderConfig(),
         Optim(learning_rate=1e-3),
         Train(batch_size=512, total_epochs=4, save_minutes=0),
