@@ -155,6 +155,8 @@ class Predict(RunCommand):
     source, of an image model path, or the only column."""
     attention: str = ""
     """Also draw attention maps to this file: look.png."""
+    chat: bool = False
+    """Answer each text as what a user says to an instruct model, by the chat template in its files."""
 
 
 @dataclass(frozen=True)

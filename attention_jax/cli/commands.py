@@ -218,8 +218,8 @@ def predict(words: list[str]):
     for option, path in ("--attention", args.attention), ("--out", args.out):
         if path:
             make_parent(Path(path), option)
-    model, attention = load(), iter([args.attention] if args.attention else [])
-    answer = lambda texts: model.predict(texts, next(attention, None), **(sampling or {}))  # draws the first batch
+    model = load()
+    answer = _answer_function(model, args, sampling or {})
     batches = predictions.text_batches(args.texts, model.table_columns, args.column)
     if args.out and is_text_table(args.out):
         predictions.write_predictions(model, answer, args.texts, args.column, Path(args.out))
@@ -227,18 +227,32 @@ def predict(words: list[str]):
         predictions.write_outputs(answer, batches, Path(args.out))
     elif sampling is not None and sys.stdout.isatty():
         for text in filter(str.strip, itertools.chain.from_iterable(batches)):
-            print_continuation(model, text, sampling)
+            print_continuation(model, text, sampling, args.chat)
     else:
         predictions.print_outputs(answer, batches)
     if args.attention:
         print(f"attention map: {args.attention}")
 
 
-def print_continuation(model, text: str, sampling: dict[str, Any]):
-    """Print a text and its continuation while it is written."""
+def _answer_function(model, args, sampling: dict[str, Any]) -> Callable[[Sequence[str]], Sequence[str]]:
+    """What gives the outputs of texts; it draws the attention maps of its first batch."""
+    from attention_jax.pretrained.interface import Pretrained
+
+    if not args.chat:
+        attention = iter([args.attention] if args.attention else [])
+        return lambda texts: model.predict(texts, next(attention, None), **sampling)
+    if not isinstance(model, Pretrained):
+        raise InputError(
+            f"--chat is for a pretrained model with a chat template, and {args.run} is a run: leave it out"
+        )
+    return lambda texts: model.chat(texts, **sampling)
+
+
+def print_continuation(model, text: str, sampling: dict[str, Any], chat: bool):
+    """Print a text and its continuation, or the answer in a `chat`, while it is written."""
     show = lambda piece: print(escape_control(piece), end="", flush=True)
-    show(f"{text} -> {text}")
-    model.generate([text], stream=show, **sampling)
+    show(f"{text} -> " if chat else f"{text} -> {text}")
+    (model.chat if chat else model.generate)([text], stream=show, **sampling)
     print()
 
 
