@@ -25,14 +25,14 @@ PACKAGES = {
         {"config", "provenance", "ops.images.boxes", "pretrained.tokenizer"},
     ),
     "models": ({"jax", "flax"}, {"ops", "config"}),
-    "interpret": ({"jax", "flax"}, {"ops", "config", "models"}),
+    "interpret": ({"jax", "flax"}, {"ops", "config", "models", "report"}),
     "decode": ({"jax"}, {"ops"}),
     "sampling": ({"jax"}, {"ops", "decode"}),
     "train": (
         {"jax", "optax", "orbax", "rich", "tensorboardX", "wandb", "mlflow"},
         {"config", "ops", "provenance"},
     ),
-    "report": ({"matplotlib", "sacrebleu", "rich", "scipy"}, {"config"}),
+    "report": ({"matplotlib", "sacrebleu", "rich", "scipy", "PIL"}, {"config"}),
     "tasks": ({"jax", "flax"}, {"ops", "config", "data", "decode", "sampling", "interpret", "train", "report"}),
     "runs": (
         {"jax", "safetensors"},

@@ -13,18 +13,17 @@ from typing import Any, Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Key
 
 from attention_jax.errors import InputError
 from attention_jax.interpret.edits import Indices, Part, edit_variables, expand_names, select_head
 from attention_jax.interpret.patterns import check_rng
+from attention_jax.interpret.prefix import model_prefix
 from attention_jax.interpret.sites import (
     Site,
     as_arrays,
     as_name_list,
     find_sites,
-    heads_axis,
     positions_axis,
     select_sites,
     split_head,
@@ -88,6 +87,12 @@ def _apply_with_edits(model, interceptor, sites: tuple[Site, ...], params, edits
     return output[0] if isinstance(output, tuple) else output, [_site_value(state[TRACE], site) for site in sites]
 
 
+@partial(jax.jit, static_argnums=(0, 1))
+def _activations(model, sites: tuple[Site, ...], params, inputs):
+    """The activations of `sites` alone, so that the compiler removes what only the output needs."""
+    return _apply_with_edits(model, None, sites, params, {}, inputs)[1]
+
+
 def _site_value(tree, site: Site):
     for key in site.path:
         tree = tree[key]
@@ -95,8 +100,17 @@ def _site_value(tree, site: Site):
 
 
 def trace(model: nn.Module, params, *inputs, sites: str | Iterable[str] = "*") -> dict[str, Array]:
-    """The activations {site: array} of a call of a model, of all `sites` by default; takes what `run` takes."""
-    return run(model, params, *inputs, sites=sites)[1]
+    """The activations {site: array} of a call of a model, of all `sites` by default; takes what `run` takes.
+
+    Nothing behind the last of the sites is computed: no later layers, and no logits unless they are a site.
+    """
+    inputs, _ = split_lengths(as_arrays(inputs))
+    all_sites = find_sites(model, params, inputs)
+    names = expand_names(all_sites, sites)
+    site_names = [split_head(name)[0] for name in names]
+    prefix, prefix_params = model_prefix(model, params, all_sites, site_names)
+    activations = _activations(prefix, tuple(all_sites[name] for name in site_names), prefix_params, inputs)
+    return {name: select_head(name, x) for name, x in zip(names, activations, strict=True)}
 
 
 def patch(
@@ -246,52 +260,6 @@ def _noisy(x):
     """Other numbers of the size of x, with which whatever depends on it changes."""
     size = 1 + jnp.max(jnp.abs(jnp.where(jnp.isfinite(x), x, 0)))
     return x + (size * jax.random.normal(jax.random.key(0), x.shape)).astype(x.dtype)
-
-
-def head_sweep(
-    model: nn.Module,
-    params,
-    *inputs,
-    measure: Callable[[Array], Array],
-    source: Mapping[str, Array] | None = None,
-    sites: str | Iterable[str] = "*head_output",
-    positions: Indices = None,
-    together: int = 16,
-) -> dict[str, Array]:
-    """`measure` of the output with each head of `sites` ablated, one at a time, in one program: {site: [heads, ...]}.
-
-    With `source` the heads are patched with its activations instead. `together` limits how many heads run in one batch.
-
-    Raises InputError for sites without heads, and a measure that returns no array.
-    """
-    inputs = as_arrays(inputs)
-    all_sites = find_sites(model, params, inputs)
-    names = select_sites(all_sites, sites)
-    for name in names:
-        if heads_axis(name) is None:
-            raise InputError(f"a sweep of heads needs sites with heads, as head_output; got {name}")
-    kwargs = {"positions": positions}
-    values = ablate(names, **kwargs) if source is None else patch(source, names, **kwargs)
-    counts = tuple(all_sites[name].shape[heads_axis(name)] for name in names)
-    swept = _sweep_heads(model, measure, tuple(names), counts, together, params, values, inputs)
-    ends = np.cumsum(counts)[:-1].tolist()
-    return dict(zip(names, jnp.split(swept, ends), strict=True))
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def _sweep_heads(model, measure, names, counts, together, params, values, inputs):
-    """`measure` for each head of all sites, [heads, ...]."""
-    pairs = jnp.asarray([(i, head) for i, count in enumerate(counts) for head in range(count)], jnp.int32)
-
-    def ablate_head(pair):
-        edits = {}
-        for i, (name, count) in enumerate(zip(names, counts, strict=True)):
-            is_head = (pair[0] == i) & (jnp.arange(count) == pair[1])
-            edits[name] = replace(values[name], where=is_head.reshape(-1, *(1,) * (3 - heads_axis(name))))
-        return apply_measure(measure, run(model, params, *inputs, set=edits)[0])
-
-    batch_size = max(n for n in range(1, max(together, 1) + 1) if len(pairs) % n == 0)  # no second program for a rest
-    return jax.lax.map(ablate_head, pairs, batch_size=batch_size)
 
 
 def apply_measure(measure: Callable, output) -> Array:
