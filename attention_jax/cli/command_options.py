@@ -129,10 +129,14 @@ class Import:
 
 @dataclass(frozen=True)
 class Evaluate(RunCommand):
-    """Evaluate a finished run on its held-out data, or a pretrained language model on a text."""
+    """Evaluate a finished run on its held-out data, a classifier also on new labeled data, or a pretrained language
+    model on a text."""
 
     figures: bool = False
     """Also plot the figures of the run again."""
+    data: str = ""
+    """New data for a classifier, instead of its held-out ones: a file of labeled texts as --data.tsv-file takes it, or
+    a directory with one sub-directory of images per class."""
     text: str = ""
     """The text file for a pretrained language model, whose perplexity on it is printed."""
 
@@ -143,11 +147,19 @@ class Predict(RunCommand):
     comes before them, may be added: --model.normalizer "top_k(32)" --decode.length 40 ..."""
 
     texts: Annotated[Positional[tuple[str, ...]], positional("TEXT or FILE ...")]
-    """Texts in quotes, "May 1, 1999", image files, or .txt files with one of these per line (- is standard input)."""
+    """Texts in quotes, "May 1, 1999", image files, or files of these: .txt with one per line (- is standard input, read
+    while it is written), or a column of a .csv, .tsv or .jsonl."""
     out: str = ""
-    """Write the outputs alone to this file, to translate a file line by line: an empty line stays empty."""
+    """Write a table to a .csv, .tsv or .jsonl: the columns of the input and the predictions, of a classifier the class
+    and the probabilities of all classes. To any other file write the outputs alone, to translate a file line by line:
+    an empty line stays empty."""
+    column: str = ""
+    """The column of the texts in a table, or its number in one without a header; by default text, of a translator
+    source, of an image model path, or the only column."""
     attention: str = ""
     """Also draw attention maps to this file: look.png."""
+    chat: bool = False
+    """Answer each text as what a user says to an instruct model, by the chat template in its files."""
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,11 @@ class PretrainedEncoder(Pretrained):
         params = read_params(weights, model, np.zeros((1, 2), np.int32), np.array([2], np.int32))
         return cls(path, options, model, params, tokenizer, weights.function)
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        labels = tensors.config_of(self.path).get("id2label") or {}
+        return tuple(str(labels.get(str(number), f"class {number}")) for number in range(self.model.classes or 0))
+
     def embed(self, texts: Texts) -> np.ndarray:
         rows = self._encode_sentences(check_texts(texts, "embed"))
         return np.array(self._over_batches(_embed, rows)).reshape(len(texts), -1)
@@ -105,10 +110,9 @@ class PretrainedEncoder(Pretrained):
     def _answers(self, texts: Texts) -> list[str] | None:
         """The class of each text, or the words in the place of its masks; None if there are neither."""
         if self.model.classes:
-            labels = tensors.config_of(self.path).get("id2label") or {}
-            label = lambda number: labels.get(str(number), f"class {number}")
+            names = self.classes
             class_indices = lambda row: [row.argmax()] if self.function == "softmax" else range(len(row))
-            return [", ".join(f"{label(i)} {row[i]:.3f}" for i in class_indices(row)) for row in self.classify(texts)]
+            return [", ".join(f"{names[i]} {row[i]:.3f}" for i in class_indices(row)) for row in self.classify(texts)]
         masked = self.config.word_head and all(self.tokenizer.mask in self.tokenizer.encode(text) for text in texts)
         if masked:
             return [", ".join(f"{word} {p:.3f}" for word, p in candidates[0]) for candidates in self.fill_mask(texts)]

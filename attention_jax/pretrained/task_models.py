@@ -12,28 +12,30 @@ import numpy as np
 
 from attention_jax import config as configs
 from attention_jax.data import image_files
+from attention_jax.data.batches import length_bucket
 from attention_jax.data.images import ImageData, Split
 from attention_jax.data.pairs import PairData, Texts as PairTexts, make_pairs, pad_rows
+from attention_jax.data.text_tables import Columns
 from attention_jax.data.tokenizers import sentencepiece_model
 from attention_jax.data.vocabulary import BOS, Tokenizer, Vocabulary
-from attention_jax.decode import apply_generation_rules, greedy, pooled_beam_search
+from attention_jax.decode import greedy
 from attention_jax.errors import InputError
 from attention_jax.pretrained import exchange, generation_config, image_recipe, tokenizer
 from attention_jax.pretrained.foreign_files import explain_damage, json_object
 from attention_jax.pretrained.interface import FUNCTIONS, Pretrained, Texts, check_texts
+from attention_jax.pretrained.pooled_search import apply_generation_rules, pooled_beam_search
 from attention_jax.pretrained.translator_names import LONGEST
 from attention_jax.pretrained.vit_names import sizes_of
 from attention_jax.tasks import Task
 from attention_jax.tasks.generation import start_decoding
 from attention_jax.tasks.seq2seq import Seq2seqTask
-from attention_jax.tasks.vision import EVALUATED, VisionTask
-from attention_jax.train.placement import map_batches
+from attention_jax.tasks.vision import VisionTask
 
 TRAINED = 512
 """The longest sources that Marian and T5 were trained on, in tokens."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PretrainedTask(Pretrained):
     """A pretrained model with the task of a run of this kind."""
 
@@ -47,6 +49,14 @@ class PretrainedTask(Pretrained):
         weights = weights._replace(options=options, arrays=arrays)
         task = cls.build_task(path if path.is_dir() else path.parent, weights)
         return cls(path, options, task.model, exchange.nested(weights.arrays), None, task)
+
+    @property
+    def table_columns(self) -> Columns:
+        return self.task.table_columns
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.task.classes
 
     def attention(self, texts: Texts) -> tuple:
         return self.task.attention_maps(self.params, check_texts(texts, "attention"))
@@ -131,8 +141,7 @@ class PretrainedClassifier(PretrainedTask):
     build_task = staticmethod(classifier_task)
 
     def classify(self, texts: Texts) -> np.ndarray:
-        images = self.task.read(check_texts(texts, "classify"))
-        return map_batches(self.task.classify, self.params, {"image": images}, EVALUATED)
+        return self.task.probabilities(self.params, check_texts(texts, "classify"))
 
 
 # --- translators ------------------------------------------------------------------------------------------------------
@@ -150,7 +159,7 @@ class TranslatorTask(Seq2seqTask):
         """Encode the sources as the model's library does: special tokens that a text spells are these tokens."""
         vocabulary, tokenizer = self.data.source_vocabulary, self.data.source_tokenizer
         rows = [[*vocabulary.encode(tokenizer.tokens(text)), vocabulary.eos_id] for text in texts]
-        source, length = pad_rows(rows, vocabulary.pad_id, None)
+        source, length = pad_rows(rows, vocabulary.pad_id, length_bucket(max(map(len, rows))))
         return {"source": source, "source_length": length}
 
     def start(self, params, batch) -> tuple[Callable, Any, dict]:
