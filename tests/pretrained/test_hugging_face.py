@@ -286,7 +286,10 @@ def test_translator_has_the_vocabulary_of_its_run(tmp_path):
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (config["decoder_start_token_id"], config["eos_token_id"], config["vocab_size"]) == (1, 2, len(words))
     batch = model.task.read(["the dog runs"])
-    assert batch["source"][0].tolist() == [*words.encode(weights.data.source_tokenizer.tokens("the dog runs")), 2]
+    assert batch["source"][0, : batch["source_length"][0]].tolist() == [
+        *words.encode(weights.data.source_tokenizer.tokens("the dog runs")),
+        2,
+    ]
     assert model.task.decoding_limits["bos"] == 1 and model.task.decoding_limits["pad"] == 0
     assert_equal_model(tmp_path / "out", weights)
     for change in ({"source_bos": True}, {"target_tokenizer": tokenizers_of_data.character()}):
@@ -439,7 +442,7 @@ def test_transformers_translates_with_the_vocabulary_of_the_run(libraries, tmp_p
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").eval()
     pretrained, text = load_pretrained(tmp_path / "out"), "the dog runs and sleeps"
     batch, inputs = pretrained.task.read([text]), their_tokenizer([text], return_tensors="pt")
-    assert inputs["input_ids"].tolist() == batch["source"].tolist()
+    assert inputs["input_ids"][0].tolist() == batch["source"][0, : batch["source_length"][0]].tolist()
     target = np.array([[1, 5, 9, 7]])
     module, params = exchange.module_of(weights), {"params": exchange.nested(weights.arrays)}
     logits = np.asarray(jax.jit(module.apply)(params, batch["source"], batch["source_length"], target)[0])
