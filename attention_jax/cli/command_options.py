@@ -238,6 +238,18 @@ class Laws:
 
 
 @dataclass(frozen=True)
+class Check:
+    """Check your own score, normalizer, bias, mask or pooling: what must hold for it in `attend`, and what it costs."""
+
+    rule: Annotated[Positional[str], positional("mine:Score")]
+    """The import path of the class, with arguments or without, or a name, such as gaussian."""
+    symmetric: bool = False
+    """A score is claimed to be the same with query and key exchanged."""
+    cost: bool = True
+    """Also measure time and memory at 4,096 positions beside the softmax of scaled dot products."""
+
+
+@dataclass(frozen=True)
 class Bench:
     """Benchmark against other libraries; options of a benchmark: launch.py bench WHAT --help."""
 

@@ -410,6 +410,29 @@ def laws(words: list[str]):
     raise SystemExit(int(attention is None and any(line.verdict != "holds" for line in results)))
 
 
+def check(words: list[str]):
+    """mine:Score [--symmetric] [--no-cost]: properties and cost of a score, normalizer, bias, mask or pooling."""
+    from attention_jax.cli import command_options
+    from attention_jax.models import part_checks
+    from attention_jax.report.tables import Table, number, show
+
+    args = command_options.parse(command_options.Check, words)
+    properties = part_checks.check(args.rule, symmetric=args.symmetric)
+    result = lambda line: "-" if line.difference is None else "ok" if line.holds else number(line.difference)
+    rows = [(line.name, result(line), line.evidence if result(line) != "ok" else "") for line in properties]
+    show(Table(args.rule, ("property", "difference", "where, or why not"), rows, right=("difference",)))
+    if args.cost:
+        from attention_jax.provenance import cores, processor
+
+        costs = part_checks.measure_costs(args.rule)
+        shape = f"{part_checks.COST_LENGTH:,} positions, {part_checks.COST_HEADS} heads of {part_checks.COST_WIDTH}"
+        rows = [(c.subject, *(f"{x:.3g}" for x in c[1:3]), *(f"{x / 2**20:.1f}" for x in c[3:])) for c in costs]
+        columns = ("causal attention", "forward, s", "gradient, s", "forward, MiB", "gradient, MiB")
+        print()
+        show(Table(f"{shape}, float32; {processor()[0]}, {cores()} cores", columns, rows, right=columns[1:]))
+    raise SystemExit(int(not all(line.holds for line in properties)))
+
+
 def bench(words: list[str]):
     """attention | card | compile | date | input | normalizers | ntm | sweep | ...: benchmarks."""
     import importlib
@@ -433,7 +456,7 @@ def bench(words: list[str]):
 COMMANDS = {
     "list": list_experiments, "train": train, "evaluate": evaluate, "predict": predict, "look": look,
     "export": export, "import": import_weights, "reproduce": reproduce, "sweep": sweep, "laws": laws,
-    "compile": compile_for_target, "bench": bench,
+    "check": check, "compile": compile_for_target, "bench": bench,
 }  # fmt: skip
 """The commands in the order in which --help lists them."""
 
