@@ -211,6 +211,24 @@ class Sweep:
 
 
 @dataclass(frozen=True)
+class Compare:
+    """Compare runs of different options, grouped by these: a table with 95 % intervals over seeds, and one figure."""
+
+    runs: Annotated[Positional[tuple[str, ...]], positional("RUN ...")]
+    """Runs, directories of runs (runs/NAME) or of a sweep, and recorded results (experiments/results/NAME.json)."""
+    metric: str = ""
+    """The metric to compare; by default the last one of the test split, or of validation, that all runs have."""
+    out: str = ""
+    """A figure of the learning curves of all variants, with bands over seeds: fig.pdf, .svg or .png."""
+    curve: str = ""
+    """The metric of this figure, by default that of the table."""
+    latex: str = ""
+    """A file for the table in LaTeX (booktabs)."""
+    csv: str = ""
+    """A file for the numbers of all runs, a line each."""
+
+
+@dataclass(frozen=True)
 class Compile:
     """Estimate memory and FLOPs of training, evaluation and decoding on GPUs or TPUs without the hardware."""
 

@@ -376,6 +376,33 @@ def sweep(words: list[str]):
         raise SystemExit(1)
 
 
+def compare(words: list[str]):
+    """RUN ... [--metric M] [--out fig.pdf] [--latex table.tex] [--csv runs.csv]: runs side by side, by variant."""
+    from attention_jax.cli import command_options
+    from attention_jax.files import write_atomically
+    from attention_jax.report.curves import lines
+
+    args = command_options.parse(command_options.Compare, words)
+    require("report", "sweep")
+    from attention_jax.sweep import comparison
+
+    if args.out and Path(args.out).suffix not in PICTURES:
+        raise InputError(f"--out needs a file that ends in {', '.join(PICTURES)}; got {args.out}")
+    for option, path in ("--out", args.out), ("--latex", args.latex), ("--csv", args.csv):
+        if path:
+            make_parent(Path(path), option)
+    groups, variants, metric = comparison.compare(args.runs, args.metric)
+    curves = comparison.curves_of(groups, args.curve or metric) if args.out else {}
+    table = comparison.table(variants, metric)
+    show_in_columns(table)
+    if args.latex:
+        write_atomically(Path(args.latex), comparison.latex(table) + "\n")
+    if args.csv:
+        write_atomically(Path(args.csv), comparison.comma_separated(groups, metric))
+    if args.out:
+        lines(curves, args.out, xlabel="epoch", ylabel=args.curve or metric)
+
+
 def compile_for_target(words: list[str]):
     """NAME --target v5e:2x4 | h200:8 | ... [--train.batch-size 4096 ...]: memory and FLOPs without the hardware."""
     from attention_jax.claims import catalog
@@ -456,7 +483,7 @@ def bench(words: list[str]):
 COMMANDS = {
     "list": list_experiments, "train": train, "evaluate": evaluate, "predict": predict, "look": look,
     "export": export, "import": import_weights, "reproduce": reproduce, "sweep": sweep, "laws": laws,
-    "check": check, "compile": compile_for_target, "bench": bench,
+    "check": check, "compare": compare, "compile": compile_for_target, "bench": bench,
 }  # fmt: skip
 """The commands in the order in which --help lists them."""
 
