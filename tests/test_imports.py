@@ -59,7 +59,7 @@ PACKAGES = {
         {"config", "data", "decode", "interpret", "sampling", "models", "ops", "report", "tasks", "train"},
     ),
     "compile": (
-        {"jax", "PIL", "sentencepiece", "spacy"},
+        {"jax", "PIL", "sentencepiece", "spacy", "tokenizers"},
         {"config", "data", "tasks", "train", "claims", "pretrained"},
     ),
     "laws": ({"jax", "optax", "scipy"}, {"ops", "claims", "report"}),

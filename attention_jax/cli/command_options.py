@@ -84,11 +84,13 @@ class Train:
 
 @dataclass(frozen=True)
 class Export(RunCommand):
-    """Export a run's weights as safetensors or .npz, its computation as StableHLO, or pack all of it into a zip."""
+    """Export a run's weights as safetensors or .npz, a fine-tuned model to Hugging Face, a run's computation as
+    StableHLO, or pack all of it into a zip."""
 
-    to: Literal["safetensors", "npz", "stablehlo", "zip"] = "safetensors"
-    """Weights in one of two file formats, StableHLO programs that run without this package, or one file with which
-    predict, look, evaluate and export work anywhere."""
+    to: Literal["safetensors", "npz", "huggingface", "stablehlo", "zip"] = "safetensors"
+    """Weights in one of two file formats, the directory of Hugging Face that the model came from with its weights now,
+    StableHLO programs that run without this package, or one file with which predict, look, evaluate and export work
+    anywhere."""
     naming: Literal[
         "own",
         "timm",
@@ -108,7 +110,8 @@ class Export(RunCommand):
     platforms: tuple[Literal["cpu", "cuda", "tpu"], ...] = ("cpu", "cuda", "tpu")
     """Platforms of the StableHLO programs, one program each."""
     out: str = ""
-    """Directory to create; by default RUN/export/NAMING or RUN/export/stablehlo. The file of zip is RUN.zip."""
+    """Directory to create; by default RUN/export/NAMING, or huggingface or stablehlo in the place of NAMING. The file
+    of zip is RUN.zip."""
 
 
 @dataclass(frozen=True)

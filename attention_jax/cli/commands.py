@@ -129,7 +129,7 @@ def print_result(result: dict, directory: Path):
 
 
 def export(words: list[str]):
-    """RUN --to safetensors|npz|stablehlo|zip [--naming timm|huggingface|...]: write weights, programs or one file."""
+    """RUN --to safetensors|npz|huggingface|stablehlo|zip [--naming timm|...]: write weights, programs or one file."""
     from attention_jax.cli import command_options
     from attention_jax.runs.api import export_run
 

@@ -228,7 +228,7 @@ def import_run(config: Config, file: Path | str, out: Path | str | None = None) 
 def export_run(
     run: Path | str,
     *,
-    to: Literal["safetensors", "npz", "stablehlo", "zip"] = "safetensors",
+    to: Literal["safetensors", "npz", "huggingface", "stablehlo", "zip"] = "safetensors",
     naming: str = "own",
     platforms: tuple[str, ...] = ("cpu", "cuda", "tpu"),
     out: Path | str | None = None,
@@ -238,10 +238,11 @@ def export_run(
 
     Args:
       run: a directory of a run or of a pretrained model, or a file of one.
-      to: a file format of weights, programs that run without this package, or a zip that `load_run` reads.
+      to: a file format of weights, a directory of Hugging Face for a model that came from one, programs that run
+        without this package, or a zip that `load_run` reads.
       naming: the names of the arrays of safetensors and npz, those of another library or our "own".
       platforms: of the StableHLO programs.
-      out: what to create; by default RUN/export/NAMING, RUN/export/stablehlo or RUN.zip.
+      out: what to create; by default RUN/export/NAMING, RUN/export/huggingface, RUN/export/stablehlo or RUN.zip.
       trust_code: as in `load_run`.
 
     Returns a line about what was written. Raises InputError for a model that the library of `naming` does not have, and
@@ -251,21 +252,26 @@ def export_run(
     Traceback (most recent call last):
     attention_jax.errors.InputError: --naming timm names arrays of safetensors and npz: leave it or --to stablehlo out
     """
-    if to in ("stablehlo", "zip") and naming != "own":
+    if to in ("huggingface", "stablehlo", "zip") and naming != "own":
         raise InputError(f"--naming {naming} names arrays of safetensors and npz: leave it or --to {to} out")
     if to in ("stablehlo", "zip") and is_pretrained(run):
         raise InputError(f"--to {to} needs a run; {run} is a pretrained model")
     with explain_errors():
         if to == "zip":
             return _export_zip(run, Path(out or f"{str(run).rstrip('/')}{pack.PACKED}"), trust_code)
-        directory = Path(out or pack.output_directory(run) / "export" / ("stablehlo" if to == "stablehlo" else naming))
+        kind = to if to in ("huggingface", "stablehlo") else naming
+        directory = Path(out or pack.output_directory(run) / "export" / kind)
         if to == "stablehlo":
             from attention_jax.compile import stablehlo
 
             loaded = load_run(run, trust_code=trust_code)
             return stablehlo.export(loaded.excerpt_task, loaded.params, directory, platforms)
-        from attention_jax.pretrained import exchange
+        from attention_jax.pretrained import exchange, hugging_face
 
+        if to == "huggingface":
+            source, is_run = saved.source_of(Path(run), trust_code=trust_code), not is_pretrained(run)
+            weights = saved.weights_of(Path(run), trust_code=trust_code)
+            return hugging_face.write(weights, source, directory, is_run)
         return exchange.write(saved.weights_of(Path(run), trust_code=trust_code), directory, to, naming)
 
 
