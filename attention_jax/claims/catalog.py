@@ -13,6 +13,7 @@ import itertools
 import re
 import sys
 import textwrap
+import traceback
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 
 from attention_jax.claims.claim import Claim, Threshold, load_declarations
-from attention_jax.config import Config, Grid, info_of, replace, walk
+from attention_jax.config import Config, Grid, Options, info_of, replace, walk
 from attention_jax.errors import InputError
 from attention_jax.printing import docstrings
 
@@ -273,18 +274,36 @@ def _replacing_user_package() -> Iterator[None]:
         sys.modules.update(user_modules)
 
 
+@contextlib.contextmanager
+def _explain_fields(file: str) -> Iterator[None]:
+    """Context, or decorator of a function, in which the code of `file` that gives a class of options a field that it
+    does not have, or none that it needs, is an InputError with the line."""
+    try:
+        yield
+    except TypeError as error:
+        match = re.match(r"(\w+)\.__init__\(\) (.*)", str(error))
+        kind = Options.kinds.get(match[1]) if match else None
+        if kind is None:
+            raise
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+        fields = ", ".join(field.name for field in dataclasses.fields(kind))
+        line = f"line {lines[-1]}: " if lines else ""
+        raise InputError(f"{file}, {line}{match[1]} {match[2]}; its fields are {fields}") from error
+
+
 def _experiment_of_module(module: ModuleType, results: Path) -> Experiment:
     """Return the experiment of a module, with defaults for optional names."""
     if not hasattr(module, "config"):
         raise InputError(f"{module.__file__} is no experiment: it needs a function config() -> Config")
+    explain = _explain_fields(module.__file__)
     variants = getattr(module, "variants", lambda: {"": module.config()})
     return Experiment(
         name=Path(module.__file__).stem,
         doc=inspect.getdoc(module) or docstrings(module.__file__)[""],
-        config=module.config,
-        smoke=getattr(module, "smoke", lambda: smoke_config(module.config())),
-        variants=variants,
-        presets=getattr(module, "presets", dict),
+        config=explain(module.config),
+        smoke=explain(getattr(module, "smoke", lambda: smoke_config(module.config()))),
+        variants=explain(variants),
+        presets=explain(getattr(module, "presets", dict)),
         sweep=getattr(module, "sweep", dict),
         study=getattr(module, "study", None),
         attention_maps=getattr(module, "attention_maps", None),

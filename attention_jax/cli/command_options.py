@@ -226,6 +226,24 @@ class Sweep:
 
 
 @dataclass(frozen=True)
+class Compare:
+    """Compare runs of different options, grouped by these: a table with 95 % intervals over seeds, and one figure."""
+
+    runs: Annotated[Positional[tuple[str, ...]], positional("RUN ...")]
+    """Runs, directories of runs (runs/NAME) or of a sweep, and recorded results (experiments/results/NAME.json)."""
+    metric: str = ""
+    """The metric to compare; by default the last one of the test split, or of validation, that all runs have."""
+    out: str = ""
+    """A figure of the learning curves of all variants, with bands over seeds: fig.pdf, .svg or .png."""
+    curve: str = ""
+    """The metric of this figure, by default that of the table."""
+    latex: str = ""
+    """A file for the table in LaTeX (booktabs)."""
+    csv: str = ""
+    """A file for the numbers of all runs, a line each."""
+
+
+@dataclass(frozen=True)
 class Compile:
     """Estimate memory and FLOPs of training, evaluation and decoding on GPUs or TPUs without the hardware."""
 
@@ -250,6 +268,18 @@ class Laws:
 
     attention: Annotated[Positional[str], positional("[mine:attention]")] = ""
     """The import path of a JAX function (query [Q, D], key [K, D], value [K, V]) -> [Q, V], or of a class of them."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """Check your own score, normalizer, bias, mask or pooling: what must hold for it in `attend`, and what it costs."""
+
+    rule: Annotated[Positional[str], positional("mine:Score")]
+    """The import path of the class, with arguments or without, or a name, such as gaussian."""
+    symmetric: bool = False
+    """A score is claimed to be the same with query and key exchanged."""
+    cost: bool = True
+    """Also measure time and memory at 4,096 positions beside the softmax of scaled dot products."""
 
 
 @dataclass(frozen=True)

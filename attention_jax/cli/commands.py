@@ -384,6 +384,33 @@ def sweep(words: list[str]):
         raise SystemExit(1)
 
 
+def compare(words: list[str]):
+    """RUN ... [--metric M] [--out fig.pdf] [--latex table.tex] [--csv runs.csv]: runs side by side, by variant."""
+    from attention_jax.cli import command_options
+    from attention_jax.files import write_atomically
+    from attention_jax.report.curves import lines
+
+    args = command_options.parse(command_options.Compare, words)
+    require("report", "sweep")
+    from attention_jax.sweep import comparison
+
+    if args.out and Path(args.out).suffix not in PICTURES:
+        raise InputError(f"--out needs a file that ends in {', '.join(PICTURES)}; got {args.out}")
+    for option, path in ("--out", args.out), ("--latex", args.latex), ("--csv", args.csv):
+        if path:
+            make_parent(Path(path), option)
+    groups, variants, metric = comparison.compare(args.runs, args.metric)
+    curves = comparison.curves_of(groups, args.curve or metric) if args.out else {}
+    table = comparison.table(variants, metric)
+    show_in_columns(table)
+    if args.latex:
+        write_atomically(Path(args.latex), comparison.latex(table) + "\n")
+    if args.csv:
+        write_atomically(Path(args.csv), comparison.comma_separated(groups, metric))
+    if args.out:
+        lines(curves, args.out, xlabel="epoch", ylabel=args.curve or metric)
+
+
 def compile_for_target(words: list[str]):
     """NAME --target v5e:2x4 | h200:8 | ... [--train.batch-size 4096 ...]: memory and FLOPs without the hardware."""
     from attention_jax.claims import catalog
@@ -418,6 +445,29 @@ def laws(words: list[str]):
     raise SystemExit(int(attention is None and any(line.verdict != "holds" for line in results)))
 
 
+def check(words: list[str]):
+    """mine:Score [--symmetric] [--no-cost]: properties and cost of a score, normalizer, bias, mask or pooling."""
+    from attention_jax.cli import command_options
+    from attention_jax.models import part_checks
+    from attention_jax.report.tables import Table, number, show
+
+    args = command_options.parse(command_options.Check, words)
+    properties = part_checks.check(args.rule, symmetric=args.symmetric)
+    result = lambda line: "-" if line.difference is None else "ok" if line.holds else number(line.difference)
+    rows = [(line.name, result(line), line.evidence if result(line) != "ok" else "") for line in properties]
+    show(Table(args.rule, ("property", "difference", "where, or why not"), rows, right=("difference",)))
+    if args.cost:
+        from attention_jax.provenance import cores, processor
+
+        costs = part_checks.measure_costs(args.rule)
+        shape = f"{part_checks.COST_LENGTH:,} positions, {part_checks.COST_HEADS} heads of {part_checks.COST_WIDTH}"
+        rows = [(c.subject, *(f"{x:.3g}" for x in c[1:3]), *(f"{x / 2**20:.1f}" for x in c[3:])) for c in costs]
+        columns = ("causal attention", "forward, s", "gradient, s", "forward, MiB", "gradient, MiB")
+        print()
+        show(Table(f"{shape}, float32; {processor()[0]}, {cores()} cores", columns, rows, right=columns[1:]))
+    raise SystemExit(int(not all(line.holds for line in properties)))
+
+
 def bench(words: list[str]):
     """attention | card | compile | date | input | normalizers | ntm | sweep | ...: benchmarks."""
     import importlib
@@ -441,7 +491,7 @@ def bench(words: list[str]):
 COMMANDS = {
     "list": list_experiments, "train": train, "evaluate": evaluate, "predict": predict, "look": look,
     "export": export, "import": import_weights, "reproduce": reproduce, "sweep": sweep, "laws": laws,
-    "compile": compile_for_target, "bench": bench,
+    "check": check, "compare": compare, "compile": compile_for_target, "bench": bench,
 }  # fmt: skip
 """The commands in the order in which --help lists them."""
 

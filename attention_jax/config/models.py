@@ -68,6 +68,8 @@ NormalizerName = Annotated[str, OneOf(tuple(NORMALIZERS), arguments=True)]
 POSITIONS = ("none", "sinusoidal", "learned", "shaw", "transformer_xl", "t5", "alibi", "rotary")
 PositionEmbedding = Annotated[str, OneOf(POSITIONS)]
 """How positions are encoded in a Transformer (attention_jax/models/position_encodings.py)."""
+BIASES = ("alibi", "shaw", "t5", "transformer_xl")
+"""Those of them that are biases of the scores, which a layer may also have beside its position encoding."""
 NormPlacement = Literal["post", "pre", "sandwich"]
 """Where the norms of a Transformer layer are."""
 Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
@@ -229,6 +231,9 @@ class TransformerLayers(AttentionOptions):
     mask: Annotated[str, OneOf(("none", *MASKS), arguments=True)] = "none"
     """Mask of self-attention besides causal and padding masks: none for all positions, window(128) for
     those at most 128 positions away, or package.file:Class of yours."""
+    bias: Annotated[str, OneOf(("none", *BIASES))] = "none"
+    """Bias of the scores of self-attention, added to what `position_embedding` does, which stays: none, alibi, shaw, t5
+    (with buckets for both directions), transformer_xl, or package.file:Class of yours. Each layer has its own."""
     norm_layer: Annotated[str, OneOf(tuple(NORMS))] = "layer"
     """LayerNorm (layer), RMSNorm (rms), or package.file:Module of yours, made as Module(epsilon)."""
     mlp_layer: Annotated[str, OneOf(tuple(MLPS))] = "dense"
@@ -443,8 +448,8 @@ class LanguageModelConfig(TransformerLayers):
     soft_cap(50)."""
     per_layer: str = ""
     """Options of single layers, counted from 0, in place of the model's: "0-4,6:mask=window(512);5:rope_theta=1000000".
-    A layer may have its own score, normalizer, head_pool, mask, rope_theta, rope_scaling, and position_embedding (none
-    or rotary). What a layer of a pretrained model or of a run already has stays, unless it is given."""
+    A layer may have its own score, normalizer, head_pool, mask, bias, rope_theta, rope_scaling, and position_embedding
+    (none or rotary). What a layer of a pretrained model or of a run already has stays, unless it is given."""
     scan_layers: bool = False
     """Go through runs of equal layers in a loop, so that programs do not grow with depth and compile as fast as one
     layer; their weights are stacked, decoder/layers_0 in place of decoder/layer_0, layer_1, ..."""

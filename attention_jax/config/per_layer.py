@@ -7,7 +7,7 @@ from typing import Any
 
 from attention_jax.errors import InputError
 
-ALLOWED = ("score", "normalizer", "head_pool", "mask", "rope_theta", "rope_scaling", "position_embedding")
+ALLOWED = ("score", "normalizer", "head_pool", "mask", "bias", "rope_theta", "rope_scaling", "position_embedding")
 """The options that a layer may have of its own: those that leave the shapes of its weights as they are."""
 EXAMPLE = "0-4,6:mask=window(512);5:rope_theta=1000000"
 

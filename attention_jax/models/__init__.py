@@ -1,4 +1,4 @@
-"""Flax Linen modules: they own weights, call `ops`, and return (output, intermediates).
+"""Flax Linen modules: they own weights, call `ops`, and return (output, intermediates); and `check`, of their parts.
 
 The modules named here are public, and imported on first use.
 """
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from attention_jax.models.luong import Luong
     from attention_jax.models.multihead import MultiHeadAttention
     from attention_jax.models.ntm import NTM
+    from attention_jax.models.part_checks import check
     from attention_jax.models.transformer import Transformer
     from attention_jax.models.vit import ViT
 
@@ -26,6 +27,7 @@ HOMES = {
     "Luong": "attention_jax.models.luong",
     "MultiHeadAttention": "attention_jax.models.multihead",
     "NTM": "attention_jax.models.ntm",
+    "check": "attention_jax.models.part_checks",
     "Transformer": "attention_jax.models.transformer",
     "ViT": "attention_jax.models.vit",
 }

@@ -25,7 +25,13 @@ from attention_jax.models.multihead import Linear, MultiHeadAttention
 from attention_jax.models.named_scores import parse_normalizer, parse_pool, parse_score
 from attention_jax.models.norms import EPSILON
 from attention_jax.models.parts import ConstantPart, parse_part
-from attention_jax.models.position_encodings import RelativeBias, custom_positions, relative_biases, rope_scaling
+from attention_jax.models.position_encodings import (
+    RelativeBias,
+    check_bias,
+    custom_positions,
+    relative_biases,
+    rope_scaling,
+)
 from attention_jax.models.taps import tap
 from attention_jax.ops.attention import Implementation
 from attention_jax.ops.biases import Bias
@@ -69,6 +75,8 @@ class Block:
     """A name in `config.models.POOLS`."""
     mask: str = "none"
     """Mask of self-attention, a name in `config.models.MASKS`, in addition to causal and padding masks."""
+    bias: str = "none"
+    """Bias of self-attention beside the positions, a name in `config.models.BIASES`."""
     norm_layer: str = "layer"
     """A name in `config.models.NORMS`."""
     mlp_layer: str = "dense"
@@ -116,6 +124,7 @@ class Block:
         parse_normalizer(self.normalizer)
         parse_pool(self.head_pool)
         custom_positions(self.position_embedding)
+        check_bias(self.bias)
         rope_scaling(self.rope_scaling)
         try:
             jax.eval_shape(self.mask_entries, jnp.ones((1, 1, 1), bool), jnp.int32(0))
@@ -168,6 +177,7 @@ class Block:
             score=self.score,
             normalizer=self.normalizer,
             head_pool=self.head_pool,
+            bias=self.bias,
             use_bias=self.use_bias,
             rotary=self.position_embedding == "rotary",
             rope_theta=self.rope_theta,
@@ -182,9 +192,9 @@ class Block:
         )
 
     def cross_attention(self) -> MultiHeadAttention:
-        """Create cross-attention over an encoder's output, without rotary positions, since keys and queries belong to
-        different sequences; its kernels are Glorot-uniform."""
-        return self.attention().clone(rotary=False, kernel_init=XAVIER)
+        """Create cross-attention over an encoder's output, without rotary positions and bias, since keys and queries
+        belong to different sequences; its kernels are Glorot-uniform."""
+        return self.attention().clone(rotary=False, bias="none", kernel_init=XAVIER)
 
     def feed_forward(self) -> nn.Module:
         """Create the feed-forward layer, called as layer(x, train=False)."""
@@ -410,8 +420,8 @@ class DecoderLayer(nn.Module):
         x = tap(self, "residual_in", x)
         h = sublayer_input(self, "attention", x)
         key, value = self.attention.project_kv(h, h)
-        mask = self.block.self_mask(causal(), x.shape[0])
-        y, _ = self.attention.attend(self.attention.project_q(h), key, value, h, mask=mask, bias=bias)
+        rules = {"mask": self.block.self_mask(causal(), x.shape[0]), "bias": self.attention.add_bias(bias)}
+        y, _ = self.attention.attend(self.attention.project_q(h), key, value, h, **rules)
         x, _ = self._finish(add_residual(self, "attention", x, y, False), memory)
         return x, None, (cache[0].write(key.swapaxes(2, 3), 0), cache[1].write(value, 0))
 
@@ -426,6 +436,7 @@ class DecoderLayer(nn.Module):
         query = _join_hypotheses(self.attention.project_q(h, position), hypotheses)  # [B, H, k, E]
         key, value = (_join_hypotheses(y, hypotheses) for y in self.attention.project_kv(h, h, position))
         keys, values = cache[0].write(key.swapaxes(2, 3), position), cache[1].write(value, position)
+        bias = self.attention.add_bias(bias)
         bias = None if bias is None else BeamBias(bias, jnp.full((self.block.num_heads,), position), hypotheses)
         rules = {"bias": bias, "mask": AncestorMask(self.block.mask_entries(entries, position))}
         rules["return_weights"] = return_weights

@@ -41,6 +41,7 @@ from attention_jax.models.initializers import XAVIER, within
 from attention_jax.models.named_scores import parse_normalizer, parse_pool, parse_score
 from attention_jax.models.norms import EPSILON, RMSNorm
 from attention_jax.models.parts import make_part_per_head
+from attention_jax.models.position_encodings import RelativeBias
 from attention_jax.models.taps import (
     is_set,
     is_traced,
@@ -50,7 +51,9 @@ from attention_jax.models.taps import (
     tap_weights,
     trace_weights,
 )
+from attention_jax.ops.arrays import Sum
 from attention_jax.ops.attention import Implementation, Options, attend, attend_head
+from attention_jax.ops.biases import Bias
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.heads import head_weights, over_heads
 from attention_jax.ops.normalizer_kinds import Normalizer
@@ -129,6 +132,8 @@ class MultiHeadAttention(nn.Module):
     """A name in `config.models.NORMALIZERS`, or package.file:Class."""
     head_pool: str = "mean"
     """A name in `config.models.POOLS`, or package.file:Class."""
+    bias: str = "none"
+    """A name in `config.models.BIASES`, or package.file:Class: added to the bias that a call has."""
     use_bias: bool = True
     rotary: bool = False
     rope_theta: float = 10_000.0
@@ -181,12 +186,20 @@ class MultiHeadAttention(nn.Module):
             self.gate = projection(self.num_heads * width)
         self.head_score = make_head_score(self, self.score, self.num_heads, key_width)
         self.head_normalizer = make_head_normalizer(self, self.normalizer, self.num_heads, key_width)
+        if self.bias != "none":
+            self.head_bias = RelativeBias(self.bias, self.num_heads, key_width, bidirectional=True)
 
     def __call__(self, query, key, value, *, bias=None, mask=None, train=False, return_weights=False):
         """[B, Q, Dq], [B, K, Dk], [B, K, Dv] -> output [B, Q, hidden_size] and, if `return_weights`, the weights
         [B, H, Q, K], else None."""
-        kwargs = {"bias": bias, "mask": mask, "train": train, "return_weights": return_weights}
+        kwargs = {"bias": self.add_bias(bias), "mask": mask, "train": train, "return_weights": return_weights}
         return self.attend(self.project_q(query), *self.project_kv(key, value), query, **kwargs)
+
+    def add_bias(self, bias: Bias | None) -> Bias | None:
+        """The sum of `bias` and of the layer's own, where it has one; leaves lead with the heads."""
+        if self.bias == "none":
+            return bias
+        return self.head_bias() if bias is None else Sum((bias, self.head_bias()))
 
     def project_q(self, query: Float[Array, "B Q D"], offset=0) -> Float[Array, "B H Q E"]:
         """The queries of all heads; `offset` is the position of the first."""

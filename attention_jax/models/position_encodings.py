@@ -16,6 +16,8 @@ they act on self-attention alone: the positions of two languages have no differe
 
 An import path names a custom class: a `Bias` of the scores of self-attention, made for each head and shared by
 the layers of a stack, or a Flax module, made as Module(width), that maps positions [T] to the vectors [T, D] to add.
+
+The option `bias` has a bias beside any of these, of each layer's own (`MultiHeadAttention.add_bias`).
 """
 
 from collections.abc import Callable
@@ -25,8 +27,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from attention_jax.config.models import POSITIONS, ROPE_SCALINGS, PositionEmbedding
-from attention_jax.config.options import build_from_name, resolve_name
+from attention_jax.config.models import BIASES, POSITIONS, ROPE_SCALINGS, PositionEmbedding
+from attention_jax.config.options import build_from_name, option_name, resolve_name
 from attention_jax.errors import InputError
 from attention_jax.models.initializers import within
 from attention_jax.models.parts import PartFactory, make_part_per_head, parse_part
@@ -71,14 +73,23 @@ def rope_scaling(option: str) -> Callable | None:
         ) from error
 
 
-def parse_bias(kind: PositionEmbedding) -> PartFactory:
-    """The bias with the import path `kind` (`parts.parse_part`)."""
+def check_bias(name: str):
+    """Raise InputError for an option `bias` that is not "none", one of `BIASES` or the import path of a bias."""
+    if ":" in name:
+        parse_bias(name, "bias")
+    elif name not in ("none", *BIASES):
+        raise InputError(f"--model.bias must be none, {', '.join(BIASES)} or package.file:Class, got {name!r}")
+
+
+def parse_bias(kind: str, option: str = "position_embedding") -> PartFactory:
+    """The bias with the import path `kind` (`parts.parse_part`), of `option`."""
     target, _ = resolve_name(kind, {})
     if getattr(target, "__module__", "") == Bias.__module__ and hasattr(target, "init"):
         raise InputError(
-            f"--model.position-embedding {kind} must be a class of your own, or one of {', '.join(POSITIONS)}"
+            f"{option_name(option, 'model')} {kind} must be a class of your own, or one of "
+            + ", ".join(POSITIONS if option == "position_embedding" else BIASES)
         )
-    return parse_part("position_embedding", kind, {}, Bias)
+    return parse_part(option, kind, {}, Bias)
 
 
 def position_vectors(

@@ -190,7 +190,7 @@ class ImageLayer(nn.Module):
             prefix = x.shape[1] - grid * grid
             rotate = partial(rotary, theta=self.block.rope_theta, scaling=rope_scaling(self.block.rope_scaling))
             query, key = (rotary_2d(heads, grid, prefix, rotate) for heads in (query, key))
-        mask = self.block.self_mask(None, x.shape[0])
+        mask, bias = self.block.self_mask(None, x.shape[0]), self.attention.add_bias(bias)
         y, weights = self.attention.attend(
             query, key, value, h[:, :outputs], bias=bias, mask=mask, train=train, return_weights=return_weights
         )

@@ -349,6 +349,7 @@ class LlamaNaming(DecoderNaming):
         "score": "scaled_dot",
         "normalizer": "softmax",
         "head_pool": "mean",
+        "bias": "none",
         "norm": "pre",
         "norm_layer": "rms",
         "mlp_layer": "swiglu",

@@ -76,7 +76,11 @@ def with_scan(options: configs.ModelOptions) -> configs.ModelOptions:
 
 
 def build_pretrained(path: Path, weights: exchange.Weights, options: configs.ModelOptions) -> Pretrained:
-    """Build the model with `weights`, read from `path`, and `options`; print a note for layers that keep their own."""
+    """Build the model with `weights`, read from `path`, and `options`; print a note for positions of the file
+    that are not used, and for layers that keep their own options."""
+    positions, new = (getattr(o, "position_embedding", "") for o in (weights.options, options))
+    if new != positions:
+        print(f"note: {positions} positions of the file are not used: --model.bias adds to them", file=sys.stderr)
     for name, layers in find_layer_overrides(weights.options, options).items():
         print(f"note: layers {layers} keep their own {name}: --model.per-layer changes it", file=sys.stderr)
     return model_class(options).of(path, weights, options)

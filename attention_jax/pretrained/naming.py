@@ -225,6 +225,7 @@ LAYERS = {
     "score": "scaled_dot",
     "normalizer": "softmax",
     "head_pool": "mean",
+    "bias": "none",
     "mask": "none",
     "norm_layer": "layer",
     "mlp_layer": "dense",

@@ -1,6 +1,5 @@
 """Line plots, learning curves and grouped bars, with the spread over seeds and published numbers for comparison."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from attention_jax.report.style import (
 SPLITS = ("train", "valid", "test")
 NOT_METRICS = ("epoch", "step", "seconds")
 PANELS = 6
-"""Kinds of metrics, or trials, in one figure of learning curves."""
+"""Kinds of metrics in one figure of learning curves."""
 
 
 def lines(
@@ -264,34 +263,6 @@ def _split(name: str) -> str:
 def _position(name: str) -> int:
     """Return the index of the style of a split, the same in every figure."""
     return SPLITS.index(_split(name)) if _split(name) in SPLITS else len(SPLITS)
-
-
-def trial_curves(series: Mapping[str, tuple], path: str | Path, *, ylabel: str, inputs=None) -> Path:
-    """Plot learning curves of the trials of a sweep, {name: (epochs [N], values [seeds, N])}: one panel for each of at
-    most `PANELS` trials with its median and band, and in gray the medians of the others. `inputs` as in `style.save`.
-    """
-    series = dict(list(series.items())[:PANELS])
-    columns = min(len(series), 3)
-    count = -(-len(series) // columns)
-    figure = canvas(max(2.2 * columns, 3.0) if columns < 3 else WIDTH, 0.4 + 1.8 * count)
-    with figure_style():
-        axes = figure.subplots(count, columns, squeeze=False, sharex=True, sharey=True)
-        for axis in axes.ravel()[len(series) :]:
-            axis.set_visible(False)
-        for i, (axis, (name, (x, y))) in enumerate(zip(axes.ravel(), series.items())):
-            for epochs, values in series.values():
-                axis.plot(epochs, band(values)[0], color=INK, alpha=0.2, linewidth=0.8)
-            _line(axis, name, x, y, line_style(0) | {"color": color(0)})
-            _scales(axis, series)
-            axis.set_title(textwrap.fill(name, 26, max_lines=3, placeholder="…"))
-            axis.set_xlabel("epoch")
-            axis.tick_params(labelbottom=True)
-            if i % columns == 0:
-                axis.set_ylabel(ylabel)
-        runs = max(np.atleast_2d(y).shape[0] for _, y in series.values())
-        note = band_in_words(runs) or "one run each"
-        figure.supxlabel(f"{note}; in gray the other trials", fontsize=SMALLEST + 0.5)
-    return save(figure, path, inputs)
 
 
 def _align(histories, axis_name: str, x: list, name: str) -> np.ndarray:

@@ -103,7 +103,7 @@ def figures(stem: str, settings: Settings, trials: Sequence[Trial]) -> list[Path
 
     The curves are those of the best trials; there are none if the metric is of a test split, which ranks no trials.
     """
-    from attention_jax.report.curves import trial_curves
+    from attention_jax.report.curves import lines
     from attention_jax.report.panels import parallel_coordinates, sweep_slices
 
     names, paths = short_names(settings.space), []
@@ -129,9 +129,8 @@ def figures(stem: str, settings: Settings, trials: Sequence[Trial]) -> list[Path
             )
     if curves:
         best_curves = dict(list(curves.items())[:CURVES])
-        paths.append(
-            trial_curves(best_curves, f"{stem}learning_curves.png", ylabel=settings.metric, inputs=best_curves)
-        )
+        axes = {"xlabel": "epoch", "ylabel": settings.metric, "inputs": best_curves}
+        paths.append(lines(best_curves, f"{stem}learning_curves.png", **axes))
     return paths
 
 

@@ -102,3 +102,19 @@ def test_statements_are_read_beside_an_experiment(tmp_path):
     (tmp_path / "mine.toml").write_text('[[claim]]\ntext = "t"\nmetric = "m"\nsource = "s"\npublished = 2.0\n')
     [claim] = load_experiment(str(tmp_path / "mine.py")).claims
     assert (claim.text, claim.published) == ("t", 2.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("experiment='mine', data=None, model=None", "line 3: Config got an unexpected keyword argument 'experiment'"),
+        ("'mine'", "line 3: Config missing 2 required positional arguments: 'data' and 'model'"),
+    ],
+)
+def test_a_wrong_field_of_an_experiment_is_one_line(tmp_path, arguments, message):
+    (tmp_path / "mine.py").write_text(
+        f'"""Mine."""\nfrom attention_jax.config import Config\nconfig = lambda: Config({arguments})\n'
+    )
+    with pytest.raises(InputError, match=f"mine.py, {message}; its fields are name, data, model, optim") as caught:
+        load_experiment(str(tmp_path / "mine.py")).config()
+    assert "\n" not in str(caught.value)

@@ -101,6 +101,7 @@ def test_only_known_config_fields_name_code():
         "normalizer",
         "head_pool",
         "mask",
+        "bias",
         "norm_layer",
         "mlp_layer",
         "position_embedding",

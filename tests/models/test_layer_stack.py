@@ -21,7 +21,7 @@ TOKENS = jnp.array([[1, 2, 3, 4, 5, 6], [5, 4, 3, 2, 1, 0]], jnp.int32)
 SMALL = config.LanguageModelConfig(
     num_layers=3, hidden_size=8, num_heads=2, num_kv_heads=1, mlp_dim=12, dropout=0.0, attention_dropout=0.0
 )
-MIXED = replace(SMALL, per_layer="0:mask=window(2),rope_theta=50,normalizer=sigmoid")
+MIXED = replace(SMALL, bias="shaw", per_layer="0:mask=window(2),rope_theta=50,normalizer=sigmoid,bias=alibi")
 
 
 def params_of(options, seed=0):
@@ -70,6 +70,7 @@ def test_a_layer_has_its_own_options():
         ("0:rope_theta=one", "must be|could not"),
         ("0:rope_theta=nan", "above 1"),
         ("0:position_embedding=alibi", "none or rotary"),
+        ("0:bias=rotary", "--model.bias must be none, alibi, .* got 'rotary'"),
         ("0:rope_scaling=linear(0)", "positive"),
     ],
 )

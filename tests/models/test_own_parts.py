@@ -152,6 +152,7 @@ MAKERS = {
     "normalizer": (parse_normalizer, "Softplus", "power", 2.0, (translator, recurrent, convolutional)),
     "head_pool": (parse_pool, "Scaled", "by", 1.0, (vit,)),
     "position_embedding": (parse_bias, "Decay", "rate", 0.5, (language, classifier, translator, vit, cct)),
+    "bias": (parse_bias, "Decay", "rate", 0.5, (language, vit, cct)),
 }
 CASES = [(option, model) for option, (*_, models) in MAKERS.items() for model in models]
 
@@ -213,6 +214,29 @@ def test_fields_of_a_returned_part_are_its_start():
 @pytest.mark.parametrize(("make", "value"), [(parse_score, "soft_cap(30)"), (parse_normalizer, "softmax(0)")])
 def test_a_part_without_init_is_constant(make, value):
     assert not hasattr(make(value), "init")
+
+
+def test_a_bias_in_packed_rows_remat_and_a_population():
+    """Rotary positions and a bias see distances alone: sentences in one row are each alone. One program."""
+    options = {"position_embedding": "rotary", "bias": f"{HERE}:Decay", "dropout": 0.0}
+    (model, inputs), (remat, _) = translator(**options), translator(**options, remat=True)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
+    draw = np.random.default_rng(0).normal
+    population = jax.tree.map(lambda x: draw(size=(2, *x.shape)).astype(np.float32), shapes)
+    tokens, segment = jnp.array([[1, 2, 3, 4, 5, 3, 2, 1]]), jnp.array([[0, 0, 0, 0, 0, 1, 1, 1]])
+
+    def encode(model, params, tokens, segment=None):
+        length = jnp.full(len(tokens), tokens.shape[1])
+        return model.apply({"params": params}, tokens, length, segment=segment, method="encode").states[0]
+
+    @jax.jit
+    def run(population):
+        packed = jax.vmap(lambda params: encode(remat, params, tokens, segment))(population)
+        params = jax.tree.map(lambda x: x[1], population)
+        return packed[1], encode(model, params, tokens[:, :5]), encode(model, params, tokens[:, 5:])
+
+    packed, *alone = run(population)
+    np.testing.assert_allclose(packed, np.concatenate(alone), atol=2e-5, rtol=2e-5)
 
 
 def test_custom_bias_with_alibi_slopes_equals_alibi():

@@ -1,13 +1,15 @@
 """Parts and options of heads in all Transformers: against a slow NumPy Transformer, written head by head and position
 by position; decoding against teacher forcing; the sizes of caches."""
 
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiers import slow_but
 
-from attention_jax import config
+from attention_jax import config, pytree
 from attention_jax.config import replace
 from attention_jax.config.models import NORMALIZERS
 from attention_jax.errors import InputError
@@ -16,6 +18,7 @@ from attention_jax.models.multihead import MultiHeadAttention
 from attention_jax.models.text_classifier import TextClassifier
 from attention_jax.models.transformer import Transformer
 from attention_jax.models.vit import ViT
+from attention_jax.ops.biases import Bias
 from attention_jax.ops.shared import repeat_for_beams
 
 TOKENS = np.array([[1, 2, 3, 4, 5, 6], [5, 4, 3, 2, 1, 1]], np.int32)
@@ -30,6 +33,7 @@ PARTS = {
     "model.norm_layer": "rms",
     "model.mlp_layer": "swiglu",
     "model.mask": f"window({WINDOW})",
+    "model.bias": f"{__name__}:Near",
 }
 MODELS = {
     "decoder-only": (
@@ -61,6 +65,21 @@ MODELS = {
         lambda options: (TextClassifier(options, 7, 3), (TOKENS, LENGTHS)),
     ),
 }
+
+
+@pytree
+@dataclass(frozen=True)
+class Near(Bias):
+    """A learned number for a key before the query, at its place, and after it."""
+
+    table: jax.Array  # [3]
+
+    def __call__(self, query, query_positions, key_positions):
+        return self.table[jnp.clip(key_positions[None] - query_positions[:, None], -1, 1) + 1]
+
+    @classmethod
+    def init(cls, rng, query_width, key_width, hidden):
+        return cls(jnp.zeros(3))
 
 
 def with_parts(options, **changes):
@@ -130,6 +149,8 @@ def attention(p, x, memory, allowed, turn):
         for q in range(len(x)):
             allowed_keys = [k for k in range(len(memory)) if allowed(q, k)]
             logits = [logit(p, head, turn(queries[q, head], q), turn(keys[k, group], k)) for k in allowed_keys]
+            if "head_bias" in p:  # of self-attention alone
+                logits += p["head_bias"]["bias_table"][head][np.clip(np.array(allowed_keys, int) - q, -1, 1) + 1]
             weights = normalize(p, head, logits)
             pooled[q, head] = sum(w * values[k, group] for w, k in zip(weights, allowed_keys))
     return linear(p["out"], pooled.reshape(len(x), -1) * sigmoid(linear(p["gate"], x)))
@@ -267,6 +288,9 @@ def step_and_full_logits(kind, model, inputs):
         ({"normalizer": "top_k"}, "--model.normalizer top_k"),
         ({"head_pool": "math:pi"}, "--model.head-pool .* math:pi"),
         ({"head_pool": "local_linear(1, 2)"}, "local_linear"),
+        ({"bias": "rotary"}, "--model.bias.* rotary|Invalid|must be"),
+        ({"bias": "math:pi"}, "--model.bias .* math:pi"),
+        ({"bias": "attention_jax.models.norms:RMSNorm"}, "--model.bias .* inherits from .*Bias"),
         ({"norm_layer": "math:sqrt"}, "--model.norm-layer .* sqrt"),
         ({"mlp_layer": "swiglu(3)"}, "--model.mlp-layer .* swiglu"),
     ],

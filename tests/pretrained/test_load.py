@@ -62,6 +62,20 @@ def test_texts_together_are_each_alone(llama):
     assert model.generate([]) == []
 
 
+def test_a_bias_is_beside_positions_of_the_file(llama, capsys):
+    """Of four heads, whose slopes are 1/4, 1/16, 1/64 and 1/256; one program. ALiBi multiplies the weights of the first
+    layer, up to the sum of a row, by exp(-slope * distance)."""
+    model = attention_jax.load_pretrained(llama[2], bias="alibi", per_layer="1:bias=none")
+    assert "positions" not in capsys.readouterr().err
+    maps = model.attention([TEXT])[0].predictions[0].attentions[0].weights
+    rotary_maps = reference.outputs(llama[1], model.tokenizer.encode(TEXT))[1]
+    distance = np.subtract.outer(*[np.arange(maps.shape[-1])] * 2)
+    expected = rotary_maps[0] * np.exp(-distance * 0.25 ** np.arange(1, 5)[:, None, None])
+    np.testing.assert_allclose(maps[0], expected / expected.sum(-1, keepdims=True), atol=1e-5)
+    attention_jax.load_pretrained(llama[2], position_embedding="alibi")
+    assert "note: rotary positions of the file are not used: --model.bias adds" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("options", [{"normalizer": "top_k(2)"}, {"per_layer": "1:mask=window(1)"}], ids=str)
 def test_options_replace_those_of_the_file(llama, options):
     model = attention_jax.load_pretrained(llama[2], **options)

@@ -80,9 +80,9 @@ FIGURES = {
     "classes": lambda path: panels.confusion_matrix(np.eye(16) * 9 + 1, WORDS, path),
     "slices": lambda path: panels.sweep_slices(TRIALS, path, metric="valid.loss", log=["rate"]),
     "parallel": lambda path: panels.parallel_coordinates(TRIALS, path, metric="valid.loss", log=["rate"]),
-    "trials": lambda path: curves.trial_curves(
+    "trials": lambda path: curves.lines(
         {f"learning_rate=0.00{i} warmup_steps={50 * i}": ([1, 2, 3], rng.random((3, 3))) for i in range(6)}, path,
-        ylabel="valid.loss",
+        xlabel="epoch", ylabel="valid.loss",
     ),
     "memory": lambda path: panels.over_time({"input": rng.random((20, 9)), "read": rng.random((20, 30))}, path),
     "images": lambda path: image_figures.show_attention(

@@ -1,0 +1,107 @@
+"""Runs side by side: grouping by options, intervals by hand, and what is written."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from attention_jax.cli import commands
+from attention_jax.errors import InputError
+from attention_jax.sweep import comparison
+from attention_jax.sweep.comparison import Run
+
+ACCURACY = {"dot": (0.50, 0.60, 0.70), "mine.student:T": (0.55, 0.61, 0.72)}
+
+
+def write_run(directory, score, seed, accuracy):
+    directory.mkdir(parents=True)
+    model = {"type": "ViTConfig", "score": score, "hidden_size": 8}
+    config = {"type": "Config", "format": 1, "name": "x", "model": model, "train": {"type": "Train", "seed": seed}}
+    history = [{"epoch": epoch, "seconds": 1.0, "valid.accuracy": accuracy - 0.1 / epoch} for epoch in (1, 2)]
+    result = {"metrics": {"valid.loss": 1.0, "valid.accuracy": accuracy}, "history": history, "seed": seed}
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "result.json").write_text(json.dumps(result))
+    return directory
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two variants of three seeds; one as single runs, one in a directory as of a sweep."""
+    for seed, accuracy in enumerate(ACCURACY["dot"]):
+        write_run(tmp_path / "dot" / f"00{seed}", "dot", seed, accuracy)
+    for seed, accuracy in enumerate(ACCURACY["mine.student:T"]):
+        write_run(tmp_path / "sweep" / "trials" / "0000" / f"seed{seed}", "mine.student:T", seed, accuracy)
+    return [str(tmp_path / "dot"), str(tmp_path / "sweep")]
+
+
+def test_means_and_seed_differences_by_hand(runs):
+    """Student's t of 2 degrees of freedom is 4.303; the standard deviations are 0.1 and, of 0.05, 0.01 and 0.02,
+    0.020817."""
+    groups, (dot, mine), metric = comparison.compare(runs)
+    assert metric == "valid.accuracy" and [*groups] == ["score=dot", "score=mine.student:T"]
+    assert (dot.mean, dot.median) == (pytest.approx(0.6), 0.6) and mine.values == {0: 0.55, 1: 0.61, 2: 0.72}
+    np.testing.assert_allclose(dot.interval, [0.6 - 4.3027 * 0.1 / 3**0.5, 0.6 + 4.3027 * 0.1 / 3**0.5], atol=1e-4)
+    difference, half = comparison.seed_difference(mine, dot)
+    assert difference == pytest.approx(0.08 / 3) and half == pytest.approx(4.3027 * 0.020817 / 3**0.5, abs=1e-4)
+    epochs, values = comparison.curves_of(groups, metric)["score=dot"]
+    assert epochs == [1, 2]
+    np.testing.assert_allclose(values, [[0.4, 0.45], [0.5, 0.55], [0.6, 0.65]])
+
+
+def test_the_command_writes_table_figure_and_numbers(runs, tmp_path, capsys):
+    files = {option: tmp_path / "new" / f"file{ending}" for option, ending in FILES.items()}
+    commands.main(["compare", *runs, *(str(word) for pair in files.items() for word in pair)])
+    assert "score=mine.student:T      3" in capsys.readouterr().out
+    assert files["--out"].read_bytes().startswith(b"%PDF")
+    latex = files["--latex"].read_text().splitlines()
+    assert latex[0] == r"\begin{tabular}{lrrrr}" and latex[5].startswith("score=mine.student:T & 3 & 0.6267 (")
+    rows = list(csv.reader(files["--csv"].read_text().splitlines()))
+    assert rows[0] == ["variant", "seed", "valid.accuracy"] and rows[-1] == ["score=mine.student:T", "2", "0.72"]
+    assert len(rows) == 7
+
+
+FILES = {"--out": ".pdf", "--latex": ".tex", "--csv": ".csv"}
+
+
+def variant_names(*options):
+    return [*comparison.group_runs([Run(point, 0, {}, []) for point in options])]
+
+
+def test_a_variant_is_named_by_what_differs():
+    vit = {"type": "Config", "model": "ViTConfig", "model.score": "dot", "model.mask": "none"}
+    cct = {"type": "Config", "model": "CCTConfig", "model.score": "dot"}
+    assert variant_names(vit, vit) == ["all runs"]
+    assert variant_names(vit, vit | {"model.score": "mean"}) == ["score=dot", "score=mean"]
+    assert variant_names(vit, cct) == ["model=ViTConfig", "model=CCTConfig"]
+    masked = vit | {"model.mask": "window(2)"}
+    assert variant_names(vit, masked, cct)[1:] == ["model=ViTConfig mask=window(2)", "model=CCTConfig"]
+    older = {name: value for name, value in vit.items() if name != "model.mask"}
+    assert variant_names(vit, older) == ["all runs"]
+
+
+def test_recorded_results_are_variants(capsys):
+    commands.main(["compare", "experiments/results/sweep_warmup.json", "--metric", "test.exact_match"])
+    assert "learning_rate=0.003 warmup_steps=200      6" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere"], "compare needs runs, .* nowhere is none"),
+        (["--metric", "bleu"], "one that all runs have, valid.loss, valid.accuracy; got bleu"),
+        (["--curve", "bleu", "--out", "new.png"], "--curve must be .*valid.accuracy; got bleu"),
+        (["--out", "new.txt"], "must|needs a file that ends in"),
+    ],
+)
+def test_wrong_options_are_one_line_and_write_nothing(runs, words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=message):
+        commands.main(["compare", *(runs if words[0].startswith("--") else []), *words, "--latex", "table.tex"])
+    assert {path.name for path in tmp_path.iterdir()} == {"dot", "sweep"}
+
+
+def test_a_run_that_has_not_ended_is_left_out(runs, tmp_path, capsys):
+    (tmp_path / "dot" / "002" / "result.json").unlink()
+    _, (dot, _), _ = comparison.compare(runs)
+    assert sorted(dot.values) == [0, 1] and "002 has not ended and is left out" in capsys.readouterr().err
