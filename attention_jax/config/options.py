@@ -222,6 +222,8 @@ def resolve_name(value: str, names: Mapping[str, str]) -> tuple[Any, list | None
     ((<built-in function gcd>, [12, 18]), (<built-in function floor>, None))
     """
     name, called, arguments = value.partition("(")
+    if name not in names and ":" not in name and (near := difflib.get_close_matches(name, names, n=1)):
+        raise InputError(f"{value!r} is no name of {', '.join(names)}, nor package.file:name: is {near[0]} meant?")
     target = import_object(names.get(name, name))
     if not called:
         return target, None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         jacobian_lens,
         logit_lens,
     )
-    from attention_jax.interpret.patterns import head_scores, repeated_tokens
+    from attention_jax.interpret.patterns import head_scores, repeated_tokens, top_heads
     from attention_jax.interpret.sites import Batch, model_sites
     from attention_jax.interpret.store import ActivationStore, activations, open_activations
     from attention_jax.interpret.sweeps import draw_sweep, patch_sweep
@@ -47,6 +47,7 @@ HOMES = {
     "logit_lens": "attention_jax.interpret.lenses",
     "head_scores": "attention_jax.interpret.patterns",
     "repeated_tokens": "attention_jax.interpret.patterns",
+    "top_heads": "attention_jax.interpret.patterns",
     "model_sites": "attention_jax.interpret.sites",
     "ActivationStore": "attention_jax.interpret.store",
     "activations": "attention_jax.interpret.store",

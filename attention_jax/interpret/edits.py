@@ -28,7 +28,7 @@ from attention_jax.models.taps import SET, Edit
 from attention_jax.ops.trees import pytree
 
 Indices = Sequence[int] | int | None
-INDEXED = ("heads", "positions", "rows")
+INDEXED = ("heads", "positions", "keys", "rows")
 
 
 @pytree
@@ -38,9 +38,11 @@ class Part:
 
     `value` has the shape of the activation or is broadcast to it; with `adds` it is added, as to steer by a direction.
 
-    It replaces the whole activation, or only some `heads`, `positions` (of queries, in scores and weights) and `rows`
-    of the batch, each one index or several, negative ones counted from the end, which of each text of a `Batch` is its
-    own; and only where the boolean array `where`, broadcast to the shape, is true.
+    It replaces the whole activation, or only some `heads`, `positions` (of queries, in scores and weights), `keys` (of
+    these two) and `rows` of the batch, each one index or several, negative ones counted from the end, which of each
+    text of a `Batch` is its own; and only where the boolean array `where`, broadcast to the whole shape, is true.
+
+    One edge of one head: `{"decoder.23.scores": Part(-jnp.inf, heads=3, positions=-1, keys=9)}`.
     """
 
     value: Float[Array, "..."] | None = None
@@ -49,6 +51,7 @@ class Part:
     adds: bool = field(default=False, metadata={"static": True})
     heads: Indices = field(default=None, metadata={"static": True})
     positions: Indices = field(default=None, metadata={"static": True})
+    keys: Indices = field(default=None, metadata={"static": True})
     rows: Indices = field(default=None, metadata={"static": True})
 
     def __post_init__(self):
@@ -67,8 +70,8 @@ def as_index_tuple(indices: Indices) -> tuple[int, ...] | None:
         return tuple(operator.index(i) for i in values)
     except TypeError as error:
         raise InputError(
-            f"heads, positions and rows are one or more integers, known when a call is traced, got {indices!r}: a mask "
-            "is Part(where=...)"
+            "heads, positions, keys and rows are one or more integers, known when a call is traced, got "
+            f"{indices!r}: a mask is Part(where=...)"
         ) from error
 
 
@@ -108,8 +111,10 @@ def edit_variables(
     edits = _edits_by_path(sites, replacements, lengths)
     if lengths is not None and not isinstance(lengths, jax.core.Tracer):
         for name, spec in replacements.items():
-            for position in (spec.positions or ()) if isinstance(spec, Part) else ():
-                normalize_index(name, "position", position, int(np.min(lengths)))
+            spec = spec if isinstance(spec, Part) else Part()
+            for axis_name, indices in (("position", spec.positions), ("key", spec.keys)):
+                for index in indices or ():
+                    normalize_index(name, axis_name, index, int(np.min(lengths)))
     return unflatten_dict(edits)
 
 
@@ -214,13 +219,13 @@ def _extend(name: str, site: Site, replacement, widths: set[int], lengths: Int[n
 def has_positions(replacements: Mapping[str, Any]) -> bool:
     """Whether an array of `replacements` may have values of their own for positions, so that it fits texts of one
     length only."""
-    arrays = [
-        x
-        for replacement in replacements.values()
+    sizes = [
+        jnp.shape(x) if name.endswith(("scores", "weights")) else jnp.shape(x)[:-1]  # theirs end with keys
+        for name, replacement in replacements.items()
         for x in ((replacement.value, replacement.where) if isinstance(replacement, Part) else (replacement,))
         if x is not None and not callable(x)
     ]
-    return any(np.prod(jnp.shape(x)[:-1]) > 1 for x in arrays)
+    return any(np.prod(shape) > 1 for shape in sizes)
 
 
 def _is_cached(name: str) -> bool:
@@ -263,9 +268,10 @@ def _make_edit(name: str, site: Site, replacement, lengths=None) -> Edit:
     else:
         _check_function(name, function, jax.ShapeDtypeStruct(shape, site.dtype))
     masks = [] if spec.where is None else [_fit_shape(f"`where` of {name}", spec.where, shape, jnp.dtype(bool))]
-    for axis_name, axis in zip(INDEXED, (heads_axis(name), positions_axis(name, len(shape)), 0), strict=True):
+    axes = heads_axis(name), positions_axis(name, len(shape)), 3 if heads_axis(name) == 1 else None, 0
+    for axis_name, axis in zip(INDEXED, axes, strict=True):
         indices = getattr(spec, axis_name)
-        if indices is not None and axis_name == "positions" and axis is not None and lengths is not None:
+        if indices is not None and axis_name in ("positions", "keys") and axis is not None and lengths is not None:
             masks.append(_position_mask(name, indices, axis, shape, lengths))
         elif indices is not None:
             masks.append(_index_mask(name, axis_name, indices, axis, shape))
@@ -348,6 +354,7 @@ def _fit_shape(name: str, x, shape, dtype, exact: bool = False) -> Array:
         fits = False
     if not fits or not (jnp.issubdtype(x.dtype, jnp.floating) if is_float else x.dtype == dtype):
         received = f"{x.dtype} {list(x.shape)}" if isinstance(x, jax.Array) else f"a {type(x).__name__}"
-        hint = ": patch between inputs of one shape, texts of one length" if is_float else ""
+        is_patch = is_float and isinstance(x, jax.Array) and x.ndim == len(shape) and x.shape[-1] == shape[-1]
+        hint = ": patch between inputs of one shape, texts of one length" if is_patch else ""
         raise InputError(f"{name} is {dtype} {list(shape)} in this call, got {received}{hint}")
     return x.reshape((1,) * (len(shape) - x.ndim) + x.shape).astype(dtype)

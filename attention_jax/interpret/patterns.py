@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from attention_jax.errors import InputError
@@ -37,6 +38,19 @@ def head_scores(
         )
     lengths = jnp.full(len(tokens), tokens.shape[1]) if lengths is None else lengths
     return dict(zip(KINDS, _scores(weights, tokens, lengths), strict=True))
+
+
+def top_heads(values: Float[Array, "L H"], count: int, stack: str = "decoder") -> list[str]:
+    """The names of the heads with the largest values, such as one kind of `head_scores` of all layers.
+
+    >>> top_heads(jnp.array([[0.1, 0.9], [0.5, 0.2]]), 2)
+    ['decoder.0.head.1', 'decoder.1.head.0']
+    """
+    values = np.asarray(values)
+    if values.ndim != 2 or not 1 <= count <= values.size:
+        raise InputError(f"top_heads needs values [L, H] and a count up to {values.size}, got {values.shape}, {count}")
+    layers, heads = np.unravel_index(np.argsort(-values, axis=None, kind="stable")[:count], values.shape)
+    return [f"{stack}.{layer}.head.{head}" for layer, head in zip(layers.tolist(), heads.tolist(), strict=True)]
 
 
 @jax.jit

@@ -165,7 +165,9 @@ def as_arrays(inputs):
     try:
         return jax.tree.map(lambda x: x if isinstance(x, jax.ShapeDtypeStruct) else jnp.asarray(x), inputs)
     except (TypeError, ValueError) as error:
-        raise InputError(f"a call takes arrays: {' '.join(str(error).split())[:160]}") from error
+        is_text = any(isinstance(x, str) for x in jax.tree.leaves(inputs))
+        hint = "; a pretrained model's batch([text]) has the tokens of texts" if is_text else ""
+        raise InputError(f"a call takes arrays: {' '.join(str(error).split())[:160]}{hint}") from error
 
 
 def find_sites(model: nn.Module, params, inputs: tuple) -> dict[str, Site]:

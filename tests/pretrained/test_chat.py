@@ -39,6 +39,21 @@ def test_what_is_set_is_set_in_loss_logits_and_continuations(directory):
         log_p = np.asarray(expected[0] - jnp.log(jnp.exp(expected[0]).sum(-1, keepdims=True)))
         assert loss == pytest.approx(-log_p[range(len(ids) - 1), ids[1:]].mean(), rel=1e-5)
 
+    length = len(texts[0])
+    edge = interpret.Part(-jnp.inf, heads=1, positions=-1, keys=2)
+    mask = jnp.zeros((4, length, length), bool).at[1, length - 1, 2].set(True)
+    [cut], [by_mask] = (
+        model.logits(TEXTS[:1], set={"decoder.1.scores": part}) for part in (edge, Part(-jnp.inf, mask))
+    )
+    np.testing.assert_allclose(cut, by_mask, atol=1e-5)
+    _, activations = interpret.run(
+        model.model, model.params, model.batch(TEXTS), set={"decoder.1.scores": edge}, sites="*.weights"
+    )
+    is_zero = (
+        np.asarray(activations["decoder.1.weights"][:, 1, :, 2]) == 0
+    )  # [B, Q]: by the mask of the future, and the edge
+    assert [np.flatnonzero(row).tolist() for row in is_zero] == [[0, 1, len(ids) - 1] for ids in texts]
+
     last = {"decoder.0.mlp_output": Part(2.0, positions=len(texts[0]) - 1)}  # of the prompt, while it grows
     written = list(texts[0])
     for _ in range(3):
