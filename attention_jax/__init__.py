@@ -26,7 +26,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:  # for editors and type checkers; tests/test_public_api.py compares it with HOMES
     from attention_jax import config, interpret, models
     from attention_jax.claims.catalog import Experiment, load_experiment
-    from attention_jax.decode import beam_search, generate, greedy, sample
+    from attention_jax.decode import beam_search, greedy
     from attention_jax.ops import biases, masks, normalizers, pooling, scores
     from attention_jax.ops.attention import attend, attention_weights, masked_softmax
     from attention_jax.ops.blockwise.ring import attend_sharded
@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # for editors and type checkers; tests/test_public_api.py com
     from attention_jax.pretrained.interface import Pretrained
     from attention_jax.pretrained.load import load_pretrained
     from attention_jax.runs.api import LoadedRun, export_run, import_run, load_run, train_run
+    from attention_jax.sampling import generate, sample
 
 
 def lazy_attributes(package: str, homes: dict[str, str]) -> tuple[Callable, Callable]:
@@ -63,9 +64,7 @@ HOMES = {
     "Experiment": "attention_jax.claims.catalog",
     "load_experiment": "attention_jax.claims.catalog",
     "beam_search": "attention_jax.decode",
-    "generate": "attention_jax.decode",
     "greedy": "attention_jax.decode",
-    "sample": "attention_jax.decode",
     "biases": "attention_jax.ops.biases",
     "masks": "attention_jax.ops.masks",
     "normalizers": "attention_jax.ops.normalizers",
@@ -92,6 +91,8 @@ HOMES = {
     "import_run": "attention_jax.runs.api",
     "load_run": "attention_jax.runs.api",
     "train_run": "attention_jax.runs.api",
+    "generate": "attention_jax.sampling",
+    "sample": "attention_jax.sampling",
     "Pretrained": "attention_jax.pretrained.interface",
     "load_pretrained": "attention_jax.pretrained.load",
 }

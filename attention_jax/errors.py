@@ -13,7 +13,7 @@ EXTRAS = {
     "spacy": "spacy",
     "matplotlib": "report", "sacrebleu": "report",
     "optuna": "sweep", "ray": "ray", "torch": "torch",
-    "flatbuffers": "weights", "tokenizers": "pretrained", "gguf": "pretrained",
+    "flatbuffers": "weights", "tokenizers": "pretrained", "gguf": "pretrained", "jinja2": "pretrained",
 }  # fmt: skip
 """{import name of an optional package: extra of pyproject.toml that installs it}"""
 DISTRIBUTIONS = {

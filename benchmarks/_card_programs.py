@@ -20,10 +20,10 @@ import jax.numpy as jnp  # isort: skip
 import numpy as np  # isort: skip
 
 from attention_jax import config
-from attention_jax.decode import generate
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.vit import ViT
 from attention_jax.ops.losses import linear_cross_entropy, masked_cross_entropy
+from attention_jax.sampling import generate
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.placement import Program
 from attention_jax.train.step import init_state

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax import config, load_pretrained
-from attention_jax.decode import generate
 from attention_jax.errors import InputError
+from attention_jax.sampling import generate
 from attention_jax.tasks.objectives import readout_loss
 from benchmarks._rounds import compare, import_torch
 

@@ -1,7 +1,7 @@
-"""Your own images, a directory for each class, classified by a small Transformer that trains on a laptop.
+"""Your own images, a directory for each class, classified by a Compact Convolutional Transformer (CCT).
 
 Chapter: your own data
-Source: the model is the Compact Convolutional Transformer (Hassani et al. 2021), made for few images
+Source: the Compact Convolutional Transformer of Hassani et al. 2021 is made for few images; a ViT: vit_digits
 Data: yours, --data.path DIR with class/image.png in it, of any sizes, gray or in color; without one, 8 x 8 digits
 Command: python launch.py train classify_images --data.path DIR
 Cost: 3 minutes for 200 images; at most 2,000 steps (docs/own_data.md)

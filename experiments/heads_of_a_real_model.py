@@ -161,7 +161,7 @@ def removals(model, params, rng, measured, chosen) -> dict:
     without = ablation(model, params, measured, measure)
     ranked = importance(model, params, chosen)
     plain = without(np.zeros(len(ranked), bool))
-    swept = interpret.head_sweep(model, params, measured, measure=measure, together=2)
+    swept = interpret.patch_sweep(model, params, measured, measure=measure, together=2)
     effects = np.concatenate([np.asarray(x, np.float64) for x in swept.values()]) - plain
     counts = [round(percent / 100 * len(ranked)) for percent in REMOVED]
     curve = lambda order: [without(np.isin(np.arange(len(ranked)), order[:count])) for count in counts]

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from tiers import slow_but
 
-from attention_jax.decode import beam_search, greedy, penalty_divisor, sample, truncate_logits, wide_top_k
+from attention_jax.decode import beam_search, greedy, penalty_divisor, wide_top_k
 from attention_jax.errors import InputError
 from attention_jax.ops.shared import BeamKVCache, ancestor_mask, mark_self
+from attention_jax.sampling import sample, truncate_logits
 
 PAD, BOS, EOS = 0, 1, 2
 

@@ -1,4 +1,4 @@
-"""`decode.generate`: prompts of different lengths, sampling and what ends a text."""
+"""`sampling.generate`: prompts of different lengths, sampling and what ends a text."""
 
 from functools import partial
 
@@ -10,10 +10,10 @@ from contract import UNOPTIMIZED
 
 from attention_jax import config
 from attention_jax.config import replace
-from attention_jax.decode import generate
 from attention_jax.errors import InputError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.recurrent_lm import RecurrentLanguageModel
+from attention_jax.sampling import generate
 
 PROMPT, LENGTHS = jnp.array([[1, 2, 3, 4], [5, 6, 9, 9], [2, 9, 9, 9]], jnp.int32), jnp.array([4, 2, 1])
 SMALL = config.LanguageModelConfig(

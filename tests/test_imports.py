@@ -25,14 +25,15 @@ PACKAGES = {
         {"config", "provenance", "ops.images.boxes", "pretrained.tokenizer"},
     ),
     "models": ({"jax", "flax"}, {"ops", "config"}),
-    "interpret": ({"jax", "flax"}, {"ops", "config", "models"}),
+    "interpret": ({"jax", "flax"}, {"ops", "config", "models", "report"}),
     "decode": ({"jax"}, {"ops"}),
+    "sampling": ({"jax"}, {"ops", "decode"}),
     "train": (
         {"jax", "optax", "orbax", "rich", "tensorboardX", "wandb", "mlflow"},
         {"config", "ops", "provenance"},
     ),
-    "report": ({"matplotlib", "sacrebleu", "rich", "scipy"}, {"config"}),
-    "tasks": ({"jax", "flax"}, {"ops", "config", "data", "decode", "interpret", "train", "report"}),
+    "report": ({"matplotlib", "sacrebleu", "rich", "scipy", "PIL"}, {"config"}),
+    "tasks": ({"jax", "flax"}, {"ops", "config", "data", "decode", "sampling", "interpret", "train", "report"}),
     "runs": (
         {"jax", "safetensors"},
         {
@@ -54,11 +55,11 @@ PACKAGES = {
     "config": (set(), {"claims.claim"}),
     "claims": ({"scipy"}, {"config", "provenance", "runs", "report"}),
     "pretrained": (
-        {"jax", "flax", "safetensors", "gguf", "tokenizers"},
-        {"config", "data", "decode", "models", "report", "tasks", "train"},
+        {"jax", "flax", "safetensors", "gguf", "tokenizers", "jinja2"},
+        {"config", "data", "decode", "interpret", "sampling", "models", "ops", "report", "tasks", "train"},
     ),
     "compile": (
-        {"jax", "PIL", "sentencepiece", "spacy"},
+        {"jax", "PIL", "sentencepiece", "spacy", "tokenizers"},
         {"config", "data", "tasks", "train", "claims", "pretrained"},
     ),
     "laws": ({"jax", "optax", "scipy"}, {"ops", "claims", "report"}),

@@ -39,7 +39,7 @@ def picture(path: Path, size: tuple[int, int], mode: str, seed: int):
 
 
 def make_files(directory: Path):
-    """What the page calls pairs.tsv, letter.txt, shapes, labels.tsv and book.txt."""
+    """What the page calls pairs.tsv, letter.txt, shapes, labels.tsv, more.csv, new.csv and book.txt."""
     pairs = [f"I have {i} cats and {i % 7} dogs.\tJ'ai {i} chats et {i % 7} chiens.\n" for i in range(60)]
     (directory / "pairs.tsv").write_text("".join(pairs), encoding="utf-8")
     (directory / "letter.txt").write_text("I have 3 dogs.\n\nI have cats.\n", encoding="utf-8")
@@ -49,13 +49,15 @@ def make_files(directory: Path):
             picture(directory / "shapes" / kind / f"{i:03d}.png", (20 + i, 30), modes[i % 5], i)
     texts = [f"de\tEin Hund läuft {i} Mal.\nfr\tUn chien court {i} fois.\n" for i in range(30)]
     (directory / "labels.tsv").write_text("".join(texts), encoding="utf-8")
+    (directory / "more.csv").write_text("label,text\nde,Ein Hund\nfr,Un chien\n", encoding="utf-8")
+    (directory / "new.csv").write_text("id,text\n1,Ein Hund läuft\n2,\n", encoding="utf-8")
     (directory / "book.txt").write_text("First Citizen:\nSpeak, speak.\n\n" * 60, encoding="utf-8")
 
 
 def commands() -> dict[str, list[list[str]]]:
     """{experiment: the words of each of its commands}, in the order of the page."""
-    blocks = re.findall(r"^```\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-    parsed = [[shlex.split(line)[2:] for line in block.splitlines()] for block in blocks]
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    parsed = [[shlex.split(line)[2:] for line in block.splitlines()] for language, block in blocks if not language]
     return {block[0][1]: block for block in parsed}
 
 
@@ -81,6 +83,11 @@ def test_the_page_is_followed(name, tmp_path):
     if name in ("translate_files", "classify_images"):
         gives_the_same_answers_packed_and_elsewhere(tmp_path, name)
     if name == "classify_text":
+        table = (tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()
+        assert (
+            table[0] == "id,text,predicted,p_de,p_fr" and table[1].startswith("1,Ein Hund läuft,") and len(table) == 3
+        )
+        assert table[2] == "2,,,,"
         needs_no_data_to_predict_and_the_same_to_evaluate(tmp_path, later_commands[-1])
 
 

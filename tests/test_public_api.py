@@ -121,10 +121,8 @@ def find_imports(pattern: str) -> set[str]:
 
 
 def test_every_import_is_required_or_in_extra():
-    assert find_imports("ops/*.py") | find_imports("models/*.py") | find_imports("decode.py") <= CORE - {
-        "tyro",
-        "safetensors",
-    }
+    core = set().union(*map(find_imports, ("ops/*.py", "models/*.py", "decode.py", "sampling.py")))
+    assert core <= CORE - {"tyro", "safetensors"}
     assert find_imports("**/*.py") <= CORE | set(errors.EXTRAS)
     distributions = importlib.metadata.packages_distributions()
     bare = lambda requirement: re.match(r"[\w-]+", requirement)[0].lower().replace("_", "-")
@@ -143,6 +141,22 @@ def test_requirements_file_matches_all_extras():
     assert extras["test"][0] == "attention_jax[all]"
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if line and not line.startswith("#")] == expected
+
+
+def test_lock_file_pins_what_the_package_needs():
+    """Every requirement of the extra all is pinned once, within its bounds (0.1 CPU-seconds)."""
+    requirements = pytest.importorskip("packaging.requirements")
+    canonical = pytest.importorskip("packaging.utils").canonicalize_name
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    pins = [line.split("==") for line in lines if not line.startswith("#")]
+    versions = {canonical(name): version for name, version in pins}
+    assert len(versions) == len(pins) and "pytest" not in versions and "ruff" not in versions
+    extras = PROJECT["optional-dependencies"]
+    names = re.search(r"\[(.*)\]", extras["all"][0])[1].split(",")
+    waiting = [*PROJECT["dependencies"], *(line for name in names for line in extras[name])]
+    for requirement in map(requirements.Requirement, waiting):
+        version = versions[canonical(requirement.name)]
+        assert requirement.specifier.contains(version), f"{requirement} is pinned at {version}"
 
 
 def test_accelerator_extras_install_same_jax():

@@ -9,13 +9,15 @@ import types
 import pytest
 
 from attention_jax.cli import commands
+from attention_jax.data.text_tables import Columns
 from attention_jax.errors import InputError
 
 
 @pytest.fixture(autouse=True)
 def loud(monkeypatch):
     """The run that every command loads answers with capitals."""
-    run = types.SimpleNamespace(predict=lambda texts, figure=None: [text.upper() for text in texts])
+    answer = lambda texts, figure=None: [text.upper() for text in texts]
+    run = types.SimpleNamespace(predict=answer, table_columns=Columns(), classes=())
     monkeypatch.setattr("attention_jax.load_run", lambda *_, **__: run)
 
 

@@ -105,6 +105,45 @@ def directory(place: Path, **config) -> dict[str, np.ndarray]:
     return state
 
 
+def to_gguf(architecture: str, name: str, x: np.ndarray, config: dict) -> np.ndarray:
+    """What the converter of llama.cpp, convert_hf_to_gguf.py, does with a tensor besides its name."""
+    projection = name.split(".")[-2]
+    if architecture == "llama" and projection in ("q_proj", "k_proj"):  # LlamaModel.permute
+        heads = config["num_attention_heads" if projection == "q_proj" else "num_key_value_heads"]
+        return x.reshape(heads, 2, len(x) // heads // 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+    if architecture.startswith("gemma") and name.endswith("norm.weight"):
+        return x + 1
+    return x.T if architecture == "gpt2" and projection.startswith("c_") and name.endswith("weight") else x
+
+
+def write_gguf(path: Path, architecture: str, state: dict, config: dict | None, fields: dict | None = None):
+    """Write the weights of a model of two layers to a .gguf file, under the names that the `gguf` library has; `fields`
+    are {name of an entry: its value} of the header besides those of `config`."""
+    import gguf
+
+    names, writer = (
+        gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], 2),
+        gguf.GGUFWriter(path, architecture),
+    )
+    if config is not None:
+        writer.add_block_count(config["num_hidden_layers"])
+        writer.add_embedding_length(config["hidden_size"])
+        writer.add_feed_forward_length(config["intermediate_size"])
+        writer.add_head_count(config["num_attention_heads"])
+        writer.add_head_count_kv(config["num_key_value_heads"])
+        writer.add_key_length(config["head_dim"])
+        writer.add_layer_norm_rms_eps(1e-5)
+    for name, value in (fields or {}).items():
+        getattr(writer, f"add_{name}")(value)
+    for name, x in state.items():
+        array = np.ascontiguousarray(to_gguf(architecture, name, x, config))
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def outputs(state: dict, ids, config: dict = CONFIG, last: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """(logits [T, V], or of the `last` tokens, attention maps [layers, heads, T, T]) of one text, in float64.
 

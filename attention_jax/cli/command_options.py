@@ -84,11 +84,13 @@ class Train:
 
 @dataclass(frozen=True)
 class Export(RunCommand):
-    """Export a run's weights as safetensors or .npz, its computation as StableHLO, or pack all of it into a zip."""
+    """Export a run's weights as safetensors or .npz, a fine-tuned model to Hugging Face, a run's computation as
+    StableHLO, or pack all of it into a zip."""
 
-    to: Literal["safetensors", "npz", "stablehlo", "zip"] = "safetensors"
-    """Weights in one of two file formats, StableHLO programs that run without this package, or one file with which
-    predict, look, evaluate and export work anywhere."""
+    to: Literal["safetensors", "npz", "huggingface", "stablehlo", "zip"] = "safetensors"
+    """Weights in one of two file formats, the directory of Hugging Face that the model came from with its weights now,
+    StableHLO programs that run without this package, or one file with which predict, look, evaluate and export work
+    anywhere."""
     naming: Literal[
         "own",
         "timm",
@@ -108,7 +110,8 @@ class Export(RunCommand):
     platforms: tuple[Literal["cpu", "cuda", "tpu"], ...] = ("cpu", "cuda", "tpu")
     """Platforms of the StableHLO programs, one program each."""
     out: str = ""
-    """Directory to create; by default RUN/export/NAMING or RUN/export/stablehlo. The file of zip is RUN.zip."""
+    """Directory to create; by default RUN/export/NAMING, or huggingface or stablehlo in the place of NAMING. The file
+    of zip is RUN.zip."""
 
 
 @dataclass(frozen=True)
@@ -126,10 +129,14 @@ class Import:
 
 @dataclass(frozen=True)
 class Evaluate(RunCommand):
-    """Evaluate a finished run on its held-out data, or a pretrained language model on a text."""
+    """Evaluate a finished run on its held-out data, a classifier also on new labeled data, or a pretrained language
+    model on a text."""
 
     figures: bool = False
     """Also plot the figures of the run again."""
+    data: str = ""
+    """New data for a classifier, instead of its held-out ones: a file of labeled texts as --data.tsv-file takes it, or
+    a directory with one sub-directory of images per class."""
     text: str = ""
     """The text file for a pretrained language model, whose perplexity on it is printed."""
 
@@ -140,11 +147,19 @@ class Predict(RunCommand):
     comes before them, may be added: --model.normalizer "top_k(32)" --decode.length 40 ..."""
 
     texts: Annotated[Positional[tuple[str, ...]], positional("TEXT or FILE ...")]
-    """Texts in quotes, "May 1, 1999", image files, or .txt files with one of these per line (- is standard input)."""
+    """Texts in quotes, "May 1, 1999", image files, or files of these: .txt with one per line (- is standard input, read
+    while it is written), or a column of a .csv, .tsv or .jsonl."""
     out: str = ""
-    """Write the outputs alone to this file, to translate a file line by line: an empty line stays empty."""
+    """Write a table to a .csv, .tsv or .jsonl: the columns of the input and the predictions, of a classifier the class
+    and the probabilities of all classes. To any other file write the outputs alone, to translate a file line by line:
+    an empty line stays empty."""
+    column: str = ""
+    """The column of the texts in a table, or its number in one without a header; by default text, of a translator
+    source, of an image model path, or the only column."""
     attention: str = ""
     """Also draw attention maps to this file: look.png."""
+    chat: bool = False
+    """Answer each text as what a user says to an instruct model, by the chat template in its files."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ Without a command it trains date_luong, an attention model that converts dates, 
 """
 
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -105,16 +106,30 @@ def directory_of(args, name: str) -> Path:
     return run_directory.latest_directory(name) if args.resume else run_directory.fresh_directory(name)
 
 
+def print_classification(split: str, report: dict):
+    """Print the metrics of a classifier, and those of each class unless there are many."""
+    from attention_jax.report.class_report import class_table
+    from attention_jax.report.tables import show
+
+    first = () if split else ("examples", "loss", "accuracy", "balanced_accuracy")  # of a run they are printed already
+    for name in (*first, "macro_f1", "ece"):
+        print(f"{split + name:32} {report[name]:.6g}")
+    if len(report["classes"]) <= 30:
+        show(class_table(report, split.rstrip(".")))
+
+
 def print_result(result: dict, directory: Path):
     for name, value in result["metrics"].items():
         print(f"{name:32} {value:.6g}" if isinstance(value, float) else f"{name:32} {value}")
+    for split, report in result.get("classification", {}).items():
+        print_classification(f"{split}.", report)
     samples = directory / "samples.txt"
     print(escape_control(samples.read_text(encoding="utf-8")) if samples.exists() else "", end="")
     print(f"{'seconds':32} {result['seconds']:.1f}\nin {directory}: result.json, metrics.jsonl, figures/")
 
 
 def export(words: list[str]):
-    """RUN --to safetensors|npz|stablehlo|zip [--naming timm|huggingface|...]: write weights, programs or one file."""
+    """RUN --to safetensors|npz|huggingface|stablehlo|zip [--naming timm|...]: write weights, programs or one file."""
     from attention_jax.cli import command_options
     from attention_jax.runs.api import export_run
 
@@ -166,8 +181,9 @@ def parse_and_open(kind: type, words: list[str], continues: bool = False) -> tup
 
 
 def evaluate(words: list[str]):
-    """RUN [--figures]: evaluate a run on its held-out data; MODEL --text FILE: the perplexity of a pretrained model."""
+    """RUN [--figures | --data FILE]: evaluate on held-out or new labeled data; MODEL --text FILE: perplexity."""
     from attention_jax.cli import command_options
+    from attention_jax.cli.predictions import lines_of
     from attention_jax.pretrained.load import is_pretrained
 
     args, load, _ = parse_and_open(command_options.Evaluate, words)
@@ -177,6 +193,10 @@ def evaluate(words: list[str]):
         metrics = load().perplexity("\n".join(lines_of(args.text, "text to evaluate")))
     elif args.text:
         raise InputError(f"--text is for a pretrained model; {args.run} is a run: leave it out")
+    elif args.data:
+        if args.figures:
+            raise InputError("--figures are of held-out data: leave --figures or --data out")
+        return print_classification("", load().evaluate_classes(args.data))
     else:
         metrics = load().evaluate(figures=args.figures)
     for name, value in metrics.items():
@@ -184,84 +204,72 @@ def evaluate(words: list[str]):
 
 
 def predict(words: list[str]):
-    """RUN TEXT|FILE.txt|- ... [--out FILE] [--attention FILE.png]: print the model's output for each text."""
-    from attention_jax.cli import command_options
-    from attention_jax.files import write_atomically
+    """RUN TEXT|FILE.txt|FILE.csv|- ... [--out FILE.csv] [--attention FILE.png]: print the output for each text."""
+    from attention_jax.cli import command_options, predictions
+    from attention_jax.data.text_tables import is_text_table
 
     args, load, sampling = parse_and_open(command_options.Predict, words, continues=True)
     if not args.texts:
         raise InputError("predict needs at least one text after the run")
     if args.attention and Path(args.attention).suffix not in PICTURES:
         raise InputError(f"--attention needs a file that ends in {', '.join(PICTURES)}; got {args.attention}")
+    if args.attention and is_text_table(args.out):
+        raise InputError(f"--attention draws what is printed, not a table: leave it or --out {args.out} out")
     for option, path in ("--attention", args.attention), ("--out", args.out):
         if path:
             make_parent(Path(path), option)
-    lines = texts_of(args.texts)
-    texts, model = [line for line in lines if line.strip()], load()
-    if sampling is not None and sys.stdout.isatty() and not args.out:
-        return [print_continuation(model, text, sampling) for text in texts]
-    outputs = model.predict(texts, args.attention or None, **(sampling or {}))
-    if args.out:
-        remaining = iter(outputs)
-        translated = "".join((next(remaining) if line.strip() else "") + "\n" for line in lines)
-        is_device = Path(args.out).exists() and not Path(args.out).is_file()
-        Path(args.out).write_text(translated, "utf-8") if is_device else write_atomically(Path(args.out), translated)
+    model = load()
+    answer = _answer_function(model, args, sampling or {})
+    batches = predictions.text_batches(args.texts, model.table_columns, args.column)
+    if args.out and is_text_table(args.out):
+        predictions.write_predictions(model, answer, args.texts, args.column, Path(args.out))
+    elif args.out:
+        predictions.write_outputs(answer, batches, Path(args.out))
+    elif sampling is not None and sys.stdout.isatty():
+        for text in filter(str.strip, itertools.chain.from_iterable(batches)):
+            print_continuation(model, text, sampling, args.chat)
     else:
-        for text, output in zip(texts, outputs, strict=True):
-            print(escape_control(f"{text} -> {output}"))
+        predictions.print_outputs(answer, batches)
     if args.attention:
         print(f"attention map: {args.attention}")
 
 
-def print_continuation(model, text: str, sampling: dict[str, Any]):
-    """Print a text and its continuation while it is written."""
+def _answer_function(model, args, sampling: dict[str, Any]) -> Callable[[Sequence[str]], Sequence[str]]:
+    """What gives the outputs of texts; it draws the attention maps of its first batch."""
+    from attention_jax.pretrained.interface import Pretrained
+
+    if not args.chat:
+        attention = iter([args.attention] if args.attention else [])
+        return lambda texts: model.predict(texts, next(attention, None), **sampling)
+    if not isinstance(model, Pretrained):
+        raise InputError(
+            f"--chat is for a pretrained model with a chat template, and {args.run} is a run: leave it out"
+        )
+    return lambda texts: model.chat(texts, **sampling)
+
+
+def print_continuation(model, text: str, sampling: dict[str, Any], chat: bool):
+    """Print a text and its continuation, or the answer in a `chat`, while it is written."""
     show = lambda piece: print(escape_control(piece), end="", flush=True)
-    show(f"{text} -> {text}")
-    model.generate([text], stream=show, **sampling)
+    show(f"{text} -> " if chat else f"{text} -> {text}")
+    (model.chat if chat else model.generate)([text], stream=show, **sampling)
     print()
-
-
-def lines_of(path: str, description: str) -> list[str]:
-    """Return the lines of a text file, of a pipe, or of standard input, which is called -."""
-    from attention_jax.data.text_files import decode_lines, read_lines
-
-    if path == "-":
-        return decode_lines(sys.stdin.buffer.read(), "standard input")
-    if Path(path).is_fifo():
-        return decode_lines(Path(path).read_bytes(), path)
-    return read_lines(path, description)
-
-
-def texts_of(words: Sequence[str]) -> list[str]:
-    """Return the texts that the words of a command give: a word itself, or the lines of a .txt file and of standard
-    input, which is called -; such a line may be empty."""
-    texts = []
-    for word in words:
-        is_file = word == "-" or word.lower().endswith(".txt")
-        lines = lines_of(word, "file of texts") if is_file else [word]
-        if not any(line.strip() for line in lines):
-            source = "standard input" if word == "-" else word
-            raise InputError(
-                f"{source} has only empty lines; at least one text is needed"
-                if is_file
-                else f"a text must not be empty, got {word!r}"
-            )
-        texts += lines
-    return texts
 
 
 def look(words: list[str]):
     """RUN [TEXT or FILE ...] [--out page.html]: show attention maps in one page for a browser."""
     from attention_jax.cli import command_options
+    from attention_jax.cli.predictions import text_batches
     from attention_jax.pretrained.load import is_pretrained
 
     args, load, _ = parse_and_open(command_options.Look, words)
     if args.out and not args.out.endswith((".html", ".htm")):
         raise InputError(f"--out needs a file that ends in .html; got {args.out}")
-    texts = [text for text in texts_of(args.texts) if text.strip()]
-    if is_pretrained(args.run) and not texts:
+    if is_pretrained(args.run) and not args.texts:
         raise InputError("look needs at least one text, or image file, after a pretrained model")
     model = load()
+    batches = text_batches(args.texts, model.table_columns) if args.texts else ()
+    texts = [text for text in itertools.chain.from_iterable(batches) if text.strip()]
     page = model.look(texts)
     if is_pretrained(args.run):
         usual = f"{model.name}.html"

@@ -1,4 +1,5 @@
-"""Encode texts for an exported model, and decode token ids. Needs NumPy; sentencepiece or spaCy for their tokenizers.
+"""Encode texts for an exported model, and decode token ids. Needs NumPy; sentencepiece, spaCy or
+tokenizers (a tokenizer.json) for their tokenizers.
 
 `launch.py export RUN --to stablehlo` copies this file beside the programs. The steps of both directions are under
 "preprocessing" in manifest.json (`attention_jax.compile.text_steps` writes them), the vocabularies in words.json.
@@ -94,6 +95,28 @@ def model(file: str):
     return SentencePieceProcessor(model_file=str(HERE / file))
 
 
+@functools.cache
+def library_tokenizer(max_length: int | None = None):
+    """Read the tokenizer in tokenizer.json, which cuts texts after `max_length` tokens, if any, and does not pad."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(HERE / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.no_truncation() if max_length is None else tokenizer.enable_truncation(max_length)
+    return tokenizer
+
+
+def tokenize_as_library(text: str, max_length: int | None) -> list[str]:
+    """Tokenize with tokenizer.json; a text that is cut after `max_length` tokens has special tokens around it."""
+    return library_tokenizer(max_length).encode(text, add_special_tokens=max_length is not None).tokens
+
+
+def text_of_library(tokens: list[str]) -> str:
+    """Join the tokens of tokenizer.json to text, without special tokens and those that it lacks."""
+    ids = [library_tokenizer().token_to_id(token) for token in tokens]
+    return library_tokenizer().decode([number for number in ids if number is not None])
+
+
 def spacy_tokens(text: str, language: str, keep_whitespace: bool = False) -> list[str]:
     """Tokenize with spaCy's rules of a language and drop whitespace tokens unless they are to be kept."""
     import spacy
@@ -114,6 +137,8 @@ STEPS = {
     "spacy": spacy_tokens,
     "sentencepiece": lambda text, file: model(file).encode(text, out_type=str),
     "sentencepiece text": lambda tokens, file: model(file).decode(tokens),
+    "tokenizer.json": tokenize_as_library,
+    "tokenizer.json text": text_of_library,
     "lines": each_line,
     "join lines": join_lines,
 }

@@ -126,9 +126,10 @@ def _(task: Seq2seqTask) -> Service:
 
 @service.register
 def _(task: TextTask) -> Service:
-    widest = task.config.data.max_length
+    widest, is_pretrained = task.config.data.max_length, task.data.tokenizer.recipe[:1] == ("pretrained",)
+    meaning = "tokens of tokenizer.json, special ones included, filled up with padding"
     inputs = (
-        Input("tokens", (widest,), "int32", "tokens, filled up with padding"),
+        Input("tokens", (widest,), "int32", meaning if is_pretrained else "tokens, filled up with padding"),
         Input("length", (), "int32", "tokens without padding"),
     )
 
@@ -137,7 +138,7 @@ def _(task: TextTask) -> Service:
 
     vocabulary, files = task.data.vocabulary, {}
     encode, _ = tokenizer_steps(task.data.tokenizer, "tokens", files)
-    recipe = text_recipe(encode, "tokens", vocabulary, most=widest, empty=vocabulary.decode([vocabulary.unk_id]))
+    recipe = text_recipe(encode, "tokens", vocabulary, most=widest, empty=vocabulary.decode([vocabulary.unk_id or 0]))
     words = {"tokens": _tokens(vocabulary), "classes": list(task.data.names)}
     example = (np.zeros((1, widest), np.int32), np.array([widest], np.int32))
     return Service(logits, inputs, "logits [batch, classes]", example, words, recipe, files)

@@ -16,6 +16,8 @@ RULES = {
     "words and marks": ([["lower"], ["find", WORD]], [SPACED]),
 }
 """{recipe: (steps from text to tokens, steps from tokens to text)} for tokenizers without arguments."""
+TOKENIZER = "tokenizer.json"
+"""The file of the tokenizer of a pretrained model, and the step that encodes with it."""
 
 
 def tokenizer_steps(tokenizer: Tokenizer, name: str, files: dict[str, bytes]) -> tuple[list, list]:
@@ -37,6 +39,9 @@ def tokenizer_steps(tokenizer: Tokenizer, name: str, files: dict[str, bytes]) ->
         case ["sentencepiece", model]:
             files[f"{name}.model"] = model
             return [["sentencepiece", f"{name}.model"]], [["sentencepiece text", f"{name}.model"]]
+        case ["pretrained", content, max_length]:
+            files[TOKENIZER] = content
+            return [[TOKENIZER, max_length]], [["tokenizer.json text"]]
         case ["lowercased" | "reversed" | "lines" as change, inner]:
             encode, decode = tokenizer_steps(inner, name, files)
             if change == "lines":

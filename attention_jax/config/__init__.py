@@ -247,7 +247,7 @@ class Decode(Options):
 
 @dataclass(frozen=True)
 class Sampling(Options):
-    """Sampling options of language models (attention_jax/decode.py)."""
+    """Sampling options of language models (attention_jax/sampling.py)."""
 
     section: ClassVar[str] = "decode"
 

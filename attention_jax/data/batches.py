@@ -1,6 +1,7 @@
 """Batch plans: the indices of the examples of every step of an epoch, computed on the host; devices gather them.
 
-And what is batched together: buckets of similar lengths, and rows into which several sentence pairs are packed.
+And what is batched together: buckets of similar lengths, rows into which several sentence pairs are packed, and the few
+lengths of new texts.
 """
 
 from collections.abc import Sequence
@@ -8,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+SHORTEST = 16
+"""The smallest number of tokens to which new texts are padded."""
 PACKED_TOGETHER = 2**13
 """Pairs that are packed at a time."""
 
@@ -20,6 +23,19 @@ class Chunk(NamedTuple):
     """[K, B] int32: indices of examples of the bucket"""
     weight: np.ndarray
     """[K, B] float32: 0 for padding. A step whose weights are all 0 makes no update"""
+
+
+def length_bucket(longest: int, limit: int | None = None) -> int:
+    """Return the number of tokens to which new texts of at most `longest` are padded: a power of two, at least
+    `SHORTEST`, or the `limit` of the model where that is smaller.
+
+    Predictions of texts of any length so need few programs.
+
+    >>> [length_bucket(longest, limit=100) for longest in (3, 16, 17, 65, 100)]
+    [16, 16, 32, 100, 100]
+    """
+    length = max(1 << max(longest - 1, 0).bit_length(), SHORTEST)
+    return max(longest, length if limit is None else min(length, limit))
 
 
 def plan(

@@ -19,11 +19,12 @@ def length_facts(tokens: np.ndarray, unit: str = "tokens", counts: np.ndarray | 
 
 
 def class_facts(names: Sequence[str], label: np.ndarray) -> dict:
-    """Return the number of classes, the least and the most frequent class, and the fraction of the latter, which is the
-    majority-class accuracy.
+    """Return the number of classes, the least and the most frequent class, the fraction of the latter, which is the
+    majority-class accuracy, and the ratio of their counts.
 
-    >>> class_facts(("cat", "dog", "owl"), np.array([0, 0, 1, 2, 2, 2]))
-    {'classes': 3, 'rarest_class': 'dog (1)', 'largest_class': 'owl (3)', 'largest_class_share': 0.5}
+    >>> facts = class_facts(("cat", "dog", "owl"), np.array([0, 0, 1, 2, 2, 2]))
+    >>> facts["rarest_class"], facts["largest_class"], facts["largest_class_share"], facts["class_imbalance"]
+    ('dog (1)', 'owl (3)', 0.5, 3.0)
     """
     counts = np.bincount(label, minlength=len(names))
     least, most = int(counts.argmin()), int(counts.argmax())
@@ -32,6 +33,7 @@ def class_facts(names: Sequence[str], label: np.ndarray) -> dict:
         "rarest_class": f"{names[least]} ({counts[least]})",
         "largest_class": f"{names[most]} ({counts[most]})",
         "largest_class_share": round(float(counts[most] / counts.sum()), 4),
+        "class_imbalance": round(float(counts[most] / max(counts[least], 1)), 1),
     }
 
 

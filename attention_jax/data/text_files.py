@@ -15,6 +15,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import BufferedIOBase
 from typing import Any, BinaryIO, Literal
 
 from attention_jax.errors import InputError
@@ -177,17 +178,33 @@ def each_line(path: str, description: str, member: str = "") -> Iterator[bytes]:
 
 
 def _lines_in(blocks: Iterable[bytes], path: str) -> Iterator[bytes]:
-    check, lines, tail = TextCheck(path), [], b""
+    previous = []
+    for lines in _line_blocks(blocks, path):
+        yield from previous  # of the block before: of a file of one block none until all of it is checked
+        previous = lines
+    yield from previous
+
+
+def _line_blocks(blocks: Iterable[bytes], path: str) -> Iterator[list[bytes]]:
+    """Yield the lines that end in each block of a text, checked (`TextCheck`), and at last one without an end."""
+    check, tail = TextCheck(path), b""
     for block in blocks:
         check.block(block)
-        yield from lines  # of the block before: of a file of one block none until all of it is checked
         *lines, tail = (tail + block).split(b"\n")
+        yield lines
     check.end()
     if tail not in (b"", MARK.encode()):
-        lines.append(tail)
+        yield [tail]
     elif not check.newlines:
         raise InputError(f"{path} is empty; expected one sentence a line")
-    yield from lines
+
+
+def stream_lines(file: BufferedIOBase, name: str) -> Iterator[list[str]]:
+    """Yield the lines of a text as they arrive in a pipe, decoded; errors name the file `name` (`each_line`)."""
+    number = 0
+    for lines in _line_blocks(iter(lambda: file.read1(2**16), b""), name):
+        yield [decode_line(line, f"{name} line {number + i}") for i, line in enumerate(lines, 1)]
+        number += len(lines)
 
 
 def decode_lines(content: bytes, path: str) -> list[str]:
@@ -217,10 +234,15 @@ def is_table(path: str) -> bool:
     >>> is_table("a.jsonl.gz"), is_table("A.Parquet"), is_table("b.csv"), is_table("a.tsv.gz")
     (True, True, True, False)
     """
-    return _form(path) in (*JSON_LINES, CSV, PARQUET)
+    return form_of(path) in (*JSON_LINES, CSV, PARQUET)
 
 
-def _form(path: str) -> str:
+def form_of(path: str) -> str:
+    """Return the suffix of a file's name in lower case, of a packed file that before it.
+
+    >>> form_of("A.TSV.GZ"), form_of("a.txt")
+    ('.tsv', '.txt')
+    """
     return suffix_of(os.path.splitext(path)[0] if suffix_of(path) in PACKED else path)
 
 
@@ -266,10 +288,10 @@ def _records(path: str | tuple[str, str], columns: Sequence[str], member: str) -
     error of a line that cannot be read."""
     if not isinstance(path, str):
         yield from _line_pairs(*path)
-    elif _form(path) == PARQUET:
+    elif form_of(path) == PARQUET:
         yield from enumerate(_parquet_rows(path, columns), 1)
-    elif _form(path) == CSV:
-        yield from _csv_rows(path, columns)
+    elif form_of(path) == CSV:
+        yield from _csv_records(path, columns)
     else:
         yield from enumerate(each_line(path, "file of texts", member), 1)
 
@@ -347,12 +369,12 @@ def _field(row: dict, name: str, location: str, sentences: bool) -> str:
     return text
 
 
-def _csv_rows(path: str, columns: Sequence[str]) -> Iterator[tuple[int, dict | InputError]]:
-    """The rows below the header of a file of comma-separated values (RFC 4180)."""
+def csv_rows(path: str) -> Iterator[tuple[int, list[str] | InputError]]:
+    """Yield the line number, from 1, and the fields of each row of comma-separated values (RFC 4180), or its error."""
     csv.field_size_limit(2**31 - 1)
     decode = lambda line: f"{line.decode(errors='surrogateescape')}\n".replace(MARK, "")
     lines = map(decode, each_line(path, "file of texts"))
-    reader, names = csv.reader(lines, strict=True), None
+    reader = csv.reader(lines, strict=True)
     while True:
         number = reader.line_num + 1
         try:
@@ -362,7 +384,16 @@ def _csv_rows(path: str, columns: Sequence[str]) -> Iterator[tuple[int, dict | I
             continue
         if fields is None:
             break
-        if names is None:
+        yield number, [field.rstrip("\r\n") for field in fields]
+
+
+def _csv_records(path: str, columns: Sequence[str]) -> Iterator[tuple[int, dict | InputError]]:
+    """The rows below the header of a CSV file."""
+    names = None
+    for number, fields in csv_rows(path):
+        if isinstance(fields, InputError):
+            yield number, fields
+        elif names is None:
             names = [name.strip() for name in fields]
             if not {*columns} <= {*names}:
                 raise InputError(f"{path} needs the columns {', '.join(columns)}, it has {', '.join(names)[:200]}")
@@ -370,7 +401,7 @@ def _csv_rows(path: str, columns: Sequence[str]) -> Iterator[tuple[int, dict | I
             message = f"{path} line {number}: expected {len(names)} columns as in line 1, got {len(fields)}"
             yield number, InputError(message)
         else:
-            yield number, dict(zip(names, (field.rstrip("\r\n") for field in fields)))
+            yield number, dict(zip(names, fields))
 
 
 def _parquet_rows(path: str, columns: Sequence[str]) -> Iterator[dict]:

@@ -74,6 +74,9 @@ class Vocabulary:
         frequent = [token for token, count in counts.items() if count >= min_frequency and token not in special_tokens]
         return cls(sorted(frequent, key=lambda token: (-counts[token], token)), **special)
 
+    def __repr__(self) -> str:
+        return f"Vocabulary({len(self)} tokens)"
+
     def __len__(self) -> int:
         return len(self.tokens)
 

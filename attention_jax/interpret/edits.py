@@ -2,20 +2,29 @@
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import zip_longest
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import unflatten_dict
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax.errors import InputError
-from attention_jax.interpret.sites import Site, as_name_list, heads_axis, positions_axis, select_sites, split_head
-from attention_jax.models.taps import Edit
+from attention_jax.interpret.sites import (
+    Site,
+    as_name_list,
+    find_sites,
+    heads_axis,
+    positions_axis,
+    select_sites,
+    split_head,
+)
+from attention_jax.models.taps import SET, Edit
 from attention_jax.ops.trees import pytree
 
 Indices = Sequence[int] | int | None
@@ -30,8 +39,8 @@ class Part:
     `value` has the shape of the activation or is broadcast to it; with `adds` it is added, as to steer by a direction.
 
     It replaces the whole activation, or only some `heads`, `positions` (of queries, in scores and weights) and `rows`
-    of the batch, each one index or several, negative ones counted from the end; and only where the boolean array
-    `where`, broadcast to the shape, is true.
+    of the batch, each one index or several, negative ones counted from the end, which of each text of a `Batch` is its
+    own; and only where the boolean array `where`, broadcast to the shape, is true.
     """
 
     value: Float[Array, "..."] | None = None
@@ -88,26 +97,154 @@ def normalize_index(name: str, axis_name: str, index: int, size: int) -> int:
     return index % size
 
 
-def edit_variables(sites: Mapping[str, Site], replacements: Mapping[str, Any]) -> dict:
-    """The variables of the collection "set" for what `run` is given: {module: {...: {tap: edits}}}.
+def edit_variables(
+    sites: Mapping[str, Site], replacements: Mapping[str, Any], lengths: Int[Array, "B"] | None = None
+) -> dict:
+    """The variables of the collection "set" for what `run` is given: {module: {...: {tap: edits}}}. With the `lengths`
+    of texts, negative positions are counted from the end of each.
 
     Raises InputError for what does not fit its site.
     """
+    edits = _edits_by_path(sites, replacements, lengths)
+    if lengths is not None and not isinstance(lengths, jax.core.Tracer):
+        for name, spec in replacements.items():
+            for position in (spec.positions or ()) if isinstance(spec, Part) else ():
+                normalize_index(name, "position", position, int(np.min(lengths)))
+    return unflatten_dict(edits)
+
+
+def _edits_by_path(
+    sites: Mapping[str, Site], replacements: Mapping[str, Any], lengths
+) -> dict[tuple, tuple[Edit, ...]]:
+    """{the path of a tap's variable: its edits}."""
     if not isinstance(replacements, Mapping):
         raise InputError(f"set is {{site: an array, a function or a Part}}, got a {type(replacements).__name__}")
     edits: dict[str, list[Edit]] = {name: [] for name in sites}
     for name, value in replacements.items():
         for site_name in expand_names(sites, name):
             site = split_head(site_name)[0]
-            edits[site].append(_make_edit(site_name, sites[site], value))
+            edits[site].append(_make_edit(site_name, sites[site], value, lengths))
     by_path: dict[tuple, dict] = {}  # {the path of a variable: {its layer, None if it has no axis of layers: edits}}
     for name, site in sites.items():
         by_path.setdefault(site.path, {})[site.layer] = edits[name]
     variable_edits = lambda layers: tuple(layers[None]) if None in layers else _stack_edits([*layers.values()])
-    return unflatten_dict({path: variable_edits(layers) for path, layers in by_path.items() if any(layers.values())})
+    return {path: variable_edits(layers) for path, layers in by_path.items() if any(layers.values())}
 
 
-def _make_edit(name: str, site: Site, replacement) -> Edit:
+@pytree
+@dataclass(frozen=True)
+class DecodingEdits:
+    """The edits of a text that is written token by token with a KV cache: what a full pass over the text as far as it
+    is written would replace, restricted to the positions that a call computes."""
+
+    edits: tuple[tuple[Edit, ...], ...]
+    taps: tuple[tuple[str, tuple[str, ...], int], ...] = field(metadata={"static": True})
+    """Of each entry of `edits`: a site, the path of its variable, and the axis of the batch, after that of layers."""
+
+    def of_prompt(self, width: int) -> dict:
+        """The variables of the call that reads prompts of `width` tokens."""
+        return self._variables(lambda name, batch, edit: _slice_edit(name, batch, edit, 0, width, width))
+
+    def of_step(self, position: Int[Array, ""], width: int, row: Int[Array, ""]) -> dict:
+        """The variables of the call that reads one token of a text of the batch at a position, with a cache of `width`
+        positions."""
+
+        def one_token(name, batch, edit):
+            edit = jax.tree.map(lambda x: _slice_axis(x, batch, row, 1), edit)
+            if edit.function is not None and _is_cached(name):  # positions behind this one have no activation
+                written = (jnp.arange(width) <= position).reshape(*(1,) * (batch + 1), -1, 1, 1)  # [1, T, 1, 1]
+                edit = replace(edit, where=written if edit.where is None else edit.where & written)
+            return _slice_edit(name, batch, edit, position, 1, width)
+
+        return self._variables(one_token)
+
+    def _variables(self, at: Callable) -> dict:
+        variables = {
+            path: tuple(at(name, batch, edit) for edit in edits)
+            for (name, path, batch), edits in zip(self.taps, self.edits, strict=True)
+        }
+        return {SET: unflatten_dict(variables)} if variables else {}
+
+
+def decoding_edits(
+    model: nn.Module, params, prompt: Int[Array, "B P"], lengths: Int[Array, "B"], length: int, set: Mapping[str, Any]
+) -> DecodingEdits:
+    """What `attention_jax.generate` takes as `edits`, for its prompts and the `length` of a continuation.
+
+    `set` is that of `run`, for texts of P + `length` - 1 tokens; negative positions are counted from the end of each
+    prompt, and arrays of the positions of a prompt, as those of `trace`, replace these.
+
+    A function is called with the activations of one pass, [B, P, ...] of the prompts and then [B, 1, ...] of each new
+    token (keys and values: of all tokens so far), so it has to treat each position by itself.
+    """
+    lengths = np.asarray(lengths)
+    text = jax.ShapeDtypeStruct((prompt.shape[0], prompt.shape[1] + length - 1), jnp.int32)
+    sites = find_sites(model, params, (text,))
+    widths = {prompt.shape[1], *lengths.tolist()} if len(prompt) == 1 else {prompt.shape[1]}
+    replacements = {
+        site_name: _extend(site_name, sites[split_head(site_name)[0]], replacement, widths, lengths)
+        for name, replacement in set.items()
+        for site_name in expand_names(sites, name)
+    }
+    by_path = _edits_by_path(sites, replacements, lengths)
+    names = {site.path: (name, int(site.layer is not None)) for name, site in sites.items()}
+    return DecodingEdits(tuple(by_path.values()), tuple((names[path][0], path, names[path][1]) for path in by_path))
+
+
+def _extend(name: str, site: Site, replacement, widths: set[int], lengths: Int[np.ndarray, "B"]):
+    """A replacement whose array is of the positions of prompts, one of `widths`, as one of the tokens of these prompts
+    in the whole text."""
+    spec = replacement if isinstance(replacement, Part) else Part(replacement)
+    if spec.value is None or callable(spec.value):
+        return replacement
+    axis = -3 if len(site.shape) == 4 and split_head(name)[1] is None else -2  # [B, T, H, E] or [B, T, D]
+    size, width = jnp.shape(spec.value)[axis] if jnp.ndim(spec.value) >= -axis else 1, site.shape[1]
+    if size not in widths or size in (1, width) or heads_axis(name) == 1:
+        return replacement
+    pad = lambda x: jnp.pad(x, [(0, width - size) if i == x.ndim + axis else (0, 0) for i in range(x.ndim)])
+    in_prompt = (np.arange(width) < lengths[:, None]).reshape(-1, width, *(1,) * (-axis - 1))  # [B, T, 1 ...]
+    where = jnp.asarray(in_prompt)
+    if spec.where is not None:
+        where &= _fit_shape(
+            f"`where` of {name}", spec.where, (*where.shape[:2], *site.shape[axis + 1 :]), jnp.dtype(bool)
+        )
+    return replace(spec, value=pad(jnp.asarray(spec.value)), where=where)
+
+
+def has_positions(replacements: Mapping[str, Any]) -> bool:
+    """Whether an array of `replacements` may have values of their own for positions, so that it fits texts of one
+    length only."""
+    arrays = [
+        x
+        for replacement in replacements.values()
+        for x in ((replacement.value, replacement.where) if isinstance(replacement, Part) else (replacement,))
+        if x is not None and not callable(x)
+    ]
+    return any(np.prod(jnp.shape(x)[:-1]) > 1 for x in arrays)
+
+
+def _is_cached(name: str) -> bool:
+    """Whether a site is that of keys or values, which a call has of all positions so far."""
+    return name.rpartition(".")[2] in ("key", "value")
+
+
+def _slice_edit(name: str, batch: int, edit: Edit, first, count: int, width: int) -> Edit:
+    """An edit for `count` queries from the position `first` and the keys of the first `width` positions."""
+
+    def restrict(x):
+        axis = positions_axis(name, x.ndim - batch) + batch
+        x = _slice_axis(x, axis, *((0, width) if _is_cached(name) else (first, count)))
+        return _slice_axis(x, axis + 1, 0, width) if heads_axis(name) == 1 else x  # scores and weights: [B, H, Q, K]
+
+    return jax.tree.map(restrict, edit)
+
+
+def _slice_axis(x: Array, axis: int, first, count: int) -> Array:
+    """`count` entries of an axis; an axis of one entry is broadcast, and stays."""
+    return x if x.shape[axis] == 1 else jax.lax.dynamic_slice_in_dim(jnp.asarray(x), first, count, axis)
+
+
+def _make_edit(name: str, site: Site, replacement, lengths=None) -> Edit:
     """The edit of a site by what is given for it or one of its heads; its arrays have all axes of the activation."""
     spec = (
         replacement
@@ -127,8 +264,11 @@ def _make_edit(name: str, site: Site, replacement) -> Edit:
         _check_function(name, function, jax.ShapeDtypeStruct(shape, site.dtype))
     masks = [] if spec.where is None else [_fit_shape(f"`where` of {name}", spec.where, shape, jnp.dtype(bool))]
     for axis_name, axis in zip(INDEXED, (heads_axis(name), positions_axis(name, len(shape)), 0), strict=True):
-        if getattr(spec, axis_name) is not None:
-            masks.append(_index_mask(name, axis_name, getattr(spec, axis_name), axis, shape))
+        indices = getattr(spec, axis_name)
+        if indices is not None and axis_name == "positions" and axis is not None and lengths is not None:
+            masks.append(_position_mask(name, indices, axis, shape, lengths))
+        elif indices is not None:
+            masks.append(_index_mask(name, axis_name, indices, axis, shape))
     if head is not None:  # of all heads, true for one of them
         value, *masks = (x if x is None else x.reshape(*x.shape[:2], 1, -1) for x in (value, *masks))
         masks.append(_index_mask(site_name, "heads", (head,), heads_axis(site_name), site.shape))
@@ -145,6 +285,18 @@ def _index_mask(name: str, axis_name: str, indices: Sequence[int], axis: int | N
     mask = np.zeros(shape[axis], bool)
     mask[[normalize_index(name, axis_name[:-1], i, shape[axis]) for i in indices]] = True
     return mask.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+
+
+def _position_mask(name: str, positions: tuple[int, ...], axis: int, shape, lengths) -> Bool[Array, "B ..."]:
+    """True at some positions of each text, with all axes of `shape`. Raises InputError for one that a text has not."""
+    if not isinstance(lengths, jax.core.Tracer):
+        shortest = int(np.min(lengths))
+        for position in positions:
+            normalize_index(name, "position", position, shortest if position < 0 else shape[axis])
+    positions = jnp.asarray(positions)[None]
+    chosen = positions + jnp.where(positions < 0, jnp.asarray(lengths)[:, None], 0)  # [B, n]
+    mask = (jnp.arange(shape[axis])[None, :, None] == chosen[:, None, :]).any(-1)  # [B, T]
+    return mask.reshape([shape[0] if i == 0 else shape[axis] if i == axis else 1 for i in range(len(shape))])
 
 
 @dataclass(frozen=True)

@@ -13,21 +13,21 @@ from typing import Any, Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array, Bool, Key
 
 from attention_jax.errors import InputError
 from attention_jax.interpret.edits import Indices, Part, edit_variables, expand_names, select_head
 from attention_jax.interpret.patterns import check_rng
+from attention_jax.interpret.prefix import model_prefix
 from attention_jax.interpret.sites import (
     Site,
     as_arrays,
     as_name_list,
     find_sites,
-    heads_axis,
     positions_axis,
     select_sites,
     split_head,
+    split_lengths,
     sub_layer,
 )
 from attention_jax.models.taps import SET, TRACE
@@ -43,7 +43,7 @@ def run(
     """Call a model with other activations in the places that `set` names: (its output, {site: activation}).
 
     Args:
-      model, params, inputs: a Flax module, its parameters, and what it is called with.
+      model, params, inputs: a Flax module, its parameters, and what it is called with, tokens also as a `Batch`.
       set: {site: an array of its shape, a function of it, or a `Part`}. A name may have `*`, or be that of a head,
         "decoder.3.head.5", whose activation is [B, T, V].
       sites: the sites whose activations are returned, as they are after what is set; with `*` and heads, too.
@@ -69,13 +69,12 @@ def run_intercepted(
     interceptor: Callable | None, model: nn.Module, params, inputs: tuple, replacements: Mapping, sites=()
 ):
     """`run` with the methods of the model's modules as a Linen `interceptor` changes them."""
-    inputs = as_arrays(inputs)
+    inputs, lengths = split_lengths(as_arrays(inputs))
     all_sites = find_sites(model, params, inputs)
     names = expand_names(all_sites, sites)
     traced_sites = tuple(all_sites[split_head(name)[0]] for name in names)
-    output, activations = _apply_with_edits(
-        model, interceptor, traced_sites, params, edit_variables(all_sites, replacements), inputs
-    )
+    edits = edit_variables(all_sites, replacements, lengths)
+    output, activations = _apply_with_edits(model, interceptor, traced_sites, params, edits, inputs)
     return output, {name: select_head(name, x) for name, x in zip(names, activations, strict=True)}
 
 
@@ -88,6 +87,12 @@ def _apply_with_edits(model, interceptor, sites: tuple[Site, ...], params, edits
     return output[0] if isinstance(output, tuple) else output, [_site_value(state[TRACE], site) for site in sites]
 
 
+@partial(jax.jit, static_argnums=(0, 1))
+def _activations(model, sites: tuple[Site, ...], params, inputs):
+    """The activations of `sites` alone, so that the compiler removes what only the output needs."""
+    return _apply_with_edits(model, None, sites, params, {}, inputs)[1]
+
+
 def _site_value(tree, site: Site):
     for key in site.path:
         tree = tree[key]
@@ -95,8 +100,17 @@ def _site_value(tree, site: Site):
 
 
 def trace(model: nn.Module, params, *inputs, sites: str | Iterable[str] = "*") -> dict[str, Array]:
-    """The activations {site: array} of a call of a model, of all `sites` by default; takes what `run` takes."""
-    return run(model, params, *inputs, sites=sites)[1]
+    """The activations {site: array} of a call of a model, of all `sites` by default; takes what `run` takes.
+
+    Nothing behind the last of the sites is computed: no later layers, and no logits unless they are a site.
+    """
+    inputs, _ = split_lengths(as_arrays(inputs))
+    all_sites = find_sites(model, params, inputs)
+    names = expand_names(all_sites, sites)
+    site_names = [split_head(name)[0] for name in names]
+    prefix, prefix_params = model_prefix(model, params, all_sites, site_names)
+    activations = _activations(prefix, tuple(all_sites[name] for name in site_names), prefix_params, inputs)
+    return {name: select_head(name, x) for name, x in zip(names, activations, strict=True)}
 
 
 def patch(
@@ -123,6 +137,7 @@ def ablate(
     how: Literal["zero", "mean", "resample"] = "zero",
     *,
     source: Mapping[str, Array] | None = None,
+    mask: Bool[Array, "B T"] | None = None,
     rng: Key[Array, ""] | None = None,
     heads: Indices = None,
     positions: Indices = None,
@@ -130,20 +145,22 @@ def ablate(
 ) -> dict[str, Part]:
     """What `run` sets to ablate sites: to zeros, to a mean, or to the activations of other rows.
 
-    The mean is that of the activations `source`, of `trace`, over their rows and positions; other rows are those of
-    `source`, permuted by `rng`.
+    The mean is that of the activations `source`, of `trace`, over their rows and positions, those of `mask` only, as of
+    the tokens of a padded batch, `Batch.mask`; other rows are those of `source`, permuted by `rng`.
     """
     needs = {"zero": [], "mean": ["source"], "resample": ["source", "rng"]}
     if how not in needs:
         raise InputError(f"ablate takes one of {', '.join(needs)}, got {how!r}")
     if [name for name, x in {"source": source, "rng": rng}.items() if x is not None] != needs[how]:
         raise InputError(f"ablate {how!r} takes {' and '.join(needs[how]) or 'neither source nor rng'}")
+    if mask is not None and how != "mean":
+        raise InputError(f"a mask says which activations a mean is of: ablate {how!r} takes none")
     if how == "zero":
         return dict.fromkeys(as_name_list(sites), Part(jnp.zeros(()), heads=heads, positions=positions, rows=rows))
     _check_source(source)
     names = select_sites(source, [split_head(name)[0] for name in as_name_list(sites)])
     if how == "mean":
-        values = {name: _mean(name, source[name]) for name in names}
+        values = {name: _mean(name, source[name], mask) for name in names}
     else:
         check_rng(rng)
         if alone := [name for name in names if source[name].shape[0] < 2]:
@@ -152,9 +169,14 @@ def ablate(
     return patch(values, sites, heads=heads, positions=positions, rows=rows)
 
 
-def _mean(name: str, x):
+def _mean(name: str, x, mask):
     axis = positions_axis(name, x.ndim)
-    return x.mean(axis=0 if axis is None else (0, axis), keepdims=True)
+    if mask is None or axis is None:
+        return x.mean(axis=0 if axis is None else (0, axis), keepdims=True)
+    if mask.shape != (x.shape[0], x.shape[axis]):
+        raise InputError(f"the mask of {name} is [B, T] = {[x.shape[0], x.shape[axis]]}, got {list(mask.shape)}")
+    where = mask.reshape([size if i in (0, axis) else 1 for i, size in enumerate(x.shape)])
+    return x.mean(axis=(0, axis), keepdims=True, where=where)
 
 
 def _check_source(source):
@@ -238,52 +260,6 @@ def _noisy(x):
     """Other numbers of the size of x, with which whatever depends on it changes."""
     size = 1 + jnp.max(jnp.abs(jnp.where(jnp.isfinite(x), x, 0)))
     return x + (size * jax.random.normal(jax.random.key(0), x.shape)).astype(x.dtype)
-
-
-def head_sweep(
-    model: nn.Module,
-    params,
-    *inputs,
-    measure: Callable[[Array], Array],
-    source: Mapping[str, Array] | None = None,
-    sites: str | Iterable[str] = "*head_output",
-    positions: Indices = None,
-    together: int = 16,
-) -> dict[str, Array]:
-    """`measure` of the output with each head of `sites` ablated, one at a time, in one program: {site: [heads, ...]}.
-
-    With `source` the heads are patched with its activations instead. `together` limits how many heads run in one batch.
-
-    Raises InputError for sites without heads, and a measure that returns no array.
-    """
-    inputs = as_arrays(inputs)
-    all_sites = find_sites(model, params, inputs)
-    names = select_sites(all_sites, sites)
-    for name in names:
-        if heads_axis(name) is None:
-            raise InputError(f"a sweep of heads needs sites with heads, as head_output; got {name}")
-    kwargs = {"positions": positions}
-    values = ablate(names, **kwargs) if source is None else patch(source, names, **kwargs)
-    counts = tuple(all_sites[name].shape[heads_axis(name)] for name in names)
-    swept = _sweep_heads(model, measure, tuple(names), counts, together, params, values, inputs)
-    ends = np.cumsum(counts)[:-1].tolist()
-    return dict(zip(names, jnp.split(swept, ends), strict=True))
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def _sweep_heads(model, measure, names, counts, together, params, values, inputs):
-    """`measure` for each head of all sites, [heads, ...]."""
-    pairs = jnp.asarray([(i, head) for i, count in enumerate(counts) for head in range(count)], jnp.int32)
-
-    def ablate_head(pair):
-        edits = {}
-        for i, (name, count) in enumerate(zip(names, counts, strict=True)):
-            is_head = (pair[0] == i) & (jnp.arange(count) == pair[1])
-            edits[name] = replace(values[name], where=is_head.reshape(-1, *(1,) * (3 - heads_axis(name))))
-        return apply_measure(measure, run(model, params, *inputs, set=edits)[0])
-
-    batch_size = max(n for n in range(1, max(together, 1) + 1) if len(pairs) % n == 0)  # no second program for a rest
-    return jax.lax.map(ablate_head, pairs, batch_size=batch_size)
 
 
 def apply_measure(measure: Callable, output) -> Array:

@@ -5,16 +5,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from attention_jax.errors import InputError
-from attention_jax.interpret.sites import as_arrays
+from attention_jax.interpret.sites import Batch, as_arrays, split_lengths
 
 KINDS = ("induction", "previous token", "duplicate token", "first token")
 
 
-def head_scores(weights: Float[Array, "... H T T"], tokens: Int[Array, "B T"]) -> dict[str, Float[Array, "... H"]]:
+def head_scores(
+    weights: Float[Array, "... H T T"], tokens: Int[Array, "B T"] | Batch
+) -> dict[str, Float[Array, "... H"]]:
     """Score attention heads by the keys that they attend to: {kind: [..., H]}.
 
-    `weights` [B, ..., H, T, T] are self-attention weights of a batch. A score is the attention that a query gives to
-    keys of a kind, averaged over the batch and the queries that have such keys.
+    `weights` [B, ..., H, T, T] are self-attention weights of a batch of tokens; of a `Batch` only its texts count. A
+    score is the attention that a query gives to keys of a kind, averaged over the batch and the queries that have such
+    keys.
 
     "induction" keys follow an earlier occurrence of the query's token (Olsson et al. 2022), "duplicate token" keys are
     these occurrences, "previous token" is the key before the query, and "first token" the first one.
@@ -24,7 +27,7 @@ def head_scores(weights: Float[Array, "... H T T"], tokens: Int[Array, "B T"]) -
     >>> {kind: round(score[0].item(), 2) for kind, score in scores.items()}
     {'induction': 1.0, 'previous token': 1.0, 'duplicate token': 0.0, 'first token': 0.33}
     """
-    weights, tokens = as_arrays((weights, tokens))
+    (weights, tokens), lengths = split_lengths(as_arrays((weights, tokens)))
     square = weights.ndim >= 4 and weights.shape[-2] == weights.shape[-1]
     fits = square and tokens.shape == (weights.shape[0], weights.shape[-1])
     if not fits or not tokens.size or not jnp.issubdtype(tokens.dtype, jnp.integer):
@@ -32,12 +35,14 @@ def head_scores(weights: Float[Array, "... H T T"], tokens: Int[Array, "B T"]) -
             "head_scores needs weights [B, ..., H, T, T] and integer tokens [B, T], got "
             f"{weights.shape} and {tokens.dtype} {tokens.shape}"
         )
-    return dict(zip(KINDS, _scores(weights, tokens), strict=True))
+    lengths = jnp.full(len(tokens), tokens.shape[1]) if lengths is None else lengths
+    return dict(zip(KINDS, _scores(weights, tokens, lengths), strict=True))
 
 
 @jax.jit
-def _scores(weights, tokens) -> list[Array]:
-    return [_score(weights, keys) for keys in _keys(tokens)]
+def _scores(weights, tokens, lengths) -> list[Array]:
+    is_query = (jnp.arange(tokens.shape[1])[None] < lengths[:, None])[:, :, None]  # [B, T, 1]
+    return [_score(weights, keys & is_query) for keys in _keys(tokens)]
 
 
 def _keys(tokens) -> tuple[Array, ...]:

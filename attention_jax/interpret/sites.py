@@ -9,6 +9,7 @@ import fnmatch
 import inspect
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -17,10 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.errors import FlaxError
+from jaxtyping import Array, Bool, Int, Shaped
 
 from attention_jax.errors import InputError
 from attention_jax.models.layer_stack import LAYER, LAYERS
 from attention_jax.models.taps import MARK, TRACE
+from attention_jax.ops.trees import pytree
 
 VERSION = 1
 """Of the names of sites. It grows when one of them changes its meaning or disappears."""
@@ -88,7 +91,7 @@ def model_sites(model: nn.Module, *inputs) -> dict[str, jax.ShapeDtypeStruct]:
     ((2, 5, 2, 4), (2, 5, 11))
     """
     check_model(model)
-    inputs = as_arrays(inputs)
+    inputs, _ = split_lengths(as_arrays(inputs))
     check_filled(model, inputs)
     params = _call_shapes(model, lambda *inputs: model.init(jax.random.key(0), *inputs), *inputs)["params"]
     return {
@@ -127,6 +130,36 @@ def check_tokens(model: nn.Module, inputs: tuple):
                 raise InputError(f"{name} are ids 0 to {count - 1} of a vocabulary of {count}, got {least} to {most}")
 
 
+@pytree
+@dataclass(frozen=True)
+class Batch:
+    """Texts of different lengths as one input of a causal model, which does not see what follows a token.
+
+    >>> batch = Batch(jnp.array([[5, 6, 7], [8, 0, 0]]), jnp.array([3, 1]))
+    >>> batch.mask.tolist(), batch.last(batch.tokens).tolist()
+    ([[True, True, True], [True, False, False]], [7, 8])
+    """
+
+    tokens: Int[Array, "B T"]
+    """Padded at the end of each text."""
+    lengths: Int[Array, "B"]
+
+    @property
+    def mask(self) -> Bool[Array, "B T"]:
+        """True at the tokens of the texts."""
+        return jnp.arange(self.tokens.shape[1])[None] < self.lengths[:, None]
+
+    def last(self, x: Shaped[Array, "B T ..."]) -> Shaped[Array, "B ..."]:
+        """What x, such as logits, has at the last token of each text."""
+        return x[jnp.arange(len(self.lengths)), self.lengths - 1]
+
+
+def split_lengths(inputs: tuple) -> tuple[tuple, Int[Array, "B"] | None]:
+    """The inputs of a call with the tokens of a `Batch` in its place, and its lengths, None without one."""
+    lengths = [x.lengths for x in inputs if isinstance(x, Batch)]
+    return tuple(x.tokens if isinstance(x, Batch) else x for x in inputs), lengths[0] if lengths else None
+
+
 def as_arrays(inputs):
     """The inputs of a call as arrays; shapes stay as they are. Raises InputError for anything else."""
     try:
@@ -137,6 +170,7 @@ def as_arrays(inputs):
 
 def find_sites(model: nn.Module, params, inputs: tuple) -> dict[str, Site]:
     """The sites of a call. Raises InputError for inputs that the model does not take, and for one without sites."""
+    inputs, _ = split_lengths(inputs)
     check_model(model)
     check_filled(model, inputs)
     check_tokens(model, inputs)

@@ -36,7 +36,7 @@ from attention_jax.models.taps import tap
 from attention_jax.ops.attention import Implementation
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dropout import dropout, is_zero
-from attention_jax.ops.masks import AssumeFinite, Mask, as_mask
+from attention_jax.ops.masks import AssumeFinite, Mask, as_mask, causal
 from attention_jax.ops.precision import is_half
 from attention_jax.ops.shared import BeamKVCache
 from attention_jax.ops.trees import pytree
@@ -408,20 +408,21 @@ class DecoderLayer(nn.Module):
         x = tap(self, "residual_in", x)
         h, flags = sublayer_input(self, "attention", x), {"train": train, "return_weights": return_weights}
         y, self_weights = self.attention(h, h, h, mask=self.block.self_mask(mask, x.shape[0]), bias=bias, **flags)
-        x, cross_weights = self._finish(add_residual(self, "attention", x, y, train), memory, flags)
+        x, cross_weights = self._finish(add_residual(self, "attention", x, y, train), memory, train, return_weights)
         return x, self_weights, cross_weights
 
     def project(self, states: Float[Array, "B S D"]):
         """Project the memory to the keys and values of the cross-attention, once per sentence."""
         return self.cross_attention.project_kv(states, states)
 
-    def prefill(self, x: Float[Array, "B P D"], cache, mask, bias=None):
-        """The first positions of a language model at once: (output [B, P, D], None, the cache with their entries)."""
+    def prefill(self, x: Float[Array, "B P D"], bias, memory, cache):
+        """The first positions at once: (output [B, P, D], None, the cache with their entries)."""
+        x = tap(self, "residual_in", x)
         h = sublayer_input(self, "attention", x)
         key, value = self.attention.project_kv(h, h)
-        rules = {"mask": self.block.self_mask(mask, x.shape[0]), "bias": self.attention.add_bias(bias)}
+        rules = {"mask": self.block.self_mask(causal(), x.shape[0]), "bias": self.attention.add_bias(bias)}
         y, _ = self.attention.attend(self.attention.project_q(h), key, value, h, **rules)
-        x, _ = self._finish(add_residual(self, "attention", x, y, False), None, {"train": False})
+        x, _ = self._finish(add_residual(self, "attention", x, y, False), memory)
         return x, None, (cache[0].write(key.swapaxes(2, 3), 0), cache[1].write(value, 0))
 
     def step(self, x: Float[Array, "R 1 D"], cache, position, entries, bias=None, memory=None, return_weights=False):
@@ -430,37 +431,36 @@ class DecoderLayer(nn.Module):
         `cache` is a pair of `BeamKVCache`, keys [B, Hkv, E, T k] and values [B, Hkv, T k, V]; `entries` [B, k, T k]
         marks what each hypothesis may attend to. The k hypotheses of a sentence are k queries of one attention.
         """
-        h, hypotheses = sublayer_input(self, "attention", x), entries.shape[1]
+        x, hypotheses = tap(self, "residual_in", x), entries.shape[1]
+        h = sublayer_input(self, "attention", x)
         query = _join_hypotheses(self.attention.project_q(h, position), hypotheses)  # [B, H, k, E]
         key, value = (_join_hypotheses(y, hypotheses) for y in self.attention.project_kv(h, h, position))
         keys, values = cache[0].write(key.swapaxes(2, 3), position), cache[1].write(value, position)
         bias = self.attention.add_bias(bias)
         bias = None if bias is None else BeamBias(bias, jnp.full((self.block.num_heads,), position), hypotheses)
-        flags = {"train": False, "return_weights": return_weights}
         rules = {"bias": bias, "mask": AncestorMask(self.block.mask_entries(entries, position))}
+        rules["return_weights"] = return_weights
         h = h.reshape(-1, hypotheses, h.shape[-1])  # [B, k, D], as y
-        y, self_weights = self.attention.attend(query, keys.entries.swapaxes(2, 3), values.entries, h, **rules, **flags)
-        if return_weights:
-            self_weights = _weights_by_position(_weights_by_hypothesis(self_weights, x.shape[0]), hypotheses)
-        x, cross_weights = self._finish(add_residual(self, "attention", x, y.reshape(x.shape), False), memory, flags)
+        y, self_weights = self.attention.attend(query, keys.entries.swapaxes(2, 3), values.entries, h, **rules)
+        self_weights = _weights_by_position(_weights_by_hypothesis(self_weights, x.shape[0]), hypotheses)
+        x = add_residual(self, "attention", x, y.reshape(x.shape), False)
+        x, cross_weights = self._finish(x, memory, return_weights=return_weights)
         return x, (keys, values), self_weights, cross_weights
 
-    def _finish(self, x: Float[Array, "R T D"], memory, flags):
+    def _finish(self, x: Float[Array, "R T D"], memory, train=False, return_weights=False):
         """Apply the sub-layers after self-attention: (output, cross-attention weights or None)."""
-        weights = None
-        if self.cross:
-            y, weights = self._attend_to(sublayer_input(self, "cross", x), *memory, flags)
-            x = add_residual(self, "cross", x, y, flags["train"])
-        y = self.ffn(sublayer_input(self, "ffn", x), train=flags["train"])
-        return tap(self, "residual_out", add_residual(self, "ffn", x, y, flags["train"])), weights
+        x, weights = self._attend_to(x, *memory, train, return_weights) if self.cross else (x, None)
+        y = self.ffn(sublayer_input(self, "ffn", x), train=train)
+        return tap(self, "residual_out", add_residual(self, "ffn", x, y, train)), weights
 
-    def _attend_to(self, x: Float[Array, "R T D"], keys, values, mask, flags):
+    def _attend_to(self, x: Float[Array, "R T D"], keys, values, mask, train, return_weights):
         """Apply cross-attention; in beam search the k hypotheses of a sentence share its memory, R = B k."""
-        inputs = x.reshape(keys.shape[0], -1, x.shape[-1])  # [B, k T, D]
+        inputs = sublayer_input(self, "cross", x).reshape(keys.shape[0], -1, x.shape[-1])  # [B, k T, D]
         query = self.cross_attention.project_q(inputs)  # [B, H, k T, E]
-        y, weights = self.cross_attention.attend(query, keys, values, inputs, mask=mask, **flags)
-        weights = _weights_by_hypothesis(weights, x.shape[0]) if flags["return_weights"] else None
-        return y.reshape(*x.shape[:2], -1), weights
+        flags = {"mask": mask, "train": train, "return_weights": return_weights}
+        y, weights = self.cross_attention.attend(query, keys, values, inputs, **flags)
+        x = add_residual(self, "cross", x, y.reshape(x.shape), train)
+        return x, _weights_by_hypothesis(weights, x.shape[0])
 
 
 def _join_hypotheses(x: Float[Array, "R H 1 E"], hypotheses: int) -> Float[Array, "B H k E"]:
@@ -468,12 +468,14 @@ def _join_hypotheses(x: Float[Array, "R H 1 E"], hypotheses: int) -> Float[Array
     return x.reshape(-1, hypotheses, x.shape[1], x.shape[3]).swapaxes(1, 2)
 
 
-def _weights_by_hypothesis(weights: Float[Array, "B H kT S"], rows: int) -> Float[Array, "R H T S"]:
-    """Reshape the attention weights of a sentence's k T queries to those of its k hypotheses."""
+def _weights_by_hypothesis(weights: Float[Array, "B H kT S"] | None, rows: int) -> Float[Array, "R H T S"] | None:
+    """Reshape the attention weights of a sentence's k T queries, if there are any, to those of its k hypotheses."""
+    if weights is None:
+        return None
     b, h, _, s = weights.shape
     return weights.reshape(b, h, rows // b, -1, s).swapaxes(1, 2).reshape(rows, h, -1, s)
 
 
-def _weights_by_position(weights: Float[Array, "R H 1 Tk"], hypotheses: int) -> Float[Array, "R H 1 T"]:
-    """Sum the weights over the k cache entries of each position, of which only one is nonzero."""
-    return weights.reshape(*weights.shape[:3], -1, hypotheses).sum(axis=-1)
+def _weights_by_position(weights: Float[Array, "R H 1 Tk"] | None, hypotheses: int) -> Float[Array, "R H 1 T"] | None:
+    """Sum the weights, if there are any, over the k cache entries of each position, of which only one is nonzero."""
+    return None if weights is None else weights.reshape(*weights.shape[:3], -1, hypotheses).sum(axis=-1)

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Int
 from attention_jax import config
 from attention_jax.errors import InputError
 from attention_jax.models.blocks import Block
-from attention_jax.models.taps import tap
+from attention_jax.models.taps import is_set, tap
 from attention_jax.models.transformer import Decoder, Embedding, KVCache
 from attention_jax.ops.losses import soft_cap
 from attention_jax.ops.masks import causal
@@ -40,14 +40,8 @@ class LanguageModel(nn.Module):
         options = self.options
         block, position_deviation = Block.of(options), options.hidden_size**-0.5
         # scaled and initialized as in the plain Transformer; learned positions begin small beside the tokens
-        self.embedding = Embedding(
-            self.vocab,
-            block,
-            options.max_length,
-            options.scale_embeddings,
-            "normal",
-            position_deviation=position_deviation,
-        )
+        arguments = self.vocab, block, options.max_length, options.scale_embeddings, "normal"
+        self.embedding = Embedding(*arguments, position_deviation=position_deviation)
         self.decoder = Decoder(block, options.num_layers, False, options.remat, scan=options.scan_layers)
         if not options.tied_embeddings:
             glorot = nn.initializers.xavier_uniform()
@@ -82,14 +76,17 @@ class LanguageModel(nn.Module):
         if tokens.shape[1] > max_length:
             raise InputError(f"a cache of {max_length} positions cannot hold prompts of {tokens.shape[1]} tokens")
         x, cache = self.decoder.prefill(self.embedding(tokens), self.start(tokens.shape[0], max_length), lengths)
-        last = jnp.take_along_axis(x, (lengths - 1)[:, None, None], axis=1)  # [B, 1, D]
-        return self._logits(last.astype(accumulator(last.dtype)))[:, 0], cache
+        take_last = lambda x: jnp.take_along_axis(x, (lengths - 1)[:, None, None], axis=1)  # [B, 1, D or V]
+        hidden = x.astype(accumulator(x.dtype))
+        if is_set(self, "logits"):
+            return take_last(tap(self, "logits", self._logits(hidden)))[:, 0], cache
+        return self._logits(take_last(hidden))[:, 0], cache
 
     def step(self, cache: KVCache, token: Int[Array, "B"], *, return_weights: bool = False):
         """One more token: (logits [B, V], cache, intermediates)."""
         x = self.embedding(token[:, None], cache.position[0])
         x, cache, weights, _ = self.decoder.step(x, cache, None, return_weights)
-        logits = self._logits(x.astype(accumulator(x.dtype)))[:, 0]
+        logits = tap(self, "logits", self._logits(x.astype(accumulator(x.dtype))))[:, 0]
         return logits, cache, {"decoder_attention": weights} if return_weights else {}
 
     def _logits(self, hidden):

@@ -27,8 +27,8 @@ class Segment(NamedTuple):
     """Consecutive layers with one module."""
 
     layer: nn.Module
-    bias: Callable[[], Any]
-    """Makes the relative positions' bias of its self-attention, or None."""
+    bias: nn.Module | None
+    """Makes the relative positions' bias of its self-attention."""
     count: int | None
     """Number of scanned layers; None is one layer that is not."""
 
@@ -70,34 +70,36 @@ def layer_segments(stack: nn.Module) -> list[Segment]:
         ]
     else:
         layers = [(stack.layer[i % len(stack.layer)], i, None) for i in range(stack.layers)]
-    kind, no_bias = stack.block.position_embedding, lambda: None
-    bias = lambda layer, i: stack.bias[i % len(stack.bias)] if layer.block.position_embedding == kind else no_bias
-    return [Segment(layer, bias(layer, i), count) for layer, i, count in layers]
+    segments = []
+    for layer, i, count in layers:
+        has_bias = layer.block.position_embedding == stack.block.position_embedding
+        segments.append(Segment(layer, stack.bias[i % len(stack.bias)] if has_bias else None, count))
+    return segments
 
 
 def run_layers(
-    stack: nn.Module, apply_layer: Callable, x: Any, inputs: Sequence | None = None, caches: Sequence | None = None
+    stack: nn.Module, apply_layer: Callable, x: Any, memories: Sequence | None = None, caches: Sequence | None = None
 ) -> tuple[Any, list, list]:
-    """Apply `apply_layer(layer, bias, x, input, cache) -> (x, output, cache)` layer by layer: the last x, and the
+    """Apply `apply_layer(layer, x, bias, memory, cache) -> (x, output, cache)` layer by layer: the last x, and the
     outputs and caches of each segment.
 
-    `inputs` and `caches` have an entry for each segment. For scanned layers, they and the outputs have a leading axis
+    `memories` and `caches` have an entry for each segment. For scanned layers, they and the outputs have a leading axis
     of layers. A scan carries its caches, which are written in place.
     """
     outputs, new_caches = [], []
     for i, (layer, make_bias, count) in enumerate(layer_segments(stack)):
-        bias, layer_input, cache = make_bias(), inputs and inputs[i], caches and caches[i]
+        bias, memory, cache = make_bias and make_bias(), memories and memories[i], caches and caches[i]
         if count is None:
-            x, output, cache = apply_layer(layer, bias, x, layer_input, cache)
+            x, output, cache = apply_layer(layer, x, bias, memory, cache)
         else:
 
             def body(layer, carry, inputs, bias=bias):
-                (x, cache), (layer_input, index) = carry, inputs
-                x, output, cache = apply_layer(layer, bias, x, layer_input, _with_layer(cache, index))
+                (x, cache), (memory, index) = carry, inputs
+                x, output, cache = apply_layer(layer, x, bias, memory, _with_layer(cache, index))
                 return (x, _with_layer(cache, None)), output
 
             scan = _scan_stacked_weights(body, stack.is_initializing())
-            (x, cache), output = scan(layer, (x, cache), (layer_input, jnp.arange(count, dtype=jnp.int32)))
+            (x, cache), output = scan(layer, (x, cache), (memory, jnp.arange(count, dtype=jnp.int32)))
         outputs.append(output)
         new_caches.append(cache)
     return x, outputs, new_caches

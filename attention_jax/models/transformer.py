@@ -44,7 +44,11 @@ class Encoder(nn.Module):
 
     def __call__(self, x: Float[Array, "B T D"], mask=None, train: bool = False, return_weights: bool = False):
         """(states [B, T, D], weights [B, layers, H, T, T] or None)."""
-        apply_layer = lambda layer, bias, x, *_: (*layer(x, mask, bias, train, return_weights), None)
+
+        def apply_layer(layer, x, bias, memory, cache):
+            x, weights = layer(x, mask, bias, train, return_weights)
+            return x, weights, None
+
         x, weights, _ = run_layers(self, apply_layer, tap(self, "embedding", x))
         return finish_stack(self, x), join_layer_outputs(self, weights) if return_weights else None
 
@@ -84,7 +88,7 @@ class Decoder(nn.Module):
         """(states [B, T, D], self-attention weights [B, layers, H, T, T] or None, cross-attention weights [B,
         layers, H, T, S] or None); `memory` is that of `project`."""
 
-        def apply_layer(layer, bias, x, projected, _):
+        def apply_layer(layer, x, bias, projected, cache):
             x, self_weights, cross_weights = layer(x, mask, bias, _with_mask(projected, memory), train, return_weights)
             return x, (self_weights, cross_weights), None
 
@@ -93,7 +97,11 @@ class Decoder(nn.Module):
 
     def project(self, states: Float[Array, "B S D"], mask) -> "ProjectedMemory":
         """The keys and values for the cross-attention of each layer."""
-        _, layers, _ = run_layers(self, lambda layer, bias, x, *_: (x, layer.project(states), None), None)
+
+        def project_layer(layer, x, bias, memory, cache):
+            return x, layer.project(states), None
+
+        _, layers, _ = run_layers(self, project_layer, None)
         return ProjectedMemory(tuple(layers), mask)
 
     def start(self, batch_size: int, max_length: int) -> KVCache:
@@ -105,11 +113,9 @@ class Decoder(nn.Module):
     def prefill(self, x: Float[Array, "B P D"], past: KVCache, lengths: Int[Array, "B"]):
         """Run the first positions of a language model at once: (states [B, P, D], the cache, in which each row is at
         the position after its own `lengths`)."""
-        mask = causal()
-        prefill_layer = lambda layer, bias, x, _, kv: layer.prefill(x, kv, mask, bias)
-        x, _, layers = run_layers(self, prefill_layer, x, caches=past.layers)
-        x = finish_stack(self, x)
-        return x, KVCache(lengths.astype(jnp.int32), past.ancestors, tuple(layers))
+        x = tap(self, "embedding", x)
+        x, _, layers = run_layers(self, DecoderLayer.prefill, x, caches=past.layers)
+        return finish_stack(self, x), KVCache(lengths.astype(jnp.int32), past.ancestors, tuple(layers))
 
     def step(self, x: Float[Array, "R 1 D"], past: KVCache, memory=None, return_weights: bool = False):
         """Run one position: (states [R, 1, D], the extended cache, self-attention weights, cross-attention weights)."""
@@ -117,11 +123,12 @@ class Decoder(nn.Module):
         ancestors = mark_self(past.ancestors, position, hypotheses)
         entries = ancestor_mask(ancestors, position, hypotheses)
 
-        def step_layer(layer, bias, x, projected, kv):
+        def step_layer(layer, x, bias, projected, kv):
             projected = _with_mask(projected, memory)
             x, kv, self_weights, cross_weights = layer.step(x, kv, position, entries, bias, projected, return_weights)
             return x, (self_weights, cross_weights), kv
 
+        x = tap(self, "embedding", x)
         x, weights, layers = run_layers(self, step_layer, x, memory and memory.layers, past.layers)
         x, self_weights, cross_weights = self._finish(x, weights, return_weights)
         return x, KVCache(past.position + 1, ancestors, tuple(layers)), self_weights, cross_weights

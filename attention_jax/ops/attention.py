@@ -17,16 +17,16 @@ from attention_jax.ops.blockwise.batched import with_blocks
 from attention_jax.ops.blockwise.derivatives import attend_in_blocks
 from attention_jax.ops.blockwise.score_blocks import (
     Inputs,
-    Place,
     Statistics,
+    add_bias,
     entropy_of,
     largest_attended,
     partition,
     pool_terms,
     precision_of,
     replace_nonfinite,
-    scores_of,
     w_log_w_of,
+    widen_scores,
 )
 from attention_jax.ops.blockwise.top_k import find_cuts
 from attention_jax.ops.dispatch import (
@@ -168,7 +168,8 @@ def attend_head(options: Options, dropout, query, key, value, rules: dict, rng=N
     bias, mask = as_rules(bias, mask, query, key, query_offset)
     call = _Call(query, key, value, as_tree(score), bias, mask, as_normalizer(normalizer), dropout, rng, query_offset)
     if isinstance(pool, Mean):
-        return _attend(call, options)
+        program, inputs = _select_program(call, options)
+        return program(inputs)
     return loopable(partial(_attend_with_pool, options))(with_arrays(pool), call)
 
 
@@ -188,8 +189,9 @@ class _Call(NamedTuple):
     terms: Terms | None = None  # the sums of a `Pool` for each query; None: the weighted values
 
 
-def _attend(call: _Call, options: Options):
-    """`attend` with `Mean`, or the weighted sums of `call.terms` (`ops/pooling.py`) of the values."""
+def _select_program(call: _Call, options: Options) -> tuple[Callable, Inputs]:
+    """The program of `attend` with `Mean`, or of the weighted sums of `call.terms` (`ops/pooling.py`) of the values, on
+    the platform that is lowered for, and its inputs."""
     query, key, value, score, bias, mask, normalizer, dropout, rng, query_offset, terms = call
     if rng is None or is_zero(dropout):
         dropout = None
@@ -220,9 +222,7 @@ def _attend(call: _Call, options: Options):
     general = partial(_attend_by_blocks if by_blocks else _attend_plain, plan)
     programs |= dict.fromkeys(("plain", "fused", "kernel"), general)
     run = choose_program({platform: programs[name] for platform, name in chosen.items()})
-    out, log, statistics = with_automatic_axes(run, inputs)(inputs)
-    extras = [x for x in (log, statistics) if x is not None]
-    return (out, *extras) if extras else out
+    return with_automatic_axes(run, inputs), inputs
 
 
 class _Plan(NamedTuple):
@@ -260,18 +260,17 @@ def _reason_against_kernel(options: Options, with_log: bool, inputs: Inputs) -> 
 
 
 def _attend_by_kernel(name: str, inputs: Inputs):
-    """The output [Q, V] of the softmax alone by "cudnn", "flash" or "linear"; no log-sum-exp and no `Statistics`."""
+    """The output [Q, V] of the softmax alone by "cudnn", "flash" or "linear"."""
     (score, bias, normalizer), query, key, value, _, mask, *_ = inputs
     if name == "cudnn":
-        return cudnn.attend(query, key, value, score, bias, mask, normalizer.sink), None, None
+        return cudnn.attend(query, key, value, score, bias, mask, normalizer.sink)
     if name == "flash":
-        return flash.attend(query, key, value, score, bias, mask), None, None
-    return linear.attend(query, key, value, score, mask), None, None
+        return flash.attend(query, key, value, score, bias, mask)
+    return linear.attend(query, key, value, score, mask)
 
 
 def _attend_by_blocks(plan: _Plan, inputs: Inputs):
-    """The output [Q, V], the log-sum-exp [Q] with `plan.return_log`, else None, and `Statistics` with
-    `plan.with_statistics`, else None."""
+    """What `attend` returns, block by block on the platforms that have chosen that."""
     block_inputs, blocks = _prepare_blocks(inputs, plan)
     floats, non_floats, combine = partition(block_inputs)
     whole = partial(_attend_plain, plan)
@@ -280,14 +279,17 @@ def _attend_by_blocks(plan: _Plan, inputs: Inputs):
 
 
 def _finish(plan: _Plan, normalizer: Normalizer, out, log, statistics):
-    """Apply the sink of a softmax, and keep what the plan returns."""
-    statistics = jax.lax.stop_gradient(statistics)
-    if not plan.with_log:
-        return out, None, statistics
-    log = jnp.where(log == jnp.inf, -jnp.inf, log)  # no key: "fused" has +inf
-    base = normalizer.of if isinstance(normalizer, TopK) else normalizer
-    out = out if base.sink is None else _apply_sink(out, base.non_sink_mass(log))
-    return out, log if plan.return_log else None, statistics
+    """What `attend` returns: the output [Q, V], to which the sink of a softmax is applied here, and with it, as the
+    plan says, the log-sum-exp [Q] and `Statistics`."""
+    extras = []
+    if plan.with_log:
+        log = jnp.where(log == jnp.inf, -jnp.inf, log)  # no key: "fused" has +inf
+        base = normalizer.of if isinstance(normalizer, TopK) else normalizer
+        out = out if base.sink is None else _apply_sink(out, base.non_sink_mass(log))
+        extras = [log] if plan.return_log else []
+    if statistics is not None:
+        extras.append(jax.lax.stop_gradient(statistics))
+    return (out, *extras) if extras else out
 
 
 def _prepare_blocks(inputs, plan):
@@ -319,9 +321,18 @@ def _attend_with_pool(options: Options, pool: Pool, call: _Call):
     lifted = pool.lift(call.key, call.value)
     inputs = Inputs((call.score, None, None), call.query, call.key, lifted, None, call.mask, None, call.query_offset)
     sums_alone = options._replace(return_log_sum_exp=False, return_statistics=False)
-    sum_terms = lambda values, terms: _attend(call._replace(value=values, terms=terms), sums_alone)
-    terms = pool.terms(call.query, lifted, sum_terms, lambda values: largest_attended(inputs._replace(value=values)))
-    out = _attend(call._replace(value=lifted, terms=terms), options)
+
+    def attend_values(options, values, terms):
+        program, inputs = _select_program(call._replace(value=values, terms=terms), options)
+        return program(inputs)
+
+    terms = pool.terms(
+        call.query,
+        lifted,
+        partial(attend_values, sums_alone),
+        lambda values: largest_attended(inputs._replace(value=values)),
+    )
+    out = attend_values(options, lifted, terms)
     out, *extras = out if isinstance(out, tuple) else (out,)
     out = pool.finish(call.query, out, terms, call.value.shape[1]).astype(call.value.dtype)
     return (out, *extras) if extras else out
@@ -332,12 +343,16 @@ def _apply_sink(out, mass):
 
 
 def _attend_plain(plan: _Plan, inputs: Inputs):
-    """The same from all weights at once. As a part of blocks on some platforms, a sink is left out of all: they return
-    the log-sum-exp [Q], zeros if the plan does not need it and None for normalizers without."""
+    """The same from all weights at once: score, bias and mask, normalize, pool. As a part of blocks on some platforms
+    it returns (output, log-sum-exp, statistics) without a sink, and the log-sum-exp is zeros if the plan does not need
+    it and None for normalizers without."""
     normalizer = inputs.rules[2]
     base = without_sink(normalizer.of if isinstance(normalizer, TopK) else normalizer)
     normalizer = TopK(normalizer.k, base) if isinstance(normalizer, TopK) else base
-    scores, allowed, value = _compute_scores(inputs)
+    positions = _positions_of(inputs)
+    inputs, unmasked = _hide_masked(inputs, positions)
+    score, value = inputs.rules[0], inputs.value
+    scores, allowed = _mask_scores(inputs, positions, unmasked, score(inputs.query, inputs.key))
     scores = scores.astype(precision_of(inputs))
     weights = normalizer.weights(scores, allowed)
     log = None
@@ -398,31 +413,48 @@ def attention_weights(
     rules = as_tree(score), bias, as_normalizer(normalizer)
 
     def weights(inputs):
-        scores, allowed, _ = _compute_scores(inputs)
-        return inputs.rules[2].weights(scores, allowed)
+        positions = _positions_of(inputs)
+        inputs, unmasked = _hide_masked(inputs, positions)
+        score, _, normalizer = inputs.rules
+        scores, allowed = _mask_scores(inputs, positions, unmasked, score(inputs.query, inputs.key))
+        return normalizer.weights(scores, allowed)
 
     return loopable(weights)(Inputs(rules, query, key, key, None, mask, None, query_offset))
 
 
-def _compute_scores(inputs: Inputs):
-    """Scores [Q, K], which of them are allowed, and the values, finite in fully masked keys. If `bias_query` is
-    None, the bias gets `query`."""
-    (score, bias, _), query, key, value, bias_query, mask, _, offset, cut, *_ = inputs
-    query_positions, key_positions = offset + jnp.arange(query.shape[0]), jnp.arange(key.shape[0])
-    unmasked = None
-    if mask is not None:
-        unmasked = mask(query_positions, key_positions)
-    if mask is not None and not isinstance(mask, AssumeFinite):
-        query = replace_nonfinite(query, unmasked.any(axis=1))
-        bias_query = None if bias_query is None else replace_nonfinite(bias_query, unmasked.any(axis=1))
-        key, value = (replace_nonfinite(x, unmasked.any(axis=0)) for x in (key, value))
-    bias_query = query if bias_query is None else bias_query
-    rules, non_floats, combine = partition((score, bias, None))
-    scores = scores_of(Place(combine, non_floats, query_positions, key_positions), rules, query, key, bias_query)
+def _positions_of(inputs: Inputs) -> tuple[jax.Array, jax.Array]:
+    """The positions of queries [Q] and keys [K]."""
+    return inputs.offset + jnp.arange(inputs.query.shape[0]), jnp.arange(inputs.key.shape[0])
+
+
+def _hide_masked(inputs: Inputs, positions) -> tuple[Inputs, jax.Array | None]:
+    """The inputs, finite in fully masked queries and keys and with arrays as the leaves of score and bias, and the
+    mask [Q, K] or None."""
+    (score, bias, normalizer), query, key, value, bias_query, mask, *_ = inputs
+    score, bias = jax.tree.map(jnp.asarray, (score, bias))
+    inputs = inputs._replace(rules=(score, bias, normalizer))
+    if mask is None:
+        return inputs, None
+    unmasked = mask(*positions)
+    if isinstance(mask, AssumeFinite):
+        return inputs, unmasked
+    query = replace_nonfinite(query, unmasked.any(axis=1))
+    bias_query = None if bias_query is None else replace_nonfinite(bias_query, unmasked.any(axis=1))
+    key, value = (replace_nonfinite(x, unmasked.any(axis=0)) for x in (key, value))
+    return inputs._replace(query=query, key=key, value=value, bias_query=bias_query), unmasked
+
+
+def _mask_scores(inputs: Inputs, positions, unmasked, scores):
+    """`scores` + bias [Q, K], and which of them are allowed. If `bias_query` is None, the bias gets `query`."""
+    (score, bias, _), query, key, _, bias_query, *_ = inputs
+    scores = widen_scores(score, scores, query, key)
+    if bias is not None:
+        scores = add_bias(scores, bias, bias(query if bias_query is None else bias_query, *positions))
     allowed = scores != -jnp.inf
     allowed = allowed if unmasked is None else allowed & unmasked
-    allowed = allowed if cut is None else allowed & ~(scores < cut[:, None].astype(scores.dtype))
-    return scores, allowed, value
+    if inputs.cut is not None:
+        allowed = allowed & ~(scores < inputs.cut[:, None].astype(scores.dtype))
+    return scores, allowed
 
 
 def check_call(query, key, value, score, bias, mask, normalizer, dropout=None, block_q=None, block_k=None):

@@ -62,6 +62,7 @@ SANDWICH = {
 }
 INPUTS = ("attention/query", "attention/key", "attention/value")
 ATTENTION = (*INPUTS, "attention/out")
+OUTPUT_BIAS = "/attention/out/bias"
 
 
 def decoder_table(norms: Mapping[str, str], biased: Container[str] = ()) -> tuple[Row, ...]:
@@ -258,6 +259,8 @@ class DecoderNaming(LanguageModelNaming):
 
     family: str
     """Its name in messages."""
+    architecture: str
+    """The class in the library."""
     mark = TOKENS
     copies: ClassVar = {r".*\.rotary_emb\.inv_freq": lambda state_dict, buffer: None}
     gated_layers: tuple[str, Mapping[str, str]] = ("hidden_act", {"silu": "swiglu", "swish": "swiglu"})
@@ -286,6 +289,10 @@ class DecoderNaming(LanguageModelNaming):
     def family_options(self, state_dict: Arrays, facts: Facts) -> dict[str, Any]:
         """Return the options that differ between the families."""
         return {}
+
+    def config_json(self, options: LanguageModelConfig, params: Arrays, data=None) -> dict:
+        """Build what the config.json of another model of this family may have otherwise."""
+        return {"architectures": [self.architecture], "vocab_size": len(params["embedding/token/embedding"])}
 
     def infer_options(self, state_dict: Arrays, facts: Facts) -> LanguageModelConfig:
         """Infer the options from shapes and config.json; InputError where these contradict each other."""
@@ -365,10 +372,8 @@ class LlamaNaming(DecoderNaming):
         sizes, name = self.layout_sizes(options), options.rope_scaling.partition("(")[0]
         arguments = [float(x) for x in re.findall(r"[\d.]+", options.rope_scaling.partition("(")[2])]
         rope = {"rope_type": "default" if name == "none" else name} | dict(zip(SCALINGS["llama3"], arguments))
-        return {
-            "architectures": [self.architecture],
+        return super().config_json(options, params) | {
             "model_type": self.model_types[0],
-            "vocab_size": len(params["embedding/token/embedding"]),
             "hidden_size": options.hidden_size,
             "intermediate_size": options.mlp_dim,
             "num_hidden_layers": options.num_layers,
@@ -384,9 +389,11 @@ class LlamaNaming(DecoderNaming):
 
 
 class MistralNaming(DecoderNaming):
-    """The conversion of a Mistral, whose layers all have the same window, if any; it is read and not written."""
+    """The conversion of a Mistral, whose layers all have the same window, if any; without the original config.json it
+    is not written."""
 
     family = "Mistral"
+    architecture = "MistralForCausalLM"
     table = LlamaNaming.table
     model_types = ("mistral",)
     read_only = True
@@ -426,11 +433,14 @@ class Qwen2Naming(QwenNaming):
         biases = {f"decoder/layer_{i}/attention/out/bias" for i in range(options.num_layers)}
         return {**params, **{name: np.zeros(options.hidden_size, np.float32) for name in biases}}
 
-    def undo(self, options: LanguageModelConfig, params: Arrays) -> Arrays:
+    def undo(self, options: LanguageModelConfig, facts: Facts, params: Arrays) -> Arrays:
         """The inverse; InputError for a bias that is not zero, as after training."""
-        biases = [name for name in params if name.endswith("/attention/out/bias")]
+        biases = [name for name in params if name.endswith(OUTPUT_BIAS)]
         if changed := [name for name in biases if np.any(params[name])]:
-            raise InputError(f"qwen2 has no bias of the output of attention, and {changed[0]} is not zero")
+            raise InputError(
+                f"qwen2 has no bias of the output of attention, and {changed[0]} is not zero: llama has one, and all "
+                "else of a model without windows"
+            )
         return {name: array for name, array in params.items() if name not in biases}
 
     def config_json(self, options: LanguageModelConfig, params: Arrays, data=None) -> dict:
@@ -455,7 +465,7 @@ class Qwen3Naming(QwenNaming):
 
 
 class GemmaNaming(DecoderNaming):
-    """What the conversions of Gemma have in common; they are read and not written.
+    """What the conversions of Gemma have in common; without the original config.json they are not written.
 
     Norms multiply by 1 + w, the feed-forward layer is gated by a GELU, embeddings are scaled, and some of the layers
     have a window. Scores are divided by the root of `query_pre_attn_scalar`; where that is not the width of a head,
@@ -483,20 +493,32 @@ class GemmaNaming(DecoderNaming):
 
     def finish(self, options: LanguageModelConfig, facts: Facts, params: Arrays) -> Arrays:
         """Add 1 to the scales, and divide scores by the root of `query_pre_attn_scalar`."""
-        head_width = options.key_dim or options.hidden_size // options.num_heads
-        ratio = (head_width / float(facts.get("query_pre_attn_scalar"))) ** 0.5
-        # a norm of the queries undoes a factor before it
-        queries = "/attention/query_norm/scale" if options.normalize_qk else "/attention/query/kernel"
+        ratio, queries = self.query_factor(options, facts)
         add_one = lambda array: array + np.float32(1)
-        multiply_ratio = lambda array: array * np.float32(ratio)
+        multiply_ratio = lambda array: array * ratio
         params = {name: array.then(add_one) if name.endswith("norm/scale") else array for name, array in params.items()}
         return {name: array.then(multiply_ratio) if name.endswith(queries) else array for name, array in params.items()}
+
+    def query_factor(self, options: LanguageModelConfig, facts: Facts) -> tuple[np.float32, str]:
+        """Return the factor of the scores and the end of the name of what it is multiplied into: a norm of the queries
+        undoes a factor before it."""
+        head_width = options.key_dim or options.hidden_size // options.num_heads
+        ratio = (head_width / float(facts.get("query_pre_attn_scalar"))) ** 0.5
+        queries = "/attention/query_norm/scale" if options.normalize_qk else "/attention/query/kernel"
+        return np.float32(ratio), queries
+
+    def undo(self, options: LanguageModelConfig, facts: Facts, params: Arrays) -> Arrays:
+        """The inverse, rounded to float32."""
+        ratio, queries = self.query_factor(options, facts)
+        params = {name: array / ratio if name.endswith(queries) else array for name, array in params.items()}
+        return {name: array - np.float32(1) if name.endswith("norm/scale") else array for name, array in params.items()}
 
 
 class Gemma2Naming(GemmaNaming):
     """The conversion of a Gemma 2, in which every second layer has a window, and scores and logits are capped."""
 
     family = "Gemma 2"
+    architecture = "Gemma2ForCausalLM"
     table = decoder_table(SANDWICH)
     model_types = ("gemma2",)
 
@@ -510,6 +532,7 @@ class Gemma3Naming(GemmaNaming):
     window and another base of the rotary positions."""
 
     family = "Gemma 3"
+    architecture = "Gemma3ForCausalLM"
     table = decoder_table(SANDWICH | QK_NORMS)
     model_types = ("gemma3_text",)
 

@@ -51,9 +51,13 @@ class PretrainedEncoder(Pretrained):
         params = read_params(weights, model, np.zeros((1, 2), np.int32), np.array([2], np.int32))
         return cls(path, options, model, params, tokenizer, weights.function)
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        labels = tensors.config_of(self.path).get("id2label") or {}
+        return tuple(str(labels.get(str(number), f"class {number}")) for number in range(self.model.classes or 0))
+
     def embed(self, texts: Texts) -> np.ndarray:
-        how = sentences(self.path if self.path.is_dir() else self.path.parent, self.config.max_length)
-        rows = self._encode([how.preprocess(text) for text in check_texts(texts, "embed")], how.most)
+        rows = self._encode_sentences(check_texts(texts, "embed"))
         return np.array(self._over_batches(_embed, rows)).reshape(len(texts), -1)
 
     def fill_mask(self, texts: Texts, k: int = 5) -> list:
@@ -82,8 +86,9 @@ class PretrainedEncoder(Pretrained):
         texts = check_texts(texts, "classify")
         if not self.model.classes:
             raise InputError("this encoder has no classifier; train one: launch.py train classify_text --from DIR")
+        rows = self._encode(texts) if self.config.pooler != "none" else self._encode_sentences(texts)
         compute = functools.partial(_classify, FUNCTIONS[self.function])
-        return np.array(self._over_batches(compute, self._encode(texts))).reshape(len(texts), -1)
+        return np.array(self._over_batches(compute, rows)).reshape(len(texts), -1)
 
     def attention(self, texts: Texts) -> tuple[AttentionRecord, ...]:
         """The attention maps of each text, under the model's answer to it."""
@@ -105,14 +110,18 @@ class PretrainedEncoder(Pretrained):
     def _answers(self, texts: Texts) -> list[str] | None:
         """The class of each text, or the words in the place of its masks; None if there are neither."""
         if self.model.classes:
-            labels = tensors.config_of(self.path).get("id2label") or {}
-            label = lambda number: labels.get(str(number), f"class {number}")
+            names = self.classes
             class_indices = lambda row: [row.argmax()] if self.function == "softmax" else range(len(row))
-            return [", ".join(f"{label(i)} {row[i]:.3f}" for i in class_indices(row)) for row in self.classify(texts)]
+            return [", ".join(f"{names[i]} {row[i]:.3f}" for i in class_indices(row)) for row in self.classify(texts)]
         masked = self.config.word_head and all(self.tokenizer.mask in self.tokenizer.encode(text) for text in texts)
         if masked:
             return [", ".join(f"{word} {p:.3f}" for word, p in candidates[0]) for candidates in self.fill_mask(texts)]
         return None
+
+    def _encode_sentences(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of each text as the files of sentence-transformers say, if there are any."""
+        how = sentences(self.path if self.path.is_dir() else self.path.parent, self.config.max_length)
+        return self._encode([how.preprocess(text) for text in texts], how.most)
 
     def _encode(self, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
         """The tokens of each text, special ones included, at `most` so many; InputError for too many or none."""

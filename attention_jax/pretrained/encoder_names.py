@@ -21,7 +21,7 @@ from attention_jax.pretrained.naming import (
     linear_rows,
     norm_rows,
 )
-from attention_jax.pretrained.sentence_files import add_pooling, pooling_files
+from attention_jax.pretrained.sentence_files import POOLS, add_pooling, classifier_files, classifier_in, pooling_files
 
 BERT_LAYER = {
     **attention_names("attention.self.{}", "query", "key", "value"),
@@ -110,6 +110,11 @@ class BertNaming(Naming):
     """Tensors that nothing uses."""
 
     @property
+    def classifier_options(self) -> dict[str, tuple]:
+        switch = (False, True)
+        return {"pooler": ("none", self.pooler), "pool": (*POOLS.values(),), "unit_norm": switch, "word_head": switch}
+
+    @property
     def mark(self) -> str:
         return f"{self.family}.{self.stack}.layer.0.{self.layer['attention/query']}.weight"
 
@@ -126,11 +131,29 @@ class BertNaming(Naming):
             name = re.sub(pattern, new, name)
         return name
 
-    def complete_options(self, options: MaskedLanguageModelConfig, directory: Path) -> MaskedLanguageModelConfig:
-        return add_pooling(options, directory)
+    def complete(
+        self, options: MaskedLanguageModelConfig, params: Arrays, directory: Path
+    ) -> tuple[MaskedLanguageModelConfig, Arrays]:
+        """Add what the files of sentence-transformers say: the pooling, and a classifier of the pooled states."""
+        options = add_pooling(options, directory)
+        return options, {**params, **classifier_in(directory)}
 
-    def extra_files(self, options: MaskedLanguageModelConfig, params: Arrays, data=None) -> dict[str, dict | list]:
-        return {} if "head/bias" in params else pooling_files(options)
+    def undo(self, options: MaskedLanguageModelConfig, facts: Facts, params: Arrays) -> Arrays:
+        """Leave out a classifier of the pooled states, which is in another file."""
+        if options.pooler != "none":
+            return params
+        return {name: array for name, array in params.items() if not name.startswith("head/")}
+
+    def extra_files(
+        self, options: MaskedLanguageModelConfig, params: Arrays, data=None
+    ) -> dict[str, dict | list | bytes]:
+        if "head/bias" not in params:
+            return pooling_files(options)
+        if options.pooler != "none":
+            return {}
+        recipe = getattr(getattr(data, "tokenizer", None), "recipe", ())
+        most = recipe[2] if recipe[:1] == ("pretrained",) else None
+        return classifier_files(options, params["head/kernel"], params["head/bias"], most)
 
     def first_position(self, facts: Facts) -> int:
         """Return the row of the table of positions that belongs to the first token."""
@@ -196,13 +219,10 @@ class BertNaming(Naming):
         head = "ForMaskedLM" if "word_head/bias" in params else "Model"
         labels = {}
         if "head/bias" in params:
-            if options.pooler == "none":
-                raise InputError(
-                    f"{self.family} has no classifier of the sentence embedding, --model.pooler none: use own names"
-                )
-            head = "ForSequenceClassification"
+            head = "Model" if options.pooler == "none" else "ForSequenceClassification"
             classes = getattr(data, "names", None) or [f"LABEL_{i}" for i in range(len(params["head/bias"]))]
             labels = {"id2label": {str(i): name for i, name in enumerate(classes)}}
+            labels["label2id"] = {name: i for i, name in enumerate(classes)}
         sizes = options.num_layers, options.hidden_size, options.mlp_dim, options.num_heads
         extra = {"layer_norm_eps": options.norm_epsilon, "type_vocab_size": options.num_token_types}
         return {

@@ -160,7 +160,6 @@ def open_weights(path: Path | str) -> Weights:
         arrays = without_copies(naming, normalize_names(naming.normalize_name, contents.arrays))
         state_dict = naming.prepare(arrays, facts)
         options = naming.infer_options(state_dict, facts)
-        options = naming.complete_options(options, path if path.is_dir() else path.parent)
         if options.num_heads < 1 or min(naming.layout_sizes(options).values()) < 0:
             raise ValueError(f"{options.num_heads} heads")
         heads = [state_dict[row.tensor] for row in naming.table if row.param in HEADS and row.tensor in state_dict]
@@ -170,6 +169,7 @@ def open_weights(path: Path | str) -> Weights:
     except (KeyError, ValueError, TypeError, IndexError, AttributeError, ZeroDivisionError) as error:
         raise InputError(f"{path} is not {name}'s: {type(error).__name__} {error}") from error
     params = naming.finish(options, facts, convert_params(path, naming, options, state_dict))
+    options, params = naming.complete(options, params, path if path.is_dir() else path.parent)
     note = facts.note()
     return Weights(options, params, f"{path} ({name}{note})", note, function)
 
@@ -306,22 +306,30 @@ def write(weights: Weights, directory: Path, form: str, naming: str = OWN) -> st
             kinds = {"sigmoid": "multi_label_classification", "none": "regression"}
             extra_files["config.json"]["problem_type"] = kinds[weights.function]
         note, arrays = kind.note(weights.options), export_arrays(kind, weights)
+    return f"{write_files(directory, form, arrays, extra_files, metadata)}, named as {naming}{note}"
+
+
+def write_files(directory: Path, form: str, arrays: dict, extra_files: dict, metadata: dict) -> str:
+    """Write tensors and further files, {name: JSON values, or bytes}, to a new directory, atomically; return a line
+    with its size."""
 
     def fill(place: Path):
         tensors.write_tensors(place / f"model{tensors.KINDS[form]}", arrays, metadata)
         for name, content in extra_files.items():
             (place / name).parent.mkdir(exist_ok=True)
-            (place / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            text = content if isinstance(content, bytes) else (json.dumps(content, indent=1) + "\n").encode()
+            (place / name).write_bytes(text)
 
     make_directory(directory, fill)
     size = sum(file.stat().st_size for file in directory.iterdir())
     count = sum(array.size for array in arrays.values())
-    return f"{directory}: {len(arrays)} tensors, {count:,} numbers, {size / 1e6:.1f} MB, named as {naming}{note}"
+    return f"{directory}: {len(arrays)} tensors, {count:,} numbers, {size / 1e6:.1f} MB"
 
 
-def export_arrays(naming: Naming, weights: Weights) -> dict[str, np.ndarray]:
-    """Convert arrays to the names and layouts of another library; InputError for arrays that it does not have."""
-    params = naming.undo(weights.options, weights.arrays)
+def export_arrays(naming: Naming, weights: Weights, facts: Facts | None = None) -> dict[str, np.ndarray]:
+    """Convert arrays to the names and layouts of another library; InputError for arrays that it does not have. `facts`
+    are those of the original config.json, if any."""
+    params = naming.undo(weights.options, facts or Facts({}), weights.arrays)
     rows = [row for row in expand_layers(naming.table, params) if set(param_paths(row.param)) <= params.keys()]
     unmapped = sorted(params.keys() - {name for row in rows for name in param_paths(row.param)})
     if unmapped:

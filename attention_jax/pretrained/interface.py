@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax import config as configs
+from attention_jax.data.text_tables import Columns
 from attention_jax.errors import InputError
+from attention_jax.interpret import Batch
 from attention_jax.pretrained import exchange, gguf
+from attention_jax.pretrained.chat import Conversation
 from attention_jax.pretrained.tokenizer import PretrainedTokenizer
 
 Texts = Sequence[str]
+Replacements = Mapping[str, Any] | None
 FUNCTIONS = {"softmax": jax.nn.softmax, "sigmoid": jax.nn.sigmoid, "none": lambda logits: logits}
 """{how a classifier of another library is meant (config_json.py): what makes its logits its answer}"""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Pretrained:
     """A loaded pretrained model. Methods it does not support (`classify` without a classifier) raise InputError."""
 
@@ -34,10 +38,24 @@ class Pretrained:
     """Its parameters, a tree of arrays."""
     tokenizer: PretrainedTokenizer | None
 
+    def __repr__(self) -> str:
+        count = sum(x.size for x in jax.tree.leaves(self.params))
+        return f"{type(self).__name__}({str(self.path)!r}, {type(self.config).__name__}, {count:,} parameters)"
+
     @property
     def name(self) -> str:
         """The name of the directory or of the file."""
         return self.path.resolve().stem if self.path.suffix == gguf.SUFFIX else self.path.resolve().name
+
+    @property
+    def table_columns(self) -> Columns:
+        """The names of columns in tables of texts and predictions, as `LoadedRun.table_columns` has them."""
+        return Columns()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes of a classifier, in the order of `classify`; () of another model."""
+        return ()
 
     def attention(self, texts: Texts) -> tuple:
         """Attention maps of each text (of a vision model: each image file), as `LoadedRun.attention` has them."""
@@ -53,12 +71,20 @@ class Pretrained:
         """One line of output for each text: what `launch.py predict` prints."""
         raise self._missing_feature_error("predictions")
 
-    def logits(self, texts: Texts) -> list[np.ndarray]:
-        """The logits [T, V] after each of the T tokens of each text."""
+    def batch(self, texts: Texts) -> Batch:
+        """Texts as one input of the functions of `attention_jax.interpret`: tokens padded to a power of two, from 16,
+        and lengths."""
+        raise self._missing_feature_error("tokens of texts")
+
+    def logits(self, texts: Texts, set: Replacements = None) -> list[np.ndarray]:
+        """The logits [T, V] after each of the T tokens of each text.
+
+        `set` replaces activations, as that of `interpret.run`, in each text alike; positions below 0 are counted from
+        its end."""
         raise self._missing_feature_error("logits of next tokens")
 
-    def loss(self, texts: Texts) -> np.ndarray:
-        """The loss [N] of each text, in nats per token, of all tokens but the first."""
+    def loss(self, texts: Texts, set: Replacements = None) -> np.ndarray:
+        """The loss [N] of each text, in nats per token, of all tokens but the first; `set` as in `logits`."""
         raise self._missing_feature_error("a loss of texts")
 
     def perplexity(self, text: str) -> dict[str, float]:
@@ -68,11 +94,32 @@ class Pretrained:
         """
         raise self._missing_feature_error("a perplexity")
 
-    def generate(self, texts: Texts, stream: Callable[[str], None] | None = None, **sampling: Any) -> list[str]:
+    def generate(
+        self,
+        texts: Texts,
+        stream: Callable[[str], None] | None = None,
+        set: Replacements = None,
+        **sampling: Any,
+    ) -> list[str]:
         """The continuation of each text, all in one batch; `sampling` are options of `config.Generation`: length,
         temperature, top_k, top_p, repetition_penalty, seed. Those that are left out are what generation_config.json
-        says. `stream` is called with each piece of the first one."""
+        says. `stream` is called with each piece of the first one.
+
+        `set` replaces activations while the texts are written, as `interpret.decoding_edits` says: a steering vector is
+        {"decoder.14.residual_out": Part(4.0 * direction, adds=True)}."""
         raise self._missing_feature_error("continuations")
+
+    def chat(
+        self,
+        conversations: Sequence[Conversation],
+        stream: Callable[[str], None] | None = None,
+        set: Replacements = None,
+        **sampling: Any,
+    ) -> list[str]:
+        """The assistant's answer in each conversation, by the chat template in the model's files; the rest is as in
+        `generate`. A conversation is what a user says, or its messages:
+        [{"role": "user", "content": "What is the capital of France?"}]."""
+        raise self._missing_feature_error("chats")
 
     def embed(self, texts: Texts) -> np.ndarray:
         """The embedding [N, D] of each text, with the prompt, the lower case and the greatest length that the files of
@@ -100,7 +147,19 @@ class Pretrained:
         return InputError(f"{self.path} is a {kind}, which has no {feature}; it has {', '.join(can)}")
 
 
-METHODS = ("logits", "loss", "generate", "perplexity", "embed", "fill_mask", "classify", "translate", "attention")
+METHODS = (
+    "batch",
+    "logits",
+    "loss",
+    "generate",
+    "chat",
+    "perplexity",
+    "embed",
+    "fill_mask",
+    "classify",
+    "translate",
+    "attention",
+)
 
 
 def check_texts(texts, method: str) -> list[str]:

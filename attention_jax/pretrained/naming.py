@@ -241,7 +241,7 @@ class Naming:
     """How another library names and lays out the weights of a model; each family of models is a subclass.
 
     `state_dict` holds the tensors of a file and `params` the arrays of our model, both {name: array}. Reading calls
-    the methods from `normalize_name` to `finish`, in this order; the others are for writing.
+    the methods from `normalize_name` to `complete`, in this order; the others are for writing.
     """
 
     options_type: type[ModelOptions]
@@ -258,9 +258,11 @@ class Naming:
     tensor must equal: the original of a tied copy, or a buffer that our model computes. It returns None where there is
     nothing to compare."""
     read_only = False
-    """Whether nothing is written under these names."""
+    """Whether nothing is written under these names without the original config.json (`hugging_face`)."""
     fixed_options: Mapping[str, Any] = LAYERS
     """{option of our model: the only value that the library has, or a tuple of several}."""
+    classifier_options: Mapping[str, tuple] = MappingProxyType({})
+    """{option that a classifier of another task may change: the values that the library has}."""
 
     def normalize_name(self, name: str) -> str:
         """Return the name of a tensor as the table spells it."""
@@ -274,9 +276,13 @@ class Naming:
         """Infer the options of our model from shapes and config.json, and record assumptions in `facts`."""
         raise NotImplementedError
 
-    def complete_options(self, options: ModelOptions, directory: Path) -> ModelOptions:
-        """Fill in options that are in other files of the directory."""
-        return options
+    def finish(self, options: ModelOptions, facts: Facts, params: Arrays) -> Arrays:
+        """Add the parameters that are computed from several tensors or from none."""
+        return params
+
+    def complete(self, options: ModelOptions, params: Arrays, directory: Path) -> tuple[ModelOptions, Arrays]:
+        """Return (options, params) with those that are in other files of the directory."""
+        return options, params
 
     def layout_sizes(self, options: ModelOptions) -> dict[str, int]:
         """Return the sizes of layout letters that follow from the options; the others follow from the shapes."""
@@ -284,10 +290,6 @@ class Naming:
         sizes = {"h": heads, "g": options.num_kv_heads or heads, "s": 3}
         width = getattr(options, "key_dim", 0) or options.hidden_size // heads
         return sizes | {"e": width, "d": options.hidden_size, "m": options.mlp_dim}
-
-    def finish(self, options: ModelOptions, facts: Facts, params: Arrays) -> Arrays:
-        """Add the parameters that are computed from several tensors or from none."""
-        return params
 
     def build_module(self, options: ModelOptions, params: Arrays) -> Any:
         """Return the Flax module of these weights."""
@@ -297,16 +299,16 @@ class Naming:
         """Return `fixed_options` with those that depend on the other `options`."""
         return self.fixed_options
 
-    def undo(self, options: ModelOptions, params: Arrays) -> Arrays:
-        """Return the parameters before `finish`."""
+    def undo(self, options: ModelOptions, facts: Facts, params: Arrays) -> Arrays:
+        """Return the parameters before `finish` and `complete`."""
         return params
 
     def config_json(self, options: ModelOptions, params: Arrays, data=None) -> dict:
         """Build the config.json to write with the weights; `data` is that of the run, if any."""
         return {}
 
-    def extra_files(self, options: ModelOptions, params: Arrays, data=None) -> dict[str, dict | list]:
-        """Build further JSON files to write with the weights, {name: content}."""
+    def extra_files(self, options: ModelOptions, params: Arrays, data=None) -> dict[str, dict | list | bytes]:
+        """Build further files to write with the weights, {name: JSON values, or bytes}."""
         return {}
 
     def note(self, options: ModelOptions) -> str:

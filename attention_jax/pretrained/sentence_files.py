@@ -1,15 +1,19 @@
-"""The files of sentence-transformers in the directory of an encoder: how texts are prepared and embeddings pooled."""
+"""The files of sentence-transformers in the directory of an encoder: how texts are prepared, embeddings
+pooled and, where the last module is a classifier, logits computed from them."""
 
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from attention_jax.config import MaskedLanguageModelConfig
 from attention_jax.errors import InputError
-from attention_jax.pretrained.foreign_files import explain_damage, json_object
+from attention_jax.pretrained.foreign_files import StoredTensor, explain_damage, json_object
+from attention_jax.pretrained.tensors import read_tensors, safetensors_bytes
 
 KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 NEUTRAL = {
@@ -110,15 +114,16 @@ def add_pooling(options: MaskedLanguageModelConfig, directory: Path) -> MaskedLa
     modules = directory / "modules.json"
     if not modules.is_file():
         return options
-    with explain_damage(modules):
-        entries = json.loads(modules.read_text(encoding="utf-8"))
-        steps = [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
+    steps = steps_in(modules)
     kinds = [kind for kind, _ in steps]
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise InputError(f"{modules} must name Transformer, Pooling and at most Normalize, names {', '.join(kinds)}")
-    place = directory / steps[1][1] / "config.json"
-    if not place.resolve().is_relative_to(directory.resolve()):
-        raise InputError(f"{modules} must name directories beside it, names {steps[1][1]}")
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]) and not (
+        kinds == CLASSIFIER and is_classifier(directory, steps[2][1])
+    ):
+        raise InputError(
+            f"{modules} must name Transformer, Pooling and at most Normalize, or a Dense with a bias and no activation "
+            f"whose outputs are the classes in config.json; it names {', '.join(kinds)}"
+        )
+    place = steps[1][1] / "config.json"
     modes = json_object(place)
     chosen = [name.removeprefix("pooling_mode_") for name, value in modes.items() if value is True]
     chosen = [name for name in chosen if name != "include_prompt"]
@@ -128,14 +133,47 @@ def add_pooling(options: MaskedLanguageModelConfig, directory: Path) -> MaskedLa
         raise InputError(f"include_prompt in {place} must be true: prompts are part of a text")
     if len(chosen) != 1 or chosen[0] not in POOLS:
         raise InputError(f"{place} must have one of {', '.join(POOLS)}, has {', '.join(chosen) or 'none'}")
-    return dataclasses.replace(options, pool=POOLS[chosen[0]], unit_norm=len(kinds) == 3, pooler="none")
+    return dataclasses.replace(options, pool=POOLS[chosen[0]], unit_norm=kinds[-1] == "Normalize", pooler="none")
 
 
-def pooling_files(options: MaskedLanguageModelConfig) -> dict[str, dict | list]:
-    """The files of sentence-transformers for an encoder whose sentence embedding is not simply the mean."""
-    if (options.pool, options.unit_norm) == ("mean", False):
+CLASSIFIER = ["Transformer", "Pooling", "Dense"]
+"""The modules of a classifier of the sentence embedding, whose logits are what sentence-transformers encodes."""
+IDENTITY = "torch.nn.modules.linear.Identity"
+
+
+def steps_in(modules: Path) -> list[tuple[str, Path]]:
+    """[(kind of a module, its directory), ...] in a modules.json; InputError for a directory that is not beside it."""
+    with explain_damage(modules):
+        entries = json.loads(modules.read_text(encoding="utf-8"))
+        steps = [(str(entry["type"]).rpartition(".")[2], modules.parent / str(entry["path"])) for entry in entries]
+    for _, place in steps:
+        if not place.resolve().is_relative_to(modules.parent.resolve()):
+            raise InputError(f"{modules} must name directories beside it, names {place}")
+    return steps
+
+
+def is_classifier(directory: Path, place: Path) -> bool:
+    """Whether the module Dense in `place` maps the sentence embedding to the classes in config.json, linearly."""
+    dense, labels = (json_object(path / "config.json", needed=False) for path in (place, directory))
+    plain = dense.get("bias") is True and not dense.get("use_residual")
+    plain = plain and str(dense.get("activation_function")).endswith(".Identity")
+    return plain and dense.get("out_features") == len(labels.get("id2label") or ())
+
+
+def classifier_in(directory: Path) -> dict[str, StoredTensor]:
+    """The classifier of the sentence embedding that modules.json names, by our names; {} without one."""
+    modules = directory / "modules.json"
+    steps = steps_in(modules) if modules.is_file() else []
+    if [kind for kind, _ in steps] != CLASSIFIER:
         return {}
-    kinds = ["Transformer", "Pooling"] + ["Normalize"] * options.unit_norm
+    arrays = read_tensors(steps[2][1]).arrays
+    with explain_damage(steps[2][1]):
+        kernel, bias = arrays["linear.weight"], arrays["linear.bias"]  # [K, D], [K]
+        return {"head/kernel": kernel.then(np.transpose, kernel.shape[::-1]), "head/bias": bias}
+
+
+def module_files(options: MaskedLanguageModelConfig, kinds: Sequence[str]) -> dict[str, dict | list]:
+    """modules.json with modules of these kinds, and the pooling of the options."""
     steps = [
         {"idx": i, "name": str(i), "path": f"{i}_{kind}" * (i > 0), "type": f"sentence_transformers.models.{kind}"}
         for i, kind in enumerate(kinds)
@@ -143,3 +181,23 @@ def pooling_files(options: MaskedLanguageModelConfig) -> dict[str, dict | list]:
     pool = {f"pooling_mode_{mode}": pool_name == options.pool for mode, pool_name in POOLS.items()}
     width = {"word_embedding_dimension": options.hidden_size}
     return {"modules.json": steps, "1_Pooling/config.json": width | pool}
+
+
+def pooling_files(options: MaskedLanguageModelConfig) -> dict[str, dict | list]:
+    """The files of sentence-transformers for an encoder whose sentence embedding is not simply the mean."""
+    if (options.pool, options.unit_norm) == ("mean", False):
+        return {}
+    return module_files(options, ["Transformer", "Pooling"] + ["Normalize"] * options.unit_norm)
+
+
+def classifier_files(
+    options: MaskedLanguageModelConfig, kernel: np.ndarray, bias: np.ndarray, most: int | None
+) -> dict[str, dict | list | bytes]:
+    """The files of sentence-transformers for an encoder whose classifier, `kernel` [D, K] and `bias` [K], reads the
+    pooled states: the module Dense computes the logits. Texts are cut after `most` tokens, if this is not None."""
+    inputs, outputs = kernel.shape
+    dense = {"in_features": inputs, "out_features": outputs, "bias": True, "activation_function": IDENTITY}
+    arrays = safetensors_bytes({"linear.weight": kernel.T, "linear.bias": bias}, {})
+    cut = {} if most is None else {"sentence_bert_config.json": {"max_seq_length": most, "do_lower_case": False}}
+    files = {"2_Dense/config.json": dense, "2_Dense/model.safetensors": arrays}
+    return module_files(options, CLASSIFIER) | files | cut

@@ -12,29 +12,30 @@ import numpy as np
 
 from attention_jax import config as configs
 from attention_jax.data import image_files
+from attention_jax.data.batches import length_bucket
 from attention_jax.data.images import ImageData, Split
 from attention_jax.data.pairs import PairData, Texts as PairTexts, make_pairs, pad_rows
+from attention_jax.data.text_tables import Columns
 from attention_jax.data.tokenizers import sentencepiece_model
-from attention_jax.data.vocabulary import Tokenizer, Vocabulary
-from attention_jax.decode import apply_generation_rules, greedy, pooled_beam_search
+from attention_jax.data.vocabulary import BOS, Tokenizer, Vocabulary
+from attention_jax.decode import greedy
 from attention_jax.errors import InputError
 from attention_jax.pretrained import exchange, generation_config, image_recipe, tokenizer
 from attention_jax.pretrained.foreign_files import explain_damage, json_object
 from attention_jax.pretrained.interface import FUNCTIONS, Pretrained, Texts, check_texts
+from attention_jax.pretrained.pooled_search import apply_generation_rules, pooled_beam_search
+from attention_jax.pretrained.translator_names import LONGEST
 from attention_jax.pretrained.vit_names import sizes_of
 from attention_jax.tasks import Task
 from attention_jax.tasks.generation import start_decoding
 from attention_jax.tasks.seq2seq import Seq2seqTask
-from attention_jax.tasks.vision import EVALUATED, VisionTask
-from attention_jax.train.placement import map_batches
+from attention_jax.tasks.vision import VisionTask
 
-LONGEST = 128
-"""Tokens of a translation, at most, of a model whose files do not say it."""
 TRAINED = 512
 """The longest sources that Marian and T5 were trained on, in tokens."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PretrainedTask(Pretrained):
     """A pretrained model with the task of a run of this kind."""
 
@@ -48,6 +49,14 @@ class PretrainedTask(Pretrained):
         weights = weights._replace(options=options, arrays=arrays)
         task = cls.build_task(path if path.is_dir() else path.parent, weights)
         return cls(path, options, task.model, exchange.nested(weights.arrays), None, task)
+
+    @property
+    def table_columns(self) -> Columns:
+        return self.task.table_columns
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.task.classes
 
     def attention(self, texts: Texts) -> tuple:
         return self.task.attention_maps(self.params, check_texts(texts, "attention"))
@@ -132,8 +141,7 @@ class PretrainedClassifier(PretrainedTask):
     build_task = staticmethod(classifier_task)
 
     def classify(self, texts: Texts) -> np.ndarray:
-        images = self.task.read(check_texts(texts, "classify"))
-        return map_batches(self.task.classify, self.params, {"image": images}, EVALUATED)
+        return self.task.probabilities(self.params, check_texts(texts, "classify"))
 
 
 # --- translators ------------------------------------------------------------------------------------------------------
@@ -151,7 +159,7 @@ class TranslatorTask(Seq2seqTask):
         """Encode the sources as the model's library does: special tokens that a text spells are these tokens."""
         vocabulary, tokenizer = self.data.source_vocabulary, self.data.source_tokenizer
         rows = [[*vocabulary.encode(tokenizer.tokens(text)), vocabulary.eos_id] for text in texts]
-        source, length = pad_rows(rows, vocabulary.pad_id, None)
+        source, length = pad_rows(rows, vocabulary.pad_id, length_bucket(max(map(len, rows))))
         return {"source": source, "source_length": length}
 
     def start(self, params, batch) -> tuple[Callable, Any, dict]:
@@ -210,18 +218,14 @@ def translator_task(directory: Path, weights: exchange.Weights) -> TranslatorTas
 
 
 def marian_texts(directory: Path, weights: exchange.Weights, about: dict) -> tuple[Vocabulary, list[Tokenizer]]:
-    """Return the vocabulary and the tokenizers of both sides; padding, which starts the decoder, is never written."""
+    """Return the vocabulary and the tokenizers of both sides; padding, which starts the decoder of published models, is
+    never written."""
     tokens = tokenizer.read_token_list(directory / "vocab.json", len(weights.arrays["bias"]))
     pad, begin, end = special_ids(directory, about, len(tokens) - 1, 0)
-    begin, end = tokens[begin], tokens[end]
-    if begin != tokens[pad]:
-        raise InputError(
-            f"Marian's decoder starts with padding; {directory} has decoder_start_token_id {tokens.index(begin)}"
-        )
     if [pad] not in (about.get("bad_words_ids") or []):  # it is there in published files
         weights.arrays["bias"] = weights.arrays["bias"].copy()
         weights.arrays["bias"][pad] = -1e9
-    vocabulary = Vocabulary(tokens, pad=begin, bos=begin, eos=end, unk="<unk>")
+    vocabulary = Vocabulary(tokens, pad=tokens[pad], bos=tokens[begin], eos=tokens[end], unk="<unk>")
     source, target = (sentencepiece_of(directory / f"{side}.spm") for side in ("source", "target"))
     source, clean = source._replace(tokens=marian_source(source.tokens, directory)), tokenizer.cleanup_of(directory)
     return vocabulary, [source, target._replace(text=lambda tokens: clean(target.text(tokens)))]
@@ -232,6 +236,8 @@ def marian_source(pieces: Callable[[str], list[str]], directory: Path) -> Callab
     whole; InputError for an entry of tokenizer_config.json that makes other tokens."""
     special, place = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}, "tokenizer_config.json"
     settings = json_object(directory / place, needed=False)
+    if tokenizer.content_of(settings.get("bos_token")) == BOS:  # it starts the decoder of a model that we export
+        special["bos_token"] = BOS
     for name in ("separate_vocabs", "sp_model_kwargs", "split_special_tokens"):
         if settings.get(name):
             raise InputError(f"{name} {settings[name]!r} in {directory / place} is not supported: take it out")

@@ -154,14 +154,19 @@ def _read_shards(index: Path) -> dict[str, StoredTensor]:
 
 def write_tensors(path: Path, arrays: Mapping[str, np.ndarray], metadata: dict):
     """Write arrays as float32, in the format of the file name's suffix."""
-    arrays = {name: np.ascontiguousarray(array, np.float32) for name, array in arrays.items()}
     if path.suffix == KINDS["npz"]:
+        arrays = {name: np.ascontiguousarray(array, np.float32) for name, array in arrays.items()}
         np.savez(path, metadata=np.array(json.dumps(metadata)), **arrays)
         return
+    path.write_bytes(safetensors_bytes(arrays, metadata))
+
+
+def safetensors_bytes(arrays: Mapping[str, np.ndarray], metadata: dict) -> bytes:
+    """The content of a safetensors file with these float32 arrays."""
     from safetensors.numpy import save
 
-    content = save(arrays, metadata={"format": "pt"} | ({OWN: json.dumps(metadata)} if metadata else {}))
-    path.write_bytes(_sort_metadata(content))
+    arrays = {name: np.ascontiguousarray(array, np.float32) for name, array in arrays.items()}
+    return _sort_metadata(save(arrays, {"format": "pt"} | ({OWN: json.dumps(metadata)} if metadata else {})))
 
 
 def _sort_metadata(content: bytes) -> bytes:

@@ -69,6 +69,9 @@ class PretrainedTokenizer:
     ends: tuple[int, ...] = ()
     """The tokens that end a text."""
 
+    def __repr__(self) -> str:
+        return f"PretrainedTokenizer({len(self.names)} tokens, special: {self.special})"
+
     @property
     def mask(self) -> int | None:
         return self.special.get("mask")

@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from attention_jax.config import TransformerConfig
+from attention_jax.data.pairs import PairData
+from attention_jax.data.vocabulary import BOS
 from attention_jax.errors import InputError
 from attention_jax.models.norms import EPSILON
 from attention_jax.models.position_encodings import BUCKETS
@@ -30,6 +32,8 @@ from attention_jax.pretrained.naming import (
 )
 
 SIDES = ("encoder", "decoder")
+LONGEST = 128
+"""Tokens of a translation, at most, of a model whose files do not say it."""
 
 
 class TranslatorNaming(Naming):
@@ -162,6 +166,27 @@ class MarianNaming(TranslatorNaming):
             "max_position_embeddings": options.max_length,
             **{f"{name}_token_id": number for name, number in ids.items()},
             "forced_eos_token_id": ids["eos"],
+        }
+
+    def extra_files(self, options: TransformerConfig, params: Arrays, data=None) -> dict[str, dict | list | bytes]:
+        """Build the files of a `MarianTokenizer` for a run with one sentencepiece model for both sides, if it is one;
+        bos, which starts the decoder, is no token of the published ones."""
+        if not isinstance(data, PairData) or data.source_bos or data.source_tokenizer.recipe[0] != "sentencepiece":
+            return {}
+        words, model = data.target_vocabulary, data.source_tokenizer.recipe[1]
+        if data.target_tokenizer.recipe != data.source_tokenizer.recipe:
+            return {}
+        special = {"pad": "<pad>", "bos": BOS, "eos": "</s>", "unk": "<unk>"}
+        ids = {name: getattr(words, f"{name}_id") for name in special}
+        names = dict(enumerate(words.tokens)) | {ids[name]: token for name, token in special.items()}
+        settings = {f"{name}_token": token for name, token in special.items()}
+        generation = {f"{name}_token_id": ids[name] for name in ("pad", "bos", "eos")}
+        generation |= {"decoder_start_token_id": ids["bos"], "max_length": LONGEST}
+        return {
+            "vocab.json": {token: number for number, token in names.items()},
+            **dict.fromkeys(("source.spm", "target.spm"), model),
+            "tokenizer_config.json": {"tokenizer_class": "MarianTokenizer"} | settings,
+            "generation_config.json": generation,
         }
 
 

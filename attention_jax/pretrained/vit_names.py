@@ -296,15 +296,15 @@ class HuggingFaceNaming(ViTNaming):
         }
 
     def extra_files(self, options: ViTConfig, params: Arrays, data=None) -> dict[str, dict]:
-        """Build the preprocessor_config.json of a `ViTImageProcessor` if the run normalizes its images."""
-        if data is None or data.normalization is None:
+        """Build the preprocessor_config.json of a `ViTImageProcessor` for the images of a run."""
+        if data is None:
             return {}
         size, _, _ = sizes_of(options, params)
-        mean, deviation = ([float(x) for x in values] for values in data.normalization)
         resize = {"do_resize": True, "size": {"height": size, "width": size}, "resample": 2}  # bilinear
-        scale = {"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True}
-        recipe = {"image_processor_type": "ViTImageProcessor", **resize, **scale}
-        return {"preprocessor_config.json": recipe | {"image_mean": mean, "image_std": deviation}}
+        scale = {"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": data.normalization is not None}
+        moments = zip(("image_mean", "image_std"), data.normalization or ())
+        scale |= {name: [float(x) for x in values] for name, values in moments}
+        return {"preprocessor_config.json": {"image_processor_type": "ViTImageProcessor", **resize, **scale}}
 
 
 class GoogleNaming(ViTNaming):

@@ -15,6 +15,8 @@ LABEL = SMALLEST * 1.25 / 72
 """Inches that a label takes across its line."""
 LETTER = 0.055
 """Inches that a letter of a label takes along it."""
+DIVERGING = "RdBu"
+"""Colors of numbers on both sides of zero: red, white, blue."""
 PAGE = 14.0
 """Inches; a figure whose labels need more height has numbers instead of tokens."""
 
@@ -62,10 +64,17 @@ class Layout(NamedTuple):
 
 
 def show_heatmaps(
-    rows: Sequence[Sequence[Heatmap]], path: str | Path, *, xlabel: str = "key", ylabel: str = "query"
+    rows: Sequence[Sequence[Heatmap]],
+    path: str | Path,
+    *,
+    xlabel: str = "key",
+    ylabel: str = "query",
+    limits: tuple[float, float] | None = None,
+    color_label: str = "",
 ) -> Path:
     """Plot rows of heatmaps with one color scale, from 0 to the largest weight, to the PNG file `path`, and return it.
 
+    The scale may have other `limits`, with two hues if zero is between them.
     A row continues in the next line if its labels need the width. If not all tokens fit, an axis shows positions.
     Spaces are shown as a mark; characters that no installed font has are shown as their code, U+AC00. Raises
     InputError for weights that are no matrices, and for tokens of another number.
@@ -86,19 +95,21 @@ def show_heatmaps(
                 continue
             panel, last = lines[i][j], i + 1 == len(lines) or j >= len(lines[i + 1])
             left, below = not layout.shared or j == 0, not layout.shared or last
-            image = _draw(axis, panel, largest or 1.0, layout, left, below)
+            image = _draw(axis, panel, limits or (0.0, largest or 1.0), layout, left, below)
             if i == 0 or j >= len(lines[i - 1]) or panel.title != lines[i - 1][j].title:
                 axis.set_title(panel.title, fontfamily=families())
             name = _axis_label(panel.row, panel.queries, layout.queries) if j == 0 else ""
             axis.set_ylabel(fill(name, int((layout.inner[i] + 0.6) / (1.2 * LETTER))))
         figure.supxlabel(_axis_label(xlabel, lines[0][0].keys, layout.keys), fontsize=SMALLEST + 1)
-        figure.colorbar(image, ax=axes, shrink=min(1.0, 1.8 / figure.get_figheight()), aspect=18, pad=0.01)
+        shrink = min(1.0, 1.8 / figure.get_figheight())
+        figure.colorbar(image, ax=axes, shrink=shrink, aspect=18, pad=0.01, label=color_label)
     return save(figure, path)
 
 
-def _draw(axis, panel: Heatmap, vmax: float, layout: Layout, left: bool, below: bool):
+def _draw(axis, panel: Heatmap, limits: tuple[float, float], layout: Layout, left: bool, below: bool):
     """Plot one matrix [Q, K] with a thin frame, and optionally labels of queries on the left and of keys below."""
-    image = axis.imshow(panel.weights, vmin=0.0, vmax=vmax, aspect="auto", interpolation="nearest")
+    (vmin, vmax), style = limits, {"aspect": "auto", "interpolation": "nearest"}
+    image = axis.imshow(panel.weights, DIVERGING if vmin < 0 < vmax else None, vmin=vmin, vmax=vmax, **style)
     axis.spines[:].set(visible=True, linewidth=0.5, color=INK, alpha=0.5)
     rows = tick_labels(panel.queries if layout.queries else None, len(panel.weights)) if left else ([], [])
     columns = tick_labels(panel.keys if layout.keys else None, panel.weights.shape[1]) if below else ([], [])

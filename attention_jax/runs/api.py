@@ -6,7 +6,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from attention_jax.config import Config
+from attention_jax.data.text_tables import Columns
 from attention_jax.errors import InputError, explain_errors
 from attention_jax.pretrained.interface import Pretrained, check_texts
 from attention_jax.pretrained.load import is_pretrained, load_pretrained
@@ -63,6 +66,28 @@ class LoadedRun:
         with explain_errors():
             return self.excerpt_task.predict(self.params, texts, None if attention is None else Path(attention))
 
+    @property
+    def table_columns(self) -> Columns:
+        """The names of columns in tables of texts and predictions."""
+        return Columns() if self.config.model is None else self.excerpt_task.table_columns
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes of a classifier, in the order of `classify`; () of another model."""
+        return () if self.config.model is None else self.excerpt_task.classes
+
+    def classify(self, texts: list[str] | tuple[str, ...]) -> np.ndarray:
+        """Return the probabilities [N, classes] of each text (of a vision model: each image file).
+
+        Texts are padded to 16, 32, 64, ... tokens and batches to 1, 4, 16, ... texts, so that few programs are
+        compiled. Raises InputError for a model without classes and for a text that is empty.
+        """
+        texts = check_texts(texts, "classify")
+        with explain_errors():
+            if not texts:
+                return np.zeros((0, len(self.classes)), np.float32)
+            return self.excerpt_task.probabilities(self.params, texts)
+
     def evaluate(self, *, figures: bool = False) -> dict[str, float]:
         """Return the metrics on the held-out data; with `figures` plot the figures and page.md of the run again.
 
@@ -79,6 +104,30 @@ class LoadedRun:
 
             draw_figures(self.task, self.params, evaluation, self.directory)
         return evaluation.metrics
+
+    def evaluate_classes(self, data: Path | str) -> dict:
+        """Return the metrics of each class and of calibration on new labeled `data`, as result.json has them of the
+        test split: a file as `--data.tsv-file` takes it, or a directory of images.
+
+        Raises InputError for another model than a classifier, and for a class that it does not have.
+        """
+        from attention_jax.data.text_tables import chunks
+        from attention_jax.report.class_report import report_classes
+
+        numbers, labels, probabilities = {name: i for i, name in enumerate(self.classes)}, [], []
+        with explain_errors():
+            for examples in chunks(self.excerpt_task.new_examples(str(data))):
+                names, texts = zip(*examples)
+                if unknown := sorted({*names} - numbers.keys()):
+                    raise InputError(
+                        f"{data} has the class {unknown[0]!r}, which the model does not have; its classes are "
+                        f"{', '.join(self.classes)[:200]}"
+                    )
+                labels += [numbers[name] for name in names]
+                probabilities.append(self.classify(texts))
+        if not labels:
+            raise InputError(f"{data} has no examples; at least one is needed")
+        return report_classes(np.array(labels), np.concatenate(probabilities), self.classes)
 
     def attention(self, texts: list[str] | tuple[str, ...] = ()) -> tuple:
         """Compute attention maps for each text (for a vision model: each image file), or for some held-out inputs.
@@ -179,7 +228,7 @@ def import_run(config: Config, file: Path | str, out: Path | str | None = None) 
 def export_run(
     run: Path | str,
     *,
-    to: Literal["safetensors", "npz", "stablehlo", "zip"] = "safetensors",
+    to: Literal["safetensors", "npz", "huggingface", "stablehlo", "zip"] = "safetensors",
     naming: str = "own",
     platforms: tuple[str, ...] = ("cpu", "cuda", "tpu"),
     out: Path | str | None = None,
@@ -189,10 +238,11 @@ def export_run(
 
     Args:
       run: a directory of a run or of a pretrained model, or a file of one.
-      to: a file format of weights, programs that run without this package, or a zip that `load_run` reads.
+      to: a file format of weights, a directory of Hugging Face for a model that came from one, programs that run
+        without this package, or a zip that `load_run` reads.
       naming: the names of the arrays of safetensors and npz, those of another library or our "own".
       platforms: of the StableHLO programs.
-      out: what to create; by default RUN/export/NAMING, RUN/export/stablehlo or RUN.zip.
+      out: what to create; by default RUN/export/NAMING, RUN/export/huggingface, RUN/export/stablehlo or RUN.zip.
       trust_code: as in `load_run`.
 
     Returns a line about what was written. Raises InputError for a model that the library of `naming` does not have, and
@@ -202,21 +252,26 @@ def export_run(
     Traceback (most recent call last):
     attention_jax.errors.InputError: --naming timm names arrays of safetensors and npz: leave it or --to stablehlo out
     """
-    if to in ("stablehlo", "zip") and naming != "own":
+    if to in ("huggingface", "stablehlo", "zip") and naming != "own":
         raise InputError(f"--naming {naming} names arrays of safetensors and npz: leave it or --to {to} out")
     if to in ("stablehlo", "zip") and is_pretrained(run):
         raise InputError(f"--to {to} needs a run; {run} is a pretrained model")
     with explain_errors():
         if to == "zip":
             return _export_zip(run, Path(out or f"{str(run).rstrip('/')}{pack.PACKED}"), trust_code)
-        directory = Path(out or pack.output_directory(run) / "export" / ("stablehlo" if to == "stablehlo" else naming))
+        kind = to if to in ("huggingface", "stablehlo") else naming
+        directory = Path(out or pack.output_directory(run) / "export" / kind)
         if to == "stablehlo":
             from attention_jax.compile import stablehlo
 
             loaded = load_run(run, trust_code=trust_code)
             return stablehlo.export(loaded.excerpt_task, loaded.params, directory, platforms)
-        from attention_jax.pretrained import exchange
+        from attention_jax.pretrained import exchange, hugging_face
 
+        if to == "huggingface":
+            source, is_run = saved.source_of(Path(run), trust_code=trust_code), not is_pretrained(run)
+            weights = saved.weights_of(Path(run), trust_code=trust_code)
+            return hugging_face.write(weights, source, directory, is_run)
         return exchange.write(saved.weights_of(Path(run), trust_code=trust_code), directory, to, naming)
 
 

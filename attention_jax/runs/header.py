@@ -12,6 +12,8 @@ from attention_jax.runs.accelerators import accelerator_hint
 SPLITS = ("train", "valid", "test")
 TROUBLES = ("left_out", "dropped", "damaged", "skipped", "bad_")
 """Parts of the names of facts about data that a user has to know of if they are not zero."""
+IMBALANCED = 5
+"""The ratio of the sizes of the largest and the rarest class from which a run warns."""
 IMPLEMENTATIONS = {
     "plain": "XLA, all weights at once",
     "fused": "XLA, block by block",
@@ -44,7 +46,22 @@ def header(
     lines["time"] = expected or as_typed(f"unknown; launch.py list {directory} estimates it")
     substitute = config.data.without_file if config.data is not None else ""
     first = filter(None, [accelerator_hint(), substitute])
-    return "\n".join([*first, *(f"{name + ':':11} {text}" for name, text in lines.items())])
+    warnings = filter(None, [imbalance_warning(facts)])
+    return "\n".join([*first, *(f"{name + ':':11} {text}" for name, text in lines.items()), *warnings])
+
+
+def imbalance_warning(facts: Mapping) -> str:
+    """Return a line about classes of very different sizes, or "".
+
+    >>> imbalance_warning({"class_imbalance": 4.0}), imbalance_warning({"train_pairs": 3})
+    ('', '')
+    """
+    if facts.get("class_imbalance", 1) < IMBALANCED:
+        return ""
+    return (
+        f"warning:    classes are imbalanced, {facts['rarest_class']} is the rarest, {facts['largest_class']} the "
+        "largest: read the recall of each class in result.json, not the accuracy alone"
+    )
 
 
 def attention_lines(calls: Sequence[Mapping], platform: str) -> list[str]:

@@ -210,6 +210,8 @@ def finish(config: configs.Config, task, run, params, *, figures: bool = True, *
         "parameters": sum(x.size for x in jax.tree.leaves(params)),
         "facts": run_directory.facts_of(task),
     }
+    if evaluation.classification:
+        outcome["classification"] = dict(evaluation.classification)
     run.log.check()
     save_params(run.directory / "final", params)
     if hosts.is_primary() and not (run.directory / "preprocessing.json").exists():  # of a population

@@ -142,3 +142,25 @@ def weights_of(path: Path, **trusted):
         return exchange.read(path)
     config, params = load_weights(directory, **trusted)
     return exchange.from_run(params, config.model, str(path), read_preprocessing(directory, config))
+
+
+def source_of(path: Path, **trusted) -> Path:
+    """Return the pretrained model that a run, or a run before it, began with, or itself if it is one; InputError if
+    there is none, or if it is not there any more. `trusted` is for `read_config`."""
+    from attention_jax.pretrained.load import is_pretrained
+
+    start = path
+    while not is_pretrained(path):
+        directory = unpack_run(path) if zipfile.is_zipfile(path) and path.suffix == PACKED else path
+        if not (directory / "config.json").is_file():
+            raise InputError(
+                f"{start} began with the model in {path}, which is not there: put it back, or use --naming"
+            )
+        config = read_config(directory, **trusted)
+        source = getattr(config.data, "pretrained", "") or config.train.init_weights
+        if not source:
+            raise InputError(
+                f"{start} did not begin with a model of Hugging Face, to which --to huggingface returns: use --naming"
+            )
+        path = Path(source)
+    return path

@@ -4,6 +4,7 @@ A killed sweep resumes with the same command: the study proposes the same points
 the run directories are reused.
 """
 
+import contextlib
 import shutil
 import time
 import zlib
@@ -106,7 +107,7 @@ def sweep(
     directory, began = Path(directory).absolute(), time.perf_counter()
     if population < 1:
         raise InputError(f"--population must be at least 1, got {population}")
-    where, fresh = executor(jobs, ray), not directory.exists()
+    where, fresh = executor(jobs, ray), run_directory.missing(directory)
     try:
         with worker.writing(directory), directory_lock(directory, wait=False):
             _settle(directory, settings)
@@ -124,6 +125,9 @@ def sweep(
     except InputError:
         if fresh and directory.exists() and not (directory / "trials").exists():  # refused before the first run
             shutil.rmtree(directory)
+            for parent in fresh[1:]:
+                with contextlib.suppress(OSError):  # another sweep is in it
+                    parent.rmdir()
         raise
     finally:
         where.close()

@@ -87,6 +87,18 @@ def varying_numbers(members: Sequence[configs.Config]) -> dict[str, np.ndarray]:
     return {name: np.array([field_value(config, name) for config in members], np.float32) for name in sorted(fields)}
 
 
+def evaluation_tasks(members: Sequence[configs.Config], built: Sequence[tasks.Task]) -> list[tasks.Task]:
+    """The task that initializes and evaluates each member: one for all that differ only in options that training alone
+    reads, so that its programs are compiled once."""
+    info = {name: info for name, info, _ in configs.walk(members[0])}
+    names = [name for name in varying_numbers(members) if name.startswith("model.") and not info[name].training_only]
+    first: dict[tuple, tasks.Task] = {}
+    return [
+        first.setdefault(tuple(field_value(config, name) for name in names), task)
+        for config, task in zip(members, built, strict=True)
+    ]
+
+
 class Population:
     """The training program of runs that differ only in seeds and in `traced` options; for `fit` what
     `train.placement.Program` is for one run.
@@ -122,8 +134,8 @@ class Population:
 class Members:
     """The runs of a population; for `fit` what `train.run.Run` is for one run. Batches are [M, K, B]."""
 
-    def __init__(self, runs: Sequence[Run]):
-        self.runs, self.train = runs, runs[0].train
+    def __init__(self, runs: Sequence[Run], own_tasks: Sequence[tasks.Task]):
+        self.runs, self.tasks, self.train = runs, own_tasks, runs[0].train
 
     @property
     def step(self) -> int:
@@ -183,7 +195,7 @@ class Members:
     def evaluate(self, task, params, epoch: int, whole: bool):
         """Evaluate the runs that have trained in `epoch`, and log the metrics."""
         for member, run in enumerate(self.runs):
-            run.evaluate(task, take_member(params, member), epoch, whole)
+            run.evaluate(self.tasks[member], take_member(params, member), epoch, whole)
 
     def qualities_after(self, epoch: int) -> list[float]:
         """Return the quality of each run after `epoch`."""
@@ -250,13 +262,13 @@ def shard_members(tree, devices: int):
     return jax.tree.map(reshape_leaf, tree)
 
 
-def initial_states(task: tasks.Task, members: Sequence[configs.Config], total_steps: int) -> TrainState:
+def initial_states(own_tasks: Sequence[tasks.Task], members: Sequence[configs.Config], total_steps: int) -> TrainState:
     """Return the stacked initial states of the members, each equal to that of the run alone."""
-    init = with_ranges(task.init, members[0].train)  # one function, so that it is compiled once
+    inits = {task: with_ranges(task.init, members[0].train) for task in own_tasks}  # each is compiled once
     numbers, states = varying_numbers(members), []
-    for index, config in enumerate(members):
+    for index, (config, task) in enumerate(zip(members, own_tasks, strict=True)):
         config = configs.replace(config, **{name: jnp.float32(values[index]) for name, values in numbers.items()})
-        states.append(jax.device_get(init_state(init, optimizer(config.optim, total_steps), config.train.seed)))
+        states.append(jax.device_get(init_state(inits[task], optimizer(config.optim, total_steps), config.train.seed)))
     return jax.tree.map(lambda *leaves: np.stack(leaves), *states)
 
 
@@ -285,7 +297,8 @@ def train_many(members: Sequence[Member], built: Sequence[tasks.Task], directory
     chosen = [member.config for member in members]
     best_of = count if train.use_best else 0  # one best checkpoint holds all members
     with contextlib.closing(Checkpoints(directory / "checkpoints", train, best_of)) as checkpoints:
-        start, everyone = initial_states(task, chosen, total_steps), Members(runs)
+        own_tasks = evaluation_tasks(chosen, built)
+        start, everyone = initial_states(own_tasks, chosen, total_steps), Members(runs, own_tasks)
         saved = fit(Population(chosen, total_steps), start, task, everyone, checkpoints)
         warn_of_missing_checkpoints(everyone, checkpoints)
         params = [
@@ -294,10 +307,10 @@ def train_many(members: Sequence[Member], built: Sequence[tasks.Task], directory
         ]
     with Interrupt() as interrupt, contextlib.ExitStack() as stack:
         stack.push(lambda kind, error, trace: close_unfinished(runs, error))
-        for member, run, final in zip(members, runs, params, strict=True):
+        for member, mine, run, final in zip(members, own_tasks, runs, params, strict=True):
             if not (run.failure or run_directory.has_ended(member.directory)):
                 with contextlib.suppress(Diverged):  # `run.failure` has it
-                    lifecycle.finish(member.config, task, run, final, figures=False, population=count)
+                    lifecycle.finish(member.config, mine, run, final, figures=False, population=count)
             if run.failure:
                 run_directory.record_failure(member.directory, run.failure)
             if interrupt.requested:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from attention_jax import config as configs
 from attention_jax.claims import catalog
-from attention_jax.errors import InputError, Interrupted
+from attention_jax.errors import InputError, Interrupted, explain_errors
 from attention_jax.files import directory_lock, write_json
 from attention_jax.runs import directory as run_directory, lifecycle
 from attention_jax.signals import end_on_signals
@@ -63,11 +63,12 @@ def run_group(path: Path):
 
     Raises:
       Interrupted: on a signal that ends a process (signals.py), with a checkpoint written.
-      InputError: the sweep's directory is not writable, no run will have the metric, or the data have changed.
+      InputError: the sweep's directory is not writable, its data cannot be read and no run has begun, no run will have
+        the metric, or the data have changed.
     """
     group, shared = read(path), path.with_suffix("")
     with writing(shared), directory_lock(shared):  # a worker may outlive its killed sweep by half a second
-        _check(group)
+        _check(group, any(path.parents[1].glob("trials/*/*/config.json")))
         for number, members in enumerate(_populations(path, group)):
             if all(run_directory.has_ended(directory) for _, directory in members):
                 continue
@@ -77,9 +78,10 @@ def run_group(path: Path):
                 _population(members, shared / str(number))
 
 
-def _check(group: Group):
-    """Raise InputError before a group is trained on other data than the runs of its sweep so far, and before the first
-    run of one that will not have the sweep's metric, if that is known; other errors make the run fail."""
+def _check(group: Group, has_runs: bool):
+    """Raise InputError before a group is trained on other data than the runs of its sweep so far; before the first run
+    of a sweep whose data cannot be read (it `has_runs` if one has begun), such as after a mistyped path; and before the
+    first run of a group that will not have the sweep's metric, if that is known. Other errors make the run fail."""
     config = group.members[0][0]
     if config.model is None or catalog.load_experiment(config.name).study:
         return
@@ -87,7 +89,14 @@ def _check(group: Group):
     from attention_jax.train.loop import check_metric
 
     try:
-        task = tasks.build(config)
+        with explain_errors():
+            data = configs.import_object(config.model.task).load(config)
+    except Exception as error:
+        if isinstance(error, InputError) and not has_runs:
+            raise
+        return
+    try:
+        task = tasks.build(config, data)
     except Exception:
         return
     has_started = any((directory / "config.json").exists() for _, directory in group.members)

@@ -3,8 +3,8 @@
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
@@ -17,6 +17,7 @@ from attention_jax.config import Config, import_object
 from attention_jax.config.options import model_name
 from attention_jax.data import batches
 from attention_jax.data.stream import Share
+from attention_jax.data.text_tables import Columns
 from attention_jax.errors import InputError
 from attention_jax.ops.dispatch import explain
 from attention_jax.report.attention_data import AttentionRecord
@@ -31,6 +32,10 @@ class Evaluation(NamedTuple):
     """Generated tokens [N, T] without bos, for each decoded split."""
     samples: tuple[str, ...] = ()
     """A few lines of generated text to show during training."""
+    probabilities: Mapping[str, np.ndarray] = MappingProxyType({})
+    """Probabilities [N, C] of the classes of the test split, of a classifier in a full evaluation."""
+    classification: Mapping[str, dict] = MappingProxyType({})
+    """Metrics of each class and of calibration (`report.class_report.report_classes`) of these splits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,12 +55,14 @@ class Task:
     """
 
     config: Config
-    data: Any
+    data: Any = field(repr=False)
     model: Any
     """The Flax module."""
 
     stored_types: ClassVar[tuple[type, ...]] = ()
     """Named tuples of its own in its `excerpt`, which a run stores (data/stored.py)."""
+    table_columns: ClassVar[Columns] = Columns()
+    """The names of columns in tables of texts and predictions."""
     eval_means: ClassVar[tuple[str, ...]] = ("examples",)
     """The values of --train.eval-mean that `evaluate` knows."""
 
@@ -162,6 +169,19 @@ class Task:
         """Return one line of output per text; plot the attention to the file `figure`, if given."""
         raise InputError(f"a {type(self).__name__} has no predictions for texts: evaluate it instead")
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes of a classifier; () of another model."""
+        return ()
+
+    def probabilities(self, params, texts: list[str]) -> np.ndarray:
+        """Return the probabilities [N, classes] of `classes` for each text, of a classifier."""
+        raise InputError(f"a {type(self).__name__} has no classes: predict with it instead")
+
+    def new_examples(self, path: str) -> Iterator[tuple[str, str]]:
+        """Yield the class and the text of each example in a file, or the path of each image in a directory."""
+        raise InputError(f"--data evaluates classifiers; a {type(self).__name__} has no classes: leave it out")
+
     def attention_maps(self, params, texts: list[str]) -> tuple[AttentionRecord, ...]:
         """Return attention maps for each text, or for some held-out inputs if there are none; () without attention."""
         return ()
@@ -223,6 +243,15 @@ def build(config: Config, data=None) -> Task:
         )
     data = kind.load(config) if data is None else data
     return kind(config, data, kind.make_model(config, data))
+
+
+def format_classes(names: Sequence[str], probabilities: np.ndarray) -> str:
+    """Return the three most probable classes with their probabilities [C].
+
+    >>> format_classes(["cat", "dog", "owl", "pig"], np.array([0.2, 0.5, 0.0, 0.3]))
+    'dog 0.500, pig 0.300, cat 0.200'
+    """
+    return ", ".join(f"{names[i]} {probabilities[i]:.3f}" for i in np.argsort(-probabilities, kind="stable")[:3])
 
 
 def mean_perplexity(losses: Sequence[float]) -> float:

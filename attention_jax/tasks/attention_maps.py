@@ -79,7 +79,7 @@ def ablate_heads(measure: Callable, params, batch: dict, weights: dict) -> dict[
         for layer, head in np.ndindex(distinct, heads):
             path = (stack, f"layer_{layer}", module, "out", "kernel")
             kernel = zero_head(params[stack][path[1]][module]["out"]["kernel"], head, heads)
-            measured = map_batches(measure, replace_leaf(params, path, kernel), batch, EVALUATED)
+            measured = map_batches(measure, replace_leaf(params, path, kernel), batch, EVALUATED, pad=True)
             ablations[name][:, layer::distinct, head] = measured[:, None]
     return ablations
 

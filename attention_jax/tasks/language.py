@@ -14,15 +14,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax import decode
 from attention_jax.config import Config, Sampling
+from attention_jax.data.batches import length_bucket
 from attention_jax.data.stream import Stream, stream_of
 from attention_jax.data.text_windows import Windows
+from attention_jax.decode import forbid_token
 from attention_jax.errors import InputError
 from attention_jax.files import write_atomically
 from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.report.attention_data import AttentionRecord, Prediction, check_length
 from attention_jax.report.heatmaps import layer_heatmaps, show_heatmaps
+from attention_jax.sampling import sample
 from attention_jax.tasks import Evaluation, Task, build_model, mean_perplexity
 from attention_jax.tasks.attention_maps import (
     ablate_heads,
@@ -131,7 +133,9 @@ class LanguageTask(Task):
             written = []
             if self.sampling.length:
                 prompt, unknown = self.encode(text)[:, self.context], data.vocabulary.unk_id
-                written = continuation(self.model, params, prompt, self.sampling, unknown)
+                limit = self.config.model.longest_input
+                prompt, length = pad_prompt(prompt, None if limit is None else limit - self.sampling.length)
+                written = continuation(self.model, params, prompt, self.sampling, unknown, length)
             results.append(data.tokenizer.text([*data.tokenizer.tokens(text), *data.vocabulary.decode(written)]))
         if figure is not None and self.draw(params, results[0], 40, figure) is None:
             raise InputError("this model has no attention to draw; leave --attention out")
@@ -144,8 +148,11 @@ class LanguageTask(Task):
         return slice(None if limit is None else self.sampling.length - limit, None)
 
     def log_p(self, params, batch):
-        """Return the log-probability [B] of each window, without its first token."""
-        return -self.score_rows(params, batch)
+        """Return the log-probability [B] of padded texts, without their first tokens."""
+        logits, _ = self.model.apply({"params": params}, batch["tokens"][:, :-1])
+        targets = batch["tokens"][:, 1:]
+        mask = jnp.arange(targets.shape[1])[None] < batch["length"][:, None] - 1
+        return -jax.vmap(masked_cross_entropy)(logits, targets, mask)[0]
 
     def attention(self, params, batch):
         """Return the self-attention weights and their rollout."""
@@ -172,7 +179,9 @@ class LanguageTask(Task):
             raise InputError(
                 f"attention maps of a language model need at least two tokens; {written!r} has {len(tokens)}"
             )
-        batch = {"tokens": np.asarray(self.encode(written))}
+        ids = self.encode(written)
+        padded, length = pad_prompt(ids, self.config.model.longest_input)
+        batch = {"tokens": padded, "length": np.array([length], np.int32)}
         outputs = map_batches(self.attention, params, batch, 1)
         if not outputs["weights"]:
             return None
@@ -180,7 +189,7 @@ class LanguageTask(Task):
         without = ablate_heads(self.log_p, params, batch, outputs["weights"])
         attention = token_attention(self.config.model, "decoder", 0, outputs, tuple(tokens), tuple(tokens), without)
         read = map_batches(self.lens, params, batch, 1)[0]
-        attention = with_readings(attention, batch["tokens"][0], read, self.data.vocabulary.decode)
+        attention = with_readings(attention, ids[0], read, self.data.vocabulary.decode)
         return AttentionRecord(text, (Prediction(written, (attention,), None, "log p", value),))
 
     def excerpt(self) -> Windows:
@@ -196,11 +205,11 @@ class LanguageTask(Task):
 
     def encode(self, text: str):
         """Return tokens [1, T]."""
-        return jnp.asarray([self.data.vocabulary.encode_text(self.data.tokenizer.tokens(text))], jnp.int32)
+        return np.array([self.data.vocabulary.encode_text(self.data.tokenizer.tokens(text))], np.int32)
 
     def draw(self, params, text: str, most: int, path: Path) -> Path | None:
         """Plot the self-attention of the first `most` tokens, layers by heads; None without attention."""
-        batch = {"tokens": np.asarray(self.encode(text))[:, :most]}
+        batch = {"tokens": self.encode(text)[:, :most]}
         weights = map_batches(self.attention, params, batch, 1)["weights"]
         if "decoder_attention" not in weights:
             return None
@@ -209,15 +218,23 @@ class LanguageTask(Task):
         return show_heatmaps(layer_heatmaps(weights, names, names), path)
 
 
+def pad_prompt(tokens, limit: int | None) -> tuple[np.ndarray, int]:
+    """Return tokens [1, T] with zeros after them, as many as `length_bucket` says, and T."""
+    length = tokens.shape[1]
+    return np.pad(tokens, ((0, 0), (0, length_bucket(length, limit) - length))), length
+
+
 @functools.partial(jax.jit, static_argnames=("model", "sampling", "unknown"))
-def continuation(model: nn.Module, params, tokens, sampling: Sampling, unknown: int | None = None):
-    """Sample a continuation [length] of tokens [1, T], never the `unknown` one; deterministic given the options and the
-    seed."""
+def continuation(model: nn.Module, params, tokens, sampling: Sampling, unknown: int | None = None, length=None):
+    """Sample a continuation of tokens [1, T], never the `unknown` one; deterministic given the options and the seed.
+
+    What follows the first `length` tokens is padding.
+    """
 
     def step(token, cache):
         return model.apply({"params": params}, cache, token, method="step")[:2]
 
     cache = model.apply({"params": params}, 1, tokens.shape[1] + sampling.length, method="start")
     options = {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
-    rng = jax.random.key(sampling.seed)
-    return decode.sample(decode.forbid_token(step, unknown), cache, tokens, sampling.length, **options, rng=rng)[0]
+    options |= {"rng": jax.random.key(sampling.seed), "prompt_length": length}
+    return sample(forbid_token(step, unknown), cache, tokens, sampling.length, **options)[0]

@@ -17,8 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax.config import Config, Decode, model_name
+from attention_jax.data.batches import length_bucket
 from attention_jax.data.pairs import PairData, Pairs, Texts, decode_targets, encode_sources, references
 from attention_jax.data.stream import Stream, stream_of
+from attention_jax.data.text_tables import Columns
 from attention_jax.data.vocabulary import Vocabulary
 from attention_jax.errors import InputError
 from attention_jax.files import write_atomically, write_json
@@ -100,6 +102,7 @@ class Seq2seqTask(Task):
     """An encoder-decoder on pairs of sequences; `data` is a `PairData`."""
 
     eval_means = ("examples", "batches", "sorted-batches")
+    table_columns = Columns(text="source", output="translation")
 
     @classmethod
     def load(cls, config: Config) -> PairData:
@@ -246,15 +249,19 @@ class Seq2seqTask(Task):
         return sizes | self.data.facts
 
     def read(self, texts: list[str]) -> dict[str, np.ndarray]:
-        """Encode the sources of new texts; InputError for a text that is too long."""
+        """Encode the sources of new texts, padded to few lengths; InputError for a text that is too long."""
         limit = self.data.train[0].source.shape[1]
-        padded = getattr(self.config.model, "encoder_state", "last_token") == "last_step"  # padding is read, too
-        source, length = encode_sources(self.data, texts, None, limit if padded else 1)
-        if not are_sentences(self.data) and source.shape[1] > limit:
+        is_padding_read = getattr(self.config.model, "encoder_state", "last_token") == "last_step"
+        has_width = is_padding_read or not are_sentences(self.data)
+        source, length = encode_sources(self.data, texts, None, limit if has_width else 1)
+        if not are_sentences(self.data) and length.max() > limit:
             raise InputError(
-                f"a source may have at most {limit} characters; {max(texts, key=len)!r} has {source.shape[1]}: "
-                "shorten it"
+                f"a source may have at most {limit} characters; {max(texts, key=len)!r} has {length.max()}: shorten it"
             )
+        if not has_width:
+            width = length_bucket(source.shape[1], self.config.model.longest_input)
+            padding = self.data.source_vocabulary.pad_id or 0
+            source = np.pad(source, ((0, 0), (0, width - source.shape[1])), constant_values=padding)
         return {"source": source, "source_length": length}
 
     def generate_words(self, params, batch):
@@ -265,14 +272,15 @@ class Seq2seqTask(Task):
     def write(self, params, texts: list[str], decode: Callable) -> tuple[np.ndarray, dict]:
         """Decode new texts by `decode`(params, batch); return the tokens [N, T] and a batch with them as targets."""
         batch = self.read(texts)
-        tokens = map_batches(decode, params, batch, self.config.decode.batch_size)
+        tokens = map_batches(decode, params, batch, self.config.decode.batch_size, pad=True)
         return tokens, self.teacher_forced(batch, tokens[:, None])
 
     def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
         tokens, batch = self.write(params, texts, self.generate_words)
         if figure is not None and self.draw(params, batch, tokens, figure) is None:
             raise InputError("this model has no attention to draw; leave --attention out")
-        unknown = batch["source"][: len(texts)] == self.data.source_vocabulary.unk_id
+        is_token = np.arange(batch["source"].shape[1])[None] < batch["source_length"][:, None]
+        unknown = (batch["source"] == self.data.source_vocabulary.unk_id) & is_token
         for text, count in zip(texts, np.sum(unknown, axis=1)):
             if count:
                 print(f"note: of {text!r} {count} tokens are not in the vocabulary", file=sys.stderr)
@@ -310,13 +318,13 @@ class Seq2seqTask(Task):
             check_length(range(length), text)
         decode, scores = self.config.decode, None
         if decode.beam_size == 1:
-            tokens = map_batches(self.generate, params, batch, decode.batch_size)[:, None]
+            tokens = map_batches(self.generate, params, batch, decode.batch_size, pad=True)[:, None]
         else:
-            tokens, scores = map_batches(self.hypotheses, params, batch, decode.batch_size)
+            tokens, scores = map_batches(self.hypotheses, params, batch, decode.batch_size, pad=True)
         count = len(texts) or SHOWN
         texts, tokens = texts or samples[:count], tokens[:count]
         rows = self.teacher_forced({name: array[:count] for name, array in batch.items()}, tokens)
-        outputs = map_batches(self.attention, params, rows, SHOWN)
+        outputs = map_batches(self.attention, params, rows, SHOWN, pad=True)
         if not outputs["weights"]:
             return ()
         without = ablate_heads(self.log_p, params, rows, outputs["weights"])

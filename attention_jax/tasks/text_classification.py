@@ -1,21 +1,25 @@
 """Text classification: an encoder with attention pooling on labeled texts."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax.config import Config, MaskedLanguageModelConfig
-from attention_jax.data.labeled_texts import LabeledTexts, encode
+from attention_jax.config import Config, MaskedLanguageModelConfig, replace
+from attention_jax.data.batches import length_bucket
+from attention_jax.data.labeled_texts import LabeledTexts, encode, read_examples
 from attention_jax.data.stream import Stream, stream_of
+from attention_jax.data.text_tables import Columns
 from attention_jax.errors import InputError
 from attention_jax.files import write_atomically
 from attention_jax.ops.losses import masked_cross_entropy, token_accuracy
 from attention_jax.report.attention_data import AttentionRecord, Axis, Prediction, check_length
+from attention_jax.report.class_report import class_bars, reliability, report_classes
 from attention_jax.report.heatmaps import Heatmap, layer_heatmaps, show_heatmaps
 from attention_jax.report.panels import confusion_matrix, count_confusions
-from attention_jax.tasks import Evaluation, Task, build_model, loader_of
+from attention_jax.tasks import Evaluation, Task, build_model, format_classes, loader_of
 from attention_jax.tasks.attention_maps import ablate_heads, pool_attention, token_attention, with_rollout
 from attention_jax.tasks.objectives import class_loss
 from attention_jax.train.placement import map_batches
@@ -81,7 +85,12 @@ class TextTask(Task):
             metrics |= {f"{split}.{name}": float(values.mean(dtype=np.float64)) for name, values in rows.items()}
             of_class = [rows["accuracy"][texts.label == label].mean() for label in np.unique(texts.label)]
             metrics[f"{split}.balanced_accuracy"] = float(np.mean(of_class))
-        return Evaluation(metrics, {})
+        if not full:
+            return Evaluation(metrics)
+        test = self.data.held_out["test"]
+        probabilities = map_batches(self.classify, params, test._asdict(), EVALUATED)[0]
+        classification = {"test": report_classes(test.label, probabilities, self.data.names)}
+        return Evaluation(metrics, probabilities={"test": probabilities}, classification=classification)
 
     def metric_names(self, full: bool) -> list[str]:
         splits = self.data.held_out if full else ["valid"]
@@ -111,15 +120,36 @@ class TextTask(Task):
 
     def read(self, params, texts: list[str]) -> tuple[list[list[str]], np.ndarray, np.ndarray]:
         """Return the tokens of each text, probabilities [N, classes], and pooling weights [N, T]."""
-        words, most = self.data.tokenizer.split(texts), self.config.data.max_length
+        words, batch = self.encode_texts(texts)
+        return words, *map_batches(self.classify, params, batch, EVALUATED, pad=True)
+
+    def encode_texts(self, texts: list[str]) -> tuple[list[list[str]], dict[str, np.ndarray]]:
+        """Return the tokens of each text, at most `data.max_length`, and a batch of them, padded to few lengths."""
+        most = self.config.data.max_length
+        words = [row[:most] for row in self.data.tokenizer.split(texts)]
         tokens, length = encode(words, self.data.vocabulary, most)
-        rows = map_batches(self.classify, params, {"tokens": tokens, "length": length}, EVALUATED)
-        return [row[:most] for row in words], *rows
+        width = length_bucket(tokens.shape[1], most)
+        padding = self.data.vocabulary.pad_id or 0
+        tokens = np.pad(tokens, ((0, 0), (0, width - tokens.shape[1])), constant_values=padding)
+        return words, {"tokens": tokens, "length": length}
+
+    @property
+    def table_columns(self) -> Columns:
+        return Columns(text=self.config.data.columns[1])
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(map(str, self.data.names))
+
+    def probabilities(self, params, texts: list[str]) -> np.ndarray:
+        return self.read(params, texts)[1]
+
+    def new_examples(self, path: str) -> Iterator[tuple[str, str]]:
+        return read_examples(replace(self.config.data, tsv_file=path))
 
     def summary(self, words: list[str], probabilities: np.ndarray, weights: np.ndarray) -> str:
-        """Return a line with the class, its probability, and the words with the largest weights [T], if any."""
-        label = int(probabilities.argmax())
-        answer = f"{self.data.names[label]} {probabilities[label]:.3f}"
+        """Return a line with the three most probable classes and the words with the largest weights [T], if any."""
+        answer = format_classes(self.data.names, probabilities)
         if not self.pools_by_attention:
             return answer
         largest = [index for index in np.argsort(-weights, kind="stable") if index < len(words)][:WORDS]
@@ -146,18 +176,16 @@ class TextTask(Task):
         if not texts:
             label = self.data.held_out["test"].label
             texts = [self.data.texts["test"][int(np.argmax(label == class_index))] for class_index in np.unique(label)]
-        words = self.data.tokenizer.split(list(texts))
+        words, rows = self.encode_texts(list(texts))
         for row, text in zip(words, texts):
-            check_length(row[: self.config.data.max_length], text)
-        tokens, length = encode(words, self.data.vocabulary, self.config.data.max_length)
-        rows = {"tokens": tokens, "length": length}
-        outputs = map_batches(self.attention, params, rows, EVALUATED)
+            check_length(row, text)
+        outputs = map_batches(self.attention, params, rows, EVALUATED, pad=True)
         probabilities = outputs["probabilities"]
         rows |= {"label": probabilities.argmax(1).astype(np.int32)}
         without = ablate_heads(self.confidence, params, rows, outputs["weights"])
         records = []
         for i, (text, label) in enumerate(zip(texts, rows["label"])):
-            text_words, sure = tuple(words[i][: length[i]]) or ("",), float(probabilities[i, label])
+            text_words, sure = tuple(words[i]) or ("",), float(probabilities[i, label])
             attentions = []
             if self.pools_by_attention:
                 attentions.append(pool_attention(outputs["weights"]["pool_attention"][i], Axis(text_words)))
@@ -195,19 +223,20 @@ class TextTask(Task):
         )
 
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
-        """Write samples.txt, plot the confusion matrix and the pooling weights."""
+        """Write samples.txt, plot confusions, the metrics of each class, calibration and the pooling weights."""
         test, texts, names = self.data.held_out["test"], self.data.texts["test"], self.data.names
-        words, probabilities, pool = self.read(params, texts)
+        words, probabilities, pool = self.read(params, texts[:SAMPLES])
         guesses = probabilities.argmax(1)
         lines = [
             f"{text[:100]} -> {self.summary(*row)}{'' if guess == label else f'   (should be {names[label]})'}"
             for text, guess, label, *row in zip(texts, guesses, test.label, words, probabilities, pool)
         ]
-        write_atomically(directory.parent / "samples.txt", "\n".join(lines[:SAMPLES]) + "\n")
-        confusion = count_confusions(test.label, guesses, len(names))
+        write_atomically(directory.parent / "samples.txt", "\n".join(lines) + "\n")
         first = [int(np.argmax(test.label == label)) for label in np.unique(test.label)]  # of each class
-        examples = [words[row] for row in first], probabilities[first], pool[first]
+        confusion = count_confusions(test.label, evaluation.probabilities["test"].argmax(1), len(names))
         return [
             confusion_matrix(confusion, names, directory / "confusion.png"),
-            self.draw(params, *examples, directory / "attention.png"),
+            class_bars(evaluation.classification["test"], directory / "classes.png"),
+            reliability(evaluation.classification["test"], directory / "reliability.png"),
+            self.draw(params, *self.read(params, [texts[row] for row in first]), directory / "attention.png"),
         ]

@@ -2,6 +2,8 @@
 
 import functools
 import math
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +15,10 @@ from jaxtyping import Array, Float
 from attention_jax import config as configs
 from attention_jax.config import ModelOptions
 from attention_jax.data import images
-from attention_jax.data.image_files import decode
+from attention_jax.data.image_files import decode, list_folder
 from attention_jax.data.images import ImageData, Split
 from attention_jax.data.stream import Stream
+from attention_jax.data.text_tables import Columns
 from attention_jax.errors import InputError
 from attention_jax.ops.images import augment
 from attention_jax.ops.images.autoaugment import auto_augment
@@ -23,8 +26,9 @@ from attention_jax.ops.images.randaugment import rand_augment
 from attention_jax.ops.losses import masked_cross_entropy, token_accuracy
 from attention_jax.report import image_figures as figures
 from attention_jax.report.attention_data import Attention, AttentionRecord, Axis, Prediction
+from attention_jax.report.class_report import class_bars, reliability, report_classes
 from attention_jax.report.panels import confusion_matrix, count_confusions
-from attention_jax.tasks import Evaluation, Task, build_model, initial, loader_of
+from attention_jax.tasks import Evaluation, Task, build_model, format_classes, initial, loader_of
 from attention_jax.tasks.attention_maps import ablate_heads, pool_attention, rollout, with_rollout, without_key
 from attention_jax.tasks.objectives import class_loss
 from attention_jax.train.placement import map_batches
@@ -99,6 +103,7 @@ class VisionTask(Task):
     """A classifier of images; `data` is an `ImageData`."""
 
     eval_means = ("examples", "batches")
+    table_columns = Columns(text="path", is_path=True)
 
     @classmethod
     def load(cls, config: configs.Config) -> images.ImageData:
@@ -152,7 +157,12 @@ class VisionTask(Task):
             for name, values in rows.items():
                 means = [values[chunk].mean(dtype=np.float64) for chunk in self.eval_slices(len(values))]
                 metrics[f"{split}.{name}"] = float(np.mean(means))
-        return Evaluation(metrics, {})
+        if not full:
+            return Evaluation(metrics)
+        test = self.data.held_out["test"]
+        probabilities = map_batches(self.classify, params, {"image": test.image}, EVALUATED)
+        classification = {"test": report_classes(test.label, probabilities, self.data.names)}
+        return Evaluation(metrics, probabilities={"test": probabilities}, classification=classification)
 
     def splits(self, full: bool) -> list[str]:
         """Return the names of the splits to evaluate."""
@@ -219,7 +229,7 @@ class VisionTask(Task):
         else:
             first = first_of_each(test.label)
             images, titles = test.image[first], [f"a held-out image of class {names[test.label[i]]}" for i in first]
-        outputs = map_batches(self.attention, params, {"image": images}, EVALUATED)
+        outputs = map_batches(self.attention, params, {"image": images}, EVALUATED, pad=True)
         if not outputs["weights"]:
             return ()
         probabilities = outputs["probabilities"]
@@ -235,14 +245,27 @@ class VisionTask(Task):
             records.append(AttentionRecord(str(title), (answer,)))
         return tuple(records)
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(map(str, self.data.names))
+
+    def probabilities(self, params, texts: list[str]) -> np.ndarray:
+        return map_batches(self.classify, params, {"image": self.read(texts)}, EVALUATED, pad=True)
+
+    def new_examples(self, path: str) -> Iterator[tuple[str, str]]:
+        if not Path(path).is_dir():
+            raise InputError(f"--data {path} must be a directory with one sub-directory of images per class")
+        labels, files, names = list_folder(path)
+        for label, file in zip(labels, files):
+            yield names[label], str(Path(path) / names[label] / os.fsdecode(file))
+
     def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
         """Return the three most probable classes of each image file."""
-        names, x = self.data.names, self.read(texts)
-        probabilities = map_batches(self.classify, params, {"image": x}, EVALUATED)
+        x = self.read(texts)
+        probabilities = map_batches(self.classify, params, {"image": x}, EVALUATED, pad=True)
         if figure and self.show_attention(params, x[: figures.SHOWN], None, Path(figure)) is None:
             raise InputError("this model has no attention to draw; leave --attention out")
-        best = np.argsort(-probabilities, axis=1)[:, :3]
-        return [", ".join(f"{names[i]} {row[i]:.3f}" for i in top) for row, top in zip(probabilities, best)]
+        return [format_classes(self.data.names, row) for row in probabilities]
 
     def show_attention(self, params, x, titles, path: Path) -> Path | None:
         """Plot the attention maps of some images, with predictions as default titles; None without attention."""
@@ -261,11 +284,13 @@ class VisionTask(Task):
 
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
         test, names = self.data.held_out["test"], self.data.names
-        probabilities = map_batches(self.classify, params, {"image": test.image}, EVALUATED)
+        probabilities, classification = evaluation.probabilities["test"], evaluation.classification["test"]
         guesses = probabilities.argmax(1)
         confusion = count_confusions(test.label, guesses, len(names))
         paths = [
             confusion_matrix(confusion, names, directory / "confusion.png"),
+            class_bars(classification, directory / "classes.png"),
+            reliability(classification, directory / "reliability.png"),
             figures.mistakes(test.image, test.label, probabilities, names, directory / "mistakes.png"),
         ]
         first = first_of_each(test.label)

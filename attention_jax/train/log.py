@@ -4,6 +4,7 @@ import contextlib
 import os
 import platform
 import sys
+import threading
 import time
 from importlib import metadata
 from pathlib import Path
@@ -162,12 +163,17 @@ class Status:
             write_json(self.path, values | {"host": platform.node(), "process": os.getpid(), "time": time.time()})
 
 
+LINE_SECONDS = 30.0
+"""The seconds between lines about the progress of a run that is not watched on a terminal."""
+
+
 class Progress:
-    """A progress bar on a terminal, with the seconds of compilation and then the current loss; otherwise one plain
-    line per epoch."""
+    """A progress bar on a terminal, with the seconds of compilation and then the current loss; otherwise a plain line
+    per epoch, and one every `LINE_SECONDS`, also during a long compiled call."""
 
     def __init__(self, total_steps: int, completed: int, quiet: bool = False):
-        self.quiet, self.bar = quiet, None
+        self.quiet, self.bar, self.total_steps = quiet, None, total_steps
+        self.line, self.ended = f"step {completed} of {total_steps}  compiling", threading.Event()
         if sys.stderr and sys.stderr.isatty() and not quiet:
             from rich import progress
 
@@ -178,10 +184,18 @@ class Progress:
             self.task = self.bar.add_task(
                 "compiling", total=total_steps, completed=completed
             )  # until the first call ends
+        elif not quiet:
+            threading.Thread(target=self.print_lines, daemon=True).start()
 
     def step(self, completed: int, loss: float, pace: Pace):
         if self.bar:
             self.bar.update(self.task, completed=completed, description=f"loss {loss:.4f}, {pace}")
+        self.line = f"step {completed} of {self.total_steps}  train.loss {loss:.4g}  ({pace})"
+
+    def print_lines(self):
+        """Print the last line about a step every `LINE_SECONDS` until training ends; runs in a thread."""
+        while not self.ended.wait(LINE_SECONDS):
+            print(self.line, flush=True)
 
     def epoch(self, values: dict, pace: Pace):
         """Print one line: epoch, step, seconds, every metric, and the throughput."""
@@ -194,6 +208,7 @@ class Progress:
         print(line, file=sys.stdout, flush=True) if self.bar is None else self.bar.console.print(line, highlight=False)
 
     def close(self):
+        self.ended.set()
         if self.bar:
             self.bar.stop()
 

@@ -305,17 +305,28 @@ def row_program(fn, devices=None):
     return programs[fn.__name__, devices]
 
 
-def map_batches(fn, params, arrays: dict[str, np.ndarray], batch_size: int):
+def batch_bucket(count: int, most: int) -> int:
+    """Return the number of rows to which a batch of `count` new inputs is padded: a power of four, or `most`.
+
+    >>> [batch_bucket(count, most=32) for count in (1, 2, 4, 5, 17, 40)]
+    [1, 4, 4, 16, 32, 32]
+    """
+    return min(1 << 2 * -(-max(count - 1, 0).bit_length() // 2), most)
+
+
+def map_batches(fn, params, arrays: dict[str, np.ndarray], batch_size: int, *, pad: bool = False):
     """Return `fn(params, batch)` for all examples of `arrays`, in batches on the local devices, in order.
 
     `fn` maps a dict of arrays [B, ...] to a pytree of arrays [B, ...] and should be a stable function object: it is
     compiled once. The last batch is padded with copies of its last example, whose results are dropped, so every
-    example counts exactly once whatever the batch size and the number of devices.
+    example counts exactly once whatever the batch size and the number of devices. With `pad` fewer examples than
+    `batch_size` are padded to one of a few sizes (`batch_bucket`), so that new inputs seldom compile a new program.
     """
     devices, total = jax.local_device_count(), len(next(iter(arrays.values())))
     if total == 0:
         raise ValueError("map_batches needs at least one example, got none")
-    size = -(-min(batch_size, total) // devices) * devices
+    size = batch_bucket(total, batch_size) if pad else min(batch_size, total)
+    size = -(-size // devices) * devices
     params = replicate(params)
     results = []
     for first in range(0, total, size):

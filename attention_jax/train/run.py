@@ -51,6 +51,8 @@ class Run:
         self.log = MetricsLog(self.directory, self.step, len(self.history), self.train.log)
         self.first = self.observed = self.step  # of this process
         self.status, self.timed = Status(self.directory, self.total_steps), None
+        if self.step and self.active and not self.quiet:
+            print(f"training goes on from step {self.step} of {self.total_steps}", flush=True)
         self.bar = Progress(self.total_steps, self.step, self.quiet)
         self.started = time.perf_counter()
         self.pace.begin(self.examples)

@@ -37,7 +37,7 @@ GROUPS = {
     "biases": ("Biases and relative positions", ("ops.biases",)),
     "models": ("Models (Flax Linen modules)", ("models",)),
     "interpret": ("Interventions, lenses and attributions", ("interpret",)),
-    "decoding": ("Greedy and beam search", ("decode",)),
+    "decoding": ("Greedy and beam search, sampling", ("decode", "sampling")),
     "runs": (
         "Pretrained models, experiments and runs from Python",
         ("pretrained.load", "pretrained.interface", "runs.api", "claims.catalog"),

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from attention_jax.config import DataOptions, DeepOutputConfig, ModelOptions, OneOf, Score, option
 from attention_jax.config.models import AttentionOptions, HeadScore, NormalizerName, TransformerLayers, rate
+from attention_jax.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,55 @@ class Citations(DataOptions):
     """Number of nodes of a generated graph if no file is given; 0 requires a file."""
     neighbors: bool = True
     """Let nodes attend to their neighbors and themselves; otherwise only to themselves."""
+
+
+@dataclass(frozen=True)
+class Activations(DataOptions):
+    """Activations of a model's tokens in files, as `attention_jax.interpret.activations` writes them."""
+
+    loader: ClassVar[str] = "experiments.papers.sparse_autoencoder:load"
+
+    path: str = option("", user_data=True)
+    """The directory of the files; without one, generated sums of directions."""
+    site: str = "decoder.14.residual_out"
+    """The site that the features are of."""
+    target: str = ""
+    """The site that is computed from it, of a transcoder; none is the same site."""
+    held_out: float = option(0.1, above=0, below=1)
+    """Share of the texts to validate on."""
+    skip_first: int = option(1, at_least=0)
+    """Leave out this many first tokens of each text: that of the attention sink has an activation of its own size."""
+
+
+@dataclass(frozen=True)
+class SparseAutoencoderConfig(ModelOptions):
+    """A sparse autoencoder or transcoder (experiments/papers/sparse_autoencoder.py)."""
+
+    module: ClassVar[str] = "experiments.papers.sparse_autoencoder:SparseAutoencoder"
+    task: ClassVar[str] = "experiments.papers.sparse_autoencoder:SparseAutoencoderTask"
+    custom_loss: ClassVar[bool] = True
+
+    activation: Literal["topk", "jumprelu"] = "topk"
+    """What makes features sparse."""
+    largest: int = option(2048, at_least=1, smoke=128)
+    """Features in the arrays of parameters."""
+    size: float = option(2048, at_least=1, traced=True, smoke=128)
+    """Features that may be active, at most `largest`; a number, so that a population may differ in it."""
+    k: int = option(32, at_least=1, smoke=4)
+    """Active features of a token, of topk."""
+    penalty: float = option(1e-3, traced=True, training_only=True)
+    """Loss of an active feature, of jumprelu."""
+    width: float = option(0.03, above=0)
+    """Width of the rectangle in the pseudo-derivatives of jumprelu, epsilon."""
+    first_threshold: float = option(0.03, above=0)
+    """The thresholds of jumprelu at the start."""
+
+    def __post_init__(self):
+        if isinstance(self.size, int | float) and not max(1, self.k) <= self.size <= self.largest:
+            raise InputError(
+                f"--model.size must be from --model.k {self.k} to --model.largest {self.largest}, got {self.size}"
+            )
+        super().__post_init__()
 
 
 @dataclass(frozen=True)

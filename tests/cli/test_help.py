@@ -119,8 +119,8 @@ def test_the_version_is_told(word, capsys):
 
 PYTHON = {
     "train": ([train_run, hosts.join, load_run], {"preset"}),
-    "evaluate": ([LoadedRun.evaluate, Pretrained.perplexity, load_run], set()),
-    "predict": ([LoadedRun.predict, load_run], {"out"}),
+    "evaluate": ([LoadedRun.evaluate, LoadedRun.evaluate_classes, Pretrained.perplexity, load_run], set()),
+    "predict": ([LoadedRun.predict, load_run], {"out", "column"}),
     "look": ([LoadedRun.look, load_run], {"out"}),
     "export": ([export_run], set()),
     "import": ([import_run], set()),

@@ -9,6 +9,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+import their_decoders
 import tiny
 from jax import export as exporting
 from PIL import Image
@@ -19,6 +20,7 @@ from attention_jax.compile.text_steps import tokenizer_steps
 from attention_jax.data import image_files, labeled_texts, pairs, text_windows, tokenizers
 from attention_jax.data.pairs import Tokenizer, decode_targets
 from attention_jax.errors import InputError
+from attention_jax.pretrained.tokenizer import tokenizer_of_json
 
 pytest.importorskip("flatbuffers")
 
@@ -109,6 +111,29 @@ def test_steps_equal_tokenizers(tmp_path):
         assert results == [[row, tokenizer.text(row)] for row in tokens], tokenizer.recipe[0]
     with pytest.raises(InputError, match="tokenizer of this run"):
         tokenizer_steps(Tokenizer(str.split, " ".join), "t", {})
+
+
+@pytest.mark.parametrize("max_length", [None, 3])
+def test_tokenizer_of_a_pretrained_model_is_copied(tmp_path, max_length):
+    """Its file may cut and pad texts, which the steps do not."""
+    library = pytest.importorskip("tokenizers", reason="a pretrained tokenizer needs tokenizers")
+    original = their_decoders.tokenizer()
+    original.post_processor = library.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    original.enable_padding(length=9)
+    original.enable_truncation(2)
+    content = original.to_str().encode()
+    tokenizer, files = tokenizer_of_json(content, max_length), {}
+    (tmp_path / "steps.json").write_text(json.dumps(tokenizer_steps(tokenizer, "tokens", files)))
+    assert files == {"tokenizer.json": content}
+    (tmp_path / "tokenizer.json").write_bytes(content)
+    shutil.copy(prepare_text.__file__, tmp_path)
+    code = "[[(p.apply(e, x), p.apply(d, p.apply(e, x))) for x in t] for e, d in [p.read_json('steps.json')]]"
+    [results] = run_prepare_text(tmp_path, tmp_path, code)
+    assert results == [[row, tokenizer.text(row)] for row in map(tokenizer.tokens, TEXTS)]
+    original.no_padding()
+    original.no_truncation() if max_length is None else original.enable_truncation(max_length)
+    expected = [original.encode(text, add_special_tokens=max_length is not None).tokens for text in TEXTS]
+    assert [row for row, _ in results] == expected
 
 
 def task_of(place, model):

@@ -1,10 +1,10 @@
-"""Ablations, patches, sweeps of heads and paths: what they are equal to."""
+"""Ablations, patches and paths: what they are equal to."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from site_models import EVERY, family, measure, precision
+from site_models import family
 
 from attention_jax import interpret
 from attention_jax.interpret import Part
@@ -13,30 +13,6 @@ from attention_jax.tasks.attention_maps import replace_leaf, zero_head
 
 def difference(output):
     return output[0, -1, 3] - output[0, -1, 7]
-
-
-@pytest.mark.parametrize(("name", "dtype"), EVERY)
-def test_head_sweep_equals_single_ablations(name, dtype):
-    """Ablated, and in float32 patched at one position; one at a time by one program, with masks of no heads."""
-    with precision(dtype):
-        model, params, batch, other_batch = family(name, dtype)
-        source = interpret.trace(model, params, *other_batch, sites="*head_output")
-        nowhere = {site: Part(x, where=np.zeros((1, 1, x.shape[2], 1), bool)) for site, x in source.items()}
-        zeros = {site: np.zeros_like(x) for site, x in source.items()}
-        measure_edit = lambda edit: measure(interpret.run(model, params, *batch, set=nowhere | edit)[0])
-        for patch_source, position in ((None, None), (source, -1))[: 2 if dtype == "float32" else 1]:
-            swept = interpret.head_sweep(
-                model, params, *batch, measure=measure, source=patch_source, positions=position
-            )
-            assert [*swept] == [*source]
-            for site, measures in swept.items():
-                assert len(measures) == source[site].shape[2]
-                values = zeros if patch_source is None else source
-                each = [
-                    measure_edit(interpret.patch(values, site, heads=i, positions=position))
-                    for i in range(len(measures))
-                ]
-                np.testing.assert_allclose(measures, each, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow

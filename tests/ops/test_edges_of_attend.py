@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from attention_jax import attend, attend_heads, lengths, segments, window
-from attention_jax.decode import sample, truncate_logits
 from attention_jax.errors import InputError
 from attention_jax.ops.kernel_regression import local_widths
 from attention_jax.ops.scores import Cosine, Gaussian
+from attention_jax.sampling import sample, truncate_logits
 
 BLOCKS = {"implementation": "fused", "block_q": 2, "block_k": 4}
 

@@ -19,7 +19,7 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from attention_jax import attend, attend_heads, attend_sharded, causal
-from attention_jax.decode import beam_search, greedy, sample
+from attention_jax.decode import beam_search, greedy
 from attention_jax.ops import lattice, linear, norm
 from attention_jax.ops.delta import chunked_delta, recurrent_delta
 from attention_jax.ops.kernel_regression import learn_width
@@ -34,6 +34,7 @@ from attention_jax.ops.recurrent import bptt, cells
 from attention_jax.ops.recurrent.deferred import DeferredWeight, deferred_scan
 from attention_jax.ops.retention import chunked_retention, quadratic_retention, recurrent_retention
 from attention_jax.ops.scores import Gaussian
+from attention_jax.sampling import sample
 from attention_jax.tasks.attention_maps import rollout
 
 T, D = 12, 4

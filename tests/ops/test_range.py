@@ -8,7 +8,6 @@ import pytest
 from tiers import slow_but
 
 from attention_jax import attend
-from attention_jax.decode import sample, truncate_logits
 from attention_jax.ops.delta import chunked_delta, recurrent_delta
 from attention_jax.ops.masks import dense
 from attention_jax.ops.normalizers import Entmax, Signed, Softmax, Sparsemax, TopK
@@ -24,6 +23,7 @@ from attention_jax.ops.scores import (
     QKNorm,
     Triangular,
 )
+from attention_jax.sampling import sample, truncate_logits
 
 both = pytest.mark.parametrize("implementation", [pytest.param("plain", marks=pytest.mark.slow), "fused"])
 INVARIANT = {

@@ -12,7 +12,6 @@ from tiers import slow_but
 
 import attention_jax
 from attention_jax import attend, attend_heads
-from attention_jax.decode import sample
 from attention_jax.errors import InputError
 from attention_jax.models.multihead import MultiHeadAttention
 from attention_jax.ops import lattice, linear
@@ -32,6 +31,7 @@ from attention_jax.ops.pooling import Moments
 from attention_jax.ops.positions import rotary
 from attention_jax.ops.retention import chunked_retention
 from attention_jax.ops.scores import Additive, Boxcar, Cosine, Gaussian, Score, SoftCap, Triangular
+from attention_jax.sampling import sample
 from attention_jax.tasks.attention_maps import rollout
 
 both = pytest.mark.parametrize("implementation", [pytest.param("plain", marks=pytest.mark.slow), "fused"])

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax.decode import apply_generation_rules, greedy, pooled_beam_search
+from attention_jax.decode import greedy
 from attention_jax.errors import InputError
 from attention_jax.pretrained import generation_config
 from attention_jax.pretrained.generation_config import Rules
+from attention_jax.pretrained.pooled_search import apply_generation_rules, pooled_beam_search
 
 WRITTEN = """_from_model_config assistant_confidence_threshold assistant_early_exit assistant_ensemble_weight
 assistant_lookbehind bad_words_ids begin_suppress_tokens bos_token_id cache_config cache_implementation compile_config
@@ -170,17 +171,15 @@ def test_generation_config_precedes_config_json(tmp_path):
     assert generation_config.entries(tmp_path, config)[0] == {"max_length": 7}
 
 
-def test_caller_overrides_generation_config(tmp_path, monkeypatch):
-
+def test_caller_overrides_generation_config(tmp_path):
     from attention_jax.pretrained.decoder_model import PretrainedLanguageModel
 
     (tmp_path / "generation_config.json").write_text(json.dumps({"do_sample": True, "top_k": 9, "max_length": 12}))
     (tmp_path / "model.safetensors").write_bytes(b"")
-    monkeypatch.setattr(PretrainedLanguageModel, "continuations", lambda *call: call[-3:])
     model = PretrainedLanguageModel(tmp_path, None, None, {}, None)
-    sampling, _, total = model.generate(["a"])
+    sampling, total = model.generation_options({})
     assert (sampling.temperature, sampling.top_k, sampling.top_p, total) == (1.0, 9, 1.0, 12)
-    sampling, _, total = model.generate(["a"], length=3, temperature=0.5)
+    sampling, total = model.generation_options({"length": 3, "temperature": 0.5})
     assert (sampling.temperature, sampling.top_k, sampling.length, total) == (0.5, 9, 3, None)
 
 

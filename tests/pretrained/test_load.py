@@ -128,7 +128,9 @@ def test_half_precision_parameters(llama):
 def test_what_the_model_is_not(llama, capsys):
     model, _, place = llama
     for method in ("embed", "fill_mask", "classify", "translate"):
-        with pytest.raises(InputError, match=f"{place} is a LanguageModel, which has no .*; it has logits, loss, gene"):
+        with pytest.raises(
+            InputError, match=f"{place} is a LanguageModel, which has no .*; it has batch, logits, loss, gene"
+        ):
             getattr(model, method)(["a"])
     with pytest.raises(InputError, match="has no option 'normaliser'; it has score, normalizer"):
         attention_jax.load_pretrained(place, normaliser="sparsemax")

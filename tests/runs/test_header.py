@@ -28,6 +28,14 @@ def test_a_run_begins_with_five_lines():
     assert "list runs/x/001 estimates it" in header(config, DIRECTORY, facts, 1, "")
 
 
+def test_classes_of_very_different_sizes_are_a_warning():
+    config = configs.Config("x", configs.LabeledFile(tsv_file="labels.tsv"), configs.TextClassifierConfig())
+    facts = {"rarest_class": "boy (10)", "largest_class": "people (52)", "class_imbalance": 5.2}
+    warning = header(config, DIRECTORY, facts, 1, "").splitlines()[-1]
+    assert re.match(r"warning: +classes are imbalanced, boy \(10\) is the rarest, people \(52\) the largest", warning)
+    assert "warning" not in header(config, DIRECTORY, facts | {"class_imbalance": 4.9}, 1, "")
+
+
 def test_a_computation_has_no_parameters():
     config = configs.Config("x", None, None)
     assert header(config, DIRECTORY, {}, 0, "").splitlines()[0] == "experiment: x"

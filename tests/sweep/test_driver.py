@@ -92,11 +92,25 @@ def test_failed_trials_run_again_unless_they_diverged(calls, tmp_path, capsys):
 
 
 def test_a_sweep_in_which_no_run_could_begin_takes_other_settings(tmp_path, capsys):
-    mistyped = replace(TINY, **{"data.path": str(tmp_path / "date.txt")})
-    trials = driver.sweep(settings(RATES, config=mistyped), tmp_path / "sweep")
-    assert {trial.state for trial in trials} == {"failed"} and "date.txt" in trials[0].reason
-    assert driver.sweep(settings(RATES, trials=2, config=mistyped), tmp_path / "sweep")[1].number == 1
-    assert [path.name for path in (tmp_path / "sweep" / "trials").iterdir()] == ["0000", "0001"]
+    indivisible = replace(TINY, **{"train.accumulation_steps": 3, "train.batch_size": 64})
+    trials = driver.sweep(settings(RATES, config=indivisible), tmp_path / "sweep")
+    assert {trial.state for trial in trials} == {"failed"} and "must be a multiple of 3" in trials[0].reason
+    assert driver.sweep(settings(RATES, trials=2, config=indivisible), tmp_path / "sweep")[1].number == 1
+    assert sorted(path.name for path in (tmp_path / "sweep" / "trials").iterdir()) == ["0000", "0001"]
+
+
+@pytest.mark.parametrize("name, option", [("translate_files", "data.tsv_file"), ("vit_digits", "data.path")])
+def test_mistyped_data_are_one_error_and_no_directory(name, option, tmp_path):
+    """Of eight trials none begins, and the same command reads the file that is there later (0.5 CPU-seconds)."""
+    config, path = catalog.load_experiment(name).config(), tmp_path / "data.tsv"
+    config = replace(config, **{option: str(path)} | ({"data.dataset": "folder"} if name == "vit_digits" else {}))
+    search = settings({"optim.learning-rate": "1e-4..1:log"}, trials=8, config=config, metric="train.loss")
+    with pytest.raises(InputError, match=r"data\.tsv"):
+        driver.sweep(search, tmp_path / "sweeps" / "mine")
+    assert not any(tmp_path.iterdir())
+    path.write_text("only one pair\teine Zeile\n")
+    with pytest.raises(InputError, match="at least|directory|folder"):  # what is there now
+        driver.sweep(search, tmp_path / "sweeps" / "mine")
 
 
 @pytest.fixture

@@ -151,7 +151,7 @@ def test_page_scores_and_lens_match_interpret():
     """From a pretrained model, whose texts are padded, to the page's JSON."""
     model, params, _, _ = family("scanned")
     names = list("abcdefghijk")
-    tokenizer = types.SimpleNamespace(encode=lambda text: [*map(names.index, text)])
+    tokenizer = types.SimpleNamespace(encode=lambda text, special=True: [*map(names.index, text)])
     tokenizer.tokens = lambda ids: [names[i] for i in ids]
     tokenizer.decode = lambda ids: "".join(tokenizer.tokens(ids))
     [record] = PretrainedLanguageModel(Path("x"), model.options, model, params, tokenizer).attention(["abcab"])

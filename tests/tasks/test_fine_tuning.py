@@ -1,17 +1,19 @@
 """Fine-tuning a pretrained encoder on labeled texts, with its tokenizer and a new classifier."""
 
+import importlib.util
 import json
+import shutil
 
 import jax
 import numpy as np
 import pytest
 from test_launch import error_line, launch_here
 
-from attention_jax import load_run
+from attention_jax import export_run, load_pretrained, load_run
 from attention_jax.config import MaskedLanguageModelConfig, replace
 from attention_jax.models.bert import MaskedLanguageModel
 from attention_jax.pretrained import exchange
-from attention_jax.runs import lifecycle
+from attention_jax.runs import lifecycle, saved
 from attention_jax.train.checkpoint import read_params
 from experiments import classify_text
 from tests.interruptions import interrupt_after
@@ -101,3 +103,56 @@ def test_what_is_missing_is_one_line(place, tmp_path):
     (tmp_path / "bert" / "tokenizer.json").write_text(json.dumps({"model": 1}))
     assert "is damaged" in error_line("train", "classify_text", "--from", tmp_path / "bert", *options)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_goes_back_to_hugging_face(place, tmp_path):
+    """From the command line; the run finds its model through the run before it, and says so where it is gone."""
+    lifecycle.create_run(settings(place), tmp_path / "first")
+    result = launch_here("export", tmp_path / "first", "--to", "huggingface", "--out", tmp_path / "out")
+    assert result.returncode == 0, result.stderr
+    assert "whose encode returns the logits" in result.stdout  # the file has no pooler
+    model, run = load_pretrained(tmp_path / "out"), load_run(tmp_path / "first")
+    for name, array in exchange.flat(run.params).items():
+        np.testing.assert_array_equal(exchange.flat(model.params)[name], array)
+    classes = [line.partition(",")[0] for line in run.predict(["good a b", "bad " * 30])]
+    assert model.predict(["good a b", "bad " * 30]) == classes
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (place / "bert" / "tokenizer.json").read_bytes()
+
+    # a run of that run, whose configuration names no pretrained model
+    config = json.loads((tmp_path / "first" / "config.json").read_text())
+    config["data"]["pretrained"], config["train"]["init_weights"] = "", str(tmp_path / "first")
+    shutil.copytree(tmp_path / "first", tmp_path / "second")
+    (tmp_path / "second" / "config.json").write_text(json.dumps(config))
+    assert saved.source_of(tmp_path / "second") == place / "bert"
+    config["train"]["init_weights"] = ""
+    (tmp_path / "second" / "config.json").write_text(json.dumps(config))
+    message = error_line("export", tmp_path / "second", "--to", "huggingface")
+    assert "did not begin with a model of Hugging Face" in message
+    (place / "bert").rename(tmp_path / "away")
+    message = error_line("export", tmp_path / "first", "--to", "huggingface")
+    (tmp_path / "away").rename(place / "bert")
+    assert f"began with the model in {place / 'bert'}, which is not there: put it back" in message
+    message = error_line("export", tmp_path / "first", "--to", "huggingface", "--naming", "bert")
+    assert "--naming bert names arrays of safetensors and npz" in message
+    assert not (tmp_path / "first" / "export").exists()
+
+
+def test_a_program_has_the_tokenizer_beside_it(place, tmp_path):
+    """Its inputs are token ids and lengths, as `prepare` makes them of texts."""
+    lifecycle.create_run(settings(place), tmp_path / "run")
+    export_run(tmp_path / "run", to="stablehlo", platforms=("cpu",), out=tmp_path / "out")
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (place / "bert" / "tokenizer.json").read_bytes()
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert [entry["name"] for entry in manifest["inputs"]] == ["tokens", "length"]
+    assert "tokens of tokenizer.json, special ones included" in manifest["inputs"][0]["meaning"]
+    spec = importlib.util.spec_from_file_location("prepare_text", tmp_path / "out" / "prepare_text.py")
+    prepare_text = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(prepare_text)
+    texts = ["good a b", "", "bad " * 30, "cd [SEP] zzz"]
+    tokens, length = prepare_text.prepare(texts)
+    assert tokens.shape == (4, 16) and length.tolist() == [5, 2, 16, 8]  # [ SEP ] are three
+    program = jax.export.deserialize((tmp_path / "out" / "cpu.stablehlo").read_bytes())
+    logits = program.call(dict(np.load(tmp_path / "out" / "weights.npz")), tokens, length)
+    run = load_run(tmp_path / "run")
+    _, probabilities, _ = run.excerpt_task.read(run.params, texts)
+    np.testing.assert_allclose(jax.nn.softmax(logits), probabilities, atol=1e-6)

@@ -10,8 +10,8 @@ from tiers import slow_but
 
 from attention_jax import tasks
 from attention_jax.config import Config, Decode, LanguageModelConfig, Sampling, TimeMachine, Train
-from attention_jax.decode import truncate_logits
 from attention_jax.errors import InputError
+from attention_jax.sampling import truncate_logits
 from attention_jax.tasks.language import continuation
 
 

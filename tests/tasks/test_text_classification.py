@@ -10,6 +10,8 @@ import pytest
 from attention_jax import tasks
 from attention_jax.config import Config, LabeledFile, TextClassifierConfig, Train, replace
 from attention_jax.data.labeled_texts import encode
+from attention_jax.errors import InputError
+from attention_jax.runs.api import LoadedRun
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +50,8 @@ def test_model_learns_and_attends_to_deciding_word(task, params):
     assert metrics["test.accuracy"] == metrics["valid.accuracy"] == metrics["test.balanced_accuracy"] == 1.0
     assert set(task.evaluate(params, False).metrics) == {"valid.loss", "valid.accuracy", "valid.balanced_accuracy"}
     [good, bad] = task.predict(params, ["a c good b d", "Bad b c"], None)
-    assert re.match(r"good (0\.9|1\.0)\d+ \(attends to: good (0\.9|1\.0)", good)
-    assert re.match(r"bad (0\.9|1\.0)\d+ \(attends to: ", bad)  # of two classes it is enough to look for one's word
+    assert re.match(r"good (0\.9|1\.0)\d+, bad 0\.\d+ \(attends to: good (0\.9|1\.0)", good)
+    assert re.match(r"bad (0\.9|1\.0)\d+, good 0\.\d+ \(attends to: ", bad)  # one class's word is enough
 
 
 def test_text_of_unknown_words_is_classified(task, params):
@@ -100,6 +102,34 @@ def test_the_page_has_what_words_tell_each_other(task):
 def test_report_draws_the_words_and_the_classes(task, params, tmp_path):
     (tmp_path / "figures").mkdir()
     paths = task.report(params, task.evaluate(params, True), tmp_path / "figures")
-    assert [path.name for path in paths] == ["confusion.png", "attention.png"]
+    assert [path.name for path in paths] == ["confusion.png", "classes.png", "reliability.png", "attention.png"]
     assert all(path.stat().st_size > 3_000 for path in paths)
     assert "(attends to: " in (tmp_path / "samples.txt").read_text()
+
+
+def test_new_labeled_data_are_scored_by_class(task, params, tmp_path):
+    """On texts that its words decide the model is right on all but the one whose label is wrong (0.5 CPU-seconds)."""
+    run = LoadedRun(tmp_path, task.config, None)
+    vars(run)["_answering"] = task, params
+    rows = [("good", "a good b c"), ("bad", "c bad"), ("bad", "d a bad b"), ("bad", "good a, b")]
+    (tmp_path / "new.csv").write_text("label,text\n" + "".join(f'{label},"{text}"\n' for label, text in rows))
+    (tmp_path / "new.tsv").write_text("".join(f"{label}\t{text}\n" for label, text in rows))
+    report = run.evaluate_classes(tmp_path / "new.csv")
+    assert report == run.evaluate_classes(tmp_path / "new.tsv") and run.classes == ("bad", "good")
+    assert report["confusion"] == [[2, 1], [0, 1]] and report["accuracy"] == 0.75
+    assert [(row["name"], row["recall"], row["precision"]) for row in report["classes"]] == [
+        ("bad", 0.6667, 1.0),
+        ("good", 1.0, 0.5),
+    ]
+    np.testing.assert_array_equal(run.classify([text for _, text in rows]).argmax(1), [1, 0, 0, 1])
+    (tmp_path / "new.tsv").write_text("ugly\ta b\n")
+    with pytest.raises(InputError, match="the class 'ugly', which the model does not have; its classes are bad"):
+        run.evaluate_classes(tmp_path / "new.tsv")
+
+
+def test_full_evaluation_reports_classes_of_the_test_split(task, params):
+    evaluation = task.evaluate(params, True)
+    report, test = evaluation.classification["test"], task.data.held_out["test"]
+    assert report["accuracy"] == evaluation.metrics["test.accuracy"] and report["examples"] == len(test.label)
+    assert report["loss"] == pytest.approx(evaluation.metrics["test.loss"], abs=1e-4)
+    assert not task.evaluate(params, False).classification

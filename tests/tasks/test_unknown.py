@@ -8,6 +8,7 @@ from tiny import builder
 
 from attention_jax import config as configs, decode
 from attention_jax.data.vocabulary import UNK
+from attention_jax.sampling import sample
 from attention_jax.train.placement import map_batches
 
 TABLE = jnp.log(jnp.array([[0.05, 0.05, 0.6, 0.3], [0.1, 0.1, 0.7, 0.1], [0.25] * 4, [0.1, 0.2, 0.5, 0.2]]))
@@ -17,8 +18,8 @@ DECODE = {
     "beam": lambda step: decode.beam_search(
         step, None, 2, beam_size=2, bos=0, eos=None, pad=0, max_length=6, n_best=2, length_penalty="none"
     )[0],
-    "sample": lambda step: decode.sample(step, None, jnp.zeros((2, 1), int), 6, rng=jax.random.key(0)),
-    "nucleus": lambda step: decode.sample(step, None, jnp.zeros((2, 1), int), 6, top_p=0.5, rng=jax.random.key(0)),
+    "sample": lambda step: sample(step, None, jnp.zeros((2, 1), int), 6, rng=jax.random.key(0)),
+    "nucleus": lambda step: sample(step, None, jnp.zeros((2, 1), int), 6, top_p=0.5, rng=jax.random.key(0)),
 }
 
 

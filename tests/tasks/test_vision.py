@@ -198,7 +198,9 @@ def test_pictures_and_predictions(model, tmp_path):
     params = begin(task)
     names = {path.name for path in task.report(params, task.evaluate(params, True), tmp_path)}
     attends = isinstance(model, ViTConfig)
-    assert names == {"confusion.png", "mistakes.png"} | ({"attention.png", "positions.png"} if attends else set())
+    assert names == {"confusion.png", "classes.png", "reliability.png", "mistakes.png"} | (
+        {"attention.png", "positions.png"} if attends else set()
+    )
     assert all((tmp_path / name).stat().st_size > 5000 for name in names)
     Image.fromarray(np.zeros((20, 30), np.uint8)).save(tmp_path / "x.png")
     [line] = task.predict(params, [str(tmp_path / "x.png")], None)

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import pytest
 from attention_jax.config import Optim, Train
 from attention_jax.errors import Diverged, InputError, Interrupted
 from attention_jax.tasks import Evaluation
+from attention_jax.train import log
 from attention_jax.train.checkpoint import Checkpoints
 from attention_jax.train.log import MetricsLog
 from attention_jax.train.loop import train_one
@@ -547,3 +549,20 @@ def test_last_epochs_returns_requested_number(tmp_path):
         and checkpoints.last_epochs(3) == [8, 12, 16]
     )
     checkpoints.close()
+
+
+def test_log_has_lines_within_an_epoch_and_where_it_resumes(tmp_path, monkeypatch, capsys):
+    """With a line every hundredth of a second an evaluation of a quarter of one has several (1.2 CPU-seconds)."""
+
+    def evaluate_slowly(params, full):
+        time.sleep(0.25)
+        return evaluate(params, full)
+
+    monkeypatch.setattr(log, "LINE_SECONDS", 0.01)
+    with interrupt_after(1):
+        train_one(least_squares(evaluate=evaluate_slowly), OPTIM, Train(total_epochs=2), tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    within = [line for line in lines if re.match(r"step 4 of 8  train\.loss \d.* examples/s", line)]
+    assert len(within) >= 3 and "goes on" not in "".join(lines) and any(line.startswith("epoch 1") for line in lines)
+    train_one(least_squares(), OPTIM, Train(total_epochs=2), tmp_path)
+    assert capsys.readouterr().out.splitlines()[0] == "training goes on from step 4 of 8"

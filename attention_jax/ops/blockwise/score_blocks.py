@@ -145,31 +145,47 @@ class Place(NamedTuple):
 
 
 def scores_of(place: Place, rules, query, key, bias_query):
-    """Compute score + bias, [q, k], in float32 at least; -inf where forbidden. Raises InputError if one of them returns
-    another shape, as [k] would broadcast without notice."""
+    """Compute score + bias, [q, k], in float32 at least; -inf where forbidden."""
     score, bias, _ = place.combine(rules, place.non_floats)
-    scores, expected_shape = score(query, key), (query.shape[0], key.shape[0])
-    name_of = lambda rule: getattr(rule, "func", type(rule)).__name__  # a function is in a Partial
-    if getattr(scores, "shape", None) != expected_shape:
-        raise InputError(
-            f"the score {name_of(score)} must return logits [Q, K] = {list(expected_shape)} for query "
-            f"{list(query.shape)} and key {list(key.shape)}, got {_describe_shape(scores)}"
-        )
-    scores = scores.astype(accumulator(scores.dtype))
-    scores = vary_like(scores, query)  # a constant score does not vary over devices
+    scores = widen_scores(score, score(query, key), query, key)
     if bias is not None:
-        bias_logits = bias(bias_query, place.query_positions, place.key_positions)
-        if not hasattr(bias_logits, "shape") or not is_broadcastable(bias_logits.shape, expected_shape):
-            raise InputError(
-                f"the bias {name_of(bias)} must return an array that broadcasts to [Q, K] = {list(expected_shape)}, "
-                f"got {_describe_shape(bias_logits)}"
-            )
-        scores = scores + bias_logits.astype(scores.dtype)
+        scores = add_bias(scores, bias, bias(bias_query, place.query_positions, place.key_positions))
     if place.cut is not None:
         scores = jnp.where(scores < place.cut[:, None].astype(scores.dtype), -jnp.inf, scores)  # NaN stays
     if place.top is not None:
         scores = relative_to(place.top.astype(scores.dtype), scores)
     return scores if place.allowed is None else jnp.where(place.allowed, scores, -jnp.inf)
+
+
+def widen_scores(score, scores, query, key):
+    """The `scores` of a score in float32 at least; InputError if they are not [Q, K], as [K] would broadcast without
+    notice."""
+    expected_shape = query.shape[0], key.shape[0]
+    if getattr(scores, "shape", None) != expected_shape:
+        raise InputError(
+            f"the score {_name_of(score)} must return logits [Q, K] = {list(expected_shape)} for query "
+            f"{list(query.shape)} and key {list(key.shape)}, got {_describe_shape(scores)}"
+        )
+    scores = scores.astype(accumulator(scores.dtype))
+    return vary_like(scores, query)  # a constant score does not vary over devices
+
+
+def add_bias(scores, bias, bias_logits):
+    """scores + the logits of a bias; InputError if these do not broadcast to [Q, K]."""
+    if not hasattr(bias_logits, "shape") or not is_broadcastable(bias_logits.shape, scores.shape):
+        raise InputError(
+            f"the bias {_name_of(bias)} must return an array that broadcasts to [Q, K] = {list(scores.shape)}, "
+            f"got {_describe_shape(bias_logits)}"
+        )
+    return scores + bias_logits.astype(scores.dtype)
+
+
+def _name_of(rule):
+    return getattr(rule, "func", type(rule)).__name__  # a function is in a Partial
+
+
+def _describe_shape(value):
+    return list(value.shape) if hasattr(value, "shape") else f"a {type(value).__name__}"
 
 
 class Tile(NamedTuple):
@@ -180,10 +196,6 @@ class Tile(NamedTuple):
     value: jax.Array
     dropout: jax.Array | None
     terms: object
-
-
-def _describe_shape(value):
-    return list(value.shape) if hasattr(value, "shape") else f"a {type(value).__name__}"
 
 
 def tile_of(inputs, blocks, i, j, masked):

@@ -1,0 +1,90 @@
+"""Interventions and conversations with a pretrained model: a small Llama that is written here. 12 CPU-seconds."""
+
+import json
+import shutil
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import their_decoders as reference
+
+import attention_jax
+from attention_jax import InputError, interpret
+from attention_jax.interpret import Part
+from attention_jax.pretrained.chat import chat_template, render_chat
+
+pytest.importorskip("tokenizers", reason="tokenizer.json needs tokenizers, of the extra `pretrained`")
+TEXTS = ["The quick dog", "The quick brown fox jumps over the lazy dog"]
+CHATML = (
+    "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    place = tmp_path_factory.mktemp("models") / "llama"
+    reference.directory(place)
+    return place
+
+
+def test_what_is_set_is_set_in_loss_logits_and_continuations(directory):
+    model = attention_jax.load_pretrained(directory)
+    edits = {"decoder.0.mlp_output": Part(2.0, positions=-1), "decoder.1.attention_output": Part(1.0, adds=True)}
+    texts = [model.tokenizer.encode(text) for text in TEXTS]
+    logits, losses = model.logits(TEXTS, set=edits), model.loss(TEXTS, set=edits)
+    for ids, text_logits, loss in zip(texts, logits, losses, strict=True):
+        expected, _ = interpret.run(model.model, model.params, jnp.array([ids]), set=edits)  # a text of its length
+        np.testing.assert_allclose(text_logits, expected[0], atol=1e-5)
+        log_p = np.asarray(expected[0] - jnp.log(jnp.exp(expected[0]).sum(-1, keepdims=True)))
+        assert loss == pytest.approx(-log_p[range(len(ids) - 1), ids[1:]].mean(), rel=1e-5)
+
+    last = {"decoder.0.mlp_output": Part(2.0, positions=len(texts[0]) - 1)}  # of the prompt, while it grows
+    written = list(texts[0])
+    for _ in range(3):
+        growing = {**edits, **last}
+        output, _ = interpret.run(model.model, model.params, jnp.array([written]), set=growing)
+        written.append(int(output[0, -1].argmax()))
+    assert model.generate(TEXTS[:1], length=3, set=edits) == [model.tokenizer.decode(written[len(texts[0]) :])]
+
+    source = interpret.trace(model.model, model.params, model.batch(TEXTS[:1]), sites="decoder.0.residual_out")
+    patched = interpret.patch(source)  # all positions of the prompt, with its growing activations
+    assert model.generate(TEXTS[:1], length=3, set=patched) == model.generate(TEXTS[:1], length=3)
+    with pytest.raises(InputError, match="there is no site 'decoder.9.mlp_output'"):
+        model.generate(TEXTS, length=2, set={"decoder.9.mlp_output": Part(0.0)})
+
+
+def test_a_conversation_is_continued_by_the_template(directory, tmp_path):
+    model = attention_jax.load_pretrained(directory)
+    with pytest.raises(InputError, match="has no chat template: use generate"):
+        model.chat(["Hello"])
+    for number, (name, content) in enumerate(
+        {
+            "chat_template.jinja": CHATML,
+            "chat_template.json": json.dumps({"chat_template": CHATML}),
+            "tokenizer_config.json": json.dumps({"chat_template": [{"name": "default", "template": CHATML}]}),
+        }.items()
+    ):
+        place = shutil.copytree(directory, tmp_path / str(number))
+        (place / name).write_text(content)
+        assert chat_template(place) == CHATML
+    chat = attention_jax.load_pretrained(place)
+    text = "<|system|>Be brief.\n<|user|>The quick dog?\n<|assistant|>"
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "The quick dog?"}]
+    assert render_chat(CHATML, messages, {}) == text
+    assert chat.chat([messages], length=3) == model.generate([text], length=3)
+    with pytest.raises(InputError, match=r"chat takes a list of conversations"):
+        chat.chat("Hello")
+    with pytest.raises(InputError, match=r'a conversation is a text, or messages \{"role"'):
+        chat.chat([[{"role": "user"}]])
+
+
+def test_a_template_cannot_leave_its_sandbox():
+    for template in (
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.append(1) }}",
+        "{{ raise_exception('no') }}",
+        "{% x %}",
+    ):
+        with pytest.raises(InputError, match=r"^the model's chat template (cannot be applied|refuses these messages)"):
+            render_chat(template + "{{ ''.__class__.__mro__[1].x() }}", "Hello", {})
