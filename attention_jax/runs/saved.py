@@ -151,11 +151,14 @@ def source_of(path: Path, **trusted) -> Path:
 
     start = path
     while not is_pretrained(path):
-        directory = unpack_run(path) if zipfile.is_zipfile(path) and path.suffix == PACKED else path
-        if not (directory / "config.json").is_file():
+        is_packed = zipfile.is_zipfile(path) and path.suffix == PACKED
+        if path != start and not path.exists():
             raise InputError(
                 f"{start} began with the model in {path}, which is not there: put it back, or use --naming"
             )
+        if path != start and path.is_file() and not is_packed:  # of weights, in the directory of a model
+            return path
+        directory = unpack_run(path) if is_packed else path
         config = read_config(directory, **trusted)
         source = getattr(config.data, "pretrained", "") or config.train.init_weights
         if not source:

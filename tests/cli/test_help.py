@@ -120,7 +120,7 @@ def test_the_version_is_told(word, capsys):
 PYTHON = {
     "train": ([train_run, hosts.join, load_run], {"preset"}),
     "evaluate": ([LoadedRun.evaluate, LoadedRun.evaluate_classes, Pretrained.perplexity, load_run], set()),
-    "predict": ([LoadedRun.predict, load_run], {"out", "column"}),
+    "predict": ([LoadedRun.predict, load_run], {"out", "column", "chat"}),
     "look": ([LoadedRun.look, load_run], {"out"}),
     "export": ([export_run], set()),
     "import": ([import_run], set()),

@@ -249,7 +249,8 @@ def test_special_tokens_that_a_source_spells_are_these_tokens(tmp_path):
     vocabulary = Vocabulary(["<pad>", "</s>", "<unk>", "a"], pad="<pad>", bos="<pad>", eos="</s>", unk="<unk>")
     data = SimpleNamespace(source_vocabulary=vocabulary, source_tokenizer=SimpleNamespace(tokens=str.split))
     read = TranslatorTask.read(SimpleNamespace(data=data), ["a <pad> </s> b a", "a"])
-    assert read["source"].tolist() == [[3, 0, 1, 2, 3, 1], [3, 1, 0, 0, 0, 0]]
+    assert read["source"][:, :6].tolist() == [[3, 0, 1, 2, 3, 1], [3, 1, 0, 0, 0, 0]]
+    assert not read["source"][:, 6:].any()  # padded to a length of few
     assert read["source_length"].tolist() == [6, 2]
 
 

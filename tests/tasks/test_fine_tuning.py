@@ -132,6 +132,12 @@ def test_a_run_goes_back_to_hugging_face(place, tmp_path):
     message = error_line("export", tmp_path / "first", "--to", "huggingface")
     (tmp_path / "away").rename(place / "bert")
     assert f"began with the model in {place / 'bert'}, which is not there: put it back" in message
+    message = error_line("export", tmp_path / "none", "--to", "huggingface")
+    assert str(tmp_path / "none") in message and "began with" not in message
+    config["train"]["init_weights"] = str(place / "bert" / "model.safetensors")
+    (tmp_path / "second" / "config.json").write_text(json.dumps(config))
+    export_run(tmp_path / "second", to="huggingface", out=tmp_path / "again")
+    assert (tmp_path / "again" / "config.json").read_bytes() == (tmp_path / "out" / "config.json").read_bytes()
     message = error_line("export", tmp_path / "first", "--to", "huggingface", "--naming", "bert")
     assert "--naming bert names arrays of safetensors and npz" in message
     assert not (tmp_path / "first" / "export").exists()
