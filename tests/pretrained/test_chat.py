@@ -43,7 +43,7 @@ def test_what_is_set_is_set_in_loss_logits_and_continuations(directory):
     edge = interpret.Part(-jnp.inf, heads=1, positions=-1, keys=2)
     mask = jnp.zeros((4, length, length), bool).at[1, length - 1, 2].set(True)
     [cut], [by_mask] = (
-        model.logits(TEXTS[:1], set={"decoder.1.scores": part}) for part in (edge, Part(-jnp.inf, mask))
+        model.logits(TEXTS[:1], set={"decoder.1.scores": edit}) for edit in (edge, Part(-jnp.inf, mask))
     )
     np.testing.assert_allclose(cut, by_mask, atol=1e-5)
     _, activations = interpret.run(
