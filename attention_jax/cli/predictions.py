@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,8 +27,9 @@ def lines_of(path: str, description: str) -> list[str]:
 
 
 def is_file_of_texts(word: str) -> bool:
-    """Whether a word of a command names texts: standard input, a .txt file or a table."""
-    return word == "-" or word.lower().endswith(".txt") or is_text_table(word)
+    """Whether a word of a command names texts: standard input, a .txt file or a table; a sentence is none."""
+    is_name = word.lower().endswith(".txt") or is_text_table(word)
+    return word == "-" or (is_name and (os.path.exists(word) or not re.search(r"\s", word)))
 
 
 def text_batches(words: Sequence[str], columns: Columns, column: str = "") -> Iterator[list[str]]:
@@ -55,12 +57,18 @@ def check_word(word: str, columns: Columns) -> str:
     """Return a text; InputError for an empty one, or the name of a file that would be taken for a text in silence."""
     if not word.strip():
         raise InputError(f"a text must not be empty, got {word!r}")
-    if not columns.is_path and os.path.isfile(word):
+    if not columns.is_path and (os.path.exists(word) or PATH.fullmatch(word)):
         raise InputError(
             f"{word} looks like a file, whose name is not to be predicted: texts are read from .txt, .csv, .tsv and "
             ".jsonl files, and from standard input, which is called -"
         )
     return word
+
+
+PATH = re.compile(
+    r"(~?/|\.\.?/)\S*|\S*\.(bak|bz2|gz|html?|jpe?g|json|md|parquet|pdf|pkl|png|py|txt|xlsx?|ya?ml|zip)", re.I
+)
+"""A word that begins or ends as the path of a file does, whether or not there is one."""
 
 
 def file_batches(word: str, columns: Columns, column: str) -> Iterator[list[str]]:
