@@ -72,7 +72,7 @@ def train(words: list[str]):
             )
         hosts.join(args.coordinator, args.hosts, args.host)
     directory = directory_of(args, experiment.name)
-    if args.init_weights and getattr(config.data, "pretrained", "") and not args.resume:
+    if args.init_weights and getattr(config.data, "pretrained", "") and not (args.resume or config.optim.rates):
         print(f"learning rate: {config.optim.learning_rate:g}; of pretrained models 1e-5 to 1e-4 is usual", flush=True)
     if args.resume and (directory / "config.json").exists() and not any(directory.glob("checkpoints/[0-9]*")):
         print("training begins at step 0: the run has no checkpoint yet (--train.save-minutes)", flush=True)

@@ -228,7 +228,9 @@ def resolve_name(value: str, names: Mapping[str, str]) -> tuple[Any, list | None
     if not called:
         return target, None
     try:
-        arguments = ast.literal_eval(f"[{arguments[:-1]}]" if arguments.endswith(")") else arguments)
+        if not arguments.endswith(")"):
+            raise ValueError("the parenthesis is not closed")
+        arguments = ast.literal_eval(f"[{arguments[:-1]}]")
         if name in names and not (
             len(arguments) <= 1 and all(isinstance(argument, int | float) for argument in arguments)
         ):

@@ -132,6 +132,8 @@ def compare(paths: Sequence[str], metric: str = "") -> tuple[dict[str, list[Run]
     runs = load_runs(paths)
     if not runs:
         raise InputError("compare needs a run that has ended")
+    if len(kinds := sorted({run.options["data"] for run in runs if "data" in run.options})) > 1:
+        raise InputError(f"compare needs runs on the same kind of data, got {', '.join(kinds)}: give fewer directories")
     shared = [name for name in runs[0].metrics if all(name in run.metrics for run in runs)]
     metric = metric or next(
         (n for split in ("test.", "valid.", "") for n in reversed(shared) if n.startswith(split)), ""

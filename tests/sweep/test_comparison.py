@@ -101,6 +101,14 @@ def test_wrong_options_are_one_line_and_write_nothing(runs, words, message, tmp_
     assert {path.name for path in tmp_path.iterdir()} == {"dot", "sweep"}
 
 
+def test_runs_on_other_data_are_refused(runs, tmp_path):
+    for name, kind in (("images", "Digits"), ("texts", "TextFile")):
+        path = write_run(tmp_path / name / "000", "dot", 0, 0.5) / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "data": {"type": kind}}))
+    with pytest.raises(InputError, match="runs on the same kind of data, got Digits, TextFile: give fewer"):
+        comparison.compare([str(tmp_path / "images"), str(tmp_path / "texts")])
+
+
 def test_a_run_that_has_not_ended_is_left_out(runs, tmp_path, capsys):
     (tmp_path / "dot" / "002" / "result.json").unlink()
     _, (dot, _), _ = comparison.compare(runs)
