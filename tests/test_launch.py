@@ -306,7 +306,7 @@ def test_a_computation_may_have_a_page_of_attention(tmp_path):
 def test_a_failed_figure_keeps_the_result(tmp_path):
     short = [*TINY, "--train.total-epochs", "1", "--train.max-steps", "2", "--out", tmp_path / "r"]
     with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match="no room"):
-        patch.setattr("attention_jax.tasks.run_figures.curves_of_runs", mock.Mock(side_effect=OSError("no room")))
+        patch.setattr("attention_jax.tasks.run_figures.learning_curves", mock.Mock(side_effect=OSError("no room")))
         launch_here("train", "date_luong", *short)
     assert (
         run_directory.read_result(tmp_path / "r")["history"]

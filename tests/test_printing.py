@@ -4,6 +4,7 @@ import json
 
 from test_launch import launch_here
 
+from attention_jax.data.text_tables import Columns
 from attention_jax.printing import escape_control
 from attention_jax.report.run_status import print_status
 from attention_jax.runs import api
@@ -33,6 +34,7 @@ def test_status_shows_samples_names_and_reasons_harmlessly(tmp_path, capsys):
 
 def test_predict_answers_harmlessly_and_errors_are_harmless(tmp_path, monkeypatch):
     class Loaded:
+        table_columns = Columns()
         predict = lambda self, texts, attention: [COMMANDS for _ in texts]
 
     monkeypatch.setattr(api, "load_run", lambda *_, **__: Loaded())

@@ -27,9 +27,8 @@ def lines_of(path: str, description: str) -> list[str]:
 
 
 def is_file_of_texts(word: str) -> bool:
-    """Whether a word of a command names texts: standard input, a .txt file or a table; a sentence is none."""
-    is_name = word.lower().endswith(".txt") or is_text_table(word)
-    return word == "-" or (is_name and (os.path.exists(word) or not re.search(r"\s", word)))
+    """Whether a word of a command names texts: standard input, a .txt file or a table."""
+    return word == "-" or word.lower().endswith(".txt") or is_text_table(word)
 
 
 def text_batches(words: Sequence[str], columns: Columns, column: str = "") -> Iterator[list[str]]:

@@ -346,9 +346,15 @@ def pairs_stand_alone(subject: Subject) -> Pairs | str:
     ]
 
 
+def is_float(x) -> bool:
+    """Whether a leaf is an array of floating-point numbers."""
+    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
+
+
 def other_forms_are_equal(subject: Subject) -> Pairs | str:
     """`prepare_key`, `prepare_query` and `terms` describe `__call__`, up to a number of each query where it cancels."""
     inputs, rule, positions = subject.inputs(jnp.float64), subject.head(), jnp.arange(LENGTH)
+    rule = jax.tree.map(lambda x: x.astype(inputs["query"].dtype) if is_float(x) else x, rule)
     query, key, pairs = inputs["query"], inputs["key"], []
     if subject.kind == "score":
         right, terms = rule(query, key), rule.terms(query, key) if says_terms(rule) else None
@@ -364,6 +370,7 @@ def other_forms_are_equal(subject: Subject) -> Pairs | str:
     if subject.kind not in ("score", "bias") or (terms is None and not pairs):
         return "it has no other form"
     if terms is not None and not isinstance(terms, list):
+        terms = jax.tree.map(lambda x: np.asarray(x, np.float64), terms)
         added = [0.0 if x is None else np.expand_dims(x, i) for i, x in enumerate((terms.key_term, terms.query_term))]
         product = 0.0 if terms.query is None else terms.scale * (terms.query @ terms.key.T)
         logits = product + (1.0 if terms.factor is None else terms.factor) * (added[0] + added[1])

@@ -284,7 +284,9 @@ def present(values):
     kind = next(name for name in kinds if name in Options.kinds)
     field_names = {field.name for field in dataclasses.fields(type_from_name(kind))}
     name = lambda old: FORMER.get(f"{old_class}.{old}", FORMER.get(old, old))
-    options = {old if old in field_names else name(old): present(value) for old, value in values.items()}
+    is_other = lambda old, value: old == "bias" and isinstance(value, bool)  # use_bias, before there was another bias
+    keep = lambda old, value: old in field_names and not is_other(old, value)
+    options = {old if keep(old, value) else name(old): present(value) for old, value in values.items()}
     return options | {"type": kind}
 
 

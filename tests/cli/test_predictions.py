@@ -153,7 +153,7 @@ def test_a_file_name_is_never_taken_for_a_text(model, tmp_path, monkeypatch):
     for word in (".", "/nowhere/file", "data/none.parquet", "nope.md", "./x"):
         with pytest.raises(InputError, match="looks like a file"):
             commands.main(["predict", "runs/x", word])
-    commands.main(["predict", "runs/x", "see and/or text.csv", "10/05/99", "What is e.g.this?"])
+    commands.main(["predict", "runs/x", "see and/or text", "10/05/99", "What is e.g.this?"])
     with pytest.raises(InputError, match=r"no file of texts at new\.csv"):
         commands.main(["predict", "runs/x", "new.csv"])
     model.table_columns = Columns("path", is_path=True)

@@ -199,7 +199,7 @@ GENERATED = (
     configs.Dates(examples=60), configs.Addition(examples=60), configs.Scan(), configs.Reverse(examples=60),
     configs.Corpus(examples=60), configs.LabeledFile(examples=60), configs.TextFile(sequence_length=16),
     configs.Images(), configs.MarkovChains(train_windows=8, valid_windows=8), configs.ModularAddition(modulus=7),
-    papers.ConvexHulls(examples=8, held_out=8), papers.Citations(num_nodes=70),
+    papers.ConvexHulls(examples=8, held_out=8), papers.Citations(num_nodes=70), papers.Activations(),
     configs.Algorithmic(sequences=8, valid_sequences=4),
 )  # fmt: skip
 

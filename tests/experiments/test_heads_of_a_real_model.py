@@ -58,10 +58,10 @@ def test_head_ablation_and_importance_match_output_columns(tokens):
     np.testing.assert_allclose(single_loss, -np.log(p[np.arange(3), tokens[:, 8]]), rtol=1e-5)
 
 
-def small_encoder():
+def small_encoder(layers: int = 2):
     """An encoder whose queries are zero: each key has the same weight."""
     options = configs.MaskedLanguageModelConfig(
-        num_layers=2, hidden_size=8, mlp_dim=8, num_heads=2, max_length=40, word_head=False
+        num_layers=layers, hidden_size=8, mlp_dim=8, num_heads=2, max_length=40, word_head=False
     )
     model = MaskedLanguageModel(options, vocab=300)
     params = jax.jit(model.init)(jax.random.key(0), jnp.ones((1, 4), jnp.int32), jnp.array([4]))["params"]
@@ -144,7 +144,7 @@ def test_study_has_all_claimed_metrics_and_resumes(tmp_path, monkeypatch):
     model, params = small_model()
     (tmp_path / "timemachine.txt").write_text("The time, it went by. " * 300)
     (tmp_path / "input.txt").write_text("To be, or not to be. " * 300)
-    encoder = small_encoder()
+    encoder = small_encoder(layers=6)
     decoder = types.SimpleNamespace(model=model, params=params, tokenizer=encoder.tokenizer)
     monkeypatch.setattr(attention_jax, "load_pretrained", lambda path: encoder if path == "minilm" else decoder)
     monkeypatch.setattr(real, "smollm2", lambda: "x.gguf")
