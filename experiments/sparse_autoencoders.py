@@ -4,7 +4,7 @@ Chapter: theory of attention
 Source: Gao et al. 2024, "Scaling and evaluating sparse autoencoders" (arXiv 2406.04093), sections 2.3 and 4.1
 Data: The Time Machine, tiny Shakespeare; `--data.time-machine FILE --data.shakespeare FILE`
 Command: python launch.py reproduce sparse_autoencoders
-Cost: 36 minutes
+Cost: 69 minutes
 
 The activations are those of `decoder.14.residual_out` of SmolLM2-135M-Instruct (4-bit weights, 30 layers, 576 numbers)
 for 340 windows of 256 tokens of two books, as `attention_jax.interpret.activations` writes them; every tenth window is
