@@ -210,7 +210,7 @@ class BertNaming(Naming):
         """Return the model of these weights."""
         return MaskedLanguageModel(options, len(params["embedding/token/embedding"]), len(params.get("head/bias", ())))
 
-    def library_options(self, options: MaskedLanguageModelConfig) -> dict[str, Any]:
+    def reader_options(self, options: MaskedLanguageModelConfig) -> dict[str, Any]:
         types = {"first_position": 0, "num_token_types": options.num_token_types or 2}
         return self.fixed_options | types | {"pooler": ("none", self.pooler)}
 
@@ -250,8 +250,8 @@ class RobertaNaming(BertNaming):
     def first_position(self, facts: Facts) -> int:
         return int(facts.get("pad_token_id", 1, "padding is token 1")) + 1
 
-    def library_options(self, options: MaskedLanguageModelConfig) -> dict[str, Any]:
-        return super().library_options(options) | {"first_position": options.first_position or 2}
+    def reader_options(self, options: MaskedLanguageModelConfig) -> dict[str, Any]:
+        return super().reader_options(options) | {"first_position": options.first_position or 2}
 
 
 class DistilBertNaming(BertNaming):
@@ -270,8 +270,8 @@ class DistilBertNaming(BertNaming):
     def norm_epsilon(self, facts: Facts) -> float:
         return EPSILON
 
-    def library_options(self, options: MaskedLanguageModelConfig) -> dict[str, Any]:
-        return super().library_options(options) | {"num_token_types": 0, "norm_epsilon": EPSILON}
+    def reader_options(self, options: MaskedLanguageModelConfig) -> dict[str, Any]:
+        return super().reader_options(options) | {"num_token_types": 0, "norm_epsilon": EPSILON}
 
 
 NAMINGS = {"bert": BertNaming(), "roberta": RobertaNaming(), "distilbert": DistilBertNaming()}

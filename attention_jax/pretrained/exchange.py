@@ -298,7 +298,7 @@ def write(weights: Weights, directory: Path, form: str, naming: str = OWN) -> st
                 f"the weights of a {configs.model_name(weights.options)} can be written with --naming "
                 f"{', '.join([OWN, *having])}; got {naming}"
             )
-        if flags := differing_flags(weights.options, kind.library_options(weights.options)):
+        if flags := differing_flags(weights.options, kind.reader_options(weights.options)):
             raise InputError(f"{naming} has no model with {', '.join(flags)}: export with --naming {OWN}")
         call = weights.options, arrays, weights.data
         extra_files = {"config.json": kind.config_json(*call)} | kind.extra_files(*call)

@@ -147,7 +147,7 @@ def tokenizer_files(source: Path, weights: Weights) -> dict[str, Any]:
 def gguf_tokenizer_files(path: Path) -> dict[str, Any]:
     """Return the files of the tokenizer in the header of a .gguf file, as transformers reads them."""
     fields = gguf.header_of(path).fields
-    library, special = tokenizer.library_of_gguf(path, fields)
+    library, special = tokenizer.tokenizers_of_gguf(path, fields)
     added = {token.content for token in library.get_added_tokens_decoder().values()}
     tokens = {f"{name}_token": library.id_to_token(number) for name, number in special.items()}
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}

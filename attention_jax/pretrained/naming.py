@@ -295,7 +295,7 @@ class Naming:
         """Return the Flax module of these weights."""
         raise NotImplementedError
 
-    def library_options(self, options: ModelOptions) -> Mapping[str, Any]:
+    def reader_options(self, options: ModelOptions) -> Mapping[str, Any]:
         """Return `fixed_options` with those that depend on the other `options`."""
         return self.fixed_options
 

@@ -328,7 +328,7 @@ def ends_of(directory: Path, config: dict) -> tuple[int, ...]:
 
 def of_gguf(path: Path, fields: dict) -> PretrainedTokenizer:
     """The tokenizer in the header of a .gguf file; InputError for one of a kind that is not known."""
-    tokenizer, special = library_of_gguf(path, fields)
+    tokenizer, special = tokenizers_of_gguf(path, fields)
     return wrap_tokenizer(tokenizer, special, ends_of_gguf(fields))
 
 
@@ -350,7 +350,7 @@ def ends_of_gguf(fields: dict) -> tuple[int, ...]:
     return tuple(sorted(ends - ({ids["</s>"]} if has("<|tool_response>", "</s>") else set())))
 
 
-def library_of_gguf(path: Path, fields: dict) -> tuple[Any, dict[str, int]]:
+def tokenizers_of_gguf(path: Path, fields: dict) -> tuple[Any, dict[str, int]]:
     """The library's tokenizer of the header of a .gguf file, and the ids of its special tokens."""
     of_gpt2 = fields.get("general.architecture") == "gpt2"  # its pattern is known where the file does not name it
     kind, split = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", "gpt-2" if of_gpt2 else None)
@@ -453,7 +453,7 @@ def dataset_tokenizer(directory: str, max_length: int | None) -> tuple[Tokenizer
     if this is not None, and the vocabulary of the model: as many tokens as its embeddings have rows."""
     if directory.endswith(gguf.SUFFIX):
         fields = gguf.header_of(Path(directory)).fields
-        content = library_of_gguf(Path(directory), fields)[0].to_str().encode()
+        content = tokenizers_of_gguf(Path(directory), fields)[0].to_str().encode()
         return tokenizer_of_json(content, max_length), vocabulary_of(content, len(fields["tokenizer.ggml.tokens"]))
     path = Path(directory) / "tokenizer.json"
     if not path.is_file():

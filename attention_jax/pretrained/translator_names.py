@@ -137,7 +137,7 @@ class MarianNaming(TranslatorNaming):
     def layout_sizes(self, options: TransformerConfig) -> dict[str, int]:
         return super().layout_sizes(options) | {"t": 2, "f": options.hidden_size // 2}
 
-    def library_options(self, options: TransformerConfig) -> dict[str, Any]:
+    def reader_options(self, options: TransformerConfig) -> dict[str, Any]:
         even = options.hidden_size // 2 * 2
         widths = (0, options.hidden_size // options.num_heads)
         return self.fixed_options | {"key_dim": widths, "value_dim": widths, "hidden_size": even}
@@ -298,7 +298,7 @@ class T5Naming(TranslatorNaming):
     def layout_sizes(self, options: TransformerConfig) -> dict[str, int]:
         return super().layout_sizes(options) | {"b": BUCKETS}
 
-    def library_options(self, options: TransformerConfig) -> dict[str, Any]:
+    def reader_options(self, options: TransformerConfig) -> dict[str, Any]:
         return self.fixed_options | {"tied_embeddings": ("inputs", "all"), "value_dim": options.key_dim}
 
     def feed_forward_proj(self, options: TransformerConfig) -> str:
