@@ -346,16 +346,11 @@ def pairs_stand_alone(subject: Subject) -> Pairs | str:
     ]
 
 
-def is_float(x) -> bool:
-    """Whether a leaf is an array of floating-point numbers."""
-    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
-
-
 def other_forms_are_equal(subject: Subject) -> Pairs | str:
     """`prepare_key`, `prepare_query` and `terms` describe `__call__`, up to a number of each query where it cancels."""
     inputs, rule, positions = subject.inputs(jnp.float64), subject.head(), jnp.arange(LENGTH)
-    rule = jax.tree.map(lambda x: x.astype(inputs["query"].dtype) if is_float(x) else x, rule)
     query, key, pairs = inputs["query"], inputs["key"], []
+    rule = jax.tree.map(lambda x: x.astype(query.dtype) if hasattr(x, "dtype") and is_floating(x) else x, rule)
     if subject.kind == "score":
         right, terms = rule(query, key), rule.terms(query, key) if says_terms(rule) else None
         remaining, prepared = rule.prepare_key(key)

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from attention_jax import interpret
 from attention_jax.config import Generation, LanguageModelConfig
+from attention_jax.data.batches import length_bucket
 from attention_jax.data.pairs import pad_rows
 from attention_jax.errors import InputError
 from attention_jax.interpret import Batch, decoding_edits
@@ -38,8 +39,6 @@ from attention_jax.sampling import generate
 from attention_jax.tasks import mean_perplexity
 from attention_jax.tasks.attention_maps import token_attention, top_by_layer, with_readings, with_rollout
 
-WIDTH = 16
-"""The smallest number of tokens to which a text is padded."""
 CONTEXT = 512
 """Tokens of a window of a long text."""
 
@@ -216,8 +215,9 @@ class PretrainedLanguageModel(Pretrained):
 
     def _pad(self, *rows: Sequence[int], num_new: int = 0) -> np.ndarray:
         """Tokens [B, T] of texts, followed by zeros up to a power of two, or to all positions but `num_new`."""
-        width, longest = max(1 << (max(map(len, rows)) - 1).bit_length(), WIDTH), self.config.longest_input
-        return pad_rows(rows, 0, width if longest is None else min(width, longest - num_new))[0]
+        longest = self.config.longest_input
+        limit = None if longest is None else longest - num_new
+        return pad_rows(rows, 0, length_bucket(max(map(len, rows)), limit))[0]
 
 
 def through_end(ids: list[int], ends: Sequence[int]) -> list[int]:
