@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # for editors and type checkers; tests/test_public_api.py com
     from attention_jax.ops.blockwise.ring import attend_sharded
     from attention_jax.ops.dispatch import explain
     from attention_jax.ops.dropin import attention_fn, dot_product_attention
-    from attention_jax.ops.heads import PerSequence, attend_heads
+    from attention_jax.ops.heads import attend_heads
     from attention_jax.ops.kernel_regression import nadaraya_watson
     from attention_jax.ops.masks import causal, dense, lengths, segments, sliding_window, window
     from attention_jax.ops.trees import pytree
@@ -77,7 +77,6 @@ HOMES = {
     "explain": "attention_jax.ops.dispatch",
     "attention_fn": "attention_jax.ops.dropin",
     "dot_product_attention": "attention_jax.ops.dropin",
-    "PerSequence": "attention_jax.ops.heads",
     "attend_heads": "attention_jax.ops.heads",
     "nadaraya_watson": "attention_jax.ops.kernel_regression",
     "causal": "attention_jax.ops.masks",

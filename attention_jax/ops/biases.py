@@ -236,8 +236,9 @@ class Forget(Bias):
     directions. With equal gates this is `ALiBi`, whose slope is -log f.
 
     >>> gates = jnp.array([0.9, 0.5, 0.25])
-    >>> Forget(jnp.cumsum(jnp.log(gates)))(jnp.ones((1, 2)), jnp.array([2]), jnp.arange(3)).round(4).tolist()
-    [[-2.0794, -1.3863, 0.0]]
+    >>> bias = Forget(jnp.cumsum(jnp.log(gates)))(jnp.ones((1, 2)), jnp.array([2]), jnp.arange(3))
+    >>> jnp.exp(bias).round(4).tolist()  # of the key itself, of one gate between, and of two
+    [[0.125, 0.25, 1.0]]
     """
 
     total: Float[Array, " T"]

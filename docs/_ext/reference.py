@@ -73,7 +73,7 @@ def public_names(module: str) -> dict[str, object]:
     """The public names of a module of `attention_jax`, {path by which users import it: function or class}.
 
     >>> list(public_names("ops.heads")), list(public_names("ops.pooling"))[-1], list(public_names("ops.delta"))[0]
-    (['attention_jax.PerSequence', 'attention_jax.attend_heads'], 'attention_jax.pooling.Pool', 'attention_jax.ops.delta.chunked_delta')
+    (['attention_jax.attend_heads'], 'attention_jax.pooling.Pool', 'attention_jax.ops.delta.chunked_delta')
     """
     top = [name for name, home in attention_jax.HOMES.items() if home == f"attention_jax.{module}"]
     module_object = importlib.import_module(f"attention_jax.{module}")

@@ -90,11 +90,11 @@ OPTIONS = {
 @pytest.mark.parametrize("name", OPTIONS)
 def test_another_attention_by_name_generates_what_the_full_pass_predicts(path, model, name, capsys):
     changed = attention_jax.load_pretrained(path, **OPTIONS[name])
-    [loss], [before] = changed.loss([parity.TEXT]), model.loss([parity.TEXT])
+    [loss], [original_loss] = changed.loss([parity.TEXT]), model.loss([parity.TEXT])
     with capsys.disabled():
-        print(f"\n{name}: loss {loss:.3f}, {before:.3f} without", end=" ")
+        print(f"\n{name}: loss {loss:.3f}, {original_loss:.3f} without", end=" ")
     text = TEXT
     for _ in range(3):  # by a KV cache, and by all logits again
         text = text + changed.tokenizer.decode([int(changed.logits([text])[0][-1].argmax())])
     assert np.isfinite(loss) and changed.generate([TEXT], length=3) == [text[len(TEXT) :]]
-    assert (loss == before) == (name == "cope")  # whose table of positions begins with zeros
+    assert (loss == original_loss) == (name == "cope")  # whose table of positions begins with zeros
