@@ -57,7 +57,7 @@ def _forward_local(inputs, blocks):
     queries, width, dtype = inputs.query.shape[0], inputs.value.shape[1], inputs.value.dtype
     normalizer = inputs.rules[2]
     has_threshold, keep_count = isinstance(normalizer, Threshold), has_factor(normalizer)
-    # the largest score and the shift of a query are found only in the kernel, which gives them to the steps
+    # the largest score and the shift of a query are known only in the kernel, which gives them to the steps
     unknown = jnp.zeros((queries,), jnp.float32)
     walk = Walk(inputs, blocks.kernel, unknown if has_threshold else None, (unknown,))
     size = walk.block[0]
