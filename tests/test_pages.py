@@ -1,11 +1,13 @@
 """The code of the documentation runs as pasted, and troubleshooting.md has messages of the commands."""
 
+import doctest
 import os
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+import real_models
 from programs import Programs
 
 from attention_jax.cli import commands
@@ -16,7 +18,6 @@ DOCS = ROOT / "docs"
 FAST = (
     "index",
     "comparison",
-    "faq",
     "fused",
     "lineage",
     "masks",
@@ -63,6 +64,17 @@ def test_code_of_a_page_that_trains_runs_small(page, run, tmp_path):
     code = "\n".join(blocks(DOCS / f"{page}.md"))
     assert code.count(".config()") == 1
     run(code.replace(".config()", ".smoke()"), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_quickstart_prints_what_it_says_of_a_pretrained_model(tmp_path, monkeypatch):
+    (tmp_path / "smollm2.gguf").symlink_to(real_models.smollm2())
+    monkeypatch.chdir(tmp_path)
+    code = "\n\n".join(blocks(DOCS / "quickstart.md", "pycon"))
+    test = doctest.DocTestParser().get_doctest(code, {}, "quickstart.md", None, None)
+    assert doctest.DocTestRunner().run(test).failed == 0 and len(test.examples) == 8
+    assert (tmp_path / "smollm2.html").exists()
 
 
 def read_consoles(page: Path) -> list[tuple[str, str]]:
