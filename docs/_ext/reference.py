@@ -52,7 +52,8 @@ FIRST = (
     "Additive", "Bilinear", "Concat", "Cosine", "QKNorm", "SoftCap", "Gaussian", "causal", "lengths", "sliding_window",
     "window", "segments", "dense", "Mean", "ALiBi", "Forget", "T5Bias", "ShawBias", "Transformer", "LanguageModel",
     "ViT",
-    "MultiHeadAttention", "trace", "run", "Part", "ablate", "patch", "patch_sweep", "attend", "attend_heads", "attention_weights", "explain",
+    "MultiHeadAttention", "trace", "run", "Part", "ablate", "patch", "patch_sweep",
+    "attend", "attend_heads", "attention_weights", "explain",
     "load_pretrained", "Pretrained", "load_experiment", "train_run", "load_run", "import_run", "export_run",
 )  # fmt: skip
 """What most users need, in this order; the rest of a page follows, and base classes come last."""
@@ -89,11 +90,11 @@ def public_names(module: str) -> dict[str, object]:
 
 def api_index() -> str:
     """The page that lists all public names by task, each with the first sentence of its docstring."""
-    groups = {f"api_{name}": (title, sorted_names(modules)) for name, (title, modules) in GROUPS.items()}
+    groups = {f"api_{name}": (title, rank_names(modules)) for name, (title, modules) in GROUPS.items()}
     groups["api_config"] = CONFIG_TITLE, config_names()
     text = ["(api-index)=\n# API: all public names"]
     for page, (title, objects) in groups.items():
-        lines = [f"* [`{_imported(path)}`](#{_anchor(path)}): {first_line(value)}" for path, value in objects.items()]
+        lines = [f"* [`{_short_path(path)}`](#{_anchor(path)}): {first_line(value)}" for path, value in objects.items()]
         text += [f"## [{title}]({page}.md)", "\n".join(lines)]
     tree = [f"{page.removeprefix('api_').capitalize()} <{page}>" for page in groups]
     text.append("\n".join(["```{toctree}", ":hidden:", ":maxdepth: 1", "", *tree, "```"]))
@@ -110,19 +111,19 @@ def first_line(value) -> str:
     return re.split(r"(?<=[a-z)`\]]\.) (?=[A-Z])", paragraph)[0]
 
 
-def _imported(path: str) -> str:
+def _short_path(path: str) -> str:
     """The name with its namespace, as it follows `attention_jax.`; functions of `ops` with their module."""
     return path.removeprefix("attention_jax.").removeprefix("ops.")
 
 
-def sorted_names(modules) -> dict[str, object]:
+def rank_names(modules) -> dict[str, object]:
     """The public names of modules, {path: function or class}, in the order of their page."""
     objects = {path: value for module in modules for path, value in public_names(module).items()}
     return dict(sorted(objects.items(), key=lambda item: rank(*item)))
 
 
 def _api_page(title: str, modules) -> str:
-    objects = sorted_names(modules)
+    objects = rank_names(modules)
     entries = [entry(value, path) for path, value in objects.items()]
     return "\n\n".join([f"# {title}", _contents(objects), *entries]) + "\n"
 
