@@ -49,8 +49,8 @@ def fold_sidebar(app, page: str, template: str, context: dict, doctree) -> None:
     """Make each captioned list of the sidebar a `<details>`, which is open where the current page is in the list."""
     group = r'<p class="caption"[^>]*>(.*?)</p>\s*<ul([^>]*)>(.*?)(?=<p class="caption"|\Z)'
 
-    def folded(match: re.Match) -> str:
-        state = " open" if "current" in match[2] or page == "index" and "Start" in match[1] else ""
+    def details(match: re.Match) -> str:
+        state = " open" if "current" in match[2] or (page == "index" and "Start" in match[1]) else ""
         return f"<details{state}><summary>{match[1]}</summary><ul{match[2]}>{match[3]}</details>"
 
-    context["furo_navigation_tree"] = re.sub(group, folded, context["furo_navigation_tree"], flags=re.DOTALL)
+    context["furo_navigation_tree"] = re.sub(group, details, context["furo_navigation_tree"], flags=re.DOTALL)
