@@ -28,6 +28,7 @@ SCORES = {
 NORMALIZERS = {
     "softmax": "attention_jax.ops.normalizers:Softmax",
     "learned_sink": "attention_jax.models.named_scores:LearnedSink",
+    "ssmax": "attention_jax.models.named_scores:LearnedScale",
     "learned_sigmoid": "attention_jax.models.named_scores:LearnedSigmoid",
     "learned_entmax": "attention_jax.models.named_scores:LearnedEntmax",
     "sigmoid": "attention_jax.ops.normalizers:Sigmoid",
@@ -37,7 +38,8 @@ NORMALIZERS = {
     "top_k": "attention_jax.ops.normalizers:TopK",
     "stick_breaking": "attention_jax.ops.normalizers:StickBreaking",
 }
-"""Normalizers by name: softmax(0) has a sink of score 0; those called learned_ have a number that each head learns."""
+"""Normalizers by name: softmax(0) has a sink of score 0; ssmax and those called learned_ have a number that
+each head learns."""
 POOLS = {
     "mean": "attention_jax.ops.pooling:Mean",
     "moments": "attention_jax.ops.pooling:Moments",
@@ -89,8 +91,8 @@ class AttentionOptions(ModelOptions):
     score: Score = "dot"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
     normalizer: NormalizerName = "softmax"
-    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
-    sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
+    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, ssmax, sigmoid(-4), learned_sigmoid,
+    relu, sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
 
 
 @dataclass(frozen=True)

@@ -195,6 +195,8 @@ class Head(nn.Module):
         (parse_score, "gaussian(2.5)", "sigma", 2.5),
         (parse_normalizer, "learned_sink(1.5)", "sink", 1.5),
         (parse_normalizer, "learned_sink", "sink", 0.0),
+        (parse_normalizer, "ssmax(0.5)", "scale", 0.5),
+        (parse_normalizer, "ssmax", "scale", 0.168),
     ],
 )
 def test_built_in_parts_start_there_too(make, value, field, start):

@@ -29,6 +29,7 @@ from attention_jax.ops.normalizers import (
     Normalizer,
     Ratio,
     ReluPower,
+    ScalableSoftmax,
     Sigmoid,
     Softmax,
     Sparsemax,
@@ -74,6 +75,8 @@ def cases():
         "relu": (ReluPower(2), network, None, causal(), None),
         "divisor with more": (OffByMore(number(0.7)), Dot(), None, third, None),
         "top-k": (TopK(3), Dot(), None, causal(), None),
+        "scalable softmax": (ScalableSoftmax(number(0.6)), Dot(), None, causal(), None),
+        "scalable softmax with a bias": (ScalableSoftmax(number(0.6)), width, slope, lengths(17), 0.3),
     }
 
 
