@@ -107,7 +107,8 @@ def attend(
         its blocks.
       query_offset: the position of the first query (keys start at 0), for decoding with a cache.
       return_log_sum_exp: also return log sum_j exp(score_j) over the keys that each query may attend to, [Q], in
-        float32 at least, -inf where there are none; a sink is not counted. It has a gradient. For the softmax only.
+        float32 at least, -inf where there are none; a sink is not counted. It has a gradient. For the softmax, and the
+        scalable softmax, of which the scores are those that it has multiplied, as in the statistics.
       return_statistics: also return, last, `Statistics` of each query, in float32 at least and without gradient: the
         `largest` score + bias over the keys that it may attend to, for the softmax, and the `entropy` of its weights
         before dropout. p are the weights divided by their sum, so that the share of a sink is left out. "fused" has

@@ -373,3 +373,9 @@ def test_steps_with_other_normalizers_are_teacher_forcing(name):
     np.testing.assert_allclose(
         *step_and_full_logits("decoder-only", *make(replace(options, normalizer=name))), atol=1e-5, rtol=1e-5
     )
+
+
+def test_steps_of_ssmax_count_window_and_padding():
+    options, make = MODELS["encoder-decoder"]
+    model = make(replace(options, normalizer="ssmax(0.7)", mask="window(2)"))
+    np.testing.assert_allclose(*step_and_full_logits("encoder-decoder", *model), atol=1e-5, rtol=1e-5)
