@@ -27,6 +27,7 @@ SCORES = every_score(WIDTH) | {
 }
 BIASES = {
     "ALiBi": biases.ALiBi(number(0.5)),
+    "Forget": biases.Forget(-jnp.cumsum(jnp.full(64, 0.25))),
     "ShawBias": biases.ShawBias.init(KEY, WIDTH, 2),
     "TransformerXLBias": biases.TransformerXLBias.init(KEY, WIDTH, 6),
     "T5Bias": biases.T5Bias.init(KEY, 8),
@@ -48,6 +49,7 @@ NORMALIZERS = {
     "Sigmoid": normalizers.Sigmoid(number(-1.0)),
     "Signed": normalizers.Signed(),
     "Softmax": normalizers.Softmax(number(0.0)),
+    "Softpick": normalizers.Softpick(),
     "Sparsemax": normalizers.Sparsemax(),
     "StickBreaking": normalizers.StickBreaking(),
     "TopK": normalizers.TopK(2, normalizers.Entmax(number(1.5))),
@@ -82,7 +84,7 @@ def test_every_public_rule_is_among_them():
         (normalizers, NORMALIZERS),
         (pooling, POOLINGS),
     ):
-        assert set(module.__all__) - bases - {"prepare", "Terms"} <= set(rules), module.__name__
+        assert set(module.__all__) - bases - {"prepare", "Terms", "contextual_bias"} <= set(rules), module.__name__
 
 
 def is_float(x) -> bool:

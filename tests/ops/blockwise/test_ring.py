@@ -32,6 +32,7 @@ from attention_jax.ops.normalizers import (
     ScalableSoftmax,
     Sigmoid,
     Softmax,
+    Softpick,
     Sparsemax,
     StickBreaking,
     TopK,
@@ -77,6 +78,7 @@ def cases():
         "top-k": (TopK(3), Dot(), None, causal(), None),
         "scalable softmax": (ScalableSoftmax(number(0.6)), Dot(), None, causal(), None),
         "scalable softmax with a bias": (ScalableSoftmax(number(0.6)), width, slope, lengths(17), 0.3),
+        "softpick": (Softpick(), Dot(), slope, causal(), 0.3),
     }
 
 
