@@ -68,8 +68,9 @@ NormalizerName = Annotated[str, OneOf(tuple(NORMALIZERS), arguments=True)]
 POSITIONS = ("none", "sinusoidal", "learned", "shaw", "transformer_xl", "t5", "alibi", "rotary")
 PositionEmbedding = Annotated[str, OneOf(POSITIONS)]
 """How positions are encoded in a Transformer (attention_jax/models/position_encodings.py)."""
-BIASES = ("alibi", "shaw", "t5", "transformer_xl")
-"""Those of them that are biases of the scores, which a layer may also have beside its position encoding."""
+BIASES = ("alibi", "shaw", "t5", "transformer_xl", "forget", "cope")
+"""Biases of the scores that a layer may have beside its position encoding; the first four are also position encodings,
+the last two functions of the layer's activations."""
 NormPlacement = Literal["post", "pre", "sandwich"]
 """Where the norms of a Transformer layer are."""
 Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
@@ -233,7 +234,8 @@ class TransformerLayers(AttentionOptions):
     those at most 128 positions away, or package.file:Class of yours."""
     bias: Annotated[str, OneOf(("none", *BIASES))] = "none"
     """Bias of the scores of self-attention, added to what `position_embedding` does, which stays: none, alibi, shaw, t5
-    (with buckets for both directions), transformer_xl, or package.file:Class of yours. Each layer has its own."""
+    (with buckets for both directions), transformer_xl, forget (the forget gates of the Forgetting Transformer), cope
+    (contextual positions, in causal layers), or package.file:Class of yours. Each layer has its own."""
     norm_layer: Annotated[str, OneOf(tuple(NORMS))] = "layer"
     """LayerNorm (layer), RMSNorm (rms), or package.file:Module of yours, made as Module(epsilon)."""
     mlp_layer: Annotated[str, OneOf(tuple(MLPS))] = "dense"
@@ -244,6 +246,12 @@ class TransformerLayers(AttentionOptions):
     0 is as many as of queries, 1 is multi-query attention (MQA)."""
     output_gate: bool = False
     """Multiply the pooled values, before W_o, by sigmoid(x W_g + b_g) of the layer's input x (Qiu et al. 2025)."""
+    differential: bool = False
+    """Differential attention: two maps for each head, of half its queries and keys each, of which the second is
+    subtracted (Ye et al. 2024)."""
+    exclusive: bool = False
+    """Exclusive self-attention: remove from the output of a head its component along the value of the query's own
+    position (Zhai 2026)."""
     rope_theta: float = option(10_000.0, above=1)
     """Base of rotary positions (RoPE): pair i of D/2 rotates by position / theta^(2i/D) radians."""
     rope_scaling: Annotated[str, OneOf(("none", *ROPE_SCALINGS), arguments=True)] = "none"

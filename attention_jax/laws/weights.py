@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from attention_jax.laws.law import Attention
 from attention_jax.ops.attention import attend, attention_weights
+from attention_jax.ops.head_outputs import exclude_own
 from attention_jax.ops.masks import causal, sliding_window
 from attention_jax.ops.normalizer_kinds import Normalizer
 from attention_jax.ops.normalizers import Sigmoid, Sparsemax
@@ -82,11 +83,8 @@ def growth(attention: Attention, seed: int = 0) -> float:
 
 
 def exclusive(query, key, value):
-    """Attention less its projection on the own value, o - (o . v) / (v . v) v (exclusive self-attention, arXiv
-    2603.09078)."""
-    output = attend(query, key, value)
-    share = jnp.sum(output * value, axis=1) / jnp.sum(value**2, axis=1)
-    return output - share[:, None] * value
+    """Exclusive self-attention (arXiv 2603.09078)."""
+    return exclude_own(attend(query, key, value), value)
 
 
 def own_value(attention: Attention, seed: int = 0) -> float:

@@ -37,7 +37,7 @@ from attention_jax.ops.attention import Implementation
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dropout import dropout, is_zero
 from attention_jax.ops.masks import AssumeFinite, Mask, as_mask, causal
-from attention_jax.ops.precision import is_half
+from attention_jax.ops.precision import accumulator, is_half
 from attention_jax.ops.shared import BeamKVCache
 from attention_jax.ops.trees import pytree
 
@@ -83,10 +83,12 @@ class Block:
     """A name in `config.models.MLPS`."""
     num_kv_heads: int = 0
     output_gate: bool = False
+    differential: bool = False
+    exclusive: bool = False
     rope_theta: float = 10_000.0
     rope_scaling: str = "none"
     normalize_qk: bool = False
-    """These five as in `config.models.TransformerLayers`."""
+    """These seven as in `config.models.TransformerLayers`."""
     use_bias: bool = True
     """Bias terms of the attention projections."""
     per_layer: str = ""
@@ -162,9 +164,15 @@ class Block:
             raise InputError(f"--model.per-layer: {error}") from error
 
     @property
-    def head_widths(self) -> tuple[int, int]:
-        """Return the widths (of keys and queries, of values) of one head."""
-        return self.key_dim or self.hidden_size // self.num_heads, self.value_dim or self.hidden_size // self.num_heads
+    def num_maps(self) -> int:
+        """Attention maps of a layer: two for each head of differential attention, which share its queries and keys."""
+        return self.num_heads * (1 + self.differential)
+
+    @property
+    def map_widths(self) -> tuple[int, int]:
+        """The widths (of keys and queries, of values) of one map."""
+        width = self.hidden_size // self.num_heads
+        return (self.key_dim or width) // (1 + self.differential), self.value_dim or width
 
     def attention(self) -> MultiHeadAttention:
         """Create a multi-head attention layer with this block's sizes."""
@@ -185,6 +193,8 @@ class Block:
             normalize_qk=self.normalize_qk,
             norm_epsilon=self.norm_epsilon,
             output_gate=self.output_gate,
+            differential=self.differential,
+            exclusive=self.exclusive,
             kernel_init=FAN_IN if self.self_attention_init == "fan_in" else XAVIER,
             dropout=self.attention_dropout,
             dtype=self.dtype,
@@ -192,9 +202,9 @@ class Block:
         )
 
     def cross_attention(self) -> MultiHeadAttention:
-        """Create cross-attention over an encoder's output, without rotary positions and bias, since keys and queries
-        belong to different sequences; its kernels are Glorot-uniform."""
-        return self.attention().clone(rotary=False, bias="none", kernel_init=XAVIER)
+        """Create cross-attention over an encoder's output, without rotary positions, bias and own values, since queries
+        and keys belong to different sequences; its kernels are Glorot-uniform."""
+        return self.attention().clone(rotary=False, bias="none", exclusive=False, kernel_init=XAVIER)
 
     def feed_forward(self) -> nn.Module:
         """Create the feed-forward layer, called as layer(x, train=False)."""
@@ -233,20 +243,21 @@ class Block:
             raise InputError(f"--model.mask {self.mask} must not have init: a mask has no gradient, so use a bias")
         return parsed.value
 
-    def empty_cache(
-        self, batch_size: int, max_length: int, layers: int | None = None
-    ) -> tuple[BeamKVCache, BeamKVCache]:
-        """Create an empty KV cache of a self-attention layer: zeros, keys [B, Hkv, E, T] and values [B, Hkv, T, V]; of
-        several `layers`, with a leading axis."""
-        leading_shape = (batch_size, self.num_kv_heads or self.num_heads)
-        leading_shape = leading_shape if layers is None else (layers, *leading_shape)
-        empty = lambda axis, *shape: BeamKVCache(jnp.zeros((*leading_shape, *shape), self.dtype), axis)
-        key_width, value_width = self.head_widths
-        return empty(-1, key_width, max_length), empty(-2, max_length, value_width)
+    def empty_cache(self, batch_size: int, max_length: int, layers: int | None = None) -> tuple[BeamKVCache, ...]:
+        """Create an empty KV cache of a self-attention layer: zeros, keys [B, Hkv, E, T], values [B, Hkv, T, V] and, of
+        forget gates, logarithms [B, H, 1, T] in float32 at least; of several `layers`, with a leading axis."""
+        leading = (batch_size,) if layers is None else (layers, batch_size)
+        empty = lambda axis, dtype, *shape: BeamKVCache(jnp.zeros((*leading, *shape), dtype), axis)
+        kv_heads, (key_width, value_width) = self.num_kv_heads or self.num_heads, self.map_widths
+        keys = empty(-1, self.dtype, kv_heads * (1 + self.differential), key_width, max_length)
+        values = empty(-2, self.dtype, kv_heads, max_length, value_width)
+        if self.bias != "forget":
+            return keys, values
+        return keys, values, empty(-1, accumulator(self.dtype), self.num_maps, 1, max_length)
 
     def relative_biases(self, layers: int, bidirectional: bool) -> list[RelativeBias]:
         """Create the relative position biases of a stack of this block's self-attention layers."""
-        sizes, fan_in = (self.num_heads, self.head_widths[0]), self.self_attention_init == "fan_in"
+        sizes, fan_in = (self.num_maps, self.map_widths[0]), self.self_attention_init == "fan_in"
         return relative_biases(self.position_embedding, *sizes, layers, bidirectional, fan_in)
 
 
@@ -336,12 +347,22 @@ def add_residual(module: nn.Module, name: str, x, y, train: bool):
     return getattr(module, f"{name}_norm")(x) if placement == "post" else x
 
 
+def check_bidirectional(block: Block):
+    """Raise InputError for a bias that a layer whose queries attend to later keys cannot have."""
+    if block.bias == "cope":
+        raise InputError(
+            "--model.bias cope counts the keys between a key and its query, so that it needs causal layers, as of a "
+            "language model; this one has an encoder: use another bias, such as forget"
+        )
+
+
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward, each inside a residual connection."""
 
     block: Block
 
     def setup(self):
+        check_bidirectional(self.block)
         self.attention, self.ffn = self.block.attention(), self.block.feed_forward()
         make_norms(self, "attention", "ffn")
 
@@ -387,6 +408,34 @@ class BeamBias(Bias):
         return self.bias(query, jnp.full_like(query_positions, self.position), key_positions // self.hypotheses)
 
 
+def write_cache(cache, key, value, log_gates, position) -> tuple[BeamKVCache, ...]:
+    """The cache with keys [B, Hkv, T, E], values [B, Hkv, T, V] and, of forget gates, logarithms [B, H, T] from
+    `position` on."""
+    entries = key.swapaxes(2, 3), value, *(() if log_gates is None else (log_gates[:, :, None],))
+    return tuple(array.write(entry, position) for array, entry in zip(cache, entries, strict=True))
+
+
+def step_biases(maps: int, biases: tuple[Bias, ...], cache, entries: Bool[Array, "B k Tk"], position) -> tuple | None:
+    """The biases of self-attention for k hypotheses at one position over a cache, and that of its forget gates."""
+    over_cache = tuple(BeamBias(bias, jnp.full((maps,), position), entries.shape[1]) for bias in biases)
+    of_gates = tuple(forget_between(gates.entries[:, :, 0], entries) for gates in cache[2:])  # [B, H, k, T k]
+    return over_cache + of_gates or None
+
+
+def forget_between(log_gates: Float[Array, "B H Tk"], entries: Bool[Array, "B k Tk"]) -> Float[Array, "B H k Tk"]:
+    """The bias of forget gates (`ops.biases.Forget`) for k hypotheses after their last position: the sum of `log_gates`
+    over the positions behind a key, of the `entries` that are ancestors of a hypothesis.
+
+    >>> forget_between(jnp.array([[[-1.0, -2.0, -4.0]]]), jnp.array([[[True, True, False]]])).tolist()
+    [[[[-2.0, 0.0, 0.0]]]]
+    """
+    _, hypotheses, count = entries.shape
+    ancestors = jnp.where(entries[:, None], log_gates[:, :, None], 0.0)  # [B, H, k, T k]
+    by_position = ancestors.reshape(*ancestors.shape[:3], count // hypotheses, hypotheses).sum(axis=-1)  # [B, H, k, T]
+    behind = lax.cumsum(by_position, axis=3, reverse=True) - by_position
+    return jnp.repeat(behind, hypotheses, axis=3)  # [B, H, k, T k]
+
+
 class DecoderLayer(nn.Module):
     """Causal self-attention, cross-attention over `memory` if `cross`, then feed-forward.
 
@@ -420,32 +469,32 @@ class DecoderLayer(nn.Module):
         x = tap(self, "residual_in", x)
         h = sublayer_input(self, "attention", x)
         key, value = self.attention.project_kv(h, h)
-        rules = {"mask": self.block.self_mask(causal(), x.shape[0]), "bias": self.attention.add_bias(bias)}
+        log_gates = self.attention.forget(h)
+        rules = {"mask": self.block.self_mask(causal(), x.shape[0]), "bias": self.attention.add_bias(bias, log_gates)}
         y, _ = self.attention.attend(self.attention.project_q(h), key, value, h, **rules)
         x, _ = self._finish(add_residual(self, "attention", x, y, False), memory)
-        return x, None, (cache[0].write(key.swapaxes(2, 3), 0), cache[1].write(value, 0))
+        return x, None, write_cache(cache, key, value, log_gates, 0)
 
     def step(self, x: Float[Array, "R 1 D"], cache, position, entries, bias=None, memory=None, return_weights=False):
         """One position of R = B k hypotheses: (output, cache, own weights [R, H, 1, T], cross weights [R, H, 1, S]).
 
-        `cache` is a pair of `BeamKVCache`, keys [B, Hkv, E, T k] and values [B, Hkv, T k, V]; `entries` [B, k, T k]
+        `cache` is that of `Block.empty_cache`, keys [B, Hkv, E, T k] and values [B, Hkv, T k, V]; `entries` [B, k, T k]
         marks what each hypothesis may attend to. The k hypotheses of a sentence are k queries of one attention.
         """
         x, hypotheses = tap(self, "residual_in", x), entries.shape[1]
         h = sublayer_input(self, "attention", x)
         query = _join_hypotheses(self.attention.project_q(h, position), hypotheses)  # [B, H, k, E]
         key, value = (_join_hypotheses(y, hypotheses) for y in self.attention.project_kv(h, h, position))
-        keys, values = cache[0].write(key.swapaxes(2, 3), position), cache[1].write(value, position)
-        bias = self.attention.add_bias(bias)
-        bias = None if bias is None else BeamBias(bias, jnp.full((self.block.num_heads,), position), hypotheses)
-        rules = {"bias": bias, "mask": AncestorMask(self.block.mask_entries(entries, position))}
-        rules["return_weights"] = return_weights
         h = h.reshape(-1, hypotheses, h.shape[-1])  # [B, k, D], as y
-        y, self_weights = self.attention.attend(query, keys.entries.swapaxes(2, 3), values.entries, h, **rules)
+        cache = write_cache(cache, key, value, self.attention.forget(h), position)
+        biases = step_biases(self.block.num_maps, self.attention.add_bias(bias, None) or (), cache, entries, position)
+        rules = {"bias": biases, "mask": AncestorMask(self.block.mask_entries(entries, position))}
+        rules |= {"return_weights": return_weights, "first_own": position * hypotheses}
+        y, self_weights = self.attention.attend(query, cache[0].entries.swapaxes(2, 3), cache[1].entries, h, **rules)
         self_weights = _weights_by_position(_weights_by_hypothesis(self_weights, x.shape[0]), hypotheses)
         x = add_residual(self, "attention", x, y.reshape(x.shape), False)
         x, cross_weights = self._finish(x, memory, return_weights=return_weights)
-        return x, (keys, values), self_weights, cross_weights
+        return x, cache, self_weights, cross_weights
 
     def _finish(self, x: Float[Array, "R T D"], memory, train=False, return_weights=False):
         """Apply the sub-layers after self-attention: (output, cross-attention weights or None)."""

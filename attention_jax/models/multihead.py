@@ -41,8 +41,9 @@ from attention_jax.models.initializers import XAVIER, within
 from attention_jax.models.named_scores import parse_normalizer, parse_pool, parse_score
 from attention_jax.models.norms import EPSILON, RMSNorm
 from attention_jax.models.parts import make_part_per_head
-from attention_jax.models.position_encodings import RelativeBias
+from attention_jax.models.position_encodings import CONTEXTUAL, LAYER_BIASES, RelativeBias
 from attention_jax.models.taps import (
+    Unnormalized,
     is_set,
     is_traced,
     pool_with_weights,
@@ -51,11 +52,12 @@ from attention_jax.models.taps import (
     tap_weights,
     trace_weights,
 )
-from attention_jax.ops.arrays import Sum
+from attention_jax.ops.arrays import as_tuple
 from attention_jax.ops.attention import Implementation, Options, attend, attend_head
-from attention_jax.ops.biases import Bias
+from attention_jax.ops.biases import Bias, Forget, contextual_bias
 from attention_jax.ops.dropout import is_zero
-from attention_jax.ops.heads import head_weights, over_heads
+from attention_jax.ops.head_outputs import exclude_own, subtract_maps
+from attention_jax.ops.heads import PerSequence, head_weights, over_heads
 from attention_jax.ops.normalizer_kinds import Normalizer
 from attention_jax.ops.normalizers import Softmax
 from attention_jax.ops.pooling import Pool
@@ -75,6 +77,11 @@ def _statistics(query, key, value, rules, rng, query_offset):
         largest = attend_first(**rules | {"normalizer": Softmax()})[1].largest
     has_keys = (largest != -jnp.inf).astype(largest.dtype)
     return jnp.stack([largest.max(), statistics.entropy.sum(), weight.sum(), has_keys.sum()])
+
+
+LAMBDA = 0.8
+"""The constant of the factor of the second map in differential attention, and what 1 less is the factor of its
+output."""
 
 
 def make_head_score(module: nn.Module, name: str, heads: int, size: int) -> Score:
@@ -147,6 +154,12 @@ class MultiHeadAttention(nn.Module):
     output_gate: bool = False
     """Multiply the pooled values by sigmoid(x W_g + b_g) of the queries' inputs x, before W_o (Qiu et al. 2025, G1).
     """
+    differential: bool = False
+    """Two maps for each head, of half its queries and keys each, of which the second is subtracted (Ye et al. 2024):
+    scores, weights, queries and keys have 2 num_heads."""
+    exclusive: bool = False
+    """Self-attention alone: remove from the output of a head its component along the value of the query's own position
+    (Zhai 2026)."""
     dropout: Float[Array, ""] | float = 0.0
     """Rate of attention weights to drop."""
     dtype: Any = jnp.float32
@@ -167,6 +180,13 @@ class MultiHeadAttention(nn.Module):
                 f"MultiHeadAttention needs a num_heads that divides hidden_size, got {heads} and {self.hidden_size}: "
                 "change one of them, or give key_dim and value_dim"
             )
+        if self.differential and (self.key_dim or self.hidden_size // heads) % 2:
+            raise InputError(
+                f"differential attention needs an even width of queries and keys, which its two maps share, got "
+                f"{self.key_dim or self.hidden_size // heads}: change --model.key-dim"
+            )
+        if self.exclusive and self.head_pool != "mean":
+            raise InputError(f"exclusive attention needs the pooling mean, got --model.head-pool {self.head_pool}")
         super().__post_init__()
 
     def setup(self):
@@ -174,66 +194,99 @@ class MultiHeadAttention(nn.Module):
         value_width = self.value_dim or self.hidden_size // self.num_heads
         projection = lambda width: Linear(width, self.use_bias, self.dtype, self.kernel_init)
         self.query = projection(self.num_heads * key_width)
-        kv_heads = self.num_kv_heads or self.num_heads
+        kv_heads, maps = self.num_kv_heads or self.num_heads, 1 + self.differential
         self.key = projection(kv_heads * key_width)
         self.value = projection(kv_heads * value_width)
         self.out = projection(self.hidden_size)
         if self.normalize_qk:
             self.query_norm, self.key_norm = RMSNorm(self.norm_epsilon), RMSNorm(self.norm_epsilon)
-        self.pool = make_head_pool(self, self.head_pool, self.num_heads, key_width)
+        sizes = maps * self.num_heads, key_width // maps
+        self.pool = make_head_pool(self, self.head_pool, *sizes)
         if self.output_gate:
-            width = pool_width(jax.tree.map(lambda x: x[0], self.pool), key_width, value_width)
+            width = pool_width(jax.tree.map(lambda x: x[0], self.pool), sizes[1], value_width)
             self.gate = projection(self.num_heads * width)
-        self.head_score = make_head_score(self, self.score, self.num_heads, key_width)
-        self.head_normalizer = make_head_normalizer(self, self.normalizer, self.num_heads, key_width)
-        if self.bias != "none":
-            self.head_bias = RelativeBias(self.bias, self.num_heads, key_width, bidirectional=True)
+        self.head_score = make_head_score(self, self.score, *sizes)
+        self.head_normalizer = make_head_normalizer(self, self.normalizer, *sizes)
+        if self.bias == "forget":
+            self.forget_gate = Linear(sizes[0], True, self.dtype, self.kernel_init)
+        elif self.bias == "cope":
+            self.position_table = self.param("position_table", nn.initializers.zeros, (CONTEXTUAL, sizes[1]))
+        elif self.bias != "none":
+            self.head_bias = RelativeBias(self.bias, *sizes, bidirectional=True)
+        if self.differential:
+            draw = nn.initializers.normal(0.1)
+            self.lambdas = [self.param(f"lambda_{name}", draw, (2, sizes[1])) for name in ("query", "key")]
+            self.head_norm = RMSNorm(EPSILON)
 
     def __call__(self, query, key, value, *, bias=None, mask=None, train=False, return_weights=False):
         """[B, Q, Dq], [B, K, Dk], [B, K, Dv] -> output [B, Q, hidden_size] and, if `return_weights`, the weights
         [B, H, Q, K], else None."""
-        kwargs = {"bias": self.add_bias(bias), "mask": mask, "train": train, "return_weights": return_weights}
+        bias = self.add_bias(bias, self.forget(key))
+        kwargs = {"bias": bias, "mask": mask, "train": train, "return_weights": return_weights}
         return self.attend(self.project_q(query), *self.project_kv(key, value), query, **kwargs)
 
-    def add_bias(self, bias: Bias | None) -> Bias | None:
-        """The sum of `bias` and of the layer's own, where it has one; leaves lead with the heads."""
-        if self.bias == "none":
-            return bias
-        return self.head_bias() if bias is None else Sum((bias, self.head_bias()))
+    def add_bias(self, bias: Bias | None, log_gates: Float[Array, "B H T"] | None) -> tuple | None:
+        """`bias`, whose leaves lead with the heads, and the layer's own, where it has one; `log_gates` are those of
+        `forget`. That of contextual positions needs queries and keys, and is added in `attend`."""
+        biases = as_tuple(bias) if bias is not None else ()
+        if log_gates is not None:
+            biases += (PerSequence(Forget(jnp.cumsum(log_gates, axis=2))),)
+        elif self.bias not in LAYER_BIASES:
+            biases += (self.head_bias(),)
+        return biases or None
+
+    def forget(self, inputs: Float[Array, "B T D"]) -> Float[Array, "B H T"] | None:
+        """The logarithms of the forget gates sigmoid(x w + b) of each position, for each map; None without them."""
+        if self.bias != "forget":
+            return None
+        logits = self.forget_gate(inputs)
+        return jax.nn.log_sigmoid(logits.astype(accumulator(logits.dtype))).swapaxes(1, 2)
 
     def project_q(self, query: Float[Array, "B Q D"], offset=0) -> Float[Array, "B H Q E"]:
         """The queries of all heads; `offset` is the position of the first."""
-        query = self._split_heads(self.query(query), self.num_heads)
+        query = self._split_heads(self.query(query), self.num_heads * (1 + self.differential))
         return self._rotate(self.query_norm(query) if self.normalize_qk else query, offset)
 
     def project_kv(self, key, value, offset=0) -> tuple[Float[Array, "B Hkv K E"], Float[Array, "B Hkv K V"]]:
         """The keys and values of all heads, as a KV cache holds them; `offset` is the position of the first."""
         kv_heads = self.num_kv_heads or self.num_heads
-        key, value = self._split_heads(self.key(key), kv_heads), self._split_heads(self.value(value), kv_heads)
+        key = self._split_heads(self.key(key), kv_heads * (1 + self.differential))
+        value = self._split_heads(self.value(value), kv_heads)
         return self._rotate(self.key_norm(key) if self.normalize_qk else key, offset), value
 
     def attend(
-        self, query, key, value, inputs, *, bias=None, mask=None, query_offset=0, train=False, return_weights=False
+        self, query, key, value, inputs, *, bias=None, mask=None, first_own=0, train=False, return_weights=False
     ):
         """Attention of projected queries over projected keys and values, then W_o: (output, weights or None). The
-        output gate, if there is one, is computed from `inputs` [B, Q, Dq]."""
+        output gate, if there is one, is computed from `inputs` [B, Q, Dq]; `first_own` is the key at the position of
+        the first query, which exclusive attention reads."""
         query, key, value = (tap_heads(self, *pair) for pair in (("query", query), ("key", key), ("value", value)))
+        if self.bias == "cope":
+            bias = (*(bias or ()), self._contextual_bias(query, key, mask))
+        own_value = jax.lax.dynamic_slice_in_dim(value, first_own, query.shape[2], axis=2) if self.exclusive else None
+        value = jnp.repeat(value, 2, axis=1) if self.differential else value
         rules = {"score": self.head_score, "bias": bias, "mask": mask, "normalizer": self.head_normalizer}
         rng = self.make_rng("dropout") if train and not is_zero(self.dropout) else None
         weights, pool_rules = None, rules | {"pool": self.pool}
         if is_set(self, "scores", "weights"):
-            weights = tap_weights(self, query, key, rules, query_offset)
+            weights = tap_weights(self, query, key, rules)
             pooled = pool_with_weights(weights, query, key, value, pool_rules, rng, self.dropout)
         else:
             attend_fn = partial(attend_head, Options(self.implementation), self.dropout)
-            pooled = over_heads(attend_fn, query, key, value, pool_rules, rng, query_offset)  # [B, H, Q, V]
+            pooled = over_heads(attend_fn, query, key, value, pool_rules, rng)  # [B, H, Q, V]
             if is_traced(self):
-                trace_weights(self, query, key, rules, query_offset)
+                trace_weights(self, query, key, rules)
         if self.is_mutable_collection("attention_statistics") and not self.is_initializing():
-            statistics = over_heads(_statistics, query, key, key, rules, query_offset=query_offset)  # [B, H, 4]
+            statistics = over_heads(_statistics, query, key, key, rules)  # [B, H, 4]
             sums = statistics[..., 1:].sum(axis=0)  # of all queries of the batch
             statistics = [statistics[..., :1].max(axis=0), sums[:, :2] / jnp.maximum(sums[:, 2:], 1)]
             self.sow("attention_statistics", "attention_statistics", jnp.concatenate(statistics, axis=1))  # [H, 3]
+        if self.differential:
+            pooled = jax.vmap(subtract_maps, in_axes=(0, None))(pooled, self._lambda())  # [B, H, Q, V]
+        if self.exclusive:
+            pooled = exclude_own(pooled, jnp.repeat(own_value, self.num_heads // own_value.shape[1], axis=1))
+        if self.differential:
+            pooled = self.head_norm(pooled) * (1 - LAMBDA)
         pooled = pooled.swapaxes(1, 2).reshape(query.shape[0], query.shape[2], -1)  # [B, Q, H V]
         if self.output_gate:
             pooled = pooled * jax.nn.sigmoid(self.gate(inputs))
@@ -242,7 +295,20 @@ class MultiHeadAttention(nn.Module):
             return self.out(pooled), None
         if weights is not None:
             return self.out(pooled), weights
-        return self.out(pooled), head_weights(query, key, rules, query_offset)
+        return self.out(pooled), head_weights(query, key, rules)
+
+    def _lambda(self) -> Float[Array, ""]:
+        """exp(q_1 . k_1) - exp(q_2 . k_2) + LAMBDA, the factor of the second map (Ye et al. 2024, eq. 2). Its constant
+        does not grow with depth, as in the paper's ablation (table 6)."""
+        first, second = jnp.exp(jnp.sum(self.lambdas[0] * self.lambdas[1], axis=1))
+        return first - second + LAMBDA
+
+    def _contextual_bias(self, query, key, mask) -> Float[Array, "B H Q K"]:
+        rules = {"score": self.head_score, "bias": None, "mask": mask, "normalizer": Unnormalized()}
+        logits = head_weights(query, key, rules)
+        return jax.vmap(jax.vmap(contextual_bias, in_axes=(0, 0, None)), in_axes=(0, 0, None))(
+            query, logits, self.position_table
+        )
 
     def _split_heads(self, x, heads):
         """[B, T, H E] -> [B, H, T, E]."""

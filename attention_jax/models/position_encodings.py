@@ -17,7 +17,13 @@ they act on self-attention alone: the positions of two languages have no differe
 An import path names a custom class: a `Bias` of the scores of self-attention, made for each head and shared by
 the layers of a stack, or a Flax module, made as Module(width), that maps positions [T] to the vectors [T, D] to add.
 
-The option `bias` has a bias beside any of these, of each layer's own (`MultiHeadAttention.add_bias`).
+The option `bias` has a bias beside any of these, of each layer's own (`MultiHeadAttention.add_bias`), and two more,
+which are functions of its activations:
+
+| bias   | parameters               | source                                                     |
+|--------|--------------------------|------------------------------------------------------------|
+| forget | (d + 1) a head           | Forgetting Transformer, Lin et al. 2025, section 3         |
+| cope   | CONTEXTUAL x d_k a layer | contextual positions (CoPE), Golovneva et al. 2024, sec. 4 |
 """
 
 from collections.abc import Callable
@@ -40,6 +46,10 @@ REACH = 16
 """Shaw: relative positions beyond this are treated alike (the paper's k = 16)."""
 BUCKETS = 32
 """T5: buckets of relative positions."""
+CONTEXTUAL = 64
+"""CoPE: contextual positions, of which those beyond share the last one."""
+LAYER_BIASES = ("none", "forget", "cope")
+"""Options `bias` that `RelativeBias` does not make: they are functions of the activations of a layer."""
 
 
 def custom_positions(kind: PositionEmbedding) -> Callable[..., nn.Module] | None:

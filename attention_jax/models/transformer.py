@@ -106,8 +106,8 @@ class Decoder(nn.Module):
 
     def start(self, batch_size: int, max_length: int) -> KVCache:
         """Create an empty cache for `max_length` positions."""
-        counts = [segment.count for segment in layer_segments(self)]
-        layers = tuple(self.block.empty_cache(batch_size, max_length, count) for count in counts)
+        segments = layer_segments(self)
+        layers = tuple(x.layer.block.empty_cache(batch_size, max_length, x.count) for x in segments)
         return KVCache(jnp.zeros((batch_size,), jnp.int32), jnp.zeros((batch_size, max_length), jnp.int32), layers)
 
     def prefill(self, x: Float[Array, "B P D"], past: KVCache, lengths: Int[Array, "B"]):

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from attention_jax import config
 from attention_jax.errors import InputError
-from attention_jax.models.blocks import Block, apply_dropout
+from attention_jax.models.blocks import Block, apply_dropout, check_bidirectional
 from attention_jax.models.multihead import Linear
 from attention_jax.models.norms import LayerNorm
 from attention_jax.models.position_encodings import RelativeBias, custom_positions, rope_scaling
@@ -162,6 +162,7 @@ class ImageLayer(nn.Module):
 
     def setup(self):
         block = self.block
+        check_bidirectional(block)
         self.attention = block.attention()
         self.ffn, self.attention_norm, self.ffn_norm = (
             block.feed_forward(),
@@ -190,7 +191,7 @@ class ImageLayer(nn.Module):
             prefix = x.shape[1] - grid * grid
             rotate = partial(rotary, theta=self.block.rope_theta, scaling=rope_scaling(self.block.rope_scaling))
             query, key = (rotary_2d(heads, grid, prefix, rotate) for heads in (query, key))
-        mask, bias = self.block.self_mask(None, x.shape[0]), self.attention.add_bias(bias)
+        mask, bias = self.block.self_mask(None, x.shape[0]), self.attention.add_bias(bias, self.attention.forget(h))
         y, weights = self.attention.attend(
             query, key, value, h[:, :outputs], bias=bias, mask=mask, train=train, return_weights=return_weights
         )
@@ -231,7 +232,7 @@ class EncoderWithHead(nn.Module):
         patches).
         """
         weights, last = [], self.layers - 1
-        heads, width = self.block.num_heads, self.block.head_widths[0]
+        heads, width = self.block.num_maps, self.block.map_widths[0]
         bias = RelativeBias(self.block.position_embedding, heads, width, True, name="bias")()
         x = tap(self, "embedding", x)
         for i in range(self.layers):
@@ -282,10 +283,10 @@ class ViT(nn.Module):
     def __post_init__(self):
         options = self.options
         image_block(options)  # raises InputError for incompatible options
-        if options.position_embedding == "rotary" and (options.hidden_size // options.num_heads) % 4:
+        if options.position_embedding == "rotary" and image_block(options).map_widths[0] % 4:
             raise InputError(
-                "--model.position-embedding rotary needs heads of a multiple of 4 dimensions, pairs for each axis; got "
-                f"{options.hidden_size} / {options.num_heads}"
+                "--model.position-embedding rotary needs heads of a multiple of 4 dimensions, pairs for each axis, and "
+                f"differential ones of 8; got {options.hidden_size} / {options.num_heads}"
             )
         check_registers(options, self.image_size // options.patch_size)
         super().__post_init__()

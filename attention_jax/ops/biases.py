@@ -16,7 +16,7 @@ from attention_jax.ops.positions import as_positions, rotary
 from attention_jax.ops.precision import accumulator, promote_arrays
 from attention_jax.ops.trees import pytree
 
-__all__ = ["ALiBi", "Bias", "Location", "ShawBias", "T5Bias", "TransformerXLBias"]
+__all__ = ["ALiBi", "Bias", "Forget", "Location", "ShawBias", "T5Bias", "TransformerXLBias", "contextual_bias"]
 
 
 def _relative(query_positions: Int[Array, " Q"], key_positions: Int[Array, " K"]) -> Int[Array, "Q K"]:
@@ -223,3 +223,61 @@ class ALiBi(Bias):
         slopes = 2.0 ** (-8.0 / power_of_two * np.arange(1, power_of_two + 1))
         between = 2.0 ** (-4.0 / power_of_two * np.arange(1, 2 * power_of_two + 1, 2))
         return np.concatenate([slopes, between[: heads - power_of_two]]).astype(np.float32)
+
+
+@pytree
+@dataclass(frozen=True)
+class Forget(Bias):
+    """The forget gates of the Forgetting Transformer: the logarithms of all gates between a key and its query (Lin et
+    al. 2025, arXiv 2503.02130, section 3).
+
+    `total` [T] is c_t = log f_1 + ... + log f_t, of gates f between 0 and 1; a key at j has the bias c_i - c_j for a
+    query at i. A key after its query, which the paper does not have, gets c_j - c_i, so that an encoder forgets in both
+    directions. With equal gates this is `ALiBi`, whose slope is -log f.
+
+    >>> gates = jnp.array([0.9, 0.5, 0.25])
+    >>> bias = Forget(jnp.cumsum(jnp.log(gates)))(jnp.ones((1, 2)), jnp.array([2]), jnp.arange(3))
+    >>> jnp.exp(bias).round(4).tolist()  # of the key itself, of one gate between, and of two
+    [[0.125, 0.25, 1.0]]
+    """
+
+    total: Float[Array, " T"]
+
+    def __call__(self, query, query_positions, key_positions):
+        of_query, of_key = (
+            jnp.take(self.total, as_positions(x), mode="clip") for x in (query_positions, key_positions)
+        )
+        is_before = _relative(query_positions, key_positions) <= 0
+        difference = of_query[:, None] - of_key[None, :]
+        return jnp.where(is_before, difference, -difference)
+
+    def terms(self, query_positions, key_positions, causal):
+        """c_i - c_j, both less that of the middle of the keys."""
+        middle = jax.lax.stop_gradient(self.total[self.total.shape[0] // 2])
+        i, j = (jnp.take(self.total - middle, x, mode="clip") for x in (query_positions, key_positions))
+        return Terms(key_term=-j, query_term=i) if causal else None
+
+
+def contextual_bias(
+    query: Float[Array, "Q D"], logits: Float[Array, "Q K"], table: Float[Array, "P D"]
+) -> Float[Array, "Q K"]:
+    """Contextual position encoding (CoPE): the bias q . e[p] of positions p that count only some keys (Golovneva et al.
+    2024, arXiv 2405.18719, section 4).
+
+    `logits` are the scores of the keys, -inf for those that a query may not attend to. A key counts by its gate
+    sigmoid(logit), and the position of key j for a query is the sum of the gates of the keys from j to the last one
+    that the query may attend to, at most P - 1. `table` e has a row for each whole position; those between are
+    interpolated. It needs memory for Q * K numbers.
+
+    >>> query, logits = jnp.ones((1, 1)), jnp.array([[0.0, 100.0, 0.0, -jnp.inf]])  # gates 1/2, 1, 1/2, 0
+    >>> contextual_bias(query, logits, jnp.array([[0.0], [10.0], [20.0]])).tolist()
+    [[20.0, 15.0, 5.0, 0.0]]
+    """
+    gates = jax.nn.sigmoid(logits)
+    positions = jnp.minimum(jax.lax.cumsum(gates, axis=1, reverse=True), table.shape[0] - 1)  # [Q, K]
+    lower = jnp.floor(positions)
+    query, table = promote_arrays(query, table)
+    products = jnp.matmul(query, table.T, preferred_element_type=logits.dtype)  # [Q, P]
+    at = lambda index: jnp.take_along_axis(products, index.astype(jnp.int32), axis=1)
+    share = positions - lower
+    return at(lower) * (1 - share) + at(jnp.ceil(positions)) * share

@@ -6,6 +6,7 @@ multi-query attention (MQA) are fewer heads of keys and values than of queries.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -23,6 +24,22 @@ from attention_jax.ops.normalizers import Softmax, as_normalizer
 from attention_jax.ops.pooling import Mean, Pool, as_pool
 from attention_jax.ops.scores import ScaledDot, Score
 from attention_jax.ops.trees import as_tree
+
+
+@dataclass(frozen=True)
+class PerSequence:
+    """A rule of `attend_heads`, such as a bias that is computed from the inputs, whose leaves differ between sequences
+    and heads: they lead with [B, H].
+
+    >>> from attention_jax.ops.biases import Forget
+    >>> from attention_jax.ops.masks import causal
+    >>> gates, x = jnp.full((2, 3, 4), 0.5), jnp.ones((2, 4, 3, 8))  # of two sequences and three heads
+    >>> forget = PerSequence(Forget(jnp.cumsum(jnp.log(gates), axis=2)))
+    >>> attend_heads(x, x, x, bias=forget, mask=causal()).shape
+    (2, 4, 3, 8)
+    """
+
+    rule: Bias | Mask
 
 
 def attend_heads(
@@ -54,7 +71,8 @@ def attend_heads(
       query, key, value: [B, T, H, D], [B, S, G, E] and [B, S, G, V], of a floating type.
       score, normalizer, pool: as in `attend`. Leaves that are single numbers are shared by all heads; of all others
         the first axis is H.
-      bias: the same, or a floating array that is added to the scores: [T, S], [H, T, S] or [B, H, T, S].
+      bias: the same, or `PerSequence(bias)`, all of whose leaves lead with [B, H]; or a floating array that is added to
+        the scores: [T, S], [H, T, S] or [B, H, T, S].
       mask: leaves that are single numbers are shared by the batch; of all others the first axis is B. Or a boolean
         array, True = may attend: [T, S] or [B, H, T, S]. Axes of such arrays may be 1. A tuple of masks allows what
         all of them allow, as in `mask=(causal(), array)`; a tuple of biases is their sum.
@@ -132,7 +150,9 @@ def _attention_map(query, key, value, rules, rng, query_offset):
 
 def _with_axes(rules, batch, heads, pairs):
     """The leaves of `rules`, which axes each begins with - "", "b", "h" or "bh" - and the structure of the tree."""
-    check_rules(*(rules[name] for name in ("score", "bias", "mask", "normalizer")))
+    single = lambda rule: rule.rule if isinstance(rule, PerSequence) else rule
+    singles = {name: tuple(map(single, x)) if type(x) is tuple else single(x) for name, x in rules.items()}
+    check_rules(*(singles[name] for name in ("score", "bias", "mask", "normalizer")))
     convert = {"score": as_tree, "bias": as_tree, "mask": as_mask, "normalizer": as_normalizer, "pool": as_pool}
     trees, axes = {}, {}
     for name, rule in rules.items():
@@ -146,6 +166,14 @@ def _with_axes_of(name, rule, convert, batch, heads, pairs):
     """One rule, or an array in its place, with the axes that each leaf begins with."""
     if is_array(rule):
         return squeeze_head_axes(name, rule, batch, heads, pairs)
+    if isinstance(rule, PerSequence):
+        tree = jax.tree.map(jnp.asarray, convert(rule.rule))
+        if any(leaf.shape[:2] != (batch, heads) for leaf in jax.tree.leaves(tree)):
+            shapes = ", ".join(str(list(leaf.shape)) for leaf in jax.tree.leaves(tree))
+            raise InputError(
+                f"a leaf of a {name} PerSequence must lead with sequences and heads, [{batch}, {heads}], got {shapes}"
+            )
+        return tree, jax.tree.map(lambda x: "bh", tree)
     unit, size, first = ("sequences", batch, "b") if name == "mask" else ("heads", heads, "h")
     tree = jax.tree.map(jnp.asarray, convert(rule))
     _check_axes(f"a leaf of the {name}", jax.tree.leaves(tree), unit, size)

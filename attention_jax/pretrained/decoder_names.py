@@ -355,6 +355,8 @@ class LlamaNaming(DecoderNaming):
         "mlp_layer": "swiglu",
         "position_embedding": "rotary",
         "output_gate": False,
+        "differential": False,
+        "exclusive": False,
         "normalize_qk": False,
         "scale_embeddings": False,
         "output_bias": False,

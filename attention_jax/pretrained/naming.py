@@ -231,6 +231,8 @@ LAYERS = {
     "mlp_layer": "dense",
     "num_kv_heads": 0,
     "output_gate": False,
+    "differential": False,
+    "exclusive": False,
     "rope_scaling": "none",
     "normalize_qk": False,
 }

@@ -107,6 +107,7 @@ def transformer_xl(b, q, i, j):
 
 BIASES = {
     "ALiBi": lambda b, q, i, j: -b.slope * abs(i - j),
+    "Forget": lambda b, q, i, j: -abs(b.total[i] - b.total[j]),
     "T5Bias": t5,
     "ShawBias": shaw,
     "TransformerXLBias": transformer_xl,

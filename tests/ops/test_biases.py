@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attention_jax.errors import InputError
-from attention_jax.ops.biases import ALiBi, Location, ShawBias, T5Bias, TransformerXLBias
+from attention_jax.ops.biases import ALiBi, Forget, Location, ShawBias, T5Bias, TransformerXLBias
 from tests.ops import oracle
 
 Q, K, D = 5, 300, 4
@@ -20,6 +20,7 @@ def of(bias):
 
 BIASES = {
     "ALiBi": ALiBi(0.25),
+    "Forget": Forget(-jnp.cumsum(jnp.arange(310.0) / 500)),
     "ShawBias": ShawBias.init(jax.random.key(0), D, reach=3),
     "TransformerXLBias": TransformerXLBias.init(jax.random.key(0), D, sinusoids=6),
     "T5Bias": T5Bias(jnp.arange(20.0), max_distance=100),

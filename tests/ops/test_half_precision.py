@@ -27,6 +27,7 @@ SCORES = every_score(WIDTH) | {
 }
 BIASES = {
     "ALiBi": biases.ALiBi(number(0.5)),
+    "Forget": biases.Forget(-jnp.cumsum(jnp.full(64, 0.25))),
     "ShawBias": biases.ShawBias.init(KEY, WIDTH, 2),
     "TransformerXLBias": biases.TransformerXLBias.init(KEY, WIDTH, 6),
     "T5Bias": biases.T5Bias.init(KEY, 8),
@@ -81,7 +82,7 @@ def test_every_public_rule_is_among_them():
         (normalizers, NORMALIZERS),
         (pooling, POOLINGS),
     ):
-        assert set(module.__all__) - bases - {"prepare", "Terms"} <= set(rules), module.__name__
+        assert set(module.__all__) - bases - {"prepare", "Terms", "contextual_bias"} <= set(rules), module.__name__
 
 
 def is_float(x) -> bool:

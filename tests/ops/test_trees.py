@@ -21,6 +21,7 @@ TREES = {
     "causal": masks.causal(),
     "lengths": masks.lengths(3),
     "ALiBi": biases.ALiBi(0.5),
+    "Forget": biases.Forget(np.zeros(3, np.float32)),
 }
 
 

@@ -69,3 +69,32 @@ def test_logits_maps_and_tokens_are_those_of_transformers(path, model):
         longer = hf_model.generate(**inputs, max_new_tokens=12, do_sample=False, repetition_penalty=1.3)
     expected = tokenizer.decode(longer[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
     assert model.generate([TEXT], length=12, repetition_penalty=1.3) == [expected]
+
+
+OPTIONS = {
+    "forget": {"bias": "forget"},
+    "cope": {"bias": "cope"},
+    "differential": {"differential": True},
+    "exclusive": {"exclusive": True},
+    "gated": {"output_gate": True},
+    "softpick": {"normalizer": "softpick"},
+    "ssmax": {"normalizer": "ssmax"},
+    "sigmoid": {"normalizer": "sigmoid(-4)"},
+    "stick-breaking": {"normalizer": "stick_breaking"},
+    "sink": {"normalizer": "learned_sink"},
+    "yarn": {"rope_scaling": "yarn(4, 8192)"},
+}
+"""Attention of the papers of 2024 to 2026, by name."""
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_another_attention_by_name_generates_what_the_full_pass_predicts(path, model, name, capsys):
+    changed = attention_jax.load_pretrained(path, **OPTIONS[name])
+    [loss], [original_loss] = changed.loss([parity.TEXT]), model.loss([parity.TEXT])
+    with capsys.disabled():
+        print(f"\n{name}: loss {loss:.3f}, {original_loss:.3f} without", end=" ")
+    text = TEXT
+    for _ in range(3):  # by a KV cache, and by all logits again
+        text = text + changed.tokenizer.decode([int(changed.logits([text])[0][-1].argmax())])
+    assert np.isfinite(loss) and changed.generate([TEXT], length=3) == [text[len(TEXT) :]]
+    assert (loss == original_loss) == (name == "cope")  # whose table of positions begins with zeros

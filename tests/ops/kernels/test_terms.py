@@ -10,10 +10,9 @@ import pytest
 from attention_jax import pytree
 from attention_jax.ops import dispatch
 from attention_jax.ops.attention import attend
-from attention_jax.ops.biases import ALiBi, Bias
+from attention_jax.ops.biases import ALiBi, Forget
 from attention_jax.ops.dispatch import explain
 from attention_jax.ops.kernels import cudnn, terms
-from attention_jax.ops.kernels.terms import Terms
 from attention_jax.ops.masks import causal, lengths, window
 from attention_jax.ops.normalizers import Softmax
 from attention_jax.ops.scores import (
@@ -26,20 +25,6 @@ from attention_jax.ops.scores import (
     ScaledDot,
     Score,
 )
-
-
-@pytree
-@dataclass(frozen=True)
-class Gates(Bias):
-    """Forgetting attention: c_i - c_j for the sums c of the gates' logarithms (Lin et al. 2025)."""
-
-    sums: jax.Array  # [T]
-
-    def __call__(self, query, query_positions, key_positions):
-        return self.sums[query_positions][:, None] - self.sums[key_positions][None, :]
-
-    def terms(self, query_positions, key_positions, causal):
-        return Terms(key_term=-self.sums[key_positions], query_term=self.sums[query_positions])
 
 
 @pytree
@@ -66,7 +51,7 @@ geometric = lambda low, high: jnp.asarray(np.geomspace(low, high, HEADS), jnp.fl
 
 
 def gates(length):
-    return Gates(jnp.asarray(-np.cumsum(RANDOM.exponential(160 / length, (HEADS, length)), 1), jnp.float32))
+    return Forget(jnp.asarray(-np.cumsum(RANDOM.exponential(160 / length, (HEADS, length)), 1), jnp.float32))
 
 
 CASES = {
