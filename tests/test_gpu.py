@@ -233,6 +233,7 @@ def test_what_a_card_began_a_cpu_ends(device, tmp_path):
 # --- rules ------------------------------------------------------------------------------------------------------------
 
 NORMALIZERS = {
+    "Softpick": normalizers.Softpick(),
     "Sparsemax": normalizers.Sparsemax(),
     "Entmax": normalizers.Entmax(1.5),
     "Sigmoid": normalizers.Sigmoid(-4.0),

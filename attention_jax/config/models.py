@@ -32,6 +32,7 @@ NORMALIZERS = {
     "learned_entmax": "attention_jax.models.named_scores:LearnedEntmax",
     "sigmoid": "attention_jax.ops.normalizers:Sigmoid",
     "relu": "attention_jax.ops.normalizers:ReluPower",
+    "softpick": "attention_jax.ops.normalizers:Softpick",
     "sparsemax": "attention_jax.ops.normalizers:Sparsemax",
     "entmax": "attention_jax.ops.normalizers:Entmax",
     "top_k": "attention_jax.ops.normalizers:TopK",
@@ -90,7 +91,7 @@ class AttentionOptions(ModelOptions):
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
     normalizer: NormalizerName = "softmax"
     """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
-    sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
+    softpick, sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
 
 
 @dataclass(frozen=True)

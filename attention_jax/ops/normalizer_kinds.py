@@ -5,7 +5,7 @@ implementation serves whole matrices of scores and blocks of them (`ops/blockwis
 `jax.vjp`. Named normalizers are in `ops/normalizers.py`. With s_j the score of the j-th key that a query may attend to:
 
 * `Pointwise`: w_j = f(s_j). The weights of a query need not sum to 1.
-* `Ratio`: w_j = f(s_j) / (extra + sum_l f(s_l)).
+* `Ratio`: w_j = f(s_j) / (extra + sum_l g(s_l)), where g is f if it is not overridden.
 * `Threshold`: w_j = f(s_j - t), where t solves sum_j f(s_j - t) = 1.
 * `Ordered`: w_j depends on the keys that come after it.
 
@@ -67,7 +67,9 @@ class Local(Normalizer):
     """Normalizers with w_j = scale * f(s_j - shift): keys interact only through two numbers per query."""
 
     divides = False
-    """Whether scale is 1 / (extra + sum of f)."""
+    """Whether scale is 1 / (extra + sum of `Ratio.summand`)."""
+    rescales = False
+    """Whether f is e^-shift f(s_j) instead, with shift = max(0, largest score): see `Ratio`."""
     masked = 0.0
     """The argument of f in place of a masked score; its value is not used, but must be differentiable."""
 
@@ -76,7 +78,7 @@ class Local(Normalizer):
         raise NotImplementedError
 
     def extra(self) -> Float[Array, ""] | float:
-        """Added to the sum of f before it divides: weight that is on no key."""
+        """Added to the sum before it divides: weight that is on no key."""
         return 0.0
 
     def factor(self, count: Rows) -> Rows | None:
@@ -85,25 +87,45 @@ class Local(Normalizer):
 
     def weights(self, scores, allowed):
         scores = jnp.where(allowed, scores, 0.0)
-        shift = jnp.zeros(scores.shape[:1], scores.dtype)  # t; 0 but for a `Threshold`
+        shift = jnp.zeros(scores.shape[:1], scores.dtype)
+        if self.rescales:
+            shift = lax.stop_gradient(jnp.max(scores, axis=1, initial=0.0, where=allowed))
         if isinstance(self, Threshold):
             top = jnp.max(scores, axis=1, initial=-jnp.inf, where=allowed)
             scores = jnp.where(allowed, relative_to(top, scores), 0.0)
             shift = loopable(_solve_threshold)(self, scores, allowed)
-        values = values_of(self, scores, allowed, shift)
+        values, *summands = terms_of(self, scores, allowed, shift)
         count = allowed.sum(axis=1).astype(values.dtype)
-        return values * scale_of(self, values.sum(axis=1), count)[:, None]
+        return values * scale_of(self, (*summands, values)[0].sum(axis=1), count, shift)[:, None]
 
 
 def values_of(normalizer: Local, scores, allowed, shift: Rows) -> Float[Array, "Q K"]:
     """f(scores - shift), and 0 where a key is not allowed."""
-    return jnp.where(allowed, normalizer(jnp.where(allowed, scores - shift[:, None], normalizer.masked)), 0.0)
+    return _apply(normalizer, normalizer, scores, allowed, shift)
 
 
-def scale_of(normalizer: Local, mass: Rows, count: Rows) -> Rows:
-    """`scale`, given the sum of f and the number of keys of each query; 0 where all weights are 0 anyway."""
+def terms_of(normalizer: Local, scores, allowed, shift: Rows) -> tuple[Float[Array, "Q K"], ...]:
+    """(f,), or (f, `summand`) of a `Ratio` that sums another function; 0 where a key is not allowed."""
+    functions = (normalizer, normalizer.summand) if has_summand(normalizer) else (normalizer,)
+    return tuple(_apply(function, normalizer, scores, allowed, shift) for function in functions)
+
+
+def _apply(function, normalizer, scores, allowed, shift):
+    if normalizer.rescales:
+        return jnp.where(allowed, function(jnp.where(allowed, scores, normalizer.masked), shift[:, None]), 0.0)
+    return jnp.where(allowed, function(jnp.where(allowed, scores - shift[:, None], normalizer.masked)), 0.0)
+
+
+def rescale(normalizer: Local, x: Rows, shift: Rows) -> Rows:
+    """e^-shift x, where the terms of a query are multiplied by e^-shift, and else x."""
+    return x * jnp.exp(-shift) if normalizer.rescales else x
+
+
+def scale_of(normalizer: Local, mass: Rows, count: Rows, shift: Rows) -> Rows:
+    """`scale`, given the last sum of `terms_of` and the number of keys of each query; 0 where all weights are 0
+    anyway."""
     if normalizer.divides:
-        divisor = mass + jnp.asarray(normalizer.extra(), mass.dtype)
+        divisor = mass + rescale(normalizer, jnp.asarray(normalizer.extra(), mass.dtype), shift)
         has_mass = (divisor != 0) & (count > 0)
         return jnp.where(has_mass, 1 / jnp.where(has_mass, divisor, 1.0), 0.0)
     factor = normalizer.factor(jnp.maximum(count, 1))
@@ -113,6 +135,11 @@ def scale_of(normalizer: Local, mass: Rows, count: Rows) -> Rows:
 def has_factor(normalizer: Local) -> bool:
     """Whether `scale` is a function of the number of keys."""
     return not normalizer.divides and type(normalizer).factor is not Local.factor
+
+
+def has_summand(normalizer: Local) -> bool:
+    """Whether `scale` divides by the sum of another function than f."""
+    return normalizer.divides and type(normalizer).summand is not Ratio.summand
 
 
 class Pointwise(Local):
@@ -131,17 +158,32 @@ class Pointwise(Local):
 class Ratio(Local):
     """Base class of normalizers that divide by a sum, as the softmax does; define f >= 0 as `__call__`.
 
-    Weights are w_j = f(s_j) / (extra + sum_l f(s_l)). Where the divisor is 0, all weights are 0. For f = exp use
-    `normalizers.Softmax`, which does not overflow.
+    Weights are w_j = f(s_j) / (extra + sum_l g(s_l)), where g is f, or the method `summand`. Where the divisor is 0,
+    all weights are 0. For f = exp use `normalizers.Softmax`, which does not overflow. Other functions that grow like it
+    set `rescales` and take a second argument, the m [Q, 1] of each query, max(0, its largest score): they return e^-m
+    f(s) and e^-m g(s) without overflow, and `extra` is multiplied by e^-m, too, so that m cancels
+    (`normalizers.Softpick`).
 
     >>> class Square(Ratio):
     ...     def __call__(self, x):
     ...         return x**2
     >>> Square().weights(jnp.array([[1.0, -1.0]]), jnp.ones((1, 2), bool)).tolist()
     [[0.5, 0.5]]
+
+    >>> class Relative(Ratio):
+    ...     def __call__(self, x):
+    ...         return jnp.maximum(x, 0)
+    ...     def summand(self, x):
+    ...         return jnp.abs(x)
+    >>> Relative().weights(jnp.array([[1.0, -3.0]]), jnp.ones((1, 2), bool)).tolist()
+    [[0.25, 0.0]]
     """
 
     divides = True
+
+    def summand(self, x: Float[Array, "Q K"]) -> Float[Array, "Q K"]:
+        """g, elementwise; if it is not f, it must be that `sparse` is False: a key without weight is in the sum."""
+        return self(x)
 
 
 class Exponential(Ratio):

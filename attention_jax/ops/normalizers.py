@@ -31,7 +31,7 @@ from attention_jax.ops.normalizer_kinds import (
     Threshold,
     check_elementwise,
 )
-from attention_jax.ops.precision import as_type
+from attention_jax.ops.precision import accumulator, as_type
 from attention_jax.ops.trees import (
     as_tree,
     is_leaf,
@@ -52,6 +52,7 @@ __all__ = [
     "Sigmoid",
     "Signed",
     "Softmax",
+    "Softpick",
     "Sparsemax",
     "StickBreaking",
     "Threshold",
@@ -150,6 +151,36 @@ class Signed(Pointwise):
 
     def __call__(self, x):
         return x
+
+
+@pytree
+@dataclass(frozen=True)
+class Softpick(Ratio):
+    """Softpick, a rectified softmax: scores below 0 have weight 0, and there is no sink (Zuhri et al. 2025).
+
+    Weights are max(exp(s_j) - 1, 0) / (1e-6 + sum_l |exp(s_l) - 1|), with sums from 0 to 1. The keys without weight
+    are in the divisor, and get gradients. The authors add epsilon after dividing the sum by exp(max(s)), here it is
+    divided, too: where there are weights, they differ by a factor between 1 and 1 + 1e-6.
+
+    >>> scores = jnp.log(jnp.array([[3.0, 2.0, 0.5, 0.5]]))  # exp(s) - 1 is 2, 1, -0.5 and -0.5
+    >>> Softpick().weights(scores, jnp.ones((1, 4), bool)).round(4).tolist()
+    [[0.5, 0.25, 0.0, 0.0]]
+    """
+
+    rescales = True
+
+    def __call__(self, x, shift=0.0):
+        return jnp.where(x > 0, self.summand(x, shift), 0.0)
+
+    def summand(self, x, shift=0.0):
+        # |e^x - 1| = e^max(x, 0) (1 - e^-|x|): no cancellation near 0, no overflow; the minimum has slope 0 at 0
+        return -jnp.exp(jnp.maximum(x, 0) - shift) * jnp.expm1(jnp.minimum(x, -x))
+
+    def extra(self):
+        return 1e-6
+
+    def weights(self, scores, allowed):  # in float32: 1e6 exceeds the range of float16
+        return super().weights(scores.astype(accumulator(scores.dtype)), allowed).astype(scores.dtype)
 
 
 @pytree

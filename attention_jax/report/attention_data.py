@@ -66,7 +66,8 @@ class Attention:
     """The number of the first layer in `weights`."""
     without_key: Literal["divided", "unchanged", "unknown"] = "divided"
     """What the other weights of a query are without one key: divided by the rest of the sum, as with the softmax and
-    other `Ratio` normalizers; unchanged, with a `Pointwise` one; or not a function of the weights alone."""
+    other `Ratio` normalizers without a `summand`; unchanged, with a `Pointwise` one; or not a function of the weights
+    alone."""
 
     def __post_init__(self):
         shape = (len(self.queries.tokens), len(self.keys.tokens))

@@ -117,15 +117,16 @@ def without_key(options: ModelOptions) -> str:
     """Return `Attention.without_key` of the attention of a model.
 
     >>> from attention_jax.config import BahdanauConfig
-    >>> [without_key(BahdanauConfig(normalizer=name)) for name in ("learned_sink", "sigmoid(-4)", "sparsemax")]
-    ['divided', 'unchanged', 'unknown']
+    >>> names = "learned_sink", "sigmoid(-4)", "sparsemax", "softpick"
+    >>> [without_key(BahdanauConfig(normalizer=name)) for name in names]
+    ['divided', 'unchanged', 'unknown', 'unknown']
     """
     if getattr(options, "window", "all") == "predictive":
         return "unknown"  # a Gaussian multiplies the weights
     normalizer = build_from_name(getattr(options, "normalizer", "softmax"), NORMALIZERS)
     normalizer = getattr(normalizer, "kind", normalizer)  # of those with a learned number
     kind = normalizer if isinstance(normalizer, type) else type(as_normalizer(normalizer))
-    if issubclass(kind, Ratio):  # its divisor is the sum of the weights' numerators
+    if issubclass(kind, Ratio) and kind.summand is Ratio.summand:  # its divisor is the sum of the weights' numerators
         return "divided"
     return "unchanged" if issubclass(kind, Pointwise) and kind.factor is Pointwise.factor else "unknown"
 

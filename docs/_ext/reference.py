@@ -46,9 +46,10 @@ GROUPS = {
 }
 """Page of the API reference: its title, and the modules of `attention_jax` whose public names are on it."""
 FIRST = (
-    "Softmax", "Sigmoid", "Sparsemax", "Entmax", "TopK", "StickBreaking", "ReluPower", "ScaledDot", "Dot", "Additive",
-    "Bilinear", "Concat", "Cosine", "QKNorm", "SoftCap", "Gaussian", "causal", "lengths", "sliding_window", "window",
-    "segments", "dense", "Mean", "ALiBi", "Forget", "T5Bias", "ShawBias", "Transformer", "LanguageModel", "ViT",
+    "Softmax", "Sigmoid", "Softpick", "Sparsemax", "Entmax", "TopK", "StickBreaking", "ReluPower", "ScaledDot", "Dot",
+    "Additive", "Bilinear", "Concat", "Cosine", "QKNorm", "SoftCap", "Gaussian", "causal", "lengths", "sliding_window",
+    "window", "segments", "dense", "Mean", "ALiBi", "Forget", "T5Bias", "ShawBias", "Transformer", "LanguageModel",
+    "ViT",
     "MultiHeadAttention", "attend", "attend_heads", "attention_weights", "explain",
     "load_experiment", "train_run", "load_run", "import_run", "export_run",
 )  # fmt: skip

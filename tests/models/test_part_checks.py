@@ -165,7 +165,7 @@ def test_costs_are_those_of_two_programs(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "rule", ["gaussian", "sparsemax", "window(3)", "local_linear(0.1)", biases.ALiBi(0.5)], ids=str
+    "rule", ["gaussian", "sparsemax", "softpick", "window(3)", "local_linear(0.1)", biases.ALiBi(0.5)], ids=str
 )
 def test_every_property_holds_for_classes_of_the_package(rule):
     assert [line for line in part_checks.check(rule) if not line.holds] == []

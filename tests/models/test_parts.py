@@ -362,7 +362,7 @@ def test_steps_with_another_pooling_are_teacher_forcing():
     np.testing.assert_allclose(*step_and_full_logits("decoder-only", *model), atol=1e-4, rtol=1e-4)
 
 
-STEPPED = ["learned_entmax", "sigmoid(-1.0)", "relu", "top_k(2)", "stick_breaking"]
+STEPPED = ["learned_entmax", "sigmoid(-1.0)", "relu", "softpick", "top_k(2)", "stick_breaking"]
 
 
 @pytest.mark.parametrize("name", [*STEPPED[:1], *(pytest.param(n, marks=pytest.mark.slow) for n in STEPPED[1:])])

@@ -42,6 +42,25 @@ class Softplus(normalizers.Ratio):
         return self.unused
 
 
+@pytree
+@dataclass(frozen=True)
+class Diluted(normalizers.Ratio):
+    """exp(s_j) / (unused + sum_l (exp(s_l) + share)): another function below the line, and no overflow."""
+
+    share: jax.Array
+    unused: jax.Array
+    rescales = True
+
+    def __call__(self, x, shift=0.0):
+        return jnp.exp(x - shift)
+
+    def summand(self, x, shift=0.0):
+        return jnp.exp(x - shift) + self.share.astype(x.dtype) * jnp.exp(jnp.zeros_like(x) - shift)
+
+    def extra(self):
+        return self.unused
+
+
 def gatv2(vector, query, key):
     return jax.nn.leaky_relu(query[:, None] + key[None], 0.2) @ vector.astype(query.dtype)
 
@@ -127,6 +146,8 @@ NORMALIZERS = {
     "ReluPower": lambda draw: normalizers.ReluPower(2),
     "Signed": lambda draw: normalizers.Signed(),
     "a ratio": lambda draw: Softplus(1 + draw() / 8, 1 + draw() / 8),
+    "Softpick": lambda draw: normalizers.Softpick(),
+    "a diluted ratio": lambda draw: Diluted(1 + draw() / 8, 1 + draw() / 8),
     "Sparsemax": lambda draw: normalizers.Sparsemax(),
     "Entmax": lambda draw: normalizers.Entmax(1.5 + draw() / 16),
     "TopK": lambda draw: normalizers.TopK(3),

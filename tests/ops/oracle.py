@@ -194,6 +194,11 @@ def sparsemax(s):
     return np.maximum(s - (ordered[:k].sum() - 1) / k, 0)
 
 
+def softpick(s):
+    """Zuhri et al. 2025, with epsilon in the formula of the text: no shift."""
+    return np.maximum(np.exp(s) - 1, 0) / (1e-6 + np.abs(np.exp(s) - 1).sum())
+
+
 def top_k(n, s):
     chosen = s >= np.sort(s)[-min(n.k, len(s))]
     weights = np.zeros(len(s))
@@ -214,13 +219,15 @@ NORMALIZERS = {
     "Sigmoid": lambda n, s: 1 / (1 + np.exp(-s - n.bias)),
     "ReluPower": lambda n, s: np.maximum(s, 0) ** n.power / len(s),
     "Signed": lambda n, s: s,
+    "Softpick": lambda n, s: softpick(s),
     "Sparsemax": lambda n, s: sparsemax(s),
     "Entmax": lambda n, s: entmax(s, n.alpha),
     "TopK": top_k,
     "StickBreaking": lambda n, s: stick_breaking(s),
     "Softplus": lambda n, s: share(np.log1p(np.exp(n.sharpness * s)), n.unused),
+    "Diluted": lambda n, s: np.exp(s) / (n.unused + (np.exp(s) + n.share).sum()),
 }
-"""`Softplus` is the ratio of one's own of tests/ops/cases.py."""
+"""`Softplus` and `Diluted` are the ratios of one's own of tests/ops/cases.py."""
 
 
 def weights_of(normalizer, s):

@@ -48,6 +48,7 @@ NORMALIZERS = {
     "Sigmoid": normalizers.Sigmoid(number(-1.0)),
     "Signed": normalizers.Signed(),
     "Softmax": normalizers.Softmax(number(0.0)),
+    "Softpick": normalizers.Softpick(),
     "Sparsemax": normalizers.Sparsemax(),
     "StickBreaking": normalizers.StickBreaking(),
     "TopK": normalizers.TopK(2, normalizers.Entmax(number(1.5))),

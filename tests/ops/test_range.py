@@ -10,7 +10,7 @@ from tiers import slow_but
 from attention_jax import attend
 from attention_jax.ops.delta import chunked_delta, recurrent_delta
 from attention_jax.ops.masks import dense
-from attention_jax.ops.normalizers import Entmax, Signed, Softmax, Sparsemax, TopK
+from attention_jax.ops.normalizers import Entmax, Signed, Softmax, Softpick, Sparsemax, TopK
 from attention_jax.ops.pooling import LocalLinear, Moments
 from attention_jax.ops.retention import chunked_retention, quadratic_retention
 from attention_jax.ops.scores import (
@@ -47,6 +47,37 @@ def test_weights_are_shift_invariant(name, implementation):
     np.testing.assert_allclose(actual, np.broadcast_to(actual[:1], actual.shape), atol=3e-7)
     exact = {"sparsemax": [1 / 12, 7 / 12, 0, 1 / 3], "top-k": [0, 1, 0, 0]}
     np.testing.assert_allclose(actual[0], exact.get(name, actual[0]), atol=3e-7)
+
+
+@pytest.mark.parametrize("dtype", slow_but(["float32"], ["float32", "bfloat16", "float16"]))
+@pytest.mark.parametrize("implementation", slow_but(["plain", "fused"], ["plain", "fused", "kernel"]))
+def test_softpick_of_large_and_small_scores(implementation, dtype):
+    """Weights, gradient and tangent against the formula, of which e^-m multiplies both sides, in float64."""
+    rows = [[100, 99, 0.5, -100], [1e4, 9992, 3, -1e4], [-50, -1e4, -1e-3, 0], [1e-4, -2e-4, 3e-4, 0], [0, 0, 0, 0]]
+    scores = jnp.asarray(np.array(rows), dtype)
+    exact = np.float64(scores)
+    height = np.maximum(exact.max(axis=1, keepdims=True), 0)
+    terms = np.exp(exact - height) - np.exp(-height)
+    divisor = 1e-6 * np.exp(-height) + np.abs(terms).sum(axis=1, keepdims=True)
+    weights, bars = np.maximum(terms, 0) / divisor, np.array([0.5, -1, 2, 1])
+    mean = (weights * bars).sum(axis=1, keepdims=True)
+    slopes = np.exp(exact - height) / divisor * ((exact > 0) * bars - np.sign(exact) * mean)
+    call = {"score": Dot(), "normalizer": Softpick(), "implementation": implementation}
+    call |= {} if implementation == "plain" else {"block_q": 16, "block_k": 16}
+    attention = lambda scores: attend(scores, jnp.eye(4, dtype=dtype), jnp.eye(4, dtype=dtype), **call)
+    out, dot = jax.jit(lambda x: jax.jvp(attention, (x,), (jnp.full_like(x, 0.5),)))(scores)
+    (bar,) = jax.jit(lambda x: jax.vjp(attention, x)[1](jnp.asarray(np.tile(bars, (5, 1)), dtype)))(scores)
+    tolerance = 1e-5 if dtype == "float32" else 1e-2
+    np.testing.assert_allclose(np.float64(out), weights, atol=tolerance)
+    for actual, right in ((np.float64(bar), slopes), (np.float64(dot) @ bars, slopes.sum(axis=1) / 2)):
+        for x, y in zip(actual, right, strict=True):
+            np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance * max(1.0, np.abs(y).max()))
+
+
+def test_softpick_of_zeros_in_half_precision():
+    """1 / epsilon is beyond the range of float16."""
+    scores, allowed = jnp.zeros((1, 3), jnp.float16), jnp.ones((1, 3), bool)
+    np.testing.assert_array_equal(Softpick().weights(scores, allowed), 0)
 
 
 DISTANCES = {

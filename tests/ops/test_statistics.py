@@ -4,9 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import slow_but
 
 from attention_jax import attend, causal, normalizers
 from attention_jax.errors import InputError
+from attention_jax.ops.scores import Dot
 
 KINDS = (normalizers.Softmax(), normalizers.Sparsemax(), normalizers.StickBreaking())
 """One of each module of `ops/blockwise`."""
@@ -25,6 +27,15 @@ def test_scores_at_the_ends_of_their_range(implementation):
     call = {"bias": jnp.asarray(rows), "implementation": implementation, "block_q": 4, "block_k": 8}
     actual = jax.jit(lambda: attend(query, key, key, **call, return_statistics=True)[1].entropy)()
     np.testing.assert_allclose(actual, np.log([16, 1, 16, 1, 24]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("implementation", slow_but(["plain", "fused"], ["plain", "fused", "kernel"]))
+def test_entropy_is_of_weights_divided_by_their_sum(implementation):
+    """Weights of softpick are 2 / 4, 1 / 4, 0 and 0: the entropy is that of 2 / 3 and 1 / 3."""
+    scores, key = jnp.log(jnp.array([[3.0, 2.0, 0.5, 0.5]])), jnp.eye(4)
+    call = {"score": Dot(), "normalizer": normalizers.Softpick(), "implementation": implementation}
+    actual = jax.jit(lambda: attend(scores, key, key, **call, return_statistics=True)[1].entropy)()
+    np.testing.assert_allclose(actual, np.log(3) - np.log(2) * 2 / 3, rtol=1e-5)
 
 
 def test_platforms_that_choose_differently():

@@ -33,7 +33,7 @@ from attention_jax.ops.blockwise.score_blocks import (
     tile_of,
 )
 from attention_jax.ops.meshes import vary_like
-from attention_jax.ops.normalizer_kinds import Threshold, values_of
+from attention_jax.ops.normalizer_kinds import Threshold, rescale, terms_of
 
 
 class Call(NamedTuple):
@@ -65,7 +65,7 @@ class Totals(NamedTuple):
     """Sums over the keys, or their tangents."""
 
     pooled: jax.Array  # [Q, V]
-    mass: jax.Array  # [Q]
+    mass: jax.Array  # [Q] of f, or what a `Ratio` divides by
 
 
 @partial(jax.jit, static_argnames=("combine", "blocks", "moving"), inline=True)
@@ -103,8 +103,8 @@ def _block_sums(call, i, masked, j, moving_values) -> Totals:
     inputs = call.inputs(moving_values)
     tile, normalizer = tile_of(inputs, call.blocks, i, j, masked), inputs.rules[2]
     scores, shift = tile.scores(*tile.operands).astype(call.shift.dtype), rows_of(call.shift, i, call.blocks.query)
-    values = values_of(normalizer, scores, scores != -jnp.inf, shift)
-    return Totals(pool(values, tile), values.sum(axis=1))
+    terms = terms_of(normalizer, scores, scores != -jnp.inf, shift)
+    return Totals(pool(terms[0], tile), terms[-1].sum(axis=1))
 
 
 def _zeros(call, rows, width) -> Totals:
@@ -118,7 +118,7 @@ def _output_tangents(call, outputs, saved, totals):
     normalizer = call.inputs().rules[2]
     if normalizer.divides:  # O = pooled / (extra + mass): dO = scale (d pooled - O d(extra + mass))
         extra = call.push(lambda moving_values: jnp.asarray(call.inputs(moving_values).rules[2].extra(), precision))
-        pooled = pooled - out.astype(precision) * (mass + extra)[:, None]
+        pooled = pooled - out.astype(precision) * (mass + rescale(normalizer, extra, call.shift))[:, None]
     if log is not None:  # the softmax, whose values are weights already: dL = sum_j df_j
         return pooled.astype(out.dtype), mass
     pooled = pooled * saved.scale[:, None]

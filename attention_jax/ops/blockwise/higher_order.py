@@ -31,6 +31,7 @@ from attention_jax.ops.normalizer_kinds import (
     Threshold,
     scale_of,
     suffix_sum,
+    terms_of,
     values_of,
 )
 
@@ -39,7 +40,7 @@ def attend_by_tiles(
     combine: Combine, blocks: Blocks, floats: list, non_floats: list, shift: jax.Array | None, top=None
 ):
     """(output [Q, V], log-sum-exp [Q] or None) of the `Inputs` that `combine(floats, non_floats)` returns. `shift`
-    [Q] is t of the normalizer, for the softmax the log-sum-exp, or None where t is 0. For a `Threshold`, t is relative
+    [Q] is t of the normalizer, for the softmax the log-sum-exp, or None where it is 0. For a `Threshold`, t is relative
     to the largest scores `top` [Q]."""
     inputs = combine(floats, non_floats)._replace(top=top)
     normalizer, precision = inputs.rules[2], precision_of(inputs)
@@ -51,11 +52,11 @@ def attend_by_tiles(
 
     def contribute(inputs, tile, scores, shift):
         allowed = scores != -jnp.inf
-        values = values_of(inputs.rules[2], scores, allowed, shift)
-        return pool(values, tile), values.sum(axis=1), allowed.sum(axis=1).astype(values.dtype)
+        terms = terms_of(inputs.rules[2], scores, allowed, shift)
+        return pool(terms[0], tile), terms[-1].sum(axis=1), allowed.sum(axis=1).astype(terms[0].dtype)
 
     pooled, mass, count = _sum_over_tiles(inputs, blocks, contribute, shift)
-    out = (pooled * scale_of(normalizer, mass, count)[:, None]).astype(inputs.value.dtype)
+    out = (pooled * scale_of(normalizer, mass, count, shift)[:, None]).astype(inputs.value.dtype)
     if not isinstance(normalizer, Exponential):
         return out, None
     has_mass = mass != 0

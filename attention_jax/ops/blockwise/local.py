@@ -2,16 +2,18 @@
 
 The weights of a `Local` normalizer (ops/normalizer_kinds.py) are w_j = scale * f(s_j - shift), with two numbers for
 each query. Forward: pass over the keys for the shift (a `Threshold` needs one for the extent of the scores and one for
-each step of Newton's method; others need none), then one pass that pools the values and sums f.
+each step of Newton's method, a `Ratio` that rescales one for the largest score, others none), then one pass that pools
+the values and sums f.
 
 Backward: let dP_j = dO . v_j. Then df_j = scale * (dP_j - delta) with
 
-    delta = dO . O      where the weights are divided by their sum, with the output O
+    delta = dO . O      for a `Ratio`, with the output O
     delta = dO . O'     for a `Threshold`, with O' = sum_j f'_j v_j / sum_j f'_j
     delta = 0           else
 
 and `jax.vjp` of f propagates it to the scores and the leaves of the normalizer, `jax.vjp` of the scores to queries,
-keys and all other leaves. The second row is the gradient of entmax (Peters et al. 2019, proposition 2); for f = exp it
+keys and all other leaves. A `Ratio` whose divisor sums another function g than f has df_j = scale * dP_j and
+dg_j = -scale * delta. The second row is the gradient of entmax (Peters et al. 2019, proposition 2); for f = exp it
 is that of the softmax.
 
 Blocks in which all weights are zero are skipped in every pass after the one that finds them, if the normalizer is
@@ -55,9 +57,12 @@ from attention_jax.ops.normalizer_kinds import (
     Threshold,
     find_threshold,
     has_factor,
+    has_summand,
     relative_to,
+    rescale,
     scale_of,
     sums_of,
+    terms_of,
     values_of,
 )
 
@@ -65,7 +70,7 @@ from attention_jax.ops.normalizer_kinds import (
 class Saved(NamedTuple):
     """Residuals of the forward pass besides the output."""
 
-    shift: jax.Array  # [Q] t
+    shift: jax.Array  # [Q] t, or m of a `Ratio` that rescales
     scale: jax.Array  # [Q] c_i of docs/fused.md
     dout_dtotal: jax.Array | None  # [Q, V] O' of docs/fused.md, for a Threshold
     active: jax.Array | None  # bool: the cells with a weight that is not zero, if the normalizer is sparse
@@ -83,6 +88,12 @@ class Totals(NamedTuple):
     mass_grad: jax.Array | None  # [q] sum of f'_j
     active: jax.Array | None  # bool [blocks of keys]
     w_log_w: jax.Array | None = None  # [q] sum of f_j log f_j
+    summands: jax.Array | None = None  # [q] sum of `summand`, where it is not f
+
+    @property
+    def denominator(self):
+        """The sum [q] by which a `Ratio` divides, without `extra`."""
+        return self.mass if self.summands is None else self.summands
 
 
 # --- forward ----------------------------------------------------------------------------------------------------------
@@ -101,7 +112,7 @@ def forward(inputs, blocks):
     def rows(i, carry):
         out, saved, statistics = carry
         shifted, shift, tops, count = _find_shift(inputs, blocks, ranges, i, saved.top, precision)
-        start = start_totals(blocks.query, width, precision, has_threshold, blocks.keep_statistics)
+        start = start_totals(normalizer, blocks.query, width, precision, blocks.keep_statistics)
         start = start._replace(active=jnp.zeros(grid[1:], bool) if normalizer.sparse else None)
         add = partial(add_totals, shifted, blocks, i, shift, tops)
         totals = over_keys(ranges, i, add, vary_like(start, inputs))
@@ -130,17 +141,18 @@ def forward(inputs, blocks):
     return (out, None), saved, statistics
 
 
-def start_totals(queries: int, width: int, precision, has_threshold: bool, keep_statistics: bool) -> Totals:
+def start_totals(normalizer, queries: int, width: int, precision, keep_statistics: bool) -> Totals:
     """Return the sums over no key."""
     vector, number = jnp.zeros((queries, width), precision), jnp.zeros((queries,), precision)
-    gradients = (vector, number) if has_threshold else (None, None)
-    return Totals(vector, number, number, *gradients, None, number if keep_statistics else None)
+    gradients = (vector, number) if isinstance(normalizer, Threshold) else (None, None)
+    w_log_w, summands = (number if x else None for x in (keep_statistics, has_summand(normalizer)))
+    return Totals(vector, number, number, *gradients, None, w_log_w, summands)
 
 
 def finish_rows(normalizer, totals, count, shift, keep_count: bool):
     """Return the output [q, V], `Saved`, and `Statistics` or None of a block of queries with `count` keys."""
     # w_j = scale * f_j: the scale is known only after the pass, and multiplies the sum, O = scale * sum_j f_j v_j
-    scale = scale_of(normalizer, totals.mass, count)
+    scale = scale_of(normalizer, totals.denominator, count, shift)
     pooled = totals.pooled * scale[:, None]
     has_threshold = totals.pooled_grad is not None
     dout_dtotal = dout_dtotal_of(totals) if has_threshold else None
@@ -184,17 +196,18 @@ def add_totals(inputs, blocks, i, shift, tops, masked, j, totals):
 
 def totals_of(tile: Tile, normalizer, shift, with_w_log_w: bool):
     """Compute the sums over the keys of a tile, and whether any of its weights is not zero."""
-    f = partial(values_of, normalizer)
     scores = tile.scores(*tile.operands).astype(shift.dtype)
     allowed = scores != -jnp.inf
-    count, gradients = allowed.sum(axis=1).astype(shift.dtype), (None, None)
+    count, gradients, summands = allowed.sum(axis=1).astype(shift.dtype), (None, None), ()
     if isinstance(normalizer, Threshold):
+        f = partial(values_of, normalizer)
         values, values_grad = _with_derivative(f, scores, allowed, shift)  # f_j and f'_j [q, k]
         gradients = pool(values_grad, tile), values_grad.sum(axis=1)
     else:
-        values = f(scores, allowed, shift)
-    w_log_w = w_log_w_of(values) if with_w_log_w else None
-    return Totals(pool(values, tile), values.sum(axis=1), count, *gradients, None, w_log_w), (values != 0).any()
+        values, *summands = terms_of(normalizer, scores, allowed, shift)
+    w_log_w, added = w_log_w_of(values) if with_w_log_w else None, [x.sum(axis=1) for x in summands]
+    totals = Totals(pool(values, tile), values.sum(axis=1), count, *gradients, None, w_log_w, *added)
+    return totals, (values != 0).any()
 
 
 def _with_derivative(function, scores, allowed, shift):
@@ -219,11 +232,14 @@ class Row(NamedTuple):
 
 
 def _find_shift(inputs, blocks, ranges, i, top, precision):
-    """Compute the shift of a block of queries. For a `Threshold` it is relative to the largest score of each query,
-    which is put into `top` [Q]: return (inputs with `top`, shift, largest score of each block of keys, number of
-    keys)."""
+    """Compute the shift of a block of queries. For a `Ratio` that rescales it is max(0, largest score). For a
+    `Threshold` it is relative to the largest score of each query, which is put into `top` [Q]: return (inputs with
+    `top`, shift, largest score of each block of keys, number of keys)."""
     normalizer, row = inputs.rules[2], Row(inputs, blocks, ranges, i, precision)
     zero = jnp.zeros((blocks.query,), precision)
+    if normalizer.rescales:
+        add = lambda masked, j, top: raise_top(top, _row_scores(row, masked, j))
+        return inputs, over_keys(ranges, i, add, vary_like(zero, inputs)), None, None
     if not isinstance(normalizer, Threshold):
         return inputs, zero, None, None
     zero = vary_like(zero, inputs)
@@ -250,6 +266,11 @@ def _add_extent(row, masked, j, carry):
     block_smallest, block_count, top = extent_of(_row_scores(row, masked, j))
     tops = lax.dynamic_update_slice_in_dim(tops, top[:, None], j, axis=1)
     return jnp.minimum(smallest, block_smallest), count + block_count.astype(row.precision), tops
+
+
+def raise_top(top, scores):
+    """Return the larger one of `top` [q] and the largest of the scores [q, k] of each query."""
+    return jnp.maximum(top, scores.max(axis=1))
 
 
 def extent_of(scores):
@@ -293,7 +314,7 @@ def backward(inputs, blocks, outputs, saved, bars):
 def add_extra(inputs, outputs, saved, bars, gradients):
     """Add to `gradients` that of the leaves on which `scale` depends besides the keys: of `extra`, where the weights
     are divided by extra + sum of f, or of `factor`, where scale = factor(count)."""
-    divides = inputs.rules[2].divides
+    normalizer, divides = inputs.rules[2], inputs.rules[2].divides
     if not divides and saved.count is None:
         return gradients
     rules, non_floats, combine = partition(inputs.rules)
@@ -301,7 +322,7 @@ def add_extra(inputs, outputs, saved, bars, gradients):
     extra = lambda rules: vary_like(jnp.asarray(combine(rules, non_floats)[2].extra(), delta.dtype), inputs)
     factor = lambda rules: combine(rules, non_floats)[2].factor(jnp.maximum(saved.count, 1))
     # O = scale * sum_j f_j v_j: with scale = 1 / (extra + sum of f), dO/d extra = -scale * O; with a factor, O / scale
-    bar = -jnp.sum(delta * saved.scale) if divides else per_scale(delta, saved.scale)
+    bar = -rescale(normalizer, delta * saved.scale, saved.shift).sum() if divides else per_scale(delta, saved.scale)
     (rules_bar,) = jax.vjp(extra if divides else factor, rules)[1](bar)
     return gradients._replace(rules=jax.tree.map(lambda a, b: a + b.astype(a.dtype), gradients.rules, rules_bar))
 
@@ -348,12 +369,15 @@ def pull_tile(tile: Tile, rules, row_bar, shift, scale, delta):
     """Compute the cotangents of a tile's operands and values; `delta` [q] is that of `delta_of`."""
     _, non_floats, combine = partition(rules)
 
-    def values(rules, *operands):
+    def terms(rules, *operands):
         normalizer = combine(rules, non_floats)[2]
         scores = tile.scores(rules, *operands).astype(shift.dtype)
-        return values_of(normalizer, scores, scores != -jnp.inf, shift)
+        return terms_of(normalizer, scores, scores != -jnp.inf, shift)
 
-    values, pull = jax.vjp(values, *tile.operands)  # recomputes the scores; t is a constant here
+    (values, *summands), pull = jax.vjp(terms, *tile.operands)  # recomputes the scores; the shift is a constant here
     weights_bar, value_bar = pull_pool(values * scale[:, None], tile, row_bar, False)  # dP_ij = dO_i . v_j [q, k]
-    values_bar = weights_bar if delta is None else weights_bar - delta[:, None]
-    return pull(values_bar * scale[:, None]), value_bar  # df_ij = scale_i (dP_ij - delta_i)
+    if summands:
+        bars = weights_bar, jnp.broadcast_to(-delta[:, None], weights_bar.shape)
+    else:
+        bars = (weights_bar if delta is None else weights_bar - delta[:, None],)  # df_ij = scale_i (dP_ij - delta_i)
+    return pull(tuple(bar * scale[:, None] for bar in bars)), value_bar

@@ -321,15 +321,18 @@ def _softmax_forward(ring, inputs):
 def _local_forward(ring, inputs):
     normalizer, has_threshold = inputs.rules[2], isinstance(inputs.rules[2], Threshold)
     shift, top = _find_shift(ring, inputs) if has_threshold else (_zeros(inputs), None)
+    if normalizer.rescales:
+        raise_top = lambda *block: local.raise_top(block[-1], _scores(*block[:-1]))
+        shift = _fold(ring, inputs._replace(value=inputs.value[:, :0]), raise_top, shift)
     inputs = inputs._replace(top=top)
-    vector, number = _zeros(inputs, inputs.value.shape[1]), _zeros(inputs)
-    gradients = (vector, number) if has_threshold else (None, None)
 
     def step(visiting, blocks, i, masked, j, totals):
         return local.add_totals(visiting, blocks, i, rows_of(shift, i, blocks.query), None, masked, j, totals)
 
-    totals = _fold(ring, inputs, step, local.Totals(vector, number, number, *gradients, None))
-    scale = scale_of(normalizer, totals.mass, totals.count)
+    queries, width = inputs.query.shape[0], inputs.value.shape[1]
+    start = vary_like(local.start_totals(normalizer, queries, width, precision_of(inputs), False), inputs)
+    totals = _fold(ring, inputs, step, start)
+    scale = scale_of(normalizer, totals.denominator, totals.count, shift)
     pooled = totals.pooled * scale[:, None]
     dout_dtotal = local.dout_dtotal_of(totals) if has_threshold else None
     count = totals.count if has_factor(normalizer) else None

@@ -15,6 +15,7 @@ from attention_jax.ops.normalizer_kinds import Pointwise
 from attention_jax.ops.normalizers import Entmax, Sigmoid, Softmax, StickBreaking
 from attention_jax.ops.scores import Gaussian, ScaledDot
 from attention_jax.ops.trees import pytree
+from tests.ops.cases import Diluted
 
 
 @pytree
@@ -37,6 +38,7 @@ NORMALIZERS = {
     "sink": Softmax(jnp.float32(0.3)),
     "sigmoid": Sigmoid(jnp.float32(0.2)),
     "entmax": Entmax(jnp.float32(1.5)),
+    "diluted": Diluted(jnp.float32(0.3), jnp.float32(0.5)),
     "stick-breaking": StickBreaking(),
 }
 
@@ -49,6 +51,7 @@ def arrays(seed=0, dtype=jnp.float32):
 def attention(implementation, mask=True):
     call = {"mask": causal() & lengths(9), "dropout": 0.2, "rng": jax.random.key(1)} if mask else {}
     call |= {"implementation": implementation, "block_q": 4, "block_k": 4}
+    call |= {"bias": jnp.full((1, 11), 2.0)}  # so that some scores are above 0
 
     def run(query, key, value, normalizer, width):
         out = attend(query, key, value, score=Gaussian(width), normalizer=normalizer, **call)
@@ -91,7 +94,7 @@ def reverse(run, inputs, dots):
 MODES = forward, linearize, forward_over_reverse, reverse_over_forward, reverse_over_reverse
 CASES = [  # each rule once; then the softmax in every mode, and the others, whose rules are composed alike
     ("sink", forward_over_reverse),
-    *((name, forward) for name in ("entmax", "stick-breaking", "factor")),
+    *((name, forward) for name in ("entmax", "stick-breaking", "factor", "diluted")),
     *(
         pytest.param(name, mode, marks=pytest.mark.slow)
         for name, mode in (
@@ -100,6 +103,8 @@ CASES = [  # each rule once; then the softmax in every mode, and the others, who
             ("factor", reverse),
             ("sigmoid", reverse_over_reverse),
             ("entmax", reverse_over_forward),
+            ("diluted", reverse),
+            ("diluted", reverse_over_reverse),
             ("stick-breaking", reverse_over_reverse),
         )
     ),

@@ -31,6 +31,7 @@ from attention_jax.ops.normalizers import (
     ReluPower,
     Sigmoid,
     Softmax,
+    Softpick,
     Sparsemax,
     StickBreaking,
     TopK,
@@ -74,6 +75,7 @@ def cases():
         "relu": (ReluPower(2), network, None, causal(), None),
         "divisor with more": (OffByMore(number(0.7)), Dot(), None, third, None),
         "top-k": (TopK(3), Dot(), None, causal(), None),
+        "softpick": (Softpick(), Dot(), slope, causal(), 0.3),
     }
 
 

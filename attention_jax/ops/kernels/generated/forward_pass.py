@@ -61,11 +61,13 @@ def _forward_local(inputs, blocks):
     unknown = jnp.zeros((queries,), jnp.float32)
     walk = Walk(inputs, blocks.kernel, unknown if has_threshold else None, (unknown,))
     size = walk.block[0]
-    start = lambda width: local.start_totals(size, width, jnp.float32, has_threshold, blocks.keep_statistics)
+    start = lambda width: local.start_totals(normalizer, size, width, jnp.float32, blocks.keep_statistics)
     increment = lambda block: local.totals_of(block.tile, block.rules[2], *block.residuals, blocks.keep_statistics)[0]
     walk.trace("totals", lambda block, totals: add(totals, increment(block)), jax.eval_shape(lambda: start(width)))
+    scores_of = lambda block: block.tile.scores(*block.tile.operands).astype(jnp.float32)
+    if normalizer.rescales:
+        walk.trace("top", lambda block, top: local.raise_top(top, scores_of(block)), struct(size))
     if has_threshold:
-        scores_of = lambda block: block.tile.scores(*block.tile.operands).astype(jnp.float32)
         walk.trace(
             "extent", lambda block, extent: _extend(extent, scores_of(block)), (struct(size),) * 3, with_top=False
         )
@@ -83,7 +85,7 @@ def _forward_local(inputs, blocks):
     def body(refs, outputs, i):
         loaded = [Shared(ref, x.shape).load() for ref, x in zip(refs["shared"], leaves)]  # rules are the first
         normalizer, zero, top = structure.unflatten(loaded)[2], jnp.zeros((size,), jnp.float32), None
-        shift = zero
+        shift = walk.over_keys(refs, "top", i, zero, (zero,)) if normalizer.rescales else zero
         if has_threshold:
             extent = zero + jnp.inf, zero, zero - jnp.inf
             smallest, count, top = walk.over_keys(refs, "extent", i, extent, (zero, zero))
