@@ -25,7 +25,6 @@ FAST = (
     "decoding",
     "devices",
     "troubleshooting",
-    "mixed_precision",
     "run_directory",
 )
 """Pages whose Python blocks, one after the other, are a program of seconds."""

@@ -173,7 +173,7 @@ def test_the_site_needs_nothing_from_elsewhere(site):
 QUERIES = {
     "jax attention custom score gradient": {"index", "fused"},
     "resume training": {"checkpoints"},
-    "mixed precision bfloat16": {"mixed_precision"},
+    "mixed precision bfloat16": {"devices"},
     "gradient accumulation": {"devices"},
     "checkpoint format": {"checkpoints"},
     "learning rate schedules": {"extend", "generated/configuration"},
