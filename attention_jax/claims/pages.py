@@ -1,7 +1,8 @@
 """`make results` (`python -m attention_jax.claims.pages`): write the pages of the record from the recorded results.
 
 These are docs/results.md, a page docs/results/NAME.md for each experiment, docs/results/checks.md, the costs in
-docs/reproduce.md, the numbers of docs/d2l.md, and README's results. `draw_published` draws the figure of both.
+docs/reproduce.md, the numbers of docs/d2l.md, the table of docs/attention_variants.md, and README's results.
+`draw_published` draws the figure of the first and the last.
 """
 
 import re
@@ -41,6 +42,7 @@ from attention_jax.report.tables import Table, markdown, number
 
 README_START, README_END = "<!-- results -->\n", "<!-- end of results -->"
 COSTS_START, D2L_START, TABLE_END = "<!-- costs -->\n", "<!-- d2l -->\n", "<!-- end -->"
+VARIANTS_START = "<!-- attention_variants -->\n"
 FIGURE = ROOT / "results" / "published.png"
 INTRODUCTION = """
 # Results: published numbers beside this code's
@@ -347,7 +349,9 @@ def write_pages(root: Path = ROOT.parent):
         (docs / "results" / stale).unlink()
     for name, text in pages.items():
         write_atomically(docs / name, text)
+    variants = next(grid_table(e.grids[0], runs[e.name]) for e in experiments if e.name == "attention_variants")
     tables = {"reproduce.md": (COSTS_START, costs_table(experiments)), "d2l.md": (D2L_START, d2l_table(rows))}
+    tables |= {"attention_variants.md": (VARIANTS_START, variants)}
     for name, (start, table) in tables.items():
         if (docs / name).exists():
             text = (docs / name).read_text(encoding="utf-8")
