@@ -45,6 +45,7 @@ from attention_jax.ops.normalizers import Softmax, TopK, as_normalizer, log_sum_
 from attention_jax.ops.platforms import by_platform, choose_program
 from attention_jax.ops.pooling import Mean, Pool, Terms, as_pool
 from attention_jax.ops.positions import as_positions
+from attention_jax.ops.scaled_logits import as_softmax
 from attention_jax.ops.scores import ScaledDot, Score, prepare
 from attention_jax.ops.trees import as_tree, with_arrays
 
@@ -113,7 +114,8 @@ def attend(
         chooses for the platform that is lowered for; `explain(attend, query, key, value, ...)` returns what, and why.
       block_q, block_k: the block sizes of "fused" and, powers of two of at least 16, of "kernel"; None chooses.
       return_log_sum_exp: also return log sum_j exp(score_j) over the keys that each query may attend to, [Q], in
-        float32 at least, -inf where there are none; a sink is not counted. It has a gradient. For the softmax only.
+        float32 at least, -inf where there are none; a sink is not counted. It has a gradient. For the softmax, and the
+        scalable softmax, whose scores are those after its factor, as in the statistics.
       return_statistics: also return, last, `Statistics` of each query, in float32 at least and without gradient: for
         the softmax the `largest` score + bias over the keys that it may attend to, and the `entropy` of its weights
         before dropout, divided by their sum (so without the share of a sink). "fused" needs no other pass for them. For
@@ -191,6 +193,7 @@ def _select_program(call: _Call, options: Options) -> tuple[Callable, Inputs]:
     """The program of `attend` with `Mean`, or of the weighted sums of `call.terms` (`ops/pooling.py`) of the values, on
     the platform that is lowered for, and its inputs."""
     query, key, value, score, bias, mask, normalizer, dropout, rng, query_offset, terms = call
+    query, score, bias, normalizer = as_softmax(query, score, bias, mask, normalizer, query_offset, key.shape[0])
     if rng is None or is_zero(dropout):
         dropout = None
     base = normalizer.of if isinstance(normalizer, TopK) else normalizer
@@ -408,7 +411,7 @@ def attention_weights(
     query_offset = check_offset(query_offset, query.shape[0])
     query, key = jnp.asarray(query), jnp.asarray(key)
     bias, mask = as_rules(bias, mask, query, key, query_offset)
-    rules = as_tree(score), bias, as_normalizer(normalizer)
+    query, *rules = as_softmax(query, as_tree(score), bias, mask, as_normalizer(normalizer), query_offset, key.shape[0])
 
     def weights(inputs):
         positions = _positions_of(inputs)
@@ -417,7 +420,7 @@ def attention_weights(
         scores, allowed = _mask_scores(inputs, positions, unmasked, score(inputs.query, inputs.key))
         return normalizer.weights(scores, allowed)
 
-    return loopable(weights)(Inputs(rules, query, key, key, None, mask, None, query_offset))
+    return loopable(weights)(Inputs(tuple(rules), query, key, key, None, mask, None, query_offset))
 
 
 def _positions_of(inputs: Inputs) -> tuple[jax.Array, jax.Array]:
