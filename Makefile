@@ -36,7 +36,7 @@ figures:  ## draw the figures of experiments/results that stored data suffice fo
 	@$(PYTHON) -m attention_jax.sweep.summary
 
 docs:     ## the tests of README and docs/
-	$(PYTHON) -m pytest -n 0 tests/test_readme.py tests/test_docs.py tests/test_extend.py tests/test_site.py
+	$(PYTHON) -m pytest -n 0 tests/test_readme.py tests/test_docs.py tests/test_guides.py tests/test_site.py
 
 site:     ## build the documentation site, build/site/index.html; needs the extra `docs`
 	$(PYTHON) -m sphinx -W --keep-going -q -b html docs build/site

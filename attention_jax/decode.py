@@ -53,9 +53,19 @@ def greedy(
     max_length: int,
     pad: int = 0,
 ) -> Int[Array, "B T"]:
-    """Decode greedily: tokens [B, max_length], including `eos`, one token or several, and `pad` after it.
+    """Decode greedily: the most probable token at each step, [B, max_length], with `eos` and `pad` after it.
 
-    Stops as soon as every sequence has ended; `eos=None` always takes `max_length` steps.
+    Args:
+      step: `step(tokens [B], cache) -> (logits [B, V], cache)`, one step of a model.
+      cache: what the first step reads, a pytree whose leaves begin with the batch, or None.
+      batch_size: B.
+      bos: the token that the first step reads.
+      eos: the token, or tokens, that end a sequence. Decoding stops when all have ended; None takes all steps.
+      max_length: the largest number of steps; 0 returns no tokens.
+      pad: what follows `eos`.
+
+    Raises:
+      InputError: for a negative `max_length`.
 
     >>> chain = jnp.log(jnp.array([[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [1.0, 0.0, 0.0]]))  # 0 -> 1 -> 2
     >>> greedy(lambda tokens, cache: (chain[tokens], cache), None, 2, bos=0, eos=2, max_length=4).tolist()
@@ -178,11 +188,23 @@ def beam_search(
 ) -> tuple[Int[Array, "B N T"], Float[Array, "B N"]]:
     """Return the `n_best` hypotheses of a beam search, best first: tokens [B, n_best, max_length], scores [B, n_best].
 
-    score = log p(tokens) / penalty(length), so `length_penalty="none"` returns the model's log-probabilities. A
-    finished hypothesis stays in the beam and competes by its score, as does one truncated at `max_length`. Hence a beam
-    of 1 is `greedy`, and a beam wide enough to prune nothing is exhaustive search. An example is done once no open
-    hypothesis can overtake its n best: log p only decreases, so log p / penalty(max_length) bounds every continuation.
-    Missing hypotheses (fewer sequences than `n_best`) have the score -inf.
+    score = log p(tokens) / penalty(length) (Wu et al. 2016, section 7, without the coverage term). A finished
+    hypothesis stays in the beam and competes by its score, as does one cut off at `max_length`. So a beam of 1 is
+    `greedy`, and a beam that prunes nothing is exhaustive search. An example is done when no open hypothesis can
+    overtake its n best: log p only falls, so log p / penalty(max_length) bounds every continuation.
+
+    Args:
+      step, cache, batch_size, bos, max_length: as in `greedy`; the cache is repeated for the hypotheses.
+      beam_size: hypotheses of each example.
+      eos: the token that ends a hypothesis; None always takes `max_length` steps.
+      pad: what follows `eos`.
+      length_penalty: "gnmt" is ((5 + n) / 6)^alpha for n tokens (Wu et al. 2016, eq. 14), "simple" n^alpha, "none" 1,
+        which returns log-probabilities.
+      alpha: the exponent of the penalty, at least 0.
+      n_best: how many are returned; those that do not exist have the score -inf.
+
+    Raises:
+      InputError: unless 1 <= n_best <= beam_size, and for a negative `max_length` or `alpha`.
 
     >>> logits = jnp.log(jnp.array([0.0, 0.25, 0.75]))  # of the tokens 0 (end), 1 and 2, always the same
     >>> step = lambda token, cache: (jnp.broadcast_to(logits, (token.shape[0], 3)), cache)

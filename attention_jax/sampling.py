@@ -61,12 +61,21 @@ def sample(
     rng: Key[Array, ""] | None = None,
     prompt_length: int | Int[Array, ""] | None = None,
 ) -> Int[Array, "B T"]:
-    """Sample `length` tokens after each prompt, with a temperature, top-k and top-p.
+    """Sample `length` tokens after each prompt, with a temperature, top-k and top-p: [B, length].
 
-    A token is sampled from softmax(logits / temperature), truncated by `top_k` and `top_p`; temperature 0 takes the
-    most probable tokens and needs no `rng`. Without `rng` the samples are those of `jax.random.key(0)`. What
-    follows the first `prompt_length` tokens of the prompts, if given, is padding. Raises InputError for a prompt
-    without tokens or a length below 1.
+    Args:
+      step: `step(tokens [B], cache) -> (logits [B, V], cache)`, one step of a model.
+      cache: what the first step reads, a pytree whose leaves begin with the batch, or None.
+      prompt: tokens [B, P], of one length.
+      length: how many tokens are sampled.
+      temperature: a token is sampled from softmax(logits / temperature); 0 takes the most probable one.
+      top_k: sample from the k most probable tokens only (Fan et al. 2018); 0 is all.
+      top_p: sample from the fewest most probable tokens whose probabilities add up to p (Holtzman et al. 2020).
+      rng: of the samples, by default `jax.random.key(0)`.
+      prompt_length: the prompts are their first tokens, so many; the others are padding.
+
+    Raises:
+      InputError: for a prompt without tokens and a length below 1.
 
     >>> chain = jnp.log(jnp.array([[0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [1.0, 0.0, 0.0]]))  # 0 -> 1 -> 2 -> 0
     >>> step = lambda tokens, cache: (chain[tokens], cache)
@@ -119,24 +128,36 @@ def generate(
     stream: Callable[[Array], None] | None = None,
     edits: Any = None,
 ) -> Int[Array, "B T"]:
-    """Continue prompts of different lengths, padded on the right, with at most `length` tokens each.
+    """Continue prompts of different lengths, with at most `length` tokens each: [B, length].
 
-    The result is [B, length], with `pad` after `eos`. Decoding stops when every row has ended.
+    Every row has its own positions 0, 1, ..., and its continuation does not depend on other rows (samples depend on its
+    index). Decoding stops when every row has ended.
 
     Args:
       model: a language model with `start` and `step` as in tasks/language.py. Its `prefill(tokens, lengths, max_length)
         -> (logits [B, V], cache)`, if it has one, reads the prompts in one pass; else they are read token by token.
       params: its parameters.
+      prompt, lengths: tokens [B, P], padded on the right, and the number of tokens of each prompt, [B].
+      length: the largest number of tokens to write.
+      pad: what follows `eos`.
       eos: the token, or tokens, after which a row has ended.
       temperature, top_k, top_p: as in `sample`; temperature 0 takes the most probable tokens.
       repetition_penalty: divides positive logits of tokens of the prompt and of the text so far, and multiplies
         negative ones (Keskar et al. 2019, section 4.1, as transformers has it); 1 changes nothing.
-      rng: of the samples; without it they are those of `jax.random.key(0)`.
+      rng: of the samples, by default `jax.random.key(0)`.
       stream: called on the host with the tokens [B] of each step, in order.
       edits: what replaces activations of the model, of `interpret.decoding_edits`.
 
-    Every row has its own positions 0, 1, ..., and its continuation does not depend on other rows (samples depend on its
-    index). Raises InputError for prompts without tokens, a length below 1 and numbers out of range.
+    Raises:
+      InputError: for prompts without tokens, a length below 1 and numbers out of range.
+
+    >>> from attention_jax import config, models
+    >>> options = config.LanguageModelConfig(num_layers=1, hidden_size=8, mlp_dim=16, num_heads=2)
+    >>> model, prompt = models.LanguageModel(options, vocab=11), jnp.array([[1, 2, 3], [4, 5, 0]])
+    >>> params = jax.jit(model.init)(jax.random.key(0), prompt)["params"]
+    >>> write = jax.jit(lambda params, prompt: generate(model, params, prompt, jnp.array([3, 2]), 4, temperature=0.0))
+    >>> write(params, prompt).shape
+    (2, 4)
     """
     rows, width = prompt.shape
     _check_generation(prompt, lengths, length, temperature, repetition_penalty)

@@ -1,4 +1,4 @@
-"""How close pretrained models are to transformers, the table of docs/pretrained.md: `python tests/parity.py [FAMILY]`.
+"""How close pretrained models are to transformers, the table of docs/weights.md: `python tests/parity.py [FAMILY]`.
 
 It needs torch, transformers and accelerate. The numbers are kept in tests/parity.json, so that a family that is not
 measured now, or whose file is not installed, keeps its row. Random models are small ones that transformers draws.
@@ -30,7 +30,7 @@ from attention_jax.pretrained import exchange, tensors
 from attention_jax.report.tables import Table, markdown
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-RECORD, PAGE = ROOT / "tests" / "parity.json", ROOT / "docs" / "pretrained.md"
+RECORD, PAGE = ROOT / "tests" / "parity.json", ROOT / "docs" / "weights.md"
 START, END = "<!-- parity -->\n", "<!-- end of parity -->"
 BOUND = 1e-4
 
@@ -240,9 +240,9 @@ def table(rows: dict[str, dict]) -> str:
         size, count = row["parameters"], f"{row['tokens']} of {len(ODD)}" if "tokens" in row else ""
         size = f"{size / 1e6:.0f} M" if size > 1e6 else f"{size / 1e3:.0f} k"
         numbers = [power(row, name) for name in ("logits", "maps", "logits_64", "maps_64")]
-        lines.append((family, row["weights"], size, *numbers, count, row["on"]))
+        lines.append((family, row["weights"], size, *numbers, count))
     measured = ("logits", "maps", "logits, float64", "maps, float64", "equal tokens")
-    return markdown(Table("", ("family", "weights", "size", *measured, "on"), lines, right=("size", *measured)))
+    return markdown(Table("", ("family", "weights", "size", *measured), lines, right=("size", *measured)))
 
 
 def page(text: str, rows: dict[str, dict]) -> str:

@@ -12,8 +12,8 @@ from attention_jax.cli import command_options, commands
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-NAMES = {"NAME", "RUN", "mirror", "surface", "my", "my_pairs"}
-"""What stands for a name of one's own, and the experiments that docs/extend.md makes."""
+NAMES = {"NAME", "RUN", "mirror", "surface", "my", "my_pairs", "my_text"}
+"""What stands for a name of one's own, and the experiments that docs/own_training.md makes."""
 
 
 def without_errors(page: Path) -> str:

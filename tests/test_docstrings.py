@@ -6,10 +6,6 @@ import pytest
 
 import attention_jax
 
-NEED_A_MODEL = ("generate", "Pretrained", "load_pretrained")
-"""Names whose examples need the files of a model: docs/pretrained.md has them, docs/interpretability.md those of
-`interpret`."""
-
 
 def public() -> dict[str, object]:
     """Every public function and class by its path, each once."""
@@ -28,4 +24,4 @@ def test_public_names_have_summary_and_example(name):
     text = inspect.getdoc(public()[name])
     summary = text.partition("\n\n")[0]
     assert "\n" not in summary and len(summary) <= 116 and summary.endswith("."), summary
-    assert ">>> " in text or name.startswith("interpret.") or name in NEED_A_MODEL, f"{name} has no example"
+    assert ">>> " in text or name.startswith("interpret."), f"{name} has no example"

@@ -1,6 +1,6 @@
 """The code of the documentation runs as pasted, and troubleshooting.md has messages of the commands."""
 
-import doctest
+import inspect
 import os
 import re
 import shlex
@@ -10,6 +10,7 @@ import pytest
 import real_models
 from programs import Programs
 
+import attention_jax
 from attention_jax.cli import commands
 from attention_jax.errors import InputError
 
@@ -64,15 +65,43 @@ def test_code_of_a_page_that_trains_runs_small(page, run, tmp_path):
     run(code.replace(".config()", ".smoke()"), tmp_path)
 
 
+SESSIONS = """
+import contextlib, doctest, sys
+with contextlib.redirect_stdout(sys.stderr):
+    failed, tried = doctest.testfile("page.txt", module_relative=False)
+assert tried > 3 and not failed
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["quickstart", "pretrained", "interpretability"])
+def test_sessions_with_a_real_model_print_what_the_page_says(page, run, tmp_path):
+    """Skipped without the packages that have SmolLM2 and MiniLM."""
+    files = {"smollm2.gguf": real_models.smollm2(), "minilm": real_models.minilm(), "LICENSE": ROOT / "LICENSE"}
+    for name, path in files.items():
+        (tmp_path / name).symlink_to(path)
+    sessions = "\n".join(blocks(DOCS / f"{page}.md", "pycon"))
+    if page == "pretrained":  # and the examples that need a model
+        examples = inspect.getdoc(attention_jax.Pretrained) + "\n\n" + inspect.getdoc(attention_jax.load_pretrained)
+        sessions += "\n" + examples.replace("  # doctest: +SKIP", "")
+    (tmp_path / "page.txt").write_text(sessions, encoding="utf-8")
+    run(SESSIONS, tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_quickstart_prints_what_it_says_of_a_pretrained_model(tmp_path, monkeypatch):
-    (tmp_path / "smollm2.gguf").symlink_to(real_models.smollm2())
+def test_a_pretrained_model_with_another_attention_trains_and_exports(tmp_path, monkeypatch):
+    """The commands under this heading of pretrained.md, with one step and a small batch."""
+    section = (DOCS / "pretrained.md").read_text(encoding="utf-8").partition("## Fine-tune with another attention")[2]
+    lines = section.split("```\n")[1].replace("\\\n", " ").splitlines()
     monkeypatch.chdir(tmp_path)
-    code = "\n\n".join(blocks(DOCS / "quickstart.md", "pycon"))
-    test = doctest.DocTestParser().get_doctest(code, {}, "quickstart.md", None, None)
-    assert doctest.DocTestRunner().run(test).failed == 0 and len(test.examples) == 8
-    assert (tmp_path / "smollm2.html").exists()
+    Path("minilm").symlink_to(real_models.minilm())
+    texts = [f"{word} is {kind}\t{kind}\n" for word in "abcdefghij" for kind in ("good", "bad")]
+    Path("labeled.tsv").write_text("".join(texts), encoding="utf-8")
+    for line in lines:
+        words = shlex.split(line)[2:]
+        commands.main([*words, "--train.max-steps", "1", "--train.batch-size", "2"] if words[0] == "train" else words)
+    assert (tmp_path / "runs/entmax/export/stablehlo/cpu.stablehlo").exists()
 
 
 def read_consoles(page: Path) -> list[tuple[str, str]]:

@@ -100,9 +100,23 @@ def _site_value(tree, site: Site):
 
 
 def trace(model: nn.Module, params, *inputs, sites: str | Iterable[str] = "*") -> dict[str, Array]:
-    """The activations {site: array} of a call of a model, of all `sites` by default; takes what `run` takes.
+    """The activations {site: array} of a call of a model.
 
     Nothing behind the last of the sites is computed: no later layers, and no logits unless they are a site.
+
+    Args:
+      model, params, inputs, sites: as in `run`; all sites by default.
+
+    Raises:
+      InputError: for a site that this call does not pass.
+
+    >>> from attention_jax import config, models
+    >>> options = config.LanguageModelConfig(num_layers=1, hidden_size=8, mlp_dim=16, num_heads=2)
+    >>> model, tokens = models.LanguageModel(options, vocab=11), jnp.ones((1, 5), jnp.int32)
+    >>> shapes = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
+    >>> read = lambda params: trace(model, params, tokens, sites="*.weights")
+    >>> jax.eval_shape(read, shapes)["decoder.0.weights"].shape
+    (1, 2, 5, 5)
     """
     inputs, _ = split_lengths(as_arrays(inputs))
     all_sites = find_sites(model, params, inputs)
@@ -121,10 +135,16 @@ def patch(
     positions: Indices = None,
     rows: Indices = None,
 ) -> dict[str, Part]:
-    """What `run` sets to patch in the activations `source` that `trace` found for another input, at these sites.
+    """What `run` sets to patch in activations of another input: {site: `Part`}.
 
-    The source must have the shapes of the call that it is patched into: texts of one length. It may come from another
-    model with the same sites and shapes, which is not checked.
+    Args:
+      source: {site: array}, of `trace`, in the shapes of the call that it is patched into: texts of one length. Whether
+        it comes from the same model is not checked.
+      sites: those to patch, by default all of the source; with `*` and heads.
+      heads, positions, rows: patch only these; negative ones are counted from the end.
+
+    >>> list(patch({"decoder.0.mlp_output": jnp.ones((1, 3, 8))}, positions=-1))
+    ['decoder.0.mlp_output']
     """
     template = Part(heads=heads, positions=positions, rows=rows)
     _check_source(source)
@@ -145,8 +165,21 @@ def ablate(
 ) -> dict[str, Part]:
     """What `run` sets to ablate sites: to zeros, to a mean, or to the activations of other rows.
 
-    The mean is that of the activations `source`, of `trace`, over their rows and positions, those of `mask` only, as of
-    the tokens of a padded batch, `Batch.mask`; other rows are those of `source`, permuted by `rng`.
+    Args:
+      sites: those to ablate; with `*` and heads.
+      how: "zero"; "mean", of `source` over rows and positions; "resample", the rows of `source` permuted by `rng`.
+      source: {site: array}, of `trace`.
+      mask: the positions that a mean is of, such as `Batch.mask`, the tokens of a padded batch.
+      rng: permutes the rows.
+      heads, positions, rows: ablate only these.
+
+    Raises:
+      InputError: for arguments that this kind of ablation does not take.
+
+    >>> ablate("decoder.3.head.5")["decoder.3.head.5"].value.tolist()
+    0.0
+    >>> ablate("a.mlp_output", "mean", source={"a.mlp_output": jnp.arange(4.0).reshape(1, 4, 1)})["a.mlp_output"].value
+    Array([[[1.5]]], dtype=float32)
     """
     needs = {"zero": [], "mean": ["source"], "resample": ["source", "rng"]}
     if how not in needs:
@@ -194,19 +227,30 @@ def path_patch(
     *,
     freeze: str | Iterable[str] = ("*head_output", "*mlp_output"),
 ) -> Any:
-    """The output for `inputs` if only the paths from `sender` to `receivers` carry the activations of `source`.
+    """Path patching: the output for `inputs` if the direct paths from `sender` to `receivers` carry those of `source`.
 
-    This is path patching (Wang et al. 2022, section 3.1). First the sender is set to its activation for `source` and
-    the sites of `freeze` to theirs for `inputs`, so that only direct paths change the receivers. Then the receivers are
-    set to these values in a second call, in which nothing is frozen.
+    Two calls (Wang et al. 2022, section 3.1). In the first the sender has its activation for `source` and everything in
+    `freeze` its activation for `inputs`, so that only direct paths change the receivers. In the second the receivers
+    have these values, and nothing is frozen.
 
-    Nothing is frozen between a site and the sub-layer that it is inside of: a sender such as "decoder.0.key" acts
-    through the head_output of its layer, which is computed for this sender alone, and a receiver such as
-    "decoder.1.mlp_output" has what its own sub-layer computes, while that of every other receiver stays frozen.
+    Args:
+      model, params: as `run` takes them.
+      inputs, source: what the model is called with, tuples of arrays of the same shapes, such as `(tokens,)`.
+      sender: the site, or sites, whose activations come from `source`; with `*` and heads, as in `run`.
+      receivers: the sites that the paths lead to.
+      freeze: the sites that carry nothing on, by default all heads and MLPs. The sub-layers that the sender and each
+        receiver are inside of are not frozen: "decoder.0.key" acts through the head_output of its layer.
 
     Raises:
       InputError: outside of `jax.jit`, if no value of the sender would change a receiver: no path leads to it, or it is
         computed before the sender.
+
+    >>> from attention_jax import config, models
+    >>> options = config.LanguageModelConfig(num_layers=1, hidden_size=8, mlp_dim=16, num_heads=2)
+    >>> model, tokens = models.LanguageModel(options, vocab=11), jnp.array([[1, 2, 3]])
+    >>> params = jax.jit(model.init)(jax.random.key(0), tokens)["params"]
+    >>> path_patch(model, params, (tokens,), (tokens[:, ::-1],), "decoder.0.head.1").shape
+    (1, 3, 11)
     """
     all_sites = find_sites(model, params, as_arrays(inputs))
     senders, receivers, freeze = (expand_names(all_sites, names) for names in (sender, receivers, freeze))

@@ -38,8 +38,8 @@ def patch_sweep(
 ) -> dict[str, Array]:
     """`measure` of the output with one place at a time ablated, or patched from `source`: {site: [places, ...]}.
 
-    With the trace of another input as `source`, it is activation patching (Vig et al. 2020; Meng et al. 2022, section
-    2.1, with a `source` of the clean run). All places are one compiled program, which runs them in batches.
+    With the trace of another input as `source` this is activation patching (Vig et al. 2020; Meng et al. 2022, section
+    2.1). All places are one compiled program, which runs them in batches.
 
     Args:
       model, params, inputs: as `run` takes them.

@@ -1,7 +1,7 @@
 """Properties of a score, normalizer, bias, mask or pooling: does `attend` compute the same with it in every way?
 
-`check` draws small arrays and measures relations that hold for every such class (docs/extend.md): between ways to
-compute, between what a query may see and what is there, between derivatives and differences. It knows no formula of
+`check` draws small arrays and measures relations that hold for every such class (docs/own_attention.md): between ways
+to compute, between what a query may see and what is there, between derivatives and differences. It knows no formula of
 the class. `laws` measures what a whole attention function does, of which any outcome is a property and no fault.
 """
 

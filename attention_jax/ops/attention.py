@@ -86,42 +86,40 @@ def attend(
     block_q: int | None = None,
     block_k: int | None = None,
 ) -> Float[Array, "Q V"] | tuple[Float[Array, "..."], ...]:
-    """Exact attention, `normalize(score(query, key) + bias, where=mask) @ value`.
+    """Exact attention, `normalize(score(query, key) + bias, where=mask) @ value`, of ONE sequence and one head.
 
-    It is written for ONE sequence and one head: use `jax.vmap` over batch and heads (and over whatever leaves of
-    score, bias, mask and normalizer differ there), or `ops.heads.attend_heads` for arrays [B, T, H, D].
+    For a batch and heads use `jax.vmap`, also over the leaves of score, bias, mask and normalizer that differ there, or
+    `attend_heads` for arrays [B, T, H, D].
 
-    Args:
+    Args (what is computed):
       query, key, value: [Q, D], [K, E] and [K, V], of a floating type. E need not be D if the score allows it.
-      score, bias, mask: callable pytrees, see `ops/scores.py`, `ops/biases.py` and `ops/masks.py`, or functions without
-        parameters. True in a mask means that the query may attend to the key. As under `jax.jit`, a function is traced
-        once: pass arrays that change, or that are traced, as leaves (`jax.tree_util.Partial(function, array)`), not
-        through a closure or a global variable. A mask may be a boolean array [Q, K], a bias a floating one, which has a
-        gradient; row i belongs to query i, and an axis of 1 is broadcast. A tuple of masks allows what all of them
-        allow, a tuple of biases is their sum.
+      score: a callable pytree (`ops/scores.py`), [Q, D], [K, E] -> [Q, K], or a function without parameters. As under
+        `jax.jit`, a function is traced once: pass arrays that change, or are traced, as leaves
+        (`jax.tree_util.Partial(function, array)`), not through a closure or a global variable.
+      bias: added to the score: a callable pytree (`ops/biases.py`), a function, a floating array [Q, K], which has a
+        gradient, or a tuple of these, their sum. Row i of an array belongs to query i; an axis of 1 is broadcast.
+      mask: True means that the query may attend to the key: a callable pytree (`ops/masks.py`), a function of query and
+        key positions, a boolean array [Q, K], or a tuple of these, which allows what all of them allow.
       normalizer: how logits become weights: a callable pytree (`ops/normalizers.py`) whose leaves receive gradients,
         or an elementwise function.
       pool: how weights and values become outputs: a pytree of `ops/pooling.py`.
       dropout: the fraction of weights to drop, as in the code of Vaswani et al. 2017; none are dropped without `rng`.
-        Which weights are dropped depends on `rng` and the indices of query and key alone, not on the implementation or
-        its blocks.
+        Which ones depends on `rng` and the indices of query and key alone, not on the implementation or its blocks.
       query_offset: the position of the first query (keys start at 0), for decoding with a cache.
+
+    Args (how, and what else is returned):
+      implementation: "plain" materializes the weights; "fused" computes block by block in memory linear in Q + K,
+        exactly; "kernel" is the same in a generated GPU kernel (on a CPU interpreted, for tests); "cudnn" is NVIDIA's
+        kernel and "flash" JAX's for TPUs, where they can express the call; "linear" is for products of features. None
+        chooses for the platform that is lowered for; `explain(attend, query, key, value, ...)` returns what, and why.
+      block_q, block_k: the block sizes of "fused" and, powers of two of at least 16, of "kernel"; None chooses.
       return_log_sum_exp: also return log sum_j exp(score_j) over the keys that each query may attend to, [Q], in
         float32 at least, -inf where there are none; a sink is not counted. It has a gradient. For the softmax, and the
-        scalable softmax, of which the scores are those that it has multiplied, as in the statistics.
-      return_statistics: also return, last, `Statistics` of each query, in float32 at least and without gradient: the
-        `largest` score + bias over the keys that it may attend to, for the softmax, and the `entropy` of its weights
-        before dropout. p are the weights divided by their sum, so that the share of a sink is left out. "fused" has
-        them from its running maximum and one more running sum, without another pass. For the gradient of an entropy
-        take it of `attention_weights`.
-      implementation: "plain" materializes the weights; "fused" computes block by block in memory linear in Q + K,
-        exactly (`ops/blockwise/softmax.py` for the softmax, `ops/blockwise/local.py` and `ops/blockwise/ordered.py` for
-        other normalizers); "kernel" is the same in a generated GPU kernel (`ops/kernels/generated`), on a CPU
-        interpreted, for tests; "cudnn" is NVIDIA's kernel, "flash" JAX's for TPUs, where they can express the call;
-        "linear" is for products of features. None lets `choose_implementation` decide for the platform that is lowered
-        for; `explain(attend, query, key, value, ...)` returns what is chosen where, and why.
-      block_q, block_k: the block sizes of "fused" and, powers of two of at least 16, of "kernel"; None lets
-        `ops/dispatch.py` choose.
+        scalable softmax, whose scores are those after its factor, as in the statistics.
+      return_statistics: also return, last, `Statistics` of each query, in float32 at least and without gradient: for
+        the softmax the `largest` score + bias over the keys that it may attend to, and the `entropy` of its weights
+        before dropout, divided by their sum (so without the share of a sink). "fused" needs no other pass for them. For
+        the gradient of an entropy take it of `attention_weights`.
 
     Returns:
       [Q, V] in the type of `value`. A query that may attend to no key gets exactly zero, and zero gradients. NaN or

@@ -36,9 +36,14 @@ def attention_fn(
 ) -> Callable:
     """Return an `attention_fn` for the attention modules of Flax, Linen and NNX, whose attention is `attend_heads`.
 
-    Score, bias, mask and normalizer are as in `attend_heads`; the arrays of bias and mask that a module passes count in
-    addition. The function takes all arguments of Flax's `dot_product_attention`. For the same key, dropout
-    drops different weights than Flax does. Sums are in float32 at least, with and without `force_fp32_for_softmax`.
+    The function takes all arguments of Flax's `dot_product_attention`. For the same key, dropout drops different
+    weights than Flax does. Sums are in float32 at least, with and without `force_fp32_for_softmax`.
+
+    Args:
+      score, normalizer: as in `attend_heads`. In a Linen module, a learned parameter is a leaf of the score:
+        `jax.tree_util.Partial(function, self.param(...))`.
+      bias, mask: as in `attend_heads`; the arrays that the module passes count in addition.
+      implementation, block_q, block_k: as in `attend_heads`.
 
     Raises:
       InputError: from the function, for `precision` and for products other than `jnp.einsum`; and for a bias or mask of

@@ -67,18 +67,21 @@ def attend_heads(
     same h // (H / G) share one (grouped-query attention, GQA, Ainslie et al. 2023; G = 1 is the multi-query attention,
     MQA, of Shazeer 2019). Keys and values are not repeated in memory.
 
-    Args:
+    Args (what is computed):
       query, key, value: [B, T, H, D], [B, S, G, E] and [B, S, G, V], of a floating type.
-      score, normalizer, pool: as in `attend`. Leaves that are single numbers are shared by all heads; of all others
-        the first axis is H.
-      bias: the same, or `PerSequence(bias)`, all of whose leaves lead with [B, H]; or a floating array that is added to
-        the scores: [T, S], [H, T, S] or [B, H, T, S].
-      mask: leaves that are single numbers are shared by the batch; of all others the first axis is B. Or a boolean
-        array, True = may attend: [T, S] or [B, H, T, S]. Axes of such arrays may be 1. A tuple of masks allows what
-        all of them allow, as in `mask=(causal(), array)`; a tuple of biases is their sum.
-      query_offset: the position of the first query, a number or one for each sequence, [B].
+      score, normalizer, pool: as in `attend`. Leaves that are single numbers are shared by all heads; the others begin
+        with an axis H.
+      bias: the same, or `PerSequence(bias)`, whose leaves begin with [B, H]; or a floating array that is added to the
+        scores: [T, S], [H, T, S] or [B, H, T, S]. A tuple of biases is their sum.
+      mask: leaves that are single numbers are shared by the batch; the others begin with an axis B. Or a boolean array,
+        True = may attend: [T, S] or [B, H, T, S]. Axes of such arrays may be 1. A tuple of masks allows what all of
+        them allow, as in `mask=(causal(), array)`.
+      dropout: as in `attend`.
       rng: as in `attend`, or a key for each sequence and head, [B, H].
-      dropout, implementation, block_q, block_k, return_log_sum_exp, return_statistics: as in `attend`.
+      query_offset: the position of the first query, a number or one for each sequence, [B].
+
+    Args (how, and what else is returned):
+      implementation, block_q, block_k, return_log_sum_exp, return_statistics: as in `attend`.
 
     Returns:
       [B, T, H, V]; then log-sum-exp and `Statistics`, if requested, each [B, T, H].

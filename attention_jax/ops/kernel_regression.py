@@ -21,9 +21,14 @@ from attention_jax.ops.scores import Gaussian, Score
 def nadaraya_watson(
     query: Float[Array, "Q D"], x: Float[Array, "K D"], y: Float[Array, "K V"], score: Score = Gaussian()
 ) -> Float[Array, "Q V"]:
-    """The Nadaraya-Watson estimate: the kernel-weighted mean of the outputs at every query.
+    """The Nadaraya-Watson estimate: the kernel-weighted mean of the outputs at every query, [Q, V].
 
-    It is 0 where all weights are 0.
+    f(q) = sum_i k(q, x_i) y_i / sum_j k(q, x_j) (Nadaraya 1964; Watson 1964), 0 where all weights are 0.
+
+    Args:
+      query: the points to predict, [Q, D].
+      x, y: inputs [K, D] and outputs [K, V] of the data. One-hot outputs make it a classifier.
+      score: the logarithm of the kernel k, such as `scores.Gaussian(width)`, `Boxcar`, `Triangular`.
 
     >>> x, y = jnp.array([[0.0], [1.0], [9.0]]), jnp.array([[1.0], [3.0], [5.0]])
     >>> nadaraya_watson(jnp.array([[0.5], [9.0]]), x, y).tolist()

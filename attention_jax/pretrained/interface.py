@@ -27,7 +27,18 @@ FUNCTIONS = {"softmax": jax.nn.softmax, "sigmoid": jax.nn.sigmoid, "none": lambd
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Pretrained:
-    """A loaded pretrained model. Methods it does not support (`classify` without a classifier) raise InputError."""
+    """A loaded pretrained model, what `load_pretrained` returns. Methods that it does not support raise InputError.
+
+    Language models have `generate`, `chat`, `logits`, `loss` and `perplexity`; encoders `embed` and, with the head for
+    it, `fill_mask` or `classify`; ViTs `classify`; translators `translate`. All have `attention` and `look`. Pass
+    `model` and `params` to `attention_jax.interpret` and to your own code.
+
+    >>> model = load_pretrained("smollm2.gguf")  # doctest: +SKIP
+    >>> model.generate(["The capital of France is"], length=2)  # doctest: +SKIP
+    [' Paris.']
+    >>> model.loss(["The capital of France is Paris."]).round(2)  # doctest: +SKIP
+    array([2.57], dtype=float32)
+    """
 
     path: Path
     config: configs.ModelOptions

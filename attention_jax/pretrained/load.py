@@ -50,6 +50,9 @@ def load_pretrained(
     Raises:
       InputError: the files are missing, damaged or of a family that is not known, an option does not exist, or the
         weights do not have the shapes that it needs.
+
+    >>> load_pretrained("smollm2.gguf", normalizer="top_k(32)")  # doctest: +SKIP
+    PretrainedLanguageModel('smollm2.gguf', LanguageModelConfig, 134,515,008 parameters)
     """
     with explain_errors():
         weights = read_pretrained(path)

@@ -273,7 +273,7 @@ def _source(node: ast.AST) -> str:
 def prose(value) -> str:
     """The docstring as Markdown: doctests are fenced, and the sections of Google's style become lists."""
     text = inspect.getdoc(value) or ""
-    sections = "Args|Returns|Raises|Yields|Attributes|Examples?|References?|Note"
+    sections = r"Args(?: \(.*\))?|Returns|Raises|Yields|Attributes|Examples?|References?|Note"
     out, code, indent = [], [], None
     for line in [*text.splitlines(), ""]:
         depth = len(line) - len(line.lstrip())

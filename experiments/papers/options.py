@@ -1,7 +1,7 @@
 """The options of the models of this directory, and of their data: imported with the experiments, without JAX.
 
-Each names its Flax module, task and loader by import path, as docs/extend.md says; config.json names the class itself
-that way: "experiments.papers.options:CCTConfig".
+Each names its Flax module, task and loader by import path, as docs/own_training.md says; config.json names the class
+itself that way: "experiments.papers.options:CCTConfig".
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""docs/extend.md is followed to the letter: its blocks become files, and everything that they define is used."""
+"""docs/own_attention.md and docs/own_training.md are followed to the letter: their blocks become files, all used."""
 
 import ast
 import json
@@ -12,13 +12,17 @@ import pytest
 from programs import Programs
 
 ROOT = Path(__file__).resolve().parents[1]
-GUIDE = ROOT / "docs" / "extend.md"
+PAGES = [ROOT / "docs" / f"own_{name}.md" for name in ("attention", "training")]
+GUIDE = "".join(page.read_text(encoding="utf-8") for page in PAGES)
 BLOCK = re.compile(r"^```(?:python|toml)\n# (\S+\.(?:py|toml))\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 ATTENDS = """
 import jax, jax.numpy as jnp, numpy as np
 from attention_jax.ops.attention import attend
-from mine.normalizers import SquarePlus
+from attention_jax import attend_heads, causal
+from attention_jax.ops.heads import PerSequence
+from mine.normalizers import Relative, SquarePlus
+from mine.pools import Gated
 from mine.rules import Recency, Strided
 from mine.scores import Radial
 
@@ -51,6 +55,23 @@ pooled = lambda width, i: attend(query, key, value, normalizer=SquarePlus(width)
 for implementation in ("plain", "fused"):
     np.testing.assert_allclose(pooled(jnp.float32(0.3), implementation), by_hand.sum(), rtol=1e-5)
     assert jax.grad(pooled)(jnp.float32(0.3), implementation) != 0, "the normalizer has no gradient"
+
+gate = np.array([1.0, -1.0, 2.0, 0.5], np.float32)
+weights = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+by_rule = {
+    "normalizer": (Relative(), np.maximum(scores, 0) / (1 + abs(scores).sum(1, keepdims=True)) @ value),
+    "pool": (Gated(jnp.array(gate)), weights @ (value / (1 + np.exp(-key @ gate))[:, None])),
+}
+for name, (rule, by_hand) in by_rule.items():
+    for implementation in ("plain", "fused"):
+        actual = attend(query, key, value, implementation=implementation, **{name: rule})
+        np.testing.assert_allclose(actual, by_hand, rtol=1e-5, atol=1e-6)
+
+x, rates = np.random.default_rng(1).normal(size=(2, 5, 3, 4)).astype(np.float32), np.array([[0.5, 1, 2], [0, 3, 4.0]])
+out = attend_heads(x, x, x, bias=PerSequence(Recency(jnp.asarray(rates, jnp.float32))), mask=causal())
+for b, h in np.ndindex(2, 3):
+    alone = attend(x[b, :, h], x[b, :, h], x[b, :, h], bias=Recency(jnp.float32(rates[b, h])), mask=causal())
+    np.testing.assert_allclose(out[b, :, h], alone, rtol=1e-5, atol=1e-6)
 """
 
 SCORE_LEARNS = """
@@ -101,7 +122,7 @@ def checkout(tmp_path_factory) -> Path:
     shutil.copytree(ROOT / "experiments" / "papers", directory / "experiments" / "papers")
     for name in ("date_luong.py", "language_model.py"):
         shutil.copy(ROOT / "experiments" / name, directory / "experiments")
-    blocks = BLOCK.findall(GUIDE.read_text(encoding="utf-8"))
+    blocks = BLOCK.findall(GUIDE)
     assert len(dict(blocks)) == len(blocks) >= 5, "two blocks have one name, or the page has lost its blocks"
     for name, code in blocks:
         path = directory / name
@@ -131,8 +152,7 @@ def launch(python):
 
 
 def test_every_guide_block_is_a_file():
-    text = GUIDE.read_text(encoding="utf-8")
-    assert text.count("```python") == sum(name.endswith(".py") for name, _ in BLOCK.findall(text))
+    assert GUIDE.count("```python") == sum(name.endswith(".py") for name, _ in BLOCK.findall(GUIDE))
 
 
 @pytest.mark.slow
@@ -142,7 +162,7 @@ def test_guide_score_mask_and_bias_work(python):
 
 @pytest.mark.slow
 def test_guide_experiment_trains_and_predicts(checkout, launch):
-    assert "mirror" in launch("list") and "docs/extend.md" in launch("list mirror")
+    assert "mirror" in launch("list") and "docs/own_training.md" in launch("list mirror")
     assert "exact match on held-out words" in launch("reproduce mirror --scale smoke")
     run = "runs/reproduce/smoke/mirror/seed0"
     config = json.loads((checkout / run / "config.json").read_text(encoding="utf-8"))
@@ -165,17 +185,16 @@ run = load_run("runs/parts", trust_code=True)
 shapes = {jax.tree_util.keystr(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(run.params)}
 of = lambda *words: [shape for name, shape in shapes.items() if all(word in name for word in words)]
 assert of("attention_norm") == [(1, 1, 1)] and of("ffn", "kernel") == [(8, 8), (8, 8)] and not of("ffn", "bias")
-assert of("normaliser_width") == [(2,)] and of("score_widths") == [(2, 4)] and of("'key'", "kernel") == [(8, 4)]
+assert of("normaliser_width") == [(2,)] and of("pool_gate") == [(2, 4)]
+assert of("score_widths") == [(2, 4)] and of("'key'", "kernel") == [(8, 4)]
 """
 
 
 @pytest.mark.slow
 def test_the_parts_of_the_guide_train_and_predict(python, launch):
-    command = re.search(
-        r"^python launch.py (train language_model .*?)\n(?!  )", GUIDE.read_text(), re.DOTALL | re.MULTILINE
-    )
-    [normalizer] = re.findall(r"--model.normalizer mine\.\S+", GUIDE.read_text(encoding="utf-8"))
-    command = f"{command[1]} {normalizer}".replace("\\", " ").replace('"', "")
+    command = re.search(r"^python launch.py (train language_model .*?)\n(?!  )", GUIDE, re.DOTALL | re.MULTILINE)
+    [normalizer] = re.findall(r"--model.normalizer mine\.\S+", GUIDE)
+    command = f"{command[1]} {normalizer} --model.head-pool mine.pools:Gated".replace("\\", " ").replace('"', "")
     small = "--model.num-layers 1 --model.hidden-size 8 --model.num-heads 2 --model.mlp-dim 8 --decode.length 4"
     launch(
         f"{command} {small} --data.sequence-length 16 --data.text-file pairs.tsv --train.max-steps 2 --out runs/parts",
@@ -207,7 +226,7 @@ def test_guide_task_trains_without_view(checkout, launch):
 @pytest.mark.slow
 def test_guide_optimizer_schedule_and_loss_train(python, launch):
     options = "--optim.name mine.training:signum --optim.schedule mine.training:linear --train.loss mine.training:focal"
-    [by_pattern] = re.findall(r"train date_luong (--optim.rates .*)", GUIDE.read_text(encoding="utf-8"))
+    [by_pattern] = re.findall(r"train date_luong (--optim.rates .*)", GUIDE)
     launch(f"train date_luong {options} {by_pattern} --data.examples 300 {SMALL} --out runs/signum")
     python("-c", TRAINING_BY_HAND)
 
@@ -218,3 +237,10 @@ def test_a_file_anywhere_trains_on_ones_own_pairs(launch):
     small += " --model.num-encoder-layers 1 --model.num-decoder-layers 1 --decode.max-length 4 --decode.beam-size 2"
     launch(f"train my_pairs.py {small}")
     assert launch("predict runs/my_pairs/001 w1").startswith("w1 -> ")
+
+
+@pytest.mark.slow
+def test_the_language_model_of_the_guide_trains(launch):
+    small = "--model.num-layers 1 --model.hidden-size 8 --model.num-heads 2 --model.mlp-dim 8 --train.max-steps 2"
+    launch(f"train my_text.py {small} --data.text-file pairs.tsv --data.sequence-length 16 --decode.length 4")
+    assert launch("predict runs/my_text/001 w1 --trust-code").startswith("w1")
