@@ -1,7 +1,7 @@
 """`make results` (`python -m attention_jax.claims.pages`): write the pages of the record from the recorded results.
 
-These are docs/results.md, a page docs/results/NAME.md for each experiment, docs/results/checks.md, the costs in
-docs/reproduce.md, the numbers of docs/d2l.md, and README's results. `draw_published` draws the figure of both.
+These are docs/results.md, a page docs/results/NAME.md for each experiment, docs/results/checks.md, the numbers of
+docs/d2l.md, and README's results. `draw_published` draws the figure of README and docs/results.md.
 """
 
 import re
@@ -40,7 +40,7 @@ from attention_jax.report.agreement import Row, agreement
 from attention_jax.report.tables import Table, markdown, number
 
 README_START, README_END = "<!-- results -->\n", "<!-- end of results -->"
-COSTS_START, D2L_START, TABLE_END = "<!-- costs -->\n", "<!-- d2l -->\n", "<!-- end -->"
+D2L_START, TABLE_END = "<!-- d2l -->\n", "<!-- end -->"
 FIGURE = ROOT / "results" / "published.png"
 INTRODUCTION = """
 # Results: published numbers beside this code's
@@ -324,16 +324,6 @@ def replace_between(text: str, start: str, end: str, new: str) -> str:
     return f"{head}{start}{new}\n{end}{tail.partition(end)[2]}"
 
 
-def costs_table(experiments: Sequence[Experiment]) -> Table:
-    """Tabulate the minutes of the experiments of each chapter, the cheapest first."""
-    lines = []
-    for chapter in CHAPTERS:
-        inside = [e for e in experiments if e.about("Chapter") == chapter and e.minutes is not None]
-        costs = [f"`{e.name}` {number(e.minutes)}" for e in sorted(inside, key=lambda row: row.minutes)]
-        lines.append((chapter, ", ".join(costs)))
-    return Table("", ("chapter", "minutes on one core, all variants and seeds"), lines)
-
-
 def write_pages(root: Path = ROOT.parent):
     """Write the pages into README.md and docs/ of a directory."""
     experiments = [load_experiment(name) for name in experiment_names()]
@@ -347,14 +337,12 @@ def write_pages(root: Path = ROOT.parent):
         (docs / "results" / stale).unlink()
     for name, text in pages.items():
         write_atomically(docs / name, text)
-    tables = {"reproduce.md": (COSTS_START, costs_table(experiments)), "d2l.md": (D2L_START, d2l_table(rows))}
-    for name, (start, table) in tables.items():
-        if (docs / name).exists():
-            text = (docs / name).read_text(encoding="utf-8")
-            write_atomically(docs / name, replace_between(text, start, TABLE_END, markdown(table)))
-    readme = root / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    write_atomically(readme, replace_between(text, README_START, README_END, readme_section(rows)))
+    generated = {
+        docs / "d2l.md": (D2L_START, TABLE_END, markdown(d2l_table(rows))),
+        root / "README.md": (README_START, README_END, readme_section(rows)),
+    }
+    for path, (start, end, new) in generated.items():
+        write_atomically(path, replace_between(path.read_text(encoding="utf-8"), start, end, new))
 
 
 if __name__ == "__main__":
