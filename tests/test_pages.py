@@ -19,6 +19,7 @@ FAST = (
     "faq",
     "fused",
     "lineage",
+    "lineage_since",
     "masks",
     "recipes",
     "installation",
