@@ -53,7 +53,7 @@ CAPTION = """
 *Dots and lines: medians and ranges of this code. Gray bars: the source's runs. All relative to the published number.*
 """
 CODE = """
-No source prints these numbers: we ran its programs here; those of d2l are rewritten in one file each.
+No source prints these numbers: we ran its programs here (d2l's rewritten, in one file each).
 """
 REGISTERED = """
 The rule was committed on 2026-11-27, after most of the runs ([history](../experiments/HISTORY.md)). A star marks claims
@@ -142,7 +142,8 @@ def page_of(experiment: Experiment, rows: Sequence[JudgedClaim], runs: Sequence[
         f"Protocol and variants: [experiments/{experiment.name}.py](../../experiments/{experiment.name}.py).",
     ]
     command = f"```\n{experiment.about('Command')}\n```" if experiment.about("Command") else ""
-    texts = [f"# {experiment.claim.removesuffix('.')}", *figure, *tables[:1], command]
+    title, colon, _ = experiment.claim.removesuffix(".").partition(": ")
+    texts = [f"# {title}", experiment.claim if colon else "", *figure, *tables[:1], command]
     texts += [
         "<details>\n<summary>More numbers, sources and differences, data and cost</summary>",
         *folded,
@@ -205,7 +206,7 @@ def opposite_table(rows: Sequence[JudgedClaim]) -> str:
 
 
 def thresholds_text(experiments: Sequence[Experiment], runs: Mapping[str, Sequence[Mapping]]) -> str:
-    """How many thresholds there are, and how many of which experiments are not met."""
+    """How many thresholds there are, and how many of each experiment are not met."""
     every = [(e, threshold) for e in experiments for threshold in e.thresholds]
     theory = sum(threshold.theory for _, threshold in every)
     missed = Counter(link(e.name) for e, threshold in every if is_met(threshold, runs[e.name]) is False)
