@@ -1,7 +1,8 @@
 """`make results` (`python -m attention_jax.claims.pages`): write the pages of the record from the recorded results.
 
 These are docs/results.md, a page docs/results/NAME.md for each experiment, docs/results/checks.md, the numbers of
-docs/d2l.md, and README's results. `draw_published` draws the figure of README and docs/results.md.
+docs/d2l.md, the table of docs/attention_variants.md, and README's results. `draw_published` draws the figure of README
+and docs/results.md.
 """
 
 import re
@@ -41,6 +42,7 @@ from attention_jax.report.tables import Table, markdown, number
 
 README_START, README_END = "<!-- results -->\n", "<!-- end of results -->"
 D2L_START, TABLE_END = "<!-- d2l -->\n", "<!-- end -->"
+VARIANTS_START = "<!-- attention_variants -->\n"
 FIGURE = ROOT / "results" / "published.png"
 INTRODUCTION = """
 # Results: published numbers and this code's
@@ -237,7 +239,10 @@ def results_page(
         "Curves that were decoded": [numbers_table(of("decoded"))],
         "Our runs of a source's code": [CODE, numbers_table(of("code"))],
         "Counts": [count_lines(of("count"), ("agree", "differ")), causes_text(of("count"))],
-        "Orders": [count_lines(of("order"), ("same sign", "opposite", "undecided")), opposite_table(of("order"))],
+        "Orders": [
+            count_lines(of("order"), ("same sign", "opposite", "undecided", "not run")),
+            opposite_table(of("order")),
+        ],
         "Theory and thresholds": [thresholds_text(experiments, runs)],
         "All experiments": [index(experiments), "Re-runs on other machines: [checks](results/checks.md).", TREE],
     }
@@ -347,8 +352,10 @@ def write_pages(root: Path = ROOT.parent):
         (docs / "results" / stale).unlink()
     for name, text in pages.items():
         write_atomically(docs / name, text)
+    variants = next(grid_table(e.grids[0], runs[e.name]) for e in experiments if e.name == "attention_variants")
     generated = {
         docs / "d2l.md": (D2L_START, TABLE_END, markdown(d2l_table(rows))),
+        docs / "attention_variants.md": (VARIANTS_START, TABLE_END, markdown(variants)),
         root / "README.md": (README_START, README_END, readme_section(rows)),
     }
     for path, (start, end, new) in generated.items():

@@ -28,6 +28,7 @@ SCORES = {
 NORMALIZERS = {
     "softmax": "attention_jax.ops.normalizers:Softmax",
     "learned_sink": "attention_jax.models.named_scores:LearnedSink",
+    "ssmax": "attention_jax.models.named_scores:LearnedScale",
     "learned_sigmoid": "attention_jax.models.named_scores:LearnedSigmoid",
     "learned_entmax": "attention_jax.models.named_scores:LearnedEntmax",
     "sigmoid": "attention_jax.ops.normalizers:Sigmoid",
@@ -38,7 +39,8 @@ NORMALIZERS = {
     "top_k": "attention_jax.ops.normalizers:TopK",
     "stick_breaking": "attention_jax.ops.normalizers:StickBreaking",
 }
-"""Normalizers by name: softmax(0) has a sink of score 0; those called learned_ have a number that each head learns."""
+"""Normalizers by name: softmax(0) has a sink of score 0; ssmax and those called learned_ have a number that
+each head learns."""
 POOLS = {
     "mean": "attention_jax.ops.pooling:Mean",
     "moments": "attention_jax.ops.pooling:Moments",
@@ -59,8 +61,9 @@ MLPS = {
 ROPE_SCALINGS = {
     "linear": "attention_jax.ops.positions:LinearScaling",
     "llama3": "attention_jax.ops.positions:Llama3Scaling",
+    "yarn": "attention_jax.ops.positions:YarnScaling",
 }
-"""Scalings of the frequencies of rotary positions by name: linear(8), llama3(8, 1, 4, 8192)."""
+"""Scalings of the frequencies of rotary positions by name: linear(8), llama3(8, 1, 4, 8192), yarn(4, 32768)."""
 
 Score = Annotated[str, OneOf(tuple(SCORES), arguments=True)]
 HeadScore = Annotated[str, OneOf(tuple(name for name in SCORES if name != "location"), arguments=True)]
@@ -90,8 +93,8 @@ class AttentionOptions(ModelOptions):
     score: Score = "dot"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, location, mean, or package.file:Class of yours."""
     normalizer: NormalizerName = "softmax"
-    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
-    softpick, sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
+    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, ssmax, sigmoid(-4), learned_sigmoid,
+    relu, softpick, sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
 
 
 @dataclass(frozen=True)
@@ -257,8 +260,9 @@ class TransformerLayers(AttentionOptions):
     """Base of rotary positions (RoPE): pair i of D/2 rotates by position / theta^(2i/D) radians."""
     rope_scaling: Annotated[str, OneOf(("none", *ROPE_SCALINGS), arguments=True)] = "none"
     """Scaling of these frequencies, for longer texts: linear(8) divides them by 8; llama3(8, 1, 4, 8192) those that
-    turn less than once in 8192 positions, and none that turns more than 4 times (Llama 3.1); or package.file:function
-    of yours, from frequencies to frequencies."""
+    turn less than once in 8192 positions, and none that turns more than 4 times (Llama 3.1); yarn(4, 32768) by 4 those
+    that turn less than once in 32768 positions, none that turns more than 32 times, and multiplies queries and keys by
+    0.1 ln(4) + 1 (Peng et al. 2023); or package.file:function of yours, from frequencies to frequencies."""
     normalize_qk: bool = False
     """RMSNorm of each head's queries and keys, with a learned scale for all heads, before rotary positions (Qwen 3,
     Gemma 3)."""

@@ -15,7 +15,7 @@ from attention_jax.models.parts import PartFactory, make_part, parse_part
 from attention_jax.ops import scores
 from attention_jax.ops.biases import Bias, Location
 from attention_jax.ops.normalizer_kinds import Normalizer, Threshold
-from attention_jax.ops.normalizers import Entmax, Sigmoid, Softmax, as_normalizer
+from attention_jax.ops.normalizers import Entmax, ScalableSoftmax, Sigmoid, Softmax, as_normalizer
 from attention_jax.ops.pooling import Pool
 from attention_jax.ops.trees import pytree
 
@@ -62,6 +62,15 @@ class LearnedSink(LearnedNormalizer):
 
     start: float = 0.0
     kind = Softmax
+
+
+@dataclass(frozen=True)
+class LearnedScale(LearnedNormalizer):
+    """Scalable softmax, softmax(s log(n) score), with a learned s (Nakanishi 2025). At first it is 1 / (the mean of
+    log n for n = 1 to 1024), so that the scores of a causal text of 1024 tokens are multiplied by 1 in the mean."""
+
+    start: float = 0.168
+    kind = ScalableSoftmax
 
 
 @dataclass(frozen=True)

@@ -73,13 +73,13 @@ def rope_scaling(option: str) -> Callable | None:
     name, parenthesis, arguments = option.partition("(")
     try:
         scaling = build_from_name(ROPE_SCALINGS.get(name, name) + parenthesis + arguments, {})
-        if isinstance(scaling, type) or np.shape(scaling(np.ones(2))) != (2,):
+        if isinstance(scaling, type) or np.shape(scaling(np.array([1.0, 0.5]))) != (2,):
             raise InputError("it must map frequencies to frequencies")
         return scaling
     except (InputError, TypeError) as error:
         raise InputError(
-            f"--model.rope-scaling must be none, linear(8), llama3(8, 1, 4, 8192) or package.file:function, got "
-            f"{option}: {error}"
+            f"--model.rope-scaling must be none, linear(8), llama3(8, 1, 4, 8192), yarn(4, 32768) or "
+            f"package.file:function, got {option}: {error}"
         ) from error
 
 

@@ -45,6 +45,7 @@ from attention_jax.ops.normalizers import Softmax, TopK, as_normalizer, log_sum_
 from attention_jax.ops.platforms import by_platform, choose_program
 from attention_jax.ops.pooling import Mean, Pool, Terms, as_pool
 from attention_jax.ops.positions import as_positions
+from attention_jax.ops.scaled_logits import as_softmax
 from attention_jax.ops.scores import ScaledDot, Score, prepare
 from attention_jax.ops.trees import as_tree, with_arrays
 
@@ -106,7 +107,8 @@ def attend(
         its blocks.
       query_offset: the position of the first query (keys start at 0), for decoding with a cache.
       return_log_sum_exp: also return log sum_j exp(score_j) over the keys that each query may attend to, [Q], in
-        float32 at least, -inf where there are none; a sink is not counted. It has a gradient. For the softmax only.
+        float32 at least, -inf where there are none; a sink is not counted. It has a gradient. For the softmax, and the
+        scalable softmax, of which the scores are those that it has multiplied, as in the statistics.
       return_statistics: also return, last, `Statistics` of each query, in float32 at least and without gradient: the
         `largest` score + bias over the keys that it may attend to, for the softmax, and the `entropy` of its weights
         before dropout. p are the weights divided by their sum, so that the share of a sink is left out. "fused" has
@@ -193,6 +195,7 @@ def _select_program(call: _Call, options: Options) -> tuple[Callable, Inputs]:
     """The program of `attend` with `Mean`, or of the weighted sums of `call.terms` (`ops/pooling.py`) of the values, on
     the platform that is lowered for, and its inputs."""
     query, key, value, score, bias, mask, normalizer, dropout, rng, query_offset, terms = call
+    query, score, bias, normalizer = as_softmax(query, score, bias, mask, normalizer, query_offset, key.shape[0])
     if rng is None or is_zero(dropout):
         dropout = None
     base = normalizer.of if isinstance(normalizer, TopK) else normalizer
@@ -410,7 +413,7 @@ def attention_weights(
     query_offset = check_offset(query_offset, query.shape[0])
     query, key = jnp.asarray(query), jnp.asarray(key)
     bias, mask = as_rules(bias, mask, query, key, query_offset)
-    rules = as_tree(score), bias, as_normalizer(normalizer)
+    query, *rules = as_softmax(query, as_tree(score), bias, mask, as_normalizer(normalizer), query_offset, key.shape[0])
 
     def weights(inputs):
         positions = _positions_of(inputs)
@@ -419,7 +422,7 @@ def attention_weights(
         scores, allowed = _mask_scores(inputs, positions, unmasked, score(inputs.query, inputs.key))
         return normalizer.weights(scores, allowed)
 
-    return loopable(weights)(Inputs(rules, query, key, key, None, mask, None, query_offset))
+    return loopable(weights)(Inputs(tuple(rules), query, key, key, None, mask, None, query_offset))
 
 
 def _positions_of(inputs: Inputs) -> tuple[jax.Array, jax.Array]:

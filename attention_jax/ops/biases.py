@@ -228,9 +228,9 @@ class ALiBi(Bias):
 @pytree
 @dataclass(frozen=True)
 class Forget(Bias):
-    """The forget gates of the Forgetting Transformer: the logarithms of all gates between a key and its query (Lin et
-    al. 2025, arXiv 2503.02130, section 3).
+    """Forget gates (Forgetting Transformer): the sum of log f over the positions between a key and its query.
 
+    Lin et al. 2025, arXiv 2503.02130, section 3.
     `total` [T] is c_t = log f_1 + ... + log f_t, of gates f between 0 and 1; a key at j has the bias c_i - c_j for a
     query at i. A key after its query, which the paper does not have, gets c_j - c_i, so that an encoder forgets in both
     directions. With equal gates this is `ALiBi`, whose slope is -log f.
@@ -261,9 +261,9 @@ class Forget(Bias):
 def contextual_bias(
     query: Float[Array, "Q D"], logits: Float[Array, "Q K"], table: Float[Array, "P D"]
 ) -> Float[Array, "Q K"]:
-    """Contextual position encoding (CoPE): the bias q . e[p] of positions p that count only some keys (Golovneva et al.
-    2024, arXiv 2405.18719, section 4).
+    """Contextual position encoding (CoPE): the bias q . e[p] of positions p that count only some of the keys.
 
+    Golovneva et al. 2024, arXiv 2405.18719, section 4.
     `logits` are the scores of the keys, -inf for those that a query may not attend to. A key counts by its gate
     sigmoid(logit), and the position of key j for a query is the sum of the gates of the keys from j to the last one
     that the query may attend to, at most P - 1. `table` e has a row for each whole position; those between are

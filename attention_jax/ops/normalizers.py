@@ -17,7 +17,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from attention_jax.errors import InputError
 from attention_jax.ops.meshes import loopable, vary_like
@@ -49,6 +49,7 @@ __all__ = [
     "Pointwise",
     "Ratio",
     "ReluPower",
+    "ScalableSoftmax",
     "Sigmoid",
     "Signed",
     "Softmax",
@@ -94,6 +95,34 @@ def log_sum_exp(scores: Float[Array, "Q K"], allowed) -> Float[Array, " Q"]:
     has_key = allowed.any(axis=-1)
     log = jax.nn.logsumexp(scores, axis=-1, where=allowed | ~has_key[:, None])
     return jnp.where(has_key, log, -jnp.inf)
+
+
+@pytree
+@dataclass(frozen=True)
+class ScalableSoftmax(Normalizer):
+    """Scalable softmax (SSMax), which stays sharp among many keys: the softmax of s log(n) score (Nakanishi 2025).
+
+    The weights are n^(s z_j) / sum_l n^(s z_l), with z the score and bias, s the `scale`, one per head and learned in
+    the paper, and n the number of keys that the query may attend to by its mask, with a causal mask those up to its own
+    position. A key whose score or bias is -inf counts; with one key all factors are 0.
+
+    `attend` computes it as a softmax with other queries (`ops/scaled_logits.py`), wherever it computes that; its
+    log-sum-exp and its largest score are those of the logits s log(n) z.
+
+    >>> weights = ScalableSoftmax(1.0).weights(jnp.array([[0.0, 1.0, 1.0]]), jnp.ones((1, 3), bool))
+    >>> [round(float(weight), 4) for weight in weights[0]]  # 1 : 3 : 3
+    [0.1429, 0.4286, 0.4286]
+    """
+
+    scale: Float[Array, ""] | float
+
+    def factor(self, count: Int[Array, "..."], dtype) -> Float[Array, "..."]:
+        """s log(n) of queries that may attend to n = `count` keys; 0 for none."""
+        return jnp.log(jnp.maximum(count, 1).astype(dtype)) * as_type(self.scale, dtype)
+
+    def weights(self, scores, allowed):
+        factor = self.factor(allowed.sum(axis=-1, keepdims=True), scores.dtype)
+        return Softmax().weights(jnp.where(allowed, scores, 0.0) * factor, allowed)
 
 
 @pytree
@@ -257,6 +286,11 @@ class TopK(Normalizer):
         if not isinstance(self.k, int) or self.k < 1:
             raise InputError(f"TopK needs a whole number of keys >= 1, got {self.k!r}")
         object.__setattr__(self, "of", as_normalizer(self.of))
+        if isinstance(self.of, ScalableSoftmax):
+            raise InputError(
+                "TopK needs a normalizer of the scores alone, got ScalableSoftmax, in which the number of keys counts: "
+                "write TopK(k), of the softmax"
+            )
 
     def weights(self, scores, allowed):
         fixed_scores = jax.lax.stop_gradient(jnp.where(allowed, scores, -jnp.inf))

@@ -3,6 +3,7 @@
 Encodings that act on scores are biases of `attend`: attention_jax/ops/biases.py.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -117,8 +118,55 @@ class Llama3Scaling:
         return frequency * (blend + (1.0 - blend) / self.factor)
 
 
+@dataclass(frozen=True)
+class YarnScaling:
+    """YaRN, for texts of up to `factor` times the `original` length (Peng et al. 2023, sections 3.2 and 3.4).
+
+    Pairs that turn more than `fast` times in the original length are kept, those that turn less than `slow` times are
+    divided by `factor`, and the pairs between are mixtures of the two. Queries and keys are multiplied by `amplitude`,
+    if None by 0.1 ln(factor) + 1 (eq. 22), so that logits are divided by the paper's temperature t.
+
+    The mixture is linear in the index of the pair, as in the authors' code and in the models that were trained with it;
+    that of eq. 18 is linear in the turns, as `Llama3Scaling`. `truncate` rounds both ends of it to whole pairs,
+    outwards, as they do; gpt-oss does not.
+
+    >>> frequency = np.array([1.0, 0.5, 0.25, 0.125])  # 10.2, 5.1, 2.5 and 1.3 turns in 64 positions
+    >>> (YarnScaling(4.0, 64)(frequency) / frequency).tolist()
+    [1.0, 0.8125, 0.625, 0.4375]
+    """
+
+    factor: float
+    original: float
+    fast: float = 32.0
+    slow: float = 1.0
+    amplitude: float | None = None
+    truncate: bool = True
+
+    def __post_init__(self):
+        _check_positive(self)
+        if self.factor < 1 or self.slow >= self.fast or self.original <= 2 * np.pi * self.slow:
+            raise InputError(f"a scaling yarn needs factor >= 1, slow < fast and original > 2 pi slow, got {self}")
+        if self.amplitude is None:
+            object.__setattr__(self, "amplitude", 0.1 * math.log(self.factor) + 1)
+
+    def __call__(self, frequency):
+        pairs, xp = frequency.shape[0], frequency.__array_namespace__()
+        if pairs < 2:
+            return frequency  # the ramp begins at the first pair or after it
+        step = xp.log(frequency[0] / frequency[-1]) / (pairs - 1)
+        turns = self.original * frequency[0] / (2 * np.pi)  # of pair 0; those of pair i are turns * exp(-step * i)
+        first, last = xp.log(turns / self.fast) / step, xp.log(turns / self.slow) / step
+        if self.truncate:
+            first, last = xp.floor(first), xp.ceil(last)
+        first = first.clip(0.0)
+        last = last.clip(None, 2.0 * pairs - 1.0).clip(first + 1e-3)
+        blend = ((xp.arange(pairs, dtype=frequency.dtype) - first) / (last - first)).clip(0.0, 1.0)
+        return frequency * (1.0 - blend + blend / self.factor)
+
+
 def _check_positive(scaling):
-    if not all(isinstance(x, int | float) and 0 < x < np.inf for x in vars(scaling).values()):
+    numbers = [x for x in vars(scaling).values() if not (x is None or isinstance(x, bool))]
+    if not all(isinstance(x, int | float) and 0 < x < np.inf for x in numbers):
         raise InputError(f"a scaling of rotary positions needs positive numbers, got {scaling}")
 
 
@@ -134,28 +182,34 @@ def rotary(
     The dot product of a rotated query and a rotated key depends on their positions only through the difference. Pairs
     are halves apart rather than neighbors (as in GPT-NeoX), which is the same map up to an order of the channels.
     Ones before zeros become the sinusoids of a position, cosines before sines. `scaling` maps the frequencies
-    1 / theta^(2i/D) to others.
+    1 / theta^(2i/D) to others; its attribute `amplitude`, if it has one, multiplies the cosines and sines.
 
     >>> [round(float(x), 3) for x in rotary(jnp.array([[1.0, 0.0]]), jnp.array([2]))[0]]  # cos 2, sin 2
     [-0.416, 0.909]
     """
     x, half = jnp.asarray(x), x.shape[-1] // 2
-    dtype, scaling = accumulator(x.dtype), scaling or (lambda frequency: frequency)
-    angles = _angles(positions, half, 2 * half, dtype, theta, scaling)
-    cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)  # [T, D/2]
+    angles = _angles(positions, half, 2 * half, accumulator(x.dtype), theta, scaling)
+    amplitude = getattr(scaling, "amplitude", 1.0)
+    cos, sin = (amplitude * jnp.cos(angles)).astype(x.dtype), (amplitude * jnp.sin(angles)).astype(x.dtype)  # [T, D/2]
     first, second = x[:, :half], x[:, half : 2 * half]
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, x[:, 2 * half :]], axis=-1)
 
 
-def _angles(positions, pairs: int, width: int, dtype, theta: float = 10_000.0, scaling=lambda frequency: frequency):
+def _angles(positions, pairs: int, width: int, dtype, theta: float = 10_000.0, scaling=None):
     """Compute t / theta^(2i/width) for i < pairs, [T, pairs], plus or minus whole turns for large integers t in
     float32."""
-    frequencies = scaling(theta ** (-2.0 * jnp.arange(pairs, dtype=dtype) / width))
+    frequencies = theta ** (-2.0 * jnp.arange(pairs, dtype=dtype) / width)
+    is_traced = isinstance(theta, jax.core.Tracer)
+    exact = None if is_traced else float(theta) ** (-2.0 * np.arange(pairs) / width)  # in float64
+    if scaling is not None and is_traced:
+        frequencies = scaling(frequencies)
+    elif scaling is not None:
+        exact = np.asarray(scaling(exact))
+        frequencies = jnp.asarray(exact, dtype)
     near = positions.astype(dtype)[:, None] * frequencies[None, :]
-    if isinstance(theta, jax.core.Tracer) or dtype != jnp.float32 or not jnp.issubdtype(positions.dtype, jnp.integer):
+    if is_traced or dtype != jnp.float32 or not jnp.issubdtype(positions.dtype, jnp.integer):
         return near
-    positions = as_positions(positions)[:, None]
-    turns = np.asarray(scaling(float(theta) ** (-2.0 * np.arange(pairs) / width))) / (2 * np.pi)
+    positions, turns = as_positions(positions)[:, None], exact / (2 * np.pi)
     far = _fraction_of_turn(jnp.abs(positions).astype(jnp.uint32), turns) * jnp.where(positions < 0, -1.0, 1.0)
     return jnp.where(jnp.abs(positions) < FAR, near, far)
 

@@ -5,6 +5,7 @@ Llama's names are those of all but GPT-2: Qwen adds biases of queries, keys and 
 queries and keys (3), Gemma norms before and after each sub-layer. Kernels are [out, in] there, and [in, out] in GPT-2.
 """
 
+import math
 import re
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, ClassVar
@@ -16,6 +17,7 @@ from attention_jax.config.per_layer import layer_list
 from attention_jax.errors import InputError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.norms import EPSILON
+from attention_jax.models.position_encodings import rope_scaling
 from attention_jax.pretrained.config_json import Facts, activation, heads_of, hf_activation
 from attention_jax.pretrained.naming import (
     LAYERS,
@@ -171,12 +173,14 @@ class GPT2Naming(LanguageModelNaming):
 # --- what the config.json of the other families says -----------------------------------------------------------------
 
 
-def format_number(value: float) -> str:
-    """A number as an argument of an option.
+def format_number(value: float | bool | None) -> str:
+    """A number, True, False or None as an argument of an option.
 
-    >>> format_number(8.0), format_number(0.5)
-    ('8', '0.5')
+    >>> format_number(8.0), format_number(0.5), format_number(None)
+    ('8', '0.5', 'None')
     """
+    if value is None or isinstance(value, bool):
+        return str(value)
     return str(int(value) if value == int(value) else float(value))
 
 
@@ -192,12 +196,23 @@ def rotary_options(family: str, facts: Facts) -> dict[str, Any]:
     return {"rope_theta": float(entry.get("rope_theta", theta)), "rope_scaling": scaling_of(family, entry, facts)}
 
 
+LENGTH = "original_max_position_embeddings"
 SCALINGS = {
-    "default": (),
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "default": {},
+    "linear": {"factor": "factor"},
+    "llama3": {"factor": "factor", "low": "low_freq_factor", "high": "high_freq_factor", "original": LENGTH},
+    "yarn": {
+        "factor": "factor",
+        "original": LENGTH,
+        "fast": "beta_fast",
+        "slow": "beta_slow",
+        "amplitude": "attention_factor",
+        "truncate": "truncate",
+    },
 }
-"""{kind of scaled rotary positions: its arguments, in the order of `rope_scaling`}"""
+"""{kind of scaled rotary positions: {argument of its class, in their order: name in config.json}}"""
+YARN = {"beta_fast": 32, "beta_slow": 1, "attention_factor": None, "truncate": True}
+"""What is meant where the entry has no such name."""
 
 
 def scaling_of(family: str, entry: Mapping[str, Any], facts: Facts) -> str:
@@ -207,16 +222,52 @@ def scaling_of(family: str, entry: Mapping[str, Any], facts: Facts) -> str:
     >>> scaling_of("", {"type": "linear", "factor": 2.0}, facts), scaling_of("", {"rope_type": "default"}, facts)
     ('linear(2)', 'none')
     """
-    length = entry.get("original_max_position_embeddings", facts.get("max_position_embeddings"))
-    entry = {**entry, "original_max_position_embeddings": facts.get("original_max_position_embeddings") or length}
+    length = entry.get(LENGTH, facts.get("max_position_embeddings"))
+    entry = {**entry, LENGTH: facts.get(LENGTH) or length}
     kind = entry.get("rope_type", entry.get("type", "default"))
     if entry.get("partial_rotary_factor", 1.0) != 1.0:
         raise InputError(f"{family}'s rotary positions must rotate all channels, not {entry['partial_rotary_factor']}")
-    names = SCALINGS.get(kind)
-    if names is None or not {*names} <= entry.keys():
-        lacks = kind if names is None else f"{kind} without {', '.join(sorted({*names} - entry.keys()))}"
+    entry = yarn_entry(family, entry) if kind == "yarn" else entry
+    names = {*SCALINGS.get(kind, {}).values()}
+    if kind not in SCALINGS or not names <= entry.keys():
+        lacks = f"{kind} without {', '.join(sorted(names - entry.keys()))}" if kind in SCALINGS else kind
         raise InputError(f"{family}'s rotary positions must be scaled by {', '.join(SCALINGS)}; got {lacks}")
-    return f"{kind}({', '.join(format_number(entry[name]) for name in names)})" if names else "none"
+    values = [entry[name] for name in SCALINGS[kind].values()]
+    if kind == "yarn" and values[2:] == [*YARN.values()]:
+        values = values[:2]
+    return f"{kind}({', '.join(map(format_number, values))})" if values else "none"
+
+
+def yarn_entry(family: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry of YaRN with all that `YARN` has; InputError for a name that has no meaning there.
+
+    The amplitude is 0.1 m ln(factor) + 1 with m = `mscale`, divided by the same with m = `mscale_all_dim`, if the entry
+    has both.
+
+    >>> yarn_entry("", {"factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": None})["attention_factor"]
+    1.0
+    """
+    scales, common = ("mscale", "mscale_all_dim"), ("rope_type", "type", "rope_theta", "partial_rotary_factor")
+    if unknown := sorted(entry.keys() - {*SCALINGS["yarn"].values(), *scales, *common}):
+        raise InputError(f"{family}'s rotary positions have {', '.join(unknown)} in config.json, which yarn has not")
+    entry = YARN | {name: value for name, value in entry.items() if value is not None}
+    if entry["attention_factor"] is None and all(entry.get(name) for name in scales):
+        above, below = (0.1 * entry[name] * math.log(entry["factor"]) + 1 for name in scales)
+        entry["attention_factor"] = above / below
+    return entry
+
+
+def scaling_entry(option: str) -> dict[str, Any]:
+    """The entry in config.json of an option `rope_scaling`; InputError for a scaling that transformers does not have.
+
+    >>> scaling_entry("linear(2)")
+    {'rope_type': 'linear', 'factor': 2.0}
+    """
+    kind, scaling = "default" if option == "none" else option.partition("(")[0], rope_scaling(option)
+    if kind not in SCALINGS:
+        raise InputError(f"transformers scales rotary positions by {', '.join(SCALINGS)}, got {option}")
+    values = {name: getattr(scaling, argument) for argument, name in SCALINGS[kind].items()}
+    return {"rope_type": kind} | {name: x if isinstance(x, bool) else float(x) for name, x in values.items()}
 
 
 def window_layers(family: str, facts: Facts, usual: list[str], needed: Sequence[str], *local: str) -> str:
@@ -371,9 +422,7 @@ class LlamaNaming(DecoderNaming):
 
     def config_json(self, options: LanguageModelConfig, params: Arrays, data=None) -> dict:
         """Build the config.json of a model of this family."""
-        sizes, name = self.layout_sizes(options), options.rope_scaling.partition("(")[0]
-        arguments = [float(x) for x in re.findall(r"[\d.]+", options.rope_scaling.partition("(")[2])]
-        rope = {"rope_type": "default" if name == "none" else name} | dict(zip(SCALINGS["llama3"], arguments))
+        sizes = self.layout_sizes(options)
         return super().config_json(options, params) | {
             "model_type": self.model_types[0],
             "hidden_size": options.hidden_size,
@@ -386,7 +435,7 @@ class LlamaNaming(DecoderNaming):
             "rms_norm_eps": options.norm_epsilon,
             "attention_bias": options.use_bias,
             "tie_word_embeddings": options.tied_embeddings,
-            "rope_parameters": rope | {"rope_theta": options.rope_theta},
+            "rope_parameters": scaling_entry(options.rope_scaling) | {"rope_theta": options.rope_theta},
         }
 
 

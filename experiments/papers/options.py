@@ -83,8 +83,8 @@ class ConvolutionalConfig(ModelOptions):
     max_length: int = option(128, at_least=1)
     """Longest source and target, in tokens: rows of the table of learned positions."""
     normalizer: NormalizerName = "softmax"
-    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, sigmoid(-4), learned_sigmoid, relu,
-    sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
+    """Normalizer of the scores: softmax, softmax(0) with a sink, learned_sink, ssmax, sigmoid(-4), learned_sigmoid,
+    relu, softpick, sparsemax, entmax(1.5), learned_entmax, top_k(8), stick_breaking, or package.file:Class of yours."""
     dropout: float = rate(0.25, traced=True)
     """Dropout rate of the embeddings and of the input of every convolution."""
 

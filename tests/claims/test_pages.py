@@ -95,6 +95,13 @@ def test_page_opens_with_figure_of_the_claimed_number_or_none(experiment, rows):
     assert "![toy](../../experiments/results/toy.png)" in page and f"[alignment]({image}" in page
 
 
+def test_grid_has_columns_of_text_before_its_numbers():
+    texts = {"options": {"": "-", "large": "`--model.hidden-size 8`"}}
+    table = claim_tables.grid_table(Grid("After training", {"loss": "test.loss"}, ("", "large"), texts=texts), RUNS)
+    assert table.columns == ("variant", "options", "loss") and table.right == ("loss",)
+    assert [row[:2] for row in table.rows] == [("-", "-"), ("large", "`--model.hidden-size 8`")]
+
+
 def test_results_page_has_every_group_and_every_miss(experiment, rows):
     page = " ".join(pages.results_page([experiment], rows, {"toy": RUNS}).split())
     assert "[toy](results/toy.md): accuracy | 0.8 (0.79-0.81, 3 runs) | 0.8 (equal for 8 runs) | agree" in page

@@ -195,6 +195,8 @@ class Head(nn.Module):
         (parse_score, "gaussian(2.5)", "sigma", 2.5),
         (parse_normalizer, "learned_sink(1.5)", "sink", 1.5),
         (parse_normalizer, "learned_sink", "sink", 0.0),
+        (parse_normalizer, "ssmax(0.5)", "scale", 0.5),
+        (parse_normalizer, "ssmax", "scale", 0.168),
     ],
 )
 def test_built_in_parts_start_there_too(make, value, field, start):
@@ -217,8 +219,9 @@ def test_a_part_without_init_is_constant(make, value):
 
 
 def test_a_bias_in_packed_rows_remat_and_a_population():
-    """Rotary positions and a bias see distances alone: sentences in one row are each alone. One program."""
-    options = {"position_embedding": "rotary", "bias": f"{HERE}:Decay", "dropout": 0.0}
+    """Rotary positions and a bias see distances alone, scalable softmax the keys of a sentence: each in a row is alone.
+    One program."""
+    options = {"position_embedding": "rotary", "bias": f"{HERE}:Decay", "dropout": 0.0, "normalizer": "ssmax"}
     (model, inputs), (remat, _) = translator(**options), translator(**options, remat=True)
     shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
     draw = np.random.default_rng(0).normal

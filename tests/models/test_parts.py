@@ -312,13 +312,14 @@ def test_every_normalizer_has_per_head_parameters(name):
     model, inputs = make(replace(options, normalizer=name))
     (logits, _), params = jax.eval_shape(lambda: model.init_with_output(jax.random.key(0), *inputs))
     learned = [x.shape for path, x in jax.tree.leaves_with_path(params) if "normaliser" in jax.tree_util.keystr(path)]
-    assert logits.shape == (2, 6, 7) and learned == [(HEADS,)] * (2 if name.startswith("learned") else 0)
+    assert logits.shape == (2, 6, 7) and learned == [(HEADS,)] * (2 if name.startswith(("learned", "ssmax")) else 0)
 
 
 @pytest.mark.parametrize(
     "name",
     [
         "learned_sink",
+        pytest.param("ssmax", marks=pytest.mark.slow),
         pytest.param("learned_sigmoid", marks=pytest.mark.slow),
         pytest.param("learned_entmax", marks=pytest.mark.slow),
     ],
@@ -362,13 +363,19 @@ def test_steps_with_another_pooling_are_teacher_forcing():
     np.testing.assert_allclose(*step_and_full_logits("decoder-only", *model), atol=1e-4, rtol=1e-4)
 
 
-STEPPED = ["learned_entmax", "sigmoid(-1.0)", "relu", "softpick", "top_k(2)", "stick_breaking"]
+STEPPED = ["learned_entmax", "ssmax", "sigmoid(-1.0)", "relu", "softpick", "top_k(2)", "stick_breaking"]
 
 
-@pytest.mark.parametrize("name", [*STEPPED[:1], *(pytest.param(n, marks=pytest.mark.slow) for n in STEPPED[1:])])
+@pytest.mark.parametrize("name", [*STEPPED[:2], *(pytest.param(n, marks=pytest.mark.slow) for n in STEPPED[2:])])
 def test_steps_with_other_normalizers_are_teacher_forcing(name):
     """A cache holds entries that are not written yet, and those of other hypotheses: none of them may count."""
     options, make = MODELS["decoder-only"]
     np.testing.assert_allclose(
         *step_and_full_logits("decoder-only", *make(replace(options, normalizer=name))), atol=1e-5, rtol=1e-5
     )
+
+
+def test_steps_of_ssmax_count_window_and_padding():
+    options, make = MODELS["encoder-decoder"]
+    model = make(replace(options, normalizer="ssmax(0.7)", mask="window(2)"))
+    np.testing.assert_allclose(*step_and_full_logits("encoder-decoder", *model), atol=1e-5, rtol=1e-5)

@@ -33,7 +33,8 @@ QWEN3 = replace(LLAMA, normalize_qk=True, rope_scaling="linear(3)", tied_embeddi
 GEMMA = replace(
     QWEN3, norm="sandwich", mlp_layer="geglu", scale_embeddings=True, logit_cap=3.0, score="soft_cap(2)", use_bias=True
 )
-MODELS = {"llama": LLAMA, "qwen3": QWEN3, "gemma": GEMMA}
+YARN = replace(LLAMA, rope_scaling="yarn(4, 40, 3)")
+MODELS = {"llama": LLAMA, "qwen3": QWEN3, "gemma": GEMMA, "yarn": YARN}
 
 
 def rms(x, scale, epsilon):
@@ -41,10 +42,13 @@ def rms(x, scale, epsilon):
 
 
 def frequencies(o, width):
-    """As transformers computes them: three cases of the wavelength for llama3."""
+    """As transformers computes them: three cases of the wavelength for llama3; of three pairs that turn 6.4, 1.4 and
+    0.3 times in 40 positions, YaRN mixes the second and the third from pair 0.49 to 1.2, or from 0 to 2."""
     f = o.rope_theta ** (-np.arange(0, width, 2) / width)
     if o.rope_scaling == "linear(3)":
         return f / 3
+    if o.rope_scaling == "yarn(4, 40, 3)":
+        return f * [1, (1 + 1 / 4) / 2, 1 / 4]
     wave, (factor, low, high, old) = 2 * np.pi / f, (8, 1, 4, 40)
     smooth = (old / wave - low) / (high - low)
     between = (1 - smooth) * f / factor + smooth * f
@@ -55,7 +59,8 @@ def rotate(x, o):
     """[B, H, T, E], halves apart."""
     half = x.shape[-1] // 2
     angles = np.arange(x.shape[2])[:, None] * frequencies(o, x.shape[-1])
-    cos, sin = (np.concatenate([f(angles)] * 2, -1) for f in (np.cos, np.sin))
+    amplitude = 0.1 * np.log(4) + 1 if o.rope_scaling.startswith("yarn") else 1
+    cos, sin = (amplitude * np.concatenate([f(angles)] * 2, -1) for f in (np.cos, np.sin))
     return x * cos + np.concatenate([-x[..., half:], x[..., :half]], -1) * sin
 
 
@@ -102,7 +107,7 @@ def random_params(model, seed=0):
     return jax.tree.map(lambda x: r.normal(size=x.shape, scale=0.7).astype(np.float32), shapes)
 
 
-@pytest.mark.parametrize("name", slow_but(["llama", "gemma"], MODELS))
+@pytest.mark.parametrize("name", slow_but(["llama", "gemma", "yarn"], MODELS))
 def test_a_family_is_its_formula(name):
     """Two programs each."""
     options = MODELS[name]
@@ -142,7 +147,11 @@ def test_every_new_parameter_by_name():
         ("rope_scaling", "llama3('a', 1, 4, 40)", "positive"),
         ("rope_scaling", "math:pi", "--model.rope-scaling"),
         ("rope_scaling", "numpy:sum", "frequencies to frequencies"),
-        ("rope_scaling", "yarn(2)", "--model.rope-scaling"),
+        ("rope_scaling", "yarn(2)", "--model.rope-scaling .* missing 1"),
+        ("rope_scaling", "yarn(0.5, 64)", "factor >= 1"),
+        ("rope_scaling", "yarn(2, 64, 1, 32)", "slow < fast"),
+        ("rope_scaling", "yarn(2, 6)", "original > 2 pi slow"),
+        ("rope_scaling", "yarn(2, 64, 32, 1, 'a')", "positive"),
         ("norm", "both", "--model.norm"),
         ("norm_epsilon", -1e-5, "--model.norm-epsilon"),
         ("key_dim", -1, "--model.key-dim"),

@@ -161,6 +161,7 @@ def test_any_normalizer_weighs_the_source(name, contract):
     [
         pytest.param(config.LuongConfig(**SMALL, normalizer="learned_entmax", **ONE_WAY), marks=pytest.mark.slow),
         pytest.param(config.BahdanauConfig(**SMALL, normalizer="learned_sink"), marks=pytest.mark.slow),
+        pytest.param(config.BahdanauConfig(**SMALL, normalizer="ssmax"), marks=pytest.mark.slow),
         pytest.param(
             config.LuongSeq2seqConfig(hidden_size=6, embed_size=4, normalizer="learned_sigmoid"), marks=pytest.mark.slow
         ),

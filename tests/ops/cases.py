@@ -142,6 +142,7 @@ MASKS = {
 NORMALIZERS = {
     "Softmax": lambda draw: normalizers.Softmax(),
     "sink": lambda draw: normalizers.Softmax(draw()),
+    "ScalableSoftmax": lambda draw: normalizers.ScalableSoftmax(0.4 + draw() / 16),
     "Sigmoid": lambda draw: normalizers.Sigmoid(draw() / 2),
     "ReluPower": lambda draw: normalizers.ReluPower(2),
     "Signed": lambda draw: normalizers.Signed(),
@@ -227,7 +228,7 @@ class Case(NamedTuple):
 
     @property
     def has_log(self) -> bool:
-        return self.extras and self.normalizer in ("Softmax", "sink", "TopK")
+        return self.extras and self.normalizer in ("Softmax", "sink", "ScalableSoftmax", "TopK")
 
 
 def is_valid(case: Case) -> bool:
@@ -237,6 +238,9 @@ def is_valid(case: Case) -> bool:
     if (case.way == "kernel") != (case.shape in KERNEL_SHAPES) or (case.sizes.queries == 1 and case.offset != 3):
         return False
     if case.way == "kernel" and (case.normalizer == "StickBreaking" or case.dtype == "float64" or case.pool != "Mean"):
+        return False
+    is_linear = case.score in ("ScaledDot", "Dot", "Bilinear") and case.bias == "none"
+    if case.way == "kernel" and case.normalizer == "ScalableSoftmax" and not is_linear:
         return False
     if case.way == "kernel" and case.bias in ("ShawBias", "TransformerXLBias", "Location"):
         return False

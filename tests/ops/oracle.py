@@ -216,6 +216,7 @@ def stick_breaking(s):
 
 NORMALIZERS = {
     "Softmax": lambda n, s: softmax(s, -math.inf if n.sink is None else n.sink),
+    "ScalableSoftmax": lambda n, s: softmax(s),  # of scores that `attend` has multiplied
     "Sigmoid": lambda n, s: 1 / (1 + np.exp(-s - n.bias)),
     "ReluPower": lambda n, s: np.maximum(s, 0) ** n.power / len(s),
     "Signed": lambda n, s: s,
@@ -278,6 +279,8 @@ def attend(query, key, value, *, score, bias, mask, normalizer, pool, offset=0, 
         keep = np.flatnonzero(allowed[n])
         s = SCORES[name_of(score)](score, q[None], key[keep])[0]
         s = s + np.broadcast_to(bias_of(bias, q[None], i[n : n + 1], j[:, keep], offset), (1, len(keep)))[0]
+        if name_of(normalizer) == "ScalableSoftmax":  # Nakanishi 2025: e^(s log(n) z) = n^(s z), n the keys of the mask
+            s = np.array([x if x == -np.inf else normalizer.scale * math.log(len(keep)) * x for x in s])
         keep, s = keep[s > -np.inf], s[s > -np.inf]
         w = weights_of(normalizer, s)
         counted = s[w > 0] if name_of(normalizer) == "TopK" else s

@@ -25,7 +25,7 @@ COLLECTIVE = re.compile(r"= (.+?) (all-reduce|all-gather|reduce-scatter|collecti
 
 def every_normalizer() -> dict:
     """Each public normalizer once; leaves that are arrays have one number for each head."""
-    class_args = {"TopK": [3]}
+    class_args = {"TopK": [3], "ScalableSoftmax": [0.4]}
     classes = {name: getattr(normalizers, name) for name in normalizers.__all__}
     bases = {"Normalizer", "Ordered", "Pointwise", "Ratio", "Threshold", "Signed", "Local", "Exponential"}
     instances = {

@@ -45,6 +45,7 @@ MASKS = {
 NORMALIZERS = {
     "Entmax": normalizers.Entmax(number(1.5)),
     "ReluPower": normalizers.ReluPower(2),
+    "ScalableSoftmax": normalizers.ScalableSoftmax(number(0.4)),
     "Sigmoid": normalizers.Sigmoid(number(-1.0)),
     "Signed": normalizers.Signed(),
     "Softmax": normalizers.Softmax(number(0.0)),

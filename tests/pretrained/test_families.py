@@ -17,7 +17,8 @@ torch = pytest.importorskip("torch", reason="parity with transformers needs torc
 transformers = pytest.importorskip("transformers", reason="parity with transformers needs it, of the extra `libraries`")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # the warnings are theirs
 
-YARN = {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 100.0}
+DYNAMIC = {"rope_parameters": {"rope_type": "dynamic", "factor": 4.0}}
 MODELS = [
     pytest.param("Llama", {}, id="Llama"),
     pytest.param("Llama", {"tie_word_embeddings": True, "num_key_value_heads": 4}, id="Llama, tied, all heads"),
@@ -29,6 +30,8 @@ MODELS = [
     pytest.param(
         "Qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2}, id="Qwen 2, upper windows"
     ),
+    pytest.param("Qwen2", {"rope_parameters": YARN}, id="Qwen 2.5, YaRN"),
+    pytest.param("Llama", {"rope_parameters": YARN | {"truncate": False, "beta_fast": 2.0}}, id="YaRN, not truncated"),
     pytest.param("Qwen3", {"head_dim": 8, "tie_word_embeddings": True}, id="Qwen 3"),
     pytest.param("Gemma2", {"head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 8}, id="Gemma 2"),
     pytest.param(
@@ -102,7 +105,7 @@ def test_they_read_what_we_write(tmp_path, name, naming):
     [
         ("Llama", {"hidden_act": "gelu"}, "hidden_act silu or swish, has 'gelu'"),
         ("Llama", {"mlp_bias": True}, "mlp_bias False"),
-        ("Llama", YARN, "scaled by default, linear, llama3; got yarn"),
+        ("Llama", DYNAMIC, "scaled by default, linear, llama3, yarn; got dynamic"),
         ("Llama", {"rope_parameters": {"rope_type": "llama3", "factor": 4.0}}, "low_freq_factor"),
         ("Llama", {"num_attention_heads": 5}, ""),
         ("Llama", {"num_attention_heads": None}, "num_attention_heads"),

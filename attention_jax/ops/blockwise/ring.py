@@ -64,6 +64,7 @@ from attention_jax.ops.platforms import by_platform
 from attention_jax.ops.pooling import Mean, Pool, as_pool
 from attention_jax.ops.positions import as_positions
 from attention_jax.ops.precision import accumulator
+from attention_jax.ops.scaled_logits import as_softmax
 from attention_jax.ops.scores import ScaledDot, Score, prepare
 from attention_jax.ops.trees import as_tree, pytree
 
@@ -116,7 +117,10 @@ def attend_sharded(
     check_call(query, key, value, score, bias, mask, normalizer, dropout, block_q, block_k)
     _check_rules(bias, mask, pool)
     bias, mask = as_rules(bias, mask, query, key, 0)
-    score, normalizer = as_tree(score), as_normalizer(normalizer)
+    first = device_index * query.shape[0]
+    query, score, bias, normalizer = as_softmax(
+        query, as_tree(score), bias, mask, as_normalizer(normalizer), first, num_devices * key.shape[0]
+    )
     base = normalizer.of if isinstance(normalizer, TopK) else normalizer
     if not isinstance(base, Local | Ordered):
         raise InputError(
@@ -128,7 +132,7 @@ def attend_sharded(
         out = jnp.zeros((query.shape[0], value.shape[1]), value.dtype)
         empty = out, jnp.full(query.shape[:1], -jnp.inf, accumulator(query.dtype))
         return vary_like(empty if return_log_sum_exp else out, (query, key, value))
-    first, words = device_index * query.shape[0], None
+    words = None
     if rng is not None and not is_zero(dropout):
         query_words, key_words = dropout_bits(rng, num_devices * query.shape[0], num_devices * key.shape[0])
         query_words = lax.dynamic_slice_in_dim(query_words, first, query.shape[0])

@@ -18,7 +18,7 @@ from jax import lax
 from attention_jax.errors import InputError
 from attention_jax.ops.dropout import dropout_factor
 from attention_jax.ops.masks import AssumeFinite, is_broadcastable
-from attention_jax.ops.meshes import vary_like
+from attention_jax.ops.meshes import loopable, vary_like
 from attention_jax.ops.normalizer_kinds import relative_to
 from attention_jax.ops.positions import as_positions
 from attention_jax.ops.precision import accumulator, matmul_transposed, widest
@@ -400,6 +400,27 @@ def find_attended_positions(inputs):
 
     start = vary_like((jnp.zeros((queries,), bool), jnp.zeros((keys,), bool)), inputs)
     return lax.fori_loop(0, -(-queries // size), rows, start)
+
+
+def count_keys(mask, offset, queries: int, keys: int):
+    """Count the keys that each query may attend to by the mask, [Q], in chunks of rows; the first query is at position
+    `offset`. A key whose score is -inf counts."""
+    if mask is None:
+        return jnp.full((queries,), keys, jnp.int32)
+    has_size = isinstance(queries, int) and isinstance(keys, int)  # else exported with any length
+    size = max(1, min(queries, 2**20 // max(keys, 1))) if has_size else queries
+
+    def count_rows(mask, first, rows):
+        return mask(first + jnp.arange(rows), jnp.arange(keys)).sum(axis=1, dtype=jnp.int32)
+
+    def count(mask, offset):
+        if not has_size or size == queries:
+            return count_rows(mask, offset, queries)
+        step = lambda i, counts: put_rows(counts, count_rows(mask, offset + start_of(i, size, queries), size), i, size)
+        start = vary_like(jnp.zeros((queries,), jnp.int32), (mask, offset))
+        return lax.fori_loop(0, -(-queries // size), step, start)
+
+    return loopable(count)(mask, offset)
 
 
 # --- which blocks -----------------------------------------------------------------------------------------------------

@@ -160,7 +160,7 @@ def _columns(terms: Terms, queries: int, scale: float, dtype) -> tuple[Float[Arr
         factor = jnp.clip(jnp.asarray(terms.factor, jnp.float32), -largest, largest)
         of_query = _two_parts(jnp.broadcast_to(factor, queries), dtype)  # whose gradients are summed in float32
     of_query = [(x.astype(jnp.float32) * constant).astype(dtype) for x in of_query for constant in FACTORS]
-    of_key = _three_parts(term, dtype)
+    of_key = three_parts(term, dtype)
     return jnp.stack(of_query, axis=1), jnp.stack(of_key * (len(of_query) // len(of_key)), axis=1)
 
 
@@ -168,7 +168,7 @@ def _of_queries(term: Float[Array, " Q"], sink: bool, rows: tuple[int, int], dty
     """Features whose product is a term of the queries, with all keys but a sink; without a sink, which other keys
     compete with, one feature whose value is 0 and whose gradient is that of the term."""
     if sink:
-        of_query, constants = jnp.stack(_three_parts(term, dtype), axis=1), FACTORS
+        of_query, constants = jnp.stack(three_parts(term, dtype), axis=1), FACTORS
     else:
         value = jnp.where(jnp.isfinite(term), term - lax.stop_gradient(term), 0.0)
         of_query, constants = value.astype(dtype)[:, None], (1.0,)
@@ -193,7 +193,7 @@ def _limit(dtype) -> float:
     return min(FACTORS[0] / 2 * float(jnp.finfo(dtype).max), 1e30)
 
 
-def _three_parts(term: Float[Array, " N"], dtype) -> tuple[Array, Array, Array]:
+def three_parts(term: Float[Array, " N"], dtype) -> tuple[Array, Array, Array]:
     """Three parts of a term in `dtype`, whose product with `FACTORS` is the term; the second carries the gradient. -inf
     is the lowest number in range, whose weight is 0."""
     term, (large, _, small) = jnp.clip(term, -_limit(dtype), _limit(dtype)), FACTORS

@@ -29,6 +29,7 @@ from attention_jax.ops.normalizers import (
     Normalizer,
     Ratio,
     ReluPower,
+    ScalableSoftmax,
     Sigmoid,
     Softmax,
     Softpick,
@@ -75,6 +76,8 @@ def cases():
         "relu": (ReluPower(2), network, None, causal(), None),
         "divisor with more": (OffByMore(number(0.7)), Dot(), None, third, None),
         "top-k": (TopK(3), Dot(), None, causal(), None),
+        "scalable softmax": (ScalableSoftmax(number(0.6)), Dot(), None, causal(), None),
+        "scalable softmax with a bias": (ScalableSoftmax(number(0.6)), width, slope, lengths(17), 0.3),
         "softpick": (Softpick(), Dot(), slope, causal(), 0.3),
     }
 

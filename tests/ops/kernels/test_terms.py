@@ -284,7 +284,7 @@ def test_three_parts_are_the_number(dtype):
     @jax.jit
     def total(x):
         return sum(
-            summand.astype(jnp.float32) * factor for summand, factor in zip(terms._three_parts(x, dtype), terms.FACTORS)
+            summand.astype(jnp.float32) * factor for summand, factor in zip(terms.three_parts(x, dtype), terms.FACTORS)
         )
 
     smallest = float(jnp.finfo(dtype).tiny) / 32  # what is below is 0
