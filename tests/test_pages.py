@@ -21,6 +21,7 @@ FAST = (
     "comparison",
     "fused",
     "lineage",
+    "lineage_since",
     "masks",
     "recipes",
     "installation",
