@@ -20,6 +20,7 @@ FAST = (
     "comparison",
     "fused",
     "lineage",
+    "lineage_since",
     "masks",
     "recipes",
     "installation",
