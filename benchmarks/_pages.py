@@ -1,4 +1,4 @@
-"""Names that `--only` selects, and tables between two markers of a page, for several benchmarks."""
+"""Names that `--only` selects, for several benchmarks, and tables between two markers of a page."""
 
 import re
 from collections.abc import Sequence

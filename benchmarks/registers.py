@@ -36,11 +36,8 @@ from attention_jax.ops.normalizers import Entmax, Sigmoid, Sparsemax
 from attention_jax.ops.scores import Additive, Cosine, Gaussian, SoftCap
 from attention_jax.report.tables import Table, markdown
 from benchmarks._attention_cases import CAP, SIGMA, WINDOW, l1
-from benchmarks._pages import check_page, is_selected, write_page
+from benchmarks._pages import is_selected
 from benchmarks._process import run_in_process
-
-START, END = "<!-- bench registers -->\n", "<!-- end of bench registers -->"
-"""The tables of a page are between these."""
 
 Card = Literal["h100", "a100"]
 ARCHITECTURES = {"h100": "9.0a", "a100": "8.0"}
@@ -238,18 +235,15 @@ def usages(name: str, cards: tuple[Card, ...]) -> dict[str, dict[str, Usage]]:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def main(only: tuple[str, ...] = (), card: tuple[Card, ...] = ("h100", "a100"), page: str = "") -> dict:
+def main(only: tuple[str, ...] = (), card: tuple[Card, ...] = ("h100", "a100")) -> dict:
     """Compile the generated kernels for GPUs that are not installed, and print what they need.
 
     Args:
         only: Calls whose names begin with these parts: dot, dot/causal, soft_cap, gaussian, sparsemax.
         card: Cards to compile for.
-        page: Also write the tables into this page, between <!-- bench registers --> and
-            <!-- end of bench registers -->.
     """
     os.environ["JAX_PLATFORMS"] = "cpu"  # of the processes that compile: nothing runs on a card
     jax.config.update("jax_platforms", "cpu")
-    check_page(page, START, END)
     every = cases()
     for prefix in only:
         if not any(is_selected(name, (prefix,)) for name in every):
@@ -264,9 +258,7 @@ def main(only: tuple[str, ...] = (), card: tuple[Card, ...] = ("h100", "a100"), 
         if is_selected(name, only):
             rows[name] = run_in_process(functools.partial(usages, name, card), LIMIT)
             print(f"{name}: {rows[name]['problem'] or line(rows[name], card)}", flush=True)
-    text = render(rows, card)
-    print(f"\n{text}")
-    write_page(page, START, END, text)
+    print(f"\n{render(rows, card)}")
     return rows
 
 

@@ -44,6 +44,7 @@ closed three quarters of the encoder's heads in that run, and BLEU was 0.5 highe
 import itertools
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from attention_jax.config import Config, Grid, Optim, replace
@@ -243,7 +244,6 @@ def study(config: Config, directory) -> dict:
     import numpy as np
 
     from attention_jax import tasks
-    from attention_jax.report.curves import lines
     from attention_jax.train.loop import train_one
 
     task = tasks.build(config)
@@ -261,9 +261,6 @@ def study(config: Config, directory) -> dict:
     pruned = curve(ranked, TENTHS)
     rescaled = {0: pruned[0]} | curve(ranked, RESCALED_TENTHS, rescale=True)
     control = {0: pruned[0]} | curve(at_random, RANDOM_TENTHS)
-    curves = {"least important first": pruned, "the others rescaled": rescaled, "at random": control}
-    series = {name: ([i / 10 for i in bleu], list(bleu.values())) for name, bleu in curves.items()}
-    lines(series, directory / "figures" / "pruning.png", xlabel="share of heads removed", ylabel="validation BLEU")
     metrics = {f"valid.bleu.{i / 10:.0%}": bleu for i, bleu in pruned.items()}
     metrics |= {f"valid.bleu_rescaled.{i / 10:.0%}": bleu for i, bleu in rescaled.items()}
     metrics |= {f"valid.bleu_random.{i / 10:.0%}": bleu for i, bleu in control.items()}
@@ -271,6 +268,19 @@ def study(config: Config, directory) -> dict:
     metrics["half.over_random"] = pruned[5] - control[5]
     closed, gated = with_gates(task, params, directory / "gates")
     return metrics | {"gates.share": closed, "gates.change": test(gated) - test(params)}
+
+
+def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
+    """BLEU of the recorded seeds while more and more heads are removed, in both orders."""
+    from attention_jax.report.curves import lines
+
+    runs = [run["metrics"] for run in recorded[""] if "valid.bleu.0%" in run["metrics"]]
+    curves = {"least important heads first": ("bleu", TENTHS), "heads at random": ("bleu_random", (0, *RANDOM_TENTHS))}
+    series = {
+        label: ([10 * i for i in tenths], [[run[f"valid.{metric}.{i / 10:.0%}"] for i in tenths] for run in runs])
+        for label, (metric, tenths) in curves.items()
+    }
+    return lines(series, path, xlabel="attention heads removed (%)", ylabel="validation BLEU", inputs=series)
 
 
 def columns(prefix: str, tenths) -> dict[str, str]:

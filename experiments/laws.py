@@ -7,10 +7,10 @@ Command: python launch.py reproduce laws
 Cost: 0.56 minutes
 
 The functions are in attention_jax/laws/, one for each number, of a few lines over `attend`; docs/laws.md has the
-equations and says how to break each of them. `python launch.py laws mine:attention` measures an attention function of
-your own. Related claims are in other experiments: the rate of kernel regression on random inputs (`nadaraya_watson`),
-the capacity of softmax memories (`hopfield_retrieval`), the Jacobian of the softmax and its Lipschitz constant
-(`exact_identities`).
+equations, and tests/laws/test_laws.py breaks each of them. `python launch.py laws mine:attention` measures an attention
+function of your own. Related claims are in other experiments: the rate of kernel regression on random inputs
+(`nadaraya_watson`), the capacity of softmax memories (`hopfield_retrieval`), the Jacobian of the softmax and its
+Lipschitz constant (`exact_identities`).
 
 Bounds follow from the theorems, with a margin for rounding and random arrays. Before they were committed, the code was
 tried with seeds 77 and 3, which are not recorded; where that was at full size, the claim says so.

@@ -79,6 +79,9 @@ def config() -> Config:
 
 
 SCORES = ("mean", "location", "dot", "scaled_dot", "general", "concat", "additive")
+WORDS = {"none": "no attention", "mean": "mean of states", "scaled_dot": "scaled dot"}
+WORDS |= {"scaled_general": "scaled general", "local-m": "window, monotonic", "local-p": "window, predicted"}
+"""Labels in the figure of models that are not called by their name."""
 UNIFORM = ("general", "general-feeding", "local-p", "local-p-feeding")
 DIVIDED = "attention_jax.models.named_scores:ScaledGeneral"
 
@@ -128,7 +131,8 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
         "without input feeding": [scores.get(n) for n in names],
         "with input feeding": [scores.get(f"{n}-feeding") for n in names],
     }
-    return bars(names, series, path, ylabel="BLEU on test2016", inputs=series)
+    words = [WORDS.get(name, name) for name in names]
+    return bars(words, series, path, ylabel="BLEU on test2016", inputs=series)
 
 
 ATTENDING = ("dot", "scaled_dot", "general", "concat", "additive", "local-m", "local-p")

@@ -35,6 +35,8 @@ from attention_jax.config import (
 
 PUBLISHED = 1.88
 SCORES = ("scaled_dot", "gaussian", "cosine", "additive")
+WORDS = {"scaled_dot": "scaled dot", "gaussian": "Gaussian"}
+"""Labels in the figure of scores that are not called by their option."""
 
 
 def config() -> Config:
@@ -82,9 +84,10 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
 
     losses = {name: [run["metrics"]["valid.loss"] for run in runs] for name, runs in recorded.items()}
     names = [name for name in SCORES if name in losses]
-    reference = {"nanoGPT": [PUBLISHED if name == "scaled_dot" else None for name in names]}
-    series = {"2,000 steps": [losses[name] for name in names]}
-    return bars(names, series, path, ylabel="validation loss (nats)", reference=reference, dots=True, inputs=series)
+    reference = {"nanoGPT's README": [PUBLISHED if name == "scaled_dot" else None for name in names]}
+    series = {"this code, 2,000 steps": [losses[name] for name in names]}
+    words = [WORDS.get(name, name) for name in names]
+    return bars(words, series, path, ylabel="validation loss (nats)", reference=reference, dots=True, inputs=series)
 
 
 GRIDS = (Grid("After 2,000 steps", {"validation loss": "valid.loss"}, SCORES),)

@@ -22,17 +22,16 @@ FAST = (
     "faq",
     "fused",
     "lineage",
+    "lineage_since",
     "masks",
     "recipes",
     "installation",
     "decoding",
     "devices",
     "troubleshooting",
-    "mixed_precision",
-    "run_directory",
 )
 """Pages whose Python blocks, one after the other, are a program of seconds."""
-TRAINS = ("quickstart", "checkpoints")
+TRAINS = ("quickstart", "run_directory")
 """Pages that train the default experiment: here its smoke configuration."""
 
 

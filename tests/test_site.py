@@ -172,10 +172,10 @@ def test_the_site_needs_nothing_from_elsewhere(site):
 
 QUERIES = {
     "jax attention custom score gradient": {"index", "fused"},
-    "resume training": {"checkpoints"},
-    "mixed precision bfloat16": {"mixed_precision"},
+    "resume training": {"run_directory"},
+    "mixed precision bfloat16": {"devices"},
     "gradient accumulation": {"devices"},
-    "checkpoint format": {"checkpoints"},
+    "checkpoint format": {"run_directory"},
     "learning rate schedules": {"extend", "generated/configuration"},
     "config reference": {"generated/configuration"},
     "beam search options": {"decoding"},

@@ -127,6 +127,8 @@ class Grid:
     variants: tuple[str, ...]
     minus: str | None = None
     """Show the differences to this variant, seed by seed."""
+    texts: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
+    """Columns of text before the numbers: {column: {variant: text}}."""
 
 
 @dataclass(frozen=True)

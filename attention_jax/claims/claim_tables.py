@@ -76,8 +76,9 @@ def median_text(metric: str, variant: str, runs: Sequence[Mapping], minus: str |
 def grid_table(grid: Grid, runs: Sequence[Mapping]) -> Table:
     """Tabulate a grid of measurements, one row a variant."""
     cells = lambda variant: (median_text(metric, variant, runs, grid.minus) for metric in grid.columns.values())
-    lines = [(variant or "-", *cells(variant)) for variant in grid.variants]
-    return Table(grid.caption, ("variant", *grid.columns), lines, right=tuple(grid.columns))
+    texts = lambda variant: (column[variant] for column in grid.texts.values())
+    lines = [(variant or "-", *texts(variant), *cells(variant)) for variant in grid.variants]
+    return Table(grid.caption, ("variant", *grid.texts, *grid.columns), lines, right=tuple(grid.columns))
 
 
 def counts_table(rows: Sequence[JudgedClaim]) -> Table:

@@ -1,7 +1,8 @@
 """`make results` (`python -m attention_jax.claims.pages`): write the pages of the record from the recorded results.
 
-These are docs/results.md, a page docs/results/NAME.md for each experiment, docs/results/checks.md, the costs in
-docs/reproduce.md, the numbers of docs/d2l.md, and README's results. `draw_published` draws the figure of both.
+These are docs/results.md, a page docs/results/NAME.md for each experiment, docs/results/checks.md, the numbers of
+docs/d2l.md, the table of docs/attention_variants.md, and README's results. `draw_published` draws the figure of README
+and docs/results.md.
 """
 
 import re
@@ -40,25 +41,25 @@ from attention_jax.report.agreement import Row, agreement
 from attention_jax.report.tables import Table, markdown, number
 
 README_START, README_END = "<!-- results -->\n", "<!-- end of results -->"
-COSTS_START, D2L_START, TABLE_END = "<!-- costs -->\n", "<!-- d2l -->\n", "<!-- end -->"
+D2L_START, TABLE_END = "<!-- d2l -->\n", "<!-- end -->"
+VARIANTS_START = "<!-- attention_variants -->\n"
 FIGURE = ROOT / "results" / "published.png"
 INTRODUCTION = """
-# Results: published numbers beside this code's
+# Results: published numbers and this code's
 
-`make results` writes this page from `experiments/results/*.json`; [reproduce.md](reproduce.md) has the rule of the
-verdicts. Numbers are medians of all runs of a configuration with their range. A claim is listed with its group: where
-the number that it is held against comes from.
+Numbers are medians of all runs of a configuration, with their range; [one rule](reproduce.md#the-rule) gives the
+verdicts. Each experiment's page lists what differs from its source. `make results` writes this page from
+`experiments/results/*.json`.
 """
 CAPTION = """
-*Dots and lines are medians and ranges of this code, gray bars the source's runs, on the scale of the published number.*
+*Dots and lines: medians and ranges of this code. Gray bars: the source's runs. All relative to the published number.*
 """
 CODE = """
-No source prints these numbers: its programs were run here, for d2l rewritten in one file each.
+No source prints these numbers: we ran its programs here (d2l's rewritten, in one file each).
 """
 REGISTERED = """
-Today's rule and its margins were committed on 2026-11-27, after the runs of that day; a star marks claims that were
-committed before every run that they are judged by. What the former rules said of the same runs is in
-[HISTORY.md](../experiments/HISTORY.md).
+The rule was committed on 2026-11-27, after most of the runs ([history](../experiments/HISTORY.md)). A star marks claims
+that were committed before every run that they are judged by.
 """
 FROM = {"printed": "printed", "decoded": "a curve", "code": "its code, run here", "count": "a count"}
 """Where the number of a row of README's table comes from."""
@@ -92,23 +93,29 @@ def shorten_clauses(text: str, most: int = 60) -> str:
 # the page of an experiment
 
 
-def figure_paths(experiment: Experiment) -> list[Path]:
-    """The recorded figures of an experiment; the figure of its page comes first."""
-    all_figures = sorted(experiment.results.glob(f"{experiment.name}-*.png"))
-    main_figure, *learning = (
-        experiment.results / f"{experiment.name}{ending}.png" for ending in ("", "-learning_curves", "-learning_curve")
-    )
-    return [path for path in (main_figure, *learning) if path.exists()] + [
-        path for path in all_figures if path not in learning
-    ]
+def figure_paths(experiment: Experiment) -> tuple[Path | None, list[Path]]:
+    """The figure that an experiment's page opens with, if it has one, and the other recorded figures.
+
+    It is the experiment's own comparison. Without claims a figure of its task, such as a copied sequence, will do; with
+    claims no other figure shows the number that is claimed.
+    """
+    name, results = experiment.name, experiment.results
+    figures = [path for path in (results / f"{name}.png",) if path.exists()] + sorted(results.glob(f"{name}-*.png"))
+    comparisons = [path for path in figures if path.stem in (name, f"{name}-learning_curves")]
+    pictures = [] if experiment.claims else [path for path in figures if "-learning_curve" not in path.stem]
+    opening = next(iter(comparisons + pictures), None)
+    return opening, [path for path in figures if path != opening]
 
 
 def figure_lines(experiment: Experiment) -> tuple[list[str], str]:
     """The figure of an experiment's page with its caption, and links to the others."""
-    paths = [f"../../experiments/results/{path.name}" for path in figure_paths(experiment)]
-    links = ", ".join(f"[{Path(path).stem.partition('-')[2].replace('_', ' ')}]({path})" for path in paths[1:])
+    opening, more_paths = figure_paths(experiment)
+    address = "../../experiments/results/"
+    links = ", ".join(f"[{path.stem.partition('-')[2].replace('_', ' ')}]({address}{path.name})" for path in more_paths)
+    if opening is None:
+        return [], links
     caption = [f"*{experiment.about('Figure')}*"] if experiment.about("Figure") else []
-    return [*([f"![{experiment.name}]({paths[0]})"] if paths else []), *caption], links
+    return [f"![{experiment.name}]({address}{opening.name})", *caption], links
 
 
 def notes_of(rows: Sequence[JudgedClaim]) -> str:
@@ -123,7 +130,7 @@ def notes_of(rows: Sequence[JudgedClaim]) -> str:
 
 
 def page_of(experiment: Experiment, rows: Sequence[JudgedClaim], runs: Sequence[Mapping]) -> str:
-    """Write docs/results/NAME.md: the figure, the claims or else the first table, the command, and the rest folded."""
+    """Write docs/results/NAME.md: figure, claims (without any the first table), command, and the rest folded."""
     figure, more_figures = figure_lines(experiment)
     grids = [f"{grid.caption}:\n\n{markdown(grid_table(grid, runs))}" for grid in experiment.grids]
     thresholds = [markdown(thresholds_table(experiment, runs))] if experiment.thresholds else []
@@ -134,11 +141,11 @@ def page_of(experiment: Experiment, rows: Sequence[JudgedClaim], runs: Sequence[
         notes_of(rows),
         *about,
         f"More figures: {more_figures}." if more_figures else "",
-        f"Protocol, variants and what is known of the result: [experiments/{experiment.name}.py]"
-        f"(../../experiments/{experiment.name}.py).",
+        f"Protocol and variants: [experiments/{experiment.name}.py](../../experiments/{experiment.name}.py).",
     ]
     command = f"```\n{experiment.about('Command')}\n```" if experiment.about("Command") else ""
-    texts = [f"# {experiment.name}", experiment.claim, *figure, *tables[:1], command]
+    title, colon, _ = experiment.claim.removesuffix(".").partition(": ")
+    texts = [f"# {title}", experiment.claim if colon else "", *figure, *tables[:1], command]
     texts += [
         "<details>\n<summary>More numbers, sources and differences, data and cost</summary>",
         *folded,
@@ -162,17 +169,21 @@ def checks_page(results: Path) -> str:
 
 
 def numbers_table(rows: Sequence[JudgedClaim]) -> str:
-    """The claims of a group about numbers: the source's, ours, the verdict, and what differs or is suspected."""
+    """The claims of a group about numbers: the source's, ours, the verdict, and of those that differ the cause."""
     lines, former = [], ""
+    labels = Counter((row.experiment, shorten_clauses(row.claim.text, most=35)) for row in rows)
     for row in rows:
-        about = row.claim.cause if row.verdict == "differ" and row.claim.cause else row.claim.differs
+        about = shorten_clauses(row.claim.cause or row.claim.differs) if row.verdict == "differ" else ""
         star = "\\*" if row.claim.registered else ""
-        name = f"{link(row.experiment)}: {shorten_clauses(row.claim.text, most=35)}{star}"
-        differs = "as above" if about and about == former else shorten_clauses(about)
+        label = shorten_clauses(row.claim.text, most=35)
+        label = label if labels[row.experiment, label] == 1 else row.claim.text
+        name = f"{link(row.experiment)}: {label}{star}"
         numbers = source_text(row.claim), value_text(row.claim, row.runs)
-        lines.append((name, *numbers, verdict_with_reason(row), differs))
+        lines.append((name, *numbers, verdict_with_reason(row), "as above" if about and about == former else about))
         former = about
-    columns = ("experiment: number", "source", "this code", "verdict", "differs in, or suspected cause")
+    columns = ("experiment: number", "source", "this code", "verdict", "suspected cause")
+    if not any(line[-1] for line in lines):
+        columns, lines = columns[:-1], [line[:-1] for line in lines]
     return markdown(Table("", columns, lines, right=columns[1:3]))
 
 
@@ -197,14 +208,14 @@ def opposite_table(rows: Sequence[JudgedClaim]) -> str:
 
 
 def thresholds_text(experiments: Sequence[Experiment], runs: Mapping[str, Sequence[Mapping]]) -> str:
-    """How many thresholds there are, and those that are not met."""
+    """How many thresholds there are, and how many of each experiment are not met."""
     every = [(e, threshold) for e in experiments for threshold in e.thresholds]
     theory = sum(threshold.theory for _, threshold in every)
-    missed = [f"{link(e.name)}: {t.text}" for e, t in every if is_met(t, runs[e.name]) is False]
+    missed = Counter(link(e.name) for e, threshold in every if is_met(threshold, runs[e.name]) is False)
     text = (
-        f"{theory} statements of theory and {len(every) - theory} bounds of this project are no claims: tests hold the "
-        f"recorded runs against them (`tests/experiments/test_thresholds.py`), and the pages of the experiments list "
-        f"them. Not met: {'; '.join(missed)}."
+        f"Tests compare the recorded runs with {theory} statements of theory and {len(every) - theory} bounds of this "
+        f"project (`tests/experiments/test_thresholds.py`); the pages of the experiments list them. Not met: "
+        f"{', '.join(f'{count} of {name}' for name, count in missed.items())}."
     )
     return wrap_text(text)
 
@@ -228,7 +239,10 @@ def results_page(
         "Curves that were decoded": [numbers_table(of("decoded"))],
         "Our runs of a source's code": [CODE, numbers_table(of("code"))],
         "Counts": [count_lines(of("count"), ("agree", "differ")), causes_text(of("count"))],
-        "Orders": [count_lines(of("order"), ("same sign", "opposite", "undecided")), opposite_table(of("order"))],
+        "Orders": [
+            count_lines(of("order"), ("same sign", "opposite", "undecided", "not run")),
+            opposite_table(of("order")),
+        ],
         "Theory and thresholds": [thresholds_text(experiments, runs)],
         "All experiments": [index(experiments), "Re-runs on other machines: [checks](results/checks.md).", TREE],
     }
@@ -253,7 +267,8 @@ def d2l_table(rows: Sequence[JudgedClaim]) -> Table:
         if section and row.claim.published is not None:
             page = f"[{row.experiment}](results/{row.experiment}.md)"
             numbers = source_text(row.claim), value_text(row.claim, row.runs)
-            lines.append((section[1].rstrip("."), row.claim.text, page, *numbers, verdict_with_reason(row)))
+            label = shorten_clauses(row.claim.text, most=45)
+            lines.append((section[1].rstrip("."), label, page, *numbers, verdict_with_reason(row)))
     lines.sort(key=lambda line: [int(digits) for digits in line[0].split(".")])
     columns = ("d2l", "what", "experiment", "source", "this code", "verdict")
     return Table("", columns, lines, right=columns[3:5])
@@ -324,16 +339,6 @@ def replace_between(text: str, start: str, end: str, new: str) -> str:
     return f"{head}{start}{new}\n{end}{tail.partition(end)[2]}"
 
 
-def costs_table(experiments: Sequence[Experiment]) -> Table:
-    """Tabulate the minutes of the experiments of each chapter, the cheapest first."""
-    lines = []
-    for chapter in CHAPTERS:
-        inside = [e for e in experiments if e.about("Chapter") == chapter and e.minutes is not None]
-        costs = [f"`{e.name}` {number(e.minutes)}" for e in sorted(inside, key=lambda row: row.minutes)]
-        lines.append((chapter, ", ".join(costs)))
-    return Table("", ("chapter", "minutes on one core, all variants and seeds"), lines)
-
-
 def write_pages(root: Path = ROOT.parent):
     """Write the pages into README.md and docs/ of a directory."""
     experiments = [load_experiment(name) for name in experiment_names()]
@@ -347,14 +352,14 @@ def write_pages(root: Path = ROOT.parent):
         (docs / "results" / stale).unlink()
     for name, text in pages.items():
         write_atomically(docs / name, text)
-    tables = {"reproduce.md": (COSTS_START, costs_table(experiments)), "d2l.md": (D2L_START, d2l_table(rows))}
-    for name, (start, table) in tables.items():
-        if (docs / name).exists():
-            text = (docs / name).read_text(encoding="utf-8")
-            write_atomically(docs / name, replace_between(text, start, TABLE_END, markdown(table)))
-    readme = root / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    write_atomically(readme, replace_between(text, README_START, README_END, readme_section(rows)))
+    variants = next(grid_table(e.grids[0], runs[e.name]) for e in experiments if e.name == "attention_variants")
+    generated = {
+        docs / "d2l.md": (D2L_START, TABLE_END, markdown(d2l_table(rows))),
+        docs / "attention_variants.md": (VARIANTS_START, TABLE_END, markdown(variants)),
+        root / "README.md": (README_START, README_END, readme_section(rows)),
+    }
+    for path, (start, end, new) in generated.items():
+        write_atomically(path, replace_between(path.read_text(encoding="utf-8"), start, end, new))
 
 
 if __name__ == "__main__":

@@ -16,12 +16,14 @@ def panels(path: Path, seed: int) -> Path:
     errors = fast_weights.errors_figure(seed)
     ratios = np.array(errors["Hebbian"][0])
     errors |= {"N / d": (ratios, ratios), "1 - d / N": (ratios[4:], 1 - 1 / ratios[4:])}
+    rates_at_edge, winners = regression.rates_figure(), weights.winners_figure()
+    parity = {"delta rule": (rates, accuracy)}
     return line_panels(
         {
-            "at the boundary": (regression.rates_figure(), "points n", "root of the expected error", "xy"),
-            "one winner": (weights.winners_figure(), "keys n", "weight", "xy"),
-            "fast weights": (errors, "pairs / dimensions", "relative squared error", ""),
-            "parity of 256 bits": ({"delta rule": (rates, accuracy)}, "rate beta", "best accuracy", ""),
+            "Regression at the boundary of the data": (rates_at_edge, "points n", "root mean squared error", "xy"),
+            "Weight of a winner among n keys": (winners, "keys n", "weight of the largest score", "xy"),
+            "Reading N pairs from a memory of size d": (errors, "pairs N / dimensions d", "relative squared error", ""),
+            "Parity of 256 bits, by a recurrence": (parity, "rate beta (eigenvalue 1 - beta)", "best accuracy", ""),
         },
         path,
     )

@@ -172,8 +172,7 @@ def _whiskers(axis, x, trials: Sequence[Mapping]):
 def parallel_coordinates(
     trials: Sequence[Mapping], path: str | Path, *, metric: str, log: Sequence[str] = (), inputs=None
 ) -> Path:
-    """Plot one line per finished trial through all of its parameters to its result (last axis);
-    brighter lines have larger results.
+    """Plot one line per finished trial through all of its parameters to its result, which its color shows, too.
 
     `trials`, `log` and `inputs` as in `sweep_slices`; a trial without a finite value is left out.
     """
@@ -189,30 +188,40 @@ def parallel_coordinates(
         import matplotlib
 
         axis = figure.subplots()
-        heights, colors = [], matplotlib.colormaps["viridis"](0.1 + 0.8 * _unit(values)[0])
+        dark = matplotlib.colors.ListedColormap(matplotlib.colormaps["viridis"](np.linspace(0, 0.85, 256)))
+        colors = matplotlib.cm.ScalarMappable(matplotlib.colors.Normalize(values.min(), values.max()), dark)
+        heights = []
         for i, (name, (x, ticks)) in enumerate(zip([*names, metric], columns)):
-            unit, low, high = _unit(np.log10(x) if name in log else x)
+            unit = _unit(np.log10(x) if name in log else x)
             heights.append(unit)
             axis.axvline(i, color=INK, alpha=0.6, linewidth=0.8)
-            ends = [low, high] if high > low else [low]
-            marks = ticks or [f"{10**v if name in log else v:.3g}" for v in ends]
-            _marks(axis, i, [short(mark, room - 2) for mark in marks])
+            texts = [ticks[int(value)] if ticks else f"{value:.3g}" for value in x]
+            _marks(axis, i, {height: short(text, room - 2) for height, text in sorted(zip(unit, texts))})
         for line in np.argsort(values):
-            axis.plot(range(len(columns)), [h[line] for h in heights], color=colors[line], linewidth=1.1, alpha=0.8)
-        axis.set_xticks(range(len(columns)), ["\n".join(textwrap.wrap(name, room)) for name in (*names, metric)])
+            axis.plot(
+                range(len(columns)), [h[line] for h in heights], color=colors.to_rgba(values[line]), linewidth=1.1
+            )
+        names = [name.replace("_", " ") for name in (*names, metric)]
+        axis.set_xticks(range(len(columns)), ["\n".join(textwrap.wrap(name, room)) for name in names])
         axis.set(yticks=[], xlim=(-0.2, len(columns) - 0.4), ylim=(-0.06, 1.06))
         axis.spines[:].set_visible(False)
+        figure.colorbar(colors, ax=axis, label=names[-1], aspect=30, pad=0.02)
     return save(figure, path, inputs)
 
 
-def _marks(axis, position: int, marks: list[str]):
-    """Label at most 14 values of one of the parallel axes."""
-    heights = np.linspace(0, 1, len(marks)) if len(marks) > 1 else [0.5]
-    every = -(-len(marks) // 14)
+def _marks(axis, position: int, marks: Mapping[float, str]):
+    """Label the values of a parallel axis, {height: text} from below: both ends, and those with room between."""
     box = {"boxstyle": "round,pad=0.1", "color": "white", "alpha": 0.8}
-    for mark, height in list(zip(marks, heights))[::every]:
-        offset = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
-        axis.annotate(mark, (position, height), **offset, fontsize=SMALLEST, bbox=box, zorder=5)
+    top, below = max(marks), -1.0
+    for height, mark in marks.items():
+        if height == top or (height - below >= MARK and top - height >= MARK):
+            offset = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+            axis.annotate(mark, (position, height), **offset, fontsize=SMALLEST, bbox=box, zorder=5)
+            below = height
+
+
+MARK = 0.07
+"""The least distance of two labels on one of the parallel axes, of its height."""
 
 
 def _parameters(trials: Sequence[Mapping]) -> list[str]:
@@ -234,7 +243,7 @@ def _positions(values: list) -> tuple[np.ndarray, list[str]]:
     return np.array([positions.index(str(v)) for v in values], float), positions
 
 
-def _unit(x: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """Scale x to 0 .. 1 (0.5 if all are equal); return it with its ends."""
+def _unit(x: np.ndarray) -> np.ndarray:
+    """Scale x to 0 .. 1 (0.5 if all are equal)."""
     low, high = float(x.min()), float(x.max())
-    return (np.full(len(x), 0.5) if high == low else (x - low) / (high - low)), low, high
+    return np.full(len(x), 0.5) if high == low else (x - low) / (high - low)

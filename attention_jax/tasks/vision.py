@@ -294,7 +294,7 @@ class VisionTask(Task):
             figures.mistakes(test.image, test.label, probabilities, names, directory / "mistakes.png"),
         ]
         first = first_of_each(test.label)
-        titles = [f"{names[test.label[i]]} ({names[guesses[i]]} {probabilities[i].max():.2f})" for i in first]
+        titles = [f"{names[test.label[i]]}, read as {names[guesses[i]]}" for i in first]
         paths.append(self.show_attention(params, test.image[first], titles, directory / "attention.png"))
         if "positions" in params:
             table = np.asarray(params["positions"])

@@ -39,18 +39,16 @@ def test_resident_blocks_follow_occupancy_table(usage, card, blocks):
     assert registers.resident_blocks(usage, CHIPS[card]) == blocks
 
 
-def test_tables_show_numbers_and_failures(monkeypatch, tmp_path):
+def test_tables_show_numbers_and_failures(monkeypatch, capsys):
     usage = Usage(168, 8, 40 * 1024, 16, 2, 4)
     row = {card: dict.fromkeys(registers.KERNELS, usage) for card in ("h100", "a100")}
     monkeypatch.setattr(registers, "absent_compiler", lambda: None)
     monkeypatch.setattr(registers, "ptxas_version", lambda: "12.9.86")
     outcomes = iter([row | {"problem": ""}, {"problem": "not done within 600 s"}])
     monkeypatch.setattr(registers, "run_in_process", lambda function, limit: next(outcomes))
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n\n{registers.START}before\n{registers.END}\n")
-    registers.main(only=("soft_cap", "alibi/learned"), card=("a100",), page=str(page))
-    text = page.read_text()
-    assert "ptxas 12.9.86" in text and text.count("before") == 1 and "h100" not in text and "| a100, sm_80 |" in text
+    registers.main(only=("soft_cap", "alibi/learned"), card=("a100",))
+    text = capsys.readouterr().out
+    assert "ptxas 12.9.86" in text and "h100" not in text and "| a100, sm_80 |" in text
     assert "| soft_cap | 64 x 64, 4/4 |" + " 168 / 8 / 40 / 3 / 16 wgmma + 2 mma |" * 3 in text
     assert "| alibi/learned | 64 x 64 | not done within 600 s |  |  |" in text
 
@@ -59,7 +57,6 @@ def test_tables_show_numbers_and_failures(monkeypatch, tmp_path):
     ("options", "message"),
     [
         ({"only": ("dots",)}, "--only dots selects nothing: dot/full/2048x64"),
-        ({"page": "missing.md"}, "--page needs a file with <!-- bench registers -->"),
         ({}, r"compilers of CUDA kernels, ptxas is not installed: pip install \"jax\[cuda12\]==0.10.2\""),
     ],
 )

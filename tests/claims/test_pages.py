@@ -80,7 +80,26 @@ def test_page_opens_with_one_table_and_folds_the_rest(experiment, rows):
     assert "suspected cause: too short" in folded and "differs: half the data; one more" in folded
     assert "[curves](../../experiments/results/toy-curves.png)" in folded
     plain = pages.page_of(dataclasses.replace(experiment, claims=()), [], RUNS)
+    assert plain.startswith("# It works\n")
     assert "| it is low |" in plain.partition("<details>")[0], "without claims the thresholds come first"
+
+
+def test_page_opens_with_figure_of_the_claimed_number_or_none(experiment, rows):
+    for name in ("toy-learning_curve.png", "toy-alignment.png"):
+        (experiment.results / name).touch()
+    image = "../../experiments/results/toy-alignment.png)"
+    assert "![" not in pages.page_of(experiment, rows, RUNS)
+    assert f"![toy]({image}" in pages.page_of(dataclasses.replace(experiment, claims=()), [], RUNS)
+    (experiment.results / "toy.png").touch()
+    page = pages.page_of(experiment, rows, RUNS)
+    assert "![toy](../../experiments/results/toy.png)" in page and f"[alignment]({image}" in page
+
+
+def test_grid_has_columns_of_text_before_its_numbers():
+    texts = {"options": {"": "-", "large": "`--model.hidden-size 8`"}}
+    table = claim_tables.grid_table(Grid("After training", {"loss": "test.loss"}, ("", "large"), texts=texts), RUNS)
+    assert table.columns == ("variant", "options", "loss") and table.right == ("loss",)
+    assert [row[:2] for row in table.rows] == [("-", "-"), ("large", "`--model.hidden-size 8`")]
 
 
 def test_results_page_has_every_group_and_every_miss(experiment, rows):
@@ -88,7 +107,7 @@ def test_results_page_has_every_group_and_every_miss(experiment, rows):
     assert "[toy](results/toy.md): accuracy | 0.8 (0.79-0.81, 3 runs) | 0.8 (equal for 8 runs) | agree" in page
     assert "| differ | too short |" in page and "never run\\*" in page, "the star of a registered claim"
     assert "[toy](results/toy.md) 1 opposite." in page and "loss, large - small | less |" in page
-    assert "Not met: [toy](results/toy.md): it is low." in page
+    assert "Not met: 1 of [toy](results/toy.md)." in page
 
 
 def test_readme_table_has_the_flagged_claims_alone(rows):

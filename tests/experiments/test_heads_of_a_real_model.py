@@ -127,7 +127,8 @@ def test_orders_of_layers():
 def test_the_page_has_the_recorded_numbers_and_verdicts():
     experiment = catalog.load_experiment("heads_of_a_real_model")
     [run] = record.load_recorded_runs(experiment.name)
-    text = (catalog.ROOT.parent / "docs" / "heads.md").read_text(encoding="utf-8")
+    page = catalog.ROOT.parent / "docs" / "real_model.md"
+    text = page.read_text(encoding="utf-8").partition("## What the heads do")[2]
     rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines() if "| " in line]
     number = lambda name: "{:.3f} ({:.3f} to {:.3f})".format(
         *(run["metrics"][name + end] for end in ("", "_low", "_high"))

@@ -7,11 +7,13 @@ import pytest
 
 from attention_jax import config as configs, tasks
 from attention_jax.claims.catalog import load_experiment
+from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.transformer import Transformer, count_parameters
 from attention_jax.train import placement
 from attention_jax.train.optimizer import schedule
 from experiments import (
     head_pruning,
+    language_model,
     multi30k_deen_transformer,
     multi30k_ende_tiny,
     norm_placement,
@@ -26,6 +28,13 @@ def test_published_sizes():
     count = lambda model: count_parameters(jax.eval_shape(model.init, jax.random.key(0), tokens, tokens[0, :1], tokens))
     assert count(tiny) == 2_568_704
     assert count(Transformer(multi30k_deen_transformer.config().model, 7853, 5893)) == 9_038_341
+
+
+def test_preset_has_the_size_of_gpt2():
+    """124,439,808 without the table of 1,024 learned positions, and with the biases of the output layer."""
+    model = LanguageModel(language_model.presets()["gpt2"].model, vocab=50_257)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), jax.numpy.ones((1, 8), int))
+    assert count_parameters(shapes) == 124_439_808 - 1_024 * 768 + 50_257
 
 
 def test_table3_rows_are_counted_as_by_hand():
@@ -180,7 +189,6 @@ def test_head_pruning_runs_in_small(tmp_path, corpus, monkeypatch):
     monkeypatch.setattr(head_pruning, "TENTHS", (0, 5))
     monkeypatch.setattr(head_pruning, "RESCALED_TENTHS", (1,))
     monkeypatch.setattr(head_pruning, "RANDOM_TENTHS", (5,))
-    (tmp_path / "run" / "figures").mkdir(parents=True)
     metrics = head_pruning.study(configs.replace(head_pruning.smoke(), data=corpus), tmp_path / "run")
     assert set(metrics) == {
         *(f"valid.bleu{kind}.0%" for kind in ("", "_rescaled", "_random")),
@@ -194,4 +202,5 @@ def test_head_pruning_runs_in_small(tmp_path, corpus, monkeypatch):
         "gates.change",
     }
     assert metrics["half.over_random"] == metrics["valid.bleu.50%"] - metrics["valid.bleu_random.50%"]
-    assert (tmp_path / "run" / "figures" / "pruning.png").stat().st_size > 5_000
+    figure = head_pruning.figure({"": [{"metrics": metrics}, {"metrics": {"bleu.0%": 30.0}}]}, tmp_path / "figure.png")
+    assert figure.stat().st_size > 5_000
