@@ -97,7 +97,7 @@ def test_a_pretrained_model_with_another_attention_trains_and_exports(tmp_path, 
     lines = section.split("```\n")[1].replace("\\\n", " ").splitlines()
     monkeypatch.chdir(tmp_path)
     Path("minilm").symlink_to(real_models.minilm())
-    texts = [f"{word} is {kind}\t{kind}\n" for word in "abcdefghij" for kind in ("good", "bad")]
+    texts = [f"{kind}\t{word} is {kind}\n" for word in "abcdefghij" for kind in ("good", "bad")]
     Path("labeled.tsv").write_text("".join(texts), encoding="utf-8")
     for line in lines:
         words = shlex.split(line)[2:]

@@ -37,7 +37,7 @@ class Pretrained:
     >>> model.generate(["The capital of France is"], length=2)  # doctest: +SKIP
     [' Paris.']
     >>> model.loss(["The capital of France is Paris."]).round(2)  # doctest: +SKIP
-    array([2.57], dtype=float32)
+    array([2.57])
     """
 
     path: Path
