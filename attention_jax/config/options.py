@@ -199,16 +199,24 @@ def import_object(import_path: str) -> Any:
     >>> import_object("math:sqrt")(9.0)
     3.0
     """
-    file, _, name = import_path.partition(":")
+    file, colon, name = import_path.partition(":")
     try:
-        return getattr(importlib.import_module(file), name)
-    except (ModuleNotFoundError, AttributeError, ValueError, TypeError) as error:
+        module = importlib.import_module(file)
+    except (ModuleNotFoundError, ValueError, TypeError) as error:
         if isinstance(error, ModuleNotFoundError) and not f"{file}.".startswith(f"{error.name}."):
             raise  # the file is there; a package that it imports is not
+        hint = "install the package, or add its directory to PYTHONPATH"
+        if not colon or file.endswith(".py"):
+            hint = "write package.file:name, such as mine.scores:Radial for Radial in mine/scores.py"
         raise InputError(
-            f"{import_path!r} must be package.file:name of something that can be imported; {error}: "
-            "install the package, or add its directory to PYTHONPATH"
+            f"{import_path!r} must be package.file:name of something that can be imported; {error}: {hint}"
         ) from error
+    if not hasattr(module, name):
+        names = [public for public in vars(module) if public[0] != "_"]
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"is {near[0]} meant?" if near else f"it has {', '.join(names[:8]) or 'no names'}"
+        raise InputError(f"{import_path!r} must be package.file:name; {module.__name__} has no {name!r}: {hint}")
+    return getattr(module, name)
 
 
 def resolve_name(value: str, names: Mapping[str, str]) -> tuple[Any, list | None]:
