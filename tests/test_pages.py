@@ -104,7 +104,7 @@ def test_a_pretrained_model_with_another_attention_trains_and_exports(tmp_path, 
     for line in lines:
         _, _, command, *words = shlex.split(line)
         commands.main([command, *words, *small.get(command, [])])
-    assert (tmp_path / "runs/entmax/export/stablehlo/cpu.stablehlo").exists()
+    assert (tmp_path / "runs/sink/export/stablehlo/cpu.stablehlo").exists()
 
 
 def read_consoles(page: Path) -> list[tuple[str, str]]:
