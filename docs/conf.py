@@ -1,5 +1,6 @@
 """Sphinx configuration of the documentation site: `make site` builds build/site/index.html, which opens from disk."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -36,8 +37,20 @@ python_use_unqualified_type_names = True
 
 def setup(app):
     app.connect("source-read", link_files_of_the_repository)
+    app.connect("html-page-context", fold_sidebar, priority=900)  # after the theme has made the tree
 
 
 def link_files_of_the_repository(app, name: str, source: list[str]) -> None:
     """Make links to Markdown files beside docs/ downloads: MyST takes them for pages otherwise."""
     source[0] = source[0].replace("](../experiments/HISTORY.md", "](path:../experiments/HISTORY.md")
+
+
+def fold_sidebar(app, page: str, template: str, context: dict, doctree) -> None:
+    """Make each captioned list of the sidebar a `<details>`, which is open where the current page is in the list."""
+    group = r'<p class="caption"[^>]*>(.*?)</p>\s*<ul([^>]*)>(.*?)(?=<p class="caption"|\Z)'
+
+    def details(match: re.Match) -> str:
+        state = " open" if "current" in match[2] or (page == "index" and "Start" in match[1]) else ""
+        return f"<details{state}><summary>{match[1]}</summary><ul{match[2]}>{match[3]}</details>"
+
+    context["furo_navigation_tree"] = re.sub(group, details, context["furo_navigation_tree"], flags=re.DOTALL)

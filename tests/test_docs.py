@@ -117,20 +117,17 @@ def test_design_tree_lists_folders_and_ops_files():
     assert {path for path in listed if path.endswith(".py")} <= existing
 
 
-def test_gallery_lists_every_figure_with_its_command():
+def test_gallery_shows_figures_with_sentence_and_page():
     text, results = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8"), ROOT / "experiments" / "results"
-    row = (
-        r"^\| \[<img src=\"\.\./experiments/results/([\w-]+)\.png\" alt=\"\1\" width=\"300\">\]\([^)]+\1\.png\)"
-        r" \| ([^|]+) \| `(.+)` \|$"
-    )
-    rows = re.findall(row, text, re.MULTILINE)
-    assert len(rows) == text.count("<img") > 40 and len({figure for figure, _, _ in rows}) == len(rows)
-    for figure, sentence, command in rows:
-        assert (results / f"{figure}.png").exists() and sentence.endswith((".", ".)", "?")), figure
-        name = command.split()[-1].replace("launch.py", "date_luong")
-        assert figure.startswith((f"{name}-", f"bench_{name}", "published")) or figure == name, (figure, command)
+    card = r"\[!\[([\w-]+)\]\(\.\./experiments/results/\1\.png\)\]\(([\w/]+)\.md\)<br>(.+?) \|"
+    cards = re.findall(card, text)
+    assert len(cards) == text.count("![") > 40 and len({figure for figure, _, _ in cards}) == len(cards)
+    pages = {"published": "results", "bench_attention": "performance"}
+    for figure, page, sentence in cards:
+        assert (results / f"{figure}.png").exists() and sentence.endswith((".", ".)")), figure
+        assert page == pages.get(figure, f"results/{figure.partition('-')[0]}"), figure
     experiment_figures = {path.stem for path in results.glob("*.png") if path.stem in catalog.experiment_names()}
-    assert experiment_figures <= {figure for figure, _, _ in rows}
+    assert experiment_figures <= {figure for figure, _, _ in cards}
 
 
 def test_d2l_page_lists_existing_functions_and_sections():

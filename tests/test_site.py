@@ -39,8 +39,8 @@ def pages(reference) -> dict[str, str]:
 
 
 def test_every_page_is_in_contents_once(pages):
-    index = (DOCS / "index.md").read_text(encoding="utf-8")
-    trees = re.findall(r"^```\{toctree\}\n(.*?)^```$", index, re.DOTALL | re.MULTILINE)
+    text = (DOCS / "index.md").read_text(encoding="utf-8") + pages["api.md"].replace(" <api_", " <generated/api_")
+    trees = re.findall(r"^```\{toctree\}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     lines = [line for tree in trees for line in tree.splitlines() if line and line[0] != ":"]
     listed = [re.sub(r".*<(.+)>", r"\1", line) for line in lines if "<self>" not in line]
     assert all(len(re.sub(r" <.+>", "", line)) <= 16 for line in lines), "labels of the sidebar are short"
@@ -58,6 +58,13 @@ def test_every_public_name_is_in_reference(pages):
     below = {f"{space}.{name}" for space, module in spaces.items() for name in {*module.__all__} - top}
     assert top | below <= {*documented} and len(documented) == len({*documented})
     assert not re.search(r"0x[0-9a-f]{6}|_Sentinel|jaxlib", entries)
+
+
+def test_api_index_lists_every_entry_once_with_a_sentence(pages):
+    entries = "\n".join(text for name, text in pages.items() if name.startswith("api_"))
+    lines = re.findall(r"^\* \[`[\w.]+`\]\(#([\w-]+)\): (.+)$", pages["api.md"], re.MULTILINE)
+    assert Counter(label for label, _ in lines) == Counter(re.findall(r"^\((api-[\w-]+)\)=$", entries, re.MULTILINE))
+    assert len({*dict(lines)}) == len(lines) > 120 and all(sentence.endswith(".") for _, sentence in lines)
 
 
 def test_shapes_stand_in_signatures_as_they_are_written(reference):

@@ -29,29 +29,32 @@ GROUPS = {
         ("ops.attention", "ops.heads", "ops.dispatch", "ops.dropin", "ops.blockwise.ring", "ops.kernel_regression"),
     ),
     "scores": ("Score functions", ("ops.scores",)),
-    "normalizers": ("Normalizers: softmax, entmax, sigmoid and others", ("ops.normalizers",)),
-    "pooling": ("Pooling: mean, variance and local linear attention", ("ops.pooling",)),
-    "recurrences": ("Retention (RetNet, Mamba-2) and the delta rule", ("ops.retention", "ops.delta")),
-    "alignments": ("Latent alignments: hard, hidden Markov and monotonic attention", ("ops.lattice",)),
     "masks": ("Masks", ("ops.masks",)),
     "biases": ("Biases and relative positions", ("ops.biases",)),
+    "normalizers": ("Normalizers: softmax, entmax, sigmoid and others", ("ops.normalizers",)),
+    "pooling": ("Pooling: mean, variance and local linear attention", ("ops.pooling",)),
     "models": ("Models (Flax Linen modules)", ("models",)),
-    "interpret": ("Interventions, lenses and attributions", ("interpret",)),
-    "decoding": ("Greedy and beam search, sampling", ("decode", "sampling")),
     "runs": (
         "Pretrained models, experiments and runs from Python",
         ("pretrained.load", "pretrained.interface", "runs.api", "claims.catalog"),
     ),
+    "interpret": ("Interventions, lenses and attributions", ("interpret",)),
+    "decoding": ("Greedy and beam search, sampling", ("decode", "sampling")),
+    "recurrences": ("Retention (RetNet, Mamba-2) and the delta rule", ("ops.retention", "ops.delta")),
+    "alignments": ("Latent alignments: hard, hidden Markov and monotonic attention", ("ops.lattice",)),
     "pytrees": ("Custom pytrees", ("ops.trees",)),
+    "errors": ("Exceptions", ("errors",)),
 }
 """Page of the API reference: its title, and the modules of `attention_jax` whose public names are on it."""
+CONFIG_TITLE = "Configurations and claims from Python"
 FIRST = (
     "Softmax", "Sigmoid", "Softpick", "Sparsemax", "Entmax", "TopK", "StickBreaking", "ReluPower", "ScaledDot", "Dot",
     "Additive", "Bilinear", "Concat", "Cosine", "QKNorm", "SoftCap", "Gaussian", "causal", "lengths", "sliding_window",
     "window", "segments", "dense", "Mean", "ALiBi", "Forget", "T5Bias", "ShawBias", "Transformer", "LanguageModel",
     "ViT",
-    "MultiHeadAttention", "attend", "attend_heads", "attention_weights", "explain",
-    "load_experiment", "train_run", "load_run", "import_run", "export_run",
+    "MultiHeadAttention", "trace", "run", "Part", "ablate", "patch", "patch_sweep",
+    "attend", "attend_heads", "attention_weights", "explain",
+    "load_pretrained", "Pretrained", "load_experiment", "train_run", "load_run", "import_run", "export_run",
 )  # fmt: skip
 """What most users need, in this order; the rest of a page follows, and base classes come last."""
 ERRORS = ("InputError", "Diverged", "Interrupted", "lower_is_better")
@@ -63,8 +66,8 @@ MODEL_METHODS = {"__call__", "encode", "decode", "start", "step", "output"}
 def pages() -> dict[str, str]:
     """Each generated page: {file name: Markdown}."""
     api = {f"api_{name}.md": _api_page(title, modules) for name, (title, modules) in GROUPS.items()}
-    api["api_errors.md"] = _api_page("Exceptions", ["errors"])
-    return api | {"api_config.md": config_functions(), "configuration.md": configuration(), "cli.md": commands()}
+    api |= {"api_config.md": config_functions(), "api.md": api_index()}
+    return api | {"configuration.md": configuration(), "cli.md": commands()}
 
 
 # --- public names -----------------------------------------------------------------------------------------------------
@@ -85,11 +88,44 @@ def public_names(module: str) -> dict[str, object]:
     return {f"{'attention_jax' if name in exported else space}.{name}": getattr(module_object, name) for name in names}
 
 
-def _api_page(title: str, modules) -> str:
+def api_index() -> str:
+    """The page that lists all public names by task, each with the first sentence of its docstring."""
+    groups = {f"api_{name}": (title, rank_names(modules)) for name, (title, modules) in GROUPS.items()}
+    groups["api_config"] = CONFIG_TITLE, config_names()
+    text = ["(api-index)=\n# API: all public names"]
+    for page, (title, objects) in groups.items():
+        lines = [f"* [`{_short_path(path)}`](#{_anchor(path)}): {first_line(value)}" for path, value in objects.items()]
+        text += [f"## [{title}]({page}.md)", "\n".join(lines)]
+    tree = [f"{page.removeprefix('api_').capitalize()} <{page}>" for page in groups]
+    text.append("\n".join(["```{toctree}", ":hidden:", ":maxdepth: 1", "", *tree, "```"]))
+    return "\n\n".join(text) + "\n"
+
+
+def first_line(value) -> str:
+    """The first sentence of a docstring, on one line.
+
+    >>> first_line(api_index)
+    'The page that lists all public names by task, each with the first sentence of its docstring.'
+    """
+    paragraph = " ".join((inspect.getdoc(value) or "").partition("\n\n")[0].split())
+    return re.split(r"(?<=[a-z)`\]]\.) (?=[A-Z])", paragraph)[0]
+
+
+def _short_path(path: str) -> str:
+    """The name with its namespace, as it follows `attention_jax.`; functions of `ops` with their module."""
+    return path.removeprefix("attention_jax.").removeprefix("ops.")
+
+
+def rank_names(modules) -> dict[str, object]:
+    """The public names of modules, {path: function or class}, in the order of their page."""
     objects = {path: value for module in modules for path, value in public_names(module).items()}
-    objects = dict(sorted(objects.items(), key=lambda item: rank(*item)))
+    return dict(sorted(objects.items(), key=lambda item: rank(*item)))
+
+
+def _api_page(title: str, modules) -> str:
+    objects = rank_names(modules)
     entries = [entry(value, path) for path, value in objects.items()]
-    return "\n\n".join([f"# {title}", _contents(path.rpartition(".")[2] for path in objects), *entries]) + "\n"
+    return "\n\n".join([f"# {title}", _contents(objects), *entries]) + "\n"
 
 
 def rank(path: str, value) -> tuple[bool, int]:
@@ -98,29 +134,34 @@ def rank(path: str, value) -> tuple[bool, int]:
     return prose(value).startswith("Base class"), FIRST.index(name) if name in FIRST else len(FIRST)
 
 
-def config_functions() -> str:
-    """The page of the functions of `attention_jax.config`; its dataclasses are in the configuration reference."""
+def config_names() -> dict[str, object]:
+    """The functions of `attention_jax.config` and the classes of claims, {path: function or class}."""
     functions = {name: value for name, value in vars(configs).items() if inspect.isfunction(value) and name[0] != "_"}
-    own_functions = {name: value for name, value in functions.items() if value.__module__.startswith(configs.__name__)}
-    claims = {kind.__name__: kind for kind in (Claim, Threshold, Grid)}
-    text = ["# Configurations and claims from Python", _contents([*own_functions, *claims])]
-    text += [entry(value, f"attention_jax.config.{name}") for name, value in own_functions.items()]
-    text += [entry(value, f"attention_jax.claims.claim.{name}") for name, value in claims.items()]
-    return "\n\n".join(text) + "\n"
+    paths = {f"attention_jax.config.{name}": value for name, value in functions.items()}
+    paths = {path: value for path, value in paths.items() if value.__module__.startswith(configs.__name__)}
+    return paths | {f"attention_jax.claims.claim.{kind.__name__}": kind for kind in (Claim, Threshold, Grid)}
 
 
-def _contents(names) -> str:
-    return ", ".join(f"[`{name}`](#{_anchor(name)})" for name in names)
+def config_functions() -> str:
+    """The page of `config_names`; the dataclasses of options are in the configuration reference."""
+    objects = config_names()
+    entries = [entry(value, path) for path, value in objects.items()]
+    return "\n\n".join([f"# {CONFIG_TITLE}", _contents(objects), *entries]) + "\n"
 
 
-def _anchor(name: str) -> str:
-    return "api-" + name.lower().replace("_", "-")
+def _contents(paths) -> str:
+    return ", ".join(f"[`{path.rpartition('.')[2]}`](#{_anchor(path)})" for path in paths)
+
+
+def _anchor(path: str) -> str:
+    """The label of a name; a claim's `Threshold` has another than the normalizer."""
+    name = path.rpartition(".")[2].lower().replace("_", "-")
+    return f"api-claim-{name}" if ".claims.claim." in path else f"api-{name}"
 
 
 def entry(value, path: str) -> str:
     """The entry of a function or class: anchor, signature, docstring, and the methods that a class defines."""
-    name = path.rpartition(".")[2]
-    head = f"({_anchor(name)})="
+    head = f"({_anchor(path)})="
     if not inspect.isclass(value):
         return f"{head}\n" + _directive("function", f"{path}{signature(value)}", prose(value))
     body = [prose(value), *_fields(value), *_methods(value)]
