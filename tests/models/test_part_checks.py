@@ -41,6 +41,19 @@ class Tempered(scores.Score):
 
 @pytree
 @dataclass(frozen=True)
+class Laplace(scores.Score):
+    """-|q - k|_1 / width, which has no derivative where a feature of q is that of k."""
+
+    width: jax.Array
+    is_cut: bool = field(default=False, metadata={"static": True})
+
+    def __call__(self, query, key):
+        width = jax.lax.stop_gradient(self.width) if self.is_cut else self.width
+        return -jnp.abs(query[:, None] - key[None]).sum(-1) / width.astype(query.dtype)
+
+
+@pytree
+@dataclass(frozen=True)
 class Leaky(normalizers.Ratio):
     """exp, of which a mistake sums masked keys, too."""
 
@@ -79,6 +92,7 @@ class Strided(masks.Mask):
 HALF = jnp.asarray(0.5)
 PLANTED = [
     ("gradients = differences", Tempered(HALF), Tempered(HALF, "cut"), "gradient of scale"),
+    ("gradients = differences", Laplace(HALF), Laplace(HALF, True), "gradient of width"),
     ("a pair alone", Tempered(HALF), Tempered(HALF, "index"), "score"),
     ("keys in another order", Tempered(HALF), Tempered(HALF, "index"), "output"),
     ("symmetric", Tempered(HALF), Tempered(HALF, "asymmetric"), "score"),
@@ -91,7 +105,9 @@ PLANTED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "right", "wrong", "evidence"), PLANTED, ids=[case[0] for case in PLANTED])
+@pytest.mark.parametrize(
+    ("name", "right", "wrong", "evidence"), PLANTED, ids=[f"{type(case[2]).__name__} {case[0]}" for case in PLANTED]
+)
 def test_a_mistake_is_in_its_property_alone(name, right, wrong, evidence):
     subjects = [part_checks.draw_subject(rule, symmetric=name == "symmetric") for rule in (right, wrong)]
     good, bad = (part_checks.measure_property(name, subject) for subject in subjects)
