@@ -219,8 +219,8 @@ def read_params(weights: exchange.Weights, model, *batch: np.ndarray) -> dict:
         if array is not None:
             params[path] = jnp.asarray(array)
     if absent := sorted(shapes.keys() - params.keys()):
-        named = ", ".join(f"{path} {list(shapes[path].shape)}" for path in absent[:3])
-        print(f"note: initialized, as no weights have them: {named} ({len(absent)})", file=sys.stderr)
+        summary = ", ".join(f"{path} {list(shapes[path].shape)}" for path in absent[:3])
+        print(f"note: initialized, as no weights have them: {summary} ({len(absent)})", file=sys.stderr)
         fresh = jax.jit(lambda: {path: leaf for path, leaf in exchange.flat(start()).items() if path in absent})()
         params |= {path: leaf.astype(dtype) for path, leaf in fresh.items()}
     if arrays:
