@@ -22,7 +22,12 @@ KINDS = ("Q", "K", "V")
 
 
 class HeadWeights(NamedTuple):
-    """The weights of the H heads of an attention; grouped heads of keys and values are repeated, one for each query."""
+    """The weights of the H heads of an attention; grouped heads of keys and values are repeated, one for each query.
+
+    >>> weights = HeadWeights(*jnp.ones((4, 2, 8, 3)))._replace(output=jnp.ones((2, 3, 8)))
+    >>> (weights.value @ weights.output).shape  # what a head writes to the residual stream, [H, D, D]
+    (2, 8, 8)
+    """
 
     query: Float[Array, "H D E"]
     key: Float[Array, "H D E"]

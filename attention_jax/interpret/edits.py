@@ -42,7 +42,9 @@ class Part:
     these two) and `rows` of the batch, each one index or several, negative ones counted from the end, which of each
     text of a `Batch` is its own; and only where the boolean array `where`, broadcast to the whole shape, is true.
 
-    One edge of one head: `{"decoder.23.scores": Part(-jnp.inf, heads=3, positions=-1, keys=9)}`.
+    >>> edge = {"decoder.23.scores": Part(-jnp.inf, heads=3, positions=-1, keys=9)}  # one edge of one head
+    >>> edge["decoder.23.scores"].heads
+    3
     """
 
     value: Float[Array, "..."] | None = None

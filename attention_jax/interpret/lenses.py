@@ -43,6 +43,14 @@ def logit_lens(model: nn.Module, params, *inputs, measure: Callable[[Array], Arr
 
     Sites are the embeddings and residual_out of every layer of the last stack; after the last layer it is the output of
     the model. With a `measure` of the output, such as the argmax, the outputs of all layers are not in memory together.
+
+    >>> from attention_jax import config, models
+    >>> options = config.LanguageModelConfig(num_layers=1, hidden_size=8, mlp_dim=16, num_heads=2)
+    >>> model, tokens = models.LanguageModel(options, vocab=11), jnp.array([[1, 2, 3]])
+    >>> params = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
+    >>> words = jax.eval_shape(lambda params: logit_lens(model, params, tokens, measure=lambda x: x.argmax(-1)), params)
+    >>> {site: x.shape for site, x in words.items()}
+    {'decoder.0.residual_out': (1, 3), 'decoder.embedding': (1, 3)}
     """
     return _lens(model, params, inputs, False, measure)
 
@@ -55,6 +63,14 @@ def jacobian_lens(model: nn.Module, params, *inputs, measure: Callable[[Array], 
 
     This is the lens of Gurnee et al. 2026 ("Verbalizable Representations Form a Global Workspace in Language Models")
     with the Jacobian of the input itself in place of its mean over a corpus.
+
+    >>> from attention_jax import config, models
+    >>> options = config.LanguageModelConfig(num_layers=1, hidden_size=8, mlp_dim=16, num_heads=2)
+    >>> model, tokens = models.LanguageModel(options, vocab=11), jnp.array([[1, 2, 3]])
+    >>> params = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
+    >>> outputs = jax.eval_shape(lambda params: jacobian_lens(model, params, tokens), params)
+    >>> {site: x.shape for site, x in outputs.items()}
+    {'decoder.0.residual_out': (1, 3, 11), 'decoder.embedding': (1, 3, 11)}
     """
     return _lens(model, params, inputs, True, measure)
 
@@ -118,6 +134,15 @@ def gradient_times_activation(
 
     To first order it is what setting the activation to zero takes away; of the attention weights, it is their
     gradient-based relevance.
+
+    >>> from attention_jax import config, models
+    >>> options = config.LanguageModelConfig(num_layers=1, hidden_size=8, mlp_dim=16, num_heads=2)
+    >>> model, tokens = models.LanguageModel(options, vocab=11), jnp.array([[1, 2, 3]])
+    >>> params = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
+    >>> measure = lambda logits: logits[0, -1, 5]  # of token 5 after the last one
+    >>> parts = jax.eval_shape(lambda params: gradient_times_activation(model, params, tokens, measure=measure), params)
+    >>> {site: x.shape for site, x in parts.items()}
+    {'decoder.0.weights': (1, 2, 3, 3)}
     """
     activations = trace(model, params, *inputs, sites=sites)
     gradients = _gradients(model, measure, params, inputs, jax.tree.map(jnp.zeros_like, activations))
@@ -163,6 +188,15 @@ def integrated_gradients(
 
     Raises InputError if the parts do not sum to the difference, up to 1e-4 of their sizes and the rounding of the
     model's type, which is known outside of `jax.jit`.
+
+    >>> from attention_jax import config, models
+    >>> options = config.LanguageModelConfig(num_layers=1, hidden_size=8, mlp_dim=16, num_heads=2)
+    >>> model, tokens = models.LanguageModel(options, vocab=11), jnp.array([[1, 2, 3]])
+    >>> params = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
+    >>> measure = lambda logits: logits[0, -1, 5]  # of token 5 after the last one
+    >>> parts = jax.eval_shape(lambda params: integrated_gradients(model, params, tokens, measure=measure), params)
+    >>> {site: x.shape for site, x in parts.items()}
+    {'decoder.embedding': (1, 3)}
     """
     if not isinstance(steps, int) or steps < 1:
         raise InputError(f"integrated gradients need at least one step, an integer, got {steps}")
@@ -265,6 +299,15 @@ def direct_attribution(
     With `return_residual` the result is (parts, their sum minus `measure`), and no residual is an error.
 
     Raises InputError if they do not sum to it, which is known outside of `jax.jit`.
+
+    >>> from attention_jax import config, models
+    >>> options = config.LanguageModelConfig(num_layers=1, hidden_size=8, mlp_dim=16, num_heads=2)
+    >>> model, tokens = models.LanguageModel(options, vocab=11), jnp.array([[1, 2, 3]])
+    >>> params = model.init(jax.random.key(0), tokens)["params"]
+    >>> measure = lambda logits: logits[0, -1, 5]  # of token 5 after the last one
+    >>> parts = direct_attribution(model, params, tokens, measure=measure)
+    >>> bool(abs(sum(x.sum() for x in parts.values()) - measure(model.apply({"params": params}, tokens)[0])) < 1e-5)
+    True
     """
     names, stack = _residual_sites(model, params, inputs)
     sites = find_sites(model, params, as_arrays(inputs))
@@ -287,6 +330,15 @@ def detached_attribution(
     With `return_residual` the result is (parts, their sum minus `measure`), and no residual is an error.
 
     Raises InputError if they do not sum to it, which is known outside of `jax.jit`.
+
+    >>> from attention_jax import config, models
+    >>> options = config.LanguageModelConfig(num_layers=1, hidden_size=8, mlp_dim=16, num_heads=2)
+    >>> model, tokens = models.LanguageModel(options, vocab=11), jnp.array([[1, 2, 3]])
+    >>> params = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
+    >>> measure = lambda logits: logits[0, -1, 5]  # of token 5 after the last one
+    >>> parts = jax.eval_shape(lambda params: detached_attribution(model, params, tokens, measure=measure), params)
+    >>> {site: x.shape for site, x in parts.items()}
+    {'biases': (), 'decoder.embedding': (1, 3)}
     """
     weight_sites = [name for name in find_sites(model, params, as_arrays(inputs)) if name.endswith("weights")]
     shares, residual = _attribute_measure(model, params, inputs, measure, weight_sites, "*.embedding", return_residual)

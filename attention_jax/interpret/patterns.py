@@ -86,7 +86,12 @@ def check_rng(rng):
 
 
 def repeated_tokens(rng: Key[Array, ""], vocab: int, length: int, batch: int = 1, first: int | None = None):
-    """Draw random tokens and repeat them, [B, 2 `length`], after `first` if given: only induction predicts them."""
+    """Draw random tokens and repeat them, [B, 2 `length`], after `first` if given: only induction predicts them.
+
+    >>> tokens = repeated_tokens(jax.random.key(0), vocab=11, length=3)
+    >>> tokens.shape, bool((tokens[:, :3] == tokens[:, 3:]).all())
+    ((1, 6), True)
+    """
     check_rng(rng)
     if min(vocab, length, batch) < 1:
         raise InputError(f"repeated_tokens needs a vocab, length and batch of at least 1, got {vocab, length, batch}")
