@@ -44,7 +44,7 @@ class Part:
 
     >>> edge = {"decoder.23.scores": Part(-jnp.inf, heads=3, positions=-1, keys=9)}  # one edge of one head
     >>> edge["decoder.23.scores"].heads
-    3
+    (3,)
     """
 
     value: Float[Array, "..."] | None = None
