@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from attention_jax.config import Config
+from attention_jax.config import Config, option_name
 from attention_jax.data.text_tables import Columns
 from attention_jax.errors import InputError, explain_errors
 from attention_jax.pretrained.interface import Pretrained, check_texts
@@ -181,6 +181,24 @@ def load_run(directory: Path | str, *, trust_code: bool = False) -> "LoadedRun |
     return LoadedRun(directory, run_directory.read_config(directory, trust_code), run_directory.read_result(directory))
 
 
+ATTENTION = "score normalizer head_pool mask bias per_layer output_gate differential exclusive rope_scaling".split()
+"""Options of a model that weights replace without a change of their shapes."""
+
+
+def _with_weights_of(weights: str, config: Config) -> Config:
+    """`lifecycle.with_weights`; InputError for options of attention that it would drop."""
+    adopted, defaults = lifecycle.with_weights(weights, config), type(config.model)()
+    for name in ATTENTION:
+        value, default = getattr(config.model, name, None), getattr(defaults, name, None)
+        if value not in (default, getattr(adopted.model, name, None)):
+            raise InputError(
+                f"init_weights brings the model of {weights}, without {option_name(name, 'model')} {value}: pass "
+                f'replace(load_run({weights!r}).config, **{{"model.{name}": {value!r}, "train.init_weights": '
+                f"{weights!r}}}) as the configuration, and no init_weights"
+            )
+    return adopted
+
+
 def train_run(
     config: Config,
     out: Path | str | None = None,
@@ -192,7 +210,9 @@ def train_run(
 ) -> LoadedRun:
     """Train `config` in the directory `out`, by default a fresh runs/NAME/001, 002, ..., and return the run.
 
-    It begins with `init_weights`, a run or a file of weights, and with their model, as `launch.py train --from` does.
+    It begins with `init_weights`, a run or a file of weights, and with their model: options of attention that `config`
+    changes and this model does not have raise an InputError. To change them, too, pass
+    `replace(load_run(RUN).config, **{"model.bias": ..., "train.init_weights": RUN})`.
     `study(config, directory) -> metrics` is called instead of training for an experiment without training; with
     `resume` an interrupted run continues. Raises InputError, Interrupted or Diverged.
 
@@ -204,7 +224,8 @@ def train_run(
     """
     directory = run_directory.fresh_directory(config.name) if out is None else Path(out)
     with explain_errors(), outlasting_readers():
-        config = lifecycle.with_weights(str(init_weights), config)
+        if init_weights:
+            config = _with_weights_of(str(init_weights), config)
         lifecycle.start(config, directory, study=study, resume=resume, quiet=quiet)
     return LoadedRun(directory, run_directory.read_config(directory, like=config), run_directory.read_result(directory))
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tiny import MODELS, builder
 
-from attention_jax import config as configs, load_run, tasks, train_run
+from attention_jax import config as configs, load_experiment, load_run, tasks, train_run
 from attention_jax.data import stored
 from attention_jax.data.pairs import Tokenizer
 from attention_jax.errors import InputError
@@ -179,3 +179,16 @@ def test_evaluation_on_pair_file_needs_no_tfds(tmp_path):
     assert result.returncode == 0, result.stderr
     evaluated = run.task.evaluate(run.params, True).metrics
     assert result.stdout.strip() == str(sorted(evaluated))
+
+
+@pytest.mark.slow
+def test_options_that_weights_would_drop_are_an_error(tmp_path):
+    """Three trainings of two steps: a bias is lost with `init_weights`, and stays by the recipe of the message."""
+    config, first = load_experiment("language_model").smoke(), tmp_path / "first"
+    train_run(config, first, quiet=True)
+    biased = configs.replace(config, **{"model.bias": "alibi"})
+    with pytest.raises(InputError, match=r"without --model.bias alibi: pass replace\(load_run\("):
+        train_run(biased, tmp_path / "lost", init_weights=first, quiet=True)
+    recipe = configs.replace(load_run(first).config, **{"model.bias": "alibi", "train.init_weights": str(first)})
+    assert train_run(recipe, tmp_path / "kept", quiet=True).config.model.bias == "alibi"
+    assert train_run(config, tmp_path / "same", init_weights=first, quiet=True).config.model.bias == "none"
