@@ -181,7 +181,18 @@ def load_run(directory: Path | str, *, trust_code: bool = False) -> "LoadedRun |
     return LoadedRun(directory, run_directory.read_config(directory, trust_code), run_directory.read_result(directory))
 
 
-ATTENTION = "score normalizer head_pool mask bias per_layer output_gate differential exclusive rope_scaling".split()
+ATTENTION = (
+    "score",
+    "normalizer",
+    "head_pool",
+    "mask",
+    "bias",
+    "per_layer",
+    "output_gate",
+    "differential",
+    "exclusive",
+    "rope_scaling",
+)
 """Options of a model that weights replace without a change of their shapes."""
 
 
