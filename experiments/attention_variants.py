@@ -178,7 +178,6 @@ TABLE = {
     "loss": "valid.loss_1x",
     "at 8 times the length, more": "valid.loss_8x_less_1x",
     "first token": "attention.first_token",
-    "characters a second": "cost.characters_per_second",
     "memory of a step, MiB": "cost.temporary_mib",
 }
 MORE = {

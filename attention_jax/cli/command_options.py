@@ -288,7 +288,7 @@ class Bench:
 
     benchmark: Annotated[Positional[str], positional("WHAT")]
     """attention, card, compile, date, input, normalizers, ntm, pretrained, registers, sweep, transformer, translation,
-    vision."""
+    variants, vision."""
 
 
 def parse(kind: type[Command], words: Sequence[str]) -> Command:

@@ -43,7 +43,7 @@ def header(
     if calls:
         lines["attention"] = f"\n{'':12}".join(attention_lines(calls, platform()))
     lines["directory"] = str(directory)
-    lines["time"] = expected or as_typed(f"unknown; launch.py list {directory} estimates it")
+    lines["time"] = expected or as_typed(f"unknown; launch.py list {directory} estimates it while it trains")
     substitute = config.data.without_file if config.data is not None else ""
     first = filter(None, [accelerator_hint(), substitute])
     warnings = filter(None, [imbalance_warning(facts)])
