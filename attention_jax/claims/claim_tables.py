@@ -196,10 +196,10 @@ def short_source(source: str) -> str:
 
 
 def status_text(rows: Sequence[JudgedClaim]) -> str:
-    """Count the claims that agree or have the same sign: "2 of 3 as published"; "measured" without a claim."""
+    """Count the claims that agree or have the same sign: "2 of 3 hold"; "measured" without a claim."""
     counts = Counter(row.verdict for row in rows)
     if judged := counts.total() - counts["not run"]:
-        return f"{counts['agree'] + counts['same sign']} of {judged} as published"
+        return f"{counts['agree'] + counts['same sign']} of {judged} hold"
     return "not run" if rows else "measured"
 
 

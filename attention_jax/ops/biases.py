@@ -233,7 +233,7 @@ class Forget(Bias):
     Lin et al. 2025, arXiv 2503.02130, section 3.
     `total` [T] is c_t = log f_1 + ... + log f_t, of gates f between 0 and 1; a key at j has the bias c_i - c_j for a
     query at i. A key after its query, which the paper does not have, gets c_j - c_i, so that an encoder forgets in both
-    directions. With equal gates this is `ALiBi`, whose slope is -log f.
+    directions. With equal gates this is `ALiBi`, whose slope is -log f. A position beyond `total` has NaN.
 
     >>> gates = jnp.array([0.9, 0.5, 0.25])
     >>> bias = Forget(jnp.cumsum(jnp.log(gates)))(jnp.ones((1, 2)), jnp.array([2]), jnp.arange(3))
@@ -244,18 +244,17 @@ class Forget(Bias):
     total: Float[Array, " T"]
 
     def __call__(self, query, query_positions, key_positions):
-        of_query, of_key = (
-            jnp.take(self.total, as_positions(x), mode="clip") for x in (query_positions, key_positions)
-        )
-        is_before = _relative(query_positions, key_positions) <= 0
-        difference = of_query[:, None] - of_key[None, :]
-        return jnp.where(is_before, difference, -difference)
+        difference = self._at(query_positions)[:, None] - self._at(key_positions)[None, :]
+        return jnp.where(_relative(query_positions, key_positions) <= 0, difference, -difference)
 
     def terms(self, query_positions, key_positions, causal):
         """c_i - c_j, both less that of the middle of the keys."""
         middle = jax.lax.stop_gradient(self.total[self.total.shape[0] // 2])
-        i, j = (jnp.take(self.total - middle, x, mode="clip") for x in (query_positions, key_positions))
+        i, j = (self._at(x) - middle for x in (query_positions, key_positions))
         return Terms(key_term=-j, query_term=i) if causal else None
+
+    def _at(self, positions):
+        return jnp.take(self.total, as_positions(positions), mode="fill", fill_value=jnp.nan)
 
 
 def contextual_bias(

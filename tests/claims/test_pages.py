@@ -64,7 +64,7 @@ def test_verdicts_are_counted_by_group(rows):
     assert claim_tables.tally_line(rows) == (
         "Numbers: 1 agree, 1 differ, 0 undecided. Orders: 0 same sign, 1 opposite, 0 undecided."
     )
-    assert claim_tables.status_text(rows) == "1 of 3 as published" and claim_tables.status_text(rows[3:]) == "not run"
+    assert claim_tables.status_text(rows) == "1 of 3 hold" and claim_tables.status_text(rows[3:]) == "not run"
     assert claim_tables.status_text([]) == "measured"
 
 

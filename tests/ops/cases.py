@@ -101,7 +101,7 @@ SCORES = {
 BIASES = {
     "none": lambda draw, q, k, d: None,
     "ALiBi": lambda draw, q, k, d: biases.ALiBi(0.3 + draw() / 16),
-    "Forget": lambda draw, q, k, d: biases.Forget(-jnp.cumsum(jnp.exp(draw(k)))),
+    "Forget": lambda draw, q, k, d: biases.Forget(-jnp.cumsum(jnp.exp(draw(q + k + 8)))),
     "T5Bias": lambda draw, q, k, d: biases.T5Bias(draw(8), 16),
     "ShawBias": lambda draw, q, k, d: biases.ShawBias(draw(5, d)),
     "TransformerXLBias": lambda draw, q, k, d: biases.TransformerXLBias(draw(d, 6)),
