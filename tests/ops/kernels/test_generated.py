@@ -40,8 +40,8 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: ", ".join(map(str, case)))
 def test_kernels_have_all_properties_of_attend(case, monkeypatch, cpu_alone):
-    """The gradient is the kernel's, too, but for that of a bias with a number for each key (a row [1, K], forget gates),
-    which blocks in XLA compute."""
+    """The gradient is the kernel's, too, but for a bias with a number for each key (a row [1, K], forget gates), whose
+    gradient blocks in XLA compute."""
     gradients, backward = [], generated.backward
     monkeypatch.setattr(generated, "backward", lambda *args: gradients.append(backward(*args)) or gradients[-1])
     check(case)
