@@ -37,6 +37,7 @@ from attention_jax.ops.attention import Implementation
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.dropout import dropout, is_zero
 from attention_jax.ops.masks import AssumeFinite, Mask, as_mask, causal
+from attention_jax.ops.normalizer_kinds import suffix_sum
 from attention_jax.ops.precision import accumulator, is_half
 from attention_jax.ops.shared import BeamKVCache
 from attention_jax.ops.trees import pytree
@@ -432,8 +433,7 @@ def forget_between(log_gates: Float[Array, "B H Tk"], entries: Bool[Array, "B k 
     _, hypotheses, count = entries.shape
     ancestors = jnp.where(entries[:, None], log_gates[:, :, None], 0.0)  # [B, H, k, T k]
     by_position = ancestors.reshape(*ancestors.shape[:3], count // hypotheses, hypotheses).sum(axis=-1)  # [B, H, k, T]
-    behind = lax.cumsum(by_position, axis=3, reverse=True) - by_position
-    return jnp.repeat(behind, hypotheses, axis=3)  # [B, H, k, T k]
+    return jnp.repeat(suffix_sum(by_position), hypotheses, axis=3)  # [B, H, k, T k]
 
 
 class DecoderLayer(nn.Module):

@@ -375,14 +375,14 @@ class Ordered(Normalizer):
         return jnp.where(allowed, jnp.exp(take + suffix_sum(leave)), 0.0)
 
 
-def suffix_sum(x: Float[Array, "Q K"]) -> Float[Array, "Q K"]:
+def suffix_sum(x: Float[Array, "... K"]) -> Float[Array, "... K"]:
     """The sum of the entries that come later in each row.
 
     >>> suffix_sum(jnp.array([[1.0, 2.0, 3.0]])).tolist()
     [[5.0, 3.0, 0.0]]
     """
-    later = jnp.concatenate([x[:, 1:], jnp.zeros_like(x[:, :1])], axis=1)
-    return lax.cumsum(later, axis=1, reverse=True)
+    later = jnp.concatenate([x[..., 1:], jnp.zeros_like(x[..., :1])], axis=-1)
+    return lax.cumsum(later, axis=x.ndim - 1, reverse=True)
 
 
 @pytree

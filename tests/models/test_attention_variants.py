@@ -11,7 +11,6 @@ from tiers import slow_but
 
 from attention_jax import config
 from attention_jax.config import replace
-from attention_jax.decode import beam_search
 from attention_jax.errors import InputError
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.layer_stack import stack_layers
@@ -21,6 +20,7 @@ from attention_jax.models.transformer import Transformer
 from attention_jax.models.vit import ViT
 from attention_jax.ops.masks import causal
 from tests.models.test_parts import MODELS, random_params, step_and_full_logits
+from tests.models.test_transformer import LENGTH, SOURCE, TARGET, beams_score_as_teacher_forcing
 
 HEADS, KV_HEADS = 4, 2
 VARIANTS = {
@@ -139,10 +139,6 @@ def test_steps_are_teacher_forcing(name):
     np.testing.assert_allclose(steps, full, atol=2e-5, rtol=2e-5)
 
 
-SOURCE, LENGTH = jnp.array([[3, 4, 5, 6, 7], [8, 9, 0, 0, 0]], jnp.int32), jnp.array([5, 2], jnp.int32)
-TARGET = jnp.array([[1, 5, 6, 7], [1, 9, 8, 2]], jnp.int32)
-
-
 def translator(name):
     sizes = {"hidden_size": 16, "num_heads": HEADS, "mlp_dim": 12, "norm": "pre", "position_embedding": "rotary"}
     options = config.TransformerConfig(1, 2, dropout=0.0, attention_dropout=0.0, **sizes, **VARIANTS[name])
@@ -152,22 +148,7 @@ def translator(name):
 
 @pytest.mark.parametrize("name", slow_but(["all"], ENCODERS))
 def test_hypotheses_read_their_ancestors(name):
-    model, params = translator(name)
-
-    @jax.jit
-    def search(params):
-        cache = model.apply(params, model.apply(params, SOURCE, LENGTH, method="encode"), 6, method="start")
-        step = lambda token, cache: model.apply(params, cache, token, method="step")[:2]
-        options = {"bos": 1, "eos": None, "pad": 0, "max_length": 6, "length_penalty": "none"}
-        tokens, scores = beam_search(step, cache, 2, beam_size=4, n_best=4, **options)
-        target_in = jnp.concatenate([jnp.full((8, 1), 1), tokens.reshape(8, 6)[:, :-1]], axis=1)
-        logits, _ = model.apply(params, *(jnp.repeat(x, 4, axis=0) for x in (SOURCE, LENGTH)), target_in)
-        log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens.reshape(8, 6, 1), axis=2)
-        return tokens, scores, log_p.sum(axis=(1, 2)).reshape(2, 4)
-
-    tokens, scores, expected = search(params)
-    assert len({tuple(row) for row in np.asarray(tokens[0, :, :3])}) > 1
-    np.testing.assert_allclose(scores, expected, atol=5e-5)
+    beams_score_as_teacher_forcing(*translator(name), tolerance=5e-5)
 
 
 @pytest.mark.parametrize("name", slow_but(["all"], ENCODERS))
