@@ -199,6 +199,8 @@ class Sweep:
 
     experiment: Annotated[Positional[str], positional("NAME")]
     """An experiment of `launch.py list`, or its file in experiments/; before all options."""
+    init_weights: Annotated[str, tyro.conf.arg(name="from")] = ""
+    """Begin with these weights and their model: a run directory, or a file that `launch.py import --help` describes."""
     over: Lists = ()
     """optim.learning-rate=1e-4..1e-2:log model.hidden-size=64,128 ...; by default that of the experiment."""
     seeds: int = 1
@@ -253,6 +255,8 @@ class Compile:
     """The devices: v5e:2x4, v6e:2x2, v5p:2x2x1, h200:8, h100, a100, b200, ...; one device by default."""
     variant: str = ""
     """A variant of the experiment, instead of its default configuration."""
+    init_weights: Annotated[str, tyro.conf.arg(name="from")] = ""
+    """Compile the model of these weights, as `launch.py train --from` trains it."""
     facts: Lists = ()
     """Sizes of data that are not available locally: classes=1000 train_images=8192 ...; nothing is downloaded."""
     normalizers: Lists = ()

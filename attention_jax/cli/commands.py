@@ -60,8 +60,7 @@ def train(words: list[str]):
     from attention_jax.runs import lifecycle
 
     args, config = command_options.parse_with_config(command_options.Train, words, base_config)
-    if args.init_weights and config.train.init_weights != args.init_weights:
-        raise InputError("--from and --train.init-weights are one option: give only --from, which takes the model too")
+    check_from(args, config)
     experiment = catalog.load_experiment(args.experiment)
     from attention_jax.train import hosts
 
@@ -98,6 +97,12 @@ def base_config(args):
     if args.preset:
         raise InputError(f"the run in {directory} has begun; --preset {args.preset} is for a new one: leave it out")
     return stored
+
+
+def check_from(args, config):
+    """InputError if both options that name weights are given."""
+    if args.init_weights and config.train.init_weights != args.init_weights:
+        raise InputError("--from and --train.init-weights are one option: give only --from, which takes the model too")
 
 
 def directory_of(args, name: str) -> Path:
@@ -351,12 +356,16 @@ def show_in_columns(table):
 
 
 def sweep(words: list[str]):
-    """NAME [--over PARAMETER=VALUES ...] [--seeds N] [--trials N] [--jobs N | --ray ADDRESS]: search its options."""
+    """NAME [--over PARAMETER=VALUES ...] [--from RUN] [--trials N] [--jobs N | --ray ADDRESS]: search its options."""
     from attention_jax.claims import catalog, record
     from attention_jax.cli import command_options
+    from attention_jax.runs import lifecycle
 
-    load_config = lambda args: catalog.load_experiment(args.experiment).config()
+    load_config = lambda args: lifecycle.with_weights(
+        args.init_weights, catalog.load_experiment(args.experiment).config()
+    )
     args, config = command_options.parse_with_config(command_options.Sweep, words, load_config)
+    check_from(args, config)
     experiment = catalog.load_experiment(args.experiment)
     if experiment.file.resolve().parent != catalog.ROOT.resolve():
         raise InputError(
@@ -419,10 +428,14 @@ def compile_for_target(words: list[str]):
     """NAME --target v5e:2x4 | h200:8 | ... [--train.batch-size 4096 ...]: memory and FLOPs without the hardware."""
     from attention_jax.claims import catalog
     from attention_jax.cli import command_options
+    from attention_jax.runs import lifecycle
 
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs on a chip, also where there is one
-    load_variant = lambda args: catalog.load_experiment(args.experiment).variant(args.variant)
+    load_variant = lambda args: lifecycle.with_weights(
+        args.init_weights, catalog.load_experiment(args.experiment).variant(args.variant)
+    )
     args, config = command_options.parse_with_config(command_options.Compile, words, load_variant)
+    check_from(args, config)
     from attention_jax.compile import command
 
     if args.out:

@@ -203,9 +203,10 @@ def _with_weights_of(weights: str, config: Config) -> Config:
         value, default = getattr(config.model, name, None), getattr(defaults, name, None)
         if value not in (default, getattr(adopted.model, name, None)):
             raise InputError(
-                f"init_weights brings the model of {weights}, without {option_name(name, 'model')} {value}: pass "
-                f'replace(load_run({weights!r}).config, **{{"model.{name}": {value!r}, "train.init_weights": '
-                f"{weights!r}}}) as the configuration, and no init_weights"
+                f"the weights of {weights} bring their model, without {option_name(name, 'model')} {value}: "
+                f'pass replace(load_run({weights!r}).config, **{{"model.{name}": {value!r}, "train.init_weights": '
+                f"{weights!r}}}) to train_run without init_weights, or give the option to launch.py train --from or "
+                "launch.py import"
             )
     return adopted
 
@@ -244,7 +245,8 @@ def train_run(
 def import_run(config: Config, file: Path | str, out: Path | str | None = None) -> LoadedRun:
     """Create a run of `config` that has not trained, with the weights in `file` and their model fitted to its data.
 
-    Raises InputError for a file that is none of weights, or weights that do not fit.
+    Raises InputError for a file that is none of weights, weights that do not fit, or options of attention that `config`
+    changes and their model does not have.
 
     >>> from attention_jax import load_experiment
     >>> import_run(load_experiment("vit_digits").config(), "none.safetensors")
@@ -253,7 +255,7 @@ def import_run(config: Config, file: Path | str, out: Path | str | None = None) 
     """
     directory = run_directory.fresh_directory(config.name) if out is None else Path(out)
     with explain_errors():
-        lifecycle.create_run(lifecycle.with_weights(str(file), config), directory)
+        lifecycle.create_run(_with_weights_of(str(file), config), directory)
     return LoadedRun(directory, run_directory.read_config(directory, like=config), None)
 
 

@@ -13,6 +13,7 @@ from attention_jax.claims import catalog, record as records
 from attention_jax.files import write_json
 from attention_jax.report.intervals import Interval, clip_to_scale, mean_half_width
 from attention_jax.report.tables import Table, number, show, span
+from attention_jax.runs import lifecycle
 from attention_jax.sweep import plan, search
 from attention_jax.sweep.plan import Settings, Trial
 from attention_jax.sweep.space import Point, grid, label, parse, short_names, spans_decades
@@ -87,8 +88,10 @@ def show_points(settings: Settings, points: Sequence[Point]):
 def command(settings: Settings, trial: Trial) -> str:
     """The `train` command that repeats the first seed of a trial."""
     config = plan.run_config(settings, trial.point, plan.seeds(settings)[0])
-    words = []
-    for name, (_, value) in configs.differences(catalog.load_experiment(config.name).config(), config).items():
+    experiment = catalog.load_experiment(config.name)
+    weights = "" if experiment.study else config.train.init_weights  # a study reads them in its own way
+    words = ["--from", weights] if weights else []
+    for name, (_, value) in configs.differences(lifecycle.with_weights(weights, experiment.config()), config).items():
         option = name.replace("_", "-")
         if isinstance(value, bool):
             head, _, last = option.rpartition(".")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tiny import MODELS, builder
 
-from attention_jax import config as configs, load_experiment, load_run, tasks, train_run
+from attention_jax import config as configs, import_run, load_experiment, load_run, tasks, train_run
 from attention_jax.data import stored
 from attention_jax.data.pairs import Tokenizer
 from attention_jax.errors import InputError
@@ -187,8 +187,10 @@ def test_options_that_weights_would_drop_are_an_error(tmp_path):
     config, first = load_experiment("language_model").smoke(), tmp_path / "first"
     train_run(config, first, quiet=True)
     biased = configs.replace(config, **{"model.bias": "alibi"})
-    with pytest.raises(InputError, match=r"without --model.bias alibi: pass replace\(load_run\("):
-        train_run(biased, tmp_path / "lost", init_weights=first, quiet=True)
+    for start in (lambda out: train_run(biased, out, init_weights=first), lambda out: import_run(biased, first, out)):
+        with pytest.raises(InputError, match=r"without --model.bias alibi: pass replace\(load_run\("):
+            start(tmp_path / "lost")
+        assert not (tmp_path / "lost").exists()
     recipe = configs.replace(load_run(first).config, **{"model.bias": "alibi", "train.init_weights": str(first)})
     assert train_run(recipe, tmp_path / "kept", quiet=True).config.model.bias == "alibi"
     assert train_run(config, tmp_path / "same", init_weights=first, quiet=True).config.model.bias == "none"

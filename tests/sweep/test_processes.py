@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -59,6 +60,23 @@ def test_worker_processes_give_the_same_table(whole_sweep, tmp_path):
     subprocess.run(command(*SEARCH, "--out", tmp_path, "--jobs", 2), check=True, stdout=subprocess.DEVNULL, timeout=300)
     assert table(tmp_path) == table(whole_sweep)
     assert epochs(tmp_path) == [list(range(1, 5))] * 6
+
+
+@pytest.mark.slow
+def test_a_sweep_from_a_run_has_its_model_and_weights(whole_sweep, tmp_path):
+    """The best trial of two fine-tunings, by its printed command in the same process, ends at its loss (a model of
+    another size than the experiment's, 5 CPU-seconds)."""
+    first = whole_sweep / "trials" / "0001" / "seed0"
+    data = [*TINY[:4], "--train.best-metric", "valid.loss", "--train.batch-size", "64", "--train.total-epochs", "1"]
+    search = ["--from", str(first), "--over", "optim.learning-rate=1e-3,1e-2", "--out", str(tmp_path / "sweep")]
+    commands.main(["sweep", "date_luong", *data, *search])
+    best = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    words = shlex.split(best["command"])[2:]
+    assert words[:4] == ["train", "date_luong", "--from", str(first)] and not any("--model" in word for word in words)
+    commands.main([*words, "--out", str(tmp_path / "again")])
+    again = run_directory.read_result(tmp_path / "again")["metrics"]["valid.loss"]
+    assert again == best["ranking"][0]["value"]
+    assert again < run_directory.read_history(first)[1]["valid.loss"]  # it began with trained weights
 
 
 class Worker(executors.Subprocesses):
