@@ -40,14 +40,14 @@ from attention_jax.ops.dropout import dropout_bits, dropout_factor, is_zero
 from attention_jax.ops.kernels import cudnn, flash, generated
 from attention_jax.ops.masks import AssumeFinite, Mask
 from attention_jax.ops.meshes import loopable, vary_together, with_automatic_axes
-from attention_jax.ops.normalizer_kinds import Exponential, Normalizer
+from attention_jax.ops.normalizer_kinds import Exponential, Normalizer, check_functions
 from attention_jax.ops.normalizers import Softmax, TopK, as_normalizer, log_sum_exp, without_sink
 from attention_jax.ops.platforms import by_platform, choose_program
 from attention_jax.ops.pooling import Mean, Pool, Terms, as_pool
 from attention_jax.ops.positions import as_positions
 from attention_jax.ops.scaled_logits import as_softmax
 from attention_jax.ops.scores import ScaledDot, Score, prepare
-from attention_jax.ops.trees import as_tree, with_arrays
+from attention_jax.ops.trees import as_tree, is_leaf, with_arrays
 
 
 def masked_softmax(
@@ -479,6 +479,8 @@ def check_call(query, key, value, score, bias, mask, normalizer, dropout=None, b
             "convert integers with x.astype(jnp.float32)"
         )
     check_rules(score, bias, mask, normalizer)
+    if not is_leaf(normalizer):  # `as_normalizer` checks a plain function
+        check_functions(as_normalizer(normalizer))
     if isinstance(dropout, int | float) and not 0 <= dropout <= 1:
         raise InputError(f"dropout must be a share of the weights, 0 to 1, got {dropout}")
     if any(block is not None and block < 1 for block in (block_q, block_k)):

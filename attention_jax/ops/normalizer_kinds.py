@@ -28,6 +28,7 @@ A custom normalizer inherits from one of the four:
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import jax
@@ -397,20 +398,52 @@ class Elementwise(Pointwise):
 
 
 def check_elementwise(function: Callable) -> None:
-    """Raise InputError if a function is not elementwise, tried on three scores: its values in blocks would differ from
-    its values on the whole row. A function that needs traced values cannot be tried and is accepted."""
-    name = getattr(function, "__name__", type(function).__name__)
+    """Raise InputError for a plain function that is not elementwise: see `is_elementwise`."""
+    if not is_elementwise(function):
+        name = getattr(function, "__name__", type(function).__name__)
+        raise InputError(
+            f"normalizer must be elementwise if it is a plain function, got {name}, whose values depend on other "
+            "scores or have another shape: take Softmax() for the softmax, or inherit from Ratio, Threshold or Ordered"
+        )
+
+
+def check_functions(normalizer: Normalizer) -> None:
+    """Raise InputError if a function of a normalizer, tried with ones for its parameters, is not elementwise."""
+    for node in jax.tree.leaves(normalizer, is_leaf=lambda x: isinstance(x, Local | Ordered)):  # of a TopK, its `of`
+        if isinstance(node, Local | Ordered):
+            leaves, structure = jax.tree.flatten(node)
+            _check_functions(structure, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves))
+
+
+@lru_cache(maxsize=256)
+def _check_functions(structure, leaves) -> None:
+    with jax.ensure_compile_time_eval():
+        float32 = lambda dtype: jnp.float32 if jnp.issubdtype(dtype, jnp.floating) else dtype
+        normalizer = jax.tree.unflatten(structure, [jnp.ones(shape, float32(dtype)) for shape, dtype in leaves])
+        shift = [jnp.zeros((1, 1), jnp.float32)] if getattr(normalizer, "rescales", False) else []
+    for name in ("__call__", "summand", "inverse"):
+        if hasattr(normalizer, name) and not is_elementwise(getattr(normalizer, name), *shift):
+            raise InputError(
+                f"{type(normalizer).__name__}.{name} must be elementwise, but its values depend on other scores or "
+                "have another shape: for a sum over the keys of a query, inherit from Ratio, whose `summand` is summed"
+            )
+
+
+def is_elementwise(function: Callable, *shift: Float[Array, "1 1"]) -> bool:
+    """Whether a function is elementwise, tried on three scores: else its values in blocks would differ from its values
+    on the whole row. One that needs traced values cannot be tried and passes.
+
+    >>> is_elementwise(jnp.tanh), is_elementwise(lambda x: x - x.mean())
+    (True, False)
+    """
     with jax.ensure_compile_time_eval():
         row = jnp.array([[0.5, -0.25, 1.5]], jnp.float32)
-        whole, single_values = function(row), [function(row[:, n : n + 1]) for n in range(3)]
-        shapes = [getattr(x, "shape", None) for x in (whole, *single_values)]
-        if shapes == [(1, 3), (1, 1), (1, 1), (1, 1)]:
-            apart = jnp.concatenate(single_values, axis=1)
-            if isinstance(whole, jax.core.Tracer) or isinstance(apart, jax.core.Tracer):
-                return
-            if np.allclose(whole, apart, rtol=1e-2, atol=1e-3, equal_nan=True):
-                return
-    raise InputError(
-        f"normalizer must be elementwise if it is a plain function, got {name}, whose values depend on other scores "
-        "or have another shape: take Softmax() for the softmax, or inherit from Ratio, Threshold or Ordered"
-    )
+        whole, *apart = (jax.tree.leaves(function(x, *shift)) for x in (row, *jnp.split(row, 3, axis=1)))
+        for value, *single_values in zip(whole, *apart):
+            if [jnp.shape(x) for x in (value, *single_values)] != [(1, 3), (1, 1), (1, 1), (1, 1)]:
+                return False
+            joined = jnp.concatenate(single_values, axis=1)
+            is_traced = isinstance(value, jax.core.Tracer) or isinstance(joined, jax.core.Tracer)
+            if not is_traced and not np.allclose(value, joined, rtol=1e-2, atol=1e-3, equal_nan=True):
+                return False
+    return bool(whole)

@@ -20,7 +20,7 @@ from attention_jax.ops.biases import T5Bias
 from attention_jax.ops.delta import chunked_delta
 from attention_jax.ops.kernel_regression import nadaraya_watson
 from attention_jax.ops.masks import causal, dense, lengths, segments
-from attention_jax.ops.normalizer_kinds import Pointwise
+from attention_jax.ops.normalizer_kinds import Ordered, Pointwise, Ratio
 from attention_jax.ops.normalizers import (
     Entmax,
     ReluPower,
@@ -31,6 +31,7 @@ from attention_jax.ops.pooling import Moments
 from attention_jax.ops.positions import rotary
 from attention_jax.ops.retention import chunked_retention
 from attention_jax.ops.scores import Additive, Boxcar, Cosine, Gaussian, Score, SoftCap, Triangular
+from attention_jax.ops.trees import pytree
 from attention_jax.sampling import sample
 from attention_jax.tasks.attention_maps import rollout
 
@@ -68,6 +69,51 @@ def test_any_other_function_is_refused(function, implementation):
         jax.jit(lambda x: attend(x, x, x, normalizer=function, implementation=implementation))(x)
     with pytest.raises(InputError, match="elementwise"):
         TopK(2, function)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Centered(Ratio):
+    """e^(a (s - mean s)) / sum, which is not elementwise: right on whole rows, and with a wrong gradient in blocks."""
+
+    a: jax.Array | float = 1.0
+
+    def __call__(self, score):
+        return jnp.exp(self.a * (score - score.mean(-1, keepdims=True)))
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Peak(Ratio):
+    """|s| / max |s'|: its `summand` is not elementwise."""
+
+    def __call__(self, score):
+        return jnp.abs(score)
+
+    def summand(self, score):
+        return jnp.broadcast_to(jnp.abs(score).max(-1, keepdims=True), score.shape)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Running(Ordered):
+    """Fractions that depend on the sum of the scores so far."""
+
+    def __call__(self, score):
+        return jax.nn.log_sigmoid(score), jax.nn.log_sigmoid(-jnp.cumsum(score, -1))
+
+
+@both
+@pytest.mark.parametrize("normalizer", [Centered(), Peak(), Running(), TopK(2, Centered())], ids=str)
+def test_a_class_that_is_not_elementwise_is_refused(normalizer, implementation):
+    """Also where its parameters are traced, inside of jit, grad and vmap over heads."""
+    x = points(3)
+    for rule in (normalizer, jax.tree.map(jnp.asarray, normalizer)):
+        with pytest.raises(InputError, match="must be elementwise"):
+            attend(x, x, x, normalizer=rule, implementation=implementation)
+        with pytest.raises(InputError, match="must be elementwise"):
+            loss = lambda rule: attend_heads(*[x[None, :, None]] * 3, normalizer=rule).sum()
+            jax.jit(jax.grad(loss))(rule)
 
 
 @both
