@@ -7,7 +7,7 @@ from pathlib import Path
 
 from attention_jax import config as configs
 from attention_jax.errors import Diverged, InputError, Interrupted, explain_errors, require
-from attention_jax.files import directory_lock, directory_removed_error, write_json
+from attention_jax.files import directory_lock, directory_removed_error, read_object, write_json
 from attention_jax.printing import escape_control
 from attention_jax.runs import directory as run_directory, saved
 from attention_jax.runs.header import header
@@ -80,14 +80,7 @@ def run_in(config: configs.Config, directory: Path, study, quiet: bool, expected
             facts, calls = ({}, ()) if task is None else (run_directory.facts_of(task), task.attention_calls(shapes))
             print(escape_control(header(config, directory, facts, parameters, expected, calls)), flush=True)
     if task is None:
-        started = time.perf_counter()
-        metrics = study(config, directory)
-        outcome = {
-            "metrics": metrics,
-            "history": run_directory.read_history(directory),
-            "seconds": time.perf_counter() - started,
-        }
-        return conclude(config, directory, outcome)
+        return run_study(config, directory, study)
     train = config.train
     run, params = train_one(task, config.optim, train, directory, begin=begin, quiet=quiet)
     try:
@@ -99,6 +92,22 @@ def run_in(config: configs.Config, directory: Path, study, quiet: bool, expected
     if interrupt.requested:
         raise Interrupted(run.step)
     return result
+
+
+def run_study(config: configs.Config, directory: Path, study) -> dict:
+    """Call a study and write its result, whose seconds include those of processes that were interrupted."""
+    interrupted, started = directory / "interrupted.json", time.perf_counter()
+    past = read_object(interrupted)["seconds"] if interrupted.exists() else 0.0
+    try:
+        metrics = study(config, directory)
+    except (Interrupted, KeyboardInterrupt, SystemExit):
+        with contextlib.suppress(OSError):  # the directory was removed
+            write_json(interrupted, {"seconds": past + time.perf_counter() - started})
+        raise
+    seconds = past + time.perf_counter() - started
+    interrupted.unlink(missing_ok=True)
+    history = run_directory.read_history(directory)
+    return conclude(config, directory, {"metrics": metrics, "history": history, "seconds": seconds})
 
 
 def initial_params(config: configs.Config, task, directory: Path, quiet: bool = True):

@@ -1,11 +1,13 @@
 """The life of a run: what is refused before it starts, and a signal while it is finished."""
 
 import errno
+import functools
 import json
 import math
 import os
 import shutil
 import signal
+import time
 import types
 
 import jax
@@ -103,6 +105,23 @@ def test_study_in_removed_directory_writes_nothing(tmp_path):
     with pytest.raises(InputError, match="run was removed or replaced"):
         lifecycle.start(TINY, tmp_path / "run", study=study, quiet=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_seconds_of_a_study_include_interrupted_processes(tmp_path):
+    """Two processes of 0.3 s each, of which the first is stopped (0.6 seconds)."""
+
+    def study(config, directory, stop):
+        time.sleep(0.3)
+        if stop:
+            raise Interrupted(1)
+        return {"x": 1.0}
+
+    with pytest.raises(Interrupted):
+        lifecycle.start(TINY, tmp_path / "run", study=functools.partial(study, stop=True), quiet=True)
+    result = lifecycle.start(
+        TINY, tmp_path / "run", study=functools.partial(study, stop=False), resume=True, quiet=True
+    )
+    assert 0.6 <= result["seconds"] < 1.2 and not (tmp_path / "run" / "interrupted.json").exists()
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, 1e20])
