@@ -13,7 +13,7 @@ from attention_jax.models.named_scores import make_rules, prepare_keys
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.normalizer_kinds import Normalizer
 from attention_jax.ops.recurrent.deferred import DeferredWeight
-from attention_jax.ops.scores import Additive, Score
+from attention_jax.ops.scores import Additive, Score, prepare_key, prepare_query
 from attention_jax.ops.trees import pytree
 
 
@@ -40,7 +40,7 @@ class Alignment:
 
     def scores(self, query: Float[Array, "B D"]) -> Float[Array, "B S"]:
         """Return the scores of all source positions."""
-        score, prepared = self.score.prepare_query(query)
+        score, prepared = prepare_query(self.score, query)
         scores = jax.vmap(score)(prepared[:, None], self.key)[:, 0]  # [B, 1, S] -> [B, S]
         if self.bias is None:
             return scores
@@ -68,7 +68,7 @@ class Scorer(nn.Module):
 
     def __call__(self, key: Float[Array, "B S F"], length: Int[Array, " B"]) -> Alignment:
         """Return the alignment over sentences with these prepared keys and lengths."""
-        score, _ = self.rules.score.prepare_key(jnp.zeros((1, self.key_size)))  # what remains after it
+        score, _ = prepare_key(self.rules.score, jnp.zeros((1, self.key_size)))  # what remains after it
         if isinstance(score, Additive):
             score = replace(score, query_kernel=DeferredWeight(score.query_kernel))
         return Alignment(score, key, length, self.rules.bias, self.rules.normalizer)

@@ -20,6 +20,7 @@ from attention_jax.models.taps import tap
 from attention_jax.ops.attention import attend, attention_weights
 from attention_jax.ops.masks import lengths
 from attention_jax.ops.recurrent import cells
+from attention_jax.ops.scores import prepare_key
 
 
 class Memory(NamedTuple):
@@ -136,7 +137,7 @@ class PeekySeq2seq(BookModel):
 
 def attend_to_source(rules: Rules, memory: Memory, query: Float[Array, "B T H"], return_weights: bool):
     """Contexts [B, T, H] of all decoder states at once, and, if `return_weights`, the weights [B, 1, 1, T, S]."""
-    prepared_score, _ = rules.score.prepare_key(memory.hidden[0, :1])  # the memory holds prepared keys
+    prepared_score, _ = prepare_key(rules.score, memory.hidden[0, :1])  # the memory holds prepared keys
 
     def attend_sentence(query, key, value, length):
         kwargs = {"score": prepared_score, "bias": rules.bias, "mask": lengths(length), "normalizer": rules.normalizer}

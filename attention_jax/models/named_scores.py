@@ -120,7 +120,7 @@ def parse_pool(name: str) -> PartFactory:
 
 def prepare_keys(score: scores.Score, hidden: Float[Array, "B S H"]) -> Float[Array, "B S F"]:
     """Features of the keys that a score computes once for all queries."""
-    return jax.vmap(lambda row: score.prepare_key(row)[1])(hidden)  # [B, S, F]
+    return jax.vmap(lambda row: scores.prepare_key(score, row)[1])(hidden)  # [B, S, F]
 
 
 def make_score(module: nn.Module, name: str, query_width: int, key_width: int, hidden: int) -> scores.Score:

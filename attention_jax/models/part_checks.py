@@ -22,11 +22,11 @@ from attention_jax.models.parts import ConstantPart, PartFactory, parse_part, sh
 from attention_jax.ops.attention import attend
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.heads import attend_heads
-from attention_jax.ops.kernels.terms import says_terms
 from attention_jax.ops.masks import Mask, causal, lengths
 from attention_jax.ops.normalizer_kinds import Normalizer, Ordered
 from attention_jax.ops.pooling import Pool
-from attention_jax.ops.scores import Score
+from attention_jax.ops.scores import Score, prepare_key, prepare_query
+from attention_jax.ops.trees import describes_call
 
 KINDS = {"score": Score, "normalizer": Normalizer, "bias": Bias, "mask": Mask, "pool": Pool}
 NAMES = POOLS | MASKS | NORMALIZERS | SCORES
@@ -355,15 +355,15 @@ def other_forms_are_equal(subject: Subject) -> Pairs | str:
     query, key, pairs = inputs["query"], inputs["key"], []
     rule = jax.tree.map(lambda x: x.astype(query.dtype) if hasattr(x, "dtype") and is_floating(x) else x, rule)
     if subject.kind == "score":
-        right, terms = rule(query, key), rule.terms(query, key) if says_terms(rule) else None
-        remaining, prepared = rule.prepare_key(key)
+        right, terms = rule(query, key), rule.terms(query, key) if describes_call(rule, "terms") else None
+        remaining, prepared = prepare_key(rule, key)
         pairs.append(({"prepare_key": remaining(query, prepared)}, {"prepare_key": right}))
-        remaining, prepared = rule.prepare_query(query)
+        remaining, prepared = prepare_query(rule, query)
         pairs.append(({"prepare_query": remaining(prepared, key)}, {"prepare_query": right}))
         visible = np.ones((LENGTH, LENGTH), bool)
     elif subject.kind == "bias":
         right = rule(query, positions, positions)
-        terms = rule.terms(positions, positions, True) if says_terms(rule) else None
+        terms = rule.terms(positions, positions, True) if describes_call(rule, "terms") else None
         visible = np.tri(LENGTH, dtype=bool)
     if subject.kind not in ("score", "bias") or (terms is None and not pairs):
         return "it has no other form"

@@ -48,6 +48,7 @@ from attention_jax.ops.positions import as_positions
 from attention_jax.ops.scaled_logits import as_softmax
 from attention_jax.ops.scores import ScaledDot, Score, prepare
 from attention_jax.ops.trees import as_tree, is_leaf, with_arrays
+from attention_jax.ops.trials import check_tiles
 
 
 def masked_softmax(
@@ -166,8 +167,10 @@ def attend_head(options: Options, dropout, query, key, value, rules: dict, rng=N
     query_offset = check_offset(query_offset, query.shape[0])
     query, key, value = map(jnp.asarray, (query, key, value))  # NumPy's float64 is float32, unless that is enabled
     bias, mask = as_rules(bias, mask, query, key, query_offset)
+    if options.implementation != "plain":
+        check_tiles(as_tree(score), bias, mask, query.shape[1], key.shape[1])
     call = _Call(query, key, value, as_tree(score), bias, mask, as_normalizer(normalizer), dropout, rng, query_offset)
-    if isinstance(pool, Mean):
+    if type(pool) is Mean:
         program, inputs = _select_program(call, options)
         return program(inputs)
     return loopable(partial(_attend_with_pool, options))(with_arrays(pool), call)
@@ -319,7 +322,7 @@ def _prepare_blocks(inputs, plan):
 
 def _attend_with_pool(options: Options, pool: Pool, call: _Call):
     """`attend` with another pooling than the mean, by attention over lifted values."""
-    lifted = pool.lift(call.key, call.value)
+    lifted = _lift(pool, call.key, call.value, call.mask)
     inputs = Inputs((call.score, None, None), call.query, call.key, lifted, None, call.mask, None, call.query_offset)
     sums_alone = options._replace(return_log_sum_exp=False, return_statistics=False)
 
@@ -337,6 +340,22 @@ def _attend_with_pool(options: Options, pool: Pool, call: _Call):
     out, *extras = out if isinstance(out, tuple) else (out,)
     out = pool.finish(call.query, out, terms, call.value.shape[1]).astype(call.value.dtype)
     return (out, *extras) if extras else out
+
+
+def _lift(pool: Pool, key, value, mask) -> Float[Array, "K P"]:
+    """`pool.lift`, in which keys with NaN or infinity have no part in gradients if there is a mask, which may hide
+    them. Raises InputError unless it returns floats [K, P]."""
+    lifted = pool.lift(key, value)
+    if lifted.ndim != 2 or lifted.shape[0] != key.shape[0] or not jnp.issubdtype(lifted.dtype, jnp.floating):
+        raise InputError(
+            f"{type(pool).__name__}.lift must return floats [K, P] for the {key.shape[0]} keys, got {lifted.dtype} "
+            f"{list(lifted.shape)}: one row for each key, and astype(value.dtype) for others than floats"
+        )
+    if mask is None:
+        return lifted
+    finite = (jnp.isfinite(key).all(axis=1) & jnp.isfinite(value).all(axis=1))[:, None]  # [K, 1]
+    safe = pool.lift(jnp.where(finite, key, 0), jnp.where(finite, value, 0))
+    return jnp.where(finite, safe, jax.lax.stop_gradient(lifted))
 
 
 def _apply_sink(out, mass):

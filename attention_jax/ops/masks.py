@@ -44,6 +44,13 @@ class Mask:
     [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
     """
 
+    def __init_subclass__(cls, **options):
+        """A class that overrides `__call__` does not inherit the bounds of another mask."""
+        super().__init_subclass__(**options)
+        if "__call__" in vars(cls):
+            for bounds in ("key_range", "unmasked_range"):
+                setattr(cls, bounds, vars(cls).get(bounds, vars(Mask)[bounds]))
+
     def __call__(self, query_positions: Int[Array, " Q"], key_positions: Int[Array, " K"]) -> Bool[Array, "Q K"]:
         raise NotImplementedError
 

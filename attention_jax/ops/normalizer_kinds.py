@@ -39,7 +39,7 @@ from jaxtyping import Array, Bool, Float
 
 from attention_jax.errors import InputError
 from attention_jax.ops.meshes import loopable, vary_like
-from attention_jax.ops.trees import pytree
+from attention_jax.ops.trees import example_leaf, pytree
 
 Rows = Float[Array, " Q"]
 
@@ -408,21 +408,49 @@ def check_elementwise(function: Callable) -> None:
 
 
 def check_functions(normalizer: Normalizer) -> None:
-    """Raise InputError if a function of a normalizer, tried with ones for its parameters, is not elementwise."""
+    """Raise InputError for a normalizer that blocks would compute in another way than its class says: functions that
+    are not elementwise, an `inverse` of another function, or overrides that are not used."""
+    _check_overrides(normalizer)
     for node in jax.tree.leaves(normalizer, is_leaf=lambda x: isinstance(x, Local | Ordered)):  # of a TopK, its `of`
         if isinstance(node, Local | Ordered):
+            _check_overrides(node)
             leaves, structure = jax.tree.flatten(node)
             _check_functions(structure, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves))
+
+
+def _check_overrides(normalizer: Normalizer) -> None:
+    owner = lambda name: next(base for base in type(normalizer).__mro__ if name in vars(base))
+    if not owner("weights").__module__.startswith("attention_jax."):
+        raise InputError(
+            f"{type(normalizer).__name__}.weights is not what blocks of keys compute: inherit from Pointwise, Ratio, "
+            "Threshold or Ordered and define their functions"
+        )
+    if isinstance(normalizer, Exponential) and owner("__call__") is not Exponential:
+        raise InputError(
+            f"{type(normalizer).__name__} overrides the exponential of a softmax: inherit from Ratio instead, or scale "
+            "the score"
+        )
 
 
 @lru_cache(maxsize=256)
 def _check_functions(structure, leaves) -> None:
     with jax.ensure_compile_time_eval():
-        float32 = lambda dtype: jnp.float32 if jnp.issubdtype(dtype, jnp.floating) else dtype
-        normalizer = jax.tree.unflatten(structure, [jnp.ones(shape, float32(dtype)) for shape, dtype in leaves])
+        normalizer = jax.tree.unflatten(structure, [example_leaf(shape, dtype) for shape, dtype in leaves])
         shift = [jnp.zeros((1, 1), jnp.float32)] if getattr(normalizer, "rescales", False) else []
-    for name in ("__call__", "summand", "inverse"):
-        if hasattr(normalizer, name) and not is_elementwise(getattr(normalizer, name), *shift):
+        functions = {"__call__": normalizer}
+        if isinstance(normalizer, Local) and has_summand(normalizer):
+            functions["summand"] = normalizer.summand
+        if isinstance(normalizer, Threshold):
+            functions["inverse"] = normalizer.inverse
+            y = jnp.array([[0.25, 0.5, 1.0]], jnp.float32)
+            x = normalizer.inverse(y)
+            if not np.allclose(jnp.where(jnp.isfinite(x), normalizer(x), y), y, rtol=1e-2, equal_nan=True):
+                raise InputError(
+                    f"{type(normalizer).__name__}.inverse must be the x of `__call__`(x) = value, got {x.tolist()[0]} "
+                    f"for {y.tolist()[0]}"
+                )
+    for name, function in functions.items():
+        if not is_elementwise(function, *shift):
             raise InputError(
                 f"{type(normalizer).__name__}.{name} must be elementwise, but its values depend on other scores or "
                 "have another shape: for a sum over the keys of a query, inherit from Ratio, whose `summand` is summed"
@@ -430,19 +458,19 @@ def _check_functions(structure, leaves) -> None:
 
 
 def is_elementwise(function: Callable, *shift: Float[Array, "1 1"]) -> bool:
-    """Whether a function is elementwise, tried on three scores: else its values in blocks would differ from its values
-    on the whole row. One that needs traced values cannot be tried and passes.
+    """Whether a function is elementwise, tried on six scores: else its values in blocks would differ from its values
+    on the whole. One that needs traced values cannot be tried and passes.
 
     >>> is_elementwise(jnp.tanh), is_elementwise(lambda x: x - x.mean())
     (True, False)
     """
     with jax.ensure_compile_time_eval():
-        row = jnp.array([[0.5, -0.25, 1.5]], jnp.float32)
-        whole, *apart = (jax.tree.leaves(function(x, *shift)) for x in (row, *jnp.split(row, 3, axis=1)))
+        scores = jnp.array([[0.5, -0.25, 1.5], [-1.0, 0.75, 0.125]], jnp.float32)
+        whole, *apart = (jax.tree.leaves(function(x, *shift)) for x in (scores, *scores.reshape(6, 1, 1)))
         for value, *single_values in zip(whole, *apart):
-            if [jnp.shape(x) for x in (value, *single_values)] != [(1, 3), (1, 1), (1, 1), (1, 1)]:
+            if [jnp.shape(x) for x in (value, *single_values)] != [(2, 3), *[(1, 1)] * 6]:
                 return False
-            joined = jnp.concatenate(single_values, axis=1)
+            joined = jnp.concatenate(single_values).reshape(2, 3)
             is_traced = isinstance(value, jax.core.Tracer) or isinstance(joined, jax.core.Tracer)
             if not is_traced and not np.allclose(value, joined, rtol=1e-2, atol=1e-3, equal_nan=True):
                 return False

@@ -24,11 +24,13 @@ arrays lie in tiles of 8 or 16 rows, and 128 x 196 patches are no 25,088 rows wh
 
 
 def accumulator(dtype) -> jnp.dtype:
-    """float64 for float64, float32 for everything else, half precision included.
+    """float64 for float64, float32 for everything else, half precision included; complex numbers keep their type.
 
     >>> accumulator(jnp.bfloat16)
     dtype('float32')
     """
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return jnp.dtype(dtype)
     return jax.dtypes.canonicalize_dtype(jnp.float64 if dtype == jnp.float64 else jnp.float32)
 
 

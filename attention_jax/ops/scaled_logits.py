@@ -12,13 +12,13 @@ from jaxtyping import Array, Float, Int
 
 from attention_jax.ops.biases import Bias
 from attention_jax.ops.blockwise.score_blocks import add_bias, count_keys, widen_scores
-from attention_jax.ops.kernels.terms import FACTORS, says_terms, three_parts
+from attention_jax.ops.kernels.terms import FACTORS, three_parts
 from attention_jax.ops.masks import Mask
 from attention_jax.ops.normalizer_kinds import Normalizer
 from attention_jax.ops.normalizers import ScalableSoftmax, Softmax
 from attention_jax.ops.precision import accumulator
-from attention_jax.ops.scores import Bilinear, Dot, ScaledDot, Score
-from attention_jax.ops.trees import pytree
+from attention_jax.ops.scores import Bilinear, Dot, ScaledDot, Score, prepare_key, prepare_query
+from attention_jax.ops.trees import describes_call, pytree
 
 LINEAR = Dot, ScaledDot, Bilinear
 """Scores whose logits are linear in the query."""
@@ -88,14 +88,12 @@ class ScaledScore(Score):
         return _times(widen_scores(self.score, self.score(query, key), query, key), factor)
 
     def prepare_key(self, key):
-        if not isinstance(self.score, Score):
-            return self, key
-        score, key = self.score.prepare_key(key)
+        score, key = prepare_key(self.score, key)
         return ScaledScore(score, self.channels), key
 
     def prepare_query(self, query):
         inner = query[:, : query.shape[1] - self.channels]
-        score, prepared = self.score.prepare_query(inner) if isinstance(self.score, Score) else (self.score, inner)
+        score, prepared = prepare_query(self.score, inner)
         if prepared is inner:
             return ScaledScore(score, self.channels), query
         columns = query[:, query.shape[1] - self.channels :].astype(prepared.dtype)
@@ -104,7 +102,7 @@ class ScaledScore(Score):
     def terms(self, query, key):
         """Those of the score, if it is a product of features alone."""
         query, factor = _split(query, self.channels)
-        terms = self.score.terms(query, key) if says_terms(self.score) else None
+        terms = self.score.terms(query, key) if describes_call(self.score, "terms") else None
         if terms is None or terms.key_term is not None or terms.query_term is not None:
             return None
         scaled = terms.query.astype(factor.dtype) * factor[:, None]

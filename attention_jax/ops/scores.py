@@ -43,7 +43,7 @@ from attention_jax.errors import InputError
 from attention_jax.ops.blockwise.linear_call import LinearMap, call_linear
 from attention_jax.ops.kernels.terms import Terms, round_to
 from attention_jax.ops.precision import accumulator, as_type, matmul_transposed, promote_arrays
-from attention_jax.ops.trees import check_option, pytree, static_option
+from attention_jax.ops.trees import check_option, describes_call, pytree, static_option
 
 __all__ = [
     "Additive",
@@ -120,7 +120,8 @@ class Score:
         raise NotImplementedError
 
     def prepare_key(self, key: Float[Array, "K E"]) -> tuple["Score", Float[Array, "K F"]]:
-        """(remaining score, prepared keys) with `remaining_score(query, prepared) == self(query, key)`."""
+        """(remaining score, prepared keys) with `remaining_score(query, prepared) == self(query, key)`. A class that
+        overrides `__call__` does not inherit it, nor the next two."""
         return self, key
 
     def prepare_query(self, query: Float[Array, "Q D"]) -> tuple["Score", Float[Array, "Q F"]]:
@@ -129,7 +130,7 @@ class Score:
 
     def terms(self, query: Float[Array, "Q D"], key: Float[Array, "K E"]) -> Terms | None:
         """The score as a product of features and a term of the key, which kernels of GPUs and TPUs compute; None, the
-        default, if it is none. A class that overrides `__call__` does not inherit it."""
+        default, if it is none."""
         return None
 
 
@@ -139,19 +140,27 @@ def prepare(score: Score, query: Float[Array, "Q D"], key: Float[Array, "K E"]) 
     A query or key with NaN or infinity becomes all NaN and has no part in the gradient of the parameters, so that one
     that is masked later has no effect.
     """
-    if not isinstance(score, Score):
-        return score, query, key
-    score, key = _isolate_nonfinite(score.prepare_key, key)
-    score, query = _isolate_nonfinite(score.prepare_query, query)
+    score, key = _isolate_nonfinite(prepare_key, score, key)
+    score, query = _isolate_nonfinite(prepare_query, score, query)
     return score, query, key
 
 
-def _isolate_nonfinite(prepare_side, x):
-    remaining_score, prepared = prepare_side(x)
+def prepare_key(score: Score, key: Float[Array, "K E"]) -> tuple[Score, Float[Array, "K F"]]:
+    """`score.prepare_key(key)`, which a class that overrides `__call__` does not inherit."""
+    return score.prepare_key(key) if describes_call(score, "prepare_key") else (score, key)
+
+
+def prepare_query(score: Score, query: Float[Array, "Q D"]) -> tuple[Score, Float[Array, "Q F"]]:
+    """`score.prepare_query(query)`, which a class that overrides `__call__` does not inherit."""
+    return score.prepare_query(query) if describes_call(score, "prepare_query") else (score, query)
+
+
+def _isolate_nonfinite(prepare_side, score, x):
+    remaining_score, prepared = prepare_side(score, x)
     if prepared is x:
         return remaining_score, x
     finite = jnp.isfinite(x).all(axis=-1, keepdims=True)
-    remaining_score, prepared = prepare_side(jnp.where(finite, x, jnp.zeros_like(x)))
+    remaining_score, prepared = prepare_side(score, jnp.where(finite, x, jnp.zeros_like(x)))
     nan_rows = jax.lax.stop_gradient(jnp.sum(x - x, axis=-1, keepdims=True))  # NaN in these rows alone, else 0
     return remaining_score, jnp.where(finite, prepared, nan_rows.astype(prepared.dtype))
 
@@ -423,11 +432,11 @@ class SoftCap(Score):
         return self.cap * jnp.tanh(self.score(query, key) / self.cap)
 
     def prepare_key(self, key):
-        remaining_score, key = self.score.prepare_key(key)
+        remaining_score, key = prepare_key(self.score, key)
         return replace(self, score=remaining_score), key
 
     def prepare_query(self, query):
-        remaining_score, query = self.score.prepare_query(query)
+        remaining_score, query = prepare_query(self.score, query)
         return replace(self, score=remaining_score), query
 
 

@@ -71,6 +71,24 @@ def check_registered(rule) -> None:
             )
 
 
+def describes_call(rule, form: str) -> bool:
+    """Whether a method of a rule, such as `terms`, describes its `__call__`: a class that overrides only `__call__`
+    inherits what is true of another function."""
+    place = lambda name: next((i for i, base in enumerate(type(rule).__mro__) if name in vars(base)), None)
+    return place(form) is not None and place(form) <= place("__call__")
+
+
+def name_of(rule) -> str:
+    """The name of the class of a rule, or of a function in a Partial."""
+    return getattr(getattr(rule, "func", type(rule)), "__name__", type(rule).__name__)
+
+
+def example_leaf(shape: tuple[int, ...], dtype) -> jax.Array:
+    """Numbers in place of a parameter whose value is not known: 0.7, ones of integers, True."""
+    is_float = jnp.issubdtype(dtype, jnp.floating)
+    return jnp.full(shape, 0.7 if is_float else 1, jnp.float32 if is_float else dtype)
+
+
 def is_leaf(rule) -> bool:
     """Whether JAX sees no structure in a rule: a plain function, or an object whose class is not a pytree."""
     return jax.tree_util.all_leaves([rule])

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from attention_jax import biases, masks, normalizers, pytree, scores
+from attention_jax import biases, masks, normalizers, pooling, pytree, scores
 from attention_jax.cli import commands
 from attention_jax.errors import InputError
 from attention_jax.models import part_checks
@@ -54,26 +54,25 @@ class Laplace(scores.Score):
 
 @pytree
 @dataclass(frozen=True)
-class Leaky(normalizers.Ratio):
-    """exp, of which a mistake sums masked keys, too."""
+class Share(pooling.Pool):
+    """The mean of the values, of which mistakes take that of all keys away, or divide by the number of queries."""
 
-    def __call__(self, score):
-        return jnp.exp(score)
+    mistake: str = field(default="", metadata={"static": True})
 
-    def weights(self, scores, allowed):
-        weights = jnp.exp(scores)
-        return jnp.where(allowed, weights / weights.sum(1, keepdims=True), 0.0)
+    def lift(self, key, value):
+        return value - value.mean(0, keepdims=True) if self.mistake == "centered" else value
+
+    def finish(self, query, pooled, terms, width):
+        return pooled / len(query) if self.mistake == "divided" else pooled
 
 
 @pytree
 @dataclass(frozen=True)
 class Distance(biases.Bias):
     rate: jax.Array
-    ignores_offset: bool = field(default=False, metadata={"static": True})
 
     def __call__(self, query, query_positions, key_positions):
-        rows = jnp.arange(len(query_positions)) if self.ignores_offset else query_positions
-        return -self.rate * jnp.abs(rows[:, None] - key_positions[None]).astype(query.dtype)
+        return -self.rate * jnp.abs(query_positions[:, None] - key_positions[None]).astype(query.dtype)
 
 
 @pytree
@@ -99,8 +98,8 @@ PLANTED = [
     ("finite at 0 and at q = k", Tempered(HALF), Tempered(HALF, "root"), "is nan instead of 0"),
     ("bfloat16 = float64", Tempered(HALF), Tempered(HALF, "rounding"), "output"),
     ("prepare_key, terms = call", Tempered(HALF), Tempered(HALF, "terms"), "terms"),
-    ("masked keys = no keys", normalizers.Softmax(), Leaky(), "gradient of query"),
-    ("cached decoding = the whole", Distance(HALF), Distance(HALF, True), "output"),
+    ("masked keys = no keys", Share(), Share("centered"), "output"),
+    ("cached decoding = the whole", Share(), Share("divided"), "output"),
     ("plain = fused", Strided(3), Strided(3, 30), "gradient of query"),
 ]
 

@@ -116,11 +116,11 @@ def test_what_all_choose_is_traced_once():
     traces = []
 
     def score(query, key):
-        traces.append(1)
+        traces.append(len(query))
         return query @ key.T
 
     jax.make_jaxpr(lambda x: attend(x, x, x, score=score))(jnp.ones((60, 8)))
-    assert len(traces) == 1
+    assert traces.count(60) == 1  # and five times, untraced, in the trial of two queries
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_choice_is_explained(platform, call, implementation, reason, monkeypat
         ({"score": scores.SoftCap(20.0)}, "kernel", "cudnn computes scores that say their terms, not SoftCap"),
         ({"normalizer": Sparsemax()}, "kernel", "cudnn computes the softmax alone"),
         ({"normalizer": StickBreaking()}, "fused", "kernel knows no normalizer StickBreaking"),
-        ({"score": lambda query, key: jnp.sort(query @ key.T)}, "fused", "kernel knows no sort"),
+        ({"score": lambda query, key: jnp.sort(query[:, :1]) @ key[:, :1].T}, "fused", "kernel knows no sort"),
         ({}, "cudnn", ""),
     ],
 )

@@ -16,21 +16,23 @@ from attention_jax.errors import InputError
 from attention_jax.models.multihead import MultiHeadAttention
 from attention_jax.ops import lattice, linear
 from attention_jax.ops.attention import attention_weights, masked_softmax
-from attention_jax.ops.biases import T5Bias
+from attention_jax.ops.biases import ALiBi, T5Bias
 from attention_jax.ops.delta import chunked_delta
 from attention_jax.ops.kernel_regression import nadaraya_watson
-from attention_jax.ops.masks import causal, dense, lengths, segments
-from attention_jax.ops.normalizer_kinds import Ordered, Pointwise, Ratio
+from attention_jax.ops.masks import Mask, Window, causal, dense, lengths, segments
+from attention_jax.ops.normalizer_kinds import Ordered, Pointwise, Ratio, Threshold
 from attention_jax.ops.normalizers import (
     Entmax,
     ReluPower,
+    Sigmoid,
+    Softmax,
     Sparsemax,
     TopK,
 )
-from attention_jax.ops.pooling import Moments
+from attention_jax.ops.pooling import Moments, Pool
 from attention_jax.ops.positions import rotary
 from attention_jax.ops.retention import chunked_retention
-from attention_jax.ops.scores import Additive, Boxcar, Cosine, Gaussian, Score, SoftCap, Triangular
+from attention_jax.ops.scores import Additive, Bilinear, Boxcar, Cosine, Gaussian, Score, SoftCap, Triangular
 from attention_jax.ops.trees import pytree
 from attention_jax.sampling import sample
 from attention_jax.tasks.attention_maps import rollout
@@ -114,6 +116,193 @@ def test_a_class_that_is_not_elementwise_is_refused(normalizer, implementation):
         with pytest.raises(InputError, match="must be elementwise"):
             loss = lambda rule: attend_heads(*[x[None, :, None]] * 3, normalizer=rule).sum()
             jax.jit(jax.grad(loss))(rule)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Halved(Softmax):
+    def __call__(self, score):
+        return jnp.exp(score / 2)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Normalized(Sigmoid):
+    def weights(self, scores, allowed):
+        weights = super().weights(scores, allowed)
+        return weights / weights.sum(axis=1, keepdims=True)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Cubed(Threshold):
+    """0.7 max(s, 0)^3 with an inverse that forgets the factor."""
+
+    def __call__(self, score):
+        return 0.7 * jnp.maximum(score, 0) ** 3
+
+    def inverse(self, value):
+        return value ** (1 / 3)
+
+
+@both
+@pytest.mark.parametrize(
+    "normalizer, message",
+    [
+        (Halved(), "Halved overrides the exponential"),
+        (Normalized(0.0), "Normalized.weights is not what blocks"),
+        (TopK(2, Normalized(0.0)), "Normalized.weights is not what blocks"),
+        (Cubed(), r"Cubed.inverse must be the x of `__call__`\(x\) = value"),
+        (lambda s: jax.nn.softmax(s, axis=0), "must be elementwise"),
+    ],
+    ids=["call", "weights", "weights in TopK", "inverse", "over queries"],
+)
+def test_an_override_that_blocks_would_not_use_is_refused(normalizer, message, implementation):
+    x = points(3)
+    with pytest.raises(InputError, match=message):
+        attend(x, x, x, normalizer=normalizer, implementation=implementation)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class TanhBilinear(Bilinear):
+    """tanh(q^T W k), which does not inherit the forms of q^T W k."""
+
+    def __call__(self, query, key):
+        return jnp.tanh(query @ self.kernel @ key.T)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Doubled(Additive):
+    """2 v . tanh(W_q q + W_k k), by the call of its parent, which prepares queries and keys."""
+
+    def __call__(self, query, key):
+        return 2 * super().__call__(query, key)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Dilated(Window):
+    """Every second key of a window of four times the width."""
+
+    def __call__(self, query_positions, key_positions):
+        distance = jnp.abs(query_positions[:, None] - key_positions[None, :])
+        return (distance <= 4 * self.width) & (distance % 2 == 0)
+
+
+def test_a_class_that_overrides_the_call_inherits_no_other_form_of_it():
+    """Values and gradients in blocks, against the matrix of scores."""
+    x, kernel = points(40), jnp.asarray(np.random.default_rng(1).normal(size=(4, 4)), jnp.float32)
+    blocks = {"implementation": "fused", "block_q": 8, "block_k": 8}
+    distance = np.abs(np.arange(40)[:, None] - np.arange(40))
+    cases = {
+        "score": lambda w: (TanhBilinear(w), jnp.tanh(x @ w @ x.T)),
+        "SoftCap": lambda w: (SoftCap(1.0, TanhBilinear(w)), jnp.tanh(jnp.tanh(x @ w @ x.T))),
+        "super": lambda w: (Doubled(w, w, w[0]), 2 * jnp.tanh((x @ w)[:, None] + (x @ w)[None]) @ w[0]),
+    }
+    for name, case in cases.items():
+        plain = lambda w: jnp.sum((jax.nn.softmax(case(w)[1]) @ x) ** 2)
+        in_blocks = lambda w: jnp.sum(attend(x, x, x, score=case(w)[0], **blocks) ** 2)
+        for right, result in zip(jax.value_and_grad(plain)(kernel), jax.value_and_grad(in_blocks)(kernel)):
+            np.testing.assert_allclose(result, right, rtol=2e-4, atol=2e-4, err_msg=name)
+    allowed = (distance <= 12) & (distance % 2 == 0)
+    right = masked_softmax(x @ x.T / 2, allowed) @ x
+    np.testing.assert_allclose(attend(x, x, x, mask=Dilated(3), **blocks), right, rtol=1e-4, atol=1e-5)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Hermitian(Score):
+    """Re(w q . conj(w z k)) with a complex w and a fixed z."""
+
+    w: jax.Array
+
+    def __call__(self, query, key):
+        query, key = query.astype(self.w.dtype), key.astype(self.w.dtype)
+        turned = key * self.w[None] * jnp.array([[1, 1j, 1, 1j]], self.w.dtype)
+        return jnp.real((query * self.w[None]) @ jnp.conj(turned).T)
+
+
+@both
+def test_complex_parameters_have_gradients(implementation):
+    x, w = jnp.asarray(points(20)), jnp.array([0.5 + 1j, -1.0, 1j, 0.25 - 0.5j], jnp.complex64)
+    blocks = {"implementation": implementation, "block_q": 8, "block_k": 8}
+    actual = jax.grad(lambda w: jnp.sum(attend(x, x, x, score=Hermitian(w), **blocks) ** 2))(w)
+    expected = jax.grad(lambda w: jnp.sum((jax.nn.softmax(Hermitian(w)(x, x)) @ x) ** 2))(w)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"score": lambda q, k: q @ (k - k.mean(axis=0, keepdims=True)).T},
+        {"score": lambda q, k: q @ k.T * jnp.log(k.shape[0])},
+        {"bias": lambda q, i, j: jnp.broadcast_to(-jnp.log(j.shape[0]), (i.shape[0], j.shape[0]))},
+        {"bias": lambda q, i, j: (3 * j / j.max())[None]},
+        {"bias": (ALiBi(0.5), lambda q, i, j: jnp.cumsum(j.astype(jnp.float32))[None])},
+        {"mask": lambda i, j: (j >= len(j) - 9)[None]},
+        {"mask": causal() & (lambda i, j: (j >= len(j) - 9)[None])},
+        {"score": SoftCap(5.0, lambda q, k: q @ (k / jnp.abs(k).max()).T)},
+    ],
+    ids=range(8),
+)
+def test_a_rule_of_the_whole_is_refused_unless_the_whole_is_computed(rule):
+    """At every length, inside of jit, grad and vmap, with a line that names the way out."""
+    x = points(3)
+    with pytest.raises(InputError, match='must depend on one query and one key .* implementation="plain"'):
+        jax.jit(jax.grad(lambda x: attend(x, x, x, **rule).sum()))(x)
+    with pytest.raises(InputError, match="must depend on one query and one key"):
+        attend_heads(*[x[None, :, None]] * 3, **rule)
+    assert np.isfinite(attend(x, x, x, implementation="plain", **rule)).all()
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Votes(Pool):
+    def lift(self, key, value):
+        return value > 0
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Half(Pool):
+    def lift(self, key, value):
+        return value[::2]
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Gated(Pool):
+    gate: jax.Array
+
+    def lift(self, key, value):
+        return value * jax.nn.sigmoid(key @ self.gate)[:, None]
+
+
+@both
+def test_lifted_values_are_floats_of_each_key_without_what_is_masked(implementation):
+    x = points(6)
+    for pool in (Votes(), Half()):
+        with pytest.raises(InputError, match=r"lift must return floats \[K, P\] for the 6 keys"):
+            attend(x, x, x, pool=pool, implementation=implementation)
+    broken = x.copy()
+    broken[4:] = np.nan
+    loss = lambda gate, key: attend(x, key, x, pool=Gated(gate), mask=lengths(4), implementation=implementation).sum()
+    right = jax.grad(loss)(jnp.ones(4), x)
+    np.testing.assert_array_equal(jax.grad(loss)(jnp.ones(4), broken), right)
+    assert np.abs(right).min() > 1e-3
+
+
+@pytest.mark.parametrize("result", [lambda a: a.astype(int), lambda a: a.astype(np.float32), lambda a: a[0]])
+def test_a_mask_class_returns_booleans_for_all_pairs(result):
+    class Own(Mask):
+        def __call__(self, query_positions, key_positions):
+            return result(query_positions[:, None] >= key_positions[None, :])
+
+    x, mask = points(3), pytree(dataclasses.dataclass(frozen=True)(Own))()
+    with pytest.raises(InputError, match=r"Own must return booleans \[Q, K\]"):
+        attend(x, x, x, mask=mask)
 
 
 @both

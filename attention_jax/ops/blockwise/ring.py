@@ -67,6 +67,7 @@ from attention_jax.ops.precision import accumulator
 from attention_jax.ops.scaled_logits import as_softmax
 from attention_jax.ops.scores import ScaledDot, Score, prepare
 from attention_jax.ops.trees import as_tree, pytree
+from attention_jax.ops.trials import check_tiles
 
 
 def attend_sharded(
@@ -117,6 +118,7 @@ def attend_sharded(
     check_call(query, key, value, score, bias, mask, normalizer, dropout, block_q, block_k)
     _check_rules(bias, mask, pool)
     bias, mask = as_rules(bias, mask, query, key, 0)
+    check_tiles(as_tree(score), bias, mask, query.shape[1], key.shape[1])
     first = device_index * query.shape[0]
     query, score, bias, normalizer = as_softmax(
         query, as_tree(score), bias, mask, as_normalizer(normalizer), first, num_devices * key.shape[0]

@@ -22,6 +22,7 @@ from attention_jax.ops.meshes import loopable, vary_like
 from attention_jax.ops.normalizer_kinds import relative_to
 from attention_jax.ops.positions import as_positions
 from attention_jax.ops.precision import accumulator, matmul_transposed, widest
+from attention_jax.ops.trees import name_of
 
 
 class KernelBlocks(NamedTuple):
@@ -124,7 +125,7 @@ class Combine(NamedTuple):
 def partition(tree) -> tuple[list, list, Combine]:
     leaves, structure = jax.tree.flatten(tree)
     leaves = [jnp.asarray(leaf) for leaf in leaves]
-    is_float = tuple(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves)
+    is_float = tuple(jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in leaves)
     floats = [leaf for leaf, f in zip(leaves, is_float) if f]
     return floats, [leaf for leaf, f in zip(leaves, is_float) if not f], Combine(structure, is_float)
 
@@ -163,7 +164,7 @@ def widen_scores(score, scores, query, key):
     expected_shape = query.shape[0], key.shape[0]
     if getattr(scores, "shape", None) != expected_shape:
         raise InputError(
-            f"the score {_name_of(score)} must return logits [Q, K] = {list(expected_shape)} for query "
+            f"the score {name_of(score)} must return logits [Q, K] = {list(expected_shape)} for query "
             f"{list(query.shape)} and key {list(key.shape)}, got {_describe_shape(scores)}"
         )
     scores = scores.astype(accumulator(scores.dtype))
@@ -174,14 +175,10 @@ def add_bias(scores, bias, bias_logits):
     """scores + the logits of a bias; InputError if these do not broadcast to [Q, K]."""
     if not hasattr(bias_logits, "shape") or not is_broadcastable(bias_logits.shape, scores.shape):
         raise InputError(
-            f"the bias {_name_of(bias)} must return an array that broadcasts to [Q, K] = {list(scores.shape)}, "
+            f"the bias {name_of(bias)} must return an array that broadcasts to [Q, K] = {list(scores.shape)}, "
             f"got {_describe_shape(bias_logits)}"
         )
     return scores + bias_logits.astype(scores.dtype)
-
-
-def _name_of(rule):
-    return getattr(rule, "func", type(rule)).__name__  # a function is in a Partial
 
 
 def _describe_shape(value):

@@ -29,6 +29,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from attention_jax.ops.masks import Causal, Mask, split_mask
+from attention_jax.ops.trees import describes_call
 
 FACTORS = 2.0**5, 1.0, 2.0**-5
 """Constant features of a query: what the three parts of a key's term are divided by, so that float16 holds them."""
@@ -98,7 +99,7 @@ def as_product(query, key, value, score, bias, mask, sink=None) -> Product:
 
 def terms_of(query, key, score, bias, mask) -> list[Terms] | None:
     """Return the terms of a score and of the biases that are added to it; None where they are not a product."""
-    terms = score.terms(query, key) if says_terms(score) else None
+    terms = score.terms(query, key) if describes_call(score, "terms") else None
     if terms is None or terms.query.shape[1] != terms.key.shape[1]:  # which the score itself refuses
         return None
     positions = jnp.arange(query.shape[0]), jnp.arange(key.shape[0])
@@ -110,19 +111,12 @@ def terms_of_bias(
     bias, query_positions: Int[Array, " Q"], key_positions: Int[Array, " K"], causal: bool
 ) -> list[Terms] | None:
     """Return the terms of a bias, of several for a sum; None if it depends on the query."""
-    terms = bias.terms(query_positions, key_positions, causal) if says_terms(bias) else None
+    terms = bias.terms(query_positions, key_positions, causal) if describes_call(bias, "terms") else None
     return [terms] if isinstance(terms, Terms) else terms
 
 
-def says_terms(rule) -> bool:
-    """Whether `terms` describes the `__call__` of a rule: a class that overrides only `__call__` inherits the terms of
-    another function."""
-    place = lambda name: next((i for i, base in enumerate(type(rule).__mro__) if name in vars(base)), None)
-    return place("terms") is not None and place("terms") <= place("__call__")
-
-
 def is_causal(mask: Mask | None) -> bool:
-    return any(isinstance(rule, Causal) for rule in split_mask(mask))
+    return any(type(rule) is Causal for rule in split_mask(mask))
 
 
 def has_finite_bias(key_term, mask: Mask | None, queries: int) -> Bool[Array, " Q"]:
