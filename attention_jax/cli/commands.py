@@ -4,6 +4,7 @@ Without a command it trains date_luong, an attention model that converts dates, 
 """
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import shutil
@@ -342,9 +343,10 @@ def override_config(config, words: Sequence[str]):
 
 
 def refuse_options(args, reason: str, *names: str):
-    """Raise InputError if one of these options of `reproduce` is not its default."""
-    if any(getattr(args, name) != getattr(type(args), name) for name in names):
-        raise InputError(f"{reason}: leave {', '.join('--' + name.replace('_', '-') for name in names)} out")
+    """Raise InputError if some of these options of a command are not their defaults."""
+    changed = [name for name in names if getattr(args, name) != getattr(type(args), name)]
+    if changed:
+        raise InputError(f"{reason}: leave {', '.join('--' + name.replace('_', '-') for name in changed)} out")
 
 
 def show_in_columns(table):
@@ -377,6 +379,8 @@ def sweep(words: list[str]):
 
     directory = Path(args.out or f"runs/sweeps/{experiment.name}")
     if args.report:
+        ineffective = {f.name for f in dataclasses.fields(args)} - {"experiment", "init_weights", "out", "report"}
+        refuse_options(args, "--report is of a sweep as it is", *sorted(ineffective))
         return summary.report(directory, like=config)
     over = assignments(sum(args.over, ())) or experiment.sweep()
     settings = driver.settings_of(config, over, args.method, args.trials, args.seeds, args.metric)

@@ -350,3 +350,16 @@ def test_sweep_of_failed_trials_exits_with_one(calls, tmp_path, capsys):
     assert stop.value.code == 1
     output = capsys.readouterr().out
     assert "1 failed" in output and output.endswith("sweep.json\n")
+
+
+def test_a_report_is_of_its_own_experiment_and_takes_no_other_options(calls, tmp_path):
+    driver.sweep(settings(RATES), tmp_path)
+    written = (tmp_path / "sweep.json").read_bytes()
+    words = ["date_luong", "--report", "--out", str(tmp_path)]
+    for extra in (["--over", "optim.weight-decay=1"], ["--dry-run"], ["--seeds", "2"], ["--jobs", "1"]):
+        with pytest.raises(InputError, match=f"leave {extra[0]} out"):
+            commands.sweep(words + extra)
+    with pytest.raises(InputError, match="is a sweep of date_luong, not of vit"):
+        summary.report(tmp_path, like=replace(STUDY, name="vit"))
+    assert (tmp_path / "sweep.json").read_bytes() == written
+    commands.sweep(words)
