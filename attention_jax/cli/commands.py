@@ -61,7 +61,7 @@ def train(words: list[str]):
     from attention_jax.runs import lifecycle
 
     args, config = command_options.parse_with_config(command_options.Train, words, base_config)
-    check_from(args, config)
+    check_from(args, config, words)
     experiment = catalog.load_experiment(args.experiment)
     from attention_jax.train import hosts
 
@@ -100,8 +100,10 @@ def base_config(args):
     return stored
 
 
-def check_from(args, config):
-    """InputError if both options that name weights are given."""
+def check_from(args, config, words: Sequence[str]):
+    """InputError if both options that name weights are given, or --from with an empty name in `words`."""
+    if not args.init_weights and any(word.partition("=")[0] == "--from" for word in words):
+        raise InputError("--from needs a run or a file of weights, got an empty name: give its path, or leave it out")
     if args.init_weights and config.train.init_weights != args.init_weights:
         raise InputError("--from and --train.init-weights are one option: give only --from, which takes the model too")
 
@@ -367,7 +369,7 @@ def sweep(words: list[str]):
         args.init_weights, catalog.load_experiment(args.experiment).config()
     )
     args, config = command_options.parse_with_config(command_options.Sweep, words, load_config)
-    check_from(args, config)
+    check_from(args, config, words)
     experiment = catalog.load_experiment(args.experiment)
     if experiment.file.resolve().parent != catalog.ROOT.resolve():
         raise InputError(
@@ -439,7 +441,7 @@ def compile_for_target(words: list[str]):
         args.init_weights, catalog.load_experiment(args.experiment).variant(args.variant)
     )
     args, config = command_options.parse_with_config(command_options.Compile, words, load_variant)
-    check_from(args, config)
+    check_from(args, config, words)
     from attention_jax.compile import command
 
     if args.out:
