@@ -80,3 +80,9 @@ def test_an_empty_name_of_weights_is_an_error(command, words, tmp_path):
         write_json(tmp_path / "run" / "config.json", configs.to_json(translate_files.config()))
     with pytest.raises(InputError, match="--from needs a run or a file of weights, got an empty name"):
         commands.COMMANDS[command](["translate_files", *out, *words])
+
+
+@pytest.mark.parametrize("words", ["--model.differential true", "--model.no-differential=False"])
+def test_a_flag_takes_no_value(words):
+    with pytest.raises(InputError, match="takes no value, .* give --model.differential or --model.no-differential;"):
+        commands.train(["language_model", *words.split(), "--out", "x.y/z"])

@@ -17,7 +17,7 @@ from attention_jax.data import stored
 from attention_jax.data.pairs import Tokenizer
 from attention_jax.errors import InputError
 from attention_jax.pretrained import exchange
-from attention_jax.runs import pack, saved
+from attention_jax.runs import lifecycle, pack, saved
 
 ROOT = Path(__file__).resolve().parents[2]
 FAMILIES = {model.task.rpartition(":")[2]: model for model in reversed(MODELS)}
@@ -194,3 +194,12 @@ def test_options_that_weights_would_drop_are_an_error(tmp_path):
     recipe = configs.replace(load_run(first).config, **{"model.bias": "alibi", "train.init_weights": str(first)})
     assert train_run(recipe, tmp_path / "kept", quiet=True).config.model.bias == "alibi"
     assert train_run(config, tmp_path / "same", init_weights=first, quiet=True).config.model.bias == "none"
+
+
+def test_weights_of_a_run_that_has_not_ended_say_so(tmp_path):
+    """Its preprocessing.npz is no file of weights."""
+    config = configs.Config("dates", configs.Dates(), configs.LuongSeq2seqConfig())
+    lifecycle.describe(config, tmp_path)
+    np.savez(tmp_path / "preprocessing.npz", array0=np.ones(2))
+    with pytest.raises(InputError, match="has not ended; end it with"):
+        saved.weights_of(tmp_path)
