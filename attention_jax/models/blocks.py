@@ -49,6 +49,7 @@ ACTIVATIONS = {
     "swish": jax.nn.swish,
 }
 """Activation functions by the names of `config.models.Activation`."""
+NEEDS_ROTARY = "needs --model.position-embedding rotary"
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,12 @@ class Block:
     @classmethod
     def of(cls, options: ModelOptions, **fixed) -> "Block":
         """The block of a model: every field that `options` has under the same name, with `fixed` taking precedence, and
-        the defaults above for the rest."""
+        the defaults above for the rest. Raises InputError for a scaling of rotary positions that no layer has."""
+        positions = getattr(options, "position_embedding", "learned")  # of an encoder of masked words
+        by_layer = options_by_layer(getattr(options, "per_layer", ""), getattr(options, "num_layers", 0))
+        kinds = {values.get("position_embedding", positions) for values in by_layer} | {positions}
+        if options.rope_scaling != "none" and "rotary" not in kinds:
+            raise InputError(f"--model.rope-scaling {NEEDS_ROTARY}, got {positions}: give --model.rope-scaling none")
         names = {f.name for f in fields(cls)} & {f.name for f in fields(options)}
         shared = {name: getattr(options, name) for name in names} | fixed
         return cls(**shared | {"dtype": jnp.dtype(shared["dtype"])})
@@ -160,7 +166,10 @@ class Block:
                     raise InputError(f"rope_theta must be above 1, got {values['rope_theta']:g}")
             if values.get("position_embedding", "none") not in ("none", "rotary"):
                 raise InputError(f"position_embedding must be none or rotary, got {values['position_embedding']}")
-            return replace(self, **values)
+            block = replace(self, **values)
+            if values.get("rope_scaling", "none") != "none" and block.position_embedding != "rotary":
+                raise InputError(f"rope_scaling {NEEDS_ROTARY}, got {block.position_embedding}: give rope_scaling=none")
+            return block
         except (InputError, ValueError) as error:
             raise InputError(f"--model.per-layer: {error}") from error
 

@@ -72,6 +72,7 @@ def test_a_layer_has_its_own_options():
         ("0:position_embedding=alibi", "none or rotary"),
         ("0:bias=rotary", "--model.bias must be none, alibi, .* got 'rotary'"),
         ("0:rope_scaling=linear(0)", "positive"),
+        ("0:rope_scaling=linear(2),position_embedding=none", "rope_scaling needs .* rotary, got none"),
     ],
 )
 def test_wrong_options_of_layers_are_one_line(per_layer, message):
