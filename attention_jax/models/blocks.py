@@ -22,7 +22,7 @@ from attention_jax.config.per_layer import options_by_layer
 from attention_jax.errors import InputError
 from attention_jax.models.initializers import FAN_IN, XAVIER, transpose_draw
 from attention_jax.models.multihead import Linear, MultiHeadAttention
-from attention_jax.models.named_scores import parse_normalizer, parse_pool, parse_score
+from attention_jax.models.named_scores import check_pool, parse_score
 from attention_jax.models.norms import EPSILON
 from attention_jax.models.parts import ConstantPart, parse_part
 from attention_jax.models.position_encodings import (
@@ -130,8 +130,7 @@ class Block:
         if self.num_heads % (self.num_kv_heads or self.num_heads):
             raise InputError(f"--model.num-kv-heads must divide the {self.num_heads} heads, got {self.num_kv_heads}")
         parse_score(self.score)
-        parse_normalizer(self.normalizer)
-        parse_pool(self.head_pool)
+        check_pool(self.head_pool, self.normalizer)
         custom_positions(self.position_embedding)
         check_bias(self.bias)
         rope_scaling(self.rope_scaling)

@@ -292,6 +292,11 @@ def step_and_full_logits(kind, model, inputs):
             {"rope_scaling": "yarn(4, 64)", "position_embedding": "none"},
             "needs --model.position-embedding rotary, got none",
         ),
+        (
+            {"head_pool": "log_mixture", "normalizer": "softpick"},
+            "--model.head-pool log_mixture needs .* got .* softpick",
+        ),
+        ({"head_pool": "log_mixture", "normalizer": "relu"}, "--model.head-pool log_mixture needs .* got .* relu"),
         ({"bias": "rotary"}, "--model.bias.* rotary|Invalid|must be"),
         ({"bias": "math:pi"}, "--model.bias .* math:pi"),
         ({"bias": "attention_jax.models.norms:RMSNorm"}, "--model.bias .* inherits from .*Bias"),
