@@ -20,7 +20,7 @@ from attention_jax.config import ModelOptions, build_from_name
 from attention_jax.config.models import MASKS, MLPS, NORMS, Activation, NormPlacement, PositionEmbedding
 from attention_jax.config.per_layer import options_by_layer
 from attention_jax.errors import InputError
-from attention_jax.models.initializers import FAN_IN, XAVIER, transpose_draw
+from attention_jax.models.initializers import FAN_IN, XAVIER
 from attention_jax.models.multihead import Linear, MultiHeadAttention
 from attention_jax.models.named_scores import check_pool, parse_score
 from attention_jax.models.norms import EPSILON
@@ -210,11 +210,10 @@ class Block:
             implementation=self.implementation,
         )
 
-    def cross_attention(self, scanned: bool) -> MultiHeadAttention:
+    def cross_attention(self) -> MultiHeadAttention:
         """Create cross-attention over an encoder's output, without rotary positions, bias and own values, since queries
         and keys belong to different sequences; its kernels are Glorot-uniform."""
-        draws = {"kernel_init": XAVIER, "kv_kernel_init": transpose_draw(XAVIER) if scanned else None}
-        return self.attention().clone(rotary=False, bias="none", exclusive=False, **draws)
+        return self.attention().clone(rotary=False, bias="none", exclusive=False, kernel_init=XAVIER)
 
     def feed_forward(self) -> nn.Module:
         """Create the feed-forward layer, called as layer(x, train=False)."""
@@ -448,19 +447,18 @@ def forget_between(log_gates: Float[Array, "B H Tk"], entries: Bool[Array, "B k 
 class DecoderLayer(nn.Module):
     """Causal self-attention, cross-attention over `memory` if `cross`, then feed-forward.
 
-    `memory` is (keys [B, Hkv, S, E], values [B, Hkv, S, V], mask) as projected by `project`. Kernels of a
-    `scanned` layer are stored transposed (`layer_stack.flip_kernels`); those of `project` are drawn so, too.
+    `memory` is (keys [B, Hkv, S, E], values [B, Hkv, S, V], mask) as projected by `project`.
     """
 
     block: Block
     cross: bool = True
-    scanned: bool = False
 
     def setup(self):
         self.attention, self.ffn = self.block.attention(), self.block.feed_forward()
-        make_norms(self, "attention", "ffn", *(["cross"] if self.cross else []))
+        make_norms(self, "attention", "ffn")
         if self.cross:
-            self.cross_attention = self.block.cross_attention(self.scanned)
+            self.cross_attention = self.block.cross_attention()
+            make_norms(self, "cross")
 
     def __call__(self, x: Float[Array, "B T D"], mask, bias=None, memory=None, train=False, return_weights=False):
         """Return (output [B, T, D], self-attention weights or None, cross-attention weights [B, H, T, S] or None)."""

@@ -11,11 +11,6 @@ FAN_IN = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 """Uniform within 1 / sqrt(fan_in), as kernels and biases of PyTorch's linear maps."""
 
 
-def transpose_draw(draw: Callable) -> Callable:
-    """The initializer of a kernel whose transpose `draw` draws."""
-    return lambda rng, shape, dtype=jnp.float32: draw(rng, shape[::-1], dtype).T
-
-
 def within(bound: float) -> Callable:
     """The initializer that draws uniformly from between -bound and bound."""
     return lambda rng, shape, dtype=jnp.float32: jax.random.uniform(rng, shape, dtype, -bound, bound)

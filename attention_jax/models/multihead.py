@@ -167,8 +167,6 @@ class MultiHeadAttention(nn.Module):
     """Of `attend`; None chooses by size and platform."""
     kernel_init: Any = XAVIER
     """Initializer of the kernels of the projections."""
-    kv_kernel_init: Any = None
-    """Of keys and values; None is `kernel_init`."""
 
     def __post_init__(self):
         heads, kv_heads = self.num_heads, self.num_kv_heads
@@ -201,11 +199,11 @@ class MultiHeadAttention(nn.Module):
     def setup(self):
         key_width = self.key_dim or self.hidden_size // self.num_heads
         value_width = self.value_dim or self.hidden_size // self.num_heads
-        projection = lambda width, init=None: Linear(width, self.use_bias, self.dtype, init or self.kernel_init)
+        projection = lambda width: Linear(width, self.use_bias, self.dtype, self.kernel_init)
         self.query = projection(self.num_heads * key_width)
         kv_heads, maps = self.num_kv_heads or self.num_heads, 1 + self.differential
-        self.key = projection(kv_heads * key_width, self.kv_kernel_init)
-        self.value = projection(kv_heads * value_width, self.kv_kernel_init)
+        self.key = projection(kv_heads * key_width)
+        self.value = projection(kv_heads * value_width)
         self.out = projection(self.hidden_size)
         if self.normalize_qk:
             self.query_norm, self.key_norm = RMSNorm(self.norm_epsilon), RMSNorm(self.norm_epsilon)

@@ -81,7 +81,7 @@ class Decoder(nn.Module):
 
     def setup(self):
         layer = nn.remat(DecoderLayer, static_argnums=(5, 6)) if self.remat else DecoderLayer
-        make_layers(self, lambda block: layer(block, self.cross, self.scan), bidirectional=False)
+        make_layers(self, lambda block: layer(block, self.cross), bidirectional=False)
         self.norm = None if self.block.norm == "post" else self.block.normalization()
 
     def __call__(self, x: Float[Array, "B T D"], mask, memory=None, train: bool = False, return_weights: bool = False):
