@@ -69,3 +69,20 @@ def test_resume_rejects_preset_and_initial_weights(tmp_path):
     for changed, word in (({"preset": preset}, f"--preset {preset}"), ({"init_weights": "x"}, "--from x")):
         with pytest.raises(InputError, match=f"has begun; {word} is for a new one"):
             commands.base_config(dataclasses.replace(args, **changed))
+
+
+@pytest.mark.parametrize("words", [["--from", ""], ["--from="], ["--from", "", "--resume"]])
+@pytest.mark.parametrize("command", ["train", "sweep", "compile"])
+def test_an_empty_name_of_weights_is_an_error(command, words, tmp_path):
+    words = [word for word in words if command == "train" or word != "--resume"]
+    out = {"compile": ["--target", "v5e"]}.get(command, ["--out", str(tmp_path / "run")])
+    if "--resume" in words:
+        write_json(tmp_path / "run" / "config.json", configs.to_json(translate_files.config()))
+    with pytest.raises(InputError, match="--from needs a run or a file of weights, got an empty name"):
+        commands.COMMANDS[command](["translate_files", *out, *words])
+
+
+@pytest.mark.parametrize("words", ["--model.differential true", "--model.no-differential=False"])
+def test_a_flag_takes_no_value(words):
+    with pytest.raises(InputError, match="takes no value, .* give --model.differential or --model.no-differential;"):
+        commands.train(["language_model", *words.split(), "--out", "x.y/z"])

@@ -4,6 +4,7 @@ import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from attention_jax.data.image_files import decode
@@ -13,6 +14,7 @@ from attention_jax.pretrained import tensors
 from attention_jax.report import run_status
 from attention_jax.report.curves import read_history
 from attention_jax.runs import directory as run_directory
+from attention_jax.train.checkpoint import read_params, save_params
 from attention_jax.train.log import MetricsLog
 
 ODD = [
@@ -112,3 +114,12 @@ def test_status_does_not_wait_for_a_pipe(tmp_path, name, capsys):
     (tmp_path / "config.json").write_text("{}")
     os.mkfifo(tmp_path / name)
     ends(lambda path: run_status.print_status(path.parent), tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["_METADATA", "manifest.ocdbt"])
+def test_truncated_parameters_have_one_reason(tmp_path, name):
+    save_params(tmp_path / "final", {"a": np.ones(3, np.float32)})
+    for path in (tmp_path / "final").rglob(name):
+        path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(InputError, match=r"final: it is damaged .* \(a file is incomplete or missing\); delete it"):
+        read_params(tmp_path / "final")

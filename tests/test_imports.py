@@ -50,7 +50,7 @@ PACKAGES = {
     ),
     "sweep": (
         {"jax", "optuna", "ray", "rich"},
-        {"config", "train", "runs", "claims", "report", "tasks"},
+        {"config", "train", "runs", "claims", "report", "tasks", "models"},
     ),
     "config": (set(), {"claims.claim"}),
     "claims": ({"scipy"}, {"config", "provenance", "runs", "report"}),

@@ -9,6 +9,7 @@ import dataclasses
 import difflib
 import functools
 import io
+import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -418,13 +419,20 @@ def unbox_error(box: str) -> str:
     return re.sub(r"^Error parsing [\w.]+: (?=--)", "", line)
 
 
-def explain_unexpected(message: str) -> str:
-    """Return the error message for words that are not options, with a hint if one looks like a file.
+def explain_unexpected(message: str, typed: Sequence[str]) -> str:
+    """Return the error message for words that are not options, of those that were `typed`, with a hint if one looks
+    like a file or like the value of a flag.
 
-    >>> explain_unexpected("Unrecognized options: pairs.tsv")
+    >>> explain_unexpected("Unrecognized options: pairs.tsv", ["pairs.tsv"])
     'unexpected pairs.tsv: a file of data is given by its option, such as --data.tsv-file FILE'
     """
     words = message.removeprefix("Unrecognized options: ")
+    separate = [piece for word in typed for piece in (word.split("=", 1) if word.startswith("--") else [word])]
+    for name, value in itertools.pairwise(separate):
+        if name.startswith("--") and value.lower() in ("true", "false") and value in words.split():
+            head, dot, last = name[2:].rpartition(".")
+            last = last.removeprefix("no-")
+            return f"{name} takes no value, got {value}: give --{head}{dot}{last} or --{head}{dot}no-{last}"
     hint = ": a file of data is given by its option, such as --data.tsv-file FILE" if re.search(r"[./]", words) else ""
     return f"unexpected {words}{hint}"
 
@@ -450,7 +458,9 @@ def _parse_with_tyro(
             raise
         message, help_flag = unbox_error(box.getvalue()), "--help" if option_names is None else ALL
         if message.startswith("Unrecognized options"):
-            message = unknown_option(words, option_names or list_option_names(kind)) or explain_unexpected(message)
+            message = unknown_option(words, option_names or list_option_names(kind)) or explain_unexpected(
+                message, words
+            )
         elif missing := re.match(r"Missing from [^:]*: ([A-Z]+) ", message):
             message = f"{command_words[0]} needs {NEEDED.get(missing[1]) or missing[1]}"
             raise InputError(message) from None

@@ -4,6 +4,7 @@ Without a command it trains date_luong, an attention model that converts dates, 
 """
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import shutil
@@ -60,7 +61,7 @@ def train(words: list[str]):
     from attention_jax.runs import lifecycle
 
     args, config = command_options.parse_with_config(command_options.Train, words, base_config)
-    check_from(args, config)
+    check_from(args, config, words)
     experiment = catalog.load_experiment(args.experiment)
     from attention_jax.train import hosts
 
@@ -99,8 +100,10 @@ def base_config(args):
     return stored
 
 
-def check_from(args, config):
-    """InputError if both options that name weights are given."""
+def check_from(args, config, words: Sequence[str]):
+    """InputError if both options that name weights are given, or --from with an empty name in `words`."""
+    if not args.init_weights and any(word.partition("=")[0] == "--from" for word in words):
+        raise InputError("--from needs a run or a file of weights, got an empty name: give its path, or leave it out")
     if args.init_weights and config.train.init_weights != args.init_weights:
         raise InputError("--from and --train.init-weights are one option: give only --from, which takes the model too")
 
@@ -342,9 +345,10 @@ def override_config(config, words: Sequence[str]):
 
 
 def refuse_options(args, reason: str, *names: str):
-    """Raise InputError if one of these options of `reproduce` is not its default."""
-    if any(getattr(args, name) != getattr(type(args), name) for name in names):
-        raise InputError(f"{reason}: leave {', '.join('--' + name.replace('_', '-') for name in names)} out")
+    """Raise InputError if some of these options of a command are not their defaults."""
+    changed = [name for name in names if getattr(args, name) != getattr(type(args), name)]
+    if changed:
+        raise InputError(f"{reason}: leave {', '.join('--' + name.replace('_', '-') for name in changed)} out")
 
 
 def show_in_columns(table):
@@ -365,7 +369,7 @@ def sweep(words: list[str]):
         args.init_weights, catalog.load_experiment(args.experiment).config()
     )
     args, config = command_options.parse_with_config(command_options.Sweep, words, load_config)
-    check_from(args, config)
+    check_from(args, config, words)
     experiment = catalog.load_experiment(args.experiment)
     if experiment.file.resolve().parent != catalog.ROOT.resolve():
         raise InputError(
@@ -377,6 +381,8 @@ def sweep(words: list[str]):
 
     directory = Path(args.out or f"runs/sweeps/{experiment.name}")
     if args.report:
+        ineffective = {f.name for f in dataclasses.fields(args)} - {"experiment", "init_weights", "out", "report"}
+        refuse_options(args, "--report is of a sweep as it is", *sorted(ineffective))
         return summary.report(directory, like=config)
     over = assignments(sum(args.over, ())) or experiment.sweep()
     settings = driver.settings_of(config, over, args.method, args.trials, args.seeds, args.metric)
@@ -435,7 +441,7 @@ def compile_for_target(words: list[str]):
         args.init_weights, catalog.load_experiment(args.experiment).variant(args.variant)
     )
     args, config = command_options.parse_with_config(command_options.Compile, words, load_variant)
-    check_from(args, config)
+    check_from(args, config, words)
     from attention_jax.compile import command
 
     if args.out:

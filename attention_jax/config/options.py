@@ -4,6 +4,7 @@ import ast
 import difflib
 import functools
 import importlib
+import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from attention_jax.config.fields import check, option_name
 from attention_jax.config.per_layer import per_layer_options
 from attention_jax.errors import InputError
+
+LARGEST = (2 - 2**-23) * 2.0**127
+"""The largest number in float32."""
 
 
 @dataclass(frozen=True)
@@ -238,14 +242,30 @@ def resolve_name(value: str, names: Mapping[str, str]) -> tuple[Any, list | None
     try:
         if not arguments.endswith(")"):
             raise ValueError("the parenthesis is not closed")
-        arguments = ast.literal_eval(f"[{arguments[:-1]}]")
+        arguments = _literals(arguments[:-1])
         if name in names and not (
             len(arguments) <= 1 and all(isinstance(argument, int | float) for argument in arguments)
         ):
             raise ValueError(f"{name} takes at most one number")
         return target, arguments
-    except (ValueError, SyntaxError, TypeError) as error:
-        raise InputError(f"{value} must be a name and its arguments, such as {name}(30): {error}") from error
+    except ValueError as error:
+        raise InputError(f"{value}: {error}") from error
+
+
+def _literals(text: str) -> list:
+    """The Python literals in a list; ValueError for anything else, and for numbers beyond float32.
+
+    >>> _literals("30, 'relu'")
+    [30, 'relu']
+    """
+    try:
+        nodes, literals = ast.walk(ast.parse(f"[{text}]", mode="eval")), ast.literal_eval(f"[{text}]")
+    except (ValueError, SyntaxError, TypeError):
+        raise ValueError("its arguments must be literals, such as 30") from None
+    numbers = [value for node in nodes if isinstance(value := getattr(node, "value", None), int | float | complex)]
+    if not all(abs(number) <= LARGEST for number in numbers):
+        raise ValueError("its numbers must be finite in float32")
+    return literals
 
 
 def build_from_name(value: str, names: Mapping[str, str]) -> Any:
@@ -260,8 +280,8 @@ def build_from_name(value: str, names: Mapping[str, str]) -> Any:
     try:
         return target if arguments is None else target(*arguments)
     except (ValueError, TypeError) as error:
-        name = value.partition("(")[0]
-        raise InputError(f"{value} must be a name and its arguments, such as {name}(30): {error}") from error
+        cause = re.sub(r"^\w+(\.__init__)?\(\) ", "", str(error))  # the name of what has raised it
+        raise InputError(f"{value}: {cause}") from error
 
 
 Method = Literal["auto", "grid", "random", "tpe"]

@@ -22,7 +22,7 @@ from attention_jax.config.per_layer import options_by_layer
 from attention_jax.errors import InputError
 from attention_jax.models.initializers import FAN_IN, XAVIER
 from attention_jax.models.multihead import Linear, MultiHeadAttention
-from attention_jax.models.named_scores import parse_normalizer, parse_pool, parse_score
+from attention_jax.models.named_scores import check_pool, parse_score
 from attention_jax.models.norms import EPSILON
 from attention_jax.models.parts import ConstantPart, parse_part
 from attention_jax.models.position_encodings import (
@@ -49,6 +49,7 @@ ACTIVATIONS = {
     "swish": jax.nn.swish,
 }
 """Activation functions by the names of `config.models.Activation`."""
+NEEDS_ROTARY = "needs --model.position-embedding rotary"
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,12 @@ class Block:
     @classmethod
     def of(cls, options: ModelOptions, **fixed) -> "Block":
         """The block of a model: every field that `options` has under the same name, with `fixed` taking precedence, and
-        the defaults above for the rest."""
+        the defaults above for the rest. Raises InputError for a scaling of rotary positions that no layer has."""
+        positions = getattr(options, "position_embedding", "learned")  # of an encoder of masked words
+        by_layer = options_by_layer(getattr(options, "per_layer", ""), getattr(options, "num_layers", 0))
+        kinds = {values.get("position_embedding", positions) for values in by_layer} | {positions}
+        if options.rope_scaling != "none" and "rotary" not in kinds:
+            raise InputError(f"--model.rope-scaling {NEEDS_ROTARY}, got {positions}: give --model.rope-scaling none")
         names = {f.name for f in fields(cls)} & {f.name for f in fields(options)}
         shared = {name: getattr(options, name) for name in names} | fixed
         return cls(**shared | {"dtype": jnp.dtype(shared["dtype"])})
@@ -124,8 +130,7 @@ class Block:
         if self.num_heads % (self.num_kv_heads or self.num_heads):
             raise InputError(f"--model.num-kv-heads must divide the {self.num_heads} heads, got {self.num_kv_heads}")
         parse_score(self.score)
-        parse_normalizer(self.normalizer)
-        parse_pool(self.head_pool)
+        check_pool(self.head_pool, self.normalizer)
         custom_positions(self.position_embedding)
         check_bias(self.bias)
         rope_scaling(self.rope_scaling)
@@ -160,7 +165,10 @@ class Block:
                     raise InputError(f"rope_theta must be above 1, got {values['rope_theta']:g}")
             if values.get("position_embedding", "none") not in ("none", "rotary"):
                 raise InputError(f"position_embedding must be none or rotary, got {values['position_embedding']}")
-            return replace(self, **values)
+            block = replace(self, **values)
+            if values.get("rope_scaling", "none") != "none" and block.position_embedding != "rotary":
+                raise InputError(f"rope_scaling {NEEDS_ROTARY}, got {block.position_embedding}: give rope_scaling=none")
+            return block
         except (InputError, ValueError) as error:
             raise InputError(f"--model.per-layer: {error}") from error
 

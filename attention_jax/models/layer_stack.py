@@ -107,7 +107,7 @@ def run_layers(
 
 def _scan_stacked_weights(body: Callable, initializing: bool) -> Callable:
     """The scan of `body(layer, carry, inputs) -> (carry, outputs)` over the stacked weights of a layer."""
-    body = nn.map_variables(body, "params", trans_in_fn=flip_kernels, trans_out_fn=flip_kernels, init=initializing)
+    body = nn.map_variables(body, "params", trans_in_fn=flip_kernels, trans_out_fn=flip_kernels, mutable=initializing)
     axes = dict.fromkeys(("params", "attention_statistics", TRACE, SET), 0)
     return nn.scan(body, variable_axes=axes, split_rngs={"params": True, "dropout": True})
 

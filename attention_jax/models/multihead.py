@@ -180,10 +180,17 @@ class MultiHeadAttention(nn.Module):
                 f"MultiHeadAttention needs a num_heads that divides hidden_size, got {heads} and {self.hidden_size}: "
                 "change one of them, or give key_dim and value_dim"
             )
-        if self.differential and (self.key_dim or self.hidden_size // heads) % 2:
+        width = self.key_dim or self.hidden_size // heads
+        change = "change --model." + ("key-dim" if self.key_dim else "hidden-size or --model.num-heads")
+        if self.differential and width % 2:
             raise InputError(
                 f"differential attention needs an even width of queries and keys, which its two maps share, got "
-                f"{self.key_dim or self.hidden_size // heads}: change --model.key-dim"
+                f"{width}: {change}"
+            )
+        if self.rotary and width // (1 + self.differential) < 2:
+            raise InputError(
+                f"--model.position-embedding rotary needs maps of at least 2 dimensions, a pair, got queries and keys "
+                f"of {width}" + (f", shared by two maps: {change}" if self.differential else f": {change}")
             )
         if self.exclusive and self.head_pool != "mean":
             raise InputError(f"exclusive attention needs the pooling mean, got --model.head-pool {self.head_pool}")

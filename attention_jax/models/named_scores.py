@@ -11,12 +11,12 @@ from jaxtyping import Array, Float
 from attention_jax.config import SCORES
 from attention_jax.config.models import NORMALIZERS, POOLS
 from attention_jax.errors import InputError
-from attention_jax.models.parts import PartFactory, make_part, parse_part
+from attention_jax.models.parts import ConstantPart, PartFactory, make_part, parse_part
 from attention_jax.ops import scores
 from attention_jax.ops.biases import Bias, Location
 from attention_jax.ops.normalizer_kinds import Normalizer, Threshold
 from attention_jax.ops.normalizers import Entmax, ScalableSoftmax, Sigmoid, Softmax, as_normalizer
-from attention_jax.ops.pooling import Pool
+from attention_jax.ops.pooling import LogMixture, Pool
 from attention_jax.ops.trees import pytree
 
 POSITIONS = 128
@@ -116,6 +116,21 @@ def parse_normalizer(name: str) -> PartFactory:
 def parse_pool(name: str) -> PartFactory:
     """The pooling that `name` names (`parts.parse_part`): a key of `config.models.POOLS` or an import path."""
     return parse_part("head_pool", name, POOLS, Pool)
+
+
+def check_pool(pool: str, normalizer: str):
+    """Raise InputError for names that are none of a pooling and of a normalizer, and for the logarithm of a mixture
+    that may have no weights: the probe is a query with one key, of score -1."""
+    parsed_pool, parsed = parse_pool(pool), parse_normalizer(normalizer)
+    if not (isinstance(parsed, ConstantPart) and isinstance(getattr(parsed_pool, "value", None), LogMixture)):
+        return
+    with jax.ensure_compile_time_eval():
+        has_weight = bool((parsed.value.weights(-jnp.ones((1, 1)), jnp.ones((1, 1), bool)) > 0).all())
+    if not has_weight:
+        raise InputError(
+            f"--model.head-pool {pool} needs a normalizer with weights above 0 for every query, got --model.normalizer "
+            f"{normalizer}, which gives scores below 0 none: use another, such as softmax or sparsemax"
+        )
 
 
 def prepare_keys(score: scores.Score, hidden: Float[Array, "B S H"]) -> Float[Array, "B S F"]:

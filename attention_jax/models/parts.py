@@ -12,6 +12,7 @@ make the part inside a Flax module. What an option names decides whether the par
 | a function, without               | `ConstantPart`    | none: the function itself becomes a part      |
 """
 
+import contextlib
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from typing import Any, Protocol, runtime_checkable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attention_jax.config.options import option_name, resolve_name
 from attention_jax.errors import InputError
@@ -98,7 +100,7 @@ def parse_part(
         _check_class(flag, target, base)
     if is_class and _has_class_init(target):
         return target if arguments is None else PartWithInitialValues(target, _name_arguments(flag, target, arguments))
-    if not is_class and arguments is None:
+    if not is_class and arguments is None and value not in names:
         return _parse_instance(flag, target, base, convert)
     return _parse_instance(flag, _call(flag, target, arguments or (), base), base, convert)
 
@@ -113,6 +115,8 @@ def _parse_instance(flag: str, instance: Any, base: type, convert: Callable) -> 
         )
     if isinstance(instance, PartInitializer):
         return instance
+    if not (isinstance(instance, base) or callable(instance)):
+        raise InputError(f"{flag} must be a {base.__name__.lower()}, got {instance!r}")
     converted = instance if isinstance(instance, base) else convert(instance)
     _check_class(flag, type(converted), base)
     return ConstantPart(converted)
@@ -139,29 +143,42 @@ def _check_class(flag: str, kind: type, base: type):
 
 
 def _name_arguments(flag: str, kind: type, arguments: list) -> dict[str, Any]:
-    """{field: argument}; the arguments are the first fields of a dataclass."""
+    """{field: argument}; the arguments are the first fields of a dataclass, which checks them if it needs no others."""
     names = [field.name for field in dataclasses.fields(kind) if field.init]
     if len(arguments) > len(names):
         raise InputError(f"{flag} must have at most {len(names)} arguments, {', '.join(names)}; got {len(arguments)}")
+    if len(arguments) == len(names):
+        _call(flag, kind, [np.asarray(argument) for argument in arguments], Mask)
     return dict(zip(names, arguments))
 
 
 def _call(flag: str, function: Callable, arguments, base: type) -> Any:
     """Call a class or a function. Raises InputError for arguments that it does not take."""
     try:
+        inspect.signature(function).bind(*arguments)
+    except ValueError:  # a function in C has no signature
+        pass
+    except TypeError as error:
+        names = ", ".join(inspect.signature(function).parameters)
+        name = flag.split()[1].partition("(")[0]
+        is_missing, is_own = "missing" in str(error), ":" in name and base is not Mask
+        hint = "give its arguments in parentheses, as literals, " if is_missing else "write "
+        hint += f"{name}({names})"
+        hint += f", or define {SIGNATURE}, which draws its learned parameters" if is_missing and is_own else ""
+        raise InputError(f"{flag}: {error}: {hint}") from error
+    try:
         return function(*arguments)
     except (TypeError, ValueError) as error:
-        hint = "" if base is Mask else f", or define {SIGNATURE}, which draws its learned parameters"
-        raise InputError(
-            f"{flag} cannot be made ({error}): give its arguments in parentheses, as literals{hint}"
-        ) from error
+        raise InputError(f"{flag}: {error}") from error
 
 
 def _initial_value(drawn_part, name: str, value):
-    """`value` with the shape and type that `init` has drawn for this field."""
-    like = getattr(drawn_part, name)
+    """`value` with the shape and type that `init` has drawn for this field: a number also where `init` is traced, so
+    that the part checks it."""
+    like, is_traced = getattr(drawn_part, name), isinstance(value, jax.core.Tracer)
     try:
-        return jnp.broadcast_to(jnp.asarray(value, jnp.result_type(like)), jnp.shape(like))
+        with contextlib.nullcontext() if is_traced else jax.ensure_compile_time_eval():
+            return jnp.broadcast_to(jnp.asarray(value, jnp.result_type(like)), jnp.shape(like))
     except (TypeError, ValueError) as error:
         raise InputError(
             f"{name} of {type(drawn_part).__name__} cannot start at {value!r}: it must fit the shape {jnp.shape(like)}"

@@ -71,16 +71,17 @@ def rope_scaling(option: str) -> Callable | None:
     if option == "none":
         return None
     name, parenthesis, arguments = option.partition("(")
+    path = ROPE_SCALINGS.get(name, name)
     try:
-        scaling = build_from_name(ROPE_SCALINGS.get(name, name) + parenthesis + arguments, {})
+        scaling = build_from_name(path + parenthesis + arguments, {})
         if isinstance(scaling, type) or np.shape(scaling(np.array([1.0, 0.5]))) != (2,):
             raise InputError("it must map frequencies to frequencies")
         return scaling
     except (InputError, TypeError) as error:
-        raise InputError(
-            f"--model.rope-scaling must be none, linear(8), llama3(8, 1, 4, 8192), yarn(4, 32768) or "
-            f"package.file:function, got {option}: {error}"
-        ) from error
+        cause = str(error).replace(path, name).removeprefix(f"{option}: ")
+        if not (parenthesis and name in ROPE_SCALINGS):
+            cause += "; give none, linear(8), llama3(8, 1, 4, 8192), yarn(4, 32768) or package.file:function"
+        raise InputError(f"--model.rope-scaling {option}: {cause}") from error
 
 
 def check_bias(name: str):

@@ -4,14 +4,19 @@
 The paper's states h_t come from a bidirectional GRU, here they come from a Transformer encoder.
 """
 
+from dataclasses import fields
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from attention_jax import config
+from attention_jax.config.models import TransformerLayers
+from attention_jax.errors import InputError
 from attention_jax.models.blocks import Block, apply_dropout
 from attention_jax.models.multihead import Linear
+from attention_jax.models.position_encodings import custom_positions
 from attention_jax.models.taps import tap
 from attention_jax.models.transformer import Embedding, Encoder
 from attention_jax.ops.attention import attend, attention_weights
@@ -38,6 +43,19 @@ class AttentionPool(nn.Module):
         return jax.vmap(pool_text)(key, states, length)  # [B, D], [B, T]
 
 
+def check_pool_alone(options: config.TextClassifierConfig):
+    """Raise InputError for options of layers, which a classifier without layers does not use."""
+    changed = [field.name for field in fields(TransformerLayers) if getattr(options, field.name) != field.default]
+    positions = options.position_embedding
+    if positions not in ("none", "sinusoidal") and custom_positions(positions) is None:
+        changed.append("position_embedding")
+    if changed:
+        raise InputError(
+            f"{config.option_name(changed[0], 'model')} {getattr(options, changed[0])} needs layers, got "
+            "--model.num-layers 0, which pools the embeddings: leave it out, or give at least one layer"
+        )
+
+
 class TextClassifier(nn.Module):
     """A Transformer encoder over words, attention pooling and a linear classifier."""
 
@@ -47,6 +65,8 @@ class TextClassifier(nn.Module):
 
     def __post_init__(self):
         Block.of(self.options)  # raises InputError for incompatible options
+        if not self.options.num_layers:
+            check_pool_alone(self.options)
         super().__post_init__()
 
     @nn.compact

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from attention_jax.config import Config, option_name
+from attention_jax.config import Config, ModelOptions, differences, option_name, walk
 from attention_jax.data.text_tables import Columns
 from attention_jax.errors import InputError, explain_errors
 from attention_jax.pretrained.interface import Pretrained, check_texts
@@ -181,27 +181,13 @@ def load_run(directory: Path | str, *, trust_code: bool = False) -> "LoadedRun |
     return LoadedRun(directory, run_directory.read_config(directory, trust_code), run_directory.read_result(directory))
 
 
-ATTENTION = (
-    "score",
-    "normalizer",
-    "head_pool",
-    "mask",
-    "bias",
-    "per_layer",
-    "output_gate",
-    "differential",
-    "exclusive",
-    "rope_scaling",
-)
-"""Options of a model that weights replace without a change of their shapes."""
-
-
 def _with_weights_of(weights: str, config: Config) -> Config:
-    """`lifecycle.with_weights`; InputError for options of attention that it would drop."""
-    adopted, defaults = lifecycle.with_weights(weights, config), type(config.model)()
-    for name in ATTENTION:
-        value, default = getattr(config.model, name, None), getattr(defaults, name, None)
-        if value not in (default, getattr(adopted.model, name, None)):
+    """`lifecycle.with_weights`; InputError for options of the model that it would drop: those that differ from the
+    experiment's. Sizes are those of the weights, whatever `config` has."""
+    adopted = lifecycle.with_weights(weights, config)
+    training = {name for name, info, _ in walk(config.model) if info.training_only}
+    for name, (usual, value) in differences(_usual_model(config), config.model).items():
+        if not (type(usual) is int or name in training or value == getattr(adopted.model, name, None)):
             raise InputError(
                 f"the weights of {weights} bring their model, without {option_name(name, 'model')} {value}: "
                 f'pass replace(load_run({weights!r}).config, **{{"model.{name}": {value!r}, "train.init_weights": '
@@ -209,6 +195,17 @@ def _with_weights_of(weights: str, config: Config) -> Config:
                 "launch.py import"
             )
     return adopted
+
+
+def _usual_model(config: Config) -> ModelOptions:
+    """The options of the experiment that `config` is named after; without one, or of another model, the defaults."""
+    from attention_jax.claims import catalog
+
+    if config.name in catalog.experiment_names():
+        model = catalog.load_experiment(config.name).config().model
+        if type(model) is type(config.model):
+            return model
+    return type(config.model)()
 
 
 def train_run(
@@ -222,8 +219,8 @@ def train_run(
 ) -> LoadedRun:
     """Train `config` in the directory `out`, by default a fresh runs/NAME/001, 002, ..., and return the run.
 
-    It begins with `init_weights`, a run or a file of weights, and with their model: options of attention that `config`
-    changes and this model does not have raise an InputError. To change them, too, pass
+    It begins with `init_weights`, a run or a file of weights, and with their model: options, but for sizes, that
+    `config` changes from its experiment's and this model does not have raise an InputError. To change them, too, pass
     `replace(load_run(RUN).config, **{"model.bias": ..., "train.init_weights": RUN})`.
     `study(config, directory) -> metrics` is called instead of training for an experiment without training; with
     `resume` an interrupted run continues. Raises InputError, Interrupted or Diverged.
@@ -245,8 +242,8 @@ def train_run(
 def import_run(config: Config, file: Path | str, out: Path | str | None = None) -> LoadedRun:
     """Create a run of `config` that has not trained, with the weights in `file` and their model fitted to its data.
 
-    Raises InputError for a file that is none of weights, weights that do not fit, or options of attention that `config`
-    changes and their model does not have.
+    Raises InputError for a file that is none of weights, weights that do not fit, or options of the model, but for
+    sizes, that `config` changes from its experiment's and their model does not have.
 
     >>> from attention_jax import load_experiment
     >>> import_run(load_experiment("vit_digits").config(), "none.safetensors")

@@ -1,7 +1,9 @@
 """The life of a run, from `start` to `finish`: checks, training, the final evaluation, and the files it leaves."""
 
 import contextlib
+import re
 import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -113,7 +115,8 @@ def run_study(config: configs.Config, directory: Path, study) -> dict:
 def initial_params(config: configs.Config, task, directory: Path, quiet: bool = True):
     """Return `begin` of `train.step.init_state`, which replaces initial parameters by pretrained weights, if given.
 
-    They are read once: a run with a checkpoint does not need them.
+    They are read once: a run with a checkpoint does not need them. Of arrays that are re-initialized beside a
+    head, a line tells also if `quiet`.
     """
     if run_directory.has_checkpoint(directory) or not config.train.init_weights:
         return lambda params: params
@@ -126,6 +129,8 @@ def initial_params(config: configs.Config, task, directory: Path, quiet: bool = 
     adoption = adopt.adopt_params(saved.weights_of(Path(config.train.init_weights), like=config), like)
     if hosts.is_primary() and not quiet:
         print(adoption.summary)
+    elif hosts.is_primary() and re.search(r"\d re-initialized", adoption.summary):  # other sizes; a head is expected
+        print(f"note: {directory} begins {adoption.summary}", file=sys.stderr, flush=True)
     return adoption.into
 
 

@@ -138,7 +138,8 @@ def weights_of(path: Path, **trusted):
     from attention_jax.pretrained import exchange
 
     directory = unpack_run(path) if zipfile.is_zipfile(path) and path.suffix == PACKED else path
-    if not any((directory / name).exists() for name in ("checkpoints", "final", "weights.safetensors")):
+    is_run = (directory / "environment.json").exists()  # `lifecycle.describe` writes it before a run begins
+    if not is_run and not any((directory / name).exists() for name in ("checkpoints", "final", "weights.safetensors")):
         return exchange.read(path)
     config, params = load_weights(directory, **trusted)
     return exchange.from_run(params, config.model, str(path), read_preprocessing(directory, config))

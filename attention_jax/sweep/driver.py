@@ -5,6 +5,7 @@ the run directories are reused.
 """
 
 import contextlib
+import itertools
 import shutil
 import time
 import zlib
@@ -15,16 +16,19 @@ from optuna.trial import TrialState
 
 from attention_jax import config as configs
 from attention_jax.claims import catalog
+from attention_jax.config.models import AttentionOptions, TransformerLayers
 from attention_jax.errors import InputError
 from attention_jax.files import directory_lock, directory_removed_error, read_object, write_json
 from attention_jax.runs import directory as run_directory
 from attention_jax.sweep import partition, plan, search, summary, worker
 from attention_jax.sweep.executors import executor
 from attention_jax.sweep.plan import Settings
-from attention_jax.sweep.space import format_space, grid, is_finite, parse
+from attention_jax.sweep.space import Point, Space, Values, format_space, grid, is_finite, parse
 
 TRIALS = 20
 """The number of points of a search over a space that has no grid."""
+COMBINATIONS = 1000
+"""The maximum number of points that are tried in search of a valid model with a value."""
 
 
 def settings_of(
@@ -32,6 +36,7 @@ def settings_of(
 ) -> Settings:
     """Return checked settings. The metric's name is checked by the first worker, because metrics depend on the data."""
     space = parse(config, over)
+    _check_models(config, space)
     for best_metric in space["train.best_metric"].choices if "train.best_metric" in space else ():
         configs.check_selection(configs.replace(config.train, best_metric=best_metric))
     if method == "auto":
@@ -41,6 +46,43 @@ def settings_of(
     size = len(grid(space)) if is_finite(space) or method == "grid" else None
     count = min(trials or size or TRIALS, size or trials or TRIALS)
     return Settings(config, space, method, count, seeds, selecting(config, metric))
+
+
+def _check_models(config: configs.Config, space: Space):
+    """Raise InputError for a value of an option of the model with which no point of the space is valid."""
+    choices = {
+        name: dimension.choices if isinstance(dimension, Values) else (dimension.low,)
+        for name, dimension in space.items()
+        if name.startswith("model.")
+    }
+    for name, value in ((name, value) for name, values in choices.items() for value in values):
+        cause, points = "", itertools.product(*(choices | {name: (value,)}).values())
+        for point in itertools.islice(points, COMBINATIONS):
+            if not (cause := _model_error(config, dict(zip(choices, point)))):
+                break
+        if cause:
+            raise InputError(f"--over {name.replace('_', '-')} cannot be {value}: {cause}")
+
+
+def _model_error(config: configs.Config, point: Point) -> str:
+    """Why a point has no valid parts and layers, or "", without data. They are traced: the scheduler uses no device."""
+    import jax
+
+    from attention_jax.models.blocks import Block
+    from attention_jax.models.named_scores import parse_normalizer, parse_score
+
+    def make():
+        options = configs.replace(config, **point).model
+        if isinstance(options, TransformerLayers):
+            list(Block.of(options).of_layers(getattr(options, "num_layers", 1)))
+        elif isinstance(options, AttentionOptions):
+            parse_score(options.score), parse_normalizer(options.normalizer)
+
+    try:
+        jax.eval_shape(make)
+    except InputError as error:
+        return str(error)
+    return ""
 
 
 def selecting(config: configs.Config, metric: str) -> str:

@@ -10,6 +10,7 @@ import optuna
 
 from attention_jax import config as configs
 from attention_jax.claims import catalog, record as records
+from attention_jax.errors import InputError
 from attention_jax.files import write_json
 from attention_jax.report.intervals import Interval, clip_to_scale, mean_half_width
 from attention_jax.report.tables import Table, number, show, span
@@ -253,9 +254,13 @@ def draw_all():
 
 
 def report(directory: Path, like: configs.Config | None = None):
-    """Rewrite the summary; the sweep may still be running. `like` is that of `plan.read_settings`."""
+    """Rewrite the summary; the sweep may still be running. `like`, that of `plan.read_settings`, has its experiment."""
     directory = Path(directory).absolute()
     settings = plan.read_settings(directory, like=like)
+    if like is not None and like.name != settings.config.name:
+        raise InputError(
+            f"{directory} is a sweep of {settings.config.name}, not of {like.name}: give its own --out DIR"
+        )
     journal = directory / "journal.log"
     study = search.load_study(journal) if journal.exists() else search.new_study(settings)
     write(directory, settings, current_trials(directory, settings, study))

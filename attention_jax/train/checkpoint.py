@@ -47,6 +47,8 @@ def _suppress_thread_errors():
 def _reason(error: Exception) -> str:
     if os.strerror(errno.ENOSPC) in str(error):
         return os.strerror(errno.ENOSPC)
+    if isinstance(error, InputError):
+        return str(error)
     return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
 
 
@@ -244,8 +246,16 @@ def read_params(directory: Path):
     """Return the parameters in `directory`, of any model; InputError if damaged."""
     where = f"the parameters in {directory}"
     with ocp.StandardCheckpointer() as checkpointer:
-        like = _read(lambda: checkpointer.metadata(Path(directory).absolute()).item_metadata.tree, where)
+        metadata = _read(lambda: checkpointer.metadata(Path(directory).absolute()).item_metadata, where)
+    like = _read(lambda: _tree_of(metadata), where)
     return load_params(directory, like)
+
+
+def _tree_of(metadata):
+    """The tree of shapes in orbax's metadata; it is None if orbax could not read a file."""
+    if metadata is None:
+        raise InputError("a file is incomplete or missing")
+    return metadata.tree
 
 
 def read_checkpoint(directory: Path, like=None) -> tuple[str, Any]:

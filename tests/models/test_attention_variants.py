@@ -268,11 +268,23 @@ def test_zero_positions_change_nothing():
     ("options", "message"),
     [
         ({"bias": "cope"}, "--model.bias cope .* causal layers"),
-        ({"differential": True, "key_dim": 3, "value_dim": 4}, "even width .* got 3"),
+        ({"differential": True, "key_dim": 3, "value_dim": 4}, "even width .* got 3: change --model.key-dim"),
+        (
+            {"differential": True, "hidden_size": 12},
+            "even width .* got 3: change --model.hidden-size or --model.num-heads",
+        ),
+        ({"position_embedding": "rotary", "key_dim": 1}, "rotary needs .* of 1: change --model.key-dim"),
+        ({"position_embedding": "rotary", "hidden_size": 4}, "rotary needs .* of 1: change --model.hidden-size"),
+        (
+            {"position_embedding": "rotary", "differential": True, "key_dim": 2},
+            "rotary needs .* of 2, shared by two maps",
+        ),
         ({"exclusive": True, "head_pool": "moments"}, "pooling mean, got --model.head-pool moments"),
     ],
 )
 def test_what_a_variant_cannot_do_is_one_line(options, message):
-    model = Transformer(config.TransformerConfig(1, 1, hidden_size=16, num_heads=HEADS, mlp_dim=12, **options), 11, 11)
+    model = Transformer(
+        replace(config.TransformerConfig(1, 1, hidden_size=16, num_heads=HEADS, mlp_dim=12), **options), 11, 11
+    )
     with pytest.raises(InputError, match=message):
         jax.eval_shape(model.init, jax.random.key(0), SOURCE, LENGTH, TARGET)

@@ -72,6 +72,7 @@ def test_a_layer_has_its_own_options():
         ("0:position_embedding=alibi", "none or rotary"),
         ("0:bias=rotary", "--model.bias must be none, alibi, .* got 'rotary'"),
         ("0:rope_scaling=linear(0)", "positive"),
+        ("0:rope_scaling=linear(2),position_embedding=none", "rope_scaling needs .* rotary, got none"),
     ],
 )
 def test_wrong_options_of_layers_are_one_line(per_layer, message):
@@ -199,6 +200,26 @@ def test_scanned_layers_of_an_encoder_decoder(contract):
         *map(jax.tree.leaves, (run(unrolled, params), run(scanned, stacked))), strict=True
     ):
         np.testing.assert_allclose(unrolled_array, scanned_array, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("sizes", [{"num_kv_heads": 1}, {"key_dim": 6}, {"value_dim": 5}])
+def test_scanned_cross_attention_with_kernels_that_are_not_square(sizes):
+    """The weights that `init` draws, unrolled; keys and values of the memory are made by a scan of their own."""
+    options, batch = (
+        replace(T5, num_encoder_layers=1, num_decoder_layers=2, **sizes),
+        (TOKENS, jnp.array([6, 5]), TOKENS),
+    )
+    scanned, unrolled = Transformer(replace(options, scan_layers=True), 7, 7), Transformer(options, 7, 7)
+
+    @partial(jax.jit, compiler_options=UNOPTIMIZED)
+    def run():
+        (logits, _), variables = scanned.init_with_output(jax.random.key(0), *batch)
+        params = {"params": unstack_layers(variables["params"])}
+        return logits, scanned.apply(variables, *batch)[0], unrolled.apply(params, *batch)[0]
+
+    initial, looped, expected = run()
+    np.testing.assert_allclose(looped, expected, atol=1e-6)
+    np.testing.assert_allclose(initial, expected, atol=1e-6)
 
 
 def test_shared_layers_are_not_scanned():

@@ -1,6 +1,7 @@
 """Parts by import path: where their learned parameters start, where positions act, and which classes are refused."""
 
 import math
+import re
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,6 +29,7 @@ from attention_jax.ops.normalizers import Ratio, TopK
 from attention_jax.ops.pooling import Pool
 from attention_jax.ops.positions import sinusoidal
 from attention_jax.ops.scores import Score
+from attention_jax.ops.trees import check_option
 from experiments.papers.cct import CCT
 from experiments.papers.convolutional import ConvSeq2seq
 from experiments.papers.options import CCTConfig, ConvolutionalConfig
@@ -344,6 +346,61 @@ def test_attend_rejects_rules_without_pytree(name, implementation):
 def test_a_start_of_another_shape_is_refused(arguments):
     with pytest.raises(InputError, match=r"rate of Decay cannot start at .* must fit the shape \(\)"):
         parameter_shapes(language(position_embedding=f"{HERE}:Decay({arguments})"))
+
+
+@pytree
+@dataclass(frozen=True)
+class Positive(Tempered):
+    """Tempered with a check of t; its offset is drawn."""
+
+    def __post_init__(self):
+        check_option("t of Positive", self.t, above=0)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "cause"),
+    [
+        ("score", "gaussian(0)", "sigma of Gaussian must be above 0"),
+        ("score", "gaussian(-1)", "sigma of Gaussian must be above 0"),
+        ("score", "soft_cap(0)", "cap of SoftCap must be above 0"),
+        ("normalizer", "top_k(2.5)", "TopK needs a whole number"),
+        ("normalizer", "entmax(0.5)", "alpha of Entmax must be above 1"),
+        ("normalizer", "softpick(1)", "too many .* write softpick()"),
+        ("normalizer", "top_k", "missing .* as literals, top_k(k, of)"),
+        ("normalizer", "math:sqrt(2)", "must be a normalizer, got 1.4"),
+        ("mask", "window(-1)", "window needs a whole number"),
+        ("mask", "window", "missing .* as literals, window(width)"),
+        ("mask", "window()", "missing .* as literals, window(width)"),
+    ],
+)
+def test_a_refused_argument_is_one_line_with_its_cause(option, value, cause):
+    """Also where `init` is traced, as it is here."""
+    with pytest.raises(InputError) as error:
+        parameter_shapes(language(**{option: value}))
+    flag, line = f"--model.{option} {value}", str(error.value)
+    assert line.startswith(flag) and "(cls" not in line and "init(" not in line
+    assert re.search(cause.replace("(", r"\(").replace(")", r"\)"), line), line
+
+
+def test_a_field_is_checked_where_others_are_drawn():
+    assert parse_score(f"{HERE}:Positive(2.0)").init(jax.random.key(0), 4, 4, 4).t == 2
+    with pytest.raises(InputError, match="t of Positive must be above 0"):
+        parameter_shapes(language(score=f"{HERE}:Positive(0)"))
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "1e39", "10**2", "a", "1 2", "[" * 300])
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (parse_score, "soft_cap"),
+        (parse_normalizer, "ssmax"),
+        (parse_normalizer, "softmax"),
+        (parse_bias, f"{HERE}:Decay"),
+    ],
+)
+def test_arguments_are_finite_literals(make, name, number):
+    with pytest.raises(InputError, match=r": its (numbers must be finite|arguments must be literals, such as 30$)"):
+        make(f"{name}({number})")
 
 
 @pytree

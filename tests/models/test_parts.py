@@ -288,6 +288,15 @@ def step_and_full_logits(kind, model, inputs):
         ({"normalizer": "top_k"}, "--model.normalizer top_k"),
         ({"head_pool": "math:pi"}, "--model.head-pool .* math:pi"),
         ({"head_pool": "local_linear(1, 2)"}, "local_linear"),
+        (
+            {"rope_scaling": "yarn(4, 64)", "position_embedding": "none"},
+            "needs --model.position-embedding rotary, got none",
+        ),
+        (
+            {"head_pool": "log_mixture", "normalizer": "softpick"},
+            "--model.head-pool log_mixture needs .* got .* softpick",
+        ),
+        ({"head_pool": "log_mixture", "normalizer": "relu"}, "--model.head-pool log_mixture needs .* got .* relu"),
         ({"bias": "rotary"}, "--model.bias.* rotary|Invalid|must be"),
         ({"bias": "math:pi"}, "--model.bias .* math:pi"),
         ({"bias": "attention_jax.models.norms:RMSNorm"}, "--model.bias .* inherits from .*Bias"),

@@ -68,3 +68,18 @@ def test_parameter_count_by_hand(small_model):
 def test_heads_divide_the_width():
     with pytest.raises(InputError, match="multiple of --model.num-heads"):
         text_classifier.TextClassifier(TextClassifierConfig(hidden_size=10, num_heads=4), 9, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"differential": True}, "--model.differential True"),
+        ({"score": "dot"}, "--model.score dot"),
+        ({"mask": "window(2)"}, r"--model.mask window\(2\)"),
+        ({"num_kv_heads": 1}, "--model.num-kv-heads 1"),
+        ({"position_embedding": "rotary"}, "--model.position-embedding rotary"),
+    ],
+)
+def test_options_of_layers_need_layers(options, word):
+    with pytest.raises(InputError, match=f"^{word} needs layers, got --model.num-layers 0"):
+        text_classifier.TextClassifier(TextClassifierConfig(num_layers=0, hidden_size=8, num_heads=2, **options), 9, 3)

@@ -136,3 +136,14 @@ def test_run_starts_from_weights_only_once(tmp_path, monkeypatch):
     assert begin(fresh) is not fresh and lifecycle.initial_params(config, task, tmp_path)(fresh) is not fresh
     (tmp_path / "checkpoints" / "12").mkdir()
     assert lifecycle.initial_params(config, task, tmp_path)(fresh) is fresh
+
+
+def test_lost_weights_are_a_note_also_of_a_quiet_run(tmp_path, capsys):
+    """Such as a trial of a sweep with --from over the depth."""
+    path = write_weights(tmp_path / "timm" / "model.safetensors", reference.timm(pixels=8, channels=1), VIT)
+    for depth, note in ((2, ""), (3, "16 re-initialized (trunk/layer_2/")):
+        config = configs.Config("tiny", configs.Images(examples=32), configs.replace(OPTIONS, num_layers=depth))
+        config = configs.replace(config, **{"train.init_weights": str(path)})
+        lifecycle.initial_params(config, tasks.build(config), tmp_path / "run")
+        _, printed = capsys.readouterr()
+        assert note in printed and printed.count("\n") == bool(note)

@@ -17,7 +17,7 @@ from attention_jax.data import stored
 from attention_jax.data.pairs import Tokenizer
 from attention_jax.errors import InputError
 from attention_jax.pretrained import exchange
-from attention_jax.runs import pack, saved
+from attention_jax.runs import lifecycle, pack, saved
 
 ROOT = Path(__file__).resolve().parents[2]
 FAMILIES = {model.task.rpartition(":")[2]: model for model in reversed(MODELS)}
@@ -183,7 +183,8 @@ def test_evaluation_on_pair_file_needs_no_tfds(tmp_path):
 
 @pytest.mark.slow
 def test_options_that_weights_would_drop_are_an_error(tmp_path):
-    """Three trainings of two steps: a bias is lost with `init_weights`, and stays by the recipe of the message."""
+    """Three trainings of two steps: a bias is lost with `init_weights`, and stays by the recipe of the message; sizes
+    are those of the weights."""
     config, first = load_experiment("language_model").smoke(), tmp_path / "first"
     train_run(config, first, quiet=True)
     biased = configs.replace(config, **{"model.bias": "alibi"})
@@ -191,6 +192,21 @@ def test_options_that_weights_would_drop_are_an_error(tmp_path):
         with pytest.raises(InputError, match=r"without --model.bias alibi: pass replace\(load_run\("):
             start(tmp_path / "lost")
         assert not (tmp_path / "lost").exists()
+    changes = {"rope_theta": 500.0, "normalize_qk": True, "position_embedding": "rotary", "logit_cap": 30.0}
+    for name, value in (changes | {"norm": "post", "scan_layers": True}).items():
+        with pytest.raises(InputError, match=f"without --model.{name.replace('_', '-')} {value}: pass"):
+            train_run(configs.replace(config, **{f"model.{name}": value}), tmp_path / "lost", init_weights=first)
+    larger = configs.replace(load_experiment("language_model").config(), **{"data.sequence_length": 32})
+    assert import_run(larger, first, tmp_path / "sizes").config.model.hidden_size == config.model.hidden_size
     recipe = configs.replace(load_run(first).config, **{"model.bias": "alibi", "train.init_weights": str(first)})
     assert train_run(recipe, tmp_path / "kept", quiet=True).config.model.bias == "alibi"
     assert train_run(config, tmp_path / "same", init_weights=first, quiet=True).config.model.bias == "none"
+
+
+def test_weights_of_a_run_that_has_not_ended_say_so(tmp_path):
+    """Its preprocessing.npz is no file of weights."""
+    config = configs.Config("dates", configs.Dates(), configs.LuongSeq2seqConfig())
+    lifecycle.describe(config, tmp_path)
+    np.savez(tmp_path / "preprocessing.npz", array0=np.ones(2))
+    with pytest.raises(InputError, match="has not ended; end it with"):
+        saved.weights_of(tmp_path)

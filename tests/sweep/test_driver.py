@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 import types
 
 import optuna
@@ -13,7 +15,7 @@ from optuna.trial import TrialState
 from attention_jax import tasks
 from attention_jax.claims import catalog
 from attention_jax.cli import commands
-from attention_jax.config import Config, Dates, Decode, LuongSeq2seqConfig, replace
+from attention_jax.config import Config, Dates, Decode, LanguageModelConfig, LuongConfig, LuongSeq2seqConfig, replace
 from attention_jax.errors import Diverged, InputError, Interrupted
 from attention_jax.files import directory_lock, write_json
 from attention_jax.runs import lifecycle
@@ -350,3 +352,52 @@ def test_sweep_of_failed_trials_exits_with_one(calls, tmp_path, capsys):
     assert stop.value.code == 1
     output = capsys.readouterr().out
     assert "1 failed" in output and output.endswith("sweep.json\n")
+
+
+def test_a_report_is_of_its_own_experiment_and_takes_no_other_options(calls, tmp_path):
+    driver.sweep(settings(RATES), tmp_path)
+    written = (tmp_path / "sweep.json").read_bytes()
+    words = ["date_luong", "--report", "--out", str(tmp_path)]
+    for extra in (["--over", "optim.weight-decay=1"], ["--dry-run"], ["--seeds", "2"], ["--jobs", "1"]):
+        with pytest.raises(InputError, match=f"leave {extra[0]} out"):
+            commands.sweep(words + extra)
+    with pytest.raises(InputError, match="is a sweep of date_luong, not of vit"):
+        summary.report(tmp_path, like=replace(STUDY, name="vit"))
+    assert (tmp_path / "sweep.json").read_bytes() == written
+    commands.sweep(words)
+
+
+GROUPED = Config("lm_parity", Dates(), LanguageModelConfig(hidden_size=24, num_heads=4))
+
+
+@pytest.mark.parametrize(
+    ("over", "cause"),
+    [
+        ({"model.normalizer": "softpick,top_k(0)"}, r"normalizer cannot be top_k\(0\): .* whole number of keys"),
+        ({"model.score": "gaussian(0.5),gaussian(-1)"}, r"score cannot be gaussian\(-1\): .* above 0"),
+        ({"model.num-kv-heads": "1,3", "optim.learning-rate": "1e-4..1:log"}, "num-kv-heads cannot be 3: .* 4 heads"),
+        ({"model.num-kv-heads": "1,3", "model.num-heads": "4,8"}, "num-kv-heads cannot be 3: "),
+        ({"model.num-kv-heads": "1,3", "model.num-heads": "4,3"}, ""),  # 3 with 3
+    ],
+)
+def test_a_value_that_is_never_valid_is_refused_before_any_trial(over, cause):
+    if not cause:
+        assert settings(over, config=GROUPED).trials == 4
+        return
+    with pytest.raises(InputError, match=cause):
+        settings(over, config=GROUPED)
+    if "num" not in cause:
+        with pytest.raises(InputError, match=cause):  # of a recurrent model
+            settings(over, config=Config("luong", Dates(), LuongConfig()))
+
+
+def test_the_scheduler_checks_models_without_a_device():
+    code = (
+        "from jax._src import xla_bridge\n"
+        "from attention_jax.config import Config, Dates, LanguageModelConfig\n"
+        "from attention_jax.sweep import driver\n"
+        "over = {'model.normalizer': 'softmax(0),learned_sink(2)', 'model.mask': 'none,window(3)'}\n"
+        "driver.settings_of(Config('x', Dates(), LanguageModelConfig()), over, 'auto', 0, 1, 'valid.loss')\n"
+        "assert not xla_bridge._backends"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
