@@ -48,7 +48,8 @@ def is_of_package(rule) -> bool:
 def _check_tiles(name: str, structure, leaves, query_width: int, key_width: int) -> None:
     with jax.ensure_compile_time_eval():
         waves = lambda count, width: jnp.sin(jnp.arange(count * width, dtype=jnp.float32)).reshape(count, width)
-        query, key = waves(2, query_width) + 0.5, waves(300, key_width) + jnp.linspace(0, 2, 300, dtype=jnp.float32)[:, None]
+        slope = jnp.linspace(0, 2, 300, dtype=jnp.float32)[:, None]  # no mean of some keys is that of all
+        query, key = waves(2, query_width) + 0.5, waves(300, key_width) + slope
         query_positions, key_positions = jnp.array([150, 299], jnp.int32), jnp.arange(300, dtype=jnp.int32)
         arguments = {
             "score": lambda i, j: (query[i], key[j]),
