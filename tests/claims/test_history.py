@@ -202,7 +202,9 @@ def seeds_of_registration(path: Path, name: str, variant: str) -> set[int]:
 
 
 def has_claim(path: Path, claim) -> bool:
-    """Whether a row of a registration has the claim."""
+    """Whether a row of a registration has the claim; none has an order, which has no number."""
+    if claim.published is None:
+        return False
     largest = round(rule.margin(claim.published, claim.runs, claim.deviation, claim.rounding), 4)
     identity = (claim.variant, claim.metric, claim.best, claim.published, claim.runs, largest)
     return identity in [claim_of_row(row) for row in record.load_rows(path) if "claim" in row]
