@@ -66,7 +66,7 @@ def test_a_layer_has_its_own_options():
         ("0:score=dot;", "must be like"),
         ("0:score=dot;0-1:score=mean", "its score twice"),
         ("0:score=dots", "score must be one of"),
-        ("0:mask=window", "missing a required argument: .width.: give its arguments in parentheses, as literals, window"),
+        ("0:mask=window", "give its arguments in parentheses, as literals, window"),
         ("0:rope_theta=one", "must be|could not"),
         ("0:rope_theta=nan", "above 1"),
         ("0:position_embedding=alibi", "none or rotary"),
