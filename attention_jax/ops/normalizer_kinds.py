@@ -39,7 +39,7 @@ from jaxtyping import Array, Bool, Float
 
 from attention_jax.errors import InputError
 from attention_jax.ops.meshes import loopable, vary_like
-from attention_jax.ops.trees import example_leaf, pytree
+from attention_jax.ops.trees import example_of, outline, pytree
 
 Rows = Float[Array, " Q"]
 
@@ -414,8 +414,7 @@ def check_functions(normalizer: Normalizer) -> None:
     for node in jax.tree.leaves(normalizer, is_leaf=lambda x: isinstance(x, Local | Ordered)):  # of a TopK, its `of`
         if isinstance(node, Local | Ordered):
             _check_overrides(node)
-            leaves, structure = jax.tree.flatten(node)
-            _check_functions(structure, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves))
+            _check_functions(*outline(node))
 
 
 def _check_overrides(normalizer: Normalizer) -> None:
@@ -435,7 +434,7 @@ def _check_overrides(normalizer: Normalizer) -> None:
 @lru_cache(maxsize=256)
 def _check_functions(structure, leaves) -> None:
     with jax.ensure_compile_time_eval():
-        normalizer = jax.tree.unflatten(structure, [example_leaf(shape, dtype) for shape, dtype in leaves])
+        normalizer = example_of(structure, leaves)
         shift = [jnp.zeros((1, 1), jnp.float32)] if getattr(normalizer, "rescales", False) else []
         functions = {"__call__": normalizer}
         if isinstance(normalizer, Local) and has_summand(normalizer):

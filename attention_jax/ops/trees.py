@@ -83,10 +83,24 @@ def name_of(rule) -> str:
     return getattr(getattr(rule, "func", type(rule)), "__name__", type(rule).__name__)
 
 
-def example_leaf(shape: tuple[int, ...], dtype) -> jax.Array:
-    """Numbers in place of a parameter whose value is not known: 0.7, ones of integers, True."""
-    is_float = jnp.issubdtype(dtype, jnp.floating)
-    return jnp.full(shape, 0.7 if is_float else 1, jnp.float32 if is_float else dtype)
+def outline(rule) -> tuple:
+    """The structure of a rule, and the shapes and types of its leaves: hashable, and known where they are traced."""
+    leaves, structure = jax.tree.flatten(rule)
+    return structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+
+
+def example_of(structure, leaves):
+    """A rule of this `outline` to try: parameters are 0.7 in float32, integers 1.
+
+    >>> example_of(*outline((2.0, 5)))
+    (Array(0.7, dtype=float32), Array(1, dtype=int32))
+    """
+
+    def example(shape, dtype):
+        is_float = jnp.issubdtype(dtype, jnp.floating)
+        return jnp.full(shape, 0.7 if is_float else 1, jnp.float32 if is_float else dtype)
+
+    return jax.tree.unflatten(structure, [example(*leaf) for leaf in leaves])
 
 
 def is_leaf(rule) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from attention_jax.errors import InputError
 from attention_jax.ops.masks import Mask, is_broadcastable
-from attention_jax.ops.trees import example_leaf, name_of
+from attention_jax.ops.trees import example_of, name_of, outline
 
 SHAPE = (2, 300)
 TILES = [(slice(i, i + 1), keys) for i in range(2) for keys in (slice(0, 128), slice(128, 300))]
@@ -22,9 +22,7 @@ def check_tiles(score, bias, mask, query_width: int, key_width: int) -> None:
     """
     for name, rule in (("score", score), ("bias", bias), ("mask", mask)):
         if not is_of_package(rule):
-            leaves, structure = jax.tree.flatten(rule)
-            shapes = tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves)
-            _check_tiles(name, structure, shapes, query_width, key_width)
+            _check_tiles(name, *outline(rule), query_width, key_width)
 
 
 def is_of_package(rule) -> bool:
@@ -57,7 +55,7 @@ def _check_tiles(name: str, structure, leaves, query_width: int, key_width: int)
             "mask": lambda i, j: (query_positions[i], key_positions[j]),
         }[name]
         try:
-            rule = jax.tree.unflatten(structure, [example_leaf(shape, dtype) for shape, dtype in leaves])
+            rule = example_of(structure, leaves)
             whole, *tiles = (rule(*arguments(*tile)) for tile in [(slice(2), slice(300)), *TILES])
         except Exception:  # on the numbers of a trial, or in any call
             return
