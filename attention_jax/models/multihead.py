@@ -194,6 +194,12 @@ class MultiHeadAttention(nn.Module):
             )
         if self.exclusive and self.head_pool != "mean":
             raise InputError(f"exclusive attention needs the pooling mean, got --model.head-pool {self.head_pool}")
+        for option in ("score", "normalizer", "head_pool", "bias"):
+            if not isinstance(name := getattr(self, option), str):
+                raise InputError(
+                    f"{option} of MultiHeadAttention must be a name or package.file:Class, from which the module makes "
+                    f"parameters, got a {type(name).__name__}: ops.heads.attend_heads takes parts themselves"
+                )
         super().__post_init__()
 
     def setup(self):

@@ -23,7 +23,7 @@ from attention_jax.ops.normalizer_kinds import Normalizer
 from attention_jax.ops.normalizers import Softmax, as_normalizer
 from attention_jax.ops.pooling import Mean, Pool, as_pool
 from attention_jax.ops.scores import ScaledDot, Score
-from attention_jax.ops.trees import as_tree
+from attention_jax.ops.trees import Closure, as_tree
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ def attend_heads(
 
     Args (what is computed):
       query, key, value: [B, T, H, D], [B, S, G, E] and [B, S, G, V], of a floating type.
-      score, normalizer, pool: as in `attend`. Leaves that are single numbers are shared by all heads; the others begin
-        with an axis H.
+      score, normalizer, pool: as in `attend`. Leaves that are single numbers, and arrays that a function reads from the
+        functions around it, are shared by all heads; the other leaves begin with an axis H.
       bias: the same, or `PerSequence(bias)`, whose leaves begin with [B, H]; or a floating array that is added to the
         scores: [T, S], [H, T, S] or [B, H, T, S]. A tuple of biases is their sum.
       mask: leaves that are single numbers are shared by the batch; the others begin with an axis B. Or a boolean array,
@@ -169,18 +169,21 @@ def _with_axes_of(name, rule, convert, batch, heads, pairs):
     """One rule, or an array in its place, with the axes that each leaf begins with."""
     if is_array(rule):
         return squeeze_head_axes(name, rule, batch, heads, pairs)
-    if isinstance(rule, PerSequence):
-        tree = jax.tree.map(jnp.asarray, convert(rule.rule))
-        if any(leaf.shape[:2] != (batch, heads) for leaf in jax.tree.leaves(tree)):
-            shapes = ", ".join(str(list(leaf.shape)) for leaf in jax.tree.leaves(tree))
-            raise InputError(
-                f"a leaf of a {name} PerSequence must lead with sequences and heads, [{batch}, {heads}], got {shapes}"
-            )
-        return tree, jax.tree.map(lambda x: "bh", tree)
+    per_sequence = isinstance(rule, PerSequence)
+    tree = jax.tree.map(jnp.asarray, convert(rule.rule if per_sequence else rule))
+    is_closure = lambda node: isinstance(node, Closure)  # all sequences and heads share what a function captures
+    leaves = [leaf for leaf in jax.tree.leaves(tree, is_leaf=is_closure) if not is_closure(leaf)]
+    if per_sequence and any(leaf.shape[:2] != (batch, heads) for leaf in leaves):
+        shapes = ", ".join(str(list(leaf.shape)) for leaf in leaves)
+        raise InputError(
+            f"a leaf of a {name} PerSequence must lead with sequences and heads, [{batch}, {heads}], got {shapes}"
+        )
     unit, size, first = ("sequences", batch, "b") if name == "mask" else ("heads", heads, "h")
-    tree = jax.tree.map(jnp.asarray, convert(rule))
-    _check_axes(f"a leaf of the {name}", jax.tree.leaves(tree), unit, size)
-    return tree, jax.tree.map(lambda x: first if x.ndim else "", tree)
+    if not per_sequence:
+        _check_axes(f"a leaf of the {name}", leaves, unit, size)
+    axes = lambda leaf: "bh" if per_sequence else first if leaf.ndim else ""
+    of_node = lambda node: jax.tree.map(lambda leaf: "", node) if is_closure(node) else axes(node)
+    return tree, jax.tree.map(of_node, tree, is_leaf=is_closure)
 
 
 def _has_key_per_head(rng, batch, heads):

@@ -39,7 +39,7 @@ from jaxtyping import Array, Bool, Float
 
 from attention_jax.errors import InputError
 from attention_jax.ops.meshes import loopable, vary_like
-from attention_jax.ops.trees import example_of, outline, pytree
+from attention_jax.ops.trees import example_of, name_of, outline, pytree
 
 Rows = Float[Array, " Q"]
 
@@ -398,12 +398,12 @@ class Elementwise(Pointwise):
 
 
 def check_elementwise(function: Callable) -> None:
-    """Raise InputError for a plain function that is not elementwise: see `is_elementwise`."""
-    if not is_elementwise(function):
-        name = getattr(function, "__name__", type(function).__name__)
+    """Raise InputError for a plain function, as a tree, that is not elementwise: see `is_elementwise`."""
+    if not is_elementwise(example_of(*outline(function))):
         raise InputError(
-            f"normalizer must be elementwise if it is a plain function, got {name}, whose values depend on other "
-            "scores or have another shape: take Softmax() for the softmax, or inherit from Ratio, Threshold or Ordered"
+            f"normalizer must be elementwise if it is a plain function, got {name_of(function)}, whose values depend "
+            "on other scores or have another shape: take Softmax() for the softmax, or inherit from Ratio, Threshold "
+            "or Ordered"
         )
 
 

@@ -351,5 +351,5 @@ def as_normalizer(normalizer: Normalizer | Callable) -> Normalizer:
         return Softmax()
     function = as_tree(normalizer)
     if is_leaf(normalizer):
-        check_elementwise(normalizer)
+        check_elementwise(function)
     return Elementwise(function)

@@ -10,6 +10,8 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import types
+from collections.abc import Callable
 from typing import TypeVar
 
 import jax
@@ -22,8 +24,9 @@ Class = TypeVar("Class", bound=type)
 
 
 def as_tree(rule):
-    """Return `rule` as a pytree whose leaves are arrays and numbers: a plain function becomes one without children, a
-    callable pytree with other leaves (the activation of an Equinox module) keeps these aside; None stays None.
+    """Return `rule` as a pytree whose leaves are arrays and numbers: of a plain function, the traced arrays that it
+    reads from the functions around it; a callable pytree with other leaves (the activation of an Equinox module) keeps
+    these aside; None stays None.
 
     Raises InputError for a rule of a class that is not registered (`check_registered`).
 
@@ -31,10 +34,12 @@ def as_tree(rule):
     ([], 2)
     """
     check_registered(rule)
+    if isinstance(rule, functools.partial):  # of JAX or Python
+        function = as_tree(rule.func)
+        of = (Closure.__call__, function) if isinstance(function, Closure) else (rule.func,)
+        rule = jax.tree_util.Partial(*of, *rule.args, **rule.keywords)
     if is_leaf(rule) and callable(rule):
-        if isinstance(rule, functools.partial):
-            return jax.tree_util.Partial(rule.func, *rule.args, **rule.keywords)
-        return jax.tree_util.Partial(rule)
+        return _close(rule) if _reads_variables(rule) else jax.tree_util.Partial(rule)
     leaves, structure = jax.tree.flatten(rule)
     if all(map(is_number, leaves)):
         return with_arrays(rule)
@@ -59,8 +64,8 @@ def check_registered(rule) -> None:
     them. It is one of a dataclass or of a class that inherits from this package's, or one with arrays as attributes,
     if only of a method of it."""
     for leaf in jax.tree.leaves(rule):
-        owner = getattr(leaf, "__self__", leaf)  # of a bound method
-        if isinstance(leaf, jax.Array | np.ndarray) or inspect.isclass(leaf) or not is_leaf(owner):
+        owner = getattr(leaf, "__self__", leaf)  # of a bound method; of a built-in function, its module
+        if isinstance(owner, jax.Array | np.ndarray | types.ModuleType) or inspect.isclass(leaf) or not is_leaf(owner):
             continue
         is_package_class = any(base.__module__.startswith("attention_jax.") for base in type(leaf).__mro__)
         has_arrays = any(isinstance(x, jax.Array | np.ndarray) for x in getattr(owner, "__dict__", {}).values())
@@ -189,6 +194,61 @@ def _equal_leaves(a, b):
 def _hash(self):
     leaves, structure = jax.tree.flatten(self)
     return hash((structure, tuple(np.shape(leaf) for leaf in leaves if is_number(leaf))))
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Closure:
+    """A plain function with what it reads from the functions around it: traced arrays are children, so that `grad`,
+    `vmap` and `jit` reach them, all else is structure.
+
+    >>> jax.grad(lambda slope: as_tree(lambda x: slope * x)(3.0))(2.0)
+    Array(3., dtype=float32, weak_type=True)
+    """
+
+    traced: list  # arrays, and the closures of functions that it calls
+    func: Callable = dataclasses.field(metadata={"static": True})
+    structure: jax.tree_util.PyTreeDef = dataclasses.field(metadata={"static": True})  # of cells and defaults
+    constants: tuple = dataclasses.field(metadata={"static": True})  # None where a child belongs
+
+    def __call__(self, *args, **kwargs):
+        traced = iter(self.traced)
+        values = [next(traced) if constant is None else constant.value for constant in self.constants]
+        cells, defaults, keyword_defaults = self.structure.unflatten(values)
+        cells = tuple(map(types.CellType, cells))
+        function = types.FunctionType(self.func.__code__, self.func.__globals__, self.func.__name__, defaults, cells)
+        function.__kwdefaults__ = keyword_defaults
+        return function(*args, **kwargs)
+
+
+def _reads_variables(function) -> bool:
+    return inspect.isfunction(function) and any((function.__closure__, function.__defaults__, function.__kwdefaults__))
+
+
+def _close(function, callers=()):
+    """The `Closure` of a function, also of the functions that it calls, but for recursive calls of its `callers`."""
+    callers = (*callers, function)
+    is_child = lambda x: isinstance(x, jax.core.Tracer) or (_reads_variables(x) and x not in callers)
+    is_constant = lambda node: not any(map(is_child, jax.tree.leaves(node)))  # a list of numbers stays the same object
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    captured = cells, function.__defaults__, function.__kwdefaults__
+    values, structure = jax.tree.flatten(captured, is_leaf=is_constant)
+    traced = [_close(x, callers) if inspect.isfunction(x) else x for x in values if is_child(x)]
+    return Closure(traced, function, structure, tuple(None if is_child(x) else _Constant(x) for x in values))
+
+
+class _Constant:
+    """A value as part of a structure: equal to itself, and to an equal number or string of its type."""
+
+    def __init__(self, value):
+        self.value = value
+        self.key = (type(value), value if isinstance(value, bool | int | float | complex | str) else id(value))
+
+    def __eq__(self, other):
+        return isinstance(other, _Constant) and self.key == other.key
+
+    def __hash__(self):
+        return hash(self.key)
 
 
 @pytree

@@ -35,7 +35,7 @@ def is_of_package(rule) -> bool:
         return all(map(is_of_package, rule))
     if not callable(rule):
         return True
-    owner = rule.func if isinstance(rule, jax.tree_util.Partial) else type(rule)
+    owner = getattr(rule, "func", type(rule))  # of a Partial or Closure, the function
     if not getattr(owner, "__module__", None) or not owner.__module__.startswith("attention_jax."):
         return False
     fields = dataclasses.fields(rule) if dataclasses.is_dataclass(rule) else ()

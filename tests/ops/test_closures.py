@@ -1,0 +1,137 @@
+"""Rules that are plain functions and read variables of the functions around them: traced arrays are differentiated and
+mapped, in blocks as in "plain", and a variable that changes between two calls is read again."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention_jax import attend, attend_heads, causal
+from attention_jax.errors import InputError
+from attention_jax.ops import scores
+
+QUERY, KEY, VALUE = jax.random.normal(jax.random.key(0), (3, 40, 4))
+PARAMS = {"w": jnp.array([0.3, -0.2, 0.5, 0.4]), "table": jnp.array([0.1, -0.3, 0.2]), "width": jnp.array(0.7)}
+
+
+def by_blocks(*args, **call):
+    return attend(*args, **call, implementation="fused", block_q=16, block_k=16)
+
+
+def distances(rows, columns):
+    return jnp.clip(jnp.abs(rows[:, None] - columns[None, :]), 0, 2)
+
+
+def score_and_bias(params):
+    return dict(
+        score=lambda query, key: (query * params["w"][None, :]) @ key.T,
+        bias=lambda query, rows, columns: params["table"][distances(rows, columns)],
+    )
+
+
+def mask_and_normalizer(params):
+    return dict(
+        mask=causal()
+        & (lambda rows, columns: (rows >= 0)[:, None] & (columns.astype(jnp.float32) < 40 * params["width"])[None]),
+        normalizer=lambda score: jax.nn.sigmoid(params["width"] * score),
+    )
+
+
+def functions_and_defaults(params):
+    def scale(x, *, width=params["width"]):
+        return x * width
+
+    def score(query, key, w=params["w"]):
+        return scale((query * w[None, :]) @ key.T)
+
+    return dict(score=score)
+
+
+def partials(params):
+    def score(w, query, key):
+        return params["width"] * (query * w[None, :]) @ key.T
+
+    return dict(score=functools.partial(score, params["w"]))
+
+
+def a_rule_in_a_function(params):
+    gaussian = scores.Gaussian(params["width"])
+    return dict(score=lambda query, key: 2 * gaussian(query, key))
+
+
+RULES = [score_and_bias, mask_and_normalizer, functions_and_defaults, partials, a_rule_in_a_function]
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_gradients_reach_captured_arrays(rules):
+    """Those of "plain", which JAX differentiates itself; 2 s each."""
+    loss = lambda attend, params: jnp.sin(attend(QUERY, KEY, VALUE, **rules(params))).sum()
+    expected = jax.grad(loss, 1)(functools.partial(attend, implementation="plain"), PARAMS)
+    actual = jax.jit(jax.grad(functools.partial(loss, by_blocks)))(PARAMS)
+    assert any(x.any() for x in jax.tree.leaves(expected))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), actual, expected)
+
+
+def test_second_derivatives_reach_captured_arrays():
+    """Of a score with two factors, by finite differences of the gradient; 4 s."""
+    x = [array.astype(jnp.float32)[:20] for array in (QUERY, KEY, VALUE)]
+
+    def loss(factors):
+        return jnp.sin(by_blocks(*x, score=lambda query, key: factors[0] * factors[1] * query @ key.T)).sum()
+
+    factors, step = jnp.array([0.6, 0.8]), 1e-2
+    gradient = jax.jit(jax.grad(loss))
+    columns = [(gradient(factors + step * e) - gradient(factors - step * e)) / (2 * step) for e in jnp.eye(2)]
+    np.testing.assert_allclose(jax.jit(jax.hessian(loss))(factors), jnp.stack(columns), rtol=1e-2, atol=1e-2)
+
+
+def test_a_captured_length_is_mapped():
+    """One call under `vmap` and `jit`, and the first n keys alone."""
+    first = lambda n: by_blocks(
+        QUERY, KEY, VALUE, mask=lambda rows, columns: (columns < n)[None] & (rows >= 0)[:, None]
+    )
+    actual = jax.jit(jax.vmap(first))(jnp.array([7, 30]))
+    expected = [attend(QUERY, KEY[:n], VALUE[:n], implementation="plain") for n in (7, 30)]
+    np.testing.assert_allclose(actual, jnp.stack(expected), rtol=1e-5, atol=1e-5)
+
+
+def test_heads_share_what_a_function_captures():
+    """An array of one entry for each of 4 heads and one of 40 distances: no axis of it is one of heads."""
+    x = jnp.stack([QUERY, KEY, VALUE])[:, None, :, None, :] * jnp.array([1.0, 0.5, 2.0, -1.0]).reshape(1, 1, 1, 4, 1)
+
+    def loss(params):
+        return (attend_heads(*x, **score_and_bias(params), implementation="fused", block_q=16, block_k=16) ** 2).sum()
+
+    def loss_of_heads(params):
+        heads = [attend(*x[:, 0, :, h], **score_and_bias(params), implementation="plain") for h in range(4)]
+        return sum((head**2).sum() for head in heads)
+
+    assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
+    jax.tree.map(assert_close, jax.jit(jax.grad(loss))(PARAMS), jax.jit(jax.grad(loss_of_heads))(PARAMS))
+
+
+@pytest.mark.parametrize("first, second", [(1.0, 3.0), (jnp.array(1.0), jnp.array(3.0)), (jnp.negative, jnp.square)])
+def test_a_variable_that_changes_is_read_again(first, second):
+    """One function object, in two calls of equal shapes."""
+    apply = lambda x: value(x) if callable(value) else value * x
+    score = lambda query, key: apply(query @ key.T)
+    value = first
+    by_blocks(QUERY, KEY, VALUE, score=score)
+    value = second
+    expected = attend(QUERY, KEY, VALUE, score=score, implementation="plain")
+    np.testing.assert_allclose(by_blocks(QUERY, KEY, VALUE, score=score), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        lambda w: dict(normalizer=lambda score: score - w * score.mean()),
+        lambda w: dict(score=lambda query, key: w * query @ (key - key.mean(axis=0, keepdims=True)).T),
+        lambda w: dict(bias=lambda query, rows, columns: w * jnp.full((len(rows), len(columns)), len(columns) / 10)),
+    ],
+)
+def test_captured_arrays_hide_no_rule_of_the_whole(rules):
+    with pytest.raises(InputError, match="must be elementwise|must depend on one query and one key"):
+        jax.grad(lambda w: attend(QUERY, KEY, VALUE, **rules(w), implementation="fused").sum())(0.5)
