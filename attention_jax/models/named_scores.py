@@ -124,7 +124,7 @@ def check_pool(pool: str, normalizer: str):
     parsed_pool, parsed = parse_pool(pool), parse_normalizer(normalizer)
     if not (isinstance(parsed, ConstantPart) and isinstance(getattr(parsed_pool, "value", None), LogMixture)):
         return
-    with jax.ensure_compile_time_eval():
+    with jax.core.eval_context():
         has_weight = bool((parsed.value.weights(-jnp.ones((1, 1)), jnp.ones((1, 1), bool)) > 0).all())
     if not has_weight:
         raise InputError(

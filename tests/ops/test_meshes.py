@@ -25,6 +25,7 @@ from attention_jax.ops.delta import chunked_delta, recurrent_delta
 from attention_jax.ops.kernel_regression import learn_width
 from attention_jax.ops.losses import linear_cross_entropy
 from attention_jax.ops.normalizers import (
+    Entmax,
     Softmax,
     Sparsemax,
     StickBreaking,
@@ -227,13 +228,23 @@ def sequence_parallel(name):
     return (difference(jax.jit(ring)(x, leaves), gradients(attend)(x, leaves)),)
 
 
+def without_jit():
+    """Rules that are tried, a score and a normalizer, inside a `shard_map` that is not compiled; 2 s."""
+    auto, _ = meshes()
+    call = {"score": lambda query, key: query @ key.T, "normalizer": Entmax(jnp.array(1.5)), "mask": causal()}
+    run = jax.vmap(lambda x: attend(x, x, x, **call))
+    x = normal(2, T, D)
+    return (difference(jax.shard_map(run, mesh=auto, in_specs=BATCH, out_specs=BATCH)(x), run(x)),)
+
+
 SHARDED = [name for name, call in rules().items() if not {"pool", "implementation"} & set(call)]
 CASES = {f"attend {name}": lambda name=name: by_rule(name) for name in rules()}
 CASES |= {name: lambda name=name: by_recurrence(name) for name in recurrences()}
 CASES |= {name: lambda run=run: errors(run, normal(4, 5), [normal(5, 5, seed=1)]) for name, run in decoders().items()}
 CASES |= {f"ring {name}": partial(sequence_parallel, name) for name in SHARDED} | {"heads": heads_with_set_mesh}
+CASES |= {"rules without jit": without_jit}
 CASES |= {f"entropy {type(n).__name__}": partial(entropy, n) for n in (Softmax(), Sparsemax(), StickBreaking())}
-FAST = ("attend causal", "recurrent retention", "greedy")
+FAST = ("attend causal", "recurrent retention", "greedy", "rules without jit")
 
 if __name__ == "__main__":  # in a process with two devices
     for name in json.loads(sys.argv[1]):
