@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax.errors import InputError
-from attention_jax.ops.masks import Mask, is_broadcastable
+from attention_jax.ops.masks import Mask, Rule, is_broadcastable
 from attention_jax.ops.trees import example_of, name_of, outline
 
 SHAPE = (2, 300)
@@ -71,7 +71,7 @@ def _check_tiles(name: str, structure, leaves, query_width: int, key_width: int)
     if not _are_tiles(whole, tiles):
         raise InputError(
             f"a {name} must depend on one query and one key in each entry [Q, K], but that of "
-            f"{name_of(rule)} depends on others or has another shape: attend computes it in blocks; "
+            f"{name_of(rule.allowed if isinstance(rule, Rule) else rule)} depends on others or has another shape: attend computes it in blocks; "
             'implementation="plain" computes the whole'
         )
 
