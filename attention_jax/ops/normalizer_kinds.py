@@ -39,7 +39,7 @@ from jaxtyping import Array, Bool, Float
 
 from attention_jax.errors import InputError
 from attention_jax.ops.meshes import loopable, vary_like
-from attention_jax.ops.trees import example_of, name_of, outline, pytree
+from attention_jax.ops.trees import example_of, is_of_package, name_of, outline, pytree
 
 Rows = Float[Array, " Q"]
 
@@ -419,7 +419,7 @@ def check_functions(normalizer: Normalizer) -> None:
 
 def _check_overrides(normalizer: Normalizer) -> None:
     owner = lambda name: next(base for base in type(normalizer).__mro__ if name in vars(base))
-    if not owner("weights").__module__.startswith("attention_jax."):
+    if not is_of_package(owner("weights")):
         raise InputError(
             f"{type(normalizer).__name__}.weights is not what blocks of keys compute: inherit from Pointwise, Ratio, "
             "Threshold or Ordered and define their functions"

@@ -67,13 +67,22 @@ def check_registered(rule) -> None:
         owner = getattr(leaf, "__self__", leaf)  # of a bound method; of a built-in function, its module
         if isinstance(owner, jax.Array | np.ndarray | types.ModuleType) or inspect.isclass(leaf) or not is_leaf(owner):
             continue
-        is_package_class = any(base.__module__.startswith("attention_jax.") for base in type(leaf).__mro__)
+        is_package_class = any(map(is_of_package, type(leaf).__mro__))
         has_arrays = any(isinstance(x, jax.Array | np.ndarray) for x in getattr(owner, "__dict__", {}).values())
         if is_package_class or has_arrays or dataclasses.is_dataclass(leaf):
             raise InputError(
                 f"{type(owner).__name__} must be a pytree, or its parameters are hidden from JAX: write @pytree above "
                 "its @dataclass(frozen=True)"
             )
+
+
+def is_of_package(item) -> bool:
+    """Whether a class or function is one of this package.
+
+    >>> is_of_package(InputError), is_of_package(jnp.tanh)
+    (True, False)
+    """
+    return (getattr(item, "__module__", None) or "").startswith("attention_jax.")
 
 
 def describes_call(rule, form: str) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from attention_jax.errors import InputError
 from attention_jax.ops.masks import Mask, Rule, is_broadcastable
-from attention_jax.ops.trees import example_of, name_of, outline
+from attention_jax.ops.trees import example_of, is_of_package, name_of, outline
 
 SHAPE = (2, 300)
 TILES = [(slice(i, i + 1), keys) for i in range(2) for keys in (slice(0, 128), slice(128, 300))]
@@ -21,25 +21,25 @@ def check_tiles(score, bias, mask, query_width: int, key_width: int) -> None:
     one. One that fails on the numbers of a trial, or needs traced values, cannot be tried and passes.
     """
     for name, rule in (("score", score), ("bias", bias), ("mask", mask)):
-        if not is_of_package(rule):
+        if not consists_of_package(rule):
             _check_tiles(name, *outline(rule), query_width, key_width)
 
 
-def is_of_package(rule) -> bool:
+def consists_of_package(rule) -> bool:
     """Whether a rule and all rules in it are None, arrays, or classes and functions of this package.
 
-    >>> is_of_package(jax.tree_util.Partial(jnp.multiply)), is_of_package(jnp.ones(2))
+    >>> consists_of_package(jax.tree_util.Partial(jnp.multiply)), consists_of_package(jnp.ones(2))
     (False, True)
     """
     if isinstance(rule, tuple | list):
-        return all(map(is_of_package, rule))
+        return all(map(consists_of_package, rule))
     if not callable(rule):
         return True
     owner = getattr(rule, "func", type(rule))  # of a Partial or Closure, the function
-    if not getattr(owner, "__module__", None) or not owner.__module__.startswith("attention_jax."):
+    if not is_of_package(owner):
         return False
     fields = dataclasses.fields(rule) if dataclasses.is_dataclass(rule) else ()
-    return all(is_of_package(getattr(rule, field.name)) for field in fields)
+    return all(consists_of_package(getattr(rule, field.name)) for field in fields)
 
 
 @lru_cache(maxsize=16)  # of rules, which may hold arrays
@@ -69,9 +69,10 @@ def _check_tiles(name: str, structure, leaves, query_width: int, key_width: int)
             f"{list(whole.shape)} for {list(SHAPE)}: compare query_positions[:, None] and key_positions[None, :]"
         )
     if not _are_tiles(whole, tiles):
+        name_of_rule = name_of(rule.allowed if isinstance(rule, Rule) else rule)
         raise InputError(
-            f"a {name} must depend on one query and one key in each entry [Q, K], but that of "
-            f"{name_of(rule.allowed if isinstance(rule, Rule) else rule)} depends on others or has another shape: attend computes it in blocks; "
+            f"a {name} must depend on one query and one key in each entry [Q, K], but that of {name_of_rule} depends "
+            "on others or has another shape: attend computes it in blocks; "
             'implementation="plain" computes the whole'
         )
 
