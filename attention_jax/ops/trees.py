@@ -26,7 +26,7 @@ Class = TypeVar("Class", bound=type)
 def as_tree(rule):
     """Return `rule` as a pytree whose leaves are arrays and numbers: of a plain function, the traced arrays that it
     reads from the functions around it; a callable pytree with other leaves (the activation of an Equinox module) keeps
-    these aside; None stays None.
+    these aside, and `functools.partial` numbers that are no arrays; None stays None.
 
     Raises InputError for a rule of a class that is not registered (`check_registered`).
 
@@ -34,17 +34,20 @@ def as_tree(rule):
     ([], 2)
     """
     check_registered(rule)
-    if isinstance(rule, functools.partial):  # of JAX or Python
+    is_child = lambda leaf: isinstance(leaf, Closure) or is_number(leaf)
+    if isinstance(rule, functools.partial):
+        if is_leaf(rule):  # Python's own, whose numbers may be what a `range` needs
+            is_child = lambda leaf: isinstance(leaf, Closure) or hasattr(leaf, "dtype")
         function = as_tree(rule.func)
         of = (Closure.__call__, function) if isinstance(function, Closure) else (rule.func,)
         rule = jax.tree_util.Partial(*of, *rule.args, **rule.keywords)
     if is_leaf(rule) and callable(rule):
         return _close(rule) if _reads_variables(rule) else jax.tree_util.Partial(rule)
-    leaves, structure = jax.tree.flatten(rule)
-    if all(map(is_number, leaves)):
+    leaves, structure = jax.tree.flatten(rule, is_leaf=lambda node: isinstance(node, Closure))
+    if all(map(is_child, leaves)):
         return with_arrays(rule)
-    arrays = [x for x in leaves if is_number(x)]
-    return WithConstants(arrays, structure, tuple(None if is_number(x) else x for x in leaves))
+    arrays = [x for x in leaves if is_child(x)]
+    return WithConstants(arrays, structure, tuple(None if is_child(x) else Constant(x) for x in leaves))
 
 
 def with_arrays(rule):
@@ -243,10 +246,10 @@ def _close(function, callers=()):
     captured = cells, function.__defaults__, function.__kwdefaults__
     values, structure = jax.tree.flatten(captured, is_leaf=is_constant)
     traced = [_close(x, callers) if inspect.isfunction(x) else x for x in values if is_child(x)]
-    return Closure(traced, function, structure, tuple(None if is_child(x) else _Constant(x) for x in values))
+    return Closure(traced, function, structure, tuple(None if is_child(x) else Constant(x) for x in values))
 
 
-class _Constant:
+class Constant:
     """A value as part of a structure: equal to itself, and to an equal number or string of its type."""
 
     def __init__(self, value):
@@ -254,7 +257,7 @@ class _Constant:
         self.key = (type(value), value if isinstance(value, bool | int | float | complex | str) else id(value))
 
     def __eq__(self, other):
-        return isinstance(other, _Constant) and self.key == other.key
+        return isinstance(other, Constant) and self.key == other.key
 
     def __hash__(self):
         return hash(self.key)
@@ -265,13 +268,13 @@ class _Constant:
 class WithConstants:
     """A callable pytree some of whose leaves are no arrays: its arrays are children, all else is structure."""
 
-    arrays: list
+    arrays: list  # and the closures of functions
     structure: jax.tree_util.PyTreeDef = dataclasses.field(metadata={"static": True})
     constants: tuple = dataclasses.field(metadata={"static": True})  # None where an array belongs
 
     def __call__(self, *args):
         arrays = iter(self.arrays)
-        leaves = [next(arrays) if constant is None else constant for constant in self.constants]
+        leaves = [next(arrays) if constant is None else constant.value for constant in self.constants]
         return jax.tree.unflatten(self.structure, leaves)(*args)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from attention_jax.errors import InputError
 from attention_jax.ops.masks import Mask, Rule, is_broadcastable
-from attention_jax.ops.trees import example_of, is_of_package, name_of, outline
+from attention_jax.ops.trees import Constant, example_of, is_of_package, name_of, outline
 
 SHAPE = (2, 300)
 TILES = [(slice(i, i + 1), keys) for i in range(2) for keys in (slice(0, 128), slice(128, 300))]
@@ -33,6 +33,8 @@ def consists_of_package(rule) -> bool:
     """
     if isinstance(rule, tuple | list):
         return all(map(consists_of_package, rule))
+    if isinstance(rule, Constant):
+        return consists_of_package(rule.value)
     if not callable(rule):
         return True
     owner = getattr(rule, "func", type(rule))  # of a Partial or Closure, the function

@@ -112,6 +112,23 @@ def test_heads_share_what_a_function_captures():
     jax.tree.map(assert_close, jax.jit(jax.grad(loss))(PARAMS), jax.jit(jax.grad(loss_of_heads))(PARAMS))
 
 
+def test_numbers_of_a_partial_may_be_counts():
+    """Python's `functools.partial`, as in `range(2)`; an array keeps its gradient."""
+
+    def score(count, query, key, *, negative, width):
+        logits = query @ key.T * width
+        for _ in range(count):
+            logits = jnp.tanh(logits)
+        return -logits if negative else logits
+
+    for count, negative in [(2, True), (1, True), (1, False)]:
+        loss = lambda attend, width: jnp.sin(
+            attend(QUERY, KEY, VALUE, score=functools.partial(score, count, negative=negative, width=width))
+        ).sum()
+        expected = jax.grad(loss, 1)(functools.partial(attend, implementation="plain"), 0.7)
+        np.testing.assert_allclose(jax.grad(functools.partial(loss, by_blocks))(0.7), expected, rtol=1e-4)
+
+
 @pytest.mark.parametrize("first, second", [(1.0, 3.0), (jnp.array(1.0), jnp.array(3.0)), (jnp.negative, jnp.square)])
 def test_a_variable_that_changes_is_read_again(first, second):
     """One function object, in two calls of equal shapes."""
