@@ -17,7 +17,7 @@ from attention_jax.ops.biases import Bias, Location
 from attention_jax.ops.normalizer_kinds import Normalizer, Threshold
 from attention_jax.ops.normalizers import Entmax, ScalableSoftmax, Sigmoid, Softmax, as_normalizer
 from attention_jax.ops.pooling import LogMixture, Pool
-from attention_jax.ops.trees import pytree
+from attention_jax.ops.trees import pytree, trial
 
 POSITIONS = 128
 """Maximum number of source positions of the score "location"."""
@@ -124,7 +124,7 @@ def check_pool(pool: str, normalizer: str):
     parsed_pool, parsed = parse_pool(pool), parse_normalizer(normalizer)
     if not (isinstance(parsed, ConstantPart) and isinstance(getattr(parsed_pool, "value", None), LogMixture)):
         return
-    with jax.core.eval_context():
+    with trial():
         has_weight = bool((parsed.value.weights(-jnp.ones((1, 1)), jnp.ones((1, 1), bool)) > 0).all())
     if not has_weight:
         raise InputError(

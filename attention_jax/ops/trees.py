@@ -10,7 +10,9 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import operator
 import types
+import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -97,6 +99,10 @@ def describes_call(rule, form: str) -> bool:
 
 def name_of(rule) -> str:
     """The name of the class of a rule, or of a function in a Partial."""
+    if isinstance(rule, WithConstants):
+        return name_of(rule.restore())
+    if isinstance(rule, jax.tree_util.Partial) and rule.func is Closure.__call__:
+        return name_of(rule.args[0])
     return getattr(getattr(rule, "func", type(rule)), "__name__", type(rule).__name__)
 
 
@@ -118,6 +124,13 @@ def example_of(structure, leaves):
         return jnp.full(shape, 0.7 if is_float else 1, jnp.float32 if is_float else dtype)
 
     return jax.tree.unflatten(structure, [example(*leaf) for leaf in leaves])
+
+
+@contextlib.contextmanager
+def trial():
+    """A context in which rules are computed on examples, whatever transformation or check of JAX is around."""
+    with jax.core.eval_context(), jax.transfer_guard("allow"), jax.debug_nans(False):
+        yield
 
 
 def is_leaf(rule) -> bool:
@@ -208,59 +221,127 @@ def _hash(self):
     return hash((structure, tuple(np.shape(leaf) for leaf in leaves if is_number(leaf))))
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
-class Closure:
-    """A plain function with what it reads from the functions around it: traced arrays are children, so that `grad`,
-    `vmap` and `jit` reach them, all else is structure.
-
-    >>> jax.grad(lambda slope: as_tree(lambda x: slope * x)(3.0))(2.0)
-    Array(3., dtype=float32, weak_type=True)
-    """
-
-    traced: list  # arrays, and the closures of functions that it calls
-    func: Callable = dataclasses.field(metadata={"static": True})
-    structure: jax.tree_util.PyTreeDef = dataclasses.field(metadata={"static": True})  # of cells and defaults
-    constants: tuple = dataclasses.field(metadata={"static": True})  # None where a child belongs
-
-    def __call__(self, *args, **kwargs):
-        traced = iter(self.traced)
-        values = [next(traced) if constant is None else constant.value for constant in self.constants]
-        cells, defaults, keyword_defaults = self.structure.unflatten(values)
-        cells = tuple(map(types.CellType, cells))
-        function = types.FunctionType(self.func.__code__, self.func.__globals__, self.func.__name__, defaults, cells)
-        function.__kwdefaults__ = keyword_defaults
-        return function(*args, **kwargs)
-
-
-def _reads_variables(function) -> bool:
-    return inspect.isfunction(function) and any((function.__closure__, function.__defaults__, function.__kwdefaults__))
-
-
-def _close(function, callers=()):
-    """The `Closure` of a function, also of the functions that it calls, but for recursive calls of its `callers`."""
-    callers = (*callers, function)
-    is_child = lambda x: isinstance(x, jax.core.Tracer) or (_reads_variables(x) and x not in callers)
-    is_constant = lambda node: not any(map(is_child, jax.tree.leaves(node)))  # a list of numbers stays the same object
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    captured = cells, function.__defaults__, function.__kwdefaults__
-    values, structure = jax.tree.flatten(captured, is_leaf=is_constant)
-    traced = [_close(x, callers) if inspect.isfunction(x) else x for x in values if is_child(x)]
-    return Closure(traced, function, structure, tuple(None if is_child(x) else Constant(x) for x in values))
-
-
 class Constant:
     """A value as part of a structure: equal to itself, and to an equal number or string of its type."""
 
     def __init__(self, value):
         self.value = value
-        self.key = (type(value), value if isinstance(value, bool | int | float | complex | str) else id(value))
+        is_literal = isinstance(value, bool | int | float | complex | str)
+        self.key = (type(value), repr(value) if is_literal else id(value))
 
     def __eq__(self, other):
         return isinstance(other, Constant) and self.key == other.key
 
     def __hash__(self):
         return hash(self.key)
+
+
+class Variables:
+    """A function as part of a structure: equal to itself while it reads equal variables of the functions around it.
+
+    `template` is the function, or a copy of it with `TRACED` in the place of each traced array, which structures must
+    not keep.
+    """
+
+    def __init__(self, function, values):
+        hide = lambda x: TRACED if isinstance(x, jax.core.Tracer) else x
+        self.__name__, self.__module__ = function.__name__, function.__module__
+        self.template = _copy(function, hide)
+        self.key = (weakref.ref(function), *(Constant(hide(value)) for value in values))
+        self.hash = hash(self.key)  # while the function is there
+
+    def __eq__(self, other):
+        return isinstance(other, Variables) and self.key == other.key
+
+    def __hash__(self):
+        return self.hash
+
+
+TRACED = type("Traced", (), {})()
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Closure:
+    """A plain function that reads variables of the functions around it: traced arrays are children, so that `grad`,
+    `vmap` and `jit` reach them, all else is structure.
+
+    >>> jax.grad(lambda slope: as_tree(lambda x: slope * x)(3.0))(2.0)
+    Array(3., dtype=float32, weak_type=True)
+    """
+
+    traced: list
+    func: Variables = dataclasses.field(metadata={"static": True})
+
+    def __call__(self, *args, **kwargs):
+        traced = iter(self.traced)
+        function = self.func.template
+        if self.traced:
+            function = _copy(function, lambda x: next(traced) if x is TRACED else x)
+        return function(*args, **kwargs)
+
+
+def _close(function) -> Closure:
+    values = []
+    _copy(function, lambda x: values.append(x) or x)
+    return Closure([x for x in values if isinstance(x, jax.core.Tracer)], Variables(function, values))
+
+
+def _copy(function, replace: Callable, copies: dict | None = None):
+    """A copy of a function that reads `replace(x)` for each variable x, or leaf of one, that it and the functions that
+    it calls read from the functions around them; the function itself if that changes none. `copies` are those so far.
+    """
+    copies = {} if copies is None else copies
+    original = _without_jit(function)
+    if original in copies:
+        return copies[original]
+    cells = original.__closure__ or ()
+    copy = types.FunctionType(
+        original.__code__, original.__globals__, original.__name__, closure=tuple(types.CellType() for _ in cells)
+    )
+    copies[original] = copy
+    copy.__dict__.update(original.__dict__)
+
+    def replace_leaf(leaf):
+        if _reads_variables(leaf):
+            return _copy(leaf, replace, copies)
+        if isinstance(leaf, functools.partial):
+            fields = leaf.func, leaf.args, leaf.keywords
+            func, args, keywords = new_fields = replace_leaves(fields)
+            return leaf if new_fields is fields else functools.partial(func, *args, **keywords)
+        return replace(leaf)
+
+    def replace_leaves(value):
+        try:
+            leaves, structure = jax.tree.flatten(value)
+        except Exception:  # a dictionary whose keys do not sort
+            return value
+        new_leaves = [replace_leaf(leaf) for leaf in leaves]
+        return value if all(map(operator.is_, leaves, new_leaves)) else structure.unflatten(new_leaves)
+
+    is_same = True
+    for cell, new_cell in zip(cells, copy.__closure__ or ()):
+        with contextlib.suppress(ValueError):  # the cell of a variable without a value
+            new_cell.cell_contents = replace_leaves(cell.cell_contents)
+            is_same = is_same and new_cell.cell_contents is cell.cell_contents
+    for name in ("__defaults__", "__kwdefaults__"):
+        setattr(copy, name, replace_leaves(getattr(original, name)))
+        is_same = is_same and getattr(copy, name) is getattr(original, name)
+    if is_same:
+        copies[original] = function
+    return copies[original]
+
+
+def _without_jit(function):
+    return function.__wrapped__ if isinstance(function, JitFunction) else function
+
+
+def _reads_variables(function) -> bool:
+    function = _without_jit(function)
+    return inspect.isfunction(function) and any((function.__closure__, function.__defaults__, function.__kwdefaults__))
+
+
+JitFunction = type(jax.jit(lambda x: x))
 
 
 @pytree
@@ -273,9 +354,13 @@ class WithConstants:
     constants: tuple = dataclasses.field(metadata={"static": True})  # None where an array belongs
 
     def __call__(self, *args):
+        return self.restore()(*args)
+
+    def restore(self):
+        """The callable pytree itself."""
         arrays = iter(self.arrays)
         leaves = [next(arrays) if constant is None else constant.value for constant in self.constants]
-        return jax.tree.unflatten(self.structure, leaves)(*args)
+        return jax.tree.unflatten(self.structure, leaves)
 
 
 def option_number(value: object) -> float | None:

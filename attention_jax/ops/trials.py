@@ -10,7 +10,7 @@ import numpy as np
 
 from attention_jax.errors import InputError
 from attention_jax.ops.masks import Mask, Rule, is_broadcastable
-from attention_jax.ops.trees import Constant, example_of, is_of_package, name_of, outline
+from attention_jax.ops.trees import Closure, Constant, example_of, is_of_package, name_of, outline, trial
 
 SHAPE = (2, 300)
 TILES = [(slice(i, i + 1), keys) for i in range(2) for keys in (slice(0, 128), slice(128, 300))]
@@ -37,8 +37,9 @@ def consists_of_package(rule) -> bool:
         return consists_of_package(rule.value)
     if not callable(rule):
         return True
-    owner = getattr(rule, "func", type(rule))  # of a Partial or Closure, the function
-    if not is_of_package(owner):
+    if isinstance(rule, jax.tree_util.Partial):
+        return is_of_package(rule.func) and consists_of_package([*rule.args, *rule.keywords.values()])
+    if not is_of_package(rule.func if isinstance(rule, Closure) else type(rule)):
         return False
     fields = dataclasses.fields(rule) if dataclasses.is_dataclass(rule) else ()
     return all(consists_of_package(getattr(rule, field.name)) for field in fields)
@@ -46,11 +47,11 @@ def consists_of_package(rule) -> bool:
 
 @lru_cache(maxsize=16)  # of rules, which may hold arrays
 def _check_tiles(name: str, structure, leaves, query_width: int, key_width: int) -> None:
-    with jax.core.eval_context():
+    with trial():
         waves = lambda count, width: jnp.sin(jnp.arange(count * width, dtype=jnp.float32)).reshape(count, width)
         slope = jnp.linspace(0, 2, 300, dtype=jnp.float32)[:, None]  # no mean of some keys is that of all
         query, key = waves(2, query_width) + 0.5, waves(300, key_width) + slope
-        query_positions, key_positions = jnp.array([150, 299], jnp.int32), jnp.arange(300, dtype=jnp.int32)
+        query_positions, key_positions = jnp.array([149, 150], jnp.int32), jnp.arange(300, dtype=jnp.int32)
         arguments = {
             "score": lambda i, j: (query[i], key[j]),
             "bias": lambda i, j: (query[i], query_positions[i], key_positions[j]),

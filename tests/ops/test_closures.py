@@ -1,6 +1,7 @@
 """Rules that are plain functions and read variables of the functions around them: traced arrays are differentiated and
 mapped, in blocks as in "plain", and a variable that changes between two calls is read again."""
 
+import collections
 import functools
 
 import jax
@@ -61,7 +62,19 @@ def a_rule_in_a_function(params):
     return dict(score=lambda query, key: 2 * gaussian(query, key))
 
 
+def recursive_and_compiled(params):
+    @jax.jit
+    def scale(x, count=1):
+        return scale(x, 0) if count else x * params["width"]
+
+    scales = {None: scale, "other": 1.0}  # keys that do not sort
+    return dict(
+        score=jax.jit(lambda query, key: scale(query) @ key.T), bias=lambda *_: jnp.full((1, 1), len(scales)) * 1.0
+    )
+
+
 RULES = [score_and_bias, mask_and_normalizer, functions_and_defaults, partials, a_rule_in_a_function]
+RULES += [recursive_and_compiled]
 
 
 @pytest.mark.parametrize("rules", RULES)
@@ -110,6 +123,31 @@ def test_heads_share_what_a_function_captures():
 
     assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
     jax.tree.map(assert_close, jax.jit(jax.grad(loss))(PARAMS), jax.jit(jax.grad(loss_of_heads))(PARAMS))
+
+
+def leaky(x, slope=0.1):
+    return jnp.where(x > 0, x, slope * x)
+
+
+def test_functions_without_traced_arrays_are_called_themselves():
+    """They keep their identity and their state, and their compiled program."""
+    calls, tables = collections.Counter(), {leaky: 3.0}
+    activate = leaky
+
+    def score(query, key, scale=1.0):
+        calls["score"] += 1
+        return scale * tables[activate] * activate(query @ key.T)
+
+    expected = attend(QUERY, KEY, VALUE, score=lambda query, key: 3 * leaky(query @ key.T), implementation="plain")
+    np.testing.assert_allclose(by_blocks(QUERY, KEY, VALUE, score=score), expected, rtol=1e-4, atol=1e-5)
+    count = calls["score"]
+    by_blocks(QUERY, KEY, VALUE, score=score)
+    assert 0 < count == calls["score"]
+
+
+def test_traced_arrays_are_not_kept():
+    with jax.checking_leaks():
+        jax.jit(lambda width: by_blocks(QUERY, KEY, VALUE, score=lambda query, key: width * query @ key.T))(0.5)
 
 
 def test_numbers_of_a_partial_may_be_counts():
