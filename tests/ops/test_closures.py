@@ -142,7 +142,7 @@ def test_functions_without_traced_arrays_are_called_themselves():
     np.testing.assert_allclose(by_blocks(QUERY, KEY, VALUE, score=score), expected, rtol=1e-4, atol=1e-5)
     count = calls["score"]
     by_blocks(QUERY, KEY, VALUE, score=score)
-    assert 0 < count == calls["score"]
+    assert calls["score"] == count + 1  # traced once for its cost, as a function without variables
 
 
 def test_traced_arrays_are_not_kept():
