@@ -244,9 +244,9 @@ def resolve_name(value: str, names: Mapping[str, str]) -> tuple[Any, list | None
             raise ValueError("the parenthesis is not closed")
         arguments = _literals(arguments[:-1])
         if name in names and not (
-            len(arguments) <= 1 and all(isinstance(argument, int | float) for argument in arguments)
+            len(arguments) <= 1 and all(type(argument) in (int, float) for argument in arguments)
         ):
-            raise ValueError(f"{name} takes at most one number")
+            raise ValueError(f"{name} takes at most one number, got {', '.join(map(repr, arguments))}")
         return target, arguments
     except ValueError as error:
         raise InputError(f"{value}: {error}") from error
@@ -261,7 +261,7 @@ def _literals(text: str) -> list:
     try:
         nodes, literals = ast.walk(ast.parse(f"[{text}]", mode="eval")), ast.literal_eval(f"[{text}]")
     except (ValueError, SyntaxError, TypeError):
-        raise ValueError("its arguments must be literals, such as 30") from None
+        raise ValueError("its arguments must be literals, such as 30, without names") from None
     numbers = [value for node in nodes if isinstance(value := getattr(node, "value", None), int | float | complex)]
     if not all(abs(number) <= LARGEST for number in numbers):
         raise ValueError("its numbers must be finite in float32")

@@ -497,7 +497,7 @@ class DecoderLayer(nn.Module):
         cache = write_cache(cache, key, value, self.attention.forget(h), position)
         biases = step_biases(self.block.num_maps, self.attention.add_bias(bias, None) or (), cache, entries, position)
         rules = {"bias": biases, "mask": AncestorMask(self.block.mask_entries(entries, position))}
-        rules |= {"return_weights": return_weights, "first_own": position * hypotheses}
+        rules |= {"return_weights": return_weights, "position": position, "hypotheses": hypotheses}
         y, self_weights = self.attention.attend(query, cache[0].entries.swapaxes(2, 3), cache[1].entries, h, **rules)
         self_weights = _weights_by_position(_weights_by_hypothesis(self_weights, x.shape[0]), hypotheses)
         x = add_residual(self, "attention", x, y.reshape(x.shape), False)

@@ -28,6 +28,7 @@ value):
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -41,7 +42,7 @@ from attention_jax.models.initializers import XAVIER, within
 from attention_jax.models.named_scores import parse_normalizer, parse_pool, parse_score
 from attention_jax.models.norms import EPSILON, RMSNorm
 from attention_jax.models.parts import make_part_per_head
-from attention_jax.models.position_encodings import CONTEXTUAL, LAYER_BIASES, RelativeBias
+from attention_jax.models.position_encodings import CONTEXTUAL, LAYER_BIASES, RelativeBias, check_bias
 from attention_jax.models.taps import (
     Unnormalized,
     is_set,
@@ -52,18 +53,19 @@ from attention_jax.models.taps import (
     tap_weights,
     trace_weights,
 )
-from attention_jax.ops.arrays import as_tuple
+from attention_jax.ops.arrays import as_tuple, is_array
 from attention_jax.ops.attention import Implementation, Options, attend, attend_head
-from attention_jax.ops.biases import Bias, Forget, contextual_bias
+from attention_jax.ops.biases import ALiBi, Bias, Forget, T5Bias, contextual_bias
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.head_outputs import exclude_own, subtract_maps
 from attention_jax.ops.heads import PerSequence, head_weights, over_heads
 from attention_jax.ops.normalizer_kinds import Normalizer
 from attention_jax.ops.normalizers import Softmax
 from attention_jax.ops.pooling import Pool
-from attention_jax.ops.positions import rotary
+from attention_jax.ops.positions import inverse_rotary, rotary
 from attention_jax.ops.precision import accumulator, affine
 from attention_jax.ops.scores import Score
+from attention_jax.ops.trees import as_tree, pytree
 
 
 def _statistics(query, key, value, rules, rng, query_offset):
@@ -194,13 +196,25 @@ class MultiHeadAttention(nn.Module):
             )
         if self.exclusive and self.head_pool != "mean":
             raise InputError(f"exclusive attention needs the pooling mean, got --model.head-pool {self.head_pool}")
+        self._check_types()
+        super().__post_init__()
+
+    def _check_types(self):
         for option in ("score", "normalizer", "head_pool", "bias"):
             if not isinstance(name := getattr(self, option), str):
                 raise InputError(
                     f"{option} of MultiHeadAttention must be a name or package.file:Class, from which the module makes "
                     f"parameters, got a {type(name).__name__}: ops.heads.attend_heads takes parts themselves"
                 )
-        super().__post_init__()
+        check_bias(self.bias)
+        for option in ("use_bias", "rotary", "normalize_qk", "output_gate", "differential", "exclusive"):
+            if not isinstance(value := getattr(self, option), bool):
+                raise InputError(f"{option} of MultiHeadAttention must be True or False, got {value!r}")
+        if self.rope_scaling is not None and not callable(self.rope_scaling):
+            raise InputError(
+                "rope_scaling of MultiHeadAttention must be a function of frequencies, such as "
+                f"ops.positions.LinearScaling(8.0), got {self.rope_scaling!r}"
+            )
 
     def setup(self):
         key_width = self.key_dim or self.hidden_size // self.num_heads
@@ -234,6 +248,11 @@ class MultiHeadAttention(nn.Module):
     def __call__(self, query, key, value, *, bias=None, mask=None, train=False, return_weights=False):
         """[B, Q, Dq], [B, K, Dk], [B, K, Dv] -> output [B, Q, hidden_size] and, if `return_weights`, the weights
         [B, H, Q, K], else None."""
+        if query.shape[1] != key.shape[1] and (self.exclusive or self.bias in ("forget", "cope")):
+            raise InputError(
+                "exclusive attention and the biases forget and cope need as many queries as keys, self-attention, got "
+                f"{query.shape[1]} and {key.shape[1]}"
+            )
         bias = self.add_bias(bias, self.forget(key))
         kwargs = {"bias": bias, "mask": mask, "train": train, "return_weights": return_weights}
         return self.attend(self.project_q(query), *self.project_kv(key, value), query, **kwargs)
@@ -242,11 +261,19 @@ class MultiHeadAttention(nn.Module):
         """`bias`, whose leaves lead with the heads, and the layer's own, where it has one; `log_gates` are those of
         `forget`. That of contextual positions needs queries and keys, and is added in `attend`."""
         biases = as_tuple(bias) if bias is not None else ()
+        if self.bias not in LAYER_BIASES:
+            biases += (self.head_bias(),)
+        if self.rotary:
+            biases = tuple(map(self._before_rotation, biases))
         if log_gates is not None:
             biases += (PerSequence(Forget(jnp.cumsum(log_gates, axis=2))),)
-        elif self.bias not in LAYER_BIASES:
-            biases += (self.head_bias(),)
         return biases or None
+
+    def _before_rotation(self, bias):
+        if isinstance(bias, PerSequence):
+            return PerSequence(self._before_rotation(bias.rule))
+        reads_query = not (is_array(bias) or isinstance(bias, ALiBi | T5Bias | Forget))
+        return BeforeRotation(as_tree(bias), self.rope_theta, self.rope_scaling) if reads_query else bias
 
     def forget(self, inputs: Float[Array, "B T D"]) -> Float[Array, "B H T"] | None:
         """The logarithms of the forget gates sigmoid(x w + b) of each position, for each map; None without them."""
@@ -258,26 +285,41 @@ class MultiHeadAttention(nn.Module):
     def project_q(self, query: Float[Array, "B Q D"], offset=0) -> Float[Array, "B H Q E"]:
         """The queries of all heads; `offset` is the position of the first."""
         query = self._split_heads(self.query(query), self.num_heads * (1 + self.differential))
-        return self._rotate(self.query_norm(query) if self.normalize_qk else query, offset)
+        query = self.query_norm(query) if self.normalize_qk else query
+        return self._rotate(query, jnp.arange(query.shape[2], dtype=jnp.int32) + offset)
 
     def project_kv(self, key, value, offset=0) -> tuple[Float[Array, "B Hkv K E"], Float[Array, "B Hkv K V"]]:
         """The keys and values of all heads, as a KV cache holds them; `offset` is the position of the first."""
         kv_heads = self.num_kv_heads or self.num_heads
         key = self._split_heads(self.key(key), kv_heads * (1 + self.differential))
         value = self._split_heads(self.value(value), kv_heads)
-        return self._rotate(self.key_norm(key) if self.normalize_qk else key, offset), value
+        key = self.key_norm(key) if self.normalize_qk else key
+        return self._rotate(key, jnp.arange(key.shape[2], dtype=jnp.int32) + offset), value
 
     def attend(
-        self, query, key, value, inputs, *, bias=None, mask=None, first_own=0, train=False, return_weights=False
+        self,
+        query,
+        key,
+        value,
+        inputs,
+        *,
+        bias=None,
+        mask=None,
+        position=0,
+        hypotheses=1,
+        train=False,
+        return_weights=False,
     ):
         """Attention of projected queries over projected keys and values, then W_o: (output, weights or None). The
-        output gate, if there is one, is computed from `inputs` [B, Q, Dq]; `first_own` is the key at the position of
-        the first query, which exclusive attention reads."""
+        output gate, if there is one, is computed from `inputs` [B, Q, Dq]. Queries are at positions from `position` on,
+        or all of them there, over a cache with the keys of as many `hypotheses` at each position."""
         query, key, value = (tap_heads(self, *pair) for pair in (("query", query), ("key", key), ("value", value)))
-        if self.bias == "cope":
-            bias = (*(bias or ()), self._contextual_bias(query, key, mask))
-        own_value = jax.lax.dynamic_slice_in_dim(value, first_own, query.shape[2], axis=2) if self.exclusive else None
-        value = jnp.repeat(value, 2, axis=1) if self.differential else value
+        if self.exclusive:
+            own_value = jax.lax.dynamic_slice_in_dim(value, position * hypotheses, query.shape[2], axis=2)
+        if self.differential:
+            key, value = _repeat_maps(key, value, self.num_heads)
+        positions = position + jnp.arange(query.shape[2], dtype=jnp.int32) // hypotheses
+        bias = self._add_contextual(bias, query, key, mask, positions)
         rules = {"score": self.head_score, "bias": bias, "mask": mask, "normalizer": self.head_normalizer}
         rng = self.make_rng("dropout") if train and not is_zero(self.dropout) else None
         weights, pool_rules = None, rules | {"pool": self.pool}
@@ -316,23 +358,48 @@ class MultiHeadAttention(nn.Module):
         first, second = jnp.exp(jnp.sum(self.lambdas[0] * self.lambdas[1], axis=1))
         return first - second + LAMBDA
 
-    def _contextual_bias(self, query, key, mask) -> Float[Array, "B H Q K"]:
+    def _add_contextual(self, bias, query, key, mask, positions) -> tuple | None:
+        """The biases and that of contextual positions, if the layer has them, for queries at `positions` [Q]."""
+        if self.bias != "cope":
+            return bias
         rules = {"score": self.head_score, "bias": None, "mask": mask, "normalizer": Unnormalized()}
         logits = head_weights(query, key, rules)
-        return jax.vmap(jax.vmap(contextual_bias, in_axes=(0, 0, None)), in_axes=(0, 0, None))(
-            query, logits, self.position_table
-        )
+        query = self._rotate(query, positions, inverse=True)
+        contextual = jax.vmap(jax.vmap(contextual_bias, in_axes=(0, 0, None)), in_axes=(0, 0, None))
+        return (*(bias or ()), contextual(query, logits, self.position_table))  # [B, H, Q, K]
 
     def _split_heads(self, x, heads):
         """[B, T, H E] -> [B, H, T, E]."""
         return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
 
-    def _rotate(self, x, offset):
+    def _rotate(self, x, positions, inverse=False):
         if not self.rotary:
             return x
-        positions = jnp.arange(x.shape[2], dtype=jnp.int32) + offset
-        rotate = partial(rotary, theta=self.rope_theta, scaling=self.rope_scaling)
+        rotate = partial(inverse_rotary if inverse else rotary, theta=self.rope_theta, scaling=self.rope_scaling)
         return jax.vmap(jax.vmap(rotate, in_axes=(0, None)), in_axes=(0, None))(x, positions)  # [B, H, T, E]
+
+
+def _repeat_maps(key, value, heads: int) -> tuple[Float[Array, "B 2H K E"], Float[Array, "B 2H K V"]]:
+    """Keys [B, 2 Hkv, K, E] and values [B, Hkv, K, V] for both maps of every head: the first map of a head reads the
+    first of the keys that its group shares, the second the second."""
+    group = heads // value.shape[1]
+    pairs = key.reshape(key.shape[0], -1, 2, *key.shape[2:])  # [B, Hkv, 2, K, E]
+    pairs = jnp.repeat(pairs, group, axis=1)  # [B, H, 2, K, E]
+    return pairs.reshape(key.shape[0], 2 * heads, *key.shape[2:]), jnp.repeat(value, 2 * group, axis=1)
+
+
+@pytree
+@dataclass(frozen=True)
+class BeforeRotation(Bias):
+    """A bias of the queries before their rotation, which would depend on absolute positions."""
+
+    bias: Bias
+    theta: float = field(metadata={"static": True})
+    scaling: Callable | None = field(metadata={"static": True})
+
+    def __call__(self, query, query_positions, key_positions):
+        query = inverse_rotary(query, query_positions, self.theta, self.scaling)
+        return self.bias(query, query_positions, key_positions)
 
 
 class Linear(nn.Module):

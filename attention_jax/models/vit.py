@@ -288,6 +288,11 @@ class ViT(nn.Module):
                 "--model.position-embedding rotary needs heads of a multiple of 4 dimensions, pairs for each axis, and "
                 f"differential ones of 8; got {options.hidden_size} / {options.num_heads}"
             )
+        if options.position_embedding == "rotary" and options.bias in ("shaw", "transformer_xl"):
+            raise InputError(
+                f"--model.bias {options.bias} reads queries, which --model.position-embedding rotary turns by rows and "
+                "columns in an image: use alibi or t5, or other positions"
+            )
         check_registers(options, self.image_size // options.patch_size)
         super().__post_init__()
 

@@ -327,7 +327,8 @@ class StickBreaking(Ordered):
     """Stick-breaking attention, which favors recent keys (Tan et al. 2024).
 
     A weight is sigmoid(s_j) times the product of 1 - sigmoid(s_i) over the keys i > j (eq. 3). The weights sum to 1
-    minus that product over all keys.
+    minus that product over all keys. With `masks.causal()` a query attends to its own position, too, which the
+    authors' code leaves out by default.
 
     >>> StickBreaking().weights(jnp.zeros((1, 3)), jnp.ones((1, 3), bool)).round(4).tolist()
     [[0.125, 0.25, 0.5]]

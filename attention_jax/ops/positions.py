@@ -165,8 +165,11 @@ class YarnScaling:
 
 
 def _check_positive(scaling):
-    numbers = [x for x in vars(scaling).values() if not (x is None or isinstance(x, bool))]
-    if not all(isinstance(x, int | float) and 0 < x < np.inf for x in numbers):
+    fields = {name: x for name, x in vars(scaling).items() if not (name == "amplitude" and x is None)}
+    if not isinstance(fields.pop("truncate", True), bool):
+        raise InputError(f"truncate of a scaling yarn must be True or False, got {scaling}")
+    numbers = fields.values()
+    if not all(isinstance(x, int | float) and not isinstance(x, bool) and 0 < x < np.inf for x in numbers):
         raise InputError(f"a scaling of rotary positions needs positive numbers, got {scaling}")
 
 
@@ -193,6 +196,22 @@ def rotary(
     cos, sin = (amplitude * jnp.cos(angles)).astype(x.dtype), (amplitude * jnp.sin(angles)).astype(x.dtype)  # [T, D/2]
     first, second = x[:, :half], x[:, half : 2 * half]
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, x[:, 2 * half :]], axis=-1)
+
+
+def inverse_rotary(
+    x: Float[Array, "T D"],
+    positions: Int[Array, "T"],
+    theta: float = 10_000.0,
+    scaling: Callable[[Array], Array] | None = None,
+) -> Float[Array, "T D"]:
+    """The vectors that `rotary` maps to x.
+
+    >>> [round(float(x), 3) for x in inverse_rotary(jnp.array([[-0.416, 0.909]]), jnp.array([2]))[0]]
+    [1.0, -0.0]
+    """
+    pairs, amplitude = 2 * (x.shape[-1] // 2), getattr(scaling, "amplitude", 1.0)
+    x = rotary(x, -positions, theta, scaling)
+    return jnp.concatenate([x[:, :pairs] / amplitude**2, x[:, pairs:]], axis=-1)
 
 
 def _angles(positions, pairs: int, width: int, dtype, theta: float = 10_000.0, scaling=None):

@@ -19,6 +19,7 @@ from attention_jax.models.text_classifier import TextClassifier
 from attention_jax.models.transformer import Transformer
 from attention_jax.models.vit import ViT
 from attention_jax.ops.masks import causal
+from attention_jax.ops.positions import YarnScaling
 from tests.models.test_parts import MODELS, random_params, step_and_full_logits
 from tests.models.test_transformer import LENGTH, SOURCE, TARGET, beams_score_as_teacher_forcing
 
@@ -71,9 +72,9 @@ def contextual(query, logits, table, j):
     return (query @ table[below]) * (1 - (position - below)) + (query @ table[above]) * (position - below)
 
 
-def attention_map(p, query, key, i, head):
-    """The weights of query i over the keys 0..i."""
-    logits = key[: i + 1] @ query / np.sqrt(len(query))
+def attention_map(p, query, turned, key, i, head):
+    """The weights of query i, `turned` by its position, over the keys 0..i."""
+    logits = key[: i + 1] @ turned / np.sqrt(len(query))
     if "position_table" in p:
         logits = logits + [contextual(query, logits, p["position_table"], j) for j in range(i + 1)]
     if "gates" in p:
@@ -87,7 +88,7 @@ def heads_of(p, x, differential, exclusive):
     kv_heads = p["value"]["kernel"].shape[1] // 4
     key = linear(p["key"], x).reshape(len(x), kv_heads * maps, -1)
     value = linear(p["value"], x).reshape(len(x), kv_heads, -1)
-    query, key = (np.stack([rotate(y[:, h]) for h in range(y.shape[1])], axis=1) for y in (query, key))
+    turned, key = (np.stack([rotate(y[:, h]) for h in range(y.shape[1])], axis=1) for y in (query, key))
     if "forget_gate" in p:
         p = p | {"gates": sigmoid(linear(p["forget_gate"], x))}
     group = HEADS // kv_heads
@@ -95,9 +96,9 @@ def heads_of(p, x, differential, exclusive):
     for h in range(HEADS):
         for i in range(len(x)):
             pooled = [
-                attention_map(p, query[i, maps * h + m], key[:, (maps * h + m) // group], i, maps * h + m)
+                attention_map(p, query[i, q], turned[i, q], key[:, maps * (h // group) + q % maps], i, q)
                 @ value[: i + 1, h // group]
-                for m in range(maps)
+                for q in range(maps * h, maps * (h + 1))
             ]
             out[i, h] = pooled[0]
             if differential:
@@ -137,6 +138,41 @@ def test_steps_are_teacher_forcing(name):
     options, make = MODELS["decoder-only"]
     steps, full = step_and_full_logits("decoder-only", *make(replace(options, **VARIANTS[name])))
     np.testing.assert_allclose(steps, full, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("bias", ["cope", "shaw", "transformer_xl"])
+def test_a_bias_reads_queries_before_their_rotation(bias):
+    """Behind three masked tokens it is the same, for it depends on differences of positions alone; 2 s each."""
+    module = MultiHeadAttention(HEADS, 16, rotary=True, rope_scaling=YarnScaling(4.0, 64.0), bias=bias)
+    behind = np.concatenate([X[:, :3] + 1, X], axis=1)
+    params = random_params(module, (X, X, X))
+
+    @jax.jit
+    def run(params):
+        alone = module.apply({"params": params}, X, X, X, mask=causal())[0]
+        rows = lambda x, start: module.apply({"params": params}, x, x, x, mask=causal() & start)[0]
+        return alone, rows(behind, lambda rows, columns: (columns >= 3)[None] & (rows >= 3)[:, None])[:, 3:]
+
+    np.testing.assert_allclose(*run(params), atol=2e-5)
+    options, make = MODELS["decoder-only"]
+    steps, full = step_and_full_logits("decoder-only", *make(replace(options, bias=bias)))
+    np.testing.assert_allclose(steps, full, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"bias": "forgett"}, "--model.bias must be none"),
+        ({"score": lambda query, key: query @ key.T}, "score of MultiHeadAttention must be a name"),
+        ({"differential": 2}, "differential of MultiHeadAttention must be True or False, got 2"),
+        ({"rope_scaling": "yarn(4, 64)"}, "rope_scaling of MultiHeadAttention must be a function"),
+        ({"bias": "forget"}, "need as many queries as keys, self-attention, got 3 and 7"),
+        ({"exclusive": True}, "need as many queries as keys, self-attention, got 3 and 7"),
+    ],
+)
+def test_a_layer_refuses_options_that_it_cannot_have(options, message):
+    with pytest.raises(InputError, match=message):
+        jax.eval_shape(MultiHeadAttention(HEADS, 16, **options).init, jax.random.key(0), X[:, :3], X, X)
 
 
 def translator(name):
