@@ -17,8 +17,8 @@ they act on self-attention alone: the positions of two languages have no differe
 An import path names a custom class: a `Bias` of the scores of self-attention, made for each head and shared by
 the layers of a stack, or a Flax module, made as Module(width), that maps positions [T] to the vectors [T, D] to add.
 
-The option `bias` has a bias beside any of these, of each layer's own (`MultiHeadAttention.add_bias`), and two more,
-which are functions of its activations:
+The option `bias` has a bias beside any of these, of each layer's own (`MultiHeadAttention.add_bias`), which reads the
+queries before a rotation, and two more, which are functions of its activations:
 
 | bias   | parameters               | source                                                     |
 |--------|--------------------------|------------------------------------------------------------|

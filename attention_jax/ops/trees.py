@@ -257,7 +257,7 @@ class Variables:
         return self.hash
 
 
-TRACED = type("Traced", (), {})()
+TRACED = object()
 
 
 @pytree
@@ -321,9 +321,12 @@ def _copy(function, replace: Callable, copies: dict | None = None):
 
     is_same = True
     for cell, new_cell in zip(cells, copy.__closure__ or ()):
-        with contextlib.suppress(ValueError):  # the cell of a variable without a value
-            new_cell.cell_contents = replace_leaves(cell.cell_contents)
-            is_same = is_same and new_cell.cell_contents is cell.cell_contents
+        try:
+            value = cell.cell_contents
+        except ValueError:  # of a variable without a value
+            continue
+        new_cell.cell_contents = replace_leaves(value)
+        is_same = is_same and new_cell.cell_contents is value
     for name in ("__defaults__", "__kwdefaults__"):
         setattr(copy, name, replace_leaves(getattr(original, name)))
         is_same = is_same and getattr(copy, name) is getattr(original, name)
