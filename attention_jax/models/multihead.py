@@ -59,6 +59,7 @@ from attention_jax.ops.biases import ALiBi, Bias, Forget, T5Bias, contextual_bia
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.head_outputs import exclude_own, subtract_maps
 from attention_jax.ops.heads import PerSequence, head_weights, over_heads
+from attention_jax.ops.kernels.terms import terms_of_bias
 from attention_jax.ops.normalizer_kinds import Normalizer
 from attention_jax.ops.normalizers import Softmax
 from attention_jax.ops.pooling import Pool
@@ -204,7 +205,7 @@ class MultiHeadAttention(nn.Module):
             if not isinstance(name := getattr(self, option), str):
                 raise InputError(
                     f"{option} of MultiHeadAttention must be a name or package.file:Class, from which the module makes "
-                    f"parameters, got a {type(name).__name__}: ops.heads.attend_heads takes parts themselves"
+                    f"parameters, got a {type(name).__name__}: ops.heads.attend_heads takes such objects"
                 )
         check_bias(self.bias)
         for option in ("use_bias", "rotary", "normalize_qk", "output_gate", "differential", "exclusive"):
@@ -250,8 +251,8 @@ class MultiHeadAttention(nn.Module):
         [B, H, Q, K], else None."""
         if query.shape[1] != key.shape[1] and (self.exclusive or self.bias in ("forget", "cope")):
             raise InputError(
-                "exclusive attention and the biases forget and cope need as many queries as keys, self-attention, got "
-                f"{query.shape[1]} and {key.shape[1]}"
+                "exclusive attention and the biases forget and cope are for self-attention, with as many queries as "
+                f"keys, got {query.shape[1]} and {key.shape[1]}"
             )
         bias = self.add_bias(bias, self.forget(key))
         kwargs = {"bias": bias, "mask": mask, "train": train, "return_weights": return_weights}
@@ -264,16 +265,16 @@ class MultiHeadAttention(nn.Module):
         if self.bias not in LAYER_BIASES:
             biases += (self.head_bias(),)
         if self.rotary:
-            biases = tuple(map(self._before_rotation, biases))
+            biases = tuple(map(self._with_unrotated_query, biases))
         if log_gates is not None:
             biases += (PerSequence(Forget(jnp.cumsum(log_gates, axis=2))),)
         return biases or None
 
-    def _before_rotation(self, bias):
+    def _with_unrotated_query(self, bias):
         if isinstance(bias, PerSequence):
-            return PerSequence(self._before_rotation(bias.rule))
+            return PerSequence(self._with_unrotated_query(bias.rule))
         reads_query = not (is_array(bias) or isinstance(bias, ALiBi | T5Bias | Forget))
-        return BeforeRotation(as_tree(bias), self.rope_theta, self.rope_scaling) if reads_query else bias
+        return UnrotatedQueryBias(as_tree(bias), self.rope_theta, self.rope_scaling) if reads_query else bias
 
     def forget(self, inputs: Float[Array, "B T D"]) -> Float[Array, "B H T"] | None:
         """The logarithms of the forget gates sigmoid(x w + b) of each position, for each map; None without them."""
@@ -311,15 +312,15 @@ class MultiHeadAttention(nn.Module):
         return_weights=False,
     ):
         """Attention of projected queries over projected keys and values, then W_o: (output, weights or None). The
-        output gate, if there is one, is computed from `inputs` [B, Q, Dq]. Queries are at positions from `position` on,
-        or all of them there, over a cache with the keys of as many `hypotheses` at each position."""
+        output gate, if there is one, is computed from `inputs` [B, Q, Dq]. `position` is that of the first query; in
+        beam search all queries are there, one for each of the `hypotheses`, and a cache has their keys there."""
         query, key, value = (tap_heads(self, *pair) for pair in (("query", query), ("key", key), ("value", value)))
         if self.exclusive:
             own_value = jax.lax.dynamic_slice_in_dim(value, position * hypotheses, query.shape[2], axis=2)
         if self.differential:
-            key, value = _repeat_maps(key, value, self.num_heads)
+            key, value = _expand_groups(key, value, self.num_heads)
         positions = position + jnp.arange(query.shape[2], dtype=jnp.int32) // hypotheses
-        bias = self._add_contextual(bias, query, key, mask, positions)
+        bias = self._with_contextual_bias(bias, query, key, mask, positions)
         rules = {"score": self.head_score, "bias": bias, "mask": mask, "normalizer": self.head_normalizer}
         rng = self.make_rng("dropout") if train and not is_zero(self.dropout) else None
         weights, pool_rules = None, rules | {"pool": self.pool}
@@ -358,7 +359,7 @@ class MultiHeadAttention(nn.Module):
         first, second = jnp.exp(jnp.sum(self.lambdas[0] * self.lambdas[1], axis=1))
         return first - second + LAMBDA
 
-    def _add_contextual(self, bias, query, key, mask, positions) -> tuple | None:
+    def _with_contextual_bias(self, bias, query, key, mask, positions) -> tuple | None:
         """The biases and that of contextual positions, if the layer has them, for queries at `positions` [Q]."""
         if self.bias != "cope":
             return bias
@@ -379,9 +380,9 @@ class MultiHeadAttention(nn.Module):
         return jax.vmap(jax.vmap(rotate, in_axes=(0, None)), in_axes=(0, None))(x, positions)  # [B, H, T, E]
 
 
-def _repeat_maps(key, value, heads: int) -> tuple[Float[Array, "B 2H K E"], Float[Array, "B 2H K V"]]:
+def _expand_groups(key, value, heads: int) -> tuple[Float[Array, "B 2H K E"], Float[Array, "B 2H K V"]]:
     """Keys [B, 2 Hkv, K, E] and values [B, Hkv, K, V] for both maps of every head: the first map of a head reads the
-    first of the keys that its group shares, the second the second."""
+    first of the keys that its group shares, the second the second. They are copied, keys of groups too."""
     group = heads // value.shape[1]
     pairs = key.reshape(key.shape[0], -1, 2, *key.shape[2:])  # [B, Hkv, 2, K, E]
     pairs = jnp.repeat(pairs, group, axis=1)  # [B, H, 2, K, E]
@@ -390,8 +391,8 @@ def _repeat_maps(key, value, heads: int) -> tuple[Float[Array, "B 2H K E"], Floa
 
 @pytree
 @dataclass(frozen=True)
-class BeforeRotation(Bias):
-    """A bias of the queries before their rotation, which would depend on absolute positions."""
+class UnrotatedQueryBias(Bias):
+    """Evaluates `bias` on the queries before their rotation; on rotated ones it would depend on absolute positions."""
 
     bias: Bias
     theta: float = field(metadata={"static": True})
@@ -400,6 +401,9 @@ class BeforeRotation(Bias):
     def __call__(self, query, query_positions, key_positions):
         query = inverse_rotary(query, query_positions, self.theta, self.scaling)
         return self.bias(query, query_positions, key_positions)
+
+    def terms(self, query_positions, key_positions, causal):
+        return terms_of_bias(self.bias, query_positions, key_positions, causal)
 
 
 class Linear(nn.Module):

@@ -18,7 +18,8 @@ An import path names a custom class: a `Bias` of the scores of self-attention, m
 the layers of a stack, or a Flax module, made as Module(width), that maps positions [T] to the vectors [T, D] to add.
 
 The option `bias` has a bias beside any of these, of each layer's own (`MultiHeadAttention.add_bias`), which reads the
-queries before a rotation, and two more, which are functions of its activations:
+queries before a rotation (but in a ViT, where rotary positions exclude shaw and transformer_xl), and two more, which
+are functions of its activations:
 
 | bias   | parameters               | source                                                     |
 |--------|--------------------------|------------------------------------------------------------|

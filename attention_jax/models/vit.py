@@ -290,8 +290,8 @@ class ViT(nn.Module):
             )
         if options.position_embedding == "rotary" and options.bias in ("shaw", "transformer_xl"):
             raise InputError(
-                f"--model.bias {options.bias} reads queries, which --model.position-embedding rotary turns by rows and "
-                "columns in an image: use alibi or t5, or other positions"
+                f"--model.bias {options.bias} reads queries, which --model.position-embedding rotary has rotated by "
+                "row and column: use alibi or t5, or another position embedding"
             )
         check_registers(options, self.image_size // options.patch_size)
         super().__post_init__()

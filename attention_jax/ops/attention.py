@@ -94,8 +94,8 @@ def attend(
 
     Args (what is computed):
       query, key, value: [Q, D], [K, E] and [K, V], of a floating type. E need not be D if the score allows it.
-      score: a callable pytree (`ops/scores.py`), [Q, D], [K, E] -> [Q, K], or a function. Traced arrays that a function
-        reads from the functions around it have gradients; global variables are read once, as under `jax.jit`.
+      score: a callable pytree (`ops/scores.py`), [Q, D], [K, E] -> [Q, K], or a function. Traced arrays that
+        a function captures have gradients; globals and attributes of objects are read once, as under `jax.jit`.
       bias: added to the score: a callable pytree (`ops/biases.py`), a function, a floating array [Q, K], which has a
         gradient, or a tuple of these, their sum. Row i of an array belongs to query i; an axis of 1 is broadcast.
       mask: True means that the query may attend to the key: a callable pytree (`ops/masks.py`), a function of query and

@@ -443,8 +443,8 @@ def _check_functions(structure, leaves) -> None:
             functions["inverse"] = normalizer.inverse
             y = jnp.array([[0.25, 0.5, 1.0]], jnp.float32)
             x = normalizer.inverse(y)
-            has_numbers_alone = all(shape == () for shape, _ in leaves)  # not knots, which cannot all be the same
-            if has_numbers_alone and not np.allclose(
+            has_only_scalars = all(shape == () for shape, _ in leaves)  # not knots, which cannot all be the same
+            if has_only_scalars and not np.allclose(
                 jnp.where(jnp.isfinite(x), normalizer(x), y), y, rtol=1e-2, equal_nan=True
             ):
                 raise InputError(

@@ -28,7 +28,7 @@ Class = TypeVar("Class", bound=type)
 def as_tree(rule):
     """Return `rule` as a pytree whose leaves are arrays and numbers: of a plain function, the traced arrays that it
     reads from the functions around it; a callable pytree with other leaves (the activation of an Equinox module) keeps
-    these aside, and `functools.partial` numbers that are no arrays; None stays None.
+    these aside, and `functools.partial` its Python numbers, of which a new one is compiled anew; None stays None.
 
     Raises InputError for a rule of a class that is not registered (`check_registered`).
 
@@ -45,6 +45,7 @@ def as_tree(rule):
         rule = jax.tree_util.Partial(*of, *rule.args, **rule.keywords)
     if is_leaf(rule) and callable(rule):
         return _close(rule) if _reads_variables(rule) else jax.tree_util.Partial(rule)
+    rule = jax.tree.map(_close_if_traced, rule)
     leaves, structure = jax.tree.flatten(rule, is_leaf=lambda node: isinstance(node, Closure))
     if all(map(is_child, leaves)):
         return with_arrays(rule)
@@ -226,7 +227,7 @@ class Constant:
 
     def __init__(self, value):
         self.value = value
-        is_literal = isinstance(value, bool | int | float | complex | str)
+        is_literal = isinstance(value, bool | int | float | complex | str | jax.tree_util.PyTreeDef)
         self.key = (type(value), repr(value) if is_literal else id(value))
 
     def __eq__(self, other):
@@ -236,10 +237,10 @@ class Constant:
         return hash(self.key)
 
 
-class Variables:
-    """A function as part of a structure: equal to itself while it reads equal variables of the functions around it.
+class StaticFunction:
+    """A function as static data of a pytree: equal to itself while what it captures is equal.
 
-    `template` is the function, or a copy of it with `TRACED` in the place of each traced array, which structures must
+    `template` is the function, or a copy of it with `TRACED` in the place of each traced array, which static data must
     not keep.
     """
 
@@ -251,7 +252,7 @@ class Variables:
         self.hash = hash(self.key)  # while the function is there
 
     def __eq__(self, other):
-        return isinstance(other, Variables) and self.key == other.key
+        return isinstance(other, StaticFunction) and self.key == other.key
 
     def __hash__(self):
         return self.hash
@@ -271,7 +272,7 @@ class Closure:
     """
 
     traced: list
-    func: Variables = dataclasses.field(metadata={"static": True})
+    func: StaticFunction = dataclasses.field(metadata={"static": True})
 
     def __call__(self, *args, **kwargs):
         traced = iter(self.traced)
@@ -284,12 +285,18 @@ class Closure:
 def _close(function) -> Closure:
     values = []
     _copy(function, lambda x: values.append(x) or x)
-    return Closure([x for x in values if isinstance(x, jax.core.Tracer)], Variables(function, values))
+    return Closure([x for x in values if isinstance(x, jax.core.Tracer)], StaticFunction(function, values))
+
+
+def _close_if_traced(leaf):
+    closure = _close(leaf) if _reads_variables(leaf) else None
+    return closure if closure and closure.traced else leaf
 
 
 def _copy(function, replace: Callable, copies: dict | None = None):
-    """A copy of a function that reads `replace(x)` for each variable x, or leaf of one, that it and the functions that
-    it calls read from the functions around them; the function itself if that changes none. `copies` are those so far.
+    """Copy a function, applying `replace` to everything that it captures, also through the functions that it calls;
+    return the function itself if nothing changes. `copies` are those so far. What identifies it is shown to `replace`,
+    too: code, globals and structures.
     """
     copies = {} if copies is None else copies
     original = _without_jit(function)
@@ -301,6 +308,7 @@ def _copy(function, replace: Callable, copies: dict | None = None):
     )
     copies[original] = copy
     copy.__dict__.update(original.__dict__)
+    replace(original.__code__), replace(original.__globals__)
 
     def replace_leaf(leaf):
         if _reads_variables(leaf):
@@ -315,7 +323,8 @@ def _copy(function, replace: Callable, copies: dict | None = None):
         try:
             leaves, structure = jax.tree.flatten(value)
         except Exception:  # a dictionary whose keys do not sort
-            return value
+            return replace(value)
+        replace(structure)
         new_leaves = [replace_leaf(leaf) for leaf in leaves]
         return value if all(map(operator.is_, leaves, new_leaves)) else structure.unflatten(new_leaves)
 

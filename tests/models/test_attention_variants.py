@@ -166,8 +166,8 @@ def test_a_bias_reads_queries_before_their_rotation(bias):
         ({"score": lambda query, key: query @ key.T}, "score of MultiHeadAttention must be a name"),
         ({"differential": 2}, "differential of MultiHeadAttention must be True or False, got 2"),
         ({"rope_scaling": "yarn(4, 64)"}, "rope_scaling of MultiHeadAttention must be a function"),
-        ({"bias": "forget"}, "need as many queries as keys, self-attention, got 3 and 7"),
-        ({"exclusive": True}, "need as many queries as keys, self-attention, got 3 and 7"),
+        ({"bias": "forget"}, "with as many queries as keys, got 3 and 7"),
+        ({"exclusive": True}, "with as many queries as keys, got 3 and 7"),
     ],
 )
 def test_a_layer_refuses_options_that_it_cannot_have(options, message):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies
 
-from attention_jax.ops.positions import YarnScaling, rotary, sinusoidal
+from attention_jax.ops.positions import YarnScaling, inverse_rotary, rotary, sinusoidal
 
 
 def test_sinusoidal_is_the_paper_s_formula():
@@ -131,3 +131,9 @@ def test_rotation_keeps_lengths_and_position_zero():
     np.testing.assert_array_equal(actual[0], x[0])
     np.testing.assert_array_equal(actual[:, 6], x[:, 6])
     assert np.abs(actual - x)[1:, :6].max() > 0.1
+
+
+def test_the_inverse_rotation_undoes_the_amplitude_too():
+    x, positions, scaling = jax.random.normal(jax.random.key(0), (5, 7)), jnp.arange(5) * 1000, YarnScaling(4.0, 64.0)
+    rotated = rotary(x, positions, 10_000.0, scaling)
+    np.testing.assert_allclose(inverse_rotary(rotated, positions, 10_000.0, scaling), x, atol=1e-5)

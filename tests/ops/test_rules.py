@@ -500,6 +500,33 @@ def test_debug_nans_finds_nothing_where_nothing_is_nan(implementation):
             assert np.isfinite(run(x)) and np.isfinite(jax.grad(run)(x)).all()
 
 
+def test_a_trial_finds_no_nan_that_a_call_has_not():
+    """Roots of scores that are never negative, where the numbers of the trial are."""
+    x = jnp.abs(jnp.asarray(points(6)))
+    with jax.debug_nans(True):
+        assert np.isfinite(attend(x, x, x, score=lambda q, k: q @ k.T, normalizer=lambda s: jnp.sqrt(s))).all()
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Interpolated(Threshold):
+    """A function that is linear between knots."""
+
+    knots: jax.Array
+
+    def __call__(self, score):
+        return jnp.interp(score, self.knots, jnp.linspace(0.0, 1.5, 4))
+
+    def inverse(self, value):
+        return jnp.interp(value, jnp.linspace(0.0, 1.5, 4), self.knots)
+
+
+def test_knots_are_not_tried_as_one_number():
+    x, normalizer = jnp.asarray(points(6)), Interpolated(jnp.array([-1.0, 0.0, 2.0, 3.0]))
+    outputs = [attend(x, x, x, normalizer=normalizer, implementation=name) for name in ("plain", "fused")]
+    np.testing.assert_allclose(*outputs, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "options", slow_but([{}], [{}, {"normalizer": TopK(8)}, {"normalizer": Sparsemax()}, {"pool": Moments()}])
 )
