@@ -114,6 +114,25 @@ def pool_width(pool: Pool, key_width: int, value_width: int) -> int:
     return jax.eval_shape(lambda key, value: attend(key, key, value, pool=pool), key, value).shape[1]
 
 
+def _check_types(attention):
+    """Raise InputError for options of other types; a method would run interceptors of Flax before there is a module."""
+    for option in ("score", "normalizer", "head_pool", "bias"):
+        if not isinstance(name := getattr(attention, option), str):
+            raise InputError(
+                f"{option} of MultiHeadAttention must be a name or package.file:Class, from which the module makes "
+                f"parameters, got a {type(name).__name__}: ops.heads.attend_heads takes such objects"
+            )
+    check_bias(attention.bias)
+    for option in ("use_bias", "rotary", "normalize_qk", "output_gate", "differential", "exclusive"):
+        if not isinstance(value := getattr(attention, option), bool):
+            raise InputError(f"{option} of MultiHeadAttention must be True or False, got {value!r}")
+    if attention.rope_scaling is not None and not callable(attention.rope_scaling):
+        raise InputError(
+            "rope_scaling of MultiHeadAttention must be a function of frequencies, such as "
+            f"ops.positions.LinearScaling(8.0), got {attention.rope_scaling!r}"
+        )
+
+
 class MultiHeadAttention(nn.Module):
     """Multi-head attention with its projections (Vaswani et al. 2017, section 3.2.2).
 
@@ -197,25 +216,8 @@ class MultiHeadAttention(nn.Module):
             )
         if self.exclusive and self.head_pool != "mean":
             raise InputError(f"exclusive attention needs the pooling mean, got --model.head-pool {self.head_pool}")
-        self._check_types()
+        _check_types(self)
         super().__post_init__()
-
-    def _check_types(self):
-        for option in ("score", "normalizer", "head_pool", "bias"):
-            if not isinstance(name := getattr(self, option), str):
-                raise InputError(
-                    f"{option} of MultiHeadAttention must be a name or package.file:Class, from which the module makes "
-                    f"parameters, got a {type(name).__name__}: ops.heads.attend_heads takes such objects"
-                )
-        check_bias(self.bias)
-        for option in ("use_bias", "rotary", "normalize_qk", "output_gate", "differential", "exclusive"):
-            if not isinstance(value := getattr(self, option), bool):
-                raise InputError(f"{option} of MultiHeadAttention must be True or False, got {value!r}")
-        if self.rope_scaling is not None and not callable(self.rope_scaling):
-            raise InputError(
-                "rope_scaling of MultiHeadAttention must be a function of frequencies, such as "
-                f"ops.positions.LinearScaling(8.0), got {self.rope_scaling!r}"
-            )
 
     def setup(self):
         key_width = self.key_dim or self.hidden_size // self.num_heads
