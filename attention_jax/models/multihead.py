@@ -63,7 +63,7 @@ from attention_jax.ops.kernels.terms import terms_of_bias
 from attention_jax.ops.normalizer_kinds import Normalizer
 from attention_jax.ops.normalizers import Softmax
 from attention_jax.ops.pooling import Pool
-from attention_jax.ops.positions import inverse_rotary, rotary
+from attention_jax.ops.positions import rotary
 from attention_jax.ops.precision import accumulator, affine
 from attention_jax.ops.scores import Score
 from attention_jax.ops.trees import as_tree, pytree
@@ -289,7 +289,7 @@ class MultiHeadAttention(nn.Module):
         """The queries of all heads; `offset` is the position of the first."""
         query = self._split_heads(self.query(query), self.num_heads * (1 + self.differential))
         query = self.query_norm(query) if self.normalize_qk else query
-        return self._rotate(query, jnp.arange(query.shape[2], dtype=jnp.int32) + offset)
+        return self._rotate(query, offset)
 
     def project_kv(self, key, value, offset=0) -> tuple[Float[Array, "B Hkv K E"], Float[Array, "B Hkv K V"]]:
         """The keys and values of all heads, as a KV cache holds them; `offset` is the position of the first."""
@@ -297,7 +297,7 @@ class MultiHeadAttention(nn.Module):
         key = self._split_heads(self.key(key), kv_heads * (1 + self.differential))
         value = self._split_heads(self.value(value), kv_heads)
         key = self.key_norm(key) if self.normalize_qk else key
-        return self._rotate(key, jnp.arange(key.shape[2], dtype=jnp.int32) + offset), value
+        return self._rotate(key, offset), value
 
     def attend(
         self,
@@ -321,8 +321,7 @@ class MultiHeadAttention(nn.Module):
             own_value = jax.lax.dynamic_slice_in_dim(value, position * hypotheses, query.shape[2], axis=2)
         if self.differential:
             key, value = _expand_groups(key, value, self.num_heads)
-        positions = position + jnp.arange(query.shape[2], dtype=jnp.int32) // hypotheses
-        bias = self._with_contextual_bias(bias, query, key, mask, positions)
+        bias = self._with_contextual_bias(bias, query, key, mask, position, hypotheses)
         rules = {"score": self.head_score, "bias": bias, "mask": mask, "normalizer": self.head_normalizer}
         rng = self.make_rng("dropout") if train and not is_zero(self.dropout) else None
         weights, pool_rules = None, rules | {"pool": self.pool}
@@ -361,13 +360,13 @@ class MultiHeadAttention(nn.Module):
         first, second = jnp.exp(jnp.sum(self.lambdas[0] * self.lambdas[1], axis=1))
         return first - second + LAMBDA
 
-    def _with_contextual_bias(self, bias, query, key, mask, positions) -> tuple | None:
-        """The biases and that of contextual positions, if the layer has them, for queries at `positions` [Q]."""
+    def _with_contextual_bias(self, bias, query, key, mask, position, hypotheses) -> tuple | None:
+        """The biases and, if the layer has it, that of contextual positions; positions as in `attend`."""
         if self.bias != "cope":
             return bias
         rules = {"score": self.head_score, "bias": None, "mask": mask, "normalizer": Unnormalized()}
         logits = head_weights(query, key, rules)
-        query = self._rotate(query, positions, inverse=True)
+        query = self._rotate(query, position, hypotheses, inverse=True)
         contextual = jax.vmap(jax.vmap(contextual_bias, in_axes=(0, 0, None)), in_axes=(0, 0, None))
         return (*(bias or ()), contextual(query, logits, self.position_table))  # [B, H, Q, K]
 
@@ -375,10 +374,12 @@ class MultiHeadAttention(nn.Module):
         """[B, T, H E] -> [B, H, T, E]."""
         return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
 
-    def _rotate(self, x, positions, inverse=False):
+    def _rotate(self, x, offset, hypotheses=1, inverse=False):
+        """Rotate queries or keys at positions from `offset` on, of as many `hypotheses` at each, or undo it."""
         if not self.rotary:
             return x
-        rotate = partial(inverse_rotary if inverse else rotary, theta=self.rope_theta, scaling=self.rope_scaling)
+        positions = jnp.arange(x.shape[2], dtype=jnp.int32) // hypotheses + offset
+        rotate = partial(rotary, theta=self.rope_theta, scaling=self.rope_scaling, inverse=inverse)
         return jax.vmap(jax.vmap(rotate, in_axes=(0, None)), in_axes=(0, None))(x, positions)  # [B, H, T, E]
 
 
@@ -401,7 +402,7 @@ class UnrotatedQueryBias(Bias):
     scaling: Callable | None = field(metadata={"static": True})
 
     def __call__(self, query, query_positions, key_positions):
-        query = inverse_rotary(query, query_positions, self.theta, self.scaling)
+        query = rotary(query, query_positions, self.theta, self.scaling, inverse=True)
         return self.bias(query, query_positions, key_positions)
 
     def terms(self, query_positions, key_positions, causal):

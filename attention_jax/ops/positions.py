@@ -87,7 +87,7 @@ class LinearScaling:
     factor: float
 
     def __post_init__(self):
-        _check_positive(self)
+        _check_positive(self, self.factor)
 
     def __call__(self, frequency):
         return frequency / self.factor
@@ -108,7 +108,7 @@ class Llama3Scaling:
     original: float
 
     def __post_init__(self):
-        _check_positive(self)
+        _check_positive(self, self.factor, self.low, self.high, self.original)
         if self.low >= self.high:
             raise InputError(f"a scaling llama3 needs low < high, turns in the original length, got {self}")
 
@@ -143,7 +143,10 @@ class YarnScaling:
     truncate: bool = True
 
     def __post_init__(self):
-        _check_positive(self)
+        amplitude = () if self.amplitude is None else (self.amplitude,)
+        _check_positive(self, self.factor, self.original, self.fast, self.slow, *amplitude)
+        if not isinstance(self.truncate, bool):
+            raise InputError(f"truncate of a scaling yarn must be True or False, got {self}")
         if self.factor < 1 or self.slow >= self.fast or self.original <= 2 * np.pi * self.slow:
             raise InputError(f"a scaling yarn needs factor >= 1, slow < fast and original > 2 pi slow, got {self}")
         if self.amplitude is None:
@@ -164,11 +167,7 @@ class YarnScaling:
         return frequency * (1.0 - blend + blend / self.factor)
 
 
-def _check_positive(scaling):
-    fields = {name: x for name, x in vars(scaling).items() if not (name == "amplitude" and x is None)}
-    if not isinstance(fields.pop("truncate", True), bool):
-        raise InputError(f"truncate of a scaling yarn must be True or False, got {scaling}")
-    numbers = fields.values()
+def _check_positive(scaling, *numbers):
     if not all(isinstance(x, int | float) and not isinstance(x, bool) and 0 < x < np.inf for x in numbers):
         raise InputError(f"a scaling of rotary positions needs positive numbers, got {scaling}")
 
@@ -178,6 +177,7 @@ def rotary(
     positions: Int[Array, "T"],
     theta: float = 10_000.0,
     scaling: Callable[[Array], Array] | None = None,
+    inverse: bool = False,
 ) -> Float[Array, "T D"]:
     """Rotary position embedding (RoPE): the pairs (x_i, x_{i+D/2}) of the vector at position t are rotated by the angle
     t / theta^(2i/D) (Su et al. 2021, eq. 34, theta = 10000).
@@ -185,7 +185,8 @@ def rotary(
     The dot product of a rotated query and a rotated key depends on their positions only through the difference. Pairs
     are halves apart rather than neighbors (as in GPT-NeoX), which is the same map up to an order of the channels.
     Ones before zeros become the sinusoids of a position, cosines before sines. `scaling` maps the frequencies
-    1 / theta^(2i/D) to others; its attribute `amplitude`, if it has one, multiplies the cosines and sines.
+    1 / theta^(2i/D) to others; its attribute `amplitude`, if it has one, multiplies the cosines and sines. `inverse`
+    returns the vectors that this maps to x.
 
     >>> [round(float(x), 3) for x in rotary(jnp.array([[1.0, 0.0]]), jnp.array([2]))[0]]  # cos 2, sin 2
     [-0.416, 0.909]
@@ -193,25 +194,11 @@ def rotary(
     x, half = jnp.asarray(x), x.shape[-1] // 2
     angles = _angles(positions, half, 2 * half, accumulator(x.dtype), theta, scaling)
     amplitude = getattr(scaling, "amplitude", 1.0)
+    if inverse:
+        angles, amplitude = -angles, 1 / amplitude
     cos, sin = (amplitude * jnp.cos(angles)).astype(x.dtype), (amplitude * jnp.sin(angles)).astype(x.dtype)  # [T, D/2]
     first, second = x[:, :half], x[:, half : 2 * half]
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, x[:, 2 * half :]], axis=-1)
-
-
-def inverse_rotary(
-    x: Float[Array, "T D"],
-    positions: Int[Array, "T"],
-    theta: float = 10_000.0,
-    scaling: Callable[[Array], Array] | None = None,
-) -> Float[Array, "T D"]:
-    """The vectors that `rotary` maps to x.
-
-    >>> [round(float(x), 3) for x in inverse_rotary(jnp.array([[-0.416, 0.909]]), jnp.array([2]))[0]]
-    [1.0, -0.0]
-    """
-    pairs, amplitude = 2 * (x.shape[-1] // 2), getattr(scaling, "amplitude", 1.0)
-    x = rotary(x, -positions, theta, scaling)
-    return jnp.concatenate([x[:, :pairs] / amplitude**2, x[:, pairs:]], axis=-1)
 
 
 def _angles(positions, pairs: int, width: int, dtype, theta: float = 10_000.0, scaling=None):

@@ -36,10 +36,10 @@ def as_tree(rule):
     ([], 2)
     """
     check_registered(rule)
-    is_child = lambda leaf: isinstance(leaf, Closure) or is_number(leaf)
+    is_array = is_number
     if isinstance(rule, functools.partial):
         if is_leaf(rule):  # Python's own, whose numbers may be what a `range` needs
-            is_child = lambda leaf: isinstance(leaf, Closure) or hasattr(leaf, "dtype")
+            is_array = lambda leaf: hasattr(leaf, "dtype")
         function = as_tree(rule.func)
         of = (Closure.__call__, function) if isinstance(function, Closure) else (rule.func,)
         rule = jax.tree_util.Partial(*of, *rule.args, **rule.keywords)
@@ -47,6 +47,7 @@ def as_tree(rule):
         return _close(rule) if _reads_variables(rule) else jax.tree_util.Partial(rule)
     rule = jax.tree.map(_close_if_traced, rule)
     leaves, structure = jax.tree.flatten(rule, is_leaf=lambda node: isinstance(node, Closure))
+    is_child = lambda leaf: isinstance(leaf, Closure) or is_array(leaf)
     if all(map(is_child, leaves)):
         return with_arrays(rule)
     arrays = [x for x in leaves if is_child(x)]
@@ -244,11 +245,9 @@ class StaticFunction:
     not keep.
     """
 
-    def __init__(self, function, values):
-        hide = lambda x: TRACED if isinstance(x, jax.core.Tracer) else x
-        self.__name__, self.__module__ = function.__name__, function.__module__
-        self.template = _copy(function, hide)
-        self.key = (weakref.ref(function), *(Constant(hide(value)) for value in values))
+    def __init__(self, function, template, values):
+        self.__name__, self.__module__, self.template = function.__name__, function.__module__, template
+        self.key = (weakref.ref(function), *map(Constant, values))
         self.hash = hash(self.key)  # while the function is there
 
     def __eq__(self, other):
@@ -283,9 +282,17 @@ class Closure:
 
 
 def _close(function) -> Closure:
-    values = []
-    _copy(function, lambda x: values.append(x) or x)
-    return Closure([x for x in values if isinstance(x, jax.core.Tracer)], StaticFunction(function, values))
+    traced, values = [], []
+
+    def hide(x):
+        if isinstance(x, jax.core.Tracer):
+            traced.append(x)
+            x = TRACED
+        values.append(x)
+        return x
+
+    template = _copy(function, hide)
+    return Closure(traced, StaticFunction(function, template, values))
 
 
 def _close_if_traced(leaf):
@@ -308,7 +315,8 @@ def _copy(function, replace: Callable, copies: dict | None = None):
     )
     copies[original] = copy
     copy.__dict__.update(original.__dict__)
-    replace(original.__code__), replace(original.__globals__)
+    replace(original.__code__)
+    replace(original.__globals__)
 
     def replace_leaf(leaf):
         if _reads_variables(leaf):

@@ -85,8 +85,8 @@ RULES = [
     functions_and_defaults,
     partials,
     a_rule_in_a_function,
+    recursive_and_compiled,
 ]
-RULES += [recursive_and_compiled]
 
 
 @pytest.mark.parametrize("rules", RULES)

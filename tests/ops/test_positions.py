@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies
 
-from attention_jax.ops.positions import YarnScaling, inverse_rotary, rotary, sinusoidal
+from attention_jax.ops.positions import YarnScaling, rotary, sinusoidal
 
 
 def test_sinusoidal_is_the_paper_s_formula():
@@ -136,4 +136,4 @@ def test_rotation_keeps_lengths_and_position_zero():
 def test_the_inverse_rotation_undoes_the_amplitude_too():
     x, positions, scaling = jax.random.normal(jax.random.key(0), (5, 7)), jnp.arange(5) * 1000, YarnScaling(4.0, 64.0)
     rotated = rotary(x, positions, 10_000.0, scaling)
-    np.testing.assert_allclose(inverse_rotary(rotated, positions, 10_000.0, scaling), x, atol=1e-5)
+    np.testing.assert_allclose(rotary(rotated, positions, 10_000.0, scaling, inverse=True), x, atol=1e-5)
