@@ -2,7 +2,7 @@
 
 Of each page: links, paths, tests and goals of make that exist, lines of at most 120 columns, and one title. Of
 docs/mechanisms.md: objects that exist and are short. Of the package and experiments/papers: cited papers that
-docs/references.md lists, functions of at most 60 lines without docstrings, and no two modules of one name.
+docs/references.md lists, functions of at most 60 lines without docstrings and comments, and no two modules of one name.
 """
 
 import ast
@@ -66,20 +66,22 @@ def layout(page: Path) -> Iterator[str]:
     )
 
 
-def lines_of(node: ast.AST) -> int:
-    """The length of a function or class; docstrings, its own and those inside, do not count."""
-    lines = node.end_lineno - node.lineno + 1 + len(node.decorator_list)
+def lines_of(node: ast.AST, text: str) -> int:
+    """The length of a function or class in a file's `text`; docstrings, its own and those inside, and lines of comments
+    do not count."""
+    lines = [line for line in text.splitlines()[node.lineno - 1 : node.end_lineno] if line.lstrip()[:1] != "#"]
     inside = [x for x in ast.walk(node) if isinstance(x, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(x)]
-    return lines - sum(x.body[0].end_lineno - x.body[0].lineno + 1 for x in inside)
+    return len(lines) + len(node.decorator_list) - sum(x.body[0].end_lineno - x.body[0].lineno + 1 for x in inside)
 
 
 def object_lines(path: Path, name: str) -> int | None:
     """The length of "function", "Class" or "Class.method" of a file; None if there is none."""
-    node = ast.parse(read_text(path)) if path.exists() else None
+    text = read_text(path) if path.exists() else ""
+    node = ast.parse(text)
     for name_part in name.split("."):
         [*matches] = (child for child in getattr(node, "body", ()) if getattr(child, "name", "") == name_part)
         node = matches[0] if matches else None
-    return node and lines_of(node)
+    return node and lines_of(node, text)
 
 
 def mechanisms() -> Iterator[str]:
@@ -115,7 +117,7 @@ def code() -> Iterator[str]:
     paths = sorted(PACKAGE.rglob("*.py"))
     for path in (*paths, *sorted(PAPERS.glob("*.py"))):
         functions = (node for node in ast.walk(ast.parse(read_text(path))) if isinstance(node, Function))
-        long = [node for node in functions if lines_of(node) > LONGEST + len(node.decorator_list)]
+        long = [node for node in functions if lines_of(node, read_text(path)) > LONGEST + len(node.decorator_list)]
         yield from (f"{path.relative_to(ROOT)}:{node.lineno}: {node.name} is longer than 60 lines" for node in long)
     views = {path for path in (PACKAGE / "views").glob("*.py") if (PACKAGE / "tasks" / path.name).exists()}
     names = Counter(path.stem for path in {*paths} - views if path.stem != "__init__")

@@ -134,8 +134,7 @@ ADJECTIVES = frozenset(
 )
 """Participles that are part of a term, before its noun: `masked_softmax`, `expected_seconds`."""
 EXCEPTIONS = {
-    "attention_jax/claims/claim.py": "after",  # a field of claims, which are frozen
-    "attention_jax/compile/programs.py": "beside",  # a key of its JSON
+    "attention_jax/declarations.py": "after",  # a field of claims, which are frozen
     "attention_jax/data/pairs.py": "seen",  # fields that are stored with a run
     "attention_jax/data/text_windows.py": "known",
     "attention_jax/data/stream.py": "here",  # in docs/streaming.md

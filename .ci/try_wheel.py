@@ -50,11 +50,11 @@ expected_predictions = json.loads(Path("date_luong.json").read_text(encoding="ut
 for words, expected in (
     (["list"], "date_luong"),
     (
-        ["predict", "date_luong.zip", *expected_predictions],
+        ["predict", "date_luong", *expected_predictions],
         "".join(f"{text} -> {output}\n" for text, output in expected_predictions.items()),
     ),
-    (["look", "date_luong.zip", *expected_predictions, "--out", "look.html"], "look.html"),
-    (["export", "date_luong.zip", "--out", "exported"], "exported"),
+    (["look", "date_luong", *expected_predictions, "--out", "look.html"], "look.html"),
+    (["export", "date_luong", "--out", "exported"], "exported"),
 ):
     command = subprocess.run([Path(sys.executable).with_name("attention-jax"), *words], capture_output=True, text=True)
     assert command.returncode == 0 and expected in command.stdout, command

@@ -25,7 +25,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # for editors and type checkers; tests/test_public_api.py compares it with HOMES
     from attention_jax import config, interpret, models
-    from attention_jax.claims.catalog import Experiment, load_experiment
+    from attention_jax.catalog import Experiment, load_experiment
     from attention_jax.decode import beam_search, greedy
     from attention_jax.ops import biases, masks, normalizers, pooling, scores
     from attention_jax.ops.attention import attend, attention_weights, masked_softmax
@@ -61,8 +61,8 @@ HOMES = {
     "config": "attention_jax.config",
     "interpret": "attention_jax.interpret",
     "models": "attention_jax.models",
-    "Experiment": "attention_jax.claims.catalog",
-    "load_experiment": "attention_jax.claims.catalog",
+    "Experiment": "attention_jax.catalog",
+    "load_experiment": "attention_jax.catalog",
     "beam_search": "attention_jax.decode",
     "greedy": "attention_jax.decode",
     "biases": "attention_jax.ops.biases",

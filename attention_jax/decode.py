@@ -79,6 +79,7 @@ def greedy(
     def body(carry):
         t, last, ended, written, cache = carry
         logits, cache = step(last, cache)
+        # logits [B, V]; a sequence that has ended writes `pad`
         logits = replicate(logits)
         best = lax.top_k(logits, 1)[1][
             :, 0
@@ -92,6 +93,7 @@ def greedy(
         return t + 1, token, ended, written, cache
 
     check_length(max_length)
+    # step t, last tokens [B], which sequences have ended [B], all tokens [B, T]
     start = (
         jnp.int32(0),
         jnp.full((batch_size,), bos, jnp.int32),
@@ -153,8 +155,10 @@ def wide_top_k(x: Float[Array, "B V"], k: int) -> tuple[Float[Array, "B k"], Int
         padded = jnp.pad(x, ((0, 0), padding), constant_values=-jnp.inf)
         return padded.reshape(rows, groups, GROUP).max(axis=-1)
 
+    # first stage: k groups; what is in no such group is at most as great as each of their k maxima
     _, group = lax.top_k(by_platform(maxima, {"cpu": True, "default": False}), k)  # [B, k]
     columns = (group[:, :, None] * GROUP + jnp.arange(GROUP)[None, None, :]).reshape(rows, k * GROUP)
+    # second stage: their k * GROUP columns [B, k * GROUP]; those beyond the width are -inf
     candidates = jnp.take_along_axis(x, jnp.minimum(columns, width - 1), axis=1)
     values, index = lax.top_k(jnp.where(columns < width, candidates, -jnp.inf), k)
     return values, jnp.take_along_axis(columns, index, axis=1)
@@ -225,13 +229,15 @@ def beam_search(
 
     def is_running(beams: _Beams):
         scores = score(beams.log_prob, beams.length)
+        # go on while an open hypothesis could overtake the n-th best that has ended: log p only falls, and the divisor
+        # is largest at max_length, so log p / penalty(max_length) is the best score that it can reach
         nth_ended_score = lax.top_k(jnp.where(beams.ended, scores, -jnp.inf), n_best)[0][:, -1]
         reachable = score(beams.log_prob, jnp.full_like(beams.length, max_length))
         reachable = jnp.where(beams.ended, -jnp.inf, reachable).max(axis=1)
         return (beams.t < max_length) & (reachable > nth_ended_score).any()
 
     def body(beams: _Beams):
-        logits, cache = step(beams.last.reshape(-1), beams.cache)
+        logits, cache = step(beams.last.reshape(-1), beams.cache)  # [B, K] -> [B K], logits [B K, V]
         return _extend(beams, replicate(logits), cache, score, beam_size, eos, pad)
 
     shape = (batch_size, beam_size)
@@ -247,6 +253,7 @@ def beam_search(
         cache=repeat_for_beams(jax.tree.map(replicate, cache), beam_size),
     )
     beams = lax.while_loop(is_running, body, match_step_types(body, beams)) if max_length else beams
+    # [B, K] -> [B, n], and their tokens [B, K, T] -> [B, n, T]
     scores, order = lax.top_k(score(beams.log_prob, beams.length), n_best)
     return jnp.take_along_axis(beams.tokens, order[:, :, None], axis=1), scores
 
@@ -262,12 +269,16 @@ def _extend(
     batch_size, width = beams.ended.shape
     logits = logits.astype(jnp.float32)
     best = min(beam_size, logits.shape[-1])
+    # 1. the best continuations of each hypothesis, log p(token) = logit - log sum exp: [B K, V] -> [B K, best]
     log_p, token = wide_top_k(logits, best)  # [B * K, best]
     total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
     log_p = jnp.where(jnp.isneginf(log_p), log_p, log_p - total)  # -inf - -inf where no token is allowed is NaN
+    # [B K, best] -> [B, K, best]
     log_p = log_p.reshape(batch_size, width, best)
     token = token.astype(jnp.int32).reshape(batch_size, width, best)
 
+    # 2. candidates: log p of a hypothesis and its continuation. One that has ended has a single continuation, `pad`
+    # with log-probability 0, and -inf in the other places: it competes once, with the score that it has
     ended = beams.ended[:, :, None]
     stays = jnp.where(jnp.arange(best) == 0, 0.0, -jnp.inf).astype(jnp.float32)[None, None, :]
     log_prob = beams.log_prob[:, :, None] + jnp.where(ended, stays, log_p)  # [B, K, best]
@@ -277,7 +288,9 @@ def _extend(
     def pick(x):  # [B, K, best] -> [B, K]
         return jnp.take_along_axis(x.reshape(batch_size, width * best), chosen, axis=1)
 
+    # 3. the best K of the K best candidates of a sentence, [B, K * best] -> [B, K]
     _, chosen = lax.top_k(score(log_prob, length).reshape(batch_size, width * best), beam_size)
+    # 4. state of the chosen ones: each goes on from its parent's tokens, end and rows of the cache
     parent = chosen // best  # [B, K]
     last, was_ended = pick(token), jnp.take_along_axis(beams.ended, parent, axis=1)
     tokens = jnp.take_along_axis(beams.tokens, parent[:, :, None], axis=1)

@@ -4,6 +4,7 @@ import errno
 import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 EXTRAS = {
     "optax": "train", "orbax": "train", "rich": "train", "tensorboardX": "train",
@@ -38,6 +39,18 @@ class InputError(ValueError):
     Traceback (most recent call last):
     attention_jax.errors.InputError: --train.batch-size must be at least 1, got 0
     """
+
+
+@contextmanager
+def explain_damage(path: Path | str, needed: str = "") -> Iterator[None]:
+    """A context in which any error but an InputError means that the file at `path`, or one beside it, is damaged."""
+    try:
+        yield
+    except (InputError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # libraries raise types of their own; a panic of `tokenizers` is no Exception
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+        raise InputError(f"{path} is damaged ({reason}): copy or download it again{needed}") from error
 
 
 class Interrupted(Exception):

@@ -4,9 +4,11 @@ import fcntl
 import json
 import math
 import os
+import shutil
 import sys
+import threading
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -15,6 +17,8 @@ from attention_jax.errors import InputError
 
 LOCK = ".lock"
 """The file that is locked where directories cannot be."""
+NOTE_SECONDS = 1.0
+"""Seconds of waiting for another process after which a note says so."""
 
 
 def data_home() -> str:
@@ -44,6 +48,14 @@ def read_json(path: Path):
         return from_json(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({' '.join(str(error).split())}): put it back, or delete it") from error
+
+
+def has_keys(path: Path, keys: Iterable[str]) -> bool:
+    """Whether a file holds a JSON object with these keys: it is of this package, whatever its version."""
+    with suppress(OSError, ValueError, RecursionError):
+        value = json.loads(path.read_text(encoding="utf-8"))
+        return isinstance(value, dict) and {*keys} <= value.keys()
+    return False
 
 
 def read_object(path: Path) -> dict:
@@ -151,11 +163,17 @@ def write_atomically(path: Path, text: str) -> Path:
 
 @contextmanager
 def temporary_file(path: Path) -> Iterator[Path]:
-    """Context with the name of a temporary file, which is renamed to `path` at the end, or removed on failure.
+    """Context with the name of a temporary file or directory, which is renamed to `path` at the end, or removed on
+    failure.
 
-    The directory is created. An OSError without a file name gets the name of `path`.
+    The directory is created, and removed on failure if it was. A symbolic link is followed, and a device or a pipe is
+    written to. An OSError without a file name gets the name of `path`.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        yield path
+        return
+    path = Path(os.path.realpath(path))
+    fresh = _make_parents(path)
     name = f"{zlib.crc32(os.fsencode(path.name)):08x}.{os.getpid()}.part"  # of this file and process, and short
     temporary_path = path.with_name(name + path.suffix)
     try:
@@ -163,10 +181,34 @@ def temporary_file(path: Path) -> Iterator[Path]:
         os.replace(temporary_path, path)
     except BaseException as error:
         with suppress(OSError):
-            temporary_path.unlink()
+            shutil.rmtree(temporary_path) if temporary_path.is_dir() else temporary_path.unlink(missing_ok=True)
+            remove_empty(fresh)
         if isinstance(error, OSError) and error.filename in (None, str(temporary_path)):
             error.filename = str(path)
         raise
+
+
+def missing(directory: Path) -> list[Path]:
+    """Return which of `directory` and its parents do not exist, the innermost first.
+
+    >>> missing(Path("/"))
+    []
+    """
+    return [path for path in (directory, *directory.parents) if not path.exists()]
+
+
+def _make_parents(path: Path) -> list[Path]:
+    """Create the directories that a file lies in; return those that were not there."""
+    fresh = missing(path.parent)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return fresh
+
+
+def remove_empty(directories: list[Path]):
+    """Remove directories, the innermost first, up to one that another process has filled."""
+    with suppress(OSError):
+        for directory in directories:
+            directory.rmdir()
 
 
 def directory_removed_error(directory: Path) -> InputError:
@@ -177,14 +219,54 @@ def directory_removed_error(directory: Path) -> InputError:
     )
 
 
-def make_parent(path: Path, option: str):
-    """Create the directory of the file given by `option` before the work begins; InputError if that fails."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"{option} needs a directory that can be written, got {path} ({error.strerror}); give another path"
-        ) from error
+def check_output(path: Path | str, kind: str, option: str = "--out", force: bool = False, entries=frozenset()):
+    """Raise InputError if a "file" or a "directory" must not be written at `path`, a place that a user has named.
+
+    A file must not exist, unless `force` replaces it or it is a device or a pipe. A directory must not exist, or have
+    only `entries`. Symbolic links are followed. Nothing is made: call it before the work begins.
+    """
+    path, has_slash, place = Path(path), os.fspath(path).endswith(os.sep), Path(os.path.realpath(path))
+    above = next((parent for parent in place.parents if parent.exists()), place)
+    written = path if path.is_dir() else above
+    foreign = sorted({*os.listdir(path)} - entries) if kind == "directory" and path.is_dir() else []
+    if not is_utf8(str(place)):
+        problem = "it must be UTF-8"
+    elif (home := os.path.expanduser(path)) != os.fspath(path):
+        problem = f"the shell did not replace its ~, write {home}"
+    elif kind == "file" and (path.is_dir() or has_slash):
+        problem = "it must be a file, and is a directory"
+    elif kind == "directory" and path.exists() and not path.is_dir():
+        problem = "it must be a directory, and is a file"
+    elif path.is_file() and not force:
+        problem = "it exists already, and --force replaces it"
+    elif foreign:
+        problem = f"it must be new or empty, and has {foreign[0]} ({len(foreign)} of something else)"
+    elif path.exists() and not path.is_file() and not path.is_dir():
+        return
+    elif not (written.is_dir() and os.access(written, os.W_OK | os.X_OK)):
+        problem = f"{written} is not a directory that can be written"
+    else:
+        return
+    raise InputError(f"{option} cannot be {path}: {problem}; give another path")
+
+
+def check_output_files(force: bool, **paths: str):
+    """`check_output` of the files that options of a command name, such as out="fig.png"; "" is none. That their
+    directories can be made is tried.
+
+    Raises InputError also for two of the same name, and for `force` without any.
+    """
+    places = {f"--{name}": path for name, path in paths.items() if path}
+    for option, path in places.items():
+        check_output(path, "file", option, force)
+        try:
+            remove_empty(_make_parents(Path(path)))
+        except OSError as error:
+            raise InputError(f"{option} cannot be {path} ({error.strerror}): give another path") from error
+    if len({os.path.realpath(path) for path in places.values()}) < len(places):
+        raise InputError(f"{' and '.join(places)} need different files, got {' and '.join(places.values())}")
+    if force and not places:
+        raise InputError(f"--force replaces the file of {' or '.join(f'--{name}' for name in paths)}: leave it out")
 
 
 def home_write_error(reason: object) -> InputError:
@@ -210,7 +292,8 @@ def directory_lock(directory: Path, wait: bool = True) -> Iterator[None]:
     """Wait until no other process is within this for the same directory, which must exist; without `wait`, InputError
     if one is.
 
-    NFS locks no directories, but a file in them. A file system that locks neither does without; a note says so.
+    NFS locks no directories, but a file in them. A file system that locks neither does without; a note says so, and
+    another one that this is waiting.
     """
     handles = [os.open(directory, os.O_RDONLY)]
     try:
@@ -232,11 +315,20 @@ def directory_lock(directory: Path, wait: bool = True) -> Iterator[None]:
 
 def _lock(handle: int, directory: Path, wait: bool):
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise InputError(
-            f"another process is at work in {directory}: wait until it has ended, or give another directory"
-        ) from error
+        if not wait:
+            raise InputError(
+                f"another process is at work in {directory}: wait until it has ended, or give another directory"
+            ) from error
+        note = f"waiting for another process, which is at work in {directory}"
+        timer = threading.Timer(NOTE_SECONDS, print, (note,), {"file": sys.stderr, "flush": True})
+        timer.daemon = True
+        timer.start()
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        finally:
+            timer.cancel()
 
 
 @cache

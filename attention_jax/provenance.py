@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-NO_CODE = ("experiments/results", "experiments/registered", "experiments/HISTORY.md")
+NO_CODE = ("experiments/results", "experiments/HISTORY.md")
 CODE = ("attention_jax", "experiments", "launch.py", *(f":!{path}" for path in NO_CODE))
-"""Git pathspecs of the code that numbers depend on, without recorded results and registrations."""
+"""Git pathspecs of the code that numbers depend on, without recorded results."""
 INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "fma", "sve", "asimd")
 """Vector instructions that make results differ in the last digits, the widest first, as Linux names them."""
 

@@ -26,25 +26,28 @@ def truncate_logits(logits: Float[Array, "B V"], top_k: int = 0, top_p: float = 
 
     The remaining ones are the `top_k` most probable tokens (0: all), and of them the fewest, most probable first, whose
     probabilities add up to `top_p` (nucleus sampling: Holtzman et al. 2020, eq. 2-3). The most probable one is always
-    kept; ties are resolved by the smaller index.
+    kept, also if a traced `top_k` is negative or a traced `top_p` is not above 0, which raise an InputError if they are
+    known; ties are resolved by the smaller index.
 
     >>> logits = jnp.log(jnp.array([[0.1, 0.5, 0.15, 0.25]]))
     >>> [jnp.isfinite(x).tolist() for x in (truncate_logits(logits, top_k=2), truncate_logits(logits, top_p=0.8))]
     [[[False, True, False, True]], [[False, True, True, True]]]
     """
     rows, width = logits.shape
-    traced = any(isinstance(x, jax.core.Tracer) for x in (top_k, top_p))
-    if not traced and (top_k < 0 or top_p <= 0):
+    is_known = lambda x: not isinstance(x, jax.core.Tracer)
+    if (is_known(top_k) and top_k < 0) or (is_known(top_p) and top_p <= 0):
         raise InputError(f"top_k must be 0 (all tokens) or more, and top_p above 0; got {top_k} and {top_p}")
-    if not traced and not top_k and top_p >= 1:
+    if is_known(top_k) and is_known(top_p) and not top_k and top_p >= 1:
         return logits
     order = jnp.argsort(-logits, axis=-1, stable=True)
     rank = jnp.zeros_like(order).at[jnp.arange(rows)[:, None], order].set(jnp.arange(width)[None])
     ranked = jnp.take_along_axis(logits, order, axis=-1).astype(accumulator(logits.dtype))
-    ranked = jnp.where(jnp.arange(width)[None] < jnp.where(jnp.equal(top_k, 0), width, top_k), ranked, -jnp.inf)
+    most = jnp.where(jnp.equal(top_k, 0), width, jnp.maximum(top_k, 1))
+    ranked = jnp.where(jnp.arange(width)[None] < most, ranked, -jnp.inf)
     probability = jax.nn.softmax(ranked, axis=-1)
     mass_before = jnp.cumsum(probability, axis=-1) - probability
     nucleus = (mass_before < jnp.asarray(top_p, mass_before.dtype)) | jnp.greater_equal(top_p, 1)  # mass before < top_p
+    nucleus = nucleus | (jnp.arange(width) == 0)[None]  # of a traced top_p that is not above 0
     is_kept = jnp.take_along_axis(nucleus & (ranked > -jnp.inf), rank, axis=-1)
     return jnp.where(is_kept, logits, -jnp.inf)
 
@@ -149,7 +152,8 @@ def generate(
       edits: what replaces activations of the model, of `interpret.decoding_edits`.
 
     Raises:
-      InputError: for prompts without tokens, a length below 1 and numbers out of range.
+      InputError: for prompts without tokens, a length below 1 and numbers out of range, as far as they are known. Of
+        traced `lengths` out of range the closest is taken, and a traced penalty that is not above 0 is 1.
 
     >>> from attention_jax import config, models
     >>> options = config.LanguageModelConfig(num_layers=1, hidden_size=8, mlp_dim=16, num_heads=2)
@@ -160,7 +164,7 @@ def generate(
     (2, 4)
     """
     rows, width = prompt.shape
-    _check_generation(prompt, lengths, length, temperature, repetition_penalty)
+    lengths = _check_generation(prompt, lengths, length, temperature, repetition_penalty)
     variables, cache_size = {"params": params}, width + length - 1
 
     def step_row(cache, token, row):
@@ -170,7 +174,7 @@ def generate(
 
     def step(cache, token):
         """(logits [B, V], cache) after one more token of each row; each is at its own position, a scalar to a model."""
-        if rows > 1:
+        if rows != 1:
             return map_rows(step_row, cache, token, jnp.arange(rows))
         logits, cache = step_row(cache, token[0], 0)
         return logits[None], cache
@@ -257,7 +261,7 @@ def penalize_repetition(
     >>> penalize_repetition(jnp.array([[2.0, -2.0, 1.0]]), jnp.array([[True, True, False]]), 2.0).tolist()
     [[1.0, -4.0, 1.0]]
     """
-    penalty = jnp.asarray(penalty, logits.dtype)
+    penalty = jnp.where(jnp.greater(penalty, 0), jnp.asarray(penalty, logits.dtype), jnp.ones((), logits.dtype))
     return jnp.where(seen_mask, jnp.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
@@ -276,7 +280,7 @@ def _read_prompts(step, cache, prompt, lengths):
 
 
 def _check_generation(prompt, lengths, length, temperature, repetition_penalty):
-    """Raise InputError for what `generate` does not take, as far as it is known."""
+    """Return the lengths [B], traced ones in their range; InputError for what `generate` does not take, if known."""
     width = prompt.shape[1]
     if width < 1 or length < 1:
         raise InputError(f"generate needs prompts of at least one token and a length >= 1, got {width} and {length}")
@@ -289,6 +293,7 @@ def _check_generation(prompt, lengths, length, temperature, repetition_penalty):
         raise InputError(f"temperature must be at least 0, got {temperature}")
     if is_known(repetition_penalty) and not repetition_penalty > 0:
         raise InputError(f"repetition_penalty must be above 0, got {repetition_penalty}")
+    return jnp.clip(lengths, 1, width)
 
 
 def _apply_temperature(logits, temperature):

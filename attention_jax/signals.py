@@ -15,7 +15,8 @@ AGAIN = 0.05
 
 
 class Interrupt:
-    """Context in which SIGINT and the signals of ENDING set `requested` instead of ending the process."""
+    """Context in which SIGINT and the signals of ENDING set `requested` instead of ending the process. A second SIGINT
+    ends it at once, also while a compiled program runs: the first restores the system's own action."""
 
     requested = False
 
@@ -23,8 +24,13 @@ class Interrupt:
         self.old = {}
         if threading.current_thread() is threading.main_thread():
             for number in not_ignored((signal.SIGINT, *ENDING)):
-                self.old[number] = signal.signal(number, lambda *_: setattr(self, "requested", True))
+                self.old[number] = signal.signal(number, self._request)
         return self
+
+    def _request(self, number, _):
+        self.requested = True
+        if number == signal.SIGINT:
+            signal.signal(number, signal.SIG_DFL)
 
     def __exit__(self, *_):
         for number, handler in self.old.items():

@@ -27,6 +27,7 @@ from attention_jax.sampling import generate
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.placement import Program
 from attention_jax.train.step import init_state
+from benchmarks._attention_check import kernel_error
 from benchmarks._rounds import import_torch
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -94,6 +95,14 @@ def rates(sizes: Sizes) -> dict:
     flops = {f"{dtype}_flops": 2 * sizes.matmul**3 / typical(product, x.astype(dtype)) for dtype in (DTYPE, "float32")}
     numbers = jnp.ones(sizes.copied)
     return flops | {"copy_bytes": 2 * numbers.nbytes / typical(copy, numbers)}  # read and written, per second
+
+
+def kernel(name: str, tokens: int) -> dict:
+    """How far a generated kernel is from "plain"; a failure where rounding does not explain it."""
+    error = kernel_error(name, tokens)
+    if not error < 1e-4:
+        raise RuntimeError(f"off by {error:.1e} of the largest value")
+    return {"error": error}
 
 
 def gpu_tests(sizes: Sizes) -> dict:

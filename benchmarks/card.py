@@ -1,11 +1,11 @@
 """`python launch.py bench card`: what one GPU or TPU does here, beside what other libraries do on it, in nine minutes.
 
-The most important measurements come first: the rates of the card, the tests that need a GPU in short, attention,
-training steps of GPT-2 124M and ViT-S/16, decoding of a Llama of 135M, the default job, and attention at a greater
-length. All models have random weights. Each measurement runs in a process of its own with a time limit; a failure is a
-row with its reason. The JSON is written after every measurement, and the same command continues where it was stopped:
-what is in the file is not measured again, failures only with --retry. On a CPU all sizes are tiny, which shows that the
-command works and nothing else.
+The most important measurements come first: the rates of the card, whether generated kernels are right, the tests that
+need a GPU in short, attention, training steps of GPT-2 124M and ViT-S/16, decoding of a Llama of 135M, the default job,
+and attention at a greater length. All models have random weights. Each measurement runs in a process of its own with a
+time limit; a failure is a row with its reason. The JSON is written after every measurement, and the same command
+continues where it was stopped: what is in the file is not measured again, failures only with --retry. On a CPU all
+sizes are tiny, which shows that the command works and nothing else.
 
 Times are medians of rounds after a warm-up (`_attention_cell.seconds`). Everything is in bfloat16 and accumulates in
 float32; parameters in training are float32. Memory is XLA's plan of temporary buffers, for PyTorch the growth of the
@@ -14,6 +14,7 @@ peak.
 
 import functools
 import importlib.metadata
+import itertools
 import os
 import shutil
 import statistics
@@ -33,11 +34,12 @@ import jax.numpy as jnp  # isort: skip
 
 from attention_jax import provenance
 from attention_jax.errors import InputError
-from attention_jax.files import make_parent, read_object, write_json
+from attention_jax.files import read_object, write_json
 from attention_jax.ops import dispatch
 from attention_jax.report.tables import Table, markdown, number
 from benchmarks import _card_programs as programs
 from benchmarks._attention_cases import CASES, is_available, jax_function
+from benchmarks._attention_check import KERNELS
 from benchmarks._card_programs import DTYPE, FULL, TINY, Sizes
 from benchmarks._pages import check_page, is_selected, write_page
 from benchmarks._process import run_in_process
@@ -62,6 +64,8 @@ def measurements(platform: str) -> Iterator[Measurement]:
     sizes = TINY if platform == "cpu" else FULL
     of = lambda function, *arguments: functools.partial(function, sizes, *arguments)
     yield Measurement("rates", of(programs.rates), 60)
+    for tokens, name in itertools.product((17, 1023), KERNELS) if platform == "gpu" else ():
+        yield Measurement(f"kernel/{name}/{tokens}", functools.partial(programs.kernel, name, tokens), 30)
     yield Measurement("tests", of(programs.gpu_tests), sizes.tests_seconds + 60)
     first, *remaining = sizes.calls
     yield from attention(sizes, platform, *first)
@@ -102,9 +106,8 @@ def attention(sizes: Sizes, platform: str, batch: int, length: int) -> Iterator[
 def implementations(platform: str) -> list[str]:
     """The names that `attend` takes for this platform, without "plain", the definition. Kernels are generated for GPUs;
     elsewhere "kernel" is "fused", or an interpreter for tests."""
-    names = {"gpu": "cuda"}
-    excluded = {name for device, (name, _) in dispatch.KERNELS.items() if device != names.get(platform, platform)}
-    excluded |= {"plain"} if platform == "gpu" else {"plain", "kernel"}
+    device = {"gpu": "cuda"}.get(platform, platform)
+    excluded = {"plain"} | {row.name for row in dispatch.ROWS if device not in row.platforms}
     return [name for name in get_args(dispatch.Implementation) if name not in excluded]
 
 
@@ -159,8 +162,8 @@ def main(
     """Measure one GPU or TPU: attention, training and decoding here and in other libraries.
 
     Args:
-        only: Measurements whose names begin with these parts: rates, tests, attention, attention/causal, train/gpt2,
-            decode, launch.
+        only: Measurements whose names begin with these parts: rates, kernel, tests, attention, attention/causal,
+            train/gpt2, decode, launch.
         total_seconds: When to stop; the same command continues.
         retry: Also measure again what has failed.
         out: File of the results.
@@ -175,7 +178,9 @@ def main(
     if unknown := [
         prefix for prefix in only if not any(is_selected(measurement.name, (prefix,)) for measurement in every)
     ]:
-        raise InputError(f"--only {unknown[0]} selects nothing here: rates, tests, attention, train, decode or launch")
+        raise InputError(
+            f"--only {unknown[0]} selects nothing here: rates, kernel, tests, attention, train, decode or launch"
+        )
     document = load(Path(out))
     rows, end = document["rows"], time.monotonic() + total_seconds
     is_done = lambda name: name in rows and not (retry and rows[name]["problem"])
@@ -206,7 +211,7 @@ def load(path: Path) -> dict:
     """The results so far; InputError if they are of another card or other versions."""
     now = facts()
     if not path.exists():
-        make_parent(path, "--out")
+        path.parent.mkdir(parents=True, exist_ok=True)
         return {"facts": now, "rows": {}}
     document = read_object(path)
     then, rows = document.get("facts"), document.get("rows")
@@ -237,6 +242,7 @@ WORK = {
     "memory, MiB": mebibytes,
 }
 COLUMNS = {
+    "kernel": {"largest error": lambda row: number(row["error"])},
     "attention": {
         "forward, ms": lambda row: milliseconds(row["forward_seconds"]),
         "forward + gradient, ms": lambda row: milliseconds(row["gradient_seconds"]),
@@ -247,7 +253,12 @@ COLUMNS = {
     "decode": WORK,
 }
 """The columns of each kind of table."""
-TITLES = {"attention": "attention, T x head size", "train": "training step", "decode": "decoding, batch"}
+TITLES = {
+    "kernel": "generated kernels against plain, float32",
+    "attention": "attention, T x head size",
+    "train": "training step",
+    "decode": "decoding, batch",
+}
 SINGLE = {
     "rates": (
         "matrix products and copies",

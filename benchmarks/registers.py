@@ -26,7 +26,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax import provenance
-from attention_jax.compile.targets import CHIPS, COMMON, Chip
 from attention_jax.errors import InputError
 from attention_jax.ops.attention import attend
 from attention_jax.ops.biases import ALiBi
@@ -38,6 +37,7 @@ from attention_jax.report.tables import Table, markdown
 from benchmarks._attention_cases import CAP, SIGMA, WINDOW, l1
 from benchmarks._pages import is_selected
 from benchmarks._process import run_in_process
+from benchmarks._targets import CHIPS, COMMON, Chip
 
 Card = Literal["h100", "a100"]
 ARCHITECTURES = {"h100": "9.0a", "a100": "8.0"}

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Config, Samples, replace
+from attention_jax.config import Config, replace
+from experiments.papers.options import Samples
 
 STEPS, UNITS, PROBABILITY, BATCH = 30, 4, 1 / 8, 1_000
 RADII = (0.5, 1.0, 1.5)

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Config, Sizes, replace
+from attention_jax.config import Config, replace
+from experiments.papers.options import Sizes
 
 KERNEL, REACH = 3, 24
 LAYERS = ("convolution", "recurrent", "self-attention")

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Config, Samples, replace
+from attention_jax.config import Config, replace
+from experiments.papers.options import Samples
 
 SEEDS = 3
 KERNEL, GRID, CHANNELS = 3, 12, 5

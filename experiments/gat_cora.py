@@ -18,8 +18,7 @@ validation loss nor the validation accuracy was at least as good as ever before;
 epoch that was as good as ever in both, and they alone are tested, once.
 
 The only difference we know of is the place of epsilon in Adam: TensorFlow adds it to the square root of the second
-moment before its bias is corrected, optax afterwards. The published number is a mean of 100 runs, ours the median of
-ten.
+moment before its bias is corrected, optax afterwards. The published number is a mean of 100 runs, ours of ten.
 
 "equal weights" is the same network where all neighbors weigh the same: a graph convolution. "no neighbours" is the
 same network where each node attends to itself alone, without dropout of that one weight: a perceptron of two layers.

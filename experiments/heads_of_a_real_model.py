@@ -42,7 +42,8 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Config, Grid, TwoBooks, replace
+from attention_jax.config import Config, Grid, replace
+from experiments.papers.options import TwoBooks
 from experiments.scipy_docs import minilm
 from experiments.softmax_in_a_real_model import RESAMPLES, even_windows, read_or_compute, smollm2
 
@@ -384,6 +385,7 @@ def lines(axis, x, series: dict):
 
 
 GRIDS = (
+    Grid("Share of heads that can go together for at most 1 % of the loss", {"share": "spare.together"}, ("",)),
     Grid(
         "Loss of repeated random tokens, nats a token, and prefix matching of the best head",
         {

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Config, Samples, replace
+from attention_jax.config import Config, replace
+from experiments.papers.options import Samples
 
 DIMENSIONS = (8, 10, 12, 14, 16, 18, 20)
 BETA = 1.0

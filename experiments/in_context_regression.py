@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Config, Samples, replace
+from attention_jax.config import Config, replace
+from experiments.papers.options import Samples
 
 DIMENSIONS, PAIRS, BATCH = 10, 20, 512
 EXACT = (DIMENSIONS + 1) / (PAIRS + DIMENSIONS + 1)

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Config, Influence, replace
+from attention_jax.config import Config, replace
+from experiments.papers.options import Influence
 
 UNITS, POSITIVE, RATE, SETTLE = 23, 10, 1e-4, 100
 RANDOMIZED = 5

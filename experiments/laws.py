@@ -6,11 +6,11 @@ Data: none; random arrays, and one head that is trained on a generated task
 Command: python launch.py reproduce laws
 Cost: 0.56 minutes
 
-The functions are in attention_jax/laws/, one for each number, of a few lines over `attend`; docs/laws.md has the
-equations, and tests/laws/test_laws.py breaks each of them. `python launch.py laws mine:attention` measures an attention
-function of your own. Related claims are in other experiments: the rate of kernel regression on random inputs
-(`nadaraya_watson`), the capacity of softmax memories (`hopfield_retrieval`), the Jacobian of the softmax and its
-Lipschitz constant (`exact_identities`).
+The functions are in experiments/papers/theorems.py, one for each number, of a few lines over `attend`; docs/laws.md has
+the equations, and tests/papers/test_theorems.py breaks each of them. `python launch.py check mine:attention` measures
+three of them for an attention function of your own. Related claims are in other experiments: the rate of kernel
+regression on random inputs (`nadaraya_watson`), the capacity of softmax memories (`hopfield_retrieval`), the Jacobian
+of the softmax and its Lipschitz constant (`exact_identities`).
 
 Bounds follow from the theorems, with a margin for rounding and random arrays. Before they were committed, the code was
 tried with seeds 77 and 3, which are not recorded; where that was at full size, the claim says so.
@@ -18,7 +18,8 @@ tried with seeds 77 and 3, which are not recorded; where that was at full size, 
 
 from pathlib import Path
 
-from attention_jax.config import Config, Samples, replace
+from attention_jax.config import Config, replace
+from experiments.papers.options import Samples
 
 SEEDS = 3
 
@@ -32,9 +33,9 @@ def smoke() -> Config:
 
 
 def study(config: Config, directory: Path) -> dict:
-    from attention_jax.laws import LAWS, figure
+    from experiments.papers import theorems
 
     seed, words = config.train.seed, config.data.samples
-    figure.panels(directory / "figures" / "panels.png", seed)
+    theorems.plot_panels(directory / "figures" / "panels.png", seed)
     extra = {"memory.parity_positive": {"words": words}, "memory.parity_negative": {"words": words}}
-    return {name: law.measure(law.subject, seed, **extra.get(name, {})) for name, law in LAWS.items()}
+    return {name: measure(subject, seed, **extra.get(name, {})) for name, (measure, subject) in theorems.LAWS.items()}

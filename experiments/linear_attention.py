@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Config, Sizes, replace
+from attention_jax.config import Config, replace
+from experiments.papers.options import Sizes
 
 WIDTH = 32
 

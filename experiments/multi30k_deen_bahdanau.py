@@ -17,9 +17,10 @@ have other initial values, weights are multiplied in bfloat16, and translations 
 therefore no better implementation of the same experiment.
 """
 
-from attention_jax.config import BahdanauConfig, Config, Decode, Multi30k, Optim, Train
+from attention_jax.config import BahdanauConfig, Config, Decode, Grid, Multi30k, Optim, Train
 
 SEEDS = 1
+GRIDS = (Grid("After training", {"BLEU on test2016": "test.bleu"}, ("",)),)
 
 
 def config() -> Config:

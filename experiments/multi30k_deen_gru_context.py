@@ -17,10 +17,11 @@ have other initial values, and translations may be longer. A higher BLEU is ther
 same experiment. The original run has 23.9 BLEU, the replication 24.9 (23.6 to 26.3 over test sentences).
 """
 
-from attention_jax.config import Config, Decode, Multi30k, Optim, Train
+from attention_jax.config import Config, Decode, Grid, Multi30k, Optim, Train
 from experiments.papers.options import SutskeverConfig
 
 SEEDS = 1
+GRIDS = (Grid("After training", {"BLEU on test2016": "test.bleu"}, ("",)),)
 
 
 def config() -> Config:

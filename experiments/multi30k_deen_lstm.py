@@ -19,10 +19,11 @@ the source, too, and have no BLEU; two later ones, which read it forwards, have 
 17.8 BLEU, the replication 17.5 (16.4 to 18.5 over test sentences).
 """
 
-from attention_jax.config import Config, Decode, Multi30k, Optim, Train
+from attention_jax.config import Config, Decode, Grid, Multi30k, Optim, Train
 from experiments.papers.options import SutskeverConfig
 
 SEEDS = 1
+GRIDS = (Grid("After training", {"BLEU on test2016": "test.bleu"}, ("",)),)
 
 
 def config() -> Config:

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Config, Regression, replace
+from attention_jax.config import Config, replace
 from attention_jax.errors import InputError
+from experiments.papers.options import Regression
 
 SIZES = (50, 100, 200, 400, 800, 1600, 3200, 6400)
 WIDTHS = (0.1, 0.2, 0.5, 1.0)

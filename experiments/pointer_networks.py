@@ -19,8 +19,10 @@ the recorded accuracy is tuned on the test sets that it reports. Another seed (1
 has 0.949 and 0.860 on the same sets.
 """
 
-from attention_jax.config import Config, Optim, Train, replace
+from attention_jax.config import Config, Grid, Optim, Train, replace
 from experiments.papers.options import ConvexHulls, PointerNetworkConfig
+
+GRIDS = (Grid("Accuracy", {f"{n} points": f"test.accuracy_{n}" for n in (5, 10)}, ("",)),)
 
 
 def config() -> Config:

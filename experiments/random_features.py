@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Config, Samples, replace
+from attention_jax.config import Config, replace
+from experiments.papers.options import Samples
 
 DIMENSIONS = 8
 FEATURES = (1, 2, 4, 8, 16, 32, 64)

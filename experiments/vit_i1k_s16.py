@@ -83,8 +83,5 @@ def smoke() -> Config:
     )
 
 
-FACTS = {"train_images": 1_268_355, "test_images": 50_000, "classes": 1000, "channels": 3}
-
-
 def sweep() -> dict[str, str]:
     return {"optim.learning_rate": "3e-4..3e-3:log", "optim.weight_decay": "0.03..0.3:log"}

@@ -28,7 +28,8 @@ import pytest
 from cards import Cards, has_card, is_requested
 from costs import Costs
 
-gc.set_threshold(50_000, 20, 100)  # tracing makes many small objects, and JAX does work of its own at each collection
+# tracing makes many small objects, and JAX does work of its own at each collection
+gc.set_threshold(200_000, 50, 1000)
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -43,7 +44,7 @@ class Memory:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_teardown(self, item, nextitem):
-        if nextitem is not None and nextitem.path != item.path and resident_bytes() > 1e9:
+        if nextitem is not None and nextitem.path != item.path and resident_bytes() > 2e9:
             jax.clear_caches()
             gc.collect()
             with contextlib.suppress(OSError, AttributeError):  # glibc keeps what was freed

@@ -14,12 +14,17 @@ UNOPTIMIZED = {
 }  # these programs run once
 
 
+def draw(init, *inputs, seed: int = 0):
+    """Parameters like those of `init`, but neither zero nor tiny, so that every path through the model matters. No
+    program is compiled."""
+    shapes, r = jax.eval_shape(init, jax.random.key(0), *inputs), np.random.default_rng(seed)
+    return jax.tree.map(lambda x: jnp.asarray(r.normal(size=x.shape, scale=0.5), x.dtype), shapes)
+
+
 def variables_of(model, seed: int = 0):
-    """Parameters that are neither zero nor tiny, so that every path through the model matters."""
-    shapes = jax.eval_shape(model.init, jax.random.key(0), SOURCE, LENGTH, TARGET)
-    assert set(shapes) == {"params"}
-    r = np.random.default_rng(seed)
-    return jax.tree.map(lambda x: jnp.asarray(r.normal(size=x.shape, scale=0.5).astype(np.float32)), shapes)
+    variables = draw(model.init, SOURCE, LENGTH, TARGET, seed=seed)
+    assert set(variables) == {"params"}
+    return variables
 
 
 def check(model):

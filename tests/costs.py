@@ -4,6 +4,10 @@ A cost has four numbers: seconds by the clock, seconds of processor time (with t
 for), programs that XLA compiled or loaded, and the seconds that this took. Setup and teardown count as a part of
 their test, so that a fixture of a module is paid for by its first test. `--costs N` prints N rows of each table,
 `--costs 0` all.
+
+With it a default test of more than `TEST_LIMIT` reference processor-seconds, and default tests of more than
+`TIER_LIMIT` together, fail the run. A reference second is the time of a machine that does `calibrate` in
+`REFERENCE_SECONDS`, so that a slow or busy machine fails nothing.
 """
 
 import os
@@ -16,6 +20,27 @@ import pytest
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 COLUMNS = ("seconds", "cpu", "programs", "compiling")
+TEST_LIMIT, TIER_LIMIT = 10.0, 700.0
+REFERENCE_SECONDS = 0.2
+
+
+def calibrate() -> float:
+    """Processor-seconds per reference second: products of matrices, and three programs that are traced and compiled;
+    the least of three times, as the first one loads what compiles."""
+    import jax
+    import numpy as np
+
+    seconds = []
+    for attempt in (1, 2, 3):
+        start = time.process_time()
+        x = np.ones((512, 512), np.float32)
+        for power in (1, 2, 3):
+            x = np.tanh(x @ x)
+            scale = os.getpid() / (3 * attempt + power)  # a program that no cache has, nor another attempt
+            step = lambda carry, _, scale=scale: (jax.nn.softmax(carry @ carry) * scale, None)
+            jax.jit(jax.grad(lambda x, step=step: jax.lax.scan(step, x, None, length=3)[0].sum())).lower(x).compile()
+        seconds.append(time.process_time() - start)
+    return min(seconds) / REFERENCE_SECONDS
 
 
 class Meter:
@@ -41,11 +66,12 @@ class Costs:
     """The plugin: each worker measures its tests, the reporting process adds the reports up."""
 
     def __init__(self, rows: int):
-        self.rows, self.meter, self.start = rows, Meter(), None
-        self.tests, self.peaks = {}, defaultdict(lambda: (0.0, ""))
+        self.rows, self.meter, self.start, self.rate = rows, Meter(), None, None
+        self.tests, self.references, self.peaks = {}, {}, defaultdict(lambda: (0.0, ""))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item):
+        self.rate = self.rate or calibrate()
         self.start = self.meter.read()
 
     @pytest.hookimpl(wrapper=True)
@@ -54,14 +80,29 @@ class Costs:
         if call.when == "teardown":
             spent = [round(now - then, 3) for now, then in zip(self.meter.read(), self.start, strict=True)]
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # GB; Linux counts in KiB
-            report.user_properties.append(("costs", [spent, peak, os.environ.get("PYTEST_XDIST_WORKER", "main")]))
+            reference = 0.0 if item.get_closest_marker("slow") else spent[1] / self.rate
+            worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+            report.user_properties.append(("costs", [spent, reference, peak, worker]))
         return report
 
     def pytest_runtest_logreport(self, report):
-        for spent, peak, worker in (value for name, value in report.user_properties if name == "costs"):
-            self.tests[report.nodeid] = spent
+        for spent, reference, peak, worker in (value for name, value in report.user_properties if name == "costs"):
+            self.tests[report.nodeid], self.references[report.nodeid] = spent, reference
             if peak > self.peaks[worker][0]:
                 self.peaks[worker] = (peak, report.nodeid)
+
+    def excess(self) -> list[str]:
+        """A line for each limit that default tests exceed."""
+        total, each = sum(self.references.values()), sorted(self.references.items(), key=lambda entry: -entry[1])
+        tests = [
+            f"{name}: {cost:.1f} reference seconds, at most {TEST_LIMIT}" for name, cost in each if cost > TEST_LIMIT
+        ]
+        return tests + [f"default tests: {total:.0f} reference seconds, at most {TIER_LIMIT}"] * (total > TIER_LIMIT)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session):
+        if self.excess() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter):
         files = defaultdict(lambda: [0.0] * len(COLUMNS))
@@ -77,3 +118,6 @@ class Costs:
                 terminalreporter.write_line("".join(f"{number:11.1f}" for number in spent) + f"  {name}")
         for worker, (peak, test) in sorted(self.peaks.items()):
             terminalreporter.write_line(f"peak memory of {worker}: {peak:.2f} GB, first in {test}")
+        terminalreporter.write_line(f"all default tests: {sum(self.references.values()):.0f} reference seconds")
+        for line in self.excess():
+            terminalreporter.write_line(f"too expensive: {line}", red=True)

@@ -42,6 +42,7 @@ def run(place, *options, runs=0, card=False) -> tuple[int, str]:
     return result.returncode, result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("runs", "card", "code", "line"),

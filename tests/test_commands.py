@@ -11,19 +11,17 @@ from attention_jax.errors import InputError
 from attention_jax.files import write_json
 from experiments import translate_files
 
-RUN = {"variant": "", "seed": 0, "history": [], "environment": {"commit": "c"}}
-
 
 @pytest.mark.parametrize("error, code", [(0.1, 0), (3.0, 1), (-0.1, 1)])
 def test_one_differing_claim_gives_exit_code_1(tmp_path, error, code):
-    """Number and sign agree, the number differs, both do; on recorded numbers, so that nothing runs."""
-    (tmp_path / "mine.py").write_text("from experiments.date_luong import config\n")
+    """Number and sign agree, the number differs, both do."""
+    study = f"study = lambda config, directory: {{'test.error': {error} * (1 + config.train.seed / 1e4)}}\n"
+    (tmp_path / "mine.py").write_text("from experiments.date_luong import config\n" + study)
     claims = '[[claim]]\ntext = "{0}"\nmetric = "test.error"\nsource = "me"\npublished = {0}\n'
     (tmp_path / "mine.toml").write_text(claims.format(0.1) + claims.format(3.0).replace("published", "sign = 1 #"))
-    record = {"experiment": "mine", "runs": [RUN | {"metrics": {"test.error": error}}]}
-    write_json(tmp_path / "results" / "mine.json", record)
+    words = [str(tmp_path / "mine.py"), "--no-record", "--seeds", "2", "--root", str(tmp_path / "runs")]
     with pytest.raises(SystemExit) as stop:
-        commands.reproduce([str(tmp_path / "mine.py"), "--scale", "recorded"])
+        commands.reproduce(words)
     assert stop.value.code == code
 
 
@@ -40,7 +38,6 @@ class Asked(Exception):
         "look RUN",
         "predict RUN TEXTS --out OUT",
         "evaluate RUN --figures",
-        "export RUN --to zip",
         "export RUN",
         "export RUN --to stablehlo",
     ],
@@ -72,17 +69,61 @@ def test_resume_rejects_preset_and_initial_weights(tmp_path):
 
 
 @pytest.mark.parametrize("words", [["--from", ""], ["--from="], ["--from", "", "--resume"]])
-@pytest.mark.parametrize("command", ["train", "sweep", "compile"])
+@pytest.mark.parametrize("command", ["train", "sweep"])
 def test_an_empty_name_of_weights_is_an_error(command, words, tmp_path):
     words = [word for word in words if command == "train" or word != "--resume"]
-    out = {"compile": ["--target", "v5e"]}.get(command, ["--out", str(tmp_path / "run")])
+    out = ["--out", str(tmp_path / "run")]
     if "--resume" in words:
         write_json(tmp_path / "run" / "config.json", configs.to_json(translate_files.config()))
     with pytest.raises(InputError, match="--from needs a run or a file of weights, got an empty name"):
-        commands.COMMANDS[command](["translate_files", *out, *words])
+        commands.main([command, "translate_files", *out, *words])
 
 
 @pytest.mark.parametrize("words", ["--model.differential true", "--model.no-differential=False"])
 def test_a_flag_takes_no_value(words):
     with pytest.raises(InputError, match="takes no value, .* give --model.differential or --model.no-differential;"):
         commands.train(["language_model", *words.split(), "--out", "x.y/z"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["predict", "none", "May 1", "--out", "OLD"],
+        ["predict", "none", "May 1", "--attention", "OLD"],
+        ["look", "none", "May 1", "--out", "OLD"],
+        ["compare", "none", "--out", "OLD"],
+        ["compare", "none", "--csv", "OLD"],
+        ["compare", "none", "--latex", "OLD"],
+    ],
+)
+def test_file_that_exists_is_refused_before_any_work(words, tmp_path):
+    """The run does not even exist."""
+    old = tmp_path / ("old.html" if "look" in words else "old.png")
+    old.write_text("mine")
+    words = [str(old) if word == "OLD" else word for word in words]
+    with pytest.raises(InputError, match=r"old.*: it exists already, and --force"):
+        commands.main(words)
+    assert old.read_text() == "mine" and [*tmp_path.iterdir()] == [old]
+
+
+def test_two_outputs_are_two_files_and_force_needs_one():
+    with pytest.raises(InputError, match="--latex and --csv need different files, got x and x"):
+        commands.main(["compare", "none", "--latex", "x", "--csv", "x"])
+    for words in ("compare none --force", "predict none text --force"):
+        with pytest.raises(InputError, match="--force replaces .*: leave it out"):
+            commands.main(words.split())
+
+
+@pytest.mark.parametrize("words", [["train", "date_luong", "--out", ""], ["compare", "none", "--csv="]])
+def test_empty_name_of_output_is_an_error(words):
+    with pytest.raises(InputError, match="needs a file or a directory, got an empty name"):
+        commands.main(words)
+
+
+def test_deleted_working_directory_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for command in ("sweep date_luong", "train date_luong", "list"):
+        with pytest.raises(InputError, match="the working directory was deleted"):
+            commands.main(command.split())

@@ -254,6 +254,7 @@ def test_unknown_penalty_is_refused():
         penalty_divisor(jnp.array([1]), "wu", 1.0)
 
 
+@pytest.mark.slow
 def test_largest_is_top_k_on_wide_rows():
     x = jax.random.normal(jax.random.key(0), (7, 5001)).at[0, 4990:].set(9.0).at[1, 3:].set(-jnp.inf)
     for k in (1, 5):
@@ -328,6 +329,7 @@ def test_decoders_run_in_x64():
         np.testing.assert_allclose(actual_array, expected_array, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_dead_end_hypothesis_is_dropped():
     """p(3) = 0.6, but after 3 no token is allowed; what is left has a number, and what is not there -inf, never NaN."""
     table = np.full((5, 5), -np.inf)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attention_jax.claims import catalog
+from attention_jax import catalog
 from attention_jax.cli import command_options, commands
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,6 +40,7 @@ def options_of_commands(page: Path) -> list[list[str]]:
     return [words for words in every if words[1] in catalog.experiment_names()]
 
 
+@pytest.mark.slow
 def test_options_of_the_pages_exist():
     kinds = {"train": command_options.Train, "sweep": command_options.Sweep}
     every = {tuple(words) for page in PAGES for words in options_of_commands(page)}

@@ -1,5 +1,6 @@
 """Files: strict readers take JSON, numbers that it lacks come back, and no error of a disk leaves half a file."""
 
+import contextlib
 import errno
 import json
 import math
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from attention_jax.errors import InputError, explain_errors
-from attention_jax.files import from_json, make_parent, metrics_row, read_json, temporary_file, write_json
+from attention_jax.files import check_output, from_json, metrics_row, read_json, temporary_file, write_json
 from attention_jax.report.run_page import run_page
 from attention_jax.train.log import MetricsLog
 
@@ -76,7 +77,7 @@ def test_json_without_such_numbers_is_as_before():
 
 def test_longest_file_name_is_accepted(tmp_path):
     path = tmp_path / ("n" * 250 + ".json")
-    make_parent(path, "--out")
+    check_output(path, "file")
     assert read_json(write_json(path, {"a": 1})) == {"a": 1} and [each.name for each in tmp_path.iterdir()] == [
         path.name
     ]
@@ -115,3 +116,69 @@ def test_a_defect_keeps_its_traceback(number):
     with pytest.raises(OSError, match=os.strerror(number)) as raised, explain_errors():
         raise OSError(number, os.strerror(number), "ours.json")
     assert not isinstance(raised.value, InputError)
+
+
+PLACES = {
+    ("file", "new.csv"): "",
+    ("file", "new/deep/new.csv"): "",
+    ("file", "pipe"): "",
+    ("file", "table.csv"): "it exists already, and --force",
+    ("file", "link.csv"): "it exists already",
+    ("file", "full"): "it must be a file, and is a directory",
+    ("file", "new/"): "it must be a file, and is a directory",
+    ("file", "table.csv/x.csv"): "table.csv is not a directory that can be written",
+    ("directory", "new"): "",
+    ("directory", "empty"): "",
+    ("directory", "to_empty"): "",
+    ("directory", "full"): r"must be new or empty, and has notes.txt \(1 of",
+    ("directory", "to_full"): "must be new or empty",
+    ("directory", "table.csv"): "must be a directory, and is a file",
+    ("directory", "table.csv/x"): "not a directory that can be written",
+    ("directory", "pipe"): "must be a directory",
+    ("directory", "."): "must be new or empty",
+    ("directory", "/"): "must be new or empty",
+    ("directory", "~"): "did not replace its ~, write /",
+    ("file", "~/x.csv"): "did not replace its ~",
+    ("directory", chr(0xDCE9)): "must be UTF-8",
+}
+
+
+@pytest.mark.parametrize("kind, name", PLACES)
+def test_output_never_replaces_what_is_there(kind, name, tmp_path, monkeypatch):
+    """Before anything is written; a place is named as it is typed, from the working directory."""
+    monkeypatch.chdir(tmp_path)
+    for directory in ("empty", "full"):
+        Path(directory).mkdir()
+        Path(f"to_{directory}").symlink_to(directory)
+    Path("full/notes.txt").write_text("mine"), Path("table.csv").write_text("mine")
+    Path("link.csv").symlink_to("table.csv"), os.mkfifo("pipe")
+    first_files = sorted(tmp_path.rglob("*"))
+    problem = PLACES[kind, name]
+    with pytest.raises(InputError, match=problem) if problem else contextlib.nullcontext():
+        check_output(name, kind)
+    check_output("table.csv", "file", force=True)
+    assert sorted(tmp_path.rglob("*")) == first_files
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_read_only_directory_is_refused(tmp_path):
+    tmp_path.chmod(0o500)
+    for kind in ("file", "directory"):
+        with pytest.raises(InputError, match="not a directory that can be written"):
+            check_output(tmp_path / "x", kind)
+    tmp_path.chmod(0o700)
+
+
+def test_link_to_output_is_followed(tmp_path):
+    (tmp_path / "real").mkdir()
+    for target in ("real/new.json", "real/old.json"):
+        link = tmp_path / Path(target).name
+        link.symlink_to(target)
+        (tmp_path / "real" / "old.json").write_text("1")
+        write_json(link, 2)
+        assert link.is_symlink() and (tmp_path / target).read_text() == "2\n"
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_json(tmp_path / "pipe", 3)
+    assert os.read(reader, 9) == b"3\n" and (tmp_path / "pipe").is_fifo(), "a device is written to, not replaced"
+    os.close(reader)

@@ -20,15 +20,16 @@ from rounding import assert_error_of_rounding, evaluate_definitions, in_type, re
 from tiny import MODELS, builder, every_score
 
 from attention_jax import config as configs, tasks
-from attention_jax.claims.catalog import load_experiment
+from attention_jax.catalog import load_experiment
 from attention_jax.ops import normalizers, scores
 from attention_jax.ops.attention import attend
 from attention_jax.ops.masks import causal, lengths, window
-from attention_jax.sweep import population
+from attention_jax.sweep import batch
 from attention_jax.train.loop import train_one
 from attention_jax.train.optimizer import optimizer
 from attention_jax.train.placement import Program
 from attention_jax.train.step import init_state
+from benchmarks import _attention_check
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -52,6 +53,16 @@ def device(request):
         pytest.skip("needs a GPU, and jax[cuda12] or jax[cuda13]")
     with jax.default_device(first):
         yield first
+
+
+# --- generated kernels, which no card has run yet ---------------------------------------------------------------------
+
+KERNEL_CASES = [(name, tokens) for tokens in (17, 1023) for name in _attention_check.KERNELS]
+
+
+@everywhere("name tokens", KERNEL_CASES)
+def test_kernel_is_plain_with_gradients(device, name, tokens):
+    assert _attention_check.kernel_error(name, tokens) < 1e-4
 
 
 # --- attend -----------------------------------------------------------------------------------------------------------
@@ -116,6 +127,7 @@ def assert_attention_is_exact(device, rules: list[dict], implementations, dtype,
         assert_error_of_rounding(results, rounded, exact, dtype)
 
 
+@pytest.mark.slow
 @everywhere("implementation dtype tokens", ROUTES, by_default=[(None, "bfloat16", TOKENS - 1)])
 def test_a_route_is_exact_under_every_mask(device, implementation, dtype, tokens):
     rules = [{"score": scores.ScaledDot(), "mask": mask} for mask in MASKS.values()]
@@ -171,6 +183,7 @@ def losses_of_three_steps(task, update, state):
     return total / count
 
 
+@pytest.mark.slow
 @everywhere("model", FAMILIES, by_default=FAMILIES[:1])
 def test_three_training_steps_match_cpu(device, build, model):
     """From one initial state, so that one program is compiled on each: in float32, whose rounding training enlarges."""
@@ -197,8 +210,8 @@ def losses_by_epoch(directory: Path) -> list[float]:
 @everywhere("", [()])
 def test_a_population_is_its_runs_alone(device, tmp_path):
     setups = [small(seed) for seed in (0, 1)]
-    members = [population.Member(config, tmp_path / str(config.train.seed)) for config in setups]
-    population.train_many(members, [tasks.build(config) for config in setups], tmp_path / "group")
+    members = [batch.Member(config, tmp_path / str(config.train.seed)) for config in setups]
+    batch.train_batch(members, [tasks.build(config) for config in setups], tmp_path / "group")
     for config, member in zip(setups, members, strict=True):
         run, _ = train_one(tasks.build(config), config.optim, config.train, tmp_path / "alone" / str(config.train.seed))
         alone = [row["train.loss"] for row in run.history]
@@ -255,6 +268,7 @@ def test_score_is_exact_plain_and_blockwise(device, name, dtype):
     assert_attention_is_exact(device, rules, ["plain", "fused"], dtype)
 
 
+@pytest.mark.slow
 @everywhere("name dtype", [(name, "bfloat16") for name in NORMALIZERS], by_default=[("Sparsemax", "bfloat16")])
 def test_normalizer_is_exact_plain_and_blockwise(device, name, dtype):
     rules = [{"score": scores.ScaledDot(), "mask": lengths, "normalizer": NORMALIZERS[name]}]

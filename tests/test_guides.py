@@ -204,6 +204,22 @@ def test_the_parts_of_the_guide_train_and_predict(python, launch):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["TalkingHeads", "MemorySlots"])
+def test_attention_layers_of_the_guide_train_resume_decode_and_export(checkout, launch, kind):
+    assert launch(f"check mine.attention:{kind}").count(" ok") == 4
+    small = "--model.num-layers 2 --model.hidden-size 8 --model.num-heads 2 --model.mlp-dim 8 --decode.length 4"
+    small += " --data.sequence-length 16 --data.text-file pairs.tsv --train.max-steps 2"
+    launch(f"train language_model --model.attention mine.attention:{kind} {small} --train.total-epochs 1 --out {kind}")
+    launch(f"train language_model --resume --out {kind} --train.total-epochs 2 --train.max-steps 4 --trust-code")
+    history = json.loads((checkout / kind / "result.json").read_text(encoding="utf-8"))["history"]
+    assert history[-1]["step"] == 4
+    assert launch(f"predict {kind} w1 --trust-code").startswith("w1")
+    for to in ("npz", "stablehlo"):
+        launch(f"export {kind} --to {to} --trust-code")
+    assert "--model.attention mine.attention" in launch(f"export {kind} --naming gpt2 --trust-code", code=2)
+
+
+@pytest.mark.slow
 def test_guide_task_trains_without_view(checkout, launch):
     [task] = [
         node

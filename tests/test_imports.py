@@ -4,6 +4,7 @@ the file of a model reads the options of that model only."""
 import ast
 import dataclasses
 import functools
+import graphlib
 import sys
 import typing
 from pathlib import Path
@@ -22,7 +23,7 @@ PACKAGES = {
     "ops": ({"jax"}, set()),
     "data": (
         {"tensorflow_datasets", "babel", "sentencepiece", "spacy", "PIL", "sklearn", "tokenizers", "pyarrow"},
-        {"config", "provenance", "ops.images.boxes", "pretrained.tokenizer"},
+        {"config", "provenance", "ops.images.boxes"},
     ),
     "models": ({"jax", "flax"}, {"ops", "config"}),
     "interpret": ({"jax", "flax"}, {"ops", "config", "models", "report"}),
@@ -37,34 +38,35 @@ PACKAGES = {
     "runs": (
         {"jax", "safetensors"},
         {
-            "compile.stablehlo",
+            "export.stablehlo",
             "config",
             "data",
             "tasks",
             "train",
             "pretrained",
             "report",
-            "claims.catalog",
+            "catalog",
             "provenance",
         },
     ),
     "sweep": (
         {"jax", "optuna", "ray", "rich"},
-        {"config", "train", "runs", "claims", "report", "tasks", "models"},
+        {"config", "train", "runs", "catalog", "claims", "report", "tasks", "models"},
     ),
-    "config": (set(), {"claims.claim"}),
-    "claims": ({"scipy"}, {"config", "provenance", "runs", "report"}),
+    "config": (set(), set()),
+    "declarations": (set(), set()),
+    "catalog": (set(), {"config", "declarations"}),
+    "claims": ({"scipy"}, {"config", "catalog", "declarations", "provenance", "runs", "report"}),
     "pretrained": (
         {"jax", "flax", "safetensors", "gguf", "tokenizers", "jinja2"},
         {"config", "data", "decode", "interpret", "sampling", "models", "ops", "report", "tasks", "train"},
     ),
-    "compile": (
+    "export": (
         {"jax", "PIL", "sentencepiece", "spacy", "tokenizers"},
-        {"config", "data", "tasks", "train", "claims", "pretrained"},
+        {"config", "data", "tasks", "pretrained"},
     ),
-    "laws": ({"jax", "optax", "scipy"}, {"ops", "claims", "report"}),
-    "cli.command_options": ({"tyro"}, {"config", "claims", "cli.help"}),
-    "cli.help": (set(), {"config", "claims"}),
+    "cli.command_options": ({"tyro"}, {"config", "catalog", "claims", "cli.help"}),
+    "cli.help": (set(), {"config", "catalog"}),
     "cli.compilation_cache": (set(), {"provenance"}),
     "signals": (set(), set()),
     "provenance": (set(), set()),
@@ -77,9 +79,15 @@ PACKAGES = {
 EVERYWHERE = {"config", "files", "printing", "errors", "signals", "lazy_attributes"}
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def find_imports(path: Path) -> set[str]:
     """Dotted names of everything a file imports, at any depth."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -110,15 +118,135 @@ def test_a_package_imports_only_what_the_table_allows(package):
                 assert top in outside | ANY, f"{path.name} of {package} imports {name}"
 
 
+def module_of(name: str) -> Path | None:
+    """The file of this package with what a dotted name names: a module, or an object in it."""
+    for module in (name, name.rpartition(".")[0]):
+        path = ROOT / module.replace(".", "/")
+        for file in (path.with_suffix(".py"), path / "__init__.py"):
+            if file.is_relative_to(PACKAGE) and file.is_file():
+                return file
+    return None
+
+
+@functools.cache
+def modules_imported() -> dict[Path, set[Path]]:
+    """The modules of this package that each of them imports, inside of functions, too."""
+    return {path: {*map(module_of, find_imports(path))} - {None, path} for path in files("")}
+
+
+@pytest.mark.parametrize("package", sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()))
+def test_modules_of_a_package_have_no_circle(package):
+    directory = PACKAGE / package
+    inside = {
+        path.relative_to(directory): {other.relative_to(directory) for other in imports if directory in other.parents}
+        for path, imports in modules_imported().items()
+        if directory in path.parents
+    }
+    assert [*graphlib.TopologicalSorter(inside).static_order()]  # CycleError names a circle
+
+
+def test_no_package_imports_one_above_it():
+    """Two packages that import each other, at any remove, are one package."""
+    layer = lambda path: path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    arrows = {(layer(path), layer(other)) for path, imports in modules_imported().items() for other in imports}
+    below = {}
+    for above, package in arrows:
+        below.setdefault(above, set()).update({package} - {above, "__init__"})
+    below.pop("__init__")  # the names that the package offers
+    assert [*graphlib.TopologicalSorter(below).static_order()]
+
+
 def test_experiments_compute_nothing_when_imported():
     for path in [*(ROOT / "experiments").glob("*.py"), ROOT / "launch.py"]:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = tree_of(path)
         for node in tree.body:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 name = node.names[0].name if isinstance(node, ast.Import) else node.module
                 assert name.split(".")[0] not in {"jax", "flax", "optax", "matplotlib", "tensorflow_datasets"}, (
                     f"{path.name} imports {name}"
                 )
+
+
+CHECKED = "a file that `check_output` has agreed to"
+RUN_FILE = "a file of a run, in a directory that `check_place` has agreed to"
+DATA_HOME = "in the cache of datasets"
+REPLACING = {
+    ("files.py", "replace"): "`temporary_file`, which all other writers use",
+    ("files.py", "unlink"): "the temporary file itself; the lock of a file system without locks",
+    ("files.py", "rmtree"): "the temporary directory itself",
+    ("files.py", "rmdir"): "`remove_empty`: directories that a file or run has created which failed, if empty",
+    ("files.py", "write_text"): "a temporary file",
+    ("claims/pages.py", "unlink"): "docs/results of the checkout",
+    ("claims/record.py", "rename"): "a run with other options, by its time; nothing is lost",
+    ("claims/record.py", "copyfile"): "experiments/results of the checkout",
+    ("cli/compilation_cache.py", "unlink"): "the cache of compiled programs",
+    ("export/stablehlo.py", "copyfile"): "a temporary directory",
+    ("export/stablehlo.py", "savez"): "a temporary directory",
+    ("export/stablehlo.py", "write_bytes"): "a temporary directory",
+    ("export/stablehlo.py", "write_text"): "a temporary directory",
+    ("data/builders.py", "replace"): DATA_HOME,
+    ("data/builders.py", "rmdir"): DATA_HOME,
+    ("data/cache.py", "remove"): DATA_HOME,
+    ("data/cache.py", "replace"): DATA_HOME,
+    ("data/images.py", "savez"): DATA_HOME,
+    ("data/lazy_images.py", "save"): DATA_HOME,
+    ("data/stream.py", "open"): DATA_HOME,
+    ("data/stream.py", "savez"): DATA_HOME,
+    ("data/text_tables.py", "open"): CHECKED,
+    ("data/tokenizers.py", "write_bytes"): DATA_HOME,
+    ("interpret/store.py", "open"): "a directory that was empty, or has an index of the same activations",
+    ("interpret/store.py", "save"): "a directory that was empty, or has an index of the same activations",
+    ("pretrained/exchange.py", "write_bytes"): "a temporary directory",
+    ("pretrained/tensors.py", "savez"): "a temporary directory",
+    ("pretrained/tensors.py", "write_bytes"): "a temporary directory",
+    ("report/bleu.py", "force=True"): "sacrebleu: tokenized text is no error",
+    ("report/style.py", "savefig"): "the figures of a run, or " + CHECKED,
+    ("runs/directory.py", "rmtree"): "`withdraw`: the directory that the same call has created",
+    ("runs/lifecycle.py", "unlink"): RUN_FILE,
+    ("runs/lifecycle.py", "replace"): RUN_FILE,
+    ("runs/lifecycle.py", "rmtree"): "earlier_final, in which `check_place` has seen parameters only",
+    ("runs/saved.py", "open"): "a temporary file",
+    ("runs/saved.py", "savez_compressed"): "a temporary file",
+    ("sweep/driver.py", "unlink"): "failure.json of runs that never began, in a sweep",
+    ("sweep/driver.py", "rmdir"): "directories of runs that never began, if empty",
+    ("sweep/driver.py", "replace"): "failure.json of a sweep's run",
+    ("sweep/executors.py", "open"): "the log of a sweep's group, which grows",
+    ("sweep/executors.py", "force=True"): "Ray: a task is canceled",
+    ("sweep/search.py", "unlink"): "journal.log of a sweep and its lock",
+    ("train/checkpoint.py", "force=True"): "checkpoints/ and final/, in which `check_place` has seen parameters only",
+    ("train/checkpoint.py", "rmtree"): "half-written parameters, by orbax's name for them",
+    ("train/log.py", "open"): "metrics.jsonl of a run, which grows",
+    ("train/sinks.py", "rename"): "TensorBoard's new file of a run",
+}
+"""{(file, call that may delete or replace files): why no file of a user is lost}."""
+DELETING = {"rmtree", "unlink", "rmdir", "removedirs", "rename", "renames", "write_text", "write_bytes", "copyfile"}
+DELETING |= {"copytree", "savez", "savez_compressed", "savefig"}
+
+
+def replacing_call(call: ast.Call) -> str:
+    """The name of a call that may delete or replace a file, or ""; `x.replace(y)` is that of a path."""
+    name, owner = (getattr(call.func, "attr", getattr(call.func, "id", "")), ast.unparse(call.func).rpartition(".")[0])
+    constants = [
+        node.value for node in (*call.args, *(k.value for k in call.keywords)) if isinstance(node, ast.Constant)
+    ]
+    modes = [
+        value for value in constants if isinstance(value, str) and {*value} <= {*"rwaxbt+"} and {*value} & {*"wax+"}
+    ]
+    if any(k.arg == "force" and getattr(k.value, "value", None) is True for k in call.keywords):
+        return "force=True"
+    is_path = name == "replace" and len(call.args) == 1 and not call.keywords and isinstance(call.func, ast.Attribute)
+    is_call = is_path or (owner, name) in {("os", "replace"), ("os", "remove"), ("np", "save")} or name in DELETING
+    return name if is_call else "open" if name in ("open", "open_file", "open_memmap", "ZipFile") and modes else ""
+
+
+def test_files_are_replaced_where_the_table_says():
+    """A new place that may delete or replace a file asks `check_output` first, and says here why nothing is lost."""
+    calls = set()
+    for path in files(""):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Call) and (name := replacing_call(node)):
+                calls.add((path.relative_to(PACKAGE).as_posix(), name))
+    assert {call for call in calls if not call[0].startswith("ops/")} == REPLACING.keys()
 
 
 THE_LOOP = {"plan", "train_steps"}, {"checkpoints.save"}
@@ -128,7 +256,7 @@ THE_LOOP = {"plan", "train_steps"}, {"checkpoints.save"}
 
 def of_the_loop(path: Path) -> set[str]:
     """The calls in a file that only the loop may make, as "object.method"."""
-    calls = [node.func for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+    calls = [node.func for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)]
     names = {ast.unparse(call).lower() for call in calls if isinstance(call, ast.Attribute)}
     methods, whole = THE_LOOP
     return {name for name in names if name.split(".")[-1] in methods or ".".join(name.split(".")[-2:]) in whole}
@@ -142,8 +270,8 @@ def test_there_is_one_loop():
     loop = PACKAGE / "train" / "loop.py"
     assert of_the_loop(loop) == {"task.plan", "program.train_steps", "checkpoints.save"}
     elsewhere = {path.name: of_the_loop(path) for path in paths if path != loop and of_the_loop(path)}
-    assert elsewhere == {"population.py": {"run.plan"}}, "which stacks the plans of several runs"
-    [fit] = [node for node in ast.parse(loop.read_text()).body if getattr(node, "name", "") == "fit"]
+    assert elsewhere == {"batch.py": {"run.plan"}}, "which stacks the plans of several runs"
+    [fit] = [node for node in tree_of(loop).body if getattr(node, "name", "") == "fit"]
     assert fit.end_lineno - fit.lineno < 60
 
 
@@ -192,7 +320,7 @@ def test_a_model_asks_for_its_own_options_only():
 def imports_and_reads(path: Path) -> tuple[set[str], set[str]]:
     """What a file imports, and the attributes it reads with the fields of its dataclasses, which `of(options)` reads by
     name."""
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    nodes = list(ast.walk(tree_of(path)))
     fields = {n.target.id for n in nodes if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
     modules = {name.rpartition(".")[0] for name in find_imports(path)}
     return find_imports(path) | modules, {n.attr for n in nodes if isinstance(n, ast.Attribute)} | fields

@@ -16,9 +16,9 @@ from unittest import mock
 
 import pytest
 
-from attention_jax import config as configs, load_run
-from attention_jax.claims import catalog
+from attention_jax import catalog, config as configs, load_run
 from attention_jax.cli import command_options, commands
+from attention_jax.config.fields import field_docs
 from attention_jax.errors import InputError
 from attention_jax.files import directory_lock
 from attention_jax.runs import directory as run_directory, lifecycle
@@ -93,7 +93,7 @@ def test_every_command_documents_its_options(command, capsys):
     help_text = " ".join(re.sub(r"[│╭╰─╮╯]", " ", capsys.readouterr().out).split())
     assert " ".join(kind.__doc__.split()) in help_text
     for field in dataclasses.fields(kind):
-        text = catalog.field_docs(kind)[field.name]
+        text = field_docs(kind)[field.name]
         assert text and text in help_text, field.name
 
 
@@ -134,8 +134,8 @@ def test_one_experiment_is_shown_whole():
     table = (ROOT / "docs" / "results" / "date_attention.md").read_text(encoding="utf-8")
     start = "| attention, exact match after epoch 3 |"
     [row] = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith(start)]
-    text, published, measured, verdict = row
-    expected = f"{verdict}: {text}; ours {measured}; published {published} ("
+    text, published, measured, difference, verdict = row
+    expected = f"{verdict}: {text}; source {published}; this code {measured}; difference {difference} ("
     assert expected in words, "the verdict and the number of the experiment's page"
     assert "--data.path A published date.txt or date.txt.gz" in words
     assert "Variants: token, mean, attention" in launch_here("list", "pooling").stdout
@@ -323,7 +323,7 @@ def test_a_file_is_translated_line_by_line(run, tmp_path):
     assert empty == "" and len(first) == len(last) == 10
     assert launch_here("predict", run, "May 1, 1999").stdout == f"May 1, 1999 -> {first}\n"
     both = launch_here("predict", run, tmp_path / "in.txt").stdout
-    assert both == f"May 1, 1999 -> {first}\n2/3/04 -> {last}\n"
+    assert both == f"May 1, 1999 -> {first}\n\n2/3/04 -> {last}\n"
     assert "no file of texts at" in error_line("predict", run, tmp_path / "none.txt")
     assert "--out" in error_line("predict", run, tmp_path / "in.txt", "--out", "/proc/none/out.txt")
     (tmp_path / "bad.txt").write_bytes(b"ok\n\xff\n")
@@ -409,6 +409,11 @@ def test_weights_need_a_name_and_one_option(tmp_path):
     assert "path" in error_line("train", "date_luong", "--data.path", "x" * 300) and not (tmp_path / "r").exists()
 
 
+def test_all_experiments_at_full_scale_are_refused():
+    assert "reproduce needs the NAME of an experiment" in error_line("reproduce")
+    assert "reproduce needs the NAME of an experiment" in error_line("reproduce", "--no-record")
+
+
 def test_every_name_is_read_before_anything_runs(tmp_path):
     place = ("--scale", "smoke", "--root", tmp_path / "runs")
     assert "no experiment 'nosuch'" in error_line("reproduce", "bptt_unbiasedness", "nosuch", *place)
@@ -430,15 +435,6 @@ def test_every_repetition_of_over_counts(tmp_path):
     assert apart.stdout == together.stdout
     again = ("--over", "model.hidden-size=4", "--over", "model.hidden-size=8")
     assert "model.hidden-size twice" in error_line("sweep", "date_luong", *again, *place)
-
-
-def test_every_repetition_of_facts_counts():
-    words = ["transformer_base_wmt14", "--target", "v5e", "--facts", "classes=10", "--facts", "train_images=20", "30"]
-    assert sum(command_options.parse(command_options.Compile, words).facts, ()) == (
-        "classes=10",
-        "train_images=20",
-        "30",
-    )
 
 
 def test_newest_run_has_greatest_number(tmp_path):
@@ -479,7 +475,7 @@ def test_resume_starts_run_without_saved_config(tmp_path):
     config = catalog.load_experiment("date_luong").smoke()
     lifecycle.start(config, tmp_path, study=lambda config, directory: {"x": 1.0}, resume=True)
     assert run_directory.read_config(tmp_path) == config
-    with pytest.raises(InputError, match="needs a run in"):  # of runs, but none
+    with pytest.raises(InputError, match="it must be new or empty, and has"):  # of runs, but none
         lifecycle.start(config, tmp_path.parent, study=None, resume=True)
 
 
@@ -490,7 +486,7 @@ def test_resume_refuses_foreign_checkpoints(tmp_path):
         lifecycle.start(config, tmp_path / "runs" / "x" / "001")
     assert not list((tmp_path / "runs").iterdir())
     (tmp_path / "runs" / "x" / "001" / "checkpoints").mkdir(parents=True)
-    with pytest.raises(InputError, match="has checkpoints and no config.json"):
+    with pytest.raises(InputError, match="must be new or empty, and has checkpoints"):
         lifecycle.start(config, tmp_path / "runs" / "x" / "001")
 
 

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,29 @@ def test_lock_excludes_other_processes(flock, tmp_path, monkeypatch, capsys):
 def test_missing_directory_is_not_lockless(tmp_path):
     with pytest.raises(FileNotFoundError), directory_lock(tmp_path / "absent"):
         pass
+
+
+def test_waiting_is_told_after_a_second(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(files, "NOTE_SECONDS", 0.05)
+    with directory_lock(tmp_path):
+        waiting = threading.Thread(target=lambda: directory_lock(tmp_path).__enter__())
+        waiting.start()
+        waiting.join(0.5)
+        assert waiting.is_alive() and capsys.readouterr().err == (
+            f"waiting for another process, which is at work in {tmp_path}\n"
+        )
+    waiting.join()
+
+
+def test_other_files_are_made_meanwhile(tmp_path, monkeypatch, capsys):
+    """Each file of tokens has its own lock: one that takes hours, or was stopped, holds up no other."""
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "home"))
+    for name in "ab":
+        (tmp_path / name).write_text(name)
+    with derive_file([str(tmp_path / "a")], "tokens", ".tokens") as (_, first):
+        first.write_text("made")
+        make = lambda: derive_file([str(tmp_path / "b")], "tokens", ".tokens").__enter__()[1].touch()
+        other = threading.Thread(target=make, daemon=True)
+        other.start()
+        other.join(5)
+        assert not other.is_alive()

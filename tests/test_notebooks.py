@@ -1,4 +1,5 @@
-"""The notebooks are their scripts: the same cells, and they run from the first to the last line."""
+"""The notebooks are their scripts: the same cells, and they run from the first to the last line. The checks of a
+lesson's exercises refuse the placeholder and take the solution."""
 
 import importlib.util
 import json
@@ -6,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,17 @@ def cells_of_script(script: Path) -> list[tuple[str, str]]:
     return cells
 
 
+def with_solutions(script: Path) -> str:
+    """The code of a script; after the check of an exercise's placeholder come its solution and the check again."""
+    cells = cells_of_script(script)
+    code = []
+    for (kind, source), (_, following) in pairwise([*cells, ("", "")]):
+        code += [source] if kind == "code" else []
+        if following.startswith("<details>"):
+            code += [re.search(r"^```python\n(.*?)^```$", following, re.DOTALL | re.MULTILINE)[1], source]
+    return "\n\n".join(f"# %%\n{source}" for source in code)
+
+
 def test_notebook_matches_script_and_has_outputs(script):
     """`make notebooks` writes it."""
     cells = json.loads(script.with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"]
@@ -34,6 +47,19 @@ def test_notebook_matches_script_and_has_outputs(script):
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
     assert not any(output["output_type"] == "error" for cell in code for output in cell["outputs"])
     assert str(ROOT.parent) not in script.with_suffix(".ipynb").read_text(encoding="utf-8")
+
+
+def test_lesson_has_its_form(script):
+    """A question, a function of the package by its source, what the book reports, three exercises; 900 words."""
+    cells = cells_of_script(script)
+    text = "\n".join(source for kind, source in cells if kind == "markdown")
+    if not text.startswith("# Lesson"):
+        return
+    prose = re.sub(r"^```python\n.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    assert len(prose.split()) <= 900
+    assert "**Question.**" in text and "## What the" in text and "## A figure" in text
+    assert text.count("<details><summary>Solution</summary>") == text.count("</details>") == 3
+    assert any("inspect.getsource(" in source for kind, source in cells if kind == "code")
 
 
 SMALLER = {
@@ -50,7 +76,7 @@ SMALLER = {
 @pytest.mark.slow
 def test_notebook_script_runs(script, tmp_path):
     """As a notebook in a kernel where the extra `notebooks` is installed, and as a script elsewhere."""
-    code = script.read_text(encoding="utf-8")
+    code = with_solutions(script)
     for number, smaller in SMALLER.get(script.stem, {}).items():
         assert number in code
         code = code.replace(number, smaller)
@@ -60,10 +86,19 @@ def test_notebook_script_runs(script, tmp_path):
     if kernel:
         del environment["MPLBACKEND"]  # the kernel has its own, which shows figures in the notebook
         command = ["-m", "jupytext", "--to", "notebook", "--execute", "--set-kernel", "python3", script.name]
-    subprocess.run([sys.executable, *command], check=True, cwd=tmp_path, env=environment, timeout=300)
+    result = subprocess.run(
+        [sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert result.returncode == 0, result.stderr
+    printed = result.stdout
     if kernel:
         cells = json.loads((tmp_path / script.name).with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"]
         assert all(cell["execution_count"] for cell in cells if cell["cell_type"] == "code")
+        outputs = [output for cell in cells if cell["cell_type"] == "code" for output in cell["outputs"]]
+        printed = "".join("".join(output["text"]) for output in outputs if output["output_type"] == "stream")
+    answers = [line for line in printed.splitlines() if line in ("right", "not yet")]
+    num_exercises = script.read_text(encoding="utf-8").count("<details>")
+    assert [answer for answer, _ in groupby(answers)] == ["not yet", "right"] * num_exercises
 
 
 @pytest.mark.parametrize("place", [".", "docs/notebooks"])

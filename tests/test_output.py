@@ -14,7 +14,7 @@ from attention_jax.cli import command_options
 from attention_jax.printing import Lasting, docstrings, prepare_streams
 
 ROOT = Path(__file__).resolve().parents[1]
-RUN = ROOT / "tests" / "runs" / "date_luong.zip"
+RUN = ROOT / "tests" / "runs" / "date_luong"
 TINY = ("--data.examples", "600", "--model.hidden-size", "8", "--model.embed-size", "4", "--train.total-epochs", "3")
 GOES_ON = "the work continues and is saved\n"
 

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,7 @@ def picture(path: Path, size: tuple[int, int], mode: str, seed: int):
 
 
 def make_files(directory: Path):
-    """What the page calls pairs.tsv, letter.txt, shapes, labels.tsv, more.csv, new.csv and book.txt."""
+    """What the page calls pairs.tsv, letter.txt, shapes, labels.tsv, more.csv, new.csv, book.txt and other.txt."""
     pairs = [f"I have {i} cats and {i % 7} dogs.\tJ'ai {i} chats et {i % 7} chiens.\n" for i in range(60)]
     (directory / "pairs.tsv").write_text("".join(pairs), encoding="utf-8")
     (directory / "letter.txt").write_text("I have 3 dogs.\n\nI have cats.\n", encoding="utf-8")
@@ -52,6 +53,7 @@ def make_files(directory: Path):
     (directory / "more.csv").write_text("label,text\nde,Ein Hund\nfr,Un chien\n", encoding="utf-8")
     (directory / "new.csv").write_text("id,text\n1,Ein Hund läuft\n2,\n", encoding="utf-8")
     (directory / "book.txt").write_text("First Citizen:\nSpeak, speak.\n\n" * 60, encoding="utf-8")
+    (directory / "other.txt").write_text("Second Citizen:\nSpeak, citizen.\n\n" * 9, encoding="utf-8")
 
 
 def commands() -> dict[str, list[list[str]]]:
@@ -81,7 +83,7 @@ def test_the_page_is_followed(name, tmp_path):
     assert (tmp_path / "look.png").exists() or name == "language_model"
     assert (tmp_path / "lettre.txt").exists() or name != "translate_files"
     if name in ("translate_files", "classify_images"):
-        gives_the_same_answers_packed_and_elsewhere(tmp_path, name)
+        gives_the_same_answers_elsewhere(tmp_path, name)
     if name == "classify_text":
         table = (tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()
         assert (
@@ -91,7 +93,7 @@ def test_the_page_is_followed(name, tmp_path):
         needs_no_data_to_predict_and_the_same_to_evaluate(tmp_path, later_commands[-1])
 
 
-def gives_the_same_answers_packed_and_elsewhere(place: Path, name: str):
+def gives_the_same_answers_elsewhere(place: Path, name: str):
     """In another directory, without the run and its data: the same output, attention maps and weights, to the bit."""
     elsewhere, run, image = place / "elsewhere", f"runs/{name}/001", place / "image.png"
     (place / "shapes" / "circle" / "000.png").rename(image)
@@ -99,17 +101,16 @@ def gives_the_same_answers_packed_and_elsewhere(place: Path, name: str):
     commands = {"predict": [argument], "look": [argument, "--out", "look.html"], "export": ["--out", "own"]}
     if name == "translate_files":
         commands["predict"] = [str(place / "letter.txt"), "--out", "translated.txt"]
-    elsewhere.mkdir()
-    assert launch_here("export", run, "--to", "zip", "--out", elsewhere / "run.zip", cwd=place).returncode == 0
+    shutil.copytree(place / run, elsewhere / "run", ignore=shutil.ignore_patterns("checkpoints"))
     expected = [launch_here(command, run, *options, cwd=place).stdout for command, options in commands.items()]
     for data in ("runs", "pairs.tsv", "shapes"):
         (place / data).rename(place / f"{data}.gone")
-    tasks.loader_of.cache_clear()
-    results = [launch_here(command, "run.zip", *options, cwd=elsewhere) for command, options in commands.items()]
+    results = [launch_here(command, "run", *options, cwd=elsewhere) for command, options in commands.items()]
     assert [(result.returncode, result.stdout, result.stderr) for result in results] == [
         (0, text, "") for text in expected
     ]
-    outputs = [path.relative_to(elsewhere) for path in elsewhere.rglob("*") if path.is_file() and path.suffix != ".zip"]
+    shutil.rmtree(elsewhere / "run")
+    outputs = [path.relative_to(elsewhere) for path in elsewhere.rglob("*") if path.is_file()]
     assert len(outputs) == len(commands) + (
         name == "translate_files"
     )  # export writes two files, predict none but --out
@@ -121,7 +122,6 @@ def needs_no_data_to_predict_and_the_same_to_evaluate(place: Path, predict: list
     expected = launch_here(*predict, cwd=place).stdout
     text = (place / "labels.tsv").read_text(encoding="utf-8")
     (place / "labels.tsv").write_text(text.replace("Ein Hund läuft 7", "Ein Hund bellt 7"), encoding="utf-8")
-    tasks.loader_of.cache_clear()
     result = launch_here("evaluate", predict[1], cwd=place)
     assert result.returncode == 2 and "have changed since it was trained (fingerprint was" in result.stderr
     (place / "labels.tsv").unlink()

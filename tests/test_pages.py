@@ -23,6 +23,7 @@ FAST = (
     "lineage",
     "lineage_since",
     "masks",
+    "mla",
     "recipes",
     "installation",
     "decoding",

@@ -28,7 +28,6 @@ ASKING = {"default_backend", "devices", "local_devices", "get_backend", "backend
 """Of jax or one of its modules."""
 MAY_ASK = {  # what a run was made on is written down; rows and copies go to every device
     "train/log.py:environment",
-    "compile/targets.py:present_devices",  # --target cpu
     "train/placement.py:put_streamed",
     "train/placement.py:replicate",
     "train/placement.py:mesh_of",

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -13,6 +14,8 @@ from attention_jax.train import log
 @pytest.fixture
 def repository(tmp_path):
     """A repository of one commit with the file "a"."""
+    if not shutil.which("git"):
+        pytest.skip("needs git")
     place = tmp_path / "repository"
     place.mkdir()
     (place / "a").write_text("1")

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 import attention_jax
-from attention_jax import config as configs, errors, printing
-from attention_jax.claims import catalog
+from attention_jax import catalog, config as configs, errors, printing
 from attention_jax.errors import InputError
 from attention_jax.runs import api
 
@@ -100,7 +99,7 @@ print(*sorted({name.partition('.')[0] for name in sys.modules}))
 
 @pytest.mark.slow
 def test_missing_data_package_error_names_extra():
-    code = "from attention_jax import load_run\nload_run('tests/runs/date_luong.zip').task"
+    code = "from attention_jax import load_run\nload_run('tests/runs/date_luong').task"
     message = python(code, without=("tensorflow_datasets", "array_record", "babel")).stderr.splitlines()[-1]
     assert "needs babel, " in message and "pip install '.[data]'" in message, message
 
@@ -144,7 +143,7 @@ def test_requirements_file_matches_all_extras():
 
 
 def test_lock_file_pins_what_the_package_needs():
-    """Every requirement of the extra all is pinned once, within its bounds (0.1 CPU-seconds)."""
+    """Every requirement of the extra all on Python 3.11 is pinned once, within its bounds (0.1 CPU-seconds)."""
     requirements = pytest.importorskip("packaging.requirements")
     canonical = pytest.importorskip("packaging.utils").canonicalize_name
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
@@ -155,6 +154,8 @@ def test_lock_file_pins_what_the_package_needs():
     names = re.search(r"\[(.*)\]", extras["all"][0])[1].split(",")
     waiting = [*PROJECT["dependencies"], *(line for name in names for line in extras[name])]
     for requirement in map(requirements.Requirement, waiting):
+        if requirement.marker and not requirement.marker.evaluate({"python_version": "3.11"}):
+            continue
         version = versions[canonical(requirement.name)]
         assert requirement.specifier.contains(version), f"{requirement} is pinned at {version}"
 
@@ -167,10 +168,10 @@ def test_accelerator_extras_install_same_jax():
 
 
 @pytest.mark.slow
-def test_packed_run_predicts_with_required_packages():
+def test_stored_run_predicts_with_required_packages():
     code = (
         "from attention_jax import load_run\n"
-        "run = load_run('tests/runs/date_luong.zip')\n"
+        "run = load_run('tests/runs/date_luong')\n"
         "print(run.predict(['May 1, 1999']), len(run.look(['May 1, 1999']).html))"
     )
     brought_by_flax = {"rich", "optax", "orbax"}
@@ -280,7 +281,7 @@ def test_a_file_of_ones_own_is_an_experiment(experiment, tmp_path):
 
 def test_default_smoke_config_keeps_model_kind():
     deep = catalog.load_experiment("gnmt_multi30k").config()
-    small = configs.differences(deep, catalog.smoke_config(deep))
+    small = configs.differences(deep, configs.smoke_config(deep))
     assert {option: size for option, (_, size) in small.items()} == {
         "model.hidden_size": 8, "model.embed_size": 8, "model.readout_size": 8,
         "train.total_epochs": 1, "train.max_steps": 2, "decode.max_length": 4,

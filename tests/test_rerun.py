@@ -20,7 +20,7 @@ def variants():
 
 
 def study(config, directory):
-    return {"test.accuracy": 0.75 if config.model.hidden_size > 4 else 0.25}
+    return {"test.accuracy": (0.75 if config.model.hidden_size > 4 else 0.25) + config.train.seed / 1000}
 
 
 def figure(runs, path):
@@ -46,7 +46,7 @@ sign = 1
 
 
 def test_unrecorded_rerun_is_shown_next_to_record(tmp_path, capsys, monkeypatch):
-    """The first variant was recorded with 0.6; now it has 0.75 and the second 0.25."""
+    """The first variant was recorded with 0.6; now it has 0.75 and 0.751, and the second 0.5 less."""
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "mine.toml").write_text(CLAIMS)
     (tmp_path / "results").mkdir()
@@ -54,21 +54,23 @@ def test_unrecorded_rerun_is_shown_next_to_record(tmp_path, capsys, monkeypatch)
     (tmp_path / "results" / "mine.json").write_text(json.dumps({"experiment": "mine", "runs": [recorded]}))
     original = (tmp_path / "results" / "mine.json").read_bytes()
     with pytest.raises(SystemExit) as stop:
-        commands.reproduce([str(tmp_path / "mine.py"), "--no-record", "--root", str(tmp_path / "runs")])
+        commands.reproduce([str(tmp_path / "mine.py"), "--no-record", "--seeds", "2", "--root", str(tmp_path / "runs")])
     lines = capsys.readouterr().out.splitlines()
     assert stop.value.code == 1 and (tmp_path / "results" / "mine.json").read_bytes() == original
     directory = tmp_path / "runs" / "full" / "mine"
     assert [line for line in lines if str(directory) in line and line.startswith("mine")] == [
-        f"mine first seed 0: in {directory / 'first-seed0'}", f"mine second seed 0: in {directory / 'second-seed0'}",
+        *(
+            f"mine {name} seed {seed}: in {directory / f'{name}-seed{seed}'}"
+            for name in ("first", "second")
+            for seed in (0, 1)
+        ),
         f"mine: {directory / 'mine.png'}",
-    ]  # fmt: skip
-    assert (directory / "mine.png").read_text() == "first 1 second 1"
-    cells = [line.split() for line in lines]
-    assert ["variant", "test.accuracy"] in cells and ["first", "0.75"] in cells and ["second", "0.25"] in cells
+    ]
+    assert (directory / "mine.png").read_text() == "first 2 second 2"
     [first] = [line for line in lines if line.startswith("the first is high")]
-    assert first.split()[4:] == ["0.8", "0.6", "0.75", "differ"]
+    assert " ".join(first.split()[4:]) == "0.8 0.6 0.7505 +- 0.00071 (2) -5.0 +- 1.1 points differs"
     [second] = [line for line in lines if line.startswith("and better")]
-    assert second.split()[2:] == ["more", "-", "0.5", "same", "sign"]
+    assert " ".join(second.split()[2:]) == "more - 0.5 +- 0 (2) 0.5 +- 0 same sign"
 
 
 def test_wide_table_is_split_to_terminal_width():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attention_jax.claims import catalog
+from attention_jax import catalog
 from attention_jax.cli import command_options
 from attention_jax.errors import InputError
 from attention_jax.runs import directory as run_directory, lifecycle
@@ -110,3 +110,19 @@ def test_a_training_stopped_while_it_reads_leaves_nothing(tmp_path, monkeypatch)
         with pytest.raises(SystemExit):
             lifecycle.start(config, tmp_path / "runs" / "dates", resume=resume, quiet=True)
     assert run_directory.read_config(tmp_path / "runs" / "dates") == config
+
+
+def test_second_interrupt_ends_at_once():
+    code = """
+import os, signal, time
+from attention_jax.signals import Interrupt
+with Interrupt() as interrupt:
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGINT)
+    print(interrupt.requested, flush=True)
+    os.kill(os.getpid(), signal.SIGINT)
+    print("goes on")
+"""
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stdout, result.stderr) == (-signal.SIGINT, "True\n", "")

@@ -17,7 +17,7 @@ from attention_jax.errors import InputError
 def loud(monkeypatch):
     """The run that every command loads answers with capitals."""
     answer = lambda texts, figure=None: [text.upper() for text in texts]
-    run = types.SimpleNamespace(predict=answer, table_columns=Columns(), classes=())
+    run = types.SimpleNamespace(predict=answer, look=answer, table_columns=Columns(), classes=())
     monkeypatch.setattr("attention_jax.load_run", lambda *_, **__: run)
 
 
@@ -34,10 +34,10 @@ def test_texts_from_file_pipe_or_stdin(tmp_path, monkeypatch, capsys):
     os.mkfifo(tmp_path / "pipe.txt")
     threading.Thread(target=(tmp_path / "pipe.txt").write_bytes, args=(text,), daemon=True).start()
     for file in ("-", str(tmp_path / "in.txt"), str(tmp_path / "pipe.txt")):
-        run_with_input(monkeypatch, capsys, text, "predict", "runs/x", file, "--out", str(tmp_path / "out"))
+        run_with_input(monkeypatch, capsys, text, "predict", "runs/x", file, "--out", str(tmp_path / "out"), "--force")
         assert (tmp_path / "out").read_text(encoding="utf-8") == "ONE Ł\n\nTWO\n"
     output = run_with_input(monkeypatch, capsys, text, "predict", "runs/x", "three", "-")
-    assert output.splitlines() == ["three -> THREE", "one ł -> ONE Ł", "two -> TWO"]
+    assert output.splitlines() == ["three -> THREE", "one ł -> ONE Ł", "", "two -> TWO"]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from attention_jax import config as configs
-from attention_jax.claims.catalog import Experiment
+from attention_jax.catalog import Experiment
 
 CONFIG = configs.Config("toy", configs.Dates(), configs.LuongSeq2seqConfig())
 
@@ -17,13 +17,6 @@ def toy(results: Path, **fields) -> Experiment:
         "smoke": lambda: CONFIG,
         "variants": lambda: {"": CONFIG},
         "presets": dict,
-        "sweep": dict,
-        "study": None,
-        "attention_maps": None,
-        "figure": None,
-        "claims": (),
-        "seeds": 1,
         "results": results,
-        "facts": {},
     }
     return Experiment(**defaults | fields)

@@ -1,68 +1,42 @@
 """`make results` (`python -m attention_jax.claims.pages`): write the pages of the record from the recorded results.
 
-These are docs/results.md, a page docs/results/NAME.md for each experiment, docs/results/checks.md, the numbers of
-docs/d2l.md, the table of docs/attention_variants.md, and README's results. `draw_published` draws the figure of README
-and docs/results.md.
+These are docs/results.md, a page docs/results/NAME.md for each experiment that `has_page`, the numbers of docs/d2l.md,
+the table of docs/attention_variants.md, README's results, and the forest plot of README and docs/results.md.
 """
 
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 
-import numpy as np
-
-from attention_jax.claims.catalog import CHAPTERS, ROOT, Experiment, experiment_names, load_experiment
-from attention_jax.claims.claim_tables import (
-    BASES,
-    check_tables,
-    claims_table,
-    counts_table,
-    grid_table,
-    group_of,
-    tally_line,
-    thresholds_table,
-)
-from attention_jax.claims.record import load_recorded_runs
-from attention_jax.claims.verdicts import (
-    JudgedClaim,
-    is_met,
-    judge_claims,
-    present_runs,
-    source_text,
-    value_text,
-    values_by_seed,
-    verdict_with_reason,
-)
-from attention_jax.errors import lower_is_better
+from attention_jax.catalog import CHAPTERS, ROOT, Experiment, experiment_names, load_experiment
+from attention_jax.claims.check import describe_machine
+from attention_jax.claims.claim_tables import claims_table, grid_table, tally_line, thresholds_table
+from attention_jax.claims.record import present_runs
+from attention_jax.claims.rule import VERDICTS
+from attention_jax.claims.verdicts import JudgedClaim, difference_text, is_met, judge_claims, our_text, source_text
 from attention_jax.files import read_json, write_atomically
-from attention_jax.report.agreement import Row, agreement
-from attention_jax.report.tables import Table, markdown, number
+from attention_jax.report.forest import COLORS, Row, forest
+from attention_jax.report.tables import Table, markdown
 
 README_START, README_END = "<!-- results -->\n", "<!-- end of results -->"
 D2L_START, TABLE_END = "<!-- d2l -->\n", "<!-- end -->"
 VARIANTS_START = "<!-- attention_variants -->\n"
-FIGURE = ROOT / "results" / "published.png"
+FIGURE = Path("experiments") / "results" / "published.png"
 INTRODUCTION = """
-# Results: published numbers and this code's
-
-Numbers are medians of all runs of a configuration, with their range; [one rule](reproduce.md#the-rule) gives the
-verdicts. Each experiment's page lists what differs from its source. `make results` writes this page from
-`experiments/results/*.json`.
+Each number is the mean of all runs of a configuration, +- their standard deviation, with the number of runs; without it
+the source prints one number. "Curves" were read off the source's plots, "run here" is the source's code run by us. A
+difference has its resolution, half of a 95 % interval. [One rule](reproduce.md#the-rule), set with these data in view,
+gives the verdicts; several rows come from the same runs. Fourteen numbers left with the former rule, as their protocols
+are not the sources', none of which had agreed ([history](../experiments/HISTORY.md)). `make results` writes this page
+from `experiments/results/*.json`.
 """
-CAPTION = """
-*Dots and lines: medians and ranges of this code. Gray bars: the source's runs. All relative to the published number.*
+CHECKS = """
+Recorded runs that `python launch.py reproduce --check` repeated elsewhere ([how](reproduce.md)); all numbers are in
+`experiments/results/check_NAME.json`.
 """
-CODE = """
-No source prints these numbers: we ran its programs here (d2l's rewritten, in one file each).
-"""
-REGISTERED = """
-The rule was committed on 2026-11-27, after most of the runs ([history](../experiments/HISTORY.md)). A star marks claims
-that were committed before every run that they are judged by.
-"""
-FROM = {"printed": "printed", "decoded": "a curve", "code": "its code, run here", "count": "a count"}
-"""Where the number of a row of README's table comes from."""
 TREE = "```{toctree}\n:hidden:\n:glob:\n\nresults/*\n```"
 
 
@@ -72,135 +46,119 @@ def wrap_text(text: str) -> str:
     return fill(" ".join(text.split()), 120, break_on_hyphens=False, break_long_words=False, subsequent_indent=indent)
 
 
-def link(name: str) -> str:
-    """A link from docs/results.md to the page of an experiment."""
-    return f"[{name}](results/{name}.md)"
+def link(name: str, docs: str = "") -> str:
+    """A link to the page of an experiment or, if it has none, to its file, from a page with this path to docs/."""
+    address = f"results/{name}.md" if has_page(load_experiment(name)) else f"../experiments/{name}.py"
+    return f"[`{name}`]({posixpath.normpath(docs + address)})"
 
 
-def shorten_clauses(text: str, most: int = 60) -> str:
-    """The first clauses of a text, at least one, with an ellipsis if any are left out.
+def first_clause(text: str) -> str:
+    """The first clause of what differs, up to a semicolon.
 
-    >>> shorten_clauses("theirs: clip 5, L2 1e-5, METEOR; ours: 1, none", most=24)
-    'theirs: clip 5, L2 1e-5 ...'
+    >>> first_clause("half of the epochs; another rate, no dropout")
+    'half of the epochs'
     """
-    clauses = re.split(r"(?<=[,;]) (?![^(]*\))", text)
-    leading = clauses[:1]
-    while len(leading) < len(clauses) and len(" ".join([*leading, clauses[len(leading)]])) <= most:
-        leading.append(clauses[len(leading)])
-    return text if len(leading) == len(clauses) else f"{' '.join(leading).rstrip(',;:')} ..."
+    return text.partition(";")[0]
+
+
+def cause_of(row: JudgedClaim) -> str:
+    """The suspected cause of a difference or an opposite sign."""
+    missed = row.verdict in ("differs", "opposite")
+    return f"suspected cause: {row.claim.cause}" if row.claim.cause and missed else ""
 
 
 # the page of an experiment
 
 
-def figure_paths(experiment: Experiment) -> tuple[Path | None, list[Path]]:
-    """The figure that an experiment's page opens with, if it has one, and the other recorded figures.
+def has_page(experiment: Experiment) -> bool:
+    """Whether a page says more about an experiment than its row in docs/results.md: a figure or a table of numbers."""
+    return bool(figures_of(experiment) or experiment.grids)
 
-    It is the experiment's own comparison. Without claims a figure of its task, such as a copied sequence, will do; with
-    claims no other figure shows the number that is claimed.
-    """
+
+def figures_of(experiment: Experiment) -> list[Path]:
+    """The recorded figures; the page shows the first: the experiment's own comparison or, as no other figure shows a
+    claimed number, the learning curve; without claims rather a picture of the task, such as a copied sequence."""
     name, results = experiment.name, experiment.results
-    figures = [path for path in (results / f"{name}.png",) if path.exists()] + sorted(results.glob(f"{name}-*.png"))
-    comparisons = [path for path in figures if path.stem in (name, f"{name}-learning_curves")]
-    pictures = [] if experiment.claims else [path for path in figures if "-learning_curve" not in path.stem]
-    opening = next(iter(comparisons + pictures), None)
-    return opening, [path for path in figures if path != opening]
-
-
-def figure_lines(experiment: Experiment) -> tuple[list[str], str]:
-    """The figure of an experiment's page with its caption, and links to the others."""
-    opening, more_paths = figure_paths(experiment)
-    address = "../../experiments/results/"
-    links = ", ".join(f"[{path.stem.partition('-')[2].replace('_', ' ')}]({address}{path.name})" for path in more_paths)
-    if opening is None:
-        return [], links
-    caption = [f"*{experiment.about('Figure')}*"] if experiment.about("Figure") else []
-    return [f"![{experiment.name}]({address}{opening.name})", *caption], links
+    is_curve = lambda path: path.stem == f"{name}-learning_curve"
+    is_own = lambda path: path.stem in (name, f"{name}-learning_curves")
+    rank = lambda path: (not is_own(path), is_curve(path) != bool(experiment.claims), path.stem)
+    figures = [*results.glob(f"{name}.png"), *sorted(results.glob(f"{name}-*.png"))]
+    first = min(figures, key=rank, default=None)
+    return sorted(figures, key=lambda path: path != first)
 
 
 def notes_of(rows: Sequence[JudgedClaim]) -> str:
-    """Sources, what differs from them, and suspected causes: a line for each with the claims that it is about."""
+    """Sources, what differs from them, and suspected causes: a line for each, with the claims that it is about if there
+    are several lines."""
     texts: dict[str, list[str]] = {}
     for row in rows:
-        claim = row.claim
-        cause = f"suspected cause: {claim.cause}" if claim.cause and row.verdict in ("differ", "opposite") else ""
-        about = "; ".join(filter(None, [claim.source, claim.differs and f"differs: {claim.differs}", cause]))
-        texts.setdefault(about, []).append(claim.text)
-    return "\n".join(f"* {'; '.join(of)}: {about}." for about, of in texts.items())
+        differs = f"differs: {row.claim.differs}" if row.claim.differs else ""
+        about = "; ".join(filter(None, [row.claim.source, differs, cause_of(row)]))
+        texts.setdefault(about, []).append(row.claim.text)
+    names = {about: f"{'; '.join(of)}: " if len(texts) > 1 else "" for about, of in texts.items()}
+    return "\n".join(f"* {names[about]}{about}." for about in texts)
 
 
 def page_of(experiment: Experiment, rows: Sequence[JudgedClaim], runs: Sequence[Mapping]) -> str:
     """Write docs/results/NAME.md: figure, claims (without any the first table), command, and the rest folded."""
-    figure, more_figures = figure_lines(experiment)
-    grids = [f"{grid.caption}:\n\n{markdown(grid_table(grid, runs))}" for grid in experiment.grids]
-    thresholds = [markdown(thresholds_table(experiment, runs))] if experiment.thresholds else []
-    tables = [*([markdown(claims_table(rows))] if rows else []), *thresholds, *grids]
-    about = [f"{word}: {experiment.about(word)}" for word in ("Cost", "Data", "Source") if experiment.about(word)]
-    folded = [
+    name, address = experiment.name, "../../experiments/results/"
+    figure, *other_figures = figures_of(experiment) or [None]
+    links = [f"[{path.stem.partition('-')[2].replace('_', ' ')}]({address}{path.name})" for path in other_figures]
+    tables = [markdown(claims_table(rows))] if rows else []
+    tables += [markdown(thresholds_table(experiment, runs))] if experiment.thresholds else []
+    tables += [f"{grid.caption}:\n\n{markdown(grid_table(grid, runs))}" for grid in experiment.grids]
+    title, colon, _ = experiment.claim.removesuffix(".").partition(": ")
+    texts = [
+        f"# {title}",
+        experiment.claim if colon else "",
+        f"![{name}]({address}{figure.name})" if figure else "",
+        f"*{experiment.about('Figure')}*" if figure and experiment.about("Figure") else "",
+        *tables[:1],
+        f"```\n{experiment.about('Command')}\n```" if experiment.about("Command") else "",
+        "<details>\n<summary>More numbers, sources and differences, data and cost</summary>",
         *tables[1:],
         notes_of(rows),
-        *about,
-        f"More figures: {more_figures}." if more_figures else "",
-        f"Protocol and variants: [experiments/{experiment.name}.py](../../experiments/{experiment.name}.py).",
-    ]
-    command = f"```\n{experiment.about('Command')}\n```" if experiment.about("Command") else ""
-    title, colon, _ = experiment.claim.removesuffix(".").partition(": ")
-    texts = [f"# {title}", experiment.claim if colon else "", *figure, *tables[:1], command]
-    texts += [
-        "<details>\n<summary>More numbers, sources and differences, data and cost</summary>",
-        *folded,
+        *(f"{word}: {experiment.about(word)}" for word in ("Cost", "Data", "Source") if experiment.about(word)),
+        f"More figures: {', '.join(links)}." if links else "",
+        f"Protocol and variants: [experiments/{name}.py](../../experiments/{name}.py).",
         "</details>",
     ]
     return "\n\n".join(filter(None, texts)) + "\n"
 
 
-def checks_page(results: Path) -> str:
-    """Write docs/results/checks.md: `reproduce --check` on other machines, in numbers."""
-    checks = [read_json(path) for path in sorted(results.glob("check_*.json"))]
-    tables = [markdown(table) for table in check_tables(checks)]
-    about = (
-        "Recorded runs that `python launch.py reproduce --check` repeated elsewhere ([how](../reproduce.md)); all "
-        "numbers are in `experiments/results/check_*.json`. Those that differed:"
-    )
-    return "\n\n".join(["# Re-runs on other machines", tables[0], wrap_text(about), tables[1]]) + "\n"
-
-
 # docs/results.md and README
 
 
-def numbers_table(rows: Sequence[JudgedClaim]) -> str:
-    """The claims of a group about numbers: the source's, ours, the verdict, and of those that differ the cause."""
-    lines, former = [], ""
-    labels = Counter((row.experiment, shorten_clauses(row.claim.text, most=35)) for row in rows)
-    for row in rows:
-        about = shorten_clauses(row.claim.cause or row.claim.differs) if row.verdict == "differ" else ""
-        star = "\\*" if row.claim.registered else ""
-        label = shorten_clauses(row.claim.text, most=35)
-        label = label if labels[row.experiment, label] == 1 else row.claim.text
-        name = f"{link(row.experiment)}: {label}{star}"
-        numbers = source_text(row.claim), value_text(row.claim, row.runs)
-        lines.append((name, *numbers, verdict_with_reason(row), "as above" if about and about == former else about))
-        former = about
-    columns = ("experiment: number", "source", "this code", "verdict", "suspected cause")
-    if not any(line[-1] for line in lines):
-        columns, lines = columns[:-1], [line[:-1] for line in lines]
-    return markdown(Table("", columns, lines, right=columns[1:3]))
+def numbers_of(row: JudgedClaim) -> tuple[str, str, str]:
+    """The source's number, ours, and the difference."""
+    return source_text(row), our_text(row), difference_text(row)
 
 
-def count_lines(rows: Sequence[JudgedClaim], names: Sequence[str]) -> str:
-    """Verdicts by experiment in a line: "gat_cora 1 same sign, 1 undecided"."""
+def numbers_table(rows: Sequence[JudgedClaim], docs: str = "") -> str:
+    """The claims about numbers, sorted by verdict: what, from where, both sides, the difference, what is not as in the
+    source, and the experiment that runs it."""
+    lines = []
+    for row in sorted(rows, key=lambda row: VERDICTS.index(row.verdict)):
+        note = "; ".join(filter(None, [first_clause(row.claim.differs), cause_of(row)]))
+        lines.append((row.claim.label, *numbers_of(row), row.verdict, note, link(row.experiment, docs)))
+    columns = ("number", "source", "this code", "difference", "verdict", "differs in", "`launch.py reproduce`")
+    return markdown(Table("", columns, lines, right=columns[1:4]))
+
+
+def count_lines(rows: Sequence[JudgedClaim]) -> str:
+    """Verdicts by experiment in a line: "gat_cora 1 same sign, 1 open"."""
     texts = []
     for name in dict.fromkeys(row.experiment for row in rows):
         counts = Counter(row.verdict for row in rows if row.experiment == name)
-        texts.append(f"{link(name)} {', '.join(f'{counts[word]} {word}' for word in names if counts[word])}")
+        texts.append(f"{link(name)} {', '.join(f'{counts[word]} {word}' for word in VERDICTS if counts[word])}")
     return wrap_text("; ".join(texts) + ".")
 
 
 def opposite_table(rows: Sequence[JudgedClaim]) -> str:
     """The orders with the opposite sign."""
     lines = [
-        (f"{link(row.experiment)}: {row.claim.text}", source_text(row.claim), value_text(row.claim, row.runs),
-         row.claim.cause or shorten_clauses(row.claim.differs))
+        (f"{link(row.experiment)}: {row.claim.text}", source_text(row), difference_text(row),
+         row.claim.cause or first_clause(row.claim.differs))
         for row in rows if row.verdict == "opposite"
     ]  # fmt: skip
     columns = ("experiment: difference", "source", "this code", "suspected cause")
@@ -214,10 +172,27 @@ def thresholds_text(experiments: Sequence[Experiment], runs: Mapping[str, Sequen
     missed = Counter(link(e.name) for e, threshold in every if is_met(threshold, runs[e.name]) is False)
     text = (
         f"Tests compare the recorded runs with {theory} statements of theory and {len(every) - theory} bounds of this "
-        f"project (`tests/experiments/test_thresholds.py`); the pages of the experiments list them. Not met: "
+        "project (`tests/experiments/test_thresholds.py`), which `experiments/NAME.toml` states. Not met: "
         f"{', '.join(f'{count} of {name}' for name, count in missed.items())}."
     )
     return wrap_text(text)
+
+
+def checks_table(results: Path) -> str:
+    """`reproduce --check` on other machines: the counts of each check_*.json."""
+    lines = []
+    for check in map(read_json, sorted(results.glob("check_*.json"))):
+        numbers = [entry for entry in check["numbers"] if entry["verdict"] != "a time"]
+        equal = sum(entry["recorded"] == entry["here"] for entry in numbers)
+        counts = len(check["runs"]), len(numbers), equal, sum(entry["verdict"] == "differs" for entry in numbers)
+        lines.append((describe_machine(check["runs"][0]["environment"]["here"]), *map(str, counts)))
+    columns = ("machine", "runs", "numbers", "same bits", "differ")
+    return markdown(Table("", columns, lines, right=columns[1:]))
+
+
+def picture_of_results(rows: Sequence[JudgedClaim], address: str) -> str:
+    """The forest plot with what it says as its alternative text."""
+    return f'<img src="{address}{FIGURE.as_posix()}" width="620" alt="Differences of {len(forest_rows(rows))} numbers">'
 
 
 def index(experiments: Sequence[Experiment]) -> str:
@@ -233,101 +208,55 @@ def results_page(
     experiments: Sequence[Experiment], rows: Sequence[JudgedClaim], runs: Mapping[str, Sequence[Mapping]]
 ) -> str:
     """Write docs/results.md."""
-    of = lambda group: [row for row in rows if group_of(row) == group]
-    sections = {
-        "Numbers that a source prints": [numbers_table(of("printed"))],
-        "Curves that were decoded": [numbers_table(of("decoded"))],
-        "Our runs of a source's code": [CODE, numbers_table(of("code"))],
-        "Counts": [count_lines(of("count"), ("agree", "differ")), causes_text(of("count"))],
-        "Orders": [
-            count_lines(of("order"), ("same sign", "opposite", "undecided", "not run")),
-            opposite_table(of("order")),
-        ],
-        "Theory and thresholds": [thresholds_text(experiments, runs)],
-        "All experiments": [index(experiments), "Re-runs on other machines: [checks](results/checks.md).", TREE],
-    }
-    texts = [INTRODUCTION, markdown(counts_table(rows)), REGISTERED]
-    texts += ["![Published numbers and this code's](../experiments/results/published.png)", CAPTION]
-    for title, content in sections.items():
-        texts += [f"## {title}", *content]
+    counts = [row for row in rows if row.claim.basis == "count"]
+    orders = [row for row in rows if row.claim.sign]
+    numbers = [row for row in rows if row not in counts and row not in orders]
+    causes = "; ".join(dict.fromkeys(filter(None, map(cause_of, counts))))
+    texts = ["# Results: published numbers and this code's", wrap_text(tally_line(rows)), INTRODUCTION]
+    texts += [picture_of_results(rows, "../"), "## Numbers", numbers_table(numbers)]
+    if counts:
+        texts += ["## Counts of parameters", count_lines(counts), wrap_text(f"{causes[:1].upper()}{causes[1:]}.")]
+    texts += ["## Orders", count_lines(orders), opposite_table(orders)]
+    texts += ["## Theory and thresholds", thresholds_text(experiments, runs), "## All experiments", index(experiments)]
+    texts += ["## Re-runs on other machines", CHECKS, checks_table(ROOT / "results"), TREE]
     return "\n\n".join(text.strip() for text in texts if text.strip()) + "\n"
-
-
-def causes_text(rows: Sequence[JudgedClaim]) -> str:
-    """The suspected causes of differences, each once."""
-    causes = dict.fromkeys(row.claim.cause for row in rows if row.verdict == "differ")
-    return wrap_text(f"Suspected: {'; '.join(filter(None, causes))}.") if any(causes) else ""
 
 
 def d2l_table(rows: Sequence[JudgedClaim]) -> Table:
     """Tabulate the claims with a number of "Dive into Deep Learning"."""
     lines = []
     for row in rows:
-        section = re.match(r"d2l ([\d.]+)", row.claim.source)
+        section = re.match(r"d2l (\d+(?:\.\d+)*)", row.claim.source)
         if section and row.claim.published is not None:
-            page = f"[{row.experiment}](results/{row.experiment}.md)"
-            numbers = source_text(row.claim), value_text(row.claim, row.runs)
-            label = shorten_clauses(row.claim.text, most=45)
-            lines.append((section[1].rstrip("."), label, page, *numbers, verdict_with_reason(row)))
+            lines.append((section[1], row.claim.label, link(row.experiment), *numbers_of(row), row.verdict))
     lines.sort(key=lambda line: [int(digits) for digits in line[0].split(".")])
-    columns = ("d2l", "what", "experiment", "source", "this code", "verdict")
-    return Table("", columns, lines, right=columns[3:5])
+    columns = ("d2l", "what", "experiment", "source", "this code", "difference", "verdict")
+    return Table("", columns, lines, right=columns[3:6])
 
 
 def readme_section(rows: Sequence[JudgedClaim]) -> str:
-    """Write README's results: at most 25 lines."""
-    groups = []
-    for group, name in BASES.items():
-        counts = Counter(row.verdict for row in rows if group_of(row) == group and row.verdict != "not run")
-        agreed = counts["same sign" if group == "order" else "agree"]
-        groups.append(f"{name}: {agreed} of {counts.total()}")
-    rule = (
-        "Held against published numbers by [one rule](docs/reproduce.md): a 95 % interval of the difference of medians "
-        "within 2 % or one standard deviation of the source, from at least 8 runs, or 5 of hours. These agree, or have "
-        f"the same sign: {'; '.join(groups)}. {tally_line(rows)} Most of the undecided have too few runs. "
-        "[Results](docs/results.md) has all of them, with suspected causes."
+    """Write README's results."""
+    not_run = "; ".join(row.claim.headline for row in rows if row.verdict == "not run" and not row.claim.sign)
+    about = (
+        f"{tally_line(rows)} Not run: {not_run}. Reproduced: the difference is smaller than its resolution, half of "
+        "a 95 % interval from the spread of both sides' runs or, if larger, of test examples, and that is at most 5 % "
+        "of the published number (5 points of a fraction); consistent: at most 20; open: coarser. This is no proof of "
+        "equality, and [the rule](docs/reproduce.md#the-rule) was set with these data in view. +- is a standard "
+        "deviation with the number of runs, and after a difference its resolution; curves were read off the source's "
+        "plots, run here is its code. [All results](docs/results.md), with the rows that are left out here; `python "
+        "launch.py reproduce --check --minutes 30` repeats recorded runs."
     )
-    lines = [
-        (f"[{row.claim.headline}](docs/results/{row.experiment}.md)", FROM[row.claim.basis],
-         source_text(row.claim), value_text(row.claim, row.runs), verdict_with_reason(row))
-        for row in rows if row.claim.in_readme
-    ]  # fmt: skip
-    columns = ("number", "from", "source", "this code", "verdict")
-    picture = '<img src="experiments/results/published.png" width="620" alt="Published numbers and this code\'s">'
-    command = (
-        "`python launch.py reproduce date_luong --no-record` reruns an experiment and judges it;\n"
-        "`python launch.py reproduce --check --minutes 30` repeats recorded runs."
-    )
-    return "\n\n".join([wrap_text(rule), markdown(Table("", columns, lines, right=columns[2:4])), picture, command])
+    table = numbers_table([row for row in rows if row.claim.in_readme], "docs/")
+    return "\n\n".join([wrap_text(about), table, picture_of_results(rows, "")])
 
 
-# the figure
-
-
-def agreement_row(row: JudgedClaim) -> Row:
-    """A claim as a row of the figure. If less is better, published is divided by ours, so that better is always to the
-    right."""
-    claim, values = row.claim, list(values_by_seed(row.claim, row.runs).values())
-    inverted = lower_is_better(claim.metric)
-    ratio = lambda x: round(claim.published / x if inverted else x / claim.published, 4)
-    ends = sorted((ratio(min(values)), ratio(max(values))))
-    runs = claim.runs or (claim.published - claim.deviation, claim.published + claim.deviation)
-    source = sorted((ratio(min(runs)), ratio(max(runs))))
-    label = f"{claim.headline}: {number(claim.published)}, here {number(float(np.median(values)))}"
-    return Row(label, ratio(float(np.median(values))), *ends, tuple(source), row.verdict)
-
-
-def headline_rows(rows: Sequence[JudgedClaim]) -> list[Row]:
-    """The rows of the figure: the claims with a headline that have been run, those that agree first."""
-    order = ("agree", "undecided", "differ")
-    chosen = [row for row in rows if row.claim.headline and row.verdict != "not run"]
-    return [agreement_row(row) for row in sorted(chosen, key=lambda row: order.index(row.verdict))]
-
-
-def draw_published(path: Path = FIGURE) -> Path:
-    """Draw the figure from the recorded results."""
-    rows = headline_rows([row for name in experiment_names() for row in judge_claims(load_experiment(name))])
-    return agreement(rows, path, inputs=rows)
+def forest_rows(rows: Sequence[JudgedClaim]) -> list[Row]:
+    """The rows of the forest plot: all judged numbers but counts."""
+    return [
+        Row(row.claim.label, row.verdict, row.difference, row.resolution, difference_text(row))
+        for row in rows
+        if row.verdict in COLORS and not row.claim.sign and row.claim.basis != "count"
+    ]
 
 
 # writing
@@ -340,18 +269,17 @@ def replace_between(text: str, start: str, end: str, new: str) -> str:
 
 
 def write_pages(root: Path = ROOT.parent):
-    """Write the pages into README.md and docs/ of a directory."""
+    """Write the pages into README.md and docs/ of a directory, and the forest plot."""
     experiments = [load_experiment(name) for name in experiment_names()]
-    runs = {e.name: present_runs(e, load_recorded_runs(e.name, e.results)) for e in experiments}
-    by_name = {e.name: judge_claims(e) for e in experiments}
+    runs = {e.name: present_runs(e) for e in experiments}
+    by_name = {e.name: judge_claims(e, runs[e.name]) for e in experiments}
     rows, docs = [row for claims in by_name.values() for row in claims], root / "docs"
-    pages = {f"results/{e.name}.md": page_of(e, by_name[e.name], runs[e.name]) for e in experiments}
-    pages |= {"results.md": results_page(experiments, rows, runs), "results/checks.md": checks_page(ROOT / "results")}
+    pages = {
+        docs / f"results/{e.name}.md": page_of(e, by_name[e.name], runs[e.name]) for e in experiments if has_page(e)
+    }
     (docs / "results").mkdir(exist_ok=True)
-    for stale in {path.name for path in (docs / "results").glob("*.md")} - {Path(name).name for name in pages}:
-        (docs / "results" / stale).unlink()
-    for name, text in pages.items():
-        write_atomically(docs / name, text)
+    for stale in {*(docs / "results").glob("*.md")} - pages.keys():
+        stale.unlink()
     variants = next(grid_table(e.grids[0], runs[e.name]) for e in experiments if e.name == "attention_variants")
     generated = {
         docs / "d2l.md": (D2L_START, TABLE_END, markdown(d2l_table(rows))),
@@ -359,7 +287,11 @@ def write_pages(root: Path = ROOT.parent):
         root / "README.md": (README_START, README_END, readme_section(rows)),
     }
     for path, (start, end, new) in generated.items():
-        write_atomically(path, replace_between(path.read_text(encoding="utf-8"), start, end, new))
+        pages[path] = replace_between(path.read_text(encoding="utf-8"), start, end, new)
+    pages[docs / "results.md"] = results_page(experiments, rows, runs)
+    for path, text in pages.items():
+        write_atomically(path, text)
+    forest(forest_rows(rows), root / FIGURE, inputs=forest_rows(rows))
 
 
 if __name__ == "__main__":

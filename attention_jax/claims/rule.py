@@ -1,99 +1,102 @@
-"""The rule of verdicts: a number of a source agrees with ours, differs or is undecided; an order has the same sign, the
-opposite one, or is undecided.
+"""The rule of verdicts: what a number of a source and ours say about each other, given the spread of both.
 
-Numbers. The difference of medians, ours minus the source's, has a 95 % bootstrap interval over the runs of both sides;
-a source with a single number counts as it is printed. The margin is fixed by the source alone (`margin`).
+**Numbers.** With n runs of ours (mean x, standard deviation s) and m runs of the source (mean y, standard deviation z),
+d = x - y has the resolution
 
-* agree: the whole interval lies within the margin, and there are enough runs (`runs_needed`).
-* differ: the whole interval lies beyond the margin, with at least three runs.
-* undecided: anything else.
+    r = t(n + m - 2) * sqrt(((n - 1) s^2 + (m - 1) z^2) / (n + m - 2)) * sqrt(1/n + 1/m),
 
-Orders. The sign of the difference of two variants is compared run by run, for the same seeds: same sign if all of
-at least three runs have the sign of the source, opposite if none has, undecided otherwise.
+t being the 97.5 % quantile of Student's distribution: half of the 95 % interval of d if both sides have the same mean
+and variance. A source that prints one number has m = 1, so that r = t(n - 1) s sqrt(1 + 1/n), half of the prediction
+interval of one more run. r is at least the rounding of the printed number and, for a fraction of N test examples, half
+of its 95 % interval over examples (of BLEU, that of its bootstrap, if it was recorded). Both are in percent of the
+published number, those of fractions in percentage points.
 
-A computation without training needs one run; if it records an interval over test examples, both ends must have the
-sign, too. A run that diverged is worse than every number. There is no exception and no other verdict but "not run".
+| verdict | when |
+|---|---|
+| reproduced | abs(d) <= r <= 5 |
+| consistent | abs(d) <= r, 5 < r <= 20 |
+| open | abs(d) <= r, r > 20: too few runs to say |
+| near | abs(d) > r, abs(d) <= 2 |
+| differs | abs(d) > r, abs(d) > 2, or a run of ours diverged |
+| one run | neither side has a spread |
+| not judged | the source prints the best of several runs or epochs |
+
+**Orders.** The differences of two variants, paired by seed, have a mean and its 95 % interval (Student's t). It has the
+sign of the source, the opposite one, or, if it contains 0 or a run diverged, the order is open. A computation without
+training has the interval over test examples that it recorded.
 """
 
+import math
 from collections.abc import Sequence
-from statistics import stdev
-from typing import Literal
+from statistics import fmean, stdev
+from typing import Literal, NamedTuple, get_args
 
-import numpy as np
+from attention_jax.report.intervals import student
 
-Verdict = Literal["agree", "differ", "same sign", "opposite", "undecided", "not run"]
-SHARE = 0.02
-"""The margin, as a share of the published number."""
-RUNS, LONG_RUNS, FEWEST = 8, 5, 3
-"""The runs that an agreement needs, of minutes and of hours, and those without which nothing is decided."""
-LONG = 3_600.0
-"""Seconds from which a run takes hours."""
-RESAMPLES = 20_000
+REPRODUCED, CONSISTENT, NEAR = 5.0, 20.0, 2.0
+"""The largest resolution of "reproduced" and of "consistent", and the largest difference of "near", in percent."""
+
+Verdict = Literal[
+    "reproduced", "consistent", "near", "differs", "same sign", "opposite", "open", "one run", "not judged", "not run"
+]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+"""All verdicts, in the order of tables."""
 
 
-def margin(published: float, runs: Sequence[float] = (), deviation: float = 0.0, rounding: float = 0.0) -> float:
-    """The largest difference at which two numbers agree: 2 % of the published number, or one standard deviation of the
-    source's `runs` (of three or more) or the `deviation` that it prints, or the error of its `rounding`, if larger.
+class Sample(NamedTuple):
+    """Runs of one side."""
 
-    >>> margin(50.0), margin(50.0, (48.0, 50.0, 52.0)), margin(-7.0, rounding=1.0)
-    (1.0, 2.0, 1.0)
+    mean: float
+    deviation: float
+    """Their standard deviation; 0 of one run."""
+    count: int
+
+
+def sample_of(values: Sequence[float]) -> Sample:
+    """Summarize the numbers of runs.
+
+    >>> sample_of([1.0, 2.0, 3.0]), sample_of([4.0])
+    (Sample(mean=2.0, deviation=1.0, count=3), Sample(mean=4.0, deviation=0.0, count=1))
     """
-    return max(SHARE * abs(published), stdev(runs) if len(runs) >= FEWEST else 0.0, deviation, rounding)
+    finite = all(map(math.isfinite, values))
+    return Sample(fmean(values), stdev(values) if finite and len(values) > 1 else 0.0, len(values))
 
 
-def runs_needed(seconds: float | None) -> int:
-    """The number of runs that an agreement needs, given the seconds of a training run, or None for a computation.
+def resolution(runs: Sample, source: Sample) -> float | None:
+    """Return half of the 95 % interval of the difference of two means; None if neither side has two runs.
 
-    >>> runs_needed(None), runs_needed(90.0), runs_needed(5_000.0)
-    (1, 8, 5)
+    >>> round(resolution(Sample(0.0, 1.0, 3), Sample(0.0, 0.0, 1)), 3)  # 4.303 * sqrt(1 + 1/3)
+    4.968
     """
-    return 1 if seconds is None else LONG_RUNS if seconds >= LONG else RUNS
+    freedom = runs.count + source.count - 2
+    if not freedom:
+        return None
+    squares = (runs.count - 1) * runs.deviation**2 + (source.count - 1) * source.deviation**2
+    return student(freedom) * (squares / freedom * (1 / runs.count + 1 / source.count)) ** 0.5
 
 
-def difference_interval(values: Sequence[float], source: Sequence[float]) -> tuple[float, float]:
-    """The 95 % percentile bootstrap interval of median(values) - median(source); `values` may be infinite.
+def judge_number(difference: float, resolution: float | None) -> Verdict:
+    """Judge a difference by its resolution, both in percent of the published number or in percentage points.
 
-    Always the same for the same runs. With fewer than six runs it is as wide as their range.
-
-    >>> difference_interval([4.0, 5.0, 6.0], [3.0])
-    (1.0, 3.0)
+    >>> [judge_number(d, r) for d, r in ((1.0, 4.0), (1.0, 8.0), (1.0, 30.0), (1.0, 0.5), (3.0, 0.5), (3.0, None))]
+    ['reproduced', 'consistent', 'open', 'near', 'differs', 'one run']
     """
-    rng = np.random.default_rng(0)
-    medians = [
-        np.median(rng.choice(np.asarray(runs, float), (RESAMPLES, len(runs))), axis=1) for runs in (values, source)
-    ]
-    low, high = np.quantile(medians[0] - medians[1], [0.025, 0.975], method="inverted_cdf")
-    return float(low), float(high)
+    if not math.isfinite(difference):
+        return "differs"
+    if resolution is None:
+        return "one run"
+    if abs(difference) > resolution:
+        return "near" if abs(difference) <= NEAR else "differs"
+    return "reproduced" if resolution <= REPRODUCED else "consistent" if resolution <= CONSISTENT else "open"
 
 
-def judge_number(values: Sequence[float], source: Sequence[float], margin: float, needed: int) -> Verdict:
-    """Judge the numbers of our runs by those of the source.
+def judge_order(interval: tuple[float, float] | None, sign: int) -> Verdict:
+    """Judge the 95 % interval of a difference by the `sign` of the source's, 1 or -1.
 
-    `source` has the numbers of its runs, or its single one. NaN, the number of a diverged run, must have been replaced
-    by the worst: infinity, or minus infinity where more is better.
-
-    >>> judge_number([5.0], [5.0], margin=0.1, needed=1), judge_number([5.0] * 8, [6.0], margin=0.1, needed=8)
-    ('agree', 'differ')
+    >>> judge_order((0.1, 0.3), 1), judge_order((0.1, 0.3), -1), judge_order((-0.1, 0.3), 1), judge_order(None, 1)
+    ('same sign', 'opposite', 'open', 'one run')
     """
-    if not len(values):
-        return "not run"
-    low, high = difference_interval(values, source)
-    if -margin <= low and high <= margin and len(values) >= needed:
-        return "agree"
-    if (low > margin or high < -margin) and len(values) >= min(needed, FEWEST):
-        return "differ"
-    return "undecided"
-
-
-def judge_order(differences: Sequence[float], sign: int, needed: int) -> Verdict:
-    """Judge the differences of our runs by the `sign` of the source's, 1 or -1.
-
-    >>> judge_order([0.1, 0.3, 0.2], 1, needed=8), judge_order([0.1, 0.3, 0.0], -1, needed=8)
-    ('same sign', 'undecided')
-    """
-    if not len(differences):
-        return "not run"
-    if len(differences) < min(needed, FEWEST):
-        return "undecided"
-    signs = {int(np.sign(difference)) for difference in differences}
-    return "same sign" if signs == {sign} else "opposite" if signs == {-sign} else "undecided"
+    if interval is None:
+        return "one run"
+    low, high = sorted(sign * end for end in interval)
+    return "same sign" if low > 0 else "opposite" if high < 0 else "open"

@@ -1,7 +1,7 @@
 """The options of every command, a documented dataclass each. The only file that imports tyro.
 
 `parse` reads the arguments of a command, `parse_with_config` also the options of an experiment's configuration, and
-`unbox_error` turns tyro's error message into one line.
+the names of options are checked before tyro reads their values.
 """
 
 import contextlib
@@ -19,10 +19,10 @@ import tyro
 from tyro.conf import Positional
 
 from attention_jax import config as configs
-from attention_jax.claims import catalog
 from attention_jax.claims.record import Reproduction
 from attention_jax.cli.help import NEEDED, command_help, common_help, list_option_names, unknown_option
 from attention_jax.config import Config
+from attention_jax.config.fields import field_docs
 from attention_jax.config.options import Method
 from attention_jax.config.per_layer import overlay_per_layer
 from attention_jax.errors import InputError
@@ -47,6 +47,14 @@ class RunCommand:
     """The directory of a run, such as runs/date_luong/001, or of a pretrained model, or a .gguf file."""
     trust_code: bool = dataclasses.field(default=False, kw_only=True)
     """Import code that the run names from outside of this package: a custom score, model, dataset or optimizer."""
+
+
+@dataclass(frozen=True)
+class FileCommand:
+    """Arguments of every command that writes a file where the user says."""
+
+    force: bool = dataclasses.field(default=False, kw_only=True)
+    """Replace files that exist already."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +93,12 @@ class Train:
 
 @dataclass(frozen=True)
 class Export(RunCommand):
-    """Export a run's weights as safetensors or .npz, a fine-tuned model to Hugging Face, a run's computation as
-    StableHLO, or pack all of it into a zip."""
+    """Export a run's weights as safetensors or .npz, a fine-tuned model to Hugging Face, or a run's computation as
+    StableHLO."""
 
-    to: Literal["safetensors", "npz", "huggingface", "stablehlo", "zip"] = "safetensors"
+    to: Literal["safetensors", "npz", "huggingface", "stablehlo"] = "safetensors"
     """Weights in one of two file formats, the directory of Hugging Face that the model came from with its weights now,
-    StableHLO programs that run without this package, or one file with which predict, look, evaluate and export work
-    anywhere."""
+    or StableHLO programs that run without this package."""
     naming: Literal[
         "own",
         "timm",
@@ -111,8 +118,7 @@ class Export(RunCommand):
     platforms: tuple[Literal["cpu", "cuda", "tpu"], ...] = ("cpu", "cuda", "tpu")
     """Platforms of the StableHLO programs, one program each."""
     out: str = ""
-    """Directory to create; by default RUN/export/NAMING, or huggingface or stablehlo in the place of NAMING. The file
-    of zip is RUN.zip."""
+    """Directory to create; by default RUN/export/NAMING, or huggingface or stablehlo in the place of NAMING."""
 
 
 @dataclass(frozen=True)
@@ -129,42 +135,52 @@ class Import:
 
 
 @dataclass(frozen=True)
-class Evaluate(RunCommand):
-    """Evaluate a finished run on its held-out data, a classifier also on new labeled data, or a pretrained language
-    model on a text."""
+class Evaluate(RunCommand, FileCommand):
+    """Evaluate a finished run on its held-out data, a classifier also on new labeled data, or a language model on a
+    text."""
 
     figures: bool = False
     """Also plot the figures of the run again."""
     data: str = ""
     """New data for a classifier, instead of its held-out ones: a file of labeled texts as --data.tsv-file takes it, or
     a directory with one sub-directory of images per class."""
+    out: str = ""
+    """With --data: a .csv, .tsv, .jsonl or .parquet for the number, label, predicted class and text of each example."""
     text: str = ""
-    """The text file for a pretrained language model, whose perplexity on it is printed."""
+    """A text file for a language model, a run or a pretrained one, whose perplexity on it is printed."""
 
 
 @dataclass(frozen=True)
-class Predict(RunCommand):
+class Predict(RunCommand, FileCommand):
     """Print the output of a run's model for each text, or for each image file. Options of a pretrained model, which
     comes before them, may be added: --model.normalizer "top_k(32)" --decode.length 40 ..."""
 
     texts: Annotated[Positional[tuple[str, ...]], positional("TEXT or FILE ...")]
     """Texts in quotes, "May 1, 1999", image files, or files of these: .txt with one per line (- is standard input, read
-    while it is written), or a column of a .csv, .tsv or .jsonl."""
+    while it is written), or a column of a .csv, .tsv, .jsonl or .parquet."""
     out: str = ""
-    """Write a table to a .csv, .tsv or .jsonl: the columns of the input and the predictions, of a classifier the class
-    and the probabilities of all classes. To any other file write the outputs alone, to translate a file line by line:
-    an empty line stays empty."""
+    """Write a table to a .csv, .tsv, .jsonl or .parquet: the columns of the input and the predictions, of a classifier
+    the class and the probabilities of all classes. To any other file, such as a .txt, write the outputs alone, to
+    translate a file line by line: an empty line stays empty."""
     column: str = ""
     """The column of the texts in a table, or its number in one without a header; by default text, of a translator
-    source, of an image model path, or the only column."""
+    source, of an image model path, or the only column of a .jsonl or .parquet."""
     attention: str = ""
     """Also draw attention maps to this file: look.png."""
+    temperature: float | None = None
+    """Of a language model: sample tokens from softmax(logits / temperature); 0 takes the most probable one."""
+    top_k: int | None = None
+    """Of a language model: sample from this many of the most probable tokens; 0 is all."""
+    top_p: float | None = None
+    """Of a language model: sample from the fewest tokens whose probabilities add up to this."""
+    length: int | None = None
+    """Of a language model: tokens to generate."""
     chat: bool = False
     """Answer each text as what a user says to an instruct model, by the chat template in its files."""
 
 
 @dataclass(frozen=True)
-class Look(RunCommand):
+class Look(RunCommand, FileCommand):
     """Show the attention maps of a run's model in one HTML file, which needs no network and no server. Options of a
     pretrained model, which comes before them, may be added: --model.normalizer "top_k(32)" ..."""
 
@@ -181,15 +197,13 @@ class Reproduce(Reproduction):
     """Run experiments and evaluate their claims; options of the experiment may be added: --data.path P ..."""
 
     names: Annotated[Positional[tuple[str, ...]], positional("[NAME ...]")] = ()
-    """Experiments of `launch.py list`, or files of your own; by default all of them."""
-    rows: str = ""
-    """Run what a file of experiments/registered/ lists, in its order."""
+    """Experiments of `launch.py list`, or files of your own; all of them with --check or --scale smoke."""
     check: bool = False
     """Re-run recorded runs in runs/check, as many as fit --minutes, and compare with the recorded numbers."""
     minutes: float = 30.0
     """Time budget of --check: the cheapest run of each chapter, then more."""
     local_data: str = ""
-    """With --check and --rows: a directory that contains the files of recorded commands (date.txt.gz, multi30k), or one
+    """With --check: a directory that contains the files of recorded commands (date.txt.gz, multi30k), or one
     level deeper; runs whose data are neither there nor in the cache are skipped.
     """
 
@@ -229,7 +243,7 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Compare:
+class Compare(FileCommand):
     """Compare runs of different options, grouped by these: a table with 95 % intervals over seeds, and one figure."""
 
     runs: Annotated[Positional[tuple[str, ...]], positional("RUN ...")]
@@ -247,44 +261,15 @@ class Compare:
 
 
 @dataclass(frozen=True)
-class Compile:
-    """Estimate memory and FLOPs of training, evaluation and decoding on GPUs or TPUs without the hardware."""
-
-    experiment: Annotated[Positional[str], positional("NAME")]
-    """An experiment of `launch.py list` that trains, or a file of your own; before all options."""
-    target: str
-    """The devices: v5e:2x4, v6e:2x2, v5p:2x2x1, h200:8, h100, a100, b200, ...; one device by default."""
-    variant: str = ""
-    """A variant of the experiment, instead of its default configuration."""
-    init_weights: Annotated[str, tyro.conf.arg(name="from")] = ""
-    """Compile the model of these weights, as `launch.py train --from` trains it."""
-    facts: Lists = ()
-    """Sizes of data that are not available locally: classes=1000 train_images=8192 ...; nothing is downloaded."""
-    normalizers: Lists = ()
-    """Also compile the training step with these and compare them with the softmax: all, or names as in
-    --model.normalizer: sparsemax "entmax(1.3)" ..."""
-    out: str = ""
-    """Also write all numbers to this JSON file."""
-
-
-@dataclass(frozen=True)
-class Laws:
-    """Measure laws of attention (docs/laws.md): all of this package, or those that apply to your own function."""
-
-    attention: Annotated[Positional[str], positional("[mine:attention]")] = ""
-    """The import path of a JAX function (query [Q, D], key [K, D], value [K, V]) -> [Q, V], or of a class of them."""
-
-
-@dataclass(frozen=True)
 class Check:
-    """Check your own score, normalizer, bias, mask or pooling: what must hold for it in `attend`, and what it costs."""
+    """Check your own score, normalizer, bias, mask or pooling: what must hold for it in `attend`; your own layer of
+    self-attention: does it keep its mask, and decode with a cache; or which laws an attention function (query, key,
+    value) obeys (docs/laws.md)."""
 
     rule: Annotated[Positional[str], positional("mine:Score")]
-    """The import path of the class, with arguments or without, or a name, such as gaussian."""
+    """The import path of the class, with arguments or without, or a name, such as gaussian; or of a function."""
     symmetric: bool = False
     """A score is claimed to be the same with query and key exchanged."""
-    cost: bool = True
-    """Also measure time and memory at 4,096 positions beside the softmax of scaled dot products."""
 
 
 @dataclass(frozen=True)
@@ -325,7 +310,7 @@ def parse_known(kind: type[Command], words: Sequence[str]) -> tuple[Command, lis
     """
     if words and words[0] in ("-h", "--help"):
         return parse(kind, words), []
-    return _parse_with_tyro(kind, words, (command_name(kind),), return_unknown_args=True, add_help=False)
+    return _parse_with_tyro(kind, words, (command_name(kind),), partial=True)
 
 
 def parse_with_config(
@@ -373,7 +358,13 @@ def parse_with_model(
     fields += [] if decode is None else [("decode", configs.Generation, dataclasses.field(default=decode))]
     joined = dataclasses.make_dataclass(kind.__name__, fields)
     joined.__doc__ = kind.__doc__
-    parsed = _parse_with_tyro(joined, words, (command_name(kind), *words[:1]))
+    names = [
+        f"{section}.{name}"
+        for section, options in (("model", model), ("decode", decode))
+        if options
+        for name, _, _ in configs.walk(options)
+    ]
+    parsed = _parse_with_tyro(joined, words, (command_name(kind), *words[:1]), [*list_option_names(kind), *names])
     return parsed.options, overlay_per_layer(model, parsed.model), getattr(parsed, "decode", None)
 
 
@@ -395,7 +386,7 @@ def suggest_commands(name: str, commands: Iterable[str]) -> list[str]:
     words, matches = {*re.findall(r"\w{3,}", name.lower())}, []
     for command in commands:
         kind = globals()[command.title()]
-        help_text = " ".join([command, kind.__doc__ or "", *sum(catalog.field_docs(kind).items(), ())])
+        help_text = " ".join([command, kind.__doc__ or "", *sum(field_docs(kind).items(), ())])
         if words and words <= {*re.findall(r"\w+", help_text.lower())}:
             matches.append(command)
     return matches[:2] or difflib.get_close_matches(name, commands, n=1)
@@ -419,51 +410,55 @@ def unbox_error(box: str) -> str:
     return re.sub(r"^Error parsing [\w.]+: (?=--)", "", line)
 
 
-def explain_unexpected(message: str, typed: Sequence[str]) -> str:
-    """Return the error message for words that are not options, of those that were `typed`, with a hint if one looks
-    like a file or like the value of a flag.
+def explain_unexpected(extra: Sequence[str], typed: Sequence[str]) -> str:
+    """Return the error message for the words `extra` of those that were `typed`, which no option takes, with a hint if
+    one looks like a file or like the value of a flag.
 
-    >>> explain_unexpected("Unrecognized options: pairs.tsv", ["pairs.tsv"])
+    >>> explain_unexpected(["pairs.tsv"], ["pairs.tsv"])
     'unexpected pairs.tsv: a file of data is given by its option, such as --data.tsv-file FILE'
     """
-    words = message.removeprefix("Unrecognized options: ")
     separate = [piece for word in typed for piece in (word.split("=", 1) if word.startswith("--") else [word])]
     for name, value in itertools.pairwise(separate):
-        if name.startswith("--") and value.lower() in ("true", "false") and value in words.split():
+        if name.startswith("--") and value.lower() in ("true", "false") and value in extra:
             head, dot, last = name[2:].rpartition(".")
             last = last.removeprefix("no-")
             return f"{name} takes no value, got {value}: give --{head}{dot}{last} or --{head}{dot}no-{last}"
-    hint = ": a file of data is given by its option, such as --data.tsv-file FILE" if re.search(r"[./]", words) else ""
-    return f"unexpected {words}{hint}"
+    is_file = any(re.search(r"[./]", word) for word in extra)
+    hint = ": a file of data is given by its option, such as --data.tsv-file FILE" if is_file else ""
+    return f"unexpected {' '.join(extra)}{hint}"
 
 
 def _parse_with_tyro(
     kind: Callable,
     words: Sequence[str],
     command_words: Sequence[str],
-    option_names: Sequence[str] | None = None,
-    **settings,
+    option_names: Sequence[str] = (),
+    partial: bool = False,
 ) -> Any:
-    """tyro's parser, with its error message as an InputError.
+    """tyro's parser, with an error as an InputError; if `partial`, return what it does not know, too.
 
-    `option_names` are the dotted names of the options of a command and of an experiment; None takes those of `kind`.
+    `option_names` are the dotted names of the options of a command and of an experiment, by default those of `kind`.
     """
-    command = " ".join(["launch.py", *command_words])
-    box = io.StringIO()
+    command, box, extra = " ".join(["launch.py", *command_words]), io.StringIO(), []
+    names = option_names or list_option_names(kind)
+    message = "" if partial or not names else unknown_option(words, names)
     try:
-        with contextlib.redirect_stderr(box):
-            return tyro.cli(kind, args=words, prog=command, **settings)
+        if not message:
+            with contextlib.redirect_stderr(box):
+                result, extra = tyro.cli(kind, args=words, prog=command, return_unknown_args=True, add_help=not partial)
     except SystemExit as stop:
         if stop.code != 2:  # --help, or a signal
             raise
-        message, help_flag = unbox_error(box.getvalue()), "--help" if option_names is None else ALL
-        if message.startswith("Unrecognized options"):
-            message = unknown_option(words, option_names or list_option_names(kind)) or explain_unexpected(
-                message, words
-            )
-        elif missing := re.match(r"Missing from [^:]*: ([A-Z]+) ", message):
+        message = unbox_error(box.getvalue())
+        if missing := re.match(r"Missing from [^:]*: ([A-Z]+) ", message):
             message = f"{command_words[0]} needs {NEEDED.get(missing[1]) or missing[1]}"
             raise InputError(message) from None
-        elif "Missing value for argument 'experiment'" in message:
+        if "Missing value for argument 'experiment'" in message:
             raise InputError(f"{command_words[0]} needs {NEEDED['NAME']}; it comes before all options") from None
-        raise InputError(f"{message}; see {command} {help_flag}") from None
+    if partial and not message:
+        return result, extra
+    if extra:
+        message = unknown_option(extra, ()) or explain_unexpected(extra, words)
+    if message:
+        raise InputError(f"{message}; see {command} {ALL if 'help_all' in names else '--help'}")
+    return result

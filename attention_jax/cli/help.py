@@ -9,8 +9,8 @@ import typing
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from attention_jax.claims import catalog
-from attention_jax.config.fields import info_of, suggest_options, walk
+from attention_jax import catalog
+from attention_jax.config.fields import field_docs, info_of, suggest_options, walk
 from attention_jax.printing import docstrings, program
 
 COMMON = (
@@ -44,7 +44,7 @@ def overview(about: str, commands: Iterable[str]) -> str:
 
 def command_help(command: str, kind: type) -> str:
     """Return the help of a command: its usage, its arguments, and its options with their defaults."""
-    docs, options = catalog.field_docs(kind), _options_of(kind)
+    docs, options = field_docs(kind), _options_of(kind)
     arguments = [field for field in dataclasses.fields(kind) if field not in options]
     positionals = [(_argument(kind, field).metavar, docs[field.name]) for field in arguments]
     line = " ".join([program(), command, *(name for name, _ in positionals)])
@@ -54,9 +54,7 @@ def command_help(command: str, kind: type) -> str:
         for field in options
     ]
     ending = f"The options of an experiment: {program()} {command} NAME --help"
-    return _format_help(
-        line, kind, sections, ending if positionals and positionals[0][0] == "NAME" and command != "compile" else ""
-    )
+    return _format_help(line, kind, sections, ending if positionals and positionals[0][0] == "NAME" else "")
 
 
 def common_help(command: str, experiment: str, kind: type, config) -> str:
@@ -93,14 +91,14 @@ def _format_help(line: str, kind: type, sections: dict[str, list[tuple]], ending
 
 def _common(kind: type, config, presets: Sequence[str]) -> Iterator[tuple[str, str, object, str]]:
     """Name, type, default and help of the options that are changed most: of the command, then of the configuration."""
-    docs = catalog.field_docs(kind)
+    docs = field_docs(kind)
     for field in _options_of(kind):
         if field.name not in RARE and (field.name != "preset" or presets):
             text = f"Start from a size: {', '.join(presets)}." if field.name == "preset" else docs[field.name]
             yield _command_option_name(kind, field), _metavar(kind, field), field.default, text
     for section in TITLES:
         options = getattr(config, section)
-        docs = catalog.field_docs(type(options)) if options is not None else {}
+        docs = field_docs(type(options)) if options is not None else {}
         for field in dataclasses.fields(options) if docs else ():
             if f"{section}.{field.name}" in COMMON or info_of(field).user_data:
                 text, default = docs.get(field.name, ""), getattr(options, field.name)

@@ -1,6 +1,5 @@
 """The texts that a command is given, in words, files and pipes, and what is predicted of them, in constant memory."""
 
-import contextlib
 import itertools
 import os
 import re
@@ -9,26 +8,30 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from attention_jax.data import text_tables
-from attention_jax.data.text_files import decode_line, decode_lines, each_line, read_lines, stream_lines
-from attention_jax.data.text_tables import Columns, chunks, is_text_table, open_table
+from attention_jax.data.text_files import decode_line, each_line, read_lines, stream_lines
+from attention_jax.data.text_tables import Columns, Table, check_output, chunks, is_table, open_table, write_table
 from attention_jax.errors import InputError
-from attention_jax.files import temporary_file
 from attention_jax.printing import escape_control
 
 
 def lines_of(path: str, description: str) -> list[str]:
     """Return the lines of a text file, of a pipe, or of standard input, which is called -."""
+    is_pipe = path == "-" or Path(path).is_fifo()
+    return [*itertools.chain.from_iterable(pipe_lines(path))] if is_pipe else read_lines(path, description)
+
+
+def pipe_lines(path: str) -> Iterator[list[str]]:
+    """Yield the lines of a pipe, or of standard input, as they arrive."""
     if path == "-":
-        return decode_lines(sys.stdin.buffer.read(), "standard input")
-    if Path(path).is_fifo():
-        return decode_lines(Path(path).read_bytes(), path)
-    return read_lines(path, description)
+        yield from stream_lines(sys.stdin.buffer, "standard input")
+    else:
+        with open(path, "rb") as file:
+            yield from stream_lines(file, path)
 
 
 def is_file_of_texts(word: str) -> bool:
     """Whether a word of a command names texts: standard input, a .txt file or a table."""
-    return word == "-" or word.lower().endswith(".txt") or is_text_table(word)
+    return word == "-" or word.lower().endswith(".txt") or is_table(word)
 
 
 def text_batches(words: Sequence[str], columns: Columns, column: str = "") -> Iterator[list[str]]:
@@ -58,28 +61,23 @@ def check_word(word: str, columns: Columns) -> str:
         raise InputError(f"a text must not be empty, got {word!r}")
     if not columns.is_path and (os.path.exists(word) or PATH.fullmatch(word)):
         raise InputError(
-            f"{word} looks like a file, whose name is not to be predicted: texts are read from .txt, .csv, .tsv and "
-            ".jsonl files, and from standard input, which is called -"
+            f"{word} looks like a file, whose name is not to be predicted: texts are read from .txt, .csv, .tsv, "
+            ".jsonl and .parquet files, and from standard input, which is called -"
         )
     return word
 
 
-PATH = re.compile(
-    r"(~?/|\.\.?/)\S*|\S*\.(bak|bz2|gz|html?|jpe?g|json|md|parquet|pdf|pkl|png|py|txt|xlsx?|ya?ml|zip)", re.I
-)
+PATH = re.compile(r"(~?/|\.\.?/)\S*|\S*\.(bak|bz2|gz|html?|jpe?g|json|md|pdf|pkl|png|py|txt|xlsx?|ya?ml|zip)", re.I)
 """A word that begins or ends as the path of a file does, whether or not there is one."""
 
 
 def file_batches(word: str, columns: Columns, column: str) -> Iterator[list[str]]:
     """Yield the texts of a file or pipe, a batch at a time."""
-    if word == "-":
-        yield from stream_lines(sys.stdin.buffer, "standard input")
-    elif Path(word).is_fifo():
-        with open(word, "rb") as file:
-            yield from stream_lines(file, word)
-    elif is_text_table(word):
+    if word == "-" or (Path(word).is_fifo() and not is_table(word)):
+        yield from pipe_lines(word)
+    elif is_table(word):
         table = open_table(word, column_names(columns), column)
-        yield from chunks(row[table.column] for row in table.rows)
+        yield from chunks(text for text, _ in table.rows)
     else:
         lines = enumerate(each_line(word, "file of texts"), 1)
         yield from chunks(decode_line(line, f"{word} line {number}") for number, line in lines)
@@ -97,51 +95,64 @@ def predict_nonempty(predict: Callable[[list[str]], list], lines: list[str], emp
     return [next(outputs) if line.strip() else empty for line in lines]
 
 
-def write_outputs(predict: Callable[[list[str]], list[str]], batches: Iterator[list[str]], path: Path):
-    """Write the outputs alone, line by line: an empty line stays empty. The file is there when it is whole."""
-    is_device = path.exists() and not path.is_file()
-    with contextlib.nullcontext(path) if is_device else temporary_file(path) as place, open(place, "wb") as file:
-        for lines in batches:
-            for output in predict_nonempty(predict, lines, ""):
-                file.write(f"{output}\n".encode())
-
-
 def print_outputs(predict: Callable[[list[str]], list[str]], batches: Iterator[list[str]]):
-    """Print each text with its output, as soon as it is there."""
+    """Print each text with its output, as soon as it is there; an empty line stays empty."""
     for lines in batches:
-        texts = [line for line in lines if line.strip()]
-        for text, output in zip(texts, predict(texts) if texts else [], strict=True):
-            print(escape_control(f"{text} -> {output}"), flush=True)
+        for text, output in zip(lines, predict_nonempty(predict, lines, None)):
+            print("" if output is None else escape_control(f"{text} -> {output}"), flush=True)
+
+
+def check_files(words: Sequence[str], column: str, out: str):
+    """Raise InputError for files that are not read or written like this, before the model is loaded."""
+    check_output(out)
+    tables = [word for word in words if is_table(word)]
+    if column and not tables:
+        raise InputError(f"--column {column} is a column of a table, got {', '.join(words)[:200]}: leave it out")
+    if is_table(out) and tables and len(words) > 1:
+        raise InputError(f"--out {out} needs one table, or texts only; got {', '.join(words)[:200]}")
+    if out and os.path.realpath(out) in map(os.path.realpath, words):
+        raise InputError(f"--out {out} is the input, whose texts it would replace: give another name")
 
 
 def write_predictions(model, predict: Callable[[list[str]], list[str]], words: Sequence[str], column: str, path: Path):
-    """Write a table with the columns of the input and those of the predictions.
+    """Write a table with the columns of the input and those of the predictions, or to another file the outputs alone,
+    in lines: the prediction of an empty text is empty.
 
-    Of a classifier these are the most probable class and the probability of each class; of another model its output.
     The input is one table, or texts, files of texts and pipes.
     """
     columns = model.table_columns
-    if any(map(is_text_table, words)) and len(words) > 1:
-        raise InputError(f"--out {path} needs one table, or texts only; got {', '.join(words)[:200]}")
-    if is_text_table(words[0]):
+    if is_table(str(path)) and is_table(words[0]):
         table = open_table(words[0], column_names(columns), column)
     else:
-        lines = itertools.chain.from_iterable(text_batches(words, columns))
-        table = text_tables.Table((columns.text,), columns.text, ({columns.text: line} for line in lines))
-    names = (columns.predicted, *(f"p_{name}" for name in model.classes)) if model.classes else (columns.output,)
-    answer = (lambda texts: class_cells(model, texts)) if model.classes else (lambda texts: zip(predict(texts)))
-    with text_tables.write_table(path, (*table.columns, *names)) as write:
+        lines = itertools.chain.from_iterable(text_batches(words, columns, column))
+        table = Table((columns.text,), ((line, {columns.text: line}) for line in lines))
+    names, answer = (columns.output,), lambda texts: zip(predict(texts))
+    if is_table(str(path)) and model.classes:
+        names, answer = class_columns(model), lambda texts: class_cells(model, texts)
+    with write_table(path, (*table.columns, *names) if is_table(str(path)) else names) as write:
         is_empty = True
         for rows in chunks(table.rows):
-            texts = [row[table.column] for row in rows]
-            for row, cells in zip(rows, predict_nonempty(answer, texts, (None,) * len(names))):
-                write(row | dict(zip(names, cells)))
+            texts = [text for text, _ in rows]
+            cells = predict_nonempty(answer, texts, (None,) * len(names))
+            write([row | dict(zip(names, values)) for (_, row), values in zip(rows, cells)])
             is_empty = is_empty and not any(map(str.strip, texts))
         if is_empty:
-            raise InputError(f"{words[0]} has no text in the column {table.column}; at least one is needed")
+            raise InputError(f"{words[0]} has no text in its column; at least one is needed")
+
+
+def class_columns(model) -> tuple[str, ...]:
+    """Return the columns of a classifier: the most probable class, or the labels of a multi-label model, and the
+    probability of each; of a regression its number, or one for each of its outputs."""
+    predicted = model.table_columns.predicted
+    if model.function == "none":
+        return (predicted,) if len(model.classes) == 1 else tuple(f"{predicted}_{name}" for name in model.classes)
+    return predicted, *(f"p_{name}" for name in model.classes)
 
 
 def class_cells(model, texts: list[str]) -> Iterator[tuple]:
-    """Return the most probable class of each text and the probabilities of all, to six digits."""
+    """Return the values of `class_columns` for each text, numbers to six digits; labels are those from 0.5 on."""
     for row in model.classify(texts):
-        yield model.classes[row.argmax()], *(float(f"{p:.6g}") for p in row)
+        numbers, names = [float(f"{p:.6g}") for p in row], model.classes
+        labels = [name for name, p in zip(names, row) if p >= 0.5]
+        predicted = {"none": [], "sigmoid": [labels], "softmax": [names[row.argmax()]]}[model.function]
+        yield *predicted, *numbers

@@ -5,34 +5,28 @@ A `Config` is generic in its data and its model, so that the command line of an 
 """
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Generic, Literal, TypeVar
 
-from attention_jax.claims.claim import Grid
 from attention_jax.config.data import (
     Addition,
     Algorithmic,
-    Books,
     Corpus,
     Dates,
     FraEng,
     Images,
-    Influence,
     LabeledFile,
     MarkovChains,
     ModularAddition,
     Multi30k,
-    Regression,
     Reverse,
-    Samples,
     Scan,
     Shakespeare,
-    Sizes,
     Streamed,
     TextFile,
     TextPairs,
     TimeMachine,
-    TwoBooks,
 )
 from attention_jax.config.fields import (
     OptionInfo,
@@ -116,7 +110,7 @@ class Optim(Options):
     """
     rates: tuple[str, ...] = ()
     """REGEX=FACTOR ...: multiply the learning rate by a factor where a regular expression matches the whole path of a
-    parameter, such as 'encoder/.*=0.1'; the first match applies, and 0 freezes.
+    parameter, such as 'encoder/.*=0.1'; the first match applies, and 0 freezes: no gradient, decay or part in a norm.
     """
     decays: tuple[str, ...] = ()
     """REGEX=FACTOR ...: multiply weight decay by a factor in the same way; `decayed` is for parameters that no pattern
@@ -177,8 +171,9 @@ class Train(Options):
     """
     best_metric: str = "valid.loss"
     """The metric that decides the best checkpoint (and patience), of the validation or training data; one called loss,
-    perplexity, error or bits is minimized. Give train.loss if there are no validation data. Of several metrics with
-    commas between them, the best epoch is the last one that was at least as good as all before it in every metric.
+    perplexity, error or bits is minimized. Of equal epochs the best has the lower loss of that split, or comes first.
+    Give train.loss if there are no validation data. Of several metrics with commas between them, the best epoch is the
+    last one that was at least as good as all before it in every metric.
     """
     eval_mean: Literal["examples", "batches", "sorted-batches"] = "examples"
     """Evaluate losses, accuracies and perplexities as those of all held-out examples, or as the mean of those of
@@ -307,6 +302,20 @@ class Config(Options, Generic[DataConfig, ModelConfig, DecodeConfig]):
         super().__post_init__()
 
 
+@dataclass(frozen=True)
+class Grid:
+    """A table of measured numbers under the claims of an experiment: one line for each variant, without verdicts."""
+
+    caption: str
+    columns: dict[str, str]
+    """{column: metric}"""
+    variants: tuple[str, ...]
+    minus: str | None = None
+    """Show the differences to this variant, seed by seed."""
+    texts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Columns of text before the numbers: {column: {variant: text}}."""
+
+
 def concrete(config: Config) -> type:
     """Return the type of `config` with its data and model types, from which tyro reads the options."""
     return Config[type(config.data), type(config.model), type(config.decode)]
@@ -325,6 +334,19 @@ def replace(config, **changes):
         new = replace(getattr(config, head), **{subpath: value}) if subpath else value
         config = dataclasses.replace(config, **{head: new})
     return config
+
+
+def smoke_config(config: Config) -> Config:
+    """`config` for a run of seconds: options that have a `smoke` size are no larger than it.
+
+    >>> small = smoke_config(Config("x", Dates(), LuongSeq2seqConfig(embed_size=4), decode=Decode()))
+    >>> small.data.examples, small.model.hidden_size, small.model.embed_size, small.train.max_steps
+    (1000, 8, 4, 2)
+    """
+    larger = lambda info, value: value > info.smoke or (value == 0 and info.unlimited)
+    return replace(
+        config, **{name: info.smoke for name, info, value in walk(config) if info.smoke and larger(info, value)}
+    )
 
 
 def to_json(config) -> dict:

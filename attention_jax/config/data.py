@@ -182,7 +182,7 @@ class Corpus(TextPairs, Streamed):
     tsv_file: str = option("", user_data=True)
     """A file of `source TAB target` lines, instead of the other two; or a .jsonl, .csv or .parquet file."""
     columns: tuple[str, str] = ("source", "target")
-    """The columns of source and target in a file that names them; translation.en is the field en in translation."""
+    """The names of the columns in such a file, or in line 1 of another; translation.en is en in translation."""
     examples: int = option(0, smoke=1000, unlimited=True)
     """The number of generated dates to translate if no file is given; 0 requires files."""
     languages: tuple[str, str] = ("xx", "xx")
@@ -203,10 +203,6 @@ class Corpus(TextPairs, Streamed):
         has_file = self.source_file or self.target_file or self.tsv_file or not self.examples
         return "" if has_file else f"no --data.tsv-file given: using {self.examples:,} generated date pairs"
 
-    @property
-    def is_local(self) -> bool:
-        return bool(self.source_file or self.tsv_file or self.examples)
-
 
 @dataclass(frozen=True)
 class LabeledFile(Streamed):
@@ -219,7 +215,7 @@ class LabeledFile(Streamed):
     """A file of `label TAB text` lines (.gz, .bz2 and .xz, too), or a .jsonl, .csv or .parquet file; empty generates
     dates, labeled by their language."""
     columns: tuple[str, str] = ("label", "text")
-    """The columns of label and text in a file that names them."""
+    """The names of the columns in such a file, or in line 1 of another."""
     examples: int = option(2_000, smoke=1000, unlimited=True)
     """The number of generated dates if no file is given; 0 requires a file."""
     held_out_fraction: float = option(0.1, above=0, below=0.5)
@@ -333,10 +329,6 @@ class Images(Streamed):
     def without_file(self) -> str:
         return "no --data.path given: using scikit-learn's digits" if self.dataset == "own" and not self.path else ""
 
-    @property
-    def is_local(self) -> bool:
-        return self.dataset in ("digits", "own") or bool(self.path)
-
 
 @dataclass(frozen=True)
 class TimeMachine(DataOptions):
@@ -377,10 +369,6 @@ class Shakespeare(DataOptions):
     def stride(self) -> int:
         """Characters from the start of one training window to the start of the next."""
         return max(self.sequence_length // self.overlap, 1)
-
-    @property
-    def is_local(self) -> bool:
-        return bool(self.path)
 
 
 @dataclass(frozen=True)
@@ -429,65 +417,3 @@ class Algorithmic(DataOptions):
     """Training sequences per epoch; each epoch continues where the previous one stopped."""
     valid_sequences: int = option(200, smoke=4)
     """Number of validation sequences, and of test sequences."""
-
-
-@dataclass(frozen=True)
-class Influence(DataOptions):
-    """The linear system of experiments/influence_balancing.py."""
-
-    updates: int = 3_000
-    """Parameter updates per run."""
-
-
-@dataclass(frozen=True)
-class Regression(DataOptions):
-    """Points of a curve with noise, for kernel regression (experiments/nadaraya_watson.py)."""
-
-    points: int = 40
-    """Training points."""
-    repetitions: int = 200
-    """Datasets per size in the consistency experiment."""
-
-
-@dataclass(frozen=True)
-class Samples(DataOptions):
-    """Sample size of an analysis."""
-
-    samples: int = 100_000
-    """Random samples to average over."""
-
-
-@dataclass(frozen=True)
-class Sizes(DataOptions):
-    """Largest sizes of experiments/complexity.py."""
-
-    max_length: int = 512
-    """Largest sequence length, in tokens."""
-    max_width: int = 512
-    """Largest width of queries, keys and values."""
-
-
-@dataclass(frozen=True)
-class TwoBooks(DataOptions):
-    """Two books in windows of tokens (experiments/heads_of_a_real_model.py)."""
-
-    time_machine: str = option("", user_data=True)
-    """The published timemachine.txt (.gz, too), or its directory; empty downloads it."""
-    shakespeare: str = option("", user_data=True)
-    """The published input.txt of tiny Shakespeare (.gz, too), or its directory; empty downloads it."""
-    windows: int = option(8, at_least=2, smoke=2)
-    """Windows of each text on which losses are measured."""
-    window_tokens: int = option(512, at_least=16, smoke=16)
-    """Tokens of a window, the first of which is given."""
-
-    @property
-    def downloads(self) -> str:
-        return "" if self.time_machine and self.shakespeare else "time_machine/d2l"
-
-
-@dataclass(frozen=True)
-class Books(TwoBooks):
-    """Two books, and windows of them to tune on (experiments/softmax_in_a_real_model.py)."""
-
-    tuning_steps: int = option(100, at_least=1, smoke=2)
-    """Steps of tuning, with one window of half as many tokens each."""

@@ -1,10 +1,14 @@
 """`option`: a dataclass field with its validation rules and metadata, the checks of its value, and what a misspelled
 name of an option may mean."""
 
+import ast
 import dataclasses
 import difflib
 import functools
+import inspect
+import itertools
 import re
+import textwrap
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -31,14 +35,14 @@ class OptionInfo:
     at_most: float | None = None
     """The largest value; 2**31 - 1 for integers that name none."""
     smoke: int | None = None
-    """The upper limit of a size in smoke runs of a few seconds (`catalog.smoke_config`)."""
+    """The upper limit of a size in smoke runs of a few seconds (`smoke_config`)."""
     unlimited: bool = False
     """0 means no limit, so it is larger than any other value."""
     resumable: bool = False
     """Whether `train --resume` may change it: it affects how long or how a run is executed, not its past training."""
     traced: bool = False
     """A number in which the runs of one population may differ, except that 0 selects another program, without the
-    operation (attention_jax/sweep/population.py).
+    operation (attention_jax/sweep/batch.py).
     """
     training_only: bool = False
     """Whether a model option does not affect the weights; it is not taken over with pretrained weights."""
@@ -160,6 +164,44 @@ def parse_pattern(option: str, text: str) -> tuple[re.Pattern, float]:
     raise InputError(
         f"{option} must be REGEX=FACTOR with a factor of at least 0, such as 'encoder/.*=0.1'; got {text!r}"
     )
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """The docstrings of a dataclass's fields, inherited ones included.
+
+    >>> from attention_jax.config import Dates
+    >>> field_docs(Dates)["path"]
+    'A published date.txt or date.txt.gz; empty generates the data.'
+    """
+    docs = {}
+    for parent in filter(dataclasses.is_dataclass, reversed(kind.__mro__)):
+        body = ast.parse(textwrap.dedent(inspect.getsource(parent))).body[0].body
+        for field, text in itertools.pairwise(body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                docs[field.target.id] = " ".join(text.value.value.split())
+    return docs
+
+
+def user_data(config) -> dict[str, str]:
+    """Return {option: help} of the options that replace the experiment's data by the user's files.
+
+    >>> from attention_jax.config import Config, Dates, Images, ViTConfig
+    >>> user_data(Config("x", Dates(), ViTConfig()))
+    {'--data.path': 'A published date.txt or date.txt.gz; empty generates the data.'}
+    >>> user_data(Config("x", Images(), ViTConfig()))["--data.dataset"]
+    'digits, fashion_mnist, cifar10, folder, tfds, or own: the folder at `path`, without one the digits.'
+    """
+    if config.data is None:
+        return {}
+    kind = type(config.data)
+    help_of = field_docs(kind)
+    options = {}
+    for field in dataclasses.fields(kind):
+        if info_of(field).user_data:
+            *most, last = typing.get_args(typing.get_type_hints(kind)[field.name]) or ("",)
+            choices = f"{', '.join(most)} or {last}." if most else ""
+            options[f"--data.{field.name.replace('_', '-')}"] = help_of.get(field.name) or choices
+    return options
 
 
 COMMON_NAMES = {

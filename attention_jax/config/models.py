@@ -50,6 +50,8 @@ POOLS = {
 """How the weights and values of an attention head become its output, by name."""
 MASKS = {"window": "attention_jax.ops.masks:window"}
 """Masks by name: window(128) lets a position attend to those at most 128 away."""
+ATTENTIONS = {"multi_head": "attention_jax.models.multihead:MultiHeadAttention"}
+"""Layers of self-attention by name: Flax modules, subclasses of this one, or made as Module(block)."""
 NORMS = {"layer": "attention_jax.models.norms:LayerNorm", "rms": "attention_jax.models.norms:RMSNorm"}
 """Normalizations by name: Flax modules, made as Module(epsilon)."""
 MLPS = {
@@ -230,6 +232,9 @@ class TransformerLayers(AttentionOptions):
     score: HeadScore = "scaled_dot"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, qk_norm, soft_cap(50), mean, or package.file:Class
     of yours."""
+    attention: Annotated[str, OneOf(tuple(ATTENTIONS))] = "multi_head"
+    """The layer of self-attention: multi_head, or package.file:Module of yours, a subclass of MultiHeadAttention or a
+    Flax module, made as Module(block); attention to an encoder stays multi-head."""
     head_pool: Annotated[str, OneOf(tuple(POOLS), arguments=True)] = "mean"
     """Pooling of a head's values: mean, moments (mean and variance), local_linear (for heads of up to about 16
     dimensions), log_mixture, or package.file:Class of yours."""
@@ -253,6 +258,9 @@ class TransformerLayers(AttentionOptions):
     differential: bool = False
     """Differential attention: two maps for each head, of half its queries and keys each, of which the second is
     subtracted (Ye et al. 2024)."""
+    differential_v2: bool = False
+    """The second version of it: two maps for each head, with queries of full width each and the same keys and values,
+    of which the second is subtracted by a factor sigmoid(x W) of each position and head (Ye et al. 2026)."""
     exclusive: bool = False
     """Exclusive self-attention: remove from the output of a head its component along the value of the query's own
     position (Zhai 2026)."""
@@ -263,6 +271,9 @@ class TransformerLayers(AttentionOptions):
     turn less than once in 8192 positions, and none that turns more than 4 times (Llama 3.1); yarn(4, 32768) by 4 those
     that turn less than once in 32768 positions, none that turns more than 32 times, and multiplies queries and keys by
     0.1 ln(4) + 1 (Peng et al. 2023); or package.file:function of yours, from frequencies to frequencies."""
+    rope_fraction: float = option(1.0, above=0, at_most=1)
+    """Share of the channels of a head, from the first on, that rotary positions rotate: `partial_rotary_factor` of
+    other libraries; 1 rotates all."""
     normalize_qk: bool = False
     """RMSNorm of each head's queries and keys, with a learned scale for all heads, before rotary positions (Qwen 3,
     Gemma 3)."""
@@ -456,13 +467,22 @@ class LanguageModelConfig(TransformerLayers):
     """Multiply the embeddings by sqrt(hidden_size); GPT-2 does not."""
     output_bias: bool = True
     """Bias term of the output layer; GPT-2 has none."""
+    value_residual: bool = False
+    """Values of all layers but the first are l_1 v + l_2 v_1, with the values v_1 of the first and two numbers that
+    each learns, 1 and 0 at first (Zhou et al. 2025)."""
+    value_embeddings: bool = False
+    """Add an embedding of the token to the values of each layer, 0 at first, times a gate of each head (nanochat)."""
+    attention_residuals: bool = False
+    """Sub-layers read, in place of the sum of the embedding and all earlier outputs, attention over these with a
+    learned query, 0 at first (Kimi Team 2026); not with `scan_layers` or --model.norm post."""
     logit_cap: float = option(0.0, at_least=0)
     """Soft cap c of the output logits, c tanh(logits / c) (Gemma 2); 0 has none. That of attention is the score
     soft_cap(50)."""
     per_layer: str = ""
     """Options of single layers, counted from 0, in place of the model's: "0-4,6:mask=window(512);5:rope_theta=1000000".
-    A layer may have its own score, normalizer, head_pool, mask, bias, rope_theta, rope_scaling, and position_embedding
-    (none or rotary). What a layer of a pretrained model or of a run already has stays, unless it is given."""
+    A layer may have its own attention, score, normalizer, head_pool, mask, bias, rope_theta, rope_scaling, and
+    position_embedding (none or rotary). What a layer of a pretrained model or of a run already has stays, unless it is
+    given."""
     scan_layers: bool = False
     """Go through runs of equal layers in a loop, so that programs do not grow with depth and compile as fast as one
     layer; their weights are stacked, decoder/layers_0 in place of decoder/layer_0, layer_1, ..."""

@@ -139,16 +139,6 @@ class DataOptions(Options):
         """
         return ""
 
-    @property
-    def is_local(self) -> bool:
-        """Whether the data are generated, come with a package, or are files that the options name: no download.
-
-        >>> from attention_jax.config import Dates, Multi30k
-        >>> Dates().is_local, Multi30k().is_local, Multi30k(path="multi30k").is_local
-        (True, False, True)
-        """
-        return not self.downloads
-
 
 def type_from_name(name: str) -> type[Options]:
     """Return the dataclass of options with that `kind_name`; one from outside of this package is imported.

@@ -7,8 +7,10 @@ from typing import Any
 
 from attention_jax.errors import InputError
 
-ALLOWED = ("score", "normalizer", "head_pool", "mask", "bias", "rope_theta", "rope_scaling", "position_embedding")
-"""The options that a layer may have of its own: those that leave the shapes of its weights as they are."""
+ALLOWED = (
+    "attention", "score", "normalizer", "head_pool", "mask", "bias", "rope_theta", "rope_scaling", "position_embedding",
+)  # fmt: skip
+"""The options that a layer may have of its own: those that leave the shapes of its projections as they are."""
 EXAMPLE = "0-4,6:mask=window(512);5:rope_theta=1000000"
 
 

@@ -1,4 +1,4 @@
-"""Data: rows of files (text_files.py), what a task trains on (pairs.py, labeled_texts.py, text_windows.py, images.py),
+"""Data: rows of files (text_tables.py), what a task trains on (pairs.py, labeled_texts.py, text_windows.py, images.py),
 in memory or read while it trains (stream.py), and its batches (batches.py); NumPy, no JAX and no TensorFlow.
 
 The options of a dataset name the function that loads it. What is downloaded (public_texts.py, builders.py) or

@@ -9,9 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_jax import config as settings
+from attention_jax.data.stored import storable
 from attention_jax.errors import InputError
 
 
+@storable
 class Sequences(NamedTuple):
     """N sequences of at most T steps; rows shorter than T are followed by zeros."""
 
@@ -25,6 +27,7 @@ class Sequences(NamedTuple):
     """[N] int32: steps of each row"""
 
 
+@storable
 class SequenceSets(NamedTuple):
     """Sequences to train on, to choose the best epoch on, to test on, and, by name, of sizes that do not occur in
     training."""
@@ -184,13 +187,7 @@ def priority_sort(rng: np.random.Generator, rows: int, items: int = 20, highest:
     return data
 
 
-GENERATORS = {
-    "copy": copy,
-    "repeat_copy": repeat_copy,
-    "associative_recall": associative_recall,
-    "ngrams": ngrams,
-    "priority_sort": priority_sort,
-}
+GENERATORS = {task.__name__: task for task in (copy, repeat_copy, associative_recall, ngrams, priority_sort)}
 
 
 def load(config: settings.Algorithmic, seed: int = 0) -> tuple[Sequences, Sequences, Sequences]:

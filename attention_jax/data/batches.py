@@ -38,6 +38,21 @@ def length_bucket(longest: int, limit: int | None = None) -> int:
     return max(longest, length if limit is None else min(length, limit))
 
 
+def pad_rows(rows: Sequence[Sequence[int]], pad: int | None, width: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of numbers as one array [N, width] int32 and their lengths [N] int32; longer rows are cut.
+
+    >>> pad_rows([[5, 6, 7], [8]], 0)
+    (array([[5, 6, 7],
+           [8, 0, 0]], dtype=int32), array([3, 1], dtype=int32))
+    """
+    lengths = np.fromiter((len(row) for row in rows), np.int32, len(rows))
+    width = int(lengths.max(initial=1)) if width is None else width
+    array = np.full((len(rows), width), 0 if pad is None else pad, np.int32)
+    for number, row in enumerate(rows):
+        array[number, : len(row)] = row[:width]
+    return array, np.minimum(lengths, np.int32(width))
+
+
 def plan(
     seed: int, epoch: int, bucket_sizes: Sequence[int], batch_sizes: Sequence[int], steps_per_call: int
 ) -> list[Chunk]:
@@ -85,7 +100,7 @@ def boundaries(source_length: np.ndarray, target_length: np.ndarray, max_buckets
     for start in range(count):
         widths = np.maximum.accumulate(longest[:, start:], axis=1).sum(0)
         cost[start, start + 1 :] = np.cumsum(rows[start:]) * widths
-    best, choices = cost[0], []
+    best, choices = cost[0], [np.zeros(count + 1, int)]
     for _ in range(max_buckets - 1):
         through = best[:count, None] + cost  # the last bucket starts at each value
         through[0] = cost[0]
@@ -97,8 +112,6 @@ def boundaries(source_length: np.ndarray, target_length: np.ndarray, max_buckets
         end = int(choice[end])
         if end == 0:
             break
-    if end:
-        ends.append(int(values[end - 1]))
     return ends[::-1]
 
 

@@ -7,7 +7,9 @@ read back by a plain `tfds.data_source("fashion_mnist")`. Images are passed as P
 
 import contextlib
 import errno
+import functools
 import hashlib
+import importlib.metadata
 import io
 import logging
 import os
@@ -20,10 +22,9 @@ from typing import ClassVar
 
 import numpy as np
 import tensorflow_datasets as tfds
-from tensorflow_datasets.core.download import downloader
 from tensorflow_datasets.image_classification import cifar, mnist
 
-from attention_jax.data.public_texts import Published, download_files, locate_file
+from attention_jax.data.published import Published, download_files, locate_file
 from attention_jax.data.text_files import read_bytes
 from attention_jax.errors import InputError
 from attention_jax.files import data_home, directory_lock, home_write_error
@@ -62,17 +63,6 @@ def text_builder(name: str, corpus: Published) -> type[tfds.core.DatasetBuilder]
     return TextBuilder
 
 
-@contextlib.contextmanager
-def _quiet_absl():
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
 def _is_prepared(builder: tfds.core.DatasetBuilder) -> bool:
     return os.path.exists(os.path.join(builder.data_dir, "dataset_info.json"))
 
@@ -84,11 +74,7 @@ def prepare_builder(
 
     A builder's method `check_files`, if there is one, is called before anything is written.
     """
-
-    def make():
-        with _quiet_absl():  # a warning for every configuration that is not in BUILDER_CONFIGS
-            return builder(data_dir=data_home(), file_format="array_record", config=config)
-
+    make = functools.partial(builder, data_dir=data_home(), file_format="array_record", config=config)
     built = make()
     if _is_prepared(built):
         return built
@@ -100,7 +86,7 @@ def prepare_builder(
             if not _is_prepared(built):
                 print(f"preparing {built.info.full_name} in {data_home()} (once)", file=sys.stderr)
                 tfds.disable_progress_bar()
-                with _quiet_absl(), contextlib.redirect_stdout(io.StringIO()):
+                with contextlib.redirect_stdout(io.StringIO()):
                     built.download_and_prepare()
     except (OSError, RuntimeError) as error:  # array_record raises the second
         reasons = (os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
@@ -124,30 +110,13 @@ def read_rows(builder: tfds.core.DatasetBuilder, splits: Iterable[str]) -> dict[
     for split in splits:
         source = builder.as_data_source(split=split)
         examples = source.__getitems__(range(len(source)))
-        result[split] = {name: [_plain(example[name]) for example in examples] for name in builder.info.features}
+        plain = lambda value: value.decode("utf-8") if isinstance(value, bytes) else value
+        result[split] = {name: [plain(example[name]) for example in examples] for name in builder.info.features}
     return result
 
 
-def _plain(value):
-    return value.decode("utf-8") if isinstance(value, bytes) else value
+logging.getLogger("absl").setLevel(logging.ERROR)  # TFDS would recommend OpenCV, and warn of every configuration
 
-
-logging.getLogger("absl").setLevel(logging.ERROR)  # TFDS would recommend OpenCV in the middle of a run
-
-FASHION_MNIST = {  # the published files and the SHA-256 of each, unzipped
-    "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-    "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-    "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-    "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-}
-CIFAR10 = {
-    "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
-    "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
-    "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
-    "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
-    "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
-    "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
-}
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
@@ -166,6 +135,7 @@ class _FromFiles:
     checked; records are (image, label)."""
 
     FILES: ClassVar[dict[str, str]] = {}
+    """{published file: its SHA-256, unzipped}"""
 
     def __init__(self, *, path: str = "", **options):
         self.path = path
@@ -195,22 +165,44 @@ class _FromFiles:
 
     def _download(self, dl_manager, urls: dict[str, str]) -> dict[str, str]:
         logging.getLogger("urllib3").setLevel(logging.ERROR)  # it warns of every attempt
-        downloader.MAX_RETRIES = 3  # those of TFDS take minutes without a network
+        limit_attempts()
         try:
             return {name: os.fspath(path) for name, path in dl_manager.download(urls).items()}
         except Exception as error:  # requests, urllib and TFDS each raise their own kinds
-            reason = " ".join(str(error).split())[:100]
-            reason = f"{type(error).__name__}: {reason}"
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
             raise InputError(
                 f"cannot download {self.name} ({reason}); give the directory of its files with --data.path"
             ) from error
+
+
+def limit_attempts():
+    """Let TFDS give up after three attempts to download a file: without a network its own take minutes. The number is
+    in a private module, without which a line says so."""
+    try:
+        from tensorflow_datasets.core.download import downloader
+
+        downloader.MAX_RETRIES  # noqa: B018
+    except (ImportError, AttributeError):
+        version = importlib.metadata.version("tensorflow-datasets")
+        print(
+            f"note: tensorflow-datasets {version} has no core.download.downloader.MAX_RETRIES: without a network its "
+            "downloads may take minutes to fail",
+            file=sys.stderr,
+        )
+    else:
+        downloader.MAX_RETRIES = 3
 
 
 class FashionMnist(_FromFiles, mnist.FashionMNIST, skip_registration=True):
     """Fashion-MNIST (Xiao et al. 2017): 60,000 and 10,000 gray images of 28 x 28 pixels, 10 classes."""
 
     name = "fashion_mnist"
-    FILES = FASHION_MNIST
+    FILES: ClassVar = {
+        "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    }
 
     def _split_generators(self, dl_manager):
         directory = self.path
@@ -233,7 +225,14 @@ class Cifar10(_FromFiles, cifar.Cifar10, skip_registration=True):
     """CIFAR-10 (Krizhevsky 2009): 50,000 and 10,000 color images of 32 x 32 pixels, 10 classes."""
 
     name = "cifar10"
-    FILES = CIFAR10
+    FILES: ClassVar = {
+        "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+        "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+        "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+        "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+        "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+        "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+    }
 
     def _split_generators(self, dl_manager):
         directory = self.path

@@ -34,8 +34,8 @@ def derive_file(
     """Context with the name of a file in `directory` of the data home that is made of the files at `paths`, and the
     temporary file to make it in, or None if it is there.
 
-    It is made once for each `file_stamp` of those files and each choice of `words`, by one process while others wait;
-    then those of earlier contents are removed.
+    It is made once for each `file_stamp` of those files and each choice of `words`, by one process while others that
+    need it wait; then those of earlier contents are removed.
     """
     home = os.path.join(data_home(), "attention_jax", directory)
     key = "\0".join([*map(os.path.abspath, paths), *words])
@@ -45,18 +45,26 @@ def derive_file(
     if os.path.exists(target):
         yield target, None
         return
-    with explain_home_errors():
-        os.makedirs(home, exist_ok=True)
-        with directory_lock(Path(home)):
-            older = glob.glob(f"{glob.escape(name)}-*{suffix}")
-            if target in older:
-                yield target, None
-                return
-            with temporary_file(Path(target)) as temporary_path:
-                yield target, temporary_path
-            for file in older:
-                with contextlib.suppress(FileNotFoundError):
-                    os.remove(file)
+    with explain_home_errors(), file_lock(name):
+        older = glob.glob(f"{glob.escape(name)}-*{suffix}")
+        if target in older:
+            yield target, None
+            return
+        with temporary_file(Path(target)) as temporary_path:
+            yield target, temporary_path
+        for file in older:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(file)
+
+
+@contextlib.contextmanager
+def file_lock(path: str) -> Iterator[None]:
+    """Wait until no other process is within this for the same file, which need not exist."""
+    name = f"{os.path.basename(path)}-{zlib.crc32(os.fsencode(os.path.realpath(path))):08x}"
+    directory = Path(data_home(), "attention_jax", "locks", name)  # it stays: removed, it could be locked twice
+    directory.mkdir(parents=True, exist_ok=True)
+    with directory_lock(directory):
+        yield
 
 
 def file_stamp(path: str) -> str:
@@ -120,7 +128,7 @@ def digest(path: str, algorithm: str = "sha256") -> str:
 
 @explain_home_errors()
 def download(url: str, path: str, expected: str) -> str:
-    """Download `url` to `path` unless the file exists; return `path`.
+    """Download `url` to `path` unless the file exists; return `path`. One process does, while others wait.
 
     `expected` is the published digest, "sha256:..." or "sha1:...". An interrupted download leaves `path + ".part"`, and
     the next call requests only the rest; a file with a wrong digest is removed.
@@ -130,7 +138,13 @@ def download(url: str, path: str, expected: str) -> str:
     """
     if os.path.exists(path):
         return path
-    algorithm, _, published = expected.partition(":")
+    with file_lock(path):
+        if not os.path.exists(path):
+            _download(url, path, *expected.split(":"))
+    return path
+
+
+def _download(url: str, path: str, algorithm: str, published: str):
     partial_path = path + ".part"
     os.makedirs(os.path.dirname(path), exist_ok=True)
     print(f"downloading {url}", file=sys.stderr)
@@ -138,14 +152,12 @@ def download(url: str, path: str, expected: str) -> str:
         try:
             _fetch(url, partial_path)
         except urllib.error.HTTPError as error:
-            if (
-                error.code == 416 and attempt == 0
-            ):  # nothing left to send: the part is whole, or belongs to another version
-                if digest(partial_path, algorithm) != published:
-                    os.remove(partial_path)
-                    continue
-            else:
+            if error.code != 416 or attempt:
                 raise InputError(f"{url} answered {error.code} {error.reason}; {WAY_AROUND}") from error
+            # nothing left to send: the part is whole, or belongs to another version
+            if digest(partial_path, algorithm) != published:
+                os.remove(partial_path)
+                continue
         except (urllib.error.URLError, TimeoutError, ConnectionError, ValueError) as error:
             raise InputError(f"cannot download {url} ({getattr(error, 'reason', error)}); {WAY_AROUND}") from error
         break
@@ -157,7 +169,6 @@ def download(url: str, path: str, expected: str) -> str:
             f"it was changed or damaged on its way; {WAY_AROUND}"
         )
     os.replace(partial_path, path)
-    return path
 
 
 def _fetch(url: str, partial_path: str) -> None:

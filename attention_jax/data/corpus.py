@@ -1,16 +1,26 @@
 """Sentence pairs from user files: two files with one sentence per line, or one file of two columns, or several such."""
 
+import functools
 import itertools
 import os
+from typing import BinaryIO
 
 import numpy as np
 
 from attention_jax import config as settings
-from attention_jax.data import data_summary, generated_texts, pairs, splits as splitting, text_files, tokenizers
+from attention_jax.data import (
+    data_summary,
+    example_texts,
+    pairs,
+    splits as splitting,
+    text_files,
+    text_tables,
+    tokenizers,
+)
 from attention_jax.data.cache import file_stamp
 from attention_jax.data.pairs import PairData, Texts
-from attention_jax.data.stream import are_texts_streamed, open_tokens
-from attention_jax.data.text_files import Rereadable, read_rows
+from attention_jax.data.stream import load_tokens
+from attention_jax.data.text_files import Rereadable
 from attention_jax.errors import InputError
 
 MOST_HELD_OUT = 2_000
@@ -28,7 +38,11 @@ def corpus_files(config: settings.Corpus) -> list[File]:
             "a corpus is --data.source-file FILE and --data.target-file FILE, or --data.tsv-file FILE; "
             "several files with commas between them, as many of both sides"
         )
-    if any(map(text_files.is_table, (*source, *target))):
+    if source and config.columns != settings.Corpus.columns:
+        raise InputError(
+            "--data.columns are of a --data.tsv-file; a source and a target file have no columns: leave it"
+        )
+    if any(text_tables.is_table(path) and text_tables.form_of(path) != text_tables.TSV for path in (*source, *target)):
         raise InputError("a file with named columns has both sides: give it as --data.tsv-file FILE")
     return both or list(zip(source, target))
 
@@ -38,31 +52,36 @@ def load(config: settings.Corpus, batch_size: int = 128) -> PairData:
     check_options(config)
     files = corpus_files(config)
     paths = [path for file in files for path in ([file] if isinstance(file, str) else file)]
-    streamed = are_texts_streamed(config.stream, paths) and bool(files)
     preparation = settings.replace(config, stream="auto", workers=0, batch_tokens=0, max_buckets=1, packing=0)
     models = (*text_files.parse_paths(config.vocabulary_file), config.merges)
     stamps = [file_stamp(path) for path in models if os.path.isfile(path)]
-    with open_tokens(paths, [str(preparation), *stamps], streamed) as tokens:
-        if tokens.data is None:
-            splits, lines, facts = read_splits(config, files, streamed)
-            plain = config.tokenizer in ("sentencepiece", "character")
-            data = pairs.write_tokens(
-                splits,
-                config,
-                tokens.file,
-                languages=config.languages,
-                merges=config.merges,
-                lines=lines,
-                bleu_tokenize=tokenizers.bleu_tokens(config.languages[1]) if plain else "none",
-            )
-            tokens.data = data._replace(facts=data.facts | facts | length_facts(data, config))
-    return pairs.arrange_pairs(tokens, config, batch_size, config.packing, streamed)
+
+    def write(streamed: bool, file: BinaryIO) -> PairData:
+        splits, lines, facts = read_splits(config, files, streamed)
+        plain = config.tokenizer in ("sentencepiece", "character")
+        data = pairs.write_tokens(
+            splits,
+            config,
+            file,
+            languages=config.languages,
+            merges=config.merges,
+            lines=lines,
+            bleu_tokenize=tokenizers.bleu_tokens(config.languages[1]) if plain else "none",
+        )
+        return data._replace(facts=data.facts | facts | length_facts(data, config))
+
+    tokens = load_tokens(config.stream, paths, [str(preparation), *stamps], write)
+    return pairs.arrange_pairs(tokens, config, batch_size, config.packing)
 
 
 def check_options(config: settings.Corpus):
     """Raise InputError if options contradict each other, or a language code is unknown."""
     for code in config.languages:
         tokenizers.parse_language(code)
+    if config.merges and config.tokenizer != "bpe":
+        raise InputError(
+            f"--data.merges needs --data.tokenizer bpe, got {config.tokenizer}: leave it out, or change that"
+        )
     if config.packing and config.packing < config.max_length:
         raise InputError(
             "--data.packing is the number of tokens of a packed row, at least as many as the longest sentence has, "
@@ -75,19 +94,20 @@ def read_splits(
 ) -> tuple[dict[str, Texts], dict[str, np.ndarray], dict]:
     """Return the splits of a corpus, the line numbers of their pairs, and facts. The texts are in memory, or if they
     are `streamed`, read from the files each time that they are needed."""
-    complaints, options = [], (config.columns, config.on_bad_record)
+    complaints, damaged = [], config.on_bad_record
+    read = functools.partial(
+        text_tables.read_rows, columns=config.columns, usual=settings.Corpus.columns, sentences=True
+    )
+    chain = itertools.chain.from_iterable
+    read_all = lambda damage=None: chain(read(file, damaged=damaged, complaints=damage) for file in files)
     if not files:
-        texts = generated_texts.dates_to_translate(config.examples)
+        texts = Texts(*example_texts.format_dates(("en", "de"), config.examples))
         numbers = np.arange(config.examples)
     elif streamed:
-        chain = itertools.chain.from_iterable
-        read_all = lambda damage=None: chain(read_rows(file, *options, damage, sentences=True) for file in files)
         texts = Texts(*(Rereadable(lambda side=side: (pair[side] for _, pair in read_all())) for side in (0, 1)))
         numbers = np.fromiter((number for number, _ in read_all(complaints)), np.int64)
     else:
-        rows = []
-        for file in files:
-            rows.extend(read_rows(file, *options, complaints, sentences=True))
+        rows = list(read_all(complaints))
         texts = Texts(*([pair[side] for _, pair in rows] for side in (0, 1)))
         numbers = np.array([number for number, _ in rows], np.int64)
     keys = [splitting.text_digests(pairs.source_key(text, config) for text in side) for side in texts]

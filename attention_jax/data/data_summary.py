@@ -91,7 +91,7 @@ def tokenization(data) -> Iterator[str]:
 
 def _rules(tokenizer: Tokenizer) -> Iterator[str]:
     """The merges or the tokenizer.json of a tokenizer; the pieces of a sentencepiece model are in the vocabulary, and
-    its bytes differ each time that it is trained."""
+    its bytes may name the file in which it was trained."""
     match tokenizer.recipe:
         case ("bpe", merges):
             yield from map(" ".join, merges)

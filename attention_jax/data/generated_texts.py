@@ -1,5 +1,4 @@
-"""Texts that are generated from a seed: dates and sums as characters of a fixed width, SCAN, rows of numbers; and
-example texts for a first run without data.
+"""Texts that are generated from a seed: dates and sums as characters of a fixed width, SCAN, rows of numbers.
 
 Dates and sums are in the format of "Deep Learning from Scratch 2" (Saito 2018), chapters 7 and 8: one line per pair, a
 source padded with spaces to one length, then "_" and a target of one length.
@@ -8,7 +7,7 @@ source padded with spaces to one length, then "_" and a target of one length.
 import datetime
 import os
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -55,8 +54,7 @@ def split_by_book(texts: Texts) -> dict[str, Texts]:
     order = np.arange(len(texts.source))
     np.random.RandomState(SPLIT_SEED).shuffle(order)
     train_rows = len(order) - len(order) // 10
-    take = lambda rows: Texts([texts.source[i] for i in rows], [texts.target[i] for i in rows])
-    return {"train": take(order[:train_rows]), "test": take(order[train_rows:])}
+    return {"train": pairs.take_rows(texts, order[:train_rows]), "test": pairs.take_rows(texts, order[train_rows:])}
 
 
 def with_validation(splits: dict[str, Texts], count: int) -> dict[str, Texts]:
@@ -80,13 +78,8 @@ def with_validation(splits: dict[str, Texts], count: int) -> dict[str, Texts]:
 
 
 def _characters(texts: list[str], vocabulary: Vocabulary, start: str = "") -> np.ndarray:
-    """Encode texts as [N, width] int32 with one table look-up for all characters."""
-    width = len(start) + len(texts[0])
-    codes = np.array([ord(character) for character in "".join(start + text for text in texts)])
-    table = np.zeros(max(codes.max(), max(map(ord, vocabulary.tokens))) + 1, np.int32)
-    for number, character in enumerate(vocabulary.tokens):
-        table[ord(character)] = number
-    return table[codes].reshape(len(texts), width)
+    """Encode texts, each behind `start`, as [N, width] int32."""
+    return np.array([vocabulary.encode(start + text) for text in texts], np.int32)
 
 
 def assemble_characters(splits: dict[str, Texts], alphabet: str, reverse_source: bool, batch_size: int) -> PairData:
@@ -95,9 +88,7 @@ def assemble_characters(splits: dict[str, Texts], alphabet: str, reverse_source:
 
     The vocabulary has the characters of `alphabet` and all others that occur.
     """
-    characters = {
-        character for split_pairs in splits.values() for texts in split_pairs for character in set("".join(texts))
-    }
+    characters = set("".join(data_summary.contents(splits)))
     vocabulary = Vocabulary(sorted(characters | set(alphabet) | {START}), bos=START)
     step = -1 if reverse_source else 1
     pairs = {}
@@ -341,42 +332,3 @@ def load_scan(options: settings.Scan, batch_size: int = 128) -> PairData:
         for name, rows in split_rows.items()
     }
     return pairs.assemble(splits, options, batch_size, bleu_tokenize="none")
-
-
-FIRST_EXAMPLE, DAYS = datetime.date(1900, 1, 1), 73_000
-LANGUAGES = ("de", "en", "es", "fr", "it", "nl")
-
-
-def format_dates(locales: Sequence[str], count: int) -> list[list[str]]:
-    """Format `count` different days in every language, half of them with the day of the week.
-
-    >>> format_dates(("en", "de"), 1)
-    [['April 13, 1948'], ['13. April 1948']]
-    """
-    from babel.dates import format_date
-
-    if count > DAYS:
-        raise InputError(f"--data.examples must be at most {DAYS:,}, one for each day there is; got {count:,}")
-    rng = np.random.default_rng(0)
-    days = [FIRST_EXAMPLE + datetime.timedelta(days=int(day)) for day in rng.permutation(DAYS)[:count]]
-    styles = rng.choice(["full", "long"], count).tolist()
-    return [[format_date(day, style, locale) for day, style in zip(days, styles)] for locale in locales]
-
-
-def dates_to_translate(count: int) -> Texts:
-    """Generate pairs of dates in English and German."""
-    return Texts(*format_dates(("en", "de"), count))
-
-
-def dates_by_language(count: int) -> list[tuple[str, str]]:
-    """Generate `count` pairs (language, date) in six languages."""
-    languages = np.random.default_rng(1).integers(0, len(LANGUAGES), count).tolist()
-    columns = format_dates(LANGUAGES, count)
-    return [(LANGUAGES[number], columns[number][row]) for row, number in enumerate(languages)]
-
-
-def manual() -> str:
-    """The language reference of Python as `help()` shows it: 700,000 characters of English."""
-    from pydoc_data.topics import topics
-
-    return "\n".join(topics[name] for name in sorted(topics))

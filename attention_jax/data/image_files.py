@@ -6,6 +6,7 @@ the devices.
 
 import os
 import sys
+from collections import Counter
 
 import numpy as np
 
@@ -13,7 +14,9 @@ from attention_jax.errors import InputError
 from attention_jax.files import is_utf8
 from attention_jax.ops.images.boxes import ASPECT, TRIES, box_size
 
-EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
+EXTENSIONS = (
+    ".png", ".jpg", ".jpeg", ".jfif", ".jpe", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".pbm", ".pnm", ".tif", ".tiff",
+)  # fmt: skip
 
 
 def decode(
@@ -31,19 +34,15 @@ def decode(
         raise InputError(f"{path} must be an image file; it is a directory, a pipe or a device")
     try:
         with Image.open(path if content is None else content) as image:
-            check_single(image)
+            if (frames := getattr(image, "n_frames", 1)) > 1 and image.format != "MPO":  # a camera's JPEG with previews
+                raise ValueError(f"it has {frames} frames, which are {frames} images: save one of them")
             ImageOps.exif_transpose(image, in_place=True)
             image = to_eight_bits(image)
             image = image.convert(mode or ("L" if image.mode in ("1", "L") else "RGB"))
             if box:
                 image = resize_box(image, box(image.size), size)
-            elif by_area and size:
-                image = center_crop(image, size)
-            elif size and image.size != (size, size):
-                scale = size / min(image.size)
-                image = image.resize([max(size, round(side * scale)) for side in image.size], Image.Resampling.BILINEAR)
-                left, top = ((side - size) // 2 for side in image.size)
-                image = image.crop((left, top, left + size, top + size))
+            elif size and (by_area or image.size != (size, size)):
+                image = center_crop(image, size, by_area)
             pixels = np.asarray(image)
     except FileNotFoundError:
         raise InputError(f"no image file {path}") from None
@@ -83,14 +82,18 @@ def resize_box(image, box: tuple[int, int, int, int], size: int):
     return image.crop(box).transform((size, size), Image.Transform.AFFINE, affine, Image.Resampling.BILINEAR)
 
 
-def center_crop(image, size: int):
-    """Resize the shorter side of a Pillow image to `size`, by area, and crop the central size x size pixels."""
+def center_crop(image, size: int, by_area: bool = True):
+    """Resize the shorter side of a Pillow image to `size`, by area or bilinearly with an antialiasing filter, and crop
+    the central size x size pixels."""
     from PIL import Image
 
-    scale = size / min(image.size)
-    pixels = resize_by_area(np.asarray(image), *(max(size, round(side * scale)) for side in reversed(image.size)))
-    top, left = ((side - size) // 2 for side in pixels.shape[:2])
-    return Image.fromarray(pixels[top : top + size, left : left + size])
+    width, height = (max(size, round(side * (size / min(image.size)))) for side in image.size)
+    if by_area:
+        image = Image.fromarray(resize_by_area(np.asarray(image), height, width))
+    else:
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = ((side - size) // 2 for side in image.size)
+    return image.crop((left, top, left + size, top + size))
 
 
 def resize_by_area(image: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -117,14 +120,6 @@ def interval_means(values: np.ndarray, count: int) -> np.ndarray:
     whole = np.minimum(edges.astype(int), length - 1)
     fraction = (edges - whole).reshape(-1, *[1] * (values.ndim - 1))
     return np.diff(total[whole] + fraction * values[whole], axis=0) * (count / length)
-
-
-def check_single(image):
-    """Raise ValueError for an animation or a file of several pages. The further pictures in a camera's JPEG (MPO) are
-    previews or other views of the first."""
-    frames = getattr(image, "n_frames", 1)
-    if frames > 1 and image.format != "MPO":
-        raise ValueError(f"it has {frames} frames, which are {frames} images: save one of them")
 
 
 def bit_depth(image) -> int:
@@ -182,18 +177,37 @@ def is_visible(name: str) -> bool:
     return not name.startswith(".") and name != "__MACOSX"
 
 
-def images_below(directory: str) -> list[bytes]:
+def images_below(directory: str) -> tuple[list[bytes], Counter]:
     """Return the names of the images in a directory and in those below it, relative to it, in the order of
-    torchvision's ImageFolder: by directory, then by name. A directory to which several links lead is read once."""
-    images, visited = [], set()
-    for folder, inner, files in os.walk(directory, followlinks=True):
+    torchvision's ImageFolder: by directory, then by name; and what else is there (`kind_of_file`). A directory to which
+    several links lead is read once. Raises InputError for one that cannot be read."""
+    images, left_out, visited = [], Counter(), set()
+    for folder, inner, files in os.walk(directory, followlinks=True, onerror=refuse_directory):
+        left_out.update("hidden" for name in inner if not is_visible(name))
         inner[:] = sorted(filter(is_visible, inner))
         if (real := os.path.realpath(folder)) in visited:
             inner.clear()
             continue
         visited.add(real)
-        images += [(folder, file) for file in files if is_visible(file) and is_image(file)]
-    return [os.fsencode(os.path.relpath(os.path.join(*names), directory)) for names in sorted(images)]
+        images += [(folder, file) for file in files if kind_of_file(file) == "image"]
+        left_out.update(kind for kind in map(kind_of_file, files) if kind != "image")
+    return [os.fsencode(os.path.relpath(os.path.join(*names), directory)) for names in sorted(images)], left_out
+
+
+def refuse_directory(error: OSError):
+    """Raise InputError for a directory that cannot be read: its images would be missing."""
+    raise InputError(f"cannot read the directory {error.filename} ({error.strerror}): make it readable, or remove it")
+
+
+def kind_of_file(name: str) -> str:
+    """Return "image", or why a file is none: "hidden", or its ending.
+
+    >>> [kind_of_file(name) for name in ("a.JPG", "._a.jpg", "b.heic", "README")]
+    ['image', 'hidden', '.heic', 'without ending']
+    """
+    if not is_visible(name):
+        return "hidden"
+    return "image" if name.lower().endswith(EXTENSIONS) else os.path.splitext(name)[1].lower() or "without ending"
 
 
 def list_folder(
@@ -202,31 +216,42 @@ def list_folder(
     """List labels [N], file names [N] as bytes, and class names of a directory with one sub-directory per class; a file
     name may contain directories, relative to the class directory.
 
-    A class without images is an error, or is left out with a note, unless `quiet`, if `damaged` is "skip".
+    A class without images is an error, or is left out if `damaged` is "skip". A note counts what is left out, unless
+    `quiet`.
     """
     if not os.path.isdir(directory):
         raise InputError(
             f"--data.path {directory or '(empty)'} is not a directory; "
             "it should hold one sub-directory of images per class"
         )
-    names = tuple(subdirectories(directory))
-    if unreadable := [os.fsencode(name) for name in names if not is_utf8(name)]:
-        raise InputError(f"the name of the class {unreadable[0]!r} in {directory} is not UTF-8: rename the directory")
-    files = [images_below(os.path.join(directory, name)) for name in names]
-    if damaged == "skip" and not all(files):
-        empty = [name for name, of_class in zip(names, files) if not of_class]
-        note = f"left out: {len(empty)} classes in {directory} have no images ({', '.join(empty)})"
-        print(note, file=sys.stderr) if not quiet else None
-        names, files = tuple(name for name in names if name not in empty), [of_class for of_class in files if of_class]
-    counts = [len(of_class) for of_class in files]
-    if len(names) < 2:
-        raise InputError(f"{directory} has {len(names)} classes (sub-directories of images); at least 2 are needed")
-    if 0 in counts:
+    top_level = [kind_of_file(entry.name) for entry in os.scandir(directory) if entry.is_file()]
+    files, left_out = {}, Counter(kind.replace("image", "image beside the classes") for kind in top_level)
+    for name in subdirectories(directory):
+        if not is_utf8(name):
+            raise InputError(
+                f"the name of the class {os.fsencode(name)!r} in {directory} is not UTF-8: rename the directory"
+            )
+        files[name], count = images_below(os.path.join(directory, name))
+        left_out += count
+    empty = [name for name in files if not files[name]]
+    notes = []
+    if left_out:
+        listed = ", ".join(f"{count} {kind}" for kind, count in left_out.most_common(6))
+        notes.append(f"left out: {left_out.total()} files in {directory}: {listed}")
+    if empty and damaged == "skip":
+        notes.append(f"left out: {len(empty)} classes in {directory} have no images ({', '.join(empty)})")
+        files = {name: of_class for name, of_class in files.items() if of_class}
+    if notes and not quiet:
+        print(*notes, sep="\n", file=sys.stderr)
+    if len(files) < 2:
+        raise InputError(f"{directory} has {len(files)} classes (sub-directories of images); at least 2 are needed")
+    if empty and damaged != "skip":
         raise InputError(
-            f"the class {names[counts.index(0)]} in {directory} has no images (known: {' '.join(EXTENSIONS)}); "
+            f"the class {empty[0]} in {directory} has no images (known: {' '.join(EXTENSIONS)}); "
             "or leave it out: --data.on-bad-record skip"
         )
-    return np.repeat(np.arange(len(names), dtype=np.int32), counts), np.concatenate([*map(np.array, files)]), names
+    label = np.repeat(np.arange(len(files), dtype=np.int32), [*map(len, files.values())])
+    return label, np.concatenate([*map(np.array, files.values())]), tuple(files)
 
 
 SPLITS = {"train": ("train", "training"), "test": ("test", "testing"), "valid": ("val", "valid", "validation", "dev")}
@@ -240,8 +265,8 @@ def split_directories(path: str) -> dict[str, str]:
     Raises InputError for a split without the others that it needs. What else is there is named in a note.
     """
     inside = subdirectories(path) if os.path.isdir(path) else []
-    matches = {split: [name for name in inside if name.lower() in names] for split, names in SPLITS.items()}
-    matches = {split: names for split, names in matches.items() if names}
+    inside_of = lambda names: [name for name in inside if name.lower() in names]
+    matches = {split: inside_of(names) for split, names in SPLITS.items() if inside_of(names)}
     dirs = [name for names in matches.values() for name in names]
     if len(matches) < 2 or not ("train" in matches or len(dirs) == len(inside)):
         return {}
@@ -255,11 +280,6 @@ def split_directories(path: str) -> dict[str, str]:
     return {split: os.path.join(path, name) for split, (name,) in matches.items()}
 
 
-def is_image(file: str) -> bool:
-    """Whether a file has the suffix of an image."""
-    return file.lower().endswith(EXTENSIONS)
-
-
 def read_folder(
     directory: str, size: int = 0, damaged: str = "error", by_area: bool = False
 ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
@@ -270,10 +290,10 @@ def read_folder(
     """
     label, file_names, names = list_folder(directory, damaged)
     files = [os.path.join(directory, names[number], os.fsdecode(file)) for number, file in zip(label, file_names)]
-    images, bad = [], []
-    for path in files:
+    images, bad = {}, []
+    for row, path in enumerate(files):
         try:
-            images.append(decode(path, size, by_area=by_area))
+            images[row] = decode(path, size, by_area=by_area)
         except InputError as error:
             if damaged == "error":
                 raise InputError(f"{error}; {SKIP}") from None
@@ -281,16 +301,13 @@ def read_folder(
             print(f"left out: {error}", file=sys.stderr) if len(bad) == 1 else None
     if bad:
         print(f"{len(bad)} of {len(files)} images in {directory} were left out", file=sys.stderr)
-        label = label[[path not in bad for path in files]]
-        files = [path for path in files if path not in bad]
     if not images:
         raise InputError(f"none of the {len(bad)} images in {directory} can be read, the first is {bad[0]}")
-    shapes = {image.shape[:2]: path for image, path in zip(images, files)}
+    label, shapes = label[[*images]], {image.shape[:2]: files[row] for row, image in images.items()}
     if len(shapes) > 1 or len(set(next(iter(shapes)))) > 1:
         sizes = ", ".join(
             f"{width} x {height} ({os.path.basename(path)})" for (height, width), path in list(shapes.items())[:2]
         )
         raise InputError(f"the images in {directory} are not squares of one size: {sizes}; give one with --data.pixels")
-    if len({image.shape[2] for image in images}) > 1:
-        images = [np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image for image in images]
-    return np.stack(images), label, names
+    channels = max(image.shape[2] for image in images.values())
+    return np.stack([np.broadcast_to(image, (*image.shape[:2], channels)) for image in images.values()]), label, names

@@ -20,6 +20,7 @@ from attention_jax.data import data_summary
 from attention_jax.data.cache import checksum
 from attention_jax.data.image_files import inception_box, list_folder, read_folder, split_directories
 from attention_jax.data.lazy_images import Files, ImageStream, LazyImages, load_splits
+from attention_jax.data.stored import storable
 from attention_jax.data.stream import is_streamed, steps_in_call
 from attention_jax.errors import InputError
 from attention_jax.files import data_home, explain_home_errors, temporary_file
@@ -29,6 +30,7 @@ HELD_OUT = 5
 """Of a user's images every fifth of a class is in the test set, and for "own" every fifth of the others validates."""
 
 
+@storable
 class Split(NamedTuple):
     """Images and their labels."""
 
@@ -38,6 +40,7 @@ class Split(NamedTuple):
     """[N] int32"""
 
 
+@storable
 class ImageData(NamedTuple):
     """A dataset with its held-out parts ("test", and "valid" if some of the training images were held out)."""
 
@@ -62,13 +65,13 @@ def load(config: Images) -> ImageData:
         train, held_out, names, fingerprint = _load_folder(config)
     elif config.dataset == "tfds":
         train, held_out, names = _load_records(config)
-        fingerprint = records_fingerprint(train, held_out, names)
+        sources = [split.image.source.checksum() for split in (train, *held_out.values())]
+        fingerprint = data_summary.fingerprint([*names, *sources])
+    elif config.path and config.dataset == "digits":
+        raise InputError(
+            f"--data.dataset digits reads no files; leave --data.path {config.path} out, or add --data.dataset folder"
+        )
     else:
-        if config.path and config.dataset == "digits":
-            raise InputError(
-                f"--data.dataset digits reads no files; leave --data.path {config.path} out, or add "
-                "--data.dataset folder"
-            )
         in_tfds = config.dataset in VERSIONS
         train, held_out, names = _load_published(config.dataset, config.path) if in_tfds else load_digits()
         fingerprint = data_summary.fingerprint(data_summary.contents([train, held_out, names]))
@@ -98,12 +101,6 @@ def load(config: Images) -> ImageData:
     data = ImageData(train, held_out, names, normalization=normalization(config, train))
     facts = image_facts(data) if folder or config.dataset == "own" else {}
     return data._replace(facts=facts | {"fingerprint": fingerprint})
-
-
-def records_fingerprint(train: Split, held_out: dict[str, Split], names: tuple[str, ...]) -> str:
-    """Return a checksum of a dataset that TFDS has prepared, by the bytes of its files."""
-    sources = [split.image.source for split in (train, *held_out.values())]
-    return data_summary.fingerprint([*names, *(source.checksum() for source in sources)])
 
 
 def image_facts(data: ImageData) -> dict:
@@ -139,23 +136,18 @@ def stream(config: Images, train: Split, seed: int, batch_size: int, steps_per_c
 
 
 def normalization(config: Images, train: Split) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return mean and standard deviation [C] of the training images, or those that map [0, 1] to [-1, 1]."""
+    """Return mean and standard deviation [C] of the training images, or those that map [0, 1] to [-1, 1].
+
+    The color is that of the first 10,000 images, or of about 1,000 of all classes if they are streamed.
+    """
     if config.signed:
         half = np.full(train.image.shape[-1], 0.5, np.float32)
         return half, half
     if not config.standardize:
         return None
-    rows = sample_images(train).astype(np.float32) / 255
+    is_lazy, stride = isinstance(train.image, LazyImages), max(1, len(train.label) // 1_000)
+    rows = train.image[slice(None, None, stride) if is_lazy else slice(10_000)].astype(np.float32) / 255
     return rows.mean((0, 1, 2)), np.maximum(rows.std((0, 1, 2)), 1e-3)
-
-
-def sample_images(train: Split) -> np.ndarray:
-    """Return images for the mean color: the first 10,000, or about 1,000 of all classes if they are streamed."""
-    return (
-        train.image[:: max(1, len(train.label) // 1_000)]
-        if isinstance(train.image, LazyImages)
-        else train.image[:10_000]
-    )
 
 
 def _take(split: Split, rows) -> Split:
@@ -221,7 +213,7 @@ def _folder_reader(config: Images, folder: str) -> Callable:
     """Return the reader of a folder: (path) -> images, labels, names; of images read now, or lazily if streamed, which
     the size of `folder` decides."""
     size, by_area = config.resize_pixels or config.pixels, config.resize_pixels > 0
-    count = len(list_folder(folder, config.on_bad_record)[0]) if config.stream == "auto" else 0
+    count = len(list_folder(folder, config.on_bad_record, quiet=True)[0]) if config.stream == "auto" else 0
     if not is_streamed(config.stream, count * 3 * size**2):
         return lambda path: read_folder(path, size, config.on_bad_record, by_area)
     if not config.pixels:
@@ -274,10 +266,9 @@ def _load_published(name: str, path: str) -> tuple[Split, dict[str, Split], tupl
 
 def _decode_dataset(name: str, path: str) -> dict[str, np.ndarray]:
     """All images and labels of a TFDS dataset, prepared first if it is not."""
-    from attention_jax.data import builders
-    from attention_jax.data.builders import BUILDERS  # TFDS takes seconds to import: only where it is needed
+    from attention_jax.data import builders  # TFDS takes seconds to import: only where it is needed
 
-    builder = builders.prepare_builder(functools.partial(BUILDERS[name], path=path))
+    builder = builders.prepare_builder(functools.partial(builders.BUILDERS[name], path=path))
     arrays = {"names": np.array(builder.info.features["label"].names)}
     for split in ("train", "test"):
         source = builder.as_data_source(split=split)

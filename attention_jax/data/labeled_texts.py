@@ -2,47 +2,28 @@
 
 import functools
 import itertools
-import re
-import unicodedata
 from array import array
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from attention_jax import config as settings
-from attention_jax.data import batches, data_summary, generated_texts, text_files, tokenizers
-from attention_jax.data.pairs import pad_rows
-from attention_jax.data.splits import SPLITS, split_by_label, text_digest, text_key, to_nfc
-from attention_jax.data.stream import TokenRows, are_texts_streamed, open_tokens
+from attention_jax.data import batches, data_summary, example_texts, text_tables, tokenizers
+from attention_jax.data.splits import SPLITS, split_by_label, split_normalized, text_digest
+from attention_jax.data.stored import storable
+from attention_jax.data.stream import TokenRows, load_tokens
 from attention_jax.data.text_files import Rereadable
 from attention_jax.data.vocabulary import PAD, UNK, Tokenizer, Vocabulary
 from attention_jax.errors import InputError
-from attention_jax.pretrained.tokenizer import dataset_tokenizer, tokenizer_stamps
 
 Example = tuple[str, str]
 """A label and a text."""
-BLOCK = 1024
-"""Texts that are tokenized at a time."""
 DUPLICATE = -1
 """The part of an example whose text occurs before."""
 
 
-def combining_characters() -> str:
-    """Return the characters that belong to the one before them, as a regular expression's class: marks (Unicode's
-    category M) such as accents, vowel signs of Hindi and Arabic, and the joiners of letters, as in UAX 29."""
-    codes = [code for code in range(0x300, 0x1F000) if unicodedata.category(chr(code))[0] == "M"]
-    codes += [0x200C, 0x200D, *range(0xE0100, 0xE01F0)]
-    begins = [code for code, previous in zip(codes, [None, *codes]) if previous != code - 1]
-    ends = [code for code, following in zip(codes, [*codes[1:], None]) if following != code + 1]
-    return "".join(f"{chr(begin)}-{chr(end)}" for begin, end in zip(begins, ends))
-
-
-MARKS = combining_characters()
-WORD = rf"\w[\w{MARKS}]*(?:['\u2019]\w[\w{MARKS}]*)*|[^\w\s][{MARKS}]*"
-"""The pattern of a word, or of a punctuation mark or symbol."""
-
-
+@storable
 class Labeled(NamedTuple):
     """N texts of one width."""
 
@@ -54,6 +35,7 @@ class Labeled(NamedTuple):
     """[N] int32"""
 
 
+@storable
 class LabeledTexts(NamedTuple):
     """A dataset of labeled texts, ready for a task."""
 
@@ -70,14 +52,19 @@ class LabeledTexts(NamedTuple):
     facts: dict
 
 
-def read_examples(options: settings.LabeledFile, complaints: list[str] | None = None) -> Iterator[Example]:
-    """Yield the examples of the file in `options`, one after the other, or generated ones."""
+def read_examples(
+    options: settings.LabeledFile, complaints: list[str] | None = None, damaged: str | None = None
+) -> Iterator[Example]:
+    """Yield the examples of the file in `options`, one after the other, or generated ones; `damaged` of
+    `text_tables.read_rows` is by default what they say."""
     if not options.tsv_file:
-        yield from generated_texts.dates_by_language(options.examples)
+        yield from example_texts.dates_by_language(options.examples)
         return
-    rows = text_files.read_rows(options.tsv_file, options.columns, options.on_bad_record, complaints)
+    usual = settings.LabeledFile.columns
+    damaged = options.on_bad_record if damaged is None else damaged
+    rows = text_tables.read_rows(options.tsv_file, options.columns, damaged, complaints, usual=usual)
     for _, (label, text) in rows:
-        yield to_nfc(label.strip()), text
+        yield label.strip(), text
 
 
 class Selection(NamedTuple):
@@ -98,11 +85,25 @@ class Selection(NamedTuple):
         return self.label[self.split_index == SPLITS.index(split)]
 
 
-def select(examples: Iterable[Example], fraction: float) -> Selection:
+def texts_as_read(options: settings.LabeledFile) -> Callable[[list[str]], list[str]]:
+    """Return a function that gives what the model reads of texts: texts of one reading belong to one split.
+
+    >>> texts_as_read(settings.LabeledFile(max_length=2))(["Hello, world", "hello ,"])
+    ['hello ,', 'hello ,']
+    """
+    split = lambda texts: (split_normalized(text, options.tokenizer) for text in texts)
+    if options.pretrained:
+        split = tokenizers.model_tokenizer(options.pretrained, options.max_length)[0].split
+    elif options.tokenizer == "words":
+        split = tokenizers.words_and_marks().split
+    return lambda texts: [" ".join(row[: options.max_length]) for row in split(texts)]
+
+
+def select(examples: Iterable[Example], fraction: float, as_read: Callable = list) -> Selection:
     """Divide examples into splits without common texts by a fixed seed; valid and test have this `fraction` each.
 
-    Texts are the same also in another Unicode form or spacing; the first of them is kept. They are compared by 64 bits
-    of a digest. Raises InputError if the labels are none.
+    Texts are the same if `as_read` gives the same for them; the first of them is kept. They are compared by 64 bits of
+    a digest. Raises InputError if the labels are none.
 
     >>> select([(label, f"{label} {n}") for label in "ab" for n in range(3)] + [("b", "a 0")], 0.1).split_index.tolist()
     [2, 0, 1, 0, 2, 1, -1]
@@ -110,10 +111,10 @@ def select(examples: Iterable[Example], fraction: float) -> Selection:
     numbers, labels, digests = {}, array("i"), array("Q")
 
     def scan_examples() -> Iterator[str]:
-        for example in examples:
-            labels.append(numbers.setdefault(example[0], len(numbers)))
-            digests.append(text_digest(text_key(example[1])))
-            yield from example
+        for block in text_tables.chunks(examples):
+            labels.extend(numbers.setdefault(label, len(numbers)) for label, _ in block)
+            digests.extend(map(text_digest, as_read([text for _, text in block])))
+            yield from itertools.chain.from_iterable(block)
 
     fingerprint = data_summary.fingerprint(scan_examples())
     check_labels(numbers, len(labels))
@@ -133,36 +134,22 @@ def select(examples: Iterable[Example], fraction: float) -> Selection:
     return Selection(names, label, split_index, num_ambiguous, fingerprint)
 
 
-def split_words(text: str) -> list[str]:
-    """Split into lower-case words and punctuation marks.
-
-    >>> split_words("It's late: go!"), split_words("\\u0130stanbul")
-    (["it's", 'late', ':', 'go', '!'], ['i̇stanbul'])
-    """
-    return re.findall(WORD, text.lower())
-
-
-def words_and_marks() -> Tokenizer:
-    """Return the tokenizer of `split_words`."""
-    return Tokenizer(split_words, " ".join, recipe=("words and marks",))
-
-
 def make_tokenizer(options: settings.LabeledFile, train: Iterable[str]) -> tuple[Tokenizer, Vocabulary]:
     """Return the tokenizer of `options`, trained on the training texts if necessary, and its vocabulary."""
     if options.pretrained:
-        return dataset_tokenizer(options.pretrained, options.max_length)
+        return tokenizers.model_tokenizer(options.pretrained, options.max_length)
     special = {"pad": PAD, "unk": UNK}
     if options.tokenizer == "sentencepiece":
         tokenizer, pieces = tokenizers.sentencepiece(train, options.vocabulary_size)
         return tokenizer, Vocabulary(pieces, **special)
-    tokenizer = words_and_marks() if options.tokenizer == "words" else tokenizers.character()
+    tokenizer = tokenizers.words_and_marks() if options.tokenizer == "words" else tokenizers.character()
     rows = map(tokenizer.tokens, train)
     return tokenizer, Vocabulary.of_sentences(rows, min_frequency=options.min_frequency, **special)
 
 
 def encode(rows: list[list[str]], vocabulary: Vocabulary, max_length: int) -> tuple[np.ndarray, np.ndarray]:
     """Encode the tokens of N texts as indices [N, T] and lengths [N] (`encode_text`)."""
-    return pad_rows([encode_text(row, vocabulary, max_length) for row in rows], vocabulary.pad_id)
+    return batches.pad_rows([encode_text(row, vocabulary, max_length) for row in rows], vocabulary.pad_id)
 
 
 def encode_text(tokens: list[str], vocabulary: Vocabulary, max_length: int) -> list[int]:
@@ -202,11 +189,9 @@ def is_number(label: str) -> bool:
 def load(options: settings.LabeledFile, batch_size: int) -> LabeledTexts:
     """Load labeled texts as arrays, or if they are streamed, the training texts as `TokenRows`."""
     paths = [options.tsv_file] if options.tsv_file else []
-    streamed = are_texts_streamed(options.stream, paths) and bool(paths)
     preparation = settings.replace(options, stream="auto", workers=0, max_buckets=1)
-    words = [str(preparation), tokenizer_stamps(options.pretrained)]
-    with open_tokens(paths, words, streamed) as tokens:
-        tokens.data = tokens.data or write_tokens(options, streamed, tokens.file)
+    words = [str(preparation), tokenizers.tokenizer_stamps(options.pretrained)]
+    tokens = load_tokens(options.stream, paths, words, functools.partial(write_tokens, options))
     data = tokens.data
     [lengths], pad = data.train, data.vocabulary.pad_id or 0
     start = np.cumsum(lengths.length, dtype=np.int64) - lengths.length
@@ -214,7 +199,7 @@ def load(options: settings.LabeledFile, batch_size: int) -> LabeledTexts:
     def bucket(group: np.ndarray) -> Labeled:
         length = lengths.length[group]
         rows = TokenRows(tokens.array, start[group], length, int(length.max()), pad)
-        return Labeled(rows if streamed else rows[:], length, lengths.label[group])
+        return Labeled(rows if tokens.streamed else rows[:], length, lengths.label[group])
 
     groups = batches.assign(lengths.length, lengths.length, options.max_buckets)
     return data._replace(train=tuple(map(bucket, groups)))
@@ -228,24 +213,42 @@ def write_tokens(options: settings.LabeledFile, streamed: bool, file: BinaryIO) 
     complaints = []
     examples = Rereadable(lambda: read_examples(options))
     examples = examples if streamed else list(read_examples(options, complaints))
-    selection = select(read_examples(options, complaints) if streamed else examples, options.held_out_fraction)
+    first_pass = read_examples(options, complaints) if streamed else examples
+    selection = select(first_pass, options.held_out_fraction, texts_as_read(options))
     numbers = selection.split_index.tolist()
     read_split = lambda number: (text for (_, text), split in zip(examples, numbers) if split == number)
     texts = {name: Rereadable(functools.partial(read_split, number)) for number, name in enumerate(SPLITS)}
     tokenizer, vocabulary = make_tokenizer(options, texts["train"])
     full_lengths, length, ids = array("i"), array("i"), {"valid": [], "test": []}
-    for split, split_texts in texts.items():
-        for tokens in (row for block in blocks(split_texts) for row in tokenizer.split(block)):
-            full_lengths.append(len(tokens))
+    whole, num_special = tokenizer, 0
+    if options.pretrained:  # which cuts texts itself
+        whole, num_special = tokenizers.model_tokenizer(options.pretrained, None)[0], len(tokenizer.tokens(""))
+    for split, block in ((name, block) for name in SPLITS for block in text_tables.chunks(texts[name])):
+        rows = tokenizer.split(block)
+        full_lengths.extend(len(row) + num_special for row in (whole.split(block) if options.pretrained else rows))
+        for tokens in rows:
             row = encode_text(tokens, vocabulary, options.max_length)
             if split == "train":
                 file.write(array("i", row).tobytes())
                 length.append(len(row))
             else:
                 ids[split].append(row)
-    held_out = {name: Labeled(*pad_rows(rows, vocabulary.pad_id), selection.labels(name)) for name, rows in ids.items()}
+    held_out = {
+        name: Labeled(*batches.pad_rows(rows, vocabulary.pad_id), selection.labels(name)) for name, rows in ids.items()
+    }
     train = Labeled(np.zeros((len(length), 0), np.int32), np.array(length, np.int32), selection.labels("train"))
-    facts = text_facts(options, selection, np.array(full_lengths), vocabulary, complaints)
+    is_unique, lengths = selection.split_index != DUPLICATE, np.array(full_lengths)
+    facts = {
+        **{f"{name}_texts": len(selection.labels(name)) for name in SPLITS},
+        "vocabulary": len(vocabulary),
+        **data_summary.class_facts(selection.names, selection.label[is_unique]),
+        "texts_left_out": int((~is_unique).sum()),
+        "texts_of_several_labels": selection.num_ambiguous,
+        "texts_cut": int((lengths > options.max_length).sum()),
+        **data_summary.length_facts(lengths),
+        **data_summary.damage_facts(complaints),
+        "fingerprint": selection.fingerprint,
+    }
     return LabeledTexts(
         train=(train,),
         held_out=held_out,
@@ -255,26 +258,3 @@ def write_tokens(options: settings.LabeledFile, streamed: bool, file: BinaryIO) 
         tokenizer=tokenizer,
         facts=facts | ({"streamed": True} if streamed else {}),
     )
-
-
-def blocks(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Group texts in lists of `BLOCK`."""
-    iterator = iter(texts)
-    while block := list(itertools.islice(iterator, BLOCK)):
-        yield block
-
-
-def text_facts(options, selection: Selection, length: np.ndarray, vocabulary, complaints: list[str]) -> dict:
-    """Return facts: the numbers of texts, of duplicates and of damaged lines, the classes, and the lengths."""
-    is_unique = selection.split_index != DUPLICATE
-    return {
-        **{f"{name}_texts": len(selection.labels(name)) for name in SPLITS},
-        "vocabulary": len(vocabulary),
-        **data_summary.class_facts(selection.names, selection.label[is_unique]),
-        "texts_left_out": int((~is_unique).sum()),
-        "texts_of_several_labels": selection.num_ambiguous,
-        "texts_cut": int((length > options.max_length).sum()),
-        **data_summary.length_facts(length),
-        **data_summary.damage_facts(complaints),
-        "fingerprint": selection.fingerprint,
-    }

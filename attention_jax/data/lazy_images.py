@@ -3,12 +3,14 @@
 import functools
 import hashlib
 import io
+import itertools
 import os
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -19,27 +21,15 @@ from attention_jax.errors import InputError
 from attention_jax.files import data_home, explain_home_errors, temporary_file
 from attention_jax.provenance import cores
 
-TRAIN, TEST = ("train",), ("test", "validation")
-"""Names of the splits that train and that test, the first that is there."""
+SPLITS = {"train": ("train",), "test": ("test", "validation")}
+"""Names of the splits that train and that test, the first that is there and has labels."""
 Crop = Callable[[tuple[int, int], np.random.Generator], tuple[float, float, float, float]]
 """(width, height), random numbers -> the box (left, top, right, bottom) of an image that training sees."""
 
 
-class Source(Protocol):
-    """Numbered image files; pickled to worker processes."""
-
-    def __len__(self) -> int: ...
-
-    def take(self, rows: np.ndarray) -> "Source":
-        """Return a source with the images of `rows` [n] alone, in that order."""
-
-    def open(self, row: int) -> tuple[str, bytes | None]:
-        """Return the name of an image for messages, and its open file; without one, the name is its path."""
-
-
 @dataclass(frozen=True, eq=False)
 class Files:
-    """Image files in one directory per class."""
+    """Image files in one directory per class, numbered."""
 
     directories: tuple[str, ...]
     label: np.ndarray
@@ -50,7 +40,8 @@ class Files:
     def __len__(self) -> int:
         return len(self.label)
 
-    def take(self, rows) -> "Files":
+    def take(self, rows: np.ndarray) -> "Files":
+        """Return a source with the images of `rows` [n] alone, in that order."""
         return replace(self, label=self.label[rows], name=self.name[rows])
 
     def paths(self) -> Iterator[str]:
@@ -58,6 +49,7 @@ class Files:
         return (self.open(row)[0] for row in range(len(self)))
 
     def open(self, row: int) -> tuple[str, None]:
+        """Return the path of an image, which has no content yet."""
         return os.path.join(self.directories[self.label[row]], os.fsdecode(bytes(self.name[row]))), None
 
 
@@ -81,6 +73,7 @@ class Records:
         return replace(self, rows=self.rows[rows])
 
     def open(self, row: int) -> tuple[str, bytes]:
+        """Return the name of an image for messages, and the content of its file."""
         record = int(self.rows[row])
         return f"{self.split}[{record}] of {self.directory}", open_split(self.directory, self.split)[record]["image"]
 
@@ -119,17 +112,21 @@ def load_splits(place: str) -> tuple[dict[str, tuple[Records, np.ndarray]], tupl
     """Return {"train": (records, labels), "test": ...} of the dataset, and the names of its classes."""
     dataset = load_builder(place)
     features, split_names = dataset.info.features, dataset.info.splits
-    matches = {
-        "train": [name for name in TRAIN if name in split_names],
-        "test": [name for name in TEST if name in split_names],
-    }
+    matches = {split: [name for name in names if name in split_names] for split, names in SPLITS.items()}
     if not {"image", "label"} <= set(features) or not all(matches.values()):
         raise InputError(
             f"{place} needs an image, a label, and splits train and test (or validation); it has "
             f"{', '.join(features)} in {', '.join(split_names)}"
         )
     directory = os.fspath(dataset.data_path)
-    records = {split: load_split(directory, names[0]) for split, names in matches.items()}
+    records = {}
+    for split, names in matches.items():
+        unlabeled = [*itertools.takewhile(lambda name: (load_split(directory, name)[1] < 0).any(), names)]
+        if unlabeled == names:
+            raise InputError(f"{place} has images without a label (-1) in {' and '.join(names)}: its labels are needed")
+        if unlabeled:
+            print(f"left out: {' and '.join(unlabeled)} of {place}, with images without a label (-1)", file=sys.stderr)
+        records[split] = load_split(directory, names[len(unlabeled)])
     return records, tuple(features["label"].names)
 
 
@@ -146,6 +143,12 @@ def load_split(directory: str, split: str) -> tuple[Records, np.ndarray]:
     return records, np.load(path)
 
 
+@functools.cache
+def note_damaged(line: str):
+    """Print once about an image that is left out."""
+    print(f"left out: {line}", file=sys.stderr)
+
+
 class ImageBatch(NamedTuple):
     """Images, and an error message for each that could not be read."""
 
@@ -159,7 +162,7 @@ class LazyImages:
     """N images of `size` x `size` pixels in color; indexed by rows it gives an array of them, uint8."""
 
     dtype: ClassVar = np.dtype(np.uint8)
-    source: Source
+    source: Files | Records
     label: np.ndarray
     """[N] int32"""
     size: int
@@ -178,7 +181,9 @@ class LazyImages:
     def __getitem__(self, rows) -> np.ndarray:
         """Rows as NumPy understands them: a number, a slice, or an array of numbers."""
         numbers = np.arange(len(self))[rows]
-        image = self.read(np.atleast_1d(numbers), threads=cores()).image
+        image, damaged = self.read(np.atleast_1d(numbers), threads=cores())
+        for line in damaged:
+            note_damaged(line)
         return image if np.ndim(numbers) else image[0]
 
     def take(self, rows, axis: int = 0) -> "LazyImages":
@@ -191,11 +196,8 @@ class LazyImages:
         """Read the images of `rows` [n]; with `crop`, random crops seeded with (*draws, row)."""
         unique, inverse = np.unique(rows, return_inverse=True)
         read_image = functools.partial(self._read_image, crop=crop, draws=draws)
-        if threads == 1:
-            results = [read_image(row) for row in unique.tolist()]
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                results = list(pool.map(read_image, unique.tolist()))
+        with ThreadPoolExecutor(threads) as pool:
+            results = list(pool.map(read_image, unique.tolist()))
         return ImageBatch(
             np.stack([image for image, _ in results])[inverse.reshape(-1)],
             tuple(line for _, lines in results for line in lines),

@@ -11,9 +11,10 @@ import numpy as np
 
 from attention_jax.config import DataOptions, TextPairs, import_object
 from attention_jax.data import batches, data_summary, text_files, tokenizers
-from attention_jax.data.splits import text_digests, text_key, to_nfc
-from attention_jax.data.stream import PackedRows, TokenRows, Tokens, open_tokens
-from attention_jax.data.text_files import Rereadable
+from attention_jax.data.splits import split_normalized, text_digests
+from attention_jax.data.stored import storable
+from attention_jax.data.stream import PackedRows, TokenRows, Tokens, load_tokens
+from attention_jax.data.text_files import Rereadable, to_nfc
 from attention_jax.data.tokenizers import parse_language
 from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Tokenizer, Vocabulary
 from attention_jax.errors import InputError
@@ -24,6 +25,7 @@ OVERLONG = {"truncate": "truncated", "drop": "dropped", "error": "error"}
 SPECIAL = {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK}
 
 
+@storable
 class Pairs(NamedTuple):
     """N pairs of one shape. Row i is `source[i, :source_length[i]]` -> `target[i, 1:1 + target_length[i]]`."""
 
@@ -37,6 +39,7 @@ class Pairs(NamedTuple):
     """[N] int32: the number of tokens to predict, without bos and including eos"""
 
 
+@storable
 class PackedPairs(NamedTuple):
     """N packed rows, as `Pairs` with one source and one target each, and the pair of each token.
 
@@ -58,6 +61,7 @@ class PackedPairs(NamedTuple):
     """[N, T] int32: the same for the tokens to predict"""
 
 
+@storable
 class Texts(NamedTuple):
     """The pairs as plain text, which BLEU compares, in the same order."""
 
@@ -65,6 +69,7 @@ class Texts(NamedTuple):
     target: Sequence[str]
 
 
+@storable
 class PairData(NamedTuple):
     """A dataset of pairs, ready for a task."""
 
@@ -91,19 +96,20 @@ class PairData(NamedTuple):
     """whether sources begin with bos"""
 
 
-def apply_case(text: str, options: TextPairs) -> str:
-    """Lower-case a text if `options` require it."""
-    return text.lower() if options.lowercase else text
-
-
 def source_key(text: str, options: TextPairs) -> str:
-    """Return what decides whether two sources are the same one, which belongs to one split."""
-    return text_key(apply_case(text, options))
+    """Return what the model reads of a source: those of one key are the same one, which belongs to one split.
+
+    >>> source_key("It is  late!", TextPairs(tokenizer="words")), source_key("It is  LATE", TextPairs(lowercase=True))
+    ('it is late !', 'it is late')
+    """
+    text = text.lower() if options.lowercase else text
+    is_words = options.tokenizer == "words"
+    return " ".join(tokenizers.words().tokens(text) if is_words else split_normalized(text, options.tokenizer))
 
 
 def read_vocabulary(path: str) -> list[str]:
     """Return the tokens in a file, one per line; InputError if a line has counts or anything else."""
-    tokens = text_files.read_lines(path, "vocabulary")
+    tokens = [to_nfc(line) for line in text_files.read_lines(path, "vocabulary")]
     for number, token in enumerate(tokens, 1):
         if len(token.split()) > 1:
             raise InputError(
@@ -118,8 +124,8 @@ def make_tokenizers(
 ) -> tuple[list[Tokenizer], list[list[str] | None]]:
     """Return source and target tokenizer, and their subwords if training a tokenizer makes the vocabulary."""
     (source, target), pieces = _forward_tokenizers(options, train, languages, merges)
-    source = lowercase_tokenizer(source) if options.lowercase else source
-    return [reverse_tokenizer(source) if options.reverse_source else source, target], pieces
+    source = tokenizers.lowercase_tokenizer(source) if options.lowercase else source
+    return [tokenizers.reverse_tokenizer(source) if options.reverse_source else source, target], pieces
 
 
 def _forward_tokenizers(
@@ -131,19 +137,15 @@ def _forward_tokenizers(
     paths = text_files.parse_paths(options.vocabulary_file)
     if len(paths) > 2:
         raise InputError(f"--data.vocabulary-file is one file or source,target; got {options.vocabulary_file}")
-    if options.tokenizer == "sentencepiece" and paths:
-        models = [tokenizers.sentencepiece_model(path) for path in paths] * (3 - len(paths))
-        return [tokenizer for tokenizer, _ in models], [pieces for _, pieces in models]
+    if options.tokenizer == "sentencepiece":
+        sides = [Rereadable(lambda: itertools.chain(*train))] if options.joint_vocabulary else train
+        models = [tokenizers.sentencepiece_model(path) for path in paths] or [
+            tokenizers.sentencepiece(side, options.vocabulary_size) for side in sides
+        ]
+        return tuple(map(list, zip(*models * (3 - len(models)))))
     pieces = [read_vocabulary(path) for path in paths] * (3 - len(paths)) or [None, None]
     if options.tokenizer == "spacy":
         return [tokenizers.spacy(parse_language(code), options.keep_whitespace) for code in languages], pieces
-    if options.tokenizer == "sentencepiece" and options.joint_vocabulary:
-        both = Rereadable(lambda: itertools.chain(*train))
-        tokenizer, pieces = tokenizers.sentencepiece(both, options.vocabulary_size)
-        return [tokenizer] * 2, [pieces] * 2
-    if options.tokenizer == "sentencepiece":
-        models = [tokenizers.sentencepiece(side, options.vocabulary_size) for side in train]
-        return [tokenizer for tokenizer, _ in models], [pieces for _, pieces in models]
     if options.tokenizer == "bpe":
         if not merges:
             raise InputError("the bpe tokenizer needs the file of its merges: --data.merges FILE")
@@ -167,26 +169,6 @@ def make_vocabularies(
     return [vocabulary(pieces[0], source), vocabulary(pieces[1], target)]
 
 
-def lowercase_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
-    """A tokenizer of lower-cased text. It is for new texts: the texts of the dataset are lower-cased already."""
-    return Tokenizer(
-        lambda text: tokenizer.tokens(text.lower()),
-        tokenizer.text,
-        lambda texts: tokenizer.split([text.lower() for text in texts]),
-        ("lowercased", tokenizer),
-    )
-
-
-def reverse_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
-    """A tokenizer whose tokens are in reverse order."""
-    return Tokenizer(
-        lambda text: tokenizer.tokens(text)[::-1],
-        lambda tokens: tokenizer.text(tokens[::-1]),
-        lambda texts: [tokens[::-1] for tokens in tokenizer.split(texts)],
-        ("reversed", tokenizer),
-    )
-
-
 def write_tokens(
     splits: Mapping[str, Texts],
     options: TextPairs,
@@ -205,7 +187,9 @@ def write_tokens(
     splits whose tokens make the vocabularies.
     """
     if options.lowercase:
-        splits = {name: Texts(*(_lowercase(side) for side in texts)) for name, texts in splits.items()}
+        reread = lambda side: Rereadable(functools.partial(map, str.lower, side))
+        lower = lambda side: list(reread(side)) if isinstance(side, list) else reread(side)
+        splits = {name: Texts(*map(lower, texts)) for name, texts in splits.items()}
     tokenizer_pair, pieces = make_tokenizers(options, splits["train"], languages, merges)
     tokens = {name: [] for name in splits}
     for name, texts in splits.items():
@@ -218,7 +202,7 @@ def write_tokens(
     lengths = {name: _write_pairs(sides, vocabularies, options, file) for name, sides in tokens.items()}
     for name, split_lengths in lengths.items():
         _check_lengths(name, split_lengths, options, lines and lines[name])
-    digests = {name: text_digests(to_nfc(" ".join(row)) for row in sides[0]) for name, sides in tokens.items()}
+    digests = {name: text_digests(" ".join(row) for row in sides[0]) for name, sides in tokens.items()}
     held_out = [name for name in splits if name != "train"]
     seen = {name: np.isin(digests[name], digests["train"]) for name in held_out}
     overlong = {name: int((split_lengths > options.max_length).any(1).sum()) for name, split_lengths in lengths.items()}
@@ -246,10 +230,6 @@ def write_tokens(
         bleu_tokenize=bleu_tokenize,
         source_bos=options.source_bos,
     )
-
-
-def _lowercase(side: Sequence[str] | Rereadable) -> list[str] | Rereadable:
-    return [*map(str.lower, side)] if isinstance(side, list) else Rereadable(lambda: map(str.lower, side))
 
 
 def _write_pairs(
@@ -291,9 +271,7 @@ def training_rows(lengths: np.ndarray, options: TextPairs) -> np.ndarray:
     return rows
 
 
-def arrange_pairs(
-    tokens: Tokens, options: TextPairs, batch_size: int, packing: int = 0, streamed: bool = False
-) -> PairData:
+def arrange_pairs(tokens: Tokens, options: TextPairs, batch_size: int, packing: int = 0) -> PairData:
     """Return the dataset of `write_tokens` with its pairs, rows of the tokens, in buckets of similar lengths; with
     `packing`, several pairs in rows of this many tokens.
 
@@ -323,7 +301,10 @@ def arrange_pairs(
     batch_sizes = batches.sentences_in_batch(widths, batch_size, options.batch_tokens)
     facts = {
         "train_pairs": len(rows),
-        "buckets": list(map(_bucket_facts, train, batch_sizes)),
+        "buckets": [
+            {"source": b.source.shape[1], "target": b.target.shape[1] - 1, "pairs": len(b.source), "batch": batch_size}
+            for b, batch_size in zip(train, batch_sizes)
+        ],
         "padding_share": round(padding_share(train), 4),
     }
     if packing:
@@ -335,11 +316,11 @@ def arrange_pairs(
     if "train" in texts:
         texts = {**texts, "train": take_rows(texts["train"], np.concatenate(groups))}
     return data._replace(
-        train=train if streamed else tuple(map(whole, train)),
+        train=train if tokens.streamed else tuple(map(whole, train)),
         batch_sizes=batch_sizes,
         held_out={name: whole(pairs_of(name, np.arange(len(splits[name])))) for name in data.held_out},
         texts=texts,
-        facts=data.facts | facts | packed | ({"streamed": True} if streamed else {}),
+        facts=data.facts | facts | packed | ({"streamed": True} if tokens.streamed else {}),
     )
 
 
@@ -358,11 +339,6 @@ def pack_pairs(pairs: Pairs, capacity: int, begin: int) -> PackedPairs:
     )
 
 
-def _bucket_facts(bucket: Pairs, batch_size: int) -> dict[str, int]:
-    source_width, target_width = bucket.source.shape[1], bucket.target.shape[1] - 1
-    return {"source": source_width, "target": target_width, "pairs": len(bucket.source), "batch": batch_size}
-
-
 def _unknown_share(rows: Rows, vocabulary: Vocabulary) -> float:
     tokens = [token for row in rows for token in row]
     return round(sum(token not in vocabulary for token in tokens) / max(len(tokens), 1), 5)
@@ -371,11 +347,13 @@ def _unknown_share(rows: Rows, vocabulary: Vocabulary) -> float:
 def assemble(splits: Mapping[str, Texts], options: TextPairs, batch_size: int, **preparation) -> PairData:
     """Return the dataset of these splits ("train" and any number of held-out ones) in memory; `preparation` is that of
     `write_tokens`."""
-    with open_tokens((), (), streamed=False) as tokens:
-        data = write_tokens(splits, options, tokens.file, **preparation)
+
+    def write(_, file: BinaryIO) -> PairData:
+        data = write_tokens(splits, options, file, **preparation)
         fingerprint = data_summary.fingerprint(data_summary.contents(data.texts))
-        tokens.data = data._replace(facts=data.facts | {"fingerprint": fingerprint})
-    return arrange_pairs(tokens, options, batch_size)
+        return data._replace(facts=data.facts | {"fingerprint": fingerprint})
+
+    return arrange_pairs(load_tokens("never", (), (), write), options, batch_size)
 
 
 def take_rows(texts: Texts, rows: np.ndarray) -> Texts:
@@ -399,30 +377,6 @@ def concatenate_pairs(texts: Texts, max_pairs: int, seed: int) -> Texts:
     return Texts(*(side + [" ".join(side[row] for row in rows) for rows in joined] for side in texts))
 
 
-def pad_rows(rows: Sequence[Sequence[int]], pad: int | None, width: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of numbers as one array [N, width] int32 and their lengths [N] int32; longer rows are cut.
-
-    >>> pad_rows([[5, 6, 7], [8]], 0)
-    (array([[5, 6, 7],
-           [8, 0, 0]], dtype=int32), array([3, 1], dtype=int32))
-    """
-    lengths = np.fromiter((len(row) for row in rows), np.int32, len(rows))
-    width = int(lengths.max(initial=1)) if width is None else width
-    array = np.full((len(rows), width), 0 if pad is None else pad, np.int32)
-    for number, row in enumerate(rows):
-        array[number, : len(row)] = row[:width]
-    return array, np.minimum(lengths, np.int32(width))
-
-
-def prepend_bos(rows: Sequence[Sequence[int]], vocabulary: Vocabulary) -> list[list[int]]:
-    """The rows of token indices with bos before each.
-
-    >>> prepend_bos([[2, 3], []], Vocabulary(["a"], bos="<s>", unk="?"))
-    [[0, 2, 3], [0]]
-    """
-    return [[vocabulary.bos_id, *row] for row in rows]
-
-
 def make_pairs(
     source: Sequence[Sequence[int]],
     target: Sequence[Sequence[int]],
@@ -443,10 +397,10 @@ def make_pairs(
         raise ValueError("the target vocabulary needs a bos token")
     source_end = [] if source_vocabulary.eos_id is None else [source_vocabulary.eos_id]
     target_end = [] if eos is None else [eos]
-    source_rows, source_length = pad_rows(
+    source_rows, source_length = batches.pad_rows(
         [[*row, *source_end] for row in source], source_vocabulary.pad_id, source_width
     )
-    target_rows, target_length = pad_rows(
+    target_rows, target_length = batches.pad_rows(
         [[bos, *row, *target_end] for row in target],
         target_vocabulary.pad_id,
         None if target_width is None else target_width + 1,
@@ -473,14 +427,14 @@ def encode_sources(
     vocabulary = data.source_vocabulary
     end = [] if vocabulary.eos_id is None else [vocabulary.eos_id]
     rows = [[*vocabulary.encode_text(data.source_tokenizer.tokens(text)), *end] for text in texts]
-    rows = prepend_bos(rows, vocabulary) if data.source_bos else rows
+    rows = [[vocabulary.bos_id, *row] for row in rows] if data.source_bos else rows
     for text, row in zip(texts, rows):
         if limit is not None and len(row) > limit:
             raise InputError(
                 f"a source may have at most {limit} tokens (bos and eos included), but {text[:40]!r}... has "
                 f"{len(row)}; shorten or split it"
             )
-    return pad_rows(rows, vocabulary.pad_id, max(width, *map(len, rows)) if rows else None)
+    return batches.pad_rows(rows, vocabulary.pad_id, max(width, *map(len, rows)) if rows else None)
 
 
 def references(data: PairData, split: str) -> list[str]:

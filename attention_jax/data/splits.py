@@ -9,22 +9,13 @@ import numpy as np
 SPLITS = ("train", "valid", "test")
 
 
-def to_nfc(text: str) -> str:
-    """Return a text in Unicode's composed form (NFC), in which an accented letter is spelled in one way.
+def split_normalized(text: str, tokenizer: str) -> list[str]:
+    """Return what is between the spaces of a text; sentencepiece reads compatible characters alike (NFKC).
 
-    >>> to_nfc("cafe\\u0301") == "caf\\u00e9"
-    True
+    >>> split_normalized(" two  \uff57ords ", "sentencepiece")
+    ['two', 'words']
     """
-    return unicodedata.normalize("NFC", text)
-
-
-def text_key(text: str) -> str:
-    """Return a text in the composed form and with single spaces: texts with one key belong to one split.
-
-    >>> text_key(" two  words ")
-    'two words'
-    """
-    return " ".join(to_nfc(text).split())
+    return (unicodedata.normalize("NFKC", text) if tokenizer == "sentencepiece" else text).split()
 
 
 def text_digest(text: str) -> int:
@@ -38,8 +29,8 @@ def text_digests(texts: Iterable[str]) -> np.ndarray:
 
 
 def occurs_in(texts: Iterable[str], corpus: Iterable[str]) -> np.ndarray:
-    """Return which of the texts [N] also occur among the others, in the same or another of Unicode's normal forms."""
-    return np.isin(*(text_digests(map(to_nfc, side)) for side in (texts, corpus)))
+    """Return which of the texts [N] also occur among the others."""
+    return np.isin(text_digests(texts), text_digests(corpus))
 
 
 def split_by_source(

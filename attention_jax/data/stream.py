@@ -6,14 +6,15 @@ their positions: windows of a text, padded sentences, or several packed sentence
 """
 
 import collections
-import contextlib
 import functools
 import io
+import itertools
 import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, BinaryIO, ClassVar, Literal, NamedTuple
@@ -21,7 +22,7 @@ from typing import Any, BinaryIO, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from attention_jax.config import Config
-from attention_jax.data import batches
+from attention_jax.data import batches, stored
 from attention_jax.data.cache import derive_file
 from attention_jax.errors import InputError
 from attention_jax.provenance import cores
@@ -43,11 +44,6 @@ def is_streamed(stream: Literal["auto", "always", "never"], size: int) -> bool:
     return stream == "always" or (stream == "auto" and size > LARGEST_RESIDENT)
 
 
-def are_texts_streamed(stream: Literal["auto", "always", "never"], paths: Iterable[str]) -> bool:
-    """Whether the texts in these files are streamed."""
-    return is_streamed(stream, TEXT_IN_MEMORY * sum(os.path.getsize(path) for path in paths if os.path.isfile(path)))
-
-
 def steps_in_call(row_bytes: int, batch_size: int, max_steps: int) -> int:
     """Return the number of steps of a streamed call: at most `max_steps`, with at most `CALL_BYTES` of examples.
 
@@ -57,75 +53,45 @@ def steps_in_call(row_bytes: int, batch_size: int, max_steps: int) -> int:
     return int(np.clip(CALL_BYTES // (row_bytes * batch_size), 1, max_steps))
 
 
-@dataclass
-class Tokens:
-    """The tokens of a dataset, and the dataset without them; None until they are written."""
+class Tokens(NamedTuple):
+    """The tokens of a dataset."""
 
-    file: BinaryIO | None = None
-    """Where they are written, as int32"""
-    data: Any = None
-    array: np.ndarray | None = None
+    data: Any
+    """The dataset without them"""
+    array: np.ndarray
     """[M] int32"""
+    streamed: bool
 
 
-@contextlib.contextmanager
-def open_tokens(paths: Sequence[str], words: Sequence[str], streamed: bool) -> Iterator[Tokens]:
-    """Context in which tokens and dataset are written, unless they are there; after it the array of them can be read.
+def load_tokens(
+    stream: str, paths: Sequence[str], words: Sequence[str], write: Callable[[bool, BinaryIO], Any]
+) -> Tokens:
+    """Return the tokens of the texts in `paths`, and the dataset without them. `write` is given whether they are
+    streamed and a file; it writes them to the file, as int32, and returns the dataset.
 
     Streamed tokens are in a memory-mapped file in the data home, made once for each content of `paths` and choice of
-    `words`; otherwise they are in memory.
+    `words`, with the dataset behind them as a zip file, which is read from its end. Others are in memory, as generated
+    ones, without `paths`, always are.
     """
-    if not streamed:
-        tokens = Tokens(io.BytesIO())
-        yield tokens
-        tokens.array = np.frombuffer(tokens.file.getbuffer(), np.int32)
-        return
+    size = sum(os.path.getsize(path) for path in paths if os.path.isfile(path))
+    if not paths or not is_streamed(stream, TEXT_IN_MEMORY * size):
+        file = io.BytesIO()
+        return Tokens(write(False, file), np.frombuffer(file.getbuffer(), np.int32), streamed=False)
     if missing := [path for path in paths if not os.path.isfile(path)]:
         raise InputError(f"no text file at {missing[0]}: give the file itself")
-    with derive_file(paths, "tokens", ".tokens", words) as (path, temporary_path):
-        if temporary_path is None:
-            tokens = _read_tokens(path)
-            yield tokens
-            return
-        print(f"tokenizing {', '.join(paths)} (once)", file=sys.stderr)
-        with temporary_path.open("wb") as file:
-            tokens = Tokens(file)
-            yield tokens
-            _write_dataset(file, tokens.data)
-    tokens.array = _read_tokens(path).array
-
-
-def _write_dataset(file: BinaryIO, data: Any):
-    """Write a dataset behind its tokens: its arrays, where they are as JSON, and the length of this."""
-    from attention_jax.data import stored  # which knows all types of datasets
-
-    arrays, offsets, count = {}, {}, file.tell() // 4
-    content = stored.encode(data, arrays)
-    for name, array in arrays.items():
-        offsets[name] = file.tell(), str(array.dtype), array.shape
-        file.write(array.tobytes())
-    footer = json.dumps([count, content, offsets]).encode()
-    file.write(footer + len(footer).to_bytes(8, "little"))
-
-
-def _read_tokens(path: str) -> Tokens:
-    from attention_jax.data import stored
-
-    size, arrays = os.path.getsize(path), {}
+    with derive_file(paths, "tokens", ".tokens", ["in NFC, with a zip file", *words]) as (path, temporary_path):
+        if temporary_path:
+            print(f"tokenizing {', '.join(paths)} (once)", file=sys.stderr)
+            with temporary_path.open("wb") as file:
+                arrays, data = {}, write(True, file)
+                content = json.dumps([file.tell() // 4, stored.encode(data, arrays)])
+                np.savez(file, content=content, **arrays)
     try:
-        with open(path, "rb") as file:
-            file.seek(max(size - 8, 0))
-            length = int.from_bytes(file.read(8), "little")
-            file.seek(max(size - 8 - length, 0))
-            count, content, offsets = json.loads(file.read(length) if length < size else b"")
-            for name, (offset, dtype, shape) in offsets.items():
-                file.seek(offset)
-                values = file.read(math.prod(shape) * np.dtype(dtype).itemsize)
-                arrays[name] = np.frombuffer(values, dtype).reshape(shape)
-        array = np.memmap(path, np.int32, "r", shape=(count,)) if count else np.zeros(0, np.int32)
-    except (ValueError, TypeError) as error:
+        with open(path, "rb") as file, np.lib.npyio.NpzFile(file) as arrays:
+            count, content = json.loads(arrays["content"].item())
+            return Tokens(stored.decode(content, arrays), np.memmap(path, np.int32, "r", shape=(count,)), streamed=True)
+    except (ValueError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} is damaged: delete it, so that it is made again") from error
-    return Tokens(data=stored.decode(content, arrays), array=array)
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,14 +210,14 @@ class Stream:
         """Iterate over (number, call) from a position to the end of `epochs`, read ahead in order by threads."""
         share, threads = Share(*share), self.workers or min(cores(), 8)
         pool, waiting = ThreadPoolExecutor(threads), collections.deque()
+        positions = iter(range(epoch * self.calls + number, epochs * self.calls))
         try:
-            for position in range(epoch * self.calls + number, epochs * self.calls):
-                at = divmod(position, self.calls)
-                waiting.append((at[1], pool.submit(self.call, *at, share)))
-                if len(waiting) > threads:
-                    first, call = waiting.popleft()
-                    yield first, call.result()
-            while waiting:
+            while True:
+                for position in itertools.islice(positions, threads + 1 - len(waiting)):
+                    at = divmod(position, self.calls)
+                    waiting.append((at[1], pool.submit(self.call, *at, share)))
+                if not waiting:
+                    return
                 first, call = waiting.popleft()
                 yield first, call.result()
         finally:
@@ -314,7 +280,5 @@ def stream_of(buckets: Sequence[Mapping[str, Any]], batch_sizes: Sequence[int], 
     if all(isinstance(column, np.ndarray) for column in buckets[0].values()):
         return None
     steps = config.train.steps_per_call if len(buckets) == 1 else 1
-    workers = config.data.workers
-    return PlannedStream(
-        buckets=buckets, batch_sizes=tuple(batch_sizes), steps=steps, seed=config.train.seed, workers=workers
-    )
+    options = {"steps": steps, "seed": config.train.seed, "workers": config.data.workers}
+    return PlannedStream(buckets=buckets, batch_sizes=tuple(batch_sizes), **options)

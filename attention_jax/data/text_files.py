@@ -1,27 +1,21 @@
-"""Rows of text from files as people have them - lines, columns, JSON, packed or in a zip -, with errors that name the
-line."""
+"""Lines of text from files as people have them, packed or in a zip, with errors that name the line."""
 
 import bz2
 import contextlib
-import csv
 import functools
 import gzip
-import itertools
-import json
 import lzma
-import math
 import os
 import re
+import unicodedata
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from io import BufferedIOBase
-from typing import Any, BinaryIO, Literal
+from typing import BinaryIO
 
 from attention_jax.errors import InputError
 
-JSON_LINES, CSV, PARQUET = (".jsonl", ".ndjson"), ".csv", ".parquet"
-"""Suffixes of files that have rows with named columns."""
 PACKED = {
     ".gz": (gzip.open, rb"\x1f\x8b\x08"),
     ".bz2": (bz2.open, rb"BZh[1-9]1AY&SY"),
@@ -51,6 +45,15 @@ BLOCK = 2**23
 """Bytes per read of a file that is read line by line."""
 
 
+def to_nfc(text: str) -> str:
+    """Return a text in Unicode's composed form (NFC), in which an accented letter is spelled in one way.
+
+    >>> to_nfc("cafe\\u0301") == "caf\\u00e9"
+    True
+    """
+    return unicodedata.normalize("NFC", text)
+
+
 class Rereadable:
     """Texts that are read from their file each time that they are iterated."""
 
@@ -59,14 +62,6 @@ class Rereadable:
 
     def __iter__(self) -> Iterator:
         return self.read()
-
-
-def existing_path(path: str, description: str) -> str:
-    """Return `path`, or `path` with the suffix of a packed file, whichever exists."""
-    for candidate in (path, *(path + suffix for suffix in PACKED)):
-        if os.path.isfile(candidate):
-            return candidate
-    raise InputError(f"no {description} at {path} (nor {path}.gz): give the path of a file that exists")
 
 
 def parse_paths(files: str) -> list[str]:
@@ -123,80 +118,62 @@ def read_bytes(path: str, description: str, member: str = "") -> bytes:
         return file.read()
 
 
-class TextCheck:
-    """A check of a file's content, read in one or several blocks, for what makes no line of it usable.
-
-    Such a file is an error as a whole, even if damaged lines are to be skipped.
-    """
-
-    def __init__(self, path: str):
-        self.path, self.newlines, self.returns = path, 0, None
-
-    def block(self, content: bytes):
-        """Raise InputError if a block of the file is packed, is UTF-16 or UTF-32, or has NUL bytes."""
-        if self.returns is None:
-            self._check_beginning(content)
-            self.returns = 0
-        if b"\0" in content:
-            line = 1 + self.newlines + content.count(b"\n", 0, content.index(b"\0"))
-            raise InputError(
-                f"{self.path} line {line} has a NUL byte, which is never text: the file is UTF-16, not UTF-8, or is "
-                "damaged or no text file; save it as UTF-8"
-            )
-        self.newlines += content.count(b"\n")
-        self.returns += content.count(b"\r") - content.count(b"\r\n")
-
-    def _check_beginning(self, content: bytes):
-        if content.startswith(OTHER_MARKS):
-            width = 32 if b"\0\0" in content[:4] else 16
-            raise InputError(f"{self.path} is UTF-{width}, not UTF-8: save it as UTF-8")
-        for suffix, (_, beginning) in PACKED.items():
-            if re.match(beginning, content):
-                raise InputError(f"{self.path} is packed: unpack it, or give its name the ending {suffix}")
-        for program, beginning in OTHERS_PACKED.items():
-            if re.match(beginning, content):
-                raise InputError(f"{self.path} is packed ({program}): unpack it and give the file that is in it")
-        if content.startswith((b"PK\3\4", b"PK\5\6", b"PK\7\x08")):
-            raise InputError(f"{self.path} is a zip archive or an office document: save it as a text file in UTF-8")
-
-    def end(self):
-        """Raise InputError if the lines end in carriage returns, as those of old Macs do."""
-        if self.returns and self.returns > self.newlines:
-            raise InputError(
-                f"{self.path} has {self.returns} carriage returns and {self.newlines} newlines: are its line ends "
-                "those of an old Mac? Save it with newlines at the ends of lines"
-            )
-
-
 def each_line(path: str, description: str, member: str = "") -> Iterator[bytes]:
     """The lines of a file of any size, one after the other, without newlines; split at newlines only.
 
-    Raises InputError for a file that is empty or no text in UTF-8 at all (`TextCheck`).
+    Raises InputError for a file that is empty or no text in UTF-8 at all (`_line_blocks`).
     """
-    with open_unpacked(path, description, member) as file:
-        yield from _lines_in(iter(functools.partial(file.read, BLOCK), b""), path)
-
-
-def _lines_in(blocks: Iterable[bytes], path: str) -> Iterator[bytes]:
     previous = []
-    for lines in _line_blocks(blocks, path):
-        yield from previous  # of the block before: of a file of one block none until all of it is checked
-        previous = lines
+    with open_unpacked(path, description, member) as file:
+        for lines in _line_blocks(iter(functools.partial(file.read, BLOCK), b""), path):
+            yield from previous  # of the block before: of a file of one block none until all of it is checked
+            previous = lines
     yield from previous
 
 
 def _line_blocks(blocks: Iterable[bytes], path: str) -> Iterator[list[bytes]]:
-    """Yield the lines that end in each block of a text, checked (`TextCheck`), and at last one without an end."""
-    check, tail = TextCheck(path), b""
+    """Yield the lines that end in each block of a text, and at last one without an end.
+
+    Raises InputError for what makes no line usable, even if damaged ones are to be skipped: archives, other encodings,
+    NUL bytes, and lines that end in carriage returns, as those of old Macs do; a .csv may have them in quotes.
+    """
+    newlines, returns, tail = 0, 0, None
     for block in blocks:
-        check.block(block)
-        *lines, tail = (tail + block).split(b"\n")
+        if tail is None:
+            _check_beginning(block, path)
+        if b"\0" in block:
+            line = 1 + newlines + block.count(b"\n", 0, block.index(b"\0"))
+            raise InputError(
+                f"{path} line {line} has a NUL byte, which is never text: the file is UTF-16, not UTF-8, or is "
+                "damaged or no text file; save it as UTF-8"
+            )
+        newlines += block.count(b"\n")
+        returns += block.count(b"\r") - block.count(b"\r\n")
+        *lines, tail = ((tail or b"") + block).split(b"\n")
         yield lines
-    check.end()
-    if tail not in (b"", MARK.encode()):
+    if returns > newlines and form_of(path) != ".csv":
+        raise InputError(
+            f"{path} has {returns} carriage returns and {newlines} newlines: are its line ends those of an old Mac? "
+            "Save it with newlines at the ends of lines"
+        )
+    if tail not in (None, b"", MARK.encode()):
         yield [tail]
-    elif not check.newlines:
+    elif not newlines:
         raise InputError(f"{path} is empty; expected one sentence a line")
+
+
+def _check_beginning(content: bytes, path: str):
+    """Raise InputError if the content of a file is packed, UTF-16 or UTF-32."""
+    if content.startswith(OTHER_MARKS):
+        raise InputError(f"{path} is UTF-{32 if bytes(2) in content[:4] else 16}, not UTF-8: save it as UTF-8")
+    for suffix, (_, beginning) in PACKED.items():
+        if re.match(beginning, content):
+            raise InputError(f"{path} is packed: unpack it, or give its name the ending {suffix}")
+    for program, beginning in OTHERS_PACKED.items():
+        if re.match(beginning, content):
+            raise InputError(f"{path} is packed ({program}): unpack it and give the file that is in it")
+    if content.startswith((b"PK\3\4", b"PK\5\6", b"PK\7\x08")):
+        raise InputError(f"{path} is a zip archive or an office document: save it as a text file in UTF-8")
 
 
 def stream_lines(file: BufferedIOBase, name: str) -> Iterator[list[str]]:
@@ -205,11 +182,6 @@ def stream_lines(file: BufferedIOBase, name: str) -> Iterator[list[str]]:
     for lines in _line_blocks(iter(lambda: file.read1(2**16), b""), name):
         yield [decode_line(line, f"{name} line {number + i}") for i, line in enumerate(lines, 1)]
         number += len(lines)
-
-
-def decode_lines(content: bytes, path: str) -> list[str]:
-    """Lines of UTF-8 text, without their ends and without byte order marks; InputError as in `each_line`."""
-    return [decode_line(line, f"{path} line {number}") for number, line in enumerate(_lines_in([content], path), 1)]
 
 
 def decode_line(line: bytes, location: str) -> str:
@@ -224,17 +196,8 @@ def decode_line(line: bytes, location: str) -> str:
 
 
 def read_lines(path: str, description: str) -> list[str]:
-    """The lines of a text file; an empty file is an error."""
-    return decode_lines(read_bytes(path, description), path)
-
-
-def is_table(path: str) -> bool:
-    """Whether a file has rows with named columns, by its name, which may be that of a packed file.
-
-    >>> is_table("a.jsonl.gz"), is_table("A.Parquet"), is_table("b.csv"), is_table("a.tsv.gz")
-    (True, True, True, False)
-    """
-    return form_of(path) in (*JSON_LINES, CSV, PARQUET)
+    """The lines of a text file without their ends and without byte order marks; InputError as in `each_line`."""
+    return [decode_line(line, f"{path} line {number}") for number, line in enumerate(each_line(path, description), 1)]
 
 
 def form_of(path: str) -> str:
@@ -244,186 +207,3 @@ def form_of(path: str) -> str:
     ('.tsv', '.txt')
     """
     return suffix_of(os.path.splitext(path)[0] if suffix_of(path) in PACKED else path)
-
-
-def read_rows(
-    path: str | tuple[str, str],
-    columns: Sequence[str],
-    damaged: Literal["error", "skip"] = "error",
-    complaints: list[str] | None = None,
-    *,
-    sentences: bool = False,
-    member: str = "",
-) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield the line number, from 0, and the texts in `columns` of each row of a file.
-
-    A JSON Lines, CSV or Parquet file has named columns; another file has a tab between columns, and for one column its
-    lines. Two files have a column each. Rows of `sentences` may have further columns, and no text of them has a line
-    break. A damaged row raises InputError, or is left out with its message in `complaints`.
-    """
-    name, number, reasons, usable = path if isinstance(path, str) else path[0], 0, [], False
-    for number, record in _records(path, columns, member):
-        try:
-            if isinstance(record, tuple):
-                row = tuple(_sentence(line, side, number) for line, side in zip(record, path))
-            elif is_table(name):
-                row = _fields(record, columns, f"{name} line {number}", sentences)
-            else:
-                row = split_columns(record, columns, f"{name} line {number}", sentences)
-        except InputError as error:
-            if damaged != "skip":
-                raise InputError(f"{error}; or leave out all such lines: --data.on-bad-record skip") from None
-            reasons.append(str(error))
-        else:
-            usable = True
-            yield number - 1, row
-    if reasons and not usable:
-        raise InputError(f"none of the {number:,} lines can be used; the first: {reasons[0]}")
-    if complaints is not None:
-        complaints += reasons
-
-
-def _records(path: str | tuple[str, str], columns: Sequence[str], member: str) -> Iterator[tuple[int, Any]]:
-    """Yield the line number, from 1, and what is there: a line, a line of each of two files, {column: value}, or the
-    error of a line that cannot be read."""
-    if not isinstance(path, str):
-        yield from _line_pairs(*path)
-    elif form_of(path) == PARQUET:
-        yield from enumerate(_parquet_rows(path, columns), 1)
-    elif form_of(path) == CSV:
-        yield from _csv_records(path, columns)
-    else:
-        yield from enumerate(each_line(path, "file of texts", member), 1)
-
-
-def _line_pairs(source_path: str, target_path: str) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
-    source, target = each_line(source_path, "source file"), each_line(target_path, "target file")
-    for number, pair in enumerate(itertools.zip_longest(source, target), 1):
-        if None in pair:
-            longer = number + sum(1 for _ in itertools.chain(source, target))
-            counts = [number - 1 if line is None else longer for line in pair]
-            raise InputError(
-                f"source and target need equally many lines, but {source_path} has {counts[0]} and {target_path} "
-                f"{counts[1]}"
-            )
-        yield number, pair
-
-
-def _sentence(line: bytes, path: str, number: int) -> str:
-    text = decode_line(line, f"{path} line {number}")
-    if not text.strip():
-        raise InputError(f"{path} line {number} is empty; remove the pair from both files")
-    return text
-
-
-def split_columns(line: bytes, columns: Sequence[str], location: str, spare: bool = False) -> tuple[str, ...]:
-    """Return the texts of a line with a tab between columns, or of one column the line; `spare` ignores further
-    columns. InputError for a missing column.
-
-    >>> split_columns(b"one\\tun", ("source", "target"), "a.tsv line 1")
-    ('one', 'un')
-    """
-    text = decode_line(line, location)
-    if len(columns) == 1:
-        return (text,)
-    fields = text.split("\t")
-    fields = fields[: len(columns)] if spare else fields
-    if len(fields) != len(columns) or not all(map(str.strip, fields)):
-        raise InputError(f"{location}: expected `{' TAB '.join(columns)}`, got {text[:60]!r}")
-    return tuple(fields)
-
-
-def _fields(row: Any, columns: Sequence[str], location: str, sentences: bool) -> tuple[str, ...]:
-    """The values of `columns` in a row of a table, or in a line of JSON, as texts."""
-    if isinstance(row, InputError):
-        raise row
-    if isinstance(row, bytes):
-        line = decode_line(row, location)
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        if not isinstance(row, dict):
-            raise InputError(f"{location}: expected a JSON object with {', '.join(columns)}, got {line[:60]!r}")
-    return tuple(_field(row, name, location, sentences) for name in columns)
-
-
-def _field(row: dict, name: str, location: str, sentences: bool) -> str:
-    """A value as text; a name with dots is that of a field in a field."""
-    value = row
-    for key in [name] if name in row else name.split("."):
-        value = value.get(key) if isinstance(value, dict) else None
-    infinite = isinstance(value, float) and not math.isfinite(value)
-    if isinstance(value, bool) or not isinstance(value, str | int | float) or infinite:
-        raise InputError(
-            f"{location}: expected a text or a number in the column {name}, got {str(value)[:60]!r}; the columns are "
-            f"{', '.join(row)[:200]}"
-        )
-    text = str(value)
-    if not text.strip():
-        raise InputError(f"{location}: the column {name} is empty")
-    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-        raise InputError(f"{location}: the column {name} has a NUL, half of a character or bytes that are not UTF-8")
-    if sentences and len(text.splitlines()) > 1:
-        raise InputError(f"{location}: the column {name} has a line break; a sentence is one line")
-    return text
-
-
-def csv_rows(path: str) -> Iterator[tuple[int, list[str] | InputError]]:
-    """Yield the line number, from 1, and the fields of each row of comma-separated values (RFC 4180), or its error."""
-    csv.field_size_limit(2**31 - 1)
-    decode = lambda line: f"{line.decode(errors='surrogateescape')}\n".replace(MARK, "")
-    lines = map(decode, each_line(path, "file of texts"))
-    reader = csv.reader(lines, strict=True)
-    while True:
-        number = reader.line_num + 1
-        try:
-            fields = next(reader, None)
-        except csv.Error as error:
-            yield number, InputError(f"{path} line {number}: {error}; a text with quotes or commas is in double quotes")
-            continue
-        if fields is None:
-            break
-        yield number, [field.rstrip("\r\n") for field in fields]
-
-
-def _csv_records(path: str, columns: Sequence[str]) -> Iterator[tuple[int, dict | InputError]]:
-    """The rows below the header of a CSV file."""
-    names = None
-    for number, fields in csv_rows(path):
-        if isinstance(fields, InputError):
-            yield number, fields
-        elif names is None:
-            names = [name.strip() for name in fields]
-            if not {*columns} <= {*names}:
-                raise InputError(f"{path} needs the columns {', '.join(columns)}, it has {', '.join(names)[:200]}")
-        elif len(fields) != len(names):
-            message = f"{path} line {number}: expected {len(names)} columns as in line 1, got {len(fields)}"
-            yield number, InputError(message)
-        else:
-            yield number, dict(zip(names, fields))
-
-
-def _parquet_rows(path: str, columns: Sequence[str]) -> Iterator[dict]:
-    """The rows of a Parquet file, read a batch at a time."""
-    import pyarrow as arrow
-    import pyarrow.parquet as parquet
-
-    if not os.path.isfile(path):
-        raise InputError(f"no file of texts at {path}: give the path of a file that exists")
-    empty = True
-    try:
-        with parquet.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            top_columns = [name if name in names else name.partition(".")[0] for name in columns]
-            if not {*top_columns} <= {*names}:
-                raise InputError(f"{path} needs the columns {', '.join(columns)}, it has {', '.join(names)[:200]}")
-            for batch in file.iter_batches(1024, columns=list(dict.fromkeys(top_columns))):
-                empty = empty and not batch.num_rows
-                yield from batch.to_pylist()
-    except InputError:
-        raise
-    except (arrow.ArrowException, OSError, OverflowError, ValueError) as error:  # the last two: no value of Python's
-        raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
-    if empty:
-        raise InputError(f"{path} is empty; expected rows with the columns {', '.join(columns)}")

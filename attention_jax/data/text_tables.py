@@ -1,21 +1,35 @@
-"""Tables of texts to predict: CSV, TSV and JSON Lines, read and written row by row in constant memory."""
+"""Tables of texts: one reader and one writer of CSV, TSV, JSON Lines and Parquet, row by row in constant memory.
+
+Columns have names, which differ. A value is missing if it is null, NaN, an empty cell or without a key. Only newlines
+and carriage returns end lines. The first line of a .csv or .tsv is a header if it has the names that are read.
+"""
 
 import contextlib
 import csv
 import itertools
 import json
+import math
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from attention_jax.data import text_files
+from attention_jax.data.text_files import MARK, PACKED, decode_line, each_line, form_of, suffix_of, to_nfc
 from attention_jax.errors import InputError
-from attention_jax.files import is_utf8, temporary_file, to_json
+from attention_jax.files import is_utf8, temporary_file
 
-CSV, TSV, JSON_LINES = text_files.CSV, ".tsv", text_files.JSON_LINES
+CSV, TSV, JSON_LINES, PARQUET = ".csv", ".tsv", (".jsonl", ".ndjson"), ".parquet"
+UNWRITTEN = (
+    r"\.(json|xls\w?|ods|feather|arrow|orc|avro|pkl|pickle|np[yz]|h5|hdf5|html?|xml|md|pdf|docx?|ya?ml|toml|zip|tar|tgz|"
+    r"zst|7z|db|sqlite3?|png|jpe?g|svg)(\.(gz|bz2|xz))?$|\.parquet\.\w+$"
+)
+"""The endings of names that promise another form than predictions are written in."""
 CHUNK = 1024
 """Rows that are read, predicted and written at a time."""
-Row = TypeVar("Row")
+Item = TypeVar("Item")
+Row = tuple[int, int, list[str] | dict[str, Any] | InputError]
+"""The first line of a row, from 1, the number of its lines, and its fields, {column: value}, or why it is damaged."""
 
 
 class Columns(NamedTuple):
@@ -33,145 +47,368 @@ class Table(NamedTuple):
     """A table that is read while `rows` is iterated."""
 
     columns: tuple[str, ...]
-    column: str
-    """The column of the texts."""
-    rows: Iterator[dict[str, Any]]
+    rows: Iterator[tuple[str, dict[str, Any]]]
+    """The text of each row, "" if it is missing, and the row."""
 
 
-def is_text_table(path: str) -> bool:
-    """Whether a name is that of a CSV, TSV or JSON Lines file, which may be packed.
+def is_table(path: str) -> bool:
+    """Whether the name of a file is that of a CSV, TSV, JSON Lines or Parquet file, which may be packed.
 
-    >>> is_text_table("a.CSV"), is_text_table("a.jsonl.gz"), is_text_table("a.txt")
-    (True, True, False)
+    >>> is_table("a.CSV"), is_table("a.jsonl.gz"), is_table("a.parquet"), is_table("a.txt")
+    (True, True, True, False)
     """
-    return text_files.form_of(path) in (CSV, TSV, *JSON_LINES)
+    return form_of(path) in (CSV, TSV, *JSON_LINES, PARQUET)
 
 
-def chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
+def chunks(rows: Iterable[Item]) -> Iterator[list[Item]]:
     """Group rows in lists of `CHUNK`."""
     iterator = iter(rows)
     while chunk := list(itertools.islice(iterator, CHUNK)):
         yield chunk
 
 
-def open_table(path: str, names: Sequence[str], column: str = "") -> Table:
-    """Return the table in a file. Its texts are in `column`, a name or the number of a column of a file without a
-    header; by default in the first of `names` that it has, or in its only column.
-
-    The first line of a CSV or TSV file is a header if it has that name. Raises InputError for a file of several columns
-    in which the choice is ambiguous; an InputError of a damaged row is raised when it is read.
-    """
-    if text_files.form_of(path) in JSON_LINES:
-        return _open_json(path, names, column)
-    lines = text_files.csv_rows(path) if text_files.form_of(path) == CSV else _tsv_rows(path)
-    rows = ((number, fields) for number, fields in lines if fields not in ([], [""]))
-    _, first = next(rows, (1, None))
-    if first is None:
-        raise InputError(f"{path} has only empty lines; expected a text in each")
-    if isinstance(first, InputError):
-        raise first
-    columns, column, has_header = _choose_column(path, [name.strip() for name in first], names, column)
-    records = rows if has_header else itertools.chain([(1, first)], rows)
-    return Table(columns, column, (_record(path, columns, *row) for row in records))
+def raw_rows(path: str, separator: str = "\t", member: str = "", columns: Sequence[str] | None = None) -> Iterator[Row]:
+    """Yield the rows of a file: {column: value} of JSON Lines and of these `columns` of Parquet, the fields of a .csv,
+    and those of the lines of another file with a tab between them; an empty line has none."""
+    if form_of(path) == PARQUET:
+        with open_parquet(path) as file:
+            batches = (batch.to_pylist() for batch in file.iter_batches(CHUNK, columns=columns))
+            yield from ((number, 1, row) for number, row in enumerate(itertools.chain.from_iterable(batches), 1))
+    elif form_of(path) == CSV:
+        yield from _csv_rows(path, separator)
+    else:
+        parse = _json_object if form_of(path) in JSON_LINES else lambda text, _: text.split("\t") if text else []
+        for number, line in enumerate(each_line(path, "file of texts", member), 1):
+            location = f"{path} line {number}"
+            try:
+                yield number, 1, parse(decode_line(line, location), location)
+            except InputError as error:
+                yield number, 1, error
 
 
-def _choose_column(path: str, first: list[str], names: Sequence[str], column: str) -> tuple[tuple[str, ...], str, bool]:
-    """Return the names of the columns, the one of the texts, and whether the `first` line is a header."""
-    numbered = tuple(f"column_{number}" for number in range(1, len(first) + 1))
-    if column.isdigit():
-        if not 1 <= int(column) <= len(first):
-            raise InputError(f"--column {column} needs a column of that number; line 1 of {path} has {len(first)}")
-        return numbered, numbered[int(column) - 1], False
-    choices = [name for name in ([column] if column else names) if name in first]
-    if choices:
-        if len({*first}) < len(first):
-            raise InputError(f"{path} names a column twice: {', '.join(first)[:200]}; give each its own name")
-        return tuple(first), choices[0], True
-    if column:
-        raise InputError(f"{path} has no column {column}; line 1 has {', '.join(first)[:200]}")
-    if len(first) > 1:
-        raise InputError(
-            f"{path} has {len(first)} columns and none is called {' or '.join(names)}: give the name of that of the "
-            f"texts, such as --column {first[-1][:20]!r} where line 1 is a header, or its number, --column "
-            f"{len(first)}, where line 1 is data"
-        )
-    return (names[0],), names[0], False
-
-
-def _record(path: str, columns: Sequence[str], number: int, fields: list[str] | InputError) -> dict[str, str]:
-    if isinstance(fields, InputError):
-        raise fields
-    if len(fields) != len(columns):
-        raise InputError(f"{path} line {number}: expected {len(columns)} columns as in line 1, got {len(fields)}")
-    if not all(map(is_utf8, fields)):
-        raise InputError(f"{path} line {number}: not valid UTF-8; save the file as UTF-8")
-    return dict(zip(columns, fields))
-
-
-def _tsv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(text_files.each_line(path, "file of texts"), 1):
-        yield number, text_files.decode_line(line, f"{path} line {number}").split("\t")
-
-
-def _open_json(path: str, names: Sequence[str], column: str) -> Table:
-    rows = _json_rows(path)
-    _, first = next(rows)
-    keys, choices = tuple(first), [column] if column else names
-    choice = next((name for name in choices if name in keys), keys[0] if len(keys) == 1 and not column else None)
-    if choice is None:
-        raise InputError(
-            f"{path} has no field {' or '.join(choices)}; line 1 has {', '.join(keys)[:200]}: give --column NAME"
-        )
-    return Table(keys, choice, _check_keys(path, keys, choice, itertools.chain([(1, first)], rows)))
-
-
-def _json_rows(path: str) -> Iterator[tuple[int, dict]]:
-    for number, line in enumerate(text_files.each_line(path, "file of texts"), 1):
-        text = text_files.decode_line(line, f"{path} line {number}")
+def _csv_rows(path: str, separator: str) -> Iterator[Row]:
+    """The rows of comma-separated values (RFC 4180); an unclosed quote takes the lines up to where this shows."""
+    csv.field_size_limit(2**31 - 1)
+    decode = lambda line: f"{line.decode(errors='surrogateescape')}\n".replace(MARK, "")
+    reader = csv.reader(map(decode, each_line(path, "file of texts")), delimiter=separator, strict=True)
+    values = []
+    while values is not None:
+        number = reader.line_num + 1
         try:
-            row = json.loads(text)
-        except (ValueError, RecursionError):
-            row = None
-        if not isinstance(row, dict) or not row:
-            raise InputError(f"{path} line {number}: expected a JSON object with a text, got {text[:60]!r}")
-        yield number, row
+            values = next(reader, None)
+            reason = "" if is_utf8("".join(values or [])) else "not valid UTF-8; save the file as UTF-8"
+        except csv.Error as error:
+            reason = "a carriage return outside of quotes" if str(error).startswith("new-line") else error
+            reason = f"{reason}; a text with quotes or commas is in double quotes"
+        values = InputError(f"{path} line {number}: {reason}") if reason else values
+        if values is not None:
+            yield number, reader.line_num + 1 - number, values
 
 
-def _check_keys(path: str, keys: tuple[str, ...], column: str, rows: Iterable[tuple[int, dict]]) -> Iterator[dict]:
-    for number, row in rows:
-        if row.keys() != {*keys}:
-            raise InputError(
-                f"{path} line {number}: expected the fields of line 1, {', '.join(keys)[:200]}; got "
-                f"{', '.join(row)[:200]}"
-            )
-        if isinstance(row[column], bool) or not isinstance(row[column], str | int | float):
-            raise InputError(f"{path} line {number}: expected a text in {column}, got {str(row[column])[:60]!r}")
-        yield row | {column: str(row[column])}
+def _json_object(text: str, location: str) -> dict[str, Any]:
+    def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        values = dict(pairs)
+        if len(values) < len(pairs):
+            raise InputError(f"{location}: an object has a name twice; its names are {', '.join(dict(pairs))[:200]}")
+        return values
+
+    try:
+        values = json.loads(text, object_pairs_hook=unique_names)
+    except InputError:
+        raise
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        raise InputError(f"{location}: expected a JSON object, got {text[:60]!r}")
+    if "\\ud" in text.lower() and not is_utf8(json.dumps(values, ensure_ascii=False)):
+        raise InputError(f"{location}: has half of a character, which UTF-8 cannot write")
+    return values
 
 
 @contextlib.contextmanager
-def write_table(path: Path, columns: Sequence[str]) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Context with a function that writes a row of these columns; the file is there, whole, when the context ends.
+def open_parquet(path: str) -> Iterator[Any]:
+    """Context with a `pyarrow.parquet.ParquetFile` that has rows; errors of reading are InputErrors."""
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
 
-    The form is that of the suffix: .csv and .tsv with a header, .jsonl with one object a line. Raises InputError for a
-    column that occurs twice, and for a tab or line break in a .tsv.
+    if not os.path.isfile(path):
+        raise InputError(f"no file of texts at {path}: give the path of a file that exists")
+    try:
+        with parquet.ParquetFile(path) as file:
+            if not file.metadata.num_rows:
+                raise InputError(f"{path} is empty; expected a row with a text")
+            yield file
+    except InputError:
+        raise
+    except (arrow.ArrowException, OSError, OverflowError, ValueError) as error:  # the last two: no value of Python's
+        raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
+
+
+def _check_names(path: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return names of columns, an empty one as column_2; InputError for one that is there twice."""
+    names = tuple(name or f"column_{number}" for number, name in enumerate(names, 1))
+    if twice := [name for number, name in enumerate(names) if name in names[:number]]:
+        raise InputError(f"{path} names the column {twice[0]} twice: {', '.join(names)[:200]}; give each its own name")
+    return names
+
+
+def _first_row(path: str, names: Sequence[str], member: str = "") -> tuple[int, list[str] | InputError, str]:
+    """Return the line and the fields of the first row that is not empty, and the separator: in a .csv that of comma,
+    semicolon and tab with which the row has most of these names; of Parquet 0, the names of the columns, and ""."""
+    if form_of(path) == PARQUET:
+        with open_parquet(path) as file:
+            return 0, file.schema_arrow.names, ""
+    rows = []
+    for separator in ",;\t" if form_of(path) == CSV else "\t":
+        number, _, fields = next((row for row in raw_rows(path, separator, member) if row[2]), (0, 0, []))
+        if not fields:
+            raise InputError(f"{path} has only empty lines; expected a text in each")
+        rows.append((number, fields if isinstance(fields, InputError) else [*map(str.strip, fields)], separator))
+    return max(rows, key=lambda row: 0 if isinstance(row[1], InputError) else len({*names} & {*row[1]}))
+
+
+def _rows_of_names(path: str, separator: str, begin: int, names: Sequence[str], member: str = "") -> Iterator[Row]:
+    """Yield the rows of fields below the line `begin` with names; an empty line is no row of several columns, and an
+    empty text in one."""
+    for number, lines, fields in raw_rows(path, separator, member):
+        if number <= begin or not (fields or len(names) == 1):
+            continue
+        if not isinstance(fields, InputError):
+            fields = fields or [""]
+            problem = InputError(f"{path} line {number}: expected {len(names)} columns as in line 1, got {len(fields)}")
+            fields = dict(zip(names, fields)) if len(fields) == len(names) else problem
+        yield number, lines, fields
+
+
+def _text(row: dict[str, Any] | InputError, column: str, location: str) -> str:
+    """Return a value of a row as text, "" if it is missing; a column with dots is a field in a field."""
+    if isinstance(row, InputError):
+        raise row
+    value = row
+    for key in [column] if column in row else column.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    if value is None or value != value:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or value in (math.inf, -math.inf):
+        raise InputError(f"{location}: expected a text or a number in the column {column}, got {str(value)[:60]!r}")
+    if "\0" in (text := str(value)):
+        raise InputError(f"{location}: the column {column} has a NUL, which is never text")
+    return text
+
+
+def read_rows(
+    path: str | tuple[str, str],
+    columns: Sequence[str],
+    damaged: Literal["error", "skip", ""] = "",
+    complaints: list[str] | None = None,
+    *,
+    usual: Sequence[str] = (),
+    sentences: bool = False,
+    member: str = "",
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield the line number, from 0, and the texts in `columns` of each row of a file, in Unicode's composed form.
+
+    Lines without a header have the `usual` columns, by default `columns`, in this order; for one column, a line of
+    another file than a table is its text. Two files have a column each. Rows of `sentences` may have further columns,
+    and no line break in a text. A damaged row raises InputError, or with "skip" is left out; `complaints` get its
+    message for each of its lines.
+    """
+    name, reasons, count, is_usable = path if isinstance(path, str) else path[0], [], 0, False
+    rows = _column_rows(path, columns, usual or columns, sentences, member)
+    for number, lines, row in rows if isinstance(path, str) else _line_pairs(*path):
+        count += lines
+        try:
+            texts = row if isinstance(row, tuple) else _texts_of_row(row, columns, f"{name} line {number}", sentences)
+        except InputError as error:
+            if damaged != "skip":
+                hint = "; or leave out all such lines: --data.on-bad-record skip" if damaged else ""
+                raise InputError(f"{error}{hint}") from None
+            reasons += [str(error)] * lines
+        else:
+            is_usable = True
+            yield number - 1, tuple(map(to_nfc, texts))
+    if reasons and not is_usable:
+        raise InputError(f"none of the {count:,} lines can be used; the first: {reasons[0]}")
+    if complaints is not None:
+        complaints += reasons
+
+
+def _column_rows(path: str, columns: Sequence[str], usual: Sequence[str], spare: bool, member: str) -> Iterator[Row]:
+    """Yield rows with `columns`, or tuples of their texts from lines without a header, without `spare` ones."""
+    form, begin, names, separator = form_of(path), 0, [], "\t"
+    if form in (CSV, TSV, PARQUET) or (form not in JSON_LINES and len(columns) > 1):
+        begin, names, separator = _first_row(path, columns, member)
+    if isinstance(names, InputError):
+        if form == CSV:
+            raise names
+        names = []
+    fold = lambda names: {*map(str.casefold, names)}
+    top = [name if form != PARQUET or name in names else name.partition(".")[0] for name in columns]
+    has_header = {*top} <= {*names}
+    names = _check_names(path, names) if has_header else names
+    if form in JSON_LINES or (form == PARQUET and has_header):
+        yield from raw_rows(path, columns=[*dict.fromkeys(top)])
+    elif has_header:
+        yield from _rows_of_names(path, separator, begin, names, member)
+    elif form in (CSV, PARQUET) or tuple(columns) != tuple(usual) or fold(names) & fold(columns):
+        raise InputError(
+            f"{path} needs the columns {', '.join(columns)}, it has {', '.join(names)[:200] or 'none with names'}; "
+            f"rename them, or train with their names in --data.column{'s' * (len(columns) > 1)}"
+        )
+    else:
+        for number, lines, fields in raw_rows(path, separator, member):
+            yield number, lines, _texts_of_line(fields, columns, f"{path} line {number}", spare)
+
+
+def _texts_of_line(fields: list[str] | InputError, columns: Sequence[str], location: str, spare: bool):
+    """Return the texts of a line without a header, or an InputError."""
+    if isinstance(fields, InputError):
+        return fields
+    line, fields = "\t".join(fields), fields[: len(columns)] if spare else fields
+    if len(columns) == 1:
+        return (line,)
+    is_whole = len(fields) == len(columns) and all(map(str.strip, fields))
+    message = f"{location}: expected `{' TAB '.join(columns)}`, got {line[:60]!r}"
+    return tuple(fields) if is_whole else InputError(message)
+
+
+def _texts_of_row(row: dict | InputError, columns: Sequence[str], location: str, sentences: bool) -> list[str]:
+    """Return the texts of a row with names; InputError for a missing one, or a sentence of several lines."""
+    texts = [_text(row, column, location) for column in columns]
+    for column, text in zip(columns, texts):
+        if not text.strip():
+            names = ", ".join(row)[:200]
+            raise InputError(f"{location}: the column {column} is empty or missing; the columns are {names}")
+        if sentences and re.search(r"[\r\n]", text.rstrip("\r\n")):
+            raise InputError(f"{location}: the column {column} has a line break; a sentence is one line")
+    return texts
+
+
+def _line_pairs(*paths: str) -> Iterator[Row]:
+    """Yield the texts of a source and a target file."""
+    files = [each_line(path, f"{side} file") for path, side in zip(paths, ("source", "target"))]
+    for number, lines in enumerate(itertools.zip_longest(*files), 1):
+        if None in lines:
+            longer = number + sum(1 for _ in itertools.chain(*files))
+            source, target = (number - 1 if line is None else longer for line in lines)
+            raise InputError(
+                f"source and target need equally many lines, but {paths[0]} has {source} and {paths[1]} {target}"
+            )
+        try:
+            texts = tuple(decode_line(line, f"{path} line {number}") for line, path in zip(lines, paths))
+            if empty := [path for path, text in zip(paths, texts) if not text.strip()]:
+                raise InputError(f"{empty[0]} line {number} is empty; remove the pair from both files")
+            yield number, 1, texts
+        except InputError as error:
+            yield number, 1, error
+
+
+def open_table(path: str, names: Sequence[str], column: str = "") -> Table:
+    """Return the table in a file. Its texts are in `column`, a name, or the number of one of a .csv or .tsv without a
+    header; by default in the first of `names` that it has, or in the only column of another form.
+
+    An empty line of a .csv or .tsv of several columns is no row. Raises InputError if there is no such column; that of
+    a damaged row of these two is raised when it is read.
+    """
+    choices, begin, separator = [column] if column else names, 0, ""
+    if form_of(path) in JSON_LINES:
+        columns = {}
+        for _, _, row in raw_rows(path):
+            if isinstance(row, InputError):
+                raise row
+            columns |= dict.fromkeys(row)
+    else:
+        begin, columns, separator = _first_row(path, choices)
+        if isinstance(columns, InputError):
+            raise columns
+        if (
+            separator and column.isdecimal() and columns != [*map(str, range(len(columns)))]
+        ):  # the names that pandas gives
+            columns, begin = _number_columns(path, columns, column), 0
+            choices = columns[int(column) - 1 :]
+    choice = next((name for name in choices if {name, name.partition(".")[0]} & {*columns}), None)
+    if choice is None and not (len(columns) == 1 and not column and not separator):
+        raise InputError(
+            f"{path} has the columns {', '.join(columns)[:200]} and none called {' or '.join(choices)}: give the name "
+            "of that of the texts by --column, or of a .csv or .tsv without a header its number, --column 1"
+        )
+    columns = _check_names(path, columns)
+    rows = _rows_of_names(path, separator, begin, columns) if separator else raw_rows(path)
+    text = lambda number, row: _text(row, choice or columns[0], f"{path} line {number}")
+    return Table(columns, ((text(number, row), {name: row.get(name) for name in columns}) for number, _, row in rows))
+
+
+def _number_columns(path: str, first: Sequence[str], column: str) -> list[str]:
+    """Return names for the columns of a file without a header, of which `column` is a number."""
+    if column in first:
+        raise InputError(f"line 1 of {path} has {column}: is --column {column} its name or a number? Change line 1")
+    if not 1 <= int(column) <= len(first):
+        raise InputError(f"--column {column} needs a column of that number; line 1 of {path} has {len(first)}")
+    return [f"column_{number}" for number in range(1, len(first) + 1)]
+
+
+def check_output(path: str):
+    """Raise InputError for the name of a file whose ending promises a form that `write_table` does not write."""
+    if ending := re.search(UNWRITTEN, path, re.IGNORECASE):
+        raise InputError(
+            f"--out does not write {ending[0]}, got {path}: give a .csv, .tsv or .jsonl (.gz, too) or a .parquet for a "
+            "table, or a .txt for the outputs alone"
+        )
+
+
+@contextlib.contextmanager
+def write_table(path: Path, columns: Sequence[str]) -> Iterator[Callable[[list[dict[str, Any]]], Any]]:
+    """Context with a function that writes rows of these columns; the file is there, whole, when the context ends.
+
+    The form is that of the name, and packed if it ends in .gz: .csv and .tsv with a header, .jsonl with one object a
+    line, .parquet, others with lines of the one column alone. Raises InputError for a column that occurs twice, and for
+    a tab or line break where the form cannot hold one.
     """
     if twice := [name for number, name in enumerate(columns) if name in columns[:number]]:
         raise InputError(f"the input has a column {twice[0]} already, which predictions are written to: rename it")
-    is_device = path.exists() and not path.is_file()
+    form = form_of(str(path))
     with contextlib.ExitStack() as stack:
-        place = path if is_device else stack.enter_context(temporary_file(path))
-        file = stack.enter_context(open(place, "w", encoding="utf-8", newline=""))
-        form = text_files.suffix_of(str(path))
-        if form in JSON_LINES:
-            yield lambda row: file.write(to_json({name: row[name] for name in columns}) + "\n")
-            return
-        if form == CSV:
-            write = csv.writer(file, lineterminator="\n").writerow
+        place = stack.enter_context(temporary_file(path))
+        if form == PARQUET:
+            write = _parquet_writer(place, stack)
         else:
-            write = lambda fields: file.write(_tsv_line(path, fields))
-        write(columns)
-        yield lambda row: write([as_cell(row[name]) for name in columns])
+            open_file = PACKED.get(suffix_of(str(path)), (open,))[0]
+            file = stack.enter_context(open_file(place, "wt", encoding="utf-8", newline=""))
+            join = _csv_line if form == CSV else lambda fields: _plain_line(fields, path)
+            line = _json_line if form in JSON_LINES else lambda row: join([*map(as_cell, row.values())])
+            if form in (CSV, TSV):
+                file.write(join(columns) + "\n")
+            write = lambda rows: file.writelines(line(row) + "\n" for row in rows)
+        value = lambda cell: cell if cell == cell else None  # NaN
+        yield lambda rows: write([{name: value(row[name]) for name in columns} for row in rows])
+
+
+def _parquet_writer(place: Path, stack: contextlib.ExitStack) -> Callable:
+    """Return a function that writes rows to a Parquet file, whose types hold the values of all rows.
+
+    Rows that need wider types than those before (a number after missing values, another field of an object) have the
+    file written anew with these.
+    """
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
+    writer = None
+
+    def write(rows: list[dict[str, Any]]):
+        nonlocal writer
+        try:
+            table = arrow.table({name: arrow.array([row[name] for row in rows]) for name in rows[0]})
+            schema = writer.schema if writer else table.schema
+            schema = arrow.unify_schemas([schema, table.schema], promote_options="permissive")
+            if writer and schema != writer.schema:
+                writer.close()
+                table, writer = arrow.concat_tables([parquet.read_table(place).cast(schema), table.cast(schema)]), None
+            writer = writer or stack.enter_context(parquet.ParquetWriter(place, schema))
+            writer.write_table(table.cast(schema))
+        except (arrow.ArrowException, OverflowError) as error:
+            raise InputError(f"the values of a column have no one Parquet type ({error}): write a .jsonl") from error
+
+    return write
 
 
 def as_cell(value: Any) -> str:
@@ -180,14 +417,40 @@ def as_cell(value: Any) -> str:
     >>> as_cell("a"), as_cell(0.25), as_cell(None), as_cell({"a": [1]})
     ('a', '0.25', '', '{"a": [1]}')
     """
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    is_json = isinstance(value, bool | int | float | list | dict)
+    return _to_json(value) if is_json else "" if value is None else str(value)
 
 
-def _tsv_line(path: Path, fields: Sequence[str]) -> str:
-    if bad := [field for field in fields if "\t" in field or len(field.splitlines()) > 1]:
+def _to_json(value: Any) -> str:
+    """A value as JSON, with dates as text; InputError for what JSON cannot hold: infinity, NaN in a list, bytes."""
+
+    def to_text(cell):
+        if isinstance(cell, bytes):
+            raise InputError(f"JSON cannot hold bytes, got {cell[:20]!r}: write a .parquet")
+        return str(cell)
+
+    try:
+        return json.dumps(value, ensure_ascii=False, default=to_text, allow_nan=False)
+    except ValueError as error:
+        raise InputError(f"JSON cannot hold infinity or NaN ({error}): write a .parquet") from error
+
+
+def _json_line(row: dict[str, Any]) -> str:
+    """An object; what str.splitlines takes for the end of a line is escaped."""
+    line = _to_json(row)
+    return re.sub("[\\x85\\u2028\\u2029]", lambda match: f"\\u{ord(match[0]):04x}", line)
+
+
+def _csv_line(fields: Sequence[str]) -> str:
+    """A row of RFC 4180. csv.writer quotes a carriage return from Python 3.11.9 only."""
+    quote = lambda field: '"' + field.replace('"', '""') + '"' if re.search(r'[",\r\n]', field) else field
+    return ",".join(map(quote, fields)) or '""'
+
+
+def _plain_line(fields: Sequence[str], path: Path) -> str:
+    """A line without quotes; InputError for a field that needs some."""
+    if bad := [field for field in fields if re.search(r"[\r\n\t]" if is_table(str(path)) else r"[\r\n]", field)]:
         raise InputError(
-            f"{bad[0][:40]!r} has a tab or a line break, which a .tsv cannot hold: write {path.stem}.csv or .jsonl"
+            f"{bad[0][:40]!r} has a tab or a line break, which {path.name} cannot hold: write a .csv or .jsonl"
         )
-    return "\t".join(fields) + "\n"
+    return "\t".join(fields)

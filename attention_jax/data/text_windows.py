@@ -1,6 +1,8 @@
 """Windows of a text for language models, from a user's text file or other sources."""
 
 import bisect
+import functools
+import io
 import itertools
 from array import array
 from collections import Counter
@@ -12,13 +14,13 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from attention_jax import config as settings
-from attention_jax.data import data_summary, generated_texts, text_files, tokenizers
-from attention_jax.data.splits import SPLITS, occurs_in, to_nfc
-from attention_jax.data.stream import TokenRows, are_texts_streamed, open_tokens
+from attention_jax.data import data_summary, example_texts, text_tables, tokenizers
+from attention_jax.data.splits import SPLITS, occurs_in
+from attention_jax.data.stored import storable
+from attention_jax.data.stream import TokenRows, load_tokens
 from attention_jax.data.text_files import Rereadable
 from attention_jax.data.vocabulary import UNK, Tokenizer, Vocabulary
 from attention_jax.errors import InputError
-from attention_jax.pretrained.tokenizer import dataset_tokenizer, tokenizer_stamps
 
 LARGEST = 2**27
 """Tokens of a text in memory."""
@@ -26,6 +28,7 @@ BLOCK = 2**20
 """Characters that are tokenized at a time."""
 
 
+@storable
 class Windows(NamedTuple):
     """Windows of tokens for a language model."""
 
@@ -60,10 +63,11 @@ def read_text(options: settings.TextFile, complaints: list[str] | None = None) -
     """The lines of the text of `options`, one after the other, or of the example; adds to `complaints`."""
     path, columns = options.text_file, (options.column,)
     if not path:
-        yield from generated_texts.manual().split("\n")
+        yield from example_texts.manual().split("\n")
         return
-    for _, (text,) in text_files.read_rows(path, columns, options.on_bad_record, complaints):
-        yield from text.splitlines() if text_files.is_table(path) else [text]
+    rows = text_tables.read_rows(path, columns, options.on_bad_record, complaints, usual=(settings.TextFile.column,))
+    for _, (text,) in rows:  # str.splitlines would also split at U+2028
+        yield from (line.rstrip("\n") for line in io.StringIO(text, None)) if text_tables.is_table(path) else [text]
 
 
 def split_ends(characters: int, share: float) -> tuple[int, int]:
@@ -100,46 +104,34 @@ def make_tokenizer(options: settings.TextFile, lines: Rereadable) -> tuple[Token
     """Return a tokenizer of characters, or of subwords trained on `lines`, with a token for the end of a line, or
     that of a pretrained model."""
     if options.pretrained:
-        return dataset_tokenizer(options.pretrained, None)
+        return tokenizers.model_tokenizer(options.pretrained, None)
     if options.tokenizer == "character":
         tokenizer = tokenizers.character()
         return tokenizer, Vocabulary(sorted({*itertools.chain.from_iterable(lines), "\n"}), unk=UNK)
     model, pieces = tokenizers.sentencepiece(
         Rereadable(lambda: filter(str.strip, lines)), options.vocabulary_size, exact=True
     )
-    return line_tokenizer(model), Vocabulary(["\n", *pieces], unk=UNK)
-
-
-def line_tokenizer(model: Tokenizer) -> Tokenizer:
-    """The tokens of each line by a tokenizer, with a token for the end of a line."""
-
-    def tokens(text: str) -> list[str]:
-        first, *tail = text.split("\n")
-        return model.tokens(first) + [token for line in tail for token in ("\n", *model.tokens(line))]
-
-    def text(tokens: Sequence[str]) -> str:
-        lines = [[]]
-        for token in tokens:
-            lines.append([]) if token == "\n" else lines[-1].append(token)
-        return "\n".join(map(model.text, lines))
-
-    return Tokenizer(tokens, text, recipe=("lines", model))
+    return tokenizers.line_tokenizer(model), Vocabulary(["\n", *pieces], unk=UNK)
 
 
 def load(options: settings.TextFile) -> Windows:
     """Load a text as windows, in memory or streamed. Held-out windows are from its end and do not overlap with
     training."""
     paths = [options.text_file] if options.text_file else []
-    streamed = are_texts_streamed(options.stream, paths) and bool(paths)
     preparation = settings.replace(options, stream="auto", workers=0, sequence_length=1, overlap=1)
-    words = [str(preparation), tokenizer_stamps(options.pretrained)]
-    with open_tokens(paths, words, streamed) as tokens:
-        tokens.data = tokens.data or write_tokens(options, streamed, tokens.file)
+    words = [str(preparation), tokenizers.tokenizer_stamps(options.pretrained)]
+    tokens = load_tokens(options.stream, paths, words, functools.partial(write_tokens, options))
     data = tokens.data
     counts = {name: data.facts[f"{name}_tokens"] for name in SPLITS}
     first = dict(zip(SPLITS, itertools.accumulate(counts.values(), initial=0)))
-    steps, stride = options.sequence_length, stride_of(options, counts)
-    if counts["train"] > LARGEST and not streamed:
+    steps = options.sequence_length
+    if min(counts.values()) <= steps:
+        raise InputError(
+            f"--data.sequence-length {steps} needs more tokens than that in each split; the splits have "
+            f"{', '.join(f'{count:,}' for count in counts.values())}: give another text, or change "
+            "--data.sequence-length"
+        )
+    if counts["train"] > LARGEST and not tokens.streamed:
         raise InputError(
             f"a text in memory may have at most {LARGEST:,} tokens for training, got {counts['train']:,}: give "
             "--data.stream always"
@@ -148,10 +140,11 @@ def load(options: settings.TextFile) -> Windows:
     def windows(name: str, stride: int) -> TokenRows | np.ndarray:
         start = np.arange(first[name], first[name] + counts[name] - steps, stride)
         rows = TokenRows(tokens.array, start, steps + 1, steps + 1)
-        return rows if streamed else rows[:]
+        return rows if tokens.streamed else rows[:]
 
     return data._replace(
-        train=windows("train", stride), held_out={name: windows(name, steps) for name in ("valid", "test")}
+        train=windows("train", max(steps // options.overlap, 1)),
+        held_out={name: windows(name, steps) for name in ("valid", "test")},
     )
 
 
@@ -182,7 +175,7 @@ def write_tokens(options: settings.TextFile, streamed: bool, file: BinaryIO) -> 
     if not beginnings:
         raise InputError(f"{options.text_file} has no text in it, only empty lines")
     fingerprint = data_summary.fingerprint(read_text(options, complaints) if streamed else lines)
-    long_lines = (to_nfc(line) for split, line in all_lines() if split and len(line.strip()) >= 20)
+    long_lines = (line for split, line in all_lines() if split and len(line.strip()) >= 20)
     facts = {
         "characters": sum(characters.values()),
         "tokens": sum(tokens.values()),
@@ -216,15 +209,3 @@ def blocks(lines: Iterable[str]) -> Iterator[list[str]]:
             block, size = [], 0
     if block:
         yield block
-
-
-def stride_of(options: settings.TextFile, tokens: Mapping[str, int]) -> int:
-    """Return the tokens from one training window to the next; InputError if a split has too few for one window."""
-    steps = options.sequence_length
-    if min(tokens.values()) <= steps:
-        raise InputError(
-            f"--data.sequence-length {steps} needs more tokens than that in each split; the splits have "
-            f"{', '.join(f'{count:,}' for count in tokens.values())}: give another text, or change "
-            "--data.sequence-length"
-        )
-    return max(steps // options.overlap, 1)

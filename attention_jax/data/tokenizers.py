@@ -1,22 +1,24 @@
 """Tokenizers and detokenizers: whitespace, characters, d2l's words, spaCy's rules, ready-made BPE, GPT-2's byte-level
-BPE, sentencepiece trained on the data; and the codes of languages."""
+BPE, sentencepiece trained on the data, the tokenizer.json of a pretrained model; and the codes of languages."""
 
 import functools
 import gzip
 import hashlib
 import importlib.util
+import io
 import itertools
 import json
 import os
 import re
-import tempfile
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from attention_jax.config import import_object
 from attention_jax.data import text_files
-from attention_jax.data.vocabulary import Tokenizer
-from attention_jax.errors import InputError
+from attention_jax.data.cache import file_stamp
+from attention_jax.data.vocabulary import Tokenizer, Vocabulary
+from attention_jax.errors import InputError, explain_damage, how_to_install
 from attention_jax.files import data_home, explain_home_errors, temporary_file
 
 LONGEST_BYTES, PIECE = 4_192, 1_000
@@ -85,6 +87,73 @@ def words() -> Tokenizer:
     return Tokenizer(tokens, " ".join, recipe=("words",))
 
 
+def lowercase_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
+    """A tokenizer of lower-cased text. It is for new texts: the texts of the dataset are lower-cased already."""
+    return Tokenizer(
+        lambda text: tokenizer.tokens(text.lower()),
+        tokenizer.text,
+        lambda texts: tokenizer.split([text.lower() for text in texts]),
+        ("lowercased", tokenizer),
+    )
+
+
+def reverse_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
+    """A tokenizer whose tokens are in reverse order."""
+    return Tokenizer(
+        lambda text: tokenizer.tokens(text)[::-1],
+        lambda tokens: tokenizer.text(tokens[::-1]),
+        lambda texts: [tokens[::-1] for tokens in tokenizer.split(texts)],
+        ("reversed", tokenizer),
+    )
+
+
+def line_tokenizer(model: Tokenizer) -> Tokenizer:
+    """The tokens of each line by a tokenizer, with a token for the end of a line."""
+
+    def tokens(text: str) -> list[str]:
+        first, *tail = text.split("\n")
+        return model.tokens(first) + [token for line in tail for token in ("\n", *model.tokens(line))]
+
+    def text(tokens: Sequence[str]) -> str:
+        lines = [[]]
+        for token in tokens:
+            lines.append([]) if token == "\n" else lines[-1].append(token)
+        return "\n".join(map(model.text, lines))
+
+    return Tokenizer(tokens, text, recipe=("lines", model))
+
+
+def combining_characters() -> str:
+    """Return the characters that belong to the one before them, as a regular expression's class: marks (Unicode's
+    category M) such as accents, vowel signs of Hindi and Arabic, and the joiners of letters, as in UAX 29."""
+    codes = [code for code in range(0x300, 0x1F000) if unicodedata.category(chr(code))[0] == "M"]
+    codes += [0x200C, 0x200D, *range(0xE0100, 0xE01F0)]
+    begins = [code for code, previous in zip(codes, [None, *codes]) if previous != code - 1]
+    ends = [code for code, following in zip(codes, [*codes[1:], None]) if following != code + 1]
+    return "".join(f"{chr(begin)}-{chr(end)}" for begin, end in zip(begins, ends))
+
+
+@functools.cache
+def word_pattern() -> re.Pattern:
+    """Return the pattern of a word, or of a punctuation mark or symbol."""
+    marks = combining_characters()
+    return re.compile(rf"\w[\w{marks}]*(?:['\u2019]\w[\w{marks}]*)*|[^\w\s][{marks}]*")
+
+
+def split_words(text: str) -> list[str]:
+    """Split into lower-case words and punctuation marks.
+
+    >>> split_words("It's late: go!"), split_words("\\u0130stanbul")
+    (["it's", 'late', ':', 'go', '!'], ['i̇stanbul'])
+    """
+    return word_pattern().findall(text.lower())
+
+
+def words_and_marks() -> Tokenizer:
+    """Return the tokenizer of `split_words`."""
+    return Tokenizer(split_words, " ".join, recipe=("words and marks",))
+
+
 def spacy(language: str, keep_whitespace: bool = False) -> Tokenizer:
     """spaCy's tokenizer rules of a language ("de", "en", ...): `spacy.blank` needs no model. Whole corpora
     are tokenized once and cached.
@@ -114,11 +183,10 @@ def spacy(language: str, keep_whitespace: bool = False) -> Tokenizer:
         token_texts = [token.text for token in pipeline()(text)]
         return token_texts if keep_whitespace else [token for token in token_texts if not any(map(str.isspace, token))]
 
-    if keep_whitespace:
-        all_tokens = lambda texts: _tokenize_once(f"spacy-spaces-{language}", texts, tokens, json.dumps, json.loads)
-        return Tokenizer(tokens, " ".join, all_tokens, ("spacy", language, True))
-    all_tokens = lambda texts: _tokenize_once(f"spacy-{language}", texts, tokens)
-    return Tokenizer(tokens, " ".join, all_tokens, ("spacy", language))
+    name = f"spacy-spaces-{language}" if keep_whitespace else f"spacy-{language}"
+    forms = (json.dumps, json.loads) if keep_whitespace else ()
+    all_tokens = lambda texts: _tokenize_once(name, texts, tokens, *forms)
+    return Tokenizer(tokens, " ".join, all_tokens, ("spacy", language, *[True] * keep_whitespace))
 
 
 def _tokenize_once(
@@ -151,25 +219,33 @@ def _write_atomically(path: str, content: bytes) -> None:
 
 
 def bpe(path: str) -> Tokenizer:
-    """Ready-made byte-pair encoding (Sennrich et al. 2016): merges of a subword-nmt file split
-    words; "@@" marks a word's continuation."""
-    return bpe_of_merges(read_merges(path))
+    """Ready-made byte-pair encoding (Sennrich et al. 2016): merges of a subword-nmt file split words; "@@" marks a
+    word's continuation. Of a merge that is there twice the first counts. In version 0.1, that of files that do not say
+    theirs, the end of a word is a symbol of its own."""
+    first_line = text_files.read_lines(path, "file of BPE merges")[0]
+    version = re.sub(r"(\.0+)*$", "", first_line.split()[-1]) if first_line.startswith("#version:") else "0.1"
+    if version not in ("0.1", "0.2"):
+        raise InputError(f"{path} must be of version 0.1 or 0.2 of subword-nmt, is of {version}: learn it again")
+    return bpe_of_merges([*dict.fromkeys(read_merges(path))], version == "0.1")
 
 
 def read_merges(path: str) -> list[tuple[str, str]]:
-    """The merges in a file, one a line; a first line "#version ..." is left out."""
+    """The merges in a file, one a line, two symbols with a space between; a first line "#version:" is left out."""
     lines = text_files.read_lines(path, "file of BPE merges")
-    merges = [tuple(line.split()) for line in lines if not line.startswith("#version")]
-    for number, merge in enumerate(merges, start=1 + len(lines) - len(merges)):
+    has_version, end = lines[0].startswith("#version:"), max(i for i, line in enumerate(["-", *lines]) if line)
+    merges = [tuple(line.strip("\r\n ").split(" ")) for line in lines[has_version:end]]
+    for number, merge in enumerate(merges, start=1 + has_version):
         if len(merge) != 2:
             raise InputError(f"{path} line {number}: expected two symbols to merge, got {lines[number - 1][:60]!r}")
     return merges
 
 
-def bpe_of_merges(merges: Sequence[tuple[str, str]]) -> Tokenizer:
-    """Return the BPE tokenizer of a list of merges, in order of priority."""
+def bpe_of_merges(merges: Sequence[tuple[str, str]], has_end_symbol: bool = False) -> Tokenizer:
+    """Return the BPE tokenizer of a list of merges, in order of priority; `has_end_symbol` is that of
+    `merge_tokenizer`."""
     merges = [tuple(merge) for merge in merges]
-    return merge_tokenizer({merge: rank for rank, merge in enumerate(merges)})._replace(recipe=("bpe", merges))
+    tokenizer = merge_tokenizer({merge: rank for rank, merge in enumerate(merges)}, has_end_symbol)
+    return tokenizer._replace(recipe=("bpe", merges, True) if has_end_symbol else ("bpe", merges))
 
 
 def merge_symbols(symbols: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
@@ -191,8 +267,9 @@ def merge_symbols(symbols: list[str], ranks: dict[tuple[str, str], int]) -> list
     return symbols
 
 
-def merge_tokenizer(ranks: dict[tuple[str, str], int]) -> Tokenizer:
-    """Return the BPE tokenizer of ranked merges; a word's last symbol ends in "</w>".
+def merge_tokenizer(ranks: dict[tuple[str, str], int], has_end_symbol: bool = False) -> Tokenizer:
+    """Return the BPE tokenizer of ranked merges for words between spaces; a word's last symbol ends in "</w>" or, with
+    `has_end_symbol`, "</w>" is a symbol after it.
 
     >>> t = merge_tokenizer({("l", "o"): 0, ("lo", "w</w>"): 1})
     >>> t.tokens("low lot"), t.text(["lo@@", "t"])
@@ -201,14 +278,15 @@ def merge_tokenizer(ranks: dict[tuple[str, str], int]) -> Tokenizer:
 
     @functools.cache
     def pieces(word: str) -> tuple[str, ...]:
-        symbols = merge_symbols([*word[:-1], word[-1] + "</w>"], ranks)
+        symbols = merge_symbols([*word, "</w>"] if has_end_symbol else [*word[:-1], word[-1] + "</w>"], ranks)
         symbols[-1] = symbols[-1].removesuffix("</w>")
+        symbols = symbols if symbols[-1] else symbols[:-1]
         return (*(symbol + "@@" for symbol in symbols[:-1]), symbols[-1])
 
     def text(tokens: Sequence[str]) -> str:
         return " ".join(tokens).replace("@@ ", "").removesuffix("@@")
 
-    return Tokenizer(lambda line: [piece for word in line.split() for piece in pieces(word)], text)
+    return Tokenizer(lambda line: [piece for word in re.findall("[^ \r\n]+", line) for piece in pieces(word)], text)
 
 
 def sentencepiece(texts: Iterable[str], vocabulary_size: int, exact: bool = False) -> tuple[Tokenizer, list[str]]:
@@ -259,30 +337,29 @@ def train_sentencepiece(texts: Iterable[str], vocabulary_size: int, exact: bool 
     lossless_options = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False} if exact else {}
     path = os.path.join(data_home(), "attention_jax", "sentencepiece", f"{key}.model")
     if not os.path.exists(path):
-        with tempfile.TemporaryDirectory() as directory:
-            try:
-                library.SentencePieceTrainer.train(
-                    sentence_iterator=iter(texts),
-                    model_prefix=os.path.join(directory, "model"),
-                    vocab_size=vocabulary_size,
-                    hard_vocab_limit=False,
-                    character_coverage=1.0,
-                    num_threads=2,
-                    minloglevel=3,
-                    bos_id=-1,
-                    eos_id=-1,
-                    pad_id=-1,
-                    unk_id=0,
-                    **lossless_options,
-                )
-            except (RuntimeError, ValueError) as error:
-                reason = str(error).splitlines()[0].rpartition("] ")[2].strip(" .") or "too little text"
-                raise InputError(
-                    f"sentencepiece cannot train {vocabulary_size} pieces on {len(texts)} sentences: {reason}; "
-                    "set --data.vocabulary-size to another value"
-                ) from error
-            with open(os.path.join(directory, "model.model"), "rb") as file:
-                _write_atomically(path, file.read())
+        model = io.BytesIO()
+        try:
+            library.SentencePieceTrainer.train(
+                sentence_iterator=iter(texts),
+                model_writer=model,
+                vocab_size=vocabulary_size,
+                hard_vocab_limit=False,
+                character_coverage=1.0,
+                num_threads=2,
+                minloglevel=3,
+                bos_id=-1,
+                eos_id=-1,
+                pad_id=-1,
+                unk_id=0,
+                **lossless_options,
+            )
+        except (RuntimeError, ValueError) as error:
+            reason = str(error).splitlines()[0].rpartition("] ")[2].strip(" .") or "too little text"
+            raise InputError(
+                f"sentencepiece cannot train {vocabulary_size} pieces on {len(texts)} sentences: {reason}; "
+                "set --data.vocabulary-size to another value"
+            ) from error
+        _write_atomically(path, model.getvalue())
     return path
 
 
@@ -355,6 +432,81 @@ def byte_level_bpe(merges: Sequence[tuple[str, str]], special: Sequence[str] = (
         return bytes(byte_of[character] for character in "".join(tokens)).decode(errors="replace")
 
     return Tokenizer(tokens, text)
+
+
+def tokenizers_library(needed: bool = True):
+    """The `tokenizers` library, which is an extra; without it None, or if it is `needed` an InputError."""
+    try:
+        import tokenizers
+    except ImportError as error:
+        if needed:
+            how = how_to_install(["tokenizers"])
+            raise InputError(f"this model needs tokenizers, which is not installed: {how}") from error
+        return None
+    return tokenizers
+
+
+def parse_tokenizer(content: bytes, path: Path | str = "the tokenizer.json of a pretrained model"):
+    """The tokenizer of the library in the `content` of a tokenizer.json; InputError for a damaged one."""
+    library = tokenizers_library()
+    with explain_damage(path):
+        return library.Tokenizer.from_str(content.decode("utf-8"))
+
+
+def tokenizer_of_json(content: bytes, max_length: int | None = None) -> Tokenizer:
+    """Return the tokenizer in the `content` of a tokenizer.json.
+
+    With `max_length`, a text gets the special tokens of the file, and of one with more than `max_length` tokens
+    the last ones before the special ones are left out; otherwise they have all of their own tokens only.
+    """
+    tokenizer = parse_tokenizer(content)
+    tokenizer.no_padding()
+    tokenizer.no_truncation() if max_length is None else tokenizer.enable_truncation(max_length)
+    special = {"add_special_tokens": max_length is not None}
+
+    def text(tokens: Sequence[str]) -> str:
+        ids = [tokenizer.token_to_id(token) for token in tokens]
+        return tokenizer.decode([number for number in ids if number is not None])
+
+    tokens = lambda text: tokenizer.encode(text, **special).tokens
+    all_tokens = lambda texts: [encoding.tokens for encoding in tokenizer.encode_batch(list(texts), **special)]
+    return Tokenizer(tokens, text, all_tokens, ("pretrained", content, max_length))
+
+
+def token_names(tokenizer, size: int = 0) -> list[str]:
+    """The tokens of a tokenizer of the library by id, filled up to `size`."""
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    names = [f"<unused {number}>" for number in range(max(size, 1 + max(ids.values(), default=-1)))]
+    for name, number in ids.items():
+        names[number] = name
+    return names
+
+
+def vocabulary_of(content: bytes, size: int) -> Vocabulary:
+    """Return the vocabulary in the `content` of a tokenizer.json, filled up to `size` tokens; unk is the model's."""
+    names, model = token_names(parse_tokenizer(content), size), json.loads(content)["model"]
+    unknown = model.get("unk_token")
+    if unknown is None and model.get("unk_id") is not None:  # a unigram model
+        unknown = names[model["unk_id"]]
+    return Vocabulary(names, unk=unknown if unknown in names else None)
+
+
+READER = "attention_jax.pretrained.tokenizer:dataset_tokenizer"
+"""The function that reads the tokenizer of a pretrained model: named, as loaders are, because `pretrained` imports
+`data`."""
+
+
+def model_tokenizer(directory: str, max_length: int | None) -> tuple[Tokenizer, Vocabulary]:
+    """Return the tokenizer of a pretrained model (directory or .gguf file), which cuts texts after `max_length` tokens
+    if this is not None, and its vocabulary."""
+    return import_object(READER)(directory, max_length)
+
+
+def tokenizer_stamps(directory: str) -> str:
+    """The stamps of the files that `model_tokenizer` reads; "" for no directory."""
+    path = Path(directory)
+    files = [path] if path.suffix == ".gguf" else [path / "tokenizer.json", path / "config.json"]
+    return " ".join(file_stamp(str(file)) for file in files if directory and file.is_file())
 
 
 ANY = "xx"

@@ -1,5 +1,6 @@
 """Tokenizers as pairs of functions, and vocabularies: tokens with indices, including pad, bos, eos and unk."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -110,16 +111,23 @@ class Vocabulary:
             )
         return [ids[token] for token in tokens]
 
+    def indices_in(self, other: "Vocabulary") -> np.ndarray:
+        """Return the index in `other` of each token, -1 for one that is not there; special tokens go by their roles.
+
+        >>> Vocabulary("ab", eos="$").indices_in(Vocabulary("cb", eos="."))
+        array([ 0, -1,  2])
+        """
+        indices = np.array([other._words.get(token, -1) for token in self.tokens])
+        for role in ("unk_id", "eos_id", "pad_id", "bos_id"):
+            if (index := getattr(self, role)) is not None and getattr(other, role) is not None:
+                indices[index] = getattr(other, role)
+        return indices
+
     def decode(self, ids: Iterable[int]) -> list[str]:
         """Return the tokens of the given ids, including special tokens."""
         return [self.tokens[number] for number in np.asarray(ids, np.int64).tolist()]
 
     def sentence(self, ids: Iterable[int]) -> list[str]:
         """Return the tokens up to the first eos, without pad and bos."""
-        tokens = []
-        for number in np.asarray(ids, np.int64).tolist():
-            if number == self.eos_id:
-                break
-            if number not in (self.pad_id, self.bos_id):
-                tokens.append(self.tokens[number])
-        return tokens
+        until_eos = itertools.takewhile(lambda number: number != self.eos_id, np.asarray(ids, np.int64).tolist())
+        return [self.tokens[number] for number in until_eos if number not in (self.pad_id, self.bos_id)]

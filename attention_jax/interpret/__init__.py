@@ -25,35 +25,19 @@ if TYPE_CHECKING:
     from attention_jax.interpret.store import ActivationStore, activations, open_activations
     from attention_jax.interpret.sweeps import draw_sweep, patch_sweep
 
-HOMES = {
-    "HeadWeights": "attention_jax.interpret.circuits",
-    "composition_scores": "attention_jax.interpret.circuits",
-    "head_weights": "attention_jax.interpret.circuits",
-    "ov_circuit": "attention_jax.interpret.circuits",
-    "qk_circuit": "attention_jax.interpret.circuits",
-    "Batch": "attention_jax.interpret.sites",
-    "Part": "attention_jax.interpret.edits",
-    "decoding_edits": "attention_jax.interpret.edits",
-    "ablate": "attention_jax.interpret.intervene",
-    "patch": "attention_jax.interpret.intervene",
-    "path_patch": "attention_jax.interpret.intervene",
-    "run": "attention_jax.interpret.intervene",
-    "trace": "attention_jax.interpret.intervene",
-    "detached_attribution": "attention_jax.interpret.lenses",
-    "direct_attribution": "attention_jax.interpret.lenses",
-    "gradient_times_activation": "attention_jax.interpret.lenses",
-    "integrated_gradients": "attention_jax.interpret.lenses",
-    "jacobian_lens": "attention_jax.interpret.lenses",
-    "logit_lens": "attention_jax.interpret.lenses",
-    "head_scores": "attention_jax.interpret.patterns",
-    "repeated_tokens": "attention_jax.interpret.patterns",
-    "top_heads": "attention_jax.interpret.patterns",
-    "model_sites": "attention_jax.interpret.sites",
-    "ActivationStore": "attention_jax.interpret.store",
-    "activations": "attention_jax.interpret.store",
-    "open_activations": "attention_jax.interpret.store",
-    "draw_sweep": "attention_jax.interpret.sweeps",
-    "patch_sweep": "attention_jax.interpret.sweeps",
+MODULES = {
+    "circuits": ("HeadWeights", "composition_scores", "head_weights", "ov_circuit", "qk_circuit"),
+    "edits": ("Part", "decoding_edits"),
+    "intervene": ("ablate", "patch", "path_patch", "run", "trace"),
+    "lenses": (
+        *("detached_attribution", "direct_attribution", "gradient_times_activation", "integrated_gradients"),
+        *("jacobian_lens", "logit_lens"),
+    ),
+    "patterns": ("head_scores", "repeated_tokens", "top_heads"),
+    "sites": ("Batch", "model_sites"),
+    "store": ("ActivationStore", "activations", "open_activations"),
+    "sweeps": ("draw_sweep", "patch_sweep"),
 }
+HOMES = {name: f"attention_jax.interpret.{module}" for module, names in MODULES.items() for name in names}
 __getattr__, __dir__ = lazy_attributes(__name__, HOMES)
 __all__ = [*HOMES]

@@ -54,10 +54,10 @@ def head_weights(model: nn.Module, params: Mapping, layer: str) -> HeadWeights:
     weights = {
         name: tree["kernel"] for name, tree in _attention_params(model, params, layer).items() if "kernel" in tree
     }
-    if getattr(model.options, "differential", False):
-        raise InputError(
-            f"{layer} has two maps for each head, of half its queries and keys each (--model.differential): read params"
-        )
+    for option in ("differential", "differential_v2"):
+        if getattr(model.options, option, False):
+            flag = option.replace("_", "-")
+            raise InputError(f"{layer} has two maps for each head (--model.{flag}): read params")
     heads = model.options.num_heads
     kv_heads = getattr(model.options, "num_kv_heads", 0) or heads
     query, key, value = (

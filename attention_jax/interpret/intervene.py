@@ -69,7 +69,7 @@ def run_intercepted(
     interceptor: Callable | None, model: nn.Module, params, inputs: tuple, replacements: Mapping, sites=()
 ):
     """`run` with the methods of the model's modules as a Linen `interceptor` changes them."""
-    inputs, lengths = split_lengths(as_arrays(inputs))
+    inputs, lengths = split_lengths(as_arrays(inputs), model)
     all_sites = find_sites(model, params, inputs)
     names = expand_names(all_sites, sites)
     traced_sites = tuple(all_sites[split_head(name)[0]] for name in names)

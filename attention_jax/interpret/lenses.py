@@ -83,7 +83,7 @@ def _lens(model, params, inputs, transported: bool, measure) -> dict[str, Array]
 def _residual_sites(model, params, inputs) -> tuple[list[str], str]:
     """The sites that lenses read, and the stack that they are of."""
     sites = find_sites(model, params, as_arrays(inputs))
-    stack = next((name for name in ("decoder", "encoder") if f"{name}.residual_out" in sites), None)
+    stack = next((name for name in ("decoder", "encoder") if f"{name}.0.residual_out" in sites), None)
     if stack is None:
         raise InputError(f"a lens needs a residual stream, which {type(model).__name__} does not have")
     layers = [name for name in sites if name.startswith(f"{stack}.") and name.endswith(".residual_out")]

@@ -154,9 +154,13 @@ class Batch:
         return x[jnp.arange(len(self.lengths)), self.lengths - 1]
 
 
-def split_lengths(inputs: tuple) -> tuple[tuple, Int[Array, "B"] | None]:
-    """The inputs of a call with the tokens of a `Batch` in its place, and its lengths, None without one."""
+def split_lengths(inputs: tuple, model: nn.Module | None = None) -> tuple[tuple, Int[Array, "B"] | None]:
+    """The inputs of a call with the tokens of a `Batch` in its place, and its lengths or the argument `length` of
+    `model`, None without one."""
     lengths = [x.lengths for x in inputs if isinstance(x, Batch)]
+    if not lengths and model is not None:
+        names = inspect.signature(type(model).__call__).parameters
+        lengths = [x for name, x in zip([*names][1:], inputs) if name == "length"]
     return tuple(x.tokens if isinstance(x, Batch) else x for x in inputs), lengths[0] if lengths else None
 
 

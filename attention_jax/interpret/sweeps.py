@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial, reduce
 from itertools import product
 from pathlib import Path
+from typing import Literal
 
 import flax.linen as nn
 import jax
@@ -16,7 +17,15 @@ from jaxtyping import Array
 from attention_jax.errors import InputError
 from attention_jax.interpret.edits import Indices, Part, as_index_tuple, normalize_index
 from attention_jax.interpret.intervene import ablate, apply_measure, patch, run, trace
-from attention_jax.interpret.sites import Site, as_arrays, find_sites, heads_axis, positions_axis, select_sites
+from attention_jax.interpret.sites import (
+    Site,
+    as_arrays,
+    find_sites,
+    heads_axis,
+    positions_axis,
+    select_sites,
+    split_lengths,
+)
 from attention_jax.report.heatmaps import Heatmap, show_heatmaps
 
 BUDGET = 2**30
@@ -71,7 +80,8 @@ def patch_sweep(
     names, axis_names = select_sites(all_sites, sites), _axis_names(over)
     if together is not None and (not isinstance(together, int) or together < 1):
         raise InputError(f"together is a number of runs, at least 1, got {together!r}")
-    indices = {name: _place_indices(name, all_sites[name], axis_names, positions) for name in names}
+    lengths = split_lengths(inputs, model)[1]
+    indices = {name: _place_indices(name, all_sites[name], axis_names, positions, lengths) for name in names}
     allowed = _edge_masks(model, params, inputs, names) if axis_names == EDGES else {}
     places = np.array(
         [
@@ -112,8 +122,8 @@ def _axis(name: str, axis_name: str, site: Site) -> int | None:
     return heads_axis(name) if axis_name == "heads" else 3 if heads_axis(name) == 1 else None
 
 
-def _place_indices(name: str, site: Site, axis_names: tuple[str, ...], positions: Indices) -> list[list[int]]:
-    """The indices of each axis that a sweep goes through."""
+def _place_indices(name: str, site: Site, axis_names: tuple[str, ...], positions: Indices, lengths) -> list[list[int]]:
+    """The indices of each axis that a sweep goes through; negative ones are from the end of each text."""
     indices = []
     for axis_name in axis_names:
         axis = _axis(name, axis_name, site)
@@ -125,9 +135,10 @@ def _place_indices(name: str, site: Site, axis_names: tuple[str, ...], positions
             )
         chosen = as_index_tuple(positions) if axis_name == "positions" else None
         size = site.shape[axis]
-        indices.append(
-            [*range(size)] if chosen is None else [normalize_index(name, "position", i, size) for i in chosen]
-        )
+        shortest = size if lengths is None or isinstance(lengths, jax.core.Tracer) else int(np.min(lengths))
+        for i in chosen or ():
+            normalize_index(name, "position", i, shortest)
+        indices.append([*range(size)] if chosen is None else [*chosen])
     return indices
 
 
@@ -142,12 +153,16 @@ def _place_values(names, source, axis_names, positions: Indices) -> dict[str, Pa
 
 
 def _edge_masks(model, params, inputs, names) -> dict[str, np.ndarray]:
-    """{site: where a query of any row may attend to a key, [H, Q, K]}; empty under `jax.jit`, where it is not known."""
+    """{site: where a query of any row may attend to a key, [H, 2 Q, K]: all queries, and again with those of each text
+    at the end, for negative indices}; empty under `jax.jit`, where it is not known."""
     if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((params, inputs))):
         return {}
     score_sites = {name: f"{name.removesuffix('weights').removesuffix('scores')}scores" for name in names}
     scores = trace(model, params, *inputs, sites=score_sites.values())
-    return {name: np.asarray((scores[site] != -jnp.inf).any(0)) for name, site in score_sites.items()}
+    is_open = {name: np.asarray(scores[site] != -jnp.inf) for name, site in score_sites.items()}  # [B, H, Q, K]
+    lengths = split_lengths(inputs, model)[1]
+    at_end = lambda x: x if lengths is None else [np.roll(row, -n, axis=1) for row, n in zip(x, np.asarray(lengths))]
+    return {name: np.concatenate([x.any(0), np.any(at_end(x), 0)], axis=1) for name, x in is_open.items()}
 
 
 def run_bytes(sites: Mapping[str, Site]) -> int:
@@ -166,15 +181,21 @@ def run_bytes(sites: Mapping[str, Site]) -> int:
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5))
 def _run_places(model, measure, names, axes, shapes, size: int, params, values, inputs, places):
-    """`measure` for each of the places [P, 1 + axes], (site, index along each axis), -1 being nowhere: [P, ...]."""
+    """`measure` for each of the places [P, 1 + axes], (site, index along each axis), site -1 being nowhere: [P, ...].
+
+    Negative indices are from the end of each text.
+    """
+    lengths = split_lengths(inputs, model)[1]
 
     def run_place(place):
         edits = {}
         for i, (name, site_axes, shape) in enumerate(zip(names, axes, shapes, strict=True)):
-            masks = [
-                (jnp.arange(shape[axis]) == place[1 + j]).reshape([-1 if k == axis else 1 for k in range(len(shape))])
-                for j, axis in enumerate(site_axes)
-            ]
+            masks = []
+            for j, axis in enumerate(site_axes):
+                end = jnp.array([shape[axis]]) if lengths is None else lengths
+                index = jnp.where(place[1 + j] < 0, end, 0) + place[1 + j]  # [B], or [1] for all texts
+                mask = jnp.arange(shape[axis])[None] == index[:, None]
+                masks.append(mask.reshape([len(index), *(-1 if k == axis else 1 for k in range(1, len(shape)))]))
             edits[name] = replace(values[name], where=reduce(jnp.logical_and, masks) & (place[0] == i))
         return apply_measure(measure, run(model, params, *inputs, set=edits)[0])
 
@@ -195,7 +216,7 @@ def draw_sweep(
     swept: Mapping[str, Array],
     path: str | Path,
     *,
-    over: str = "positions",
+    over: Literal["positions", "heads"],
     tokens: Sequence[str] | None = None,
     title: str | None = None,
     label: str = "measure",
@@ -205,7 +226,7 @@ def draw_sweep(
     Args:
       swept: {site: [T] or [H]}, numbers. Each kind of site, such as residual_in, is a panel.
       path: a file that ends in .png, .pdf or .svg; its directory is created.
-      over: what the sweep went over, "positions" or "heads": the label of the horizontal axis.
+      over: what the sweep went over, the label of the horizontal axis.
       tokens: T texts that label the positions.
       title: of the figure, if it has one panel; else of each, before the kind.
       label: of the color bar. Colors are symmetric about zero if there are numbers on both sides of it.
@@ -214,7 +235,7 @@ def draw_sweep(
 
     >>> import tempfile
     >>> swept = {f"decoder.{i}.residual_in": jnp.arange(3.0) - i for i in range(4)}
-    >>> draw_sweep(swept, tempfile.mkdtemp() + "/sweep.png", tokens=["a", "b", "c"]).name
+    >>> draw_sweep(swept, tempfile.mkdtemp() + "/sweep.png", over="positions", tokens=["a", "b", "c"]).name
     'sweep.png'
     """
     if Path(path).suffix not in FORMATS:

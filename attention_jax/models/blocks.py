@@ -20,6 +20,7 @@ from attention_jax.config import ModelOptions, build_from_name
 from attention_jax.config.models import MASKS, MLPS, NORMS, Activation, NormPlacement, PositionEmbedding
 from attention_jax.config.per_layer import options_by_layer
 from attention_jax.errors import InputError
+from attention_jax.models.attention_layers import attend_with_entries, attention_class, call_attention, check_cache
 from attention_jax.models.initializers import FAN_IN, XAVIER
 from attention_jax.models.multihead import Linear, MultiHeadAttention
 from attention_jax.models.named_scores import check_pool, parse_score
@@ -35,6 +36,7 @@ from attention_jax.models.position_encodings import (
 from attention_jax.models.taps import tap
 from attention_jax.ops.attention import Implementation
 from attention_jax.ops.biases import Bias
+from attention_jax.ops.depth import attend_over_depth
 from attention_jax.ops.dropout import dropout, is_zero
 from attention_jax.ops.masks import AssumeFinite, Mask, as_mask, causal
 from attention_jax.ops.normalizer_kinds import suffix_sum
@@ -69,6 +71,8 @@ class Block:
     norm_epsilon: float = EPSILON
     activation: Activation = "gelu"
     position_embedding: PositionEmbedding = "none"
+    attention: str = "multi_head"
+    """A name in `config.models.ATTENTIONS`, or package.file:Module."""
     score: str = "scaled_dot"
     """A name in `config.models.SCORES`, or package.file:Class; like those of the other parts."""
     normalizer: str = "softmax"
@@ -86,11 +90,19 @@ class Block:
     num_kv_heads: int = 0
     output_gate: bool = False
     differential: bool = False
+    differential_v2: bool = False
     exclusive: bool = False
     rope_theta: float = 10_000.0
     rope_scaling: str = "none"
+    rope_fraction: float = 1.0
     normalize_qk: bool = False
-    """These seven as in `config.models.TransformerLayers`."""
+    """These nine as in `config.models.TransformerLayers`."""
+    value_residual: bool = False
+    value_embeddings: bool = False
+    attention_residuals: bool = False
+    """These three as in `config.LanguageModelConfig`."""
+    mixes_values: bool = False
+    """Set by `of_layers` in all layers but the first of a stack with `value_residual`, whose values they read."""
     use_bias: bool = True
     """Bias terms of the attention projections."""
     per_layer: str = ""
@@ -134,7 +146,9 @@ class Block:
         custom_positions(self.position_embedding)
         check_bias(self.bias)
         rope_scaling(self.rope_scaling)
-        try:
+        if self.attention_residuals and self.norm == "post":
+            raise InputError("--model.attention-residuals have no sum that --model.norm post could normalize: give pre")
+        try:  # the mask on one entry of a cache, traced without being computed
             jax.eval_shape(self.mask_entries, jnp.ones((1, 1, 1), bool), jnp.int32(0))
         except TypeError as error:
             raise InputError(f"--model.mask must be a mask, such as window(128), got {self.mask}: {error}") from error
@@ -142,6 +156,7 @@ class Block:
             kind = build_from_name(getattr(self, option), names)
             if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
                 raise InputError(f"--model.{option.replace('_', '-')} must be a Flax module, got {kind!r}")
+        attention_class(self)
 
     def of_layers(self, count: int) -> Iterator["Block"]:
         """Iterate over the blocks of `count` layers, with the options that `per_layer` gives them.
@@ -149,14 +164,15 @@ class Block:
         Raises InputError for a layer that does not exist, and for an option or a value that a layer cannot have.
         """
         base, blocks = replace(self, per_layer=""), {}
-        for values in options_by_layer(self.per_layer, count):
+        for i, values in enumerate(options_by_layer(self.per_layer, count)):
+            values = values | {"mixes_values": self.value_residual and i > 0}
             key = tuple(sorted(values.items()))
             if key not in blocks:
                 blocks[key] = base._with_options(values)
             yield blocks[key]
 
-    def _with_options(self, values: dict[str, str]) -> "Block":
-        """This block with other options of one layer, given as text."""
+    def _with_options(self, values: dict[str, Any]) -> "Block":
+        """This block with other options of one layer; those of `per_layer` are text."""
         values = dict(values)
         try:
             if "rope_theta" in values:
@@ -174,8 +190,8 @@ class Block:
 
     @property
     def num_maps(self) -> int:
-        """Attention maps of a layer: two for each head of differential attention, which share its queries and keys."""
-        return self.num_heads * (1 + self.differential)
+        """Attention maps of a layer: two for each head of differential attention."""
+        return self.num_heads * (2 if self.differential or self.differential_v2 else 1)
 
     @property
     def map_widths(self) -> tuple[int, int]:
@@ -183,9 +199,14 @@ class Block:
         width = self.hidden_size // self.num_heads
         return (self.key_dim or width) // (1 + self.differential), self.value_dim or width
 
-    def attention(self) -> MultiHeadAttention:
+    def self_attention(self) -> nn.Module:
+        """Create the layer of self-attention, called by `attention_layers.call_attention`."""
+        kind = attention_class(self)
+        return self.multi_head(kind) if issubclass(kind, MultiHeadAttention) else kind(self)
+
+    def multi_head(self, kind: type[MultiHeadAttention] = MultiHeadAttention) -> MultiHeadAttention:
         """Create a multi-head attention layer with this block's sizes."""
-        return MultiHeadAttention(
+        return kind(
             num_heads=self.num_heads,
             num_kv_heads=self.num_kv_heads,
             hidden_size=self.hidden_size,
@@ -199,11 +220,15 @@ class Block:
             rotary=self.position_embedding == "rotary",
             rope_theta=self.rope_theta,
             rope_scaling=rope_scaling(self.rope_scaling),
+            rope_fraction=self.rope_fraction,
             normalize_qk=self.normalize_qk,
             norm_epsilon=self.norm_epsilon,
             output_gate=self.output_gate,
             differential=self.differential,
+            differential_v2=self.differential_v2,
             exclusive=self.exclusive,
+            value_residual=self.mixes_values,
+            value_embeddings=self.value_embeddings,
             kernel_init=FAN_IN if self.self_attention_init == "fan_in" else XAVIER,
             dropout=self.attention_dropout,
             dtype=self.dtype,
@@ -213,7 +238,7 @@ class Block:
     def cross_attention(self) -> MultiHeadAttention:
         """Create cross-attention over an encoder's output, without rotary positions, bias and own values, since queries
         and keys belong to different sequences; its kernels are Glorot-uniform."""
-        return self.attention().clone(rotary=False, bias="none", exclusive=False, kernel_init=XAVIER)
+        return self.multi_head().clone(rotary=False, bias="none", exclusive=False, kernel_init=XAVIER)
 
     def feed_forward(self) -> nn.Module:
         """Create the feed-forward layer, called as layer(x, train=False)."""
@@ -255,6 +280,7 @@ class Block:
     def empty_cache(self, batch_size: int, max_length: int, layers: int | None = None) -> tuple[BeamKVCache, ...]:
         """Create an empty KV cache of a self-attention layer: zeros, keys [B, Hkv, E, T], values [B, Hkv, T, V] and, of
         forget gates, logarithms [B, H, 1, T] in float32 at least; of several `layers`, with a leading axis."""
+        check_cache(self)
         leading = (batch_size,) if layers is None else (layers, batch_size)
         empty = lambda axis, dtype, *shape: BeamKVCache(jnp.zeros((*leading, *shape), dtype), axis)
         kv_heads, (key_width, value_width) = self.num_kv_heads or self.num_heads, self.map_widths
@@ -284,6 +310,7 @@ class FeedForward(nn.Module):
     def __call__(self, x: Float[Array, "B T D"], *, train: bool = False) -> Float[Array, "B T D"]:
         rate = self.block.mlp_dropout
         rng = self.make_rng("dropout") if train and not is_zero(rate) else None
+        # a = x W_1 + b_1, [B, T, M]; then f(a) W_2 + b_2
         finish = nn.remat(FeedForward._finish) if is_half(self.block.dtype) else FeedForward._finish
         return finish(self, self.hidden(x), rate, rng)
 
@@ -306,6 +333,7 @@ class GatedFeedForward(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"], *, train: bool = False) -> Float[Array, "B T D"]:
         linear = lambda name, width: Linear(width, use_bias=False, dtype=self.block.dtype, name=name)
+        # (f(x W) * x V) W_2, [B, T, D] -> [B, T, M] -> [B, T, D]
         gate = ACTIVATIONS[self.gate_activation](linear("gate", self.block.mlp_dim)(x))
         x = tap(self, "mlp_hidden", gate * linear("hidden", self.block.mlp_dim)(x))
         return linear("out", self.block.hidden_size)(apply_dropout(self, x, self.block.mlp_dropout, train))
@@ -334,26 +362,40 @@ OUTPUT_TAPS = {"attention": "attention_output", "cross": "cross_attention_output
 
 def make_norms(module: nn.Module, *sublayers: str):
     """Give `module`, in its setup, the norms of its sub-layers: attention_norm for "attention", and in a sandwich
-    attention_output_norm beside it."""
+    attention_output_norm beside it; with attention residuals their queries, attention_depth_query."""
     for name in sublayers:
         setattr(module, f"{name}_norm", module.block.normalization())
         if module.block.norm == "sandwich":
             setattr(module, f"{name}_output_norm", module.block.normalization())
+        if module.block.attention_residuals:
+            setattr(module, f"{name}_depth_query", depth_query(module, f"{name}_depth_query"))
+
+
+def depth_query(module: nn.Module, name: str) -> Float[Array, "D"]:
+    """A query of attention residuals, a parameter of `module`: 0 at first, where all outputs have the same weight."""
+    return module.param(name, nn.initializers.zeros, (module.block.hidden_size,))
 
 
 def sublayer_input(module: nn.Module, name: str, x):
-    """The input of the sub-layer `name`: x in post-norm, else norm(x)."""
+    """The input of the sub-layer `name`: x in post-norm, else norm(x); with attention residuals of what attention over
+    the outputs so far, x [B, T, S, D], reads."""
+    if module.block.attention_residuals:
+        x = attend_over_depth(getattr(module, f"{name}_depth_query"), x, module.block.norm_epsilon)
     return x if module.block.norm == "post" else getattr(module, f"{name}_norm")(x)
 
 
 def add_residual(module: nn.Module, name: str, x, y, train: bool):
     """The residual connection around the sub-layer `name` with output y: x + drop(y) in pre-norm, norm(x + drop(y)) in
-    post-norm, and x + drop(norm(y)) in a sandwich."""
+    post-norm, and x + drop(norm(y)) in a sandwich; with attention residuals the output joins those so far."""
     placement = module.block.norm
+    # sandwich: the norm of what the sub-layer adds
     y = getattr(module, f"{name}_output_norm")(y) if placement == "sandwich" else y
     y = tap(module, OUTPUT_TAPS[name], y)
-    x = x + apply_dropout(module, y, module.block.dropout, train)
-    return getattr(module, f"{name}_norm")(x) if placement == "post" else x
+    y = apply_dropout(module, y, module.block.dropout, train)
+    if module.block.attention_residuals:
+        return jnp.concatenate([x, y[:, :, None]], axis=2)  # [B, T, S + 1, D]
+    # post: the norm of the sum
+    return getattr(module, f"{name}_norm")(x + y) if placement == "post" else x + y
 
 
 def check_bidirectional(block: Block):
@@ -372,7 +414,7 @@ class EncoderLayer(nn.Module):
 
     def setup(self):
         check_bidirectional(self.block)
-        self.attention, self.ffn = self.block.attention(), self.block.feed_forward()
+        self.attention, self.ffn = self.block.self_attention(), self.block.feed_forward()
         make_norms(self, "attention", "ffn")
 
     def __call__(
@@ -382,7 +424,9 @@ class EncoderLayer(nn.Module):
         x = tap(self, "residual_in", x)
         h = sublayer_input(self, "attention", x)
         mask = self.block.self_mask(mask, x.shape[0])
-        y, weights = self.attention(h, h, h, mask=mask, bias=bias, train=train, return_weights=return_weights)
+        # x = x + Attention(h); x = x + FFN(h'), where h and h' are x or its norm by the placement of the norms
+        flags = {"train": train, "return_weights": return_weights}
+        y, weights = call_attention(self.attention, h, h, mask=mask, bias=bias, **flags)
         x = add_residual(self, "attention", x, y, train)
         y = self.ffn(sublayer_input(self, "ffn", x), train=train)
         return tap(self, "residual_out", add_residual(self, "ffn", x, y, train)), weights
@@ -400,6 +444,7 @@ class AncestorMask(AssumeFinite):
     entries: Bool[Array, "k Tk"]
 
     def __call__(self, query_positions, key_positions):
+        # rows are hypotheses and columns entries of the cache, both as `attend` counts positions in its blocks
         first = query_positions[0], key_positions[0]
         return lax.dynamic_slice(self.entries, first, (len(query_positions), len(key_positions)))
 
@@ -420,6 +465,7 @@ class BeamBias(Bias):
 def write_cache(cache, key, value, log_gates, position) -> tuple[BeamKVCache, ...]:
     """The cache with keys [B, Hkv, T, E], values [B, Hkv, T, V] and, of forget gates, logarithms [B, H, T] from
     `position` on."""
+    # [B, Hkv, E, T], [B, Hkv, T, V], [B, H, 1, T]: the layouts of `Block.empty_cache`
     entries = key.swapaxes(2, 3), value, *(() if log_gates is None else (log_gates[:, :, None],))
     return tuple(array.write(entry, position) for array, entry in zip(cache, entries, strict=True))
 
@@ -439,22 +485,38 @@ def forget_between(log_gates: Float[Array, "B H Tk"], entries: Bool[Array, "B k 
     [[[[-2.0, 0.0, 0.0]]]]
     """
     _, hypotheses, count = entries.shape
+    # entry j of the cache is position j // k of hypothesis j % k; each position has one ancestor of a hypothesis
     ancestors = jnp.where(entries[:, None], log_gates[:, :, None], 0.0)  # [B, H, k, T k]
     by_position = ancestors.reshape(*ancestors.shape[:3], count // hypotheses, hypotheses).sum(axis=-1)  # [B, H, k, T]
+    # the sum behind each position, the same for its k entries
     return jnp.repeat(suffix_sum(by_position), hypotheses, axis=3)  # [B, H, k, T k]
+
+
+def split_stream(layer: nn.Module, x):
+    """(what the sub-layers of a decoder layer read, the first layer's values or None), from what the layer is given."""
+    x, first_value = x if layer.block.value_residual else (x, None)
+    return x if layer.block.attention_residuals else tap(layer, "residual_in", x), first_value
+
+
+def join_stream(layer: nn.Module, x, value, first_value):
+    """The inverse, for the next layer: of a layer with these values, which are the first ones if it mixes none in."""
+    x = x if layer.block.attention_residuals else tap(layer, "residual_out", x)
+    return (x, first_value if layer.block.mixes_values else value) if layer.block.value_residual else x
 
 
 class DecoderLayer(nn.Module):
     """Causal self-attention, cross-attention over `memory` if `cross`, then feed-forward.
 
-    `memory` is (keys [B, Hkv, S, E], values [B, Hkv, S, V], mask) as projected by `project`.
+    `memory` is (keys [B, Hkv, S, E], values [B, Hkv, S, V], mask) as projected by `project`; without `cross` it is
+    the layer's value embeddings [B, T, Hkv V], or None. x is the residual stream [B, T, D], the outputs so far
+    [B, T, S, D] of attention residuals, or with value residuals a pair of either and the first layer's values.
     """
 
     block: Block
     cross: bool = True
 
     def setup(self):
-        self.attention, self.ffn = self.block.attention(), self.block.feed_forward()
+        self.attention, self.ffn = self.block.self_attention(), self.block.feed_forward()
         make_norms(self, "attention", "ffn")
         if self.cross:
             self.cross_attention = self.block.cross_attention()
@@ -462,11 +524,17 @@ class DecoderLayer(nn.Module):
 
     def __call__(self, x: Float[Array, "B T D"], mask, bias=None, memory=None, train=False, return_weights=False):
         """Return (output [B, T, D], self-attention weights or None, cross-attention weights [B, H, T, S] or None)."""
-        x = tap(self, "residual_in", x)
+        return self._run(x, mask, bias, memory, train, return_weights)[:3]
+
+    def _run(self, x, mask, bias, memory, train=False, return_weights=False):
+        """What `__call__` returns and, for a cache, (keys, values, logarithms of forget gates or None)."""
+        # causal self-attention, then what `_finish` adds: cross-attention over the memory, feed-forward
+        x, first_value = split_stream(self, x)
         h, flags = sublayer_input(self, "attention", x), {"train": train, "return_weights": return_weights}
-        y, self_weights = self.attention(h, h, h, mask=self.block.self_mask(mask, x.shape[0]), bias=bias, **flags)
+        rules = {"mask": self.block.self_mask(mask, x.shape[0]), "bias": bias}
+        y, self_weights, entries = attend_with_entries(self.attention, h, first_value, memory, **rules, **flags)
         x, cross_weights = self._finish(add_residual(self, "attention", x, y, train), memory, train, return_weights)
-        return x, self_weights, cross_weights
+        return join_stream(self, x, entries[1], first_value), self_weights, cross_weights, entries
 
     def project(self, states: Float[Array, "B S D"]):
         """Project the memory to the keys and values of the cross-attention, once per sentence."""
@@ -474,14 +542,8 @@ class DecoderLayer(nn.Module):
 
     def prefill(self, x: Float[Array, "B P D"], bias, memory, cache):
         """The first positions at once: (output [B, P, D], None, the cache with their entries)."""
-        x = tap(self, "residual_in", x)
-        h = sublayer_input(self, "attention", x)
-        key, value = self.attention.project_kv(h, h)
-        log_gates = self.attention.forget(h)
-        rules = {"mask": self.block.self_mask(causal(), x.shape[0]), "bias": self.attention.add_bias(bias, log_gates)}
-        y, _ = self.attention.attend(self.attention.project_q(h), key, value, h, **rules)
-        x, _ = self._finish(add_residual(self, "attention", x, y, False), memory)
-        return x, None, write_cache(cache, key, value, log_gates, 0)
+        x, _, _, entries = self._run(x, causal(), bias, memory)
+        return x, None, write_cache(cache, *entries, 0)
 
     def step(self, x: Float[Array, "R 1 D"], cache, position, entries, bias=None, memory=None, return_weights=False):
         """One position of R = B k hypotheses: (output, cache, own weights [R, H, 1, T], cross weights [R, H, 1, S]).
@@ -489,29 +551,34 @@ class DecoderLayer(nn.Module):
         `cache` is that of `Block.empty_cache`, keys [B, Hkv, E, T k] and values [B, Hkv, T k, V]; `entries` [B, k, T k]
         marks what each hypothesis may attend to. The k hypotheses of a sentence are k queries of one attention.
         """
-        x, hypotheses = tap(self, "residual_in", x), entries.shape[1]
+        # 1. rows are hypotheses, R = B k: residual stream, norms and projections know no beams
+        (x, first_value), hypotheses = split_stream(self, x), entries.shape[1]
         h = sublayer_input(self, "attention", x)
+        # 2. [R, H, 1, E] -> [B, H, k, E]: the k hypotheses of a sentence become queries of one attention over its cache
         query = _join_hypotheses(self.attention.project_q(h, position), hypotheses)  # [B, H, k, E]
-        key, value = (_join_hypotheses(y, hypotheses) for y in self.attention.project_kv(h, h, position))
+        own_key, own_value = self.attention.project_kv(h, h, position, first_value, memory)
+        key, value = (_join_hypotheses(y, hypotheses) for y in (own_key, own_value))
         h = h.reshape(-1, hypotheses, h.shape[-1])  # [B, k, D], as y
+        # 3. entries position * k, ..., position * k + k - 1 of the cache are theirs; the mask leaves each its ancestors
         cache = write_cache(cache, key, value, self.attention.forget(h), position)
         biases = step_biases(self.block.num_maps, self.attention.add_bias(bias, None) or (), cache, entries, position)
         rules = {"bias": biases, "mask": AncestorMask(self.block.mask_entries(entries, position))}
         rules |= {"return_weights": return_weights, "position": position, "hypotheses": hypotheses}
+        # 4. attention: outputs [B, k, D], as rows [R, 1, D]; weights [B, H, k, T k] -> [R, H, 1, T k] -> [R, H, 1, T]
         y, self_weights = self.attention.attend(query, cache[0].entries.swapaxes(2, 3), cache[1].entries, h, **rules)
         self_weights = _weights_by_position(_weights_by_hypothesis(self_weights, x.shape[0]), hypotheses)
-        x = add_residual(self, "attention", x, y.reshape(x.shape), False)
+        x = add_residual(self, "attention", x, y.reshape(-1, 1, y.shape[-1]), False)
         x, cross_weights = self._finish(x, memory, return_weights=return_weights)
-        return x, cache, self_weights, cross_weights
+        return join_stream(self, x, own_value, first_value), cache, self_weights, cross_weights
 
-    def _finish(self, x: Float[Array, "R T D"], memory, train=False, return_weights=False):
+    def _finish(self, x, memory, train=False, return_weights=False):
         """Apply the sub-layers after self-attention: (output, cross-attention weights or None)."""
         x, weights = self._attend_to(x, *memory, train, return_weights) if self.cross else (x, None)
-        y = self.ffn(sublayer_input(self, "ffn", x), train=train)
-        return tap(self, "residual_out", add_residual(self, "ffn", x, y, train)), weights
+        return add_residual(self, "ffn", x, self.ffn(sublayer_input(self, "ffn", x), train=train), train), weights
 
     def _attend_to(self, x: Float[Array, "R T D"], keys, values, mask, train, return_weights):
         """Apply cross-attention; in beam search the k hypotheses of a sentence share its memory, R = B k."""
+        # [R, T, D] -> [B, k T, D]: the hypotheses of a sentence are more queries over one memory, which is not copied
         inputs = sublayer_input(self, "cross", x).reshape(keys.shape[0], -1, x.shape[-1])  # [B, k T, D]
         query = self.cross_attention.project_q(inputs)  # [B, H, k T, E]
         flags = {"mask": mask, "train": train, "return_weights": return_weights}
@@ -522,6 +589,7 @@ class DecoderLayer(nn.Module):
 
 def _join_hypotheses(x: Float[Array, "R H 1 E"], hypotheses: int) -> Float[Array, "B H k E"]:
     """Reshape the k hypotheses of a sentence to k positions of one sequence."""
+    # [B k, H, 1, E] -> [B, k, H, E] -> [B, H, k, E]
     return x.reshape(-1, hypotheses, x.shape[1], x.shape[3]).swapaxes(1, 2)
 
 
@@ -529,6 +597,7 @@ def _weights_by_hypothesis(weights: Float[Array, "B H kT S"] | None, rows: int) 
     """Reshape the attention weights of a sentence's k T queries, if there are any, to those of its k hypotheses."""
     if weights is None:
         return None
+    # [B, H, k T, S] -> [B, H, k, T, S] -> [B, k, H, T, S] -> [R, H, T, S]
     b, h, _, s = weights.shape
     return weights.reshape(b, h, rows // b, -1, s).swapaxes(1, 2).reshape(rows, h, -1, s)
 

@@ -14,6 +14,23 @@ from attention_jax.ops.masks import causal
 from attention_jax.ops.precision import accumulator
 
 
+class ValueEmbedding(nn.Module):
+    """What each of `layers` adds to its values at a token, [B, T] -> [B, T, layers, Hkv V]: 0 at first; None for a
+    block without value embeddings."""
+
+    vocab: int
+    block: Block
+    layers: int
+
+    @nn.compact
+    def __call__(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T L V"] | None:
+        if not self.block.value_embeddings:
+            return None
+        width = self.layers * (self.block.num_kv_heads or self.block.num_heads) * self.block.map_widths[1]
+        table = self.param("embedding", nn.initializers.zeros, (self.vocab, width))
+        return table[tokens].astype(self.block.dtype).reshape(*tokens.shape, self.layers, -1)
+
+
 class LanguageModel(nn.Module):
     """A decoder-only Transformer language model (Radford et al. 2018).
 
@@ -43,6 +60,7 @@ class LanguageModel(nn.Module):
         arguments = self.vocab, block, options.max_length, options.scale_embeddings, "normal"
         self.embedding = Embedding(*arguments, position_deviation=position_deviation)
         self.decoder = Decoder(block, options.num_layers, False, options.remat, scan=options.scan_layers)
+        self.value_embedding = ValueEmbedding(self.vocab, block, options.num_layers)
         if not options.tied_embeddings:
             glorot = nn.initializers.xavier_uniform()
             self.kernel = self.param("kernel", glorot, (options.hidden_size, self.vocab))
@@ -51,7 +69,8 @@ class LanguageModel(nn.Module):
 
     def hidden(self, tokens: Int[Array, "B T"], *, train: bool = False, return_weights: bool = False):
         """(states [B, T, D] in float32 at least, intermediates)."""
-        x, weights, _ = self.decoder(self.embedding(tokens, train=train), causal(), None, train, return_weights)
+        x, embeddings = self.embedding(tokens, train=train), self.value_embedding(tokens)
+        x, weights, _ = self.decoder(x, causal(), None, train, return_weights, embeddings)
         return x.astype(accumulator(x.dtype)), {"decoder_attention": weights} if return_weights else {}
 
     def output(self) -> tuple[Float[Array, "D V"], Float[Array, "V"]]:
@@ -75,7 +94,8 @@ class LanguageModel(nn.Module):
         or many of one length."""
         if tokens.shape[1] > max_length:
             raise InputError(f"a cache of {max_length} positions cannot hold prompts of {tokens.shape[1]} tokens")
-        x, cache = self.decoder.prefill(self.embedding(tokens), self.start(tokens.shape[0], max_length), lengths)
+        cache, embeddings = self.start(tokens.shape[0], max_length), self.value_embedding(tokens)
+        x, cache = self.decoder.prefill(self.embedding(tokens), cache, lengths, embeddings)
         take_last = lambda x: jnp.take_along_axis(x, (lengths - 1)[:, None, None], axis=1)  # [B, 1, D or V]
         hidden = x.astype(accumulator(x.dtype))
         if is_set(self, "logits"):
@@ -85,7 +105,7 @@ class LanguageModel(nn.Module):
     def step(self, cache: KVCache, token: Int[Array, "B"], *, return_weights: bool = False):
         """One more token: (logits [B, V], cache, intermediates)."""
         x = self.embedding(token[:, None], cache.position[0])
-        x, cache, weights, _ = self.decoder.step(x, cache, None, return_weights)
+        x, cache, weights, _ = self.decoder.step(x, cache, None, return_weights, self.value_embedding(token[:, None]))
         logits = tap(self, "logits", self._logits(x.astype(accumulator(x.dtype))))[:, 0]
         return logits, cache, {"decoder_attention": weights} if return_weights else {}
 

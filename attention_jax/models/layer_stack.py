@@ -48,6 +48,8 @@ def make_layers(stack: nn.Module, make: Callable[[Block], nn.Module], bidirectio
     """Give `stack`, in its setup, its layers and the biases of their relative positions."""
     block, blocks = stack.block, list(stack.block.of_layers(stack.layers))
     if stack.scan:
+        if block.attention_residuals:
+            raise InputError("--model.attention-residuals read more in each layer: leave out --model.scan-layers")
         if stack.shared:
             raise InputError("--model.scan-layers stacks the layers' weights, and --model.shared-layers has one layer")
         if block.position_embedding in ("shaw", "transformer_xl"):

@@ -44,7 +44,7 @@ from attention_jax.models.norms import EPSILON, RMSNorm
 from attention_jax.models.parts import make_part_per_head
 from attention_jax.models.position_encodings import CONTEXTUAL, LAYER_BIASES, RelativeBias, check_bias
 from attention_jax.models.taps import (
-    Unnormalized,
+    head_scores,
     is_set,
     is_traced,
     pool_with_weights,
@@ -56,25 +56,26 @@ from attention_jax.models.taps import (
 from attention_jax.ops.arrays import as_tuple, is_array
 from attention_jax.ops.attention import Implementation, Options, attend, attend_head
 from attention_jax.ops.biases import ALiBi, Bias, Forget, T5Bias, contextual_bias
+from attention_jax.ops.depth import mix_values
 from attention_jax.ops.dropout import is_zero
 from attention_jax.ops.head_outputs import exclude_own, subtract_maps
 from attention_jax.ops.heads import PerSequence, head_weights, over_heads
 from attention_jax.ops.kernels.terms import terms_of_bias
-from attention_jax.ops.normalizer_kinds import Normalizer
 from attention_jax.ops.normalizers import Softmax
 from attention_jax.ops.pooling import Pool
 from attention_jax.ops.positions import rotary
 from attention_jax.ops.precision import accumulator, affine
-from attention_jax.ops.scores import Score
 from attention_jax.ops.trees import as_tree, pytree
 
 
 def _statistics(query, key, value, rules, rng, query_offset):
     """[largest logit, sum of entropies, sum of weights of the first key, number of queries that may attend to a key]
     of one head, [4]. Queries without a key have entropy and weight 0."""
+    # with the values (1, 0, 0, ...) the output of a query is its weight of the first key, [Q, 1]
     first_key = jnp.eye(key.shape[0], 1, dtype=accumulator(query.dtype))  # values: output = first key's weight
     attend_first = partial(attend, query, key, first_key, query_offset=query_offset, return_statistics=True)
     weight, statistics = attend_first(**rules)
+    # the largest logit of each query [Q]; where the normalizer has none, from a softmax; -inf without a key
     largest = statistics.largest
     if largest is None:
         largest = attend_first(**rules | {"normalizer": Softmax()})[1].largest
@@ -82,24 +83,18 @@ def _statistics(query, key, value, rules, rng, query_offset):
     return jnp.stack([largest.max(), statistics.entropy.sum(), weight.sum(), has_keys.sum()])
 
 
+def _sow_statistics(module: nn.Module, query, key, rules):
+    """Store [largest logit, mean entropy, mean weight of the first key] of each head, [H, 3]."""
+    statistics = over_heads(_statistics, query, key, key, rules)  # [B, H, 4]
+    # means over the queries that have a key: sums of entropies and first weights, divided by their number
+    sums = statistics[..., 1:].sum(axis=0)  # of all queries of the batch
+    statistics = [statistics[..., :1].max(axis=0), sums[:, :2] / jnp.maximum(sums[:, 2:], 1)]
+    module.sow("attention_statistics", "attention_statistics", jnp.concatenate(statistics, axis=1))
+
+
 LAMBDA = 0.8
 """The constant of the factor of the second map in differential attention, and what 1 less is the factor of its
 output."""
-
-
-def make_head_score(module: nn.Module, name: str, heads: int, size: int) -> Score:
-    """The score called `name`; its leaves, if it has any, are parameters of `module` with one row per head."""
-    return make_part_per_head(module, "score", parse_score(name), heads, size)
-
-
-def make_head_normalizer(module: nn.Module, name: str, heads: int, size: int) -> Normalizer:
-    """Create the normalizer `name`; its learned parameters, if any, belong to `module`, with a leading head axis."""
-    return make_part_per_head(module, "normaliser", parse_normalizer(name), heads, size)
-
-
-def make_head_pool(module: nn.Module, name: str, heads: int, size: int) -> Pool:
-    """Create the pooling `name`; its learned parameters, if any, belong to `module`, with a leading head axis."""
-    return make_part_per_head(module, "pool", parse_pool(name), heads, size)
 
 
 def pool_width(pool: Pool, key_width: int, value_width: int) -> int:
@@ -123,7 +118,8 @@ def _check_types(attention):
                 f"parameters, got a {type(name).__name__}: ops.heads.attend_heads takes such objects"
             )
     check_bias(attention.bias)
-    for option in ("use_bias", "rotary", "normalize_qk", "output_gate", "differential", "exclusive"):
+    flags = ("use_bias", "rotary", "normalize_qk", "output_gate", "differential", "differential_v2", "exclusive")
+    for option in (*flags, "value_residual", "value_embeddings"):
         if not isinstance(value := getattr(attention, option), bool):
             raise InputError(f"{option} of MultiHeadAttention must be True or False, got {value!r}")
     if attention.rope_scaling is not None and not callable(attention.rope_scaling):
@@ -169,6 +165,8 @@ class MultiHeadAttention(nn.Module):
     """Base of the wavelengths of rotary positions."""
     rope_scaling: Callable | None = None
     """What their frequencies become (ops/positions.py)."""
+    rope_fraction: float = 1.0
+    """The share of the channels of a head, from the first on, that they rotate."""
     normalize_qk: bool = False
     """RMSNorm of each head's queries and keys, with one learned scale for all heads, before the rotation."""
     norm_epsilon: float = EPSILON
@@ -179,9 +177,19 @@ class MultiHeadAttention(nn.Module):
     differential: bool = False
     """Two maps for each head, of half its queries and keys each, of which the second is subtracted (Ye et al. 2024):
     scores, weights, queries and keys have 2 num_heads."""
+    differential_v2: bool = False
+    """Two maps for each head, with queries of full width each and the keys of the head, of which the second is
+    subtracted by a factor sigmoid(x W) of each query and head (Ye et al. 2026): scores, weights and queries have
+    2 num_heads."""
     exclusive: bool = False
     """Self-attention alone: remove from the output of a head its component along the value of the query's own position
     (Zhai 2026)."""
+    value_residual: bool = False
+    """Self-attention behind another layer: values are l_1 v + l_2 v_1, with the values v_1 of the first layer, which
+    calls of `project_kv` have (Zhou et al. 2025)."""
+    value_embeddings: bool = False
+    """Self-attention: add to the values of a position an embedding of its token, times 2 sigmoid(x W), which calls of
+    `project_kv` have."""
     dropout: Float[Array, ""] | float = 0.0
     """Rate of attention weights to drop."""
     dtype: Any = jnp.float32
@@ -209,7 +217,16 @@ class MultiHeadAttention(nn.Module):
                 f"differential attention needs an even width of queries and keys, which its two maps share, got "
                 f"{width}: {change}"
             )
-        if self.rotary and width // (1 + self.differential) < 2:
+        if self.differential and self.differential_v2:
+            raise InputError("differential attention has one version: leave out --model.differential, or _v2")
+        channels = width // (1 + self.differential)
+        rotated = int(channels * self.rope_fraction)
+        if self.rotary and self.rope_fraction != 1 and (rotated < 2 or rotated % 2):
+            raise InputError(
+                f"--model.rope-fraction must rotate an even number of the {channels} channels of a head, got "
+                f"{self.rope_fraction}, which rotates {rotated}"
+            )
+        if self.rotary and channels < 2:
             raise InputError(
                 f"--model.position-embedding rotary needs maps of at least 2 dimensions, a pair, got queries and keys "
                 f"of {width}" + (f", shared by two maps: {change}" if self.differential else f": {change}")
@@ -222,31 +239,45 @@ class MultiHeadAttention(nn.Module):
     def setup(self):
         key_width = self.key_dim or self.hidden_size // self.num_heads
         value_width = self.value_dim or self.hidden_size // self.num_heads
+        # projections: D to all heads side by side; with differential attention a head has two maps of half its width E
         projection = lambda width: Linear(width, self.use_bias, self.dtype, self.kernel_init)
         self.query = projection(self.num_heads * key_width)
-        kv_heads, maps = self.num_kv_heads or self.num_heads, 1 + self.differential
+        kv_heads = self.num_kv_heads or self.num_heads
         self.key = projection(kv_heads * key_width)
         self.value = projection(kv_heads * value_width)
         self.out = projection(self.hidden_size)
         if self.normalize_qk:
             self.query_norm, self.key_norm = RMSNorm(self.norm_epsilon), RMSNorm(self.norm_epsilon)
-        sizes = maps * self.num_heads, key_width // maps
-        self.pool = make_head_pool(self, self.head_pool, *sizes)
+        map_width = key_width // (1 + self.differential)  # the two maps of a head share its width, those of v2 do not
+        num_maps = self.num_heads * (2 if self.differential or self.differential_v2 else 1)
+        sizes = num_maps, map_width
+        # the parts of a map: pooling, score, normalizer, with a leading axis of maps
+        self.pool = make_part_per_head(self, "pool", parse_pool(self.head_pool), *sizes)
         if self.output_gate:
-            width = pool_width(jax.tree.map(lambda x: x[0], self.pool), sizes[1], value_width)
+            width = pool_width(jax.tree.map(lambda x: x[0], self.pool), map_width, value_width)
             self.gate = projection(self.num_heads * width)
-        self.head_score = make_head_score(self, self.score, *sizes)
-        self.head_normalizer = make_head_normalizer(self, self.normalizer, *sizes)
+        self.head_score = make_part_per_head(self, "score", parse_score(self.score), *sizes)
+        # "normaliser" is a parameter path of saved runs
+        self.head_normalizer = make_part_per_head(self, "normaliser", parse_normalizer(self.normalizer), *sizes)
+        # the layer's own bias of the scores
         if self.bias == "forget":
-            self.forget_gate = Linear(sizes[0], True, self.dtype, self.kernel_init)
+            self.forget_gate = Linear(num_maps, True, self.dtype, self.kernel_init)
         elif self.bias == "cope":
-            self.position_table = self.param("position_table", nn.initializers.zeros, (CONTEXTUAL, sizes[1]))
+            self.position_table = self.param("position_table", nn.initializers.zeros, (CONTEXTUAL, map_width))
         elif self.bias != "none":
             self.head_bias = RelativeBias(self.bias, *sizes, bidirectional=True)
+        # lambda = exp(q_1 . k_1) - exp(q_2 . k_2) + LAMBDA, and the norm of each head after the subtraction
         if self.differential:
             draw = nn.initializers.normal(0.1)
-            self.lambdas = [self.param(f"lambda_{name}", draw, (2, sizes[1])) for name in ("query", "key")]
+            self.lambdas = [self.param(f"lambda_{name}", draw, (2, map_width)) for name in ("query", "key")]
             self.head_norm = RMSNorm(EPSILON)
+        if self.differential_v2:
+            self.second_query = projection(self.num_heads * key_width)
+            self.second_factor = Linear(self.num_heads, False, self.dtype, self.kernel_init)
+        if self.value_residual:
+            self.value_mix = self.param("value_mix", lambda rng: jnp.array([1.0, 0.0]))  # l_1, l_2
+        if self.value_embeddings:
+            self.embedding_gate = Linear(kv_heads, False, self.dtype, nn.initializers.zeros)
 
     def __call__(self, query, key, value, *, bias=None, mask=None, train=False, return_weights=False):
         """[B, Q, Dq], [B, K, Dk], [B, K, Dv] -> output [B, Q, hidden_size] and, if `return_weights`, the weights
@@ -269,6 +300,7 @@ class MultiHeadAttention(nn.Module):
         if self.rotary:
             biases = tuple(map(self._with_unrotated_query, biases))
         if log_gates is not None:
+            # log gates f: the bias of query i and key j is f_j+1 + ... + f_i, a difference of running sums [B, H, T]
             biases += (PerSequence(Forget(jnp.cumsum(log_gates, axis=2))),)
         return biases or None
 
@@ -276,7 +308,8 @@ class MultiHeadAttention(nn.Module):
         if isinstance(bias, PerSequence):
             return PerSequence(self._with_unrotated_query(bias.rule))
         reads_query = not (is_array(bias) or isinstance(bias, ALiBi | T5Bias | Forget))
-        return UnrotatedQueryBias(as_tree(bias), self.rope_theta, self.rope_scaling) if reads_query else bias
+        rotation = self.rope_theta, self.rope_scaling, self.rope_fraction
+        return UnrotatedQueryBias(as_tree(bias), *rotation) if reads_query else bias
 
     def forget(self, inputs: Float[Array, "B T D"]) -> Float[Array, "B H T"] | None:
         """The logarithms of the forget gates sigmoid(x w + b) of each position, for each map; None without them."""
@@ -287,15 +320,31 @@ class MultiHeadAttention(nn.Module):
 
     def project_q(self, query: Float[Array, "B Q D"], offset=0) -> Float[Array, "B H Q E"]:
         """The queries of all heads; `offset` is the position of the first."""
-        query = self._split_heads(self.query(query), self.num_heads * (1 + self.differential))
-        query = self.query_norm(query) if self.normalize_qk else query
-        return self._rotate(query, offset)
+        # [B, Q, D] -> [B, Q, H E] -> [B, H, Q, E]
+        heads = self._split_heads(self.query(query), self.num_heads * (1 + self.differential))
+        if self.differential_v2:
+            pairs = [heads, self._split_heads(self.second_query(query), self.num_heads)]
+            heads = jnp.stack(pairs, axis=2).reshape(heads.shape[0], -1, *heads.shape[2:])  # maps 2 h and 2 h + 1
+        heads = self.query_norm(heads) if self.normalize_qk else heads
+        return self._rotate(heads, offset)
 
-    def project_kv(self, key, value, offset=0) -> tuple[Float[Array, "B Hkv K E"], Float[Array, "B Hkv K V"]]:
-        """The keys and values of all heads, as a KV cache holds them; `offset` is the position of the first."""
-        kv_heads = self.num_kv_heads or self.num_heads
+    def project_kv(
+        self, key, value, offset=0, first_value=None, embedding=None
+    ) -> tuple[Float[Array, "B Hkv K E"], Float[Array, "B Hkv K V"]]:
+        """The keys and values of all heads, as a KV cache holds them; `offset` is the position of the first.
+
+        `first_value` [B, Hkv, K, V] are the values of the first layer at these positions (`value_residual`), and
+        `embedding` [B, K, Hkv V] those of their tokens (`value_embeddings`), which the values of the first layer have.
+        """
+        # [B, K, D] -> [B, K, Hkv E] -> [B, Hkv, K, E]; values have no second map
+        kv_heads, inputs = self.num_kv_heads or self.num_heads, value
         key = self._split_heads(self.key(key), kv_heads * (1 + self.differential))
         value = self._split_heads(self.value(value), kv_heads)
+        if self.value_embeddings:
+            gate = 2 * jax.nn.sigmoid(self.embedding_gate(inputs)).swapaxes(1, 2)[..., None]  # [B, Hkv, K, 1]
+            value = value + gate * self._split_heads(embedding, kv_heads)
+        if self.value_residual:
+            value = mix_values(value, first_value, self.value_mix)
         key = self.key_norm(key) if self.normalize_qk else key
         return self._rotate(key, offset), value
 
@@ -316,15 +365,43 @@ class MultiHeadAttention(nn.Module):
         """Attention of projected queries over projected keys and values, then W_o: (output, weights or None). The
         output gate, if there is one, is computed from `inputs` [B, Q, Dq]. `position` is that of the first query; in
         beam search all queries are there, one for each of the `hypotheses`, and a cache has their keys there."""
+        # 1. queries, keys and values, [B, H, Q, E], [B, Hkv, K, E], [B, Hkv, K, V]
         query, key, value = (tap_heads(self, *pair) for pair in (("query", query), ("key", key), ("value", value)))
         if self.exclusive:
+            # in decoding the cache has keys and values of all positions, so the queries' own begin at `position`
             own_value = jax.lax.dynamic_slice_in_dim(value, position * hypotheses, query.shape[2], axis=2)
         if self.differential:
             key, value = _expand_groups(key, value, self.num_heads)
+        # 2. the rules of the heads: score, biases, mask, normalizer
         bias = self._with_contextual_bias(bias, query, key, mask, position, hypotheses)
         rules = {"score": self.head_score, "bias": bias, "mask": mask, "normalizer": self.head_normalizer}
         rng = self.make_rng("dropout") if train and not is_zero(self.dropout) else None
+        # 3. attention of each head
+        pooled, weights = self.attend_heads(query, key, value, rules, rng, return_weights)
+        # 4. what changes the output of a head: A_1 V - lambda A_2 V, then without its part along the own value v,
+        # o - (o . v) v / |v|^2
+        pooled = self._subtract_maps(pooled, inputs)  # [B, H, Q, V]
+        if self.exclusive:
+            pooled = exclude_own(pooled, jnp.repeat(own_value, self.num_heads // own_value.shape[1], axis=1))
+        if self.differential:
+            # the paper's scale, so that gradients are those of a Transformer (eq. 3)
+            pooled = self.head_norm(pooled) * (1 - LAMBDA)
+        # 5. heads side by side, [B, H, Q, V] -> [B, Q, H V]; the gate; W_o
+        pooled = pooled.swapaxes(1, 2)
+        pooled = pooled.reshape(*pooled.shape[:2], pooled.shape[2] * pooled.shape[3])  # [B, Q, H V]
+        if self.output_gate:
+            pooled = pooled * jax.nn.sigmoid(self.gate(inputs))
+        pooled = tap(self, "head_output", pooled, self.num_heads)
+        return self.out(pooled), weights
+
+    def attend_heads(self, query, key, value, rules, rng=None, return_weights=False):
+        """What the heads pool, [B, H, Q, V], and, if `return_weights`, their weights [B, H, Q, K], else None, of
+        queries [B, H, Q, E], keys [B, Hkv, K, E] and values [B, Hkv, K, V]: the step that a subclass replaces.
+
+        `rules` are score, bias, mask and normalizer, as in `ops.heads.over_heads`; `rng` is that of dropout.
+        """
         weights, pool_rules = None, rules | {"pool": self.pool}
+        # by the [Q, K] matrix only if something replaces its scores or weights
         if is_set(self, "scores", "weights"):
             weights = tap_weights(self, query, key, rules)
             pooled = pool_with_weights(weights, query, key, value, pool_rules, rng, self.dropout)
@@ -334,29 +411,24 @@ class MultiHeadAttention(nn.Module):
             if is_traced(self):
                 trace_weights(self, query, key, rules)
         if self.is_mutable_collection("attention_statistics") and not self.is_initializing():
-            statistics = over_heads(_statistics, query, key, key, rules)  # [B, H, 4]
-            sums = statistics[..., 1:].sum(axis=0)  # of all queries of the batch
-            statistics = [statistics[..., :1].max(axis=0), sums[:, :2] / jnp.maximum(sums[:, 2:], 1)]
-            self.sow("attention_statistics", "attention_statistics", jnp.concatenate(statistics, axis=1))  # [H, 3]
-        if self.differential:
-            pooled = jax.vmap(subtract_maps, in_axes=(0, None))(pooled, self._lambda())  # [B, H, Q, V]
-        if self.exclusive:
-            pooled = exclude_own(pooled, jnp.repeat(own_value, self.num_heads // own_value.shape[1], axis=1))
-        if self.differential:
-            pooled = self.head_norm(pooled) * (1 - LAMBDA)
-        pooled = pooled.swapaxes(1, 2).reshape(query.shape[0], query.shape[2], -1)  # [B, Q, H V]
-        if self.output_gate:
-            pooled = pooled * jax.nn.sigmoid(self.gate(inputs))
-        pooled = tap(self, "head_output", pooled, self.num_heads)
-        if not return_weights:
-            return self.out(pooled), None
-        if weights is not None:
-            return self.out(pooled), weights
-        return self.out(pooled), head_weights(query, key, rules)
+            _sow_statistics(self, query, key, rules)
+        if return_weights and weights is None:
+            weights = head_weights(query, key, rules)
+        return pooled, weights if return_weights else None
+
+    def _subtract_maps(self, pooled: Float[Array, "B H2 Q V"], inputs: Float[Array, "B Q D"]):
+        """What each head has pooled, with the second of its maps subtracted if it has two."""
+        if self.differential:  # [B, 2 H, Q, V] -> [B, H, Q, V]
+            return jax.vmap(subtract_maps, in_axes=(0, None))(pooled, self._lambda())
+        if self.differential_v2:
+            logits = self.second_factor(inputs).swapaxes(1, 2)[..., None]  # [B, H, Q, 1]
+            return jax.vmap(subtract_maps)(pooled, jax.nn.sigmoid(logits.astype(accumulator(logits.dtype))))
+        return pooled
 
     def _lambda(self) -> Float[Array, ""]:
         """exp(q_1 . k_1) - exp(q_2 . k_2) + LAMBDA, the factor of the second map (Ye et al. 2024, eq. 2). The paper's
         constant grows with depth from 0.2 towards 0.8; layers that are scanned have one."""
+        # lambdas are [2, E], rows of the first and the second map
         first, second = jnp.exp(jnp.sum(self.lambdas[0] * self.lambdas[1], axis=1))
         return first - second + LAMBDA
 
@@ -364,22 +436,25 @@ class MultiHeadAttention(nn.Module):
         """The biases and, if the layer has it, that of contextual positions; positions as in `attend`."""
         if self.bias != "cope":
             return bias
-        rules = {"score": self.head_score, "bias": None, "mask": mask, "normalizer": Unnormalized()}
-        logits = head_weights(query, key, rules)
+        # a contextual position is a sum of sigmoids of the logits between a key and its query, so the scores come
+        # first; queries meet the table of positions as they were before the rotation
+        logits = head_scores(query, key, {"score": self.head_score, "bias": None, "mask": mask})
         query = self._rotate(query, position, hypotheses, inverse=True)
         contextual = jax.vmap(jax.vmap(contextual_bias, in_axes=(0, 0, None)), in_axes=(0, 0, None))
         return (*(bias or ()), contextual(query, logits, self.position_table))  # [B, H, Q, K]
 
     def _split_heads(self, x, heads):
         """[B, T, H E] -> [B, H, T, E]."""
-        return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
+        return x.reshape(*x.shape[:2], heads, x.shape[2] // heads).swapaxes(1, 2)
 
     def _rotate(self, x, offset, hypotheses=1, inverse=False):
         """Rotate queries or keys at positions from `offset` on, of as many `hypotheses` at each, or undo it."""
         if not self.rotary:
             return x
+        # the k hypotheses of a beam are consecutive rows of one position
         positions = jnp.arange(x.shape[2], dtype=jnp.int32) // hypotheses + offset
-        rotate = partial(rotary, theta=self.rope_theta, scaling=self.rope_scaling, inverse=inverse)
+        kwargs = {"theta": self.rope_theta, "scaling": self.rope_scaling, "fraction": self.rope_fraction}
+        rotate = partial(rotary, **kwargs, inverse=inverse)
         return jax.vmap(jax.vmap(rotate, in_axes=(0, None)), in_axes=(0, None))(x, positions)  # [B, H, T, E]
 
 
@@ -387,6 +462,7 @@ def _expand_groups(key, value, heads: int) -> tuple[Float[Array, "B 2H K E"], Fl
     """Keys [B, 2 Hkv, K, E] and values [B, Hkv, K, V] for both maps of every head: the first map of a head reads the
     first of the keys that its group shares, the second the second. They are copied, keys of groups too."""
     group = heads // value.shape[1]
+    # keys of a group are (first map, second map); repeating pairs keeps the two of a head together
     pairs = key.reshape(key.shape[0], -1, 2, *key.shape[2:])  # [B, Hkv, 2, K, E]
     pairs = jnp.repeat(pairs, group, axis=1)  # [B, H, 2, K, E]
     return pairs.reshape(key.shape[0], 2 * heads, *key.shape[2:]), jnp.repeat(value, 2 * group, axis=1)
@@ -400,9 +476,10 @@ class UnrotatedQueryBias(Bias):
     bias: Bias
     theta: float = field(metadata={"static": True})
     scaling: Callable | None = field(metadata={"static": True})
+    fraction: float = field(metadata={"static": True})
 
     def __call__(self, query, query_positions, key_positions):
-        query = rotary(query, query_positions, self.theta, self.scaling, inverse=True)
+        query = rotary(query, query_positions, self.theta, self.scaling, inverse=True, fraction=self.fraction)
         return self.bias(query, query_positions, key_positions)
 
     def terms(self, query_positions, key_positions, causal):

@@ -15,9 +15,10 @@ from attention_jax.models.parts import ConstantPart, PartFactory, make_part, par
 from attention_jax.ops import scores
 from attention_jax.ops.biases import Bias, Location
 from attention_jax.ops.normalizer_kinds import Normalizer, Threshold
-from attention_jax.ops.normalizers import Entmax, ScalableSoftmax, Sigmoid, Softmax, as_normalizer
+from attention_jax.ops.normalizers import ScalableSoftmax, Sigmoid, Softmax, as_normalizer, q_exponential, q_logarithm
 from attention_jax.ops.pooling import LogMixture, Pool
-from attention_jax.ops.trees import pytree, trial
+from attention_jax.ops.precision import as_type
+from attention_jax.ops.trees import on_examples, pytree
 
 POSITIONS = 128
 """Maximum number of source positions of the score "location"."""
@@ -88,15 +89,11 @@ class AdaptiveEntmax(Threshold):
 
     logit: Float[Array, ""]
 
-    @property
-    def entmax(self) -> Entmax:
-        return Entmax(1 + jax.nn.sigmoid(self.logit))
-
     def __call__(self, x):
-        return self.entmax(x)
+        return q_exponential(x, as_type(jax.nn.sigmoid(self.logit), x.dtype))
 
     def inverse(self, value):
-        return self.entmax.inverse(value)
+        return q_logarithm(value, as_type(jax.nn.sigmoid(self.logit), value.dtype))
 
 
 @dataclass(frozen=True)
@@ -124,7 +121,7 @@ def check_pool(pool: str, normalizer: str):
     parsed_pool, parsed = parse_pool(pool), parse_normalizer(normalizer)
     if not (isinstance(parsed, ConstantPart) and isinstance(getattr(parsed_pool, "value", None), LogMixture)):
         return
-    with trial():
+    with on_examples():
         has_weight = bool((parsed.value.weights(-jnp.ones((1, 1)), jnp.ones((1, 1), bool)) > 0).all())
     if not has_weight:
         raise InputError(

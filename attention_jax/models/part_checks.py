@@ -2,26 +2,29 @@
 
 `check` draws small arrays and measures relations that hold for every such class (docs/own_attention.md): between ways
 to compute, between what a query may see and what is there, between derivatives and differences. It knows no formula of
-the class. `laws` measures what a whole attention function does, of which any outcome is a property and no fault.
+the class. Of an attention function (query, key, value) it measures the laws of `attention_laws`, of a layer of
+self-attention the properties of `layer_checks`.
 """
 
-import time
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax.config.models import MASKS, NORMALIZERS, POOLS, SCORES
+from attention_jax.config.models import ATTENTIONS, MASKS, NORMALIZERS, POOLS, SCORES
 from attention_jax.config.options import resolve_name
 from attention_jax.errors import InputError
+from attention_jax.models.attention_laws import LAWS, Attention
+from attention_jax.models.layer_checks import LAYER_PROPERTIES, LayerSubject, Pairs, compiled, draw_layer
 from attention_jax.models.parts import ConstantPart, PartFactory, parse_part, shapes_of
 from attention_jax.ops.attention import attend
 from attention_jax.ops.biases import Bias
-from attention_jax.ops.heads import attend_heads
 from attention_jax.ops.masks import Mask, causal, lengths
 from attention_jax.ops.normalizer_kinds import Normalizer, Ordered
 from attention_jax.ops.pooling import Pool
@@ -29,14 +32,9 @@ from attention_jax.ops.scores import Score, prepare_key, prepare_query
 from attention_jax.ops.trees import describes_call
 
 KINDS = {"score": Score, "normalizer": Normalizer, "bias": Bias, "mask": Mask, "pool": Pool}
-NAMES = POOLS | MASKS | NORMALIZERS | SCORES
+NAMES = POOLS | MASKS | NORMALIZERS | SCORES | ATTENTIONS
 LENGTH, WIDTH, VALUES, HEADS, BLOCK, PAST = 40, 8, 3, 2, 16, 29
 """Queries and keys, their width, that of the values, heads, the size of blocks, and the keys before those masked."""
-compiled = partial(
-    jax.jit, compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-)
-"""The arrays are small: compiling costs more than running."""
-COST_LENGTH, COST_HEADS, COST_WIDTH = 4096, 4, 64
 
 
 class Property(NamedTuple):
@@ -53,17 +51,6 @@ class Property(NamedTuple):
     @property
     def holds(self) -> bool:
         return self.difference is None or self.difference <= self.tolerance
-
-
-class Cost(NamedTuple):
-    """What attention costs at `COST_LENGTH` positions."""
-
-    subject: str
-    forward_seconds: float
-    gradient_seconds: float
-    forward_bytes: int
-    """Of temporary buffers, in XLA's plan."""
-    gradient_bytes: int
 
 
 @dataclass(frozen=True)
@@ -116,13 +103,16 @@ def is_floating(leaf) -> bool:
 
 
 def check(rule: Any, *, symmetric: bool = False, names: Sequence[str] = ()) -> list[Property]:
-    """Measure what holds for a score, normalizer, bias, mask or pooling.
+    """Measure what holds for a score, normalizer, bias, mask or pooling, or for an attention function.
 
     Args:
       rule: an object of such a class, the class, or the value of an option: its import path, "mine.scores:Radial", or a
-        name, "gaussian". Learned fields are drawn by `init`, and moved by a tenth.
+        name, "gaussian". Learned fields are drawn by `init`, and moved by a tenth. Or a layer of self-attention, as
+        `--model.attention` names it. Or a function (query [Q, D], key [K, D], value [K, V]) -> [Q, V], a class of such
+        functions, or the import path of either.
       symmetric: a score is claimed to be the same with query and key exchanged.
-      names: of the properties to measure, by default all of `PROPERTIES`: about 20 seconds of one core.
+      names: of the properties to measure, by default all of `PROPERTIES`, about 20 seconds of one core, of
+        `LAYER_PROPERTIES` or of `LAWS`.
 
     Raises InputError for what is none of these.
 
@@ -130,17 +120,59 @@ def check(rule: Any, *, symmetric: bool = False, names: Sequence[str] = ()) -> l
     >>> line.holds, line.difference
     (True, 0.0)
     """
+    layer, attention = find_layer(rule), None
+    if (layer or (attention := find_attention(rule))) and symmetric:
+        kind = "a layer" if layer else "an attention function"
+        raise InputError(f"only a score can be symmetric, got {kind}: leave --symmetric out")
+    if layer:
+        subject = draw_layer(layer)
+        return [measure_property(name, subject) for name in names or LAYER_PROPERTIES]
+    if attention:
+        return [measure_law(name, attention) for name in names or LAWS]
     subject = draw_subject(rule, symmetric)
     return [measure_property(name, subject) for name in names or PROPERTIES]
 
 
-def draw_subject(rule: Any, symmetric: bool = False, heads: int = HEADS, width: int = WIDTH) -> Subject:
-    """The kind of `rule`, and one for each head, of queries and keys of this width."""
+def find_layer(rule: Any) -> str | None:
+    """The name of the layer that `rule` is or names; None for what is no Flax module."""
+    kind = resolve_name(rule, NAMES)[0] if isinstance(rule, str) else rule
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        return None
+    return rule if isinstance(rule, str) else f"{kind.__module__}:{kind.__qualname__}"
+
+
+def find_attention(rule: Any) -> Attention | None:
+    """The attention function that `rule` is, constructs or names by its import path, checked to return [Q, V]; None for
+    everything that cannot be called with (query, key, value)."""
+    target, arguments = resolve_name(rule, NAMES) if isinstance(rule, str) else (rule, None)
+    inherits = issubclass if isinstance(target, type) else isinstance
+    if inherits(target, tuple(KINDS.values())) or hasattr(target, "init") or arguments is not None:
+        return None
+    try:
+        attention = target() if isinstance(target, type) else target
+        inspect.signature(attention).bind("query", "key", "value")
+    except (TypeError, ValueError):  # it needs other arguments, or is in C and has no signature
+        return None
+
+    def attend_checked(query, key, value):
+        output, expected = attention(query, key, value), (len(query), value.shape[1])
+        if jnp.shape(output) != expected:
+            raise InputError(
+                f"{rule} must return [Q, V] = {[*expected]} for query {[*query.shape]}, key {[*key.shape]} and value "
+                f"{[*value.shape]}; got {[*jnp.shape(output)]}"
+            )
+        return output
+
+    return attend_checked
+
+
+def draw_subject(rule: Any, symmetric: bool = False) -> Subject:
+    """The kind of `rule`, and one for each head."""
     kind, factory = parse_rule(rule)
     if isinstance(factory, ConstantPart):
-        repeat = lambda leaf: np.broadcast_to(leaf, (heads, *np.shape(leaf)))
+        repeat = lambda leaf: np.broadcast_to(leaf, (HEADS, *np.shape(leaf)))
         return Subject(kind, jax.tree.map(repeat, factory.value), symmetric)
-    draw = lambda rng: factory.init(rng, width, width, width)
+    draw = lambda rng: factory.init(rng, WIDTH, WIDTH, WIDTH)
     shapes_of(draw, f"the {kind}")
     noise = np.random.default_rng(2)
 
@@ -148,7 +180,7 @@ def draw_subject(rule: Any, symmetric: bool = False, heads: int = HEADS, width: 
         by = 0.1 * noise.normal(size=leaf.shape).astype(leaf.dtype)
         return np.asarray(jnp.where(leaf == 0, by, leaf * (1 + by))) if is_floating(leaf) else leaf
 
-    rules = jax.vmap(draw)(jax.random.split(jax.random.key(0), heads))
+    rules = jax.vmap(draw)(jax.random.split(jax.random.key(0), HEADS))
     return Subject(kind, jax.tree.map(move, rules), symmetric)
 
 
@@ -174,7 +206,10 @@ def parse_rule(rule: Any) -> tuple[str, PartFactory]:
                     return kind, rule
                 return kind, ConstantPart(rule() if isinstance(rule, type) else rule)
     names = ", ".join(base.__name__ for base in KINDS.values())
-    raise InputError(f"check needs a class that inherits from {names}, or an object of one; got {rule}")
+    raise InputError(
+        f"check needs a class that inherits from {names}, an object of one, or a function (query, key, value); got "
+        f"{rule}"
+    )
 
 
 def draw_rule(factory: PartFactory) -> Any:
@@ -183,9 +218,10 @@ def draw_rule(factory: PartFactory) -> Any:
     return factory.value if isinstance(factory, ConstantPart) else jax.eval_shape(draw)
 
 
-def measure_property(name: str, subject: Subject) -> Property:
-    """The property `name` of `PROPERTIES`; an error in the code of the subject is infinitely far from right."""
-    measure, tolerance = PROPERTIES[name]
+def measure_property(name: str, subject: Subject | LayerSubject) -> Property:
+    """The property `name` of `PROPERTIES`, of a layer of `LAYER_PROPERTIES`; an error in the code of the subject is
+    infinitely far from right."""
+    measure, tolerance = (LAYER_PROPERTIES if isinstance(subject, LayerSubject) else PROPERTIES)[name]
     try:
         with jax.enable_x64(name not in IN_FLOAT32):
             result = measure(subject)
@@ -199,7 +235,24 @@ def measure_property(name: str, subject: Subject) -> Property:
     except InputError:
         raise
     except Exception as error:  # whatever the code of a user raises
-        return Property(name, np.inf, tolerance, f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}")
+        return Property(name, np.inf, tolerance, first_line(error))
+
+
+def measure_law(name: str, attention: Attention) -> Property:
+    """The law `name` of `LAWS`; an error in the code of the function is infinitely far from right."""
+    measure, expected, tolerance = LAWS[name]
+    try:
+        value = measure(attention)
+        return Property(name, abs(value - expected), tolerance, f"{value:.4g} instead of {expected:.4g}")
+    except InputError:
+        raise
+    except Exception as error:  # whatever the code of a user raises
+        return Property(name, np.inf, tolerance, first_line(error))
+
+
+def first_line(error: Exception) -> str:
+    """The type of an error and the first line of its message."""
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 
 def largest_difference(actual: dict, expected: dict) -> tuple[float, str]:
@@ -219,15 +272,34 @@ def largest_difference(actual: dict, expected: dict) -> tuple[float, str]:
     return worst
 
 
-Pairs = list[tuple[dict, dict]]
-"""Pairs of {name: array} that must be equal."""
-
-
 def blocks_equal_plain(subject: Subject) -> Pairs:
-    """All weights at once, and block by block."""
+    """All weights at once, and in blocks of two sizes, one key alone among them."""
     inputs = subject.inputs(jnp.float64)
-    fused = subject.with_gradients(inputs, implementation="fused", block_q=BLOCK, block_k=BLOCK)
-    return [(fused, subject.with_gradients(inputs, implementation="plain"))]
+    plain = subject.with_gradients(inputs, implementation="plain")
+    fused = partial(subject.with_gradients, inputs, implementation="fused")
+    return [(fused(block_q=rows, block_k=columns), plain) for rows, columns in ((BLOCK, BLOCK), (13, 1))]
+
+
+def bounds_are_those_of_the_pairs(subject: Subject) -> Pairs | str:
+    """`key_range` and `unmasked_range` of the queries from every first to every last, [first, last, key]."""
+    if subject.kind != "mask":
+        return "it has no bounds"
+    mask, positions, (first, last) = subject.head(), jnp.arange(LENGTH), np.triu_indices(LENGTH)
+    total = np.pad(np.cumsum(mask(positions, positions), axis=0), ((1, 0), (0, 0)))
+    count, ends = total[last + 1] - total[first], (jnp.asarray(first), jnp.asarray(last))  # queries that see each key
+
+    def inside(interval):
+        start, stop = (np.broadcast_to(bound, first.shape)[:, None] for bound in interval)
+        return (start <= np.arange(LENGTH)) & (np.arange(LENGTH) < stop)
+
+    pairs, none = [], np.zeros((LENGTH, LENGTH, LENGTH))
+    excluded = (count > 0) & ~inside(mask.key_range(*ends))
+    masked = (count <= (last - first)[:, None]) & inside(mask.unmasked_range(*ends))
+    for name, wrong in (("keys outside of key_range", excluded), ("masked keys in unmasked_range", masked)):
+        keys = none.copy()
+        keys[first, last] = wrong
+        pairs.append(({name: keys}, {name: none}))
+    return pairs
 
 
 def kernel_equals_plain(subject: Subject) -> Pairs | str:
@@ -360,21 +432,21 @@ def other_forms_are_equal(subject: Subject) -> Pairs | str:
         pairs.append(({"prepare_key": remaining(query, prepared)}, {"prepare_key": right}))
         remaining, prepared = prepare_query(rule, query)
         pairs.append(({"prepare_query": remaining(prepared, key)}, {"prepare_query": right}))
-        visible = np.ones((LENGTH, LENGTH), bool)
+        forms = [(right, terms, np.ones((LENGTH, LENGTH), bool))]
     elif subject.kind == "bias":
-        right = rule(query, positions, positions)
-        terms = rule.terms(positions, positions, True) if describes_call(rule, "terms") else None
-        visible = np.tri(LENGTH, dtype=bool)
-    if subject.kind not in ("score", "bias") or (terms is None and not pairs):
-        return "it has no other form"
-    if terms is not None and not isinstance(terms, list):
+        right, has_terms = rule(query, positions, positions), describes_call(rule, "terms")
+        sides = ((True, np.tri(LENGTH, dtype=bool)), (False, np.ones((LENGTH, LENGTH), bool))) if has_terms else ()
+        forms = [(right, rule.terms(positions, positions, is_causal), visible) for is_causal, visible in sides]
+    else:
+        forms = []
+    for right, terms, visible in (form for form in forms if form[1] is not None and not isinstance(form[1], list)):
         terms = jax.tree.map(lambda x: np.asarray(x, np.float64), terms)
         added = [0.0 if x is None else np.expand_dims(x, i) for i, x in enumerate((terms.key_term, terms.query_term))]
-        product = 0.0 if terms.query is None else terms.scale * (terms.query @ terms.key.T)
+        product = np.zeros_like(right) if terms.query is None else terms.scale * (terms.query @ terms.key.T)
         logits = product + (1.0 if terms.factor is None else terms.factor) * (added[0] + added[1])
-        center = lambda x: np.where(visible, x - np.mean(x, axis=1, keepdims=True, where=visible), 0.0)
+        center = lambda x, visible=visible: np.where(visible, x - np.mean(x, axis=1, keepdims=True, where=visible), 0.0)
         pairs.append(({"terms": center(logits)}, {"terms": center(right)}))
-    return pairs
+    return pairs or "it has no other form"
 
 
 def half_precision_is_near(subject: Subject) -> Pairs:
@@ -428,6 +500,7 @@ def score_is_symmetric(subject: Subject) -> Pairs | str:
 PROPERTIES: dict[str, tuple[Callable[[Subject], Pairs | str], float]] = {
     "plain = fused": (blocks_equal_plain, 1e-5),
     "plain = kernel": (kernel_equals_plain, 2e-4),
+    "bounds of a mask": (bounds_are_those_of_the_pairs, 0.0),
     "gradients = differences": (gradients_are_differences, 2e-3),
     "jvp = vjp": (forward_equals_reverse, 1e-5),
     "masked keys = no keys": (masked_keys_are_deleted, 1e-5),
@@ -445,31 +518,3 @@ PROPERTIES: dict[str, tuple[Callable[[Subject], Pairs | str], float]] = {
 }
 """{name: (what must be equal, or why it does not apply; the tolerance)}, in float64 where nothing else is said."""
 IN_FLOAT32 = ("plain = kernel", "finite at 100 times the size", "finite at 0 and at q = k")
-
-
-def measure_costs(rule: Any) -> list[Cost]:
-    """The cost of causal attention with softmax and scaled dot products, and with `rule` in it: float32, of
-    `COST_HEADS` heads of `COST_WIDTH`; the fastest of three calls."""
-    subject = draw_subject(rule, heads=COST_HEADS, width=COST_WIDTH)
-    arrays = np.random.default_rng(0).normal(size=(3, 1, COST_LENGTH, COST_HEADS, COST_WIDTH)).astype(np.float32)
-    if subject.kind == "mask":  # whose leaves lead with the batch of 1
-        rules, mask = {}, causal() & jax.tree.map(lambda leaf: leaf[:1], subject.rule)
-    else:
-        rules, mask = {subject.kind: subject.rule}, causal()
-    return [measure_cost("softmax, scaled dot", arrays, {}, causal()), measure_cost(str(rule), arrays, rules, mask)]
-
-
-def measure_cost(name: str, arrays: np.ndarray, rules: dict, mask: Mask) -> Cost:
-    run = lambda query, key, value, rules: attend_heads(query, key, value, mask=mask, **rules)
-    gradient = jax.grad(lambda *args: run(*args).sum(), (0, 1, 2, 3), allow_int=True)
-    seconds, sizes = [], []
-    for function in (run, gradient):
-        program = jax.jit(function).lower(*arrays, rules).compile()
-        times = []
-        for _ in range(4):  # the first is slower
-            start = time.perf_counter()
-            jax.block_until_ready(program(*arrays, rules))
-            times.append(time.perf_counter() - start)
-        seconds.append(min(times[1:]))
-        sizes.append(program.memory_analysis().temp_size_in_bytes)
-    return Cost(name, *seconds, *sizes)

@@ -10,6 +10,10 @@ make the part inside a Flax module. What an option names decides whether the par
 | any other class                   | `ConstantPart`    | arguments of the class                        |
 | a function, with arguments        | as its result     | arguments of the function                     |
 | a function, without               | `ConstantPart`    | none: the function itself becomes a part      |
+
+`named_scores.py` reads scores, normalizers and poolings, and has those of them that learn a number for each head;
+`config/per_layer.py` reads which options a single layer has of its own; `part_checks.py` is `check`, which measures
+whether a part computes the same in every way.
 """
 
 import contextlib

@@ -32,6 +32,8 @@ class Edit:
 
     >>> Edit(jnp.zeros(()), jnp.array([True, False]))(jnp.ones(2)).tolist()
     [0.0, 1.0]
+    >>> Edit(jnp.array([1.0, 2.0]), adds=True)(jnp.array([4.0, 8.0])).tolist()
+    [5.0, 10.0]
     """
 
     value: Float[Array, "..."] | None = None
@@ -130,9 +132,18 @@ class Unnormalized(Normalizer):
 
 def tap_weights(module: nn.Module, query, key, rules: dict, query_offset=0) -> Float[Array, "B H Q K"]:
     """The attention weights of all heads, by the taps "scores", -inf where masked, and "weights" of `module`."""
-    scores = head_weights(query, key, rules | {"normalizer": Unnormalized()}, query_offset)
-    scores = tap(module, "scores", scores)
-    return tap(module, "weights", over_heads(_normalize_scores, scores, key, key, rules))
+    scores = tap(module, "scores", head_scores(query, key, rules, query_offset))
+    return tap(module, "weights", normalize_scores(scores, key, rules))
+
+
+def head_scores(query, key, rules: dict, query_offset=0) -> Float[Array, "B H Q K"]:
+    """The scores of all heads with their biases, -inf where a query may not attend to a key."""
+    return head_weights(query, key, rules | {"normalizer": Unnormalized()}, query_offset)
+
+
+def normalize_scores(scores: Float[Array, "B H Q K"], key, rules: dict) -> Float[Array, "B H Q K"]:
+    """The weights of scores that are -inf where a query may not attend to a key, by the normalizer of each head."""
+    return over_heads(_normalize_scores, scores, key, key, rules)
 
 
 def trace_weights(module: nn.Module, query, key, rules: dict, query_offset=0):

@@ -9,14 +9,16 @@ from typing import Any, Literal, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from attention_jax import config
 from attention_jax.errors import InputError
-from attention_jax.models.blocks import Block, DecoderLayer, EncoderLayer, apply_dropout
+from attention_jax.models.blocks import Block, DecoderLayer, EncoderLayer, apply_dropout, depth_query
 from attention_jax.models.layer_stack import join_layer_outputs, layer_segments, make_layers, run_layers
 from attention_jax.models.position_encodings import custom_positions, position_vectors
 from attention_jax.models.taps import tap
+from attention_jax.ops.depth import attend_over_depth
 from attention_jax.ops.masks import causal, lengths, segments
 from attention_jax.ops.positions import positions_within
 from attention_jax.ops.precision import accumulator
@@ -53,8 +55,22 @@ class Encoder(nn.Module):
         return finish_stack(self, x), join_layer_outputs(self, weights) if return_weights else None
 
 
-def finish_stack(stack: nn.Module, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-    """The states of a stack, from the residual stream after its last layer."""
+def enter_stack(stack: nn.Module, x: Float[Array, "B T D"]) -> Any:
+    """What the first layer of a stack reads: the embeddings x as a residual stream or, with attention residuals, as the
+    first output [B, T, 1, D]; with value residuals in a pair with zeros in place of the first layer's values."""
+    x, block = tap(stack, "embedding", x), stack.block
+    stream = x[:, :, None] if block.attention_residuals else x
+    if not block.value_residual:
+        return stream
+    values = x.shape[0], block.num_kv_heads or block.num_heads, x.shape[1], block.map_widths[1]
+    return stream, jnp.zeros(values, block.dtype)
+
+
+def finish_stack(stack: nn.Module, x: Any) -> Float[Array, "B T D"]:
+    """The states of a stack, from what its last layer returns (`enter_stack`)."""
+    x = x[0] if stack.block.value_residual else x
+    if stack.block.attention_residuals:
+        x = attend_over_depth(stack.depth_query, x, stack.block.norm_epsilon)
     x = tap(stack, "residual_out", x)
     return x if stack.norm is None else tap(stack, "final_norm", stack.norm(x))
 
@@ -83,17 +99,29 @@ class Decoder(nn.Module):
         layer = nn.remat(DecoderLayer, static_argnums=(5, 6)) if self.remat else DecoderLayer
         make_layers(self, lambda block: layer(block, self.cross), bidirectional=False)
         self.norm = None if self.block.norm == "post" else self.block.normalization()
+        if self.block.attention_residuals:
+            self.depth_query = depth_query(self, "depth_query")
 
-    def __call__(self, x: Float[Array, "B T D"], mask, memory=None, train: bool = False, return_weights: bool = False):
+    def __call__(self, x: Float[Array, "B T D"], mask, memory=None, train=False, return_weights=False, embeddings=None):
         """(states [B, T, D], self-attention weights [B, layers, H, T, T] or None, cross-attention weights [B,
-        layers, H, T, S] or None); `memory` is that of `project`."""
+        layers, H, T, S] or None); `memory` is that of `project`, and `embeddings` [B, T, L, Hkv V] are the value
+        embeddings of a language model."""
 
         def apply_layer(layer, x, bias, projected, cache):
             x, self_weights, cross_weights = layer(x, mask, bias, _with_mask(projected, memory), train, return_weights)
             return x, (self_weights, cross_weights), None
 
-        x, weights, _ = run_layers(self, apply_layer, tap(self, "embedding", x), memory and memory.layers)
+        memories = memory.layers if memory else self._by_segment(embeddings)
+        x, weights, _ = run_layers(self, apply_layer, enter_stack(self, x), memories)
         return self._finish(x, weights, return_weights)
+
+    def _by_segment(self, embeddings: Float[Array, "B T L V"] | None) -> list | None:
+        """The value embeddings of each segment, [B, T, V], or [layers, B, T, V] of scanned layers."""
+        if embeddings is None:
+            return None
+        counts = [segment.count for segment in layer_segments(self)]
+        by_segment = jnp.split(jnp.moveaxis(embeddings, 2, 0), np.cumsum([count or 1 for count in counts])[:-1])
+        return [x[0] if count is None else x for x, count in zip(by_segment, counts, strict=True)]
 
     def project(self, states: Float[Array, "B S D"], mask) -> "ProjectedMemory":
         """The keys and values for the cross-attention of each layer."""
@@ -110,14 +138,14 @@ class Decoder(nn.Module):
         layers = tuple(x.layer.block.empty_cache(batch_size, max_length, x.count) for x in segments)
         return KVCache(jnp.zeros((batch_size,), jnp.int32), jnp.zeros((batch_size, max_length), jnp.int32), layers)
 
-    def prefill(self, x: Float[Array, "B P D"], past: KVCache, lengths: Int[Array, "B"]):
+    def prefill(self, x: Float[Array, "B P D"], past: KVCache, lengths: Int[Array, "B"], embeddings=None):
         """Run the first positions of a language model at once: (states [B, P, D], the cache, in which each row is at
         the position after its own `lengths`)."""
-        x = tap(self, "embedding", x)
-        x, _, layers = run_layers(self, DecoderLayer.prefill, x, caches=past.layers)
+        memories = self._by_segment(embeddings)
+        x, _, layers = run_layers(self, DecoderLayer.prefill, enter_stack(self, x), memories, past.layers)
         return finish_stack(self, x), KVCache(lengths.astype(jnp.int32), past.ancestors, tuple(layers))
 
-    def step(self, x: Float[Array, "R 1 D"], past: KVCache, memory=None, return_weights: bool = False):
+    def step(self, x: Float[Array, "R 1 D"], past: KVCache, memory=None, return_weights=False, embeddings=None):
         """Run one position: (states [R, 1, D], the extended cache, self-attention weights, cross-attention weights)."""
         position, hypotheses = past.position[0], x.shape[0] // past.layers[0][0].value.shape[-4]
         ancestors = mark_self(past.ancestors, position, hypotheses)
@@ -128,8 +156,8 @@ class Decoder(nn.Module):
             x, kv, self_weights, cross_weights = layer.step(x, kv, position, entries, bias, projected, return_weights)
             return x, (self_weights, cross_weights), kv
 
-        x = tap(self, "embedding", x)
-        x, weights, layers = run_layers(self, step_layer, x, memory and memory.layers, past.layers)
+        memories = memory.layers if memory else self._by_segment(embeddings)
+        x, weights, layers = run_layers(self, step_layer, enter_stack(self, x), memories, past.layers)
         x, self_weights, cross_weights = self._finish(x, weights, return_weights)
         return x, KVCache(past.position + 1, ancestors, tuple(layers)), self_weights, cross_weights
 
@@ -151,7 +179,7 @@ class ProjectedMemory(NamedTuple):
 
 
 def _with_mask(projected, memory: ProjectedMemory | None):
-    return None if memory is None else (*projected, memory.mask)
+    return projected if memory is None else (*projected, memory.mask)
 
 
 class Embedding(nn.Module):

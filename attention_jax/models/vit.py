@@ -16,8 +16,9 @@ from jaxtyping import Array, Float
 
 from attention_jax import config
 from attention_jax.errors import InputError
+from attention_jax.models.attention_layers import call_attention
 from attention_jax.models.blocks import Block, apply_dropout, check_bidirectional
-from attention_jax.models.multihead import Linear
+from attention_jax.models.multihead import Linear, MultiHeadAttention
 from attention_jax.models.norms import LayerNorm
 from attention_jax.models.position_encodings import RelativeBias, custom_positions, rope_scaling
 from attention_jax.models.stem import ConvolutionalStem
@@ -163,7 +164,7 @@ class ImageLayer(nn.Module):
     def setup(self):
         block = self.block
         check_bidirectional(block)
-        self.attention = block.attention()
+        self.attention = block.self_attention()
         self.ffn, self.attention_norm, self.ffn_norm = (
             block.feed_forward(),
             block.normalization(),
@@ -186,18 +187,29 @@ class ImageLayer(nn.Module):
         """
         x = tap(self, "residual_in", x)
         h = self.attention_norm(x)
-        query, (key, value) = self.attention.project_q(h[:, :outputs]), self.attention.project_kv(h, h)
-        if grid:
-            prefix = x.shape[1] - grid * grid
-            rotate = partial(rotary, theta=self.block.rope_theta, scaling=rope_scaling(self.block.rope_scaling))
-            query, key = (rotary_2d(heads, grid, prefix, rotate) for heads in (query, key))
-        mask, bias = self.block.self_mask(None, x.shape[0]), self.attention.add_bias(bias, self.attention.forget(h))
-        y, weights = self.attention.attend(
-            query, key, value, h[:, :outputs], bias=bias, mask=mask, train=train, return_weights=return_weights
-        )
+        y, weights = self._attend(h, grid, outputs, bias, {"train": train, "return_weights": return_weights})
         x = x[:, :outputs] + self._drop_branch(tap(self, "attention_output", y), train)
         y = apply_dropout(self, self.ffn(self.ffn_norm(x), train=train), self.block.dropout, train)
         return tap(self, "residual_out", x + self._drop_branch(tap(self, "mlp_output", y), train)), weights
+
+    def _attend(self, h, grid, outputs, bias, flags):
+        """Self-attention of the first `outputs` tokens."""
+        mask = self.block.self_mask(None, h.shape[0])
+        if not isinstance(self.attention, MultiHeadAttention):
+            if grid:
+                raise InputError(
+                    "--model.position-embedding rotary rotates the heads of an image by row and column, which "
+                    f"--model.attention {self.block.attention} does not have: use learned"
+                )
+            return call_attention(self.attention, h[:, :outputs], h, bias=bias, mask=mask, **flags)
+        query, (key, value) = self.attention.project_q(h[:, :outputs]), self.attention.project_kv(h, h)
+        if grid:
+            prefix = h.shape[1] - grid * grid
+            kwargs = {"theta": self.block.rope_theta, "scaling": rope_scaling(self.block.rope_scaling)}
+            rotate = partial(rotary, **kwargs, fraction=self.block.rope_fraction)
+            query, key = (rotary_2d(heads, grid, prefix, rotate) for heads in (query, key))
+        bias = self.attention.add_bias(bias, self.attention.forget(h))
+        return self.attention.attend(query, key, value, h[:, :outputs], bias=bias, mask=mask, **flags)
 
     def _drop_branch(self, y, train):
         skips = train and not is_zero(self.drop_path_rate)

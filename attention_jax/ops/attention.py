@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention_jax.errors import InputError
-from attention_jax.ops import linear, masks
+from attention_jax.ops import dispatch, linear, masks
 from attention_jax.ops.arrays import as_rules, as_tuple, is_array
 from attention_jax.ops.biases import Bias
+from attention_jax.ops.block_checks import check_tiles
 from attention_jax.ops.blockwise.batched import with_blocks
 from attention_jax.ops.blockwise.derivatives import attend_in_blocks
 from attention_jax.ops.blockwise.score_blocks import (
@@ -36,7 +37,7 @@ from attention_jax.ops.dispatch import (
     choose_kernel_blocks,
     tag_with_reasons,
 )
-from attention_jax.ops.dropout import dropout_bits, dropout_factor, is_zero
+from attention_jax.ops.dropout import clip_rate, dropout_bits, dropout_factor, is_zero
 from attention_jax.ops.kernels import cudnn, flash, generated
 from attention_jax.ops.masks import AssumeFinite, Mask
 from attention_jax.ops.meshes import loopable, vary_together, with_automatic_axes
@@ -48,7 +49,6 @@ from attention_jax.ops.positions import as_positions
 from attention_jax.ops.scaled_logits import as_softmax
 from attention_jax.ops.scores import ScaledDot, Score, prepare
 from attention_jax.ops.trees import as_tree, is_leaf, with_arrays
-from attention_jax.ops.trials import check_tiles
 
 
 def masked_softmax(
@@ -105,7 +105,8 @@ def attend(
       pool: how weights and values become outputs: a pytree of `ops/pooling.py`.
       dropout: the fraction of weights to drop, as in the code of Vaswani et al. 2017; none are dropped without `rng`.
         Which ones depends on `rng` and the indices of query and key alone, not on the implementation or its blocks.
-      query_offset: the position of the first query (keys start at 0), for decoding with a cache.
+      query_offset: the position of the first query (keys start at 0), for decoding with a cache. Traced offsets and
+        rates of dropout out of range are the closest within.
 
     Args (how, and what else is returned):
       implementation: "plain" materializes the weights; "fused" computes block by block in memory linear in Q + K,
@@ -209,15 +210,18 @@ def _select_program(call: _Call, options: Options) -> tuple[Callable, Inputs]:
         implementation = None  # no kernel has the sums of a pool
     dropout_state = None
     if dropout is not None:
-        dropout_state = (*dropout_bits(rng, query.shape[0], key.shape[0]), jnp.asarray(dropout, jnp.float32))
+        dropout_state = (*dropout_bits(rng, query.shape[0], key.shape[0]), clip_rate(dropout))
     inputs = Inputs((score, bias, normalizer), query, key, value, None, mask, dropout_state, query_offset, terms=terms)
-    arguments = (query, key, value, score, bias, mask, dropout, query_offset)
-    sink = normalizer.sink if softmax_alone else None
     with_log = options.return_log_sum_exp or has_sink
     reason = partial(_reason_against_kernel, options, with_log, inputs)
-    chosen = choose_implementation(*arguments, implementation, softmax_alone, sink, reason)
-    query = tag_with_reasons(query, chosen, (*arguments, sink), implementation, softmax_alone, reason)
-    inputs = vary_together(inputs._replace(query=query))
+    sink = normalizer.sink if softmax_alone else None
+    rules = score, bias, mask, dropout, query_offset, sink
+    dispatched = dispatch.Call(
+        query, key, value, *rules, softmax_alone, normalizer, reason, partial(reason, with_gradient=True)
+    )
+    choices = choose_implementation(dispatched, implementation)
+    chosen = {platform: choice.implementation for platform, choice in choices.items()}
+    inputs = vary_together(inputs._replace(query=tag_with_reasons(query, choices)))
     # "plain", "fused" and "kernel" are one program, which chooses between them; without keys there is no block
     by_blocks = bool({"fused", "kernel"} & set(chosen.values()) and query.size and key.size)
     plan = _Plan(chosen, by_blocks, with_log, *options[1:])
@@ -240,26 +244,46 @@ class _Plan(NamedTuple):
     with_statistics: bool = False
 
 
-def _reason_against_kernel(options: Options, with_log: bool, inputs: Inputs) -> str | None:
-    """Return why no kernel can be generated for a call; None if one can. The kernel is traced, and not lowered."""
+def _reason_against_kernel(options: Options, with_log: bool, inputs: Inputs, with_gradient: bool = False) -> str | None:
+    """Return why no kernel can be generated for a call, or for its gradient of all floating arrays; None if one can.
+    The kernel is traced, and not lowered."""
     if generated.missing() is not None:
         return generated.missing()
     types = [x.dtype for x in (inputs.query, inputs.key, inputs.value)]
     if precision_of(inputs) != jnp.float32:
         return f"sums in float32, got {', '.join(map(str, types))}"
-    if not (inputs.query.size and inputs.key.size):
-        return f"needs queries and keys, got {inputs.query.shape[0]} and {inputs.key.shape[0]}"
+    if not (inputs.query.size and inputs.key.size and inputs.value.size):
+        return None  # nothing is left to a kernel
     plan = _Plan({"cuda": "kernel"}, True, with_log, *options[1:])
 
     def run(inputs):
         inputs, blocks = _prepare_blocks(inputs, plan)
-        return generated.forward(inputs, blocks["cuda"])
+        results = outputs, saved, _ = generated.forward(inputs, blocks["cuda"])
+        if with_gradient:
+            moving = tuple(range(len(partition(inputs)[0])))
+            generated.backward(inputs, blocks["cuda"]._replace(round_rows=True), outputs, saved, outputs, moving)
+        return results
 
     try:
+        jax.tree.map(_within_offsets, inputs.mask)
         jax.eval_shape(run, inputs)
     except generated.Unsupported as error:
         return str(error)
     return None
+
+
+@jax.custom_batching.custom_vmap
+def _within_offsets(x):
+    """The identity; under `jax.vmap` it raises Unsupported for more booleans than Pallas can index: offsets are int32
+    in arrays of up to 2^32 bytes."""
+    return x
+
+
+@_within_offsets.def_vmap
+def _within_offsets_batched(size, batched, x):
+    if x.dtype.itemsize == 1 and x.size > 2**31:
+        raise generated.Unsupported(f"indexes masks of up to 2^31 booleans, of all heads, got {x.size:,}")
+    return _within_offsets(x), True
 
 
 def _attend_by_kernel(name: str, inputs: Inputs):
@@ -286,13 +310,21 @@ def _finish(plan: _Plan, normalizer: Normalizer, out, log, statistics):
     plan says, the log-sum-exp [Q] and `Statistics`."""
     extras = []
     if plan.with_log:
-        log = jnp.where(log == jnp.inf, -jnp.inf, log)  # no key: "fused" has +inf
-        base = normalizer.of if isinstance(normalizer, TopK) else normalizer
-        out = out if base.sink is None else _apply_sink(out, base.non_sink_mass(log))
+        out, log = finish_softmax(normalizer.of if isinstance(normalizer, TopK) else normalizer, out, log)
         extras = [log] if plan.return_log else []
     if statistics is not None:
         extras.append(jax.lax.stop_gradient(statistics))
     return (out, *extras) if extras else out
+
+
+def finish_softmax(normalizer: Softmax, out, log) -> tuple[Float[Array, "Q V"], Float[Array, " Q"]]:
+    """(output, log-sum-exp) for the caller, from those of blocks: there the log of a query without keys is +inf, and
+    the sink has no weight yet."""
+    log = jnp.where(log == jnp.inf, -jnp.inf, log)
+    if normalizer.sink is None:
+        return out, log
+    mass = normalizer.non_sink_mass(log)
+    return (out.astype(mass.dtype) * mass[:, None]).astype(out.dtype), log
 
 
 def _prepare_blocks(inputs, plan):
@@ -312,7 +344,7 @@ def _prepare_blocks(inputs, plan):
         normalizer = normalizer.of
     normalizer = without_sink(normalizer)  # which is applied afterwards
     blocks = {platform: sizes[platform] if name != "plain" else None for platform, name in plan.chosen.items()}
-    if "kernel" in plan.chosen.values():
+    if "kernel" in plan.chosen.values() and inputs.value.size:
         kernels = choose_kernel_blocks(prepared_query, inputs.value, plan.block_q, plan.block_k)
         takes_kernel = [platform for platform, name in plan.chosen.items() if name == "kernel"]
         blocks |= {platform: sizes[platform]._replace(kernel=kernels[platform]) for platform in takes_kernel}
@@ -355,10 +387,6 @@ def _lift(pool: Pool, key, value, mask) -> Float[Array, "K P"]:
     finite = (jnp.isfinite(key).all(axis=1) & jnp.isfinite(value).all(axis=1))[:, None]  # [K, 1]
     safe = pool.lift(jnp.where(finite, key, 0), jnp.where(finite, value, 0))
     return jnp.where(finite, safe, jax.lax.stop_gradient(lifted))
-
-
-def _apply_sink(out, mass):
-    return (out.astype(mass.dtype) * mass[:, None]).astype(out.dtype)
 
 
 def _attend_plain(plan: _Plan, inputs: Inputs):
@@ -506,8 +534,8 @@ def check_call(query, key, value, score, bias, mask, normalizer, dropout=None, b
 
 
 def check_offset(query_offset, queries):
-    """Return the position of the first query in the type of positions. Raises InputError unless it is a whole number
-    and, where it is known, the positions of all queries fit that type."""
+    """Return the position of the first query in the type of positions, in which those of all queries fit: the closest
+    such number if it is traced. Raises InputError unless it is a whole number and, where it is known, in that range."""
     dtype = jnp.dtype(int) if isinstance(query_offset, int) else jnp.result_type(query_offset)
     if jnp.ndim(query_offset) or not jnp.issubdtype(dtype, jnp.integer):
         raise InputError(
@@ -516,7 +544,9 @@ def check_offset(query_offset, queries):
         )
     queries = queries if isinstance(queries, int) else 1  # exported with any number
     least, most = -(2**30), int(jnp.iinfo(jnp.result_type(int)).max) - max(queries - 1, 0)
-    if not isinstance(query_offset, jax.core.Tracer) and not least <= int(query_offset) <= most:
+    if isinstance(query_offset, jax.core.Tracer):
+        return jnp.clip(as_positions(query_offset), least, most)
+    if not least <= int(query_offset) <= most:
         raise InputError(
             f"query_offset must be in {least}..{most} for {queries} queries, the range of positions, got {query_offset}"
         )

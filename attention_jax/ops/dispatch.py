@@ -1,6 +1,7 @@
 """Selection of the implementation and block sizes of `attend` on each platform, and the reasons. Measured with
 `python launch.py bench attention`."""
 
+import functools
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -12,12 +13,34 @@ from jax.ad_checkpoint import checkpoint_name
 
 from attention_jax.errors import InputError
 from attention_jax.ops import linear
+from attention_jax.ops.arrays import ArrayBias
+from attention_jax.ops.biases import ALiBi, Bias
 from attention_jax.ops.blockwise.score_blocks import Blocks, KernelBlocks
 from attention_jax.ops.kernels import cudnn, flash
+from attention_jax.ops.masks import Mask
+from attention_jax.ops.normalizers import Normalizer, Softmax, Sparsemax
 from attention_jax.ops.precision import is_half
-from attention_jax.ops.scores import Dot, ScaledDot
+from attention_jax.ops.scores import Dot, Gaussian, ScaledDot, Score, SoftCap
 
 Implementation = Literal["plain", "fused", "kernel", "cudnn", "flash", "linear"]
+
+
+class Call(NamedTuple):
+    """A call of `attend`, as an implementation is chosen for it."""
+
+    query: jax.Array | jax.ShapeDtypeStruct  # [Q, D]
+    key: jax.Array | jax.ShapeDtypeStruct  # [K, E]
+    value: jax.Array | jax.ShapeDtypeStruct  # [K, V]
+    score: Score = ScaledDot()
+    bias: Bias | None = None
+    mask: Mask | None = None
+    dropout: jax.Array | float | None = None
+    query_offset: jax.Array | int = 0
+    sink: jax.Array | float | None = None
+    softmax_alone: bool = True  # no other normalizer, log-sum-exp, statistics or pool
+    normalizer: Normalizer = Softmax()
+    kernel_reason: Callable[[], str | None] = lambda: None  # why no kernel can be generated: it traces the kernel
+    kernel_gradient_reason: Callable[[], str | None] = lambda: None  # and why none for the gradient
 
 
 class Choice(NamedTuple):
@@ -28,39 +51,41 @@ class Choice(NamedTuple):
     """Why this is not the platform's kernel; "" if it is, and where there is none."""
 
 
-KERNELS = {"cuda": ("cudnn", cudnn), "tpu": ("flash", flash)}
-"""The kernel of each platform that has one: its name, and the module that takes the calls it can compute exactly."""
-
-ON_REQUEST = {"cudnn": cudnn, "flash": flash, "linear": linear}
-"""Implementations that a caller may select by name."""
-
-SOFTMAX_ALONE = "computes the softmax alone, without its log-sum-exp and its statistics"
-
 PRODUCTS_BY_DEFAULT = False
 """Whether kernels take scores, biases and sinks that are products of features (ops/kernels/terms.py) without being
 named, beside dot products. No card has run these yet: `python -m pytest -m gpu` and `python launch.py bench card` are
 to be green first."""
 
-KERNEL_BY_DEFAULT = False
-"""Whether kernels are generated (ops/kernels/generated) without being named, for "fused" calls on CUDA. No card has
-run these yet, either."""
+KERNEL_BY_DEFAULT = {
+    (ScaledDot, Softmax, None): False,
+    (SoftCap, Softmax, None): False,
+    (Gaussian, Softmax, None): False,
+    (ScaledDot, Softmax, ALiBi): False,
+    (ScaledDot, Softmax, ArrayBias): False,
+    (ScaledDot, Sparsemax, None): False,
+}
+"""Whether kernels are generated (ops/kernels/generated) without being named, on CUDA, for calls with these types of
+score, normalizer and bias; never for others. No card has run these yet, either."""
 
 PLATFORMS = ("cpu", "cuda", "tpu", "default")
 """Platform names of `jax.lax.platform_dependent`; "default" is any other one."""
 
-FUSED_FROM = {"cpu": 256 * 256, "cuda": 1024 * 1024, "tpu": 256 * 256, "default": 1024 * 1024}
+FUSED_FROM = dict.fromkeys(PLATFORMS, 256 * 256)
 """Pairs Q * K, times the score's `pair_cost`, from which "fused" is taken: where its gradient is clearly faster than
-the gradient of "plain". On 2 cores, 8 heads of 64: as fast at 64 x 64, 1.4x at 128 x 128, 1.5x at 256 x 256 and 5x at
-512 x 512, compiling 3x as long."""
+the gradient of "plain", or needs clearly less memory. On 2 cores, 8 heads of 64: as fast at 64 x 64, 1.4x at 128 x 128,
+1.5x at 256 x 256 and 5x at 512 x 512, compiling 3x as long. With the blocks of a GPU, gradient of 16 x 12 heads of 64
+with a soft cap in bfloat16: 59 MiB of temporaries at 128 x 128 and 60 by "plain", 107 and 228 at 256 x 256, 179 and 888
+at 512 x 512 (XLA's plans for a CPU)."""
 
 HALF_FUSED_FROM = FUSED_FROM | {"tpu": 128 * 128}
 """The same in half precision, where "fused" in one block keeps no weights for the gradient: for one v5e chip, the
 gradient of 2 layers of ViT-S/16 (196 patches, batch 128) reads and writes 10.4 GB with it and 15.1 with "plain". In
 float32 a TPU does not choose it where a CPU chooses "plain", which would compute its weights twice then."""
 
-KERNEL_FROM = {"cudnn": 0, "flash": 512 * 512}
-"""Pairs Q * K from which a kernel is taken. For one v5e chip, gradient of 1,024 heads of 64 at T = 256,
-256 at 512 and 64 at 1,024: 3.7, 1.9 and 0.6 GB of traffic by "flash", 3.0, 2.9 and 2.9 by "plain"."""
+KERNEL_FROM = {"cudnn": 0, "flash": 512 * 512, "kernel": 128 * 128}
+"""Pairs Q * K from which a kernel is taken. A generated one writes no weights to memory, as "plain" does. For one v5e
+chip, gradient of 1,024 heads of 64 at T = 256, 256 at 512 and 64 at 1,024: 3.7, 1.9 and 0.6 GB of traffic by "flash",
+3.0, 2.9 and 2.9 by "plain"."""
 
 PAIRS_PER_BLOCK = {"cpu": 512 * 256, "cuda": 4096 * 512, "tpu": 4096 * 512, "default": 4096 * 512}
 """Pairs in one block of a score that costs 1 per pair; divided by the cost of others, but not below 64 x 64."""
@@ -73,81 +98,120 @@ of 8 x 16 causal heads of 64 at T = 2048 in bfloat16 has 256 MiB of temporaries,
 """
 
 
-def choose_implementation(
-    query,
-    key,
-    value,
-    score,
-    bias,
-    mask,
-    dropout,
-    query_offset,
-    implementation: Implementation | None,
-    softmax_alone: bool = True,
-    sink=None,
-    reason_against_kernel: Callable[[], str | None] = lambda: None,
-) -> dict[str, Implementation]:
-    """Choose the implementation on each of `PLATFORMS`, in this order:
+# --- the implementation -----------------------------------------------------------------------------------------------
 
-    1. the one that the caller names, if it can compute the call, and "plain" where the length is left open by
-       `jax.export`;
-    2. the platform's kernel, if it can compute the call exactly (`unsupported_reason` of cudnn and flash) and pays;
-    3. "plain" where the matrix is small;
-    4. "linear" where the score is a product of features (`linear.unsupported_reason`);
-    5. "kernel" on CUDA, where `reason_against_kernel` returns None and KERNEL_BY_DEFAULT is set;
-    6. "fused".
 
-    The platforms' kernels and "linear" compute only the softmax: no other normalizer, no log-sum-exp and no statistics.
+def _against_library(name: str, module, call: Call) -> str | None:
+    """Why a library's kernel, a module with `unsupported_reason`, is not taken without being named."""
+    pairs = call.query.shape[0] * call.key.shape[0]
+    is_dot_product = type(call.score) in (Dot, ScaledDot) and call.bias is None and call.sink is None
+    if (reason := _against_by_name(module, call)) is not None:
+        return reason
+    if pairs < KERNEL_FROM[name]:
+        return f"pays from {KERNEL_FROM[name]:,} pairs of query and key, got {pairs:,}"
+    if not (is_dot_product or PRODUCTS_BY_DEFAULT):
+        return f'computes this call if it is named, implementation="{name}": no card has tested it'
+    return None
+
+
+def _against_by_name(module, call: Call) -> str | None:
+    """Why a module that computes the softmax alone cannot compute a call."""
+    if not call.softmax_alone:
+        return "computes the softmax alone, without its log-sum-exp and its statistics"
+    return module.unsupported_reason(call)
+
+
+def _against_kernel(call: Call, *_) -> str | None:
+    """Why no kernel is generated without being named; "" where that is no question. The kernel is traced last."""
+    queries, keys = call.query.shape[0], call.key.shape[0]
+    rules = type(call.score), type(call.normalizer), None if call.bias is None else type(call.bias)
+    if min(queries, keys) < 16 or queries * keys < KERNEL_FROM["kernel"] or not KERNEL_BY_DEFAULT.get(rules):
+        return ""
+    return call.kernel_reason()
+
+
+def _against_plain(call: Call, platform: str, cost: Callable[[], int]) -> str | None:
+    """Why not all weights at once: there are many, and `cost` is `pair_cost`, which is traced where it decides."""
+    queries, keys = call.query.shape[0], call.key.shape[0]
+    # the weights are hardly more than the keys, or there is one block at most and nothing to save
+    if min(queries, keys) < 16 or queries * keys < 64 * 64:
+        return None
+    least = (HALF_FUSED_FROM if is_half(call.query.dtype) else FUSED_FROM)[platform]
+    return "is slow" if queries * keys >= least or queries * keys * cost() >= least else None
+
+
+class Row(NamedTuple):
+    """An implementation, and the platforms that may take it without its name."""
+
+    name: Implementation
+    platforms: tuple[str, ...]
+    reason_against: Callable[[Call, str, Callable[[], int]], str | None]
+    """None: take it. A text: why not, which `explain` shows for a platform's own kernel. "": not, nothing to show."""
+
+
+ROWS = (
+    Row("cudnn", ("cuda",), lambda call, *_: _against_library("cudnn", cudnn, call)),
+    Row("flash", ("tpu",), lambda call, *_: _against_library("flash", flash, call)),
+    Row("kernel", ("cuda",), _against_kernel),
+    Row("plain", PLATFORMS, _against_plain),
+    Row("linear", PLATFORMS, lambda call, *_: _against_by_name(linear, call)),
+    Row("fused", PLATFORMS, lambda *_: None),
+)
+"""A platform takes the first row without a reason against it. Later rows are not asked: a generated kernel's reason
+traces it."""
+
+BY_NAME = {
+    "cudnn": lambda call: _against_by_name(cudnn, call),
+    "flash": lambda call: _against_by_name(flash, call),
+    "linear": lambda call: _against_by_name(linear, call),
+    "kernel": lambda call: call.kernel_reason(),
+}
+"""Why an implementation that is named cannot compute a call; "plain" and "fused" can compute all."""
+
+
+def choose_implementation(call: Call, implementation: Implementation | None = None) -> dict[str, Choice]:
+    """Choose the implementation on each of `PLATFORMS`: the one that the caller names, if it can compute the call;
+    "plain" where the length is left open by `jax.export`; else the first of `ROWS` without a reason against it.
+
     "kernel" by name is JAX's interpreter of kernels on a CPU, for tests, and "fused" on platforms without one.
     """
     if implementation not in (None, *get_args(Implementation)):
         raise InputError(
             f"implementation must be one of {', '.join(get_args(Implementation))} or None, got {implementation!r}"
         )
-    if implementation is None and not all(isinstance(size, int) for size in (*query.shape, *key.shape)):
-        return dict.fromkeys(PLATFORMS, "plain")  # exported with any length: no size to choose by
-    if implementation in ("plain", "fused"):
-        return dict.fromkeys(PLATFORMS, implementation)
-    if implementation == "kernel":
-        reason = reason_against_kernel()
-        if reason is not None:
-            raise InputError(f'implementation="kernel" {reason}: take "fused", or None to choose by itself')
-        return dict.fromkeys(PLATFORMS, "fused") | {"cpu": "kernel", "cuda": "kernel"}
-    call = (query, key, value, score, bias, mask, dropout, query_offset, sink)
-    if implementation in ON_REQUEST:
-        reason = ON_REQUEST[implementation].unsupported_reason(*call)
-        if not softmax_alone:
-            reason = SOFTMAX_ALONE
+    if implementation is not None:
+        reason = BY_NAME[implementation](call) if implementation in BY_NAME else None
         if reason is not None:
             raise InputError(f'implementation="{implementation}" {reason}: take "fused", or None to choose by itself')
-        return dict.fromkeys(PLATFORMS, implementation)
-    chosen = _by_size(score, query, key, HALF_FUSED_FROM if is_half(query.dtype) else FUSED_FROM)
-    if not softmax_alone:
-        return _with_kernel(chosen, reason_against_kernel)
-    if linear.unsupported_reason(*call) is None:
-        chosen = {platform: "linear" if i == "fused" else i for platform, i in chosen.items()}
-    chosen |= {platform: name for platform, (name, _) in KERNELS.items() if not refusal_reason(platform, call)}
-    return _with_kernel(chosen, reason_against_kernel)
+        chosen = dict.fromkeys(PLATFORMS, implementation)
+        chosen |= {"tpu": "fused", "default": "fused"} if implementation == "kernel" else {}
+        reasons = {
+            name: _with_gradient_reason(name, call, f'implementation="{implementation}"') for name in chosen.values()
+        }
+        return {platform: Choice(name, reasons[name]) for platform, name in chosen.items()}
+    if not all(isinstance(size, int) for size in (*call.query.shape, *call.key.shape)):
+        return dict.fromkeys(PLATFORMS, Choice("plain", "the length is left open by jax.export"))
+    cost = functools.cache(lambda: pair_cost(call.score, call.query, call.key))
+    return {platform: _choose_on(platform, call, cost) for platform in PLATFORMS}
 
 
-def _with_kernel(chosen, reason_against_kernel):
-    takes_kernel = KERNEL_BY_DEFAULT and chosen["cuda"] == "fused" and reason_against_kernel() is None
-    return chosen | {"cuda": "kernel"} if takes_kernel else chosen
+def _choose_on(platform: str, call: Call, cost: Callable[[], int]) -> Choice:
+    reasons = []
+    for row in ROWS:
+        if platform not in row.platforms:
+            continue
+        reason = row.reason_against(call, platform, cost)
+        if reason is None:
+            return Choice(row.name, _with_gradient_reason(row.name, call, *reasons))
+        if reason and row.platforms != PLATFORMS:  # of the kernels of this platform
+            reasons.append(f"{row.name} {reason}")
+    raise AssertionError("fused computes every call")
 
 
-def refusal_reason(platform: str, call: tuple, softmax_alone: bool = True) -> str:
-    """Return why `attend` does not take the kernel of a platform by itself for a call, the arguments of
-    `unsupported_reason`; "" if it does."""
-    name, kernel = KERNELS[platform]
-    reason = kernel.unsupported_reason(*call) if softmax_alone else SOFTMAX_ALONE
-    pairs = call[0].shape[0] * call[1].shape[0]
-    if reason is None and pairs < KERNEL_FROM[name]:
-        reason = f"pays from {KERNEL_FROM[name]:,} pairs of query and key, got {pairs:,}"
-    score, bias, sink = call[3], call[4], call[8]
-    is_dot_product = type(score) in (Dot, ScaledDot) and bias is None and sink is None
-    if reason is None and not (is_dot_product or PRODUCTS_BY_DEFAULT):
-        reason = f'computes this call if it is named, implementation="{name}": no card has tested it'
-    return f"{name} {reason}" if reason else ""
+def _with_gradient_reason(name: Implementation, call: Call, *reasons: str) -> str:
+    """The reasons, and why the gradient of a generated kernel is that of "fused", if it is."""
+    reason = call.kernel_gradient_reason() if name == "kernel" else None
+    return "; ".join(reasons if reason is None else (*reasons, f'the gradient is that of "fused": kernel {reason}'))
 
 
 def explain(function: Callable, *args, **kwargs) -> list[dict[str, Choice]]:
@@ -181,26 +245,10 @@ MARK = "attend: "
 """The beginning of the name by which `explain` recognizes a call of `attend` in a trace."""
 
 
-def tag_with_reasons(
-    query,
-    chosen: dict[str, Implementation],
-    call: tuple,
-    implementation,
-    softmax_alone: bool,
-    reason_against_kernel: Callable[[], str | None] = lambda: None,
-):
+def tag_with_reasons(query, choices: dict[str, Choice]):
     """Return `query`, with what was chosen for the call and why in the name that it has in traces (`checkpoint_name`);
     compiled programs do not have it."""
-    reasons = dict.fromkeys(chosen, "")
-    if implementation is not None:
-        reasons = dict.fromkeys(chosen, f'implementation="{implementation}"')
-    elif not all(isinstance(size, int) for size in (*call[0].shape, *call[1].shape)):
-        reasons = dict.fromkeys(chosen, "the length is left open by jax.export")
-    else:
-        reasons |= {platform: refusal_reason(platform, call, softmax_alone) for platform in KERNELS}
-        if KERNEL_BY_DEFAULT and chosen["cuda"] == "fused":
-            reasons["cuda"] += f"; kernel {reason_against_kernel()}"
-    return checkpoint_name(query, MARK + json.dumps({p: Choice(chosen[p], reasons[p]) for p in chosen}))
+    return checkpoint_name(query, MARK + json.dumps(choices))
 
 
 def _names(jaxpr) -> Iterator[str]:
@@ -213,14 +261,7 @@ def _names(jaxpr) -> Iterator[str]:
                 yield from _names(inner)
 
 
-def _by_size(score, query, key, fused_from) -> dict[str, Implementation]:
-    pairs = query.shape[0] * key.shape[0]
-    # the weights are hardly more than the keys, or there is one block at most and nothing to save
-    if min(query.shape[0], key.shape[0]) < 16 or pairs < 64 * 64:
-        return dict.fromkeys(PLATFORMS, "plain")
-    if pairs < max(fused_from.values()):
-        pairs = pairs * pair_cost(score, query, key)
-    return {platform: "fused" if pairs >= threshold else "plain" for platform, threshold in fused_from.items()}
+# --- its blocks -------------------------------------------------------------------------------------------------------
 
 
 def choose_blocks(score, query, key, block_q: int | None = None, block_k: int | None = None) -> dict[str, Blocks]:

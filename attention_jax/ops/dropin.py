@@ -47,7 +47,7 @@ def attention_fn(
 
     Raises:
       InputError: from the function, for `precision` and for products other than `jnp.einsum`; and for a bias or mask of
-        positions where a module decodes (`decode=True`), because it does not say at which position its query is.
+        positions, `is_causal` too, where a module decodes (`decode=True`): it does not say where its query is.
 
     >>> import flax.linen as nn
     >>> layer = nn.MultiHeadDotProductAttention(2, attention_fn=attention_fn(mask=causal()))
@@ -94,8 +94,8 @@ def _attention(
             f"attention_fn needs query [..., T, H, D], key [..., S, G, E] and value [..., S, G, V], got {query.shape}, "
             f"{key.shape} and {value.shape}"
         )
-    _check_positions(rules, query.shape[-3], key.shape[-3])
-    query, key, value = (x.astype(kind).reshape(-1, *x.shape[-3:]) for x in (query, key, value))
+    _check_positions(rules, is_causal, query.shape[-3], key.shape[-3])
+    query, key, value = (_flatten_batch(x.astype(kind)) for x in (query, key, value))
     arrays = {"bias": _in_batch("bias", bias, batch), "mask": _in_batch("mask", mask, batch)}
     arrays["mask"] = None if mask is None else arrays["mask"].astype(bool)  # of numbers in Linen
     rules = rules | {"bias": _join_rules(rules["bias"], arrays["bias"])}
@@ -107,12 +107,13 @@ def _attention(
     return attend_heads(query, key, value, **rules, **static, **drop).reshape(shape)
 
 
-def _check_positions(rules, queries, keys):
+def _check_positions(rules, is_causal, queries, keys):
     """Raise InputError for rules of positions in a decoding step, whose position is unknown."""
-    if queries == 1 < keys and (rules["bias"], rules["mask"]) != (None, None):
+    if queries == 1 < keys and (is_causal or (rules["bias"], rules["mask"]) != (None, None)):
         raise InputError(
             "attention_fn cannot tell the position of a single query from its shape: with decode=True give no bias or "
-            "mask of positions; the module's own mask is causal. Or call attend_heads with query_offset"
+            "mask of positions and no is_causal=True; the module's own mask is causal. Or call attend_heads with "
+            "query_offset"
         )
 
 
@@ -132,7 +133,12 @@ def _in_batch(name: str, array, batch: tuple[int, ...]):
     array = array.reshape((1,) * (len(batch) + 3 - array.ndim) + array.shape)
     if any(size != 1 for size in array.shape[:-3]):
         array = jnp.broadcast_to(array, (*batch, *array.shape[-3:]))
-    return array.reshape(-1, *array.shape[-3:])
+    return _flatten_batch(array)
+
+
+def _flatten_batch(x):
+    """An array [*batch, ., ., .] with one batch axis, which may be empty."""
+    return x.reshape(math.prod(x.shape[:-3]), *x.shape[-3:])
 
 
 def _dropout(rate, rng, broadcast: bool, query) -> dict:
@@ -175,7 +181,7 @@ def dot_product_attention(
     shape, arrays = query.shape, {"bias": bias, "mask": mask}
     if not query.ndim == key.ndim == value.ndim or query.ndim not in (3, 4):
         raise InputError(f"query must be [B, T, N, H] or [T, N, H], as key and value, got {query.ndim} axes")
-    query, key, value = (x.reshape(-1, *x.shape[-3:]) for x in (query, key, value))
+    query, key, value = map(_flatten_batch, (query, key, value))
     bias, mask = (_in_batch(name, x, query.shape[:1]) for name, x in arrays.items())
     masks = [mask, causal() if is_causal else None, _local(local_window_size)]
     for sizes, rule in ((query_seq_lengths, _queries_before), (key_value_seq_lengths, lengths)):
@@ -196,8 +202,8 @@ def dot_product_attention(
         implementation="plain" if implementation == "xla" else implementation,
     )
     if not return_residual:
-        return result.reshape(*shape[:-1], -1)
-    return result[0].reshape(*shape[:-1], -1), result[1].astype(key.dtype).reshape(shape[:-1])
+        return result.reshape(*shape[:-1], value.shape[-1])
+    return result[0].reshape(*shape[:-1], value.shape[-1]), result[1].astype(key.dtype).reshape(shape[:-1])
 
 
 def _local(size: int | tuple[int, int] | None) -> Mask | None:

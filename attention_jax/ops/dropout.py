@@ -15,6 +15,11 @@ def is_zero(number) -> bool:
     return number is None or (isinstance(number, int | float) and number == 0)
 
 
+def clip_rate(rate: float | Float[Array, ""]) -> Float[Array, ""]:
+    """A rate of dropout in float32; of a traced one outside of 0..1 the closest number within."""
+    return jnp.clip(jnp.asarray(rate, jnp.float32), 0.0, 1.0)
+
+
 def dropout(x: Float[Array, "..."], rate: float | Float[Array, ""], rng: Array | None) -> Float[Array, "..."]:
     """Zero each element with probability `rate` and divide the others by `1 - rate` (Srivastava et al. 2014).
 
@@ -35,7 +40,7 @@ def dropout(x: Float[Array, "..."], rate: float | Float[Array, ""], rng: Array |
     word = (word ^ (word >> 16)) * jnp.uint32(0x7FEB352D) ^ second
     word = (word ^ (word >> 15)) * jnp.uint32(0x846CA68B)
     uniform = ((word ^ (word >> 16)) >> 8).astype(jnp.float32) * 2.0**-24  # [0, 1)
-    keep = 1.0 - jnp.asarray(rate, jnp.float32)
+    keep = 1.0 - clip_rate(rate)
     scale = jnp.where(keep > 0, 1.0 / jnp.maximum(keep, 2.0**-24), 0.0).astype(x.dtype)
     return jnp.where(uniform < keep, x * scale, jnp.zeros((), x.dtype))
 

@@ -9,11 +9,13 @@ from jaxtyping import Array, Float
 from attention_jax.ops.precision import accumulator
 
 
-def subtract_maps(pooled: Float[Array, "H2 ..."], factor: Float[Array, ""] | float) -> Float[Array, "H ..."]:
+def subtract_maps(pooled: Float[Array, "H2 ..."], factor: Float[Array, "..."] | float) -> Float[Array, "H ..."]:
     """Differential attention, A_1 V - factor A_2 V, from what the maps 2 h and 2 h + 1 of each head h have pooled (Ye
     et al. 2024, arXiv 2410.05258, eq. 1).
 
-    Both maps pool the same values, with a half of the head's queries and keys each.
+    Both maps pool the same values, with a half of the head's queries and keys each; in the second version (Ye et al.
+    2026, https://huggingface.co/blog/microsoft/diff-attn-v2) with queries of full width and the same keys, and a factor
+    of each head and query, [H, Q, 1].
 
     >>> import jax
     >>> from attention_jax.ops.attention import attend

@@ -73,15 +73,15 @@ class PositiveFeatures(Features):
         return jnp.exp(exponent - largest) * self.projection.shape[0] ** -0.5, largest
 
 
-def unsupported_reason(query, key, value, score, bias, mask, dropout, query_offset, sink=None) -> str | None:
-    """Return why this implementation does not support a call; None if it does."""
-    if not isinstance(score, Features):
-        return f"needs a score that is a product of features (ops/linear.py), not {type(score).__name__}"
-    if sink is not None:
+def unsupported_reason(call) -> str | None:
+    """Return why this implementation does not support a call, `dispatch.Call`; None if it does."""
+    if not isinstance(call.score, Features):
+        return f"needs a score that is a product of features (ops/linear.py), not {type(call.score).__name__}"
+    if call.sink is not None:
         return "computes the softmax without a sink"
-    if bias is not None or dropout is not None:
+    if call.bias is not None or call.dropout is not None:
         return "is used without bias and without dropout"
-    return unsupported_mask_reason(mask, query, key, query_offset)
+    return unsupported_mask_reason(call.mask, call.query, call.key, call.query_offset)
 
 
 def attend(

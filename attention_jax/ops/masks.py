@@ -15,6 +15,7 @@ the fused `attend` then skips fully masked blocks and does not evaluate the mask
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -146,8 +147,7 @@ class Dense(Mask):
 @pytree
 @dataclass(frozen=True)
 class Segments(Mask):
-    """Keys of the query's own segment; ids do not decrease, so the keys of consecutive queries are an interval.
-    Positions without an id are in no segment."""
+    """Keys of the query's own segment. Positions without an id are in no segment."""
 
     query_ids: Int[Array, " Q"]
     key_ids: Int[Array, " K"]
@@ -158,16 +158,27 @@ class Segments(Mask):
         return same & has_id[0][:, None] & has_id[1][None, :]
 
     def key_range(self, first, last):
-        return self._keys_before(first, "left"), self._keys_before(last, "right")
+        return self._keys_between(first, last)[:2]
 
-    def unmasked_range(self, first, last):  # empty where first and last are of different segments
-        stop = jnp.where(_is_index(first, self.query_ids), self._keys_before(first, "right"), 0)
-        return self._keys_before(last, "left"), jnp.where(_is_index(last, self.query_ids), stop, 0)
+    def unmasked_range(self, first, last):
+        start, stop, is_segment = self._keys_between(first, last)
+        return start, jnp.where(is_segment, stop, 0)
 
-    def _keys_before(self, query_position, side):
-        """The number of keys before the segment of a query, or before its end ("right")."""
-        ids = self.query_ids[jnp.clip(query_position, 0, len(self.query_ids) - 1)]
-        return jnp.searchsorted(self.key_ids, ids, side=side, method="compare_all")
+    @partial(jnp.vectorize, excluded=(0,))
+    def _keys_between(self, first, last):
+        """The interval of the keys whose ids are between the least and the greatest of the queries first..last, which
+        is no longer than needed for ids in order; and whether it is of one segment alone, that of all these queries."""
+        bounds = jnp.iinfo(self.query_ids.dtype)
+        low, high = (self.query_ids.dtype.type(bound) for bound in (bounds.min, bounds.max))
+        query, key = jnp.arange(len(self.query_ids)), jnp.arange(len(self.key_ids))
+        is_asked = (first <= query) & (query <= last)
+        least = jnp.where(is_asked, self.query_ids, high).min(initial=high)
+        greatest = jnp.where(is_asked, self.query_ids, low).max(initial=low)
+        is_between = (least <= self.key_ids) & (self.key_ids <= greatest)
+        start = jnp.where(is_between, key, len(key)).min(initial=len(key))
+        stop = jnp.where(is_between, key + 1, 0).max(initial=0)
+        has_ids = _is_index(first, self.query_ids) & _is_index(last, self.query_ids)
+        return start, stop, has_ids & (least == greatest) & (is_between.sum() == stop - start)
 
 
 def _is_index(positions, array):
@@ -336,8 +347,8 @@ def sliding_window(size: int) -> Mask:
 def segments(query_ids: Int[Array, " Q"], key_ids: Int[Array, " K"]) -> Mask:
     """A mask for packed sequences: each query attends to the keys of its own segment.
 
-    There is one id per position, and ids do not decrease, so padding at the end has the largest id. Raises InputError
-    for ids that are not integers, and for known ones (outside of `jax.jit`) that decrease.
+    There is one id per position, any integer, also for padding. In blocks, ids in order, rising or falling, are
+    the fastest. Raises InputError for ids that are not integers.
 
     >>> segments(jnp.array([0, 1, 1]), jnp.array([0, 0, 1]))(jnp.arange(3), jnp.arange(3)).astype(int).tolist()
     [[1, 1, 0], [0, 0, 1], [0, 0, 1]]
@@ -346,14 +357,6 @@ def segments(query_ids: Int[Array, " Q"], key_ids: Int[Array, " K"]) -> Mask:
     for ids in (query_ids, key_ids):
         if ids.ndim == 0 or not jnp.issubdtype(ids.dtype, jnp.integer):
             raise InputError(f"segments needs integer ids of every position, got {ids.dtype} of shape {ids.shape}")
-        falls = () if isinstance(ids, jax.core.Tracer) else np.argwhere(np.diff(np.asarray(ids)) < 0)
-        if len(falls):
-            *row, at = map(int, falls[0])
-            around = np.asarray(ids)[tuple(row)][max(at - 1, 0) : at + 2].tolist()
-            raise InputError(
-                f"segments needs ids that do not decrease, got {around} at position {at}: number the segments in "
-                "their order, and give padding at the end the largest id"
-            )
     dtype = np.promote_types(query_ids.dtype, key_ids.dtype)
     if jax.dtypes.canonicalize_dtype(dtype) != dtype or not np.issubdtype(dtype, np.integer):
         raise InputError(

@@ -39,7 +39,7 @@ from jaxtyping import Array, Bool, Float
 
 from attention_jax.errors import InputError
 from attention_jax.ops.meshes import loopable, vary_like
-from attention_jax.ops.trees import example_of, is_of_package, name_of, outline, pytree, trial
+from attention_jax.ops.trees import example_of, is_of_package, name_of, on_examples, outline, pytree, shape_error
 
 Rows = Float[Array, " Q"]
 
@@ -87,14 +87,15 @@ class Local(Normalizer):
         return None
 
     def weights(self, scores, allowed):
-        scores = jnp.where(allowed, scores, 0.0)
-        shift = jnp.zeros(scores.shape[:1], scores.dtype)
+        scores = jnp.where(allowed, scores, 0.0)  # [Q, K]
+        shift = jnp.zeros(scores.shape[:1], scores.dtype)  # [Q], 0 unless the kind has one
         if self.rescales:
             shift = lax.stop_gradient(jnp.max(scores, axis=1, initial=0.0, where=allowed))
-        if isinstance(self, Threshold):
+        if isinstance(self, Threshold):  # t, relative to the largest score, as the scores are from here on
             top = jnp.max(scores, axis=1, initial=-jnp.inf, where=allowed)
             scores = jnp.where(allowed, relative_to(top, scores), 0.0)
             shift = loopable(_solve_threshold)(self, scores, allowed)
+        # w_j = scale f_j; the scale [Q] of a `Ratio` is 1 / (extra + sum_l g_l), and g is f if there is no summand
         values, *summands = terms_of(self, scores, allowed, shift)
         count = allowed.sum(axis=1).astype(values.dtype)
         return values * scale_of(self, (*summands, values)[0].sum(axis=1), count, shift)[:, None]
@@ -112,7 +113,8 @@ def terms_of(normalizer: Local, scores, allowed, shift: Rows) -> tuple[Float[Arr
 
 
 def _apply(function, normalizer, scores, allowed, shift):
-    if normalizer.rescales:
+    # a masked score is replaced before f, too: the gradient of `where` alone is 0 * f', NaN where f' is infinite
+    if normalizer.rescales:  # e^-m f(s) is no function of s - m
         return jnp.where(allowed, function(jnp.where(allowed, scores, normalizer.masked), shift[:, None]), 0.0)
     return jnp.where(allowed, function(jnp.where(allowed, scores - shift[:, None], normalizer.masked)), 0.0)
 
@@ -126,6 +128,7 @@ def scale_of(normalizer: Local, mass: Rows, count: Rows, shift: Rows) -> Rows:
     """`scale`, given the last sum of `terms_of` and the number of keys of each query; 0 where all weights are 0
     anyway."""
     if normalizer.divides:
+        # mass is sum_j e^-m g_j, and the weights have e^-m f_j: with e^-m extra the factor e^-m cancels
         divisor = mass + rescale(normalizer, jnp.asarray(normalizer.extra(), mass.dtype), shift)
         has_mass = (divisor != 0) & (count > 0)
         return jnp.where(has_mass, 1 / jnp.where(has_mass, divisor, 1.0), 0.0)
@@ -284,8 +287,7 @@ def find_threshold(
     more than half of the step before, is a bisection.
 
     `sums(t, low)` are taken over the keys of each query; keys with f(s - low) = 0 may be left out. `all_agree`
-    combines the flags [Q] of the queries that they are done, where the sums are taken over several devices those of all
-    devices.
+    combines the flags [Q] of the queries that they are done; generated kernels have another one.
 
     The loop ends when all rows are done. Under `jax.jit` with sharded arrays that is one boolean which the devices
     combine at each step, the only thing that they exchange. A fixed number of steps would need none, and would have to
@@ -295,12 +297,13 @@ def find_threshold(
     close = (0.1 * jnp.finfo(low.dtype).eps ** 0.5).astype(low.dtype)  # each step squares the error
 
     def step(carry):
-        n, t, low, high, last, _ = carry
+        n, t, low, high, last, _ = carry  # low <= root <= high, and the last move, all [Q]
         mass, slope = sums(t, low)
         # the sum falls as t grows: too large a sum means that t is below the root
         low, high = jnp.where(mass >= 1, t, low), jnp.where(mass <= 1, t, high)
         move, near = _newton(normalizer, mass, slope), close * jnp.maximum(jnp.abs(t), 1.0)
         turns_back = (move * last < 0) & (jnp.abs(move) > jnp.maximum(jnp.abs(last) / 2, near))  # where f is bounded
+        # the step of Newton's method if it stays in the bracket, else half of the bracket
         inside = (t + move >= low) & (t + move <= high)  # of NaN neither is true
         new = jnp.where(inside & ~turns_back, t + move, low + (high - low) / 2)
         is_done = (jnp.abs(new - t) <= near) | (low == high) | jnp.isnan(low)
@@ -372,7 +375,7 @@ class Ordered(Normalizer):
         return take, jnp.where(allowed, leave, 0.0)
 
     def weights(self, scores, allowed):
-        take, leave = self.logs(scores, allowed)
+        take, leave = self.logs(scores, allowed)  # log w_j = take_j + sum_{i > j} leave_i, [Q, K]
         return jnp.where(allowed, jnp.exp(take + suffix_sum(leave)), 0.0)
 
 
@@ -382,6 +385,7 @@ def suffix_sum(x: Float[Array, "... K"]) -> Float[Array, "... K"]:
     >>> suffix_sum(jnp.array([[1.0, 2.0, 3.0]])).tolist()
     [[5.0, 3.0, 0.0]]
     """
+    # (x_2, ..., x_K, 0): a key is not in its own sum, and no difference of two sums cancels
     later = jnp.concatenate([x[..., 1:], jnp.zeros_like(x[..., :1])], axis=-1)
     return lax.cumsum(later, axis=x.ndim - 1, reverse=True)
 
@@ -433,7 +437,7 @@ def _check_overrides(normalizer: Normalizer) -> None:
 
 @lru_cache(maxsize=256)
 def _check_functions(structure, leaves) -> None:
-    with trial():
+    with on_examples():
         normalizer = example_of(structure, leaves)
         shift = [jnp.zeros((1, 1), jnp.float32)] if getattr(normalizer, "rescales", False) else []
         functions = {"__call__": normalizer}
@@ -441,6 +445,7 @@ def _check_functions(structure, leaves) -> None:
             functions["summand"] = normalizer.summand
         if isinstance(normalizer, Threshold):
             functions["inverse"] = normalizer.inverse
+            # f(inverse(y)) = y for values that weights can have; the inverse is infinite where f stays below y
             y = jnp.array([[0.25, 0.5, 1.0]], jnp.float32)
             x = normalizer.inverse(y)
             has_only_scalars = all(shape == () for shape, _ in leaves)  # not knots, which cannot all be the same
@@ -461,17 +466,19 @@ def _check_functions(structure, leaves) -> None:
 
 def is_elementwise(function: Callable, *shift: Float[Array, "1 1"]) -> bool:
     """Whether a function is elementwise, tried on six scores: else its values in blocks would differ from its values
-    on the whole. One that fails on them, or needs what the transformation around it has, cannot be tried and passes.
+    on the whole. One that fails on their numbers, or needs what the transformation around it has, cannot be tried and
+    passes.
 
     >>> is_elementwise(jnp.tanh), is_elementwise(lambda x: x - x.mean())
     (True, False)
     """
-    with trial():
+    with on_examples():
         scores = jnp.array([[0.5, -0.25, 1.5], [-1.0, 0.75, 0.125]], jnp.float32)
+        # f of [2, 3] against f of each of its six numbers alone, [1, 1]
         try:
             whole, *apart = (jax.tree.leaves(function(x, *shift)) for x in (scores, *scores.reshape(6, 1, 1)))
         except Exception:
-            return True
+            return not shape_error(function, scores, *shift)
         for value, *single_values in zip(whole, *apart):
             if [jnp.shape(x) for x in (value, *single_values)] != [(2, 3), *[(1, 1)] * 6]:
                 return False

@@ -32,15 +32,8 @@ from attention_jax.ops.normalizer_kinds import (
     check_elementwise,
 )
 from attention_jax.ops.precision import accumulator, as_type
-from attention_jax.ops.trees import (
-    as_tree,
-    is_leaf,
-    option_number,
-    pytree,
-    static_option,
-    whole_number,
-    with_arrays,
-)
+from attention_jax.ops.rule_options import option_number, static_option, whole_number
+from attention_jax.ops.trees import as_tree, is_leaf, pytree, with_arrays
 
 __all__ = [
     "Entmax",
@@ -234,7 +227,8 @@ class Entmax(Threshold):
     """Entmax: sparse weights, between softmax (alpha near 1) and sparsemax (alpha = 2) (Peters et al. 2019).
 
     Weights are max((alpha - 1) (s_j - t), 0)^(1 / (alpha - 1)) (eq. 10), sparser for larger `alpha`, which is above 1
-    and at most 2 and may be learned (Correia et al. 2019). 2 is sparsemax; the limit 1 is softmax.
+    and at most 2 and may be learned (Correia et al. 2019). 2 is sparsemax; the limit 1 is softmax, which a traced alpha
+    of 1 computes. A traced alpha outside of [1, 2] is computed by the formula, too.
 
     >>> Entmax(2.0).weights(jnp.array([[0.5, 0.0, -3.0]]), jnp.ones((1, 3), bool)).round(4).tolist()
     [[0.75, 0.25, 0.0]]
@@ -248,23 +242,43 @@ class Entmax(Threshold):
             raise InputError(f"alpha of Entmax must be above 1 and at most 2, got {self.alpha}: 1 is Softmax()")
 
     def __call__(self, x):
-        alpha = as_type(self.alpha, x.dtype)
-        return positive_power((alpha - 1) * x, 1 / (alpha - 1))
+        return q_exponential(x, as_type(self.alpha - 1, x.dtype))
 
     def inverse(self, value):
-        alpha = as_type(self.alpha, value.dtype)
-        return value ** (alpha - 1) / (alpha - 1)
+        return q_logarithm(value, as_type(self.alpha - 1, value.dtype))
 
 
-def positive_power(x: Float[Array, "..."], exponent: Float[Array, ""] | float) -> Float[Array, "..."]:
-    """max(x, 0)^exponent for an exponent > 0, by one logarithm and one exponential: its derivative divides by x instead
-    of computing a second power.
+def q_exponential(x: Float[Array, "..."], b: Float[Array, ""] | float) -> Float[Array, "..."]:
+    """max(1 + b x, 0)^(1 / b) for b >= 0, which is exp(x) at b = 0 (Tsallis 1994, the q-exponential of q = 1 - b).
 
-    >>> positive_power(jnp.array([-1.0, 0.0, 3.0]), 2.0).round(4).tolist()
-    [0.0, 0.0, 9.0]
+    Entmax is this function of s_j - t with b = alpha - 1: against eq. 10 of Peters et al. (2019) its t is larger by
+    1 / b, which is far above the scores where alpha is near 1, and would leave nothing of them but its rounding.
+
+    >>> q_exponential(jnp.array([-1.0, -0.5, 0.0]), 1.0).tolist()
+    [0.0, 0.5, 1.0]
     """
-    is_positive = ~(x <= jnp.finfo(x.dtype).tiny)  # true of NaN, which stays
-    return jnp.where(is_positive, jnp.exp(exponent * jnp.log(jnp.where(is_positive, x, 1.0))), 0.0)
+    u = b * x
+    has_weight = ~(u <= -1)  # true of NaN, which stays
+    u = jnp.where(has_weight, u, 0.0)
+    # log(1 + b x) / b = x log(1 + u) / u, where log(1 + u) = 2 artanh(z), z = u / (2 + u): five terms near u = 0, so
+    # that no derivative divides by a small u or b
+    is_small = jnp.abs(u) < 0.05
+    square = jnp.square(u / (2 + u))
+    series = 2 / (2 + u) * (1 + square * (1 / 3 + square * (1 / 5 + square * (1 / 7 + square / 9))))
+    large = jnp.where(is_small, 1.0, u)
+    ratio = jnp.where(is_small, series, jnp.log1p(large) / large)
+    return jnp.where(has_weight, jnp.exp(jnp.where(has_weight, x, 0.0) * ratio), 0.0)
+
+
+def q_logarithm(value: Float[Array, "..."], b: Float[Array, ""] | float) -> Float[Array, "..."]:
+    """The inverse of `q_exponential`: (value^b - 1) / b, which is log(value) at b = 0.
+
+    >>> q_logarithm(jnp.array([0.0, 0.5, 1.0]), 1.0).tolist()
+    [-1.0, -0.5, 0.0]
+    """
+    smallest = float(jnp.finfo(value.dtype).tiny) ** 0.5
+    b = jnp.where(jnp.abs(b) < smallest, smallest, b)  # below, the quotient is log(value) to the last bit
+    return jnp.expm1(b * jnp.log(value)) / b
 
 
 @pytree

@@ -130,13 +130,15 @@ class LocalLinear(Pool):
     The result [Q, V] is the a of the (a, b) that minimize sum_j w_j (|v_j - a - b (k_j - q)|^2 + ridge |b|^2) (Stone
     1977; Fan 1992; as attention: Zuo et al. 2025). Without `ridge` it is 1e-6 times the mean variance of a feature of
     the keys that the query attends to, whatever their unit; features may be multiples of one another, and keys fewer
-    than features.
+    than features. Features in which the keys of a query are the same to rounding have slope 0, so that the result is
+    the mean of the values where all keys are the same.
 
     Plain attention has b = 0. Queries and keys have one width D, else InputError. `attend` goes through the keys four
     times: for their mean, twice for the slopes b, and for the line through what these leave (iterative refinement). The
     sums have (1 + D) (1 + D + V) numbers per query, and each query solves D equations: for D up to about 16.
 
-    In float32 the result is that of float64 to about 1e-3 of the values, and for most queries to 1e-5. Slopes in
+    In float32 the result is that of float64 to about 1e-3 of the values (5e-3 where features are multiples of one
+    another), and for most queries to 1e-5. Slopes in
     directions in which the keys vary by less than 1e-2 of their spread, but do vary, are less precise: a query away
     from the keys there is off by up to a fifth of its result. A larger `ridge`, 1e-4 times the variance, avoids it.
 
@@ -178,15 +180,20 @@ class LocalLinear(Pool):
         sums = jnp.concatenate([unit, divided], axis=1).reshape(queries, 1 + features, 1 + features + width)
         key, left = sums[:, 0, 1 : 1 + features], sums[:, 0, 1 + features :]  # means, about those of `terms`
         covariance = sums[:, 1:, 1 : 1 + features] - key[:, :, None] * key[:, None, :]
+        eps = float(jnp.finfo(pooled.dtype).eps)
+        # the mean of equal keys differs from them by a rounding, whose square is no variance
+        varies = jnp.diagonal(covariance, axis1=1, axis2=2) > jnp.square(4 * eps * (terms.key + key))  # [Q, D]
+        covariance = jnp.where(varies[:, :, None] & varies[:, None, :], covariance, 0.0)
         mixed = sums[:, 1:, 1 + features :] - key[:, :, None] * left[:, None, :]
         variance = jnp.maximum(jnp.trace(covariance, axis1=1, axis2=2) / features, 0)  # [Q]
         ridge = 1e-6 * variance if self.ridge is None else jnp.asarray(self.ridge, pooled.dtype)
         ridge = jnp.broadcast_to(ridge, variance.shape)[:, None, None]
-        rounding = 2 * float(jnp.finfo(pooled.dtype).eps) * variance[:, None, None]
+        rounding = 2 * eps * variance[:, None, None]
         solved = jnp.maximum(ridge, stiffness * variance[:, None, None]) + rounding
         solved = jnp.where(solved > 0, solved, 1.0)  # all keys are the same
         matrix = covariance + solved * jnp.eye(features, dtype=pooled.dtype)[None]
         slopes = terms.slopes + jnp.linalg.solve(matrix, mixed - ridge * terms.slopes)
+        slopes = jnp.where(varies[:, :, None], slopes, 0.0)
         value = terms.value + left + _times(key[:, None], terms.slopes)[:, 0]
         return mass, (terms.key + key, value), slopes
 

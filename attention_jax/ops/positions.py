@@ -73,7 +73,7 @@ def sinusoidal(positions: Int[Array, "T"], width: int, dtype=jnp.float32) -> Flo
     """
     angles = _angles(positions, (width + 1) // 2, width, dtype)
     pairs = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1)  # [T, D/2, 2]
-    return pairs.reshape(positions.shape[0], -1)[:, :width]  # [T, D]
+    return pairs.reshape(positions.shape[0], 2 * angles.shape[1])[:, :width]  # [T, D]
 
 
 @dataclass(frozen=True)
@@ -178,6 +178,7 @@ def rotary(
     theta: float = 10_000.0,
     scaling: Callable[[Array], Array] | None = None,
     inverse: bool = False,
+    fraction: float = 1.0,
 ) -> Float[Array, "T D"]:
     """Rotary position embedding (RoPE): the pairs (x_i, x_{i+D/2}) of the vector at position t are rotated by the angle
     t / theta^(2i/D) (Su et al. 2021, eq. 34, theta = 10000).
@@ -186,12 +187,13 @@ def rotary(
     are halves apart rather than neighbors (as in GPT-NeoX), which is the same map up to an order of the channels.
     Ones before zeros become the sinusoids of a position, cosines before sines. `scaling` maps the frequencies
     1 / theta^(2i/D) to others; its attribute `amplitude`, if it has one, multiplies the cosines and sines. `inverse`
-    returns the vectors that this maps to x.
+    returns the vectors that this maps to x. With a `fraction` below 1, the first int(fraction D) channels are rotated,
+    as if there were no others (`partial_rotary_factor` in transformers).
 
     >>> [round(float(x), 3) for x in rotary(jnp.array([[1.0, 0.0]]), jnp.array([2]))[0]]  # cos 2, sin 2
     [-0.416, 0.909]
     """
-    x, half = jnp.asarray(x), x.shape[-1] // 2
+    x, half = jnp.asarray(x), int(x.shape[-1] * fraction) // 2
     angles = _angles(positions, half, 2 * half, accumulator(x.dtype), theta, scaling)
     amplitude = getattr(scaling, "amplitude", 1.0)
     if inverse:
@@ -203,30 +205,38 @@ def rotary(
 
 def _angles(positions, pairs: int, width: int, dtype, theta: float = 10_000.0, scaling=None):
     """Compute t / theta^(2i/width) for i < pairs, [T, pairs], plus or minus whole turns for large integers t in
-    float32."""
+    float32. theta may be traced, and has a gradient then."""
     frequencies = theta ** (-2.0 * jnp.arange(pairs, dtype=dtype) / width)
     is_traced = isinstance(theta, jax.core.Tracer)
-    exact = None if is_traced else float(theta) ** (-2.0 * np.arange(pairs) / width)  # in float64
-    if scaling is not None and is_traced:
-        frequencies = scaling(frequencies)
-    elif scaling is not None:
-        exact = np.asarray(scaling(exact))
-        frequencies = jnp.asarray(exact, dtype)
+    with jax.enable_x64(is_traced or jax.config.jax_enable_x64):  # float64 for the frequencies of a traced theta
+        base = lax.convert_element_type(lax.stop_gradient(theta), jnp.float64) if is_traced else float(theta)
+        exact = base ** (-2.0 * np.arange(pairs) / width)
+        exact = exact if scaling is None else scaling(exact)
+        words = _split_turns(exact / (2 * np.pi))
+    if scaling is not None:
+        frequencies = scaling(frequencies) if is_traced else jnp.asarray(np.asarray(exact), dtype)
     near = positions.astype(dtype)[:, None] * frequencies[None, :]
-    if is_traced or dtype != jnp.float32 or not jnp.issubdtype(positions.dtype, jnp.integer):
+    if dtype != jnp.float32 or not jnp.issubdtype(positions.dtype, jnp.integer):
         return near
-    positions, turns = as_positions(positions)[:, None], exact / (2 * np.pi)
-    far = _fraction_of_turn(jnp.abs(positions).astype(jnp.uint32), turns) * jnp.where(positions < 0, -1.0, 1.0)
-    return jnp.where(jnp.abs(positions) < FAR, near, far)
+    positions = as_positions(positions)[:, None]
+    size = jnp.abs(positions)
+    far = _fraction_of_turn(size.astype(jnp.uint32), *words)
+    if size.dtype == jnp.int64:  # 2^32 positions are the lower words of as many turns
+        far = far + _fraction_of_turn((size >> 32).astype(jnp.uint32), words[1], jnp.zeros_like(words[1]))
+    far = far * jnp.where(positions < 0, -1.0, 1.0)
+    far = far + (near - lax.stop_gradient(near)) if is_traced else far  # the gradient of theta
+    return jnp.where(size < FAR, near, far)
 
 
-def _fraction_of_turn(positions, turns: np.ndarray):
-    """Compute the angle of positions * turns [T, pairs] within half a turn, by integer arithmetic modulo a turn: a
-    fraction of a turn in units of 2^-64 is split in two words of 32 bits."""
-    words = [int(turn * 2.0**64) % 2**64 for turn in turns]
-    high, low = (
-        jnp.asarray(np.array(x, np.uint32))[None] for x in ([w >> 32 for w in words], [w % 2**32 for w in words])
-    )
+def _split_turns(turns):
+    """The fractions of turns [pairs] in units of 2^-64, split in two words of 32 bits, each [1, pairs]."""
+    scaled = turns % 1.0 * 2.0**32
+    return tuple(jnp.asarray(x, jnp.uint32)[None, :] for x in (scaled, scaled % 1.0 * 2.0**32))
+
+
+def _fraction_of_turn(positions, high, low):
+    """Compute the angle within half a turn of positions [T, 1] times the fractions of a turn that `_split_turns` gives,
+    by integer arithmetic modulo a turn: [T, pairs]."""
     (a, b), (c, d) = ((x >> 16, x & 0xFFFF) for x in (positions, low))
     carry = a * d + (b * d >> 16)
     carried = a * c + (carry >> 16) + (b * c + (carry & 0xFFFF) >> 16)  # the upper word of positions * low

@@ -43,7 +43,8 @@ from attention_jax.errors import InputError
 from attention_jax.ops.blockwise.linear_call import LinearMap, call_linear
 from attention_jax.ops.kernels.terms import Terms, round_to
 from attention_jax.ops.precision import accumulator, as_type, matmul_transposed, promote_arrays
-from attention_jax.ops.trees import check_option, describes_call, pytree, static_option
+from attention_jax.ops.rule_options import check_option, static_option
+from attention_jax.ops.trees import describes_call, pytree
 
 __all__ = [
     "Additive",
@@ -553,7 +554,7 @@ class Gaussian(Score):
     """Logarithm of the Gaussian kernel, -||q - k||^2 / (2 sigma^2) (Nadaraya 1964; Watson 1964).
 
     `sigma` is in the units of the features. It is one number, or [Q, 1] for a width per query; the latter needs all
-    queries at once, implementation="plain", else InputError.
+    queries at once, implementation="plain", else InputError. A traced sigma counts by its size, and 0 is not defined.
 
     >>> Gaussian(sigma=0.5)(jnp.array([[0.0]]), jnp.array([[1.0]])).tolist()
     [[-2.0]]
@@ -592,6 +593,8 @@ class Gaussian(Score):
 class Boxcar(Score):
     """Logarithm of the boxcar kernel 1[||q - k|| < width]: a plain mean over the neighbors. Its gradient is zero.
 
+    A traced width counts by its size; within 0 there is no key.
+
     >>> Boxcar(2.0)(jnp.array([[0.0]]), jnp.array([[1.0], [3.0]])).tolist()
     [[0.0, -inf]]
     """
@@ -612,7 +615,7 @@ class Boxcar(Score):
 class Triangular(Score):
     """Logarithm of the triangular kernel max(0, 1 - ||q - k|| / width), spelled as in "Dive into Deep Learning" 11.2.
 
-    Epanechnikov's own kernel is 1 - ||q - k||^2.
+    Epanechnikov's own kernel is 1 - ||q - k||^2. A traced width counts by its size, and 0 is not defined.
 
     >>> jnp.exp(Triangular(2.0)(jnp.array([[0.0]]), jnp.array([[1.0], [3.0]]))).tolist()
     [[0.5, 0.0]]
@@ -627,7 +630,7 @@ class Triangular(Score):
         inverse, width = _unit(self.width)
         square = _squared_distance(query, key, inverse)
         distance = jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1.0)), 0.0)  # no infinite slope at 0
-        kernel = 1.0 - distance / as_type(width, distance.dtype)
+        kernel = 1.0 - distance / jnp.abs(as_type(width, distance.dtype))
         return jnp.where(kernel > 0, jnp.log(jnp.where(kernel > 0, kernel, 1.0)), -jnp.inf)
 
 

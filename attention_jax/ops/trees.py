@@ -4,6 +4,15 @@
 equal if both have the same number of fields: `jax.tree.structure(Gaussian(1.0)) == jax.tree.structure(Cosine(1.0))` was
 true (jax 0.10.2 and 0.12.0.1), with different hashes. Compiled programs are cached by the structure of their
 arguments, so on a hash collision one score was computed by the program of another.
+
+`as_tree` also makes pytrees of plain functions, with the arrays that they read from the functions around them. Neither
+`jax.closure_convert` nor `jax.make_jaxpr` can, which are programs of one trace:
+
+1. One function is called on blocks, edges, the whole and one decoded row; such a program has one block's shape.
+2. Integers that a function reads, such as lengths, are mapped by `vmap`; `closure_convert` hoists only floating arrays.
+3. A function may call compiled ones that read traced arrays. `_copy` goes into these and drops their `jit`, since a
+   compiled program holds its arrays.
+4. No traced array is kept in static data, and a call needs no trace to know whether its rule is that of the last call.
 """
 
 import contextlib
@@ -26,9 +35,13 @@ Class = TypeVar("Class", bound=type)
 
 
 def as_tree(rule):
-    """Return `rule` as a pytree whose leaves are arrays and numbers: of a plain function, the traced arrays that it
-    reads from the functions around it; a callable pytree with other leaves (the activation of an Equinox module) keeps
-    these aside, and `functools.partial` its Python numbers, of which a new one is compiled anew; None stays None.
+    """Return `rule` as a pytree whose leaves are arrays and numbers.
+
+    * `functools.partial`: its function and arguments are children; a new Python number is compiled anew.
+    * a method of a pytree: a partial of it, with the object as its first argument.
+    * a plain function: a `Closure` whose leaves are the traced arrays that it reads, if it reads variables.
+    * a pytree with other leaves (the activation of an Equinox module): these are kept aside, in `WithConstants`.
+    * any other pytree, and None: itself.
 
     Raises InputError for a rule of a class that is not registered (`check_registered`).
 
@@ -36,22 +49,41 @@ def as_tree(rule):
     ([], 2)
     """
     check_registered(rule)
-    is_array = is_number
-    if isinstance(rule, functools.partial):
-        if is_leaf(rule):  # Python's own, whose numbers may be what a `range` needs
-            is_array = lambda leaf: hasattr(leaf, "dtype")
-        function = as_tree(rule.func)
-        of = (Closure.__call__, function) if isinstance(function, Closure) else (rule.func,)
-        rule = jax.tree_util.Partial(*of, *rule.args, **rule.keywords)
+    if isinstance(rule, functools.partial):  # jax.tree_util.Partial, too
+        return _tree_of_partial(rule)
+    if _is_tree_method(rule):
+        return _tree_of_partial(jax.tree_util.Partial(rule))
     if is_leaf(rule) and callable(rule):
-        return _close(rule) if _reads_variables(rule) else jax.tree_util.Partial(rule)
+        return _close(rule) if _reads_variables(rule) or _has_state(rule) else jax.tree_util.Partial(rule)
+    return _tree_of_leaves(rule, is_number)
+
+
+def _tree_of_partial(rule: functools.partial):
+    """The tree of a function and its arguments, of which the first may be the object of a method."""
+    # the numbers of Python's own partial may be what a `range` needs
+    is_child = (lambda leaf: hasattr(leaf, "dtype")) if is_leaf(rule) else is_number
+    # a method is its function with the object as first argument: then the leaves of the object are children
+    func, owner = (rule.func.__func__, [rule.func.__self__]) if _is_tree_method(rule.func) else (rule.func, [])
+    function = as_tree(func)
+    # what a Partial calls is static, and a Closure has arrays: it is the first argument, of a function without any
+    bound = (Closure.__call__, function) if isinstance(function, Closure) else (func,)
+    return _tree_of_leaves(jax.tree_util.Partial(*bound, *owner, *rule.args, **rule.keywords), is_child)
+
+
+def _tree_of_leaves(rule, is_child: Callable):
+    """A pytree itself if all its leaves are children, functions that read traced arrays included; else with the others
+    as constants."""
+    # a function among the leaves is a child if it reads a traced array, else a constant like a string
     rule = jax.tree.map(_close_if_traced, rule)
     leaves, structure = jax.tree.flatten(rule, is_leaf=lambda node: isinstance(node, Closure))
-    is_child = lambda leaf: isinstance(leaf, Closure) or is_array(leaf)
-    if all(map(is_child, leaves)):
+    constants = tuple(None if isinstance(x, Closure) or is_child(x) else Constant(x) for x in leaves)
+    if not any(constants):
         return with_arrays(rule)
-    arrays = [x for x in leaves if is_child(x)]
-    return WithConstants(arrays, structure, tuple(None if is_child(x) else Constant(x) for x in leaves))
+    return WithConstants([x for x, constant in zip(leaves, constants) if constant is None], structure, constants)
+
+
+def _is_tree_method(rule) -> bool:
+    return inspect.ismethod(rule) and not is_leaf(rule.__self__)
 
 
 def with_arrays(rule):
@@ -129,10 +161,28 @@ def example_of(structure, leaves):
 
 
 @contextlib.contextmanager
-def trial():
+def on_examples():
     """A context in which rules are computed on examples, whatever transformation or check of JAX is around."""
     with jax.core.eval_context(), jax.transfer_guard("allow"), jax.debug_nans(False):
         yield
+
+
+def shape_error(rule, *arguments) -> str:
+    """The message of the error that a rule raises for arguments of these shapes, whatever the numbers; empty if it
+    raises none, asks for numbers, or needs the axes of a transformation around the call.
+
+    >>> shape_error(jnp.add, jnp.ones(2), jnp.ones(3))
+    'TypeError: add got incompatible shapes for broadcasting: (2,), (3,).'
+    >>> shape_error(lambda x: 1 if x > 0 else 2, jnp.ones(()))
+    ''
+    """
+    try:
+        jax.eval_shape(lambda rule, *arguments: rule(*arguments), as_tree(rule), *arguments)
+    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError, NameError):
+        return ""
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return ""
 
 
 def is_leaf(rule) -> bool:
@@ -195,6 +245,7 @@ def pytree(cls: Class) -> Class:
             object.__setattr__(tree, name, value)
         return tree
 
+    # the class is part of the structure, so that structures of different classes differ
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     if getattr(getattr(cls.__eq__, "__code__", None), "co_filename", None) == "<string>":  # that of the dataclass
         cls.__eq__, cls.__hash__ = _equal, _hash
@@ -219,23 +270,62 @@ def _equal_leaves(a, b):
 
 
 def _hash(self):
+    # shapes and no numbers of the leaves: equal trees have equal hashes, and traced leaves have no numbers
     leaves, structure = jax.tree.flatten(self)
     return hash((structure, tuple(np.shape(leaf) for leaf in leaves if is_number(leaf))))
 
 
 class Constant:
-    """A value as part of a structure: equal to itself, and to an equal number or string of its type."""
+    """A value as part of a structure: equal to itself as long as its contents are the same, and to an equal number or
+    string of its type."""
 
     def __init__(self, value):
         self.value = value
-        is_literal = isinstance(value, bool | int | float | complex | str | jax.tree_util.PyTreeDef)
-        self.key = (type(value), repr(value) if is_literal else id(value))
+        self.key = (type(value), contents(value))
 
     def __eq__(self, other):
         return isinstance(other, Constant) and self.key == other.key
 
     def __hash__(self):
         return hash(self.key)
+
+
+def contents(value, depth: int = 3):
+    """What a value is compared by, so that a change in place is seen: a number or string itself, the bytes of a NumPy
+    array, the items of a container, the attributes of an object, to this `depth`; else its identity.
+
+    >>> x = np.zeros(2)
+    >>> before = contents([x])
+    >>> x[0] = 1
+    >>> contents([x]) == before, contents(abs) == contents(abs)
+    (False, True)
+    """
+    if isinstance(value, bool | int | float | complex | str | jax.tree_util.PyTreeDef | types.NoneType):
+        return repr(value)
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return value.shape, value.dtype.str, value.tobytes()
+    if inspect.ismethod(value):
+        return value.__func__, contents(value.__self__, depth)
+    # arrays of JAX, modules, classes and functions do not change; what is nested deeper is compared by identity
+    if depth == 0 or isinstance(value, jax.Array | types.ModuleType | types.FunctionType | type):
+        return id(value)
+    return id(value), tuple(contents(x, depth - 1) for x in _values_in(value))
+
+
+def _values_in(value) -> list:
+    """What `copy.copy` would give to a new object: arguments, attributes and slots, items; of one that cannot be copied
+    the attributes."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    try:
+        _, args, *further = value.__reduce_ex__(4)
+        state, items, pairs = (*further, None, None, None)[:3]
+    except Exception:  # of any type: its own `__reduce__` is called
+        args, state, items, pairs = (), getattr(value, "__dict__", None), None, None
+    states = state if isinstance(state, tuple) else (state,)
+    mappings = [*(x.items() for x in states if isinstance(x, dict)), pairs or ()]
+    values = [*args, *(x for x in states if not isinstance(x, dict)), *(items or ())]
+    return values + [x for pairs in mappings for pair in pairs for x in pair]
 
 
 class StaticFunction:
@@ -246,8 +336,9 @@ class StaticFunction:
     """
 
     def __init__(self, function, template, values):
-        self.__name__, self.__module__, self.template = function.__name__, function.__module__, template
-        self.key = (weakref.ref(function), *map(Constant, values))
+        self.__name__, self.__module__, self.template = name_of(function), function.__module__, template
+        owner, method = getattr(function, "__self__", function), getattr(function, "__func__", None)
+        self.key = (weakref.ref(owner), method, *map(Constant, values))
         self.hash = hash(self.key)  # while the function is there
 
     def __eq__(self, other):
@@ -289,9 +380,11 @@ def _close(function) -> Closure:
             traced.append(x)
             x = TRACED
         values.append(x)
-        return x
+        # a copy, since JAX takes a NumPy array that was changed in place for the one of the last trace
+        return x.copy() if isinstance(x, np.ndarray) else x
 
-    template = _copy(function, hide)
+    # static data hold the function with TRACED in the place of each tracer; a call puts the children back in order
+    template = _copy(function, hide) if inspect.isfunction(_without_jit(function)) else hide(function)
     return Closure(traced, StaticFunction(function, template, values))
 
 
@@ -309,14 +402,18 @@ def _copy(function, replace: Callable, copies: dict | None = None):
     original = _without_jit(function)
     if original in copies:
         return copies[original]
-    cells = original.__closure__ or ()
+    # 1. a shell: the code with empty cells, and globals of its own if one that it reads is replaced
+    cells, variables = original.__closure__ or (), _global_values(original)
+    new_variables = {name: replace(value) for name, value in variables.items()}
+    is_same = all(map(operator.is_, variables.values(), new_variables.values()))
+    scope = original.__globals__ if is_same else original.__globals__ | new_variables
     copy = types.FunctionType(
-        original.__code__, original.__globals__, original.__name__, closure=tuple(types.CellType() for _ in cells)
+        original.__code__, scope, original.__name__, closure=tuple(types.CellType() for _ in cells)
     )
+    # 2. known before its cells are filled, so that a function that calls itself finds its copy
     copies[original] = copy
     copy.__dict__.update(original.__dict__)
     replace(original.__code__)
-    replace(original.__globals__)
 
     def replace_leaf(leaf):
         if _reads_variables(leaf):
@@ -330,13 +427,13 @@ def _copy(function, replace: Callable, copies: dict | None = None):
     def replace_leaves(value):
         try:
             leaves, structure = jax.tree.flatten(value)
-        except Exception:  # a dictionary whose keys do not sort
+        except ValueError:  # a dictionary whose keys do not sort
             return replace(value)
         replace(structure)
         new_leaves = [replace_leaf(leaf) for leaf in leaves]
         return value if all(map(operator.is_, leaves, new_leaves)) else structure.unflatten(new_leaves)
 
-    is_same = True
+    # 3. cells and defaults, with the leaves of trees in them replaced, and functions and partials copied like this one
     for cell, new_cell in zip(cells, copy.__closure__ or ()):
         try:
             value = cell.cell_contents
@@ -347,6 +444,7 @@ def _copy(function, replace: Callable, copies: dict | None = None):
     for name in ("__defaults__", "__kwdefaults__"):
         setattr(copy, name, replace_leaves(getattr(original, name)))
         is_same = is_same and getattr(copy, name) is getattr(original, name)
+    # 4. the function itself where nothing has changed, so that it keeps its identity and its compiled programs
     if is_same:
         copies[original] = function
     return copies[original]
@@ -358,7 +456,24 @@ def _without_jit(function):
 
 def _reads_variables(function) -> bool:
     function = _without_jit(function)
-    return inspect.isfunction(function) and any((function.__closure__, function.__defaults__, function.__kwdefaults__))
+    if not inspect.isfunction(function):
+        return False
+    return any((function.__closure__, function.__defaults__, function.__kwdefaults__, _global_values(function)))
+
+
+def _global_values(function) -> dict:
+    """The global variables that a function reads, without modules, classes and functions."""
+    values = {
+        name: value for name in function.__code__.co_names if (value := function.__globals__.get(name)) is not None
+    }
+    return {name: x for name, x in values.items() if not isinstance(x, types.ModuleType) and not callable(x)}
+
+
+def _has_state(rule) -> bool:
+    """Whether a callable is an object with attributes, or a method of one, other than JAX's own functions."""
+    owner = getattr(rule, "__self__", rule)
+    is_plain = inspect.isroutine(owner) or inspect.isclass(owner) or inspect.ismodule(owner)
+    return not is_plain and not type(owner).__module__.startswith("jax") and bool(getattr(owner, "__dict__", None))
 
 
 JitFunction = type(jax.jit(lambda x: x))
@@ -381,44 +496,3 @@ class WithConstants:
         arrays = iter(self.arrays)
         leaves = [next(arrays) if constant is None else constant.value for constant in self.constants]
         return jax.tree.unflatten(self.structure, leaves)
-
-
-def option_number(value: object) -> float | None:
-    """A rule's option as a number, for checks when the rule is made; None if it is traced, or an array of several.
-
-    >>> option_number(np.float32(1.5)), option_number(jnp.ones(3))
-    (1.5, None)
-    """
-    if isinstance(value, jax.core.Tracer) or not is_number(value) or np.shape(value) != ():
-        return None
-    with contextlib.suppress(TypeError):  # a ShapeDtypeStruct
-        return float(value)
-
-
-def whole_number(value: object) -> object:
-    """A whole number as an int, NumPy's too; anything else as it is.
-
-    >>> whole_number(np.int32(2)), whole_number(2.5)
-    (2, 2.5)
-    """
-    return int(value) if isinstance(value, int | np.integer) else value
-
-
-def static_option(name: str, value: object, above: float) -> int | float:
-    """The option `name` of a rule that is part of its structure, as a Python number; InputError if it is traced, or not
-    above a bound.
-
-    >>> static_option("power", np.array(2), above=0), static_option("power", 1.5, above=0)
-    (2, 1.5)
-    """
-    if option_number(value) is None:
-        raise InputError(f"{name} must be a number, which is compiled in: it can be no array of several and not traced")
-    check_option(name, value, above)
-    return value.item() if hasattr(value, "item") else value
-
-
-def check_option(name: str, value: object, above: float) -> None:
-    """Raise InputError if the option `name` of a rule is known, and not above a bound."""
-    number = option_number(value)
-    if number is not None and not number > above:
-        raise InputError(f"{name} must be above {above:g}, got {value}")

@@ -149,7 +149,6 @@ ENTRIES: dict[str, dict[str, Entry]] = {
         "num_heads": Entry(6),
         "feed_forward_proj": Entry("gated-gelu"),
         "tie_word_embeddings": Entry(True),
-        "scale_decoder_outputs": Entry(False),
     },
     "marian": {
         **from_tensors("vocab_size d_model encoder_layers decoder_layers encoder_ffn_dim decoder_ffn_dim"),

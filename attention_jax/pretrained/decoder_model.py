@@ -17,8 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from attention_jax import interpret
 from attention_jax.config import Generation, LanguageModelConfig
-from attention_jax.data.batches import length_bucket
-from attention_jax.data.pairs import pad_rows
+from attention_jax.data.batches import length_bucket, pad_rows
 from attention_jax.errors import InputError
 from attention_jax.interpret import Batch, decoding_edits
 from attention_jax.interpret.edits import has_positions
@@ -36,7 +35,7 @@ from attention_jax.pretrained.interface import (
 from attention_jax.pretrained.tokenizer import read_tokenizer
 from attention_jax.report.attention_data import AttentionRecord, Prediction, check_length
 from attention_jax.sampling import generate
-from attention_jax.tasks import mean_perplexity
+from attention_jax.tasks import text_metrics
 from attention_jax.tasks.attention_maps import token_attention, top_by_layer, with_readings, with_rollout
 
 CONTEXT = 512
@@ -91,13 +90,7 @@ class PretrainedLanguageModel(Pretrained):
             nats = _nats(self.model, self.params, self._pad(window))[0, : len(window) - 1]
             total += float(np.asarray(nats, np.float64).sum())
         count = sum(len(window) - 1 for window in windows)
-        loss = total / count
-        return {
-            "tokens": count,
-            "loss": loss,
-            "perplexity": mean_perplexity([loss]),
-            "bits_per_character": loss * len(row) / max(len(text), 1) / float(np.log(2.0)),
-        }
+        return text_metrics(total, count, longest, len(row), max(len(text), 1))
 
     def attention(self, texts: Texts) -> tuple[AttentionRecord, ...]:
         """The attention maps of each text, under the text and the most probable token after it."""

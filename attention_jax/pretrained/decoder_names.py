@@ -77,6 +77,10 @@ def decoder_table(norms: Mapping[str, str], biased: Container[str] = ()) -> tupl
     )
 
 
+DEPTH = {"value_residual": False, "value_embeddings": False, "attention_residuals": False}
+"""What layers read from earlier ones and from tokens, which the other libraries do not have."""
+
+
 class LanguageModelNaming(Naming):
     """What the conversions of all decoder-only families have in common."""
 
@@ -123,6 +127,7 @@ class GPT2Naming(LanguageModelNaming):
         "logit_cap": 0.0,
         "per_layer": "",
         "scan_layers": False,
+        **DEPTH,
         **LAYERS,
     }
 
@@ -193,10 +198,14 @@ def rotary_options(family: str, facts: Facts) -> dict[str, Any]:
     """
     newer, older = facts.get("rope_parameters") or {}, facts.get("rope_scaling")
     entry, theta = older or newer, facts.get("rope_theta")
-    return {"rope_theta": float(entry.get("rope_theta", theta)), "rope_scaling": scaling_of(family, entry, facts)}
+    fraction = float(entry.get(FRACTION, facts.get(FRACTION, 1.0)))
+    if not 0 < fraction <= 1:
+        raise InputError(f"{family}'s {FRACTION} must be above 0 and at most 1, got {fraction:g}")
+    scaling = scaling_of(family, entry, facts)
+    return {"rope_theta": float(entry.get("rope_theta", theta)), "rope_scaling": scaling, "rope_fraction": fraction}
 
 
-LENGTH = "original_max_position_embeddings"
+FRACTION, LENGTH = "partial_rotary_factor", "original_max_position_embeddings"
 SCALINGS = {
     "default": {},
     "linear": {"factor": "factor"},
@@ -225,8 +234,6 @@ def scaling_of(family: str, entry: Mapping[str, Any], facts: Facts) -> str:
     length = entry.get(LENGTH, facts.get("max_position_embeddings"))
     entry = {**entry, LENGTH: facts.get(LENGTH) or length}
     kind = entry.get("rope_type", entry.get("type", "default"))
-    if entry.get("partial_rotary_factor", 1.0) != 1.0:
-        raise InputError(f"{family}'s rotary positions must rotate all channels, not {entry['partial_rotary_factor']}")
     entry = yarn_entry(family, entry) if kind == "yarn" else entry
     names = {*SCALINGS.get(kind, {}).values()}
     if kind not in SCALINGS or not names <= entry.keys():
@@ -247,7 +254,7 @@ def yarn_entry(family: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     >>> yarn_entry("", {"factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": None})["attention_factor"]
     1.0
     """
-    scales, common = ("mscale", "mscale_all_dim"), ("rope_type", "type", "rope_theta", "partial_rotary_factor")
+    scales, common = ("mscale", "mscale_all_dim"), ("rope_type", "type", "rope_theta", FRACTION)
     if unknown := sorted(entry.keys() - {*SCALINGS["yarn"].values(), *scales, *common}):
         raise InputError(f"{family}'s rotary positions have {', '.join(unknown)} in config.json, which yarn has not")
     entry = YARN | {name: value for name, value in entry.items() if value is not None}
@@ -352,7 +359,7 @@ class DecoderNaming(LanguageModelNaming):
         if (act := facts.get(entry)) not in layers_by_activation:
             accepted = " or ".join(layers_by_activation)
             raise InputError(f"{self.family}'s config.json must have {entry} {accepted}, has {act!r}")
-        facts.require(self.family, {"mlp_bias": False, "rope_interleaved": False, "partial_rotary_factor": 1.0})
+        facts.require(self.family, {"mlp_bias": False, "rope_interleaved": False})
         layers, hidden = count_layers("model.layers.", state_dict), state_dict[GATE].shape[0]
         width = state_dict[TOKENS].shape[1]
         sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": hidden}
@@ -397,6 +404,7 @@ class LlamaNaming(DecoderNaming):
     table = decoder_table(FFN_NORM, ATTENTION)
     model_types: tuple[str, ...] = ("llama",)
     fixed_options: ClassVar = {
+        "attention": "multi_head",
         "score": "scaled_dot",
         "normalizer": "softmax",
         "head_pool": "mean",
@@ -407,7 +415,10 @@ class LlamaNaming(DecoderNaming):
         "position_embedding": "rotary",
         "output_gate": False,
         "differential": False,
+        "differential_v2": False,
         "exclusive": False,
+        "rope_fraction": 1.0,
+        **DEPTH,
         "normalize_qk": False,
         "scale_embeddings": False,
         "output_bias": False,
@@ -533,11 +544,9 @@ class GemmaNaming(DecoderNaming):
         facts.read_names.add("hidden_act")  # an earlier name of hidden_activation, which the library does not read
         layers = count_layers("model.layers.", state_dict)
         usual = ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(layers)]
-        cap = cap_of(self.family, facts, "attn_logit_softcapping")
         return {
             "norm": "sandwich",
             "scale_embeddings": True,
-            "score": f"soft_cap({format_number(cap)})" if cap else "scaled_dot",
             "logit_cap": cap_of(self.family, facts, "final_logit_softcapping"),
             "per_layer": window_layers(self.family, facts, usual, ["sliding_window"], *local),
         }
@@ -575,7 +584,9 @@ class Gemma2Naming(GemmaNaming):
 
     def family_options(self, state_dict: Arrays, facts: Facts) -> dict[str, Any]:
         facts.read_names.add("sliding_window_pattern")  # the library does not read it
-        return self.window_options(state_dict, facts, 2) | rotary_options(self.family, facts)
+        cap = cap_of(self.family, facts, "attn_logit_softcapping")  # transformers does not apply that of Gemma 3
+        score = {"score": f"soft_cap({format_number(cap)})"} if cap else {}
+        return self.window_options(state_dict, facts, 2) | rotary_options(self.family, facts) | score
 
 
 class Gemma3Naming(GemmaNaming):
@@ -594,6 +605,8 @@ class Gemma3Naming(GemmaNaming):
         near = {"rope_theta": facts.get("rope_local_base_freq")} | (by_kind.get("sliding_attention") or {})
         far = {"rope_theta": facts.get("rope_theta")} | (by_kind.get("full_attention") or {})
         far |= facts.get("rope_scaling") or {}
+        if {x.get(FRACTION, facts.get(FRACTION, 1.0)) for x in (near, far)} != {1.0}:
+            raise InputError(f"Gemma 3's rotary positions must rotate all channels: a {FRACTION} below 1 is not read")
         if scaling_of("Gemma 3", near, facts) != "none":
             raise InputError("Gemma 3's layers with a window must have rotary positions that are not scaled")
         rope = {"rope_theta": float(far["rope_theta"]), "rope_scaling": scaling_of("Gemma 3", far, facts)}

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax.config import MaskedLanguageModelConfig
-from attention_jax.data.pairs import pad_rows
+from attention_jax.data.batches import pad_rows
 from attention_jax.errors import InputError
 from attention_jax.pretrained import exchange, tensors
 from attention_jax.pretrained.interface import (
@@ -53,8 +53,8 @@ class PretrainedEncoder(Pretrained):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        labels = tensors.config_of(self.path).get("id2label") or {}
-        return tuple(str(labels.get(str(number), f"class {number}")) for number in range(self.model.classes or 0))
+        count = self.model.classes or 0
+        return tensors.class_names(tensors.config_of(self.path), count) or tuple(f"class {i}" for i in range(count))
 
     def embed(self, texts: Texts) -> np.ndarray:
         rows = self._encode_sentences(check_texts(texts, "embed"))

@@ -2,9 +2,7 @@
 
 import dataclasses
 import json
-import os
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +12,7 @@ import numpy as np
 
 from attention_jax import config as configs
 from attention_jax.errors import InputError
+from attention_jax.files import check_output, temporary_file
 from attention_jax.models.layer_stack import unstack_layers
 from attention_jax.pretrained import decoder_names, encoder_names, tensors, translator_names, vit_names
 from attention_jax.pretrained.config_json import Facts, class_function
@@ -288,7 +287,8 @@ def write(weights: Weights, directory: Path, form: str, naming: str = OWN) -> st
     if naming == OWN:
         metadata = {"model": configs.to_json(weights.options)}
         metadata |= {"function": weights.function} if weights.function != "softmax" else {}
-        extra_files = {"config.json": metadata}
+        names = getattr(weights.data, "names", ())
+        extra_files = {"config.json": metadata | ({"id2label": dict(enumerate(names))} if names else {})}
     else:
         kind = NAMINGS.get(naming)
         fits = lambda kind: isinstance(weights.options, kind.options_type) and not kind.read_only
@@ -343,15 +343,10 @@ def export_arrays(naming: Naming, weights: Weights, facts: Facts | None = None) 
 
 def make_directory(directory: Path, fill: Callable[[Path], None]):
     """Create a directory atomically: `fill` writes to a temporary directory, which is then renamed."""
-    if directory.exists():
-        raise InputError(f"--out must be a directory that does not exist yet; {directory} does")
-    temporary = directory.with_name(directory.name + ".part")
-    shutil.rmtree(temporary, ignore_errors=True)
+    check_output(directory, "directory")
     try:
-        temporary.mkdir(parents=True)
-        fill(temporary)
-        os.replace(temporary, directory)
+        with temporary_file(directory) as temporary:
+            temporary.mkdir()
+            fill(temporary)
     except (PermissionError, NotADirectoryError, FileExistsError, FileNotFoundError) as error:
         raise InputError(f"{directory} cannot be written ({error.strerror}); give another --out DIR") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,28 +1,15 @@
-"""What all files of other libraries need: JSON objects, tensors that are read on use, one line for a damaged file."""
+"""What all files of other libraries need: JSON objects, and tensors that are read on use."""
 
-import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from attention_jax.errors import InputError
+from attention_jax.errors import InputError, explain_damage
 
 WEIGHTS = ", a whole safetensors, .npz or .gguf file with a whole config.json, if any, beside it"
-
-
-@contextlib.contextmanager
-def explain_damage(path: Path | str, needed: str = "") -> Iterator[None]:
-    """A context in which any error but an InputError means that the file at `path`, or one beside it, is damaged."""
-    try:
-        yield
-    except (InputError, KeyboardInterrupt, SystemExit, GeneratorExit):
-        raise
-    except BaseException as error:  # libraries raise types of their own; a panic of `tokenizers` is no Exception
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
-        raise InputError(f"{path} is damaged ({reason}): copy or download it again{needed}") from error
 
 
 def json_object(path: Path, needed: bool = True) -> dict:

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from attention_jax.errors import InputError, how_to_install
-from attention_jax.pretrained.foreign_files import WEIGHTS, StoredTensor, explain_damage
+from attention_jax.errors import InputError, explain_damage, how_to_install
+from attention_jax.pretrained.foreign_files import WEIGHTS, StoredTensor
 
 SUFFIX = ".gguf"
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}

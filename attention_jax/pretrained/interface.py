@@ -68,6 +68,11 @@ class Pretrained:
         """The names of the classes of a classifier, in the order of `classify`; () of another model."""
         return ()
 
+    @property
+    def function(self) -> str:
+        """What makes the logits of a classifier its answer, a key of `FUNCTIONS`."""
+        return "softmax"
+
     def attention(self, texts: Texts) -> tuple:
         """Attention maps of each text (of a vision model: each image file), as `LoadedRun.attention` has them."""
         raise self._missing_feature_error("attention maps")
@@ -99,7 +104,8 @@ class Pretrained:
         raise self._missing_feature_error("a loss of texts")
 
     def perplexity(self, text: str) -> dict[str, float]:
-        """Loss in nats per token, perplexity and bits per character of a long text, in windows of 512 tokens.
+        """Loss in nats per token, perplexity and bits per character of a long text, in windows of 512 tokens or fewer,
+        which do not overlap: the stride.
 
         A window begins with what the tokenizer adds before a text; the first token of the others is not predicted.
         """

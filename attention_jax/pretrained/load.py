@@ -25,7 +25,7 @@ def is_pretrained(path: Path | str) -> bool:
     path = Path(path)
     if path.suffix == gguf.SUFFIX:
         return True
-    if not path.is_dir() or any((path / name).exists() for name in ("checkpoints", "final", "weights.safetensors")):
+    if not path.is_dir() or any((path / name).exists() for name in ("checkpoints", "final")):
         return False
     if any(next(path.glob(pattern), None) for pattern in (tensors.INDEX, f"*{gguf.SUFFIX}", "*.safetensors")):
         return True
@@ -92,6 +92,8 @@ def build_pretrained(path: Path, weights: exchange.Weights, options: configs.Mod
 def with_options(options: configs.ModelOptions, changes: dict[str, Any]) -> configs.ModelOptions:
     """The options with `changes`; `per_layer` is laid over that of the model. InputError for an unknown one."""
     names = [field.name for field in dataclasses.fields(options)]
+    if changes.get("attention_residuals") and hasattr(options, "attention_residuals"):
+        changes = {"scan_layers": False} | changes  # layers that read more and more outputs are no scan
     if unknown := [name for name in changes if name not in names]:
         raise InputError(f"a {configs.model_name(options)} has no option {unknown[0]!r}; it has {', '.join(names)}")
     return overlay_per_layer(options, dataclasses.replace(options, **changes))

@@ -222,6 +222,7 @@ def check_shapes(where: str, expected: Mapping[str, tuple[int, ...]], actual: Ma
 
 
 LAYERS = {
+    "attention": "multi_head",
     "score": "scaled_dot",
     "normalizer": "softmax",
     "head_pool": "mean",
@@ -232,8 +233,10 @@ LAYERS = {
     "num_kv_heads": 0,
     "output_gate": False,
     "differential": False,
+    "differential_v2": False,
     "exclusive": False,
     "rope_scaling": "none",
+    "rope_fraction": 1.0,
     "normalize_qk": False,
 }
 """Options of Transformer layers (config.models.TransformerLayers) with the one value that the other libraries have."""

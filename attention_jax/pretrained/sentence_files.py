@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_jax.config import MaskedLanguageModelConfig
-from attention_jax.errors import InputError
-from attention_jax.pretrained.foreign_files import StoredTensor, explain_damage, json_object
+from attention_jax.errors import InputError, explain_damage
+from attention_jax.pretrained.foreign_files import StoredTensor, json_object
 from attention_jax.pretrained.tensors import read_tensors, safetensors_bytes
 
 KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")

@@ -12,16 +12,16 @@ import numpy as np
 
 from attention_jax import config as configs
 from attention_jax.data import image_files
-from attention_jax.data.batches import length_bucket
+from attention_jax.data.batches import length_bucket, pad_rows
 from attention_jax.data.images import ImageData, Split
-from attention_jax.data.pairs import PairData, Texts as PairTexts, make_pairs, pad_rows
+from attention_jax.data.pairs import PairData, Texts as PairTexts, make_pairs
 from attention_jax.data.text_tables import Columns
-from attention_jax.data.tokenizers import sentencepiece_model
+from attention_jax.data.tokenizers import parse_tokenizer, sentencepiece_model, tokenizer_of_json, vocabulary_of
 from attention_jax.data.vocabulary import BOS, Tokenizer, Vocabulary
 from attention_jax.decode import greedy
-from attention_jax.errors import InputError
-from attention_jax.pretrained import exchange, generation_config, image_recipe, tokenizer
-from attention_jax.pretrained.foreign_files import explain_damage, json_object
+from attention_jax.errors import InputError, explain_damage
+from attention_jax.pretrained import exchange, generation_config, image_recipe, tensors, tokenizer
+from attention_jax.pretrained.foreign_files import json_object
 from attention_jax.pretrained.interface import FUNCTIONS, Pretrained, Texts, check_texts
 from attention_jax.pretrained.pooled_search import apply_generation_rules, pooled_beam_search
 from attention_jax.pretrained.translator_names import LONGEST
@@ -123,13 +123,13 @@ def classifier_task(directory: Path, weights: exchange.Weights) -> ClassifierTas
     """Return the task of a ViT."""
     size, channels, classes = sizes_of(weights.options, weights.arrays)
     about = json_object(directory / "config.json", needed=False)
-    labels, recipe = about.get("id2label") or {}, recipe_in(directory, about, size)
+    recipe = recipe_in(directory, about, size)
     for name, values in (("image_mean", recipe.mean), ("image_std", recipe.deviation)):
         if np.shape(values) not in ((), (channels,)):
             raise InputError(f"{name} in {image_recipe.FILE} must be one number or {channels}, has {len(values)}")
     mean, deviation = (np.broadcast_to(np.float32(x), channels) for x in (recipe.mean, recipe.deviation))
     placeholder = Split(np.zeros((1, size, size, channels), np.uint8), np.zeros(1, np.int32))
-    names = tuple(str(labels.get(str(number), number)) for number in range(classes))
+    names = tensors.class_names(about, classes) or tuple(map(str, range(classes)))
     data = ImageData(placeholder, {"test": placeholder}, names, normalization=(mean, deviation))
     config = configs.Config(directory.name, configs.Images("folder"), weights.options)
     return ClassifierTask(config, data, exchange.module_of(weights), recipe, weights.function)
@@ -139,6 +139,10 @@ class PretrainedClassifier(PretrainedTask):
     """A vision model; preprocessor_config.json says how images are prepared."""
 
     build_task = staticmethod(classifier_task)
+
+    @property
+    def function(self) -> str:
+        return self.task.function
 
     def classify(self, texts: Texts) -> np.ndarray:
         return self.task.probabilities(self.params, check_texts(texts, "classify"))
@@ -203,6 +207,10 @@ def translator_task(directory: Path, weights: exchange.Weights) -> TranslatorTas
     about = config | json_object(directory / generation_config.FILE, needed=False)
     entries, place = generation_config.entries(directory, config)
     vocabulary, sides = (marian_texts if weights.options.output_bias else t5_texts)(directory, weights, about)
+    if weights.options.output_bias and [vocabulary.pad_id] not in (about.get("bad_words_ids") or []):
+        # padding, which starts the decoder of published models, is never written
+        weights.arrays["bias"] = weights.arrays["bias"].copy()
+        weights.arrays["bias"][vocabulary.pad_id] = -1e9
     pair = make_pairs([[vocabulary.eos_id]], [[]], vocabulary, vocabulary, source_width=TRAINED)
     text = PairTexts([""], [""])
     data = PairData((pair,), (1,), {"test": pair}, {"test": text}, {}, vocabulary, vocabulary, *sides, facts={})
@@ -217,15 +225,26 @@ def translator_task(directory: Path, weights: exchange.Weights) -> TranslatorTas
     return TranslatorTask(config, data, exchange.module_of(weights), search, ends)
 
 
-def marian_texts(directory: Path, weights: exchange.Weights, about: dict) -> tuple[Vocabulary, list[Tokenizer]]:
-    """Return the vocabulary and the tokenizers of both sides; padding, which starts the decoder of published models, is
-    never written."""
+def translator_vocabulary(directory: Path, weights: exchange.Weights) -> Vocabulary | None:
+    """Return the vocabulary in the directory of a MarianMT or T5 model; None if there is none."""
+    about = json_object(directory / "config.json", needed=False)
+    about |= json_object(directory / generation_config.FILE, needed=False)
+    if not (directory / ("vocab.json" if weights.options.output_bias else "tokenizer.json")).is_file():
+        return None
+    args = directory, weights, about
+    return marian_vocabulary(*args) if weights.options.output_bias else t5_texts(*args)[0]
+
+
+def marian_vocabulary(directory: Path, weights: exchange.Weights, about: dict) -> Vocabulary:
+    """Return the vocabulary in vocab.json of a MarianMT model."""
     tokens = tokenizer.read_token_list(directory / "vocab.json", len(weights.arrays["bias"]))
     pad, begin, end = special_ids(directory, about, len(tokens) - 1, 0)
-    if [pad] not in (about.get("bad_words_ids") or []):  # it is there in published files
-        weights.arrays["bias"] = weights.arrays["bias"].copy()
-        weights.arrays["bias"][pad] = -1e9
-    vocabulary = Vocabulary(tokens, pad=tokens[pad], bos=tokens[begin], eos=tokens[end], unk="<unk>")
+    return Vocabulary(tokens, pad=tokens[pad], bos=tokens[begin], eos=tokens[end], unk="<unk>")
+
+
+def marian_texts(directory: Path, weights: exchange.Weights, about: dict) -> tuple[Vocabulary, list[Tokenizer]]:
+    """Return the vocabulary and the tokenizers of both sides."""
+    vocabulary = marian_vocabulary(directory, weights, about)
     source, target = (sentencepiece_of(directory / f"{side}.spm") for side in ("source", "target"))
     source, clean = source._replace(tokens=marian_source(source.tokens, directory)), tokenizer.cleanup_of(directory)
     return vocabulary, [source, target._replace(text=lambda tokens: clean(target.text(tokens)))]
@@ -281,16 +300,16 @@ def t5_texts(directory: Path, weights: exchange.Weights, about: dict) -> tuple[V
         raise InputError(f"a T5 model needs {path}; copy the whole directory of the model")
     content = path.read_bytes()
     with explain_damage(path):
-        tokenizer.check_tokenizer_config(directory, tokenizer.parse_tokenizer(content))
-        vocab = tokenizer.vocabulary_of(content, rows)
+        tokenizer.check_tokenizer_config(directory, parse_tokenizer(content))
+        vocab = vocabulary_of(content, rows)
         pad, begin, end = special_ids(directory, about, 0, 1)
         names = {name: vocab.tokens[number] for name, number in (("pad", pad), ("bos", begin), ("eos", end))}
         unknown = None if vocab.unk_id is None else vocab.tokens[vocab.unk_id]
         vocabulary = Vocabulary(vocab.tokens, **names, unk=unknown)
     if len(vocabulary) != rows:
         raise InputError(f"{path} has {len(vocabulary)} tokens, the model {rows}: are they of one model?")
-    tokenizer_of_file = tokenizer.tokenizer_of_json(content)
-    clean = tokenizer.cleanup_of(directory, tokenizer.parse_tokenizer(content))
+    tokenizer_of_file = tokenizer_of_json(content)
+    clean = tokenizer.cleanup_of(directory, parse_tokenizer(content))
     return vocabulary, [
         tokenizer_of_file,
         tokenizer_of_file._replace(text=lambda tokens: clean(tokenizer_of_file.text(tokens))),

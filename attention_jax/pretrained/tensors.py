@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attention_jax.errors import InputError
+from attention_jax.errors import InputError, explain_damage
 from attention_jax.pretrained import gguf
-from attention_jax.pretrained.foreign_files import WEIGHTS, StoredTensor, check_finite, explain_damage, json_object
+from attention_jax.pretrained.foreign_files import WEIGHTS, StoredTensor, check_finite, json_object
 
 OWN = "attention_jax"
 """Key of this package's metadata in a file."""
@@ -68,6 +68,22 @@ def config_of(path: Path) -> dict:
         if file.suffix == gguf.SUFFIX:
             return gguf.config_of(gguf.header_of(file))
         return json_object(file.parent / "config.json", needed=False)
+
+
+def class_names(config: dict, count: int) -> tuple[str, ...]:
+    """The names in a configuration of a classifier's `count` classes; () without any.
+
+    Raises InputError unless they are one name for each class, and different.
+    """
+    labels = config.get("id2label") or {}
+    if not (count and labels):
+        return ()
+    if not isinstance(labels, dict) or {*labels} != {*map(str, range(count))} or len({*labels.values()}) < count:
+        raise InputError(
+            f"id2label in config.json must give each class of the weights, 0 to {count - 1}, a name of its own; "
+            f"it is {str(labels)[:200]}: correct it"
+        )
+    return tuple(str(labels[str(number)]) for number in range(count))
 
 
 def find_file(path: Path) -> Path:

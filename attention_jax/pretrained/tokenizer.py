@@ -13,13 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attention_jax.data.cache import file_stamp
-from attention_jax.data.tokenizers import byte_characters, byte_level_bpe, read_merges
+from attention_jax.data.tokenizers import (
+    byte_characters,
+    byte_level_bpe,
+    parse_tokenizer,
+    read_merges,
+    token_names,
+    tokenizer_of_json,
+    tokenizers_library,
+    vocabulary_of,
+)
 from attention_jax.data.vocabulary import Tokenizer, Vocabulary
-from attention_jax.errors import InputError, how_to_install
+from attention_jax.errors import InputError, explain_damage
 from attention_jax.pretrained import gguf
 from attention_jax.pretrained.config_json import Facts
-from attention_jax.pretrained.foreign_files import explain_damage, json_object
+from attention_jax.pretrained.foreign_files import json_object
 
 SPACE = "\u2581"
 """sentencepiece's sign of a space, which the pages of attention maps know."""
@@ -120,7 +128,7 @@ def read_tokenizer(path: Path | str, config: dict) -> PretrainedTokenizer:
         raise InputError(f"a directory of a model is needed; there is no {directory}")
     whole, vocabulary, merges = (directory / name for name in ("tokenizer.json", "vocab.json", "merges.txt"))
     is_gpt2 = config.get("model_type", "gpt2") == "gpt2" and vocabulary.is_file() and merges.is_file()
-    if is_gpt2 and (not whole.is_file() or library(needed=False) is None):
+    if is_gpt2 and (not whole.is_file() or tokenizers_library(needed=False) is None):
         if json_object(directory / "tokenizer_config.json", needed=False).get("add_prefix_space"):
             raise InputError(
                 f"add_prefix_space in {directory / 'tokenizer_config.json'} needs tokenizer.json beside it"
@@ -133,25 +141,6 @@ def read_tokenizer(path: Path | str, config: dict) -> PretrainedTokenizer:
             "the whole directory of the model"
         )
     return of_library(parse_tokenizer(whole.read_bytes(), whole), directory, config)
-
-
-def library(needed: bool = True):
-    """The `tokenizers` library, which is an extra; without it None, or if it is `needed` an InputError."""
-    try:
-        import tokenizers
-    except ImportError as error:
-        if needed:
-            how = how_to_install(["tokenizers"])
-            raise InputError(f"this model needs tokenizers, which is not installed: {how}") from error
-        return None
-    return tokenizers
-
-
-def parse_tokenizer(content: bytes, path: Path | str = "the tokenizer.json of a pretrained model"):
-    """The tokenizer of the library in the `content` of a tokenizer.json; InputError for a damaged one."""
-    tokenizers = library()
-    with explain_damage(path):
-        return tokenizers.Tokenizer.from_str(content.decode("utf-8"))
 
 
 def of_library(tokenizer, directory: Path, config: dict) -> PretrainedTokenizer:
@@ -260,15 +249,6 @@ def wrap_tokenizer(tokenizer, special: dict[str, int], ends: tuple[int, ...]) ->
     )
 
 
-def token_names(tokenizer, size: int = 0) -> list[str]:
-    """The tokens of a tokenizer of the library by id, filled up to `size`."""
-    ids = tokenizer.get_vocab(with_added_tokens=True)
-    names = [f"<unused {number}>" for number in range(max(size, 1 + max(ids.values(), default=-1)))]
-    for name, number in ids.items():
-        names[number] = name
-    return names
-
-
 def read_token_list(path: Path, count: int | None = None) -> list[str]:
     """The tokens of a vocab.json in the order of their numbers; InputError unless these are from 0 to `count`."""
     ids = json_object(path)
@@ -371,7 +351,7 @@ def tokenizers_of_gguf(path: Path, fields: dict) -> tuple[Any, dict[str, int]]:
     special = {name.removesuffix("_token_id"): number for name, number in gguf.special_ids(fields).items()}
     with explain_damage(path):
         tokenizer = byte_level(fields, tokens, SPLITS.get(split)) if kind == "gpt2" else sentencepiece(fields, tokens)
-        added = library().AddedToken
+        added = tokenizers_library().AddedToken
         ends = ends_of_gguf(fields)
         types = [CONTROL if number in ends else kind for number, kind in enumerate(types or [1] * len(tokens))]
         special_tokens = [(token, kind) for token, kind in zip(tokens, types) if kind in (CONTROL, USER_DEFINED)]
@@ -387,7 +367,7 @@ def tokenizers_of_gguf(path: Path, fields: dict) -> tuple[Any, dict[str, int]]:
         if prefix or suffix:
             template = " ".join([*(tokens[i] for i in prefix), "$A", *(tokens[i] for i in suffix)])
             template_tokens = [(tokens[i], i) for i in prefix + suffix]
-            tokenizer.post_processor = library().processors.TemplateProcessing(
+            tokenizer.post_processor = tokenizers_library().processors.TemplateProcessing(
                 single=template, special_tokens=template_tokens
             )
     return tokenizer, special
@@ -395,7 +375,7 @@ def tokenizers_of_gguf(path: Path, fields: dict) -> tuple[Any, dict[str, int]]:
 
 def byte_level(fields: dict, tokens: list[str], split: str | None):
     """A byte-level BPE; `split` is a value of SPLITS."""
-    t = library()
+    t = tokenizers_library()
     merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"]]
     ids = {token: number for number, token in enumerate(tokens)}
     if strange := [merge for merge in merges if len(merge) != 2 or not {*merge, "".join(merge)} <= ids.keys()]:
@@ -422,7 +402,7 @@ def is_gemma(fields: dict) -> bool:
 
 def sentencepiece(fields: dict, tokens: list[str]):
     """A BPE of sentencepiece with bytes for what it does not know; a file without merges implies them."""
-    t = library()
+    t = tokenizers_library()
     ids = {token: number for number, token in enumerate(tokens)}
     # Gemma's scores do not follow the order of its merges; the order in the file does
     scores = [-number for number in range(len(tokens))] if is_gemma(fields) else fields["tokenizer.ggml.scores"]
@@ -463,39 +443,3 @@ def dataset_tokenizer(directory: str, max_length: int | None) -> tuple[Tokenizer
         check_tokenizer_config(Path(directory), parse_tokenizer(content, path))
         size = int(json_object(Path(directory) / "config.json", needed=False).get("vocab_size", 0))
         return tokenizer_of_json(content, max_length), vocabulary_of(content, size)
-
-
-def tokenizer_stamps(directory: str) -> str:
-    """The stamps of the files that `dataset_tokenizer` reads; "" for no directory."""
-    path = Path(directory)
-    files = [path] if directory.endswith(gguf.SUFFIX) else [path / "tokenizer.json", path / "config.json"]
-    return " ".join(file_stamp(str(file)) for file in files if directory and file.is_file())
-
-
-def tokenizer_of_json(content: bytes, max_length: int | None = None) -> Tokenizer:
-    """Return the tokenizer in the `content` of a tokenizer.json.
-
-    With `max_length`, a text gets the special tokens of the file, and of one with more than `max_length` tokens
-    the last ones before the special ones are left out; otherwise they have all of their own tokens only.
-    """
-    tokenizer = parse_tokenizer(content)
-    tokenizer.no_padding()
-    tokenizer.no_truncation() if max_length is None else tokenizer.enable_truncation(max_length)
-    special = {"add_special_tokens": max_length is not None}
-
-    def text(tokens: Sequence[str]) -> str:
-        ids = [tokenizer.token_to_id(token) for token in tokens]
-        return tokenizer.decode([number for number in ids if number is not None])
-
-    tokens = lambda text: tokenizer.encode(text, **special).tokens
-    all_tokens = lambda texts: [encoding.tokens for encoding in tokenizer.encode_batch(list(texts), **special)]
-    return Tokenizer(tokens, text, all_tokens, ("pretrained", content, max_length))
-
-
-def vocabulary_of(content: bytes, size: int) -> Vocabulary:
-    """Return the vocabulary in the `content` of a tokenizer.json, filled up to `size` tokens; unk is the model's."""
-    names, model = token_names(parse_tokenizer(content), size), json.loads(content)["model"]
-    unknown = model.get("unk_token")
-    if unknown is None and model.get("unk_id") is not None:  # a unigram model
-        unknown = names[model["unk_id"]]
-    return Vocabulary(names, unk=unknown if unknown in names else None)

@@ -273,6 +273,7 @@ class T5Naming(TranslatorNaming):
         usual = self.usual_activation
         act = str(facts.get("feed_forward_proj", usual, f"activation {usual}")).removeprefix("gated-")
         is_tied = facts.get("tie_word_embeddings", True) is not False
+        is_scaled = facts.values.get("model_type") != "mt5"  # whose output transformers never scales
         head_width = 0 if inner == width else inner // heads
         return TransformerConfig(
             *layers,
@@ -289,7 +290,7 @@ class T5Naming(TranslatorNaming):
             use_bias=False,
             mlp_bias=False,
             scale_embeddings=False,
-            scale_output=bool(facts.get("scale_decoder_outputs", is_tied)),  # null is False
+            scale_output=is_scaled and bool(facts.get("scale_decoder_outputs", is_tied)),  # null is False
             output_bias=False,
             tied_embeddings="inputs" if T5_HEAD in state_dict else "all",
             **self.feed_forward_options(act),

@@ -70,7 +70,7 @@ def count_examples(facts: Mapping, split: str, kind: str) -> int:
     [5000, 3565, 0]
     """
     examples = next(
-        (facts[f"{split}_{unit}"] for unit in ("pairs", "images", "texts") if f"{split}_{unit}" in facts), 0
+        (facts[f"{split}_{unit}"] for unit in ("pairs", "images", "texts", "nodes") if f"{split}_{unit}" in facts), 0
     )
     if kind == "exact_match_unseen":
         return examples - facts.get(f"{split}_inputs_also_in_train", 0)

@@ -34,7 +34,8 @@ def status(directory: Path) -> str:
     resume = f"continue with `launch.py train {name} --resume --out {directory}`"
     is_local, written = progress.get("host") == platform.node(), progress.get("time", 0.0)
     alive = is_local and _is_alive(progress["process"], written)
-    if result and not (alive and progress["state"] == "training"):  # a run that has ended may be resumed
+    has_result = isinstance(result.get("seconds"), int | float)
+    if has_result and not (alive and progress["state"] == "training"):  # a run that has ended may be resumed
         return f"ended after {duration(result['seconds'])}"
     if failed:
         return f"failed: {failed['reason']}"
@@ -103,9 +104,9 @@ def metrics_table(rows: list[Mapping], curves: bool = True):
     for name in sorted(names, key=lambda name: (name.rpartition(".")[2], name)):
         values = [float(row[name]) for row in rows if isinstance(row.get(name), int | float)]
         finite = [value for value in values if abs(value) < float("inf")]
-        if finite:
-            best = min(finite) if lower_is_better(name) else max(finite)
-            cells = escape_control(name), number(values[-1]), number(best), sparkline(finite)
+        if values:
+            best = (min if lower_is_better(name) else max)(finite, default=None)
+            cells = escape_control(name), number(values[-1]), number(best), sparkline(finite) if finite else ""
             rich_table.add_row(*map(Text, cells[: 3 + curves]))
     return rich_table
 

@@ -6,14 +6,10 @@ from textwrap import shorten
 from typing import NamedTuple
 
 COLORS = {
-    "agree": "green",
-    "same sign": "green",
-    "met": "green",
-    "undecided": "yellow",
-    "differ": "red",
-    "opposite": "red",
-    "not met": "red",
-    "not run": "dim",
+    **dict.fromkeys(("reproduced", "consistent", "same sign", "met"), "green"),
+    **dict.fromkeys(("near", "open", "one run"), "yellow"),
+    **dict.fromkeys(("differs", "opposite", "not met"), "red"),
+    **dict.fromkeys(("not run", "not judged"), "dim"),
 }
 """The color of a verdict on a terminal."""
 
@@ -146,7 +142,7 @@ def show(table: Table):
     for row in table.rows:
         rich_table.add_row(
             *(
-                Text(cell, style=COLORS.get(cell.partition(" (")[0], "") if column == "verdict" else "")
+                Text(cell, style=COLORS.get(cell, "") if column == "verdict" else "")
                 for column, cell in zip(table.columns, row)
             )
         )

@@ -1,20 +1,25 @@
 """Python API for training runs and for using trained ones; `launch.py` is the command line."""
 
+import sys
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from attention_jax.config import Config, ModelOptions, differences, option_name, walk
-from attention_jax.data.text_tables import Columns
+from attention_jax.config import Config, ModelOptions, Sampling, differences, option_name, walk
+from attention_jax.data.text_files import to_nfc
+from attention_jax.data.text_tables import Columns, chunks, write_table
 from attention_jax.errors import InputError, explain_errors
+from attention_jax.files import check_output
+from attention_jax.pretrained import gguf
 from attention_jax.pretrained.interface import Pretrained, check_texts
 from attention_jax.pretrained.load import is_pretrained, load_pretrained
 from attention_jax.printing import outlasting_readers
-from attention_jax.runs import directory as run_directory, lifecycle, pack, saved
+from attention_jax.runs import directory as run_directory, lifecycle, saved
 
 
 @dataclass(frozen=True)
@@ -60,11 +65,16 @@ class LoadedRun:
         Attention maps are plotted to the file `attention`, if given. Raises InputError for a text that is empty or that
         the model cannot read.
         """
-        texts = check_texts(texts, "predict")
+        texts = self._check_texts(texts, "predict")
         if not texts:
             return []
         with explain_errors():
             return self.excerpt_task.predict(self.params, texts, None if attention is None else Path(attention))
+
+    def _check_texts(self, texts, method: str) -> list[str]:
+        """Return texts in the form in which those of the training data are read, or paths of images as they are."""
+        texts = check_texts(texts, method)
+        return texts if not texts or self.table_columns.is_path else [*map(to_nfc, texts)]
 
     @property
     def table_columns(self) -> Columns:
@@ -76,13 +86,16 @@ class LoadedRun:
         """The names of the classes of a classifier, in the order of `classify`; () of another model."""
         return () if self.config.model is None else self.excerpt_task.classes
 
+    function: ClassVar[str] = "softmax"
+    """What makes the logits of a classifier its probabilities, as `Pretrained.function`."""
+
     def classify(self, texts: list[str] | tuple[str, ...]) -> np.ndarray:
         """Return the probabilities [N, classes] of each text (of a vision model: each image file).
 
         Texts are padded to 16, 32, 64, ... tokens and batches to 1, 4, 16, ... texts, so that few programs are
         compiled. Raises InputError for a model without classes and for a text that is empty.
         """
-        texts = check_texts(texts, "classify")
+        texts = self._check_texts(texts, "classify")
         with explain_errors():
             if not texts:
                 return np.zeros((0, len(self.classes)), np.float32)
@@ -91,13 +104,10 @@ class LoadedRun:
     def evaluate(self, *, figures: bool = False) -> dict[str, float]:
         """Return the metrics on the held-out data; with `figures` plot the figures and page.md of the run again.
 
-        Raises InputError if the data have changed, or for figures of a run that has not ended or is packed.
+        Raises InputError if the data have changed, or for figures of a run that has not ended.
         """
-        if figures and (self.result is None or (self.directory / "weights.safetensors").exists()):
-            raise InputError(
-                f"--figures needs the directory of a run that has ended, with its log; {self.directory} is "
-                + ("of a run that has not" if self.result is None else "of a packed run")
-            )
+        if figures and self.result is None:
+            raise InputError(f"--figures needs a run that has ended, which {self.directory} has not")
         evaluation = self.task.evaluate(self.params, True)
         if figures:
             from attention_jax.tasks.run_figures import draw_figures
@@ -105,29 +115,69 @@ class LoadedRun:
             draw_figures(self.task, self.params, evaluation, self.directory)
         return evaluation.metrics
 
-    def evaluate_classes(self, data: Path | str) -> dict:
+    def perplexity(self, text: str) -> dict[str, float]:
+        """Return loss in nats per token, perplexity and bits per character of a new text, of a language model.
+
+        Windows are as long as those of the training, the stride: each begins with the last token of the one before.
+        """
+        return self.excerpt_task.perplexity(self.params, to_nfc(text))
+
+    def with_sampling(
+        self,
+        *,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        length: int | None = None,
+    ) -> "LoadedRun":
+        """Return this run with other options of `config.Sampling` for the texts that it continues.
+
+        Raises InputError for another model than a language model, and for a value that an option cannot have.
+        """
+        options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "length": length}
+        options = {name: value for name, value in options.items() if value is not None}
+        sampling = self.config.decode or getattr(self.excerpt_task, "sampling", None)
+        if not isinstance(sampling, Sampling):
+            raise InputError("--temperature, --top-k, --top-p and --length are for language models: leave them out")
+        return replace(self, config=replace(self.config, decode=replace(sampling, **options)))
+
+    def evaluate_classes(self, data: Path | str, out: Path | str | None = None, *, force: bool = False) -> dict:
         """Return the metrics of each class and of calibration on new labeled `data`, as result.json has them of the
         test split: a file as `--data.tsv-file` takes it, or a directory of images.
 
-        Raises InputError for another model than a classifier, and for a class that it does not have.
+        Examples of a class that the model does not have are left out, with a note. `out` is a table to write, a .csv,
+        .tsv, .jsonl or .parquet: number, label, predicted class and text of each example, or its path; with `force` it
+        replaces a file. Raises InputError for another model than a classifier, and for no example of its classes.
         """
-        from attention_jax.data.text_tables import chunks
         from attention_jax.report.class_report import report_classes
 
-        numbers, labels, probabilities = {name: i for i, name in enumerate(self.classes)}, [], []
+        if out is not None:
+            check_output(out, "file", force=force)
+        numbers, unknown, probabilities = {name: i for i, name in enumerate(self.classes)}, Counter(), []
+        labels, rows = [], []
         with explain_errors():
             for examples in chunks(self.excerpt_task.new_examples(str(data))):
-                names, texts = zip(*examples)
-                if unknown := sorted({*names} - numbers.keys()):
-                    raise InputError(
-                        f"{data} has the class {unknown[0]!r}, which the model does not have; its classes are "
-                        f"{', '.join(self.classes)[:200]}"
-                    )
-                labels += [numbers[name] for name in names]
-                probabilities.append(self.classify(texts))
+                unknown.update(name for name, _ in examples if name not in numbers)
+                probabilities.append(self.classify([text for _, text in examples]))
+                labels += [numbers.get(name, -1) for name, _ in examples]
+                best = probabilities[-1].argmax(axis=1)
+                rows += [(label, self.classes[i], text) for i, (label, text) in zip(best, examples, strict=True)]
+        has_class = np.array(labels) >= 0
+        if unknown:
+            message = (
+                f"{data} has the class {min(unknown)!r}, which the model does not have; its classes are "
+                f"{', '.join(self.classes)[:200]}"
+            )
+            if not has_class.any():
+                raise InputError(message)
+            print(f"note: {unknown.total()} of {len(labels)} examples left out: {message}", file=sys.stderr)
         if not labels:
             raise InputError(f"{data} has no examples; at least one is needed")
-        return report_classes(np.array(labels), np.concatenate(probabilities), self.classes)
+        if out is not None:
+            columns = "row", "label", "predicted", "text"
+            with write_table(Path(out), columns) as write:
+                write([dict(zip(columns, (number, *row))) for number, row in enumerate(rows, start=1)])
+        return report_classes(np.array(labels)[has_class], np.concatenate(probabilities)[has_class], self.classes)
 
     def attention(self, texts: list[str] | tuple[str, ...] = ()) -> tuple:
         """Compute attention maps for each text (for a vision model: each image file), or for some held-out inputs.
@@ -140,7 +190,7 @@ class LoadedRun:
         Raises:
           InputError: the model has no attention, or a text cannot be read.
         """
-        texts = check_texts(texts, "attention")
+        texts = self._check_texts(texts, "attention")
         with explain_errors():
             records = self._attention_maps(texts)
         if not records:
@@ -159,14 +209,14 @@ class LoadedRun:
     def _attention_maps(self, texts: list[str]) -> tuple:
         if self.config.model is not None:
             return self.excerpt_task.attention_maps(self.params, texts)
-        from attention_jax.claims import catalog
+        from attention_jax import catalog
 
         compute = catalog.load_experiment(self.config.name).attention_maps
         return () if compute is None else tuple(compute(self.config, texts))
 
 
 def load_run(directory: Path | str, *, trust_code: bool = False) -> "LoadedRun | Pretrained":
-    """Load the run in `directory`, or in a file of `export_run(to="zip")`. Raises InputError if there is none.
+    """Load the run in `directory`. Raises InputError if there is none.
 
     A run with a score, model or dataset from outside of this package imports their code, which needs `trust_code`. The
     directory or .gguf file of a pretrained model is loaded as by `load_pretrained`.
@@ -177,7 +227,7 @@ def load_run(directory: Path | str, *, trust_code: bool = False) -> "LoadedRun |
     """
     if is_pretrained(directory):
         return load_pretrained(directory)
-    directory = pack.unpack_run(directory)
+    directory = Path(directory)
     return LoadedRun(directory, run_directory.read_config(directory, trust_code), run_directory.read_result(directory))
 
 
@@ -199,7 +249,7 @@ def _with_weights_of(weights: str, config: Config) -> Config:
 
 def _usual_model(config: Config) -> ModelOptions:
     """The options of the experiment that `config` is named after; without one, or of another model, the defaults."""
-    from attention_jax.claims import catalog
+    from attention_jax import catalog
 
     if config.name in catalog.experiment_names():
         model = catalog.load_experiment(config.name).config().model
@@ -259,21 +309,22 @@ def import_run(config: Config, file: Path | str, out: Path | str | None = None) 
 def export_run(
     run: Path | str,
     *,
-    to: Literal["safetensors", "npz", "huggingface", "stablehlo", "zip"] = "safetensors",
+    to: Literal["safetensors", "npz", "huggingface", "stablehlo"] = "safetensors",
     naming: str = "own",
     platforms: tuple[str, ...] = ("cpu", "cuda", "tpu"),
     out: Path | str | None = None,
     trust_code: bool = False,
 ) -> str:
-    """Export the weights of a run or pretrained model, the computation of a run, or the whole run as one file.
+    """Export the weights of a run or pretrained model, or the computation of a run.
 
     Args:
       run: a directory of a run or of a pretrained model, or a file of one.
-      to: a file format of weights, a directory of Hugging Face for a model that came from one, programs that run
-        without this package, or a zip that `load_run` reads.
+      to: a file format of weights, a directory of Hugging Face for a model that came from one, or programs that run
+        without this package.
       naming: the names of the arrays of safetensors and npz, those of another library or our "own".
       platforms: of the StableHLO programs.
-      out: what to create; by default RUN/export/NAMING, RUN/export/huggingface, RUN/export/stablehlo or RUN.zip.
+      out: the directory to create; by default RUN/export/NAMING, RUN/export/huggingface or RUN/export/stablehlo; of a
+        .gguf file, beside it in a directory of its name.
       trust_code: as in `load_run`.
 
     Returns a line about what was written. Raises InputError for a model that the library of `naming` does not have, and
@@ -283,17 +334,17 @@ def export_run(
     Traceback (most recent call last):
     attention_jax.errors.InputError: --naming timm names arrays of safetensors and npz: leave it or --to stablehlo out
     """
-    if to in ("huggingface", "stablehlo", "zip") and naming != "own":
+    if to in ("huggingface", "stablehlo") and naming != "own":
         raise InputError(f"--naming {naming} names arrays of safetensors and npz: leave it or --to {to} out")
-    if to in ("stablehlo", "zip") and is_pretrained(run):
+    if to == "stablehlo" and is_pretrained(run):
         raise InputError(f"--to {to} needs a run; {run} is a pretrained model")
     with explain_errors():
-        if to == "zip":
-            return _export_zip(run, Path(out or f"{str(run).rstrip('/')}{pack.PACKED}"), trust_code)
         kind = to if to in ("huggingface", "stablehlo") else naming
-        directory = Path(out or pack.output_directory(run) / "export" / kind)
+        root = Path(run).with_suffix("") if Path(run).suffix == gguf.SUFFIX else Path(run)
+        directory = Path(out or root / "export" / kind)
+        check_output(directory, "directory")
         if to == "stablehlo":
-            from attention_jax.compile import stablehlo
+            from attention_jax.export import stablehlo
 
             loaded = load_run(run, trust_code=trust_code)
             return stablehlo.export(loaded.excerpt_task, loaded.params, directory, platforms)
@@ -304,13 +355,3 @@ def export_run(
             weights = saved.weights_of(Path(run), trust_code=trust_code)
             return hugging_face.write(weights, source, directory, is_run)
         return exchange.write(saved.weights_of(Path(run), trust_code=trust_code), directory, to, naming)
-
-
-def _export_zip(run: Path | str, out: Path, trust_code: bool) -> str:
-    """Write a finished run to one file, with which everything but training works anywhere."""
-    pack.check_directory(run, "--to zip")
-    if out.suffix != pack.PACKED:
-        raise InputError(f"--out needs a file that ends in {pack.PACKED}; got {out}")
-    _, params = saved.load_weights(Path(run), trust_code=trust_code)
-    pack.write_pack(Path(run), params, out)
-    return f"{out}: {out.stat().st_size:,} bytes"

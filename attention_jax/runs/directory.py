@@ -7,17 +7,37 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from attention_jax import config as configs
-from attention_jax.claims import catalog  # noqa: F401  imports the options in experiments/papers, which runs may name
+from attention_jax import (
+    catalog,  # noqa: F401  imports the options in experiments/papers, which runs may name
+    config as configs,
+)
 from attention_jax.errors import Diverged, InputError
-from attention_jax.files import LOCK, check_regular, is_utf8, metrics_row, read_object, write_json
+from attention_jax.files import (
+    LOCK,
+    check_output,
+    check_regular,
+    has_keys,
+    metrics_row,
+    read_object,
+    remove_empty,
+    write_json,
+)
 
 FORMAT = 1
 """The format version of config.json."""
+FAILURES = ("failure.json", "earlier_failure.json")
+"""The files of `record_failure`: of a run's last attempt, and of one after which a sweep trained it again."""
+RUN = "config.json", ("name", "data", "model", "optim", "train")
+"""The file by which a run is recognized, of any version of this package, and its keys."""
+LEFT_IN_EMPTY = {".DS_Store", "Thumbs.db", "desktop.ini", ".gitkeep", "lost+found", LOCK, ".writable"}
+"""Names in a directory that counts as empty: of operating systems, of git, and of runs that ended before they began."""
+PARAMETERS = re.compile(r"_.*|d|ocdbt\..*|manifest\.ocdbt|array_metadatas|commit_success\.txt")
+"""The names of files in a directory of final parameters, which orbax writes."""
 
 
 def runs_by_number(name: str, root: Path) -> dict[int, Path]:
@@ -81,9 +101,18 @@ def explain_damage(path: Path) -> Iterator[None]:
 
 
 def read_result(directory: Path) -> dict | None:
-    """Return the contents of the run's result.json, or None while the run is unfinished."""
+    """Return the contents of the run's result.json, or None while the run is unfinished (`check_result`)."""
     path = Path(directory) / "result.json"
-    return read_object(path) if path.exists() else None
+    return check_result(read_object(path), path) if path.exists() else None
+
+
+def check_result(result, path: Path) -> dict:
+    """Return a result in the file `path`; InputError unless it has numbers as metrics, and a history of epochs."""
+    metrics, history = (result.get(name) for name in ("metrics", "history")) if isinstance(result, dict) else (0, 0)
+    numbers = isinstance(metrics, dict) and all(isinstance(value, int | float) for value in metrics.values())
+    if not numbers or not isinstance(history, list) or not all(isinstance(x, dict) and "epoch" in x for x in history):
+        raise InputError(f"{path} is damaged or of another program (no metrics and history): put it back, or delete it")
+    return result
 
 
 def has_checkpoint(directory: Path) -> bool:
@@ -104,9 +133,21 @@ def final_of(directory: Path, config: configs.Config) -> Path:
     return final
 
 
-def begins(directory: Path) -> bool:
-    """Whether `directory` was created for a run that ended before it wrote config.json: `--resume` starts it there."""
-    return directory.is_dir() and {path.name for path in directory.iterdir()} <= {"figures", ".writable", LOCK}
+def is_run(directory: Path) -> bool:
+    """Whether a run has begun in `directory`."""
+    return has_keys(directory / RUN[0], RUN[1])
+
+
+def check_place(directory: Path, option: str = "--out", of: tuple[str, Iterable[str]] = RUN):
+    """Raise InputError if `directory` is neither new, nor empty, nor one with the file and the keys `of` a run or of a
+    sweep, nor that of a run that failed before it wrote it; and if a file that is not of this package would be lost."""
+    if not has_keys(directory / of[0], of[1]):
+        entries = {name for name in FAILURES if has_keys(directory / name, ("reason", "diverged"))} | LEFT_IN_EMPTY
+        entries |= set() if any((directory / "figures").glob("*")) else {"figures"}
+        check_output(directory, "directory", option, entries=entries)
+    for path in (*directory.glob("final/*"), *directory.glob("earlier_final/*")):
+        if not PARAMETERS.fullmatch(path.name) and path.name not in LEFT_IN_EMPTY:
+            raise InputError(f"{path} is not of the run and would be lost: move it to another directory")
 
 
 def check_same(stored: configs.Config, requested: configs.Config, directory: Path):
@@ -137,16 +178,14 @@ def check_longer(config: configs.Config, directory: Path):
 
 def check_directory(directory: Path, config: configs.Config, resume: bool):
     """Raise InputError if a run of `config` may not start, or resume, in `directory`."""
-    if not is_utf8(str(directory.absolute())):
-        raise InputError(f"the path of a run must be UTF-8, got {str(directory)!a}; give another --out DIR")
-    if (directory / "config.json").exists():
-        if not resume:
-            raise InputError(f"{directory} already holds a run; add --resume to continue it, or give another --out DIR")
-        check_same(read_config(directory, like=config), config, directory)
+    stored = read_config(directory, like=config) if resume and (directory / "config.json").exists() else None
+    check_place(directory)
+    if stored:
+        check_same(stored, config, directory)
         check_longer(config, directory)
-    elif (directory / "checkpoints").exists():
-        raise InputError(f"{directory} has checkpoints and no config.json that says of what: give another --out DIR")
-    elif resume and not begins(directory):
+    elif is_run(directory):
+        raise InputError(f"{directory} already holds a run; add --resume to continue it, or give another --out DIR")
+    elif resume and not directory.is_dir():
         raise InputError(f"--resume needs a run in {directory}; there is none: leave --resume out")
 
 
@@ -162,11 +201,16 @@ def facts_of(task) -> dict:
     return facts | ({"tokenizer_fingerprint": data_summary.fingerprint(tokens)} if tokens else {})
 
 
+def read_facts(directory: Path) -> dict:
+    """What `facts_of` was when the run began; {} of a run that does not store it."""
+    path = directory / "facts.json"
+    return read_object(path) if path.exists() else {}
+
+
 def check_data(directory: Path, task, only: str = ""):
     """Raise InputError if the data have changed since the run was trained: with another vocabulary, the same token ids
     mean other tokens. Of the facts about them those are compared whose names end in `only`."""
-    path = directory / "facts.json"
-    then = read_object(path) if path.exists() else {}
+    then = read_facts(directory)
     now = json.loads(json.dumps(facts_of(task)))
     changed = [name for name in then if name.endswith(only) and name in now and then[name] != now[name]]
     if changed:
@@ -177,28 +221,13 @@ def check_data(directory: Path, task, only: str = ""):
         )
 
 
-def missing(directory: Path) -> list[Path]:
-    """Return which of `directory` and its parents do not exist.
-
-    >>> missing(Path("/"))
-    []
-    """
-    return [path for path in (directory, *directory.parents) if not path.exists()]
-
-
 def create_directory(directory: Path, fresh: bool = False):
-    """Create the directory of a run and check that it is writable. A `fresh` one must not exist yet: of two runs that
-    start in it at the same time, the second gets an InputError."""
+    """Create the directory of a run, to which `check_place` has agreed. A `fresh` one must not exist yet: of two runs
+    that start in it at the same time, the second gets an InputError."""
     try:
-        directory.mkdir(parents=True, exist_ok=not fresh)
+        Path(os.path.realpath(directory)).mkdir(parents=True, exist_ok=not fresh)
         (directory / "figures").mkdir(exist_ok=True)
-        (directory / ".writable").touch()
-        (directory / ".writable").unlink()
     except FileExistsError as error:
-        if not directory.is_dir():
-            raise InputError(
-                f"the output must be a directory; {directory} is a file: give another directory"
-            ) from error
         raise InputError(f"{directory} was free a moment ago, but another run has taken it: start again") from error
     except OSError as error:
         raise InputError(
@@ -220,8 +249,7 @@ def withdraw(fresh: list[Path], created: os.stat_result):
         for path in fresh[:1]:
             if os.path.samestat(path.stat(), created):
                 shutil.rmtree(path)
-        for parent in fresh[1:]:
-            parent.rmdir()
+        remove_empty(fresh[1:])
 
 
 def record_failure(directory: Path, error: Exception):
@@ -235,6 +263,13 @@ def read_failure(directory: Path) -> str:
     """Return the reason that `record_failure` stored, or ""."""
     path = directory / "failure.json"
     return str(read_object(path).get("reason", "")) if path.exists() else ""
+
+
+def has_diverged(directory: Path) -> bool:
+    """Whether a run without a result diverged, by its failure.json or progress.json."""
+    files = {"failure.json": ("diverged", True), "progress.json": ("state", "diverged")}
+    paths = {directory / name: entry for name, entry in files.items()}
+    return any(path.exists() and read_object(path).get(key) == value for path, (key, value) in paths.items())
 
 
 def has_ended(directory: Path) -> bool:

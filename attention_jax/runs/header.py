@@ -10,7 +10,7 @@ from attention_jax.printing import as_typed, in_a_line
 from attention_jax.runs.accelerators import accelerator_hint
 
 SPLITS = ("train", "valid", "test")
-TROUBLES = ("left_out", "dropped", "damaged", "skipped", "bad_")
+TROUBLES = ("left_out", "dropped", "damaged", "skipped", "bad_", "several")
 """Parts of the names of facts about data that a user has to know of if they are not zero."""
 IMBALANCED = 5
 """The ratio of the sizes of the largest and the rarest class from which a run warns."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from attention_jax import config as configs
 from attention_jax.errors import Diverged, InputError, Interrupted, explain_errors, require
-from attention_jax.files import directory_lock, directory_removed_error, read_object, write_json
+from attention_jax.files import directory_lock, directory_removed_error, missing, read_object, write_json
 from attention_jax.printing import escape_control
 from attention_jax.runs import directory as run_directory, saved
 from attention_jax.runs.header import header
@@ -39,7 +39,7 @@ def start(
     from attention_jax.train import hosts, sinks
 
     sinks.check(config.train.log)
-    fresh = run_directory.missing(directory)
+    fresh = missing(directory)
     hosts.barrier("the directory was checked")
     if hosts.is_primary():
         run_directory.create_directory(directory, bool(fresh))
@@ -126,10 +126,13 @@ def initial_params(config: configs.Config, task, directory: Path, quiet: bool = 
     from attention_jax.train import hosts
 
     like = jax.eval_shape(task.init, jax.random.PRNGKey(0))
-    adoption = adopt.adopt_params(saved.weights_of(Path(config.train.init_weights), like=config), like)
+    weights = saved.weights_of(Path(config.train.init_weights), like=config)
+    adoption = adopt.adopt_params(weights, like, *adopt.match_names(weights, task, like))
     if hosts.is_primary() and not quiet:
         print(adoption.summary)
-    elif hosts.is_primary() and re.search(r"\d re-initialized", adoption.summary):  # other sizes; a head is expected
+    elif hosts.is_primary() and re.search(
+        r"\d (\w+ )*re-initialized", adoption.summary
+    ):  # other sizes; a head is expected
         print(f"note: {directory} begins {adoption.summary}", file=sys.stderr, flush=True)
     return adoption.into
 
@@ -165,12 +168,13 @@ def create_run(config: configs.Config, directory: Path):
     from attention_jax.train.checkpoint import save_params
     from attention_jax.train.initial import with_ranges
 
-    if directory.exists():
-        raise InputError(f"--out must be a directory that does not exist yet; {directory} does")
+    run_directory.check_place(directory)
+    if run_directory.is_run(directory):
+        raise InputError(f"{directory} already holds a run: give another --out DIR")
     task = tasks.build(config)
     begin = initial_params(config, task, directory, quiet=False)
     fresh, _ = jax.random.split(jax.random.PRNGKey(config.train.seed))
-    run_directory.create_directory(directory, fresh=True)
+    run_directory.create_directory(directory, fresh=not directory.exists())
     save_params(directory / "final", begin(with_ranges(task.init, config.train)(fresh)))
     describe(config, directory, task)
 
@@ -220,6 +224,7 @@ def finish(config: configs.Config, task, run, params, *, figures: bool = True, *
         "history": run.history,
         "steps": run.step,
         "seconds": run.seconds(),
+        "processor_seconds": float(run.both_seconds()[1]),
         "examples_per_second": run.examples / max(run.seconds(), 1e-9),
         "parameters": sum(x.size for x in jax.tree.leaves(params)),
         "facts": run_directory.facts_of(task),

@@ -14,7 +14,6 @@ from attention_jax import config as configs
 from attention_jax.errors import InputError
 from attention_jax.files import check_regular, read_object, temporary_file, write_json
 from attention_jax.runs.directory import check_data, check_format, final_of, has_checkpoint, read_config
-from attention_jax.runs.pack import PACKED, read_weights, unpack_run
 
 FORMAT = 1
 """The format version of preprocessing.json."""
@@ -29,7 +28,7 @@ def store_preprocessing(directory: Path, task):
     if excerpt is None:
         return
     try:
-        data = stored.encode(excerpt, arrays, task.stored_types)
+        data = stored.encode(excerpt, arrays)
     except stored.NotStored:
         return
     with temporary_file(directory / "preprocessing.npz") as temporary_path, temporary_path.open("wb") as file:
@@ -49,8 +48,8 @@ def read_preprocessing(directory: Path, config: configs.Config):
     check_regular(path.with_suffix(".npz"))
     try:
         with np.load(path.with_suffix(".npz"), allow_pickle=False) as arrays:
-            types = configs.import_object(config.model.task).stored_types
-            return stored.decode(content["data"], dict(arrays), types)
+            configs.import_object(config.model.task)  # with it the types of its data
+            return stored.decode(content["data"], dict(arrays))
     except (OSError, ValueError, KeyError, TypeError, StopIteration, zipfile.BadZipFile) as error:
         raise InputError(f"{path} or preprocessing.npz is damaged ({error}): put them back, or delete both") from error
 
@@ -81,7 +80,7 @@ def load_task(directory: Path, config: configs.Config, whole_data: bool = True):
 
 def check_usable(directory: Path, config: configs.Config):
     """Raise InputError if a run is neither finished nor has a checkpoint."""
-    if config.model is None or not (has_checkpoint(directory) or (directory / "weights.safetensors").exists()):
+    if config.model is None or not has_checkpoint(directory):
         final_of(directory, config)
 
 
@@ -89,13 +88,7 @@ def params_of(directory: Path, config: configs.Config, task):
     """Return the parameters of a run as a tree of JAX arrays; InputError if they do not fit the model of the task."""
     import jax
 
-    like = jax.eval_shape(task.init, jax.random.PRNGKey(0))
-    if (packed_params := read_weights(directory)) is not None:
-        expected, actual = (jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree) for tree in (like, packed_params))
-        if expected != actual:
-            raise InputError(f"the weights of the packed run do not fit its model {config.name}: export it again")
-        return jax.tree.map(jax.numpy.asarray, packed_params)
-    return read_parameters(directory, config, like)
+    return read_parameters(directory, config, jax.eval_shape(task.init, jax.random.PRNGKey(0)))
 
 
 def read_parameters(directory: Path, config: configs.Config, like=None):
@@ -128,8 +121,7 @@ def check_finite(params, directory: Path):
 def load_weights(directory: Path, **trusted):
     """Return (config, params) of a run, whose data need not be available; `trusted` is for `read_config`."""
     config = read_config(directory, **trusted)
-    packed_params = read_weights(directory)
-    return config, read_parameters(directory, config) if packed_params is None else packed_params
+    return config, read_parameters(directory, config)
 
 
 def weights_of(path: Path, **trusted):
@@ -137,12 +129,11 @@ def weights_of(path: Path, **trusted):
     to `read_config`."""
     from attention_jax.pretrained import exchange
 
-    directory = unpack_run(path) if zipfile.is_zipfile(path) and path.suffix == PACKED else path
-    is_run = (directory / "environment.json").exists()  # `lifecycle.describe` writes it before a run begins
-    if not is_run and not any((directory / name).exists() for name in ("checkpoints", "final", "weights.safetensors")):
+    is_run = (path / "environment.json").exists()  # `lifecycle.describe` writes it before a run begins
+    if not is_run and not any((path / name).exists() for name in ("checkpoints", "final")):
         return exchange.read(path)
-    config, params = load_weights(directory, **trusted)
-    return exchange.from_run(params, config.model, str(path), read_preprocessing(directory, config))
+    config, params = load_weights(path, **trusted)
+    return exchange.from_run(params, config.model, str(path), read_preprocessing(path, config))
 
 
 def source_of(path: Path, **trusted) -> Path:
@@ -152,15 +143,13 @@ def source_of(path: Path, **trusted) -> Path:
 
     start = path
     while not is_pretrained(path):
-        is_packed = zipfile.is_zipfile(path) and path.suffix == PACKED
         if path != start and not path.exists():
             raise InputError(
                 f"{start} began with the model in {path}, which is not there: put it back, or use --naming"
             )
-        if path != start and path.is_file() and not is_packed:  # of weights, in the directory of a model
+        if path != start and path.is_file():  # of weights, in the directory of a model
             return path
-        directory = unpack_run(path) if is_packed else path
-        config = read_config(directory, **trusted)
+        config = read_config(path, **trusted)
         source = getattr(config.data, "pretrained", "") or config.train.init_weights
         if not source:
             raise InputError(

@@ -11,6 +11,6 @@ that have no result yet, so a sweep may be killed at any moment. The modules, in
   driver      the loop of proposing, training and reporting points to the study
   executors   training of groups in this process, in worker processes, or on a Ray cluster
   worker      trains one group
-  population  the compiled program of a group, which `train.loop` trains
-  summary      the table, the figures and the best command
+  batch       the compiled program of a group, which `train.loop` trains
+  summary     the table, the figures and the best command
 """

@@ -6,7 +6,6 @@ the run directories are reused.
 
 import contextlib
 import itertools
-import shutil
 import time
 import zlib
 from pathlib import Path
@@ -14,11 +13,10 @@ from pathlib import Path
 import optuna
 from optuna.trial import TrialState
 
-from attention_jax import config as configs
-from attention_jax.claims import catalog
+from attention_jax import catalog, config as configs
 from attention_jax.config.models import AttentionOptions, TransformerLayers
 from attention_jax.errors import InputError
-from attention_jax.files import directory_lock, directory_removed_error, read_object, write_json
+from attention_jax.files import directory_lock, directory_removed_error, missing, read_object, write_json
 from attention_jax.runs import directory as run_directory
 from attention_jax.sweep import partition, plan, search, summary, worker
 from attention_jax.sweep.executors import executor
@@ -116,13 +114,14 @@ def _ask(study: optuna.Study, settings: Settings, number: int) -> dict[int, optu
 
 def _settle(directory: Path, settings: Settings):
     """Write the settings of a new sweep; InputError if the directory holds another one in which a run has begun."""
-    path = directory / "settings.json"
-    if path.exists() and not any(directory.glob("trials/*/*/config.json")):  # such as after a mistyped file of data
-        for name in ("trials", "groups"):
-            shutil.rmtree(directory / name, ignore_errors=True)
-        path.unlink()
-    if not path.exists():
-        write_json(path, plan.settings_json(settings))
+    if not any(directory.glob("trials/*/*/config.json")):  # a new one, or such as after a mistyped file of data
+        for path in sorted(directory.glob("trials/**/*"), reverse=True):  # reasons, then directories that are empty
+            if path.name in run_directory.FAILURES:
+                path.unlink()
+            elif path.is_dir():
+                with contextlib.suppress(OSError):
+                    path.rmdir()
+        write_json(directory / "settings.json", plan.settings_json(settings))
     stored = plan.read_settings(directory, like=settings.config)
     short = lambda value: format_space(value) if isinstance(value, dict) else value
     for name, old, new in zip(Settings._fields, stored, settings):
@@ -149,30 +148,34 @@ def sweep(
     directory, began = Path(directory).absolute(), time.perf_counter()
     if population < 1:
         raise InputError(f"--population must be at least 1, got {population}")
-    where, fresh = executor(jobs, ray), run_directory.missing(directory)
-    try:
-        with worker.writing(directory), directory_lock(directory, wait=False):
-            _settle(directory, settings)
-            for failure in directory.glob("trials/*/*/failure.json"):
-                if not read_object(failure).get("diverged"):
-                    failure.replace(failure.with_name(plan.RETRIED))
-            study = search.new_study(settings, directory / "journal.log")
-            for number in range(len(search.rounds(settings.method, settings.trials))):
-                if proposed := _ask(study, settings, number):
-                    _run_round(directory, settings, study, proposed, where, population)
-            print(f"all runs have ended ({time.perf_counter() - began:.0f} s since this command began)")
-            trials = summary.current_trials(directory, settings, study)
-            summary.write(directory, settings, trials)
-            return trials
-    except InputError:
-        if fresh and directory.exists() and not (directory / "trials").exists():  # refused before the first run
-            shutil.rmtree(directory)
-            for parent in fresh[1:]:
-                with contextlib.suppress(OSError):  # another sweep is in it
-                    parent.rmdir()
-        raise
-    finally:
-        where.close()
+    run_directory.check_place(directory, of=("settings.json", Settings._fields))
+    fresh = missing(directory)
+    with contextlib.closing(executor(jobs, ray)) as where:
+        run_directory.create_directory(directory, bool(fresh))
+        created = directory.stat()
+        try:
+            with worker.writing(directory), directory_lock(directory, wait=False):
+                return _train_all(settings, directory, where, population, began)
+        except InputError:
+            if not (directory / "trials").exists():  # refused before the first run
+                run_directory.withdraw(fresh, created)
+            raise
+
+
+def _train_all(settings: Settings, directory: Path, where, population: int, began: float) -> list[plan.Trial]:
+    """`sweep` in a directory that no other process is at work in."""
+    _settle(directory, settings)
+    for failure in directory.glob("trials/*/*/failure.json"):
+        if not read_object(failure).get("diverged"):
+            failure.replace(failure.with_name(run_directory.FAILURES[1]))
+    study = search.new_study(settings, directory / "journal.log")
+    for number in range(len(search.rounds(settings.method, settings.trials))):
+        if proposed := _ask(study, settings, number):
+            _run_round(directory, settings, study, proposed, where, population)
+    print(f"all runs have ended ({time.perf_counter() - began:.0f} s since this command began)")
+    trials = summary.current_trials(directory, settings, study)
+    summary.write(directory, settings, trials)
+    return trials
 
 
 def _run_round(directory, settings: Settings, study: optuna.Study, proposed: dict, where, population: int):
@@ -195,10 +198,8 @@ def _tell(directory: Path, settings: Settings, study: optuna.Study, proposed: di
             finished = proposed.pop(trial.number)
             if trial.reason:
                 finished.set_user_attr("reason", trial.reason)
-            has_result = trial.state == "done" and not plan.is_late(settings, trial)
-            study.tell(
-                finished, trial.value if has_result else None, TrialState.COMPLETE if has_result else TrialState.FAIL
-            )
+            value = None if plan.is_late(settings, trial) else plan.rank_value(settings, trial)
+            study.tell(finished, value, TrialState.FAIL if value is None else TrialState.COMPLETE)
     return trials
 
 

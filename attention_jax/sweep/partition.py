@@ -1,8 +1,17 @@
 """Grouping of runs that can train in one compiled program, without JAX: the scheduler must not use a device."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 from attention_jax import config as configs
+
+
+class Member(NamedTuple):
+    """A run of a sweep and its directory."""
+
+    config: configs.Config
+    directory: Path
 
 
 def shape(config: configs.Config) -> tuple:

@@ -15,9 +15,6 @@ from attention_jax.files import read_json
 from attention_jax.runs import directory as run_directory
 from attention_jax.sweep.space import Point, Space, format_space, parse
 
-RETRIED = "earlier_failure.json"
-"""The failure.json of a run that was trained again."""
-
 
 class Settings(NamedTuple):
     """The settings of a sweep, which cannot change when it resumes."""
@@ -97,7 +94,15 @@ def seeds(settings: Settings) -> list[int]:
 def is_late(settings: Settings, trial: Trial) -> bool:
     """Whether a trial has its result from a second attempt, of which the study must not know: TPE has proposed later
     points without it, and a resumed sweep has to propose the same ones."""
-    return settings.method == "tpe" and any((path / RETRIED).exists() for path in trial.directories)
+    return settings.method == "tpe" and any((path / run_directory.FAILURES[1]).exists() for path in trial.directories)
+
+
+def rank_value(settings: Settings, trial: Trial) -> float | None:
+    """The value of a trial that has ended for the search: worse than any number if it diverged, None if it failed for
+    another reason, which says nothing about its point."""
+    if trial.state == "failed" and (all(trial.results) or any(map(run_directory.has_diverged, trial.directories))):
+        return settings.sign(math.inf)
+    return trial.value if trial.state == "done" else None
 
 
 def metric_value(settings: Settings, result: dict | None, history: Sequence[dict]) -> float | None:

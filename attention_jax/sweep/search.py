@@ -13,6 +13,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
+from attention_jax.errors import InputError
 from attention_jax.sweep.plan import Settings
 from attention_jax.sweep.space import Point, Space, Values, grid, is_finite
 
@@ -39,8 +40,8 @@ def new_study(settings: Settings, journal: Path | None = None) -> optuna.Study:
     """Create a study without trials, in memory or in a new journal, a file that every Optuna tool can read."""
     seed, storage = settings.config.train.seed, None
     if journal:
-        for old in journal.parent.glob(f"{journal.name}*"):  # with the lock of a process that was killed
-            old.unlink()
+        for suffix in ("", ".lock"):  # with the lock of a process that was killed
+            journal.with_name(journal.name + suffix).unlink(missing_ok=True)
         storage = JournalStorage(JournalFileBackend(str(journal)))
     tpe = settings.method == "tpe"
     sampler = TPESampler(seed=seed, n_startup_trials=STARTUP, constant_liar=True) if tpe else RandomSampler(seed)
@@ -54,8 +55,11 @@ def new_study(settings: Settings, journal: Path | None = None) -> optuna.Study:
 
 
 def load_study(journal: Path) -> optuna.Study:
-    """Load the study from a journal, to which a running sweep may still append."""
-    return optuna.load_study(study_name=NAME, storage=JournalStorage(JournalFileBackend(str(journal))))
+    """Load the study from a journal, to which a running sweep may still append; InputError if it is damaged."""
+    try:
+        return optuna.load_study(study_name=NAME, storage=JournalStorage(JournalFileBackend(str(journal))))
+    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        raise InputError(f"{journal} is damaged ({error!r}): the command of the sweep writes it again") from error
 
 
 def points(study: optuna.Study) -> dict[int, Point]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import optuna
 
-from attention_jax import config as configs
-from attention_jax.claims import catalog, record as records
+from attention_jax import catalog, config as configs
+from attention_jax.claims import record as records
 from attention_jax.errors import InputError
 from attention_jax.files import write_json
 from attention_jax.report.intervals import Interval, clip_to_scale, mean_half_width
@@ -37,9 +37,8 @@ def best_trial(settings: Settings, trials: Sequence[Trial]) -> Trial | None:
 def rank_trials(settings: Settings, trials: Sequence[Trial]) -> list[Trial]:
     """Best first; then the unfinished and the failed."""
     order = ("done", "running", "waiting", "failed")
-    return sorted(
-        trials, key=lambda t: (order.index(t.state), math.inf if t.value is None else settings.sign(t.value), t.number)
-    )
+    rank = lambda value: math.inf if value is None or math.isnan(value) else settings.sign(value)
+    return sorted(trials, key=lambda t: (order.index(t.state), rank(t.value), t.number))
 
 
 def in_words(settings: Settings, trial: Trial) -> str:
@@ -60,6 +59,11 @@ def seconds(trial: Trial) -> float:
     return sum((r["seconds"] if r else h[-1]["seconds"] if h else 0.0) for r, h in zip(trial.results, trial.histories))
 
 
+def processor_seconds(trial: Trial) -> float:
+    """Return the processor seconds of all runs of a trial; NaN if some are unknown, as before they have ended."""
+    return sum(r.get("processor_seconds", math.nan) if r else math.nan for r in trial.results)
+
+
 def parameters(trial: Trial) -> int | None:
     """Return the number of the model's parameters, or None before a run has ended."""
     return next((r["parameters"] for r in trial.results if r and "parameters" in r), None)
@@ -71,10 +75,11 @@ def table(settings: Settings, trials: Sequence[Trial]) -> Table:
     for trial in rank_trials(settings, trials):
         point = [number(v) if isinstance(v, float) else str(v) for v in trial.point.values()]
         size, state = parameters(trial), ": ".join(filter(None, (trial.state, trial.reason)))
-        rows.append((str(trial.number), *point, _value(settings, trial), number(size), f"{seconds(trial):.1f}", state))
+        times = f"{seconds(trial):.1f}", f"{processor_seconds(trial):.1f}".replace("nan", "-")
+        rows.append((str(trial.number), *point, _value(settings, trial), number(size), *times, state))
     value = settings.metric + (f", mean of {settings.seeds} seeds (95 %)" if settings.seeds > 1 else "")
-    columns = ("trial", *short_names(settings.space), value, "parameters", "seconds", "state")
-    return Table(f"Sweep of {settings.config.name}", columns, rows, right=("trial", value, "parameters", "seconds"))
+    columns = ("trial", *short_names(settings.space), value, "parameters", "seconds", "CPU-s", "state")
+    return Table(f"Sweep of {settings.config.name}", columns, rows, right=("trial", *columns[-5:-1]))
 
 
 def show_points(settings: Settings, points: Sequence[Point]):
@@ -197,7 +202,6 @@ def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: 
     """Keep every finished run in experiments/results/NAME.json, with the `words` of the command, and the figures."""
     name = settings.config.name
     experiment = catalog.load_experiment(name)
-    command = records.command_of(["sweep", *words])
     finished = [
         (trial, run_directory, result)
         for trial in trials
@@ -208,7 +212,7 @@ def record(directory: Path, settings: Settings, trials: Sequence[Trial], words: 
         records.check_run(experiment, run_directory)
     for trial, run_directory, result in finished:
         values = {key: value for key, value in result.items() if key != "experiment"}
-        origin = records.run_origin(experiment, run_directory, command)
+        origin = records.run_origin(experiment, run_directory, ["sweep", *words])
         records.record_run(name, {"variant": variant(settings, trial.point)} | values | origin)
     records.draw_recorded(experiment)
     draw(experiment, f"{experiment.results / name}-")
@@ -218,7 +222,7 @@ def load_recorded_trials(experiment: catalog.Experiment) -> tuple[Settings, list
     """The settings and trials of an experiment's recorded grid; no trials if nothing is recorded.
 
     The metric is the one that the sweep selects by, of the recorded runs that have it. If none has it, as with runs
-    from before there were validation data, it is that of the test split.
+    from before there were validation data, it is that of the test split. A point of which a run diverged has failed.
     """
     config = experiment.config()
     metric, all_runs = config.train.best_metric, records.runs_by_variant(experiment)
@@ -234,8 +238,9 @@ def load_recorded_trials(experiment: catalog.Experiment) -> tuple[Settings, list
     for point in grid(space):
         if point_runs := runs.get(variant(settings, point)):
             values, histories = [run["metrics"][metric] for run in point_runs], [run["history"] for run in point_runs]
-            mean = statistics.fmean(values)
-            trials.append(Trial(len(trials), point, "done", mean, values, "", [], histories, point_runs))
+            diverged = any(run.get("diverged") for run in all_runs[variant(settings, point)])
+            state, mean = ("failed", None) if diverged else ("done", statistics.fmean(values))
+            trials.append(Trial(len(trials), point, state, mean, values, "", [], histories, point_runs))
     return settings, trials
 
 

@@ -13,15 +13,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from attention_jax import config as configs
-from attention_jax.claims import catalog
+from attention_jax import catalog, config as configs
 from attention_jax.errors import InputError, Interrupted, explain_errors
 from attention_jax.files import directory_lock, write_json
 from attention_jax.runs import directory as run_directory, lifecycle
 from attention_jax.signals import end_on_signals
-
-Member = tuple[configs.Config, Path]
-"""A run and its directory."""
+from attention_jax.sweep.partition import Member
 
 
 class Group(NamedTuple):
@@ -41,7 +38,7 @@ def write(path: Path, group: Group):
 def read(path: Path) -> Group:
     """Read a file of `write`."""
     values = json.loads(Path(path).read_text(encoding="utf-8"))
-    members = [(configs.from_json(m["config"]), Path(m["directory"])) for m in values.pop("members")]
+    members = [Member(configs.from_json(m["config"]), Path(m["directory"])) for m in values.pop("members")]
     return Group(members, **values)
 
 
@@ -66,16 +63,14 @@ def run_group(path: Path):
       InputError: the sweep's directory is not writable, its data cannot be read and no run has begun, no run will have
         the metric, or the data have changed.
     """
+    from attention_jax.sweep import batch
+
     group, shared = read(path), path.with_suffix("")
     with writing(shared), directory_lock(shared):  # a worker may outlive its killed sweep by half a second
         _check(group, any(path.parents[1].glob("trials/*/*/config.json")))
-        for number, members in enumerate(_populations(path, group)):
-            if all(run_directory.has_ended(directory) for _, directory in members):
-                continue
-            if len(members) == 1:
-                _single(*members[0])
-            else:
-                _population(members, shared / str(number))
+        for number, members in enumerate(batch.populations(group.members)):
+            if not all(run_directory.has_ended(directory) for _, directory in members):
+                _train(members, shared / str(number))
 
 
 def _check(group: Group, has_runs: bool):
@@ -94,10 +89,10 @@ def _check(group: Group, has_runs: bool):
     except Exception as error:
         if isinstance(error, InputError) and not has_runs:
             raise
-        return
+        return  # each run records the error as its failure
     try:
         task = tasks.build(config, data)
-    except Exception:
+    except Exception:  # each run records it as its failure
         return
     has_started = any((directory / "config.json").exists() for _, directory in group.members)
     if group.metric and not has_started:
@@ -117,52 +112,24 @@ def _on_same_data(config: configs.Config, directory: Path) -> Path | None:
     return None
 
 
-def _populations(path: Path, group: Group) -> list[list[Member]]:
-    """The members divided into those that train in one compiled program, always in the same way."""
-    members = group.members
-    if len(members) == 1:
-        return [members]
+def _train(members: list[Member], directory: Path):
+    """Train one run, or several in one compiled program, which has its checkpoints in `directory`."""
     from attention_jax import tasks
-    from attention_jax.sweep import population
-
-    every = [config for config, _ in members]
-    try:
-        built = [tasks.build(config) for config in every]
-        population.check_traceable(every[0], list(population.varying_numbers(every)), built[0])
-        classes = population.classes(built, [config.train.seed for config in every])
-    except Exception as error:  # slower, with the same results; each run reports its error
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        print(f"group {path.stem} trains its {len(members)} runs one by one: {reason}", file=sys.stderr)
-        return [[member] for member in members]
-    return [[members[index] for index in indices] for indices in classes]
-
-
-def _population(members: list[Member], directory: Path):
-    """Train several runs in one compiled program, which has its checkpoints in `directory`."""
-    from attention_jax import tasks
-    from attention_jax.sweep import population
+    from attention_jax.sweep import batch
 
     try:
-        built = [tasks.build(config) for config, _ in members]
-        population.train_many([population.Member(*member) for member in members], built, directory)
+        if len(members) == 1:
+            [(config, run)] = members
+            study = catalog.load_experiment(config.name).study
+            lifecycle.start(config, run, study=study, resume=(run / "config.json").exists(), quiet=True)
+        else:
+            batch.train_batch(members, [tasks.build(member.config) for member in members], directory)
     except (Interrupted, OSError):
         raise
     except Exception as error:
-        for _, run in members:
-            if not run_directory.has_ended(run):
-                run_directory.record_failure(run, error)
-
-
-def _single(config: configs.Config, directory: Path):
-    """Train a single run."""
-    has_started, study = (directory / "config.json").exists(), catalog.load_experiment(config.name).study
-    try:
-        lifecycle.start(config, directory, study=study, resume=has_started, quiet=True)
-    except (Interrupted, OSError):
-        raise
-    except Exception as error:
-        if not run_directory.read_result(directory):  # the result is kept if plotting fails
-            run_directory.record_failure(directory, error)
+        for member in members:
+            if not run_directory.has_ended(member.directory):  # a result is kept if plotting fails
+                run_directory.record_failure(member.directory, error)
 
 
 def _end_with_parent():

@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax.config import Config, import_object
+from attention_jax.config import Config, import_object, walk
 from attention_jax.config.options import model_name
 from attention_jax.data import batches
+from attention_jax.data.cache import file_stamp
 from attention_jax.data.stream import Share
 from attention_jax.data.text_tables import Columns
 from attention_jax.errors import InputError
@@ -46,10 +47,8 @@ class Task:
     `examples` and `describe`. Nothing in a task changes once it is made, and a task is equal to itself only
     (`eq=False`), because compiled functions are cached by bound method.
 
-    Two further methods are optional. `metric_names(full)` lists the metrics that `evaluate(params, full)` may return,
-    so that a misspelled --train.best-metric fails before training. `eval_functions()` returns the functions that
-    `evaluate` maps over held-out examples, {"evaluation" or "decoding": (function of (params, batch), arrays of the
-    largest split, examples per batch)}, so that `launch.py compile` can compile them.
+    A further method is optional: `metric_names(full)` lists the metrics that `evaluate(params, full)` may return, so
+    that a misspelled --train.best-metric fails before training.
 
     `predict`, `attention_maps`, `excerpt` and `report` are what a trained model shows; training calls none of them.
     """
@@ -59,8 +58,6 @@ class Task:
     model: Any
     """The Flax module."""
 
-    stored_types: ClassVar[tuple[type, ...]] = ()
-    """Named tuples of its own in its `excerpt`, which a run stores (data/stored.py)."""
     table_columns: ClassVar[Columns] = Columns()
     """The names of columns in tables of texts and predictions."""
     eval_means: ClassVar[tuple[str, ...]] = ("examples",)
@@ -178,6 +175,10 @@ class Task:
         """Return the probabilities [N, classes] of `classes` for each text, of a classifier."""
         raise InputError(f"a {type(self).__name__} has no classes: predict with it instead")
 
+    def perplexity(self, params, text: str) -> dict[str, float]:
+        """Return the metrics of a language model on a new text."""
+        raise InputError(f"--text is for language models; a {type(self).__name__} has no perplexity: leave it out")
+
     def new_examples(self, path: str) -> Iterator[tuple[str, str]]:
         """Yield the class and the text of each example in a file, or the path of each image in a directory."""
         raise InputError(f"--data evaluates classifiers; a {type(self).__name__} has no classes: leave it out")
@@ -225,9 +226,18 @@ class Recorder:
 
 @functools.lru_cache(maxsize=2)
 def loader_of(import_path: str) -> Callable:
-    """Return the function with this import path, which keeps what it last returned, so that the tasks of a sweep share
-    one copy of their data."""
-    return functools.lru_cache(maxsize=1)(import_object(import_path))
+    """Return the function with this import path, which keeps what it last returned while the files that its options
+    name are the same, so that the tasks of a sweep share one copy of their data."""
+    load = import_object(import_path)
+    load_once = functools.lru_cache(maxsize=1)(lambda stamps, *args: load(*args))
+    return lambda options, *args: load_once(_stamps(options), options, *args)
+
+
+def _stamps(options) -> tuple:
+    """The path and `file_stamp` of each of the user's files that options of data name, or that are in a directory."""
+    places = [Path(value) for _, info, value in walk(options) if info.user_data and value and isinstance(value, str)]
+    paths = [str(path) for place in places for path in (place, *place.rglob("*")) if path.exists()]
+    return tuple((path, file_stamp(path)) for path in paths)
 
 
 def build(config: Config, data=None) -> Task:
@@ -261,6 +271,24 @@ def mean_perplexity(losses: Sequence[float]) -> float:
     2.0
     """
     return float(np.mean([np.exp(min(loss, 50.0)) for loss in losses]))
+
+
+def text_metrics(nats: float, predicted: int, stride: int, tokens: int, characters: int) -> dict[str, float]:
+    """The metrics of a language model on a text of so many tokens and characters, read in windows that begin every
+    `stride` tokens; `nats` is the sum of the losses of the tokens that were predicted.
+
+    >>> metrics = text_metrics(2 * np.log(8.0), predicted=2, stride=4, tokens=3, characters=6)
+    >>> round(float(metrics["bits_per_character"]), 6)
+    1.5
+    """
+    loss = nats / predicted
+    return {
+        "tokens": predicted,
+        "stride": stride,
+        "loss": loss,
+        "perplexity": mean_perplexity([loss]),
+        "bits_per_character": loss * tokens / characters / float(np.log(2.0)),
+    }
 
 
 def build_model(config: Config, *sizes):

@@ -25,7 +25,7 @@ from attention_jax.ops.losses import masked_cross_entropy
 from attention_jax.report.attention_data import AttentionRecord, Prediction, check_length
 from attention_jax.report.heatmaps import layer_heatmaps, show_heatmaps
 from attention_jax.sampling import sample
-from attention_jax.tasks import Evaluation, Task, build_model, mean_perplexity
+from attention_jax.tasks import Evaluation, Task, build_model, mean_perplexity, text_metrics
 from attention_jax.tasks.attention_maps import (
     ablate_heads,
     token_attention,
@@ -119,10 +119,6 @@ class LanguageTask(Task):
         less = [f"{split}.loss_less_{name}" for split in self.data.held_out for name in self.data.known.get(split, {})]
         return [f"{split}.{name}" for split in self.data.held_out for name in names] + less
 
-    def eval_functions(self) -> dict:
-        rows = max(self.data.held_out.values(), key=len)
-        return {"evaluation": (self.score_rows, {"tokens": rows}, self.rows_evaluated)}
-
     def describe(self) -> dict:
         return dict(self.data.facts)
 
@@ -153,6 +149,20 @@ class LanguageTask(Task):
         targets = batch["tokens"][:, 1:]
         mask = jnp.arange(targets.shape[1])[None] < batch["length"][:, None] - 1
         return -jax.vmap(masked_cross_entropy)(logits, targets, mask)[0]
+
+    def perplexity(self, params, text: str) -> dict[str, float]:
+        """Return loss in nats per token, perplexity and bits per character of a new text, in windows as those of the
+        training, which begin with the last token of the one before: all tokens but the first are predicted once."""
+        ids, width = self.encode(text)[0], self.data.train.shape[1]
+        if len(ids) < 2:
+            raise InputError(f"a text to evaluate needs at least two tokens; this one has {len(ids)}")
+        windows = [ids[first : first + width] for first in range(0, len(ids) - 1, width - 1)]
+        rows = np.stack([np.pad(window, (0, width - len(window))) for window in windows])
+        batch = {"tokens": rows, "length": np.array([len(window) for window in windows], np.int32)}
+        nats = -float(map_batches(self.log_p, params, batch, self.rows_evaluated).sum(dtype=np.float64))
+        metrics = text_metrics(nats, len(ids) - 1, width - 1, len(ids), len(text))
+        unknown = int((ids == self.data.vocabulary.unk_id).sum())
+        return {"tokens": metrics["tokens"], "unknown_tokens": unknown} | metrics
 
     def attention(self, params, batch):
         """Return the self-attention weights and their rollout."""

@@ -122,9 +122,6 @@ class MemoryTask(Task):
         names += [f"test.{kind}_{name}" for name in beyond for kind in ("bits", "wrong_bits")]
         return names + ["test.wrong_bits_to_50"] * (full and task == "copy")
 
-    def eval_functions(self) -> dict:
-        return {"evaluation": (self.nll, self.data.valid._asdict(), EVALUATED)}
-
     def describe(self) -> dict:
         train = self.data.train
         bits = float(train.mask.sum(1).mean() * train.targets.shape[-1])
@@ -159,13 +156,7 @@ class MemoryTask(Task):
         """Plot inputs, targets, outputs and weightings of one sequence (Graves et al. 2014, figures 4 to 6)."""
         steps = int(sequences.length[row])
         logits, weights = map_batches(self.attention, params, {"inputs": sequences.inputs[row : row + 1, :steps]}, 1)
-        mask = sequences.mask[row, :steps, None]
-        panels = {
-            "inputs": sequences.inputs[row, :steps],
-            "targets": sequences.targets[row, :steps],
-            "outputs": mask / (1 + np.exp(-logits[0])),
-        }
-        return over_time(panels | weight_panels(weights), path)
+        return over_time(channels_of(sequences, row, logits[0]) | weight_panels(weights), path)
 
     def predict(self, params, texts: list[str], figure: Path | None = None) -> list[str]:
         """Return the machine's copy of each text, which consists of words of bits; `figure` shows the first one."""
@@ -219,13 +210,7 @@ class MemoryTask(Task):
             return None
         heads = np.concatenate([weights["write"][0], weights["read"][0]], axis=1).swapaxes(0, 1)  # [H, T, N]
         names = [f"{name} head {i + 1}" for name in ("write", "read") for i in range(weights[name].shape[2])]
-        mask = sequences.mask[row, :steps, None]
-        channels = {
-            "inputs": sequences.inputs[row, :steps],
-            "targets": sequences.targets[row, :steps],
-            "outputs": mask / (1 + np.exp(-logits[0])),
-        }
-        times = Axis(tuple(f"{t + 1}" for t in range(steps)), channels=channels)
+        times = Axis(tuple(f"{t + 1}" for t in range(steps)), channels=channels_of(sequences, row, logits[0]))
         locations = Axis(tuple(f"{n}" for n in range(heads.shape[-1])))
         attention = Attention("memory", heads[None], times, locations, tuple(names))
         return AttentionRecord(title, (Prediction(self.words(sequences, row, logits[0]), (attention,)),))
@@ -236,6 +221,14 @@ def optimum(sequences: algorithmic.Sequences) -> np.ndarray:
     bits = sequences.targets[..., 0]
     best = algorithmic.ngram_optimum(bits)
     return -np.log2(np.where(bits == 1, best, 1 - best)).sum(1)
+
+
+def channels_of(sequences: algorithmic.Sequences, row: int, logits: np.ndarray) -> dict[str, np.ndarray]:
+    """Return inputs, targets and outputs [T, C] of one sequence, from the logits [T, C] of its steps."""
+    inputs, targets, mask = (
+        array[row, : len(logits)] for array in (sequences.inputs, sequences.targets, sequences.mask)
+    )
+    return {"inputs": inputs, "targets": targets, "outputs": mask[:, None] / (1 + np.exp(-logits))}
 
 
 def weight_panels(weights: dict) -> dict:

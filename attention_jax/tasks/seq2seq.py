@@ -235,12 +235,6 @@ class Seq2seqTask(Task):
         split = next(iter(written), None)
         return sample_lines(self.data, split, written[split][:SAMPLES]) if split else ()
 
-    def eval_functions(self) -> dict:
-        largest = max(self.data.held_out.values(), key=lambda pairs: pairs.source.size + pairs.target.size)._asdict()
-        sources = {name: largest[name] for name in ("source", "source_length")}
-        size = self.eval_batch_size
-        return {"evaluation": (self.score_rows, largest, size), "decoding": (self.generate, sources, size)}
-
     def describe(self) -> dict:
         sizes = {
             "source_vocabulary": len(self.data.source_vocabulary),

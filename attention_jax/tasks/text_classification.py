@@ -96,10 +96,6 @@ class TextTask(Task):
         splits = self.data.held_out if full else ["valid"]
         return [f"{split}.{name}" for split in splits for name in ("loss", "accuracy", "balanced_accuracy")]
 
-    def eval_functions(self) -> dict:
-        largest = max(self.data.held_out.values(), key=lambda texts: texts.tokens.size)
-        return {"evaluation": (self.score_rows, largest._asdict(), EVALUATED)}
-
     def describe(self) -> dict:
         return dict(self.data.facts)
 
@@ -145,7 +141,7 @@ class TextTask(Task):
         return self.read(params, texts)[1]
 
     def new_examples(self, path: str) -> Iterator[tuple[str, str]]:
-        return read_examples(replace(self.config.data, tsv_file=path))
+        return read_examples(replace(self.config.data, tsv_file=path), damaged="")
 
     def summary(self, words: list[str], probabilities: np.ndarray, weights: np.ndarray) -> str:
         """Return a line with the three most probable classes and the words with the largest weights [T], if any."""

@@ -171,10 +171,6 @@ class VisionTask(Task):
     def metric_names(self, full: bool) -> list[str]:
         return [f"{split}.{name}" for split in self.splits(full) for name in ("loss", "accuracy")]
 
-    def eval_functions(self) -> dict:
-        largest = max(self.data.held_out.values(), key=lambda split: len(split.label))
-        return {"evaluation": (self.score_rows, largest._asdict(), EVALUATED)}
-
     def describe(self) -> dict:
         shapes = jax.eval_shape(self.init, jax.random.PRNGKey(0))
         facts = {"train_images": len(self.data.train.label)}

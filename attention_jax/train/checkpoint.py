@@ -179,7 +179,7 @@ class Checkpoints:
         return self.failed_saves
 
     def best(self, member: int = 0) -> int | None:
-        """Return the number of the checkpoint of the best quality (the last of equals), or None."""
+        """Return the number of the checkpoint of the best quality, or None."""
         quality = {number: self.manager.metrics(number) for number in self.numbers()}
         epoch_ends = [(values[str(member)], number) for number, values in quality.items() if values]
         return max(epoch_ends)[1] if epoch_ends else None

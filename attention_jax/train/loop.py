@@ -29,7 +29,7 @@ def fit(program, start, task, run: Run, checkpoints: Checkpoints):
 
     `program` is a `placement.Program`, and `start` the state before the first step, in NumPy arrays. A run that has a
     checkpoint resumes from it and gives, on the same number of devices, the same numbers bit for bit as an
-    uninterrupted run. `sweep/population.py` has a program and a run that are several, side by side.
+    uninterrupted run. `sweep/batch.py` has a program and a run that are several, side by side.
 
     Raises:
       Interrupted: on a signal that ends a process (signals.py), after a checkpoint was written.
@@ -134,11 +134,6 @@ def warn_of_missing_checkpoints(run: Run, checkpoints: Checkpoints):
                 "are there: earlier ones were not kept",
                 file=sys.stderr,
             )
-
-
-def call_shapes(task, train) -> set[tuple[int, tuple[int, int]]]:
-    """Return the shapes for which the training step is compiled: (bucket, (K, B)) of K steps of B examples."""
-    return {(bucket, indices.shape) for bucket, indices, _ in task.plan(0, train.steps_per_call)}
 
 
 def count_steps(task, train) -> int:

@@ -50,7 +50,10 @@ def schedule(optim, total_steps: int):
 
 
 def optimizer(optim, total_steps: int) -> optax.GradientTransformation:
-    """Clip entries, clip by global norm, precondition (`precondition`), decay weights, scale by the scheduled rate."""
+    """Clip entries, clip by global norm, precondition (`precondition`), decay weights, scale by the scheduled rate.
+
+    A parameter that `rates` freezes is no part of this: of no norm, and without decay and moments.
+    """
     clip = optim.clip_norm
     transforms = [optax.clip(optim.clip_value)] if optim.clip_value else []
     if not is_zero(clip):
@@ -63,6 +66,9 @@ def optimizer(optim, total_steps: int) -> optax.GradientTransformation:
     transforms += precondition(optim)
     if not coupled and not is_zero(optim.weight_decay):
         transforms.append(decay(optim))  # decoupled (Loshchilov & Hutter 2019)
+    if any(parse_pattern("--optim.rates", text)[1] == 0 for text in optim.rates):
+        trains = lambda tree: jax.tree.map(bool, factors_by_path("--optim.rates", optim.rates, tree))
+        transforms = [optax.masked(optax.chain(optax.identity(), *transforms), trains)]
     if optim.rates:
         transforms.append(scale_by_path(optim.rates))
     return optax.chain(*transforms, optax.scale_by_learning_rate(schedule(optim, total_steps)))
@@ -153,14 +159,15 @@ def decay(optim) -> optax.GradientTransformation:
 
 
 def scale_by_path(rates: tuple[str, ...]) -> optax.GradientTransformation:
-    """Multiply updates by the factors of `rates` (`config.Optim`)."""
+    """Multiply updates by the factors of `rates` (`config.Optim`); a factor of 0 gives 0, also for NaN."""
 
     def init(params):
         factors_by_path("--optim.rates", rates, params)
         return optax.EmptyState()
 
     def update(updates, state, params=None):
-        return jax.tree.map(lambda u, f: u * f, updates, factors_by_path("--optim.rates", rates, updates)), state
+        factors = factors_by_path("--optim.rates", rates, updates)
+        return jax.tree.map(lambda u, f: u * f if f else jnp.zeros_like(u), updates, factors), state
 
     return optax.GradientTransformation(init, update)
 
@@ -189,9 +196,10 @@ def factors_by_path(option: str, patterns: tuple[str, ...], params, defaults=Non
     factors = jax.tree_util.tree_map_with_path(factor, *((params,) if defaults is None else (params, defaults)))
     if unused := [text for number, text in enumerate(patterns) if number not in used]:
         listed_paths = ", ".join(paths[:8]) + (", ..." if len(paths) > 8 else "")
+        trained = "" if option == "--optim.rates" else " and --optim.rates does not freeze"
         raise InputError(
-            f"every pattern of {option} must match the whole path of a parameter that no earlier one matches, got "
-            f"{unused[0]!r}; the {len(paths)} parameters are {listed_paths}"
+            f"every pattern of {option} must match the whole path of a parameter that no earlier one matches{trained}, "
+            f"got {unused[0]!r}; the {len(paths)} parameters are {listed_paths}"
         )
     return factors
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from attention_jax.errors import InputError
 from attention_jax.train.checkpoint import to_host
@@ -30,8 +30,7 @@ class Program:
 
     `loss(params, batch, rng)` returns (sum, count, {name: (sum, count)}). With `shard`, large parameters and their
     moments are divided over the devices. With `streamed`, a bucket holds the examples of one call, and each device has
-    its own. `devices` None means all devices of all hosts; for devices that are not installed (of a compile-only
-    topology) a program can be lowered and compiled but not called.
+    its own.
 
     `parallel` says how a replicated state is trained on several devices, by "pmap" or by "jit" over a mesh, with the
     same bits. `mesh` is your own mesh, with an axis "data", over which batches are divided; along its other axes
@@ -47,14 +46,13 @@ class Program:
         *,
         shard=False,
         streamed=False,
-        devices=None,
         parallel="pmap",
         mesh=None,
     ):
-        self.devices, self.streamed, self.shard = devices, streamed, shard
-        self.several = mesh is not None or (jax.device_count() if devices is None else len(devices)) > 1
+        self.shard = shard
+        self.several = mesh is not None or jax.device_count() > 1
         on_mesh = self.several and (shard or parallel == "jit" or mesh is not None)
-        self.mesh = (mesh_of(devices) if mesh is None else prepare_mesh(mesh)) if on_mesh else None
+        self.mesh = (mesh_of() if mesh is None else prepare_mesh(mesh)) if on_mesh else None
         chunk = lambda gradients: partial(train_chunk, gradients, optimizer, matmul_precision)
         if not self.several:
             self.compiled = jax.jit(chunk(partial(gradient_sums, loss, accumulation_steps)), donate_argnums=0)
@@ -64,8 +62,7 @@ class Program:
                 self.compiled = jax.jit(on_every_device(chunk(gradients), self.mesh, streamed), donate_argnums=0)
                 return
             in_axes = (None, 0 if streamed else None, 1, 1)  # of state, bucket, indices and weight
-            settings = {"in_axes": in_axes, "out_axes": None, "donate_argnums": 0, "devices": devices}
-            self.compiled = jax.pmap(chunk(gradients), AXIS, **settings)
+            self.compiled = jax.pmap(chunk(gradients), AXIS, in_axes=in_axes, out_axes=None, donate_argnums=0)
         else:
             gradients = partial(fsdp_gradients, loss, accumulation_steps, self.mesh, streamed)
             self.compiled = jax.jit(partial(fsdp_chunk, chunk(gradients), self.mesh), donate_argnums=0)
@@ -117,26 +114,6 @@ class Program:
         is_available = lambda x: x.is_fully_addressable or x.is_fully_replicated
         return to_host(
             jax.tree.map(lambda x: x if is_available(x) else multihost_utils.process_allgather(x, tiled=True), state)
-        )
-
-    def lower(self, state, bucket: dict, indices, weight) -> jax.stages.Lowered:
-        """Lower the compiled call for the `devices` that were given, from arrays or shapes; indices and weight [K, B].
-
-        A streamed bucket is the rows of all devices. So what a compiler reports (memory, traffic) is of the program
-        that trains.
-        """
-        if not self.mesh:
-            by_row, by_batch = 0 if self.streamed else None, 1
-            axes = ((state, None), (bucket, by_row), (indices, by_batch), (weight, by_batch))
-            return self.compiled.lower(*(absent(tree, self.devices, axis) for tree, axis in axes))
-        by_row, by_batch = PartitionSpec(AXIS) if self.streamed else PartitionSpec(), PartitionSpec(None, AXIS)
-        on_mesh = lambda x, spec: shape_of(x, x.shape, NamedSharding(self.mesh, spec))
-        size = self.mesh.shape[AXIS]
-        pad_shape = lambda x: shape_of(x, (len(x), -(-x.shape[1] // size) * size))
-        return self.compiled.lower(
-            jax.tree.map(lambda x, at: shape_of(x, x.shape, at), state, self.shardings(state)),
-            jax.tree.map(lambda x: on_mesh(x, by_row), bucket),
-            *(on_mesh(pad_shape(x), by_batch) for x in (indices, weight)),
         )
 
 
@@ -267,42 +244,24 @@ def split_over_devices(rows: np.ndarray, axis: int) -> np.ndarray:
     return rows.take(range(first, first + jax.local_device_count()), axis=axis)
 
 
-def shape_of(x, shape, sharding=None) -> jax.ShapeDtypeStruct:
-    """Return `shape` with the dtype of `x`."""
-    return jax.ShapeDtypeStruct(tuple(shape), x.dtype, sharding=sharding)
-
-
-def absent(tree, devices, axis: int | None = None):
-    """Return the shapes that a `jax.jit` of one device, or a `jax.pmap` of several, takes for the arrays of `tree`.
-
-    With `axis` that axis is divided by `split_over_devices`: [..., B, ...] -> [..., n, B/n, ...].
-    """
-    n = len(devices)
-    if n == 1:
-        return jax.tree.map(lambda x: shape_of(x, x.shape, SingleDeviceSharding(devices[0])), tree)
-    split = lambda shape: shape if axis is None else (*shape[:axis], n, -(-shape[axis] // n), *shape[axis + 1 :])
-    return jax.tree.map(lambda x: shape_of(x, split(x.shape)), tree)
-
-
 PROGRAMS = weakref.WeakKeyDictionary()
-"""{task or function: {(name, devices): compiled program}}"""
+"""{task or function: {name: compiled program}}"""
 
 
-def row_program(fn, devices=None):
-    """Compile what `map_batches` calls for the local devices, or for a tuple of `devices` that may not be installed.
+def row_program(fn):
+    """Compile what `map_batches` calls for the local devices.
 
     It takes parameters and a batch divided at axis 0. It is cached for the function, or for the task of which `fn` is a
     method, through a weak reference: it does not keep the task and its data alive.
     """
-    several = (jax.local_device_count() if devices is None else len(devices)) > 1
     programs = PROGRAMS.setdefault(getattr(fn, "__self__", fn), {})
-    if (fn.__name__, devices) not in programs:
+    if fn.__name__ not in programs:
         reference = weakref.WeakMethod(fn) if hasattr(fn, "__self__") else weakref.ref(fn)
         call = lambda params, batch: reference()(params, batch)
         call.__name__ = fn.__name__  # the name of the program
-        program = jax.pmap(call, in_axes=(None, 0), devices=devices) if several else jax.jit(call)
-        programs[fn.__name__, devices] = program
-    return programs[fn.__name__, devices]
+        several = jax.local_device_count() > 1
+        programs[fn.__name__] = jax.pmap(call, in_axes=(None, 0)) if several else jax.jit(call)
+    return programs[fn.__name__]
 
 
 def batch_bucket(count: int, most: int) -> int:

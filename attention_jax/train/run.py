@@ -31,7 +31,7 @@ class Run:
         self.quiet = quiet or not hosts.is_primary()
         self.step = self.first = self.examples = 0
         self.history, self.failure = [], None
-        self.past, self.started = 0.0, None  # seconds before this process, and when it began
+        self.past, self.started = np.zeros(2), None  # seconds before this process, and its `clocks` when it began
         self.calls = []  # the metrics of this epoch's calls
         self.steps_in_chunk = 0  # of a chunk inside which the last step was
         self.pace = Pace()
@@ -41,7 +41,8 @@ class Run:
         """Resume from `progress`, or start if it is None; open the log."""
         if progress:
             self.step, self.examples, self.history = progress["step"], progress["examples"], progress["history"]
-            self.past, self.failure = progress["seconds"], progress["failure"] and Diverged(*progress["failure"])
+            self.past = np.array([progress["seconds"], progress.get("processor_seconds", np.nan)])
+            self.failure = progress["failure"] and Diverged(*progress["failure"])
             self.calls = [
                 {name: tuple(map(as_array, pair)) for name, pair in call.items()} for call in progress["calls"]
             ]
@@ -54,7 +55,7 @@ class Run:
         if self.step and self.active and not self.quiet:
             print(f"training goes on from step {self.step} of {self.total_steps}", flush=True)
         self.bar = Progress(self.total_steps, self.step, self.quiet)
-        self.started = time.perf_counter()
+        self.started = clocks()
         self.pace.begin(self.examples)
 
     def progress(self) -> dict:
@@ -62,11 +63,18 @@ class Run:
         failure = [self.failure.step, self.failure.loss] if self.failure else None
         calls = [{name: [values.tolist() for values in pair] for name, pair in call.items()} for call in self.calls]
         state = {"step": self.step, "examples": self.examples, "history": list(self.history), "calls": calls}
-        return state | {"done": self.steps_in_chunk, "seconds": self.seconds(), "failure": failure}
+        seconds, processor_seconds = map(float, self.both_seconds())
+        state |= {"seconds": seconds, "processor_seconds": processor_seconds}
+        return state | {"done": self.steps_in_chunk, "failure": failure}
+
+    def both_seconds(self) -> np.ndarray:
+        """Return the seconds of training so far, including earlier processes, and the processor seconds of all threads,
+        which depend less on what else the machine does."""
+        return self.past + (0.0 if self.started is None else (clocks() - self.started) / self.share)
 
     def seconds(self) -> float:
         """Return the seconds of training so far, including earlier processes."""
-        return self.past + (0.0 if self.started is None else (time.perf_counter() - self.started) / self.share)
+        return float(self.both_seconds()[0])
 
     def seconds_left(self) -> float | None:
         """Estimate the seconds to the last step from the pace after the first call, which compiles; None before it."""
@@ -177,22 +185,27 @@ class Run:
                 write_atomically(self.directory / "samples.txt", "\n".join(samples) + "\n")
 
     def qualities_after(self, epoch: int) -> list[float]:
-        """Return the metric after `epoch`, signed so that higher is better, or -inf if the run had ended before: one
-        value, as a population of runs has one for each.
+        """Return the step after `epoch` if that is the best epoch so far, else -inf (also if the run had ended before):
+        one value, as a population of runs has one for each.
 
-        With several metrics it is the epoch's number if every metric is at its best so far, else -inf.
+        Of equal metrics the lower loss of their split is better, and else the earlier epoch. With several metrics an
+        epoch is the best so far if no earlier one is better in any.
         """
         if not self.history or self.history[-1]["epoch"] != epoch:
             return [-np.inf]
         values = self.qualities()
-        if values.shape[1] == 1:
-            return [float(values[-1, 0])]
-        return [float(epoch) if is_running_max(values)[-1].all() else -np.inf]
+        if values.shape[1] > 1:
+            is_best = is_running_max(values)[-1].all()
+        else:
+            loss = f"{self.train.best_metric.rpartition('.')[0]}.loss"
+            ranks = [(value, comparable(-row.get(loss, 0.0))) for value, row in zip(values[:, 0], self.history)]
+            is_best = ranks.index(max(ranks)) == len(ranks) - 1
+        return [float(self.step) if is_best else -np.inf]
 
     def close(self, error: BaseException | None = None):
         """Stop the clock and close the log; `error` is what ended the training before its end, if anything did."""
         self.write_status()
-        self.past, self.started = self.seconds(), None
+        self.past, self.started = self.both_seconds(), None
         self.bar.close()
         self.log.close(self.exit_status(error))
 
@@ -208,6 +221,11 @@ class Run:
         state = "diverged" if self.failure else "stopped" if self.active else "trained"
         if self.log.is_in_place():
             self.status.write(state, self.step, self.pace, self.seconds_left())
+
+
+def clocks() -> np.ndarray:
+    """Return the time and the processor time of this process, in seconds."""
+    return np.array([time.perf_counter(), time.process_time()])
 
 
 def divergent_loss(metrics: dict) -> float | None:

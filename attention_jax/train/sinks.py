@@ -61,12 +61,12 @@ def wandb(directory: Path, resumed: int) -> Sink:
             name="/".join(directory.parts[-2:]),
             dir=str(directory),
             config=_config(directory),
-            id=id_path.read_text() if id_path.exists() else None,
+            id=_tracking_id(id_path),
             resume="allow",
             reinit="create_new",
             settings=wandb.Settings(silent=True, init_timeout=30),
         )
-    write_atomically(id_path, run.id)
+    write_atomically(id_path, f"{run.id}\n{directory.resolve()}")
     close = lambda status: run.finish(exit_code=int(status != "FINISHED"))
     return lambda step, values: run.log(values, step=step), close
 
@@ -82,13 +82,14 @@ def mlflow(directory: Path, resumed: int) -> Sink:
     config, id_path = _config(directory), directory / "mlflow_run.txt"
     with _first_use():
         client = MlflowClient()
-        if id_path.exists():
-            client.update_run(id_path.read_text(), status="RUNNING")
+        if run := _tracking_id(id_path):
+            client.update_run(run, status="RUNNING")
         else:
-            run = client.create_run(_experiment(client, config["name"]), run_name="/".join(directory.parts[-2:]))
-            write_atomically(id_path, run.info.run_id)
-            client.set_tag(run.info.run_id, "config", json.dumps(config)[:5000])
-    run, now = id_path.read_text(), lambda: int(1000 * time.time())
+            experiment = _experiment(client, config["name"])
+            run = client.create_run(experiment, run_name="/".join(directory.parts[-2:])).info.run_id
+            write_atomically(id_path, f"{run}\n{directory.resolve()}")
+            client.set_tag(run, "config", json.dumps(config)[:5000])
+    now = lambda: int(1000 * time.time())
 
     @functools.cache
     def last(name: str) -> int:
@@ -99,6 +100,18 @@ def mlflow(directory: Path, resumed: int) -> Sink:
             client.log_batch(run, fresh)
 
     return write, lambda status: client.set_terminated(run, status=status)
+
+
+def _tracking_id(path: Path) -> str | None:
+    """The id in the first line of a file; None, with a note, if the run's directory is not that of the second line:
+    the steps of a run and of its copy must not be mixed."""
+    if not path.exists():
+        return None
+    identifier, _, place = path.read_text(encoding="utf-8").partition("\n")
+    if place in ("", str(path.parent.resolve())):
+        return identifier
+    print(f"note: {path.parent} was copied or moved from {place}, and is logged as a new run", file=sys.stderr)
+    return None
 
 
 @contextlib.contextmanager
@@ -115,8 +128,11 @@ def _without_input():
 def _first_use():
     """Context that one process of this machine is in at a time: the first one makes the tables of a new database, in
     which several would be in each other's way. A server does that itself."""
-    served = os.environ.get("MLFLOW_TRACKING_URI", "").startswith(("http", "databricks"))
-    return contextlib.nullcontext() if served else directory_lock(Path(tempfile.gettempdir()))
+    if os.environ.get("MLFLOW_TRACKING_URI", "").startswith(("http", "databricks")):
+        return contextlib.nullcontext()
+    directory = Path(tempfile.gettempdir(), f"attention_jax-mlflow-{os.getuid()}")
+    directory.mkdir(exist_ok=True)
+    return directory_lock(directory)
 
 
 def _experiment(client, name: str) -> str:

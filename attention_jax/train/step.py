@@ -26,6 +26,7 @@ def init_state(init, optimizer: optax.GradientTransformation, seed: int, begin=l
 
     `begin(params) -> params` may replace initial parameters, for instance by pretrained ones.
     """
+    # one stream for initial parameters, one for dropout and augmentation of every step
     model_rng, rng = jax.random.split(jax.random.PRNGKey(seed))
     params = begin(jax.jit(init)(model_rng))
     return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), rng)
@@ -38,6 +39,7 @@ def train_chunk(gradients, optimizer, matmul_precision: str, state: TrainState, 
     `matmul_precision` is JAX's setting of that name within these steps.
     """
     with jax.default_matmul_precision(matmul_precision):
+        # the carry is the state; of each step only its metrics are kept, scalars [K]
         return jax.lax.scan(partial(train_step, gradients, optimizer, bucket), state, (indices, weight))
 
 
@@ -48,9 +50,11 @@ def train_step(gradients, optimizer: optax.GradientTransformation, bucket: dict,
     and not means are added over devices, so batches whose weights differ between devices give exactly the gradient of
     one device that has them all. A batch whose count is zero (padding of the last chunk of an epoch) changes nothing.
     """
+    # the key of a step depends on the seed and its number alone, so a resumed run draws what it would have drawn
     rng = jax.random.fold_in(state.rng, state.step)
     gradient, metrics = gradients(state.params, bucket, rows, rng)
     count = metrics["loss"][1]
+    # with G = d(sum of losses) / dtheta and count n the update sees G / n; for n = 0 there is none, not even of moments
     update = partial(apply_gradient, optimizer, gradient, count)
     return jax.lax.cond(count > 0, update, lambda state: state, state), metrics
 
@@ -70,12 +74,15 @@ def gradient_sums(loss, accumulation_steps: int, params, bucket: dict, rows, rng
     added: memory for B/N examples, the sums of B. Each has its own random key. Examples i, i + N, ... are micro-batch
     i; a batch whose size N does not divide is padded with examples of weight zero.
     """
+    # (gradient, metrics) of the sum of losses over some rows; sums of micro-batches add up to those of the batch
     sums = jax.grad(partial(loss_sum, loss), has_aux=True)
     if accumulation_steps == 1:
         return sums(params, bucket, rows, rng)
     numbers = jnp.arange(accumulation_steps)
+    # indices and weights [B] -> [N, B/N]
     micro_batches = jax.tree.map(partial(split_batch, accumulation_steps), rows)  # [N, B/N]
     first = jax.tree.map(lambda x: x[0], micro_batches)
+    # the sums before the first micro-batch, in the shapes and types of one
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(sums, params, bucket, first, rng))
     add = partial(add_micro_batch, partial(sums, params, bucket), rng)
     return jax.lax.scan(add, zeros, (numbers, micro_batches))[0]
@@ -84,6 +91,7 @@ def gradient_sums(loss, accumulation_steps: int, params, bucket: dict, rows, rng
 def loss_sum(loss, params, bucket: dict, rows, rng):
     """Return the sum of losses of a batch, which is differentiated, and its metrics with "loss" among them."""
     indices, weight = rows
+    # gather the rows of the batch, [N, ...] -> [B, ...]
     batch = {name: array[indices] for name, array in bucket.items()} | {"weight": weight}
     total, count, metrics = loss(params, batch, rng)
     return total, {"loss": (total, count), **metrics}
@@ -91,6 +99,7 @@ def loss_sum(loss, params, bucket: dict, rows, rng):
 
 def split_batch(num_splits: int, x):
     """Divide [B, ...] into interleaved micro-batches [N, B/N, ...], padded with zeros."""
+    # [B, ...] -> [B/N, N, ...] -> [N, B/N, ...]: neighbors in different micro-batches, so that each is like the whole
     x = jnp.pad(x, [(0, -len(x) % num_splits)] + [(0, 0)] * (x.ndim - 1))
     return x.reshape(-1, num_splits, *x.shape[1:]).swapaxes(0, 1)
 

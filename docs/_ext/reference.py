@@ -17,11 +17,11 @@ from pathlib import Path
 
 import attention_jax
 from attention_jax import config as configs
-from attention_jax.claims.catalog import field_docs
-from attention_jax.claims.claim import Claim, Grid, Threshold
 from attention_jax.cli import command_options
 from attention_jax.cli.commands import COMMANDS
-from attention_jax.config import DataOptions, ModelOptions, Options
+from attention_jax.config import DataOptions, Grid, ModelOptions, Options
+from attention_jax.config.fields import field_docs
+from attention_jax.declarations import Claim, Threshold
 
 GROUPS = {
     "attention": (
@@ -36,12 +36,11 @@ GROUPS = {
     "models": ("Models (Flax Linen modules)", ("models",)),
     "runs": (
         "Pretrained models, experiments and runs from Python",
-        ("pretrained.load", "pretrained.interface", "runs.api", "claims.catalog"),
+        ("pretrained.load", "pretrained.interface", "runs.api", "catalog"),
     ),
     "interpret": ("Interventions, lenses and attributions", ("interpret",)),
     "decoding": ("Greedy and beam search, sampling", ("decode", "sampling")),
     "recurrences": ("Retention (RetNet, Mamba-2) and the delta rule", ("ops.retention", "ops.delta")),
-    "alignments": ("Latent alignments: hard, hidden Markov and monotonic attention", ("ops.lattice",)),
     "pytrees": ("Custom pytrees", ("ops.trees",)),
     "errors": ("Exceptions", ("errors",)),
 }
@@ -139,7 +138,7 @@ def config_names() -> dict[str, object]:
     functions = {name: value for name, value in vars(configs).items() if inspect.isfunction(value) and name[0] != "_"}
     paths = {f"attention_jax.config.{name}": value for name, value in functions.items()}
     paths = {path: value for path, value in paths.items() if value.__module__.startswith(configs.__name__)}
-    return paths | {f"attention_jax.claims.claim.{kind.__name__}": kind for kind in (Claim, Threshold, Grid)}
+    return paths | {f"{kind.__module__}.{kind.__name__}": kind for kind in (Claim, Threshold, Grid)}
 
 
 def config_functions() -> str:
@@ -156,7 +155,7 @@ def _contents(paths) -> str:
 def _anchor(path: str) -> str:
     """The label of a name; a claim's `Threshold` has another than the normalizer."""
     name = path.rpartition(".")[2].lower().replace("_", "-")
-    return f"api-claim-{name}" if ".claims.claim." in path else f"api-{name}"
+    return f"api-claim-{name}" if ".declarations." in path else f"api-{name}"
 
 
 def entry(value, path: str) -> str:

@@ -29,8 +29,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from attention_jax.config import Config
+from attention_jax.data.stored import storable
 from attention_jax.errors import InputError
-from attention_jax.models.multihead import Linear, make_head_score
+from attention_jax.models.multihead import Linear
+from attention_jax.models.named_scores import parse_score
+from attention_jax.models.parts import make_part_per_head
 from attention_jax.ops.dropout import dropout, dropout_bits, dropout_factor, is_zero
 from attention_jax.ops.losses import token_accuracy
 from attention_jax.ops.scores import Score, prepare
@@ -137,7 +140,7 @@ class GraphHeads(nn.Module):
         """The projected nodes W h -> (output [N, H, U], edge weights [H, P] if `return_weights` else None)."""
         _, heads, units = projected.shape
         score, bias = (
-            make_head_score(self, self.score, heads, units),
+            make_part_per_head(self, "score", parse_score(self.score), heads, units),
             self.param("bias", nn.initializers.zeros, (heads, units)),
         )
         vectors = projected.swapaxes(0, 1)  # [H, N, U]
@@ -190,6 +193,7 @@ class GraphAttention(nn.Module):
 # --- data
 
 
+@storable
 class Graph(NamedTuple):
     """A graph of N nodes; some of them belong to a split."""
 
@@ -296,7 +300,6 @@ def l2_penalty(params) -> jax.Array:
 class NodeTask(Task):
     """A classifier of nodes; `data` is a `Graph`, and a batch is the whole graph."""
 
-    stored_types = (Graph,)
     batch_sizes = (1,)
 
     @classmethod
@@ -347,9 +350,6 @@ class NodeTask(Task):
 
     def metric_names(self, full: bool) -> list[str]:
         return [f"{split}.{name}" for split in ("valid", "test")[: 1 + full] for name in ("loss", "accuracy")]
-
-    def eval_functions(self) -> dict:
-        return {"evaluation": (self.score_nodes, self.examples[0], 1)}
 
     def describe(self) -> dict:
         graph = self.data

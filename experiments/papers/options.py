@@ -1,4 +1,5 @@
-"""The options of the models of this directory, and of their data: imported with the experiments, without JAX.
+"""The options of the models of this directory, of their data, and of studies: imported with the experiments, without
+JAX.
 
 Each names its Flax module, task and loader by import path, as docs/own_training.md says; config.json names the class
 itself that way: "experiments.papers.options:CCTConfig".
@@ -7,7 +8,7 @@ itself that way: "experiments.papers.options:CCTConfig".
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from attention_jax.config import DataOptions, DeepOutputConfig, ModelOptions, OneOf, Score, option
+from attention_jax.config import DataOptions, DeepOutputConfig, ModelOptions, OneOf, Options, Score, option
 from attention_jax.config.models import AttentionOptions, HeadScore, NormalizerName, TransformerLayers, rate
 from attention_jax.errors import InputError
 
@@ -225,3 +226,69 @@ class ConditionalGRUConfig(AttentionOptions, DeepOutputConfig):
     readout: Literal["state", "linear", "tanh", "maxout"] = "tanh"
     """Layer between the decoder state and the output layer; state has none."""
     score: Score = "additive"
+
+
+@dataclass(frozen=True)
+class Influence(DataOptions):
+    """The linear system of experiments/influence_balancing.py."""
+
+    updates: int = 3_000
+    """Parameter updates per run."""
+
+
+@dataclass(frozen=True)
+class Regression(DataOptions):
+    """Points of a curve with noise, for kernel regression (experiments/nadaraya_watson.py)."""
+
+    points: int = 40
+    """Training points."""
+    repetitions: int = 200
+    """Datasets per size in the consistency experiment."""
+
+
+@dataclass(frozen=True)
+class Samples(DataOptions):
+    """Sample size of an analysis."""
+
+    samples: int = 100_000
+    """Random samples to average over."""
+
+
+@dataclass(frozen=True)
+class Sizes(DataOptions):
+    """Largest sizes of experiments/complexity.py."""
+
+    max_length: int = 512
+    """Largest sequence length, in tokens."""
+    max_width: int = 512
+    """Largest width of queries, keys and values."""
+
+
+@dataclass(frozen=True)
+class TwoBooks(DataOptions):
+    """Two books in windows of tokens (experiments/heads_of_a_real_model.py)."""
+
+    time_machine: str = option("", user_data=True)
+    """The published timemachine.txt (.gz, too), or its directory; empty downloads it."""
+    shakespeare: str = option("", user_data=True)
+    """The published input.txt of tiny Shakespeare (.gz, too), or its directory; empty downloads it."""
+    windows: int = option(8, at_least=2, smoke=2)
+    """Windows of each text on which losses are measured."""
+    window_tokens: int = option(512, at_least=16, smoke=16)
+    """Tokens of a window, the first of which is given."""
+
+    @property
+    def downloads(self) -> str:
+        return "" if self.time_machine and self.shakespeare else "time_machine/d2l"
+
+
+@dataclass(frozen=True)
+class Books(TwoBooks):
+    """Two books, and windows of them to tune on (experiments/softmax_in_a_real_model.py)."""
+
+    tuning_steps: int = option(100, at_least=1, smoke=2)
+    """Steps of tuning, with one window of half as many tokens each."""
+
+
+OF_STUDIES = (Influence, Regression, Samples, Sizes, TwoBooks, Books)
+Options.kinds |= {kind.__name__: kind for kind in OF_STUDIES}  # the names in config.json of recorded runs

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from attention_jax.config import Config
+from attention_jax.data.stored import storable
 from attention_jax.decode import greedy
 from attention_jax.errors import InputError
 from attention_jax.models.named_scores import make_score
@@ -38,6 +39,7 @@ DRAWN = 2
 # --- data
 
 
+@storable
 class Hulls(NamedTuple):
     """N sets of points and their hulls; rows shorter than S and T are followed by zeros."""
 
@@ -51,6 +53,7 @@ class Hulls(NamedTuple):
     """[N] int32: the number of corners of the hull plus 2"""
 
 
+@storable
 class HullSets(NamedTuple):
     """Sets of points to train on, to validate on, and by the name of a test to test on."""
 
@@ -221,8 +224,6 @@ def polygon(row: np.ndarray) -> tuple[int, ...]:
 class PointingTask(Task):
     """A network that points at the corners of a convex hull; `data` are `HullSets`."""
 
-    stored_types = (Hulls, HullSets)
-
     @classmethod
     def load(cls, config: Config) -> HullSets:
         return HullSets(*loader_of(config.data.loader)(config.data))
@@ -274,10 +275,6 @@ class PointingTask(Task):
     def metric_names(self, full: bool) -> list[str]:
         tests = self.data.tests if full else ()
         return ["valid.loss", "valid.accuracy", *(f"test.accuracy_{name}" for name in tests)]
-
-    def eval_functions(self) -> dict:
-        arrays = self.data.valid._asdict()
-        return {"evaluation": (self.nll, arrays, EVALUATED), "decoding": (self.generate, arrays, EVALUATED)}
 
     def describe(self) -> dict:
         return {"longest_hull": int(self.data.train.target_length.max())}

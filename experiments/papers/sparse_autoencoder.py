@@ -13,7 +13,7 @@ where the rows of D, the directions, have norm 1. An autoencoder has t = x, a tr
   paper by theta, of a rectangle of the width epsilon.
 
 The size N is a number and no shape: of `largest` features those from `size` on are never active, so that dictionaries
-of several sizes, penalties and seeds are one compiled program (attention_jax/sweep/population.py).
+of several sizes, penalties and seeds are one compiled program (attention_jax/sweep/batch.py).
 """
 
 from collections.abc import Callable

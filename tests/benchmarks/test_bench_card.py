@@ -87,6 +87,7 @@ def test_child_processes_end_with_measurement():
     assert not is_running()
 
 
+@pytest.mark.slow
 def test_cpu_run_writes_table_into_page(tmp_path):
     """With everything real; the same call again measures nothing, and leaves the page as it is."""
     out, page = str(tmp_path / "new" / "card.json"), tmp_path / "page.md"
@@ -104,7 +105,7 @@ def test_cpu_run_writes_table_into_page(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"only": ("rates", "atention")}, "--only atention selects nothing here: rates, tests, attention"),
+        ({"only": ("rates", "atention")}, "--only atention selects nothing here: rates, kernel, tests, attention"),
         ({"total_seconds": 0.0}, "--total-seconds must be above 0, got 0"),
         ({"total_seconds": float("nan")}, "--total-seconds must be above 0, got nan"),
         ({"page": "README.md"}, "--page needs a file with <!-- bench card -->"),
@@ -146,7 +147,9 @@ def test_implementations_are_those_of_dispatch(monkeypatch):
 
 def test_gpu_measures_default_first_at_both_lengths():
     names = [measurement.name for measurement in card.measurements("gpu")]
-    assert names[:3] == ["rates", "tests", "attention/causal/2048x64/default"] and len(names) == len(set(names))
+    checks = [name for name in names if name.startswith("kernel/")]
+    assert len(checks) == 12 and "kernel/bias/1023" in checks and len(names) == len(set(names))
+    assert names[:15] == ["rates", *checks, "tests", "attention/causal/2048x64/default"]
     defaults = [f"attention/{case}/{length}x64/default" for length in (2048, 8192) for case in card.FULL.cases]
     assert [name for name in names if name.endswith("default")] == defaults
     cudnn = [f"attention/causal/2048x{width}/cudnn" for width in (64, 72, 128)]

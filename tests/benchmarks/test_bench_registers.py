@@ -3,14 +3,15 @@ compilers are, kernels of dot products need no memory for registers."""
 
 import pytest
 
-from attention_jax.compile.targets import CHIPS
 from attention_jax.errors import InputError
 from benchmarks import registers
+from benchmarks._targets import CHIPS
 from benchmarks.registers import Usage
 
 DOTS = [name for name in registers.cases() if name.startswith("dot/")]
 
 
+@pytest.mark.slow
 def test_kernels_are_output_and_gradients_of_call():
     case = registers.cases()["alibi/learned"]._replace(length=64, width=16)
     kernels = registers.kernels_of(registers.lower(case))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from attention_jax.claims import catalog
+from attention_jax import catalog
 from attention_jax.cli import commands
 from attention_jax.errors import InputError
 from attention_jax.report.style import fingerprint

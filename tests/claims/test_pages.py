@@ -6,8 +6,9 @@ import pytest
 from toy_experiment import toy
 
 from attention_jax.claims import claim_tables, pages
-from attention_jax.claims.claim import Claim, Grid, Threshold
 from attention_jax.claims.verdicts import judge_claims
+from attention_jax.config import Grid
+from attention_jax.declarations import Claim, Threshold
 
 ACCURACY = Claim(
     text="accuracy", metric="test.accuracy", source="d2l 9.10, table 1", published=0.8, runs=(0.79, 0.8, 0.81),
@@ -18,7 +19,8 @@ LOSS = Claim(
     cause="too short", headline="the loss",
 )  # fmt: skip
 ORDER = Claim(text="loss, large - small", metric="test.loss", source="figure 1", variant="large", minus="", sign=-1)
-NOT_RUN = dataclasses.replace(ACCURACY, text="never run", variant="huge", registered=True, in_readme=False)
+NOT_RUN = dataclasses.replace(ACCURACY, text="never run", headline="never run", variant="huge", in_readme=False)
+GRID = Grid("After training", {"loss": "test.loss"}, ("", "large"))
 BOUND = Threshold(text="it is low", metric="test.loss", source="our aim", at_most=1.0)
 
 
@@ -37,42 +39,38 @@ def experiment(tmp_path):
 
 
 @pytest.fixture
-def rows(experiment):
+def rows(experiment, monkeypatch):
+    monkeypatch.setattr(pages, "load_experiment", lambda name: dataclasses.replace(experiment, grids=(GRID,)))
     return judge_claims(experiment, RUNS)
 
 
 def test_every_claim_has_a_row_with_both_numbers_and_its_verdict(rows):
+    """t(9) sqrt(0.0002 / 9) sqrt(1/3 + 1/8) is 0.7 points."""
     assert claim_tables.claims_table(rows).rows == [
-        ("accuracy", "0.8 (0.79-0.81, 3 runs)", "0.8 (equal for 8 runs)", "agree"),
-        ("loss", "2", "3 (equal for 8 runs)", "differ"),
-        ("loss, large - small", "less", "1 (equal for 3 runs)", "opposite"),
-        ("never run", "0.8 (0.79-0.81, 3 runs)", "-", "not run"),
+        ("accuracy", "0.8 +- 0.01 (3)", "0.8 +- 0 (8)", "+0.0 +- 0.7 points", "reproduced"),
+        ("loss", "2, run here", "3 +- 0 (8)", "+50.0 +- 0.0 %", "differs"),
+        ("loss, large - small", "less", "1 +- 0 (3)", "1 +- 0", "opposite"),
+        ("never run", "0.8 +- 0.01 (3)", "-", "-", "not run"),
     ]
     recorded = {"toy": RUNS[:1]}
-    assert claim_tables.claims_table(rows, recorded).rows[1] == ("loss", "2", "3", "3 (equal for 8 runs)", "differ")
+    [_, row, *_] = claim_tables.claims_table(rows, recorded).rows
+    assert row == ("loss", "2, run here", "3", "3 +- 0 (8)", "+50.0 +- 0.0 %", "differs")
 
 
-def test_verdicts_are_counted_by_group(rows):
-    table = claim_tables.counts_table(rows)
-    assert table.columns == ("claims about", "agree", "differ", "opposite", "not run")
-    assert table.rows == [
-        ("numbers that a source prints", "1", "0", "0", "1"),
-        ("our runs of a source's code", "0", "1", "0", "0"),
-        ("orders", "0", "0", "1", "0"),
-        ("all", "1", "1", "1", "1"),
-    ]
+def test_verdicts_are_counted_in_a_sentence(rows):
     assert claim_tables.tally_line(rows) == (
-        "Numbers: 1 agree, 1 differ, 0 undecided. Orders: 0 same sign, 1 opposite, 0 undecided."
+        "1 of 2 numbers are consistent with their source, 1 of them at a resolution of 5 % or better; 0 near; 1 "
+        "differ; 0 have too few runs to say. Of 1 orders, such as A better than B, 0 have the source's sign, 1 the "
+        "opposite one, 0 are open, 0 have one run."
     )
-    assert claim_tables.status_text(rows) == "1 of 3 hold" and claim_tables.status_text(rows[3:]) == "not run"
-    assert claim_tables.status_text([]) == "measured"
+    assert claim_tables.status_text(rows) == "1 of 4 reproduced"
+    assert claim_tables.status_text(rows[3:]) == "1 not run" and claim_tables.status_text([]) == "measured"
 
 
 def test_page_opens_with_one_table_and_folds_the_rest(experiment, rows):
-    grid = Grid("After training", {"loss": "test.loss"}, ("", "large"))
     (experiment.results / "toy.png").touch()
     (experiment.results / "toy-curves.png").touch()
-    page = pages.page_of(dataclasses.replace(experiment, grids=(grid,)), rows, RUNS)
+    page = pages.page_of(dataclasses.replace(experiment, grids=(GRID,)), rows, RUNS)
     opening, _, folded = page.partition("<details>")
     assert opening.index("results/toy.png") < opening.index("| accuracy |") and opening.count("| --- | ---") == 1
     assert "python launch.py x" in opening and folded.rstrip().endswith("</details>")
@@ -84,15 +82,25 @@ def test_page_opens_with_one_table_and_folds_the_rest(experiment, rows):
     assert "| it is low |" in plain.partition("<details>")[0], "without claims the thresholds come first"
 
 
-def test_page_opens_with_figure_of_the_claimed_number_or_none(experiment, rows):
+def test_page_opens_with_comparison_or_learning_curve_and_without_claims_a_picture(experiment, rows):
     for name in ("toy-learning_curve.png", "toy-alignment.png"):
         (experiment.results / name).touch()
-    image = "../../experiments/results/toy-alignment.png)"
-    assert "![" not in pages.page_of(experiment, rows, RUNS)
-    assert f"![toy]({image}" in pages.page_of(dataclasses.replace(experiment, claims=()), [], RUNS)
+    first = lambda experiment: pages.figures_of(experiment)[0].name
+    assert first(experiment) == "toy-learning_curve.png"
+    assert first(dataclasses.replace(experiment, claims=())) == "toy-alignment.png"
     (experiment.results / "toy.png").touch()
     page = pages.page_of(experiment, rows, RUNS)
-    assert "![toy](../../experiments/results/toy.png)" in page and f"[alignment]({image}" in page
+    assert "![toy](../../experiments/results/toy.png)" in page
+    assert "[alignment](../../experiments/results/toy-alignment.png), [learning curve](" in page
+
+
+def test_page_is_left_out_where_the_row_says_all(experiment, tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "load_experiment", lambda name: experiment)
+    assert pages.has_page(dataclasses.replace(experiment, grids=(GRID,))) and not pages.has_page(experiment)
+    assert pages.link("toy") == "[`toy`](../experiments/toy.py)"
+    assert pages.link("toy", "docs/") == "[`toy`](experiments/toy.py)"
+    (experiment.results / "toy-learning_curve.png").touch()
+    assert pages.link("toy") == "[`toy`](results/toy.md)"
 
 
 def test_grid_has_columns_of_text_before_its_numbers():
@@ -102,36 +110,30 @@ def test_grid_has_columns_of_text_before_its_numbers():
     assert [row[:2] for row in table.rows] == [("-", "-"), ("large", "`--model.hidden-size 8`")]
 
 
-def test_results_page_has_every_group_and_every_miss(experiment, rows):
-    page = " ".join(pages.results_page([experiment], rows, {"toy": RUNS}).split())
-    assert "[toy](results/toy.md): accuracy | 0.8 (0.79-0.81, 3 runs) | 0.8 (equal for 8 runs) | agree" in page
-    assert "| differ | too short |" in page and "never run\\*" in page, "the star of a registered claim"
-    assert "[toy](results/toy.md) 1 opposite." in page and "loss, large - small | less |" in page
-    assert "Not met: 1 of [toy](results/toy.md)." in page
+def test_results_page_has_every_number_and_every_miss(experiment, rows):
+    page = pages.results_page([experiment], rows, {"toy": RUNS})
+    lines = [line for line in page.splitlines() if line.startswith("| ")]
+    assert [line.split(" | ")[0] for line in lines[:5]] == [
+        "| number", "| ---", "| the accuracy", "| the loss", "| never run",
+    ]  # fmt: skip
+    assert "| differs | half the data; suspected cause: too short | [`toy`](results/toy.md) |" in page
+    assert "[`toy`](results/toy.md) 1 opposite." in page and "loss, large - small | less | 1 +- 0 |" in page
+    assert "Not met: 1 of [`toy`](results/toy.md)." in " ".join(page.split())
 
 
 def test_readme_table_has_the_flagged_claims_alone(rows):
-    lines = pages.readme_section(rows).splitlines()
-    assert [line for line in lines if line.startswith("| [")] == [
-        "| [the accuracy](docs/results/toy.md) | printed | 0.8 (0.79-0.81, 3 runs) | 0.8 (equal for 8 runs) | agree |"
-    ]
-    text = " ".join(lines)
-    assert "numbers that a source prints: 1 of 1; curves that were decoded: 0 of 0; our runs" in text
-
-
-def test_figure_has_headlines_with_losses_inverted(rows):
-    accuracy, loss = pages.headline_rows(rows)
-    assert (accuracy.name, accuracy.measured, accuracy.published) == (
-        "the accuracy: 0.8, here 0.8",
-        1.0,
-        (0.9875, 1.0125),
+    [line] = [line for line in pages.readme_section(rows).splitlines() if line.startswith("| the")]
+    assert line == (
+        "| the accuracy | 0.8 +- 0.01 (3) | 0.8 +- 0 (8) | +0.0 +- 0.7 points | reproduced |  "
+        "| [`toy`](docs/results/toy.md) |"
     )
-    assert (loss.measured, loss.low, loss.high, loss.verdict) == (0.6667, 0.6667, 0.6667, "differ")
 
 
-def test_figure_of_the_headlines_is_drawn(rows, tmp_path):
-    path = pages.agreement(pages.headline_rows(rows), tmp_path / "published.png")
-    assert path.stat().st_size > 5_000
+def test_figure_has_all_judged_numbers(rows, tmp_path):
+    accuracy, loss = pages.forest_rows(rows)
+    assert (accuracy.name, accuracy.difference, accuracy.verdict) == ("the accuracy", pytest.approx(0.0), "reproduced")
+    assert (loss.difference, loss.resolution, loss.text) == (50.0, 0.0, "+50.0 +- 0.0 %")
+    assert pages.forest([accuracy, loss], tmp_path / "published.png").stat().st_size > 5_000
 
 
 def test_d2l_table_is_sorted_by_section(rows):
@@ -140,6 +142,7 @@ def test_d2l_table_is_sorted_by_section(rows):
 
 
 def test_description_has_each_verdict(experiment, rows):
-    text = claim_tables.experiment_page(experiment, rows, {"--data.path": "a file"})
-    assert "differ: loss; ours 3 (equal for 8 runs); published 2 (table 2)" in text and "--data.path  a file" in text
-    assert "no option for a file" in claim_tables.your_data("toy", {})
+    text = " ".join(claim_tables.experiment_page(experiment, rows, {"--data.path": "a file"}).split())
+    assert "differs: loss; source 2, run here; this code 3 +- 0 (8); difference +50.0 +- 0.0 % (table 2)" in text
+    assert "--data.path a file" in text
+    assert "no option for a file" in claim_tables.experiment_page(experiment, [], {})

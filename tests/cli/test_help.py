@@ -7,11 +7,10 @@ import re
 import pytest
 
 import attention_jax
-from attention_jax import LoadedRun, Pretrained, export_run, import_run, load_run, printing, train_run
-from attention_jax.claims import catalog
+from attention_jax import LoadedRun, Pretrained, catalog, export_run, import_run, load_run, printing, train_run
 from attention_jax.cli import command_options, commands, help
 from attention_jax.config import walk
-from attention_jax.config.fields import COMMON_NAMES
+from attention_jax.config.fields import COMMON_NAMES, user_data
 from attention_jax.errors import InputError
 from attention_jax.train import hosts
 
@@ -86,7 +85,7 @@ def test_help_shows_common_options_help_all_every_option(name, capsys, monkeypat
         and "--out" in short_flags
         and max(map(len, short.splitlines())) <= 80
     )
-    assert {*catalog.user_data(config)} <= {*short_flags}, "the user's files"
+    assert {*user_data(config)} <= {*short_flags}, "the user's files"
     assert all(flag in full for flag in flags - {"--name"}) and f"train {name} --help-all" in short
     assert ("--preset" in short_flags) == bool(catalog.load_experiment(name).presets())
 
@@ -119,9 +118,12 @@ def test_the_version_is_told(word, capsys):
 
 PYTHON = {
     "train": ([train_run, hosts.join, load_run], {"preset"}),
-    "evaluate": ([LoadedRun.evaluate, LoadedRun.evaluate_classes, Pretrained.perplexity, load_run], set()),
-    "predict": ([LoadedRun.predict, load_run], {"out", "column", "chat"}),
-    "look": ([LoadedRun.look, load_run], {"out"}),
+    "evaluate": (
+        [LoadedRun.evaluate, LoadedRun.evaluate_classes, LoadedRun.perplexity, Pretrained.perplexity, load_run],
+        set(),
+    ),
+    "predict": ([LoadedRun.predict, LoadedRun.with_sampling, load_run], {"out", "column", "chat", "force"}),
+    "look": ([LoadedRun.look, load_run], {"out", "force"}),
     "export": ([export_run], set()),
     "import": ([import_run], set()),
 }

@@ -10,9 +10,9 @@ import sys
 import jax
 import pytest
 
-from attention_jax import config as configs, train_run
-from attention_jax.claims import catalog
+from attention_jax import catalog, config as configs, train_run
 from attention_jax.cli import command_options
+from attention_jax.config.fields import field_docs
 from attention_jax.config.models import MASKS, SCORES
 from attention_jax.errors import InputError
 from experiments.papers.options import ResNetConfig
@@ -119,7 +119,7 @@ def test_misspelled_choice_is_error_from_python():
 
 def test_smoke_config_shrinks_sizes():
     large = configs.Config("x", configs.Images(), configs.ViTConfig(num_heads=1), train=configs.Train(max_steps=0))
-    small = catalog.smoke_config(large)
+    small = configs.smoke_config(large)
     assert (small.data.examples, small.train.max_steps, small.train.total_epochs) == (1000, 2, 1)
     assert (small.model.num_heads, small.model.num_kv_heads, small.model.hidden_size) == (1, 0, 8)
 
@@ -134,7 +134,7 @@ OPTIONS = [kind for name, kind in configs.Options.kinds.items() if ":" not in na
 
 @pytest.mark.parametrize("kind", [*COMMANDS, *OPTIONS], ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
 def test_every_option_has_a_help_text(kind):
-    texts = catalog.field_docs(kind)
+    texts = field_docs(kind)
     assert kind.__doc__ and [f.name for f in dataclasses.fields(kind) if len(texts.get(f.name, "").split()) < 2] == []
 
 

@@ -10,6 +10,7 @@ from attention_jax import config as configs, load_run
 from attention_jax.config.options import OneOf, _choices
 from attention_jax.errors import InputError
 from attention_jax.runs import directory as run_directory, lifecycle, saved
+from experiments.papers.options import OF_STUDIES
 
 CONFIG = configs.to_json(configs.Config("x", configs.Dates(), configs.LuongSeq2seqConfig(), decode=configs.Decode()))
 
@@ -93,10 +94,16 @@ def test_untrusted_run_runs_no_code(tmp_path, monkeypatch, change):
     assert run_directory.read_config(tmp_path / "run", like=config) == config
 
 
+def test_recorded_names_of_options_of_studies():
+    for kind in OF_STUDIES:
+        assert configs.from_json({"type": kind.__name__}) == kind()
+
+
 def test_only_known_config_fields_name_code():
     kinds = [kind for name, kind in configs.Options.kinds.items() if ":" not in name]
     fields = {name for kind in kinds for name, allowed in _choices(kind).items() if isinstance(allowed, OneOf)}
     code_fields = {
+        "attention",
         "score",
         "normalizer",
         "head_pool",

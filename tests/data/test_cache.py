@@ -3,6 +3,7 @@
 import hashlib
 import os
 import types
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -134,3 +135,18 @@ def test_images_without_network_are_one_line(caplog):
     with pytest.raises(InputError, match=r"cannot download images \(.*--data.path"):
         builders._FromFiles._download(builder, types.SimpleNamespace(download=fetch), {"x": "http://x"})
     assert tried == [3] and not caplog.records
+
+
+def test_another_version_of_the_private_module_is_a_note(monkeypatch, capsys):
+    monkeypatch.delattr(downloader, "MAX_RETRIES")
+    builders.limit_attempts()
+    assert "has no core.download.downloader.MAX_RETRIES: without a network" in capsys.readouterr().err
+    assert not hasattr(downloader, "MAX_RETRIES")
+
+
+def test_processes_that_download_one_file_request_it_once(server, tmp_path):
+    server.files["a"] = CONTENT
+    path = str(tmp_path / "a")
+    with ThreadPoolExecutor(4) as pool:
+        assert {*pool.map(lambda _: download(server.url + "a", path, SHA256), range(4))} == {path}
+    assert len(server.requests) == 1 and Path(path).read_bytes() == CONTENT

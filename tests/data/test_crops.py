@@ -80,6 +80,7 @@ def test_a_box_by_hand():
     assert not box_size(np, (400, 10), 1.0, 0.5)[2], "the least height is 14"
 
 
+@pytest.mark.slow
 def test_the_device_crops_what_its_boxes_say():
     images = RNG.integers(0, 256, (64, 40, 40, 3)).astype(np.uint8)
     rng = jax.random.key(0)

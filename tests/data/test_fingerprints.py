@@ -167,7 +167,13 @@ CASES = {
         place, "vocabulary_file", "ab\nba\n", "ba\nab\n", tokenizer="whitespace", stream="always"
     ),
     "merges": lambda place: pairs_with_file(
-        place, "merges", "a b</w>\n", "x y</w>\n", tokenizer="bpe", lowercase=True, reverse_source=True
+        place,
+        "merges",
+        "#version: 0.2\na b</w>\n",
+        "#version: 0.2\nx y</w>\n",
+        tokenizer="bpe",
+        lowercase=True,
+        reverse_source=True,
     ),
 }
 

@@ -209,6 +209,7 @@ def test_commands_are_the_published_ones(split):
     assert published == {words: " ".join(actions) for words, actions in generated.commands()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cutoff", [0, 22])
 def test_a_cutoff_keeps_longer_commands_for_the_test(cutoff):
     data = generated.load_scan(Scan(cutoff=cutoff))

@@ -1,17 +1,19 @@
 """Folders of images as people have them: nested, in splits, from a Mac's zip file; deep, animated and paged images."""
 
+import errno
 import os
 import re
+import types
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from attention_jax.compile import prepare_image
 from attention_jax.config import Images
-from attention_jax.data import images
+from attention_jax.data import images, lazy_images
 from attention_jax.data.image_files import decode, images_below, list_folder
 from attention_jax.errors import InputError
+from attention_jax.export import prepare_image
 
 DRAW = np.random.default_rng(0)
 
@@ -59,7 +61,7 @@ def test_linked_directory_is_read_once(tmp_path):
     folder(tmp_path)
     (tmp_path / "a" / "again").symlink_to(tmp_path / "a")
     (tmp_path / "c").symlink_to(tmp_path / "b")
-    assert len(images_below(str(tmp_path / "a"))) == 6 == len(images_below(str(tmp_path / "c")))
+    assert len(images_below(str(tmp_path / "a"))[0]) == 6 == len(images_below(str(tmp_path / "c"))[0])
 
 
 def test_hidden_files_are_no_classes_or_images(tmp_path):
@@ -69,6 +71,62 @@ def test_hidden_files_are_no_classes_or_images(tmp_path):
         (tmp_path / name).write_bytes(b"resources")
     data = load(tmp_path)
     assert data.names == ("a", "b") and len(data.train.label) + len(data.held_out["test"].label) == 12
+
+
+@pytest.mark.parametrize("stream", ["never", "always"])
+def test_what_is_no_image_is_counted_once(tmp_path, stream, capsys):
+    folder(tmp_path)
+    for name in ("a/x.HEIC", "b/y.heic", "b/README", "a/.DS_Store", "notes.txt"):
+        (tmp_path / name).write_bytes(b"")
+    picture(tmp_path / "beside.png")
+    load(tmp_path, stream=stream)
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"left out: 6 files in {tmp_path}: 2 .heic, ")
+    assert all(f"1 {kind}" in line for kind in ("hidden", ".txt", "image beside the classes", "without ending"))
+
+
+@pytest.mark.parametrize("ending", ["jfif", "jpe", "JFIF", "pnm"])
+def test_other_endings_of_a_format_are_images(tmp_path, ending):
+    folder(tmp_path)
+    (tmp_path / "a" / "000.png").rename(tmp_path / "a" / f"000.{ending}")
+    data = load(tmp_path)
+    assert len(data.train.label) + len(data.held_out["test"].label) == 12
+
+
+def test_unreadable_directory_is_named(tmp_path, monkeypatch):
+    """Its images would be missing. (The superuser, as whom tests may run, reads all directories.)"""
+    scan = os.scandir
+
+    def scandir(path):
+        if os.path.basename(path) == "closed":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return scan(path)
+
+    picture(folder(tmp_path) / "a" / "closed" / "1.png")
+    monkeypatch.setattr(os, "scandir", scandir)
+    for skip in ("error", "skip"):
+        with pytest.raises(InputError, match=r"cannot read the directory .*a/closed \(Permission denied\)"):
+            load(tmp_path, on_bad_record=skip)
+
+
+def test_splits_without_labels_are_not_evaluated(monkeypatch, capsys):
+    """As the test split of ImageNet in TFDS, whose labels are -1."""
+    labels = {"train": [0, 1], "test": [-1, -1], "validation": [1, 0, 1]}
+    features = {"image": None, "label": types.SimpleNamespace(names=["cat", "dog"])}
+    dataset = lambda: types.SimpleNamespace(
+        data_path="/data", info=types.SimpleNamespace(features=features, splits=labels)
+    )
+    monkeypatch.setattr(lazy_images, "load_builder", lambda place: dataset())
+    monkeypatch.setattr(lazy_images, "load_split", lambda place, split: (split, np.array(labels[split])))
+    splits, names = lazy_images.load_splits("imagenet")
+    assert {split: source for split, (source, _) in splits.items()} == {"train": "train", "test": "validation"}
+    assert capsys.readouterr().err == "left out: test of imagenet, with images without a label (-1)\n"
+    labels["test"] = [0, 1]
+    assert lazy_images.load_splits("imagenet")[0]["test"][0] == "test"
+    labels |= {"test": [0, -1], "validation": [-1]}
+    with pytest.raises(InputError, match="without a label .-1. in test and validation"):
+        lazy_images.load_splits("imagenet")
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("dataset", ["own", "folder"])

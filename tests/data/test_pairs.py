@@ -28,7 +28,7 @@ from attention_jax.data.pairs import (
     references,
 )
 from attention_jax.data.splits import split_by_source
-from attention_jax.data.stream import open_tokens
+from attention_jax.data.stream import load_tokens
 from attention_jax.data.vocabulary import BOS, EOS, PAD, UNK, Tokenizer, Vocabulary
 from attention_jax.errors import InputError
 from attention_jax.tasks import build, build_model
@@ -44,6 +44,7 @@ def test_rows_by_hand():
     np.testing.assert_array_equal(pairs.target, [[1, 6, 6, 5, 2], [1, 6, 2, 0, 0]])
     np.testing.assert_array_equal(pairs.target_length, [4, 2])
     assert {array.dtype for array in pairs} == {np.dtype(np.int32)}
+    assert padding_share([pairs]) == pytest.approx(3 / 14)  # one of 6 source and two of 8 target positions
 
 
 def test_cut_rows_lose_their_end_mark():
@@ -51,11 +52,6 @@ def test_cut_rows_lose_their_end_mark():
     np.testing.assert_array_equal(pairs.source, [[4, 5]])
     np.testing.assert_array_equal(pairs.target, [[1, 4, 5]])
     assert pairs.source_length.tolist() == pairs.target_length.tolist() == [2]
-
-
-def test_padding_share_by_hand():
-    pairs = make_pairs([[4], [4, 5]], [[6, 6, 5], [6]], WORDS, WORDS)
-    assert padding_share([pairs]) == pytest.approx(3 / 14)  # one of 6 source and two of 8 target positions
 
 
 def _data(**changes) -> PairData:
@@ -309,9 +305,8 @@ def arrange(packing: int = 0, count: int = 12) -> PairData:
     rng = np.random.default_rng(0)
     side = lambda: [" ".join(f"w{n}" for n in rng.integers(0, 20, size)) for size in rng.integers(0, 14, count)]
     train, options = Texts(side(), side()), Corpus(max_length=10, max_buckets=1, overlong="truncate")
-    with open_tokens((), (), streamed=False) as tokens:
-        tokens.data = pairs.write_tokens({"train": train}, options, tokens.file, bleu_tokenize="none")
-    return pairs.arrange_pairs(tokens, options, 16, packing)
+    write = lambda _, file: pairs.write_tokens({"train": train}, options, file, bleu_tokenize="none")
+    return pairs.arrange_pairs(load_tokens("never", (), (), write), options, 16, packing)
 
 
 def pairs_of(rows: pairs.PackedPairs) -> list:

@@ -12,7 +12,7 @@ import pytest
 from attention_jax.config import FraEng, Multi30k, Shakespeare, TimeMachine
 from attention_jax.data import public_texts, tokenizers
 from attention_jax.data.pairs import encode_sources, load_pairs
-from attention_jax.data.public_texts import MULTI30K_FILES, MULTI30K_FOLDERS, PUBLISHED
+from attention_jax.data.published import MULTI30K_FILES, MULTI30K_FOLDERS, PUBLISHED
 from attention_jax.errors import InputError
 
 FRA = "".join(f"Word {i % 400}.\tMot {i}\u202f!\n" for i in range(1200))

@@ -14,12 +14,11 @@ from PIL import Image
 from tables import write
 
 from attention_jax import config as configs
-from attention_jax.data import batches, images, labeled_texts, stream, text_files, text_windows, tokenizers
+from attention_jax.data import batches, images, labeled_texts, stream, text_files, text_tables, text_windows, tokenizers
 from attention_jax.data.image_files import center_crop, inception_box, resize_box
 from attention_jax.data.stream import PackedRows, Share, TokenRows
 from attention_jax.data.vocabulary import Vocabulary
 from attention_jax.errors import InputError
-from attention_jax.pretrained.tokenizer import tokenizer_stamps
 from attention_jax.tasks import build
 from attention_jax.train.loop import count_steps, train_one
 from tests.interruptions import interrupt_after
@@ -202,7 +201,7 @@ def test_duplicates_and_rare_classes_equal_memory(tokenizer, home, monkeypatch):
     options = options_of_file("labels", home / "a", tokenizer=tokenizer, vocabulary_size=14)
     resident = labeled_texts.load(replace(options, stream="never"), 4)
     assert resident.facts["texts_left_out"] and resident.facts["texts_of_several_labels"]
-    monkeypatch.setattr(labeled_texts, "BLOCK", 7)
+    monkeypatch.setattr(text_tables, "CHUNK", 7)
     check_equal(labeled_texts.load(replace(options, stream="always"), 4), resident)
 
 
@@ -377,12 +376,12 @@ def test_resumed_streamed_run_equals_memory(kind, home):
 
 
 def test_changed_pretrained_tokenizer_changes_stamps(home):
-    assert tokenizer_stamps("") == "" == tokenizer_stamps(str(home))
+    assert tokenizers.tokenizer_stamps("") == "" == tokenizers.tokenizer_stamps(str(home))
     for name in ("tokenizer.json", "config.json", "tokenizer.json"):
-        old_stamps = tokenizer_stamps(str(home))
+        old_stamps = tokenizers.tokenizer_stamps(str(home))
         (home / name).write_text(old_stamps + "{}")
-        assert tokenizer_stamps(str(home)) != old_stamps
-    assert tokenizer_stamps(str(home / "model.gguf")) == ""
+        assert tokenizers.tokenizer_stamps(str(home)) != old_stamps
+    assert tokenizers.tokenizer_stamps(str(home / "model.gguf")) == ""
 
 
 SIDE, BATCH, CLASSES = 8, 4, "abc"
@@ -454,7 +453,8 @@ def test_unreadable_image_is_named_or_skipped(folder, capfd):
     lines = [line for call in read_all(reader)[: reader.calls] for line in call.damaged]
     row = 4 + 2  # of each class 4 are for training
     assert len(lines) == 1 and "b/2.png" in lines[0]
-    assert np.array_equal(data.train.image[row], data.train.image[row + 1])
+    assert np.array_equal(data.train.image[row], data.train.image[row + 1]) and data.train.image[:].any()
+    assert capfd.readouterr().err.count("left out: cannot read the image") == 1, "also in an evaluation, but once"
     (folder / "b" / "3.png").write_bytes(b"")  # the last of its class: another of b, not the first of c
     assert np.array_equal(data.train.image[row + 1], data.train.image[4])
     (folder / "b" / "3.png").write_bytes((folder / "b" / "0.png").read_bytes())

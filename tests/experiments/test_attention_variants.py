@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from contract import draw
 
 from attention_jax import interpret, models, tasks
-from attention_jax.claims.catalog import load_experiment
+from attention_jax.catalog import load_experiment
 from attention_jax.config import replace
 from attention_jax.models.transformer import count_parameters
 from attention_jax.runs import lifecycle
@@ -26,6 +27,7 @@ def count(options, vocabulary: int) -> int:
     return count_parameters(jax.eval_shape(model.init, jax.random.key(0), jnp.ones((1, 8), jnp.int32)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variants_have_equal_parameters_and_training(name):
     config, baseline = VARIANTS[name], VARIANTS["softmax"]
@@ -43,7 +45,7 @@ def initial_model(text: str, **options):
     """A task of windows of 8 characters and initial parameters, with other options of the model."""
     changes = {f"model.{name}": value for name, value in options.items()}
     task = tasks.build(replace(attention_variants.smoke(), **{"data.path": text}, **changes))
-    return task, jax.jit(task.init)(jax.random.key(0))
+    return task, draw(task.init)
 
 
 def test_equal_weights_have_the_numbers_of_harmonic_sums(text):
@@ -56,6 +58,7 @@ def test_equal_weights_have_the_numbers_of_harmonic_sums(text):
     assert single["attention.zeros"] == pytest.approx(28 / 36) and single["attention.entropy"] == 0.0
 
 
+@pytest.mark.slow
 def test_stream_numbers_are_those_of_the_last_layer(text):
     """Of one layer, over the same windows."""
     task, params = initial_model(text)

@@ -3,9 +3,10 @@
 import jax
 import numpy as np
 import pytest
+from contract import draw
 
 from attention_jax import tasks
-from attention_jax.claims.catalog import load_experiment
+from attention_jax.catalog import load_experiment
 from attention_jax.config import replace
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.transformer import count_parameters
@@ -38,7 +39,7 @@ def test_gaussian_starts_as_scaled_dot_on_normalized_keys():
 def test_an_evaluation_has_what_the_claims_are_about(name):
     experiment = load_experiment(name)
     task = tasks.build(experiment.smoke())
-    metrics = task.evaluate(jax.jit(task.init)(jax.random.key(0)), True).metrics
+    metrics = task.evaluate(draw(task.init), True).metrics
     assert {claim.metric for claim in experiment.claims} <= set(metrics)
 
 
@@ -78,7 +79,7 @@ def test_longer_windows_share_text_and_have_claimed_metrics(tmp_path):
     (tmp_path / "input.txt").write_text("To be, or not to be. " * 400)
     config = replace(length_extrapolation.smoke(), **{"data.path": str(tmp_path)})
     task = tasks.build(config)
-    params = jax.jit(task.init)(jax.random.key(0))
+    params = draw(task.init)
     valid = task.data.held_out["valid"]  # 104 windows of 8 and the character behind them
     text = np.append(valid[:, :-1], valid[-1, -1])
     rows = text[np.arange(13)[:, None] * 64 + np.arange(65)]

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import attention_jax
-from attention_jax import config as configs
-from attention_jax.claims import catalog, record
+from attention_jax import catalog, config as configs
+from attention_jax.claims import record
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.pretrained import load
 from experiments import softmax_in_a_real_model as real
@@ -41,6 +41,7 @@ def test_every_variant_is_an_option_of_the_model():
         LanguageModel(load.with_options(options, changes), vocab=300)
 
 
+@pytest.mark.slow
 def test_numbers_are_alpha_and_temperature_per_head():
     """At logit 0 and temperature 1 the model is entmax(1.5); a head's doubled queries are another kernel."""
     model, params = small_model()

@@ -14,6 +14,7 @@ def peer():
     return numpy_influence.final_losses(200, truncations=(1, 10), seeds=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length, seed", [(1, 0), (10, 0), ("forward", 0), ("randomised", 0), ("randomised", 1)])
 def test_influence_balancing_is_the_other_program(peer, length, seed):
     with jax.enable_x64(True):
@@ -40,6 +41,7 @@ def test_operations_are_counted_as_by_hand():
         )  # a multiplication and an addition; the rest is small
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "steps", "hops"), [("convolution", 1, 7), ("recurrent", 8, 8), ("self-attention", 2, 1)]
 )

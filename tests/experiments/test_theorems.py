@@ -46,6 +46,7 @@ def test_the_jacobian_at_two_equal_logits():
     assert np.linalg.norm(actual, 2) == pytest.approx(0.5, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_step_never_raises_the_hopfield_energy():
     """Ramsauer et al. 2021, theorem 1, in float64: for random states and for states near a fixed point."""
     rng = np.random.default_rng(0)

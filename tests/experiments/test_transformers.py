@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attention_jax import config as configs, tasks
-from attention_jax.claims.catalog import load_experiment
+from attention_jax.catalog import load_experiment
 from attention_jax.models.language_model import LanguageModel
 from attention_jax.models.transformer import Transformer, count_parameters
 from attention_jax.train import placement
@@ -22,6 +22,7 @@ from experiments import (
 )
 
 
+@pytest.mark.slow
 def test_published_sizes():
     tiny = Transformer(multi30k_ende_tiny.config().model, 9716, 9716)
     tokens = jax.numpy.ones((1, 3), int)
@@ -30,6 +31,7 @@ def test_published_sizes():
     assert count(Transformer(multi30k_deen_transformer.config().model, 7853, 5893)) == 9_038_341
 
 
+@pytest.mark.slow
 def test_preset_has_the_size_of_gpt2():
     """124,439,808 without the table of 1,024 learned positions, and with the biases of the output layer."""
     model = LanguageModel(language_model.presets()["gpt2"].model, vocab=50_257)
@@ -83,6 +85,7 @@ def test_norm_placement_runs_in_small(tmp_path, monkeypatch):
     assert (tmp_path / "figures" / "norms.png").stat().st_size > 5_000
 
 
+@pytest.mark.slow
 def test_masking_a_head_is_removing_its_output():
     """Zeroed rows of W_o and a head whose values are zero give the same logits; a mask of ones changes nothing."""
     config = head_pruning.smoke()

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from attention_jax.claims.catalog import load_experiment
+from attention_jax.catalog import load_experiment
 from attention_jax.runs import lifecycle
 from attention_jax.tasks import build_model
 from experiments import vit_resnet_fashion_mnist as compared

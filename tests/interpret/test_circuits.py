@@ -21,6 +21,7 @@ def normalize(x, norm, epsilon=1e-5):
     return x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon) * norm["scale"] + norm.get("bias", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_weights_of_heads_give_the_activations(name):
     """In float64: queries and keys (at position 0, which is not rotated, of rotary ones), values, what the heads pool,
@@ -71,6 +72,7 @@ def three_layers():
     return model, random_params(model, (TOKENS,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", "QKV")
 def test_composition_by_explicit_matrices(kind, three_layers):
     model, params = three_layers

@@ -51,13 +51,11 @@ def test_a_mean_is_over_rows_and_positions():
 
 
 @pytest.mark.slow
-def test_means_permuted_rows_and_sums_by_hand():
+def test_permuted_rows_and_sums_by_hand():
     model, params, batch, other_batch = family("scanned")
     site = "decoder.1.head_output"
     activations, source = (interpret.trace(model, params, *x, sites=[site])[site] for x in (batch, other_batch))
     read_back = lambda edits: np.asarray(interpret.run(model, params, *batch, set=edits, sites=[site])[1][site])
-    mean = np.broadcast_to(np.asarray(source).mean((0, 1), keepdims=True), activations.shape)
-    np.testing.assert_allclose(read_back(interpret.ablate(site, "mean", source={site: source})), mean, rtol=1e-6)
     resampled = read_back(interpret.ablate(site, "resample", source={site: source}, rng=jax.random.key(1)))
     assert any((resampled == np.asarray(source)[order]).all() for order in ([0, 1], [1, 0]))
     steered = read_back({site: Part(jnp.ones(4), adds=True, heads=(1,))})

@@ -39,6 +39,7 @@ def test_the_identities_of_tracing_setting_and_patching(name, dtype):
             assert np.abs(run(params, half, flags)[0] - unedited_output).max() > 1e-6, site  # every site matters
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(["scanned"], ["scanned", "llama", "gemma", "transformer", "vit", "bert"]))
 def test_setting_own_value_changes_no_bit(name):
     """A program for each kind of site, in the last layer, beside the model alone."""
@@ -50,6 +51,7 @@ def test_setting_own_value_changes_no_bit(name):
         np.testing.assert_array_equal(output, activations["logits"], err_msg=site)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["scanned", pytest.param("transformer", marks=pytest.mark.slow)])
 def test_unused_taps_leave_the_program_unchanged(name, monkeypatch):
     model, params, batch, _ = family(name)
@@ -66,3 +68,14 @@ def test_unused_taps_leave_the_program_unchanged(name, monkeypatch):
         monkeypatch.setattr(f"attention_jax.models.multihead.{name}", lambda *args: False)
     monkeypatch.setattr("attention_jax.models.multihead.tap_heads", skip_tap)
     assert text() == tapped
+
+
+@pytest.mark.slow
+def test_negative_positions_of_an_encoder_are_from_the_end_of_each_text():
+    """Of a padded batch: what a text of it has is what it has alone."""
+    model, params, _, _ = family("bert")
+    padded, lengths = jnp.array([[1, 2, 3, 4, 5], [6, 7, 8, 0, 0]]), jnp.array([5, 3])
+    edit = {"encoder.0.residual_in": Part(jnp.ones(()), positions=-1)}
+    both, _ = interpret.run(model, params, padded, lengths, set=edit)
+    alone, _ = interpret.run(model, params, padded[1:, :3], lengths[1:], set=edit)
+    np.testing.assert_allclose(both[1, :3], alone[0], rtol=1e-5, atol=1e-5)

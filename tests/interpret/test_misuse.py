@@ -143,6 +143,7 @@ def test_inputs_and_models_that_have_no_sites(small_model):
         interpret.model_sites(models.Transformer(shared, 11, 9), ids, jnp.array([4]), ids)
 
 
+@pytest.mark.slow
 def test_the_names_of_sites_are_these():
     """Version 1: whoever changes a name changes the version. Of an encoder-decoder, which has them all."""
     from attention_jax.interpret import sites

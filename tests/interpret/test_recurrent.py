@@ -55,6 +55,7 @@ CASES = {  # (model, inputs, what is set after the recurrence, within its steps,
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["pointer", *(pytest.param(n, marks=pytest.mark.slow) for n in CASES if n != "pointer")]
 )

@@ -66,7 +66,8 @@ def test_setting_own_values_changes_no_bit(lm):
     for kind in kinds:
         of_kind = lambda site, kind=kind: site.endswith(f".{kind}") or site == kind
         np.testing.assert_array_equal(run(unedited, of_kind)[0], unedited_output, err_msg=kind)
-        assert not np.array_equal(run(jax.tree.map(lambda x: x / 2, unedited), of_kind)[0], unedited_output), kind
+        changed = jax.tree.map(lambda x: 1 - x, unedited)  # not x / 2, which the last norm takes back
+        assert not np.array_equal(run(changed, of_kind)[0], unedited_output), kind
         if kind in ("query", "weights", "residual_out"):
             alone = {site: x for site, x in activations.items() if of_kind(site)}
             nowhere, unedited_alone = run(alone, lambda site: False)

@@ -50,6 +50,7 @@ def logit(output):
     return output[0, -1, 3]
 
 
+@pytest.mark.slow
 def test_edges_are_those_that_exist(small):
     """A query's edges to keys after it, and beyond the window, leave the measure as it is; the others are single runs,
     whose edge of scores is masked and of weights zero."""
@@ -124,12 +125,34 @@ def test_a_drawn_sweep_has_layers_positions_and_a_color_bar(tmp_path, monkeypatc
     figure = {}
     monkeypatch.setattr(sweeps, "show_heatmaps", lambda *args, **options: figure.update(options, args=args))
     swept = {f"decoder.{i}.{kind}": np.arange(3.0) - i for i in range(2) for kind in ("residual_in", "mlp_output")}
-    sweeps.draw_sweep(swept, tmp_path / "a.svg", tokens=["a", "b", "c"], title="IOI")
+    sweeps.draw_sweep(swept, tmp_path / "a.svg", over="positions", tokens=["a", "b", "c"], title="IOI")
     [heatmaps] = figure["args"][0]
     np.testing.assert_array_equal([x.weights for x in heatmaps], [[[0, 1, 2], [-1, 0, 1]]] * 2)
     assert [(x.queries, x.keys) for x in heatmaps] == [(["0", "1"], ["a", "b", "c"])] * 2
     assert [x.title for x in heatmaps] == ["IOI: decoder residual_in", "IOI: decoder mlp_output"]
     assert (figure["xlabel"], figure["ylabel"], figure["limits"]) == ("position", "layer", (-2.0, 2.0))
-    for path, values, message in (("a.doc", swept, "ends in .png"), ("a.png", {"x": np.ones((2, 2))}, "one number")):
+    misuses = (
+        ("a.doc", swept, "heads", "ends in .png"),
+        ("a.png", {"x": np.ones((2, 2))}, "heads", "one number"),
+        ("a.png", swept, "edges", "over positions or heads can be drawn, got 'edges'"),
+    )
+    for path, values, over, message in misuses:
         with pytest.raises(InputError, match=message):
-            sweeps.draw_sweep(values, tmp_path / path)
+            sweeps.draw_sweep(values, tmp_path / path, over=over)
+
+
+def test_negative_positions_are_from_the_end_of_each_text(small):
+    """Of a padded batch: what a text of it has is what it has alone."""
+    model, params, _, _ = small
+    texts = [[1, 2, 3, 4, 5, 6, 7], [5, 2, 7, 4]]
+    padded = interpret.Batch(jnp.array([row + [0] * (7 - len(row)) for row in texts]), jnp.array([7, 4]))
+    for sites, over in (("decoder.0.residual_in", "positions"), ("decoder.1.scores", "edges")):
+        options = {"sites": sites, "over": over, "positions": [-1, -3]}
+        swept = interpret.patch_sweep(
+            model, params, padded, measure=lambda logits: padded.last(logits)[:, 3], **options
+        )[sites]
+        alone = interpret.patch_sweep(model, params, jnp.array(texts[1:]), measure=logit, **options)[sites]
+        places = np.s_[:, :, :4] if over == "edges" else np.s_[:]
+        np.testing.assert_allclose(swept[..., 1][places], alone, rtol=1e-5, atol=1e-5)
+    with pytest.raises(InputError, match="positions 0 to 3 in this call, got position -5"):
+        interpret.patch_sweep(model, params, padded, measure=jnp.sum, sites=sites, over="edges", positions=-5)

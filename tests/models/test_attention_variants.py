@@ -28,7 +28,9 @@ VARIANTS = {
     "forget": {"bias": "forget"},
     "cope": {"bias": "cope"},
     "differential": {"differential": True},
+    "differential_v2": {"differential_v2": True, "num_kv_heads": KV_HEADS},
     "exclusive": {"exclusive": True},
+    "a fraction": {"rope_fraction": 0.5},
     "all": {"bias": "forget", "differential": True, "exclusive": True, "num_kv_heads": KV_HEADS, "output_gate": True},
 }
 ENCODERS = [name for name in VARIANTS if name != "cope"]
@@ -51,12 +53,13 @@ def softmax(logits):
     return weights / weights.sum()
 
 
-def rotate(x):
-    """[T, E], pairs E / 2 apart."""
-    half = x.shape[1] // 2
+def rotate(x, fraction=1.0):
+    """[T, E], pairs half as far apart as channels are rotated."""
+    half = int(x.shape[1] * fraction) // 2
     angle = np.arange(len(x))[:, None] / 10_000.0 ** (np.arange(half) / half)
-    a, b = x[:, :half], x[:, half:]
-    return np.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)], axis=1)
+    a, b = x[:, :half], x[:, half : 2 * half]
+    turned = a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)
+    return np.concatenate([*turned, x[:, 2 * half :]], axis=1)
 
 
 def forget(gates, i, j):
@@ -82,13 +85,16 @@ def attention_map(p, query, turned, key, i, head):
     return softmax(logits)
 
 
-def heads_of(p, x, differential, exclusive):
+def heads_of(p, x, differential, differential_v2, exclusive, fraction):
     maps = 1 + differential
     query = linear(p["query"], x).reshape(len(x), HEADS * maps, -1)
+    if differential_v2:  # heads 2 h and 2 h + 1 of the authors' projection are a pair
+        query = np.stack([query, linear(p["second_query"], x).reshape(query.shape)], axis=2).reshape(len(x), 8, -1)
+        factors = sigmoid(linear(p["second_factor"], x))
     kv_heads = p["value"]["kernel"].shape[1] // 4
     key = linear(p["key"], x).reshape(len(x), kv_heads * maps, -1)
     value = linear(p["value"], x).reshape(len(x), kv_heads, -1)
-    turned, key = (np.stack([rotate(y[:, h]) for h in range(y.shape[1])], axis=1) for y in (query, key))
+    turned, key = (np.stack([rotate(y[:, h], fraction) for h in range(y.shape[1])], axis=1) for y in (query, key))
     if "forget_gate" in p:
         p = p | {"gates": sigmoid(linear(p["forget_gate"], x))}
     group = HEADS // kv_heads
@@ -104,6 +110,12 @@ def heads_of(p, x, differential, exclusive):
             if differential:
                 q, k = p["lambda_query"], p["lambda_key"]
                 out[i, h] -= (np.exp(q[0] @ k[0]) - np.exp(q[1] @ k[1]) + 0.8) * pooled[1]
+            if differential_v2:  # (Ye et al. 2026, DiffAttnV2: both read one key head)
+                maps_of_head = [
+                    attention_map(p, query[i, q], turned[i, q], key[:, h // group], i, q) @ value[: i + 1, h // group]
+                    for q in (2 * h, 2 * h + 1)
+                ]
+                out[i, h] = maps_of_head[0] - factors[i, h] * maps_of_head[1]
             if exclusive:
                 v = value[i, h // group]
                 out[i, h] -= (out[i, h] @ v) / (v @ v) * v
@@ -121,9 +133,10 @@ def test_every_variant_is_its_formula(name):
     params = random_params(module, (X, X, X))
     params = params | {"lambda_query": params["lambda_query"] / 2} if "lambda_query" in params else params
     actual, _ = jax.jit(partial(module.apply, mask=causal()))({"params": params}, X, X, X)
-    flags = {flag: VARIANTS[name].get(flag, False) for flag in ("differential", "exclusive")}
+    flags = {flag: VARIANTS[name].get(flag, False) for flag in ("differential", "differential_v2", "exclusive")}
     for row in range(2):
-        expected = heads_of(params, X[row].astype(np.float64), **flags)
+        fraction = VARIANTS[name].get("rope_fraction", 1.0)
+        expected = heads_of(params, X[row].astype(np.float64), **flags, fraction=fraction)
         first = (
             1 if flags["exclusive"] and flags["differential"] else 0
         )  # of one key it is the rounding of 0, normalized
@@ -133,6 +146,7 @@ def test_every_variant_is_its_formula(name):
 # --- relations --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_steps_are_teacher_forcing(name):
     options, make = MODELS["decoder-only"]
@@ -140,6 +154,7 @@ def test_steps_are_teacher_forcing(name):
     np.testing.assert_allclose(steps, full, atol=2e-5, rtol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", ["cope", "shaw", "transformer_xl"])
 def test_a_bias_reads_queries_before_their_rotation(bias):
     """Behind three masked tokens it is the same, for it depends on differences of positions alone; 2 s each."""
@@ -182,11 +197,13 @@ def translator(name):
     return model, {"params": random_params(model, (SOURCE, LENGTH, TARGET))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(["all"], ENCODERS))
 def test_hypotheses_read_their_ancestors(name):
     beams_score_as_teacher_forcing(*translator(name), tolerance=5e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(["all"], ENCODERS))
 def test_packed_sentences_are_the_sentences(name):
     model, params = translator(name)
@@ -205,6 +222,7 @@ def test_packed_sentences_are_the_sentences(name):
     np.testing.assert_allclose(*both(params), atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(["all"], ENCODERS))
 def test_padding_changes_nothing(name):
     options = config.TextClassifierConfig(num_layers=1, hidden_size=16, num_heads=HEADS, mlp_dim=12, **VARIANTS[name])
@@ -246,6 +264,7 @@ def test_scanned_layers_and_prefill_are_the_full_pass(name):
     np.testing.assert_allclose(stepped, whole[:1, 5], atol=5e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(["all", "cope"], VARIANTS))
 def test_half_precision_is_close_and_steps_are_the_full_pass(name):
     options = decoder(name)
@@ -274,10 +293,11 @@ def test_an_image_model_has_it_and_computes_one_token(name):
     alone, _ = jax.jit(model.apply)(params, images)
     whole, intermediates = jax.jit(partial(model.apply, return_weights=True))(params, images)
     np.testing.assert_allclose(alone, whole, atol=1e-5)
-    maps = HEADS * (1 + VARIANTS[name].get("differential", False))
+    maps = HEADS * (2 if {"differential", "differential_v2"} & VARIANTS[name].keys() else 1)
     assert intermediates["encoder_attention"].shape == (2, 2, maps, 10, 10)
 
 
+@pytest.mark.slow
 def test_equal_gates_are_alibi():
     """A gate f that does not look at its input is ALiBi's slope -log f."""
     x = jnp.asarray(X)
@@ -290,6 +310,7 @@ def test_equal_gates_are_alibi():
     np.testing.assert_allclose(run(gated, params), run(MultiHeadAttention(HEADS, 16, bias="alibi"), bare), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_zero_positions_change_nothing():
     plain, contextual = MultiHeadAttention(HEADS, 16), MultiHeadAttention(HEADS, 16, bias="cope")
     shapes = jax.eval_shape(contextual.init, jax.random.key(0), X, X, X)["params"]
@@ -315,6 +336,11 @@ def test_zero_positions_change_nothing():
             {"position_embedding": "rotary", "differential": True, "key_dim": 2},
             "rotary needs .* of 2, shared by two maps",
         ),
+        (
+            {"position_embedding": "rotary", "rope_fraction": 0.3},
+            "even number of the 4 channels .* 0.3, which rotates 1",
+        ),
+        ({"differential": True, "differential_v2": True}, "one version: leave out"),
         ({"exclusive": True, "head_pool": "moments"}, "pooling mean, got --model.head-pool moments"),
     ],
 )

@@ -24,6 +24,7 @@ def random_model():
     return model, jax.tree.map(lambda x: jnp.asarray(r.normal(size=x.shape, scale=0.5), jnp.float32), shapes)
 
 
+@pytest.mark.slow
 def test_padding_changes_nothing():
     """Two programs."""
     model, params = random_model()
@@ -57,6 +58,7 @@ def test_options_of_attention_apply():
     assert (maps[:, :, far] == 0).all()
 
 
+@pytest.mark.slow
 def test_per_layer_options_apply_in_a_scan():
     _, params = random_model()
     options = dataclasses.replace(OPTIONS, num_layers=3, per_layer="2:normalizer=top_k(2)")

@@ -28,6 +28,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(("AttentionSeq2seq", "LuongSeq2seq"), MODELS))
 def test_contract(name, contract):
     contract.check(MODELS[name])

@@ -41,6 +41,7 @@ def assert_uniform_within(x, bound):
     assert x.std() == pytest.approx(bound / 3**0.5, rel=3 / x.size**0.5) and abs(x.mean()) < 3 * bound / x.size**0.5
 
 
+@pytest.mark.slow
 def test_fan_in_init_matches_pytorch_linear(usual):
     changes = find_changes(usual, self_attention_init="fan_in")
     kernels = ["bias_0/kernel", *(f"layer_0/attention/{name}/kernel" for name in ("query", "key", "value", "out"))]
@@ -59,6 +60,7 @@ def test_relu_init_scales_feed_forward_kernels(usual):
     assert not changes, "the second kernel is Glorot's"
 
 
+@pytest.mark.slow
 def test_embeddings_alone_are_not_dropped(usual):
     tokens, key = jnp.arange(6)[None], jax.random.key(1)
     for dropped in (True, False):

@@ -15,6 +15,7 @@ TOKENS = jnp.array([[1, 2, 3, 4, 5], [5, 4, 3, 2, 1]], jnp.int32)
 SMALL = config.LanguageModelConfig(num_layers=2, hidden_size=8, num_heads=2, mlp_dim=12, max_length=6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tied", "positions"), slow_but([(True, "rotary")], [(True, "rotary"), (False, "learned")]))
 def test_steps_are_teacher_forcing(tied, positions):
     model = LanguageModel(replace(SMALL, position_embedding=positions, tied_embeddings=tied), 7)

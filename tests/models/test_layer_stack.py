@@ -30,6 +30,7 @@ def params_of(options, seed=0):
     return jax.tree.map(lambda x: jnp.asarray(r.normal(size=x.shape, scale=0.5), jnp.float32), shapes)
 
 
+@pytest.mark.slow
 def test_a_layer_has_its_own_options():
     """The first map is that of a model in which all layers have its options; the last window blocks far keys."""
     options = replace(SMALL, per_layer="0,2:mask=window(2),rope_theta=50;1:score=dot,position_embedding=none")
@@ -86,8 +87,8 @@ def test_foreign_code_in_per_layer_is_reported():
     assert foreign_code(to_json(options)) == {"mine.scores:Radial(1, 2)", "its:Own"}
 
 
-def run_model(options, params):
-    """Gradients, logits, maps, logits of steps and the last step's maps."""
+def run_model(options, params, with_steps):
+    """Gradients, logits, maps, and if asked for the logits of steps and the last step's maps."""
     model = LanguageModel(options, 7)
 
     def loss(params):
@@ -99,6 +100,8 @@ def run_model(options, params):
         return cache, (logits, intermediates["decoder_attention"])
 
     grads, (logits, maps) = jax.grad(loss, has_aux=True)(params)
+    if not with_steps:
+        return grads, logits, maps
     cache = model.apply({"params": params}, 2, 6, method="start")
     _, (steps, step_maps) = jax.lax.scan(step, cache, TOKENS.T)
     return grads, logits, maps, steps.swapaxes(0, 1), step_maps[-1, :, :, :, 0]
@@ -108,18 +111,18 @@ def run_model(options, params):
     "options", [MIXED, pytest.param(replace(SMALL, position_embedding="t5", norm="sandwich"), marks=pytest.mark.slow)]
 )
 def test_scanned_layers_are_the_layers(options):
-    """Two programs, of one forward and backward pass and a step each."""
+    """Two programs, of one forward and backward pass, and of a step in a scan."""
     scanned = replace(options, scan_layers=True)
     params = params_of(options)
     stacked = jax.jit(partial(stack_layers, options=options))(params)
     shapes = jax.eval_shape(LanguageModel(scanned, 7).init, jax.random.key(0), TOKENS)["params"]
     assert jax.tree.map(jnp.shape, stacked) == jax.tree.map(jnp.shape, shapes)
     jax.tree.map(np.testing.assert_array_equal, unstack_layers(stacked), params)
-    run = jax.jit(run_model, static_argnums=0, compiler_options=UNOPTIMIZED)
-    unrolled, looped = run(options, params), run(scanned, stacked)
+    run = jax.jit(run_model, static_argnums=(0, 2), compiler_options=UNOPTIMIZED)
+    unrolled, looped = run(options, params, False), run(scanned, stacked, True)
     close = lambda a, b: np.testing.assert_allclose(a, b, atol=5e-5, rtol=5e-5)
     jax.tree.map(close, unstack_layers(looped[0]), unrolled[0])
-    jax.tree.map(close, looped[1:], unrolled[1:])
+    jax.tree.map(close, looped[1:3], unrolled[1:])
     close(looped[3], looped[1])
     close(looped[4], looped[2][:, :, :, -1])
 
@@ -202,6 +205,7 @@ def test_scanned_layers_of_an_encoder_decoder(contract):
         np.testing.assert_allclose(unrolled_array, scanned_array, atol=2e-5, rtol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [{"num_kv_heads": 1}, {"key_dim": 6}, {"value_dim": 5}])
 def test_scanned_cross_attention_with_kernels_that_are_not_square(sizes):
     """The weights that `init` draws, unrolled; keys and values of the memory are made by a scan of their own."""

@@ -45,6 +45,7 @@ def test_memory_initialization_adds_the_memory_itself(init, extra):
     assert size(init) - size("constant") == extra
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("init", "moves"), slow_but([("random", False)], [("random", False), ("learned", True)]))
 def test_only_learned_memory_gets_a_gradient(init, moves):
     model = ntm.NTM(NTMConfig(hidden_size=5, num_locations=6, word_size=3, memory_init=init), 2)

@@ -57,6 +57,7 @@ def source_addressing(head, previous, memory):
     return moved**gamma / (moved**gamma).sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["constant", "learned", "random"])
 def test_a_trained_start_is_that_of_the_source(kind):
     model = NTM(NTMConfig(**SIZES, **SOURCE_OPTIONS, memory_init=kind, forget_bias=1.0), 4)

@@ -28,8 +28,8 @@ from attention_jax.ops.normalizer_kinds import Normalizer
 from attention_jax.ops.normalizers import Ratio, TopK
 from attention_jax.ops.pooling import Pool
 from attention_jax.ops.positions import sinusoidal
+from attention_jax.ops.rule_options import check_option
 from attention_jax.ops.scores import Score
-from attention_jax.ops.trees import check_option
 from experiments.papers.cct import CCT
 from experiments.papers.convolutional import ConvSeq2seq
 from experiments.papers.options import CCTConfig, ConvolutionalConfig
@@ -159,6 +159,7 @@ MAKERS = {
 CASES = [(option, model) for option, (*_, models) in MAKERS.items() for model in models]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("option", "model"), CASES, ids=lambda case: getattr(case, "__name__", case))
 def test_an_argument_does_not_change_the_parameters(option, model):
     name, field = MAKERS[option][1:3]
@@ -220,6 +221,7 @@ def test_a_part_without_init_is_constant(make, value):
     assert not hasattr(make(value), "init")
 
 
+@pytest.mark.slow
 def test_a_bias_in_packed_rows_remat_and_a_population():
     """Rotary positions and a bias see distances alone, scalable softmax the keys of a sentence: each in a row is alone.
     One program."""

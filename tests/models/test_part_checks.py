@@ -88,6 +88,50 @@ class Strided(masks.Mask):
         return self.first_key, last + 100
 
 
+@pytree
+@dataclass(frozen=True)
+class Near(masks.Mask):
+    """Keys at most 4 positions before a query; bounds may be one too short or too long."""
+
+    short: int = field(default=0, metadata={"static": True})
+    long: int = field(default=0, metadata={"static": True})
+
+    def __call__(self, query_positions, key_positions):
+        distance = query_positions[:, None] - key_positions[None]
+        return (distance >= 0) & (distance <= 4)
+
+    def key_range(self, first, last):
+        return first - 4, last + 1 - self.short
+
+    def unmasked_range(self, first, last):
+        return last - 4 - self.long, first + 1
+
+
+@pytree
+@dataclass(frozen=True)
+class Slope(biases.Bias):
+    """-|i - j| / 2, a term of the key under a causal mask alone."""
+
+    is_wrong: bool = field(default=False, metadata={"static": True})
+
+    def __call__(self, query, query_positions, key_positions):
+        return -0.5 * jnp.abs(query_positions[:, None] - key_positions[None]).astype(query.dtype)
+
+    def terms(self, query_positions, key_positions, causal):
+        return scores.Terms(key_term=0.5 * key_positions.astype(jnp.float32)) if causal or self.is_wrong else None
+
+
+@pytree
+@dataclass(frozen=True)
+class Lonely(scores.Score):
+    """Wrong for a key that is alone in its block."""
+
+    is_wrong: bool = field(default=False, metadata={"static": True})
+
+    def __call__(self, query, key):
+        return query @ key.T + (0.5 if self.is_wrong and len(key) == 1 else 0.0) * key.sum(1)[None]
+
+
 HALF = jnp.asarray(0.5)
 PLANTED = [
     ("gradients = differences", Tempered(HALF), Tempered(HALF, "cut"), "gradient of scale"),
@@ -100,7 +144,11 @@ PLANTED = [
     ("prepare_key, terms = call", Tempered(HALF), Tempered(HALF, "terms"), "terms"),
     ("masked keys = no keys", Share(), Share("centered"), "output"),
     ("cached decoding = the whole", Share(), Share("divided"), "output"),
-    ("plain = fused", Strided(3), Strided(3, 30), "gradient of query"),
+    ("plain = fused", Strided(3), Strided(3, 30), "gradient of"),
+    ("plain = fused", Lonely(), Lonely(True), "gradient of"),
+    ("bounds of a mask", Near(), Near(short=1), "key_range[0, 0, 0]"),
+    ("bounds of a mask", Near(), Near(long=1), "unmasked_range[0, 5, 0]"),
+    ("prepare_key, terms = call", Slope(), Slope(True), "terms"),
 ]
 
 
@@ -157,7 +205,7 @@ def test_the_command_prints_a_table_and_fails_with_the_rule(capsys, monkeypatch)
     monkeypatch.setattr(part_checks, "PROPERTIES", {name: part_checks.PROPERTIES[name] for name in names})
     for rule, code in (("dot", 0), (f"{HERE}:Broken", 1)):
         with pytest.raises(SystemExit) as stop:
-            commands.main(["check", rule, "--no-cost"])
+            commands.main(["check", rule])
         assert stop.value.code == code
     good, bad = capsys.readouterr().out.split(f"{HERE}:Broken")
     assert good.count(" ok") == 2 and bad.count("inf  RuntimeError: nothing here") == 2
@@ -168,14 +216,6 @@ def test_the_command_prints_a_table_and_fails_with_the_rule(capsys, monkeypatch)
 class Broken(scores.Score):
     def __call__(self, query, key):
         raise RuntimeError("nothing here")
-
-
-@pytest.mark.slow
-def test_costs_are_those_of_two_programs(monkeypatch):
-    monkeypatch.setattr(part_checks, "COST_LENGTH", 256)
-    plain, additive = part_checks.measure_costs("additive")
-    assert plain.forward_seconds > 0 and plain.gradient_seconds > 0
-    assert plain.gradient_bytes < additive.gradient_bytes  # [Q, K] of features
 
 
 @pytest.mark.slow

@@ -216,6 +216,7 @@ PARTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "score", "normalizer"), PARTED)
 def test_every_part_is_that_of_a_slow_transformer(kind, score, normalizer):
     options, make = MODELS[kind]
@@ -226,6 +227,7 @@ def test_every_part_is_that_of_a_slow_transformer(kind, score, normalizer):
         np.testing.assert_allclose(actual[row], ORACLES[kind](params, *example), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["decoder-only", "encoder-decoder"])
 def test_grouped_heads_shrink_the_cache(kind):
     options, make = MODELS[kind]
@@ -246,6 +248,7 @@ def test_grouped_heads_shrink_the_cache(kind):
     assert sizes[0] == HEADS * sizes[1] == HEADS // 2 * sizes[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "score"), [("decoder-only", "soft_cap(1.5)"), ("encoder-decoder", "qk_norm")])
 def test_steps_with_every_part_are_teacher_forcing(kind, score):
     """With two hypotheses a sentence, whose entries of the cache lie side by side."""
@@ -324,6 +327,7 @@ def test_every_normalizer_has_per_head_parameters(name):
     assert logits.shape == (2, 6, 7) and learned == [(HEADS,)] * (2 if name.startswith(("learned", "ssmax")) else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -343,6 +347,7 @@ def test_learned_normalizers_get_gradients_in_every_head(name):
     assert len(gradients) == 2 and all(np.all(np.isfinite(x) & (x != 0)) for x in gradients)
 
 
+@pytest.mark.slow
 def test_local_linear_head_reproduces_linear_values():
     """With W_v = W_k every value is its key, so that a head returns its query: the output is x W_q W_o."""
     heads = MultiHeadAttention(2, 8, head_pool="local_linear", normalizer="sigmoid", use_bias=False, num_kv_heads=2)
@@ -375,6 +380,7 @@ def test_steps_with_another_pooling_are_teacher_forcing():
 STEPPED = ["learned_entmax", "ssmax", "sigmoid(-1.0)", "relu", "softpick", "top_k(2)", "stick_breaking"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*STEPPED[:2], *(pytest.param(n, marks=pytest.mark.slow) for n in STEPPED[2:])])
 def test_steps_with_other_normalizers_are_teacher_forcing(name):
     """A cache holds entries that are not written yet, and those of other hypotheses: none of them may count."""
@@ -384,6 +390,7 @@ def test_steps_with_other_normalizers_are_teacher_forcing(name):
     )
 
 
+@pytest.mark.slow
 def test_steps_of_ssmax_count_window_and_padding():
     options, make = MODELS["encoder-decoder"]
     model = make(replace(options, normalizer="ssmax(0.7)", mask="window(2)"))

@@ -19,6 +19,7 @@ def build(cell, **options):
     return model, jax.jit(model.init)(jax.random.key(0), TOKENS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell, gates, extra", [("rnn", 1, 0), ("gru", 3, 4), ("lstm", 4, 0)])
 def test_parameters(cell, gates, extra):
     _, params = build(cell)

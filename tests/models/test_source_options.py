@@ -63,6 +63,7 @@ ATTENDING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(("bahdanau", "luong feeding"), ATTENDING))
 def test_full_attention_dropout_hides_the_source(name):
     """With all weights dropped the annotations do not matter; while decoding none is dropped. Four programs."""

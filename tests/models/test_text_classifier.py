@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from contract import draw
 
 from attention_jax.config import TextClassifierConfig
 from attention_jax.errors import InputError
@@ -17,7 +18,7 @@ def small_model():
     model = text_classifier.TextClassifier(
         TextClassifierConfig(num_layers=1, hidden_size=8, num_heads=2, mlp_dim=16), 9, 3
     )
-    params = jax.jit(model.init)(jax.random.key(0), TOKENS, LENGTH)["params"]
+    params = draw(model.init, TOKENS, LENGTH)["params"]
     return model, params
 
 
@@ -39,6 +40,7 @@ def test_the_pool_is_that_of_the_paper():
         assert not weights[row, length:].any()
 
 
+@pytest.mark.slow
 def test_padding_and_what_stands_in_it_change_nothing(small_model):
     model, params = small_model
     run = jax.jit(lambda tokens, length: model.apply({"params": params}, tokens, length)[0])

@@ -68,6 +68,7 @@ def make_transformer(source, target, encoder_layers, decoder_layers, width, head
     return Transformer(options, source, target)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
@@ -101,6 +102,7 @@ def test_counts_add_up_by_hand():
     assert layer_parameters(256, 512, 3, 0) + layer_parameters(256, 512, 3, 1) + words + places == 9_038_341
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow_but(["rotary", "transformer_xl"], KINDS))
 def test_cached_steps_equal_teacher_forcing_for_beams(kind):
     universal = {"shared_layers": True, "num_decoder_layers": 2} if kind == "transformer_xl" else {}
@@ -147,6 +149,7 @@ def test_cached_steps_equal_teacher_forcing_for_beams(kind):
     assert len(traced) == (2 if kind in ("sinusoidal", "rotary") else 1)  # one compilation a shape
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow_but(["shaw"], KINDS))
 def test_beam_scores_equal_teacher_forced_log_probabilities(kind):
     """Each reads the keys of its own ancestors, wherever those stood in the beam."""
@@ -242,6 +245,7 @@ def encoder(kind, x):
     return lambda *inputs: np.asarray(run(*inputs))
 
 
+@pytest.mark.slow
 def test_without_positions_permutations_commute():
     x, order = np.random.default_rng(1).standard_normal((1, 6, 8), np.float32), np.array([3, 0, 5, 1, 4, 2])
     for kind in ("none", "shaw", "transformer_xl", "t5", "alibi", "rotary"):
@@ -250,6 +254,7 @@ def test_without_positions_permutations_commute():
         assert difference < 1e-5 if kind == "none" else difference > 1e-4, kind
 
 
+@pytest.mark.slow
 def test_relative_positions_are_shift_invariant():
     """A sentence gives the same states wherever it stands; only the mask knows where that is."""
     sentence, filler = jax.random.normal(jax.random.key(0), (1, 4, 8)), jnp.ones((1, 3, 8))
@@ -262,6 +267,7 @@ def test_relative_positions_are_shift_invariant():
         np.testing.assert_allclose(early, late, atol=1e-5, err_msg=kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow_but(["sinusoidal"], ["sinusoidal", "transformer_xl"]))
 def test_shared_layers_are_a_stack_of_equal_ones(kind):
     once, of_once = build_model(num_encoder_layers=2, num_decoder_layers=2, position_embedding=kind, shared_layers=True)
@@ -279,6 +285,7 @@ def test_shared_layers_are_a_stack_of_equal_ones(kind):
     np.testing.assert_allclose(shared_logits, stacked_logits, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_weights_for_looking():
     model, params = build_model(num_encoder_layers=2, num_decoder_layers=2)
     _, intermediates = logits(model, params, SOURCE, LENGTH, TARGET, return_weights=True)
@@ -294,6 +301,7 @@ def test_weights_for_looking():
     assert logits(model, params, SOURCE, LENGTH, TARGET)[1] == {}
 
 
+@pytest.mark.slow
 def test_dropout_is_training_only_with_traced_rate():
     model, params = build_model()
     plain, _ = logits(model, params, SOURCE, LENGTH, TARGET)
@@ -356,6 +364,7 @@ def test_heads_refuse_the_score_that_is_a_bias():
         replace(SMALL, score="location")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", slow_but(["additive"], [s for s in SCORES if s not in ("scaled_dot", "location")]))
 def test_any_score_trains(score):
     model, params = build_model(score=score)

@@ -117,6 +117,7 @@ PAPER = [("S", 16, 22_050_664), ("B", 16, 86_567_656)]
 PAPER += [pytest.param(*case, marks=pytest.mark.slow) for case in (("L", 16, 304_326_632), ("H", 14, 632_045_800))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "patch", "parameters"), PAPER)
 def test_parameter_counts_of_the_paper(size, patch, parameters):
     """Table 1 of Dosovitskiy et al. has 86M, 307M and 632M; these are the exact numbers at 224 pixels and 1,000
@@ -145,6 +146,7 @@ def test_channels_that_make_no_groups_are_named():
         jax.eval_shape(stem.init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))
 
 
+@pytest.mark.slow
 def test_stochastic_depth_applies_to_a_single_layer():
     model = build_model(replace(SMALL, num_layers=1, stochastic_depth=0.9), 2, 8)
     images = jax.random.normal(jax.random.key(0), (64, 8, 8, 1))
@@ -153,6 +155,7 @@ def test_stochastic_depth_applies_to_a_single_layer():
     assert np.ptp(np.abs(run(jax.random.key(2)) - run(jax.random.key(3))).sum(axis=-1)) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [
@@ -183,6 +186,7 @@ def test_looking_changes_nothing_and_every_parameter_learns(config):
     ] == []  # a bias of the keys shifts all scores of a row: softmax cancels it
 
 
+@pytest.mark.slow
 def test_dropout_rates_can_be_traced_or_zero():
     model, params, x = random_model(SMALL)
 
@@ -206,6 +210,7 @@ def test_without_positions_patches_may_be_permuted():
     assert np.abs(run(params, x)[0] - run(params, moved)[0]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_interpolated_positions_take_larger_images():
     table = jnp.arange(9.0).reshape(9, 1)  # a plane over a 3 x 3 grid: 3 row + column
     np.testing.assert_allclose(interpolate(table, 3), table)

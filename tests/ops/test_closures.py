@@ -2,23 +2,37 @@
 mapped, in blocks as in "plain", and a variable that changes between two calls is read again."""
 
 import collections
+import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from attention_jax import attend, attend_heads, causal
 from attention_jax.errors import InputError
 from attention_jax.ops import scores
+from attention_jax.ops.trees import pytree
 
-QUERY, KEY, VALUE = jax.random.normal(jax.random.key(0), (3, 40, 4))
-PARAMS = {"w": jnp.array([0.3, -0.2, 0.5, 0.4]), "table": jnp.array([0.1, -0.3, 0.2]), "width": jnp.array(0.7)}
+QUERY, KEY, VALUE = np.random.default_rng(0).normal(size=(3, 40, 4)).astype(np.float32)
+PARAMS = {"w": np.float32([0.3, -0.2, 0.5, 0.4]), "table": np.float32([0.1, -0.3, 0.2]), "width": np.float32(0.7)}
 
 
 def by_blocks(*args, **call):
     return attend(*args, **call, implementation="fused", block_q=16, block_k=16)
+
+
+def by_matrix(*args, **call):
+    return attend(*args, **call, implementation="plain")
+
+
+def in_numpy(score):
+    """The softmax of a score over all keys, in float64."""
+    logits = np.asarray(score(QUERY, KEY), np.float64)
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return weights @ VALUE / weights.sum(axis=1, keepdims=True)
 
 
 def distances(rows, columns):
@@ -91,25 +105,25 @@ RULES = [
 
 @pytest.mark.parametrize("rules", RULES)
 def test_gradients_reach_captured_arrays(rules):
-    """Those of "plain", which JAX differentiates itself; 2 s each."""
-    loss = lambda attend, params: jnp.sin(attend(QUERY, KEY, VALUE, **rules(params))).sum()
-    expected = jax.grad(loss, 1)(functools.partial(attend, implementation="plain"), PARAMS)
-    actual = jax.jit(jax.grad(functools.partial(loss, by_blocks)))(PARAMS)
+    """Those of "plain", which JAX differentiates itself."""
+    gradient = lambda attend: jax.grad(lambda params: jnp.sin(attend(QUERY, KEY, VALUE, **rules(params))).sum())
+    actual, expected = jax.jit(lambda params: [gradient(attend)(params) for attend in (by_blocks, by_matrix)])(PARAMS)
     assert any(x.any() for x in jax.tree.leaves(expected))
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), actual, expected)
 
 
+@pytest.mark.slow
 def test_second_derivatives_reach_captured_arrays():
-    """Of a score with two factors, by finite differences of the gradient; 4 s."""
-    x = [array.astype(jnp.float32)[:20] for array in (QUERY, KEY, VALUE)]
+    """Of a score with two factors, by finite differences of the gradient."""
+    x = QUERY[:20], KEY[:20], VALUE[:20]
 
     def loss(factors):
         return jnp.sin(by_blocks(*x, score=lambda query, key: factors[0] * factors[1] * query @ key.T)).sum()
 
-    factors, step = jnp.array([0.6, 0.8]), 1e-2
+    factors, steps = np.float32([0.6, 0.8]), 1e-2 * np.eye(2, dtype=np.float32)
     gradient = jax.jit(jax.grad(loss))
-    columns = [(gradient(factors + step * e) - gradient(factors - step * e)) / (2 * step) for e in jnp.eye(2)]
-    np.testing.assert_allclose(jax.jit(jax.hessian(loss))(factors), jnp.stack(columns), rtol=1e-2, atol=1e-2)
+    columns = [np.subtract(gradient(factors + step), gradient(factors - step)) / 2e-2 for step in steps]
+    np.testing.assert_allclose(jax.jit(jax.hessian(loss))(factors), columns, rtol=1e-2, atol=1e-2)
 
 
 def test_a_captured_length_is_mapped():
@@ -117,20 +131,21 @@ def test_a_captured_length_is_mapped():
     first = lambda n: by_blocks(
         QUERY, KEY, VALUE, mask=lambda rows, columns: (columns < n)[None] & (rows >= 0)[:, None]
     )
-    actual = jax.jit(jax.vmap(first))(jnp.array([7, 30]))
-    expected = [attend(QUERY, KEY[:n], VALUE[:n], implementation="plain") for n in (7, 30)]
-    np.testing.assert_allclose(actual, jnp.stack(expected), rtol=1e-5, atol=1e-5)
+    actual = jax.jit(jax.vmap(first))(np.int32([7, 30]))
+    expected = [jax.jit(by_matrix)(QUERY, KEY[:n], VALUE[:n]) for n in (7, 30)]
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_heads_share_what_a_function_captures():
     """An array of one entry for each of 4 heads and one of 40 distances: no axis of it is one of heads."""
-    x = jnp.stack([QUERY, KEY, VALUE])[:, None, :, None, :] * jnp.array([1.0, 0.5, 2.0, -1.0]).reshape(1, 1, 1, 4, 1)
+    x = np.stack([QUERY, KEY, VALUE])[:, None, :, None, :] * np.float32([1, 0.5, 2, -1]).reshape(4, 1)
 
     def loss(params):
         return (attend_heads(*x, **score_and_bias(params), implementation="fused", block_q=16, block_k=16) ** 2).sum()
 
     def loss_of_heads(params):
-        heads = [attend(*x[:, 0, :, h], **score_and_bias(params), implementation="plain") for h in range(4)]
+        heads = [by_matrix(*x[:, 0, :, h], **score_and_bias(params)) for h in range(4)]
         return sum((head**2).sum() for head in heads)
 
     assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
@@ -143,25 +158,29 @@ def leaky(x, slope=0.1):
 
 def test_functions_without_traced_arrays_are_called_themselves():
     """They keep their identity and their state, and their compiled program."""
-    calls, tables = collections.Counter(), {leaky: 3.0}
-    activate = leaky
+    activate, tables = leaky, {leaky: 3.0}
+
+    class Calls:
+        score = 0
 
     def score(query, key, scale=1.0):
-        calls["score"] += 1
+        Calls.score += 1
         return scale * tables[activate] * activate(query @ key.T)
 
-    expected = attend(QUERY, KEY, VALUE, score=lambda query, key: 3 * leaky(query @ key.T), implementation="plain")
+    expected = in_numpy(lambda query, key: 3 * leaky(query @ key.T))
     np.testing.assert_allclose(by_blocks(QUERY, KEY, VALUE, score=score), expected, rtol=1e-4, atol=1e-5)
-    count = calls["score"]
+    count = Calls.score
     by_blocks(QUERY, KEY, VALUE, score=score)
-    assert calls["score"] == count + 1  # traced once for its cost, as a function without variables
+    assert Calls.score == count + 1  # traced once for its cost, as a function without variables
 
 
+@pytest.mark.slow
 def test_traced_arrays_are_not_kept():
     with jax.checking_leaks():
         jax.jit(lambda width: by_blocks(QUERY, KEY, VALUE, score=lambda query, key: width * query @ key.T))(0.5)
 
 
+@pytest.mark.slow
 def test_numbers_of_a_partial_may_be_counts():
     """Python's `functools.partial`, as in `range(2)`; an array keeps its gradient."""
 
@@ -172,11 +191,12 @@ def test_numbers_of_a_partial_may_be_counts():
         return -logits if negative else logits
 
     for count, negative in [(2, True), (1, True), (1, False)]:
-        loss = lambda attend, width: jnp.sin(
-            attend(QUERY, KEY, VALUE, score=functools.partial(score, count, negative=negative, width=width))
-        ).sum()
-        expected = jax.grad(loss, 1)(functools.partial(attend, implementation="plain"), 0.7)
-        np.testing.assert_allclose(jax.grad(functools.partial(loss, by_blocks))(0.7), expected, rtol=1e-4)
+        bind_score = lambda width: functools.partial(score, count, negative=negative, width=width)
+        gradient = lambda attend: jax.grad(
+            lambda width: jnp.sin(attend(QUERY, KEY, VALUE, score=bind_score(width))).sum()
+        )
+        outputs = jax.jit(lambda width: [gradient(attend)(width) for attend in (by_blocks, by_matrix)])(0.7)
+        np.testing.assert_allclose(*outputs, rtol=1e-4)
 
 
 def scale(x, half=None, twice=None):
@@ -198,7 +218,7 @@ PAIRS = {
 
 @pytest.mark.parametrize("first, second", PAIRS.values(), ids=PAIRS)
 def test_a_variable_that_changes_is_read_again(first, second):
-    """One function object, in two calls of equal shapes; 0.3 s each."""
+    """One function object, in two calls of equal shapes."""
 
     def score(query, key):
         x = query @ key.T
@@ -211,7 +231,7 @@ def test_a_variable_that_changes_is_read_again(first, second):
     value = first
     old = by_blocks(QUERY, KEY, VALUE, score=score)
     value = second
-    expected = attend(QUERY, KEY, VALUE, score=score, implementation="plain")
+    expected = in_numpy(score)
     np.testing.assert_allclose(by_blocks(QUERY, KEY, VALUE, score=score), expected, rtol=1e-4, atol=1e-5)
     assert not np.allclose(old, expected, atol=1e-3)
 
@@ -227,3 +247,88 @@ def test_a_variable_that_changes_is_read_again(first, second):
 def test_captured_arrays_hide_no_rule_of_the_whole(rules):
     with pytest.raises(InputError, match="must be elementwise|must depend on one query and one key"):
         jax.grad(lambda w: attend(QUERY, KEY, VALUE, **rules(w), implementation="fused").sum())(0.5)
+
+
+class Holder:
+    """An object that is no pytree, whose attributes change in place."""
+
+    def __init__(self):
+        self.scale, self.table = 1.0, [np.ones(())]
+
+    def score(self, query, key):
+        return self.scale * self.table[0] * (query @ key.T)
+
+
+number = 1.0
+
+
+class Pair(list):
+    pass
+
+
+class Slotted:
+    __slots__ = ("scale",)
+
+    def __init__(self):
+        self.scale = 1.0
+
+
+def changed_in_place():
+    """name: (a score, what triples it)."""
+    array, holder, entries = np.ones(()), Holder(), {"w": np.ones(())}
+    factors, queue, pair, slotted = {1.0}, collections.deque([1.0]), Pair([1.0]), Slotted()
+    objects = np.array([[1.0], None], object)
+    triple = lambda array: array.__imul__(3)
+    return {
+        "array": (lambda q, k: array * (q @ k.T), lambda: triple(array)),
+        "default": (lambda q, k, w=array: w * (q @ k.T), lambda: triple(array)),
+        "dictionary": (lambda q, k: entries["w"] * (q @ k.T), lambda: triple(entries["w"])),
+        "set": (lambda q, k: max(factors) * (q @ k.T), lambda: factors.add(3.0)),
+        "deque": (lambda q, k: queue[-1] * (q @ k.T), lambda: queue.append(3.0)),
+        "subclass of list": (lambda q, k: pair[-1] * (q @ k.T), lambda: pair.append(3.0)),
+        "slots": (lambda q, k: slotted.scale * (q @ k.T), lambda: setattr(slotted, "scale", 3.0)),
+        "array of objects": (lambda q, k: objects[0][-1] * (q @ k.T), lambda: objects[0].append(3.0)),
+        "attribute": (lambda q, k: holder.scale * (q @ k.T), lambda: setattr(holder, "scale", 3.0)),
+        "method": (holder.score, lambda: setattr(holder, "scale", 3.0)),
+        "global": (lambda q, k: number * (q @ k.T), lambda: globals().update(number=3.0)),
+    }
+
+
+@pytest.mark.parametrize("name", changed_in_place())
+def test_every_call_reads_present_values(name):
+    score, change = changed_in_place()[name]
+    globals().update(number=1.0)
+    for factor in (1.0, 3.0):
+        expected = in_numpy(lambda q, k, w=factor: w * (q @ k.T))
+        np.testing.assert_allclose(by_blocks(QUERY, KEY, VALUE, score=score), expected, rtol=1e-4, atol=1e-5)
+        change()
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Scaled:
+    scale: jax.Array
+
+    def score(self, query, key):
+        return self.scale * (query @ key.T)
+
+
+def test_methods_of_pytrees_have_gradients():
+    """Of a dataclass, inside of a partial, and of a module of nnx: as those of the function in "plain"."""
+
+    class Module(nnx.Module):
+        def __init__(self, scale):
+            self.scale = nnx.Param(scale)
+
+        score = Scaled.score
+
+    plain = lambda w: by_matrix(QUERY, KEY, VALUE, score=lambda q, k: w * (q @ k.T)).var()
+    expected = jax.jit(jax.grad(plain))(0.7)
+    loss = lambda item, wrap=lambda method: method: by_blocks(QUERY, KEY, VALUE, score=wrap(item.score)).var()
+    gradients = lambda w: (
+        jax.grad(loss)(Scaled(w)).scale,
+        jax.grad(lambda x: loss(x, functools.partial))(Scaled(w)).scale,
+        nnx.grad(loss)(Module(w))["scale"][...],
+    )
+    for gradient in jax.jit(gradients)(np.float32(0.7)):
+        np.testing.assert_allclose(gradient, expected, rtol=1e-4)

@@ -1,22 +1,22 @@
 """The rule of `implementation=None`, and the blocks."""
 
 import functools
-import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.tree_util import Partial
 
 from attention_jax.errors import InputError
-from attention_jax.ops import attention, dispatch, scores
+from attention_jax.ops import attention, dispatch, linear, scores
 from attention_jax.ops.attention import _attend_plain, _Plan, attend
 from attention_jax.ops.biases import ALiBi
 from attention_jax.ops.blockwise import derivatives
 from attention_jax.ops.blockwise.score_blocks import Blocks, Inputs, partition
-from attention_jax.ops.dispatch import PLATFORMS, choose_blocks, choose_implementation, explain, pair_cost
+from attention_jax.ops.dispatch import PLATFORMS, Call, Choice, choose_blocks, choose_implementation, explain, pair_cost
 from attention_jax.ops.heads import attend_heads
-from attention_jax.ops.kernels import cudnn
+from attention_jax.ops.kernels import cudnn, flash
 from attention_jax.ops.masks import causal
 from attention_jax.ops.normalizers import Sigmoid, Softmax, Sparsemax, StickBreaking, TopK
 
@@ -28,7 +28,8 @@ at_once = functools.partial(_attend_plain, _Plan({}, by_blocks=True))
 def choose_on_platforms(queries, keys, score=SCALED_DOT, implementation=None, elsewhere="default", dtype=jnp.float32):
     """On a CPU, and elsewhere."""
     query, key = (jax.ShapeDtypeStruct((rows, 8), dtype) for rows in (queries, keys))
-    by_platform = choose_implementation(query, key, key, score, None, None, None, 0, implementation)
+    choices = choose_implementation(Call(query, key, key, score), implementation)
+    by_platform = {platform: choice.implementation for platform, choice in choices.items()}
     assert tuple(by_platform) == PLATFORMS
     assert dtype == jnp.bfloat16 or by_platform["cuda"] == by_platform["default"]
     return by_platform["cpu"], by_platform[elsewhere]
@@ -36,16 +37,13 @@ def choose_on_platforms(queries, keys, score=SCALED_DOT, implementation=None, el
 
 def test_small_is_plain_and_large_is_fused():
     assert choose_on_platforms(128, 128) == ("plain", "plain")
-    assert choose_on_platforms(256, 256) == ("fused", "plain") and choose_on_platforms(1024, 1024) == ("fused", "fused")
+    assert choose_on_platforms(255, 256) == ("plain", "plain") and choose_on_platforms(256, 256) == ("fused", "fused")
     assert choose_on_platforms(1, 10**6) == (
         "plain",
         "plain",
     )  # a decoding step: the weights are no larger than the keys
-    assert choose_on_platforms(32, 64, ADDITIVE) == ("plain", "plain") and choose_on_platforms(64, 64, ADDITIVE) == (
-        "fused",
-        "plain",
-    )
-    assert choose_on_platforms(96, 96, ADDITIVE) == ("fused", "fused")
+    assert choose_on_platforms(32, 64, ADDITIVE) == ("plain", "plain")
+    assert choose_on_platforms(64, 64, ADDITIVE) == ("fused", "fused")
     assert choose_on_platforms(4096, 4096, implementation="plain") == ("plain", "plain")
     assert choose_on_platforms(2, 2, implementation="fused") == ("fused", "fused")
 
@@ -95,6 +93,7 @@ def test_gradients_without_blocks_equal_plain():
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("bfloat16", 2e-2)])
 def test_recomputed_scores_give_plain_result(dtype, tolerance):
     query, key, value = jax.random.normal(jax.random.key(0), (3, 20, 8)).astype(dtype)
@@ -120,7 +119,7 @@ def test_what_all_choose_is_traced_once():
         return query @ key.T
 
     jax.make_jaxpr(lambda x: attend(x, x, x, score=score))(jnp.ones((60, 8)))
-    assert traces.count(60) == 1  # and five times, untraced, in the trial of two queries
+    assert traces.count(60) == 1  # and five times, untraced, on the examples of two queries
 
 
 @pytest.mark.parametrize(
@@ -153,12 +152,11 @@ def test_pair_cost_of_custom_score_from_trace():
 @pytest.mark.parametrize("normalizer", [Softmax(), Softmax(0.0), Sparsemax(), Sigmoid(), TopK(4), StickBreaking(), abs])
 def test_kernels_are_chosen_for_the_softmax_alone(monkeypatch, normalizer):
     """Even those that refuse no score, mask or shape: they would compute the softmax instead."""
-    accepting = types.SimpleNamespace(unsupported_reason=lambda *call: None)
-    monkeypatch.setattr(dispatch, "KERNELS", {"cuda": ("cudnn", accepting), "tpu": ("flash", accepting)})
+    for module in (cudnn, flash, linear):
+        monkeypatch.setattr(module, "unsupported_reason", lambda call: None)
     monkeypatch.setattr(dispatch, "PRODUCTS_BY_DEFAULT", True)
-    monkeypatch.setattr(dispatch, "ON_REQUEST", dict.fromkeys(dispatch.ON_REQUEST, accepting))
-    choices = []
-    record_choice = lambda *call: choices.append(choose_implementation(*call)) or dict.fromkeys(PLATFORMS, "plain")
+    choices, plain = [], dict.fromkeys(PLATFORMS, Choice("plain", ""))
+    record_choice = lambda *call: choices.append(choose_implementation(*call)) or plain
     monkeypatch.setattr(attention, "choose_implementation", record_choice)
     x = jax.ShapeDtypeStruct((1024, 64), jnp.bfloat16)
     call = lambda implementation: jax.eval_shape(
@@ -166,7 +164,8 @@ def test_kernels_are_chosen_for_the_softmax_alone(monkeypatch, normalizer):
     )
     call(None)
     alone = isinstance(normalizer, Softmax)  # a sink is up to the kernel
-    assert {choices[0]["cuda"], choices[0]["tpu"]} == ({"cudnn", "flash"} if alone else {"fused"})
+    implementations = {choices[0][platform].implementation for platform in ("cuda", "tpu")}
+    assert implementations == ({"cudnn", "flash"} if alone else {"fused"})
     for kernel in ("cudnn", "flash", "linear"):
         if alone:
             call(kernel)
@@ -206,26 +205,74 @@ def test_a_choice_is_explained(platform, call, implementation, reason, monkeypat
     assert choices[platform].reason.startswith(reason) and bool(choices[platform].reason) == bool(reason)
 
 
+@pytest.mark.parametrize("length", [512, 1023])
+def test_no_gpu_has_a_matrix_of_soft_capped_scores(length):
+    """Language models of up to 1,023 tokens, whose scores no library's kernel computes."""
+    x = jax.ShapeDtypeStruct((length, 64), jnp.bfloat16)
+    [choices] = explain(attend, x, x, x, mask=causal(), score=scores.SoftCap(20.0))
+    assert choices["cuda"].implementation == choices["default"].implementation == "fused"
+
+
 @pytest.mark.parametrize(
-    "call, implementation, reason",
+    "call, rules, implementation, reason",
     [
-        ({"score": scores.SoftCap(20.0)}, "kernel", "cudnn computes scores that say their terms, not SoftCap"),
-        ({"normalizer": Sparsemax()}, "kernel", "cudnn computes the softmax alone"),
-        ({"normalizer": StickBreaking()}, "fused", "kernel knows no normalizer StickBreaking"),
-        ({"score": lambda query, key: jnp.sort(query[:, :1]) @ key[:, :1].T}, "fused", "kernel knows no sort"),
-        ({}, "cudnn", ""),
+        (
+            {"score": scores.SoftCap(20.0)},
+            (scores.SoftCap, Softmax, None),
+            "kernel",
+            "cudnn computes scores that say their terms, not SoftCap",
+        ),
+        (
+            {"normalizer": Sparsemax()},
+            (scores.ScaledDot, Sparsemax, None),
+            "kernel",
+            "cudnn computes the softmax alone",
+        ),
+        ({"normalizer": Sparsemax()}, (scores.SoftCap, Softmax, None), "fused", "cudnn computes the softmax alone"),
+        ({"bias": ALiBi(0.5)}, (scores.ScaledDot, Softmax, ALiBi), "kernel", "cudnn adds biases of the key alone"),
+        ({"bias": ALiBi(0.5)}, (scores.ScaledDot, Softmax, None), "fused", "cudnn adds biases of the key alone"),
+        (
+            {"normalizer": StickBreaking()},
+            (scores.ScaledDot, StickBreaking, None),
+            "fused",
+            "kernel knows no normalizer StickBreaking",
+        ),
+        (
+            {"score": lambda query, key: jnp.sort(query[:, :1]) @ key[:, :1].T},
+            (Partial, Softmax, None),
+            "fused",
+            "kernel knows no sort",
+        ),
+        ({}, (scores.ScaledDot, Softmax, None), "cudnn", ""),
     ],
 )
-def test_generated_kernels_take_what_cudnn_does_not(call, implementation, reason, monkeypatch):
-    """Costs about 1 s."""
+def test_generated_kernels_take_what_cudnn_does_not(call, rules, implementation, reason, monkeypatch):
+    """Calls of the rules that are in the table, and no others."""
     monkeypatch.setattr(cudnn, "missing", lambda: None)
     monkeypatch.setattr(cudnn, "attend", lambda query, key, value, *rules: value)
     by_default = lambda: explain(attend, HALF, HALF, HALF, **call)[0]
     assert by_default()["cuda"].implementation != "kernel"  # no card has run one yet
-    monkeypatch.setattr(dispatch, "KERNEL_BY_DEFAULT", True)
+    monkeypatch.setitem(dispatch.KERNEL_BY_DEFAULT, rules, True)
     choices = by_default()
     assert choices["cuda"].implementation == implementation and reason in choices["cuda"].reason
     assert all(choices[platform].implementation != "kernel" for platform in PLATFORMS if platform != "cuda")
+
+
+def test_no_kernel_is_traced_that_is_not_needed(monkeypatch):
+    """The reason against a generated kernel traces it: it is asked once, where every row before it has a reason."""
+    traces = []
+    kernel_reason = lambda: traces.append("kernel") or "is refused"
+    choose = lambda size, **call: choose_implementation(
+        Call(*[jnp.zeros((size, 8))] * 3, kernel_reason=kernel_reason, **call)
+    )
+    choose(2048)
+    assert not traces  # as no kernel is taken by default
+    monkeypatch.setitem(dispatch.KERNEL_BY_DEFAULT, (scores.ScaledDot, Softmax, None), True)
+    choose(127)
+    choose(2048, score=linear.Elu())
+    assert not traces
+    assert choose(128)["cuda"].implementation == "plain" and traces.pop() == "kernel"
+    assert choose(2048)["cuda"].reason.endswith("; kernel is refused") and traces == ["kernel"]
 
 
 def test_a_kernel_by_name_is_interpreted_on_cpus_and_in_blocks_where_there_is_none():
@@ -237,14 +284,28 @@ def test_a_kernel_by_name_is_interpreted_on_cpus_and_in_blocks_where_there_is_no
         attend(*[jnp.ones((32, 8), jnp.float64)] * 3, implementation="kernel")
 
 
+@pytest.mark.parametrize(
+    "bias, reason",
+    [
+        (jnp.ones((1, 64)), "kernel knows no dynamic_update_slice"),
+        (
+            Partial(lambda table, query, i, j: table[i[:, None] + j[None]], jnp.ones(127)),
+            "a table of more than 64 numbers",
+        ),
+        (ALiBi(0.5), ""),
+    ],
+)
+def test_the_route_of_a_kernel_gradient_is_explained(bias, reason):
+    x = jax.ShapeDtypeStruct((64, 8), jnp.float32)
+    [choices] = explain(attend, x, x, x, bias=bias, implementation="kernel")
+    assert ("fused" in choices["cuda"].reason) == bool(reason) and reason in choices["cuda"].reason
+
+
 def test_short_calls_do_not_use_flash():
     short = jax.ShapeDtypeStruct((256, 64), jnp.bfloat16)
     [choices] = explain(attend, short, short, short)
     assert choices["tpu"].reason == "flash pays from 262,144 pairs of query and key, got 65,536"
-    assert (
-        choices["tpu"].implementation
-        == choose_implementation(short, short, short, SCALED_DOT, *[None] * 3, 0, None)["tpu"]
-    )
+    assert choices["tpu"].implementation == choose_on_platforms(256, 256, elsewhere="tpu", dtype=jnp.bfloat16)[1]
 
 
 def test_calls_are_explained_wherever_they_are():

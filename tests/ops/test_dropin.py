@@ -220,3 +220,10 @@ def test_what_cannot_be_expressed_is_refused(name):
         attention_fn()(QUERY, KEY, VALUE, **{name: UNKNOWN[name]})
     with pytest.raises(InputError, match="needs query"):
         attention_fn()(QUERY, KEY[0], VALUE)
+
+
+def test_a_causal_flag_without_the_position_of_a_query_is_refused():
+    """A decoding step of nnx: with the flag, the query would see the first key alone. Flax drops it from 0.12.12 on."""
+    query, key = jnp.ones((1, 1, H, 4)), jnp.ones((1, 4, H, 4))
+    with pytest.raises(InputError, match="no is_causal=True"):
+        attention_fn()(query, key, key, is_causal=True)

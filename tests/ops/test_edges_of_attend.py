@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax import attend, attend_heads, lengths, segments, window
+from attention_jax import attend, attend_heads, lengths, window
 from attention_jax.errors import InputError
+from attention_jax.ops.dropout import dropout
 from attention_jax.ops.kernel_regression import local_widths
-from attention_jax.ops.scores import Cosine, Gaussian
-from attention_jax.sampling import sample, truncate_logits
+from attention_jax.ops.scores import Boxcar, Cosine, Gaussian, Triangular
+from attention_jax.sampling import penalize_repetition, sample, truncate_logits
 
 BLOCKS = {"implementation": "fused", "block_q": 2, "block_k": 4}
 
@@ -56,7 +57,6 @@ def test_an_empty_batch_has_an_empty_output():
         (lambda x: attend(x, x, x, mask=lambda q, k: (q[:, None] >= k[None]).astype(int)), "booleans.*int32"),
         (lambda x: attend(x, x, x, mask=lambda q, k: jnp.zeros((8, 8))), "booleans.*float32"),
         (lambda x: lengths(5.0), "lengths.*float32"),
-        (lambda x: segments(jnp.array([1, 1, 0]), jnp.array([0, 1, 1])), r"segments.*\[1, 1, 0\]"),
         (lambda x: attend(x, x, x, score=Gaussian(local_widths(x, x, 1.0)), **BLOCKS), 'implementation="plain"'),
         (lambda x: truncate_logits(x, top_p=0.0), "top_p"),
         (lambda x: truncate_logits(x, top_k=-1), "top_k.*-1"),
@@ -68,6 +68,35 @@ def test_impossible_calls_raise_one_line(call, words):
     with pytest.raises(InputError, match=words) as error:
         call(normal(8, 2))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("call", [{"implementation": "plain"}, BLOCKS], ids=["plain", "fused"])
+def test_traced_rates_of_dropout_out_of_range(call):
+    """A rate below 0 drops nothing and one above 1 everything, as the closest rates within."""
+    x, rng = normal(8, 2), jax.random.key(0)
+    both = jax.jit(lambda rate: (attend(x, x, x, dropout=rate, rng=rng, **call), dropout(x, rate, rng)))
+    for actual, expected in zip(both(-1.0), (attend(x, x, x, implementation="plain"), x)):
+        np.testing.assert_allclose(actual, expected, atol=1e-6)
+    assert not any(actual.any() for actual in both(2.0))
+
+
+def test_traced_options_of_sampling_out_of_range():
+    """The most probable token stays; a penalty of repetitions that is not above 0 is 1."""
+    logits = jnp.log(jnp.array([[0.1, 0.5, 0.15, 0.25]]))
+    both = jax.jit(truncate_logits)
+    for top_k, top_p in ((-1, 1.0), (-(2**31), 0.5), (0, 0.0), (0, -1.0), (3, -1.0), (-1, 0.0), (0, jnp.nan)):
+        assert jnp.isfinite(both(logits, top_k, top_p)).tolist() == [[False, True, False, False]]
+    with pytest.raises(InputError, match="top_k.*-1"):
+        jax.jit(lambda top_p: truncate_logits(logits, -1, top_p))(0.5)  # known beside a traced number
+    for penalty in (0.0, -2.0):
+        np.testing.assert_array_equal(jax.jit(penalize_repetition)(logits, logits < 0, penalty), logits)
+
+
+def test_traced_widths_of_kernels_count_by_their_size():
+    x = normal(5, 2)
+    for kernel in (Gaussian, Boxcar, Triangular):
+        negative = jax.jit(lambda width, kernel=kernel: kernel(width)(x, x))(-1.5)
+        np.testing.assert_allclose(negative, kernel(1.5)(x, x), rtol=1e-5)
 
 
 @pytest.mark.parametrize("call", [{"implementation": "plain"}, BLOCKS], ids=["plain", "fused"])

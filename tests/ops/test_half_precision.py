@@ -111,6 +111,7 @@ def trace(rule, dtype, leaf_dtype, implementation):
     return [x.dtype for x in (out, *of_arrays)], [x.dtype for x in of_parameters]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_half_precision_rules_promote_nothing_silently(name):
     """Forward and gradient, with parameters in the same type; results have the types of what they belong to."""

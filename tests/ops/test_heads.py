@@ -20,6 +20,7 @@ DRAW = np.random.default_rng(0)
 QUERY, KEY, VALUE = (DRAW.standard_normal(n).astype(np.float32) for n in ((B, T, H, D), (B, S, G, D), (B, S, G, 3)))
 
 
+@pytest.mark.slow
 def test_heads_pool_and_block_as_one_head():
     """`pool`, whose leaves lead with the heads, `block_q` and `block_k` of `attend_heads`."""
     ridges = jnp.array([1e-3, 0.1, 1.0, 10.0])

@@ -10,7 +10,7 @@ from attention_jax.errors import InputError
 from attention_jax.ops import linear
 from attention_jax.ops.attention import attend
 from attention_jax.ops.biases import ALiBi
-from attention_jax.ops.dispatch import PLATFORMS, choose_implementation
+from attention_jax.ops.dispatch import Call, choose_implementation
 from attention_jax.ops.linear import Elu, PositiveFeatures
 from attention_jax.ops.masks import causal, lengths, window
 
@@ -73,11 +73,12 @@ def test_unattended_nan_has_no_effect():
 
 
 def test_linear_is_chosen_where_supported():
-    call = {"bias": None, "mask": causal(), "dropout": None, "query_offset": 0, "implementation": None}
     long = jnp.zeros((2048, 4))
-    assert choose_implementation(long, long, long, Elu(), **call) == dict.fromkeys(PLATFORMS, "linear")
-    assert "linear" not in choose_implementation(long, long, long, Elu(), **call | {"mask": window(3)}).values()
-    assert "linear" not in choose_implementation(long[:8], long[:8], long[:8], Elu(), **call).values()
+    call = Call(long, long, long, Elu(), mask=causal())
+    names = lambda call: {choice.implementation for choice in choose_implementation(call).values()}
+    assert names(call) == {"linear"}
+    assert "linear" not in names(call._replace(mask=window(3)))
+    assert "linear" not in names(Call(*[long[:8]] * 3, Elu(), mask=causal()))
 
 
 @pytest.mark.parametrize(

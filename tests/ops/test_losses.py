@@ -38,6 +38,7 @@ def test_masked_cross_entropy_equals_the_definition(smoothing):
     assert float(count) == float(mask.sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, N, 2 * losses.ROWS + 5])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_linear_cross_entropy_equals_masked_cross_entropy(rows, smoothing):
@@ -55,6 +56,7 @@ def test_linear_cross_entropy_equals_masked_cross_entropy(rows, smoothing):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), *both(weights))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", ["tpu", "default"])
 def test_chunk_plans_of_all_platforms_agree(monkeypatch, platform):
     """Three chunks, of which the last has no row with a weight."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from attention_jax import attend
 from attention_jax.errors import InputError
 from attention_jax.ops.masks import causal, dense, lengths, segments, sliding_window, split_mask, window
 
@@ -57,6 +58,89 @@ def test_segments_reach_no_further_than_they_have_to():
     assert positions(SEGMENTS.unmasked_range(3, 5)) == [5, 6]
     low, high = SEGMENTS.key_range(jnp.array([0, 3]), jnp.array([2, 5]))
     assert (low.tolist(), high.tolist()) == ([0, 5], [4, 7])
+
+
+TRACED = {
+    "segments": (
+        lambda x: segments(x["queries"], x["keys"]),
+        lambda x, q, k: at(x["queries"], q, -9) == at(x["keys"], k, -8),
+    ),
+    "packed": (
+        lambda x: causal() & segments(x["queries"], x["queries"]),
+        lambda x, q, k: (k <= q) & (at(x["queries"], q, -9) == at(x["queries"], k, -8)),
+    ),
+    "padded": (
+        lambda x: lengths(x["length"]) & (segments(x["queries"], x["keys"]) | window(1)),
+        lambda x, q, k: (
+            (k < x["length"]) & ((at(x["queries"], q, -9) == at(x["keys"], k, -8)) | (abs(q.astype(float) - k) <= 1))
+        ),
+    ),
+    "a table": (
+        lambda x: (causal() | lengths(x["length"])) & dense(x["table"]),
+        lambda x, q, k: ((k <= q) | (k < x["length"])) & ((q >= 0) & (q < 21)) & x["table"][np.clip(q, 0, 20), k],
+    ),
+}
+"""(the mask of traced arguments, whether it allows a pair)."""
+NUM_QUERIES, NUM_KEYS = 21, 27
+
+
+def at(ids, positions, outside):
+    inside = (positions >= 0) & (positions < len(ids))
+    return np.where(inside, ids[np.clip(positions, 0, len(ids) - 1)], outside)
+
+
+def draw_arguments(seed):
+    """Ids in any order, those of packers that write padding as 0 first, and lengths and offsets of any size."""
+    draw = np.random.default_rng(seed)
+    packed = np.repeat([1, 2, 0], [8, 7, 6]), np.repeat([1, 2, 0], [9, 8, 10])
+    ids = [
+        draw.permutation(5)[np.sort(draw.integers(0, 5, n))] if seed % 2 else draw.integers(-2, 2, n) for n in (21, 27)
+    ]
+    queries, keys = ids if seed else packed
+    return {
+        "queries": queries.astype(np.int32),
+        "keys": keys.astype(np.int32),
+        "length": np.int32(draw.integers(-3, NUM_KEYS + 4)),
+        "table": draw.random((NUM_QUERIES, NUM_KEYS)) < 0.5,
+        "offset": np.int32(0 if seed < 2 else draw.integers(-6, NUM_KEYS)),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRACED)
+def test_traced_arguments_of_any_values(name):
+    """In blocks as with the boolean array, outputs and gradients: bounds may not rely on what is checked outside of
+    `jax.jit`."""
+    make, allows = TRACED[name]
+    x = np.random.default_rng(0).normal(size=(NUM_KEYS, 4)).astype(np.float32)
+    blocks = {"implementation": "fused", "block_q": 4, "block_k": 4}
+
+    def both(x, mask, **call):
+        loss = lambda x: (attend(x[:NUM_QUERIES], x, x, mask=mask, **call) ** 2).sum()
+        return jax.value_and_grad(loss)(x)
+
+    fused = jax.jit(lambda x, arguments: both(x, make(arguments), query_offset=arguments["offset"], **blocks))
+    plain = jax.jit(lambda x, allowed: both(x, allowed, implementation="plain"))
+    for seed in range(8):
+        arguments = draw_arguments(seed)
+        query, key = arguments["offset"] + np.arange(NUM_QUERIES), np.arange(NUM_KEYS)
+        allowed = np.broadcast_to(allows(arguments, query[:, None], key[None]), (NUM_QUERIES, NUM_KEYS))
+        for actual, expected in zip(fused(x, arguments), plain(x, allowed), strict=True):
+            np.testing.assert_allclose(actual, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("ids", [[1, 1, 2, 2, 0, 0], [3, 3, 3, -1, -1, 7], [9, 8, 8, 4, 4, 4]])
+def test_segments_in_any_order(ids):
+    """Their bounds are right for any queries, and exact within a segment."""
+    ids = np.array(ids, np.int8)
+    mask, allowed = segments(ids, ids), ids[:, None] == ids[None]
+    for first, last in itertools.combinations_with_replacement(range(6), 2):
+        rows, (low, high) = allowed[first : last + 1], map(int, mask.key_range(first, last))
+        assert not rows[:, :low].any() and not rows[:, high:].any()
+        open_low, open_high = map(int, mask.unmasked_range(first, last))
+        assert rows[:, open_low:open_high].all()
+        if len(set(ids[first : last + 1])) == 1:
+            assert np.flatnonzero(rows[0]).tolist() == list(range(low, high)) == list(range(open_low, open_high))
 
 
 def test_lengths_are_vmapped():

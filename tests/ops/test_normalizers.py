@@ -1,11 +1,14 @@
 """Single facts about normalizers; what they compute is in tests/ops/test_attend_properties.py."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from attention_jax.errors import InputError
+from attention_jax.models.named_scores import AdaptiveEntmax
 from attention_jax.ops.attention import attend, attention_weights
 from attention_jax.ops.normalizers import (
     Entmax,
@@ -42,6 +45,7 @@ def test_the_examples_of_the_package_entmax(normalizer, published):
     np.testing.assert_allclose(weights, published, atol=5e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [jnp.float32, jnp.bfloat16])
 def test_the_k_th_largest_of_a_sorted_row(kind):
     """Ties, infinities, zeros of both signs and numbers near zero among them; NaN where there are fewer."""
@@ -54,6 +58,7 @@ def test_the_k_th_largest_of_a_sorted_row(kind):
     assert np.isnan(np.float32(actual[10])).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["plain", "fused"])
 def test_alpha_gradient_matches_entmax_package(implementation):
     """d p_0 / d alpha = -0.2562 for the scores -1, 0 and 0.5 at alpha 1.33 (its README)."""
@@ -90,6 +95,45 @@ def test_entmax_at_its_ends():
     weights = jax.jit(lambda normalizer: attention_weights(query, key, normalizer=normalizer))
     np.testing.assert_allclose(weights(Entmax(2.0)), weights(Sparsemax()), atol=1e-6)
     np.testing.assert_allclose(weights(Entmax(1.0001)), weights(Softmax()), atol=1e-3)
+
+
+def entmax_near_softmax(s, b):
+    """Entmax with alpha = 1 + b for 0 < b <= 1 by bisection in float64, with the threshold moved by 1 / b."""
+    weights = lambda t: np.exp(np.log1p(np.maximum(b * (s - t), -1 + 1e-16)) / b)
+    low, high = s.max(), s.max() + np.log(len(s)) + 1
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if weights(middle).sum() >= 1 else (low, middle)
+    return weights(low)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("implementation", ["plain", "fused"])
+def test_learned_entmax_near_softmax(implementation):
+    """Weights sum to 1 for every logit of alpha = 1 + sigmoid(logit), and follow it as in float64."""
+    scores, logits = np.array([0.3, 1.0, -0.5, 0.7]), [-100.0, -18.0, -14.0, -12.0, -8.0, -3.0, 0.0, 4.0]
+    eye, query = jnp.eye(4), jnp.ones((1, 1))
+    key = jnp.asarray(scores, jnp.float32)[:, None]
+    run = lambda logit: attend(
+        query, key, eye, score=dot, normalizer=AdaptiveEntmax(logit), implementation=implementation
+    )[0]
+    weights, slopes = jax.jit(jax.vmap(lambda x: jax.jvp(run, (x,), (jnp.ones(()),))))(jnp.array(logits))
+    share = lambda logit: max(1 / (1 + math.exp(-logit)), 1e-9)
+    exact = [entmax_near_softmax(scores, share(logit)) for logit in logits]
+    np.testing.assert_allclose(weights, exact, rtol=2e-5, atol=1e-7)
+    near = lambda x, step: entmax_near_softmax(scores, share(x + step))
+    change = [near(x, 1e-4) - near(x, -1e-4) for x in logits]
+    np.testing.assert_allclose(slopes, np.array(change) / 2e-4, rtol=2e-3, atol=1e-8)
+
+
+def test_a_traced_alpha_of_one_is_the_softmax():
+    run = lambda alpha: attention_weights(*ROW, score=dot, normalizer=Entmax(alpha))[0]
+    weights, slope = jax.jit(lambda x: jax.jvp(run, (x,), (jnp.ones(()),)))(jnp.ones(()))
+    s = np.array([-2.0, 0.0, 0.5])
+    p = np.exp(s) / np.exp(s).sum()
+    np.testing.assert_allclose(weights, p, rtol=1e-6)
+    # dp/dalpha = p (E[log(p)^2] - log(p)^2) / 2 at alpha = 1: f(x) = exp(x - b x^2 / 2 + ...), and t keeps the sum
+    np.testing.assert_allclose(slope, p * ((p * np.log(p) ** 2).sum() - np.log(p) ** 2) / 2, rtol=1e-5)
 
 
 def test_what_cannot_be_asked_for():

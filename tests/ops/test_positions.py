@@ -137,3 +137,27 @@ def test_the_inverse_rotation_undoes_the_amplitude_too():
     x, positions, scaling = jax.random.normal(jax.random.key(0), (5, 7)), jnp.arange(5) * 1000, YarnScaling(4.0, 64.0)
     rotated = rotary(x, positions, 10_000.0, scaling)
     np.testing.assert_allclose(rotary(rotated, positions, 10_000.0, scaling, inverse=True), x, atol=1e-5)
+
+
+def partial_rotary(x, positions, frequencies, amplitude=1.0):
+    """As transformers: apply_rotary_pos_emb of the first channels, and what is left beside them (GLM, StableLM)."""
+    half = len(frequencies)
+    angles = np.concatenate([positions[:, None] * frequencies] * 2, axis=1)
+    turned, passed = x[:, : 2 * half], x[:, 2 * half :]
+    rotated_half = np.concatenate([-turned[:, half:], turned[:, :half]], axis=1)
+    turned = amplitude * (turned * np.cos(angles) + rotated_half * np.sin(angles))
+    return np.concatenate([turned, passed], axis=1)
+
+
+@pytest.mark.parametrize("scaling", [None, YarnScaling(4.0, 64)])
+def test_a_fraction_of_the_channels_is_rotated(scaling):
+    """Frequencies are those of a head as wide as what is rotated, int(16 * 0.6) = 9 without its odd channel."""
+    x, positions = np.random.default_rng(0).normal(size=(7, 16)), np.arange(3, 10)
+    frequencies = 100.0 ** (-np.arange(4) / 4) if scaling is None else yarn(100.0, 8, 4.0, 64)
+    for fraction in (0.5, 0.6):
+        expected = partial_rotary(x, positions, frequencies, getattr(scaling, "amplitude", 1.0))
+        arguments = jnp.asarray(positions), 100.0, scaling
+        actual = rotary(jnp.asarray(x, jnp.float32), *arguments, fraction=fraction)
+        np.testing.assert_allclose(actual, expected, atol=1e-5)
+        back = rotary(actual, *arguments, inverse=True, fraction=fraction)
+        np.testing.assert_allclose(back, x, atol=1e-5)

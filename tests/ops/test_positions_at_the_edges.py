@@ -6,15 +6,20 @@ import numpy as np
 import pytest
 
 from attention_jax import attend, attend_heads, attend_sharded, causal, dense, lengths, segments, window
+from attention_jax.config import LanguageModelConfig
 from attention_jax.decode import beam_search, greedy
 from attention_jax.errors import InputError
+from attention_jax.models import LanguageModel
 from attention_jax.ops import linear
 from attention_jax.ops.biases import ALiBi, ShawBias, T5Bias, TransformerXLBias
 from attention_jax.ops.delta import chunked_delta, recurrent_delta
+from attention_jax.ops.dropin import attention_fn, dot_product_attention
 from attention_jax.ops.masks import Mask
+from attention_jax.ops.normalizers import ScalableSoftmax
 from attention_jax.ops.pooling import LocalLinear, LogMixture, Mean, Moments
 from attention_jax.ops.positions import rotary, sinusoidal
 from attention_jax.ops.retention import chunked_retention, quadratic_retention, recurrent_retention
+from attention_jax.sampling import generate
 
 PLAIN, FUSED = {"implementation": "plain"}, {"implementation": "fused", "block_q": 2, "block_k": 64}
 KINDS = [
@@ -91,6 +96,18 @@ def test_the_last_position_of_the_type(call):
     assert [float(weight) for weight in weights] == [1, 0, 1]
 
 
+@pytest.mark.parametrize("call", [PLAIN, FUSED], ids=["plain", "fused"])
+def test_traced_offsets_beyond_the_type_are_the_closest(call):
+    """Known ones are refused. Two queries from 2^31 - 1 on would wrap, and |-2^31| is negative."""
+    all_ones = np.ones((3, 2), np.float32)
+    run = lambda at: [
+        attend(all_ones[:2], all_ones, all_ones, mask=mask, query_offset=at, **call)[:, 0]
+        for mask in (causal(), window(5))
+    ]
+    for at, expected in ((2**31 - 1, [[1, 1], [0, 0]]), (-(2**31), [[0, 0], [0, 0]]), (1, [[1, 1], [1, 1]])):
+        np.testing.assert_allclose(jax.jit(run)(jnp.int32(at)), expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("call", [pytest.param(PLAIN, marks=pytest.mark.slow), FUSED], ids=["plain", "fused"])
 def test_an_offset_for_each_sequence(call):
     x = normal(2, 6, 2, 4)
@@ -132,6 +149,23 @@ def test_the_angles_of_far_positions_are_exact():
     np.testing.assert_allclose(turned[:, 3:], exact(FAR, 6)[:, ::2], atol=1e-6)
 
 
+def test_the_angles_of_a_traced_base_are_exact():
+    """And have a gradient, that of float64 differences."""
+    turn = lambda base: rotary(np.tile(np.float32([1, 1, 1, 0, 0, 0]), (len(FAR), 1)), jnp.array(FAR), base)
+    np.testing.assert_allclose(jax.jit(turn)(10_000.0)[:, 3:], exact(FAR, 6)[:, ::2], atol=1e-6)
+    sine = lambda base: np.sin(5000 * base ** (-2 * np.arange(3) / 6)).sum()
+    gradient = jax.jit(jax.grad(lambda base: rotary(jnp.eye(1, 6) + jnp.eye(1, 6, 1) + jnp.eye(1, 6, 2),
+                                                    jnp.array([5000]), base)[0, 3:].sum()))(10_000.0)  # fmt: skip
+    np.testing.assert_allclose(gradient, (sine(10_000.01) - sine(9_999.99)) / 0.02, rtol=1e-4)
+
+
+def test_the_angles_of_positions_of_64_bits():
+    positions = [2**33 + 5, -(2**34) - 3, 2**31 + 7]
+    with jax.enable_x64(True):
+        turned = rotary(np.tile(np.float32([1, 1, 1, 0, 0, 0]), (3, 1)), jnp.array(positions))
+        np.testing.assert_allclose(turned[:, 3:], exact(positions, 6)[:, ::2], atol=1e-5)
+
+
 def test_angles_of_ordinary_positions_keep_their_bits():
     positions = np.arange(4096)
     rates = jnp.float32(10_000) ** (-2.0 * jnp.arange(3, dtype=jnp.float32) / 6)
@@ -156,6 +190,7 @@ EMPTY = [(0, 3, 2, 2), (3, 0, 2, 2), (0, 0, 2, 2), (3, 3, 2, 0), (3, 0, 2, 0)]
 POOLS = [LocalLinear(), *(pytest.param(pool, marks=pytest.mark.slow) for pool in (Mean(), Moments(), LogMixture()))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS, ids=lambda pool: type(pool).__name__)
 @pytest.mark.parametrize("mask", [pytest.param(None, marks=pytest.mark.slow), causal()], ids=["all", "causal"])
 @pytest.mark.parametrize("implementation", [pytest.param("plain", marks=pytest.mark.slow), "fused"])
@@ -186,6 +221,59 @@ def test_recurrences_over_nothing(steps, features, width):
 
     outputs = every(jnp.ones((steps, features)), jnp.ones((steps, width)), jnp.zeros(steps))
     assert all(out.shape == (steps, width) and not out.any() for out in outputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("queries, keys, width", [(20, 20, 3), (0, 20, 3), (20, 0, 3), (20, 20, 0)])
+def test_a_batch_of_no_sequences(queries, keys, width):
+    """In blocks, of every rule whose bounds are shared by a batch, and their gradients."""
+    ids = jnp.zeros((0, 20), jnp.int32)
+    calls = {"mask": lengths(ids[:, 0]) & causal()}, {"mask": segments(ids, ids), "normalizer": ScalableSoftmax(1.0)}
+
+    @jax.jit
+    def run(*x):
+        loss = lambda *x: [attend_heads(*x, implementation="fused", block_q=8, block_k=8, **call) for call in calls]
+        outputs, pull = jax.vjp(loss, *x)
+        return outputs, pull(outputs)
+
+    x = np.ones((0, queries, 2, 4), np.float32), np.ones((0, keys, 2, 4), np.float32), np.ones((0, keys, 2, width))
+    outputs, gradients = run(*x)
+    assert [out.shape for out in outputs] == [(0, queries, 2, width)] * 2
+    assert [bar.shape for bar in gradients] == [array.shape for array in x]
+
+
+@pytest.mark.parametrize("mask", [causal(), lengths(3)], ids=["causal", "lengths"])
+def test_the_scalable_softmax_of_no_queries(mask):
+    x = jnp.ones((5, 2))
+    assert attend(x[:0], x, x, mask=mask, normalizer=ScalableSoftmax(1.0)).shape == (0, 2)
+
+
+def test_a_kernel_of_nothing():
+    x = jnp.ones((20, 2))
+    for query, key, value in ((x, x, x[:, :0]), (x[:0], x, x), (x, x[:0], x[:0])):
+        out = attend(query, key, value, implementation="kernel")
+        assert out.shape == (len(query), value.shape[1]) and not out.any()
+
+
+@pytest.mark.parametrize("batch, queries, keys", [((0,), 4, 5), ((2, 0), 4, 5), ((2,), 0, 5), ((2,), 4, 0)])
+def test_drop_ins_of_nothing(batch, queries, keys):
+    query, key = jnp.ones((*batch, queries, 2, 4)), jnp.ones((*batch, keys, 2, 4))
+    array = jnp.ones((*batch, 1, queries, keys), bool)
+    assert not attention_fn()(query, key, key, mask=array).any()
+    assert attention_fn()(query, key, key, mask=array).shape == query.shape
+    if len(batch) == 1:
+        expected = jax.nn.dot_product_attention(query, key, key, mask=array)
+        outputs, log = dot_product_attention(query, key, key, mask=array, return_residual=True)
+        assert outputs.shape == expected.shape and log.shape == query.shape[:-1]
+
+
+@pytest.mark.slow
+def test_models_and_positions_of_nothing():
+    options = LanguageModelConfig(num_layers=1, hidden_size=8, mlp_dim=16, num_heads=2, position_embedding="rotary")
+    model, prompt = LanguageModel(options, vocab=11), jnp.zeros((0, 3), jnp.int32)
+    params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((2, 3), jnp.int32))["params"]
+    assert generate(model, params, prompt, jnp.zeros((0,), jnp.int32), 4, temperature=0.0).shape == (0, 4)
+    assert sinusoidal(jnp.arange(0), 4).shape == (0, 4)
 
 
 def test_decoders_of_no_step():

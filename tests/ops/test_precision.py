@@ -7,8 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from attention_jax import tasks
-from attention_jax.claims import catalog
+from attention_jax import catalog, tasks
 from attention_jax.ops import precision
 from attention_jax.ops.losses import linear_cross_entropy
 from attention_jax.ops.recurrent.cells import gru, lstm
@@ -113,6 +112,7 @@ def test_the_hand_written_gradients_obey_the_setting(name):
         assert 1e-7 < off < 2e-2, off
 
 
+@pytest.mark.slow
 def test_training_obeys_the_option():
     config = catalog.load_experiment("date_luong").smoke()
     task, update = tasks.build(config), optimizer(config.optim, 10)

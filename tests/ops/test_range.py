@@ -35,6 +35,7 @@ INVARIANT = {
 }
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("name", INVARIANT)
 def test_weights_are_shift_invariant(name, implementation):
@@ -49,6 +50,7 @@ def test_weights_are_shift_invariant(name, implementation):
     np.testing.assert_allclose(actual[0], exact.get(name, actual[0]), atol=3e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", slow_but(["float32"], ["float32", "bfloat16", "float16"]))
 @pytest.mark.parametrize("implementation", slow_but(["plain", "fused"], ["plain", "fused", "kernel"]))
 def test_softpick_of_large_and_small_scores(implementation, dtype):
@@ -131,6 +133,7 @@ def test_scores_that_do_not_depend_on_the_unit(dtype, size):
     np.testing.assert_allclose(normalized, unit @ unit.T * 8**0.5, atol=3 * tolerance)
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 1e-20), ("float16", 1e-4)])
 def test_attention_does_not_depend_on_the_unit(dtype, size, implementation):
@@ -236,6 +239,7 @@ def test_a_small_temperature_takes_the_most_probable_token(dtype, temperature):
     assert traced(temperature, 0.9, 2).tolist() == traced(0.0, 1.0, 0).tolist() == [[2] * 4]
 
 
+@pytest.mark.slow
 def test_traced_options_of_sampling_are_those_given():
     """The same tokens as with options from Python; the logits of two tokens that may be drawn."""
     step = lambda tokens, cache: (jnp.array([[1.0, 1.5, 0.5, -3.0]]), cache)

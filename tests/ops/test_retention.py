@@ -72,6 +72,7 @@ def recurrent_gradients(rule):
 EVERY = [(rule, form) for rule in ("retention", "delta") for form in forms(rule)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule, form", slow_but([case for case in EVERY if case[1] != "one chunk"], EVERY))
 def test_values_and_gradients_of_all_forms_agree(rule, form):
     function, arrays = forms(rule)[form], case()
@@ -81,6 +82,7 @@ def test_values_and_gradients_of_all_forms_agree(rule, form):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), gradients, recurrent_gradients(rule))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule, form", slow_but([("retention", "chunked"), ("delta", "chunked")], EVERY))
 def test_nan_padding_changes_nothing_under_vmap(rule, form):
     function, (first, second) = forms(rule)[form], (case(1), case(2))

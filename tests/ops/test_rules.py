@@ -14,7 +14,7 @@ import attention_jax
 from attention_jax import attend, attend_heads
 from attention_jax.errors import InputError
 from attention_jax.models.multihead import MultiHeadAttention
-from attention_jax.ops import lattice, linear
+from attention_jax.ops import linear
 from attention_jax.ops.attention import attention_weights, masked_softmax
 from attention_jax.ops.biases import ALiBi, T5Bias
 from attention_jax.ops.delta import chunked_delta
@@ -191,6 +191,7 @@ class Dilated(Window):
         return (distance <= 4 * self.width) & (distance % 2 == 0)
 
 
+@pytest.mark.slow
 def test_a_class_that_overrides_the_call_inherits_no_other_form_of_it():
     """Values and gradients in blocks, against the matrix of scores."""
     x, kernel = points(40), jnp.asarray(np.random.default_rng(1).normal(size=(4, 4)), jnp.float32)
@@ -255,6 +256,26 @@ def test_a_rule_of_the_whole_is_refused_unless_the_whole_is_computed(rule):
     with pytest.raises(InputError, match="must depend on one query and one key"):
         attend_heads(*[x[None, :, None]] * 3, **rule)
     assert np.isfinite(attend(x, x, x, implementation="plain", **rule)).all()
+
+
+PER_KEY = np.linspace(0.5, 2, 16, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"score": lambda q, k: q @ k.T * PER_KEY},
+        {"bias": lambda q, i, j: PER_KEY[None] * i[:, None]},
+        {"mask": lambda i, j: jnp.ones((16, 16), bool)},
+        {"normalizer": lambda s: jax.nn.relu(s) * PER_KEY},
+    ],
+    ids=["score", "bias", "mask", "normalizer"],
+)
+def test_a_rule_of_the_size_of_a_block_is_refused(rule):
+    """In 16 columns it would be computed for each block of 16 keys."""
+    x = points(32)
+    with pytest.raises(InputError, match="any number of queries and keys|depends on others|must be elementwise"):
+        attend(x, x, x, implementation="fused", block_q=16, block_k=16, **rule)
 
 
 @pytree
@@ -479,8 +500,6 @@ def test_numpy_float64_gives_no_warning_elsewhere():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         linear.recurrent(x, x, x, linear.Elu())
-        lattice.expected_monotonic(np.abs(x) / 9, np.int64(3))
-        lattice.hidden_markov(x[0, :4], x[:4], x, np.int64(3), np.int64(5))
         assert rotary(x, np.arange(6)).dtype == rollout(np.ones((1, 1, 4, 4))).dtype == jnp.float32
         step = lambda tokens, cache: (x[:2], cache)
         prompt = np.array([[1, 2], [2, 0]])
@@ -500,8 +519,8 @@ def test_debug_nans_finds_nothing_where_nothing_is_nan(implementation):
             assert np.isfinite(run(x)) and np.isfinite(jax.grad(run)(x)).all()
 
 
-def test_a_trial_finds_no_nan_that_a_call_has_not():
-    """Roots of scores that are never negative, where the numbers of the trial are."""
+def test_a_check_finds_no_nan_that_a_call_has_not():
+    """Roots of scores that are never negative, where the numbers of the examples are."""
     x = jnp.abs(jnp.asarray(points(6)))
     with jax.debug_nans(True):
         assert np.isfinite(attend(x, x, x, score=lambda q, k: q @ k.T, normalizer=lambda s: jnp.sqrt(s))).all()
@@ -521,6 +540,7 @@ class Interpolated(Threshold):
         return jnp.interp(value, jnp.linspace(0.0, 1.5, 4), self.knots)
 
 
+@pytest.mark.slow
 def test_knots_are_not_tried_as_one_number():
     x, normalizer = jnp.asarray(points(6)), Interpolated(jnp.array([-1.0, 0.0, 2.0, 3.0]))
     outputs = [attend(x, x, x, normalizer=normalizer, implementation=name) for name in ("plain", "fused")]
@@ -555,6 +575,7 @@ def test_heads_take_a_mask_of_one_number():
     np.testing.assert_allclose(output, each, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_star_imports_the_public_names():
     names = {}
     exec("from attention_jax import *", names)

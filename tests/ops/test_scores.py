@@ -52,6 +52,7 @@ def test_preparing_changes_nothing(score):
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", BY_CLASS, ids=oracle.name_of)
 def test_gradients_are_finite_at_the_edge(score):
     """Equal points, zero vectors: where distances and norms have no slope."""

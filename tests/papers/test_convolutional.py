@@ -13,6 +13,7 @@ from experiments.papers.options import ConvolutionalConfig
 SMALL = ConvolutionalConfig(hidden_size=6, embed_size=4, num_layers=2, max_length=12)
 
 
+@pytest.mark.slow
 def test_contract(contract):
     _, _, intermediates = contract.check(ConvSeq2seq(SMALL, 11, 9))
     assert intermediates["cross_attention"].shape == (3, 2, 1, 4, 6)

@@ -45,6 +45,7 @@ def both(score, dropout):
 CASES = [(score, dropout) for score in SCORES for dropout in (0.0, 0.6)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("score", "dropout"), slow_but([*((s, 0.0) for s in SCORES), ("LeakySum", 0.6)], CASES))
 def test_it_is_attend_with_the_adjacency_matrix(score, dropout):
     actual, expected = both(SCORES[score], dropout)

@@ -75,6 +75,7 @@ def test_distant_nodes_have_no_effect(variables):
     assert not np.allclose(further[2], logits[2])  # 2 attends to 0, which attends to 1
 
 
+@pytest.mark.slow
 def test_without_dropout_training_is_evaluation(variables):
     logits = apply(variables, WORDS, VALUES, EDGES)[0]
     rngs = {"dropout": jax.random.key(3)}

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from contract import draw
 
 from attention_jax import tasks
 from attention_jax.config import Config, Train, replace
@@ -20,7 +21,7 @@ CONFIG = Config(
 @pytest.fixture(scope="module")
 def task_and_params():
     task = tasks.build(CONFIG)
-    return task, jax.jit(task.init)(jax.random.key(0))
+    return task, draw(task.init)
 
 
 def batch(task, weight=1.0):
@@ -36,6 +37,7 @@ def nats(task, params, nodes):
     return np.log(np.exp(logits[nodes]).sum(1)) - right, logits[nodes].argmax(1) == graph.label[nodes]
 
 
+@pytest.mark.slow
 def test_loss_is_mean_plus_l2_penalty(task_and_params):
     """A row that is padding counts nothing."""
     _, params = task_and_params
@@ -49,6 +51,7 @@ def test_loss_is_mean_plus_l2_penalty(task_and_params):
     np.testing.assert_allclose(total / count, nats(task, params, train_nodes)[0].mean() + 0.1 / 2 * squares, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_penalty_is_weight_decay_in_the_gradient(task_and_params):
     task, params = task_and_params
     free = tasks.build(replace(CONFIG, **{"model.l2": 0.0}))
@@ -58,6 +61,7 @@ def test_the_penalty_is_weight_decay_in_the_gradient(task_and_params):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-7), with_it, expected)
 
 
+@pytest.mark.slow
 def test_test_nodes_are_evaluated_at_the_end_alone(task_and_params):
     task, params = task_and_params
     assert set(task.evaluate(params, False).metrics) == {"valid.loss", "valid.accuracy"}
@@ -103,6 +107,7 @@ def test_a_whole_small_run(tmp_path):
     assert (tmp_path / "run" / "figures" / "confusion.png").stat().st_size > 3_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [name if name == gat_cora.ALONE else pytest.param(name, marks=pytest.mark.slow) for name in gat_cora.variants()],

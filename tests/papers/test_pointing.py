@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from contract import draw
 
 from attention_jax import tasks
 from attention_jax.config import Config, Train
@@ -18,7 +19,7 @@ SQUARE = "0.1,0.1 0.9,0.9 0.9,0.1 0.1,0.9 0.5,0.4"
 def task_and_params():
     config = Config("x", ConvexHulls(3, 5, examples=12, held_out=6), PointerNetworkConfig(8), train=Train(batch_size=4))
     task = tasks.build(config)
-    return task, jax.jit(task.init)(jax.random.key(0))
+    return task, draw(task.init)
 
 
 def rows(task, weight):

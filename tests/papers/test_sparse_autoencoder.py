@@ -10,7 +10,7 @@ from attention_jax import tasks
 from attention_jax.config import Config, Optim, Train, replace
 from attention_jax.errors import InputError
 from attention_jax.runs import api, lifecycle
-from attention_jax.sweep import population
+from attention_jax.sweep import batch
 from experiments.papers import sparse_autoencoder as sae
 from experiments.papers.options import Activations, SparseAutoencoderConfig
 
@@ -73,12 +73,12 @@ def test_pseudo_derivatives_of_thresholds():
 
 def test_sizes_and_seeds_are_one_program_and_each_alone(tmp_path):
     members = [
-        population.Member(replace(CONFIG, **{"model.size": size, "train.seed": seed}), tmp_path / f"{size}-{seed}")
+        batch.Member(replace(CONFIG, **{"model.size": size, "train.seed": seed}), tmp_path / f"{size}-{seed}")
         for size, seed in ((8.0, 0), (16.0, 1))
     ]
     built = [tasks.build(member.config) for member in members]
-    assert population.classes(built, [0, 1]) == [[0, 1]]
-    population.train_many(members, built, tmp_path)
+    assert batch.classes(built, [0, 1]) == [[0, 1]]
+    batch.train_batch(members, built, tmp_path)
     for config, directory in members:
         alone = lifecycle.start(config, tmp_path / f"alone-{directory.name}", quiet=True)
         result = api.load_run(directory)

@@ -1,5 +1,7 @@
 """Weights given to another model: what is taken, resampled, left out, and said."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -88,7 +90,7 @@ def test_the_command_line_refuses_in_one_line(tmp_path):
     path = write_weights(tmp_path / "model.npz", reference.timm(), TIMM)
     message = error_line("train", "date_attention", "--from", path, *out)
     assert "weights of the kind AttentionSeq2seq are needed here; " in message
-    assert "cannot be written" in error_line("export", path)
+    assert "is not a directory that can be written" in error_line("export", path)
     assert not (tmp_path / "out").exists()
 
 
@@ -147,3 +149,120 @@ def test_lost_weights_are_a_note_also_of_a_quiet_run(tmp_path, capsys):
         lifecycle.initial_params(config, tasks.build(config), tmp_path / "run")
         _, printed = capsys.readouterr()
         assert note in printed and printed.count("\n") == bool(note)
+
+
+def weights_for(config, data=None) -> exchange.Weights:
+    """Weights of a model for the data of this configuration, or for `data`."""
+    task = tasks.build(config, data)
+    shapes = exchange.flat(jax.eval_shape(task.init, jax.random.PRNGKey(0)))
+    arrays = reference.draw({path: leaf.shape for path, leaf in shapes.items()})
+    return exchange.Weights(config.model, arrays, "weights", data=task.data)
+
+
+def adopt_from(weights, config, path="weights") -> tuple[str, dict]:
+    """The line that a run prints that begins with these weights, and its parameters; all others are 7."""
+    task = tasks.build(configs.replace(config, **{"train.init_weights": str(path)}))
+    like = jax.eval_shape(task.init, jax.random.PRNGKey(0))
+    adopted = adopt.adopt_params(weights, like, *adopt.match_names(weights, task, like))
+    fresh = jax.tree.map(lambda leaf: np.full(leaf.shape, 7, np.float32), like)
+    return adopted.summary, exchange.flat(adopted.into(fresh))
+
+
+def test_tokens_of_a_language_model_go_by_name(tmp_path):
+    """As many characters, of which one is another: by place, all behind it would be those of another one."""
+    model = configs.LanguageModelConfig(num_layers=1, hidden_size=4, mlp_dim=4, num_heads=2, tied_embeddings=False)
+    config = configs.Config("tiny", configs.TextFile(sequence_length=4), model, decode=configs.Sampling(length=4))
+    configurations = []
+    for name, line in (("old", "abcde"), ("new", "xedcb"), ("more", "abcdefgh")):
+        (tmp_path / name).write_text((line + "\n") * 60)
+        configurations.append(configs.replace(config, **{"data.text_file": str(tmp_path / name)}))
+    old, new, larger = configurations
+    weights = weights_for(old)
+    line, params = adopt_from(weights, new)
+    assert "6 of 7 tokens taken by name; 1 of the tokens re-initialized ('x'); 1 of the tokens left out ('a')" in line
+    # <unk>, \n, a, b, c, d, e became <unk>, \n, b, c, d, e, x
+    rows, initial = np.array([0, 1, 3, 4, 5, 6]), np.full(4, 7.0)
+    np.testing.assert_array_equal(
+        params["embedding/token/embedding"], [*weights.arrays["embedding/token/embedding"][rows], initial]
+    )
+    np.testing.assert_array_equal(params["kernel"], np.column_stack([weights.arrays["kernel"][:, rows], initial]))
+    np.testing.assert_array_equal(params["bias"], [*weights.arrays["bias"][rows], 7.0])
+    line, params = adopt_from(weights, larger)
+    assert "7 of 10 tokens taken by name; 3 of the tokens re-initialized ('f', 'g', 'h')" in line
+    np.testing.assert_array_equal(params["embedding/token/embedding"][:7], weights.arrays["embedding/token/embedding"])
+    line, params = adopt_from(weights, old)
+    assert "by name" not in line and "by place" not in line
+    np.testing.assert_array_equal(params["bias"], weights.arrays["bias"])
+
+
+@pytest.mark.slow
+def test_both_vocabularies_of_a_translator_go_by_name(tmp_path):
+    """The most frequent token comes first: the order of the names is another one on each side."""
+    counts = {"old": ("a a a b b c", "u u u v v w"), "new": ("c c c a a d", "v v v w w u")}
+    configurations = []
+    for name, (source, target) in counts.items():
+        (tmp_path / name).write_text("".join(f"{source} {i}\t{target}\n" for i in range(20)))
+        data = configs.Corpus(tsv_file=str(tmp_path / name), min_frequency=18, held_out_fraction=0.05, max_buckets=1)
+        options = configs.TransformerConfig(1, 1, hidden_size=4, mlp_dim=4, num_heads=2, tied_embeddings="none")
+        configurations.append(configs.Config("tiny", data, options, decode=configs.Decode()))
+    old, new = configurations
+    weights = weights_for(old)
+    line, params = adopt_from(weights, new)
+    assert tasks.build(new).data.source_vocabulary.tokens == ["<pad>", "<bos>", "<eos>", "<unk>", "c", "a", "d"]
+    assert "6 of 7 source tokens taken by name; 1 of the source tokens re-initialized ('d'); " in line
+    assert "1 of the source tokens left out ('b'); 7 of 7 target tokens taken by name" in line
+    source, target = [0, 1, 2, 3, 6, 4], [0, 1, 2, 3, 5, 6, 4]  # of a, b, c and u, v, w
+    name = "source_embedding/token/embedding"
+    np.testing.assert_array_equal(params[name], [*weights.arrays[name][source], np.full(4, 7.0)])
+    name = "target_embedding/token/embedding"
+    np.testing.assert_array_equal(params[name], weights.arrays[name][target])
+    np.testing.assert_array_equal(params["kernel"], weights.arrays["kernel"][:, target])
+
+
+def test_a_marian_brings_its_pieces_by_name(tmp_path):
+    """Its decoder begins with padding, ours with <bos>; its </s> is our <eos>."""
+    write_weights(tmp_path / "model.safetensors", reference.marian(), reference.MARIAN)
+    (tmp_path / "texts").write_text("".join(f"c a a b {i}\tb c c d {i}\n" for i in range(20)))
+    tokens = ["</s>", "<unk>", "b", "c", "a", "x", "y", "z", "v", "w", "<pad>"]
+    (tmp_path / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
+    weights = exchange.read(tmp_path)
+    data = configs.Corpus(
+        tsv_file=str(tmp_path / "texts"), min_frequency=18, held_out_fraction=0.05, max_buckets=1, joint_vocabulary=True
+    )
+    line, params = adopt_from(weights, configs.Config("tiny", data, weights.options, decode=configs.Decode()), tmp_path)
+    # <pad> <bos> <eos> <unk> c a b d
+    rows, name = [10, 10, 0, 1, 3, 4, 2], "target_embedding/token/embedding"
+    assert "7 of 8 target tokens taken by name; 1 of the target tokens re-initialized ('d')" in line
+    np.testing.assert_array_equal(params[name], [*weights.arrays[name][rows], np.full(12, 7.0)])
+    np.testing.assert_array_equal(params["bias"], [*weights.arrays["bias"][rows], 7.0])
+
+
+@pytest.mark.parametrize(
+    "labels, rows, note",
+    [
+        ("positive negative", [1, 0], "2 of 2 classes taken by name"),
+        ("neutral POSITIVE negative", [2, None], "1 of 2 classes taken by name; 1 of the classes re-initialized (pos"),
+        ("entailment neutral", None, "the head re-initialized for 2 classes; 0 of 2 classes taken by name"),
+        ("LABEL_0 LABEL_1", [0, 1], "classes taken by place: their names are generic (LABEL_0, ...)"),
+        ("", [0, 1], "classes taken by place: their names are not in the file"),
+    ],
+)
+def test_classes_of_a_text_classifier_go_by_name(tmp_path, labels, rows, note):
+    texts = tmp_path / "texts"
+    texts.write_text("".join(f"{name}\t{name} {i}\n" for i in range(9) for name in ("positive", "negative")))
+    options = configs.MaskedLanguageModelConfig(1, hidden_size=4, mlp_dim=4, num_heads=2, max_length=8, pooler="tanh")
+    config = configs.Config("tiny", configs.LabeledFile(str(texts), max_length=8, max_buckets=1), options)
+    names = tuple(labels.split()) or ("x", "y")
+    weights = weights_for(config, tasks.build(config).data._replace(names=names))
+    exchange.write(weights, tmp_path / "bert", "safetensors", "bert")
+    if not labels:
+        about = json.loads((tmp_path / "bert" / "config.json").read_text())
+        (tmp_path / "bert" / "config.json").write_text(json.dumps(about | {"id2label": None}))
+    line, params = adopt_from(saved.weights_of(tmp_path / "bert"), config, tmp_path / "bert")
+    assert note in line and ("classes taken by" in note) == ("classes taken by" in line)
+    assert "tokens taken by place: their names are not in the file" in line
+    for name in ("head/kernel", "head/bias"):
+        columns = [params[name][..., i] for i in range(2)]
+        for column, row in zip(columns, rows or [None, None]):
+            expected = np.full(column.shape, 7.0) if row is None else weights.arrays[name][..., row]
+            np.testing.assert_array_equal(column, expected)

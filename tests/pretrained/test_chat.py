@@ -1,9 +1,8 @@
-"""Interventions and conversations with a pretrained model: a small Llama that is written here. 12 CPU-seconds."""
+"""Interventions and conversations with a pretrained model: a small Llama that is written here."""
 
 import json
 import shutil
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import their_decoders as reference
@@ -28,23 +27,31 @@ def directory(tmp_path_factory):
     return place
 
 
-def test_what_is_set_is_set_in_loss_logits_and_continuations(directory):
-    model = attention_jax.load_pretrained(directory)
+@pytest.fixture(scope="module")
+def model(directory):
+    return attention_jax.load_pretrained(directory)
+
+
+def test_what_is_set_is_set_in_loss_logits_and_continuations(model):
     edits = {"decoder.0.mlp_output": Part(2.0, positions=-1), "decoder.1.attention_output": Part(1.0, adds=True)}
     texts = [model.tokenizer.encode(text) for text in TEXTS]
     logits, losses = model.logits(TEXTS, set=edits), model.loss(TEXTS, set=edits)
+    written, length = [*texts[0]], len(texts[0])
+    last = edits | {"decoder.0.mlp_output": Part(2.0, positions=length - 1)}  # of the prompt, while it grows
+    for _ in range(3):
+        tokens = np.int32([[*written, 0, 0, 0][: length + 3]])  # of one length, and of one program
+        [expected], _ = interpret.run(model.model, model.params, tokens, set=last)
+        written.append(int(expected[len(written) - 1].argmax()))
+    np.testing.assert_allclose(logits[0], expected[:length], atol=1e-5)
     for ids, text_logits, loss in zip(texts, logits, losses, strict=True):
-        expected, _ = interpret.run(model.model, model.params, jnp.array([ids]), set=edits)  # a text of its length
-        np.testing.assert_allclose(text_logits, expected[0], atol=1e-5)
-        log_p = np.asarray(expected[0] - jnp.log(jnp.exp(expected[0]).sum(-1, keepdims=True)))
+        log_p = text_logits - np.log(np.exp(text_logits).sum(-1, keepdims=True))
         assert loss == pytest.approx(-log_p[range(len(ids) - 1), ids[1:]].mean(), rel=1e-5)
+    assert model.generate(TEXTS[:1], length=3, set=edits) == [model.tokenizer.decode(written[length:])]
 
-    length = len(texts[0])
-    edge = interpret.Part(-jnp.inf, heads=1, positions=-1, keys=2)
-    mask = jnp.zeros((4, length, length), bool).at[1, length - 1, 2].set(True)
-    [cut], [by_mask] = (
-        model.logits(TEXTS[:1], set={"decoder.1.scores": edit}) for edit in (edge, Part(-jnp.inf, mask))
-    )
+    edge = Part(-np.inf, heads=1, positions=-1, keys=2)
+    mask = np.zeros((4, length, length), bool)
+    mask[1, length - 1, 2] = True
+    [cut], [by_mask] = (model.logits(TEXTS[:1], set={"decoder.1.scores": edit}) for edit in (edge, Part(-np.inf, mask)))
     np.testing.assert_allclose(cut, by_mask, atol=1e-5)
     _, activations = interpret.run(
         model.model, model.params, model.batch(TEXTS), set={"decoder.1.scores": edge}, sites="*.weights"
@@ -54,14 +61,6 @@ def test_what_is_set_is_set_in_loss_logits_and_continuations(directory):
     )  # [B, Q]: by the mask of the future, and the edge
     assert [np.flatnonzero(row).tolist() for row in is_zero] == [[0, 1, len(ids) - 1] for ids in texts]
 
-    last = {"decoder.0.mlp_output": Part(2.0, positions=len(texts[0]) - 1)}  # of the prompt, while it grows
-    written = list(texts[0])
-    for _ in range(3):
-        growing = {**edits, **last}
-        output, _ = interpret.run(model.model, model.params, jnp.array([written]), set=growing)
-        written.append(int(output[0, -1].argmax()))
-    assert model.generate(TEXTS[:1], length=3, set=edits) == [model.tokenizer.decode(written[len(texts[0]) :])]
-
     source = interpret.trace(model.model, model.params, model.batch(TEXTS[:1]), sites="decoder.0.residual_out")
     patched = interpret.patch(source)  # all positions of the prompt, with its growing activations
     assert model.generate(TEXTS[:1], length=3, set=patched) == model.generate(TEXTS[:1], length=3)
@@ -69,8 +68,7 @@ def test_what_is_set_is_set_in_loss_logits_and_continuations(directory):
         model.generate(TEXTS, length=2, set={"decoder.9.mlp_output": Part(0.0)})
 
 
-def test_a_conversation_is_continued_by_the_template(directory, tmp_path):
-    model = attention_jax.load_pretrained(directory)
+def test_a_conversation_is_continued_by_the_template(directory, model, tmp_path):
     with pytest.raises(InputError, match="has no chat template: use generate"):
         model.chat(["Hello"])
     for number, (name, content) in enumerate(

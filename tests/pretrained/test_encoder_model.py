@@ -73,6 +73,7 @@ def test_masked_words():
         np.testing.assert_allclose([p for _, p in of_mask], np.sort(expected)[::-1], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_classifier_answers_as_it_is_meant():
     """By definition, from the logits of each text."""
     encoder = random_model(3)

@@ -12,7 +12,7 @@ import their_encoders
 from real_models import minilm
 
 from attention_jax import config, load_pretrained
-from attention_jax.data.pairs import pad_rows
+from attention_jax.data.batches import pad_rows
 from attention_jax.errors import InputError
 from attention_jax.pretrained import exchange, sentence_files
 

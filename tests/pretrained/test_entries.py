@@ -143,6 +143,24 @@ def test_unknown_problem_type_is_an_error():
         class_function(Facts({"problem_type": "regression", "function_to_apply": "sigmoid"}), 2)
 
 
+def test_what_one_family_ignores_is_noted():
+    """transformers 5.24: Gemma 3 does not cap its scores, and mT5 does not scale its output."""
+    state_dict = {f"model.layers.{i}.x": np.zeros(1) for i in range(2)}
+    for family, model_type, score in (("gemma2", "gemma2", "soft_cap(20)"), ("gemma3", "gemma3_text", "scaled_dot")):
+        facts = Facts({"model_type": model_type, "attn_logit_softcapping": 20.0, "final_logit_softcapping": 30.0})
+        options = exchange.NAMINGS[family].family_options(state_dict, facts)
+        assert options.get("score", "scaled_dot") == score and options["logit_cap"] == 30.0
+        assert facts.unread() == ([] if family == "gemma2" else ["attn_logit_softcapping"])
+    naming, inner = exchange.NAMINGS["t5_gated"], "encoder.block.0.layer.0.SelfAttention.q.weight"
+    state_dict = {"shared.weight": np.zeros((5, 4)), inner: np.zeros((4, 4)), naming.mark: np.zeros((6, 4))}
+    state_dict |= {"decoder.block.0.x": np.zeros(1), "lm_head.weight": np.zeros((5, 4))}
+    for model_type, is_scaled in (("t5", True), ("mt5", False)):
+        values = {"model_type": model_type, "num_heads": 2, "scale_decoder_outputs": True, "tie_word_embeddings": True}
+        facts = Facts(values | {"feed_forward_proj": "gated-gelu", "is_gated_act": True})
+        assert naming.infer_options(state_dict, facts).scale_output == is_scaled
+        assert facts.unread() == ([] if is_scaled else ["scale_decoder_outputs"])
+
+
 # --- against the library: both read one directory ---------------------------------------------------------------------
 
 GEMMA = {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 4}
@@ -154,6 +172,7 @@ CASES = [
     ("Gemma2", GEMMA, {"final_logit_softcapping": None}),
     ("Gemma2", GEMMA, {"attn_logit_softcapping": LEFT_OUT, "final_logit_softcapping": LEFT_OUT}),
     ("Gemma2", GEMMA, {"layer_types": None, "sliding_window": LEFT_OUT}),
+    ("Gemma3", GEMMA, {"attn_logit_softcapping": 0.5}),
     ("Gemma3", GEMMA, {"layer_types": LEFT_OUT, "sliding_window_pattern": 2}),
     ("Gemma3", GEMMA, {"rope_parameters": None, "rope_theta": 5000.0, "rope_local_base_freq": 300.0}),
     ("Gemma3", GEMMA, {"rope_parameters": LEFT_OUT, "rope_scaling": {"rope_type": "linear", "factor": 4.0}}),

@@ -12,6 +12,8 @@ from their_weights import TIMM, VIT, write_weights
 from attention_jax.data.vocabulary import Vocabulary
 from attention_jax.errors import InputError
 from attention_jax.pretrained import exchange
+from attention_jax.pretrained.config_json import Facts
+from attention_jax.pretrained.decoder_names import rotary_options
 
 pytest.importorskip("safetensors")
 
@@ -266,3 +268,12 @@ def test_class_names_and_normalization_are_written(tmp_path):
     recipe = files["preprocessor_config.json"]
     assert (recipe["image_mean"], recipe["image_std"]) == ([0.5, 0.25, 0.5], [0.25, 0.5, 0.5])
     assert recipe["size"] == {"height": 6, "width": 6} and recipe["do_normalize"] is True
+
+
+def test_a_partial_rotary_factor_is_read():
+    """Of both generations of config.json; the model then rotates the first channels (tests/ops/test_positions.py)."""
+    entries = [{"partial_rotary_factor": 0.5}, {"rope_parameters": {"partial_rotary_factor": 0.5}}, {}]
+    read_fraction = lambda entry: rotary_options("Llama", Facts({"model_type": "llama"} | entry))["rope_fraction"]
+    assert [read_fraction(entry) for entry in entries] == [0.5, 0.5, 1.0]
+    with pytest.raises(InputError, match="partial_rotary_factor must be above 0 and at most 1, got 1.5"):
+        read_fraction({"partial_rotary_factor": 1.5})

@@ -172,6 +172,7 @@ def test_classifier_returns_to_the_encoder(tmp_path, model_type):
     assert_equal_model(tmp_path / "out", weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["mean", "first", "max"])
 def test_classifier_of_sentence_embedding_is_a_dense_module(tmp_path, pool):
     """Against the formula of sentence-transformers in NumPy: pooled states, then a linear map, of at most 7 tokens."""
@@ -340,7 +341,7 @@ def test_what_transformers_lacks_is_refused(tmp_path):
         with pytest.raises(InputError, match=message) as error:
             hugging_face.write(weights._replace(**change), tmp_path / "there", tmp_path / "out", is_run=True)
         assert "\n" not in str(error.value) and not (tmp_path / "out").exists()
-    with pytest.raises(InputError, match="must be a directory that does not exist yet"):
+    with pytest.raises(InputError, match="it must be new or empty, and has"):
         hugging_face.write(weights, tmp_path / "there", tmp_path / "there", is_run=True)
     their_weights.write_weights(tmp_path / "timm" / "model.safetensors", their_weights.timm(), their_weights.TIMM)
     with pytest.raises(InputError, match="is no model of Hugging Face, as --to huggingface needs: use --naming"):

@@ -76,6 +76,16 @@ def test_a_bias_is_beside_positions_of_the_file(llama, capsys):
     assert "note: rotary positions of the file are not used: --model.bias adds" in capsys.readouterr().err
 
 
+def test_an_attention_layer_adopts_the_kernels_of_its_names(llama, capsys):
+    """Talking heads begin as the heads of the file; one program."""
+    model = attention_jax.load_pretrained(llama[2], attention="own_attention_page:TalkingHeads")
+    [note] = capsys.readouterr().err.splitlines()
+    assert "initialized, as no weights have them" in note and "mix_scores" in note and "kernel" not in note
+    logits = reference.outputs(llama[1], model.tokenizer.encode(TEXT))[0]
+    assert largest(model.logits([TEXT])[0], logits) < 1e-5
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"normalizer": "top_k(2)"}, {"per_layer": "1:mask=window(1)"}], ids=str)
 def test_options_replace_those_of_the_file(llama, options):
     model = attention_jax.load_pretrained(llama[2], **options)
@@ -147,6 +157,7 @@ def test_what_the_model_is_not(llama, capsys):
     assert "note: initialized, as no weights have them: decoder/layer_0/attention/normaliser" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_perplexity_is_that_of_the_windows(llama):
     model, state, _ = llama
     text = "The lazy dog jumps. " * 120

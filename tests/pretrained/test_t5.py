@@ -8,6 +8,7 @@ import os
 import jax
 import numpy as np
 import pytest
+from contract import draw
 
 from attention_jax import config, load_pretrained
 from attention_jax.errors import InputError
@@ -135,7 +136,7 @@ def test_output_is_scaled_and_inputs_shared():
     tokens, length = np.array([[1, 2, 3]], np.int32), np.array([3], np.int32)
     plain = dataclasses.replace(OPTIONS, tied_embeddings="inputs")
     model = Transformer(plain, 9, 9)
-    params = jax.jit(model.init)(jax.random.key(0), tokens, length, tokens)
+    params = draw(model.init, tokens, length, tokens)
     assert "source_embedding" not in params["params"] and "kernel" in params["params"]
     call = lambda options: Transformer(options, 9, 9).apply(params, tokens, length, tokens)[0]
     np.testing.assert_allclose(call(dataclasses.replace(plain, scale_output=True)) * 8**0.5, call(plain), rtol=1e-5)

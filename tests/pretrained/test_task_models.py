@@ -95,6 +95,7 @@ def gpt2(directory):
     return state, ids
 
 
+@pytest.mark.slow
 def test_language_model_matches_reference(tmp_path):
     state, ids = gpt2(tmp_path / "gpt2")
     model = attention_jax.load_pretrained(tmp_path / "gpt2")

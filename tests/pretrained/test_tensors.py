@@ -160,7 +160,8 @@ def test_nothing_half_written_stays(tmp_path):
         exchange.make_directory(tmp_path / "out", fill)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "out").mkdir()
-    with pytest.raises(InputError, match="--out must be a directory that does not exist yet"):
+    (tmp_path / "out" / "theirs").touch()
+    with pytest.raises(InputError, match="--out cannot be .*out: it must be new or empty, and has theirs"):
         exchange.make_directory(tmp_path / "out", fill)
 
 
@@ -258,3 +259,22 @@ def test_tensor_takes_no_memory_before_use(tmp_path, kind):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3 * values.size * (4 + values.itemsize)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        dict(zip("01", "ab")),
+        dict(zip("0123", "abcd")),
+        dict(zip("123", "abc")),
+        dict(zip("012", "aac")),
+        ["a", "b", "c"],
+    ],
+    ids=str,
+)
+def test_names_of_classes_that_contradict_the_weights_are_refused(labels):
+    """Of three classes; no names at all are none."""
+    with pytest.raises(InputError, match="each class of the weights, 0 to 2, a name of its own"):
+        tensors.class_names({"id2label": labels}, 3)
+    assert tensors.class_names({"id2label": {"1": "b", "0": "a"}}, 2) == ("a", "b")
+    assert tensors.class_names({}, 3) == ()

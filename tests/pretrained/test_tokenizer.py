@@ -303,7 +303,7 @@ def test_gpt2s_two_files_need_no_library(tmp_path, monkeypatch):
     (place / "merges.txt").write_text("#version: 0.2\n" + "\n".join(map(" ".join, content["merges"])), encoding="utf-8")
     config = {"model_type": "gpt2", "eos_token_id": 1, "bos_token_id": 0}
     whole = tokenizer.read_tokenizer(place, config)
-    monkeypatch.setattr(tokenizer, "library", lambda needed=True: None)
+    monkeypatch.setattr(tokenizer, "tokenizers_library", lambda needed=True: None)
     t = tokenizer.read_tokenizer(place, config)
     assert [t.encode(text) for text in ODD] == [whole.encode(text) for text in ODD]
     assert [t.decode(t.encode(text)) for text in ODD] == [whole.decode(whole.encode(text)) for text in ODD]

@@ -9,7 +9,7 @@ import pytest
 from matplotlib import image as png
 
 from attention_jax.errors import InputError
-from attention_jax.report import curves, heatmaps, style
+from attention_jax.report import curves, heatmaps, panels, style
 from attention_jax.report.curves import _align
 from attention_jax.report.heatmaps import Heatmap
 
@@ -69,6 +69,7 @@ def test_heatmap_takes_any_panel_size_and_token(tmp_path):
     assert (tmp_path / "deep" / "er.png").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heads", range(2, 6))
 def test_heatmap_lines_that_are_broken_unevenly(tmp_path, heads):
     """Two layers whose heads do not fit side by side: each line is titled although the one above it is shorter."""
@@ -77,6 +78,7 @@ def test_heatmap_lines_that_are_broken_unevenly(tmp_path, heads):
     pixels(heatmaps.show_heatmaps(heatmaps.layer_heatmaps(weights, tokens, tokens), tmp_path / "uneven.png"))
 
 
+@pytest.mark.slow
 def test_heatmap_of_zeros_and_long_axes(tmp_path):
     rows = heatmaps.layer_heatmaps(np.zeros((1, 2, 100, 120)), [str(i) for i in range(100)], None)
     pixels(heatmaps.show_heatmaps(rows, tmp_path / "z.png"))
@@ -154,3 +156,42 @@ def test_lines_and_bars(tmp_path):
 def test_curves_without_a_number_are_refused(tmp_path):
     with pytest.raises(InputError, match="at least one logged number"):
         curves.learning_curves([[{"epoch": 1, "seconds": 1.0, "train.loss": float("nan")}]], tmp_path / "c.png")
+
+
+TRIALS = [
+    {"params": {"lr": 1e-4, "score": "dot", "deep": True}, "value": 0.5},
+    {"params": {"lr": 1e-2, "score": "general", "deep": False}, "value": 0.9},
+    {"params": {"lr": 1e-3, "score": "dot", "deep": True}, "value": None},
+    {"params": {"lr": 1e-3, "score": "dot", "deep": True}, "value": float("nan")},
+]
+
+
+def test_over_time(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {"input": rng.random((12, 8)), "read": rng.random((12, 30)), "constant": np.zeros((12, 1))}
+    pixels(panels.over_time(arrays, tmp_path / "t.png"))
+    with pytest.raises(InputError):
+        panels.over_time({"a": np.zeros((3, 2)), "b": np.zeros((4, 2))}, tmp_path / "t.png")
+
+
+def test_confusion_matrix(tmp_path):
+    """Counts are normalized by row: a class without examples divides by nothing."""
+    pixels(panels.confusion_matrix([[9, 1, 0], [0, 5, 5], [0, 0, 0]], ["cat", "dog", "rare"], tmp_path / "c.png"))
+    with pytest.raises(InputError):
+        panels.confusion_matrix(np.eye(2), ["a"], tmp_path / "c.png")
+
+
+def test_sweep_figures(tmp_path):
+    pixels(panels.sweep_slices(TRIALS, tmp_path / "s.png", metric="valid.loss", log=["lr"]))
+    pixels(panels.parallel_coordinates(TRIALS, tmp_path / "p.png", metric="valid.loss", log=["lr"]))
+
+
+def test_sweep_figures_need_trials(tmp_path):
+    with pytest.raises(InputError):
+        panels.sweep_slices([], tmp_path / "s.png", metric="x")
+    with pytest.raises(InputError):
+        panels.parallel_coordinates(TRIALS[2:], tmp_path / "p.png", metric="x")
+    with pytest.raises(InputError):
+        panels.sweep_slices(
+            [{"params": {"a": 1}, "value": 1.0}, {"params": {"b": 1}, "value": 1.0}], tmp_path / "s.png", metric="x"
+        )

@@ -15,22 +15,8 @@ pytestmark = pytest.mark.slow
 
 rng = np.random.default_rng(0)
 WORDS = [
-    "ein",
-    "mann",
-    "mit",
-    "einem",
-    "orangefarbenen",
-    "hut",
-    "starrt",
-    "etwas",
-    "an",
-    "und",
-    "karate@@",
-    "schnee",
-    "winter@@",
-    "fuß",
-    "hintergrund",
-    ".",
+    *("ein", "mann", "mit", "einem", "orangefarbenen", "hut", "starrt", "etwas", "an", "und", "karate@@"),
+    *("schnee", "winter@@", "fuß", "hintergrund", "."),
 ]
 
 

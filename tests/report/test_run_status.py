@@ -159,6 +159,17 @@ def test_values_that_are_no_numbers_are_passed_over(run):
     assert "inf" in render_text(run, rows) and "3" in render_text(run, rows)
 
 
+def test_a_metric_that_was_never_a_number_is_shown(run):
+    rows = [{"step": step, "train.loss": float("nan"), "valid.loss": 1.0 / step} for step in (1, 2)]
+    [last, best, _] = [list(column.cells) for column in run_status.metrics_table(rows).columns[1:]]
+    assert list(map(str, last)) == ["nan", "0.5"] and list(map(str, best)) == ["-", "0.5"]
+
+
+def test_damaged_result_is_no_end(run):
+    (run / "result.json").write_text('{"seconds": "x"}')
+    assert "ended" not in run_status.status(run)
+
+
 def test_list_prints_the_state_without_curves_in_a_pipe(run, capsys):
     progress(run)
     (run / "metrics.jsonl").write_text(call(10, 1.0) + epoch(1, 10, 1.0, 0.5))

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from attention_jax import config as configs, tasks
-from attention_jax.claims import catalog, record
+from attention_jax import catalog, config as configs, tasks
+from attention_jax.claims import record
+from attention_jax.config.fields import user_data
 from attention_jax.runs import accelerators, header as of_header
 from attention_jax.runs.accelerators import accelerator_hint
 from attention_jax.runs.header import header
@@ -58,7 +59,7 @@ def test_header_first_names_substitute_data(data, option, used):
     assert header(config, DIRECTORY, {}, 0, "").splitlines()[0] == f"no {option} given: using {used}"
     with_file = configs.replace(config, **{option[2:].replace("-", "_"): "file"})
     assert "given" not in header(with_file, DIRECTORY, {}, 0, "")
-    assert option in catalog.user_data(config)
+    assert option in user_data(config)
 
 
 def test_data_that_need_no_file_say_nothing():
@@ -111,6 +112,7 @@ def test_a_device_has_a_platform(device, name, monkeypatch):
     assert of_header.platform() == name
 
 
+@pytest.mark.slow
 def test_attention_calls_are_those_of_training_loss():
     """Dropout of weights, which only training has, is among the reasons; each layer calls attention once."""
     config = catalog.load_experiment("vit_digits").config()

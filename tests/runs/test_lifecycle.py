@@ -53,7 +53,7 @@ def test_a_run_is_not_resumed_with_fewer_steps(tmp_path):
 
 
 def test_unfinished_run_is_not_plotted(tmp_path):
-    with pytest.raises(InputError, match="needs the directory of a run that has ended, .* of a run that has not"):
+    with pytest.raises(InputError, match="needs a run that has ended, which .* has not"):
         LoadedRun(tmp_path, TINY, None).evaluate(figures=True)
     assert not list(tmp_path.iterdir())
 

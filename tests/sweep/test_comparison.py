@@ -2,14 +2,18 @@
 
 import csv
 import json
+import math
 
 import numpy as np
 import pytest
 
+from attention_jax import config as configs
 from attention_jax.cli import commands
 from attention_jax.errors import InputError
+from attention_jax.files import write_json
 from attention_jax.sweep import comparison
 from attention_jax.sweep.comparison import Run
+from attention_jax.sweep.search import load_study
 
 ACCURACY = {"dot": (0.50, 0.60, 0.70), "mine.student:T": (0.55, 0.61, 0.72)}
 
@@ -77,7 +81,56 @@ def test_a_variant_is_named_by_what_differs():
     masked = vit | {"model.mask": "window(2)"}
     assert variant_names(vit, masked, cct)[1:] == ["model=ViTConfig mask=window(2)", "model=CCTConfig"]
     older = {name: value for name, value in vit.items() if name != "model.mask"}
-    assert variant_names(vit, older) == ["all runs"]
+    assert variant_names(vit, masked, older)[2] == "mask=not stored"
+
+
+def test_an_option_that_is_not_stored_has_its_default(tmp_path):
+    """Beside one older run, runs that differ in the option are two variants; the older one belongs to the default."""
+    for place, (mask, score) in enumerate((("none", 0.2), ("causal", 0.9), (None, 0.4))):
+        path = write_run(tmp_path / str(place), "dot", place, score) / "config.json"
+        values = json.loads(path.read_text())
+        values["model"] |= {"mask": mask} if mask else {}
+        path.write_text(json.dumps(values))
+    default = configs.ViTConfig().mask
+    groups, _, _ = comparison.compare([str(tmp_path)])
+    assert {name: [run.seed for run in runs] for name, runs in groups.items()} == {
+        f"mask={default}": [0, 2],
+        "mask=causal": [1],
+    }
+
+
+@pytest.mark.parametrize(("metric", "median"), [("valid.loss", 0.9), ("valid.accuracy", 0.2)])
+def test_a_diverged_run_is_worse_than_any_number(metric, median, tmp_path, capsys):
+    """By hand: the median of 0.2, 0.9 and one that diverged, however that is recorded."""
+    write_diverged = {
+        "nan": lambda run: write_json(run / "result.json", {"metrics": {metric: math.nan}, "history": []}),
+        "failure": lambda run: write_json(run / "failure.json", {"reason": "nan", "diverged": True}),
+        "progress": lambda run: write_json(run / "progress.json", {"state": "diverged"}),
+    }
+    for name, write in write_diverged.items():
+        runs = [write_run(tmp_path / name / str(seed), "dot", seed, 0.5) for seed in range(3)]
+        for run, value in zip(runs, (0.2, 0.9)):
+            write_json(run / "result.json", {"metrics": {metric: value}, "history": []})
+        (runs[2] / "result.json").unlink()
+        write(runs[2])
+        groups, [variant], _ = comparison.compare([str(tmp_path / name)], metric)
+        assert (variant.median, math.isinf(variant.mean), variant.interval) == (median, True, None), name
+        [row] = comparison.table([variant], metric).rows
+        assert row[1] == "3 (1 diverged)" and comparison.comma_separated(groups, metric).endswith(",2,nan\n")
+        assert comparison.seed_difference(variant, variant) is None
+
+
+def test_a_failed_run_is_left_out_with_its_reason(runs, tmp_path, capsys):
+    (tmp_path / "dot" / "002" / "result.json").unlink()
+    write_json(tmp_path / "dot" / "002" / "failure.json", {"reason": "no memory", "diverged": False})
+    comparison.compare(runs)
+    assert "002 failed (no memory) and is left out" in capsys.readouterr().err
+
+
+def test_numbered_directories_are_in_their_order(tmp_path):
+    for number, accuracy in (("10", 0.9), ("9", 0.2)):
+        write_run(tmp_path / number, "dot", 0, accuracy)
+    assert comparison.compare([str(tmp_path)])[1][0].values == {0: 0.9}, "of one seed the last run counts"
 
 
 def test_recorded_results_are_variants(capsys):
@@ -113,3 +166,44 @@ def test_a_run_that_has_not_ended_is_left_out(runs, tmp_path, capsys):
     (tmp_path / "dot" / "002" / "result.json").unlink()
     _, (dot, _), _ = comparison.compare(runs)
     assert sorted(dot.values) == [0, 1] and "002 has not ended and is left out" in capsys.readouterr().err
+
+
+DAMAGED = """[]
+null
+NaN
+{}
+{"metrics": 3}
+{"metrics": {"loss": "x"}, "history": []}
+{"metrics": {}, "history": [{"loss": 1}]}
+{"metrics": {
+Stra\xdfe"""
+
+
+@pytest.mark.parametrize("content", ["", *DAMAGED.splitlines()])
+def test_damaged_results_are_one_line_with_their_name(content, runs, tmp_path):
+    """Of a run, and in recorded results."""
+    for path, text in (
+        (tmp_path / "dot" / "001" / "result.json", content),
+        (tmp_path / "NAME.json", f'{{"runs": [{content}]}}' if content else ""),
+    ):
+        path.write_bytes(text.encode("latin-1"))
+        with pytest.raises(InputError, match=f"{path} is damaged") as error:
+            comparison.compare([*runs, str(path)] if path.name == "NAME.json" else runs)
+        assert "\n" not in str(error.value)
+        path.unlink()
+
+
+def test_damaged_journal_is_one_line(tmp_path):
+    (tmp_path / "journal.log").write_text("[]")
+    with pytest.raises(InputError, match="journal.log is damaged"):
+        load_study(tmp_path / "journal.log")
+
+
+def test_runs_of_other_data_are_other_variants(tmp_path):
+    """The file of the options was another one for seed 1; both have a fingerprint of what they read."""
+    for seed, fingerprint in enumerate(("aaaa", "bbbb", "aaaa")):
+        run = write_run(tmp_path / f"{seed}", "dot", seed, 0.5)
+        (run / "facts.json").write_text(json.dumps({"fingerprint": fingerprint}))
+    groups = comparison.group_runs(comparison.load_runs([str(tmp_path)]))
+    seeds = {name: [run.seed for run in members] for name, members in groups.items()}
+    assert seeds == {"all runs, data aaaa": [0, 2], "all runs, data bbbb": [1]}

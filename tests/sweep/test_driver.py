@@ -1,6 +1,7 @@
 """The sweep in one process: what it writes and refuses; repeating it does nothing twice."""
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -12,8 +13,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from attention_jax import tasks
-from attention_jax.claims import catalog
+from attention_jax import catalog, tasks
 from attention_jax.cli import commands
 from attention_jax.config import Config, Dates, Decode, LanguageModelConfig, LuongConfig, LuongSeq2seqConfig, replace
 from attention_jax.errors import Diverged, InputError, Interrupted
@@ -21,6 +21,7 @@ from attention_jax.files import directory_lock, write_json
 from attention_jax.runs import lifecycle
 from attention_jax.sweep import driver, plan, summary
 from attention_jax.sweep.plan import Trial
+from attention_jax.sweep.search import load_study
 from attention_jax.sweep.space import label
 
 STUDY = Config("date_luong", Dates(), LuongSeq2seqConfig())
@@ -93,6 +94,21 @@ def test_failed_trials_run_again_unless_they_diverged(calls, tmp_path, capsys):
     assert len(calls) == 9 + 3 and [trial.reason for trial in again] == [trial.reason for trial in trials]
 
 
+def test_the_search_learns_that_a_point_diverged(calls, tmp_path):
+    """For TPE it is worse than any number, also of a metric to maximize; another failure says nothing."""
+    for metric, worst in (("valid.loss", math.inf), ("valid.accuracy", -math.inf)):
+        decays = settings({"optim.weight-decay": "1,2"}, metric=metric)
+        driver.sweep(decays, tmp_path / metric)
+        failed, diverged = load_study(tmp_path / metric / "journal.log").get_trials()
+        assert failed.state.name == "FAIL" and diverged.values == [worst]
+
+
+def test_a_running_trial_without_a_number_is_ranked_last(calls):
+    values = (math.nan, 0.1, 0.5, math.nan, 0.3)
+    trials = [trial(n, {"optim.learning_rate": 0.1}, value)._replace(state="running") for n, value in enumerate(values)]
+    assert [t.number for t in summary.rank_trials(settings(RATES), trials)] == [1, 4, 2, 0, 3]
+
+
 def test_a_sweep_in_which_no_run_could_begin_takes_other_settings(tmp_path, capsys):
     indivisible = replace(TINY, **{"train.accumulation_steps": 3, "train.batch_size": 64})
     trials = driver.sweep(settings(RATES, config=indivisible), tmp_path / "sweep")
@@ -140,6 +156,7 @@ def test_each_trial_is_trained_to_its_own_end(tmp_path, method, base):
     assert json.loads((tmp_path / "sweep.json").read_text())["ranking"][0]["params"] == {"train.total_epochs": 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method, trials", [("random", 6), ("tpe", 16)])
 def test_trials_succeed_after_a_repair(calls, tmp_path, monkeypatch, capsys, method, trials):
     """A full disk is no property of a point: with the disk of the second attempt, all have results."""
@@ -266,7 +283,6 @@ def test_a_sweep_resumes_only_on_the_data_of_its_first_runs(tmp_path, monkeypatc
     over = settings({"model.hidden-size": "4,5"}, seeds=seeds, config=config)
 
     def sweep():
-        tasks.loader_of.cache_clear()  # as a new process
         return driver.sweep(over, tmp_path / "sweep", population=1)
 
     file.write_text("\n".join(lines))
@@ -291,13 +307,13 @@ def test_a_full_disk_is_one_clear_line(calls, tmp_path, monkeypatch):
 
 
 def test_a_group_that_is_no_population_says_why(tiny, tmp_path, monkeypatch, capsys):
-    from attention_jax.sweep import population
+    from attention_jax.sweep import batch
 
     def refuse(*_):
         raise TypeError("this model\nlooks at its learning rate")
 
     started = []
-    monkeypatch.setattr(population, "check_traceable", refuse)
+    monkeypatch.setattr(batch, "check_traceable", refuse)
     monkeypatch.setattr(driver.worker.lifecycle, "start", lambda config, directory, **_: started.append(directory))
     driver.sweep(settings({"optim.learning-rate": "0.01,0.02"}, config=tiny), tmp_path)
     assert "2 runs one by one: TypeError: this model looks at its learning rate" in capsys.readouterr().err
@@ -391,6 +407,15 @@ def test_a_value_that_is_never_valid_is_refused_before_any_trial(over, cause):
             settings(over, config=Config("luong", Dates(), LuongConfig()))
 
 
+def test_an_option_that_the_sweep_varies_is_not_given_beside_it(tmp_path):
+    """Neither one of --over nor one of the experiment's own sweep; 0.1 s."""
+    words = ["translate_files", "--optim.learning_rate", "0.5", "--dry-run", "--out", str(tmp_path / "sweep")]
+    for over in (["--over", "optim.learning-rate=0.01,0.02"], []):
+        with pytest.raises(InputError, match="--optim.learning-rate is an option that the sweep varies"):
+            commands.sweep([*words, *over])
+
+
+@pytest.mark.slow
 def test_the_scheduler_checks_models_without_a_device():
     code = (
         "from jax._src import xla_bridge\n"
@@ -401,3 +426,24 @@ def test_the_scheduler_checks_models_without_a_device():
         "assert not xla_bridge._backends"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.usefixtures("calls")
+def test_sweep_deletes_nothing_of_others(tmp_path):
+    """Neither where it refuses a directory, nor in one of its own in which no run has begun."""
+    foreign_files = {"settings.json": '{"a": 1}', "trials/p01/answers.csv": "1", "groups/x": "2", "journal.log": "3"}
+    for name, text in foreign_files.items():
+        (tmp_path / "D" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "D" / name).write_text(text)
+    with pytest.raises(InputError, match=r"new or empty, and has groups \(4 of something else\)"):
+        driver.sweep(settings(RATES), tmp_path / "D")
+    assert {name: (tmp_path / "D" / name).read_text() for name in foreign_files} == foreign_files
+    assert sum(path.is_file() for path in (tmp_path / "D").rglob("*")) == len(foreign_files)
+    sweep_directory = tmp_path / "own"
+    write_json(sweep_directory / "settings.json", plan.settings_json(settings({"optim.learning-rate": "5,6"})))
+    write_json(sweep_directory / "trials" / "0000" / "seed0" / "failure.json", {"reason": "no file", "diverged": False})
+    notes = [sweep_directory / "trials" / "notes.txt", sweep_directory / "journal.log.md"]
+    for path in notes:
+        path.write_text("mine")
+    assert [trial.state for trial in driver.sweep(settings(RATES), sweep_directory)] == ["done"] * 3
+    assert [path.read_text() for path in notes] == ["mine"] * 2

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from contract import draw
 from site_models import family
 from tiny import builder
 
-from attention_jax import config as configs, interpret
-from attention_jax.claims import catalog
+from attention_jax import catalog, config as configs, interpret
 from attention_jax.errors import InputError
 from attention_jax.pretrained.decoder_model import PretrainedLanguageModel
 from attention_jax.report.attention_page import page
@@ -31,7 +31,7 @@ def task_of(tmp_path_factory):
 
 
 def init_params(task):
-    return jax.jit(task.init)(jax.random.PRNGKey(0))
+    return draw(task.init)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -98,6 +98,7 @@ PLACES = {
 }
 
 
+@pytest.mark.slow
 def test_ablation_equals_zeroing_output_rows(transformer):
     """Against `experiments/head_pruning.py`, which multiplies every head by a mask."""
     task, params, looked = transformer
@@ -147,6 +148,7 @@ def test_language_model_attends_to_text_and_continuation(task_of):
     assert {x.shape for x in attention.head_scores.values()} == {(2, 2)} and len(attention.head_scores) == 4
 
 
+@pytest.mark.slow
 def test_page_scores_and_lens_match_interpret():
     """From a pretrained model, whose texts are padded, to the page's JSON."""
     model, params, _, _ = family("scanned")
@@ -204,6 +206,7 @@ def test_a_machine_shows_its_heads_over_time(task_of):
         task.attention_maps(params, ["12"])
 
 
+@pytest.mark.slow
 def test_kernel_regression_shows_what_it_weighs():
     from attention_jax import attend
     from attention_jax.ops.scores import Gaussian

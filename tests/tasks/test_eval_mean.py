@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 import tiny
+from contract import draw
 
 from attention_jax.errors import InputError
 
@@ -18,7 +19,7 @@ def build(tmp_path_factory):
 def both(build, model, size: int):
     """The task, its parameters, and its metrics by example and by batches of `size`."""
     task = build(model, **{"train.batch_size": size})
-    params = jax.jit(task.init)(jax.random.key(0))
+    params = draw(task.init)
     batches = build(model, **{"train.batch_size": size, "train.eval_mean": "batches"})
     return task, params, task.evaluate(params, False).metrics, batches.evaluate(params, False).metrics
 
@@ -27,6 +28,7 @@ def cut(rows: np.ndarray, size: int) -> list[np.ndarray]:
     return [rows[first : first + size] for first in range(0, len(rows), size)]
 
 
+@pytest.mark.slow
 def test_language_model_averages_batch_perplexities(build):
     """Eight windows in batches of 3, 3 and 2."""
     task, params, whole, batches = both(build, MODELS["RecurrentLanguageModelConfig"], 3)
@@ -39,6 +41,7 @@ def test_language_model_averages_batch_perplexities(build):
     assert abs(np.mean(losses) - nats.mean()) > 1e-4 < abs(np.mean(np.exp(losses)) - np.exp(np.mean(losses)))
 
 
+@pytest.mark.slow
 def test_translator_averages_batch_losses(build):
     """A token of a batch of few tokens weighs more."""
     task, params, whole, batches = both(build, MODELS["SutskeverConfig"], 3)
@@ -55,7 +58,7 @@ def test_sorted_batches_are_those_of_interleaved_lengths(build):
     """torchtext sorts by one number whose bits are those of both lengths, in turn; here from its strings."""
     model, size = MODELS["SutskeverConfig"], 2
     task = build(model, **{"train.batch_size": size, "train.eval_mean": "sorted-batches"})
-    params = jax.jit(task.init)(jax.random.key(0))
+    params = draw(task.init)
     pairs = task.data.held_out["valid"]
     rows = jax.device_get(task.score_rows(params, pairs._asdict()))
     text = lambda ids, vocabulary: [

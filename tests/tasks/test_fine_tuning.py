@@ -88,7 +88,7 @@ def test_the_command(place, tmp_path):
     assert result.returncode == 0, result.stderr
     assert "the head re-initialized for 2 classes" in result.stdout and "left out (word_head/" in result.stdout
     message = error_line(
-        "train", "classify_text", "--from", place / "bert", "--data.max-length", 17, *options[:-1], tmp_path
+        "train", "classify_text", "--from", place / "bert", "--data.max-length", 17, *options[:-1], tmp_path / "long"
     )
     assert "--data.max-length must be at most 16" in message
 

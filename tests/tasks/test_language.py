@@ -6,11 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from contract import draw
 from tiers import slow_but
 
 from attention_jax import tasks
 from attention_jax.config import Config, Decode, LanguageModelConfig, Sampling, TimeMachine, Train
+from attention_jax.data.vocabulary import Vocabulary
 from attention_jax.errors import InputError
+from attention_jax.models.layer_checks import compiled
 from attention_jax.sampling import truncate_logits
 from attention_jax.tasks.language import continuation
 
@@ -42,6 +45,7 @@ def params(task):
     return jax.jit(lambda p: jax.lax.scan(step, p, None, length=60)[0])(params)
 
 
+@pytest.mark.slow
 def test_model_learns_and_continues_text(task, params):
     metrics = task.evaluate(params, True).metrics
     assert metrics["valid.perplexity"] < 1.3
@@ -50,17 +54,36 @@ def test_model_learns_and_continues_text(task, params):
     assert text == ("abc " * 30)[: len("abc a") + 20]
 
 
+def test_perplexity_of_a_new_text_predicts_every_token_once(task, params):
+    """Windows of 33 characters, each from the last one of the window before; one program for them and one by hand."""
+    text = "abc ab abc " * 9
+    scores, ids = task.perplexity(params, text), task.encode(text)[0]
+    assert (scores["tokens"], scores["stride"], scores["unknown_tokens"]) == (len(text) - 1, 32, 0)
+    padded = np.pad(ids, (0, 33 * 4 - len(ids)))
+    logits = compiled(lambda rows: task.model.apply({"params": params}, rows)[0])
+    log_p = jax.nn.log_softmax(logits(np.stack([padded[first : first + 32] for first in range(0, 128, 32)])))
+    nats = -np.asarray(log_p).reshape(128, -1)[np.arange(len(ids) - 1), ids[1:]]
+    assert scores["loss"] == pytest.approx(nats.mean(), rel=1e-5)
+    assert scores["bits_per_character"] == pytest.approx(nats.mean() / np.log(2), rel=1e-5)
+    letters = Vocabulary([*" abcdefghijklmnopqrstuvw!yz"], unk="<unk>")  # without an x
+    without_x = tasks.build(task.config, task.data._replace(vocabulary=letters))
+    assert without_x.perplexity(params, "axb")["unknown_tokens"] == 1
+    with pytest.raises(InputError, match="at least two tokens; this one has 1"):
+        task.perplexity(params, "a")
+
+
 def test_long_prompt_keeps_its_last_tokens(task):
     """20 characters are added within 32 positions: of a longer text the last 12 are read."""
     options = replace(task.config.model, position_embedding="learned", max_length=32)
     learned = tasks.build(replace(task.config, model=options))
-    params = jax.jit(learned.init)(jax.random.key(0))
+    params = draw(learned.init)
     short, long = learned.predict(params, ["abc abc abc ", "cab" * 20 + "abc abc abc "], None)
     assert len(long) == 72 + 20 and long[-20:] == short[-20:]
     with pytest.raises(InputError, match="32 learned positions, --model.max-length, for 60 tokens"):
         learned.attention_map(params, "", "abc " * 15)
 
 
+@pytest.mark.slow
 def test_loss_counts_characters_and_leaves_padding_rows_out(task, params):
     rows = task.buckets[0]["tokens"][:4]
     loss = jax.jit(lambda p, b: task.loss(p, b, jax.random.key(0))[:2])
@@ -87,11 +110,12 @@ def test_bad_sizes_are_one_line(tmp_path):
 SAMPLINGS = [Sampling(6, 0.0), Sampling(6, 0.8, top_k=3), Sampling(6, 1.0, top_p=0.5, seed=2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", slow_but(SAMPLINGS[2:], SAMPLINGS))
 def test_the_cache_writes_what_the_whole_model_would(task, sampling):
     model = task.model.clone(options=replace(task.config.model, num_kv_heads=1, mask="window(3)", norm_layer="rms"))
     tokens = task.buckets[0]["tokens"][:1, :5]
-    params = jax.jit(model.init)(jax.random.key(2), tokens)["params"]
+    params = draw(model.init, tokens)["params"]
 
     @jax.jit
     def choose_next(tokens, last, rng):

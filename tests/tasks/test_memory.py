@@ -31,6 +31,7 @@ def rows(task, indices, weight):
     return batch | {"weight": jnp.asarray(weight, jnp.float32)}
 
 
+@pytest.mark.slow
 def test_an_undecided_machine_pays_one_bit_a_bit(task_and_params):
     task, params = task_and_params
     undecided = params | {"output": jax.tree.map(jnp.zeros_like, params["output"])}
@@ -41,6 +42,7 @@ def test_an_undecided_machine_pays_one_bit_a_bit(task_and_params):
     np.testing.assert_allclose((total / np.log(2), metrics["bits_per_sequence"][0]), bits, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_cutting_the_padding_changes_nothing(task_and_params):
     task, params = task_and_params
     for row in range(12):

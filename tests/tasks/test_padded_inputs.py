@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from contract import draw
 
 from attention_jax import config as configs
 from attention_jax.config import Decode, Sampling, replace
@@ -26,7 +27,7 @@ def build(tmp_path_factory):
     def build(name):
         options, decode = MODELS[name]
         task = make(options, decode=decode)
-        return task, jax.tree.map(lambda x: 4 * x, jax.jit(task.init)(jax.random.key(0)))
+        return task, jax.tree.map(lambda x: 4 * x, draw(task.init))
 
     return build
 
@@ -41,6 +42,7 @@ def compilations():
     jax.monitoring.unregister_event_duration_listener(record)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_texts_of_new_lengths_compile_nothing_and_answer_alike(name, build, compilations, monkeypatch):
     """All in one batch of four, each alone, and without any padding give the same (9 CPU-seconds in all)."""

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tiers import slow_but
 
-from attention_jax import config as configs, tasks
-from attention_jax.claims import catalog, record
+from attention_jax import catalog, config as configs, tasks
+from attention_jax.claims import record
 from attention_jax.errors import InputError
 from attention_jax.tasks import scoring, seq2seq
 from attention_jax.train import placement
@@ -80,6 +80,7 @@ def test_different_vocabularies_do_not_share_embeddings(tmp_path):
     assert build(configs.replace(data, joint_vocabulary=True), model).model.source_vocab == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(["luong"], MODELS))
 def test_loss_counts_real_tokens_of_rows_with_weight(corpus, name):
     task = build(corpus, MODELS[name])
@@ -96,6 +97,7 @@ def test_loss_counts_real_tokens_of_rows_with_weight(corpus, name):
     assert float(loss(params, batch([0, 0, 0, 0]), rng)[0]) == 0.0
 
 
+@pytest.mark.slow
 def test_evaluation_counts_every_held_out_row_once(corpus):
     task = build(corpus, MODELS["luong"])
     params = begin(task)
@@ -107,6 +109,7 @@ def test_evaluation_counts_every_held_out_row_once(corpus):
     assert metrics["valid.perplexity"] == pytest.approx(np.exp(metrics["valid.loss"]), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_loss_is_mean_over_tokens(corpus):
     task = build(corpus, MODELS["luong"])
     params = jax.tree.map(lambda x: 8 * x, begin(task))  # tokens of very different probabilities
@@ -138,6 +141,7 @@ def test_output_limit_of_packed_pairs_is_per_pair(corpus):
     assert limits["max_length"] <= 18  # 1.5 x 12
 
 
+@pytest.mark.slow
 def test_a_second_evaluation_compiles_nothing(corpus):
     task = build(corpus, MODELS["luong"])
     params = begin(task)
@@ -279,6 +283,7 @@ def test_decoding_beyond_learned_positions_is_refused(corpus, name):
         trace_init(17)
 
 
+@pytest.mark.slow
 def test_target_padding_is_ignored(corpus):
     """Two programs. The last token of every target is declared padding, and then is another token."""
     task = build(corpus, MODELS["luong"])

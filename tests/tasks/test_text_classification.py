@@ -1,5 +1,6 @@
 """The task of labeled texts, on texts that one word decides."""
 
+import csv
 import re
 
 import jax
@@ -107,7 +108,7 @@ def test_report_draws_the_words_and_the_classes(task, params, tmp_path):
     assert "(attends to: " in (tmp_path / "samples.txt").read_text()
 
 
-def test_new_labeled_data_are_scored_by_class(task, params, tmp_path):
+def test_new_labeled_data_are_scored_by_class(task, params, tmp_path, capsys):
     """On texts that its words decide the model is right on all but the one whose label is wrong (0.5 CPU-seconds)."""
     run = LoadedRun(tmp_path, task.config, None)
     vars(run)["_answering"] = task, params
@@ -122,6 +123,16 @@ def test_new_labeled_data_are_scored_by_class(task, params, tmp_path):
         ("good", 1.0, 0.5),
     ]
     np.testing.assert_array_equal(run.classify([text for _, text in rows]).argmax(1), [1, 0, 0, 1])
+    with (tmp_path / "new.tsv").open("a") as file:
+        file.write("ugly\tb c\n")
+    assert run.evaluate_classes(tmp_path / "new.tsv", tmp_path / "rows.csv") == report
+    assert "1 of 5 examples left out" in capsys.readouterr().err
+    written = list(csv.DictReader((tmp_path / "rows.csv").read_text().splitlines()))
+    assert [row["row"] for row in written] == ["1", "2", "3", "4", "5"]
+    assert [(row["label"], row["text"]) for row in written] == [*rows, ("ugly", "b c")]
+    assert [row["predicted"] for row in written][:4] == ["good", "bad", "bad", "good"]
+    with pytest.raises(InputError, match="--force"):
+        run.evaluate_classes(tmp_path / "new.tsv", tmp_path / "rows.csv")
     (tmp_path / "new.tsv").write_text("ugly\ta b\n")
     with pytest.raises(InputError, match="the class 'ugly', which the model does not have; its classes are bad"):
         run.evaluate_classes(tmp_path / "new.tsv")

@@ -47,6 +47,7 @@ def favoring_unknown(task, vocabulary):
     return jax.tree.map(lift, params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beam_size", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_predictions_exclude_unknown_token(tmp_path, beam_size):
     """Three programs: initial parameters, and decoding as evaluated and for a reader."""

@@ -54,6 +54,7 @@ def tiny():
     return task, begin(task)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", slow_but([pooling], ALL), ids=lambda m: m.__name__.split(".")[-1])
 def test_models_of_the_experiments_are_traced(module):
     variants, traced = module.variants() if hasattr(module, "variants") else {}, set()
@@ -66,6 +67,7 @@ def test_models_of_the_experiments_are_traced(module):
             traced.add((config.model, size))
 
 
+@pytest.mark.slow
 def test_sizes_that_the_experiments_promise():
     def count(config, channels, pixels):
         model = build_model(config, 10, pixels)
@@ -80,6 +82,7 @@ def test_sizes_that_the_experiments_promise():
     assert round(count(cct_cifar10.config(), 3, 32), -3) == 284_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [7, *(pytest.param(size, marks=pytest.mark.slow) for size in (359, 1000))])
 def test_every_test_image_is_counted_once(tiny, monkeypatch, batch_size):
     task, params = tiny

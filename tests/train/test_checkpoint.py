@@ -1,5 +1,6 @@
 """Checkpoints by time, in the background, on a full disk: least squares, whose numbers must not know of them."""
 
+import contextlib
 import errno
 import os
 import shutil
@@ -17,11 +18,13 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from attention_jax.config import Train
+from attention_jax.config import Optim, Train
 from attention_jax.errors import InputError, Interrupted
-from attention_jax.train.checkpoint import Checkpoints, load_params, save_params
+from attention_jax.train.checkpoint import Checkpoints, load_params, read_checkpoint, save_params
 from attention_jax.train.log import MetricsLog
 from attention_jax.train.loop import train_one
+from attention_jax.train.optimizer import optimizer
+from attention_jax.train.step import init_state
 from tests.train.test_loop import ADAM, least_squares, plan, read_log
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -51,6 +54,25 @@ def at_each(monkeypatch, visit):
         return chunks
 
     return visiting_plan
+
+
+def test_a_checkpoint_of_november_2026_is_read(tmp_path):
+    """Written with orbax 0.12.8 and jax 0.10.2 for a run of Adam with seed 7, by `Checkpoints.save` after step 4."""
+    shutil.copytree(Path(__file__).with_name("stored_checkpoint"), tmp_path / "checkpoints")
+    layer = {"kernel": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": np.float32([0.5, -0.5, 0.0])}
+    zeros = lambda tree: jax.tree.map(np.zeros_like, tree)
+    like = jax.eval_shape(lambda: init_state(lambda rng: zeros({"layer": layer}), optimizer(Optim(), 10), 0))
+    with contextlib.closing(Checkpoints(tmp_path / "checkpoints", Train(), best_of=1)) as checkpoints:
+        state, progress = checkpoints.resume(like)
+        assert checkpoints.best() == 4
+    jax.tree.map(np.testing.assert_array_equal, state.params, {"layer": layer})
+    np.testing.assert_array_equal(state.rng, jax.random.split(jax.random.PRNGKey(7))[1])
+    assert not any(np.any(x) for x in jax.tree.leaves(state.opt_state)) and state.step == 0
+    [run] = progress["runs"]
+    assert (progress["epoch"], run["step"], run["seconds"], run["processor_seconds"]) == (1, 4, 1.5, 1.25)
+    assert np.isnan(run["history"][0]["valid.loss"])
+    _, params = read_checkpoint(tmp_path / "checkpoints")
+    jax.tree.map(np.testing.assert_array_equal, params, {"layer": layer})
 
 
 EACH_CALL = 1e-9
@@ -114,6 +136,7 @@ def full_from(monkeypatch, first: int, last: float = float("inf")):
     monkeypatch.setattr(ocp.CheckpointManager, "save", full)
 
 
+@pytest.mark.slow
 def test_full_disk_keeps_older_checkpoint(tmp_path, monkeypatch, capsys):
     train = Train(total_epochs=4, save_minutes=0)
     whole = train_weights(tmp_path / "whole", train)

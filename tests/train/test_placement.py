@@ -98,22 +98,27 @@ def test_each_micro_batch_has_own_key():
     assert len(set(metrics["drawn"][0].tolist())) == 4
 
 
+@pytest.mark.slow
 def test_accumulation_equals_full_batches(tmp_path):
     whole, micro_batched = train_network(tmp_path / "whole"), train_network(tmp_path / "parts", accumulation_steps=4)
     same(micro_batched, whole, rtol=1e-5)
 
 
-def lower_program(devices, rows=16, **options):
-    """The training call of devices, not yet compiled."""
+def lower_program(rows=16, streamed=False, **options):
+    """The training call of all devices, not yet compiled."""
     task, update = network(), optimizer(OPTIM, 10)
-    state = jax.eval_shape(lambda: init_state(task.init, update, 0))
-    steps = np.zeros((2, rows), np.int32)
+    program = Program(task.loss, update, streamed=streamed, **options)
+    state = program.put_state(jax.device_get(init_state(task.init, update, 0)))
+    steps, n = np.zeros((2, rows), np.int32), jax.device_count()
     bucket = {name: np.zeros((steps.size, *x.shape[1:]), x.dtype) for name, x in task.buckets[0].items()}
-    return Program(task.loss, update, devices=devices, **options).lower(state, bucket, steps, steps.astype(np.float32))
+    by_device = {name: x.reshape(n, -1, *x.shape[1:]) for name, x in bucket.items()}
+    bucket = program.put_streamed(by_device) if streamed else program.put_data(bucket)
+    batches = map(program.put_batches, (steps, steps.astype(np.float32)))
+    return program.compiled.lower(state, bucket, *batches)
 
 
 def test_micro_batches_need_less_memory():
-    programs = [lower_program(tuple(jax.devices()[:1]), 4096, accumulation_steps=n).compile() for n in (1, 8)]
+    programs = [lower_program(4096, accumulation_steps=n).compile() for n in (1, 8)]
     temporaries = [program.memory_analysis().temp_size_in_bytes for program in programs]
     assert temporaries[1] < temporaries[0] / 3, temporaries
 
@@ -170,27 +175,26 @@ def pieces_equal_copies(directory: str):
 def memory_and_collectives():
     """In a process of several devices: a device holds its share, and no collective moves more than one array."""
     placement.SHARDED_FROM = 100
-    devices = tuple(jax.devices())
-    copies, pieces = lower_program(devices).compile(), lower_program(devices, shard=True)
+    devices = jax.device_count()
+    copies, pieces = lower_program().compile(), lower_program(shard=True)
     assert pieces.as_text().count("stablehlo.all_gather") == 2, "w and v"
     pieces = pieces.compile()
     used = [program.memory_analysis().argument_size_in_bytes for program in (copies, pieces)]
     large = 3 * 4 * (8 * 16 + 16 * 4)  # bytes of w, v and their two moments
-    assert used[0] - used[1] >= large * (1 - 1 / len(devices)), used
+    assert used[0] - used[1] >= large * (1 - 1 / devices), used
     text = pieces.as_text()
     gathered = re.findall(r"f32\[([\d,]+)\]\S* all-gather\(", text)
     assert gathered and set(gathered) <= {"8,16", "16,4"}, gathered
     scattered = set(re.findall(r"f32\[([\d,]+)\]\S* reduce-scatter\(", text))
-    assert scattered == {f"8,{16 // len(devices)}", f"{16 // len(devices)},4"}, scattered
+    assert scattered == {f"8,{16 // devices}", f"{16 // devices},4"}, scattered
 
 
 def each_its_own_rows():
     """In a process of several devices: of data that are streamed, a device holds those it trains on."""
-    devices = tuple(jax.devices())
     for shard in (False, True):
-        programs = [lower_program(devices, shard=shard, streamed=streamed).compile() for streamed in (False, True)]
+        programs = [lower_program(shard=shard, streamed=streamed).compile() for streamed in (False, True)]
         all_rows, own_rows = [program.memory_analysis().argument_size_in_bytes for program in programs]
-        assert all_rows - own_rows == 4 * 32 * (8 + 1) * (1 - 1 / len(devices)), (all_rows, own_rows)
+        assert all_rows - own_rows == 4 * 32 * (8 + 1) * (1 - 1 / jax.device_count()), (all_rows, own_rows)
 
 
 def devices_4(directory: str):
@@ -199,6 +203,7 @@ def devices_4(directory: str):
     pieces_equal_copies(directory)
 
 
+@pytest.mark.slow
 def test_on_four_devices_pieces_equal_copies(tmp_path):
     on(4, "devices_4", tmp_path)
 
@@ -273,16 +278,14 @@ def devices_of_a_mesh(directory: str):
     half = jax.device_count() // 2 or 1
     mesh = jax.make_mesh((half, jax.device_count() // half), ("data", "model"))
     rows = np.arange(32, dtype=np.int32).reshape(2, 16)
-    params_by_placement = {}
-    for name, ways in {"own": {"mesh": mesh}, "devices": {"devices": jax.devices()[:half], "parallel": "jit"}}.items():
-        program = Program(loss, update, **ways)
-        if name == "devices" and half == 1:
-            program = Program(loss, update, mesh=jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",)))
+    params_by_placement = []
+    for across in (mesh, jax.sharding.Mesh(np.array(jax.devices()[:half]), ("data",))):
+        program = Program(loss, update, mesh=across)
         start = jax.tree.map(np.asarray, init_state(init, update, 0))
         state, buckets = program.put_state(start), program.put_data(({"x": X, "tokens": TOKENS},))
         state, _ = program.train_steps(state, buckets[0], rows, np.ones(rows.shape, np.float32))
-        params_by_placement[name] = program.fetch(state).params
-    jax.tree.map(np.testing.assert_array_equal, params_by_placement["own"], params_by_placement["devices"])
+        params_by_placement.append(program.fetch(state).params)
+    jax.tree.map(np.testing.assert_array_equal, *params_by_placement)
 
 
 def test_custom_mesh_needs_data_axis():

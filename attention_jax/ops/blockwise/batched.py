@@ -27,6 +27,7 @@ def with_blocks(function: Callable, blocks: Blocks, *operands) -> Any:
     if blocks.pairs is None:
         return function(*operands, blocks=blocks)
     arrays, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, operands))
+    # traced once with the blocks of a single example: results have the same shapes with any blocks
     alone = partial(function, blocks=blocks.shrink_for_batch(1))
     jaxpr, outputs = jax.make_jaxpr(alone, return_shape=True)(*operands)
     if any(isinstance(const, jax.core.Tracer) for const in jaxpr.consts):  # a rule that closes over traced arrays
@@ -50,6 +51,7 @@ def _run(*arrays, function, blocks, levels, **_):
     for size, _ in levels:
         examples *= size
     run = partial(function, blocks=blocks.shrink_for_batch(examples))
+    # each level was moved to the front of the arrays, so that the last one is the leading axis and the outermost `vmap`
     for _, axes in levels:
         run = jax.vmap(run, in_axes=axes)
     return run(*arrays)

@@ -62,6 +62,8 @@ def attend_in_blocks(blocks: tuple, whole: Whole, combine: Combine, floats: list
 
     def compute(blocks, inputs):
         if blocks is None:
+            # the branches of all platforms return arrays of one structure: zeros in the place of `saved`, never read,
+            # since the derivatives of this branch differentiate `whole`
             out, log, statistics = whole(inputs)
             _, saved, _ = jax.eval_shape(lambda: program.forward(inputs, block_sizes[0]))
             saved = vary_like(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), saved), inputs)
@@ -101,6 +103,7 @@ def _attend_in_blocks_jvp(blocks, whole, combine, primals, dots):
     flat_outputs, structure = jax.tree.flatten(outputs)
     # outputs and residuals are constants of the linear map; for a second derivative `_by_tiles` computes them again
     constants, point = jax.tree.flatten(Point(list(clean), list(non_floats), *lax.stop_gradient((outputs, saved))))
+    # dots [n] of the floats that move -> dots of (O [Q, V], L [Q]): linear, with everything else constant
     output_dots = jax.tree.map(jnp.zeros_like, flat_outputs)
     if moving:
         call = Call(blocks, whole, combine, moving, point, structure)
@@ -138,9 +141,10 @@ def _cotangents(call, point, bars, blocks):
     floats, non_floats, outputs, saved = point
     bars = jax.tree.unflatten(call.outputs, bars)
     inputs = call.combine(floats, non_floats)
-    if blocks is None:
+    if blocks is None:  # all weights [Q, K] again
         float_bars = jax.vjp(lambda floats: call.whole(call.combine(floats, non_floats))[:2], floats)[1](bars)[0]
     else:
+        # dQ of a row is complete after its blocks of keys and is stored in its type; dK and dV are sums over all rows
         blocks = blocks._replace(round_rows=True)
         float_bars = jax.tree.leaves(_backward(inputs, blocks, outputs, saved, bars, call.moving))
         float_bars += [jnp.zeros_like(x) for x in floats[len(float_bars) :]]  # mask, dropout rate and cut

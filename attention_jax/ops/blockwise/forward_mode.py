@@ -75,6 +75,7 @@ def output_tangents(
     """Compute the tangents of `outputs`, (output [Q, V], log-normalizer [Q] or None), from the tangents `dots` of the
     leaves `moving` of `floats`. `saved` is the `Saved` of `ops/blockwise/local.py`, or () for the softmax."""
     out, log = outputs
+    # exp(s_j - L) are the weights themselves, so that L is the shift of the softmax, with scale 1
     shift, active = saved.shift if log is None else log, getattr(saved, "active", None)
     active = None if active is None else active_blocks(active, combine(floats, non_floats), blocks)
     call = Call(blocks, combine, floats, non_floats, moving, dots, shift, active, getattr(saved, "top", None))
@@ -85,6 +86,8 @@ def _sum_over_keys(call, queries, width) -> Totals:
     """Compute the tangents of all sums, with t held constant."""
     ranges, size = key_blocks(call.inputs(), call.blocks), call.blocks.query
 
+    # the sums of q queries, [q, V] and [q], over all blocks of keys, then into their rows of [Q, V] and [Q]
+
     def rows(i, totals):
         block_totals = over_keys(ranges, i, partial(_add_block, call, i), _zeros(call, size, width))
         return jax.tree.map(lambda x, rows: put_rows(x, rows, i, size), totals, block_totals)
@@ -93,6 +96,7 @@ def _sum_over_keys(call, queries, width) -> Totals:
 
 
 def _add_block(call, i, masked, j, totals):
+    # the tangent of a sum is the sum of tangents, so that only those of one block of scores [q, k] are in memory
     compute = partial(call.push, partial(_block_sums, call, i, masked, j))
     increment = compute() if call.active is None else compute_or_zeros(max_over_batch(call.active[i, j]), compute)
     return jax.tree.map(jnp.add, totals, increment)
@@ -104,6 +108,7 @@ def _block_sums(call, i, masked, j, moving_values) -> Totals:
     tile, normalizer = tile_of(inputs, call.blocks, i, j, masked), inputs.rules[2]
     scores, shift = tile.scores(*tile.operands).astype(call.shift.dtype), rows_of(call.shift, i, call.blocks.query)
     terms = terms_of(normalizer, scores, scores != -jnp.inf, shift)
+    # sum_j f_j v_j [q, V]; sum_j f_j, or sum_j g_j of a `Ratio` that divides by another function, [q]
     return Totals(pool(terms[0], tile), terms[-1].sum(axis=1))
 
 
@@ -121,6 +126,7 @@ def _output_tangents(call, outputs, saved, totals):
         pooled = pooled - out.astype(precision) * (mass + rescale(normalizer, extra, call.shift))[:, None]
     if log is not None:  # the softmax, whose values are weights already: dL = sum_j df_j
         return pooled.astype(out.dtype), mass
+    # O = scale sum_j f_j v_j: dO = scale d(sum_j f_j v_j) + (dscale / scale) O, where scale is a factor of the count
     pooled = pooled * saved.scale[:, None]
     if saved.count is not None:
         scale = call.push(lambda moving_values: call.inputs(moving_values).rules[2].factor(jnp.maximum(saved.count, 1)))

@@ -46,19 +46,23 @@ def attend_by_tiles(
     normalizer, precision = inputs.rules[2], precision_of(inputs)
     if isinstance(normalizer, Ordered):
         return _attend_ordered(inputs, blocks).astype(inputs.value.dtype), None
+    # 1. t [Q], a constant: cancels in a `Ratio` and is 0 in a `Pointwise`; that of a `Threshold` moves with the scores
     shift = jnp.zeros(inputs.query.shape[:1], precision) if shift is None else lax.stop_gradient(shift)
     if isinstance(normalizer, Threshold):
         shift = _implicit_shift(combine, blocks, floats, non_floats, shift, top)
 
+    # 2. the sums over the keys of f_j v_j [Q, V], of f_j (or g_j) [Q], and the number of keys [Q]
     def contribute(inputs, tile, scores, shift):
         allowed = scores != -jnp.inf
         terms = terms_of(inputs.rules[2], scores, allowed, shift)
         return pool(terms[0], tile), terms[-1].sum(axis=1), allowed.sum(axis=1).astype(terms[0].dtype)
 
     pooled, mass, count = _sum_over_tiles(inputs, blocks, contribute, shift)
+    # 3. O = scale sum_j f_j v_j
     out = (pooled * scale_of(normalizer, mass, count, shift)[:, None]).astype(inputs.value.dtype)
     if not isinstance(normalizer, Exponential):
         return out, None
+    # L = t + log sum_j exp(s_j - t) is t again, as the value of a function of the scores that can be differentiated
     has_mass = mass != 0
     return out, jnp.where(has_mass, shift + jnp.log(jnp.where(has_mass, mass, 1.0)), jnp.inf)
 
@@ -104,22 +108,25 @@ def _sum_over_tiles(inputs: Inputs, blocks: Blocks, contribute, shift):
         scores = tile.scores(*tile.operands).astype(precision)
         return contribute(inputs, tile, scores, rows_of(shift, i, blocks.query))
 
+    # of one block of scores [q, k]: sums over its keys, [q, V] or [q]
     shapes = jax.eval_shape(compute, inputs, shift, 0, 0)
     zeros = vary_like(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), (inputs, shift))
 
-    @jax.checkpoint
+    @jax.checkpoint  # reverse mode stores no scores [q, k], only the number j of each step
     def compute_if_needed(inputs, shift, i, j):
         is_needed = max_over_batch((low[i] <= j) & (j < high[i]))
         return lax.cond(is_needed, lambda: compute(inputs, shift, i, j), lambda: zeros)
 
     def rows(i):
+        # a scan over the blocks j of keys, whose carry is only added to: its value is not stored for each step
         step = lambda total, j: (jax.tree.map(jnp.add, total, compute_if_needed(inputs, shift, i, j)), None)
         return lax.scan(step, zeros, jnp.arange(-(-inputs.key.shape[0] // blocks.key)))[0]
 
-    return jax.tree.map(partial(merge_row_blocks, inputs.query.shape[0]), lax.map(rows, jnp.arange(low.shape[0])))
+    # [blocks, q, ...] to [Q, ...]
+    return jax.tree.map(partial(_merge_row_blocks, inputs.query.shape[0]), lax.map(rows, jnp.arange(low.shape[0])))
 
 
-def merge_row_blocks(total, x):
+def _merge_row_blocks(total, x):
     """Reshape [blocks, q, ...] to [total, ...]; the last block repeats rows of the one before it."""
     size = x.shape[1]
     last = total - (x.shape[0] - 1) * size
@@ -136,7 +143,8 @@ def _attend_ordered(inputs, blocks):
         tile = tile_of(inputs, blocks, i, j, True)
         scores = tile.scores(*tile.operands).astype(precision)
         allowed = scores != -jnp.inf
-        take, leave = inputs.rules[2].logs(scores, allowed)
+        take, leave = inputs.rules[2].logs(scores, allowed)  # [q, k] each
+        # log w_j = take_j + sum of leave_i over the later keys, of this block and of those passed
         total = jnp.where(allowed, take + suffix_sum(leave) + passed[:, None], 0.0)
         return leave.sum(axis=1), pool(jnp.where(allowed, jnp.exp(total), 0.0), tile)
 
@@ -146,10 +154,10 @@ def _attend_ordered(inputs, blocks):
         return lax.cond(is_needed, lambda: compute(inputs, passed, i, j), lambda: zeros)
 
     def rows(i):
-        def step(carry, j):
+        def step(carry, j):  # from the last block to the first; passed [q] is stored for each step
             leave, pooled = compute_if_needed(inputs, carry[0], i, j)
             return (carry[0] + leave, carry[1] + pooled), None
 
         return lax.scan(step, zeros, jnp.arange(-(-inputs.key.shape[0] // blocks.key)), reverse=True)[0][1]
 
-    return merge_row_blocks(inputs.query.shape[0], lax.map(rows, jnp.arange(low.shape[0])))
+    return _merge_row_blocks(inputs.query.shape[0], lax.map(rows, jnp.arange(low.shape[0])))

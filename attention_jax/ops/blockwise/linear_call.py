@@ -90,6 +90,8 @@ def _is_zero(tangent) -> bool:
 
 def _transpose_rule(bars, *arrays, linear_map, differentiable, count, shapes):
     bars = [ad.instantiate_zeros(bar) for bar in bars]
+    # dots -> out is linear, so that the transpose bars -> cotangents is a linear map of the same constants, and this
+    # primitive again, which has a tangent, a transpose and a batch; constants are no linear arguments
     needs_cotangent = [ad.is_undefined_primal(x) for x in arrays[count:]]
     outputs = [x.aval if needed else x for needed, x in zip(needs_cotangent, arrays[count:], strict=True)]
     cotangents = call_linear(linear_map.transpose(), differentiable.transpose(), outputs, arrays[:count], bars)
@@ -99,6 +101,7 @@ def _transpose_rule(bars, *arrays, linear_map, differentiable, count, shapes):
 def _batching_rule(arrays, axes, *, count, shapes, linear_map, differentiable):
     size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
 
+    # one function of all tangents is mapped: each has the axis then, also those that are the same for all examples
     def batch_first(x, axis, is_tangent):
         if axis is not None:
             return jnp.moveaxis(x, axis, 0)  # [batch, ...]

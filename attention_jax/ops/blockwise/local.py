@@ -72,10 +72,10 @@ class Saved(NamedTuple):
 
     shift: jax.Array  # [Q] t, or m of a `Ratio` that rescales
     scale: jax.Array  # [Q] c_i of docs/fused.md
-    dout_dtotal: jax.Array | None  # [Q, V] O' of docs/fused.md, for a Threshold
-    active: jax.Array | None  # bool: the cells with a weight that is not zero, if the normalizer is sparse
-    count: jax.Array | None  # [Q] keys that are allowed, for a normalizer with a `factor`
-    top: jax.Array | None  # [Q] the largest score, for a Threshold, whose shift is relative to it
+    dout_dtotal: jax.Array | None = None  # [Q, V] O' of docs/fused.md, for a Threshold
+    active: jax.Array | None = None  # bool: the cells with a weight that is not zero, if the normalizer is sparse
+    count: jax.Array | None = None  # [Q] keys that are allowed, for a normalizer with a `factor`
+    top: jax.Array | None = None  # [Q] the largest score, for a Threshold, whose shift is relative to it
 
 
 class Totals(NamedTuple):
@@ -84,9 +84,9 @@ class Totals(NamedTuple):
     pooled: jax.Array  # [q, V] sum of f_j v_j
     mass: jax.Array  # [q] sum of f_j
     count: jax.Array  # [q] number of allowed keys
-    pooled_grad: jax.Array | None  # [q, V] sum of f'_j v_j
-    mass_grad: jax.Array | None  # [q] sum of f'_j
-    active: jax.Array | None  # bool [blocks of keys]
+    pooled_grad: jax.Array | None = None  # [q, V] sum of f'_j v_j
+    mass_grad: jax.Array | None = None  # [q] sum of f'_j
+    active: jax.Array | None = None  # bool [blocks of keys]
     w_log_w: jax.Array | None = None  # [q] sum of f_j log f_j
     summands: jax.Array | None = None  # [q] sum of `summand`, where it is not f
 
@@ -111,11 +111,14 @@ def forward(inputs, blocks):
 
     def rows(i, carry):
         out, saved, statistics = carry
+        # 1. the shift [q] of these queries, which needs all scores: t of a `Threshold`, m of a `Ratio` that rescales
         shifted, shift, tops, count = _find_shift(inputs, blocks, ranges, i, saved.top, precision)
+        # 2. the sums over the keys of f_j v_j [q, V], of f_j [q] and of what the gradient needs
         start = start_totals(normalizer, blocks.query, width, precision, blocks.keep_statistics)
         start = start._replace(active=jnp.zeros(grid[1:], bool) if normalizer.sparse else None)
-        add = partial(add_totals, shifted, blocks, i, shift, tops)
+        add = partial(_add_totals, shifted, blocks, i, shift, tops)
         totals = over_keys(ranges, i, add, vary_like(start, inputs))
+        # 3. the output scale * sum_j f_j v_j [q, V], and what the gradient needs of it
         pooled, new, new_statistics = finish_rows(
             normalizer, totals, totals.count if count is None else count, shift, saved.count is not None
         )
@@ -127,12 +130,14 @@ def forward(inputs, blocks):
 
     zero_number = jnp.zeros((queries,), precision)
     out_dtype = inputs.value.dtype if inputs.value.dtype == jnp.bfloat16 else precision  # as the output is rounded
-    dout_dtotal = jnp.zeros((queries, width), out_dtype) if has_threshold else None
-    active, counted = (
-        jnp.zeros(grid, bool) if normalizer.sparse else None,
-        zero_number if has_factor(normalizer) else None,
+    saved = Saved(
+        shift=zero_number,
+        scale=zero_number,
+        dout_dtotal=jnp.zeros((queries, width), out_dtype) if has_threshold else None,
+        active=jnp.zeros(grid, bool) if normalizer.sparse else None,
+        count=zero_number if has_factor(normalizer) else None,
+        top=zero_number if has_threshold else None,
     )
-    saved = Saved(zero_number, zero_number, dout_dtotal, active, counted, zero_number if has_threshold else None)
     statistics = Statistics(None, zero_number) if blocks.keep_statistics else None
     start = jnp.zeros((queries, width), inputs.value.dtype), saved, statistics
     out, saved, statistics = lax.fori_loop(0, grid[0], rows, vary_like(start, inputs))
@@ -144,9 +149,16 @@ def forward(inputs, blocks):
 def start_totals(normalizer, queries: int, width: int, precision, keep_statistics: bool) -> Totals:
     """Return the sums over no key."""
     vector, number = jnp.zeros((queries, width), precision), jnp.zeros((queries,), precision)
-    gradients = (vector, number) if isinstance(normalizer, Threshold) else (None, None)
-    w_log_w, summands = (number if x else None for x in (keep_statistics, has_summand(normalizer)))
-    return Totals(vector, number, number, *gradients, None, w_log_w, summands)
+    has_threshold = isinstance(normalizer, Threshold)
+    return Totals(
+        pooled=vector,
+        mass=number,
+        count=number,
+        pooled_grad=vector if has_threshold else None,
+        mass_grad=number if has_threshold else None,
+        w_log_w=number if keep_statistics else None,
+        summands=number if has_summand(normalizer) else None,
+    )
 
 
 def finish_rows(normalizer, totals, count, shift, keep_count: bool):
@@ -154,11 +166,9 @@ def finish_rows(normalizer, totals, count, shift, keep_count: bool):
     # w_j = scale * f_j: the scale is known only after the pass, and multiplies the sum, O = scale * sum_j f_j v_j
     scale = scale_of(normalizer, totals.denominator, count, shift)
     pooled = totals.pooled * scale[:, None]
-    has_threshold = totals.pooled_grad is not None
-    dout_dtotal = dout_dtotal_of(totals) if has_threshold else None
+    dout_dtotal = None if totals.pooled_grad is None else _dout_dtotal_of(totals)
     statistics = None if totals.w_log_w is None else Statistics(None, entropy_of(totals.mass, totals.w_log_w))
-    saved = Saved(shift, scale, dout_dtotal, None, totals.count if keep_count else None, None)
-    return pooled, saved, statistics
+    return pooled, Saved(shift, scale, dout_dtotal, count=totals.count if keep_count else None), statistics
 
 
 def all_active(inputs, blocks):
@@ -167,7 +177,7 @@ def all_active(inputs, blocks):
     return active_cells(vary_like(jnp.ones(grid, bool), inputs), inputs, blocks)
 
 
-def dout_dtotal_of(totals):
+def _dout_dtotal_of(totals):
     """Compute O' [q, V], the derivative of the output O with respect to the total of 1 that sum_j f(s_j - t) must have.
 
     If the total grows by e, the sum follows by dt = -e / sum_j f'_j, and O by -dt * (sum_j f'_j v_j): O' is the mean of
@@ -178,7 +188,7 @@ def dout_dtotal_of(totals):
     return jnp.where(is_solvable[:, None], totals.pooled_grad / divisor, 0.0)
 
 
-def add_totals(inputs, blocks, i, shift, tops, masked, j, totals):
+def _add_totals(inputs, blocks, i, shift, tops, masked, j, totals):
     """Add the sums over block j of the keys to `totals`."""
     normalizer = inputs.rules[2]
 
@@ -191,22 +201,30 @@ def add_totals(inputs, blocks, i, shift, tops, masked, j, totals):
 
     if tops is None:
         return add(totals)
+    # f is increasing: where it is 0 for the largest score of a query in the block, it is 0 for the others [q, k]
     return lax.cond(_has_nonzero(partial(values_of, normalizer), tops, j, shift), add, lambda totals: totals, totals)
 
 
 def totals_of(tile: Tile, normalizer, shift, with_w_log_w: bool):
     """Compute the sums over the keys of a tile, and whether any of its weights is not zero."""
-    scores = tile.scores(*tile.operands).astype(shift.dtype)
+    scores = tile.scores(*tile.operands).astype(shift.dtype)  # s_j [q, k]
     allowed = scores != -jnp.inf
-    count, gradients, summands = allowed.sum(axis=1).astype(shift.dtype), (None, None), ()
-    if isinstance(normalizer, Threshold):
+    pooled_grad = mass_grad = None
+    if isinstance(normalizer, Threshold):  # O' needs the sums of f'_j v_j [q, V] and of f'_j [q], too
         f = partial(values_of, normalizer)
         values, values_grad = _with_derivative(f, scores, allowed, shift)  # f_j and f'_j [q, k]
-        gradients = pool(values_grad, tile), values_grad.sum(axis=1)
+        pooled_grad, mass_grad, summands = pool(values_grad, tile), values_grad.sum(axis=1), ()
     else:
         values, *summands = terms_of(normalizer, scores, allowed, shift)
-    w_log_w, added = w_log_w_of(values) if with_w_log_w else None, [x.sum(axis=1) for x in summands]
-    totals = Totals(pool(values, tile), values.sum(axis=1), count, *gradients, None, w_log_w, *added)
+    totals = Totals(
+        pooled=pool(values, tile),
+        mass=values.sum(axis=1),
+        count=allowed.sum(axis=1).astype(shift.dtype),
+        pooled_grad=pooled_grad,
+        mass_grad=mass_grad,
+        w_log_w=w_log_w_of(values) if with_w_log_w else None,
+        summands=summands[0].sum(axis=1) if summands else None,
+    )
     return totals, (values != 0).any()
 
 
@@ -243,6 +261,7 @@ def _find_shift(inputs, blocks, ranges, i, top, precision):
     if not isinstance(normalizer, Threshold):
         return inputs, zero, None, None
     zero = vary_like(zero, inputs)
+    # first pass: the smallest score [q] and the number of keys [q], and the largest score of each block [q, blocks]
     tops = jnp.full((blocks.query, -(-inputs.key.shape[0] // blocks.key)), -jnp.inf, precision)
     start = zero + jnp.inf, zero, vary_like(tops, inputs)
     smallest, count, tops = over_keys(ranges, i, partial(_add_extent, row), start)
@@ -251,6 +270,7 @@ def _find_shift(inputs, blocks, ranges, i, top, precision):
     shifted = inputs._replace(top=put_rows(top, largest, i, blocks.query))
     tops = relative_to(largest, tops)
     smallest, largest = relative_extent(smallest, largest, count)
+    # one more pass for each step of Newton's method, over the blocks whose largest score has f > 0
     sums = partial(_sums_at, row._replace(inputs=shifted), tops, zero)
     return shifted, find_threshold(normalizer, sums, smallest, largest, jnp.maximum(count, 1)), tops, count
 
@@ -308,7 +328,7 @@ def _add_sums(row, tops, t, low, masked, j, carry):
 @partial(jax.jit, static_argnames="blocks", inline=True)
 def backward(inputs, blocks, outputs, saved, bars):
     """Compute the cotangents of the inputs, as `Gradients`, from the cotangent of the output."""
-    return add_extra(inputs, outputs, saved, bars, backward_of_keys(inputs, blocks, outputs, saved, bars))
+    return add_extra(inputs, outputs, saved, bars, _backward_of_keys(inputs, blocks, outputs, saved, bars))
 
 
 def add_extra(inputs, outputs, saved, bars, gradients):
@@ -318,6 +338,7 @@ def add_extra(inputs, outputs, saved, bars, gradients):
     if not divides and saved.count is None:
         return gradients
     rules, non_floats, combine = partition(inputs.rules)
+    # c enters each output through `scale` alone: dL/dc = sum_i (dO_i . O_i) / scale_i dscale_i/dc
     delta = _dot(saved.shift.dtype, outputs[0], bars[0])  # dO . O [Q]
     extra = lambda rules: vary_like(jnp.asarray(combine(rules, non_floats)[2].extra(), delta.dtype), inputs)
     factor = lambda rules: combine(rules, non_floats)[2].factor(jnp.maximum(saved.count, 1))
@@ -331,18 +352,20 @@ def _dot(precision, x, out_bar):
     return jnp.sum(x.astype(precision) * out_bar.astype(precision), axis=1)
 
 
-def backward_of_keys(inputs, blocks, outputs, saved, bars):
+def _backward_of_keys(inputs, blocks, outputs, saved, bars):
     """Compute the cotangents through the keys: of queries, keys, values, and the leaves of the rules."""
     out_bar, inputs = bars[0], inputs._replace(top=saved.top)
     ranges = key_blocks(inputs, blocks)
     active = None if saved.active is None else active_blocks(saved.active, inputs, blocks)
-    delta = delta_of(inputs.rules[2], outputs, saved, bars)
+    delta = delta_of(inputs.rules[2], outputs, saved, bars)  # [Q], a sum over all keys that each block needs
 
     def rows(i, fresh, row_bar, bars):
+        # rows that the last block repeats: with dO = 0 and delta = 0 all of df_j is 0
         row_delta = None if delta is None else jnp.where(fresh, rows_of(delta, i, blocks.query), 0.0)
         shift, scale = (rows_of(x, i, blocks.query) for x in (saved.shift, saved.scale))
 
         def step(masked, j, bars):
+            # where every f of a block is 0, so is every f': no gradient reaches its scores or values
             tile = lambda: tile_of(inputs, blocks, i, j, masked)
             compute = lambda: pull_tile(tile(), inputs.rules, row_bar, shift, scale, row_delta)
             tile_bars = compute() if active is None else compute_or_zeros(max_over_batch(active[i, j]), compute)
@@ -374,9 +397,11 @@ def pull_tile(tile: Tile, rules, row_bar, shift, scale, delta):
         scores = tile.scores(rules, *operands).astype(shift.dtype)
         return terms_of(normalizer, scores, scores != -jnp.inf, shift)
 
-    (values, *summands), pull = jax.vjp(terms, *tile.operands)  # recomputes the scores; the shift is a constant here
+    # f_ij, and g_ij of a `Ratio` that divides by another sum, [q, k]; the scores are recomputed, the shift is constant
+    (values, *summands), pull = jax.vjp(terms, *tile.operands)
     weights_bar, value_bar = pull_pool(values * scale[:, None], tile, row_bar, False)  # dP_ij = dO_i . v_j [q, k]
     if summands:
+        # df_ij = scale_i dP_ij and dg_ij = -scale_i delta_i: the divisor is a sum of g alone
         bars = weights_bar, jnp.broadcast_to(-delta[:, None], weights_bar.shape)
     else:
         bars = (weights_bar if delta is None else weights_bar - delta[:, None],)  # df_ij = scale_i (dP_ij - delta_i)

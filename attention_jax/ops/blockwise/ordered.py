@@ -47,9 +47,10 @@ def forward(inputs, blocks):
     ranges = key_blocks(inputs, blocks)
 
     def rows(i, carry):
+        # a [q] and sum_j w_j v_j [q, V]; for the entropy also the sums of w_j and of w_j log w_j [q]
         start = jnp.zeros((blocks.query,), precision), jnp.zeros((blocks.query, width), precision)
         start = (*start, start[0], start[0]) if blocks.keep_statistics else start
-        add = partial(add_block, inputs, blocks, i)
+        add = partial(_add_block, inputs, blocks, i)
         _, pooled, *sums = over_keys_reversed(ranges, i, add, vary_like(start, inputs))
         block_outputs = pooled.astype(inputs.value.dtype), Statistics(None, entropy_of(*sums)) if sums else None
         return jax.tree.map(lambda x, new: put_rows(x, new, i, blocks.query), carry, block_outputs)
@@ -60,7 +61,7 @@ def forward(inputs, blocks):
     return (out, None), (), statistics
 
 
-def add_block(inputs, blocks, i, masked, j, carry):
+def _add_block(inputs, blocks, i, masked, j, carry):
     """Return (passed [q], pooled [q, V]) after block j of the keys; if `carry` has them, also the sums of the weights
     w and of w log w, each [q]."""
 
@@ -68,7 +69,7 @@ def add_block(inputs, blocks, i, masked, j, carry):
         passed, pooled, *sums = carry
         tile = tile_of(inputs, blocks, i, j, masked)
         scores = tile.scores(*tile.operands).astype(passed.dtype)
-        weights, leave = _weights(inputs.rules[2], scores, passed)
+        weights, leave = _weights(inputs.rules[2], scores, passed)  # [q, k] each
         new_carry = passed + leave.sum(axis=1), pooled + pool(weights, tile)
         return (*new_carry, sums[0] + weights.sum(axis=1), sums[1] + w_log_w_of(weights)) if sums else new_carry
 
@@ -88,18 +89,17 @@ def _has_stick_left(passed):
 
 @partial(jax.jit, static_argnames="blocks", inline=True)
 def backward(inputs, blocks, outputs, saved, bars):
-    """Compute the cotangents of the inputs, as `Gradients`, from the cotangent of the output. `saved` is
-    (), or, if these are not the last keys, the sum of `leave` over the later keys and the sum of w dP over these and
-    the earlier keys, each [Q]."""
+    """Compute the cotangents of the inputs, as `Gradients`, from the cotangent of the output."""
     out, out_bar = outputs[0], bars[0]
     precision = precision_of(inputs)
     ranges = key_blocks(inputs, blocks)
     total = jnp.sum(out.astype(precision) * out_bar.astype(precision), axis=1)  # dO . O [Q]
-    first, total = saved or (jnp.zeros_like(total), total)
+    first = jnp.zeros_like(total)
 
     def rows(i, fresh, row_bar, bars):
         def step(masked, j, carry):
-            passed, remaining, bars = carry  # remaining [q]: sum of w dP over the keys to come
+            # a [q], the sum of `leave` over the keys passed, and the sum of w dP over the keys to come [q]
+            passed, remaining, bars = carry
             compute = partial(_pull_tile, inputs, blocks, i, j, masked, row_bar, passed, remaining)
             *tile_bars, leave, take_bar = compute_or_zeros(_has_stick_left(passed), compute)
             return passed + leave, remaining - take_bar, add_tile(bars, *tile_bars, j, blocks.key)
@@ -121,7 +121,7 @@ def _pull_tile(inputs, blocks, i, j, masked, row_bar, passed, remaining):
         allowed = scores != -jnp.inf
         return vary_like(combine(rules, non_floats)[2].logs(scores, allowed), passed), allowed
 
-    (take, leave), pull, allowed = jax.vjp(logs, *tile.operands, has_aux=True)
+    (take, leave), pull, allowed = jax.vjp(logs, *tile.operands, has_aux=True)  # [q, k] each
     weights = jnp.where(allowed, jnp.exp(take + suffix_sum(leave) + passed[:, None]), 0.0)
     weights_bar, value_bar = pull_pool(weights, tile, row_bar, False)
     take_bar = weights * weights_bar  # d take_j = w_j dP_j

@@ -2,19 +2,15 @@
 
 Every device keeps its queries. Blocks of keys and values, one per device, travel around the ring (Liu et al. 2023), so
 that each device meets all of them and no device ever holds more than two. What a device does with a block is the
-forward or backward pass of `ops/blockwise/softmax.py`, `ops/blockwise/local.py` or `ops/blockwise/ordered.py`; this
-module combines the results:
+forward or backward pass of `ops/blockwise/softmax.py`. With O_b and L_b the output and the log-normalizer of the block
+b of keys, the whole is a mean,
 
-* softmax: outputs are averaged with the weights exp(log-normalizer), which need not be known in advance;
-* other `Local` normalizers: sums over the keys are added. A `Threshold` is found before, one tour of the keys for each
-  step of Newton's method;
-* `Ordered` normalizers: device i meets the blocks i, i - 1, ..., 0 and then n - 1, ..., i + 1. The two runs are
-  accumulated separately, and the first is scaled by what the second leaves.
+    L = log sum_b exp(L_b)    and    O = sum_b exp(L_b - L) O_b
 
-The backward pass is a second tour, on which the gradients of keys and values travel with them.
+The backward pass is a second tour, on which the gradients of keys and values travel with them. Differentiation of the
+first tour by JAX would save the keys and values of every hop, so that each device would hold the whole sequence.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -26,48 +22,29 @@ from jaxtyping import Array, Float, Int, Key
 
 from attention_jax.errors import InputError
 from attention_jax.ops.arrays import as_rules, as_tuple, is_array
-from attention_jax.ops.attention import check_call
+from attention_jax.ops.attention import check_call, finish_softmax
 from attention_jax.ops.biases import Bias
-from attention_jax.ops.blockwise import local, ordered, softmax, top_k
-from attention_jax.ops.blockwise.higher_order import merge_row_blocks
+from attention_jax.ops.block_checks import check_tiles
+from attention_jax.ops.blockwise import softmax
 from attention_jax.ops.blockwise.score_blocks import (
     Gradients,
     Inputs,
     finite_where_unattended,
-    key_blocks,
-    over_keys,
-    over_keys_reversed,
     partition,
     precision_of,
-    rows_of,
-    tile_of,
 )
 from attention_jax.ops.dispatch import choose_blocks
-from attention_jax.ops.dropout import dropout_bits, is_zero
+from attention_jax.ops.dropout import clip_rate, dropout_bits, is_zero
 from attention_jax.ops.masks import Mask
 from attention_jax.ops.meshes import vary_like, vary_together
-from attention_jax.ops.normalizer_kinds import (
-    Exponential,
-    Local,
-    Normalizer,
-    Ordered,
-    Sums,
-    Threshold,
-    find_threshold,
-    has_factor,
-    relative_to,
-    scale_of,
-    sums_of,
-)
-from attention_jax.ops.normalizers import Softmax, TopK, as_normalizer, without_sink
+from attention_jax.ops.normalizers import ScalableSoftmax, Softmax, as_normalizer, without_sink
 from attention_jax.ops.platforms import by_platform
 from attention_jax.ops.pooling import Mean, Pool, as_pool
 from attention_jax.ops.positions import as_positions
 from attention_jax.ops.precision import accumulator
 from attention_jax.ops.scaled_logits import as_softmax
 from attention_jax.ops.scores import ScaledDot, Score, prepare
-from attention_jax.ops.trees import as_tree, pytree
-from attention_jax.ops.trials import check_tiles
+from attention_jax.ops.trees import as_tree, name_of, pytree
 
 
 def attend_sharded(
@@ -79,7 +56,7 @@ def attend_sharded(
     score: Score = ScaledDot(),
     bias: Bias | None = None,
     mask: Mask | None = None,
-    normalizer: Normalizer | Callable = Softmax(),
+    normalizer: Softmax | ScalableSoftmax = Softmax(),
     pool: Pool = Mean(),
     dropout: Float[Array, ""] | float = 0.0,
     rng: Key[Array, ""] | None = None,
@@ -100,11 +77,12 @@ def attend_sharded(
     with respect to a leaf of score, bias or normalizer that is taken INSIDE `shard_map(..., check_vma=False)` is this
     device's part of a sum: apply `lax.psum`. Otherwise `jax.grad` does so by itself.
 
-    Masks and biases are not arrays, and `pool` is the mean: others go through the keys more than once. There is no
-    `query_offset`, `return_statistics` or `implementation`.
+    The normalizer is the softmax, with or without a sink, or `ScalableSoftmax`, and `pool` is the mean: others need the
+    keys more than once. Masks and biases are not arrays. There is no `query_offset`, `return_statistics` or
+    `implementation`.
 
     Raises:
-      InputError: outside of `shard_map`, and for what `attend` does not take.
+      InputError: outside of `shard_map`, for other normalizers, and for what `attend` does not take.
 
     >>> from jax.sharding import AxisType, PartitionSpec
     >>> mesh = jax.make_mesh((1,), ("sequence",), axis_types=(AxisType.Auto,))
@@ -116,20 +94,13 @@ def attend_sharded(
     """
     num_devices, device_index = _device_place(axis_name)
     check_call(query, key, value, score, bias, mask, normalizer, dropout, block_q, block_k)
-    _check_rules(bias, mask, pool)
+    _check_rules(bias, mask, normalizer, pool)
     bias, mask = as_rules(bias, mask, query, key, 0)
     check_tiles(as_tree(score), bias, mask, query.shape[1], key.shape[1])
     first = device_index * query.shape[0]
     query, score, bias, normalizer = as_softmax(
         query, as_tree(score), bias, mask, as_normalizer(normalizer), first, num_devices * key.shape[0]
     )
-    base = normalizer.of if isinstance(normalizer, TopK) else normalizer
-    if not isinstance(base, Local | Ordered):
-        raise InputError(
-            f"attend_sharded needs a Pointwise, Ratio, Threshold or Ordered normalizer, got {type(base).__name__}"
-        )
-    if return_log_sum_exp and not isinstance(base, Softmax):
-        raise InputError(f"return_log_sum_exp=True needs the softmax, got the normalizer {type(base).__name__}")
     if not (query.size and key.size and (value.size or return_log_sum_exp)):
         out = jnp.zeros((query.shape[0], value.shape[1]), value.dtype)
         empty = out, jnp.full(query.shape[:1], -jnp.inf, accumulator(query.dtype))
@@ -138,38 +109,35 @@ def attend_sharded(
     if rng is not None and not is_zero(dropout):
         query_words, key_words = dropout_bits(rng, num_devices * query.shape[0], num_devices * key.shape[0])
         query_words = lax.dynamic_slice_in_dim(query_words, first, query.shape[0])
-        words = query_words, key_words, jnp.asarray(dropout, jnp.float32)
+        words = query_words, key_words, clip_rate(dropout)
     score, prepared_query, key = prepare(score, query, key)
-    rules = score, bias, without_sink(base)  # which is applied afterwards
+    rules = score, bias, without_sink(normalizer)  # which is applied afterwards
     inputs = vary_together(
         Inputs(rules, prepared_query, key, value, None if bias is None else query, mask, words, first)
     )
     ring = Ring(axis_name, num_devices, tuple(choose_blocks(score, prepared_query, key, block_q, block_k).items()))
-    if isinstance(normalizer, TopK) and normalizer.k < num_devices * key.shape[0]:
-        inputs = inputs._replace(cut=_find_cut(ring, lax.stop_gradient(inputs), normalizer.k))
     floats, non_floats, combine = partition(inputs)
-    out, log = _attend(ring, combine, floats, non_floats)
-    if not isinstance(base, Softmax):
-        return out
-    log = jnp.where(log == jnp.inf, -jnp.inf, log)
-    if base.sink is not None:
-        mass = base.non_sink_mass(log)
-        out = (out.astype(mass.dtype) * mass[:, None]).astype(out.dtype)
+    out, log = finish_softmax(normalizer, *_attend(ring, combine, floats, non_floats))
     return (out, log) if return_log_sum_exp else out
 
 
-def _check_rules(bias, mask, pool):
-    """Raise InputError for poolings other than the mean, and for arrays as masks and biases."""
+def _check_rules(bias, mask, normalizer, pool):
+    """Raise InputError for what needs the keys more than once, and for arrays as masks and biases."""
     if not isinstance(as_pool(pool), Mean):
-        raise InputError(
-            f"attend_sharded pools the mean alone, got {type(pool).__name__}: gather the keys and values with "
-            "jax.lax.all_gather(x, axis_name, tiled=True), and call attend with query_offset"
-        )
+        raise InputError(f"attend_sharded pools the mean alone, got {type(pool).__name__}: {GATHER}")
+    if not isinstance(as_normalizer(normalizer), Softmax | ScalableSoftmax):
+        name = name_of(as_tree(normalizer))
+        raise InputError(f"attend_sharded computes the softmax, Softmax or ScalableSoftmax, got {name}: {GATHER}")
     if any(map(is_array, (*as_tuple(bias), *as_tuple(mask)))):
         raise InputError(
             "attend_sharded needs a bias and a mask of positions, got an array: write mask=dense(array), of the whole "
             "sequence, and a bias as a function of positions"
         )
+
+
+GATHER = (
+    "gather the keys and values with jax.lax.all_gather(x, axis_name, tiled=True), and call attend with query_offset"
+)
 
 
 def _device_place(axis_name) -> tuple[int, Int[Array, ""]]:
@@ -229,53 +197,32 @@ class _ShiftedBias(Bias):
 
 
 def _tour(ring: Ring, inputs: Inputs, step, carry, bars=()):
-    """(carry, bars) after `step(inputs with a block of keys, whether it comes after this device's, carry, bars)` for
-    each block; `bars` travel with it, and come home with it."""
+    """(carry, bars) after `step(inputs with a block of keys, carry, bars)` for each block of keys; `bars` travel with
+    it, and come home with it."""
     device_index, size = lax.axis_index(ring.axis_name).astype(int), inputs.key.shape[0]
     neighbors = [(i, (i + 1) % ring.devices) for i in range(ring.devices)]
     send = lambda tree: jax.tree.map(lambda x: lax.ppermute(x, ring.axis_name, neighbors), tree)
     score, bias, normalizer = inputs.rules
 
     def block_inputs(key, value, block):
+        """The inputs with the keys of one device, whose first position in the whole sequence is block * size."""
         first, words = block * size, inputs.dropout
-        if words is not None:
+        if words is not None:  # random words of this device's queries [Q] and of all keys [n K]
             words = words[0], lax.dynamic_slice_in_dim(words[1], first, size), words[2]
         rules = score, None if bias is None else _ShiftedBias(bias, first), normalizer
         mask = None if inputs.mask is None else _ShiftedMask(inputs.mask, first)
         return finite_where_unattended(inputs._replace(rules=rules, key=key, value=value, mask=mask, dropout=words))
 
     def hop(n, state):
-        (key, value), carry, bars = state
+        # at hop n the block of the n-th device before this one is here; after n = devices hops each block is home
+        (key, value), carry, bars = state  # [K, E] and [K, V]
         block = (device_index - n) % ring.devices
-        next_block = send((key, value))  # while this block is used
-        carry, bars = step(block_inputs(key, value, block), block > device_index, carry, bars)
-        return next_block, carry, send(bars)
+        next_block = send((key, value))  # before it is used: it travels while this device computes
+        carry, bars = step(block_inputs(key, value, block), carry, bars)
+        return next_block, carry, send(bars)  # the gradients of a block follow it, with what this device added
 
     carry, bars = vary_like((carry, bars), inputs)
     return lax.fori_loop(0, ring.devices, hop, ((inputs.key, inputs.value), carry, bars))[1:]
-
-
-def _fold(ring: Ring, inputs: Inputs, step, carry, over=over_keys):
-    """`carry`, arrays [Q, ...], after a tour on which step(inputs, blocks, i, masked, j, rows of carry) is called for
-    all blocks j of keys, for each block i of queries."""
-    return _tour(
-        ring, inputs, lambda visiting, _, carry, bars: (_fold_block(ring, visiting, step, carry, over), ()), carry
-    )[0]
-
-
-def _fold_block(ring, inputs, step, carry, over=over_keys):
-    queries = inputs.query.shape[0]
-
-    def run(blocks):
-        ranges = key_blocks(inputs, blocks)
-
-        def rows(i):
-            start = jax.tree.map(lambda x: rows_of(x, i, blocks.query), carry)
-            return over(ranges, i, partial(step, inputs, blocks, i), start)
-
-        return jax.tree.map(partial(merge_row_blocks, queries), lax.map(rows, jnp.arange(-(-queries // blocks.query))))
-
-    return ring.compute(run)
 
 
 # --- forward ----------------------------------------------------------------------------------------------------------
@@ -283,185 +230,50 @@ def _fold_block(ring, inputs, step, carry, over=over_keys):
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attend(ring, combine, floats, non_floats):
-    """(output [Q, V], log-normalizer [Q] for the softmax, else None) of the `Inputs` that floats and others are."""
-    return _attend_forward(ring, combine, floats, non_floats)[0]
+    """(output [Q, V], log-normalizer [Q]) of the `Inputs` that floats and others are; +inf for a query without keys."""
+    return _forward(ring, combine, floats, non_floats)[0]
 
 
-def _attend_forward(ring, combine, floats, non_floats):
+def _forward(ring, combine, floats, non_floats):
     inputs = combine(floats, non_floats)
-    outputs, saved = _select_passes(inputs)[0](ring, inputs)
-    return outputs, (floats, non_floats, outputs, saved)
 
-
-def _select_passes(inputs):
-    """The forward and the backward pass."""
-    normalizer = inputs.rules[2]
-    if isinstance(normalizer, Exponential):
-        return _softmax_forward, _softmax_backward
-    if isinstance(normalizer, Ordered):
-        return _forward_of_ordered, _backward_of_ordered
-    return _local_forward, _local_backward
-
-
-def _zeros(inputs, width=None):
-    """[Q] or [Q, width] in the precision of sums."""
-    shape = inputs.query.shape[:1] if width is None else (inputs.query.shape[0], width)
-    return vary_like(jnp.zeros(shape, precision_of(inputs)), inputs)
-
-
-def _softmax_forward(ring, inputs):
-    def step(visiting, later, carry, bars):
-        out, log = carry
+    def step(visiting, carry, bars):
+        out, log = carry  # O [Q, V] and L [Q] of the keys so far
         block_out, block_log = ring.compute(lambda blocks: softmax.forward(visiting, blocks)[0])
         block_log = jnp.where(block_log == jnp.inf, -jnp.inf, block_log)  # no key: fused has +inf
-        total = jnp.logaddexp(log, block_log)
-        finite = jnp.where(total == -jnp.inf, 0.0, total)
-        share = lambda log: jnp.exp(log - finite)[:, None]
+        total = jnp.logaddexp(log, block_log)  # L' = log(exp(L) + exp(L_b))
+        finite = jnp.where(total == -jnp.inf, 0.0, total)  # no key so far: no inf - inf
+        share = lambda log: jnp.exp(log - finite)[:, None]  # [Q, 1]
         return (out * share(log) + block_out.astype(out.dtype) * share(block_log), total), bars
 
-    start = _zeros(inputs, inputs.value.shape[1]), _zeros(inputs) - jnp.inf
+    (queries, precision), width = (inputs.query.shape[0], precision_of(inputs)), inputs.value.shape[1]
+    start = jnp.zeros((queries, width), precision), jnp.full((queries,), -jnp.inf, precision)
     (out, log), _ = _tour(ring, inputs, step, start)
-    return (out.astype(inputs.value.dtype), jnp.where(log == -jnp.inf, jnp.inf, log)), ()
-
-
-def _local_forward(ring, inputs):
-    normalizer, has_threshold = inputs.rules[2], isinstance(inputs.rules[2], Threshold)
-    shift, top = _find_shift(ring, inputs) if has_threshold else (_zeros(inputs), None)
-    if normalizer.rescales:
-        raise_top = lambda *block: local.raise_top(block[-1], _scores(*block[:-1]))
-        shift = _fold(ring, inputs._replace(value=inputs.value[:, :0]), raise_top, shift)
-    inputs = inputs._replace(top=top)
-
-    def step(visiting, blocks, i, masked, j, totals):
-        return local.add_totals(visiting, blocks, i, rows_of(shift, i, blocks.query), None, masked, j, totals)
-
-    queries, width = inputs.query.shape[0], inputs.value.shape[1]
-    start = vary_like(local.start_totals(normalizer, queries, width, precision_of(inputs), False), inputs)
-    totals = _fold(ring, inputs, step, start)
-    scale = scale_of(normalizer, totals.denominator, totals.count, shift)
-    pooled = totals.pooled * scale[:, None]
-    dout_dtotal = local.dout_dtotal_of(totals) if has_threshold else None
-    count = totals.count if has_factor(normalizer) else None
-    return (pooled.astype(inputs.value.dtype), None), local.Saved(shift, scale, dout_dtotal, None, count, top)
-
-
-def _scores(inputs, blocks, i, masked, j):
-    tile = tile_of(inputs, blocks, i, j, masked)
-    return tile.scores(*tile.operands).astype(precision_of(inputs))
-
-
-def _find_shift(ring, inputs):
-    """The threshold of each query [Q], relative to its largest score, and that [Q]."""
-    normalizer, zero = inputs.rules[2], _zeros(inputs)
-    inputs = inputs._replace(value=inputs.value[:, :0])  # need not travel
-
-    def extent(visiting, blocks, i, masked, j, carry):
-        smallest, largest, count = carry
-        scores = _scores(visiting, blocks, i, masked, j)
-        allowed = scores != -jnp.inf
-        smallest = jnp.minimum(smallest, jnp.where(allowed, scores, jnp.inf).min(axis=1))
-        return smallest, jnp.maximum(largest, scores.max(axis=1)), count + allowed.sum(axis=1).astype(zero.dtype)
-
-    smallest, largest, count = _fold(ring, inputs, extent, (zero + jnp.inf, zero - jnp.inf, zero))
-    top, inputs = largest, inputs._replace(top=largest)
-    smallest, largest = (relative_to(top, x[:, None])[:, 0] for x in (smallest, largest))
-    smallest, largest = (jnp.where(count > 0, x, 0.0) for x in (smallest, largest))
-
-    def sums(t, low):
-        def step(visiting, blocks, i, masked, j, carry):
-            scores = _scores(visiting, blocks, i, masked, j)
-            increment = sums_of(normalizer, scores, scores != -jnp.inf, rows_of(t, i, blocks.query))
-            return jax.tree.map(jnp.add, carry, increment)
-
-        return _fold(ring, inputs, step, Sums(zero, zero))
-
-    all_done = lambda is_done: (
-        lax.pmin(is_done.all().astype(jnp.int32), ring.axis_name) == 1
-    )  # they take every tour together
-    on_all_devices = lambda is_done: vary_like(all_done(is_done), inputs)
-    return find_threshold(normalizer, sums, smallest, largest, jnp.maximum(count, 1), on_all_devices), top
-
-
-def _find_cut(ring, inputs, k):
-    """A number between the k-th largest score of each query and the next [Q]."""
-    step = lambda visiting, blocks, i, masked, j, largest: top_k.update_largest(
-        largest, _scores(visiting, blocks, i, masked, j)
-    )
-    start = _zeros(inputs, k + 1) - jnp.inf
-    return top_k.cut_of(_fold(ring, inputs._replace(value=inputs.value[:, :0]), step, start))
-
-
-def _forward_of_ordered(ring, inputs):
-    def step(visiting, later, runs, bars):
-        carry = jax.tree.map(lambda x: x[later.astype(int)], runs)
-        carry = _fold_block(ring, visiting, ordered.add_block, carry, over_keys_reversed)
-        return jax.tree.map(lambda x, new: x.at[later.astype(int)].set(new), runs, carry), bars
-
-    start = jnp.stack(2 * [_zeros(inputs)]), jnp.stack(2 * [_zeros(inputs, inputs.value.shape[1])])
-    (passed, pooled), _ = _tour(ring, inputs, step, start)
-    earlier = pooled[0] * jnp.exp(passed[1])[:, None]
-    return ((pooled[1] + earlier).astype(inputs.value.dtype), None), (passed[1], earlier)
+    outputs = out.astype(inputs.value.dtype), jnp.where(log == -jnp.inf, jnp.inf, log)
+    return outputs, (floats, non_floats, outputs)
 
 
 # --- backward ---------------------------------------------------------------------------------------------------------
 
 
-def _attend_backward(ring, combine, residuals, bars):
-    floats, non_floats, outputs, saved = residuals
+def _backward(ring, combine, residuals, output_bars):
+    """The cotangents of `floats`. Those of the scores S of a block, dS = P (dP - rowsum(dO * O)) with P = exp(S - L),
+    need O and L of all keys and nothing else of other blocks, so that each block is pulled back when it visits."""
+    floats, non_floats, outputs = residuals
     inputs = combine(floats, non_floats)
-    float_bars = jax.tree.leaves(_select_passes(inputs)[1](ring, inputs, outputs, saved, bars))
-    float_bars += [jnp.zeros_like(x) for x in floats[len(float_bars) :]]  # mask, dropout rate and cut
-    return [bar.astype(x.dtype) for bar, x in zip(float_bars, floats, strict=True)], None
-
-
-_attend.defvjp(_attend_forward, _attend_backward)
-
-
-def _gradients(ring, inputs, pull, carry=()):
-    """`Gradients` from a tour: `pull(inputs with a block, whether it comes after this device's, carry)` returns
-    the gradients through the block, and the carry."""
     zeros = lambda tree: jax.tree.map(lambda x: jnp.zeros(x.shape, accumulator(x.dtype)), tree)
     add = lambda total, increment: jax.tree.map(jnp.add, total, increment)
 
-    def step(visiting, later, carry, bars):
-        (resident, inner), (key, value) = carry, bars
-        block_gradients, inner = pull(visiting, later, inner)
-        resident = add(resident, (block_gradients.rules, block_gradients.query, block_gradients.bias_query))
-        return (resident, inner), (add(key, block_gradients.key), add(value, block_gradients.value))
+    def step(visiting, resident, key_bars):
+        block = ring.compute(lambda blocks: softmax.backward(visiting, blocks, outputs, (), output_bars))
+        resident = add(resident, (block.rules, block.query, block.bias_query))  # stay on this device
+        return resident, add(key_bars, (block.key, block.value))  # dK [K, E] and dV [K, V] travel with K and V
 
-    resident = zeros((partition(inputs.rules)[0], inputs.query, inputs.bias_query))
-    ((rules, query, bias_query), _), (key, value) = _tour(
-        ring, inputs, step, (resident, carry), zeros((inputs.key, inputs.value))
-    )
-    return Gradients(rules, query, key, value, bias_query)
-
-
-def _softmax_backward(ring, inputs, outputs, saved, bars):
-    pull = lambda blocks, visiting: softmax.backward(visiting, blocks, outputs, saved, bars)
-    return _gradients(
-        ring, inputs, lambda visiting, later, _: (ring.compute(lambda blocks: pull(blocks, visiting)), ())
-    )
+    start = zeros((partition(inputs.rules)[0], inputs.query, inputs.bias_query))
+    (rules, query, bias_query), (key, value) = _tour(ring, inputs, step, start, zeros((inputs.key, inputs.value)))
+    float_bars = jax.tree.leaves(Gradients(rules, query, key, value, bias_query))
+    float_bars += [jnp.zeros_like(x) for x in floats[len(float_bars) :]]  # mask and dropout rate
+    return [bar.astype(x.dtype) for bar, x in zip(float_bars, floats, strict=True)], None
 
 
-def _local_backward(ring, inputs, outputs, saved, bars):
-    pull = lambda blocks, visiting: local.backward_of_keys(visiting, blocks, outputs, saved, bars)
-    gradients = _gradients(
-        ring, inputs, lambda visiting, later, _: (ring.compute(lambda blocks: pull(blocks, visiting)), ())
-    )
-    return local.add_extra(inputs, outputs, saved, bars, gradients)
-
-
-def _backward_of_ordered(ring, inputs, outputs, saved, bars):
-    passed, earlier = saved
-    dot = lambda x: jnp.sum(x.astype(passed.dtype) * bars[0].astype(passed.dtype), axis=1)
-
-    def pull(visiting, later, runs):
-        passed, remaining = (x[later.astype(int)] for x in runs)
-        gradients = ring.compute(lambda blocks: ordered.backward(visiting, blocks, outputs, (passed, remaining), bars))
-        start = passed, _zeros(visiting, visiting.value.shape[1])
-        passed, pooled = _fold_block(ring, visiting, ordered.add_block, start, over_keys_reversed)
-        new = passed, remaining - dot(pooled)
-        return gradients, jax.tree.map(lambda x, new: x.at[later.astype(int)].set(new), runs, new)
-
-    runs = jnp.stack([passed, jnp.zeros_like(passed)]), jnp.stack([dot(earlier), dot(outputs[0])])
-    return _gradients(ring, inputs, pull, runs)
+_attend.defvjp(_forward, _backward)

@@ -151,6 +151,7 @@ def scores_of(place: Place, rules, query, key, bias_query):
     scores = widen_scores(score, score(query, key), query, key)
     if bias is not None:
         scores = add_bias(scores, bias, bias(bias_query, place.query_positions, place.key_positions))
+    # the cut of `TopK` was found among scores as they are, so that it is applied before they are relative to another
     if place.cut is not None:
         scores = jnp.where(scores < place.cut[:, None].astype(scores.dtype), -jnp.inf, scores)  # NaN stays
     if place.top is not None:
@@ -159,26 +160,36 @@ def scores_of(place: Place, rules, query, key, bias_query):
 
 
 def widen_scores(score, scores, query, key):
-    """The `scores` of a score in float32 at least; InputError if they are not [Q, K], as [K] would broadcast without
-    notice."""
+    """The `scores` of a score in float32 at least; InputError if they are complex, or not [Q, K], as [K] would
+    broadcast without notice."""
     expected_shape = query.shape[0], key.shape[0]
     if getattr(scores, "shape", None) != expected_shape:
         raise InputError(
             f"the score {name_of(score)} must return logits [Q, K] = {list(expected_shape)} for query "
             f"{list(query.shape)} and key {list(key.shape)}, got {_describe_shape(scores)}"
         )
+    _check_real("score", score, scores)
     scores = scores.astype(accumulator(scores.dtype))
     return vary_like(scores, query)  # a constant score does not vary over devices
 
 
 def add_bias(scores, bias, bias_logits):
-    """scores + the logits of a bias; InputError if these do not broadcast to [Q, K]."""
+    """scores + the logits of a bias; InputError if these are complex or do not broadcast to [Q, K]."""
     if not hasattr(bias_logits, "shape") or not is_broadcastable(bias_logits.shape, scores.shape):
         raise InputError(
             f"the bias {name_of(bias)} must return an array that broadcasts to [Q, K] = {list(scores.shape)}, "
             f"got {_describe_shape(bias_logits)}"
         )
+    _check_real("bias", bias, bias_logits)
     return scores + bias_logits.astype(scores.dtype)
+
+
+def _check_real(kind, rule, logits):
+    """Raise InputError for complex logits, which have no order, so no largest one."""
+    if jnp.issubdtype(logits.dtype, jnp.complexfloating):
+        raise InputError(
+            f"the {kind} {name_of(rule)} must return real logits, got {logits.dtype}: take .real or jnp.abs of them"
+        )
 
 
 def _describe_shape(value):
@@ -199,6 +210,7 @@ def tile_of(inputs, blocks, i, j, masked):
     """Block (i, j) of the matrix of scores; `masked` says that some of its pairs may not be allowed."""
     first_query = start_of(i, blocks.query, inputs.query.shape[0])
     first_key = start_of(j, blocks.key, inputs.key.shape[0])
+    # rows q of block i and k of block j; rules, mask and dropout rate are whole, as functions of the positions
     of_queries = lambda x: jax.tree.map(lambda x: rows_of(x, i, blocks.query), x)
     of_keys = lambda x: rows_of(x, j, blocks.key)
     query_words, key_words, rate = (None, None, None) if inputs.dropout is None else inputs.dropout
@@ -261,6 +273,7 @@ def pool_terms(weights, value, terms):
     differences from the values are in memory together."""
     dtype = weights.dtype
     value, terms = jax.tree.map(lambda x: x.astype(dtype), (value, terms))
+    # for one query: its terms and weights [k] to S sums; the differences [k, V] are computed again for the gradient
     row = jax.checkpoint(lambda terms_and_weights: terms_and_weights[0](terms_and_weights[1], value))
     return in_rows(row, (terms, weights), value.size)
 
@@ -365,6 +378,7 @@ def finite_where_unattended(inputs):
     if inputs.mask is None or isinstance(inputs.mask, AssumeFinite):
         return inputs
     arrays = inputs.query, inputs.key, inputs.value, inputs.bias_query
+    # only arrays with NaN or infinity need to know which rows are attended to: a pass over all pairs of the mask
     finite = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(arrays)]).all()
 
     def clean(arrays):
@@ -388,7 +402,7 @@ def find_attended_positions(inputs):
     queries, keys = inputs.query.shape[0], inputs.key.shape[0]
     if not queries or not keys:
         return jnp.zeros((queries,), bool), jnp.zeros((keys,), bool)
-    size = max(1, min(queries, 2**20 // keys))
+    size = max(1, min(queries, 2**20 // keys))  # rows of the mask, [size, K], that are in memory together
 
     def rows(i, carry):
         query_attends, key_is_attended = carry
@@ -411,7 +425,7 @@ def count_keys(mask, offset, queries: int, keys: int):
         return mask(first + jnp.arange(rows), jnp.arange(keys)).sum(axis=1, dtype=jnp.int32)
 
     def count(mask, offset):
-        if not has_size or size == queries:
+        if not has_size or size >= queries:
             return count_rows(mask, offset, queries)
         step = lambda i, counts: put_rows(counts, count_rows(mask, offset + start_of(i, size, queries), size), i, size)
         start = vary_like(jnp.zeros((queries,), jnp.int32), (mask, offset))
@@ -426,19 +440,27 @@ def count_keys(mask, offset, queries: int, keys: int):
 def key_blocks(inputs, blocks, share_bound: Callable | None = None):
     """Return (low, open_low, open_high, high) for each block of queries: blocks low..high of keys have allowed pairs,
     and in open_low..open_high all pairs are allowed, so that the mask need not be evaluated there. `share_bound` is
-    applied to the bounds, by default their `max_over_batch`: vmapped examples share one loop."""
+    applied to the bounds, by default their `max_over_batch`: vmapped examples share one loop.
+
+    A row of eight blocks for a causal window, with low 2, open_low 3, open_high 5 and high 6: `.` is skipped, in `m`
+    the mask is evaluated, in `o` it is not.
+
+        . . m o o m . .
+    """
     share_bound = share_bound or max_over_batch
     queries, keys = inputs.query.shape[0], inputs.key.shape[0]
     count = -(-keys // blocks.key)
     if inputs.mask is None:
         return 0, 0, keys // blocks.key, count
-    index = jnp.arange(-(-queries // blocks.query))
+    index = jnp.arange(-(-queries // blocks.query))  # of the blocks of queries, and so the shape of all that follow
     first = inputs.offset + start_of(index, blocks.query, queries)
     last = first + blocks.query - 1
     clip_to_keys = lambda x: jnp.broadcast_to(jnp.clip(as_positions(x), 0, keys), first.shape)
+    # positions of keys: some query of the block may attend to low..high, all of them to all of open_low..open_high
     low, high = map(clip_to_keys, inputs.mask.key_range(first, last))
     open_low, open_high = map(clip_to_keys, inputs.mask.unmasked_range(first, last))
-    # over every block that any example needs, without the mask where all examples allow it
+    # in blocks: each that has a key of low..high, and in the open range whole blocks alone; -max(-x) is the minimum
+    # over examples: over every block that any of them needs, without the mask where all allow it
     low, high = -share_bound(-(low // blocks.key)), share_bound(-(-high // blocks.key))
     open_low, open_high = share_bound(-(-open_low // blocks.key)), -share_bound(-(open_high // blocks.key))
     high = jnp.maximum(low, high)
@@ -451,6 +473,7 @@ def active_cells(active, inputs, blocks):
     overlaps = _overlaps(inputs, blocks)
     if overlaps is None:
         return active
+    # blocks (i, j) that share a query and a key with cell (a, b): a count above 0 means that any of them is active
     return jnp.einsum("ia,ij,jb->ab", overlaps[0], active.astype(jnp.float32), overlaps[1]) > 0
 
 
@@ -459,6 +482,7 @@ def active_blocks(cells, inputs, blocks):
     overlaps = _overlaps(inputs, blocks)
     if overlaps is None:
         return cells
+    # the transpose: cells (a, b) that share a query and a key with block (i, j)
     return jnp.einsum("ia,ab,jb->ij", overlaps[0], cells.astype(jnp.float32), overlaps[1]) > 0
 
 
@@ -469,8 +493,8 @@ def _overlaps(inputs, blocks):
     overlaps = []
     for x, size, cell in zip((inputs.query, inputs.key), blocks, blocks.cell):
         total = x.shape[0]
-        first = np.minimum(np.arange(-(-total // size)) * size, total - size)[:, None]
-        start = np.arange(-(-total // cell)) * cell
+        first = np.minimum(np.arange(-(-total // size)) * size, total - size)[:, None]  # [blocks, 1] first rows
+        start = np.arange(-(-total // cell)) * cell  # [cells]
         overlaps.append(((first < start + cell) & (start < first + size)).astype(np.float32))
     return overlaps
 
@@ -483,16 +507,18 @@ def max_over_batch(x):
 
 @max_over_batch.def_vmap
 def _max_over_batch_rule(size, batched, x):
-    return x.max(axis=0), False
+    x = x.max(axis=0) if size else jnp.zeros(x.shape[1:], x.dtype)  # no example needs a block
+    return max_over_batch(x), False  # over the batch of an outer `jax.vmap`, too
 
 
 def over_keys(ranges, i, step, carry):
     """Loop step(masked, j, carry) over the blocks j of keys, without the mask where all pairs are allowed."""
-    if isinstance(ranges[0], int):
+    if isinstance(ranges[0], int):  # no mask: only an incomplete last block hides the keys that it repeats
         _, _, open_high, high = ranges
         carry = lax.fori_loop(0, open_high, partial(step, False), carry)
         return step(True, open_high, carry) if open_high < high else carry
     low, open_low, open_high, high = (bound[i] for bound in ranges)
+    # the sums do not depend on the order of blocks: low..open_low and open_high..high first, then the open range
     num_masked_before = open_low - low  # one loop over the blocks with a mask on both sides of the open range
     step_masked = lambda n, carry: step(
         True, jnp.where(n < num_masked_before, low + n, open_high + n - num_masked_before), carry
@@ -511,6 +537,7 @@ def over_keys_reversed(ranges, i, step, carry):
         _, _, open_high, high = ranges
         carry = step(True, open_high, carry) if open_high < high else carry
         return run(False, 0, open_high, carry)
+    # here the order counts: open_high..high, the open range, low..open_low, each from its last block on
     low, open_low, open_high, high = (bound[i] for bound in ranges)
     return run(True, low, open_low, run(False, open_low, open_high, run(True, open_high, high, carry)))
 
@@ -533,6 +560,7 @@ def over_queries(inputs, blocks, out_bar, add_row) -> Gradients:
         fresh = start_of(i, size, queries) + jnp.arange(size) >= i * size
         row_bar = rows_of(out_bar, i, size)
         row_bar = jnp.where(fresh[:, None], row_bar, jnp.zeros_like(row_bar))
+        # dQ of this block alone [q, D], dK [K, E] and dV [K, V] of all keys: in a row of blocks the queries stay
         inner = bars._replace(query=zeros(inputs.query, size))
         if inputs.bias_query is not None:
             inner = inner._replace(bias_query=zeros(inputs.bias_query, size))
@@ -552,7 +580,7 @@ def over_queries(inputs, blocks, out_bar, add_row) -> Gradients:
 
 def add_tile(bars: Gradients, operand_bars, value_bar, j, size) -> Gradients:
     """Add the cotangents of the operands and values of a tile, in block j of the keys, to `bars`."""
-    rules_bar, query_bar, key_bar, bias_query_bar = operand_bars
+    rules_bar, query_bar, key_bar, bias_query_bar = operand_bars  # of the leaves, [q, D], [k, E] and [q, F]
     add = lambda total, increment: total + increment.astype(total.dtype)
     return Gradients(
         jax.tree.map(add, bars.rules, rules_bar),

@@ -93,6 +93,7 @@ def forward(inputs, blocks):
     ranges = key_blocks(inputs, blocks)
 
     def rows(i, carry):
+        # 1. m, l [q] and sum_j exp(S_ij - m) v_j [q, V] over all blocks of keys, 2. O [q, V] and L [q], into rows i
         start = vary_like(start_rows(blocks.query, width, precision, blocks.keep_statistics), inputs)
         step = lambda masked, j, running: add_keys(
             tile_of(inputs, blocks, i, j, masked), running, blocks.recompute_scores
@@ -132,6 +133,7 @@ def backward(inputs, blocks, outputs, saved, bars):
 
     def rows(i, fresh, row_bar, bars):
         row_log = rows_of(log, i, blocks.query)
+        # rows that the last block repeats: dO = 0, hence dP = 0, and with delta = 0 dS = 0
         row_delta = jnp.where(fresh, rows_of(delta, i, blocks.query), 0.0)
 
         def step(masked, j, bars):

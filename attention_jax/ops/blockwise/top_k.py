@@ -22,26 +22,26 @@ def find_cuts(inputs, blocks, k: int):
     def step(i, masked, j, largest):
         tile = tile_of(inputs, blocks, i, j, masked)
         scores = tile.scores(*tile.operands).astype(precision)
-        return update_largest(largest, scores)
+        return _update_largest(largest, scores)
 
-    def rows(i, out):
+    def rows(i, out):  # the k + 1 largest scores [q, k + 1] of a block of queries, over all keys, and their cut [q]
         start = vary_like(jnp.full((blocks.query, k + 1), -jnp.inf, precision), inputs)
-        return put_rows(out, cut_of(over_keys(ranges, i, partial(step, i), start)), i, blocks.query)
+        return put_rows(out, _cut_of(over_keys(ranges, i, partial(step, i), start)), i, blocks.query)
 
     queries = inputs.query.shape[0]
     start = vary_like(jnp.full((queries,), -jnp.inf, precision), inputs)
     return lax.fori_loop(0, -(-queries // blocks.query), rows, start)
 
 
-def update_largest(largest, scores):
+def _update_largest(largest, scores):
     """Return the k + 1 largest per row of [q, k + 1] and [q, keys] together."""
     return lax.top_k(jnp.concatenate([largest, scores], axis=1), largest.shape[1])[0]
 
 
-def cut_of(largest):
+def _cut_of(largest):
     """The cuts [q], given the k + 1 largest scores [q, k + 1].
 
-    >>> cut_of(jnp.array([[2.0, -1.0], [3e38, -3e38], [2.0, -jnp.inf]])).tolist()
+    >>> _cut_of(jnp.array([[2.0, -1.0], [3e38, -3e38], [2.0, -jnp.inf]])).tolist()
     [0.5, 0.0, -inf]
     """
     has_more_keys = largest[:, -1] != -jnp.inf  # than k keys are allowed

@@ -31,8 +31,9 @@ def missing() -> str | None:
     return None
 
 
-def unsupported_reason(query, key, value, score, bias, mask, dropout, query_offset, sink=None) -> str | None:
-    """Return why cuDNN cannot compute this call exactly; None if it can."""
+def unsupported_reason(call) -> str | None:
+    """Return why cuDNN cannot compute a call, `dispatch.Call`, exactly; None if it can."""
+    query, key, value, score, bias, mask, _, query_offset, sink, *_ = call
     if missing() is not None:
         return f"needs an NVIDIA GPU's cuDNN, which JAX looks for while it traces ({missing()})"
     if not query.dtype == key.dtype == value.dtype or query.dtype not in (jnp.bfloat16, jnp.float16):
@@ -40,7 +41,7 @@ def unsupported_reason(query, key, value, score, bias, mask, dropout, query_offs
             "needs query, key and value all in bfloat16 or all in float16, "
             f"got {query.dtype}, {key.dtype} and {value.dtype}"
         )
-    reason = not_a_product(query, key, value, score, bias, mask, dropout, sink)
+    reason = not_a_product(call)
     if reason is not None:
         return reason
     if not (query.shape[0] and key.shape[0]):
@@ -66,6 +67,7 @@ def attend(query, key, value, score, bias, mask, sink=None):
     An odd number of queries or keys gets one more row of zeros. The row of the query is cut off, so that its cotangent
     is zero; the key is hidden by the causal mask or by the number of keys.
     """
+    # 1. keys that no query may attend to, made finite: the kernel multiplies their values by the weight 0
     by_type = {type(rule): rule for rule in split_mask(mask)}
     (queries, features), keys, is_causal = (query.shape[0], value.shape[1]), key.shape[0], Causal in by_type
     num_keys = jnp.asarray(keys, jnp.int32)
@@ -73,8 +75,10 @@ def attend(query, key, value, score, bias, mask, sink=None):
         num_keys = jnp.clip(jnp.asarray(by_type[Lengths].length), 0, keys).astype(jnp.int32)
         is_real = jnp.arange(keys) < num_keys
         key, value = hide(key, is_real), replace_nonfinite(value, is_real)
+    # 2. score and bias as one product, [Q, H] and [K, H]; a sink is one more row before the keys (causal: and queries)
     query, key, value, scale, attended = as_product(query, key, value, score, bias, mask, sink)
     first, num_keys, keys = query.shape[0] - queries, num_keys + (key.shape[0] - keys), key.shape[0]
+    # 3. even lengths: under a causal mask the key of zeros comes after all queries, else `num_keys` does not count it
     has_lengths = Lengths in by_type or (keys % 2 == 1 and not is_causal)
     query, key, value = (jnp.pad(x, ((0, x.shape[0] % 2), (0, 0))) for x in (query, key, value))
     num_queries = jnp.asarray(query.shape[0], jnp.int32)
@@ -90,6 +94,7 @@ def attend(query, key, value, score, bias, mask, sink=None):
         local_window_size=(by_type[Window].width, 0) if Window in by_type else None,
         implementation="cudnn",
     )
+    # 4. [1, Q, 1, H] -> [Q, V], without the rows and features that were added; 0 for queries without keys
     out = _batch_cotangent(out)[0, first : first + queries, 0, :features]  # [Q, V]
     if attended is not None:
         return jnp.where(attended[:, None], out, jnp.zeros_like(out))

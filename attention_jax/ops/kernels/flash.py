@@ -18,11 +18,12 @@ BLOCKS = (512, 256, 128)
 """Of queries and of keys: the first that divides both lengths."""
 
 
-def unsupported_reason(query, key, value, score, bias, mask, dropout, query_offset, sink=None) -> str | None:
-    """Return why the kernel cannot compute this call exactly; None if it can."""
+def unsupported_reason(call) -> str | None:
+    """Return why the kernel cannot compute a call, `dispatch.Call`, exactly; None if it can."""
+    query, key, value, score, bias, mask, _, query_offset, sink, *_ = call
     if not query.dtype == key.dtype == value.dtype == jnp.bfloat16:
         return f"needs query, key and value in bfloat16, got {query.dtype}, {key.dtype} and {value.dtype}"
-    reason = not_a_product(query, key, value, score, bias, mask, dropout)
+    reason = not_a_product(call)
     if reason is not None:
         return reason
     if sink is not None:
@@ -43,13 +44,14 @@ def attend(query, key, value, score, bias, mask):
 
     by_type = {type(rule): rule for rule in split_mask(mask)}
     queries, keys, features, length, segments = query.shape[0], *value.shape, None, None
-    if Lengths in by_type:
+    if Lengths in by_type:  # all queries are in segment 1, as are the real keys; keys behind them are in segment 0
         length = jnp.asarray(by_type[Lengths].length)
         real = jnp.arange(keys) < length
         query = replace_nonfinite(query, jnp.broadcast_to(length > 0, queries))
         key, value = hide(key, real), replace_nonfinite(value, real)
         segments = library.SegmentIds(jnp.ones((1, queries), jnp.int32), real.astype(jnp.int32)[None])
     query, key, value, scale, attended = as_product(query, key, value, score, bias, mask)
+    # the features of the terms widen queries, keys and values to one size H, of which the output's first V are read
     block = next(size for size in BLOCKS if queries % size == 0 and keys % size == 0)
     out = library.flash_attention(
         *(x[None, None] for x in (query, key, value)),  # [1, 1, T, D]

@@ -76,19 +76,23 @@ def as_product(query, key, value, score, bias, mask, sink=None) -> Product:
     diagonal stays where it is. The output has one row more then, and at least as many features as the values.
     """
     dtype, queries = value.dtype, query.shape[0]
+    # 1. logits_ij = s q_i . k_j + sum of c (b_j + a_i), with terms b_j of the keys [K] and a_i of the queries [Q]
     terms, *added = terms_of(query, key, score, bias, mask)
     with_term = [x for x in (terms, *added) if x.key_term is not None]
     attended = has_finite_bias(sum(x.key_term.astype(jnp.float32) for x in added), mask, queries) if added else None
+    # 2. the sink is key 0: its other terms are 0, and one more term, sink * b_j, is b = (1, 0, ..., 0)
     if sink is not None:
         with_term = [x._replace(key_term=jnp.pad(x.key_term, (1, 0))) for x in with_term]
         is_sink = jnp.arange(1 + key.shape[0]) == 0
         with_term.append(Terms(key_term=is_sink.astype(jnp.float32), factor=sink))
         value, queries = jnp.pad(value, ((1, 0), (0, 0))), queries + is_causal(mask)
+    # 3. each term c b_j is C more features, [Q, C] and [K, C], whose product is c b_j / s; all c a_i are one
     columns = [_columns(x, queries, terms.scale, dtype) for x in with_term]
     of_queries = [_times(x.query_term, x.factor) for x in (terms, *added) if x.query_term is not None]
     if of_queries:
         sizes = queries, value.shape[0]
         columns.append(_of_queries(sum(of_queries) / terms.scale, sink is not None, sizes, dtype))
+    # 4. the score's own features in parts, zeros before them for the sink, then all side by side: [Q, H], [K, H]
     query, key = _in_parts(terms, dtype, LARGEST - sum(of_query.shape[1] for of_query, _ in columns))
     query, key = (jnp.pad(x, ((n - x.shape[0], 0), (0, 0))) for x, n in ((query, queries), (key, value.shape[0])))
     query, key = (jnp.concatenate(side, axis=1) for side in zip((query, key), *columns))
@@ -123,6 +127,7 @@ def has_finite_bias(key_term, mask: Mask | None, queries: int) -> Bool[Array, " 
     """Whether a key that a query may attend to has a term other than -inf. The mask allows an interval of keys."""
     keys, positions = key_term.shape[0], jnp.arange(queries)
     start, stop = (0, keys) if mask is None else mask.key_range(positions, positions)
+    # finite terms in start..stop, a difference of running counts: the mask [Q, K] is never evaluated
     count = jnp.pad(jnp.cumsum(key_term != -jnp.inf), (1, 0))  # [K + 1], of the keys before each
     count_before = lambda position: count[jnp.clip(jnp.broadcast_to(position, (queries,)), 0, keys)]
     return count_before(stop) > count_before(start)
@@ -138,6 +143,7 @@ def hide(key: Float[Array, "K E"], is_real: Bool[Array, " K"]) -> Float[Array, "
 def _in_parts(terms: Terms, dtype, most: int) -> tuple[Array, Array]:
     """The features of query and key in `dtype`: (high + low) . key = high . key + low . key. The last low
     parts are left out where there would be more than `most` features."""
+    # from the largest product to the smallest: high . high, high . low, low . high, low . low, of F features each
     pairs = [(q, k) for q in _two_parts(terms.query, dtype) for k in _two_parts(terms.key, dtype)]
     size = max(most, terms.query.shape[1])
     query, key = (jnp.concatenate(side, axis=1)[:, :size] for side in zip(*pairs, strict=True))
@@ -147,6 +153,8 @@ def _in_parts(terms: Terms, dtype, most: int) -> tuple[Array, Array]:
 def _columns(terms: Terms, queries: int, scale: float, dtype) -> tuple[Float[Array, "Q C"], Float[Array, "K C"]]:
     """Features of the queries and of the keys whose product is factor * key_term / scale."""
     term = terms.key_term.astype(jnp.float32) / scale
+    # sum_p C_p (b_j / s)_p with the constants C_p of `FACTORS` as features of the query: 3 columns; a learned factor c
+    # is in parts of its own, and the columns are all pairs (part of c) C_p . (b_j / s)_p
     if terms.factor is None or isinstance(terms.factor, int | float):
         term, of_query = _times(term, terms.factor), [jnp.ones(queries, dtype)]
     else:
@@ -163,7 +171,7 @@ def _of_queries(term: Float[Array, " Q"], sink: bool, rows: tuple[int, int], dty
     compete with, one feature whose value is 0 and whose gradient is that of the term."""
     if sink:
         of_query, constants = jnp.stack(three_parts(term, dtype), axis=1), FACTORS
-    else:
+    else:  # a - a with the second held constant: 0, with the derivative 1
         value = jnp.where(jnp.isfinite(term), term - lax.stop_gradient(term), 0.0)
         of_query, constants = value.astype(dtype)[:, None], (1.0,)
     of_key = jnp.broadcast_to(jnp.asarray(constants, dtype), (rows[1] - int(sink), len(constants)))
@@ -178,7 +186,7 @@ def _times(term, factor):
 def _two_parts(x, dtype) -> list:
     if x.dtype == dtype:
         return [x]
-    high = round_to(x, dtype)
+    high = round_to(x, dtype)  # x = high + low
     return [high, round_to(lax.stop_gradient(x - high.astype(x.dtype)), dtype)]
 
 
@@ -191,6 +199,7 @@ def three_parts(term: Float[Array, " N"], dtype) -> tuple[Array, Array, Array]:
     """Three parts of a term in `dtype`, whose product with `FACTORS` is the term; the second carries the gradient. -inf
     is the lowest number in range, whose weight is 0."""
     term, (large, _, small) = jnp.clip(term, -_limit(dtype), _limit(dtype)), FACTORS
+    # term = large * high + middle + small * low, each the rounding error of the sum before it
     high = round_to(lax.stop_gradient(term) / large, dtype)
     remainder = term - high.astype(term.dtype) * large
     middle = round_to(remainder, dtype)
@@ -204,8 +213,10 @@ def round_to(x, dtype):
     return lax.reduce_precision(x, exponent_bits=kind.nexp, mantissa_bits=kind.nmant).astype(dtype)
 
 
-def not_a_product(query, key, value, score, bias, mask, dropout, sink=None) -> str | None:
-    """Return why a call in half precision is no product for a kernel, of any head size; None if it is."""
+def not_a_product(call) -> str | None:
+    """Return why a call in half precision, `dispatch.Call`, is no product for a kernel of any head size; None if it
+    is."""
+    query, key, value, score, bias, mask, dropout, *_ = call
     dtype, (keys, _), causal = value.dtype, key.shape, is_causal(mask)
     terms = jax.eval_shape(lambda query, key: terms_of(query, key, score, None, mask), query, key)
     if terms is None:

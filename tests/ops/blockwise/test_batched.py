@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from attention_jax import attend, attend_heads, causal, normalizers
-from attention_jax.compile.report import compile_for, report
-from attention_jax.compile.targets import parse_target
 from attention_jax.ops import dispatch, scores
 from attention_jax.ops.blockwise.score_blocks import Blocks
 from attention_jax.ops.dispatch import choose_blocks
+from benchmarks._targets import compile_for, parse_target
 
 NORMALIZERS = {
     "softmax": normalizers.Softmax(),
@@ -83,6 +82,7 @@ def of_both(program, normalizer, levels, *operands):
 gradient = partial(jax.grad, argnums=(0, 1, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalizer", ["softmax", "stick-breaking"])
 def test_nested_vmap_gradient_equals_plain(normalizer, small_blocks):
     assert_close(*of_both(gradient, normalizer, 2, *heads(2, 3)))
@@ -94,6 +94,7 @@ def test_vmap_of_gradient_is_that_of_plain_attention(small_blocks):
     assert small_blocks[6][:2] == (64, 64)
 
 
+@pytest.mark.slow
 def test_forward_mode_over_heads_equals_plain(small_blocks):
     arrays, dots = heads(4), heads(4)[::-1]
     dots = [jnp.resize(dot, x.shape) for dot, x in zip(dots, arrays)]
@@ -123,6 +124,7 @@ def test_second_derivatives_over_heads_equal_plain(normalizer, order, small_bloc
     assert_close(*of_both(program, normalizer, levels, *arrays), tolerance=2e-4)
 
 
+@pytest.mark.slow
 def test_a_backward_pass_alone_may_be_vmapped(small_blocks):
     """Its blocks are then smaller than those of the forward pass, which has found which ones have weights."""
     query, key, value = heads()
@@ -137,6 +139,7 @@ def test_a_backward_pass_alone_may_be_vmapped(small_blocks):
     assert small_blocks[1][:2] == (128, 128) and small_blocks[5][:2] == (64, 64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", [scores.Gaussian(), pytest.param(negative_distance, marks=pytest.mark.slow)])
 def test_shared_key_heads_gradient_equals_plain(score, small_blocks):
     arrays = draw_arrays((2, QUERIES, 4, WIDTH), (2, KEYS, 2, WIDTH), (2, KEYS, 2, WIDTH))
@@ -183,6 +186,7 @@ def lower(score, normalizer, *batch):
     return jax.jit(gradient(loss)).trace(x, x, x).lower(lowering_platforms=("cuda",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalizer", [normalizers.Softmax(), normalizers.Sparsemax()])
 def test_gpu_gradient_arrays_are_no_larger_than_queries(normalizer):
     text = lower(scores.ScaledDot(), normalizer, 8, 16).as_text()
@@ -221,4 +225,5 @@ def test_h100_gradient_temporaries_are_bounded(kind):
         jax.vmap(partial(attend, score=score, normalizer=normalizer, mask=causal(), implementation="fused"))
     )
     loss = lambda *arrays: attend_batch(*arrays).astype(jnp.float32).sum()
-    assert report(compile_for(parse_target("h100"), gradient(loss), x, x, x)).temporaries < LIMIT[kind] * 2**20
+    memory = compile_for(parse_target("h100"), gradient(loss), x, x, x).memory_analysis()
+    assert memory.temp_size_in_bytes < LIMIT[kind] * 2**20

@@ -158,6 +158,7 @@ def test_forward_mode_in_half_precision():
     np.testing.assert_allclose(actual, jax.jvp(run("plain"), *exact)[1], atol=0.1)
 
 
+@pytest.mark.slow
 def test_forward_mode_keeps_no_weights():
     """At 2,048 x 2,048 the tangent needs a fraction of the memory of one matrix of weights."""
     x = jax.ShapeDtypeStruct((2048, 8), jnp.float32)

@@ -9,6 +9,7 @@ from tiers import slow_but
 
 from attention_jax.ops import normalizers, scores
 from attention_jax.ops.attention import attend
+from attention_jax.ops.heads import attend_heads
 from attention_jax.ops.masks import causal
 from tests.ops.cases import SCORES
 from tests.ops.test_attend_properties import AS_USERS_DO
@@ -70,6 +71,14 @@ def test_scores_with_large_rounding_errors(score):
     np.testing.assert_array_equal(out, best)
     assert all(np.isfinite(gradient).all() for gradient in gradients)
     np.testing.assert_array_equal(gradients[2].sum(axis=0), [4, 4, 4])  # each query has one key
+
+
+def test_finite_arrays_are_not_cleaned_under_nested_vmaps():
+    """The pass over the mask stays in a branch that finite arrays do not take."""
+    x = jax.ShapeDtypeStruct((2, 32, 3, WIDTH), jnp.float32)
+    run = lambda mask: lambda x: attend_heads(x, x, x, mask=mask, implementation="fused")
+    branches = lambda mask: jax.jit(run(mask)).lower(x).as_text().count("stablehlo.case")
+    assert branches(causal()) == branches(None) + 1
 
 
 def test_very_large_and_all_equal_scores():

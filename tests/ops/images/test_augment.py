@@ -147,6 +147,7 @@ def pillow(name, image, strength):
     return getattr(ImageOps, name.replace("auto_contrast", "autocontrast"))(picture, *extra)
 
 
+@pytest.mark.slow
 def test_auto_augment_keeps_shape_and_varies():
     x = jnp.broadcast_to(BYTES[:1], (40, 8, 8, 3))
     y = jax.jit(auto_augment)(RNG, x)

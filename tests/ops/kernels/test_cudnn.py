@@ -10,14 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention_jax.compile.report import compile_for
-from attention_jax.compile.targets import parse_target
 from attention_jax.ops.attention import attend
 from attention_jax.ops.biases import ALiBi
-from attention_jax.ops.dispatch import PLATFORMS, choose_implementation
+from attention_jax.ops.dispatch import PLATFORMS, Call, choose_implementation
 from attention_jax.ops.kernels import cudnn
 from attention_jax.ops.masks import causal, dense, lengths, window
 from attention_jax.ops.scores import ScaledDot, SoftCap
+from benchmarks._targets import compile_for, parse_target
 
 X = jnp.ones((16, 64), jnp.bfloat16)
 MASKS = {
@@ -29,6 +28,7 @@ MASKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_what_cudnn_can_do_goes_there(cudnn_installed, mask):
     """Batched over any axes, with operands that are not batched, and gradients from outside and inside of the vmap."""
@@ -97,6 +97,7 @@ PAIRS = [
 """Every mask at every length, in one way to map it each."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", LENGTHS)
 def test_gradient_of_every_route_traces(cudnn_installed, length):
     """JAX's wrapper of cuDNN has conditions that only a gradient meets, such as even lengths."""
@@ -122,6 +123,7 @@ def test_gradients_compile_for_an_h100(mask, batching):
     assert "cudnn$fmhaSoftmaxBackward" in compile_for(parse_target("h100"), program, *shapes).as_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queries, keys", [(1, 1), (5, 5), (5, 8), (8, 5)])
 def test_padding_to_even_lengths_changes_nothing(cudnn_installed, monkeypatch, queries, keys):
     """Output and gradients are those of the definition under every mask, also with NaN beyond the lengths, and the
@@ -153,6 +155,7 @@ def test_padding_to_even_lengths_changes_nothing(cudnn_installed, monkeypatch, q
     assert lengths_seen and not any(n % 2 for n in lengths_seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", ["none", "causal & lengths"])
 def test_log_sum_exp_does_not_come_from_cudnn(cudnn_installed, mask):
     """`jax.nn` returns cuDNN's log-sum-exp without its gradient: the gradient here is that of the definition, the
@@ -188,26 +191,17 @@ def test_log_sum_exp_does_not_come_from_cudnn(cudnn_installed, mask):
     ],
 )
 def test_what_cudnn_cannot_do_goes_elsewhere(cudnn_installed, change):
-    call = {
-        "query": X,
-        "key": X,
-        "value": X,
-        "score": ScaledDot(),
-        "bias": None,
-        "mask": None,
-        "dropout": None,
-        "query_offset": 0,
-        "sink": None,
-    }
+    call = Call(X, X, X)
+    names = lambda call: {platform: choice.implementation for platform, choice in choose_implementation(call).items()}
     small = dict.fromkeys(PLATFORMS, "plain")
-    assert choose_implementation(**call, implementation=None) == small | {"cuda": "cudnn"}
-    assert choose_implementation(**(call | change), implementation=None) == small
+    assert names(call) == small | {"cuda": "cudnn"}
+    assert names(call._replace(**change)) == small
 
 
 def test_without_the_library_there_is_no_cudnn():
-    call = (X, X, X, ScaledDot(), None, None, None, 0)
+    call = Call(X, X, X)
     if cudnn.missing() is None:
-        assert cudnn.unsupported_reason(*call) is None
+        assert cudnn.unsupported_reason(call) is None
     else:
-        assert "cuDNN" in cudnn.missing() and cudnn.missing() in cudnn.unsupported_reason(*call)
-        assert choose_implementation(*call, implementation=None) == dict.fromkeys(PLATFORMS, "plain")
+        assert "cuDNN" in cudnn.missing() and cudnn.missing() in cudnn.unsupported_reason(call)
+        assert {choice.implementation for choice in choose_implementation(call).values()} == {"plain"}

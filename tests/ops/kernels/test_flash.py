@@ -10,7 +10,7 @@ from jax.experimental.pallas.ops.tpu import flash_attention as library
 from attention_jax.errors import InputError
 from attention_jax.ops.attention import attend
 from attention_jax.ops.biases import ALiBi
-from attention_jax.ops.dispatch import choose_implementation
+from attention_jax.ops.dispatch import Call, choose_implementation
 from attention_jax.ops.kernels import flash
 from attention_jax.ops.masks import causal, dense, lengths, window
 from attention_jax.ops.scores import Dot, Gaussian, ScaledDot, SoftCap
@@ -31,6 +31,7 @@ def interpret_kernel(monkeypatch):
     monkeypatch.setattr(library.pl, "pallas_call", functools.partial(library.pl.pallas_call, interpret=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mask, score",
     [
@@ -102,23 +103,14 @@ def test_tpu_chooses_flash_where_supported(mask):
     ids=lambda change: ", ".join(change),
 )
 def test_everything_else_is_refused_and_goes_elsewhere(change):
-    call = {"query": X, "key": X, "value": X, "score": ScaledDot(), "bias": None, "mask": None, "dropout": None}
-    call |= {"query_offset": 0, "sink": None} | change
-    assert flash.unsupported_reason(**call) is not None
-    assert choose_implementation(**call, implementation=None)["tpu"] != "flash"
+    call = Call(X, X, X)._replace(**change)
+    assert flash.unsupported_reason(call) is not None
+    assert choose_implementation(call)["tpu"].implementation != "flash"
     with pytest.raises(InputError, match=r'implementation="flash" '):
-        choose_implementation(**call, implementation="flash")
+        choose_implementation(call, "flash")
 
 
 def test_short_ones_are_not_worth_it():
-    call = {
-        "score": ScaledDot(),
-        "bias": None,
-        "mask": None,
-        "dropout": None,
-        "query_offset": 0,
-        "implementation": None,
-    }
-    choose = lambda x: choose_implementation(x, x, x, **call)
+    choose = lambda x: {name: choice.implementation for name, choice in choose_implementation(Call(x, x, x)).items()}
     assert choose(X)["tpu"] == "flash" and choose(X[:384])["tpu"] != "flash"
-    assert {choose(X)[platform] for platform in ("cpu", "default")} == {"fused", "plain"}
+    assert {choose(X)[platform] for platform in ("cpu", "default")} == {"fused"}

@@ -70,6 +70,7 @@ def soft_cap(cap, query, key):
     return cap * jnp.tanh(query @ key.T / cap)
 
 
+@pytest.mark.slow
 def test_forward_mode_and_second_derivatives():
     """Of a score with a parameter: the kernel's own derivative is of the first order, in reverse mode."""
     primals = jnp.float32(2.0), normal(20, 8), normal(37, 8), normal(37, 8)
@@ -88,6 +89,7 @@ def test_forward_mode_and_second_derivatives():
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_attend_heads_with_grouped_heads():
     """Slopes of each head, and lengths of each sequence, of which one is 0."""
     arrays = normal(2, 20, 4, 8), normal(2, 37, 2, 8), normal(2, 37, 2, 8)
@@ -121,14 +123,27 @@ def test_a_table_of_many_numbers_has_its_gradient():
         ({"bias": lambda query, i, j: jax.lax.digamma(query.sum(axis=1, keepdims=True))}, "knows no digamma"),
         ({"score": lambda query, key: jnp.cumsum(query, axis=1) @ key.T}, "knows no cumsum"),
         ({"normalizer": lambda x: jax.lax.lgamma(jnp.exp(x))}, "knows no lgamma"),
+        ({"bias": biases.ShawBias(jnp.ones((5, 8)))}, "reads by index only single numbers"),
+        ({"bias": biases.TransformerXLBias(jnp.ones((8, 6)))}, "does not reshape"),
+        ({"bias": biases.Location(jnp.ones((8, 64)))}, "reads by index only single numbers"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )
 def test_what_a_kernel_cannot_compute_is_named_before_lowering(call, reason):
     """Where the call is traced: the error names the primitive, and what to do."""
     x = [jax.ShapeDtypeStruct((n, 8), jnp.float32) for n in (20, 37, 37)]
-    with pytest.raises(InputError, match=f'implementation="kernel" {reason}: take "fused"'):
+    with pytest.raises(InputError, match=f'implementation="kernel" {reason}.*: take "fused"'):
         jax.eval_shape(partial(by_blocks, **call), *x)
+
+
+def test_boolean_masks_beyond_int32_offsets_are_refused():
+    """Of all heads together, where `jax.vmap` batches them; a mask that all share is small."""
+    x, mask = jax.ShapeDtypeStruct((3, 3, 2**14, 8), jnp.bfloat16), jax.ShapeDtypeStruct((3, 3, 2**14, 2**14), bool)
+    run = lambda x, mask: attend(x, x, x, mask=mask, implementation="kernel")
+    with pytest.raises(InputError, match="indexes masks of up to 2.31 booleans, of all heads, got 2,415,919,104"):
+        jax.eval_shape(jax.vmap(jax.vmap(run)), x, mask)
+    shared = jax.ShapeDtypeStruct(mask.shape[2:], bool)
+    assert jax.eval_shape(jax.vmap(jax.vmap(run, (0, None)), (0, None)), x, shared).shape == x.shape
 
 
 def test_float64_is_refused():

@@ -10,11 +10,10 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 from tiers import slow_but
 
-from attention_jax.compile.report import compile_for
-from attention_jax.compile.targets import parse_target
 from attention_jax.models.multihead import MultiHeadAttention
 from attention_jax.ops.kernels import generated
 from benchmarks import registers
+from benchmarks._targets import compile_for, parse_target
 
 if generated.missing():
     pytest.skip(generated.missing(), allow_module_level=True)

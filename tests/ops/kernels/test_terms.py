@@ -197,6 +197,7 @@ def test_error_is_at_most_twice_that_of_the_definition(by_xla, case, mask, dtype
     check_twice_the_error(call_of(case, mask, length), *arrays_of(length, dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rules, shift, size",
     [
@@ -227,6 +228,7 @@ def test_it_is_cudnn_that_is_chosen(cudnn_installed, case):
     assert choices["cpu"].implementation == choices["default"].implementation == "plain"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case, mask, dtype, length",
     [
@@ -241,6 +243,7 @@ def test_gradient_of_every_case_traces(cudnn_installed, case, mask, dtype, lengt
     assert "dot_product_attention" in str(jax.make_jaxpr(run)(x, x, x, x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in CASES if "mask" not in CASES[case](8)])
 def test_hidden_keys_have_no_effect(by_xla, case):
     """NaN beyond the lengths, and lengths of 0, in value and gradient."""
@@ -341,6 +344,7 @@ def test_products_are_taken_by_name_alone(cudnn_installed, monkeypatch):
     assert default["cuda"].implementation == "plain" and 'implementation="cudnn"' in default["cuda"].reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype, length", [("bfloat16", 32768), ("float16", 4096)])
 def test_the_bound_of_long_biases_holds(dtype, length):
     """The logits near the diagonal, summed in float32 as a kernel sums them, are off by less than half of the

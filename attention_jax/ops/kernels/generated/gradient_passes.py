@@ -89,7 +89,7 @@ def _pull_by_keys(walk, pull, moving):
     arrays = [struct(*leaves[n].shape) for n in large]
 
     def body(refs, outputs, j):
-        def store(i, updates):
+        def store(i, updates):  # block (i, j) of the gradient of each array [Q, K], which no other program writes
             first_new = [
                 index * size - walk.first(axis, index) for axis, (index, size) in enumerate(zip((i, j), walk.block))
             ]
@@ -100,7 +100,7 @@ def _pull_by_keys(walk, pull, moving):
             tile, starts = jnp.zeros(walk.block, jnp.float32), (walk.first(0, i), walk.first(1, j))
             store(i, [(tile, *starts)] * len(large))
 
-        if large and refs["ranges"]:
+        if large and refs["ranges"]:  # blocks that the mask forbids are not visited: their gradient is zero
             first, _, _, stop = (bound[j] for bound in refs["ranges"])
             lax.fori_loop(0, first, store_zeros, None)
             lax.fori_loop(stop, walk.programs[0], store_zeros, None)
@@ -110,6 +110,7 @@ def _pull_by_keys(walk, pull, moving):
             store_entry(ref, j, leaves[n].shape, tile)
 
     results = walk.launch("key_gradient", body, 1, (like, partial_sums, arrays))
+    # dK [K, E], dV [K, V]; the sums of each program [programs, ...] are added up here
     (key_bar, value_bar), sums, updates = results
     rules_bar = [jnp.zeros(x.shape, jnp.float32) for x in leaves]
     for n, x in zip(small + large, [x.sum(axis=0) for x in sums] + updates):

@@ -205,7 +205,7 @@ def _all_or_any(equation, tiles):
 
 def _dot_general(equation, tiles):
     (over_a, over_b), (batch_a, batch_b) = equation.params["dimension_numbers"]
-    sides = []
+    sides = []  # (tile, true shape, axes to sum over) of both factors, without axes of one
     for v, over, batch in zip(equation.inputs, (over_a, over_b), (batch_a, batch_b)):
         shape = v.aval.shape
         keep = [axis for axis in range(len(shape)) if shape[axis] > 1]  # axes of one change nothing
@@ -224,16 +224,17 @@ def _product(left, right, precision):
     if a.dtype != b.dtype:  # JAX's derivative of a product in half precision: the narrow type, as in FlashAttention
         narrow = a.dtype if _is_half(a.dtype) else b.dtype
         a, b = a.astype(narrow), b.astype(narrow)
+    # a tile is larger than its array where that is no power of two: what is beyond adds 0 to the sum
     a, b = fill_beyond(a, shape_a, over_a, 0), fill_beyond(b, shape_b, over_b, 0)
-    if a.ndim == b.ndim == 2 and len(over_a) == 1:
+    if a.ndim == b.ndim == 2 and len(over_a) == 1:  # [m, n] [n, p], after transposing what is summed over elsewhere
         a, b = a.T if over_a == [0] else a, b.T if over_b == [1] else b
         return dot(a, b, precision)
     a, b = a.astype(jnp.float32), b.astype(jnp.float32)
     if not over_a and a.ndim + b.ndim <= 2:  # an outer product, or one with a number
         return a[:, None] * b[None, :] if a.ndim == b.ndim == 1 else a * b
-    if len(over_a) == a.ndim == b.ndim and over_a == over_b:
+    if len(over_a) == a.ndim == b.ndim and over_a == over_b:  # over all axes: a number
         return jnp.sum(a * b)
-    if len(over_a) == 1 and (a.ndim, b.ndim) == (2, 1):
+    if len(over_a) == 1 and (a.ndim, b.ndim) == (2, 1):  # a matrix and a vector, and the other way round
         return jnp.sum(a * (b[None, :] if over_a == [1] else b[:, None]), axis=over_a[0])
     if len(over_a) == 1 and (a.ndim, b.ndim) == (1, 2):
         return jnp.sum(b * (a[None, :] if over_b == [1] else a[:, None]), axis=over_b[0])
@@ -304,7 +305,7 @@ def _gather(equation, tiles):
     if not isinstance(x, Shared) or not plain or equation.inputs[1].aval.shape[-1] != len(shape):
         raise Unsupported("reads by index only single numbers, of arrays that it is given")
     indices, dtype = _indices(equation.inputs[1], tiles), equation.outputs[0].aval.dtype
-    mask = None
+    mask = None  # [q, k], of the indices within the array
     if equation.params["mode"] == lax.GatherScatterMode.FILL_OR_DROP:
         for i, n in zip(indices, shape):
             mask = (i >= 0) & (i < n) if mask is None else mask & (i >= 0) & (i < n)
@@ -332,6 +333,7 @@ def _scatter_add(equation, tiles):
         indices = jnp.clip(indices, 0, shape[0] - 1)
     entries = lax.iota(jnp.int32, tile_shape(shape)[0])
 
+    # a tile has no entries that could be added to: the loop sums over the updates of entry n, for each n
     def add(n, total):
         entry = jnp.where(indices == n, updates, jnp.zeros_like(updates))
         for _ in range(entry.ndim):

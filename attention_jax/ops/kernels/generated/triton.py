@@ -18,11 +18,11 @@ from jax import lax
 
 from attention_jax.ops.meshes import struct_like, vary_together
 
+# jax warns when it imports this language, traces a kernel and lowers it, which is long after `launch`
+warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
 try:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        from jax.experimental import pallas
-        from jax.experimental.pallas import triton
+    from jax.experimental import pallas
+    from jax.experimental.pallas import triton
 except ImportError:
     pallas = triton = None
 
@@ -149,16 +149,14 @@ def launch(body: Callable, name: str, programs: int, outputs, operands, warps: i
     def kernel(*refs):
         body(operand_structure.unflatten(refs[: len(arrays)]), structure.unflatten(refs[len(arrays) :]))
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        results = pallas.pallas_call(
-            kernel,
-            name=name,
-            grid=(programs,),
-            in_specs=[pallas.no_block_spec] * len(arrays),
-            out_specs=[pallas.no_block_spec] * len(like),
-            out_shape=like,
-            interpret=interpret,
-            compiler_params=None if interpret else triton.CompilerParams(num_warps=warps, num_stages=stages),
-        )(*arrays)
+    results = pallas.pallas_call(
+        kernel,
+        name=name,
+        grid=(programs,),
+        in_specs=[pallas.no_block_spec] * len(arrays),
+        out_specs=[pallas.no_block_spec] * len(like),
+        out_shape=like,
+        interpret=interpret,
+        compiler_params=None if interpret else triton.CompilerParams(num_warps=warps, num_stages=stages),
+    )(*arrays)
     return structure.unflatten(results)

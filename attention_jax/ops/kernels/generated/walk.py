@@ -184,6 +184,7 @@ class Walk:
         if isinstance(self.key_ranges[0], int) and self.lengths[1] % self.block[1] == 0:
             return 0, num_whole, num_whole, queries
         bounds = (jnp.broadcast_to(jnp.asarray(bound, jnp.int32), (queries,))[:, None] for bound in self.key_ranges)
+        # the same pairs of blocks, by columns: the bounds of each row i [queries, 1] against j [1, keys]
         (low, open_low, open_high, high), j = bounds, jnp.arange(keys, dtype=jnp.int32)[None, :]
         i = jnp.arange(queries, dtype=jnp.int32)[:, None]
         is_needed = (low <= j) & (j < high)  # [blocks of queries, blocks of keys]
