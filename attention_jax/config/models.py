@@ -232,9 +232,9 @@ class TransformerLayers(AttentionOptions):
     score: HeadScore = "scaled_dot"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, qk_norm, soft_cap(50), mean, or package.file:Class
     of yours."""
-    attention: Annotated[str, OneOf(tuple(ATTENTIONS))] = "multi_head"
+    attention: Annotated[str, OneOf(tuple(ATTENTIONS), arguments=True)] = "multi_head"
     """The layer of self-attention: multi_head, or package.file:Module of yours, a subclass of MultiHeadAttention or a
-    Flax module, made as Module(block); attention to an encoder stays multi-head."""
+    Flax module, made as Module(block), with its own fields in parentheses; attention to an encoder stays multi-head."""
     head_pool: Annotated[str, OneOf(tuple(POOLS), arguments=True)] = "mean"
     """Pooling of a head's values: mean, moments (mean and variance), local_linear (for heads of up to about 16
     dimensions), log_mixture, or package.file:Class of yours."""
