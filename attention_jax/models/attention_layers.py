@@ -1,11 +1,12 @@
 """The layer of self-attention that `--model.attention` names: a subclass of `MultiHeadAttention`, or any Flax module
 that is made as Module(block) and takes the same call.
 
-A subclass has all options of the heads, a cache and taps, and usually replaces `attend_heads`, which then needs
-differential attention among its `reads`: that has two maps for each head. Any other module is called as attention(query [B, Q, D], key [B, T, D], value [B, T, D], bias=, mask=, train=, return_weights=), with those
-of the options that a layer needs, and returns (output [B, Q, D], weights [B, H, Q, T] or None). What it does not take
-is refused: an option of the call by its signature, options of the heads unless its attribute `reads` names them.
-Arguments in parentheses are its fields, in their order: `mine.layers:MemorySlots(8)`.
+A subclass has all options of the heads, a cache and taps, and usually replaces `attend_heads`; it then has differential
+attention, whose heads have two maps, only if its attribute `reads` names it. Any other module is called as
+attention(query [B, Q, D], key [B, T, D], value [B, T, D], bias=, mask=, train=, return_weights=), with those of the
+options that a layer needs, and returns (output [B, Q, D], weights [B, H, Q, T] or None). What it does not take is
+refused: an option of the call by its signature, options of the heads unless its attribute `reads` names them.
+Arguments in parentheses are fields of its own, in their order: `mine.layers:MemorySlots(8)`.
 """
 
 import dataclasses

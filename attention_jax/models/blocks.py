@@ -48,6 +48,7 @@ ACTIVATIONS = {
     "relu": jax.nn.relu,
     "gelu": partial(jax.nn.gelu, approximate=False),
     "gelu_tanh": partial(jax.nn.gelu, approximate=True),
+    "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
     "swish": jax.nn.swish,
 }
 """Activation functions by the names of `config.models.Activation`."""

@@ -92,6 +92,13 @@ class Pretrained:
         and lengths."""
         raise self._missing_feature_error("tokens of texts")
 
+    def hidden(self, tokens: Any, length: Any = None) -> jax.Array:
+        """The last states [B, T, D] of an encoder, of token ids [B, T].
+
+        Tokens from `length` [B] on are padding, which no token attends to; without it there is none, as in generators
+        of images, which attend to the tokens that fill a text up."""
+        raise self._missing_feature_error("states of tokens")
+
     def logits(self, texts: Texts, set: Replacements = None) -> list[np.ndarray]:
         """The logits [T, V] after each of the T tokens of each text.
 
@@ -166,6 +173,7 @@ class Pretrained:
 
 METHODS = (
     "batch",
+    "hidden",
     "logits",
     "loss",
     "generate",
