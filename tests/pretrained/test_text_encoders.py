@@ -113,9 +113,7 @@ def test_what_it_has_not_is_one_line(tmp_path, call, message):
 
 def test_what_is_no_encoder_is_one_line(tmp_path):
     write(tmp_path / "clip", "CLIP")
-    with pytest.raises(
-        InputError, match="encoder_only takes the encoder of a T5, and .* has the names of clip_text"
-    ):
+    with pytest.raises(InputError, match="encoder_only takes the encoder of a T5, and .* has the names of clip_text"):
         load_pretrained(tmp_path / "clip", encoder_only=True)
     whole = their_encoders.t5(their_encoders.UMT5)
     write_weights(tmp_path / "umt5" / "model.safetensors", whole, their_encoders.UMT5)
