@@ -171,7 +171,7 @@ ENTRIES: dict[str, dict[str, Entry]] = {
         "layer_norm_eps": Entry(1e-5),
         "projection_dim": Entry(512, None),
     },
-    "clip": dict.fromkeys(("text_config", "vision_config", "logit_scale_init_value"), NONE)
+    "clip": dict.fromkeys(("text_config", "text_config_dict", "vision_config", "logit_scale_init_value"), NONE)
     | {"projection_dim": Entry(512, None)},
     "vit": VIT,
     "deit": VIT,

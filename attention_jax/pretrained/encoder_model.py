@@ -58,18 +58,21 @@ class PretrainedEncoder(Pretrained):
         return tensors.class_names(tensors.config_of(self.path), count) or tuple(f"class {i}" for i in range(count))
 
     def hidden(self, tokens, length=None) -> jax.Array:
-        tokens = jnp.asarray(tokens)
-        if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
+        tokens, vocab = np.asarray(tokens), self.model.vocab
+        if tokens.ndim != 2 or not tokens.size or not np.issubdtype(tokens.dtype, np.integer):
             raise InputError(f"hidden takes token ids [B, T], got {tokens.dtype} {[*tokens.shape]}")
-        length = jnp.full(len(tokens), tokens.shape[1]) if length is None else jnp.asarray(length)
-        if length.shape != tokens.shape[:1]:
+        if tokens.min() < 0 or tokens.max() >= vocab:
             raise InputError(
-                f"hidden takes the length of each text, [{len(tokens)}], got {[*length.shape]}: of a mask "
-                "it is mask.sum(axis=1)"
+                f"hidden takes tokens from 0 to {vocab - 1}, the vocabulary, got {tokens.min()} to {tokens.max()}"
             )
-        if tokens.size and int(tokens.max()) >= self.model.vocab:
-            raise InputError(f"hidden takes tokens below {self.model.vocab}, the vocabulary, got {int(tokens.max())}")
-        return _hidden(self.model, self.params, tokens, length)
+        count, width = tokens.shape
+        length = np.full(count, width) if length is None else np.asarray(length)
+        if length.shape != (count,) or length.min() < 1 or length.max() > width:
+            raise InputError(
+                f"hidden takes the length of each text, [{count}], from 1 to {width}, got "
+                f"{str(length.tolist())[:40]}: of a mask it is mask.sum(axis=1)"
+            )
+        return _hidden(self.model, self.params, tokens.astype(np.int32), length.astype(np.int32))
 
     def embed(self, texts: Texts) -> np.ndarray:
         rows = self._encode_sentences(check_texts(texts, "embed"))

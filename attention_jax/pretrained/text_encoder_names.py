@@ -150,7 +150,8 @@ class CLIPTextNaming(TextEncoderNaming):
         models, 64 per head."""
         text, is_whole = facts, facts.values.get("model_type") == "clip"
         if is_whole:
-            text_config = {"model_type": "clip_text_model"} | (facts.get("text_config") or {})
+            config, override = facts.get("text_config"), facts.get("text_config_dict")  # older files; it replaces all
+            text_config = {"model_type": "clip_text_model"} | (override or config or {})
             text = Facts(text_config | {"projection_dim": facts.get("projection_dim")})
         (tokens, width), positions = state_dict[TOKENS].shape, len(state_dict[POSITIONS])
         layers = count_layers("text_model.encoder.layers.", state_dict)

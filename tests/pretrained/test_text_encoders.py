@@ -43,7 +43,7 @@ def write(directory, family: str):
     return state, lambda ids: formula(state, ids, config)
 
 
-@pytest.mark.parametrize("family", slow_but(["T5", "UMT5", "CLIP"], FORMULAS))
+@pytest.mark.parametrize("family", slow_but(["T5", "CLIP"], FORMULAS))
 def test_states_equal_their_formula(tmp_path, family):
     """Padding is not attended to, and without lengths there is none."""
     _, formula = write(tmp_path, family)
@@ -58,7 +58,9 @@ def test_states_equal_their_formula(tmp_path, family):
 @pytest.mark.parametrize("config", [their_encoders.T5, their_encoders.FLAN], ids=["T5", "Flan-T5"])
 def test_encoder_only_leaves_the_decoder_out(tmp_path, config):
     models = []
-    for name, state in {"whole": their_encoders.t5(config), "alone": their_encoders.t5_encoder(config)}.items():
+    alone, whole = their_encoders.t5_encoder(config), their_encoders.t5(config)
+    whole |= {f"{stack}.embed_tokens.weight": whole["shared.weight"] for stack in ("encoder", "decoder")}  # of the hub
+    for name, state in {"whole": whole, "alone": alone}.items():
         write_weights(tmp_path / name / "model.safetensors", state, config)
         models.append(load_pretrained(tmp_path / name, encoder_only=name == "whole"))
     assert models[0].config == models[1].config
@@ -73,10 +75,13 @@ def test_clip_embeds_the_projected_state_of_the_last_token(tmp_path):
     np.testing.assert_allclose(encoder.model.apply(*call, method="embed"), expected, atol=2e-5)
 
 
-def test_a_whole_clip_gives_its_text_encoder(tmp_path, capsys):
+@pytest.mark.parametrize("entry", ["text_config", "text_config_dict"])
+def test_a_whole_clip_gives_its_text_encoder(tmp_path, capsys, entry):
+    """Older files have a text_config_dict, whose entries and defaults transformers takes in place of text_config's."""
     state, formula = write(tmp_path, "CLIP")
     text = {name: value for name, value in their_encoders.CLIP.items() if name != "projection_dim"}
-    config = {"model_type": "clip", "projection_dim": 7, "text_config": text | {"gate": 1}, "vision_config": {"x": 1}}
+    config = {"model_type": "clip", "projection_dim": 7, "vision_config": {"x": 1}}
+    config |= {"text_config": text | {"hidden_act": "relu"}} | {entry: text | {"gate": 1}}
     state |= {"logit_scale": np.ones(()), "vision_model.post_layernorm.weight": np.ones(3)}
     write_weights(tmp_path / "model.safetensors", state, config)
     np.testing.assert_allclose(load_pretrained(tmp_path).hidden(TOKENS)[0], formula(TOKENS[0]), atol=2e-5)
@@ -96,10 +101,17 @@ def test_states_between_layers_are_read(tmp_path):
     ("call", "message"),
     [
         (lambda encoder: encoder.embed(["a"]), "has no tokenizer.json, which texts need: add it, or give token ids"),
-        (lambda encoder: encoder.hidden([1, 2]), r"token ids \[B, T\], got int32 \[2\]"),
-        (lambda encoder: encoder.hidden(np.ones((2, 3))), r"token ids \[B, T\], got float32 \[2, 3\]"),
-        (lambda encoder: encoder.hidden(TOKENS, TOKENS > 0), r"the length of each text, \[2\], got \[2, 8\]"),
-        (lambda encoder: encoder.hidden([[3, 11]]), "tokens below 11, the vocabulary, got 11"),
+        (lambda encoder: encoder.hidden([1, 2]), r"token ids \[B, T\], got int64 \[2\]"),
+        (lambda encoder: encoder.hidden(np.ones((2, 3))), r"token ids \[B, T\], got float64 \[2, 3\]"),
+        (
+            lambda encoder: encoder.hidden(TOKENS, TOKENS > 0),
+            r"the length of each text, \[2\], from 1 to 8, got \[\[True",
+        ),
+        (lambda encoder: encoder.hidden(TOKENS, [8, 9]), r"\[2\], from 1 to 8, got \[8, 9\]"),
+        (lambda encoder: encoder.hidden(TOKENS, [0, 8]), r"from 1 to 8, got \[0, 8\]: of a mask"),
+        (lambda encoder: encoder.hidden(TOKENS, []), r"from 1 to 8, got \[\]: of a mask"),
+        (lambda encoder: encoder.hidden([[3, 11]]), "tokens from 0 to 10, the vocabulary, got 3 to 11"),
+        (lambda encoder: encoder.hidden([[-1, 1]]), "tokens from 0 to 10, the vocabulary, got -1 to 1"),
         (lambda encoder: encoder.hidden(np.ones((1, 10), int)), "there are 9 learned positions"),
         (lambda encoder: encoder.generate(["a"]), "is a MaskedLanguageModel, which has no continuations; it has"),
     ],
