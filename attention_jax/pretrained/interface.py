@@ -108,7 +108,7 @@ class Pretrained:
 
     def loss(self, texts: Texts, set: Replacements = None) -> np.ndarray:
         """The loss [N] of each text, in nats per token, of all tokens but the first; `set` as in `logits`."""
-        raise self._missing_feature_error("a loss of texts")
+        raise self._missing_feature_error("loss of texts")
 
     def perplexity(self, text: str) -> dict[str, float]:
         """Loss in nats per token, perplexity and bits per character of a long text, in windows of 512 tokens or fewer,
@@ -116,7 +116,7 @@ class Pretrained:
 
         A window begins with what the tokenizer adds before a text; the first token of the others is not predicted.
         """
-        raise self._missing_feature_error("a perplexity")
+        raise self._missing_feature_error("perplexity")
 
     def generate(
         self,
