@@ -12,7 +12,7 @@ from attention_jax.cli import command_options, commands
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-NAMES = {"NAME", "RUN", "mirror", "surface", "my", "my_pairs", "my_text"}
+NAMES = {"NAME", "RUN", "mirror", "surface", "my", "my_language", "my_pairs", "my_text"}
 """What stands for a name of one's own, and the experiments that docs/own_training.md makes."""
 
 

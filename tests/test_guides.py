@@ -219,6 +219,52 @@ def test_attention_layers_of_the_guide_train_resume_decode_and_export(checkout, 
     assert "--model.attention mine.attention" in launch(f"export {kind} --naming gpt2 --trust-code", code=2)
 
 
+LANGUAGE_MODEL_BY_HAND = """
+import jax, jax.numpy as jnp, numpy as np
+from mine.language import Recall, RecallOptions
+from attention_jax import load_run
+
+model, tokens = Recall(RecallOptions(hidden_size=4), 6), np.array([[1, 2, 3, 4, 5], [5, 5, 0, 2, 1]])
+rng, shapes = np.random.default_rng(0), jax.eval_shape(model.init, jax.random.key(0), tokens)
+variables = jax.tree.map(lambda x: rng.normal(size=x.shape), shapes)
+p = variables["params"]
+x = p["embed"]["embedding"][tokens]
+query = x @ p["query"]["kernel"] + p["query"]["bias"]
+distance = np.arange(5)[:, None] - np.arange(5)[None]
+scores = -(((query[:, :, None] - x[:, None]) / p["widths"]) ** 2).sum(-1) - p["rate"] * np.log1p(abs(distance))
+weights = np.where(distance >= 0, np.exp(scores), 0)
+weights /= weights.sum(-1, keepdims=True)
+logits = np.concatenate([weights @ x, x], -1) @ p["kernel"] + p["bias"]
+actual, intermediates = model.apply(variables, tokens, return_weights=True)
+np.testing.assert_allclose(actual, logits, atol=1e-4)
+np.testing.assert_allclose(intermediates["decoder_attention"][:, 0, 0], weights, atol=1e-5)
+cache = model.apply(variables, 2, 7, method="start")
+for t in range(5):
+    stepwise, cache, _ = model.apply(variables, cache, tokens[:, t], method="step")
+    np.testing.assert_allclose(stepwise, logits[:, t], atol=1e-4)
+result = load_run("runs/own", trust_code=True).result
+metrics = result["metrics"]
+assert result["history"][-1]["step"] == 80, result["history"]
+assert metrics["test.loss"] < 0.3 * np.log(4), metrics  # each of four letters determines the next
+"""
+
+
+@pytest.mark.slow
+def test_language_model_of_the_guide_trains_resumes_and_writes(checkout, python, launch):
+    (checkout / "letters.txt").write_text("abcd" * 500, encoding="utf-8")
+    small = "--data.text-file letters.txt --data.sequence-length 16 --train.total-epochs 20 --out runs/own"
+    launch(f"train my_language.py {small} --train.max-steps 60")
+    launch("train my_language.py --resume --out runs/own --train.max-steps 80 --trust-code")
+    python("-c", LANGUAGE_MODEL_BY_HAND)
+    written = launch("predict runs/own abc --temperature 0 --length 5 --attention own.png --trust-code")
+    assert written.startswith("abc -> abcdabcd") and (checkout / "own.png").exists()
+    (checkout / "new.txt").write_text("abcd" * 20, encoding="utf-8")
+    assert "perplexity" in launch("evaluate runs/own --text new.txt --trust-code")
+    launch("look runs/own abcd --out own.html --trust-code")
+    launch("export runs/own --to stablehlo --trust-code")
+    assert (checkout / "own.html").exists() and any((checkout / "runs/own/export").rglob("*"))
+
+
 @pytest.mark.slow
 def test_guide_task_trains_without_view(checkout, launch):
     [task] = [

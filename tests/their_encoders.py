@@ -1,5 +1,5 @@
-"""BERT, RoBERTa, DistilBERT and T5 with the names of their files, small and random, and what they compute in NumPy, in
-float64. Nothing here shares code with the package; names and shapes are those of transformers.
+"""BERT, RoBERTa, DistilBERT, T5 and CLIP's text encoder with the names of their files, small and random, and what they
+compute in NumPy, in float64. Nothing here shares code with the package; names and shapes are those of transformers.
 """
 
 import math
@@ -115,7 +115,8 @@ def t5(config: dict) -> dict[str, np.ndarray]:
 
 
 def t5_logits(state: dict, source, target, config: dict) -> np.ndarray:
-    """What T5 (Raffel et al. 2020) computes of tokens [S] and [T], teacher forced: [T, V]; at most 8 tokens each."""
+    """What T5 (Raffel et al. 2020) computes of tokens [S] and [T], teacher forced: [T, V], or without a target the
+    states [S, D] of its encoder; at most 8 tokens each."""
     w = {name.removesuffix(".weight"): array.astype(np.float64) for name, array in state.items()}
     heads, is_gated = config["num_heads"], config["feed_forward_proj"].startswith("gated")
     normal = lambda x, name: x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * w[name]
@@ -131,22 +132,73 @@ def t5_logits(state: dict, source, target, config: dict) -> np.ndarray:
             return np.maximum(x @ w[f"{at}.wi"].T, 0) @ w[f"{at}.wo"].T
         return (gelu_tanh(x @ w[f"{at}.wi_0"].T) * (x @ w[f"{at}.wi_1"].T)) @ w[f"{at}.wo"].T
 
-    def position_bias(side, length):
+    def position_bias(side, length, layer):
         """One bucket for each distance below 8 (of 16 a direction), and below 16 in the decoder, which looks back."""
         distance = np.arange(length)[None] - np.arange(length)[:, None]  # of the key from the query
         bucket = np.abs(distance) + 16 * (distance > 0) if side == "encoder" else np.maximum(-distance, 0)
-        table = w[f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias"]
+        table = "{}.block.{}.layer.0.SelfAttention.relative_attention_bias".format
+        table = w.get(table(side, layer), w[table(side, 0)])  # the layers of UMT5 have their own
         return table[bucket].transpose(2, 0, 1) - (1e30 * (distance > 0) if side == "decoder" else 0)
 
     memory, outputs = None, w["shared"][source]
-    for side, tokens, last in (("encoder", source, 1), ("decoder", target, 2)):
-        x, bias = w["shared"][tokens], position_bias(side, len(tokens))
+    for side, tokens, last in (("encoder", source, 1), ("decoder", target, 2))[: 1 + (target is not None)]:
+        x = w["shared"][tokens]
         for i in range(2):
-            at = f"{side}.block.{i}.layer"
+            at, bias = f"{side}.block.{i}.layer", position_bias(side, len(tokens), i)
             h = normal(x, f"{at}.0.layer_norm")
             x = x + attend(f"{at}.0.SelfAttention", h, h, bias)
             if side == "decoder":
                 x = x + attend(f"{at}.1.EncDecAttention", normal(x, f"{at}.1.layer_norm"), memory, 0)
             x = x + feed_forward(f"{at}.{last}.DenseReluDense", normal(x, f"{at}.{last}.layer_norm"))
         memory = outputs = normal(x, f"{side}.final_layer_norm")
+    if target is None:
+        return outputs
     return outputs @ w["lm_head"].T if is_gated else outputs / math.sqrt(SIZES["width"]) @ w["shared"].T
+
+
+UMT5 = FLAN | {"model_type": "umt5"}
+CLIP = {"model_type": "clip_text_model", "num_attention_heads": 3, "layer_norm_eps": 1e-5, "projection_dim": 7}
+CLIP |= {"hidden_act": "quick_gelu"}
+
+
+def t5_encoder(config: dict) -> dict[str, np.ndarray]:
+    """The encoder of a T5, or of a UMT5, whose layers have a table of relative positions each."""
+    name = "encoder.block.{}.layer.0.SelfAttention.relative_attention_bias.weight"
+    state = {k: array for k, array in t5(config).items() if k.startswith(("encoder.", "shared."))}
+    return state | ({name.format(1): -state[name.format(0)]} if config["model_type"] == "umt5" else {})
+
+
+def clip_text(projection: int = CLIP["projection_dim"]) -> dict[str, np.ndarray]:
+    """CLIP's text encoder, with a projection of this width if it is not 0."""
+    width, hidden = SIZES["width"], SIZES["hidden"]
+    shapes = {"embeddings.token_embedding": (SIZES["tokens"], width)}
+    shapes |= {"embeddings.position_embedding": (SIZES["positions"], width), "final_layer_norm": (width,)}
+    for i in range(SIZES["layers"]):
+        at = f"encoder.layers.{i}"
+        shapes |= {f"{at}.self_attn.{name}_proj": (width, width) for name in ("q", "k", "v", "out")}
+        shapes |= {f"{at}.layer_norm{k}": (width,) for k in (1, 2)}
+        shapes |= {f"{at}.mlp.fc1": (hidden, width), f"{at}.mlp.fc2": (width, hidden)}
+    biases = {f"text_model.{name}.bias": shape[:1] for name, shape in shapes.items() if "embedding" not in name}
+    shapes = {f"text_model.{name}.weight": shape for name, shape in shapes.items()} | biases
+    return reference.draw(shapes | ({"text_projection.weight": (projection, width)} if projection else {}), 5)
+
+
+def clip_states(state: dict, ids, config: dict, layers: int = SIZES["layers"]) -> np.ndarray:
+    """The states [T, D] of CLIP's text encoder (Radford et al. 2021), or those behind fewer layers, not normalized."""
+    w = {name.removeprefix("text_model."): array.astype(np.float64) for name, array in state.items()}
+    normal = lambda x, name: norm(x, w[f"{name}.weight"], w[f"{name}.bias"], 1e-5)
+    linear = lambda x, name: x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+    x = w["embeddings.token_embedding.weight"][ids] + w["embeddings.position_embedding.weight"][: len(ids)]
+    for i in range(layers):
+        at = f"encoder.layers.{i}"
+        h = normal(x, f"{at}.layer_norm1")
+        q, k, v = (
+            linear(h, f"{at}.self_attn.{n}_proj").reshape(len(ids), config["num_attention_heads"], -1).swapaxes(0, 1)
+            for n in "qkv"
+        )
+        scores = q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1]) - 1e30 * (1 - np.tri(len(ids)))
+        pooled = (reference.softmax(scores) @ v).swapaxes(0, 1).reshape(len(ids), -1)
+        x = x + linear(pooled, f"{at}.self_attn.out_proj")
+        h = linear(normal(x, f"{at}.layer_norm2"), f"{at}.mlp.fc1")
+        x = x + linear(h / (1 + np.exp(-1.702 * h)), f"{at}.mlp.fc2")
+    return normal(x, "final_layer_norm") if layers == SIZES["layers"] else x

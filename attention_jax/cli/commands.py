@@ -256,7 +256,7 @@ def predict(words: list[str]):
 def _with_sampling(model, sampling: dict[str, Any] | None, args) -> tuple[Any, dict[str, Any] | None]:
     """(model, what `parse_and_open` returns) with --temperature, --top-k, --top-p and --length, if they are given."""
     from attention_jax.config import Generation
-    from attention_jax.runs.api import LoadedRun
+    from attention_jax.runs.api import FOR_LANGUAGE_MODELS, LoadedRun
 
     options = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "length")}
     options = {name: value for name, value in options.items() if value is not None}
@@ -265,7 +265,7 @@ def _with_sampling(model, sampling: dict[str, Any] | None, args) -> tuple[Any, d
     if isinstance(model, LoadedRun):
         return model.with_sampling(**options), sampling
     if sampling is None:
-        raise InputError("--temperature, --top-k, --top-p and --length are for language models: leave them out")
+        raise InputError(FOR_LANGUAGE_MODELS)
     Generation(**options)  # checks the values
     return model, sampling | options
 

@@ -48,7 +48,7 @@ POOLS = {
     "log_mixture": "attention_jax.ops.pooling:LogMixture",
 }
 """How the weights and values of an attention head become its output, by name."""
-MASKS = {"window": "attention_jax.ops.masks:window"}
+MASKS = {"window": "attention_jax.ops.masks:window", "causal": "attention_jax.ops.masks:causal"}
 """Masks by name: window(128) lets a position attend to those at most 128 away."""
 ATTENTIONS = {"multi_head": "attention_jax.models.multihead:MultiHeadAttention"}
 """Layers of self-attention by name: Flax modules, subclasses of this one, or made as Module(block)."""
@@ -79,8 +79,9 @@ BIASES = ("alibi", "shaw", "t5", "transformer_xl", "forget", "cope")
 the last two functions of the layer's activations."""
 NormPlacement = Literal["post", "pre", "sandwich"]
 """Where the norms of a Transformer layer are."""
-Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
-"""Activation of a feed-forward layer; gelu is exact, with the error function, and gelu_tanh its approximation."""
+Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "swish"]
+"""Activation of a feed-forward layer; gelu is exact, with the error function, and gelu_tanh its approximation;
+quick_gelu is x sigmoid(1.702 x)."""
 
 
 def rate(default: float, traced: bool = False, **info):
@@ -232,15 +233,15 @@ class TransformerLayers(AttentionOptions):
     score: HeadScore = "scaled_dot"
     """dot, scaled_dot, general, concat, additive, cosine, gaussian, qk_norm, soft_cap(50), mean, or package.file:Class
     of yours."""
-    attention: Annotated[str, OneOf(tuple(ATTENTIONS))] = "multi_head"
+    attention: Annotated[str, OneOf(tuple(ATTENTIONS), arguments=True)] = "multi_head"
     """The layer of self-attention: multi_head, or package.file:Module of yours, a subclass of MultiHeadAttention or a
-    Flax module, made as Module(block); attention to an encoder stays multi-head."""
+    Flax module, made as Module(block), with its own fields in parentheses; attention to an encoder stays multi-head."""
     head_pool: Annotated[str, OneOf(tuple(POOLS), arguments=True)] = "mean"
     """Pooling of a head's values: mean, moments (mean and variance), local_linear (for heads of up to about 16
     dimensions), log_mixture, or package.file:Class of yours."""
     mask: Annotated[str, OneOf(("none", *MASKS), arguments=True)] = "none"
     """Mask of self-attention besides causal and padding masks: none for all positions, window(128) for
-    those at most 128 positions away, or package.file:Class of yours."""
+    those at most 128 positions away, causal for those up to its own, or package.file:Class of yours."""
     bias: Annotated[str, OneOf(("none", *BIASES))] = "none"
     """Bias of the scores of self-attention, added to what `position_embedding` does, which stays: none, alibi, shaw, t5
     (with buckets for both directions), transformer_xl, forget (the forget gates of the Forgetting Transformer), cope
@@ -500,13 +501,14 @@ class LanguageModelConfig(TransformerLayers):
 
 @dataclass(frozen=True)
 class MaskedLanguageModelConfig(TransformerLayers):
-    """Bidirectional encoders that predict masked words: BERT, RoBERTa, DistilBERT (attention_jax/models/bert.py)."""
+    """Encoders of texts (attention_jax/models/bert.py): BERT, RoBERTa, DistilBERT, which predict masked words, and the
+    text encoders of T5 and CLIP."""
 
     module: ClassVar[str] = "attention_jax.models.bert:MaskedLanguageModel"
     task: ClassVar[str] = "attention_jax.tasks.text_classification:TextTask"
 
     num_layers: int = option(2, at_least=1)
-    """Transformer layers, in post-norm."""
+    """Transformer layers."""
     hidden_size: int = option(128, at_least=1, smoke=16)
     """Width of the residual stream."""
     num_heads: int = option(4, at_least=1, smoke=2)
@@ -522,14 +524,31 @@ class MaskedLanguageModelConfig(TransformerLayers):
     activation: Activation = "gelu"
     """Activation of the feed-forward layers and of the head for words."""
     norm_epsilon: float = 1e-12
-    """Constant that layer normalization adds to the variance."""
+    """Constant that the norms add to the variance or the mean square."""
+    norm: NormPlacement = "post"
+    """post: x = norm(x + sublayer(x)) (BERT); pre: x = x + sublayer(norm(x)), with a norm at the end (T5, CLIP);
+    sandwich: x = x + norm(sublayer(norm(x))), with a norm at the end."""
+    norm_embedding: bool = True
+    """Normalize the embeddings, as BERT does."""
+    position_embedding: Literal["learned", "t5", "none"] = "learned"
+    """learned: a table, added to the token embeddings; t5: a bias of the scores, which all layers share; none."""
+    use_bias: bool = True
+    """Bias terms in the attention projections; T5 has none."""
+    mlp_bias: bool = True
+    """Bias terms in the dense feed-forward layers; T5 has none."""
+    key_dim: int = option(0, at_least=0)
+    """Dimensions of a head's queries and keys, d_k; 0 is hidden_size / num_heads."""
+    value_dim: int = option(0, at_least=0)
+    """Dimensions of a head's values, d_v; 0 is hidden_size / num_heads."""
     word_head: bool = True
     """Layers for the logits of masked words; their matrix of weights is that of the token embeddings."""
     pooler: Literal["none", "tanh", "relu"] = "none"
     """Layer between the first token's state and the classifier, by its activation: tanh in BERT and RoBERTa, relu in
     DistilBERT; none classifies what `pool` makes of the states."""
-    pool: Literal["mean", "first", "max"] = "mean"
-    """Pooling of the states to a sentence embedding: their mean or maximum, or the first of them."""
+    pool: Literal["mean", "first", "last", "max"] = "mean"
+    """Pooling of the states to a sentence embedding: their mean or maximum, or the first or last of them."""
+    projection_dim: int = option(0, at_least=0)
+    """Width of a linear map of the pooled state, which gives CLIP's embeddings; 0 has none."""
     unit_norm: bool = False
     """Divide sentence embeddings by their Euclidean norm."""
     dropout: float = rate(0.1, traced=True)
@@ -547,7 +566,7 @@ class MaskedLanguageModelConfig(TransformerLayers):
 
     @property
     def longest_input(self) -> int | None:
-        return self.max_length
+        return self.max_length if self.position_embedding == "learned" else None
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
 """The layer of self-attention that `--model.attention` names: a subclass of `MultiHeadAttention`, or any Flax module
 that is made as Module(block) and takes the same call.
 
-A subclass has all options of the heads, a cache and taps, and usually replaces `attend_heads`. Any other module is
-called as attention(query [B, Q, D], key [B, T, D], value [B, T, D], bias=, mask=, train=, return_weights=), with those
-of the options that a layer needs, and returns (output [B, Q, D], weights [B, H, Q, T] or None). What it does not take
-is refused: an option of the call by its signature, options of the heads unless its attribute `reads` names them.
+A subclass has all options of the heads, a cache and taps, and usually replaces `attend_heads`; it then has differential
+attention, whose heads have two maps, only if its attribute `reads` names it. Any other module is called as
+attention(query [B, Q, D], key [B, T, D], value [B, T, D], bias=, mask=, train=, return_weights=), with those of the
+options that a layer needs, and returns (output [B, Q, D], weights [B, H, Q, T] or None). What it does not take is
+refused: an option of the call by its signature, options of the heads unless its attribute `reads` names them.
+Arguments in parentheses are fields of its own, in their order: `mine.layers:MemorySlots(8)`.
 """
 
 import dataclasses
@@ -13,8 +15,9 @@ import inspect
 import flax.linen as nn
 import jax.numpy as jnp
 
-from attention_jax.config import build_from_name, option_name
+from attention_jax.config import option_name
 from attention_jax.config.models import ATTENTIONS
+from attention_jax.config.options import resolve_name
 from attention_jax.errors import InputError
 from attention_jax.models.multihead import MultiHeadAttention
 
@@ -23,6 +26,9 @@ HEAD_OPTIONS = (
     "normalize_qk", "output_gate", "differential", "differential_v2", "exclusive", "value_residual", "value_embeddings",
 )  # fmt: skip
 """Options of a block that its layer of self-attention computes; of position embeddings the rotary ones."""
+TWO_MAPS = ("differential", "differential_v2")
+"""Those that give a head two maps: shapes that a layer with its own `attend_heads` may not expect."""
+HEAD_FIELDS = [field.name for field in dataclasses.fields(MultiHeadAttention) if field.name not in ("parent", "name")]
 NEEDS = {
     "mask": "causal layers, padding and --model.mask need",
     "bias": "biases of relative positions need",
@@ -32,29 +38,38 @@ NEEDS = {
 """{option of a call: who needs it}"""
 
 
-def attention_class(block) -> type[nn.Module]:
-    """The class that `block.attention` names. Raises InputError for what is no Flax module, and for options of the
-    block that a module of its own call does not read."""
-    kind, flag = build_from_name(block.attention, ATTENTIONS), f"--model.attention {block.attention}"
+def attention_class(block) -> tuple[type[nn.Module], dict]:
+    """The class that `block.attention` names, and the arguments behind its name as {field of it: value}.
+
+    Raises InputError for what is no Flax module, for more arguments than it has fields of its own, and for options of
+    the block that it does not read."""
+    (kind, arguments), flag = resolve_name(block.attention, ATTENTIONS), f"--model.attention {block.attention}"
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise InputError(f"{flag} must be a Flax module, got {kind!r}")
+    fields = [field.name for field in dataclasses.fields(kind) if field.name not in ("parent", "name")]
     if issubclass(kind, MultiHeadAttention):
-        return kind
+        fields, advice = fields[len(HEAD_FIELDS) :], ""
+        options = TWO_MAPS if kind.attend_heads is not MultiHeadAttention.attend_heads else ()
+    else:  # whose first field is the block
+        fields, options, advice = fields[1:], HEAD_OPTIONS, ", or inherit from MultiHeadAttention"
+    if len(arguments or ()) > len(fields):
+        names = ", ".join(fields) or "none"
+        raise InputError(f"{flag} must have an argument for each of its own fields ({names}) at most")
     defaults = {field.name: field.default for field in dataclasses.fields(block)}
-    for name in HEAD_OPTIONS:
+    for name in options:
         value = getattr(block, name)
         is_used = value == "rotary" if name == "position_embedding" else value != defaults[name]
         if is_used and name not in getattr(kind, "reads", ()):
             raise InputError(
-                f"{flag} does not read {option_name(name, 'model')} {value}: leave it out, name {name} in the module's "
-                "attribute reads, or inherit from MultiHeadAttention"
+                f"{flag} does not read {option_name(name, 'model')} {value}: leave it out, or name {name} in the "
+                f"module's attribute reads{advice}"
             )
-    return kind
+    return kind, dict(zip(fields, arguments or ()))
 
 
 def check_cache(block):
     """Raise InputError for a layer that decodes no position by position."""
-    if not issubclass(attention_class(block), MultiHeadAttention):
+    if not issubclass(attention_class(block)[0], MultiHeadAttention):
         raise InputError(
             f"--model.attention {block.attention} has no cache of keys and values, which decoding needs: inherit from "
             "MultiHeadAttention"

@@ -1,5 +1,6 @@
 """BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019) and DistilBERT (Sanh et al. 2019): a Transformer encoder that is
-pretrained to predict masked words, with heads for words, classes and sentence embeddings."""
+pretrained to predict masked words, with heads for words, classes and sentence embeddings. With other options it is the
+encoder of T5 (Raffel et al. 2020) or CLIP's text encoder (Radford et al. 2021)."""
 
 from functools import partial
 
@@ -19,7 +20,8 @@ from attention_jax.ops.precision import accumulator
 
 
 class BertEmbedding(nn.Module):
-    """The normalized sum of token, position and token type embeddings (Devlin et al. 2019, figure 2)."""
+    """The sum of token embeddings and, as the options say, position and token type embeddings, normalized in BERT
+    (Devlin et al. 2019, figure 2)."""
 
     options: config.MaskedLanguageModelConfig
     block: Block
@@ -28,19 +30,23 @@ class BertEmbedding(nn.Module):
     def setup(self):
         options, draw = self.options, nn.initializers.normal(0.02)
         embed = lambda rows: nn.Embed(rows, options.hidden_size, embedding_init=draw)
-        self.token, self.position = embed(self.vocab), embed(options.first_position + options.max_length)
+        self.token = embed(self.vocab)
+        if options.position_embedding == "learned":
+            self.position = embed(options.first_position + options.max_length)
         self.token_type = embed(options.num_token_types) if options.num_token_types else None
-        self.norm = self.block.normalization()
+        self.norm = self.block.normalization() if options.norm_embedding else lambda x: x
 
     def __call__(self, tokens: Int[Array, "B T"], token_types: Int[Array, "B T"] | None, train: bool = False):
         """The embeddings [B, T, D]; `token_types` None are zeros. Raises InputError for more tokens than positions."""
-        options, length = self.options, tokens.shape[1]
-        if length > options.max_length:
-            raise InputError(
-                f"there are {options.max_length} learned positions, --model.max-length, for {length} tokens: give fewer"
-            )
-        positions = jnp.arange(length, dtype=jnp.int32) + options.first_position
-        x = self.token(tokens) + self.position(positions)[None]
+        options, length, x = self.options, tokens.shape[1], self.token(tokens)
+        if options.position_embedding == "learned":
+            if length > options.max_length:
+                raise InputError(
+                    f"there are {options.max_length} learned positions, --model.max-length, for {length} tokens: give "
+                    "fewer"
+                )
+            positions = jnp.arange(length, dtype=jnp.int32) + options.first_position
+            x = x + self.position(positions)[None]
         if self.token_type is not None:
             x = x + self.token_type(jnp.zeros_like(tokens) if token_types is None else token_types)
         return apply_dropout(self, self.norm(x), self.block.dropout, train).astype(self.block.dtype)
@@ -64,7 +70,7 @@ class WordHead(nn.Module):
 
 
 class MaskedLanguageModel(nn.Module):
-    """A post-norm Transformer encoder with the heads that its options and `classes` name.
+    """A Transformer encoder, by default post-norm, with the heads that its options and `classes` name.
 
     Call it with tokens [B, T] and their lengths [B]; returns the logits [B, classes] of a classifier, else the logits
     [B, T, V] of each word, else, without either head, sentence embeddings [B, D], and with `return_weights`
@@ -85,15 +91,16 @@ class MaskedLanguageModel(nn.Module):
     """Number of classes; 0 means no classifier."""
 
     def __post_init__(self):
-        Block.of(self.options, norm="post")  # raises InputError for incompatible options
+        Block.of(self.options)  # raises InputError for incompatible options
         super().__post_init__()
 
     def setup(self):
-        options, block = self.options, Block.of(self.options, norm="post")
+        options, block = self.options, Block.of(self.options)
         self.embedding = BertEmbedding(options, block, self.vocab)
         self.encoder = Encoder(block, options.num_layers, options.remat, scan=options.scan_layers)
         linear = partial(Linear, dtype=accumulator(block.dtype))
         self.word_head, self.pooler, self.head = WordHead(block), linear(options.hidden_size), linear(self.classes)
+        self.projection = linear(options.projection_dim, use_bias=False)
 
     def hidden(self, tokens, length, token_types=None, *, train: bool = False, return_weights: bool = False):
         """(states [B, T, D] in float32 at least, intermediates)."""
@@ -108,8 +115,10 @@ class MaskedLanguageModel(nn.Module):
         return self.word_head(states, self.embedding.token.embedding)
 
     def embed(self, states: Float[Array, "B T D"], length: Int[Array, "B"]) -> Float[Array, "B D"]:
-        """Sentence embeddings: the pooled states, divided by their norm with `unit_norm`."""
+        """Sentence embeddings: the pooled states, projected with `projection_dim` (then D is that width), and divided
+        by their norm with `unit_norm`."""
         pooled = self._pool_states(states, length)
+        pooled = self.projection(pooled) if self.options.projection_dim else pooled
         norm = jnp.maximum(jnp.linalg.norm(pooled, axis=-1, keepdims=True), 1e-12)
         return pooled / norm if self.options.unit_norm else pooled
 
@@ -125,10 +134,10 @@ class MaskedLanguageModel(nn.Module):
         return self.head(apply_dropout(self, pooled, self.options.dropout, train))
 
     def _pool_states(self, states, length):
-        """The mean, the maximum or the first of the states of each text."""
+        """The mean, the maximum, the first or the last of the states of each text."""
         token_mask = (jnp.arange(states.shape[1])[None] < length[:, None])[..., None]
-        if self.options.pool == "first":
-            return states[:, 0]
+        if self.options.pool in ("first", "last"):
+            return states[:, 0] if self.options.pool == "first" else states[jnp.arange(len(states)), length - 1]
         if self.options.pool == "max":
             return jnp.where(token_mask, states, -jnp.inf).max(axis=1)
         return jnp.where(token_mask, states, 0).sum(axis=1) / jnp.maximum(length, 1)[:, None].astype(states.dtype)

@@ -5,7 +5,7 @@ output before it is added, on the sum of embeddings and positions (models/transf
 inside the sub-layers on attention weights and on the feed-forward network's hidden units.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -48,6 +48,7 @@ ACTIVATIONS = {
     "relu": jax.nn.relu,
     "gelu": partial(jax.nn.gelu, approximate=False),
     "gelu_tanh": partial(jax.nn.gelu, approximate=True),
+    "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
     "swish": jax.nn.swish,
 }
 """Activation functions by the names of `config.models.Activation`."""
@@ -201,11 +202,14 @@ class Block:
 
     def self_attention(self) -> nn.Module:
         """Create the layer of self-attention, called by `attention_layers.call_attention`."""
-        kind = attention_class(self)
-        return self.multi_head(kind) if issubclass(kind, MultiHeadAttention) else kind(self)
+        kind, arguments = attention_class(self)
+        is_multi_head = issubclass(kind, MultiHeadAttention)
+        return self.multi_head(kind, arguments) if is_multi_head else kind(self, **arguments)
 
-    def multi_head(self, kind: type[MultiHeadAttention] = MultiHeadAttention) -> MultiHeadAttention:
-        """Create a multi-head attention layer with this block's sizes."""
+    def multi_head(
+        self, kind: type[MultiHeadAttention] = MultiHeadAttention, arguments: Mapping[str, Any] = {}
+    ) -> MultiHeadAttention:
+        """Create a multi-head attention layer with this block's sizes, and `arguments` for fields of its own."""
         return kind(
             num_heads=self.num_heads,
             num_kv_heads=self.num_kv_heads,
@@ -233,6 +237,7 @@ class Block:
             dropout=self.attention_dropout,
             dtype=self.dtype,
             implementation=self.implementation,
+            **arguments,
         )
 
     def cross_attention(self) -> MultiHeadAttention:

@@ -162,6 +162,17 @@ ENTRIES: dict[str, dict[str, Entry]] = {
         "is_decoder": Entry(False),
         "tie_word_embeddings": Entry(True),
     },
+    "umt5": T5 | {"num_heads": Entry(6), "feed_forward_proj": Entry("gated-gelu")},
+    "clip_text_model": ENCODER
+    | from_tensors("max_position_embeddings")
+    | {
+        "num_attention_heads": Entry(8),
+        "hidden_act": Entry("quick_gelu"),
+        "layer_norm_eps": Entry(1e-5),
+        "projection_dim": Entry(512, None),
+    },
+    "clip": dict.fromkeys(("text_config", "text_config_dict", "vision_config", "logit_scale_init_value"), NONE)
+    | {"projection_dim": Entry(512, None)},
     "vit": VIT,
     "deit": VIT,
 }
@@ -291,7 +302,7 @@ def class_function(facts: Facts, classes: int) -> str:
     return kinds[kind]
 
 
-ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "silu": "swish", "swish": "swish"}
+ACTIVATIONS = {"gelu": "gelu", "quick_gelu": "quick_gelu", "relu": "relu", "silu": "swish", "swish": "swish"}
 ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_tanh"), "gelu_tanh")
 """{Hugging Face's or timm's name of an activation: ours}"""
 

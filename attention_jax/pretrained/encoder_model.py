@@ -1,4 +1,4 @@
-"""Pretrained encoders: sentence embeddings, masked words, classes, and attention maps.
+"""Pretrained encoders: states, sentence embeddings, masked words, classes, and attention maps.
 
 Texts of all lengths go together; padding changes nothing, so each is as if it were alone.
 """
@@ -28,7 +28,7 @@ from attention_jax.pretrained.interface import (
     refuse_figure,
 )
 from attention_jax.pretrained.sentence_files import sentences
-from attention_jax.pretrained.tokenizer import read_tokenizer
+from attention_jax.pretrained.tokenizer import has_tokenizer, read_tokenizer
 from attention_jax.report.attention_data import AttentionRecord, Prediction, check_length
 from attention_jax.tasks.attention_maps import token_attention, with_rollout
 
@@ -39,14 +39,15 @@ powers of two, so that few programs are compiled."""
 
 @dataclass(frozen=True, eq=False)
 class PretrainedEncoder(Pretrained):
-    """An encoder: BERT, RoBERTa, DistilBERT, and models of sentence embeddings."""
+    """An encoder: BERT, RoBERTa, DistilBERT, models of sentence embeddings, and the text encoders of T5 and CLIP."""
 
     function: str = "softmax"
     """What makes the logits of its classifier its answer."""
 
     @classmethod
     def of(cls, path: Path, weights: exchange.Weights, options: MaskedLanguageModelConfig) -> "PretrainedEncoder":
-        tokenizer = read_tokenizer(path, tensors.config_of(path))
+        is_bert = options.norm_embedding
+        tokenizer = read_tokenizer(path, tensors.config_of(path)) if is_bert or has_tokenizer(path) else None
         model = dataclasses.replace(exchange.module_of(weights), options=options)
         params = read_params(weights, model, np.zeros((1, 2), np.int32), np.array([2], np.int32))
         return cls(path, options, model, params, tokenizer, weights.function)
@@ -55,6 +56,23 @@ class PretrainedEncoder(Pretrained):
     def classes(self) -> tuple[str, ...]:
         count = self.model.classes or 0
         return tensors.class_names(tensors.config_of(self.path), count) or tuple(f"class {i}" for i in range(count))
+
+    def hidden(self, tokens, length=None) -> jax.Array:
+        tokens, vocab = np.asarray(tokens), self.model.vocab
+        if tokens.ndim != 2 or not tokens.size or not np.issubdtype(tokens.dtype, np.integer):
+            raise InputError(f"hidden takes token ids [B, T], got {tokens.dtype} {[*tokens.shape]}")
+        if tokens.min() < 0 or tokens.max() >= vocab:
+            raise InputError(
+                f"hidden takes tokens from 0 to {vocab - 1}, the vocabulary, got {tokens.min()} to {tokens.max()}"
+            )
+        count, width = tokens.shape
+        length = np.full(count, width) if length is None else np.asarray(length)
+        if length.shape != (count,) or length.min() < 1 or length.max() > width:
+            raise InputError(
+                f"hidden takes the length of each text, [{count}], from 1 to {width}, got "
+                f"{str(length.tolist())[:40]}: of a mask it is mask.sum(axis=1)"
+            )
+        return _hidden(self.model, self.params, tokens.astype(np.int32), length.astype(np.int32))
 
     def embed(self, texts: Texts) -> np.ndarray:
         rows = self._encode_sentences(check_texts(texts, "embed"))
@@ -93,7 +111,8 @@ class PretrainedEncoder(Pretrained):
     def attention(self, texts: Texts) -> tuple[AttentionRecord, ...]:
         """The attention maps of each text, under the model's answer to it."""
         texts, records = check_texts(texts, "attention"), []
-        answers = self._answers(texts) or [f"embedding of {self.config.hidden_size} numbers"] * len(texts)
+        width = self.config.projection_dim or self.config.hidden_size
+        answers = self._answers(texts) or [f"embedding of {width} numbers"] * len(texts)
         rows = self._encode(texts)
         for text, row, output, answer in zip(texts, rows, self._over_batches(_attention, rows), answers):
             check_length(row, text)
@@ -118,14 +137,23 @@ class PretrainedEncoder(Pretrained):
             return [", ".join(f"{word} {p:.3f}" for word, p in candidates[0]) for candidates in self.fill_mask(texts)]
         return None
 
+    @property
+    def _longest(self) -> int:
+        """The most tokens of a text; positions that are no table have no end."""
+        return self.config.longest_input or sys.maxsize
+
     def _encode_sentences(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of each text as the files of sentence-transformers say, if there are any."""
-        how = sentences(self.path if self.path.is_dir() else self.path.parent, self.config.max_length)
+        how = sentences(self.path if self.path.is_dir() else self.path.parent, self._longest)
         return self._encode([how.preprocess(text) for text in texts], how.most)
 
     def _encode(self, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
         """The tokens of each text, special ones included, at `most` so many; InputError for too many or none."""
-        rows, longest = [self.tokenizer.encode(text) for text in texts], self.config.max_length
+        if self.tokenizer is None:
+            raise InputError(
+                f"{self.path} has no tokenizer.json, which texts need: add it, or give token ids to hidden"
+            )
+        rows, longest = [self.tokenizer.encode(text) for text in texts], self._longest
         if cut := [number for number, row in enumerate(rows) if most is not None and len(row) > most]:
             print(f"note: of {len(cut)} of {len(texts)} texts the tokens beyond {most} are left out", file=sys.stderr)
             for number in cut:
@@ -148,7 +176,7 @@ class PretrainedEncoder(Pretrained):
         for first in range(0, len(rows), ROWS):
             chosen = order[first : first + ROWS]
             whole = [*chosen, *chosen[-1:] * (_power(len(chosen)) - len(chosen))]
-            width = min(max(_power(max(len(rows[number]) for number in chosen)), WIDTH), self.config.max_length)
+            width = min(max(_power(max(len(rows[number]) for number in chosen)), WIDTH), self._longest)
             tokens, length = pad_rows([rows[number] for number in whole], 0, width)
             inputs = (array[np.array(whole)] for array in extra)
             outputs = jax.device_get(compute(self.model, self.params, tokens, length, *inputs))
@@ -179,6 +207,9 @@ def _power(number: int) -> int:
 
 def _states(model, params, tokens, length):
     return model.apply({"params": params}, tokens, length, method="hidden")[0]
+
+
+_hidden = jax.jit(_states, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnums=0)

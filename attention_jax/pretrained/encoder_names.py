@@ -96,7 +96,17 @@ class BertNaming(Naming):
 
     options_type = MaskedLanguageModelConfig
     optional = ("word_head/", "pooler/", "head/", "embedding/token_type/")
-    fixed_options = LAYERS | {"per_layer": ""}
+    fixed_options = LAYERS | {
+        "per_layer": "",
+        "norm": "post",
+        "norm_embedding": True,
+        "position_embedding": "learned",
+        "use_bias": True,
+        "mlp_bias": True,
+        "key_dim": 0,
+        "value_dim": 0,
+        "projection_dim": 0,
+    }
     family = "bert"
     table = BERT
     model_types = ("bert",)

@@ -14,7 +14,14 @@ from attention_jax import config as configs
 from attention_jax.errors import InputError
 from attention_jax.files import check_output, temporary_file
 from attention_jax.models.layer_stack import unstack_layers
-from attention_jax.pretrained import decoder_names, encoder_names, tensors, translator_names, vit_names
+from attention_jax.pretrained import (
+    decoder_names,
+    encoder_names,
+    tensors,
+    text_encoder_names,
+    translator_names,
+    vit_names,
+)
 from attention_jax.pretrained.config_json import Facts, class_function
 from attention_jax.pretrained.naming import (
     Naming,
@@ -36,6 +43,7 @@ NAMINGS: dict[str, Naming] = {
     **translator_names.NAMINGS,
     **decoder_names.NAMINGS,
     **encoder_names.NAMINGS,
+    **text_encoder_names.NAMINGS,
 }
 """{value of --naming: family}"""
 
@@ -141,14 +149,20 @@ def read(path: Path | str) -> Weights:
     return weights._replace(arrays={name: np.asarray(array) for name, array in weights.arrays.items()})
 
 
-def open_weights(path: Path | str) -> Weights:
-    """`read`, with arrays that are read when they are used (`StoredTensor`), as far as the format allows it.
+def open_weights(path: Path | str, encoder_only: bool = False) -> Weights:
+    """`read`, with arrays that are read when they are used (`StoredTensor`), as far as the format allows it; of a T5,
+    with `encoder_only`, those of its encoder.
 
     Raises InputError for a damaged file, an unsupported architecture, and a file that could execute code (a pickle).
     """
     path = Path(path)
     contents = tensors.read_tensors(path)
+    if encoder_only:
+        is_decoder = lambda name: re.fullmatch(text_encoder_names.DECODER, strip_wrappers(name))
+        contents = contents._replace(arrays={k: array for k, array in contents.arrays.items() if not is_decoder(k)})
     name = detect_naming(path, contents)
+    if encoder_only and not isinstance(NAMINGS.get(name), text_encoder_names.T5EncoderNaming):
+        raise InputError(f"encoder_only takes the encoder of a T5, and {path} has the names of {name}: leave it out")
     if name == OWN:
         options, function = metadata_options(path, contents), contents.metadata.get("function", "softmax")
         return Weights(options, contents.arrays, str(path), function=function)

@@ -92,6 +92,13 @@ class Pretrained:
         and lengths."""
         raise self._missing_feature_error("tokens of texts")
 
+    def hidden(self, tokens: Any, length: Any = None) -> jax.Array:
+        """The last states [B, T, D] of an encoder, of token ids [B, T].
+
+        Tokens from `length` [B] on are padding, which no token attends to; without it there is none, as in generators
+        of images, which attend to the tokens that fill a text up."""
+        raise self._missing_feature_error("states of tokens")
+
     def logits(self, texts: Texts, set: Replacements = None) -> list[np.ndarray]:
         """The logits [T, V] after each of the T tokens of each text.
 
@@ -101,7 +108,7 @@ class Pretrained:
 
     def loss(self, texts: Texts, set: Replacements = None) -> np.ndarray:
         """The loss [N] of each text, in nats per token, of all tokens but the first; `set` as in `logits`."""
-        raise self._missing_feature_error("a loss of texts")
+        raise self._missing_feature_error("loss of texts")
 
     def perplexity(self, text: str) -> dict[str, float]:
         """Loss in nats per token, perplexity and bits per character of a long text, in windows of 512 tokens or fewer,
@@ -109,7 +116,7 @@ class Pretrained:
 
         A window begins with what the tokenizer adds before a text; the first token of the others is not predicted.
         """
-        raise self._missing_feature_error("a perplexity")
+        raise self._missing_feature_error("perplexity")
 
     def generate(
         self,
@@ -166,6 +173,7 @@ class Pretrained:
 
 METHODS = (
     "batch",
+    "hidden",
     "logits",
     "loss",
     "generate",

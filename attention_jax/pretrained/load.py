@@ -36,13 +36,18 @@ def is_pretrained(path: Path | str) -> bool:
 
 
 def load_pretrained(
-    path: Path | str, *, dtype: Literal["float32", "bfloat16"] = "float32", **options: Any
+    path: Path | str,
+    *,
+    dtype: Literal["float32", "bfloat16"] = "float32",
+    encoder_only: bool = False,
+    **options: Any,
 ) -> Pretrained:
     """Load the model in a Hugging Face directory or a .gguf file.
 
     Args:
       path: a directory with config.json, one or several safetensors files and the tokenizer, or a .gguf file.
       dtype: the type of the parameters and of the computation.
+      encoder_only: take the encoder of a T5 alone, whose `hidden` are states of tokens; nothing else is read.
       options: options of the model that replace those of the file, such as `normalizer="top_k(32)"`, or are laid over
         those of its layers, `per_layer="0:mask=window(16)"`. Parameters that the file does not have are initialized,
         with a note.
@@ -55,16 +60,17 @@ def load_pretrained(
     PretrainedLanguageModel('smollm2.gguf', LanguageModelConfig, 134,515,008 parameters)
     """
     with explain_errors():
-        weights = read_pretrained(path)
+        weights = read_pretrained(path, encoder_only)
         return build_pretrained(Path(path), weights, with_options(weights.options, options | {"dtype": dtype}))
 
 
-def read_pretrained(path: Path | str) -> exchange.Weights:
-    """The weights of a pretrained model, with its options; InputError for one of a kind that is no `Pretrained`."""
+def read_pretrained(path: Path | str, encoder_only: bool = False) -> exchange.Weights:
+    """The weights of a pretrained model, with its options, or those of its encoder; InputError for one of a kind that
+    is no `Pretrained`."""
     path = Path(path)
     if not path.exists():
         raise InputError(f"a directory of a model or a .gguf file is needed; there is no {path}")
-    weights = exchange.open_weights(path)
+    weights = exchange.open_weights(path, encoder_only)
     if model_class(weights.options) is None:
         raise InputError(f"{path} is a {configs.model_name(weights.options)}, which has no tokenizer: load a run of it")
     if weights.note:

@@ -103,7 +103,7 @@ def prompt_in(settings: Mapping, path: Path) -> str:
     return prompts[name] if name is not None else ""
 
 
-POOLS = {"cls_token": "first", "mean_tokens": "mean", "max_tokens": "max"}
+POOLS = {"cls_token": "first", "mean_tokens": "mean", "max_tokens": "max", "lasttoken": "last"}
 """Poolings of sentence-transformers, pooling_mode_..., with their names here."""
 
 

@@ -143,6 +143,11 @@ def read_tokenizer(path: Path | str, config: dict) -> PretrainedTokenizer:
     return of_library(parse_tokenizer(whole.read_bytes(), whole), directory, config)
 
 
+def has_tokenizer(path: Path) -> bool:
+    """Whether there is a tokenizer.json in the directory of a model, or in that of a file of weights."""
+    return ((path if path.is_dir() else path.parent) / "tokenizer.json").is_file()
+
+
 def of_library(tokenizer, directory: Path, config: dict) -> PretrainedTokenizer:
     """The tokenizer of the `tokenizers` library; its file may cut and pad texts, which is not done here."""
     with explain_damage(directory / "tokenizer_config.json"):

@@ -215,7 +215,7 @@ def t5_table(hidden: dict[str, str]) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-FIRST_MATRIX = "encoder.block.0.layer.1.DenseReluDense.{}.weight"
+FIRST_MATRIX = "decoder.block.0.layer.2.DenseReluDense.{}.weight"
 
 
 class T5Naming(TranslatorNaming):
@@ -260,41 +260,48 @@ class T5Naming(TranslatorNaming):
 
     def infer_options(self, state_dict: Arrays, facts: Facts) -> TransformerConfig:
         """Infer the options from shapes and config.json; without the latter from the published models, 64 per head."""
-        tokens, width = state_dict[T5_SHARED].shape
         layers = [count_layers(f"{side}.block.", state_dict) for side in SIDES]
-        inner, hidden = len(state_dict["encoder.block.0.layer.0.SelfAttention.q.weight"]), len(state_dict[self.mark])
-        heads = heads_of(facts, "num_heads", inner)
-        sizes = {"d_model": width, "d_kv": inner // heads, "d_ff": hidden, "vocab_size": tokens}
-        facts.require("T5", T5_CONFIG | sizes)
-        facts.require("T5", {"num_layers": layers[0], "is_gated_act": self.is_gated, "is_decoder": False})
+        shared = self.layer_options(state_dict, facts, layers[0])
         if (num_decoder_layers := facts.get("num_decoder_layers", layers[1]) or layers[0]) != layers[1]:
             raise InputError(f"T5's config.json must have num_decoder_layers {layers[1]}, has {num_decoder_layers}")
-        facts.read_names.add("n_positions")  # it has no meaning: positions are relative
-        usual = self.usual_activation
-        act = str(facts.get("feed_forward_proj", usual, f"activation {usual}")).removeprefix("gated-")
         is_tied = facts.get("tie_word_embeddings", True) is not False
         is_scaled = facts.values.get("model_type") != "mt5"  # whose output transformers never scales
-        head_width = 0 if inner == width else inner // heads
         return TransformerConfig(
             *layers,
-            width,
-            heads,
-            hidden,
-            key_dim=head_width,
-            value_dim=head_width,
-            norm="pre",
-            norm_layer="rms",
-            norm_epsilon=float(facts.get("layer_norm_epsilon", 1e-6)),
-            score="dot",
-            position_embedding="t5",
-            use_bias=False,
-            mlp_bias=False,
+            **shared,
             scale_embeddings=False,
             scale_output=is_scaled and bool(facts.get("scale_decoder_outputs", is_tied)),  # null is False
             output_bias=False,
             tied_embeddings="inputs" if T5_HEAD in state_dict else "all",
-            **self.feed_forward_options(act),
         )
+
+    def layer_options(self, state_dict: Arrays, facts: Facts, layers: int) -> dict[str, Any]:
+        """Infer the options of the layers, of which the encoder has so many."""
+        tokens, width = state_dict[T5_SHARED].shape
+        inner, hidden = len(state_dict["encoder.block.0.layer.0.SelfAttention.q.weight"]), len(state_dict[self.mark])
+        heads = heads_of(facts, "num_heads", inner)
+        sizes = {"d_model": width, "d_kv": inner // heads, "d_ff": hidden, "vocab_size": tokens}
+        facts.require("T5", T5_CONFIG | sizes)
+        facts.require("T5", {"num_layers": layers, "is_gated_act": self.is_gated, "is_decoder": False})
+        facts.read_names.add("n_positions")  # it has no meaning: positions are relative
+        usual = self.usual_activation
+        act = str(facts.get("feed_forward_proj", usual, f"activation {usual}")).removeprefix("gated-")
+        head_width = 0 if inner == width else inner // heads
+        return {
+            "hidden_size": width,
+            "num_heads": heads,
+            "mlp_dim": hidden,
+            "key_dim": head_width,
+            "value_dim": head_width,
+            "norm": "pre",
+            "norm_layer": "rms",
+            "norm_epsilon": float(facts.get("layer_norm_epsilon", 1e-6)),
+            "score": "dot",
+            "position_embedding": "t5",
+            "use_bias": False,
+            "mlp_bias": False,
+            **self.feed_forward_options(act),
+        }
 
     def layout_sizes(self, options: TransformerConfig) -> dict[str, int]:
         return super().layout_sizes(options) | {"b": BUCKETS}

@@ -21,6 +21,8 @@ from attention_jax.pretrained.load import is_pretrained, load_pretrained
 from attention_jax.printing import outlasting_readers
 from attention_jax.runs import directory as run_directory, lifecycle, saved
 
+FOR_LANGUAGE_MODELS = "--temperature, --top-k, --top-p and --length are for language models: leave them out"
+
 
 @dataclass(frozen=True)
 class LoadedRun:
@@ -138,7 +140,7 @@ class LoadedRun:
         options = {name: value for name, value in options.items() if value is not None}
         sampling = self.config.decode or getattr(self.excerpt_task, "sampling", None)
         if not isinstance(sampling, Sampling):
-            raise InputError("--temperature, --top-k, --top-p and --length are for language models: leave them out")
+            raise InputError(FOR_LANGUAGE_MODELS)
         return replace(self, config=replace(self.config, decode=replace(sampling, **options)))
 
     def evaluate_classes(self, data: Path | str, out: Path | str | None = None, *, force: bool = False) -> dict:

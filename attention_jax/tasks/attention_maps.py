@@ -177,9 +177,9 @@ def most_probable(logits: Float[Array, "B T V"]) -> Int[Array, "B T"]:
 
 
 def with_readings(
-    attention: Attention, ids: Sequence[int], read: Int[Array, "L T"], name: Callable[[Sequence[int]], list[str]]
+    attention: Attention, ids: Sequence[int], read: Int[Array, "L T"] | None, name: Callable[[Sequence[int]], list[str]]
 ) -> Attention:
-    """Return the self-attention over `ids` with scores of its heads, and the names of what a lens has `read`."""
+    """Return the self-attention over `ids` with scores of its heads, and the names of what a lens may have `read`."""
     scores = head_scores(attention.weights[None], jnp.asarray([ids]))
-    lens = tuple(tuple(name(row)) for row in np.asarray(read)[:, : len(ids)].tolist())
+    lens = () if read is None else tuple(tuple(name(row)) for row in np.asarray(read)[:, : len(ids)].tolist())
     return replace(attention, head_scores={kind: np.asarray(x) for kind, x in scores.items()}, lens=lens)

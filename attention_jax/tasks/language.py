@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention_jax.config import Config, Sampling
+from attention_jax.config import Config, LanguageModelConfig, Sampling
 from attention_jax.data.batches import length_bucket
 from attention_jax.data.stream import Stream, stream_of
 from attention_jax.data.text_windows import Windows
@@ -198,7 +198,8 @@ class LanguageTask(Task):
         value = float(map_batches(self.log_p, params, batch, 1)[0])
         without = ablate_heads(self.log_p, params, batch, outputs["weights"])
         attention = token_attention(self.config.model, "decoder", 0, outputs, tuple(tokens), tuple(tokens), without)
-        read = map_batches(self.lens, params, batch, 1)[0]
+        has_sites = isinstance(self.config.model, LanguageModelConfig)  # a model of one's own need not name them
+        read = map_batches(self.lens, params, batch, 1)[0] if has_sites else None
         attention = with_readings(attention, ids[0], read, self.data.vocabulary.decode)
         return AttentionRecord(text, (Prediction(written, (attention,), None, "log p", value),))
 

@@ -130,6 +130,18 @@ def test_some_layers_have_it(scan):
     assert slots == ({"layers_1": (2, *shape)} if scan else {"layer_1": shape, "layer_2": shape})
 
 
+def test_arguments_are_its_own_fields():
+    shapes = parameter_shapes(*language(attention=f"{PAGE}:MemorySlots(3)"))
+    assert [shape for path, shape in shapes.items() if "slot_keys" in path] == [(2, 3, 4)]
+    layer = Block(8, 2, 8, attention=f"{HERE}:Single('causal')").self_attention()
+    assert (layer.kind, layer.block.hidden_size) == ("causal", 8)
+
+
+def test_two_maps_reach_a_layer_that_reads_them():
+    shapes = parameter_shapes(*language(attention=f"{HERE}:Doubled", differential=True))
+    assert any("lambda_query" in path for path in shapes)
+
+
 def test_exports_to_other_libraries_name_it():
     options = language(attention=f"{PAGE}:TalkingHeads")[0].options
     assert f"--model.attention {PAGE}:TalkingHeads" in differing_flags(options, LAYERS)
@@ -153,11 +165,20 @@ def test_a_module_of_its_own_call_attends_alike(make, inputs):
 # --- what is refused ---
 
 
+class Doubled(MultiHeadAttention):
+    reads = ("differential",)
+
+    def attend_heads(self, *arguments):
+        return super().attend_heads(*arguments)
+
+
 class Rotating(Plain):
     reads = ("position_embedding",)
 
 
 class Single(Plain):
+    kind: str = ""
+
     def __call__(self, query, key, value, *, mask=None):
         return query
 
@@ -170,6 +191,11 @@ class Single(Plain):
         (translator, {"attention": f"{HERE}:Rotating", "num_kv_heads": 1}, "does not read --model.num-kv-heads 1"),
         (vit, {"attention": f"{HERE}:Plain", "position_embedding": "rotary"}, "by row and column, .* does not have"),
         (vit, {"attention": f"{HERE}:Single"}, r"must return \(output .* got no pair"),
+        (language, {"attention": f"{PAGE}:TalkingHeads", "differential": True}, "does not read --model.differential"),
+        (vit, {"attention": f"{PAGE}:MemorySlots", "differential_v2": True}, "does not read --model.differential-v2"),
+        (vit, {"attention": f"{PAGE}:MemorySlots(8, 2)"}, r"for each of its own fields \(slots\) at most"),
+        (vit, {"attention": f"{PAGE}:MemorySlots(n)"}, "its arguments must be literals"),
+        (vit, {"attention": "multi_head(2)"}, r"for each of its own fields \(none\) at most"),
         (language, {"attention": "math:sqrt"}, "must be a Flax module"),
         (language, {"per_layer": f"0:attention={HERE}:Plain"}, "--model.per-layer: .* does not read"),
     ],

@@ -47,6 +47,11 @@ WRITTEN = {
     encoder_attention_heads encoder_ffn_dim encoder_layerdrop encoder_layers
     forced_eos_token_id init_std is_decoder max_position_embeddings
     scale_embedding share_encoder_decoder_embeddings tie_word_embeddings use_cache vocab_size""",
+    "umt5": f"{T5} decoder_start_token_id scale_decoder_outputs",
+    "clip_text_model": """attention_dropout hidden_act hidden_size initializer_factor initializer_range
+    intermediate_size layer_norm_eps max_position_embeddings num_attention_heads num_hidden_layers projection_dim
+    vocab_size""",
+    "clip": "initializer_factor logit_scale_init_value projection_dim text_config vision_config",
     "vit": VIT,
     "deit": VIT,
 }
@@ -55,6 +60,7 @@ CLASSES = {
     "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma2": "Gemma2", "gpt2": "GPT2",
     "gemma3_text": "Gemma3Text", "bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "deit": "DeiT",
     "camembert": "Camembert", "distilbert": "DistilBert", "t5": "T5", "mt5": "MT5", "marian": "Marian", "vit": "ViT",
+    "umt5": "UMT5", "clip": "CLIP", "clip_text_model": "CLIPText",
 }  # fmt: skip
 
 
@@ -92,8 +98,10 @@ def test_absent_and_null_mean_transformers_defaults(model_type):
             assert entry.null is REFUSED, name
             continue
         if entry.null is REFUSED:
+            # the configuration takes null, and the model fails
             assert (model_type, name) in [
-                (family, "pad_token_id") for family in ("roberta", "xlm-roberta", "camembert")
+                *((family, "pad_token_id") for family in ("roberta", "xlm-roberta", "camembert")),
+                ("clip_text_model", "layer_norm_eps"),
             ]
         elif name == "scale_decoder_outputs":
             assert not null and not entry.null

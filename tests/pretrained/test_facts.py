@@ -93,12 +93,12 @@ def test_absent_entry_has_library_default(tmp_path):
         *(
             ("timm", "model_args", {name: value})
             for name, value in {
-                "global_pool": "avg", "act_layer": "quick_gelu", "norm_layer": "rmsnorm", "fc_norm": True, "depth": 1,
+                "global_pool": "avg", "act_layer": "mish", "norm_layer": "rmsnorm", "fc_norm": True, "depth": 1,
                 "class_token": False, "no_embed_class": True, "pre_norm": True, "init_values": 1e-5, "qk_norm": True,
                 "pos_embed": "", "embed_dim": 8, "patch_size": 4, "mlp_layer": "glumlp", "reg_tokens": 2,
             }.items()
         ),
-        ("huggingface", "hidden_act", "quick_gelu"),
+        ("huggingface", "hidden_act", "mish"),
         ("huggingface", "qkv_bias", False),
         ("huggingface", "num_hidden_layers", 1),
         ("huggingface", "patch_size", 3),
@@ -113,7 +113,7 @@ def test_absent_entry_has_library_default(tmp_path):
         ("gpt2", "n_positions", 5),
         ("gpt2", "vocab_size", 7),
         ("gpt2", "scale_attn_weights", False),
-        ("gpt2", "activation_function", "quick_gelu"),
+        ("gpt2", "activation_function", "mish"),
     ],
 )  # fmt: skip
 def test_an_entry_that_changes_the_computation_is_refused(tmp_path, naming, entry, value):
