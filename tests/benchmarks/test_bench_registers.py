@@ -41,17 +41,17 @@ def test_resident_blocks_follow_occupancy_table(usage, card, blocks):
 
 
 def test_tables_show_numbers_and_failures(monkeypatch, capsys):
-    usage = Usage(168, 8, 40 * 1024, 16, 2, 4)
+    usage = Usage(168, 8, 40 * 1024, 16, 2, 4, 473, 24, 3)
     row = {card: dict.fromkeys(registers.KERNELS, usage) for card in ("h100", "a100")}
     monkeypatch.setattr(registers, "absent_compiler", lambda: None)
     monkeypatch.setattr(registers, "ptxas_version", lambda: "12.9.86")
     outcomes = iter([row | {"problem": ""}, {"problem": "not done within 600 s"}])
     monkeypatch.setattr(registers, "run_in_process", lambda function, limit: next(outcomes))
-    registers.main(only=("soft_cap", "alibi/learned"), card=("a100",))
+    registers.main(only=("soft_cap/1023x64", "sparsemax/1023x64"), card=("a100",))
     text = capsys.readouterr().out
     assert "ptxas 12.9.86" in text and "h100" not in text and "| a100, sm_80 |" in text
-    assert "| soft_cap | 64 x 64, 4/4 |" + " 168 / 8 / 40 / 3 / 16 wgmma + 2 mma |" * 3 in text
-    assert "| alibi/learned | 64 x 64 | not done within 600 s |  |  |" in text
+    assert "| soft_cap/1023x64 | 64 x 64, 4/4/4 |" + " 168 / 8 / 40 / 3 / 16 wgmma + 2 mma / 473 / 24 / 3 |" * 3 in text
+    assert "| sparsemax/1023x64 | 64 x 64 | not done within 600 s |  |  |" in text
 
 
 @pytest.mark.parametrize(
