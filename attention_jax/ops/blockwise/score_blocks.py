@@ -32,8 +32,8 @@ class KernelBlocks(NamedTuple):
     key: int = 64
     warps: int = 4
     """Of 32 threads each, which share the work on a block."""
-    key_warps: int = 8
-    """The same in the gradient of keys and values, which has two sums in registers, and in loops over features."""
+    feature_warps: int = 8
+    """The same in loops over features."""
     stages: int = 2
     """Blocks that are loaded ahead."""
     interpret: bool = False

@@ -59,7 +59,7 @@ class Step:
         self.arguments = [Variable(v.aval) for v in closed.jaxpr.invars]
         equations = []
         self.results = _inline(closed.jaxpr, closed.consts, self.arguments, equations)
-        self.equations = _drop_unused(equations, self.results)
+        self.equations = _drop_unused(_drop_axes(equations), self.results)
         used = [v for equation in self.equations for v in equation.inputs] + self.results
         self.constants = list(dict.fromkeys(v for v in used if isinstance(v, Constant)))
         self.structure = jax.tree.structure(outputs)
@@ -132,6 +132,25 @@ def _body(eqn):
         jax.extend.core.ClosedJaxpr(x, ()) if hasattr(x, "eqns") and not hasattr(x, "consts") else x for x in bodies
     ]
     return bodies[0] if bodies and hasattr(bodies[0], "jaxpr") else None
+
+
+def _drop_axes(equations) -> list[Equation]:
+    """Products without the axes of one that their factors were given for them, as in `matmul_transposed`: a kernel
+    would send the factors through shared memory."""
+    sources, kept = {id(v): equation for equation in equations for v in equation.outputs}, []
+    for equation in equations:
+        if equation.name == "dot_general":
+            inputs, sides = list(equation.inputs), list(zip(*equation.params["dimension_numbers"]))
+            for n, (v, axes) in enumerate(zip(equation.inputs, sides)):
+                source = sources.get(id(v))
+                if source and source.name == "broadcast_in_dim" and source.inputs[0].aval.size == v.aval.size:
+                    inputs[n], places = source.inputs[0], source.params["broadcast_dimensions"]
+                    sides[n] = [[places.index(axis) for axis in part if axis in places] for part in axes]
+            equation = equation._replace(
+                inputs=inputs, params=equation.params | {"dimension_numbers": tuple(zip(*sides))}
+            )
+        kept.append(equation)
+    return kept
 
 
 def _is_zeros(v, sources) -> bool:

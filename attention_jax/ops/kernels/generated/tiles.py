@@ -1,8 +1,8 @@
 """The equations of a `Step` on tiles, inside of a kernel.
 
 Tiles have axes padded to powers of two, so sums and products leave out what is beyond the true shapes, at which the
-step was traced. Half precision is computed in float32 and rounded where the trace rounds. Products of matrices become
-the language's `dot`.
+step was traced. What is computed in half precision stays in float32: only the factors of a product of matrices, which
+becomes the language's `dot`, and what is stored are rounded. XLA, too, keeps excess precision between operations.
 """
 
 import jax
@@ -104,9 +104,14 @@ class Tiles:
         self.values.update(zip(map(id, equation.outputs), results, strict=True))
 
 
+def widen(value, dtype):
+    """A value of a type, in float32 where that is half precision."""
+    return jnp.asarray(value, jnp.float32 if _is_half(dtype) else dtype)
+
+
 def as_tile(value, aval):
     """A number as the tile of an array."""
-    value = jnp.asarray(value, aval.dtype)
+    value = widen(value, aval.dtype)
     return jnp.broadcast_to(value, tile_shape(aval.shape)) if value.ndim < aval.ndim else value
 
 
@@ -124,11 +129,9 @@ def elementwise(equation: Equation, operands: list, shape: tuple[int, ...]):
     types = [v.aval.dtype for v in equation.inputs]
     if equation.name == "bitcast_convert_type" and not isinstance(operands[0], jax.Array):
         return np.asarray(operands[0], types[0]).view(equation.params["new_dtype"])  # jax 0.12 lowers no number
-    operands = [jnp.broadcast_to(jnp.asarray(x, dtype), shape) for x, dtype in zip(operands, types, strict=True)]
-    if equation.name not in ("select_n", "bitcast_convert_type"):  # the language has few operations on half precision
-        operands = [x.astype(jnp.float32) if _is_half(x.dtype) else x for x in operands]
-    result = equation.primitive.bind(*operands, **equation.params)
-    return result.astype(equation.outputs[0].aval.dtype)
+    as_type = jnp.asarray if equation.name == "bitcast_convert_type" else widen
+    operands = [jnp.broadcast_to(as_type(x, dtype), shape) for x, dtype in zip(operands, types, strict=True)]
+    return equation.primitive.bind(*operands, **equation.params)
 
 
 def _is_half(dtype) -> bool:
@@ -145,7 +148,7 @@ def fill_beyond(x, shape, axes, value):
 
 
 def _convert(equation, tiles):
-    return jnp.asarray(tiles[equation.inputs[0]]).astype(equation.params["new_dtype"])
+    return widen(tiles[equation.inputs[0]], equation.params["new_dtype"])
 
 
 def _broadcast(equation, tiles):
@@ -172,22 +175,21 @@ def _transpose(equation, tiles):
 def _reduce(equation, tiles):
     fill = {"reduce_sum": 0, "reduce_max": -jnp.inf, "reduce_min": jnp.inf}[equation.name]
     axes, [v] = equation.params["axes"], equation.inputs
-    x, result = tiles[v], equation.outputs[0].aval
     if jnp.issubdtype(v.aval.dtype, jnp.integer) and fill:
         limits = jnp.iinfo(v.aval.dtype)
         fill = limits.min if fill < 0 else limits.max
-    x = fill_beyond(x, v.aval.shape, axes, fill)
-    x = x.astype(jnp.float32) if _is_half(x.dtype) else x
+    x = fill_beyond(widen(tiles[v], v.aval.dtype), v.aval.shape, axes, fill)
     reduction = {"reduce_sum": jnp.sum, "reduce_max": jnp.max, "reduce_min": jnp.min}[equation.name]
     for axis in sorted(axes, reverse=True):
         x = jnp.reshape(x, x.shape[:axis] + x.shape[axis + 1 :]) if x.shape[axis] == 1 else reduction(x, axis=axis)
-    return x.astype(result.dtype)
+    return x
 
 
 def _round(equation, tiles):
     """Round to the nearest whole number, halves to the even one."""
-    x = jnp.asarray(tiles[equation.inputs[0]])
-    if equation.params["rounding_method"] != lax.RoundingMethod.TO_NEAREST_EVEN or _is_half(x.dtype):
+    [v] = equation.inputs
+    x = jnp.asarray(tiles[v])
+    if equation.params["rounding_method"] != lax.RoundingMethod.TO_NEAREST_EVEN or _is_half(v.aval.dtype):
         raise Unsupported("rounds only float32, halves to even numbers")
     whole = jnp.floor(x)
     is_odd = whole - 2 * jnp.floor(whole / 2) == 1
@@ -213,22 +215,21 @@ def _dot_general(equation, tiles):
         if any(axis in keep for axis in batch):
             raise Unsupported("multiplies no batches of matrices in a block")
         sides.append((x, tuple(shape[axis] for axis in keep), [keep.index(axis) for axis in over if axis in keep]))
-    result = equation.outputs[0].aval
-    product = _product(*sides, equation.params["precision"])
-    return jnp.reshape(product.astype(result.dtype), tile_shape(result.shape))
+    result, types = equation.outputs[0].aval, [v.aval.dtype for v in equation.inputs]
+    # types differ in JAX's derivative of a product in half precision: the narrow one, as in FlashAttention
+    factor_type = min(types, key=lambda dtype: dtype.itemsize)
+    product = _product(*sides, factor_type, equation.params["precision"])
+    return jnp.reshape(widen(product, result.dtype), tile_shape(result.shape))
 
 
-def _product(left, right, precision):
+def _product(left, right, factor_type, precision):
     """The product of two tiles (array, true shape, axes to sum over), without axes of one."""
     (a, shape_a, over_a), (b, shape_b, over_b) = left, right
-    if a.dtype != b.dtype:  # JAX's derivative of a product in half precision: the narrow type, as in FlashAttention
-        narrow = a.dtype if _is_half(a.dtype) else b.dtype
-        a, b = a.astype(narrow), b.astype(narrow)
     # a tile is larger than its array where that is no power of two: what is beyond adds 0 to the sum
     a, b = fill_beyond(a, shape_a, over_a, 0), fill_beyond(b, shape_b, over_b, 0)
     if a.ndim == b.ndim == 2 and len(over_a) == 1:  # [m, n] [n, p], after transposing what is summed over elsewhere
         a, b = a.T if over_a == [0] else a, b.T if over_b == [1] else b
-        return dot(a, b, precision)
+        return dot(a.astype(factor_type), b.astype(factor_type), precision)
     a, b = a.astype(jnp.float32), b.astype(jnp.float32)
     if not over_a and a.ndim + b.ndim <= 2:  # an outer product, or one with a number
         return a[:, None] * b[None, :] if a.ndim == b.ndim == 1 else a * b

@@ -18,7 +18,7 @@ from attention_jax.ops.arrays import ArrayBias, ArrayMask
 from attention_jax.ops.blockwise.score_blocks import Blocks, Inputs, KernelBlocks, Tile, key_blocks, over_keys, tile_at
 from attention_jax.ops.kernels.generated.block_step import Step, Unsupported
 from attention_jax.ops.kernels.generated.features import evaluate, has_loops
-from attention_jax.ops.kernels.generated.triton import Rows, Shared, launch, program, tile_shape
+from attention_jax.ops.kernels.generated.triton import Rows, Shared, as_instructions, launch, program, tile_shape
 from attention_jax.ops.masks import Both, Lengths
 
 LEAST = 16
@@ -107,6 +107,9 @@ class Walk:
         block = jax.tree.map(of_queries, self.rows), jax.tree.map(of_keys, self.keys), jax.tree.map(like, self.shared)
         carry = jax.tree.map(like, carry)
         self.steps[name] = [Step(partial(run, masked), *block, *[number] * 4, carry) for masked in (False, True)]
+        if not self.kernel.interpret:
+            for traced in self.steps[name]:
+                traced.equations = list(map(as_instructions, traced.equations))
 
     def launch(self, name: str, body: Callable, by: int, outputs):
         """Run `body(refs, outputs, index)` for each block of queries (`by` 0) or of keys (1)."""
@@ -123,7 +126,7 @@ class Walk:
             "ranges": None if isinstance(ranges[0], int) else ranges,
         }
         run = lambda refs, outputs: body(refs, outputs, program())
-        warps = self.kernel.key_warps if by or by_features else self.kernel.warps
+        warps = self.kernel.feature_warps if by_features else self.kernel.warps
         return launch(run, name, self.programs[by], outputs, operands, warps, self.kernel.stages, self.kernel.interpret)
 
     def first(self, axis: int, index):
