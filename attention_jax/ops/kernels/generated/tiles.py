@@ -1,5 +1,25 @@
 """The equations of a `Step` on tiles, inside of a kernel.
 
+One call, from the score to the tile: attend(query, key, value, score=SoftCap(30.0), mask=causal(),
+implementation="kernel") for 1,023 tokens of width 64.
+
+1. `ops/attention.py` asks `dispatch.choose_implementation`, and `_prepare_blocks` adds blocks of 64 x 64.
+2. `derivatives.attend_in_blocks` takes `forward_pass.forward`, and for a gradient `gradient_passes.backward`.
+3. `_forward_softmax` makes a `Walk`: `split` says what is cut into blocks of queries, of keys, or not at all.
+4. `Walk.trace` makes a `Step` of `softmax.add_keys`, the arithmetic of XLA's blocks, too, at the shapes of a block:
+
+       a:f32[64,64] = dot_general query:bf16[64,64] key:bf16[64,64]    scores.ScaledDot
+       b:f32[64,64] = mul a 0.125
+       c:f32[64,64] = tanh (div b 30.0)                                scores.SoftCap
+       d:f32[64,64] = select_n allowed -inf (mul c 30.0)               score_blocks.scores_of; only in `Traced.partial`
+       e:f32[64]    = reduce_max d                                     softmax.add_keys: m, exp(S - m), l, P V
+
+5. `Walk.launch` runs 16 programs, times those of vmaps; the last one begins at query 959, so that its rows exist.
+6. In a program `Walk.over_keys` loops over the blocks of keys that the mask allows; each turn is `Walk.compute`.
+7. `features.evaluate` goes through the equations: `compute` below gives `a` to `_dot_general`, which calls
+   `triton.dot`, and `c` to `elementwise`; on a card its tanh is that of `triton.INSTRUCTIONS`.
+8. After the loop `softmax.finish_rows` divides by l, and `Walk.write` stores the rows that no other program has.
+
 Tiles have axes padded to powers of two, so sums and products leave out what is beyond the true shapes, at which the
 step was traced. What is computed in half precision stays in float32: only the factors of a product of matrices, which
 becomes the language's `dot`, and what is stored are rounded. XLA, too, keeps excess precision between operations.
@@ -15,69 +35,14 @@ from attention_jax.ops.kernels.generated.block_step import Equation, Step, Unsup
 from attention_jax.ops.kernels.generated.triton import Rows, Shared, dot, inside, tile_shape
 from attention_jax.ops.precision import is_half
 
-ELEMENTWISE = frozenset(
-    [
-        "abs",
-        "acos",
-        "acosh",
-        "add",
-        "add_any",
-        "and",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "bitcast_convert_type",
-        "cbrt",
-        "ceil",
-        "clamp",
-        "clz",
-        "cos",
-        "cosh",
-        "div",
-        "eq",
-        "erf_inv",
-        "exp",
-        "exp2",
-        "expm1",
-        "floor",
-        "ge",
-        "gt",
-        "integer_pow",
-        "is_finite",
-        "le",
-        "log",
-        "log1p",
-        "logistic",
-        "lt",
-        "max",
-        "min",
-        "mul",
-        "ne",
-        "neg",
-        "nextafter",
-        "not",
-        "one_minus_square",
-        "or",
-        "pow",
-        "rem",
-        "rsqrt",
-        "select_n",
-        "shift_left",
-        "shift_right_arithmetic",
-        "shift_right_logical",
-        "sign",
-        "sin",
-        "sinh",
-        "sqrt",
-        "square",
-        "sub",
-        "tan",
-        "tanh",
-        "xor",
-    ]
-)
+ELEMENTWISE = {
+    "abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atan2", "atanh",
+    "bitcast_convert_type", "cbrt", "ceil", "clamp", "clz", "cos", "cosh", "div", "eq", "erf_inv", "exp", "exp2",
+    "expm1", "floor", "ge", "gt", "integer_pow", "is_finite", "le", "log", "log1p", "logistic", "lt", "max", "min",
+    "mul", "ne", "neg", "nextafter", "not", "one_minus_square", "or", "pow", "rem", "rsqrt", "select_n", "shift_left",
+    "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt", "square", "sub", "tan", "tanh",
+    "xor",
+}  # fmt: skip
 """Primitives that the language computes element by element."""
 
 TABLE = 64
@@ -173,16 +138,16 @@ def _transpose(equation, tiles):
 
 
 def _reduce(equation, tiles):
-    fill = {"reduce_sum": 0, "reduce_max": -jnp.inf, "reduce_min": jnp.inf}[equation.name]
-    axes, [v] = equation.params["axes"], equation.inputs
-    if jnp.issubdtype(v.aval.dtype, jnp.integer) and fill:
-        limits = jnp.iinfo(v.aval.dtype)
-        fill = limits.min if fill < 0 else limits.max
-    x = fill_beyond(widen(tiles[v], v.aval.dtype), v.aval.shape, axes, fill)
-    reduction = {"reduce_sum": jnp.sum, "reduce_max": jnp.max, "reduce_min": jnp.min}[equation.name]
+    kind, axes, [v] = equation.name.removeprefix("reduce_"), equation.params["axes"], equation.inputs
+    x, is_bool = widen(tiles[v], v.aval.dtype), v.aval.dtype == jnp.bool_
+    x = x.astype(jnp.int32) if is_bool else x
+    limits = jnp.iinfo(x.dtype) if jnp.issubdtype(x.dtype, jnp.integer) else None
+    highest, lowest = (limits.max, limits.min) if limits else (jnp.inf, -jnp.inf)
+    reduction = {"sum": jnp.sum, "max": jnp.max, "or": jnp.max, "min": jnp.min, "and": jnp.min}[kind]
+    x = fill_beyond(x, v.aval.shape, axes, {jnp.sum: 0, jnp.max: lowest, jnp.min: highest}[reduction])
     for axis in sorted(axes, reverse=True):
         x = jnp.reshape(x, x.shape[:axis] + x.shape[axis + 1 :]) if x.shape[axis] == 1 else reduction(x, axis=axis)
-    return x
+    return x > 0 if is_bool else x
 
 
 def _round(equation, tiles):
@@ -194,15 +159,6 @@ def _round(equation, tiles):
     whole = jnp.floor(x)
     is_odd = whole - 2 * jnp.floor(whole / 2) == 1
     return whole + ((x - whole > 0.5) | ((x - whole == 0.5) & is_odd)).astype(x.dtype)
-
-
-def _all_or_any(equation, tiles):
-    x = tiles[equation.inputs[0]].astype(jnp.int32)
-    is_all = equation.name == "reduce_and"
-    x = fill_beyond(x, equation.inputs[0].aval.shape, equation.params["axes"], int(is_all))
-    for axis in sorted(equation.params["axes"], reverse=True):
-        x = x.min(axis=axis) if is_all else x.max(axis=axis)
-    return x > 0
 
 
 def _dot_general(equation, tiles):
@@ -296,12 +252,8 @@ def _indices(v, tiles) -> tuple:
 
 
 def _gather(equation, tiles):
-    x, numbers, shape = (
-        tiles.raw(equation.inputs[0]),
-        equation.params["dimension_numbers"],
-        equation.inputs[0].aval.shape,
-    )
-    axes = tuple(range(len(shape)))
+    numbers, shape = equation.params["dimension_numbers"], equation.inputs[0].aval.shape
+    x, axes = tiles.raw(equation.inputs[0]), tuple(range(len(shape)))
     plain = numbers.collapsed_slice_dims == numbers.start_index_map == axes and not numbers.offset_dims
     if not isinstance(x, Shared) or not plain or equation.inputs[1].aval.shape[-1] != len(shape):
         raise Unsupported("reads by index only single numbers, of arrays that it is given")
@@ -345,23 +297,9 @@ def _scatter_add(equation, tiles):
 
 
 RULES = {
-    "broadcast_in_dim": _broadcast,
-    "concatenate": _concatenate,
-    "convert_element_type": _convert,
-    "dot_general": _dot_general,
-    "dynamic_slice": _dynamic_slice,
-    "gather": _gather,
-    "iota": _iota,
-    "pad": _pad,
-    "reduce_and": _all_or_any,
-    "reduce_max": _reduce,
-    "reduce_min": _reduce,
-    "reduce_or": _all_or_any,
-    "reduce_sum": _reduce,
-    "reshape": _reshape,
-    "round": _round,
-    "scatter-add": _scatter_add,
-    "slice": _slice,
-    "squeeze": _reshape,
+    "broadcast_in_dim": _broadcast, "concatenate": _concatenate, "convert_element_type": _convert,
+    "dot_general": _dot_general, "dynamic_slice": _dynamic_slice, "gather": _gather, "iota": _iota, "pad": _pad,
+    "reduce_and": _reduce, "reduce_max": _reduce, "reduce_min": _reduce, "reduce_or": _reduce, "reduce_sum": _reduce,
+    "reshape": _reshape, "round": _round, "scatter-add": _scatter_add, "slice": _slice, "squeeze": _reshape,
     "transpose": _transpose,
-}
+}  # fmt: skip

@@ -12,7 +12,7 @@ import functools
 import math
 import warnings
 from collections.abc import Callable
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -132,16 +132,6 @@ def _load(ref, place, mask):
     return triton.load(ref.at[place], mask=mask, other=None if mask is None else jnp.zeros((), ref.dtype))
 
 
-class Instructions(NamedTuple):
-    """A function of float32 in the place of a primitive."""
-
-    name: str
-    function: Callable
-
-    def bind(self, x, **params) -> jax.Array:
-        return self.function(x) if x.ndim else getattr(lax, self.name)(x)
-
-
 def _unary(instruction: str, x: jax.Array) -> jax.Array:
     like = [jax.ShapeDtypeStruct(x.shape, x.dtype)]
     call = {"constraints": "=f,f", "pack": 1, "result_shape_dtypes": like}
@@ -161,7 +151,9 @@ def as_instructions(equation: Equation) -> Equation:
     """An equation as a card computes it fastest, which JAX's interpreter does not know: `INSTRUCTIONS`, and products of
     float32 at the highest precision as three of TF32, on tensor cores."""
     if equation.name in INSTRUCTIONS and equation.outputs[0].aval.dtype.itemsize <= 4:
-        return equation._replace(primitive=Instructions(equation.name, INSTRUCTIONS[equation.name]), params={})
+        function, bind = INSTRUCTIONS[equation.name], equation.primitive.bind
+        of_tiles = lambda x, **params: function(x) if x.ndim else bind(x, **params)
+        return equation._replace(primitive=SimpleNamespace(name=equation.name, bind=of_tiles))
     if equation.name == "dot_general" and equation.params["precision"] == (lax.Precision.HIGHEST,) * 2:
         three_products = lax.DotAlgorithmPreset.TF32_TF32_F32_X3
         return equation._replace(params=equation.params | {"precision": three_products})
