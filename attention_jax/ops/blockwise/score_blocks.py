@@ -38,6 +38,8 @@ class KernelBlocks(NamedTuple):
     """Blocks that are loaded ahead."""
     interpret: bool = False
     """Whether JAX computes the kernel, on a CPU."""
+    is_for_tpu: bool = False
+    """By Pallas' Mosaic back end, which takes blocks alone; else for a GPU, by its Triton back end."""
 
 
 class Blocks(NamedTuple):

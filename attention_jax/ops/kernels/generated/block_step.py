@@ -116,8 +116,8 @@ def _body(eqn):
     if run is not None:
         return jax.make_jaxpr(run)(*(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars))
     bodies = [eqn.params[name] for name in CALLS if name in eqn.params]
-    closed = lambda x: jax.extend.core.ClosedJaxpr(x, ()) if hasattr(x, "eqns") and not hasattr(x, "consts") else x
-    bodies = list(map(closed, bodies))
+    as_closed = lambda x: jax.extend.core.ClosedJaxpr(x, ()) if hasattr(x, "eqns") and not hasattr(x, "consts") else x
+    bodies = list(map(as_closed, bodies))
     return bodies[0] if bodies and hasattr(bodies[0], "jaxpr") else None
 
 
@@ -132,7 +132,7 @@ def _drop_axes(equations) -> list[Equation]:
             source = sources.get(id(v))
             if source and source.name == "broadcast_in_dim" and source.inputs[0].aval.size == v.aval.size:
                 inputs[side], places = source.inputs[0], source.params["broadcast_dimensions"]
-                sides[side] = [[places.index(axis) for axis in part if axis in places] for part in axes]
+                sides[side] = [[places.index(axis) for axis in group if axis in places] for group in axes]
                 numbers = {"dimension_numbers": tuple(zip(*sides))}
                 results[n] = equation._replace(inputs=inputs, params=equation.params | numbers)
     return results

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from attention_jax.ops.blockwise import local, softmax
 from attention_jax.ops.blockwise.score_blocks import Blocks, Inputs, Statistics
+from attention_jax.ops.kernels.generated import tpu
 from attention_jax.ops.kernels.generated.block_step import Step, Unsupported
 from attention_jax.ops.kernels.generated.features import evaluate
 from attention_jax.ops.kernels.generated.triton import Shared, tile_shape
@@ -22,6 +23,8 @@ from attention_jax.ops.normalizer_kinds import Exponential, Local, Sums, Thresho
 def forward(inputs: Inputs, blocks: Blocks):
     """((output [Q, V], log-normalizer [Q] or None), residuals, `Statistics` or None), as `softmax.forward` and
     `local.forward` of `ops/blockwise` return them. Raises `Unsupported`."""
+    if blocks.kernel.is_for_tpu:
+        return tpu.forward(inputs, blocks)
     if inputs.terms is not None:
         raise Unsupported("sums values alone, not the terms of a pooling")
     normalizer, queries = inputs.rules[2], inputs.query.shape[0]

@@ -27,6 +27,8 @@ def backward(inputs: Inputs, blocks: Blocks, outputs, saved, bars, moving: tuple
     """The cotangents of the inputs from those of the outputs, as `softmax.backward` and `local.backward` return them.
     Of the floating leaves of the rules only those at the places `moving` have one, the others zero. Raises
     `Unsupported`."""
+    if blocks.kernel.is_for_tpu:
+        raise Unsupported("has no gradient on a TPU")
     normalizer, (queries, keys) = inputs.rules[2], (inputs.query.shape[0], inputs.key.shape[0])
     outputs, saved = lengthen((outputs, saved), LEAST)
     bars = jax.tree.map(lambda x: jnp.pad(x, ((0, max(0, LEAST - queries)),) + ((0, 0),) * (x.ndim - 1)), bars)
