@@ -133,10 +133,6 @@ def _reshape(equation, tiles):
     return jnp.reshape(tiles[equation.inputs[0]], tile_shape(new_shape))
 
 
-def _transpose(equation, tiles):
-    return lax.transpose(tiles[equation.inputs[0]], equation.params["permutation"])
-
-
 def _reduce(equation, tiles):
     kind, axes, [v] = equation.name.removeprefix("reduce_"), equation.params["axes"], equation.inputs
     x, is_bool = widen(tiles[v], v.aval.dtype), v.aval.dtype == jnp.bool_
@@ -301,5 +297,5 @@ RULES = {
     "dot_general": _dot_general, "dynamic_slice": _dynamic_slice, "gather": _gather, "iota": _iota, "pad": _pad,
     "reduce_and": _reduce, "reduce_max": _reduce, "reduce_min": _reduce, "reduce_or": _reduce, "reduce_sum": _reduce,
     "reshape": _reshape, "round": _round, "scatter-add": _scatter_add, "slice": _slice, "squeeze": _reshape,
-    "transpose": _transpose,
+    "transpose": lambda equation, tiles: lax.transpose(tiles[equation.inputs[0]], equation.params["permutation"]),
 }  # fmt: skip

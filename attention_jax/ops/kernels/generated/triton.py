@@ -133,8 +133,7 @@ def _load(ref, place, mask):
 
 
 def _unary(instruction: str, x: jax.Array) -> jax.Array:
-    like = [jax.ShapeDtypeStruct(x.shape, x.dtype)]
-    call = {"constraints": "=f,f", "pack": 1, "result_shape_dtypes": like}
+    call = {"constraints": "=f,f", "pack": 1, "result_shape_dtypes": [jax.ShapeDtypeStruct(x.shape, x.dtype)]}
     return triton.elementwise_inline_asm(f"{instruction}.approx.ftz.f32 $0, $1;", args=[x], **call)[0]
 
 
@@ -175,8 +174,7 @@ def launch(body: Callable, name: str, programs: int, outputs, operands, warps: i
     like, structure = jax.tree.flatten(outputs)
     arrays, operand_structure = jax.tree.flatten(operands)
     # of strong types: as a reference, a Python number's weak one reaches literals, which the language then mistypes
-    arrays = [jnp.asarray(x, jnp.result_type(x)) for x in arrays]
-    arrays = vary_together([x.reshape(1) if x.ndim == 0 else x for x in arrays])
+    arrays = vary_together([jnp.asarray(x, jnp.result_type(x)).reshape(jnp.shape(x) or 1) for x in arrays])
     like = [struct_like(x, arrays) for x in like]
 
     def kernel(*refs):
