@@ -13,7 +13,7 @@ from attention_jax.models.transformer import count_parameters
 from attention_jax.ops import scores
 from attention_jax.runs import lifecycle
 from attention_jax.tasks import language
-from experiments import grokking, induction_heads, length_extrapolation, shakespeare
+from experiments import drope, grokking, induction_heads, length_extrapolation, shakespeare
 
 
 def test_shakespeare_model_has_the_size_of_nanogpt():
@@ -90,3 +90,16 @@ def test_longer_windows_share_text_and_have_claimed_metrics(tmp_path):
     assert length_extrapolation.loss_on_windows(task, params, 8) == pytest.approx(valid, rel=1e-5)
     result = lifecycle.start(config, tmp_path / "run", study=length_extrapolation.study, quiet=True)
     assert {claim.metric for claim in load_experiment("length_extrapolation").claims} <= set(result["metrics"])
+
+
+@pytest.mark.slow
+def test_dropped_positions_continue_the_rotary_model(tmp_path):
+    """One step without positions lowers the loss of the model after 7 steps with rotary positions, which one step from
+    the initial values does not reach."""
+    (tmp_path / "input.txt").write_text("To be, or not to be. " * 400)
+    config = replace(drope.smoke(), **{"data.path": str(tmp_path)})
+    metrics = lifecycle.start(config, tmp_path / "run", study=drope.study, quiet=True)["metrics"]
+    assert metrics["dropped.loss_1x"] < metrics["just_dropped.loss_1x"]
+    difference = metrics["dropped.loss_4x"] - metrics["yarn.loss_4x"]
+    assert metrics["dropped_less_yarn.loss_4x"] == difference
+    assert {claim.metric for claim in load_experiment("drope").claims} <= set(metrics)

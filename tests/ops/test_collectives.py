@@ -88,10 +88,10 @@ def test_sharded_sequences_are_seen_by_the_search(search_results):
 @pytest.mark.parametrize("axis", ["0", "2"])
 @pytest.mark.parametrize("implementation", ["plain", "fused"])
 def test_devices_with_whole_heads_send_no_numbers(search_results, name, axis, implementation):
-    """Without blocks there is nothing to send, and in blocks booleans alone: whether any number is not finite, which is
-    asked once for a call, and, sharded over the heads, whether to skip a block, which is decided for all heads of a
-    sequence together. The search for a threshold ends when all rows have theirs, which is a boolean for each step
-    (`find_threshold` says why).
+    """Without blocks there is nothing to send, and in blocks booleans alone: whether any number is not finite, asked
+    once for a call; whether a block may have all weights 0, for all sequences together; and, sharded over the heads,
+    whether the mask allows a block, which is decided for all heads of a sequence together. The search for a threshold
+    ends when all rows have theirs, which is a boolean for each step (`find_threshold` says why).
 
     `TopK` in blocks gathers scores, because XLA does not divide `lax.top_k` over devices.
     """
@@ -102,5 +102,6 @@ def test_devices_with_whole_heads_send_no_numbers(search_results, name, axis, im
     searches = isinstance(normalizer, Threshold) or name == "TopK-Sparsemax"
     allowed = {"pred[] all-reduce"} if searches or implementation == "fused" else set()
     assert kinds <= (allowed | {f"pred[{B}] all-reduce"} if (implementation, axis) == ("fused", "2") else allowed)
-    if implementation == "fused" and not searches:
-        assert list(search_results[name]["fused"][axis]).count("pred[] all-reduce") <= 1, "once for a call"
+    skips = name in ("ReluPower", "StickBreaking")
+    if implementation == "fused" and not searches and not skips:
+        assert search_results[name]["fused"][axis].count("pred[] all-reduce") <= 1, "once for a call"
