@@ -1,12 +1,13 @@
-"""`python launch.py bench registers`: registers, spilled bytes, shared memory and tensor-core instructions of the
-kernels that are generated for GPUs (`attention_jax/ops/kernels/generated`), without a GPU.
+"""`python launch.py bench registers`: registers, spilled bytes, shared memory and machine instructions of the kernels
+that are generated for GPUs (`attention_jax/ops/kernels/generated`), without a GPU.
 
-Each call of `attend` is lowered with its gradients: three kernels, which Triton compiles to PTX and NVIDIA's assembler
-ptxas to machine code. Both are in the CUDA packages of jax 0.10.2 (`pip install "jax[cuda12]==0.10.2"`, in an
-environment of its own); later versions of jaxlib do not offer Triton's compiler. Nothing is run: the numbers say what
-to try on a card, not what is fastest.
+Each call of `attend` is lowered with its gradients: three kernels, which Triton compiles to PTX, NVIDIA's assembler
+ptxas to machine code, and nvdisasm to text. Triton and ptxas are in the CUDA packages of jax 0.10.2
+(`pip install "jax[cuda12]==0.10.2" nvidia-cuda-nvdisasm`, in an environment of its own); later versions of jaxlib do
+not offer Triton's compiler. Nothing is run: the numbers say what to try on a card, not what is fastest.
 """
 
+import collections
 import functools
 import glob
 import importlib.util
@@ -70,8 +71,7 @@ def cases() -> dict[str, Case]:
     }
     documents, number = np.arange(2048) // 512, jnp.float32
     with_mask = lambda **rules: Case({"mask": causal(), **rules})
-    return dots | {
-        "dot/causal/1023x64": Case({"mask": causal()}, length=1023),
+    every = dots | {
         "dot/causal/float32": Case({"mask": causal()}, dtype=jnp.float32),
         "soft_cap": with_mask(score=SoftCap(CAP)),
         "alibi": with_mask(bias=ALiBi(0.5)),
@@ -86,6 +86,8 @@ def cases() -> dict[str, Case]:
         "dropout": with_mask(dropout=0.1, rng=jax.random.key(0)),
         "segments": Case({"mask": causal() & segments(documents, documents)}),
     }
+    odd = ("dot/causal/2048x64", "dot/window/2048x64", "alibi", "soft_cap", "gaussian", "l1", "sparsemax")
+    return every | {f"{name.removesuffix('/2048x64')}/1023x64": every[name]._replace(length=1023) for name in odd}
 
 
 # --- the kernels of a call --------------------------------------------------------------------------------------------
@@ -109,6 +111,9 @@ class Usage(NamedTuple):
     wgmma: int  # instructions in the PTX for tensor cores, of Hopper, which four warps share
     mma: int  # and of earlier cards
     warps: int  # of 32 threads, in a block
+    loop: int = 0  # machine instructions of the shortest loop without another one in it
+    mufu: int = 0  # of the whole kernel for exponentials, reciprocals and the like, 16 lanes a clock
+    f2f: int = 0  # of the whole kernel for conversions between floating types, 16 lanes a clock
 
 
 def lower(case: Case):
@@ -147,14 +152,14 @@ def _kernels_in(operation) -> Iterator[Kernel]:
                 yield from _kernels_in(inner.operation)
 
 
-def find_ptxas() -> str | None:
-    """The path of NVIDIA's assembler: that of the CUDA packages, or of a toolkit; None without one."""
+def find_program(name: str) -> str | None:
+    """The path of NVIDIA's assembler ptxas, or of nvdisasm: of the CUDA packages, or of a toolkit; None without one."""
     try:
         import nvidia
     except ImportError:
-        return shutil.which("ptxas")
-    paths = [path for root in nvidia.__path__ for path in glob.glob(f"{root}/**/bin/ptxas", recursive=True)]
-    return paths[0] if paths else shutil.which("ptxas")
+        return shutil.which(name)
+    paths = [path for root in nvidia.__path__ for path in glob.glob(f"{root}/**/bin/{name}", recursive=True)]
+    return paths[0] if paths else shutil.which(name)
 
 
 def absent_compiler() -> str | None:
@@ -164,14 +169,15 @@ def absent_compiler() -> str | None:
     reasons = {
         f"jax {jax.__version__} does not offer Triton's": not hasattr(triton, "compile"),
         "jax_cuda12_plugin is not installed": importlib.util.find_spec("jax_cuda12_plugin") is None,
-        "ptxas is not installed": find_ptxas() is None,
+        "ptxas is not installed": find_program("ptxas") is None,
+        "nvdisasm is not installed": find_program("nvdisasm") is None,
     }
     return next((reason for reason, is_absent in reasons.items() if is_absent), None)
 
 
 def ptxas_version() -> str:
     """The version of NVIDIA's assembler."""
-    text = subprocess.run([find_ptxas(), "--version"], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run([find_program("ptxas"), "--version"], capture_output=True, text=True, check=True).stdout
     return re.findall(r"V([0-9.]+)", text)[0]
 
 
@@ -189,13 +195,41 @@ def compile_kernel(kernel: Kernel, chip: Chip) -> Usage:
     )
     text = compiled.asm if isinstance(compiled.asm, str) else compiled.asm.decode()
     with tempfile.TemporaryDirectory() as directory:
-        source = Path(directory) / "kernel.ptx"
+        source, binary = Path(directory) / "kernel.ptx", Path(directory) / "kernel.cubin"
         source.write_text(text)
         architecture = "-arch=sm_" + ARCHITECTURES[chip.name].replace(".", "")
-        command = [find_ptxas(), "-v", architecture, str(source), "-o", str(source.with_suffix(".cubin"))]
-        log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    instructions = text.count("wgmma.mma_async"), text.count("mma.sync")
-    return Usage(*registers_and_spilled_bytes(log), compiled.smem_bytes, *instructions, kernel.warps)
+        log = _output_of("ptxas", "-v", architecture, source, "-o", binary).stderr
+        loop, opcodes = read_machine_code(_output_of("nvdisasm", "-c", binary).stdout)
+    products = text.count("wgmma.mma_async"), text.count("mma.sync")
+    counts = loop, opcodes["MUFU"], opcodes["F2F"]
+    return Usage(*registers_and_spilled_bytes(log), compiled.smem_bytes, *products, kernel.warps, *counts)
+
+
+def _output_of(program: str, *arguments):
+    return subprocess.run([find_program(program), *map(str, arguments)], capture_output=True, text=True, check=True)
+
+
+def read_machine_code(text: str) -> tuple[int, collections.Counter]:
+    """The length of the shortest loop without another one in it, of more than 20 instructions, or 0; and the number of
+    each instruction in the whole kernel, from the text of nvdisasm.
+
+    >>> body = "/*0010*/ @P0 MUFU.EX2 R0, R1 ;\\n" * 30
+    >>> loop, opcodes = read_machine_code(f".L_x_0:\\n{body}/*0020*/ @!P1 BRA `(.L_x_0) ;\\n/*0030*/ EXIT ;")
+    >>> loop, opcodes["MUFU"], opcodes["EXIT"]
+    (31, 30, 1)
+    """
+    code, labels = [], {}
+    for line in text.splitlines():
+        if label := re.match(r"\s*(\.L_\w+):", line):
+            labels[label[1]] = len(code)
+        elif instruction := re.match(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?\w+\s+)?(.*?)\s*;", line):
+            code.append(instruction[1])
+    targets = [re.match(r"BRA.*`\((\.L_\w+)\)", instruction) for instruction in code]
+    loops = [(labels[jump[1]], end) for end, jump in enumerate(targets) if jump and labels.get(jump[1], end) < end]
+    loops = [(first, end) for first, end in loops if end - first > 20]
+    inner = [x for x in loops if not any(x[0] <= y[0] and y[1] <= x[1] and x != y for y in loops)]
+    shortest = min((end - first + 1 for first, end in inner), default=0)
+    return shortest, collections.Counter(re.split(r"[. ]", instruction)[0] for instruction in code)
 
 
 def registers_and_spilled_bytes(log: str) -> tuple[int, int]:
@@ -250,8 +284,8 @@ def main(only: tuple[str, ...] = (), card: tuple[Card, ...] = ("h100", "a100")) 
             raise InputError(f"--only {prefix} selects nothing: {', '.join(every)}")
     if reason := absent_compiler():
         raise InputError(
-            f'bench registers needs the compilers of CUDA kernels, {reason}: pip install "jax[cuda12]==0.10.2" in an '
-            "environment of its own"
+            f'bench registers needs the compilers of CUDA kernels, {reason}: pip install "jax[cuda12]==0.10.2" '
+            "nvidia-cuda-nvdisasm in an environment of its own"
         )
     rows = {}
     for name in every:
@@ -273,14 +307,18 @@ def cell(usage_by_kernel: dict[str, Usage], kernel: str, card: Card) -> str:
     usage = usage_by_kernel[kernel]
     blocks = resident_blocks(usage, CHIPS[card])
     products = " + ".join(f"{getattr(usage, name)} {name}" for name in ("wgmma", "mma") if getattr(usage, name))
-    return f"{usage.registers} / {usage.spilled} / {usage.shared / 1024:.0f} / {blocks} / {products or 0}"
+    return (
+        f"{usage.registers} / {usage.spilled} / {usage.shared / 1024:.0f} / {blocks} / {products or 0} / "
+        f"{usage.loop} / {usage.mufu} / {usage.f2f}"
+    )
 
 
 def render(rows: dict[str, dict], card: tuple[Card, ...]) -> str:
     """Return the numbers as one Markdown table for each card."""
     about = (
         f"Registers of a thread / spilled bytes / shared memory of a block, KiB / blocks that a multiprocessor holds / "
-        f"tensor-core instructions. {time.strftime('%Y-%m-%d')}, commit {(provenance.commit() or 'unknown')[:8]}, "
+        f"tensor-core instructions of the PTX / machine instructions: of the shortest inner loop, MUFU and F2F of the "
+        f"whole kernel. {time.strftime('%Y-%m-%d')}, commit {(provenance.commit() or 'unknown')[:8]}, "
         f"jax {jax.__version__}, ptxas {ptxas_version()}."
     )
     blocks = [textwrap.fill(about, 120, break_on_hyphens=False)]
@@ -292,13 +330,12 @@ def render(rows: dict[str, dict], card: tuple[Card, ...]) -> str:
 
 
 def cells(name: str, row: dict, card: Card) -> list[str]:
-    """The cells of a call: its blocks, the warps of the forward pass and of the gradient of keys, and the numbers of
-    each kernel, or the reason why there are none."""
+    """The cells of a call: its blocks, the warps and the numbers of each kernel, or the reason why there are none."""
     case = cases()[name]
     x = jax.ShapeDtypeStruct((case.length, case.width), case.dtype)
     blocks = choose_kernel_blocks(x, x)["cuda"]
     size = f"{blocks.query} x {blocks.key}"
     if row["problem"]:
         return [size, row["problem"], "", ""]
-    warps = [row[card][kernel].warps for kernel in ("attend", "key_gradient")]
-    return [f"{size}, {warps[0]}/{warps[1]}", *(cell(row[card], kernel, card) for kernel in KERNELS)]
+    warps = "/".join(str(row[card][kernel].warps) for kernel in KERNELS)
+    return [f"{size}, {warps}", *(cell(row[card], kernel, card) for kernel in KERNELS)]

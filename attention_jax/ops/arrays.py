@@ -65,7 +65,10 @@ class Sum(Bias):
 
 
 def _slice_block(array, rows, columns):
-    """The slice of an array at consecutive rows [q] and columns [k], [q, k]; an axis of 1 is broadcast."""
+    """The slice of an array at consecutive rows [q] and columns [k], [q, k]; an axis of 1 is broadcast. As large as the
+    array it is the array: a generated kernel gives a rule its block."""
+    if array.shape == (rows.shape[0], columns.shape[0]):
+        return array
     start = lambda n, at: at[0] if n > 1 and at.shape[0] else 0
     size = lambda n, at: at.shape[0] if n > 1 else n
     pairs = tuple(zip(array.shape, (rows, columns), strict=True))

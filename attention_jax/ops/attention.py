@@ -110,9 +110,10 @@ def attend(
 
     Args (how, and what else is returned):
       implementation: "plain" materializes the weights; "fused" computes block by block in memory linear in Q + K,
-        exactly; "kernel" is the same in a generated GPU kernel (on a CPU interpreted, for tests); "cudnn" is NVIDIA's
-        kernel and "flash" JAX's for TPUs, where they can express the call; "linear" is for products of features. None
-        chooses for the platform that is lowered for; `explain(attend, query, key, value, ...)` returns what, and why.
+        exactly; "kernel" is the same in a generated GPU kernel (on a CPU interpreted, for tests; on a TPU, for some
+        calls, the output alone); "cudnn" is NVIDIA's kernel and "flash" JAX's for TPUs, where they can express the
+        call; "linear" is for products of features. None chooses for the platform that is lowered for;
+        `explain(attend, query, key, value, ...)` returns what, and why.
       block_q, block_k: the block sizes of "fused" and, powers of two of at least 16, of "kernel"; None chooses.
       return_log_sum_exp: also return log sum_j exp(score_j) over the keys that each query may attend to, [Q], in
         float32 at least, -inf where there are none; a sink is not counted. It has a gradient. For the softmax, and the
@@ -244,7 +245,9 @@ class _Plan(NamedTuple):
     with_statistics: bool = False
 
 
-def _reason_against_kernel(options: Options, with_log: bool, inputs: Inputs, with_gradient: bool = False) -> str | None:
+def _reason_against_kernel(
+    options: Options, with_log: bool, inputs: Inputs, with_gradient: bool = False, platform: str = "cuda"
+) -> str | None:
     """Return why no kernel can be generated for a call, or for its gradient of all floating arrays; None if one can.
     The kernel is traced, and not lowered."""
     if generated.missing() is not None:
@@ -254,14 +257,14 @@ def _reason_against_kernel(options: Options, with_log: bool, inputs: Inputs, wit
         return f"sums in float32, got {', '.join(map(str, types))}"
     if not (inputs.query.size and inputs.key.size and inputs.value.size):
         return None  # nothing is left to a kernel
-    plan = _Plan({"cuda": "kernel"}, True, with_log, *options[1:])
+    plan = _Plan({platform: "kernel"}, True, with_log, *options[1:])
 
     def run(inputs):
         inputs, blocks = _prepare_blocks(inputs, plan)
-        results = outputs, saved, _ = generated.forward(inputs, blocks["cuda"])
+        results = outputs, saved, _ = generated.forward(inputs, blocks[platform])
         if with_gradient:
             moving = tuple(range(len(partition(inputs)[0])))
-            generated.backward(inputs, blocks["cuda"]._replace(round_rows=True), outputs, saved, outputs, moving)
+            generated.backward(inputs, blocks[platform]._replace(round_rows=True), outputs, saved, outputs, moving)
         return results
 
     try:

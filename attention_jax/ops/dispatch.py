@@ -39,8 +39,8 @@ class Call(NamedTuple):
     sink: jax.Array | float | None = None
     softmax_alone: bool = True  # no other normalizer, log-sum-exp, statistics or pool
     normalizer: Normalizer = Softmax()
-    kernel_reason: Callable[[], str | None] = lambda: None  # why no kernel can be generated: it traces the kernel
-    kernel_gradient_reason: Callable[[], str | None] = lambda: None  # and why none for the gradient
+    kernel_reason: Callable[..., str | None] = lambda **_: None  # why no kernel can be generated: it traces the kernel
+    kernel_gradient_reason: Callable[..., str | None] = lambda **_: None  # and why none for the gradient
 
 
 class Choice(NamedTuple):
@@ -173,7 +173,8 @@ def choose_implementation(call: Call, implementation: Implementation | None = No
     """Choose the implementation on each of `PLATFORMS`: the one that the caller names, if it can compute the call;
     "plain" where the length is left open by `jax.export`; else the first of `ROWS` without a reason against it.
 
-    "kernel" by name is JAX's interpreter of kernels on a CPU, for tests, and "fused" on platforms without one.
+    "kernel" by name is JAX's interpreter of kernels on a CPU, for tests, and "fused" on platforms without one, as on a
+    TPU for what `ops/kernels/generated/tpu.py` cannot compute.
     """
     if implementation not in (None, *get_args(Implementation)):
         raise InputError(
@@ -183,12 +184,13 @@ def choose_implementation(call: Call, implementation: Implementation | None = No
         reason = BY_NAME[implementation](call) if implementation in BY_NAME else None
         if reason is not None:
             raise InputError(f'implementation="{implementation}" {reason}: take "fused", or None to choose by itself')
-        chosen = dict.fromkeys(PLATFORMS, implementation)
-        chosen |= {"tpu": "fused", "default": "fused"} if implementation == "kernel" else {}
-        reasons = {
-            name: _with_gradient_reason(name, call, f'implementation="{implementation}"') for name in chosen.values()
-        }
-        return {platform: Choice(name, reasons[name]) for platform, name in chosen.items()}
+        name = f'implementation="{implementation}"'
+        choices = dict.fromkeys(PLATFORMS, Choice(implementation, _with_gradient_reason(implementation, call, name)))
+        if implementation == "kernel":
+            reason = call.kernel_reason(platform="tpu")
+            on_tpu = ("kernel", f'{name}; the gradient is that of "fused"'), ("fused", f"{name} {reason}")
+            choices |= {"tpu": Choice(*on_tpu[reason is not None]), "default": Choice("fused", name)}
+        return choices
     if not all(isinstance(size, int) for size in (*call.query.shape, *call.key.shape)):
         return dict.fromkeys(PLATFORMS, Choice("plain", "the length is left open by jax.export"))
     cost = functools.cache(lambda: pair_cost(call.score, call.query, call.key))
@@ -301,7 +303,8 @@ def choose_kernel_blocks(
         if size is not None and (size < 16 or size & (size - 1)):
             raise InputError(f'{name} of implementation="kernel" must be a power of two of at least 16, got {size}')
     blocks = blocks._replace(query=block_q or blocks.query, key=block_k or blocks.key)
-    return {platform: blocks._replace(interpret=platform == "cpu") for platform in PLATFORMS}
+    by_platform = {platform: blocks._replace(interpret=platform == "cpu") for platform in PLATFORMS}
+    return by_platform | {"tpu": KernelBlocks(block_q or 256, block_k or 256, is_for_tpu=True)}
 
 
 def pair_cost(score, query, key, operands: bool = False) -> int:

@@ -32,12 +32,14 @@ class KernelBlocks(NamedTuple):
     key: int = 64
     warps: int = 4
     """Of 32 threads each, which share the work on a block."""
-    key_warps: int = 8
-    """The same in the gradient of keys and values, which has two sums in registers, and in loops over features."""
+    feature_warps: int = 8
+    """The same in loops over features."""
     stages: int = 2
     """Blocks that are loaded ahead."""
     interpret: bool = False
     """Whether JAX computes the kernel, on a CPU."""
+    is_for_tpu: bool = False
+    """By Pallas' Mosaic back end, which takes blocks alone; else for a GPU, by its Triton back end."""
 
 
 class Blocks(NamedTuple):

@@ -17,6 +17,9 @@ from attention_jax.ops import biases, masks, normalizers
 from attention_jax.ops.attention import attend
 from attention_jax.ops.heads import attend_heads
 from attention_jax.ops.kernels import generated
+from attention_jax.ops.kernels.generated import triton
+from attention_jax.ops.kernels.generated.block_step import Step
+from attention_jax.ops.precision import matmul_transposed
 from tests.ops.cases import check, cover
 
 
@@ -144,6 +147,39 @@ def test_boolean_masks_beyond_int32_offsets_are_refused():
         jax.eval_shape(jax.vmap(jax.vmap(run)), x, mask)
     shared = jax.ShapeDtypeStruct(mask.shape[2:], bool)
     assert jax.eval_shape(jax.vmap(jax.vmap(run, (0, None)), (0, None)), x, shared).shape == x.shape
+
+
+@pytest.mark.slow
+def test_half_precision_is_summed_in_float32():
+    """Of 64 features of an L1 distance, in bfloat16: the error is that of rounding weights and output, 2^-9 each, and
+    not that of the distance, of which bfloat16 has 0.25 at 64."""
+    query, key, value = (normal(32, 64).astype(jnp.bfloat16) for _ in range(3))
+    distance = lambda query, key: -jnp.abs(query[:, None, :] - key[None, :, :]).sum(axis=2)
+    out = jax.jit(partial(by_blocks, score=distance))(query, key, value)
+    query, key, value, out = (np.asarray(x, np.float64) for x in (query, key, value, out))
+    weights = np.exp(distance(query, key))
+    exact = weights / weights.sum(axis=1, keepdims=True) @ value
+    assert np.sqrt(np.square(out - exact).mean()) < 2**-8 * np.sqrt(np.square(exact).mean())
+
+
+def test_product_has_no_axes_of_one():
+    """Which `matmul_transposed` adds for CPUs: in a kernel the factors would go through shared memory."""
+    step = Step(matmul_transposed, *[jax.ShapeDtypeStruct((16, 32), jnp.bfloat16)] * 2)
+    [product] = step.equations
+    assert product.name == "dot_general" and product.inputs == step.arguments
+    assert product.params["dimension_numbers"] == (([0], [0]), ([], []))
+
+
+def test_instructions_have_their_stated_errors(monkeypatch):
+    """With exact 2^x and 1 / x in the place of the card's."""
+    monkeypatch.setattr(triton, "_unary", lambda name, x: {"ex2": jnp.exp2, "rcp": jnp.reciprocal}[name](x))
+    x = np.linspace(-80, 80, 100_001).astype(np.float32)
+    exp, tanh = (np.asarray(triton.INSTRUCTIONS[name](jnp.asarray(x)), np.float64) for name in ("exp", "tanh"))
+    error = np.abs(exp / np.exp(x.astype(np.float64)) - 1) / np.finfo(np.float32).eps
+    assert (error < 2 + 1.2 * np.abs(x)).all()
+    assert np.abs(tanh - np.tanh(x.astype(np.float64))).max() < 2e-7
+    ends = jnp.array([-jnp.inf, jnp.inf])
+    assert [triton.INSTRUCTIONS[name](ends).tolist() for name in ("exp", "tanh")] == [[0.0, jnp.inf], [-1.0, 1.0]]
 
 
 def test_float64_is_refused():

@@ -1,4 +1,4 @@
-"""Kernels that are generated from the arithmetic of a block, for GPUs: `forward_pass.py` first, then `walk.py`."""
+"""Kernels that are generated from the arithmetic of a block, for GPUs: `tiles.py` follows one call."""
 
 from attention_jax.ops.kernels.generated.block_step import Unsupported
 from attention_jax.ops.kernels.generated.forward_pass import forward

@@ -59,29 +59,17 @@ class Step:
         self.arguments = [Variable(v.aval) for v in closed.jaxpr.invars]
         equations = []
         self.results = _inline(closed.jaxpr, closed.consts, self.arguments, equations)
-        self.equations = _drop_unused(equations, self.results)
+        self.equations = _drop_unused(_drop_axes(equations), self.results)
         used = [v for equation in self.equations for v in equation.inputs] + self.results
         self.constants = list(dict.fromkeys(v for v in used if isinstance(v, Constant)))
         self.structure = jax.tree.structure(outputs)
 
-    def open_updates(self, count: int):
-        """Replace each of the last `count` results, zeros of which a slice is updated, by [update, *starts of the
-        slice]: the gradient of an array [Q, K] of which the step reads the slice of its block."""
-        sources = {id(v): equation for equation in self.equations for v in equation.outputs}
-        first, opened = len(self.results) - count, []
-        for v in self.results[first:]:
-            equation = sources.get(id(v))
-            if (
-                equation is None
-                or equation.name != "dynamic_update_slice"
-                or not _is_zeros(equation.inputs[0], sources)
-            ):
-                raise Unsupported("has no gradient of a large array that is read in another way than by its block")
-            opened.append(equation.inputs[1:])
-        results = self.structure.unflatten(self.results)
-        assert jax.tree.leaves(results[-1]) == self.results[first:]
-        self.results, self.structure = jax.tree.flatten((*results[:-1], opened))
-        self.equations = _drop_unused(self.equations, self.results)
+
+class Traced(NamedTuple):
+    """A step as traced for blocks in which all pairs are allowed, and for others, which hide some."""
+
+    open: Step
+    partial: Step
 
 
 CALLS = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")
@@ -128,16 +116,26 @@ def _body(eqn):
     if run is not None:
         return jax.make_jaxpr(run)(*(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars))
     bodies = [eqn.params[name] for name in CALLS if name in eqn.params]
-    bodies = [
-        jax.extend.core.ClosedJaxpr(x, ()) if hasattr(x, "eqns") and not hasattr(x, "consts") else x for x in bodies
-    ]
+    as_closed = lambda x: jax.extend.core.ClosedJaxpr(x, ()) if hasattr(x, "eqns") and not hasattr(x, "consts") else x
+    bodies = list(map(as_closed, bodies))
     return bodies[0] if bodies and hasattr(bodies[0], "jaxpr") else None
 
 
-def _is_zeros(v, sources) -> bool:
-    while not isinstance(v, Literal) and id(v) in sources and sources[id(v)].name == "broadcast_in_dim":
-        [v] = sources[id(v)].inputs
-    return isinstance(v, Literal) and v.val == 0
+def _drop_axes(equations) -> list[Equation]:
+    """Products without the axes of one that their factors were given for them, as in `matmul_transposed`: a kernel
+    would send the factors through shared memory."""
+    sources, results = {id(v): equation for equation in equations for v in equation.outputs}, list(equations)
+    for n, equation in enumerate(equations):
+        sides = list(zip(*equation.params["dimension_numbers"])) if equation.name == "dot_general" else []
+        inputs = list(equation.inputs)
+        for side, (v, axes) in enumerate(zip(inputs, sides)):
+            source = sources.get(id(v))
+            if source and source.name == "broadcast_in_dim" and source.inputs[0].aval.size == v.aval.size:
+                inputs[side], places = source.inputs[0], source.params["broadcast_dimensions"]
+                sides[side] = [[places.index(axis) for axis in group if axis in places] for group in axes]
+                numbers = {"dimension_numbers": tuple(zip(*sides))}
+                results[n] = equation._replace(inputs=inputs, params=equation.params | numbers)
+    return results
 
 
 def _drop_unused(equations, results) -> list[Equation]:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from attention_jax.ops.kernels.generated.block_step import Equation, Step, Unsupported
-from attention_jax.ops.kernels.generated.tiles import ELEMENTWISE, Tiles, as_tile, compute, elementwise
+from attention_jax.ops.kernels.generated.tiles import ELEMENTWISE, Tiles, as_tile, compute, elementwise, widen
 from attention_jax.ops.kernels.generated.triton import Rows, Shared, tile_shape
 
 UNROLL = 4
@@ -87,7 +87,7 @@ def run(loop: Loop, tiles: Tiles):
     start = [jnp.zeros(tile_shape(equation.outputs[0].aval.shape), jnp.float32) for equation in loop.sums]
     totals = lax.fori_loop(0, features // unroll, add, start)
     for equation, total in zip(loop.sums, totals):
-        tiles.set(equation, total.astype(equation.outputs[0].aval.dtype))
+        tiles.set(equation, widen(total, equation.outputs[0].aval.dtype))
 
 
 class AtFeature:
@@ -105,7 +105,7 @@ class AtFeature:
         equation, shape = self.sources.get(id(v)), tile_shape(v.aval.shape[:-1])
         raw = self.tiles.raw(v) if equation is None else None
         if isinstance(raw, Rows) and raw.transposed is not None:
-            return raw.column(self.feature)
+            return widen(raw.column(self.feature), v.aval.dtype)
         if isinstance(raw, Shared) and len(raw.shape) == 1:
             return raw.ref[self.feature]
         name = "" if equation is None else equation.name
@@ -113,7 +113,7 @@ class AtFeature:
             operands = [self[x] if len(x.aval.shape) else self.tiles[x] for x in equation.inputs]
             return elementwise(equation, operands, shape)
         if name == "convert_element_type":
-            return self[equation.inputs[0]].astype(v.aval.dtype)
+            return widen(self[equation.inputs[0]], v.aval.dtype)
         if name == "broadcast_in_dim":
             return self._broadcast(equation, shape)
         if name == "reshape" and equation.inputs[0].aval.shape[-1:] == v.aval.shape[-1:]:
@@ -123,13 +123,13 @@ class AtFeature:
         if is_cube(v):
             raise Unsupported(f"knows no {name} of a value [queries, keys, features]")
         is_feature = lax.broadcasted_iota(jnp.int32, tile_shape(v.aval.shape), len(shape)) == self.feature
-        return jnp.sum(jnp.where(is_feature, self.tiles[v], 0), axis=-1).astype(v.aval.dtype)
+        return widen(jnp.sum(jnp.where(is_feature, widen(self.tiles[v], v.aval.dtype), 0), axis=-1), v.aval.dtype)
 
     def _broadcast(self, equation, shape):
         [x], axes = equation.inputs, tuple(equation.params["broadcast_dimensions"])
         last = len(shape)  # the axis of features
         if last not in axes:
-            return lax.broadcast_in_dim(jnp.asarray(self.tiles[x], x.aval.dtype), shape, axes)
+            return lax.broadcast_in_dim(widen(self.tiles[x], x.aval.dtype), shape, axes)
         size = x.aval.shape[-1]
         column = self[x] if size > 1 else jnp.reshape(self.tiles[x], tile_shape(x.aval.shape[:-1]))
         return lax.broadcast_in_dim(column, shape, axes[:-1])
@@ -139,8 +139,7 @@ class AtFeature:
         (matrix, vector), numbers = equation.inputs, equation.params["dimension_numbers"]
         if any(numbers[0]) or any(numbers[1]) or (len(matrix.aval.shape), len(vector.aval.shape)) != (2, 1):
             raise Unsupported("knows no such product with a value [queries, keys, features]")
-        product = self.tiles[matrix].astype(jnp.float32) * self[vector].astype(jnp.float32)
-        return product.astype(equation.outputs[0].aval.dtype)
+        return self.tiles[matrix].astype(jnp.float32) * self[vector].astype(jnp.float32)
 
 
 def _term(equation: Equation, columns: AtFeature, tiles: Tiles) -> jax.Array:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from attention_jax.ops.blockwise import local, softmax
 from attention_jax.ops.blockwise.score_blocks import Blocks, Inputs, Statistics
+from attention_jax.ops.kernels.generated import tpu
 from attention_jax.ops.kernels.generated.block_step import Step, Unsupported
 from attention_jax.ops.kernels.generated.features import evaluate
 from attention_jax.ops.kernels.generated.triton import Shared, tile_shape
@@ -22,6 +23,8 @@ from attention_jax.ops.normalizer_kinds import Exponential, Local, Sums, Thresho
 def forward(inputs: Inputs, blocks: Blocks):
     """((output [Q, V], log-normalizer [Q] or None), residuals, `Statistics` or None), as `softmax.forward` and
     `local.forward` of `ops/blockwise` return them. Raises `Unsupported`."""
+    if blocks.kernel.is_for_tpu:
+        return tpu.forward(inputs, blocks)
     if inputs.terms is not None:
         raise Unsupported("sums values alone, not the terms of a pooling")
     normalizer, queries = inputs.rules[2], inputs.query.shape[0]
@@ -85,15 +88,15 @@ def _forward_local(inputs, blocks):
     def body(refs, outputs, i):
         loaded = [Shared(ref, x.shape).load() for ref, x in zip(refs["shared"], leaves)]  # rules are the first
         normalizer, zero, top = structure.unflatten(loaded)[2], jnp.zeros((size,), jnp.float32), None
-        shift = walk.over_keys(refs, "top", i, zero, (zero,)) if normalizer.rescales else zero
+        shift = walk.over_keys(refs, "top", i, zero, residuals=(zero,)) if normalizer.rescales else zero
         if has_threshold:
             extent = zero + jnp.inf, zero, zero - jnp.inf
-            smallest, count, top = walk.over_keys(refs, "extent", i, extent, (zero, zero))
-            sums = lambda shift, _: walk.over_keys(refs, "sums", i, Sums(zero, zero), (top, shift))
+            smallest, count, top = walk.over_keys(refs, "extent", i, extent, top=zero, residuals=(zero,))
+            sums = lambda shift, _: walk.over_keys(refs, "sums", i, Sums(zero, zero), top=top, residuals=(shift,))
             extent = evaluate(relative_extent, [], smallest, top, count)
             all_done = lambda is_done: jnp.min(is_done.astype(jnp.int32)) > 0
             shift = find_threshold(normalizer, sums, *extent, jnp.maximum(count, 1), all_done)
-        totals = walk.over_keys(refs, "totals", i, start(tile_shape((width,))[0]), (top, shift))
+        totals = walk.over_keys(refs, "totals", i, start(tile_shape((width,))[0]), top=top, residuals=(shift,))
         results = local.finish_rows(normalizer, totals, totals.count, shift, keep_count)
         walk.write(outputs, like, 0, i, (*results, top))
 

@@ -27,6 +27,8 @@ def backward(inputs: Inputs, blocks: Blocks, outputs, saved, bars, moving: tuple
     """The cotangents of the inputs from those of the outputs, as `softmax.backward` and `local.backward` return them.
     Of the floating leaves of the rules only those at the places `moving` have one, the others zero. Raises
     `Unsupported`."""
+    if blocks.kernel.is_for_tpu:
+        raise Unsupported("has no gradient on a TPU")
     normalizer, (queries, keys) = inputs.rules[2], (inputs.query.shape[0], inputs.key.shape[0])
     outputs, saved = lengthen((outputs, saved), LEAST)
     bars = jax.tree.map(lambda x: jnp.pad(x, ((0, max(0, LEAST - queries)),) + ((0, 0),) * (x.ndim - 1)), bars)
@@ -48,8 +50,7 @@ def backward(inputs: Inputs, blocks: Blocks, outputs, saved, bars, moving: tuple
 
 def _pull_by_queries(walk, pull):
     """The cotangents of the queries, as the score and the bias see them."""
-    query, bias_query, *_ = walk.rows
-    like = query, bias_query
+    like = walk.rows.query, walk.rows.bias_query
 
     def step(block, carry):
         (_, query_bar, _, bias_query_bar), _ = pull(block, *block.residuals)
@@ -68,9 +69,9 @@ def _pull_by_queries(walk, pull):
 def _pull_by_keys(walk, pull, moving):
     """The cotangents of keys, values and the floating leaves of the rules: of small leaves a sum in each program, of
     an array [Q, K], such as a bias, the block that a step has read."""
-    (key, value, _), leaves = walk.keys, partition(walk.shared[0])[0]
+    (key, value, _), leaves = walk.keys, partition(walk.shared.rules)[0]
     moving = [n for n in moving if n < len(leaves)]
-    large = [n for n in moving if leaves[n].shape == walk.lengths]
+    large = [n for n in moving if any(leaves[n] is x for x in walk.pairs)]
     small = [n for n in moving if n not in large]
     if any(leaves[n].size > LARGEST_LEAF for n in small):
         raise Unsupported(f"has no gradient of parameters of more than {LARGEST_LEAF:,} numbers")
@@ -82,23 +83,19 @@ def _pull_by_keys(walk, pull, moving):
     of_keys = [struct(walk.block[1], *x.shape[1:]) for x in (key, value)]
     rows = (*of_keys, [struct(*leaves[n].shape) for n in small])
     walk.trace("keys", step, rows, over_queries=True)
-    for traced in walk.steps["keys"]:
-        traced.open_updates(len(large))
     like = [struct(*x.shape, dtype=x.dtype) for x in (key, value)]
     partial_sums = [struct(walk.programs[1], *leaves[n].shape) for n in small]
     arrays = [struct(*leaves[n].shape) for n in large]
 
     def body(refs, outputs, j):
-        def store(i, updates):  # block (i, j) of the gradient of each array [Q, K], which no other program writes
-            first_new = [
-                index * size - walk.first(axis, index) for axis, (index, size) in enumerate(zip((i, j), walk.block))
-            ]
-            for ref, (tile, *starts) in zip(outputs[2], updates, strict=True):
+        def store(i, tiles):  # block (i, j) of the gradient of each array [Q, K], which no other program writes
+            starts = walk.first(0, i), walk.first(1, j)
+            first_new = [index * size - start for index, size, start in zip((i, j), walk.block, starts)]
+            for ref, tile in zip(outputs[2], tiles, strict=True):
                 store_slice(ref, starts, tile, first_new)
 
         def store_zeros(i, _):
-            tile, starts = jnp.zeros(walk.block, jnp.float32), (walk.first(0, i), walk.first(1, j))
-            store(i, [(tile, *starts)] * len(large))
+            store(i, [jnp.zeros(walk.block, jnp.float32)] * len(large))
 
         if large and refs["ranges"]:  # blocks that the mask forbids are not visited: their gradient is zero
             first, _, _, stop = (bound[j] for bound in refs["ranges"])

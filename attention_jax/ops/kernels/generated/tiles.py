@@ -1,8 +1,28 @@
 """The equations of a `Step` on tiles, inside of a kernel.
 
+One call, from the score to the tile: attend(query, key, value, score=SoftCap(30.0), mask=causal(),
+implementation="kernel") for 1,023 tokens of width 64.
+
+1. `ops/attention.py` asks `dispatch.choose_implementation`, and `_prepare_blocks` adds blocks of 64 x 64.
+2. `derivatives.attend_in_blocks` takes `forward_pass.forward`, and for a gradient `gradient_passes.backward`.
+3. `_forward_softmax` makes a `Walk`: `split` says what is cut into blocks of queries, of keys, or not at all.
+4. `Walk.trace` makes a `Step` of `softmax.add_keys`, the arithmetic of XLA's blocks, too, at the shapes of a block:
+
+       a:f32[64,64] = dot_general query:bf16[64,64] key:bf16[64,64]    scores.ScaledDot
+       b:f32[64,64] = mul a 0.125
+       c:f32[64,64] = tanh (div b 30.0)                                scores.SoftCap
+       d:f32[64,64] = select_n allowed -inf (mul c 30.0)               score_blocks.scores_of; only in `Traced.partial`
+       e:f32[64]    = reduce_max d                                     softmax.add_keys: m, exp(S - m), l, P V
+
+5. `Walk.launch` runs 16 programs, times those of vmaps; the last one begins at query 959, so that its rows exist.
+6. In a program `Walk.over_keys` loops over the blocks of keys that the mask allows; each turn is `Walk.compute`.
+7. `features.evaluate` goes through the equations: `compute` below gives `a` to `_dot_general`, which calls
+   `triton.dot`, and `c` to `elementwise`; on a card its tanh is that of `triton.INSTRUCTIONS`.
+8. After the loop `softmax.finish_rows` divides by l, and `Walk.write` stores the rows that no other program has.
+
 Tiles have axes padded to powers of two, so sums and products leave out what is beyond the true shapes, at which the
-step was traced. Half precision is computed in float32 and rounded where the trace rounds. Products of matrices become
-the language's `dot`.
+step was traced. What is computed in half precision stays in float32: only the factors of a product of matrices, which
+becomes the language's `dot`, and what is stored are rounded. XLA, too, keeps excess precision between operations.
 """
 
 import jax
@@ -15,69 +35,14 @@ from attention_jax.ops.kernels.generated.block_step import Equation, Step, Unsup
 from attention_jax.ops.kernels.generated.triton import Rows, Shared, dot, inside, tile_shape
 from attention_jax.ops.precision import is_half
 
-ELEMENTWISE = frozenset(
-    [
-        "abs",
-        "acos",
-        "acosh",
-        "add",
-        "add_any",
-        "and",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "bitcast_convert_type",
-        "cbrt",
-        "ceil",
-        "clamp",
-        "clz",
-        "cos",
-        "cosh",
-        "div",
-        "eq",
-        "erf_inv",
-        "exp",
-        "exp2",
-        "expm1",
-        "floor",
-        "ge",
-        "gt",
-        "integer_pow",
-        "is_finite",
-        "le",
-        "log",
-        "log1p",
-        "logistic",
-        "lt",
-        "max",
-        "min",
-        "mul",
-        "ne",
-        "neg",
-        "nextafter",
-        "not",
-        "one_minus_square",
-        "or",
-        "pow",
-        "rem",
-        "rsqrt",
-        "select_n",
-        "shift_left",
-        "shift_right_arithmetic",
-        "shift_right_logical",
-        "sign",
-        "sin",
-        "sinh",
-        "sqrt",
-        "square",
-        "sub",
-        "tan",
-        "tanh",
-        "xor",
-    ]
-)
+ELEMENTWISE = {
+    "abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atan2", "atanh",
+    "bitcast_convert_type", "cbrt", "ceil", "clamp", "clz", "cos", "cosh", "div", "eq", "erf_inv", "exp", "exp2",
+    "expm1", "floor", "ge", "gt", "integer_pow", "is_finite", "le", "log", "log1p", "logistic", "lt", "max", "min",
+    "mul", "ne", "neg", "nextafter", "not", "one_minus_square", "or", "pow", "rem", "rsqrt", "select_n", "shift_left",
+    "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt", "square", "sub", "tan", "tanh",
+    "xor",
+}  # fmt: skip
 """Primitives that the language computes element by element."""
 
 TABLE = 64
@@ -104,9 +69,14 @@ class Tiles:
         self.values.update(zip(map(id, equation.outputs), results, strict=True))
 
 
+def widen(value, dtype):
+    """A value of a type, in float32 where that is half precision."""
+    return jnp.asarray(value, jnp.float32 if _is_half(dtype) else dtype)
+
+
 def as_tile(value, aval):
     """A number as the tile of an array."""
-    value = jnp.asarray(value, aval.dtype)
+    value = widen(value, aval.dtype)
     return jnp.broadcast_to(value, tile_shape(aval.shape)) if value.ndim < aval.ndim else value
 
 
@@ -124,11 +94,9 @@ def elementwise(equation: Equation, operands: list, shape: tuple[int, ...]):
     types = [v.aval.dtype for v in equation.inputs]
     if equation.name == "bitcast_convert_type" and not isinstance(operands[0], jax.Array):
         return np.asarray(operands[0], types[0]).view(equation.params["new_dtype"])  # jax 0.12 lowers no number
-    operands = [jnp.broadcast_to(jnp.asarray(x, dtype), shape) for x, dtype in zip(operands, types, strict=True)]
-    if equation.name not in ("select_n", "bitcast_convert_type"):  # the language has few operations on half precision
-        operands = [x.astype(jnp.float32) if _is_half(x.dtype) else x for x in operands]
-    result = equation.primitive.bind(*operands, **equation.params)
-    return result.astype(equation.outputs[0].aval.dtype)
+    as_type = jnp.asarray if equation.name == "bitcast_convert_type" else widen
+    operands = [jnp.broadcast_to(as_type(x, dtype), shape) for x, dtype in zip(operands, types, strict=True)]
+    return equation.primitive.bind(*operands, **equation.params)
 
 
 def _is_half(dtype) -> bool:
@@ -145,7 +113,7 @@ def fill_beyond(x, shape, axes, value):
 
 
 def _convert(equation, tiles):
-    return jnp.asarray(tiles[equation.inputs[0]]).astype(equation.params["new_dtype"])
+    return widen(tiles[equation.inputs[0]], equation.params["new_dtype"])
 
 
 def _broadcast(equation, tiles):
@@ -165,42 +133,28 @@ def _reshape(equation, tiles):
     return jnp.reshape(tiles[equation.inputs[0]], tile_shape(new_shape))
 
 
-def _transpose(equation, tiles):
-    return lax.transpose(tiles[equation.inputs[0]], equation.params["permutation"])
-
-
 def _reduce(equation, tiles):
-    fill = {"reduce_sum": 0, "reduce_max": -jnp.inf, "reduce_min": jnp.inf}[equation.name]
-    axes, [v] = equation.params["axes"], equation.inputs
-    x, result = tiles[v], equation.outputs[0].aval
-    if jnp.issubdtype(v.aval.dtype, jnp.integer) and fill:
-        limits = jnp.iinfo(v.aval.dtype)
-        fill = limits.min if fill < 0 else limits.max
-    x = fill_beyond(x, v.aval.shape, axes, fill)
-    x = x.astype(jnp.float32) if _is_half(x.dtype) else x
-    reduction = {"reduce_sum": jnp.sum, "reduce_max": jnp.max, "reduce_min": jnp.min}[equation.name]
+    kind, axes, [v] = equation.name.removeprefix("reduce_"), equation.params["axes"], equation.inputs
+    x, is_bool = widen(tiles[v], v.aval.dtype), v.aval.dtype == jnp.bool_
+    x = x.astype(jnp.int32) if is_bool else x
+    limits = jnp.iinfo(x.dtype) if jnp.issubdtype(x.dtype, jnp.integer) else None
+    highest, lowest = (limits.max, limits.min) if limits else (jnp.inf, -jnp.inf)
+    reduction = {"sum": jnp.sum, "max": jnp.max, "or": jnp.max, "min": jnp.min, "and": jnp.min}[kind]
+    x = fill_beyond(x, v.aval.shape, axes, {jnp.sum: 0, jnp.max: lowest, jnp.min: highest}[reduction])
     for axis in sorted(axes, reverse=True):
         x = jnp.reshape(x, x.shape[:axis] + x.shape[axis + 1 :]) if x.shape[axis] == 1 else reduction(x, axis=axis)
-    return x.astype(result.dtype)
+    return x > 0 if is_bool else x
 
 
 def _round(equation, tiles):
     """Round to the nearest whole number, halves to the even one."""
-    x = jnp.asarray(tiles[equation.inputs[0]])
-    if equation.params["rounding_method"] != lax.RoundingMethod.TO_NEAREST_EVEN or _is_half(x.dtype):
+    [v] = equation.inputs
+    x = jnp.asarray(tiles[v])
+    if equation.params["rounding_method"] != lax.RoundingMethod.TO_NEAREST_EVEN or _is_half(v.aval.dtype):
         raise Unsupported("rounds only float32, halves to even numbers")
     whole = jnp.floor(x)
     is_odd = whole - 2 * jnp.floor(whole / 2) == 1
     return whole + ((x - whole > 0.5) | ((x - whole == 0.5) & is_odd)).astype(x.dtype)
-
-
-def _all_or_any(equation, tiles):
-    x = tiles[equation.inputs[0]].astype(jnp.int32)
-    is_all = equation.name == "reduce_and"
-    x = fill_beyond(x, equation.inputs[0].aval.shape, equation.params["axes"], int(is_all))
-    for axis in sorted(equation.params["axes"], reverse=True):
-        x = x.min(axis=axis) if is_all else x.max(axis=axis)
-    return x > 0
 
 
 def _dot_general(equation, tiles):
@@ -213,22 +167,21 @@ def _dot_general(equation, tiles):
         if any(axis in keep for axis in batch):
             raise Unsupported("multiplies no batches of matrices in a block")
         sides.append((x, tuple(shape[axis] for axis in keep), [keep.index(axis) for axis in over if axis in keep]))
-    result = equation.outputs[0].aval
-    product = _product(*sides, equation.params["precision"])
-    return jnp.reshape(product.astype(result.dtype), tile_shape(result.shape))
+    result, types = equation.outputs[0].aval, [v.aval.dtype for v in equation.inputs]
+    # types differ in JAX's derivative of a product in half precision: the narrow one, as in FlashAttention
+    factor_type = min(types, key=lambda dtype: dtype.itemsize)
+    product = _product(*sides, factor_type, equation.params["precision"])
+    return jnp.reshape(widen(product, result.dtype), tile_shape(result.shape))
 
 
-def _product(left, right, precision):
+def _product(left, right, factor_type, precision):
     """The product of two tiles (array, true shape, axes to sum over), without axes of one."""
     (a, shape_a, over_a), (b, shape_b, over_b) = left, right
-    if a.dtype != b.dtype:  # JAX's derivative of a product in half precision: the narrow type, as in FlashAttention
-        narrow = a.dtype if _is_half(a.dtype) else b.dtype
-        a, b = a.astype(narrow), b.astype(narrow)
     # a tile is larger than its array where that is no power of two: what is beyond adds 0 to the sum
     a, b = fill_beyond(a, shape_a, over_a, 0), fill_beyond(b, shape_b, over_b, 0)
     if a.ndim == b.ndim == 2 and len(over_a) == 1:  # [m, n] [n, p], after transposing what is summed over elsewhere
         a, b = a.T if over_a == [0] else a, b.T if over_b == [1] else b
-        return dot(a, b, precision)
+        return dot(a.astype(factor_type), b.astype(factor_type), precision)
     a, b = a.astype(jnp.float32), b.astype(jnp.float32)
     if not over_a and a.ndim + b.ndim <= 2:  # an outer product, or one with a number
         return a[:, None] * b[None, :] if a.ndim == b.ndim == 1 else a * b
@@ -295,12 +248,8 @@ def _indices(v, tiles) -> tuple:
 
 
 def _gather(equation, tiles):
-    x, numbers, shape = (
-        tiles.raw(equation.inputs[0]),
-        equation.params["dimension_numbers"],
-        equation.inputs[0].aval.shape,
-    )
-    axes = tuple(range(len(shape)))
+    numbers, shape = equation.params["dimension_numbers"], equation.inputs[0].aval.shape
+    x, axes = tiles.raw(equation.inputs[0]), tuple(range(len(shape)))
     plain = numbers.collapsed_slice_dims == numbers.start_index_map == axes and not numbers.offset_dims
     if not isinstance(x, Shared) or not plain or equation.inputs[1].aval.shape[-1] != len(shape):
         raise Unsupported("reads by index only single numbers, of arrays that it is given")
@@ -344,23 +293,9 @@ def _scatter_add(equation, tiles):
 
 
 RULES = {
-    "broadcast_in_dim": _broadcast,
-    "concatenate": _concatenate,
-    "convert_element_type": _convert,
-    "dot_general": _dot_general,
-    "dynamic_slice": _dynamic_slice,
-    "gather": _gather,
-    "iota": _iota,
-    "pad": _pad,
-    "reduce_and": _all_or_any,
-    "reduce_max": _reduce,
-    "reduce_min": _reduce,
-    "reduce_or": _all_or_any,
-    "reduce_sum": _reduce,
-    "reshape": _reshape,
-    "round": _round,
-    "scatter-add": _scatter_add,
-    "slice": _slice,
-    "squeeze": _reshape,
-    "transpose": _transpose,
-}
+    "broadcast_in_dim": _broadcast, "concatenate": _concatenate, "convert_element_type": _convert,
+    "dot_general": _dot_general, "dynamic_slice": _dynamic_slice, "gather": _gather, "iota": _iota, "pad": _pad,
+    "reduce_and": _reduce, "reduce_max": _reduce, "reduce_min": _reduce, "reduce_or": _reduce, "reduce_sum": _reduce,
+    "reshape": _reshape, "round": _round, "scatter-add": _scatter_add, "slice": _slice, "squeeze": _reshape,
+    "transpose": lambda equation, tiles: lax.transpose(tiles[equation.inputs[0]], equation.params["permutation"]),
+}  # fmt: skip

@@ -9,13 +9,16 @@ beyond the true number is zero after a load, and never stored.
 """
 
 import functools
+import math
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from attention_jax.ops.kernels.generated.block_step import Equation
 from attention_jax.ops.meshes import struct_like, vary_together
 
 # jax warns when it imports this language, traces a kernel and lowers it, which is long after `launch`
@@ -129,6 +132,33 @@ def _load(ref, place, mask):
     return triton.load(ref.at[place], mask=mask, other=None if mask is None else jnp.zeros((), ref.dtype))
 
 
+def _unary(instruction: str, x: jax.Array) -> jax.Array:
+    call = {"constraints": "=f,f", "pack": 1, "result_shape_dtypes": [jax.ShapeDtypeStruct(x.shape, x.dtype)]}
+    return triton.elementwise_inline_asm(f"{instruction}.approx.ftz.f32 $0, $1;", args=[x], **call)[0]
+
+
+INSTRUCTIONS = {
+    # 2^(x log2 e), as CUDA's __expf: a relative error of 2 + 1.2 |x| units in the last place
+    "exp": lambda x: _unary("ex2", x * math.log2(math.e)),
+    # tanh x = 1 - 2 / (1 + e^(2x)), with an absolute error of 2e-7
+    "tanh": lambda x: 1.0 - 2.0 * _unary("rcp", 1.0 + _unary("ex2", x * (2.0 * math.log2(math.e)))),
+}
+"""Functions that a card's unit for them computes in few instructions; the library's have 8 and 20."""
+
+
+def as_instructions(equation: Equation) -> Equation:
+    """An equation as a card computes it fastest, which JAX's interpreter does not know: `INSTRUCTIONS`, and products of
+    float32 at the highest precision as three of TF32, on tensor cores."""
+    if equation.name in INSTRUCTIONS and equation.outputs[0].aval.dtype.itemsize <= 4:
+        function, bind = INSTRUCTIONS[equation.name], equation.primitive.bind
+        of_tiles = lambda x, **params: function(x) if x.ndim else bind(x, **params)
+        return equation._replace(primitive=SimpleNamespace(name=equation.name, bind=of_tiles))
+    if equation.name == "dot_general" and equation.params["precision"] == (lax.Precision.HIGHEST,) * 2:
+        three_products = lax.DotAlgorithmPreset.TF32_TF32_F32_X3
+        return equation._replace(params=equation.params | {"precision": three_products})
+    return equation
+
+
 def dot(a: jax.Array, b: jax.Array, precision) -> jax.Array:
     """The product of two tiles of one type, summed in float32."""
     precision = precision if a.dtype == jnp.float32 else None
@@ -143,7 +173,8 @@ def launch(body: Callable, name: str, programs: int, outputs, operands, warps: i
     and of `jax.ShapeDtypeStruct`s. A number is a reference to an array of one."""
     like, structure = jax.tree.flatten(outputs)
     arrays, operand_structure = jax.tree.flatten(operands)
-    arrays = vary_together([x.reshape(1) if x.ndim == 0 else x for x in map(jnp.asarray, arrays)])
+    # of strong types: as a reference, a Python number's weak one reaches literals, which the language then mistypes
+    arrays = vary_together([jnp.asarray(x, jnp.result_type(x)).reshape(jnp.shape(x) or 1) for x in arrays])
     like = [struct_like(x, arrays) for x in like]
 
     def kernel(*refs):
