@@ -140,6 +140,12 @@ class TextTask(Task):
     def probabilities(self, params, texts: list[str]) -> np.ndarray:
         return self.read(params, texts)[1]
 
+    def warm_up(self, params, length: int, rows: int):
+        most = self.config.data.max_length
+        width = length_bucket(min(length, most), most)
+        batch = {"tokens": np.zeros((rows, width), np.int32), "length": np.full(rows, width, np.int32)}
+        map_batches(self.classify, params, batch, EVALUATED, pad=True)
+
     def new_examples(self, path: str) -> Iterator[tuple[str, str]]:
         return read_examples(replace(self.config.data, tsv_file=path), damaged="")
 
