@@ -21,7 +21,7 @@ from attention_jax.claims.verdicts import (
 )
 from attention_jax.config import Grid
 from attention_jax.declarations import Quantity
-from attention_jax.report.tables import Table, experiments_list, number
+from attention_jax.report.tables import Table, experiments_list
 
 
 def claims_table(rows: Sequence[JudgedClaim], recorded: Mapping[str, Sequence[Mapping]] | None = None) -> Table:

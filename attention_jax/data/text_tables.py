@@ -163,23 +163,23 @@ def _first_row(path: str, names: Sequence[str], member: str = "") -> tuple[int, 
         if not fields:
             raise InputError(f"{path} has only empty lines; expected a text in each")
         rows.append((number, fields if isinstance(fields, InputError) else [*map(str.strip, fields)], separator))
-    names = {*names, *_joined_columns(names)}
+    names = {*names, *_column_names(names)}
     return max(rows, key=lambda row: 0 if isinstance(row[1], InputError) else len(names & {*row[1]}))
 
 
-def _joined_columns(names: Sequence[str], existing: Sequence[str] = ()) -> list[str]:
+def _column_names(names: Sequence[str], existing: Sequence[str] = ()) -> list[str]:
     """The columns that names stand for, which are `existing` ones or are joined by +.
 
-    >>> _joined_columns(["label", "subject+body"]), _joined_columns(["a+b"], ["a+b"])
+    >>> _column_names(["label", "subject+body"]), _column_names(["a+b"], ["a+b"])
     (['label', 'subject', 'body'], ['a+b'])
     """
-    return [part for name in names for part in ([name] if name in existing else name.split("+"))]
+    return [column for name in names for column in ([name] if name in existing else name.split("+"))]
 
 
-def _listed(names: Sequence[str]) -> str:
+def _name_list(names: Sequence[str]) -> str:
     """Names of columns in a message; of one with semicolons those that it would be.
 
-    >>> _listed(["class;mail"])
+    >>> _name_list(["class;mail"])
     'class, mail (with semicolons between them)'
     """
     if len(names) == 1 and ";" in names[0]:
@@ -204,10 +204,11 @@ def _text(row: dict[str, Any] | InputError, column: str, location: str) -> str:
     """Return a value of a row as text, "" if it is missing; a column with dots is a field in a field."""
     if isinstance(row, InputError):
         raise row
-    if column not in row and len(parts := column.split("+")) > 1:
-        if absent := [part for part in parts if part.partition(".")[0] not in row]:
-            raise InputError(f"{location}: {column} needs the column {absent[0]}; the columns are {_listed([*row])}")
-        return " ".join(filter(str.strip, (_text(row, part, location) for part in parts)))
+    if column not in row and "+" in column:
+        columns = column.split("+")
+        if absent := [name for name in columns if name.partition(".")[0] not in row]:
+            raise InputError(f"{location}: {column} needs the column {absent[0]}; the columns are {_name_list([*row])}")
+        return " ".join(filter(str.strip, (_text(row, name, location) for name in columns)))
     value = row
     for key in [column] if column in row else column.split("."):
         value = value.get(key) if isinstance(value, dict) else None
@@ -268,7 +269,7 @@ def _column_rows(path: str, columns: Sequence[str], usual: Sequence[str], spare:
             raise names
         names = []
     fold = lambda names: {*map(str.casefold, names)}
-    top = _joined_columns(columns, names)
+    top = _column_names(columns, names)
     top = [name if form != PARQUET or name in names else name.partition(".")[0] for name in top]
     has_header = {*top} <= {*names}
     names = _check_names(path, names) if has_header else names
@@ -278,7 +279,7 @@ def _column_rows(path: str, columns: Sequence[str], usual: Sequence[str], spare:
         yield from _rows_of_names(path, separator, begin, names, member)
     elif form in (CSV, PARQUET) or tuple(columns) != tuple(usual) or fold(names) & fold(columns):
         raise InputError(
-            f"{path} needs the columns {', '.join(columns)}, it has {_listed(names) or 'none with names'}; "
+            f"{path} needs the columns {', '.join(columns)}, it has {_name_list(names) or 'none with names'}; "
             f"rename them, or train with their names in --data.column{'s' * (len(columns) > 1)}"
         )
     else:
@@ -358,7 +359,7 @@ def open_table(path: str, names: Sequence[str], column: str = "") -> Table:
     choice = next((name for name in choices if has(name) or all(map(has, name.split("+")))), None)
     if choice is None and not (len(columns) == 1 and not column and not separator):
         raise InputError(
-            f"{path} has the columns {_listed([*columns])} and none called {' or '.join(choices)}: give the name "
+            f"{path} has the columns {_name_list([*columns])} and none called {' or '.join(choices)}: give the name "
             "of that of the texts by --column, or of a .csv or .tsv without a header its number, --column 1"
         )
     columns = _check_names(path, columns)

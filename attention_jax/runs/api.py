@@ -339,8 +339,8 @@ def export_run(
         .gguf file, beside it in a directory of its name.
       trust_code: as in `load_run`.
 
-    Returns a line about what was written. Raises InputError for a model that the library of `naming` does not have, and
-    if `out` exists.
+    Returns a line about what was written, for arrays of a run also where its vocabularies and classes are. Raises
+    InputError for a model that the library of `naming` does not have, and if `out` exists.
 
     >>> export_run("runs/none", to="stablehlo", naming="timm")
     Traceback (most recent call last):
@@ -366,4 +366,6 @@ def export_run(
             source, is_run = saved.source_of(Path(run), trust_code=trust_code), not is_pretrained(run)
             weights = saved.weights_of(Path(run), trust_code=trust_code)
             return hugging_face.write(weights, source, directory, is_run)
-        return exchange.write(saved.weights_of(Path(run), trust_code=trust_code), directory, to, naming)
+        summary = exchange.write(saved.weights_of(Path(run), trust_code=trust_code), directory, to, naming)
+        preprocessing = Path(run) / "preprocessing.json"
+        return f"{summary}; vocabularies, classes: {preprocessing}" if preprocessing.is_file() else summary

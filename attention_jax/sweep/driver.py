@@ -200,7 +200,8 @@ def _progress(runs: Sequence[Path]) -> str:
     training = [run / "progress.json" for run in runs if not run_directory.has_ended(run)]
     states = [json.loads(path.read_bytes()) for path in training if path.exists()]
     step, total = (sum(state[name] for state in states) for name in ("step", "total_steps"))
-    return f"{len(runs) - len(training)} of {len(runs)} runs have ended; {len(states)} more at step {step:,} of {total:,}"
+    ended = len(runs) - len(training)
+    return f"{ended} of {len(runs)} runs have ended; {len(states)} more at step {step:,} of {total:,}"
 
 
 def _tell(directory: Path, settings: Settings, study: optuna.Study, proposed: dict) -> list[plan.Trial]:

@@ -276,9 +276,7 @@ def batch_bucket(count: int, most: int) -> int:
     return min(1 << 2 * -(-max(count - 1, 0).bit_length() // 2), most)
 
 
-def map_batches(
-    fn, params, arrays: dict[str, np.ndarray], batch_size: int, *, pad: bool = False, progress: str = ""
-):
+def map_batches(fn, params, arrays: dict[str, np.ndarray], batch_size: int, *, pad: bool = False, progress: str = ""):
     """Return `fn(params, batch)` for all examples of `arrays`, in batches on the local devices, in order.
 
     `fn` maps a dict of arrays [B, ...] to a pytree of arrays [B, ...] and should be a stable function object: it is

@@ -63,7 +63,7 @@ def test_texts_of_new_lengths_compile_nothing_and_answer_alike(name, build, comp
     assert task.predict(params, TEXTS[:3]) == together and len(compilations) > 0
 
 
-@pytest.mark.parametrize("name", ["classifier", *(pytest.param(name, marks=pytest.mark.slow) for name in (*MODELS,)[1:])])
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.slow] * (x != "classifier")) for x in MODELS])
 def test_a_warm_service_compiles_nothing(name, build, compilations, tmp_path):
     """`warm_up` with a length compiles what texts of all lengths need that are padded to it."""
     task, params = build(name)
