@@ -470,7 +470,7 @@ def check(words: list[str]):
 
 
 def bench(words: list[str]):
-    """attention | card | date | normalizers | pretrained | registers | transformer | ...: benchmarks."""
+    """attention | attribution | card | date | normalizers | pretrained | registers | transformer | ...: benchmarks."""
     import importlib
 
     from attention_jax import catalog
