@@ -109,7 +109,7 @@ def main(file: str, out: str = "attribution.png") -> dict:
 
 def draw(exact, estimates, kinds, lines, path: str) -> Path:
     """Scatter plots of three estimates, and the correlation by layer."""
-    canvas = style.canvas(style.WIDTH, 4.4)
+    canvas = style.canvas(style.WIDTH, 4.6)
     with style.figure_style():
         *dots, by_layer = canvas.subplots(2, 2).ravel()
         pair = lambda kind, end: [f"{kind}, gradient at the prompt", f"{kind}, {end}"]
@@ -125,6 +125,6 @@ def draw(exact, estimates, kinds, lines, path: str) -> Path:
             axes.legend(loc="upper left")
         for i, name in enumerate(name for name in lines if "|" not in name and "edges" not in name):
             by_layer.plot(lines[name]["layers"], style.DASHES[i % 4], color=style.color(i), label=name, linewidth=1)
-        by_layer.set(xlabel="layer", ylabel="r of its heads", title="correlation by layer", ylim=(-1, 1.05))
-        by_layer.legend(loc="lower left", fontsize=style.SMALLEST)
+        by_layer.set(xlabel="layer", ylabel="r of its heads", title="correlation by layer", ylim=(-0.6, 1.05))
+        canvas.legend(*by_layer.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return style.save(canvas, path)
