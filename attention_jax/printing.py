@@ -5,6 +5,7 @@ import contextlib
 import os
 import shutil
 import sys
+import threading
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 PROGRAMS = {"attention-jax": "attention-jax", "__main__.py": "python -m attention_jax"}
 """The command of an installed package, by the name of its script."""
 
+LINE_SECONDS = 30.0
+"""The seconds between lines about the progress of what is not watched on a terminal."""
 NARROWEST, WIDEST = 40, 1000
 """Columns between which text is laid out; in fewer than five the parser's help takes seconds or never ends."""
 
@@ -93,6 +96,22 @@ def outlasting_readers() -> Iterator[None]:
             yield
         finally:
             sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def progress_lines(line: Callable[[], str]) -> Iterator[None]:
+    """Context in which a thread prints `line()` every `LINE_SECONDS`: progress in a log or a pipe."""
+    ended = threading.Event()
+
+    def print_lines():
+        while not ended.wait(LINE_SECONDS):
+            print(line(), flush=True)
+
+    threading.Thread(target=print_lines, daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 def discard(stream):

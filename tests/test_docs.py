@@ -9,6 +9,7 @@ import pytest
 
 from attention_jax import catalog
 from attention_jax.cli import command_options, commands
+from attention_jax.config import MaskedLanguageModelConfig, replace
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -46,7 +47,10 @@ def test_options_of_the_pages_exist():
     every = {tuple(words) for page in PAGES for words in options_of_commands(page)}
     assert len(every) > 20
     for command, *words in sorted(every):
-        config = lambda args: catalog.load_experiment(args.experiment).config()
+        models = {"minilm": {"model": MaskedLanguageModelConfig()}}  # what --from brings
+        config = lambda args, models=models: replace(
+            catalog.load_experiment(args.experiment).config(), **models.get(args.init_weights, {})
+        )
         assert command_options.parse_with_config(kinds[command], words, config)[0].experiment == words[0]
 
 

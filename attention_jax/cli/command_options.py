@@ -277,8 +277,8 @@ class Bench:
     """Benchmark against other libraries; options of a benchmark: launch.py bench WHAT --help."""
 
     benchmark: Annotated[Positional[str], positional("WHAT")]
-    """attention, card, compile, date, input, normalizers, ntm, pretrained, registers, sweep, transformer, translation,
-    variants, vision."""
+    """attention, attribution, card, date, normalizers, pretrained, registers, transformer, translation, variants,
+    vision."""
 
 
 def parse(kind: type[Command], words: Sequence[str]) -> Command:

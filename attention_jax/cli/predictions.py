@@ -39,20 +39,26 @@ def text_batches(words: Sequence[str], columns: Columns, column: str = "") -> It
     of standard input, which is called -, or a column of a table; such a line may be empty.
 
     Lines of a pipe come as soon as they are written. `columns` are those of the model. Raises InputError for a word
-    that is empty or the name of a file of another kind, and for a file without a text.
+    that is empty or the name of a file of another kind, and for a file without a text; a table without rows has a note.
     """
     for is_file, group in itertools.groupby(words, is_file_of_texts):
         if not is_file:
             yield from chunks(check_word(word, columns) for word in group)
             continue
         for word in group:
-            is_empty = True
+            has_rows = has_text = False
             for batch in file_batches(word, columns, column):
-                is_empty = is_empty and not any(line.strip() for line in batch)
+                has_rows, has_text = True, has_text or any(line.strip() for line in batch)
                 yield batch
-            if is_empty:
-                source = "standard input" if word == "-" else word
-                raise InputError(f"{source} has only empty lines; at least one text is needed")
+            check_rows("standard input" if word == "-" else word, "only empty lines", has_rows, has_text)
+
+
+def check_rows(source: str, problem: str, has_rows: bool, has_text: bool):
+    """Say on stderr that a table has no rows, as on a day without any; InputError for rows without a text."""
+    if not has_rows:
+        print(f"note: {source} has no rows, so there is nothing to predict", file=sys.stderr)
+    elif not has_text:
+        raise InputError(f"{source} has {problem}; at least one text is needed")
 
 
 def check_word(word: str, columns: Columns) -> str:
@@ -130,14 +136,15 @@ def write_predictions(model, predict: Callable[[list[str]], list[str]], words: S
     if is_table(str(path)) and model.classes:
         names, answer = class_columns(model), lambda texts: class_cells(model, texts)
     with write_table(path, (*table.columns, *names) if is_table(str(path)) else names) as write:
-        is_empty = True
+        has_rows = has_text = False
         for rows in chunks(table.rows):
             texts = [text for text, _ in rows]
             cells = predict_nonempty(answer, texts, (None,) * len(names))
             write([row | dict(zip(names, values)) for (_, row), values in zip(rows, cells)])
-            is_empty = is_empty and not any(map(str.strip, texts))
-        if is_empty:
-            raise InputError(f"{words[0]} has no text in its column; at least one is needed")
+            has_rows, has_text = True, has_text or any(map(str.strip, texts))
+        if not has_rows:
+            write([])
+        check_rows(words[0], "no text in its column", has_rows, has_text)
 
 
 def class_columns(model) -> tuple[str, ...]:

@@ -215,7 +215,7 @@ class LabeledFile(Streamed):
     """A file of `label TAB text` lines (.gz, .bz2 and .xz, too), or a .jsonl, .csv or .parquet file; empty generates
     dates, labeled by their language."""
     columns: tuple[str, str] = ("label", "text")
-    """The names of the columns in such a file, or in line 1 of another."""
+    """The names of the columns in such a file, or in line 1 of another; subject+body joins the texts of two."""
     examples: int = option(2_000, smoke=1000, unlimited=True)
     """The number of generated dates if no file is given; 0 requires a file."""
     held_out_fraction: float = option(0.1, above=0, below=0.5)

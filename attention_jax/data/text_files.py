@@ -41,6 +41,8 @@ MARK = "\ufeff"
 """The byte order mark, which is no text: a file that was concatenated from several has one in its middle."""
 OTHER_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")
 """The byte order marks of UTF-16 and UTF-32."""
+TO_UTF8 = "save the file as UTF-8, one of Excel or Windows by iconv -f cp1252 -t utf-8 FILE > NEW"
+"""What to do about a file whose bytes are not UTF-8: left out, its lines with umlauts would be missing."""
 BLOCK = 2**23
 """Bytes per read of a file that is read line by line."""
 
@@ -190,8 +192,7 @@ def decode_line(line: bytes, location: str) -> str:
         return line.decode("utf-8").rstrip("\r\n").replace(MARK, "")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{location}: not valid UTF-8 (byte {error.object[error.start]:#04x} at {error.start + 1}); "
-            "save the file as UTF-8"
+            f"{location}: not valid UTF-8 (byte {error.object[error.start]:#04x} at {error.start + 1}); {TO_UTF8}"
         ) from None
 
 

@@ -1,7 +1,8 @@
 """Tables of texts: one reader and one writer of CSV, TSV, JSON Lines and Parquet, row by row in constant memory.
 
 Columns have names, which differ. A value is missing if it is null, NaN, an empty cell or without a key. Only newlines
-and carriage returns end lines. The first line of a .csv or .tsv is a header if it has the names that are read.
+and carriage returns end lines. The first line of a .csv or .tsv is a header if it has the names that are read. A name
+such as subject+body that no column has is that of two, whose texts are joined by a space.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from attention_jax.data.text_files import MARK, PACKED, decode_line, each_line, form_of, suffix_of, to_nfc
+from attention_jax.data.text_files import MARK, PACKED, TO_UTF8, decode_line, each_line, form_of, suffix_of, to_nfc
 from attention_jax.errors import InputError
 from attention_jax.files import is_utf8, temporary_file
 
@@ -96,7 +97,7 @@ def _csv_rows(path: str, separator: str) -> Iterator[Row]:
         number = reader.line_num + 1
         try:
             values = next(reader, None)
-            reason = "" if is_utf8("".join(values or [])) else "not valid UTF-8; save the file as UTF-8"
+            reason = "" if is_utf8("".join(values or [])) else f"not valid UTF-8; {TO_UTF8}"
         except csv.Error as error:
             reason = "a carriage return outside of quotes" if str(error).startswith("new-line") else error
             reason = f"{reason}; a text with quotes or commas is in double quotes"
@@ -127,7 +128,7 @@ def _json_object(text: str, location: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def open_parquet(path: str) -> Iterator[Any]:
-    """Context with a `pyarrow.parquet.ParquetFile` that has rows; errors of reading are InputErrors."""
+    """Context with a `pyarrow.parquet.ParquetFile`; errors of reading are InputErrors."""
     import pyarrow as arrow
     import pyarrow.parquet as parquet
 
@@ -135,8 +136,6 @@ def open_parquet(path: str) -> Iterator[Any]:
         raise InputError(f"no file of texts at {path}: give the path of a file that exists")
     try:
         with parquet.ParquetFile(path) as file:
-            if not file.metadata.num_rows:
-                raise InputError(f"{path} is empty; expected a row with a text")
             yield file
     except InputError:
         raise
@@ -164,7 +163,28 @@ def _first_row(path: str, names: Sequence[str], member: str = "") -> tuple[int, 
         if not fields:
             raise InputError(f"{path} has only empty lines; expected a text in each")
         rows.append((number, fields if isinstance(fields, InputError) else [*map(str.strip, fields)], separator))
-    return max(rows, key=lambda row: 0 if isinstance(row[1], InputError) else len({*names} & {*row[1]}))
+    names = {*names, *_column_names(names)}
+    return max(rows, key=lambda row: 0 if isinstance(row[1], InputError) else len(names & {*row[1]}))
+
+
+def _column_names(names: Sequence[str], existing: Sequence[str] = ()) -> list[str]:
+    """The columns that names stand for, which are `existing` ones or are joined by +.
+
+    >>> _column_names(["label", "subject+body"]), _column_names(["a+b"], ["a+b"])
+    (['label', 'subject', 'body'], ['a+b'])
+    """
+    return [column for name in names for column in ([name] if name in existing else name.split("+"))]
+
+
+def _name_list(names: Sequence[str]) -> str:
+    """Names of columns in a message; of one with semicolons those that it would be.
+
+    >>> _name_list(["class;mail"])
+    'class, mail (with semicolons between them)'
+    """
+    if len(names) == 1 and ";" in names[0]:
+        return f"{names[0].replace(';', ', ')[:200]} (with semicolons between them)"
+    return ", ".join(names)[:200]
 
 
 def _rows_of_names(path: str, separator: str, begin: int, names: Sequence[str], member: str = "") -> Iterator[Row]:
@@ -184,6 +204,11 @@ def _text(row: dict[str, Any] | InputError, column: str, location: str) -> str:
     """Return a value of a row as text, "" if it is missing; a column with dots is a field in a field."""
     if isinstance(row, InputError):
         raise row
+    if column not in row and "+" in column:
+        columns = column.split("+")
+        if absent := [name for name in columns if name.partition(".")[0] not in row]:
+            raise InputError(f"{location}: {column} needs the column {absent[0]}; the columns are {_name_list([*row])}")
+        return " ".join(filter(str.strip, (_text(row, name, location) for name in columns)))
     value = row
     for key in [column] if column in row else column.split("."):
         value = value.get(key) if isinstance(value, dict) else None
@@ -227,8 +252,9 @@ def read_rows(
         else:
             is_usable = True
             yield number - 1, tuple(map(to_nfc, texts))
-    if reasons and not is_usable:
-        raise InputError(f"none of the {count:,} lines can be used; the first: {reasons[0]}")
+    if not is_usable:
+        cause = f"none of the {count:,} lines can be used; the first: {reasons[0]}" if reasons else ""
+        raise InputError(cause or f"{name} has no rows below its header; expected a row with a text")
     if complaints is not None:
         complaints += reasons
 
@@ -243,7 +269,8 @@ def _column_rows(path: str, columns: Sequence[str], usual: Sequence[str], spare:
             raise names
         names = []
     fold = lambda names: {*map(str.casefold, names)}
-    top = [name if form != PARQUET or name in names else name.partition(".")[0] for name in columns]
+    top = _column_names(columns, names)
+    top = [name if form != PARQUET or name in names else name.partition(".")[0] for name in top]
     has_header = {*top} <= {*names}
     names = _check_names(path, names) if has_header else names
     if form in JSON_LINES or (form == PARQUET and has_header):
@@ -252,7 +279,7 @@ def _column_rows(path: str, columns: Sequence[str], usual: Sequence[str], spare:
         yield from _rows_of_names(path, separator, begin, names, member)
     elif form in (CSV, PARQUET) or tuple(columns) != tuple(usual) or fold(names) & fold(columns):
         raise InputError(
-            f"{path} needs the columns {', '.join(columns)}, it has {', '.join(names)[:200] or 'none with names'}; "
+            f"{path} needs the columns {', '.join(columns)}, it has {_name_list(names) or 'none with names'}; "
             f"rename them, or train with their names in --data.column{'s' * (len(columns) > 1)}"
         )
     else:
@@ -307,10 +334,12 @@ def open_table(path: str, names: Sequence[str], column: str = "") -> Table:
     """Return the table in a file. Its texts are in `column`, a name, or the number of one of a .csv or .tsv without a
     header; by default in the first of `names` that it has, or in the only column of another form.
 
-    An empty line of a .csv or .tsv of several columns is no row. Raises InputError if there is no such column; that of
-    a damaged row of these two is raised when it is read.
+    An empty line of a .csv or .tsv of several columns is no row, and an empty .jsonl a table without rows. Raises
+    InputError if there is no such column; that of a damaged row of these two is raised when it is read.
     """
     choices, begin, separator = [column] if column else names, 0, ""
+    if form_of(path) in JSON_LINES and os.path.isfile(path) and not os.path.getsize(path):
+        return Table((choices[0],), iter(()))
     if form_of(path) in JSON_LINES:
         columns = {}
         for _, _, row in raw_rows(path):
@@ -326,10 +355,11 @@ def open_table(path: str, names: Sequence[str], column: str = "") -> Table:
         ):  # the names that pandas gives
             columns, begin = _number_columns(path, columns, column), 0
             choices = columns[int(column) - 1 :]
-    choice = next((name for name in choices if {name, name.partition(".")[0]} & {*columns}), None)
+    has = lambda name: {name, name.partition(".")[0]} & {*columns}
+    choice = next((name for name in choices if has(name) or all(map(has, name.split("+")))), None)
     if choice is None and not (len(columns) == 1 and not column and not separator):
         raise InputError(
-            f"{path} has the columns {', '.join(columns)[:200]} and none called {' or '.join(choices)}: give the name "
+            f"{path} has the columns {_name_list([*columns])} and none called {' or '.join(choices)}: give the name "
             "of that of the texts by --column, or of a .csv or .tsv without a header its number, --column 1"
         )
     columns = _check_names(path, columns)
@@ -370,7 +400,7 @@ def write_table(path: Path, columns: Sequence[str]) -> Iterator[Callable[[list[d
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(temporary_file(path))
         if form == PARQUET:
-            write = _parquet_writer(place, stack)
+            write = _parquet_writer(place, columns, stack)
         else:
             open_file = PACKED.get(suffix_of(str(path)), (open,))[0]
             file = stack.enter_context(open_file(place, "wt", encoding="utf-8", newline=""))
@@ -383,7 +413,7 @@ def write_table(path: Path, columns: Sequence[str]) -> Iterator[Callable[[list[d
         yield lambda rows: write([{name: value(row[name]) for name in columns} for row in rows])
 
 
-def _parquet_writer(place: Path, stack: contextlib.ExitStack) -> Callable:
+def _parquet_writer(place: Path, columns: Sequence[str], stack: contextlib.ExitStack) -> Callable:
     """Return a function that writes rows to a Parquet file, whose types hold the values of all rows.
 
     Rows that need wider types than those before (a number after missing values, another field of an object) have the
@@ -397,7 +427,7 @@ def _parquet_writer(place: Path, stack: contextlib.ExitStack) -> Callable:
     def write(rows: list[dict[str, Any]]):
         nonlocal writer
         try:
-            table = arrow.table({name: arrow.array([row[name] for row in rows]) for name in rows[0]})
+            table = arrow.table({name: arrow.array([row[name] for row in rows]) for name in columns})
             schema = writer.schema if writer else table.schema
             schema = arrow.unify_schemas([schema, table.schema], promote_options="permissive")
             if writer and schema != writer.schema:

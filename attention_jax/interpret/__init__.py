@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from attention_jax import lazy_attributes
 
 if TYPE_CHECKING:
+    from attention_jax.interpret.attribution import attribution_patch
     from attention_jax.interpret.circuits import HeadWeights, composition_scores, head_weights, ov_circuit, qk_circuit
     from attention_jax.interpret.edits import Part, decoding_edits
     from attention_jax.interpret.intervene import ablate, patch, path_patch, run, trace
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from attention_jax.interpret.sweeps import draw_sweep, patch_sweep
 
 MODULES = {
+    "attribution": ("attribution_patch",),
     "circuits": ("HeadWeights", "composition_scores", "head_weights", "ov_circuit", "qk_circuit"),
     "edits": ("Part", "decoding_edits"),
     "intervene": ("ablate", "patch", "path_patch", "run", "trace"),

@@ -34,6 +34,21 @@ FORMATS = (".png", ".pdf", ".svg")
 EDGES = ("heads", "positions", "keys")
 
 
+class Sweep(dict):
+    """{site: measures [places, ...]} of `patch_sweep`, which knows the axes that it went over."""
+
+    def __init__(self, measures, over: tuple[str, ...]):
+        super().__init__(measures)
+        self.over = over
+
+
+jax.tree_util.register_pytree_with_keys(
+    Sweep,
+    lambda swept: ([(jax.tree_util.DictKey(site), x) for site, x in swept.items()], (tuple(swept), swept.over)),
+    lambda names_and_over, values: Sweep(zip(names_and_over[0], values, strict=True), names_and_over[1]),
+)
+
+
 def patch_sweep(
     model: nn.Module,
     params,
@@ -103,7 +118,8 @@ def patch_sweep(
     results = _run_places(
         model, measure, tuple(names), axes, shapes, size, params, values, inputs, np.concatenate([places, padding])
     )
-    return {name: _arrange(results, places, i, indices[name], axis_names == EDGES) for i, name in enumerate(names)}
+    arrange = lambda i, name: _arrange(results, places, i, indices[name], axis_names == EDGES)
+    return Sweep({name: arrange(i, name) for i, name in enumerate(names)}, axis_names)
 
 
 def _axis_names(over: str | Sequence[str]) -> tuple[str, ...]:
@@ -216,7 +232,7 @@ def draw_sweep(
     swept: Mapping[str, Array],
     path: str | Path,
     *,
-    over: Literal["positions", "heads"],
+    over: Literal["positions", "heads"] | None = None,
     tokens: Sequence[str] | None = None,
     title: str | None = None,
     label: str = "measure",
@@ -226,7 +242,7 @@ def draw_sweep(
     Args:
       swept: {site: [T] or [H]}, numbers. Each kind of site, such as residual_in, is a panel.
       path: a file that ends in .png, .pdf or .svg; its directory is created.
-      over: what the sweep went over, the label of the horizontal axis.
+      over: what the sweep went over, the label of the horizontal axis; that of `patch_sweep` is known.
       tokens: T texts that label the positions.
       title: of the figure, if it has one panel; else of each, before the kind.
       label: of the color bar. Colors are symmetric about zero if there are numbers on both sides of it.
@@ -240,8 +256,12 @@ def draw_sweep(
     """
     if Path(path).suffix not in FORMATS:
         raise InputError(f"a figure ends in {', '.join(FORMATS)}, got {path}")
-    if over not in ("positions", "heads"):
-        raise InputError(f"a sweep over positions or heads can be drawn, got {over!r}")
+    axes = getattr(swept, "over", (over,))
+    if over is not None and axes != (over,):
+        raise InputError(f"this sweep went over {' and '.join(axes)}, got over={over!r}: leave it out")
+    if axes not in (("positions",), ("heads",)):
+        raise InputError(f"a sweep over positions or heads can be drawn, got {over or axes!r}")
+    [over] = axes
     panels: dict[str, dict[str, np.ndarray]] = {}
     for name, values in swept.items():
         if np.ndim(values) != 1:

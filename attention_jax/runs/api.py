@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -102,6 +102,18 @@ class LoadedRun:
             if not texts:
                 return np.zeros((0, len(self.classes)), np.float32)
             return self.excerpt_task.probabilities(self.params, texts)
+
+    def warm_up(self, lengths: Sequence[int], *, rows: int = 1):
+        """Compile what `predict` and `classify` need for `rows` texts of these numbers of tokens, before the first
+        request of a service. Raises InputError for a model whose inputs have one shape, such as one of images.
+
+        >>> load_run("runs/classify_text/001").warm_up([16, 32, 64])  # doctest: +SKIP
+        """
+        if bad := [number for number in (*lengths, rows) if not isinstance(number, int) or number < 1]:
+            raise InputError(f"warm_up takes numbers of tokens and of rows, at least 1, got {bad[0]!r}")
+        with explain_errors():
+            for length in lengths:
+                self.excerpt_task.warm_up(self.params, length, rows)
 
     def evaluate(self, *, figures: bool = False) -> dict[str, float]:
         """Return the metrics on the held-out data; with `figures` plot the figures and page.md of the run again.
@@ -329,8 +341,8 @@ def export_run(
         .gguf file, beside it in a directory of its name.
       trust_code: as in `load_run`.
 
-    Returns a line about what was written. Raises InputError for a model that the library of `naming` does not have, and
-    if `out` exists.
+    Returns a line about what was written, for arrays of a run also where its vocabularies and classes are. Raises
+    InputError for a model that the library of `naming` does not have, and if `out` exists.
 
     >>> export_run("runs/none", to="stablehlo", naming="timm")
     Traceback (most recent call last):
@@ -356,4 +368,6 @@ def export_run(
             source, is_run = saved.source_of(Path(run), trust_code=trust_code), not is_pretrained(run)
             weights = saved.weights_of(Path(run), trust_code=trust_code)
             return hugging_face.write(weights, source, directory, is_run)
-        return exchange.write(saved.weights_of(Path(run), trust_code=trust_code), directory, to, naming)
+        summary = exchange.write(saved.weights_of(Path(run), trust_code=trust_code), directory, to, naming)
+        preprocessing = Path(run) / "preprocessing.json"
+        return f"{summary}; vocabularies, classes: {preprocessing}" if preprocessing.is_file() else summary

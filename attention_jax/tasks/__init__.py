@@ -175,6 +175,10 @@ class Task:
         """Return the probabilities [N, classes] of `classes` for each text, of a classifier."""
         raise InputError(f"a {type(self).__name__} has no classes: predict with it instead")
 
+    def warm_up(self, params, length: int, rows: int):
+        """Compile what answers `rows` texts of `length` tokens, as they are padded."""
+        raise InputError(f"the inputs of a {type(self).__name__} have one shape: predict one of them, to compile it")
+
     def perplexity(self, params, text: str) -> dict[str, float]:
         """Return the metrics of a language model on a new text."""
         raise InputError(f"--text is for language models; a {type(self).__name__} has no perplexity: leave it out")

@@ -126,16 +126,21 @@ class LanguageTask(Task):
         """Return each text with its continuation."""
         data, results = self.data, []
         for text in texts:
-            written = []
-            if self.sampling.length:
-                prompt, unknown = self.encode(text)[:, self.context], data.vocabulary.unk_id
-                limit = self.config.model.longest_input
-                prompt, length = pad_prompt(prompt, None if limit is None else limit - self.sampling.length)
-                written = continuation(self.model, params, prompt, self.sampling, unknown, length)
+            written = self.continue_prompt(params, self.encode(text)) if self.sampling.length else []
             results.append(data.tokenizer.text([*data.tokenizer.tokens(text), *data.vocabulary.decode(written)]))
         if figure is not None and self.draw(params, results[0], 40, figure) is None:
             raise InputError("this model has no attention to draw; leave --attention out")
         return results
+
+    def continue_prompt(self, params, prompt: np.ndarray):
+        """Return the tokens that follow a prompt [1, T]."""
+        limit, unknown = self.config.model.longest_input, self.data.vocabulary.unk_id
+        padded, length = pad_prompt(prompt[:, self.context], None if limit is None else limit - self.sampling.length)
+        return continuation(self.model, params, padded, self.sampling, unknown, length)
+
+    def warm_up(self, params, length: int, rows: int):
+        if self.sampling.length:
+            self.continue_prompt(params, np.zeros((1, length), np.int32))
 
     @property
     def context(self) -> slice:

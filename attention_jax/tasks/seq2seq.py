@@ -209,7 +209,8 @@ class Seq2seqTask(Task):
             metrics[f"{split}.token_accuracy"] = float(np.mean(per_token("correct", rows, slices)))
             if full or not sentences:
                 sources = {"source": pairs.source, "source_length": pairs.source_length}
-                written[split] = map_batches(self.generate, params, sources, self.eval_batch_size)
+                options = {"progress": f"decoding {split}"}
+                written[split] = map_batches(self.generate, params, sources, self.eval_batch_size, **options)
                 scores = score_outputs(self.data, split, written[split])
                 metrics |= {f"{split}.{name}": value for name, value in scores.items()}
             if sentences:
@@ -242,17 +243,27 @@ class Seq2seqTask(Task):
         }
         return sizes | self.data.facts
 
+    @property
+    def has_width(self) -> bool:
+        """Whether all sources are as wide as in training: the encoder reads their padding, or they are no sentences."""
+        is_padding_read = getattr(self.config.model, "encoder_state", "last_token") == "last_step"
+        return is_padding_read or not are_sentences(self.data)
+
+    def warm_up(self, params, length: int, rows: int):
+        limit, widest = self.config.model.longest_input, self.data.train[0].source.shape[1]
+        width = widest if self.has_width else length_bucket(min(length, limit or length), limit)
+        batch = {"source": np.zeros((rows, width), np.int32), "source_length": np.full(rows, width, np.int32)}
+        map_batches(self.generate_words, params, batch, self.config.decode.batch_size, pad=True)
+
     def read(self, texts: list[str]) -> dict[str, np.ndarray]:
         """Encode the sources of new texts, padded to few lengths; InputError for a text that is too long."""
         limit = self.data.train[0].source.shape[1]
-        is_padding_read = getattr(self.config.model, "encoder_state", "last_token") == "last_step"
-        has_width = is_padding_read or not are_sentences(self.data)
-        source, length = encode_sources(self.data, texts, None, limit if has_width else 1)
+        source, length = encode_sources(self.data, texts, None, limit if self.has_width else 1)
         if not are_sentences(self.data) and length.max() > limit:
             raise InputError(
                 f"a source may have at most {limit} characters; {max(texts, key=len)!r} has {length.max()}: shorten it"
             )
-        if not has_width:
+        if not self.has_width:
             width = length_bucket(source.shape[1], self.config.model.longest_input)
             padding = self.data.source_vocabulary.pad_id or 0
             source = np.pad(source, ((0, 0), (0, width - source.shape[1])), constant_values=padding)

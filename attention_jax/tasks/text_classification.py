@@ -1,6 +1,6 @@
 """Text classification: an encoder with attention pooling on labeled texts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -11,7 +11,7 @@ from attention_jax.config import Config, MaskedLanguageModelConfig, replace
 from attention_jax.data.batches import length_bucket
 from attention_jax.data.labeled_texts import LabeledTexts, encode, read_examples
 from attention_jax.data.stream import Stream, stream_of
-from attention_jax.data.text_tables import Columns
+from attention_jax.data.text_tables import Columns, write_table
 from attention_jax.errors import InputError
 from attention_jax.files import write_atomically
 from attention_jax.ops.losses import masked_cross_entropy, token_accuracy
@@ -140,6 +140,12 @@ class TextTask(Task):
     def probabilities(self, params, texts: list[str]) -> np.ndarray:
         return self.read(params, texts)[1]
 
+    def warm_up(self, params, length: int, rows: int):
+        most = self.config.data.max_length
+        width = length_bucket(min(length, most), most)
+        batch = {"tokens": np.zeros((rows, width), np.int32), "length": np.full(rows, width, np.int32)}
+        map_batches(self.classify, params, batch, EVALUATED, pad=True)
+
     def new_examples(self, path: str) -> Iterator[tuple[str, str]]:
         return read_examples(replace(self.config.data, tsv_file=path), damaged="")
 
@@ -219,7 +225,8 @@ class TextTask(Task):
         )
 
     def report(self, params, evaluation: Evaluation, directory: Path) -> list[Path]:
-        """Write samples.txt, plot confusions, the metrics of each class, calibration and the pooling weights."""
+        """Write samples.txt and mistakes.csv, plot confusions, the metrics of each class, calibration and the pooling
+        weights."""
         test, texts, names = self.data.held_out["test"], self.data.texts["test"], self.data.names
         words, probabilities, pool = self.read(params, texts[:SAMPLES])
         guesses = probabilities.argmax(1)
@@ -228,11 +235,22 @@ class TextTask(Task):
             for text, guess, label, *row in zip(texts, guesses, test.label, words, probabilities, pool)
         ]
         write_atomically(directory.parent / "samples.txt", "\n".join(lines) + "\n")
+        probabilities = evaluation.probabilities["test"]
+        write_mistakes(names, texts, test.label, probabilities, directory.parent / "mistakes.csv")
         first = [int(np.argmax(test.label == label)) for label in np.unique(test.label)]  # of each class
-        confusion = count_confusions(test.label, evaluation.probabilities["test"].argmax(1), len(names))
+        confusion = count_confusions(test.label, probabilities.argmax(1), len(names))
         return [
             confusion_matrix(confusion, names, directory / "confusion.png"),
             class_bars(evaluation.classification["test"], directory / "classes.png"),
             reliability(evaluation.classification["test"], directory / "reliability.png"),
             self.draw(params, *self.read(params, [texts[row] for row in first]), directory / "attention.png"),
         ]
+
+
+def write_mistakes(names: Sequence[str], texts: Sequence[str], label, probabilities: np.ndarray, path: Path):
+    """Write a table of the texts whose most probable class, of probabilities [N, classes], is not their `label` [N]."""
+    columns, guesses = ("label", "predicted", "probability", "text"), probabilities.argmax(1)
+    wrong = np.flatnonzero(guesses != label)
+    rows = [(names[label[i]], names[guesses[i]], f"{probabilities[i].max():.6g}", texts[i]) for i in wrong]
+    with write_table(path, columns) as write:
+        write([dict(zip(columns, row, strict=True)) for row in rows])

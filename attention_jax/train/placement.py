@@ -5,6 +5,8 @@ are added by `psum` (data parallelism); `--train.parallel jit` is the same by `j
 (FSDP, ZeRO stage 3) uses `jax.jit` over arrays that are divided over the devices. No other module places arrays.
 """
 
+import sys
+import time
 import weakref
 from functools import partial
 
@@ -14,6 +16,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from attention_jax import printing
 from attention_jax.errors import InputError
 from attention_jax.train.checkpoint import to_host
 from attention_jax.train.step import gradient_sums, train_chunk
@@ -273,13 +276,14 @@ def batch_bucket(count: int, most: int) -> int:
     return min(1 << 2 * -(-max(count - 1, 0).bit_length() // 2), most)
 
 
-def map_batches(fn, params, arrays: dict[str, np.ndarray], batch_size: int, *, pad: bool = False):
+def map_batches(fn, params, arrays: dict[str, np.ndarray], batch_size: int, *, pad: bool = False, progress: str = ""):
     """Return `fn(params, batch)` for all examples of `arrays`, in batches on the local devices, in order.
 
     `fn` maps a dict of arrays [B, ...] to a pytree of arrays [B, ...] and should be a stable function object: it is
     compiled once. The last batch is padded with copies of its last example, whose results are dropped, so every
     example counts exactly once whatever the batch size and the number of devices. With `pad` fewer examples than
     `batch_size` are padded to one of a few sizes (`batch_bucket`), so that new inputs seldom compile a new program.
+    `progress` begins a line on standard error after every `printing.LINE_SECONDS`: "decoding test: 64 of 1,600".
     """
     devices, total = jax.local_device_count(), len(next(iter(arrays.values())))
     if total == 0:
@@ -287,8 +291,11 @@ def map_batches(fn, params, arrays: dict[str, np.ndarray], batch_size: int, *, p
     size = batch_bucket(total, batch_size) if pad else min(batch_size, total)
     size = -(-size // devices) * devices
     params = replicate(params)
-    results = []
+    results, printed = [], time.monotonic()
     for first in range(0, total, size):
+        if progress and time.monotonic() - printed >= printing.LINE_SECONDS:
+            printed = time.monotonic()
+            print(f"{progress}: {first:,} of {total:,}", file=sys.stderr, flush=True)
         rows = np.minimum(np.arange(first, first + size), total - 1)
         batch = {name: array[rows] for name, array in arrays.items()}
         if devices > 1:

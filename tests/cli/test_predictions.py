@@ -13,11 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pyarrow import parquet
 
 from attention_jax.cli import commands, predictions
 from attention_jax.config import LabeledFile
 from attention_jax.data import text_files
-from attention_jax.data.text_tables import CHUNK, Columns, open_table
+from attention_jax.data.text_tables import CHUNK, Columns, open_table, write_table
 from attention_jax.errors import InputError
 from attention_jax.runs.api import LoadedRun
 from attention_jax.tasks.text_classification import TextTask
@@ -131,7 +132,7 @@ def test_texts_are_in_the_column_that_a_rule_names(name, content, words, texts, 
         ("a.csv", 'text\n"aa\n', (), "line 2: unexpected end of data"),
         ("a.csv", "text,predicted\naa,1\n", (), "has a column predicted already"),
         ("a.csv", "", (), "is empty"),
-        ("a.csv", "text\n", (), "no text in its column"),
+        ("a.csv", "text,n\n,1\n", (), "no text in its column"),
         ("a.jsonl", '{"n": 1, "body": "aa"}\n', (), "has the columns n, body and none called text"),
         ("a.jsonl", '{"text": "aa", "text": "b"}\n', (), "line 1: an object has a name twice; its names are text"),
         ("a.jsonl", '{"text": "aa", "n": "\\ud83d"}\n', (), "line 1: has half of a character"),
@@ -145,6 +146,22 @@ def test_an_unclear_or_damaged_table_is_one_line(name, content, words, message, 
     with pytest.raises(InputError, match=message):
         predict(tmp_path / name, tmp_path / "out.csv", *words)
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.parquet"])
+def test_a_table_without_rows_has_no_predictions(name, model, tmp_path, capsys):
+    """As of a night without tickets: a note, exit code 0, and the columns that a table with rows has."""
+    path = tmp_path / name
+    with write_table(path, ("text",)) as write:
+        write([])
+    assert predict(path, tmp_path / "out.csv") == []
+    expected = ["text", "predicted", "p_yes, a", "p_no"]
+    assert (tmp_path / "out.csv").read_text() == 'text,predicted,"p_yes, a",p_no\n'
+    commands.main(["predict", "runs/x", str(path), "--out", str(tmp_path / "out.parquet")])
+    assert parquet.read_table(tmp_path / "out.parquet").column_names == expected
+    commands.main(["predict", "runs/x", str(path)])
+    output = capsys.readouterr()
+    assert output.out == "" and output.err == f"note: {path} has no rows, so there is nothing to predict\n" * 3
 
 
 def test_a_damaged_last_row_leaves_the_earlier_output(model, tmp_path):

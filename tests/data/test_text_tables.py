@@ -130,7 +130,29 @@ def test_parquet_and_json_rows_are_those_of_pyarrow(tmp_path):
     assert [text for text, _ in table.rows] == ["one", "", "", "7"]
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.parquet"])
+def test_a_name_with_plus_joins_two_columns(name, tmp_path):
+    """By hand, in training and predictions; an empty part leaves no space, and a column of that very name is itself."""
+    rows = [("x", "Bill", "It is wrong."), ("y", "", "Hello"), ("x", "Fire", "")]
+    columns = ("label", "subject", "body")
+    path = str(tmp_path / name)
+    with write_table(tmp_path / name, columns) as add:
+        add([dict(zip(columns, row)) for row in rows])
+    expected = ["Bill It is wrong.", "Hello", "Fire"]
+    assert [row for _, row in read_rows(path, ("label", "subject+body"))] == [*zip("xyx", expected)]
+    for table in (open_table(path, ("subject+body", "text")), open_table(path, ("text",), "subject+body")):
+        assert table.columns == ("label", "subject", "body") and [text for text, _ in table.rows] == expected
+    with pytest.raises(InputError, match="bdy"):
+        list(read_rows(path, ("label", "subject+bdy")))
+    with write_table(tmp_path / name, ("a", "a+b")) as add:
+        add([{"a": "1", "a+b": "3"}])
+    assert [row for _, row in read_rows(path, ("a", "a+b"))] == [("1", "3")]
+
+
 REFUSED = {
+    ("a.csv", b"class;mail\nx;one\n"): r"it has class, mail \(with semicolons between them\); rename",
+    ("a.csv", b"label,text\n"): "has no rows below its header",
+    ("a.csv", "label,text\nx,gr\u00fcn\n".encode("cp1252")): "line 2: .* by iconv -f cp1252 -t utf-8 FILE > NEW",
     ("a.csv", b"label;body\nx;one\n"): "needs the columns label, text, it has label, body",
     ("a.csv", b"x,one\ny,two\n"): "needs the columns label, text, it has x, one",
     ("a.csv", b"label,text,text\nx,one,two\n"): "names the column text twice",

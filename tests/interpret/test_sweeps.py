@@ -131,7 +131,14 @@ def test_a_drawn_sweep_has_layers_positions_and_a_color_bar(tmp_path, monkeypatc
     assert [(x.queries, x.keys) for x in heatmaps] == [(["0", "1"], ["a", "b", "c"])] * 2
     assert [x.title for x in heatmaps] == ["IOI: decoder residual_in", "IOI: decoder mlp_output"]
     assert (figure["xlabel"], figure["ylabel"], figure["limits"]) == ("position", "layer", (-2.0, 2.0))
+    by_head = sweeps.Sweep({site.replace("residual", "head"): x for site, x in swept.items()}, ("heads",))
+    for swept_values in (by_head, jax.tree.map(jnp.asarray, by_head)):  # also after a transformation
+        sweeps.draw_sweep(swept_values, tmp_path / "a.svg")
+        assert figure["xlabel"] == "head"
     misuses = (
+        ("a.png", by_head, "positions", "this sweep went over heads, got over='positions': leave it out"),
+        ("a.png", sweeps.Sweep(swept, sweeps.EDGES), None, "over positions or heads can be drawn, got .*keys"),
+        ("a.png", swept, None, "over positions or heads can be drawn"),
         ("a.doc", swept, "heads", "ends in .png"),
         ("a.png", {"x": np.ones((2, 2))}, "heads", "one number"),
         ("a.png", swept, "edges", "over positions or heads can be drawn, got 'edges'"),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tiny import MODELS, builder
 
-from attention_jax import config as configs, import_run, load_experiment, load_run, tasks, train_run
+from attention_jax import config as configs, export_run, import_run, load_experiment, load_run, tasks, train_run
 from attention_jax.data import stored
 from attention_jax.data.pairs import Tokenizer
 from attention_jax.errors import InputError
@@ -41,6 +41,17 @@ def test_stored_run_predicts_what_it_did():
     assert run.predict(list(recorded["predictions"])) == list(recorded["predictions"].values())
     total = sum(float(np.abs(x).sum()) for x in jax.tree.leaves(run.params))
     assert total == pytest.approx(recorded["sum of |parameters|"], rel=1e-6) and run.config.name == "dates"
+
+
+def test_arrays_come_with_the_place_of_the_vocabulary(tmp_path):
+    """The one file that a reader of weights alone lacks: which token a row of the embedding is of."""
+    summary = export_run(STORED, to="npz", out=tmp_path / "out")
+    path = Path(summary.partition("; vocabularies, classes: ")[2])
+    fields = json.loads(path.read_text())["data"]["fields"]["mapping"]
+    shapes = {name: x.shape for name, x in np.load(tmp_path / "out" / "model.npz").items() if "embed" in name}
+    tokens = {side: fields[f"{side}_vocabulary"]["vocabulary"] for side in ("source", "target")}
+    assert sorted(shape[0] for shape in shapes.values()) == sorted(map(len, tokens.values())), shapes
+    assert "7" in tokens["source"]
 
 
 def test_file_is_no_run(tmp_path):

@@ -7,6 +7,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from test_launch import error_line, launch_here
 
 from attention_jax import export_run, load_pretrained, load_run
@@ -141,6 +142,19 @@ def test_a_run_goes_back_to_hugging_face(place, tmp_path):
     message = error_line("export", tmp_path / "first", "--to", "huggingface", "--naming", "bert")
     assert "--naming bert names arrays of safetensors and npz" in message
     assert not (tmp_path / "first" / "export").exists()
+
+
+@pytest.mark.slow
+def test_with_a_pooler_it_is_a_classifier_of_transformers(place, tmp_path):
+    """The directory has what AutoModelForSequenceClassification looks for: the class, labels and names of arrays."""
+    lifecycle.create_run(replace(settings(place), **{"model.pooler": "tanh"}), tmp_path / "run")
+    export_run(tmp_path / "run", to="huggingface", out=tmp_path / "out")
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert written["architectures"] == ["BertForSequenceClassification"] and written["model_type"] == "bert"
+    assert written["id2label"] == {"0": "bad", "1": "good"} and written["label2id"] == {"bad": 0, "good": 1}
+    arrays = load_file(tmp_path / "out" / "model.safetensors")
+    assert {"bert.pooler.dense.weight", "classifier.weight", "classifier.bias"} <= arrays.keys()
+    assert not (tmp_path / "out" / "modules.json").exists()
 
 
 def test_a_program_has_the_tokenizer_beside_it(place, tmp_path):

@@ -7,6 +7,8 @@ from contract import draw
 
 from attention_jax import config as configs
 from attention_jax.config import Decode, Sampling, replace
+from attention_jax.errors import InputError
+from attention_jax.runs.api import LoadedRun
 from attention_jax.tasks import language, seq2seq, text_classification
 from attention_jax.train import placement
 from tests.tiny import builder
@@ -59,6 +61,21 @@ def test_texts_of_new_lengths_compile_nothing_and_answer_alike(name, build, comp
         monkeypatch.setattr(module, "length_bucket", lambda longest, limit=None: longest)
     monkeypatch.setattr(placement, "batch_bucket", lambda count, most: min(count, most))
     assert task.predict(params, TEXTS[:3]) == together and len(compilations) > 0
+
+
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.slow] * (x != "classifier")) for x in MODELS])
+def test_a_warm_service_compiles_nothing(name, build, compilations, tmp_path):
+    """`warm_up` with a length compiles what texts of all lengths need that are padded to it."""
+    task, params = build(name)
+    run = LoadedRun(tmp_path, task.config, None)
+    vars(run)["_answering"] = task, params
+    run.warm_up([3, 16])
+    assert len(compilations) > 0
+    compilations.clear()
+    assert len(run.predict(TEXTS[:1])) == 1 and compilations == []
+    for wrong in ({"lengths": [0]}, {"lengths": [16], "rows": 1.5}):
+        with pytest.raises(InputError, match="numbers of tokens and of rows, at least 1"):
+            run.warm_up(**wrong)
 
 
 def test_attention_maps_of_new_lengths_compile_nothing(build, compilations):

@@ -13,6 +13,7 @@ from attention_jax.config import Config, LabeledFile, TextClassifierConfig, Trai
 from attention_jax.data.labeled_texts import encode
 from attention_jax.errors import InputError
 from attention_jax.runs.api import LoadedRun
+from attention_jax.tasks.text_classification import write_mistakes
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +107,15 @@ def test_report_draws_the_words_and_the_classes(task, params, tmp_path):
     assert [path.name for path in paths] == ["confusion.png", "classes.png", "reliability.png", "attention.png"]
     assert all(path.stat().st_size > 3_000 for path in paths)
     assert "(attends to: " in (tmp_path / "samples.txt").read_text()
+    assert (tmp_path / "mistakes.csv").read_text() == "label,predicted,probability,text\n"  # its accuracy is 1
+
+
+def test_mistakes_are_texts_of_another_class(tmp_path):
+    probabilities = np.array([[0.9, 0.1], [0.75, 0.25], [0.5, 0.5], [0.4, 0.6]])
+    texts = ["right", 'a "b"\nc', "a tie is the first", "wrong"]
+    write_mistakes(["no", "yes"], texts, np.array([0, 1, 0, 0]), probabilities, tmp_path / "mistakes.csv")
+    rows = csv.DictReader((tmp_path / "mistakes.csv").read_text().splitlines(keepends=True))
+    assert [[*row.values()] for row in rows] == [["yes", "no", "0.75", 'a "b"\nc'], ["no", "yes", "0.6", "wrong"]]
 
 
 def test_new_labeled_data_are_scored_by_class(task, params, tmp_path, capsys):

@@ -19,10 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attention_jax import printing
 from attention_jax.config import Optim, Train
 from attention_jax.errors import Diverged, InputError, Interrupted
 from attention_jax.tasks import Evaluation
-from attention_jax.train import log
 from attention_jax.train.checkpoint import Checkpoints
 from attention_jax.train.log import MetricsLog
 from attention_jax.train.loop import train_one
@@ -570,7 +570,7 @@ def test_log_has_lines_within_an_epoch_and_where_it_resumes(tmp_path, monkeypatc
         time.sleep(0.25)
         return evaluate(params, full)
 
-    monkeypatch.setattr(log, "LINE_SECONDS", 0.01)
+    monkeypatch.setattr(printing, "LINE_SECONDS", 0.01)
     with interrupt_after(1):
         train_one(least_squares(evaluate=evaluate_slowly), OPTIM, Train(total_epochs=2), tmp_path)
     lines = capsys.readouterr().out.splitlines()

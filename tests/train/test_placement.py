@@ -243,6 +243,16 @@ class Scaled:
         return params * batch["x"] + self.data.sum()
 
 
+def test_a_long_evaluation_says_how_far_it_is(monkeypatch, capsys):
+    """With no seconds between lines, one before each batch, on standard error; without a name for it none."""
+    monkeypatch.setattr(placement.printing, "LINE_SECONDS", 0)
+    task, rows = Scaled(np.ones(3, np.float32)), {"x": np.arange(2500, dtype=np.float32)}
+    placement.map_batches(task.score_rows, jnp.float32(2), rows, 1000)
+    placement.map_batches(task.score_rows, jnp.float32(2), rows, 1000, progress="decoding test")
+    expected = [f"decoding test: {count} of 2,500" for count in ("0", "1,000", "2,000")]
+    assert capsys.readouterr() == ("", "\n".join(expected) + "\n")
+
+
 def test_compiled_evaluation_does_not_keep_task_alive():
     task = Scaled(np.ones(3, np.float32))
     function = lambda params, batch: params * batch["x"]
