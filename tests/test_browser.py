@@ -269,7 +269,7 @@ def test_switching_key_off_follows_normalizer(normalizer, chromium, tmp_path):
     may = REMOVED[normalizer] != "unknown"
     left = normalizer.weights(scores, allowed.at[:, 1].set(False)) if may else weights
     np.testing.assert_allclose(browser.table()[:, 0], left[4], atol=2e-4)
-    assert ("Press a key" in browser.find("#hint").text) == may == ("off=1" in browser.driver.current_url)
+    assert ("Click a key token" in browser.find("#hint").text) == may == ("off=1" in browser.driver.current_url)
     assert browser.complaints() == []
 
 

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 
 from attention_jax import config as configs
 from attention_jax.errors import InputError
 from attention_jax.files import is_of_attention, metrics_row
+from attention_jax.report.forest import Row, draw_rows
+from attention_jax.report.intervals import mean_half_width
 from attention_jax.report.style import (
     INK,
     SMALLEST,
@@ -84,6 +87,46 @@ def line_panels(panels: Mapping[str, tuple], path: str | Path) -> Path:
         for axis in axes[len(panels) :]:
             axis.remove()
     return save(figure, path)
+
+
+def curves_and_differences(
+    series: Mapping[str, tuple], differences: Sequence[Row], path: str | Path, *, ylabel: str, xlabel: str
+) -> Path:
+    """Learning curves of variants, {name: (epochs [N], y [seeds, N])}, and beside them the forest plot of their
+    `differences`, in the same colors; without differences the curves alone.
+
+    Where no variant was evaluated more than once, their means with 95 % intervals take the place of the curves.
+    """
+    tints = {name: color(i) for i, name in enumerate(dict.fromkeys([*(row.name for row in differences), *series]))}
+    evaluated_once = all(len(epochs) == 1 for epochs, _ in series.values())
+    columns = 1 + bool(differences)
+    figure = canvas(WIDTH if columns == 2 else 4.8, max(1.4 if evaluated_once else 2.4, 0.35 * len(tints) + 0.8))
+    with figure_style():
+        left, *right = figure.subplots(1, columns, squeeze=False, width_ratios=(3, 2)[:columns])[0]
+        figure.get_layout_engine().set(w_pad=0.08)
+        if evaluated_once:
+            seeds = {name: np.ravel(y) for name, (_, y) in series.items()}
+            means = [Row(name, "", y.mean(), mean_half_width(y), "") for name, y in seeds.items()]
+            _forest(left, means, tints, f"{ylabel}, mean (95 %)")
+        else:
+            for name, (x, y) in series.items():
+                _line(left, name, x, y, line_style([*tints].index(name)))
+            _scales(left, series)
+            left.set(xlabel="epoch", ylabel=ylabel)
+            _legend(figure, [left], max(len(y) for _, y in series.values()))
+        for axis in right:
+            _forest(axis, differences, tints, xlabel)
+            axis.axvline(0, color=INK, linewidth=0.6, zorder=0)
+            axis.tick_params(labelleft=not evaluated_once or [*series] != [row.name for row in differences])
+    return save(figure, path)
+
+
+def _forest(axis, rows: Sequence[Row], tints: Mapping[str, str], xlabel: str):
+    """A forest plot on one of several axes, with names in lines of 20 characters."""
+    draw_rows(axis, [row._replace(name=fill(short(row.name, 60), 20)) for row in rows], [tints[r.name] for r in rows])
+    axis.set_xlabel(xlabel)
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.grid(axis="x", alpha=0.15, linewidth=0.5)
 
 
 def _line(axis, name: str, x, y, style: Mapping):

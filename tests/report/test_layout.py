@@ -9,6 +9,7 @@ from matplotlib.text import Text
 
 from attention_jax import config as configs
 from attention_jax.report import bleu, curves, heatmaps, image_figures, panels, style
+from attention_jax.report.forest import Row
 from attention_jax.report.heatmaps import Heatmap
 
 pytestmark = pytest.mark.slow
@@ -69,6 +70,15 @@ FIGURES = {
     "trials": lambda path: curves.lines(
         {f"learning_rate=0.00{i} warmup_steps={50 * i}": ([1, 2, 3], rng.random((3, 3))) for i in range(6)}, path,
         xlabel="epoch", ylabel="valid.loss",
+    ),
+    "compared": lambda path: curves.curves_and_differences(
+        {f"score={name} hidden_size={64 + i}": ([1, 2], rng.random((3, 2))) for i, name in enumerate(WORDS[:5])},
+        [Row(f"score={name} hidden_size={64 + i}", "", 0.1 * i, 0.05, "") for i, name in enumerate(WORDS[:5])], path,
+        ylabel="valid.accuracy", xlabel="valid.accuracy,\nminus that of the first (95 %)",
+    ),
+    "evaluated once": lambda path: curves.curves_and_differences(
+        {name: ([1], rng.random((3, 1))) for name in WORDS[:3]},
+        [Row(name, "", 0.1, None, "no shared seed") for name in WORDS[:3]], path, ylabel="valid.bleu", xlabel="minus",
     ),
     "memory": lambda path: panels.over_time({"input": rng.random((20, 9)), "read": rng.random((20, 30))}, path),
     "images": lambda path: image_figures.show_attention(
