@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from attention_jax.report.style import INK, WIDTH, canvas, color, figure_style, save
+from attention_jax.report.style import INK, SMALLEST, WIDTH, canvas, color, figure_style, save
 
 COLORS = {"reproduced": 0, "consistent": 5, "near": 2, "differs": 1, "open": 6, "one run": 3}
 """The color of a verdict; rows are in this order."""
@@ -62,4 +62,4 @@ def _draw_row(axis, y: int, row: Row, tint: str, limit: float):
             axis.plot([inside(end)], [y], marker, color=tint, markersize=4, clip_on=False)
     if abs(row.difference) <= limit:
         axis.plot([row.difference], [y], "o", color=tint, markersize=4)
-    axis.annotate(row.text, (1.04, y), xycoords=("axes fraction", "data"), va="center", fontsize=6)
+    axis.annotate(row.text, (1.04, y), xycoords=("axes fraction", "data"), va="center", fontsize=SMALLEST)
