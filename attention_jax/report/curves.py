@@ -200,7 +200,7 @@ def bars(
             positions = np.array([group for group, number in enumerate(numbers) if number is not None])
             at = [number for number in numbers if number is not None]
             axis.vlines(at, positions - 0.45, positions + 0.45, color=INK, linewidth=1.2, label=name)
-        axis.set_yticks(range(count), [short(drawable(group)) for group in groups])
+        axis.set_yticks(range(count), [short(drawable(group), 32) for group in groups])
         axis.set(xlabel=xlabel, ylim=(count - 0.4, -0.6))
         axis.margins(x=0.08)
         axis.xaxis.set_major_formatter("{x:g}")

@@ -20,7 +20,7 @@ def has_ink_at_border(pixels: np.ndarray) -> bool:
     return bool(min(edge.min() for edge in (pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1])) < 250)
 
 
-def stored_points(path: Path) -> str | None:
+def read_points(path: Path) -> str | None:
     with Image.open(path) as picture:
         return picture.info.get("Points")
 
@@ -42,7 +42,7 @@ def test_no_committed_figure_is_cut_off():
 
 
 def test_text_of_committed_figures_has_seven_points():
-    points = {path: stored_points(path) for path in PICTURES}
+    points = {path: read_points(path) for path in PICTURES}
     assert not {path.name: size for path, size in points.items() if size and float(size) < 7}
     from_records = "learning_curve", "learning_curves", "slices", "parallel_coordinates"
     old = [path.stem for path, size in points.items() if not size]
@@ -56,4 +56,4 @@ def test_points_of_smallest_text_by_hand(tmp_path):
     figure.add_artist(Text(0.5, 0.5, "a", fontsize=6.6))
     figure.add_artist(Text(0.5, 0.5, "b", fontsize=9))
     figure.add_artist(Text(0.5, 0.5, "", fontsize=1))
-    assert stored_points(style.save(figure, tmp_path / "a.png")) == "7.10"
+    assert read_points(style.save(figure, tmp_path / "a.png")) == "7.10"
