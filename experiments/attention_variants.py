@@ -159,7 +159,7 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path | None:
     names = [name for name in VARIANTS if name in recorded]
     losses = lambda n: [[run["metrics"][f"valid.loss_{n}x"] for run in recorded[name]] for name in names]
     series = {f"{128 * n} characters": losses(n) for n in FACTORS}
-    return bars(names, series, path, ylabel="validation loss (nats)", dots=True, inputs=series) if names else None
+    return bars(names, series, path, xlabel="validation loss (nats)", dots=True, inputs=series) if names else None
 
 
 def change(options: dict) -> str:

@@ -14,6 +14,7 @@ squares over the larger half of the sizes. It holds for the machine it was measu
 """
 
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -77,23 +78,27 @@ def step_seconds(config: Config, size: int) -> float:
 
 
 def study(config: Config, directory) -> dict:
-    """{"ms_SIZE": milliseconds a step, "exponent": slope of log time over log size}; a figure of the times."""
-    from attention_jax.report.curves import lines
-
+    """{"ms_SIZE": milliseconds a step, "exponent": slope of log time over log size}."""
     sizes = [size for size in SIZES if size <= config.data.pixels]
     seconds = [step_seconds(config, size) for size in sizes]
     half = len(sizes) // 2 if len(sizes) > 3 else 0
     slope = np.polyfit(np.log(sizes[half:]), np.log(seconds[half:]), 1)[0]
-    curves = {
-        "measured": (sizes, seconds),
-        "size^2": (sizes, [seconds[-1] * (size / sizes[-1]) ** 2 for size in sizes]),
-    }
-    path, axes = (
-        directory / "figures" / "time.png",
-        {"xlabel": "image size (pixels)", "ylabel": "seconds per training step"},
-    )
-    lines(curves, path, **axes, log="xy", title=f"exponent {slope:.2f}")
     return {f"ms_{size}": round(1e3 * s, 3) for size, s in zip(sizes, seconds)} | {"exponent": round(float(slope), 3)}
+
+
+def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
+    """Milliseconds a training step against the size of the image, beside size^2."""
+    from attention_jax.report.curves import lines
+
+    runs = [run["metrics"] for run in recorded[""]]
+    milliseconds = [[metrics[f"ms_{size}"] for size in SIZES] for metrics in runs]
+    largest, slope = (float(np.median([metrics[name] for metrics in runs])) for name in (f"ms_{SIZES[-1]}", "exponent"))
+    series = {
+        f"measured, slope {slope:.2f} from 128 pixels on": (SIZES, milliseconds),
+        "size^2": (SIZES, [largest * (size / SIZES[-1]) ** 2 for size in SIZES]),
+    }
+    axes = {"xlabel": "image size (pixels)", "ylabel": "milliseconds per training step"}
+    return lines(series, path, **axes, log="xy", inputs=series)
 
 
 GRIDS = (Grid("Milliseconds a training step", {f"{size} pixels": f"ms_{size}" for size in SIZES}, ("",)),)

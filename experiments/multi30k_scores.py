@@ -132,7 +132,7 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
         "with input feeding": [scores.get(f"{n}-feeding") for n in names],
     }
     words = [WORDS.get(name, name) for name in names]
-    return bars(words, series, path, ylabel="BLEU on test2016", inputs=series)
+    return bars(words, series, path, xlabel="BLEU on test2016", inputs=series)
 
 
 ATTENDING = ("dot", "scaled_dot", "general", "concat", "additive", "local-m", "local-p")

@@ -87,7 +87,7 @@ def figure(recorded: dict[str, list[dict]], path: Path) -> Path:
     reference = {"nanoGPT's README": [PUBLISHED if name == "scaled_dot" else None for name in names]}
     series = {"this code, 2,000 steps": [losses[name] for name in names]}
     words = [WORDS.get(name, name) for name in names]
-    return bars(words, series, path, ylabel="validation loss (nats)", reference=reference, dots=True, inputs=series)
+    return bars(words, series, path, xlabel="validation loss (nats)", reference=reference, dots=True, inputs=series)
 
 
 GRIDS = (Grid("After 2,000 steps", {"validation loss": "valid.loss"}, SCORES),)

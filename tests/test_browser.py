@@ -5,6 +5,7 @@ Skipped with a reason where there is no Chromium (Debian: chromium and chromium-
 
 import re
 import time
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -160,12 +161,22 @@ def test_the_address_comes_back_to_what_was_shown(browser):
     browser.driver.get("about:blank")
     browser.driver.get(address)
     assert browser.status == status and browser.find(".tile[aria-pressed='true'] .name").text == "head 2"
+    assert browser.driver.title == "Layer 1, head 2: a run"
     assert "off: +3.00" in browser.find(".tile").text
     assert "Without this head log p of this output is 1.00 instead of -2.00." in browser.find("#map-title").text
     browser.click("#answers input[value='1']")  # a hypothesis without a cross attention
     assert "first" not in browser.find("#answers label:nth-of-type(2)").text and browser.complaints() == []
     browser.driver.get(address.partition("#")[0] + "#input=99&layer=77&head=x&token=-4&off=abc,999")
     assert "attends to" in browser.status and browser.complaints() == []
+
+
+def test_sure_classifier_shows_log_odds(chromium, sentence, tmp_path):
+    """By hand: 6.21 of 0.998, and 0 of 0.5 without a head."""
+    ablated = replace(sentence, head_ablation=np.full((4, 4), 0.5))
+    record = AttentionRecord("one", (Prediction("cat", (ablated,), 0.998, "the probability", 0.998),))
+    browser = Opened(chromium, page([record], "a run").save(tmp_path / "look.html"), "#layer=1&head=2&token=0")
+    assert "0.998, log-odds 6.21" in browser.find("#answers").text
+    assert "Without this head the log-odds of this output are 0.00 instead of 6.21." in browser.find("#map-title").text
 
 
 def test_the_keyboard_alone_is_enough(browser, sentence):
@@ -269,7 +280,7 @@ def test_switching_key_off_follows_normalizer(normalizer, chromium, tmp_path):
     may = REMOVED[normalizer] != "unknown"
     left = normalizer.weights(scores, allowed.at[:, 1].set(False)) if may else weights
     np.testing.assert_allclose(browser.table()[:, 0], left[4], atol=2e-4)
-    assert ("Press a key" in browser.find("#hint").text) == may == ("off=1" in browser.driver.current_url)
+    assert ("Click a key token" in browser.find("#hint").text) == may == ("off=1" in browser.driver.current_url)
     assert browser.complaints() == []
 
 

@@ -273,7 +273,7 @@ def test_a_finished_run_answers_and_is_never_overwritten(run):
 def test_a_run_has_a_page_of_attention(run, tmp_path):
     assert "look.html" in (run / "page.md").read_text(encoding="utf-8")
     look_page = (run / "figures" / "look.html").read_text(encoding="utf-8")
-    assert look_page.startswith("<!DOCTYPE html>") and "<title>date_luong</title>" in look_page
+    assert look_page.startswith("<!DOCTYPE html>") and f"<title>date_luong, run {run.name}</title>" in look_page
     (tmp_path / "own.txt").write_text("May 1, 1999\n\n2/3/04\n")
     result = launch_here("look", run, tmp_path / "own.txt", "3/4/05", "--out", tmp_path / "own.html")
     assert result.stdout == f"{tmp_path / 'own.html'}\n", result.stderr

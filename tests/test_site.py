@@ -190,6 +190,7 @@ QUERIES = {
     "segment mask packing": {"masks"},
     "linear attention jax": {"fused"},
     "attention maps": {"attention_maps"},
+    "35.97": {"results", "results/multi30k_deen_transformer"},
 }
 """What readers type, and the pages that answer it."""
 
@@ -212,6 +213,59 @@ def first_pages(driver, site: Path, query: str) -> list[str]:
 def test_site_search_finds_expected_page(site, chromium):
     pages_by_query = {query: first_pages(chromium, site, query) for query in QUERIES}
     assert not {query: pages for query, pages in pages_by_query.items() if not QUERIES[query] & {*pages}}
+
+
+LOOKED_AT = {
+    "index": 0, "gallery": 9, "d2l": 0, "results": 1, "weights": 0, "attention_variants": 1, "own_attention": 0,
+    "troubleshooting": 0, "results/multi30k_deen_transformer": 1, "notebooks/kernels": 1,
+}  # fmt: skip
+"""Pages, and the least number of their figures."""
+FAULTS = """
+const box = (x) => x.getBoundingClientRect(), all = (x) => [...document.querySelectorAll("article " + x)];
+const texts = (xs) => xs.map((x) => x.textContent.slice(0, 60));
+return {
+  "wider than the window": document.documentElement.scrollWidth > innerWidth ? [innerWidth] : [],
+  "figure under 300 pixels": all("img").filter((x) => x.naturalWidth >= 300 && x.width < 300).map((x) => x.src),
+  "clipped code": texts(all("pre").filter((x) => x.scrollWidth > x.clientWidth + 1)),
+  "table beyond its frame": texts(
+    all("table").map((x) => x.closest(".table-wrapper") ?? x).filter((x) => box(x).right > innerWidth)
+  ),
+  "broken option": texts(
+    all("pre .option, p code .pre, td code .pre").filter((x) => x.textContent.length < 30 && box(x).height > 30)
+  ),
+};"""
+
+
+@pytest.fixture(params=[390, 1280])
+def width(request, chromium) -> int:
+    """The width of the window in pixels: of a telephone, and of a small laptop."""
+    size = {"width": request.param, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    yield request.param
+    chromium.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.slow
+def test_pages_fit_a_telephone_and_a_laptop(site, chromium, width):
+    for page, figures in LOOKED_AT.items():
+        chromium.get((site / f"{page}.html").as_uri())
+        images = chromium.find_elements("css selector", "article img")
+        chromium.execute_script("document.querySelectorAll('img').forEach((x) => { x.loading = 'eager'; })")
+        assert len(images) >= figures, page
+        faults = chromium.execute_script(FAULTS)
+        assert not {fault: where for fault, where in faults.items() if where}, f"{page} at {width} pixels"
+    if width == 1280:
+        chromium.get((site / "own_attention.html").as_uri())
+        contents = chromium.find_element("css selector", ".toc-drawer").rect
+        assert contents["x"] > 0 and contents["x"] + contents["width"] <= 1280 and contents["width"] > 150
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["results", "results/ntm_sort"])
+def test_sidebar_lists_no_single_result(site, page):
+    sidebar = (site / f"{page}.html").read_text("utf-8").partition('<div class="sidebar-tree">')[2]
+    links = re.findall(r'<a class="[^"]*" href="([^"]*)">([^<]*)</a>', sidebar.partition("<article")[0])
+    assert len(links) > 40 and max(len(text) for _, text in links) < 30, "labels are short, and no sentences"
 
 
 def test_inherited_methods_once_common_names_first(pages):

@@ -19,6 +19,8 @@ from attention_jax.files import directory_lock, read_json, write_json
 from attention_jax.runs import directory as run_directory, lifecycle
 
 RESULTS = ROOT / "results"
+COMPARED = 8
+"""The number of variants above which the learning curve of the first one is not drawn."""
 LONG = 200
 """The number of epochs above which a recorded history is thinned."""
 
@@ -257,10 +259,12 @@ def bleu_by_length(directory: Path) -> dict:
 
 def first_variant_histories(experiment: Experiment) -> tuple[str, list[list[dict]]]:
     """The main variant, which is the first recorded one, and the recorded histories of its seeds, which the learning
-    curves show; none of one epoch. It may be one that the experiment no longer has, if only such are recorded."""
+    curves show; none of one epoch, and none of an experiment of more than `COMPARED` variants, which one of them does
+    not stand for. It may be one that the experiment no longer has, if only such are recorded."""
     runs = load_recorded_runs(experiment.name, experiment.results)
     measured = {run["variant"] for run in runs}
     first = next((variant for variant in experiment.variants() if variant in measured), min(measured, default=""))
+    runs = runs if len(measured) <= COMPARED else []
     return first, [run["history"] for run in runs if run["variant"] == first and len(run.get("history", ())) > 1]
 
 
@@ -281,8 +285,22 @@ def draw_recorded(experiment: Experiment):
 
         path = experiment.results / f"{experiment.name}-learning_curve.png"
         learning_curves(histories, path, experiment.variants().get(first), title=first)
-    if experiment.figure:
+    if not experiment.figure:
+        draw_bleu_by_length(experiment)
+    else:
         experiment.figure(runs_by_variant(experiment), experiment.results / f"{experiment.name}.png")
+
+
+def draw_bleu_by_length(experiment: Experiment):
+    """Plot BLEU by length on the test split of the first run of each variant that records it."""
+    from attention_jax.report.bleu import LengthBin, length_figure
+
+    bins = {}
+    for variant, runs in runs_by_variant(experiment).items():
+        for run in runs[:1]:
+            of_test = run.get("bleu_by_length", {}).get("test", ())
+            bins[variant or experiment.name] = [LengthBin(**length_bin) for length_bin in of_test]
+    length_figure(bins, experiment.results / f"{experiment.name}-bleu_by_length.png", inputs=bins)
 
 
 def draw_all():

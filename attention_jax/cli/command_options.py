@@ -251,7 +251,8 @@ class Compare(FileCommand):
     metric: str = ""
     """The metric to compare; by default the last one of the test split, or of validation, that all runs have."""
     out: str = ""
-    """A figure of the learning curves of all variants, with bands over seeds: fig.pdf, .svg or .png."""
+    """A figure of the learning curves of all variants, and of their differences to the first with 95 %
+    intervals: fig.pdf, .svg or .png."""
     curve: str = ""
     """The metric of this figure, by default that of the table."""
     latex: str = ""

@@ -432,7 +432,7 @@ def compare(words: list[str]):
     """RUN ... [--metric M] [--out fig.pdf] [--latex table.tex] [--csv runs.csv]: runs side by side, by variant."""
     from attention_jax.cli import command_options
     from attention_jax.files import write_atomically
-    from attention_jax.report.curves import lines
+    from attention_jax.report.curves import curves_and_differences
 
     args = command_options.parse(command_options.Compare, words)
     require("report", "sweep")
@@ -442,7 +442,7 @@ def compare(words: list[str]):
         raise InputError(f"--out needs a file that ends in {', '.join(PICTURES)}; got {args.out}")
     check_output_files(args.force, out=args.out, latex=args.latex, csv=args.csv)
     groups, variants, metric = comparison.compare(args.runs, args.metric)
-    curves = comparison.curves_of(groups, args.curve or metric) if args.out else {}
+    curves = comparison.curves_of(groups, variants, metric, args.curve) if args.out else {}
     table = comparison.table(variants, metric)
     show_in_columns(table)
     if args.latex:
@@ -450,7 +450,8 @@ def compare(words: list[str]):
     if args.csv:
         write_atomically(Path(args.csv), comparison.comma_separated(groups, metric))
     if args.out:
-        lines(curves, args.out, xlabel="epoch", ylabel=args.curve or metric)
+        labels = {"ylabel": args.curve or metric, "xlabel": f"{metric},\nminus that of the first (95 %)"}
+        curves_and_differences(curves, comparison.difference_rows(variants), args.out, **labels)
 
 
 def check(words: list[str]):

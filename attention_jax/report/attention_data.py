@@ -22,6 +22,9 @@ KINDS = {
 }
 """{kind of attention: its explanation on the page}"""
 
+PROBABILITY = "the probability"
+"""The measure of a classifier's prediction."""
+
 LONGEST = 600
 """The largest number of tokens of an input that a page can show."""
 

@@ -453,12 +453,14 @@
     });
     const { measure, value } = answer(),
       less = changeWithout(tile);
+    document.title = `${begun(named(tile))}: ${data.title}`;
     $("map-title").textContent =
       `${begun(named(tile))}: ${tile.entropy.toFixed(2)} bits on average` +
       (time ? "; time from left to right, one row for each location." : "; rows are queries, columns are keys.") +
       (less === null
         ? ""
-        : ` Without this head ${measure} of this output is ${(value + less).toFixed(2)} ` +
+        : ` Without this head ${measure} of this output ${measure === "the log-odds" ? "are" : "is"} ` +
+          `${(value + less).toFixed(2)} ` +
           `instead of ${value.toFixed(2)}.`);
     canvas.setAttribute("aria-label", `Weights of ${named(tile)}: ${Q} queries, ${K} keys`);
     for (const legend of document.querySelectorAll(".legend .largest"))
@@ -732,7 +734,7 @@
     if (first) first.tabIndex = 0;
     const unused = elements.keys.length - listed.length;
     $("hint").textContent =
-      (keysMayBeOff() ? "Press a key to switch it off." : "") +
+      (keysMayBeOff() ? "Click a key token to switch it off." : "") +
       (unused ? ` ${unused} locations that no head ever gave more than 0.02 are not shown.` : "");
     $("reset").hidden = !state.off.size;
     drawLens();
@@ -764,7 +766,11 @@
     );
     options(
       "answers",
-      data.inputs[state.input].answers.map((a) => [a.text || "∅", a.score]),
+      data.inputs[state.input].answers.map((a) => [
+        a.text || "∅",
+        a.score,
+        a.measure === "the log-odds" ? `, log-odds ${a.value.toFixed(2)}` : "",
+      ]),
       state.answer,
       (i) => Object.assign(state, { answer: i }),
     );
@@ -774,11 +780,11 @@
       ? "Locations of a memory cannot be switched off: where a head is depends on where it was."
       : {
           divided:
-            "A key can be switched off: press it. Its value goes with it, and the rest of the row is divided by what " +
+            "A key can be switched off: click it. Its value goes with it, and the rest of the row is divided by what " +
             "is left, which is what the normalizer (the softmax) without that key would give in this layer. Layers " +
             "above it would change, too; that needs the model and is not shown.",
           unchanged:
-            "A key can be switched off: press it. Its value goes with it, and the other weights of the row stay, " +
+            "A key can be switched off: click it. Its value goes with it, and the other weights of the row stay, " +
             "since this normalizer weighs each key by its own score. Layers above it would change, too; that needs " +
             "the model and is not shown.",
           unknown:
@@ -786,7 +792,7 @@
             "are not in this page.",
         }[view().without_key];
     $("about-heads").textContent = view().without
-      ? `A head off: “off: x” on a tile is by how much ${answer().measure} of this output changes ` +
+      ? `A head off: “off: x” on a tile is the change of ${answer().measure} of this output ` +
         `when that head alone is silent; the model computed it. Several heads off at once are not in this page.`
       : "Heads cannot be switched off here: what the model would do without one was not computed for this page.";
     const kinds = Object.keys(view().scores);
@@ -807,7 +813,7 @@
       legend = box.querySelector("legend");
     box.replaceChildren(
       legend,
-      ...labels.map(([text, score], i) => {
+      ...labels.map(([text, score, odds = ""], i) => {
         const radio = make("input", { type: "radio", name: id, value: i, checked: i === selected });
         radio.addEventListener("change", () => {
           act(i);
@@ -815,7 +821,7 @@
           $(id).querySelectorAll("input")[i]?.focus();
         });
         const label = make("label", {}, radio, ` ${text}`);
-        if (typeof score === "number") label.append(make("output", { textContent: score.toFixed(3) }));
+        if (typeof score === "number") label.append(make("output", { textContent: score.toFixed(3) + odds }));
         return label;
       }),
     );

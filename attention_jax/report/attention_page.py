@@ -17,10 +17,12 @@ import numpy as np
 
 from attention_jax.errors import InputError
 from attention_jax.files import write_atomically
-from attention_jax.report.attention_data import KINDS, Attention, AttentionRecord, Axis, Prediction
+from attention_jax.report.attention_data import KINDS, PROBABILITY, Attention, AttentionRecord, Axis, Prediction
 
 LARGEST = 2_900_000
 """The largest page in bytes. To fit, inputs are dropped first, then all but the best prediction, then lower layers."""
+SURE = 0.995
+"""A probability from here on would be printed as 1.00: the page has log-odds instead."""
 UNIT = 65_535
 """The integer for a weight of one."""
 
@@ -126,6 +128,8 @@ def as_json(records: AttentionRecord, blobs: dict[str, int]) -> dict:
     """Return an input as JSON values. Arrays go to `blobs`, {base64: number}, without duplicates."""
 
     def answer(prediction: Prediction) -> dict:
+        if prediction.measure == PROBABILITY and prediction.value >= SURE:
+            prediction = with_log_odds(prediction)
         attentions = [attention(each) for each in prediction.attentions]
         facts = {
             "text": prediction.text,
@@ -166,6 +170,28 @@ def as_json(records: AttentionRecord, blobs: dict[str, int]) -> dict:
         }
 
     return {"title": records.title, "answers": [answer(prediction) for prediction in records.predictions]}
+
+
+def with_log_odds(prediction: Prediction) -> Prediction:
+    """Return a prediction with log-odds where its value and the ablations of heads were probabilities."""
+    attentions = tuple(
+        attention
+        if attention.head_ablation is None
+        else replace(attention, head_ablation=np.vectorize(log_odds)(attention.head_ablation))
+        for attention in prediction.attentions
+    )
+    return replace(prediction, measure="the log-odds", value=log_odds(prediction.value), attentions=attentions)
+
+
+def log_odds(probability: float) -> float:
+    """Return ln(p / (1 - p)) of a float32 p, whose distance to 0 and 1 is at least 2^-24 here, half of the spacing
+    below one.
+
+    >>> round(log_odds(0.9), 4), round(log_odds(1.0), 2), round(log_odds(0.0), 2)
+    (2.1972, 16.64, -16.64)
+    """
+    p = min(max(float(probability), 2.0**-24), 1 - 2.0**-24)
+    return math.log(p / (1 - p))
 
 
 def finite(x) -> float | None:

@@ -130,10 +130,18 @@ def long_bleu_ratio(
     return bins[1].bleu / bins[0].bleu
 
 
-def length_figure(series: Mapping[str, Sequence[LengthBin]], path: str | Path, inputs=None) -> Path:
-    """BLEU over source length, one line per system, a point at the middle of each bin; below it the bin
-    and how many sentences it has."""
+FEWEST = 5
+"""The fewest sentences of a bin in a figure."""
+
+
+def length_figure(series: Mapping[str, Sequence[LengthBin]], path: str | Path, inputs=None) -> Path | None:
+    """BLEU over source length, one line per system, a point at the middle of each bin of at least `FEWEST` sentences;
+    below it the bin and how many sentences it has. None of systems with fewer than three such bins."""
     middle = lambda b: (b.low + b.high) / 2
+    series = {name: [b for b in bins if b.sentences >= FEWEST] for name, bins in series.items()}
+    series = {name: bins for name, bins in series.items() if len(bins) > 2}
+    if not series:
+        return None
     curves = {name: ([middle(b) for b in bins], [b.bleu for b in bins]) for name, bins in series.items()}
     bins_by_middle = {middle(b): b for bins in series.values() for b in bins}
     between = " " if len(bins_by_middle) > 7 else "\n"  # vertical labels for many bins

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 
 from attention_jax import config as configs
 from attention_jax.errors import InputError
 from attention_jax.files import is_of_attention, metrics_row
+from attention_jax.report.forest import Row, draw_rows
+from attention_jax.report.intervals import mean_half_width
 from attention_jax.report.style import (
     INK,
     SMALLEST,
@@ -86,6 +89,46 @@ def line_panels(panels: Mapping[str, tuple], path: str | Path) -> Path:
     return save(figure, path)
 
 
+def curves_and_differences(
+    series: Mapping[str, tuple], differences: Sequence[Row], path: str | Path, *, ylabel: str, xlabel: str
+) -> Path:
+    """Learning curves of variants, {name: (epochs [N], y [seeds, N])}, and beside them the forest plot of their
+    `differences`, in the same colors; without differences the curves alone.
+
+    Where no variant was evaluated more than once, their means with 95 % intervals take the place of the curves.
+    """
+    tints = {name: color(i) for i, name in enumerate(dict.fromkeys([*(row.name for row in differences), *series]))}
+    evaluated_once = all(len(epochs) == 1 for epochs, _ in series.values())
+    columns = 1 + bool(differences)
+    figure = canvas(WIDTH if columns == 2 else 4.8, max(1.4 if evaluated_once else 2.4, 0.35 * len(tints) + 0.8))
+    with figure_style():
+        left, *right = figure.subplots(1, columns, squeeze=False, width_ratios=(3, 2)[:columns])[0]
+        figure.get_layout_engine().set(w_pad=0.08)
+        if evaluated_once:
+            seeds = {name: np.ravel(y) for name, (_, y) in series.items()}
+            means = [Row(name, "", y.mean(), mean_half_width(y), "") for name, y in seeds.items()]
+            _forest(left, means, tints, f"{ylabel}, mean (95 %)")
+        else:
+            for name, (x, y) in series.items():
+                _line(left, name, x, y, line_style([*tints].index(name)))
+            _scales(left, series)
+            left.set(xlabel="epoch", ylabel=ylabel)
+            _legend(figure, [left], max(len(y) for _, y in series.values()))
+        for axis in right:
+            _forest(axis, differences, tints, xlabel)
+            axis.axvline(0, color=INK, linewidth=0.6, zorder=0)
+            axis.tick_params(labelleft=not evaluated_once or [*series] != [row.name for row in differences])
+    return save(figure, path)
+
+
+def _forest(axis, rows: Sequence[Row], tints: Mapping[str, str], xlabel: str):
+    """A forest plot on one of several axes, with names in lines of 20 characters."""
+    draw_rows(axis, [row._replace(name=fill(short(row.name, 60), 20)) for row in rows], [tints[r.name] for r in rows])
+    axis.set_xlabel(xlabel)
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.grid(axis="x", alpha=0.15, linewidth=0.5)
+
+
 def _line(axis, name: str, x, y, style: Mapping):
     """The median of y [N] or [runs, N], and the band of several runs."""
     middle, low, high = band(y)
@@ -126,44 +169,42 @@ def bars(
     series: Mapping[str, Sequence],
     path: str | Path,
     *,
-    ylabel: str,
+    xlabel: str,
     reference: Mapping[str, Sequence[float | None]] | None = None,
     dots: bool = False,
     inputs=None,
 ) -> Path:
-    """Grouped bars: `series` is {name: one entry per group}, an entry a number or a list over seeds.
+    """Grouped bars, from above: `series` is {name: one entry per group}, an entry a number or a list over seeds.
 
     `dots` plots points instead, on an axis without zero, for values that differ little. Of several seeds the bar is the
     median and the whiskers are the range, as the legend says. None and NaN leave a gap.
     `reference` is {name: one number or None per group}, shown as a tick across the group (published numbers).
     """
     count, slot = len(groups), 0.8 / max(len(series), 1)
-    figure = canvas(float(np.clip(0.5 + 0.3 * count * max(len(series), 2), 3.0, WIDTH)), 2.4)
+    figure = canvas(4.8, 0.6 + count * max(0.2, (0.065 if dots else 0.11) * len(series)))
     with figure_style():
         axis = figure.subplots()
         for i, (name, entries) in enumerate(series.items()):
             values = [np.atleast_1d(np.asarray([np.nan] if e is None else e, float)) for e in entries]
             middle, low, high = (np.array([pick(seeds) for seeds in values]) for pick in (np.median, np.min, np.max))
-            x = np.arange(count) + (i - (len(series) - 1) / 2) * slot
+            y = np.arange(count) + (i - (len(series) - 1) / 2) * slot
             if dots:
-                axis.plot(x, middle, "o", color=color(i), label=name)
+                axis.plot(middle, y, "o", color=color(i), markersize=4, label=name)
             else:
-                axis.bar(x, middle, slot * 0.92, color=color(i), label=name)
+                axis.barh(y, middle, slot * 0.92, color=color(i), label=name)
             many = np.array([len(seeds) > 1 for seeds in values])
             if many.any():
                 spread = np.stack([middle - low, high - middle])[:, many]
-                axis.errorbar(x[many], middle[many], spread, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2)
+                axis.errorbar(middle[many], y[many], xerr=spread, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2)
         for name, numbers in (reference or {}).items():
             positions = np.array([group for group, number in enumerate(numbers) if number is not None])
-            heights = [number for number in numbers if number is not None]
-            axis.hlines(heights, positions - 0.45, positions + 0.45, color=INK, linewidth=1.2, label=name)
-        names = [short(drawable(group)) for group in groups]
-        upright = 0.06 * max(map(len, names)) > 0.8 * figure.get_figwidth() / count
-        axis.set_xticks(range(count), names, rotation=90 if upright else 0)
-        axis.set_ylabel(ylabel)
-        axis.margins(y=0.08)
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.grid(axis="y", alpha=0.15, linewidth=0.5)
+            at = [number for number in numbers if number is not None]
+            axis.vlines(at, positions - 0.45, positions + 0.45, color=INK, linewidth=1.2, label=name)
+        axis.set_yticks(range(count), [short(drawable(group), 32) for group in groups])
+        axis.set(xlabel=xlabel, ylim=(count - 0.4, -0.6))
+        axis.margins(x=0.08)
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.grid(axis="x", alpha=0.15, linewidth=0.5)
         axis.set_axisbelow(True)
         runs = max((np.size(entry) for entries in series.values() for entry in entries if entry is not None), default=1)
         if len(series) > 1 or reference or runs > 1:
@@ -244,14 +285,16 @@ def learning_curves(
 
 
 def kinds(names: Sequence[str]) -> dict[str, list[str]]:
-    """Group metrics by kind, loss first, at most `PANELS`.
+    """Group metrics by kind, loss first, without the perplexity, which is its exponential; at most `PANELS`.
 
-    >>> kinds(["train.accuracy", "train.loss", "test.accuracy", "test.loss"])
+    >>> kinds(["train.accuracy", "train.loss", "test.accuracy", "test.loss", "test.perplexity"])
     {'loss': ['train.loss', 'test.loss'], 'accuracy': ['train.accuracy', 'test.accuracy']}
     """
     groups = {}
     for name in sorted(names, key=lambda name: not name.endswith("loss")):
         groups.setdefault(name.rpartition(".")[2], []).append(name)
+    if "loss" in groups:
+        groups.pop("perplexity", None)
     return dict(list(groups.items())[:PANELS])
 
 

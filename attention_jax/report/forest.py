@@ -1,10 +1,11 @@
 """A forest plot of published numbers: a dot for each difference, a bar for its resolution, sorted by verdict."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from attention_jax.report.style import INK, WIDTH, canvas, color, figure_style, save
+from attention_jax.report.style import INK, SMALLEST, WIDTH, canvas, color, figure_style, save
 
 COLORS = {"reproduced": 0, "consistent": 5, "near": 2, "differs": 1, "open": 6, "one run": 3}
 """The color of a verdict; rows are in this order."""
@@ -21,6 +22,7 @@ class Row(NamedTuple):
     name: str
     verdict: str
     difference: float
+    """NaN leaves the row empty."""
     resolution: float | None
     """Half of the interval around the difference; None of one run."""
     text: str
@@ -33,26 +35,31 @@ def forest(rows: Sequence[Row], path: str | Path, inputs=None) -> Path:
     figure = canvas(WIDTH, ROW * len(rows) + 0.9)
     with figure_style():
         axis = figure.subplots()
-        for y, row in enumerate(rows):
-            _draw_row(axis, y, row)
+        draw_rows(axis, rows, [color(COLORS[row.verdict]) for row in rows], LIMIT)
         axis.axvline(0, color=INK, linewidth=0.6, zorder=0)
-        axis.set(xlim=(-LIMIT, LIMIT), ylim=(len(rows) - 0.4, -0.6), xlabel=LABEL)
-        axis.set_yticks(range(len(rows)), [row.name for row in rows])
-        axis.tick_params(axis="y", length=0)
+        axis.set(xlim=(-LIMIT, LIMIT), xlabel=LABEL)
         verdicts = [verdict for verdict in COLORS if any(row.verdict == verdict for row in rows)]
         handles = [axis.plot([], [], "o", markersize=4, color=color(COLORS[verdict]))[0] for verdict in verdicts]
         figure.legend(handles, verdicts, loc="outside lower center", ncols=len(verdicts))
     return save(figure, path, inputs)
 
 
-def _draw_row(axis, y: int, row: Row):
-    inside = lambda x: min(max(x, -LIMIT), LIMIT)
-    tint = color(COLORS[row.verdict])
+def draw_rows(axis, rows: Sequence[Row], tints: Sequence[str], limit: float = math.inf):
+    """Draw the interval of each row on an axis, from above, in its tint; what lies beyond +-`limit` is an arrow."""
+    for y, (row, tint) in enumerate(zip(rows, tints)):
+        _draw_row(axis, y, row, tint, limit)
+    axis.set_ylim(len(rows) - 0.4, -0.6)
+    axis.set_yticks(range(len(rows)), [row.name for row in rows])
+    axis.tick_params(axis="y", length=0)
+
+
+def _draw_row(axis, y: int, row: Row, tint: str, limit: float):
+    inside = lambda x: min(max(x, -limit), limit)
     low, high = (row.difference + sign * (row.resolution or 0.0) for sign in (-1, 1))
     axis.plot([inside(low), inside(high)], [y, y], color=tint, linewidth=1.5, solid_capstyle="butt")
     for end, marker in ((min(low, high), "<"), (max(low, high), ">")):
-        if abs(end) > LIMIT and (end > 0) == (marker == ">"):
+        if abs(end) > limit and (end > 0) == (marker == ">"):
             axis.plot([inside(end)], [y], marker, color=tint, markersize=4, clip_on=False)
-    if abs(row.difference) <= LIMIT:
+    if abs(row.difference) <= limit:
         axis.plot([row.difference], [y], "o", color=tint, markersize=4)
-    axis.annotate(row.text, (1.04, y), xycoords=("axes fraction", "data"), va="center", fontsize=6)
+    axis.annotate(row.text, (1.04, y), xycoords=("axes fraction", "data"), va="center", fontsize=SMALLEST)

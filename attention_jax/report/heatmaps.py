@@ -151,7 +151,8 @@ def _layout(grid: list[list[Heatmap]]) -> Layout:
         bottom_margin = 0.2 + (LETTER * max(len(t) for p in panels for t in p.keys) if keys else 0.1)
         across = max(p.weights.shape[1] for p in panels) * LABEL if keys else 0.3
         room = WIDTH - 0.6 - (left_margin if shared else 0)
-        columns = max(1, min(int(room / (across + (0.08 if shared else left_margin))), max(map(len, grid))))
+        most_columns = max(1, int(room / (across + (0.08 if shared else left_margin))))
+        columns = max(-(-len(row) // -(-len(row) // most_columns)) for row in grid)  # lines of a row are equally long
         fits = across + (0 if shared else left_margin) <= room
         lines = [row[start : start + columns] for row in grid for start in range(0, len(row), columns)]
         each, most = (LABEL, PAGE) if queries else (0.15, room / columns)

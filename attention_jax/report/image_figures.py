@@ -55,7 +55,7 @@ def show_attention(images, maps: dict, titles: Sequence[str], path: str | Path) 
             axis.set_title(name, fontsize=SMALLEST)
         bar = {"location": "bottom", "shrink": 0.4, "aspect": 40, "label": "weight / largest weight of its map"}
         figure.colorbar(overlay, ax=axes, **bar)
-        figure.get_layout_engine().set(h_pad=0.02, w_pad=0.02, hspace=0.01, wspace=0.01)
+        figure.get_layout_engine().set(h_pad=0.06, w_pad=0.02, hspace=0.01, wspace=0.01)
     return save(figure, path)
 
 

@@ -36,20 +36,27 @@ def over_time(panels: Mapping[str, np.ndarray], path: str | Path) -> Path:
         raise InputError(
             f"panels over time need matrices [T, channels] with one T, not {[a.shape for a in arrays.values()]}"
         )
-    heights = [float(np.clip(0.05 * array.shape[1], 0.45, 1.5)) for array in arrays.values()]
-    figure = canvas(5.0, sum(heights) + 0.25 * len(heights) + 0.4)
+    columns = 1 + (len(arrays) > 6)
+    highest = 1.5 / columns
+    lines = [[*arrays.values()][start : start + columns] for start in range(0, len(arrays), columns)]
+    heights = [max(float(np.clip(0.05 * array.shape[1], 0.45, highest)) for array in line) for line in lines]
+    figure = canvas(WIDTH if columns == 2 else 5.0, sum(heights) + 0.25 * len(heights) + 0.4)
     with figure_style():
-        axes = figure.subplots(len(arrays), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
-        for axis, (name, array) in zip(axes, arrays.items()):
+        grid = figure.subplots(len(lines), columns, squeeze=False, sharex=True, height_ratios=heights)
+        for axis in grid.ravel()[len(arrays) :]:
+            axis.remove()
+        for axis, (name, array) in zip(grid.flat, arrays.items()):
             low, high = min(np.nanmin(array), 0.0), np.nanmax(array)
             high = high if high > low else low + 1
             image = axis.imshow(array.T, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
             axis.set_title(short(name, 60), loc="left", pad=3)
             axis.yaxis.get_major_locator().set_params(integer=True, nbins=3, min_n_ticks=1)
+            if array.shape[1] == 1:
+                axis.set_yticks([0])
             bar = figure.colorbar(image, ax=axis, pad=0.01, aspect=10, ticks=[low, high])
             bar.ax.set_yticklabels([f"{low:.3g}", f"{high:.3g}"])
-        axes[-1].set_xlabel("time step" + " (each panel has a separate color scale)" * (len(arrays) > 1))
-        axes[-1].xaxis.get_major_locator().set_params(integer=True)
+        figure.supxlabel("time step" + " (each panel has a separate color scale)" * (len(arrays) > 1), fontsize=7)
+        grid[0, 0].xaxis.get_major_locator().set_params(integer=True)
     return save(figure, path)
 
 
@@ -196,31 +203,34 @@ def parallel_coordinates(
             heights.append(unit)
             axis.axvline(i, color=INK, alpha=0.6, linewidth=0.8)
             texts = [ticks[int(value)] if ticks else f"{value:.3g}" for value in x]
-            _marks(axis, i, {height: short(text, room - 2) for height, text in sorted(zip(unit, texts))})
+            side = -1 if i == 0 else 1  # of the first and the last axis on which no lines are
+            _marks(axis, i, {height: short(text, room - 2) for height, text in sorted(zip(unit, texts))}, side)
         for line in np.argsort(values):
             axis.plot(
                 range(len(columns)), [h[line] for h in heights], color=colors.to_rgba(values[line]), linewidth=1.1
             )
         names = [name.replace("_", " ") for name in (*names, metric)]
         axis.set_xticks(range(len(columns)), ["\n".join(textwrap.wrap(name, room)) for name in names])
-        axis.set(yticks=[], xlim=(-0.2, len(columns) - 0.4), ylim=(-0.06, 1.06))
+        axis.set(yticks=[], xlim=(-0.45, len(columns) - 0.4), ylim=(-0.06, 1.06))
         axis.spines[:].set_visible(False)
         figure.colorbar(colors, ax=axis, label=names[-1], aspect=30, pad=0.02)
     return save(figure, path, inputs)
 
 
-def _marks(axis, position: int, marks: Mapping[float, str]):
-    """Label the values of a parallel axis, {height: text} from below: both ends, and those with room between."""
-    box = {"boxstyle": "round,pad=0.1", "color": "white", "alpha": 0.8}
+def _marks(axis, position: int, marks: Mapping[float, str], side: int):
+    """Label the values of a parallel axis, {height: text} from below, at its left (side -1) or right (1): both ends,
+    and those with room between."""
+    box = {"boxstyle": "square,pad=0.1", "color": "white"}
     top, below = max(marks), -1.0
     for height, mark in marks.items():
         if height == top or (height - below >= MARK and top - height >= MARK):
-            offset = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+            offset = {"xytext": (4 * side, 0), "textcoords": "offset points", "va": "center"}
+            offset["ha"] = "left" if side > 0 else "right"
             axis.annotate(mark, (position, height), **offset, fontsize=SMALLEST, bbox=box, zorder=5)
             below = height
 
 
-MARK = 0.07
+MARK = 0.05
 """The least distance of two labels on one of the parallel axes, of its height."""
 
 

@@ -1,7 +1,7 @@
 """The style of all figures: sizes, colors (safe for color blindness), fonts, and `save`.
 
 Figures are `matplotlib.figure.Figure` objects (Agg) with constrained layout, without pyplot, which needs no display.
-The widest figure has `WIDTH` inches, so that at 600 pixels the smallest text (`SMALLEST` points) is 8 pixels high.
+The widest figure has `WIDTH` inches: in a page, 620 pixels wide, its smallest text (`SMALLEST` points) has 7 points.
 """
 
 import hashlib
@@ -16,7 +16,9 @@ import numpy as np
 DPI = 200
 WIDTH = 6.0
 """Inches; no figure is wider."""
-SMALLEST = 6.0
+PAGE_PIXELS = 620
+"""The width of a figure in a page."""
+SMALLEST = 6.6
 """Points; no text is smaller."""
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31")
@@ -27,8 +29,8 @@ MARKERS = "osD^vP*X"
 OVERLAY = "inferno"
 """Overlay on photographs: dark for weight 0, bright for the largest weight."""
 
-TEXT = {"font.size": 7, "axes.titlesize": 7.5, "axes.labelsize": 7, "legend.fontsize": 6.5, "legend.frameon": False}
-TEXT |= {"xtick.labelsize": 6.5, "ytick.labelsize": 6.5, "figure.titlesize": 8, "legend.title_fontsize": 6.5}
+TEXT = {"font.size": 7, "axes.titlesize": 7.5, "axes.labelsize": 7, "legend.fontsize": 6.6, "legend.frameon": False}
+TEXT |= {"xtick.labelsize": 6.6, "ytick.labelsize": 6.6, "figure.titlesize": 8, "legend.title_fontsize": 6.6}
 TEXT |= {"axes.spines.top": False, "axes.spines.right": False, "axes.titleweight": "normal"}
 TEXT |= {"image.cmap": "Blues"}  # weights from white (0) to dark blue (1): lightness carries the value, in print too
 
@@ -59,8 +61,9 @@ def figure_style():
 def save(figure, path: str | Path, inputs=None) -> Path:
     """Write the figure (its format follows the path's ending, PNG by default), creating the directory.
 
-    Characters that no font has are explained below the figure. A PNG stores the hash of `inputs`, the data of the
-    figure: its text "Inputs" is `fingerprint(inputs)`. Returns the path.
+    Characters that no font has are explained below the figure. A PNG stores the size of its smallest text in a page,
+    `points_in_page(figure)`, as its text "Points", and the hash of `inputs`, the data of the figure, as "Inputs":
+    `fingerprint(inputs)`. Returns the path.
     """
     path = Path(path)
     if not path.suffix:
@@ -69,9 +72,19 @@ def save(figure, path: str | Path, inputs=None) -> Path:
     with figure_style():
         if note := missing_fonts(figure):
             figure.supxlabel("\n".join(filter(None, [figure.get_supxlabel(), note])), fontsize=SMALLEST)
-        stored = inputs is not None and path.suffix == ".png"
-        figure.savefig(path, metadata={"Inputs": fingerprint(inputs)} if stored else None)
+        facts = {"Points": f"{points_in_page(figure):.2f}"} | (
+            {} if inputs is None else {"Inputs": fingerprint(inputs)}
+        )
+        figure.savefig(path, metadata=facts if path.suffix == ".png" else None)
     return path
+
+
+def points_in_page(figure) -> float:
+    """Return the size in points of the smallest text of a figure that a page shows 620 pixels wide, of 96 an inch."""
+    from matplotlib.text import Text
+
+    sizes = [text.get_fontsize() for text in figure.findobj(Text) if text.get_text().strip() and text.get_visible()]
+    return min(sizes, default=SMALLEST) * PAGE_PIXELS / (96 * figure.get_figwidth())
 
 
 def fingerprint(inputs) -> str:
@@ -93,8 +106,13 @@ def short(text: str, most: int = 24) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
+PLAIN = 5
+"""Decades of an axis whose labels are plain numbers."""
+
+
 def log_scale(axes, which: str, values):
-    """Make the axis `which` ("x" or "y") of the axes logarithmic, with plain numbers as labels.
+    """Make the axis `which` ("x" or "y") of the axes logarithmic, with plain numbers as labels, over more than
+    `PLAIN` decades with powers of ten.
 
     Up to seven distinct `values` of x are labeled; an axis of less than three decades also has labels at 2 and 5.
     """
@@ -109,7 +127,7 @@ def log_scale(axes, which: str, values):
         decades = np.log10(positions[-1] / positions[0])
         several = ticker.LogLocator(subs=(1.0,) if decades > 3 else (1.0, 2.0, 5.0), numticks=12)
         axis.set_major_locator(several if decades > 0.8 else ticker.MaxNLocator(5))
-        axis.set_major_formatter("{x:g}")
+        axis.set_major_formatter(ticker.LogFormatterMathtext() if decades > PLAIN else "{x:g}")
     axis.set_minor_locator(ticker.NullLocator())
 
 

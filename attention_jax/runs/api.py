@@ -218,7 +218,7 @@ class LoadedRun:
         """
         from attention_jax.report.attention_page import page
 
-        return page(self.attention(check_texts(texts, "look")), self.config.name)
+        return page(self.attention(check_texts(texts, "look")), f"{self.config.name}, run {self.directory.name}")
 
     def _attention_maps(self, texts: list[str]) -> tuple:
         if self.config.model is not None:

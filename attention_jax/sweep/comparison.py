@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from attention_jax import config as configs
 from attention_jax.errors import InputError, lower_is_better
 from attention_jax.files import read_object
+from attention_jax.report.forest import Row
 from attention_jax.report.intervals import Interval, clip_to_scale, mean_half_width
 from attention_jax.report.tables import Table, number, span
 from attention_jax.runs import directory as run_directory
@@ -207,6 +208,17 @@ def table(variants: Sequence[Variant], metric: str) -> Table:
     return Table("", columns, rows, right=columns[1:])
 
 
+def difference_rows(variants: Sequence[Variant]) -> list[Row]:
+    """The forest plot's rows: the differences of the variants to the first one, whose row is empty; none of one."""
+    first, *later = variants
+    rows = [Row(first.name, "", math.nan, None, "")]
+    for variant in later:
+        pair = seed_difference(variant, first)
+        absent = "diverged" if first.values.keys() & variant.values.keys() else "no shared seed"
+        rows.append(Row(variant.name, "", *(pair or (math.nan, None)), "" if pair else absent))
+    return rows if later else []
+
+
 def latex(table: Table) -> str:
     r"""The table in LaTeX, for the package booktabs.
 
@@ -239,15 +251,21 @@ def comma_separated(groups: Mapping[str, Sequence[Run]], metric: str) -> str:
     return text.getvalue()
 
 
-def curves_of(groups: Mapping[str, Sequence[Run]], metric: str) -> dict[str, tuple[list, list[list[float]]]]:
-    """{variant: (epochs, values [seeds, epochs])} of the variants whose histories have the metric; InputError if none
-    has it."""
-    curves = {}
+def curves_of(
+    groups: Mapping[str, Sequence[Run]], variants: Sequence[Variant], metric: str, curve: str = ""
+) -> dict[str, tuple[list, list[list[float]]]]:
+    """{variant: (epochs, values [seeds, epochs])} of the variants whose histories have the metric `curve`; InputError
+    if none has it. Without `curve` they are of `metric`, whose final values are a curve of one point if no history has
+    it, as of a test split."""
+    curves, metric, final = {}, curve or metric, [] if curve else variants
     for name, runs in groups.items():
         rows = [{row["epoch"]: row.get(metric, math.nan) for row in run.history} for run in runs]
         epochs = sorted({epoch for values in rows for epoch, value in values.items() if not math.isnan(value)})
         if epochs:
             curves[name] = epochs, [[values.get(epoch, math.nan) for epoch in epochs] for values in rows]
+    for variant in () if curves else final:
+        if values := [[value] for value in variant.values.values() if math.isfinite(value)]:
+            curves[variant.name] = [0], values
     if not curves:
         names = dict.fromkeys(name for runs in groups.values() for run in runs for row in run.history for name in row)
         raise InputError(f"--curve must be a metric of the epochs, {', '.join(names)}; got {metric}")

@@ -17,7 +17,7 @@ def draw_figures(task, params, evaluation, directory: Path) -> list[Path]:
     ]
     figures += task.report(params, evaluation, directory / "figures")
     try:
-        attention_html = attention_page(task, params)
+        attention_html = attention_page(task, params, run=directory.name)
     except InputError:  # held-out inputs that are too long for a page; `launch.py look` says which
         attention_html = None
     if attention_html is not None:
@@ -26,7 +26,8 @@ def draw_figures(task, params, evaluation, directory: Path) -> list[Path]:
     return figures
 
 
-def attention_page(task, params, texts: Sequence[str] = ()):
-    """Return the page of attention maps for `texts`, or for some held-out inputs; None without attention."""
+def attention_page(task, params, texts: Sequence[str] = (), run: str = ""):
+    """Return the page of attention maps for `texts`, or for some held-out inputs, of the run with this name; None
+    without attention."""
     records = task.attention_maps(params, list(texts))
-    return page(records, task.config.name) if records else None
+    return page(records, ", run ".join(filter(None, [task.config.name, run]))) if records else None

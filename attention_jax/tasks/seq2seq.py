@@ -444,8 +444,7 @@ def sample_lines(data: PairData, split: str, tokens: np.ndarray) -> tuple[str, .
 
 def write_translations(data: PairData, split: str, written: np.ndarray, name: str, directory: Path) -> Path | None:
     """Write the translations of a split, their BLEU with its signature, and BLEU by source length, to the parent of
-    `directory`; plot the latter for the experiment `name` in `directory` if there are several bins, and return the
-    figure's path."""
+    `directory`; plot the latter for the experiment `name` in `directory`, and return what `bleu.length_figure` does."""
     outputs, targets = decode_targets(data, written), references(data, split)
     write_atomically(directory.parent / f"{split}.txt", "".join(f"{line}\n" for line in outputs))
     lengths = data.held_out[split].source_length - 1
@@ -456,7 +455,7 @@ def write_translations(data: PairData, split: str, written: np.ndarray, name: st
         "by_length": [bin_score._asdict() for bin_score in bins],
     }
     write_json(directory.parent / f"{split}.bleu.json", scores)
-    return bleu.length_figure({name: bins}, directory / "bleu_by_length.png") if len(bins) > 1 else None
+    return bleu.length_figure({name: bins}, directory / "bleu_by_length.png")
 
 
 def draw_alignment(

@@ -15,7 +15,7 @@ from attention_jax.data.text_tables import Columns, write_table
 from attention_jax.errors import InputError
 from attention_jax.files import write_atomically
 from attention_jax.ops.losses import masked_cross_entropy, token_accuracy
-from attention_jax.report.attention_data import AttentionRecord, Axis, Prediction, check_length
+from attention_jax.report.attention_data import PROBABILITY, AttentionRecord, Axis, Prediction, check_length
 from attention_jax.report.class_report import class_bars, reliability, report_classes
 from attention_jax.report.heatmaps import Heatmap, layer_heatmaps, show_heatmaps
 from attention_jax.report.panels import confusion_matrix, count_confusions
@@ -195,7 +195,7 @@ class TextTask(Task):
                 attentions.append(
                     token_attention(self.config.model, "encoder", i, outputs, text_words, text_words, without)
                 )
-            answer = Prediction(str(self.data.names[label]), tuple(attentions), sure, "the probability", sure)
+            answer = Prediction(str(self.data.names[label]), tuple(attentions), sure, PROBABILITY, sure)
             records.append(AttentionRecord(text, (answer,)))
         return tuple(records)
 

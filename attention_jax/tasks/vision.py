@@ -25,7 +25,7 @@ from attention_jax.ops.images.autoaugment import auto_augment
 from attention_jax.ops.images.randaugment import rand_augment
 from attention_jax.ops.losses import masked_cross_entropy, token_accuracy
 from attention_jax.report import image_figures as figures
-from attention_jax.report.attention_data import Attention, AttentionRecord, Axis, Prediction
+from attention_jax.report.attention_data import PROBABILITY, Attention, AttentionRecord, Axis, Prediction
 from attention_jax.report.class_report import class_bars, reliability, report_classes
 from attention_jax.report.panels import confusion_matrix, count_confusions
 from attention_jax.tasks import Evaluation, Task, build_model, format_classes, initial, loader_of
@@ -191,7 +191,7 @@ class VisionTask(Task):
     @property
     def meaning(self) -> str:
         """What a page calls the numbers of `answer`."""
-        return "the probability"
+        return PROBABILITY
 
     def answer(self, logits):
         """Return the probabilities [B, classes] that logits are."""

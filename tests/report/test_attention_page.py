@@ -53,6 +53,20 @@ def test_the_numbers_of_the_page_are_the_weights():
     ]
 
 
+def test_probability_near_one_becomes_log_odds():
+    """By hand: of 0.998, ln 499 = 6.2126; without a head 0.5, so 0. One of 0.9 stays."""
+    [answer], [stays] = (
+        data_of(attention_page.page([make_record(attention(layers=1, heads=2, head_ablation=ablation), score=value,
+                measure="the probability", value=value)], "a run"))["inputs"][0]["answers"]
+        for value, ablation in ((0.998, np.array([[0.5, 0.998]])), (0.9, np.array([[0.5, 0.9]])))
+    )  # fmt: skip
+    assert (answer["measure"], answer["score"]) == ("the log-odds", 0.998)
+    np.testing.assert_allclose(
+        [answer["value"], *answer["attentions"][0]["without"][0]], [6.2126, 0, 6.2126], atol=1e-4
+    )
+    assert (stays["measure"], stays["value"]) == ("the probability", 0.9)
+
+
 def test_no_text_can_break_out_of_the_page():
     nasty = "</script><script>alert(1)</script><!-- \u2028 {{DATA}} \" ' & <b>"
     sides = Axis((nasty,)), Axis((nasty, "{{SCRIPT}}"))

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from attention_jax.errors import InputError
-from attention_jax.report.bleu import bleu, bleu_by_length, bleu_interval, chrf, long_bleu_ratio
+from attention_jax.report.bleu import (
+    LengthBin,
+    bleu,
+    bleu_by_length,
+    bleu_interval,
+    chrf,
+    length_figure,
+    long_bleu_ratio,
+)
 
 
 def test_corpus_bleu_by_hand():
@@ -84,3 +92,10 @@ def test_unpaired_sentences_are_refused(hypotheses, references):
 def test_empty_hypotheses_are_scored_not_refused():
     assert bleu(["", "a b c d"], ["x y", "a b c d"]).score < 100
     assert np.isfinite(bleu([""], ["x y"]).score)
+
+
+def test_bin_of_few_sentences_is_not_drawn(tmp_path):
+    """BLEU of four sentences is no point, and two points are no curve."""
+    bins = [LengthBin(low, low + 9, sentences, 30.0) for low, sentences in ((1, 50), (11, 5), (21, 4))]
+    assert length_figure({"a": bins}, tmp_path / "a.png") is None and not [*tmp_path.iterdir()]
+    assert length_figure({"a": [*bins[:2], bins[2]._replace(sentences=5)]}, tmp_path / "a.png").exists()

@@ -9,6 +9,7 @@ from matplotlib.text import Text
 
 from attention_jax import config as configs
 from attention_jax.report import bleu, curves, heatmaps, image_figures, panels, style
+from attention_jax.report.forest import Row
 from attention_jax.report.heatmaps import Heatmap
 
 pytestmark = pytest.mark.slow
@@ -58,8 +59,8 @@ FIGURES = {
         [[Heatmap(rng.random((4, 9)), WORDS[:4], WORDS[:9])]], path, xlabel="source",
         ylabel="output (last layer, mean of 4 heads)",
     ),
-    "dots": lambda path: curves.bars(WORDS[:4], {"ours": [[1.9, 1.95]] * 4}, path, ylabel="loss", dots=True),
-    "bars": lambda path: curves.bars(WORDS, {"ours": [[1, 2]] * 16, "theirs": [1] * 16}, path, ylabel="BLEU"),
+    "dots": lambda path: curves.bars(WORDS[:4], {"ours": [[1.9, 1.95]] * 4}, path, xlabel="loss", dots=True),
+    "bars": lambda path: curves.bars(WORDS, {"ours": [[1, 2]] * 16, "theirs": [1] * 16}, path, xlabel="BLEU"),
     "lengths": lambda path: bleu.length_figure(
         {"a": [bleu.LengthBin(n, n + 9, 1234, 30.0) for n in range(1, 150, 10)]}, path
     ),
@@ -69,6 +70,15 @@ FIGURES = {
     "trials": lambda path: curves.lines(
         {f"learning_rate=0.00{i} warmup_steps={50 * i}": ([1, 2, 3], rng.random((3, 3))) for i in range(6)}, path,
         xlabel="epoch", ylabel="valid.loss",
+    ),
+    "compared": lambda path: curves.curves_and_differences(
+        {f"score={name} hidden_size={64 + i}": ([1, 2], rng.random((3, 2))) for i, name in enumerate(WORDS[:5])},
+        [Row(f"score={name} hidden_size={64 + i}", "", 0.1 * i, 0.05, "") for i, name in enumerate(WORDS[:5])], path,
+        ylabel="valid.accuracy", xlabel="valid.accuracy,\nminus that of the first (95 %)",
+    ),
+    "evaluated once": lambda path: curves.curves_and_differences(
+        {name: ([1], rng.random((3, 1))) for name in WORDS[:3]},
+        [Row(name, "", 0.1, None, "no shared seed") for name in WORDS[:3]], path, ylabel="valid.bleu", xlabel="minus",
     ),
     "memory": lambda path: panels.over_time({"input": rng.random((20, 9)), "read": rng.random((20, 30))}, path),
     "images": lambda path: image_figures.show_attention(
@@ -145,6 +155,24 @@ def test_figure_stores_the_hash_of_its_inputs(tmp_path):
 
     path = curves.learning_curves([history(1)], tmp_path / "curve.png")
     assert Image.open(path).text["Inputs"] == style.fingerprint([history(1)]) != style.fingerprint([history(2)])
+
+
+def test_large_number_is_power_of_ten_in_every_label(texts, tmp_path):
+    curves.lines({"loss": ([1, 2], [1e-8, 1e8])}, tmp_path / "a.png", xlabel="step", ylabel="loss", log="y")
+    exponents = [text.get_text() for text in texts.values() if "10" in text.get_text()]
+    assert len(exponents) > 2 and all("10^{" in text for text in exponents)
+    curves.lines({"loss": ([1, 2], [0.01, 100])}, tmp_path / "b.png", xlabel="step", ylabel="loss", log="y")
+    assert {"0.01", "1", "100"} <= {text.get_text() for text in texts.values()}
+
+
+def test_heads_of_a_layer_fill_their_lines(texts, tmp_path):
+    """Four heads for which three columns have room are two and two."""
+    words = [f"orangefarbenen{i}" for i in range(9)]
+    heatmaps.show_heatmaps(
+        heatmaps.layer_heatmaps(rng.random((1, 4, 9, 12)), words, [*words, *"abc"]), tmp_path / "a.png"
+    )
+    titled = {text.get_text(): text.get_window_extent().y0 for text in texts.values() if "head" in text.get_text()}
+    assert titled["head 1"] == titled["head 2"] > titled["head 3"] == titled["head 4"]
 
 
 def test_figures_are_saved_in_one_place():

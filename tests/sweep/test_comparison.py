@@ -11,6 +11,7 @@ from attention_jax import config as configs
 from attention_jax.cli import commands
 from attention_jax.errors import InputError
 from attention_jax.files import write_json
+from attention_jax.report import curves
 from attention_jax.sweep import comparison
 from attention_jax.sweep.comparison import Run
 from attention_jax.sweep.search import load_study
@@ -48,9 +49,38 @@ def test_means_and_seed_differences_by_hand(runs):
     np.testing.assert_allclose(dot.interval, [0.6 - 4.3027 * 0.1 / 3**0.5, 0.6 + 4.3027 * 0.1 / 3**0.5], atol=1e-4)
     difference, half = comparison.seed_difference(mine, dot)
     assert difference == pytest.approx(0.08 / 3) and half == pytest.approx(4.3027 * 0.020817 / 3**0.5, abs=1e-4)
-    epochs, values = comparison.curves_of(groups, metric)["score=dot"]
+    epochs, values = comparison.curves_of(groups, [dot, mine], metric)["score=dot"]
     assert epochs == [1, 2]
     np.testing.assert_allclose(values, [[0.4, 0.45], [0.5, 0.55], [0.6, 0.65]])
+    assert comparison.curves_of(groups, [mine], "valid.loss") == {
+        "score=mine.student:T": ([0], [[0.55], [0.61], [0.72]])
+    }
+
+
+def test_figure_has_interval_of_each_difference(runs, tmp_path, monkeypatch):
+    """By hand as above: 0.08 / 3 +- 0.0517; of one evaluation, the means with theirs, 0.55 of the
+    first, and no curve."""
+    figures = []
+    monkeypatch.setattr(curves, "save", lambda figure, path: figures.append(figure))
+    bars = lambda axis: [line.get_xdata() for line in axis.lines if len(line.get_xdata()) == 2][: len(ACCURACY)]
+    commands.main(["compare", *runs, "--out", str(tmp_path / "a.png")])
+    for run in tmp_path.rglob("result.json"):
+        write_json(run, {**(result := json.loads(run.read_text())), "history": result["history"][-1:]})
+    commands.main(["compare", *runs, "--out", str(tmp_path / "b.png")])
+    for figure in figures:
+        first, second = bars(figure.axes[1])
+        assert np.isnan(first).all()
+        np.testing.assert_allclose(second, [0.08 / 3 - 0.0517, 0.08 / 3 + 0.0517], atol=1e-4)
+    assert figures[0].axes[0].lines[1].get_xdata().tolist() == [1, 2]
+    np.testing.assert_allclose(bars(figures[1].axes[0])[0], [0.55 - 0.2484, 0.55 + 0.2484], atol=1e-4)
+
+
+def test_row_says_why_difference_is_missing():
+    variant = lambda name, values: comparison.Variant(name, values, 0.0, None, 0.0)
+    first, other = variant("a", {0: 1.0, 1: 2.0}), variant("b", {7: 1.0})
+    rows = comparison.difference_rows([first, other, variant("c", {0: -math.inf, 1: 0.0})])
+    assert [row.text for row in rows] == ["", "no shared seed", "diverged"]
+    assert all(math.isnan(row.difference) for row in rows) and not comparison.difference_rows([first])
 
 
 def test_the_command_writes_table_figure_and_numbers(runs, tmp_path, capsys):

@@ -169,8 +169,13 @@ def test_full_evaluation_scores_translations_and_report_draws_them(corpus, tmp_p
     assert {p.name for p in figures} == {"alignment.png"} and figures[0].stat().st_size > 2000  # all of one length
     assert "signature" in (tmp_path / "test.bleu.json").read_text()
     run = record.bleu_by_length(tmp_path)  # what the record keeps of what the run left
-    curves = bahdanau_length.figure({"attention": [run], "no-attention": [run]}, tmp_path / "curves.png")
-    assert curves.stat().st_size > 2000 and bahdanau_length.figure({"attention": [{}]}, tmp_path / "none.png") is None
+    [length_bin] = run["bleu_by_length"]["test"]
+    three = {
+        "bleu_by_length": {"test": [length_bin | {"low": low, "high": low + 9, "sentences": 9} for low in (1, 11, 21)]}
+    }
+    curves = bahdanau_length.figure({"attention": [three], "no-attention": [three]}, tmp_path / "curves.png")
+    assert curves.stat().st_size > 2000
+    assert all(bahdanau_length.figure({"attention": [r]}, tmp_path / "none.png") is None for r in (run, {}))
 
 
 def test_figure_shows_finished_scores_only(tmp_path):
