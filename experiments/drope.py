@@ -20,6 +20,11 @@ the tokens that they were trained on, and measures tasks at up to 8 times their 
 model of 0.34 million parameters that is recalibrated with an eighth of its tokens; the temperature of attention is the
 same at all lengths.
 
+What was found: at this size the model is not rid of its positions. Without them the loss jumps from 1.92 to 3.3, and
+125 steps bring it back to 2.44, above the 2.39 of the model that never had any. From there it hardly rises on longer
+texts, 2.50 at 8 times the length, where rotary positions have 2.69. YaRN is better at every length, 2.06 at 4 times.
+Of the paper's orders the one against linear scaling holds, two are the opposite, and two are open.
+
 Nothing was selected for this experiment. The code was tried on random characters, for its speed.
 """
 
