@@ -206,8 +206,10 @@ def _text(row: dict[str, Any] | InputError, column: str, location: str) -> str:
         raise row
     if column not in row and "+" in column:
         columns = column.split("+")
-        if absent := [name for name in columns if name.partition(".")[0] not in row]:
-            raise InputError(f"{location}: {column} needs the column {absent[0]}; the columns are {_name_list([*row])}")
+        if not any(name.partition(".")[0] in row for name in columns):
+            raise InputError(
+                f"{location}: {column} needs the column {columns[0]}; the columns are {_name_list([*row])}"
+            )
         return " ".join(filter(str.strip, (_text(row, name, location) for name in columns)))
     value = row
     for key in [column] if column in row else column.split("."):
@@ -273,7 +275,16 @@ def _column_rows(path: str, columns: Sequence[str], usual: Sequence[str], spare:
     top = [name if form != PARQUET or name in names else name.partition(".")[0] for name in top]
     has_header = {*top} <= {*names}
     names = _check_names(path, names) if has_header else names
-    if form in JSON_LINES or (form == PARQUET and has_header):
+    if form in JSON_LINES:
+        keys: dict[str, Any] = {}
+        for row in raw_rows(path):
+            keys |= dict.fromkeys(row[2]) if isinstance(row[2], dict) else {}
+            yield row
+        joined = _column_names([name for name in columns if "+" in name], [*keys])
+        if keys and (absent := [name for name in joined if name.partition(".")[0] not in keys]):
+            names = _name_list([*keys])
+            raise InputError(f"{path} needs the column {absent[0]}, which no row has; the columns are {names}")
+    elif form == PARQUET and has_header:
         yield from raw_rows(path, columns=[*dict.fromkeys(top)])
     elif has_header:
         yield from _rows_of_names(path, separator, begin, names, member)
