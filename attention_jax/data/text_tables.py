@@ -16,7 +16,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from attention_jax.data.text_files import MARK, PACKED, TO_UTF8, decode_line, each_line, form_of, suffix_of, to_nfc
+from attention_jax.data.text_files import (
+    MARK,
+    PACKED,
+    TO_UTF8,
+    decode_line,
+    each_line,
+    form_of,
+    open_unpacked,
+    suffix_of,
+    to_nfc,
+)
 from attention_jax.errors import InputError
 from attention_jax.files import is_utf8, temporary_file
 
@@ -349,9 +359,10 @@ def open_table(path: str, names: Sequence[str], column: str = "") -> Table:
     InputError if there is no such column; that of a damaged row of these two is raised when it is read.
     """
     choices, begin, separator = [column] if column else names, 0, ""
-    if form_of(path) in JSON_LINES and os.path.isfile(path) and not os.path.getsize(path):
-        return Table((choices[0],), iter(()))
     if form_of(path) in JSON_LINES:
+        with open_unpacked(path, "file of texts") as file:
+            if not file.read(1):
+                return Table((choices[0],), iter(()))
         columns = {}
         for _, _, row in raw_rows(path):
             if isinstance(row, InputError):
