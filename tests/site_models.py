@@ -41,7 +41,7 @@ def precision(dtype: str):
 def language_model(dtype="float32", **options):
     """A decoder as Llama's."""
     return models.LanguageModel(
-        with_dtype(configs.LanguageModelConfig(num_layers=2, **SMALL | LLAMA | options), dtype), 11
+        with_dtype(configs.LanguageModelConfig(**{"num_layers": 2} | SMALL | LLAMA | options), dtype), 11
     )
 
 

@@ -200,6 +200,7 @@ REPLACING = {
     ("pretrained/tensors.py", "savez"): "a temporary directory",
     ("pretrained/tensors.py", "write_bytes"): "a temporary directory",
     ("report/bleu.py", "force=True"): "sacrebleu: tokenized text is no error",
+    ("report/bleu.py", "unlink"): "the figure that the same call would draw anew",
     ("report/style.py", "savefig"): "the figures of a run, or " + CHECKED,
     ("runs/directory.py", "rmtree"): "`withdraw`: the directory that the same call has created",
     ("runs/lifecycle.py", "unlink"): RUN_FILE,

@@ -16,7 +16,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from attention_jax.data.text_files import MARK, PACKED, TO_UTF8, decode_line, each_line, form_of, suffix_of, to_nfc
+from attention_jax.data.text_files import (
+    MARK,
+    PACKED,
+    TO_UTF8,
+    decode_line,
+    each_line,
+    form_of,
+    open_unpacked,
+    suffix_of,
+    to_nfc,
+)
 from attention_jax.errors import InputError
 from attention_jax.files import is_utf8, temporary_file
 
@@ -206,8 +216,10 @@ def _text(row: dict[str, Any] | InputError, column: str, location: str) -> str:
         raise row
     if column not in row and "+" in column:
         columns = column.split("+")
-        if absent := [name for name in columns if name.partition(".")[0] not in row]:
-            raise InputError(f"{location}: {column} needs the column {absent[0]}; the columns are {_name_list([*row])}")
+        if not any(name.partition(".")[0] in row for name in columns):
+            raise InputError(
+                f"{location}: {column} needs the column {columns[0]}; the columns are {_name_list([*row])}"
+            )
         return " ".join(filter(str.strip, (_text(row, name, location) for name in columns)))
     value = row
     for key in [column] if column in row else column.split("."):
@@ -273,7 +285,16 @@ def _column_rows(path: str, columns: Sequence[str], usual: Sequence[str], spare:
     top = [name if form != PARQUET or name in names else name.partition(".")[0] for name in top]
     has_header = {*top} <= {*names}
     names = _check_names(path, names) if has_header else names
-    if form in JSON_LINES or (form == PARQUET and has_header):
+    if form in JSON_LINES:
+        keys: dict[str, Any] = {}
+        for row in raw_rows(path):
+            keys |= dict.fromkeys(row[2]) if isinstance(row[2], dict) else {}
+            yield row
+        joined = _column_names([name for name in columns if "+" in name], [*keys])
+        if keys and (absent := [name for name in joined if name.partition(".")[0] not in keys]):
+            names = _name_list([*keys])
+            raise InputError(f"{path} needs the column {absent[0]}, which no row has; the columns are {names}")
+    elif form == PARQUET and has_header:
         yield from raw_rows(path, columns=[*dict.fromkeys(top)])
     elif has_header:
         yield from _rows_of_names(path, separator, begin, names, member)
@@ -338,9 +359,10 @@ def open_table(path: str, names: Sequence[str], column: str = "") -> Table:
     InputError if there is no such column; that of a damaged row of these two is raised when it is read.
     """
     choices, begin, separator = [column] if column else names, 0, ""
-    if form_of(path) in JSON_LINES and os.path.isfile(path) and not os.path.getsize(path):
-        return Table((choices[0],), iter(()))
     if form_of(path) in JSON_LINES:
+        with open_unpacked(path, "file of texts") as file:
+            if not file.read(1):
+                return Table((choices[0],), iter(()))
         columns = {}
         for _, _, row in raw_rows(path):
             if isinstance(row, InputError):

@@ -5,6 +5,7 @@ Patching an activation a from another input, where it is a', changes a measure m
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import product
 
 import flax.linen as nn
 import jax
@@ -17,10 +18,12 @@ from attention_jax.interpret.circuits import head_weights
 from attention_jax.interpret.edits import Part
 from attention_jax.interpret.intervene import patch, run, trace
 from attention_jax.interpret.lenses import measure_number
-from attention_jax.interpret.sites import as_arrays, find_sites, heads_axis, positions_axis, select_sites
+from attention_jax.interpret.sites import as_arrays, find_sites, select_sites
+from attention_jax.interpret.sweeps import Sweep, are_places, axis_tuple, place_axis
 
 OUTPUTS = ("attention_output", "mlp_output")
 """What the two sub-layers of a layer add to the residual stream."""
+ENDS = ("residual_in", "residual_out")
 
 
 def attribution_patch(
@@ -50,7 +53,7 @@ def attribution_patch(
         of `source` (EAP-IG, Hanna et al. 2024, here at the middles of equal steps).
       edges: the effect of each edge (EAP, Syed et al. 2023): a last axis of the 2 L + 1 readers of what a site
         writes, attention and MLP of each of L layers and the output, 0 for those before it. Edges sum to the place.
-        For the embedding, head_output, attention_output and mlp_output of pre-norm layers.
+        For the embedding, head_output, attention_output and mlp_output of pre-norm layers without cross-attention.
       fix_qk: of queries and keys, over heads, the change of the softmax is exact (AtP*, Kramár et al. 2024).
       drop_layers: the mean absolute value over L gradients, each without the paths through one layer's sub-layers, so
         that effects do not cancel (AtP*, GradDrop: the sum over layers divided by L - 1).
@@ -70,19 +73,20 @@ def attribution_patch(
     >>> {site: x.shape for site, x in jax.eval_shape(estimate, params).items()}
     {'decoder.0.head_output': (4, 5), 'decoder.1.head_output': (4, 5)}
     """
-    inputs, axis_names = as_arrays(inputs), (over,) if isinstance(over, str) else tuple(over)
+    inputs, axis_names = as_arrays(inputs), axis_tuple(over)
     all_sites = find_sites(model, params, inputs)
     names, kinds = select_sites(all_sites, sites), [name for name in all_sites if name.endswith(OUTPUTS)]
     paths = [name for name in all_sites if name.endswith(".embedding")] if steps else []
     _check(all_sites, names, axis_names, steps, source, paths)
     if fix_qk:
         names, source, group = _exact_softmax(model, params, inputs, names, source, axis_names)
-    readers = _readers(all_sites, names, axis_names, drop_layers) if edges else {}
+    readers = _readers(model, all_sites, names, drop_layers) if edges else {}
+    last = [readers["output"][0].replace("mlp_output", "residual_out")] if edges else []
     targets = [*dict.fromkeys(site for pair in readers.values() for site in pair if site)] if edges else names
     dropped = kinds if drop_layers else []
     if {*dropped} & {*targets}:
         raise InputError(f"drop_layers holds {' and '.join(OUTPUTS)} constant: sweep other sites")
-    activations = trace(model, params, *inputs, sites=[*names, *targets, *paths, *dropped])
+    activations = trace(model, params, *inputs, sites=[*names, *targets, *paths, *dropped, *last])
     ends = {name: jnp.asarray(source[name]) for name in paths}
     layers = [*dict.fromkeys(name.rpartition(".")[0] for name in dropped)]
     masks = np.array([[name.rpartition(".")[0] == layer for name in dropped] for layer in layers]).reshape(
@@ -94,18 +98,19 @@ def attribution_patch(
     difference = lambda a, b: jnp.where(a == b, 0, a - b)  # not -inf + inf
     changes = {name: difference(source[name], activations[name]) for name in names}
     if edges:
-        return _edge_effects(model, params, changes, activations, slopes, readers, axis_names)
+        effects = _edge_effects(model, params, changes, activations, slopes, readers, axis_names)
+        return Sweep(effects, axis_names)
     effects = {}
     for name in names:
         products = jnp.where(slopes[name] == 0, 0, changes[name][None] * slopes[name])  # not -inf * 0
-        axes = [_axis(name, axis_name, products.ndim - 1) + 1 for axis_name in axis_names]
+        axes = [place_axis(name, axis_name, activations[name].shape) + 1 for axis_name in axis_names]
         moved = jnp.moveaxis(products, axes, range(1, 1 + len(axes)))  # [L or 1, places, ...]
         effect = moved.sum(tuple(range(1 + len(axes), moved.ndim)))
         effects[name] = jnp.abs(effect).sum(0) / max(len(layers) - 1, 1) if drop_layers else effect[0]
     if fix_qk:
         by_head = lambda name, count: effects[f"{name.rpartition('.')[0]}.weights"].reshape(count, -1).sum(1)
-        return {name: by_head(name, count) for name, count in group.items()}
-    return effects
+        effects = {name: by_head(name, count) for name, count in group.items()}
+    return Sweep(effects, axis_names)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
@@ -127,15 +132,13 @@ def _slopes(model, measure, targets, params, inputs, constants, masks, shares):
     return jax.lax.map(gradient, masks)
 
 
-def _axis(name: str, axis_name: str, axes: int) -> int | None:
-    return heads_axis(name) if axis_name == "heads" else positions_axis(name, axes)
-
-
 def _check(sites, names, axis_names, steps, source, paths):
-    if not axis_names or not {*axis_names} <= {"heads", "positions"} or len({*axis_names}) < len(axis_names):
+    if not are_places(axis_names):
         raise InputError(f"attribution patching is over heads, positions or both, got {axis_names}")
     if not isinstance(steps, int) or steps < 0:
         raise InputError(f"steps is a number of gradients, or 0 for that of the inputs, got {steps!r}")
+    for name, axis_name in product(names, axis_names):
+        place_axis(name, axis_name, sites[name].shape)
     patch(source, [*names, *paths])  # InputError for a source without them
     for name in (*names, *paths):
         if jnp.shape(source[name]) != sites[name].shape:
@@ -160,7 +163,7 @@ def _exact_softmax(model, params, inputs, names, source, axis_names):
     return weights, changed, {name: activations[name].shape[2] for name in names}
 
 
-def _readers(sites, names, axis_names, drop_layers: bool) -> dict[str, tuple[str, str | None]]:
+def _readers(model, sites, names, drop_layers: bool) -> dict[str, tuple[str, str | None]]:
     """{reader: (a, b)} in the order of a call: the gradient by what it reads is that by site a minus that by site b."""
     stack = names[0].partition(".")[0]
     depth = sum(name.startswith(f"{stack}.") and name.endswith(".residual_in") for name in sites)
@@ -168,8 +171,16 @@ def _readers(sites, names, axis_names, drop_layers: bool) -> dict[str, tuple[str
     has_others = any(not x.startswith(f"{stack}.") or x.rpartition(".")[2] not in kinds for x in names)
     if drop_layers or has_others or f"{stack}.{depth - 1}.mlp_output" not in sites:
         raise InputError(f"edges are of {', '.join(kinds)} of one stack of Transformer layers, without drop_layers")
-    if "heads" in axis_names and not all(name.endswith("head_output") for name in names):
-        raise InputError("edges over heads are of head_output: take over='positions' for other sites")
+    placement = getattr(getattr(model, "options", None), "norm", "pre")
+    problems = {
+        "cross-attention": any(name.startswith(f"{stack}.") and ".cross_" in name for name in sites),
+        f"norm={placement!r}": placement != "pre",
+        "a last layer that drops positions": len({sites[f"{stack}.{depth - 1}.{x}"].shape for x in ENDS}) > 1,
+    }
+    if problem := next((name for name, is_there in problems.items() if is_there), ""):
+        raise InputError(
+            f"edges need pre-norm layers, whose sub-layers add to the residual stream; {stack} has {problem}"
+        )
     readers = {}
     for i in range(depth):
         inside = [f"{stack}.{i}.{kind}" for kind in ("residual_in", *OUTPUTS)]
@@ -181,9 +192,10 @@ def _edge_effects(model, params, changes, activations, slopes, readers, axis_nam
     """{site: the effects of its edges [places, readers]}."""
     by_reader = jnp.stack([slopes[a][0] - (slopes[b][0] if b else 0) for a, b in readers.values()])  # [R, B, T, D]
     stack, effects = next(iter(changes)).partition(".")[0], {}
-    for layer in range(len(readers) // 2 - 1):
+    for layer in range(depth := len(readers) // 2):
         terms = [activations[f"{stack}.{layer}.{kind}"] for kind in ("residual_in", *OUTPUTS)]
-        if _differs(sum(terms), activations[f"{stack}.{layer + 1}.residual_in"]):
+        end = f"{layer}.residual_out" if layer == depth - 1 else f"{layer + 1}.residual_in"
+        if _differs(sum(terms), activations[f"{stack}.{end}"]):
             raise InputError(f"edges need layers whose sub-layers add to the residual stream; {stack}.{layer} does not")
     for name, change in changes.items():
         layer, _, kind = name.partition(".")[2].rpartition(".")

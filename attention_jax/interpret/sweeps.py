@@ -35,7 +35,7 @@ EDGES = ("heads", "positions", "keys")
 
 
 class Sweep(dict):
-    """{site: measures [places, ...]} of `patch_sweep`, which knows the axes that it went over."""
+    """{site: measures [places, ...]} of `patch_sweep` or `attribution_patch`, with the axes that they went over."""
 
     def __init__(self, measures, over: tuple[str, ...]):
         super().__init__(measures)
@@ -92,7 +92,10 @@ def patch_sweep(
     """
     inputs = as_arrays(inputs)
     all_sites = find_sites(model, params, inputs)
-    names, axis_names = select_sites(all_sites, sites), _axis_names(over)
+    names, axis_names = select_sites(all_sites, sites), axis_tuple(over)
+    axis_names = EDGES if axis_names == ("edges",) else axis_names
+    if axis_names != EDGES and not are_places(axis_names):
+        raise InputError(f"a sweep is over heads, positions, both or edges, got {over!r}")
     if together is not None and (not isinstance(together, int) or together < 1):
         raise InputError(f"together is a number of runs, at least 1, got {together!r}")
     lengths = split_lengths(inputs, model)[1]
@@ -113,7 +116,9 @@ def patch_sweep(
     size = -(-count // batches)  # of all batches, so that there is no second program for a remainder
     padding = np.full((batches * size - len(places), places.shape[1]), -1, np.int32)
     values = _place_values(names, source, axis_names, positions)
-    axes = tuple(tuple(_axis(name, axis_name, all_sites[name]) for axis_name in axis_names) for name in names)
+    axes = tuple(
+        tuple(place_axis(name, axis_name, all_sites[name].shape) for axis_name in axis_names) for name in names
+    )
     shapes = tuple(all_sites[name].shape for name in names)
     results = _run_places(
         model, measure, tuple(names), axes, shapes, size, params, values, inputs, np.concatenate([places, padding])
@@ -122,33 +127,39 @@ def patch_sweep(
     return Sweep({name: arrange(i, name) for i, name in enumerate(names)}, axis_names)
 
 
-def _axis_names(over: str | Sequence[str]) -> tuple[str, ...]:
-    axis_names = (over,) if isinstance(over, str) else tuple(over)
-    if axis_names == ("edges",):
-        return EDGES
-    if not axis_names or not {*axis_names} <= {"heads", "positions"} or len({*axis_names}) < len(axis_names):
-        raise InputError(f"a sweep is over heads, positions, both or edges, got {over!r}")
-    return axis_names
+def axis_tuple(over) -> tuple[str, ...]:
+    """The names of axes that an argument `over` has, which `are_places` checks."""
+    return tuple(over) if isinstance(over, Iterable) and not isinstance(over, str) else (over,)
 
 
-def _axis(name: str, axis_name: str, site: Site) -> int | None:
-    """The axis of heads, positions or keys of the activation of a site, or None."""
-    if axis_name == "positions":
-        return positions_axis(name, len(site.shape))
-    return heads_axis(name) if axis_name == "heads" else 3 if heads_axis(name) == 1 else None
+def are_places(axis_names: tuple[str, ...]) -> bool:
+    """Whether these are heads, positions or both.
+
+    >>> are_places(("heads", "positions")), are_places(("heads", "heads")), are_places((None,))
+    (True, False, False)
+    """
+    return bool(axis_names) and {*axis_names} <= {"heads", "positions"} and len({*axis_names}) == len(axis_names)
+
+
+def place_axis(name: str, axis_name: str, shape: Sequence[int], is_edge: bool = False) -> int:
+    """The axis of heads, positions or keys of the activation of a site; InputError for a site without it."""
+    axis = 3 if heads_axis(name) == 1 else None
+    if axis_name != "keys":
+        axis = heads_axis(name) if axis_name == "heads" else positions_axis(name, len(shape))
+    if axis is None:
+        examples = {"heads": "head_output", "positions": "residual_in", "keys": "scores and weights"}
+        raise InputError(
+            f"a sweep over {'edges' if is_edge else axis_name} needs sites with {axis_name}, as "
+            f"{examples[axis_name]}; {name} is {list(shape)}"
+        )
+    return axis
 
 
 def _place_indices(name: str, site: Site, axis_names: tuple[str, ...], positions: Indices, lengths) -> list[list[int]]:
     """The indices of each axis that a sweep goes through; negative ones are from the end of each text."""
     indices = []
     for axis_name in axis_names:
-        axis = _axis(name, axis_name, site)
-        if axis is None:
-            examples = {"heads": "head_output", "positions": "residual_in", "keys": "scores and weights"}
-            raise InputError(
-                f"a sweep over {'edges' if 'keys' in axis_names else axis_name} needs sites with {axis_name}, as "
-                f"{examples[axis_name]}; {name} is {list(site.shape)}"
-            )
+        axis = place_axis(name, axis_name, site.shape, is_edge=axis_names == EDGES)
         chosen = as_index_tuple(positions) if axis_name == "positions" else None
         size = site.shape[axis]
         shortest = size if lengths is None or isinstance(lengths, jax.core.Tracer) else int(np.min(lengths))
@@ -237,12 +248,12 @@ def draw_sweep(
     title: str | None = None,
     label: str = "measure",
 ) -> Path:
-    """Draw a `patch_sweep` over positions or heads as a heat map, layers by places, and return the path.
+    """Draw a `patch_sweep` or `attribution_patch` as a heat map, layers by positions or heads, and return the path.
 
     Args:
       swept: {site: [T] or [H]}, numbers. Each kind of site, such as residual_in, is a panel.
       path: a file that ends in .png, .pdf or .svg; its directory is created.
-      over: what the sweep went over, the label of the horizontal axis; that of `patch_sweep` is known.
+      over: what the sweep went over, the label of the horizontal axis; theirs is known.
       tokens: T texts that label the positions.
       title: of the figure, if it has one panel; else of each, before the kind.
       label: of the color bar. Colors are symmetric about zero if there are numbers on both sides of it.
@@ -260,7 +271,8 @@ def draw_sweep(
     if over is not None and axes != (over,):
         raise InputError(f"this sweep went over {' and '.join(axes)}, got over={over!r}: leave it out")
     if axes not in (("positions",), ("heads",)):
-        raise InputError(f"a sweep over positions or heads can be drawn, got {over or axes!r}")
+        axes_or_hint = repr(over or axes) if axes != (None,) else "a dict: pass over='heads' or over='positions'"
+        raise InputError(f"a sweep over positions or heads can be drawn, got {axes_or_hint}")
     [over] = axes
     panels: dict[str, dict[str, np.ndarray]] = {}
     for name, values in swept.items():

@@ -165,6 +165,12 @@ class Pretrained:
         """The translation of each text."""
         raise self._missing_feature_error("translations")
 
+    def warm_up(self, lengths: int | Sequence[int], *, rows: int = 1):
+        """Raises InputError: `LoadedRun.warm_up` is for runs."""
+        raise InputError(
+            f"warm_up is for runs; {self.path} compiles in its first call: make one with a text like yours"
+        )
+
     def _missing_feature_error(self, feature: str) -> InputError:
         can = [name for name in METHODS if getattr(type(self), name) is not getattr(Pretrained, name)]
         kind = configs.model_name(self.config)

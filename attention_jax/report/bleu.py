@@ -136,11 +136,13 @@ FEWEST = 5
 
 def length_figure(series: Mapping[str, Sequence[LengthBin]], path: str | Path, inputs=None) -> Path | None:
     """BLEU over source length, one line per system, a point at the middle of each bin of at least `FEWEST` sentences;
-    below it the bin and how many sentences it has. None of systems with fewer than three such bins."""
+    below it the bin and how many sentences it has. None of systems with fewer than three such bins, of
+    which an earlier figure is removed."""
     middle = lambda b: (b.low + b.high) / 2
     series = {name: [b for b in bins if b.sentences >= FEWEST] for name, bins in series.items()}
     series = {name: bins for name, bins in series.items() if len(bins) > 2}
     if not series:
+        Path(path).unlink(missing_ok=True)
         return None
     curves = {name: ([middle(b) for b in bins], [b.bleu for b in bins]) for name, bins in series.items()}
     bins_by_middle = {middle(b): b for bins in series.values() for b in bins}

@@ -1,8 +1,9 @@
 """Python API for training runs and for using trained ones; `launch.py` is the command line."""
 
+import operator
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -103,17 +104,24 @@ class LoadedRun:
                 return np.zeros((0, len(self.classes)), np.float32)
             return self.excerpt_task.probabilities(self.params, texts)
 
-    def warm_up(self, lengths: Sequence[int], *, rows: int = 1):
+    def warm_up(self, lengths: int | Sequence[int], *, rows: int = 1):
         """Compile what `predict` and `classify` need for `rows` texts of these numbers of tokens, before the first
-        request of a service. Raises InputError for a model whose inputs have one shape, such as one of images.
+        request of a service; a language model continues one text after another, whatever `rows`.
+
+        Raises InputError for a model whose inputs have one shape, such as one of images.
 
         >>> load_run("runs/classify_text/001").warm_up([16, 32, 64])  # doctest: +SKIP
         """
-        if bad := [number for number in (*lengths, rows) if not isinstance(number, int) or number < 1]:
-            raise InputError(f"warm_up takes numbers of tokens and of rows, at least 1, got {bad[0]!r}")
+        try:
+            numbers = [operator.index(x) for x in (*(lengths if isinstance(lengths, Iterable) else [lengths]), rows)]
+        except TypeError:
+            numbers = [0]
+        if min(numbers) < 1:
+            message = "warm_up takes numbers of tokens and of rows, at least 1, got"
+            raise InputError(f"{message} {str(lengths)[:60]} and {rows!r}")
         with explain_errors():
-            for length in lengths:
-                self.excerpt_task.warm_up(self.params, length, rows)
+            for length in numbers[:-1]:
+                self.excerpt_task.warm_up(self.params, length, numbers[-1])
 
     def evaluate(self, *, figures: bool = False) -> dict[str, float]:
         """Return the metrics on the held-out data; with `figures` plot the figures and page.md of the run again.

@@ -148,7 +148,7 @@ def test_an_unclear_or_damaged_table_is_one_line(name, content, words, message, 
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.parquet"])
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.jsonl.gz", "a.parquet"])
 def test_a_table_without_rows_has_no_predictions(name, model, tmp_path, capsys):
     """As of a night without tickets: a note, exit code 0, and the columns that a table with rows has."""
     path = tmp_path / name

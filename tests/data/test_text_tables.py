@@ -130,6 +130,28 @@ def test_parquet_and_json_rows_are_those_of_pyarrow(tmp_path):
     assert [text for text, _ in table.rows] == ["one", "", "", "7"]
 
 
+def test_a_joined_name_needs_one_of_its_keys(tmp_path):
+    """A row without the other is its own text; one without both, or a name that no row has, is an error."""
+    path = tmp_path / "a.jsonl"
+    rows = [{"label": "x", "subject": "Bill", "body": "paid"}, {"label": "y", "subject": "Fire"}]
+    write(path, rows)
+    assert [row for _, row in read_rows(str(path), ("label", "subject+body"))] == [("x", "Bill paid"), ("y", "Fire")]
+    assert [text for text, _ in open_table(str(path), ("subject+body",)).rows] == ["Bill paid", "Fire"]
+    for damaged in ("", "skip"):
+        with pytest.raises(
+            InputError, match="needs the column bdy, which no row has; the columns are label, subject, b"
+        ):
+            list(read_rows(str(path), ("label", "subject+bdy"), damaged))
+    write(path, [*rows, {"label": "x"}])
+    assert len([*read_rows(str(path), ("label", "subject+body"), "skip")]) == 2
+    for call in (
+        lambda: read_rows(str(path), ("label", "subject+body")),
+        lambda: open_table(str(path), ("subject+body",))[1],
+    ):
+        with pytest.raises(InputError, match=r"line 3: subject\+body needs the column subject; the columns are label"):
+            list(call())
+
+
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.parquet"])
 def test_a_name_with_plus_joins_two_columns(name, tmp_path):
     """By hand, in training and predictions; an empty part leaves no space, and a column of that very name is itself."""

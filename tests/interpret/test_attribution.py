@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from site_models import family, language_model, measure, precision, random_params
+from site_models import SMALL, family, language_model, measure, precision, random_params
 
-from attention_jax import InputError, interpret
+from attention_jax import InputError, config, interpret, models
+from attention_jax.interpret import attribution
 
 slow = pytest.mark.slow
 IDENTITY = "tests.interpret.test_attribution:Identity"
@@ -60,7 +61,9 @@ def test_of_a_linear_model_it_is_exact(over, linear):
     options = {"measure": logit, "source": source, "over": over}
     exact = interpret.patch_sweep(model, params, TOKENS, **options)
     for steps in (0,) if over == "heads" else (0, 3):
-        close(interpret.attribution_patch(model, params, TOKENS, **options, steps=steps), exact, base)
+        estimates = interpret.attribution_patch(model, params, TOKENS, **options, steps=steps)
+        close(estimates, exact, base)
+        close(jax.tree.map(lambda a, b: a + 0 * b, estimates, exact), exact, base)  # trees of one kind
 
 
 @slow
@@ -149,6 +152,8 @@ def test_integrated_embeddings_explain_the_whole_change():
 
 
 MISUSES = {
+    "no axis": ({"over": None}, "over heads, positions or both"),
+    "no heads": ({"sites": "*.embedding"}, "over heads needs sites with heads, as head_output; decoder.embedding"),
     "an axis of keys": ({"over": "keys"}, "over heads, positions or both"),
     "steps": ({"steps": -1}, "steps is a number of gradients"),
     "no embedding": ({"steps": 2, "source": ["*head_output"]}, "decoder.embedding"),
@@ -168,6 +173,54 @@ def test_what_cannot_be_estimated(case, linear):
     options = {"measure": logit} | options | {"source": {name: source[name] for name in names}}
     with pytest.raises(InputError, match=message):
         interpret.attribution_patch(model, params, TOKENS, **options)
+
+
+@pytest.mark.parametrize(
+    ("norm", "layers", "message"),
+    [
+        ("post", 1, "norm='post'"),
+        ("sandwich", 2, "norm='sandwich'"),
+        ("cross", 1, "cross-att"),
+        ("vit", 2, "a last layer that drops"),
+    ],
+)
+def test_edges_of_other_layers_are_refused_under_jit(norm, layers, message):
+    if norm == "vit":
+        model, inputs = (
+            models.ViT(config.ViTConfig(patch_size=4, num_layers=2, **SMALL), 3, 8),
+            (jnp.ones((1, 8, 8, 1)),),
+        )
+    elif norm == "cross":
+        options = config.TransformerConfig(1, layers, **SMALL, norm="pre")
+        model, inputs = models.Transformer(options, 11, 11), (TOKENS, jnp.array([4]), TOKENS)
+    else:
+        model, inputs = language_model(norm=norm, num_layers=layers), (TOKENS,)
+    stack = "encoder" if norm == "vit" else "decoder"
+    shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
+    source = dict(interpret.sites.model_sites(model, *inputs))
+    call = {"measure": logit, "sites": f"{stack}.*.mlp_output", "over": "positions", "edges": True}
+    with pytest.raises(InputError, match=f"sub-layers add to the residual stream; {stack} has {message}"):
+        jax.eval_shape(
+            lambda params, source: interpret.attribution_patch(model, params, *inputs, source=source, **call),
+            shapes,
+            source,
+        )
+
+
+def test_edges_of_one_layer_by_hand():
+    """Slopes 4, 2, 1 before attention, MLP and the end: an MLP is read by the output alone. Where the last layer does
+    not add, here 1 + 1 + 1 as 1, there are no edges."""
+    sites = [f"decoder.0.{kind}" for kind in ("residual_in", "attention_output", "mlp_output", "residual_out")]
+    readers = {"attention": sites[:2], "mlp": sites[1:3], "output": (sites[2], None)}
+    slopes = {site: jnp.full((1, 1, 2, 3), slope) for site, slope in zip(sites, (4.0, 2.0, 1.0))}
+    activations = {site: jnp.ones((1, 2, 3)) for site in sites} | {sites[3]: jnp.full((1, 2, 3), 3.0)}
+    effects = lambda kind, activations: attribution._edge_effects(
+        None, None, {f"decoder.0.{kind}": jnp.ones((1, 2, 3))}, activations, slopes, readers, ("positions",)
+    )[f"decoder.0.{kind}"].tolist()
+    assert effects("mlp_output", activations) == [[0, 0, 3]] * 2
+    assert effects("attention_output", activations) == [[0, 3, 3]] * 2
+    with pytest.raises(InputError, match=r"add to the residual stream; decoder\.0 does not"):
+        effects("mlp_output", activations | {sites[3]: jnp.ones((1, 2, 3))})
 
 
 @slow

@@ -106,6 +106,7 @@ MISUSES = {
         "over heads needs sites with heads, as head_output; decoder.0.residual_in",
     ),
     "no keys": ({"sites": "*.query", "over": "edges"}, "over edges needs sites with keys, as scores and weights"),
+    "no axis": ({"over": None}, "both or edges, got None"),
     "another axis": ({"over": "layers"}, "is over heads, positions, both or edges, got 'layers'"),
     "an axis twice": ({"over": ("heads", "heads")}, "both or edges"),
     "beyond the text": ({"over": "positions", "positions": 9}, "positions 0 to 3 in this call, got position 9"),
@@ -138,7 +139,7 @@ def test_a_drawn_sweep_has_layers_positions_and_a_color_bar(tmp_path, monkeypatc
     misuses = (
         ("a.png", by_head, "positions", "this sweep went over heads, got over='positions': leave it out"),
         ("a.png", sweeps.Sweep(swept, sweeps.EDGES), None, "over positions or heads can be drawn, got .*keys"),
-        ("a.png", swept, None, "over positions or heads can be drawn"),
+        ("a.png", swept, None, "can be drawn, got a dict: pass over='heads' or over='positions'"),
         ("a.doc", swept, "heads", "ends in .png"),
         ("a.png", {"x": np.ones((2, 2))}, "heads", "one number"),
         ("a.png", swept, "edges", "over positions or heads can be drawn, got 'edges'"),

@@ -99,3 +99,6 @@ def test_bin_of_few_sentences_is_not_drawn(tmp_path):
     bins = [LengthBin(low, low + 9, sentences, 30.0) for low, sentences in ((1, 50), (11, 5), (21, 4))]
     assert length_figure({"a": bins}, tmp_path / "a.png") is None and not [*tmp_path.iterdir()]
     assert length_figure({"a": [*bins[:2], bins[2]._replace(sentences=5)]}, tmp_path / "a.png").exists()
+    assert (
+        length_figure({"a": bins}, tmp_path / "a.png") is None and not (tmp_path / "a.png").exists()
+    )  # an earlier one

@@ -8,6 +8,7 @@ from contract import draw
 from attention_jax import config as configs
 from attention_jax.config import Decode, Sampling, replace
 from attention_jax.errors import InputError
+from attention_jax.pretrained.interface import Pretrained
 from attention_jax.runs.api import LoadedRun
 from attention_jax.tasks import language, seq2seq, text_classification
 from attention_jax.train import placement
@@ -69,13 +70,17 @@ def test_a_warm_service_compiles_nothing(name, build, compilations, tmp_path):
     task, params = build(name)
     run = LoadedRun(tmp_path, task.config, None)
     vars(run)["_answering"] = task, params
-    run.warm_up([3, 16])
+    run.warm_up(np.array([3, 16]))
     assert len(compilations) > 0
     compilations.clear()
     assert len(run.predict(TEXTS[:1])) == 1 and compilations == []
-    for wrong in ({"lengths": [0]}, {"lengths": [16], "rows": 1.5}):
+    for wrong in ({"lengths": [0]}, {"lengths": [16], "rows": 1.5}, {"lengths": "16"}):
         with pytest.raises(InputError, match="numbers of tokens and of rows, at least 1"):
             run.warm_up(**wrong)
+    run.warm_up(16, rows=np.int64(1))
+    assert compilations == []
+    with pytest.raises(InputError, match="warm_up is for runs"):
+        Pretrained(tmp_path, task.config.model, task.model, params, None).warm_up(16)
 
 
 def test_attention_maps_of_new_lengths_compile_nothing(build, compilations):
