@@ -37,7 +37,7 @@ ROWS, WIDTH = 32, 16
 powers of two, so that few programs are compiled."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PretrainedEncoder(Pretrained):
     """An encoder: BERT, RoBERTa, DistilBERT, models of sentence embeddings, and the text encoders of T5 and CLIP."""
 
