@@ -137,6 +137,11 @@ def test_what_is_no_encoder_is_one_line(tmp_path):
     write_weights(tmp_path / "umt5" / "model.safetensors", whole, their_encoders.UMT5)
     with pytest.raises(InputError, match=r"has a decoder, too, .*: load_pretrained\(DIR, encoder_only=True\)"):
         load_pretrained(tmp_path / "umt5")
+    write_weights(tmp_path / "t5" / "model.safetensors", their_encoders.t5(FLAN), FLAN)
+    with pytest.raises(InputError, match="tokenizer.json; .* or take the encoder, .*encoder_only=True"):
+        load_pretrained(tmp_path / "t5")
+    with pytest.raises(InputError, match="encoder_only must be True or False, got 'no'"):
+        load_pretrained(tmp_path / "t5", encoder_only="no")
 
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "flax_encoders.md"
