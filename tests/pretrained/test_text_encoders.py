@@ -149,8 +149,10 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "flax_encoders.md"
 
 @pytest.mark.slow
 def test_code_of_the_page_runs(tmp_path, monkeypatch):
-    state, formula = write(tmp_path / "text_encoder", "CLIP")
-    _, t5_formula = write(tmp_path / "text_encoder_2", "T5")
+    """In image generators' directories: only the second CLIP of SDXL has a projection."""
+    write_weights(tmp_path / "sdxl/text_encoder/model.safetensors", their_encoders.clip_text(0), their_encoders.CLIP)
+    state, formula = write(tmp_path / "sdxl/text_encoder_2", "CLIP")
+    _, t5_formula = write(tmp_path / "flux/text_encoder_2", "T5")
     write_weights(tmp_path / "flan-t5-small" / "model.safetensors", their_encoders.t5(FLAN), FLAN)
     monkeypatch.chdir(tmp_path)
     mask = np.arange(8) < LENGTH[:, None]
