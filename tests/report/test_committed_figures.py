@@ -11,7 +11,7 @@ from attention_jax.report import style
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = sorted(path for place in ("experiments/results", "docs") for path in (ROOT / place).rglob("*.png"))
-EARLIER = 49
+EARLIER = 44
 """Pictures, most of trained models, from before `save` stored the size of their text: fewer with each drawn again."""
 
 
