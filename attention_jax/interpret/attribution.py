@@ -15,7 +15,7 @@ from jaxtyping import Array
 
 from attention_jax.errors import InputError
 from attention_jax.interpret.circuits import head_weights
-from attention_jax.interpret.edits import Part
+from attention_jax.interpret.edits import Part, as_count
 from attention_jax.interpret.intervene import patch, run, trace
 from attention_jax.interpret.lenses import measure_number
 from attention_jax.interpret.sites import as_arrays, find_sites, select_sites
@@ -74,10 +74,11 @@ def attribution_patch(
     {'decoder.0.head_output': (4, 5), 'decoder.1.head_output': (4, 5)}
     """
     inputs, axis_names = as_arrays(inputs), axis_tuple(over)
+    steps = as_count(steps, 0, "steps is a number of gradients, or 0 for that of the inputs")
     all_sites = find_sites(model, params, inputs)
     names, kinds = select_sites(all_sites, sites), [name for name in all_sites if name.endswith(OUTPUTS)]
     paths = [name for name in all_sites if name.endswith(".embedding")] if steps else []
-    _check(all_sites, names, axis_names, steps, source, paths)
+    _check(all_sites, names, axis_names, source, paths)
     if fix_qk:
         names, source, group = _exact_softmax(model, params, inputs, names, source, axis_names)
     readers = _readers(model, all_sites, names, drop_layers) if edges else {}
@@ -132,11 +133,9 @@ def _slopes(model, measure, targets, params, inputs, constants, masks, shares):
     return jax.lax.map(gradient, masks)
 
 
-def _check(sites, names, axis_names, steps, source, paths):
+def _check(sites, names, axis_names, source, paths):
     if not are_places(axis_names):
         raise InputError(f"attribution patching is over heads, positions or both, got {axis_names}")
-    if not isinstance(steps, int) or steps < 0:
-        raise InputError(f"steps is a number of gradients, or 0 for that of the inputs, got {steps!r}")
     for name, axis_name in product(names, axis_names):
         place_axis(name, axis_name, sites[name].shape)
     patch(source, [*names, *paths])  # InputError for a source without them

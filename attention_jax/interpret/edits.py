@@ -77,6 +77,20 @@ def as_index_tuple(indices: Indices) -> tuple[int, ...] | None:
         ) from error
 
 
+def as_count(value, least: int, message: str) -> int:
+    """`value` as an int; InputError with `message` for what is no integer, or below `least`.
+
+    >>> as_count(np.int8(2), 1, "steps is a number")
+    2
+    """
+    try:
+        if isinstance(value, bool) or operator.index(value) < least:
+            raise TypeError
+        return operator.index(value)
+    except TypeError as error:
+        raise InputError(f"{message}, got {value!r}") from error
+
+
 def expand_names(sites: Mapping[str, Any], names: str | Iterable[str]) -> list[str]:
     """Expand names and patterns to the names of sites, and of heads in the short form, each once."""
     expanded: dict[str, None] = {}

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from attention_jax.errors import InputError
-from attention_jax.interpret.edits import Part
+from attention_jax.interpret.edits import Part, as_count
 from attention_jax.interpret.intervene import apply_measure, run, run_intercepted, trace
 from attention_jax.interpret.sites import as_arrays, find_sites
 from attention_jax.models.norms import LayerNorm, RMSNorm
@@ -198,8 +198,7 @@ def integrated_gradients(
     >>> {site: x.shape for site, x in parts.items()}
     {'decoder.embedding': (1, 3)}
     """
-    if not isinstance(steps, int) or steps < 1:
-        raise InputError(f"integrated gradients need at least one step, an integer, got {steps}")
+    steps = as_count(steps, 1, "integrated gradients need at least one step, an integer")
     ends = trace(model, params, *inputs, sites="*.embedding")
     starts = {name: jnp.zeros_like(x) for name, x in ends.items()} | as_arrays(dict(baseline or {}))
     if {name: x.shape for name, x in starts.items()} != {name: x.shape for name, x in ends.items()}:

@@ -41,12 +41,13 @@ NEEDS = {
 def attention_class(block) -> tuple[type[nn.Module], dict]:
     """The class that `block.attention` names, and the arguments behind its name as {field of it: value}.
 
-    Raises InputError for what is no Flax module, for more arguments than it has fields of its own, and for options of
-    the block that it does not read."""
+    Raises InputError for what is no Flax module, for more arguments than it has fields of its own, for fields without
+    a value, and for options of the block that it does not read."""
     (kind, arguments), flag = resolve_name(block.attention, ATTENTIONS), f"--model.attention {block.attention}"
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise InputError(f"{flag} must be a Flax module, got {kind!r}")
-    fields = [field.name for field in dataclasses.fields(kind) if field.name not in ("parent", "name")]
+    declared = {field.name: field for field in dataclasses.fields(kind) if field.name not in ("parent", "name")}
+    fields = [*declared]
     if issubclass(kind, MultiHeadAttention):
         fields, advice = fields[len(HEAD_FIELDS) :], ""
         options = TWO_MAPS if kind.attend_heads is not MultiHeadAttention.attend_heads else ()
@@ -55,6 +56,10 @@ def attention_class(block) -> tuple[type[nn.Module], dict]:
     if len(arguments or ()) > len(fields):
         names = ", ".join(fields) or "none"
         raise InputError(f"{flag} must have an argument for each of its own fields ({names}) at most")
+    missing = dataclasses.MISSING
+    unset = [declared[name] for name in fields[len(arguments or ()) :]]
+    if required := [field.name for field in unset if field.default is missing and field.default_factory is missing]:
+        raise InputError(f"{flag} has no value for its fields {', '.join(required)}: give values in parentheses")
     defaults = {field.name: field.default for field in dataclasses.fields(block)}
     for name in options:
         value = getattr(block, name)

@@ -92,6 +92,7 @@ class MaskedLanguageModel(nn.Module):
 
     def __post_init__(self):
         Block.of(self.options)  # raises InputError for incompatible options
+        _check_projection(self.options, self.classes)
         super().__post_init__()
 
     def setup(self):
@@ -150,3 +151,13 @@ class MaskedLanguageModel(nn.Module):
         if self.options.word_head:
             return tap(self, "logits", self.words(states)), weights
         return self.embed(states, length), weights
+
+
+def _check_projection(options: config.MaskedLanguageModelConfig, classes: int):
+    """Raise InputError for a projection of sentence embeddings in a model that returns logits."""
+    if options.projection_dim and (classes or options.word_head):
+        head = f"{classes} classes" if classes else "--model.word-head"
+        raise InputError(
+            f"--model.projection-dim {options.projection_dim} is for sentence embeddings, which a model with {head} "
+            "does not return: give 0"
+        )

@@ -57,10 +57,12 @@ def options_from(weights: Weights, experiment_options: configs.ModelOptions) -> 
     """Return the options of the pretrained model with the training options of `experiment_options`, e.g. dropout rates.
 
     A model of another family replaces `experiment_options` if both have the same task, as an encoder of masked words
-    does that of a text classifier; its own options are kept. Raises InputError for other families.
+    does that of a text classifier; its own options are kept, but for a projection of sentence embeddings. Raises
+    InputError for other families.
     """
     if type(weights.options) is not type(experiment_options) and weights.options.task == experiment_options.task:
-        return weights.options
+        no_projection = {"projection_dim": 0} if hasattr(weights.options, "projection_dim") else {}
+        return dataclasses.replace(weights.options, **no_projection)
     if type(weights.options) is not type(experiment_options):
         raise InputError(
             f"weights of the kind {configs.model_name(experiment_options)} are needed here; "

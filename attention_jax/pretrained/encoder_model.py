@@ -37,7 +37,7 @@ ROWS, WIDTH = 32, 16
 powers of two, so that few programs are compiled."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PretrainedEncoder(Pretrained):
     """An encoder: BERT, RoBERTa, DistilBERT, models of sentence embeddings, and the text encoders of T5 and CLIP."""
 
@@ -58,7 +58,7 @@ class PretrainedEncoder(Pretrained):
         return tensors.class_names(tensors.config_of(self.path), count) or tuple(f"class {i}" for i in range(count))
 
     def hidden(self, tokens, length=None) -> jax.Array:
-        tokens, vocab = np.asarray(tokens), self.model.vocab
+        tokens, vocab = _as_array(tokens), self.model.vocab
         if tokens.ndim != 2 or not tokens.size or not np.issubdtype(tokens.dtype, np.integer):
             raise InputError(f"hidden takes token ids [B, T], got {tokens.dtype} {[*tokens.shape]}")
         if tokens.min() < 0 or tokens.max() >= vocab:
@@ -66,10 +66,11 @@ class PretrainedEncoder(Pretrained):
                 f"hidden takes tokens from 0 to {vocab - 1}, the vocabulary, got {tokens.min()} to {tokens.max()}"
             )
         count, width = tokens.shape
-        length = np.full(count, width) if length is None else np.asarray(length)
-        if length.shape != (count,) or length.min() < 1 or length.max() > width:
+        length = np.full(count, width) if length is None else _as_array(length)
+        is_count = length.shape == (count,) and np.issubdtype(length.dtype, np.integer)
+        if not is_count or length.min() < 1 or length.max() > width:
             raise InputError(
-                f"hidden takes the length of each text, [{count}], from 1 to {width}, got "
+                f"hidden takes integers, the length of each text, [{count}], from 1 to {width}, got "
                 f"{str(length.tolist())[:40]}: of a mask it is mask.sum(axis=1)"
             )
         return _hidden(self.model, self.params, tokens.astype(np.int32), length.astype(np.int32))
@@ -183,6 +184,22 @@ class PretrainedEncoder(Pretrained):
             for place, number in enumerate(chosen):
                 results[number] = jax.tree.map(lambda x, place=place: x[place], outputs)
         return results
+
+
+def _as_array(values) -> np.ndarray:
+    """`values` as a NumPy array; InputError for rows of different lengths, and for arrays that `jax.jit` traces."""
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise InputError(
+            "hidden takes arrays, got rows of different lengths: pad the tokens, and give the length of each text, "
+            "hidden(tokens, length)"
+        ) from error
+    except jax.errors.TracerArrayConversionError as error:
+        raise InputError(
+            "hidden checks the values of its arrays, got traced ones: inside of jax.jit, call "
+            'model.model.apply({"params": model.params}, tokens, length, method="hidden")[0]'
+        ) from error
 
 
 def truncate_tokens(row: list[int], plain: list[int], most: int) -> list[int]:

@@ -155,6 +155,8 @@ def open_weights(path: Path | str, encoder_only: bool = False) -> Weights:
 
     Raises InputError for a damaged file, an unsupported architecture, and a file that could execute code (a pickle).
     """
+    if not isinstance(encoder_only, bool):
+        raise InputError(f"encoder_only must be True or False, got {encoder_only!r}")
     path = Path(path)
     contents = tensors.read_tensors(path)
     if encoder_only:
@@ -226,7 +228,7 @@ def detect_naming(path: Path, contents: tensors.Tensors) -> str:
     if contents.metadata:
         return OWN
     model_type = contents.config.get("model_type")
-    supported = [supported_type for naming in NAMINGS.values() for supported_type in naming.model_types]
+    supported = dict.fromkeys(kind for naming in NAMINGS.values() for kind in naming.model_types)
     for name, naming in NAMINGS.items():
         fits = model_type is None or model_type in (naming.model_types or (model_type,))
         if fits and naming.mark in {naming.normalize_name(strip_wrappers(tensor)) for tensor in contents.arrays}:

@@ -297,7 +297,10 @@ def t5_texts(directory: Path, weights: exchange.Weights, about: dict) -> tuple[V
     """Return the vocabulary and the tokenizer of a T5 model, one for both sides."""
     path, rows = directory / "tokenizer.json", len(weights.arrays["target_embedding/token/embedding"])
     if not path.is_file():
-        raise InputError(f"a T5 model needs {path}; copy the whole directory of the model")
+        raise InputError(
+            f"a T5 model needs {path}; copy the whole directory of the model, or take the encoder, which needs none: "
+            "load_pretrained(DIR, encoder_only=True)"
+        )
     content = path.read_bytes()
     with explain_damage(path):
         tokenizer.check_tokenizer_config(directory, parse_tokenizer(content))

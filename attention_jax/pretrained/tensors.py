@@ -103,10 +103,10 @@ def find_file(path: Path) -> Path:
     if not path.is_file():
         raise InputError(f"a file of weights is needed; there is no {path}")
     with path.open("rb") as file:
-        start = file.read(2)
-    names = zipfile.ZipFile(path).namelist() if start == b"PK" and zipfile.is_zipfile(path) else []
-    # A pickle begins with its protocol, 2 to 5; as the length of a safetensors header that would be a very short one.
-    raw = start[:1] == b"\x80" and start[1:] in (b"\x02", b"\x03", b"\x04", b"\x05")
+        start = file.read(9)
+    names = zipfile.ZipFile(path).namelist() if start[:2] == b"PK" and zipfile.is_zipfile(path) else []
+    # A pickle begins with its protocol, 2 to 5. So may a safetensors file, with the length of its header, a {...}.
+    raw = start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05") and start[8:] != b"{"
     if raw or path.suffix in PICKLES or any(name.endswith(".pkl") for name in names):
         raise InputError(
             f"{path} is a pickle, or is called like one, and could execute code when it is read: it is not opened; "

@@ -156,6 +156,7 @@ MISUSES = {
     "no heads": ({"sites": "*.embedding"}, "over heads needs sites with heads, as head_output; decoder.embedding"),
     "an axis of keys": ({"over": "keys"}, "over heads, positions or both"),
     "steps": ({"steps": -1}, "steps is a number of gradients"),
+    "a truth value": ({"steps": True}, "steps is a number of gradients, .*, got True"),
     "no embedding": ({"steps": 2, "source": ["*head_output"]}, "decoder.embedding"),
     "fix of values": ({"fix_qk": True}, "fix_qk is for the sites query or key"),
     "both kinds": ({"fix_qk": True, "sites": ["*.query", "*.key"]}, "one kind in a call"),

@@ -176,6 +176,11 @@ class Rotating(Plain):
     reads = ("position_embedding",)
 
 
+class Needing(Plain):
+    slots: int
+    gates: int
+
+
 class Single(Plain):
     kind: str = ""
 
@@ -196,6 +201,8 @@ class Single(Plain):
         (vit, {"attention": f"{PAGE}:MemorySlots(8, 2)"}, r"for each of its own fields \(slots\) at most"),
         (vit, {"attention": f"{PAGE}:MemorySlots(n)"}, "its arguments must be literals"),
         (vit, {"attention": "multi_head(2)"}, r"for each of its own fields \(none\) at most"),
+        (vit, {"attention": f"{HERE}:Needing"}, "has no value for its fields slots, gates: give values in parentheses"),
+        (vit, {"attention": f"{HERE}:Needing(8)"}, "has no value for its fields gates"),
         (language, {"attention": "math:sqrt"}, "must be a Flax module"),
         (language, {"per_layer": f"0:attention={HERE}:Plain"}, "--model.per-layer: .* does not read"),
     ],

@@ -90,5 +90,8 @@ def test_what_the_model_is_not_is_refused():
     headless = MaskedLanguageModel(dataclasses.replace(OPTIONS, word_head=False), 11)
     with pytest.raises(InputError, match="no head for masked words"):
         headless.apply(params, np.zeros((1, 2, 8), np.float32), method="words")
+    for classes, head in ((3, "3 classes"), (0, "--model.word-head")):
+        with pytest.raises(InputError, match=f"--model.projection-dim 4 is for .* {head} does not"):
+            MaskedLanguageModel(dataclasses.replace(OPTIONS, projection_dim=4), 11, classes)
     with pytest.raises(InputError, match="6 learned positions"):
         model.apply(params, np.zeros((1, 7), np.int32), np.array([7]))

@@ -57,6 +57,13 @@ def test_gray_weights_handle_color_images():
     np.testing.assert_allclose(np.repeat(image, 3, axis=2).reshape(-1) @ kernel, expected, atol=1e-6)
 
 
+def test_a_text_classifier_has_no_projection():
+    """That of CLIP makes sentence embeddings; its other options are kept."""
+    options = configs.MaskedLanguageModelConfig(word_head=False, pool="last", projection_dim=7)
+    adopted = adopt.options_from(exchange.Weights(options, {}, ""), configs.TextClassifierConfig())
+    assert adopted == configs.replace(options, projection_dim=0)
+
+
 def test_what_does_not_fit_is_named(tmp_path):
     weights = read(tmp_path)
     like = {path: array.shape for path, array in weights.arrays.items() if "layer_1" not in path}

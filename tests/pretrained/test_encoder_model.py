@@ -98,6 +98,12 @@ def test_texts_lose_the_tokens_beyond_the_greatest_length(tmp_path, capsys):
     assert "of 1 of 2 texts the tokens beyond 5 are left out" in capsys.readouterr().err
 
 
+def test_printing_counts_the_parameters():
+    encoder = random_model()
+    count = sum(x.size for x in jax.tree.leaves(encoder.params))
+    assert repr(encoder) == f"PretrainedEncoder('nowhere', MaskedLanguageModelConfig, {count:,} parameters)"
+
+
 def test_a_page_of_attention():
     [record] = random_model().attention(TEXTS[:1])
     [attention] = record.predictions[0].attentions

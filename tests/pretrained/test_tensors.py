@@ -48,6 +48,21 @@ def test_a_pickle_is_refused_whatever_it_is_called(tmp_path, name, wrapped):
     assert not ran.exists()
 
 
+@pytest.mark.parametrize("length", [640, 896, 1152, 1408])
+def test_a_header_length_like_a_pickle_is_read(tmp_path, length):
+    """Lengths whose first bytes are those of the protocols 2 to 5."""
+    arrays = {f"tensor_{i}": np.full(3, i, np.float32) for i in range(5)}
+    content = safetensors.save(arrays)
+    end = 8 + int.from_bytes(content[:8], "little")
+    (tmp_path / "model.safetensors").write_bytes(
+        struct.pack("<Q", length) + content[8:end].ljust(length) + content[end:]
+    )
+    stored = tensors.read_tensors(tmp_path / "model.safetensors").arrays
+    assert {name: np.asarray(array).tolist() for name, array in stored.items()} == {
+        name: array.tolist() for name, array in arrays.items()
+    }
+
+
 def test_an_array_of_objects_is_not_unpickled(tmp_path):
     ran, path = tmp_path / "ran", tmp_path / "model.npz"
     np.savez(path, cls=np.array([Bomb(str(ran))], dtype=object))

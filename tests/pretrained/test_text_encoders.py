@@ -110,6 +110,12 @@ def test_states_between_layers_are_read(tmp_path):
         (lambda encoder: encoder.hidden(TOKENS, [8, 9]), r"\[2\], from 1 to 8, got \[8, 9\]"),
         (lambda encoder: encoder.hidden(TOKENS, [0, 8]), r"from 1 to 8, got \[0, 8\]: of a mask"),
         (lambda encoder: encoder.hidden(TOKENS, []), r"from 1 to 8, got \[\]: of a mask"),
+        (lambda encoder: encoder.hidden(TOKENS, [2.9, 3.2]), r"takes integers, .* got \[2.9, 3.2\]"),
+        (lambda encoder: encoder.hidden(TOKENS, [np.nan, 2]), r"takes integers, .* got \[nan, 2.0\]"),
+        (lambda encoder: encoder.hidden(TOKENS, [True, True]), r"takes integers, .* got \[True, True\]: of a mask"),
+        (lambda encoder: encoder.hidden(TOKENS, ["a", "b"]), r"takes integers, .* got \['a', 'b'\]"),
+        (lambda encoder: encoder.hidden([[1, 2], [3]]), r"got rows of different lengths: pad the tokens"),
+        (lambda encoder: jax.jit(encoder.hidden)(TOKENS), r'inside of jax.jit, call model.model.apply\(.*method="hid'),
         (lambda encoder: encoder.hidden([[3, 11]]), "tokens from 0 to 10, the vocabulary, got 3 to 11"),
         (lambda encoder: encoder.hidden([[-1, 1]]), "tokens from 0 to 10, the vocabulary, got -1 to 1"),
         (lambda encoder: encoder.hidden(np.ones((1, 10), int)), "there are 9 learned positions"),
@@ -131,6 +137,11 @@ def test_what_is_no_encoder_is_one_line(tmp_path):
     write_weights(tmp_path / "umt5" / "model.safetensors", whole, their_encoders.UMT5)
     with pytest.raises(InputError, match=r"has a decoder, too, .*: load_pretrained\(DIR, encoder_only=True\)"):
         load_pretrained(tmp_path / "umt5")
+    write_weights(tmp_path / "t5" / "model.safetensors", their_encoders.t5(FLAN), FLAN)
+    with pytest.raises(InputError, match="tokenizer.json; .* or take the encoder, .*encoder_only=True"):
+        load_pretrained(tmp_path / "t5")
+    with pytest.raises(InputError, match="encoder_only must be True or False, got 'no'"):
+        load_pretrained(tmp_path / "t5", encoder_only="no")
 
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "flax_encoders.md"
@@ -138,8 +149,10 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "flax_encoders.md"
 
 @pytest.mark.slow
 def test_code_of_the_page_runs(tmp_path, monkeypatch):
-    state, formula = write(tmp_path / "text_encoder", "CLIP")
-    _, t5_formula = write(tmp_path / "text_encoder_2", "T5")
+    """In image generators' directories: only the second CLIP of SDXL has a projection."""
+    write_weights(tmp_path / "sdxl/text_encoder/model.safetensors", their_encoders.clip_text(0), their_encoders.CLIP)
+    state, formula = write(tmp_path / "sdxl/text_encoder_2", "CLIP")
+    _, t5_formula = write(tmp_path / "flux/text_encoder_2", "T5")
     write_weights(tmp_path / "flan-t5-small" / "model.safetensors", their_encoders.t5(FLAN), FLAN)
     monkeypatch.chdir(tmp_path)
     mask = np.arange(8) < LENGTH[:, None]
