@@ -1,5 +1,5 @@
 """The notebooks are their scripts: the same cells, and they run from the first to the last line. The checks of a
-lesson's exercises refuse the placeholder and take the solution."""
+lesson's exercises refuse the placeholder, None and another shape, and take the solution."""
 
 import importlib.util
 import json
@@ -29,13 +29,17 @@ def cells_of_script(script: Path) -> list[tuple[str, str]]:
 
 
 def with_solutions(script: Path) -> str:
-    """The code of a script; after the check of an exercise's placeholder come its solution and the check again."""
+    """The code of a script; after the check of an exercise's placeholder, the check sees None, another shape and the
+    solution."""
     cells = cells_of_script(script)
     code = []
     for (kind, source), (_, following) in pairwise([*cells, ("", "")]):
         code += [source] if kind == "code" else []
         if following.startswith("<details>"):
-            code += [re.search(r"^```python\n(.*?)^```$", following, re.DOTALL | re.MULTILINE)[1], source]
+            wrong = [code[-2].replace("...", answer) for answer in ("None", "np.zeros((2, 5, 3))")]
+            solution = re.search(r"^```python\n(.*?)^```$", following, re.DOTALL | re.MULTILINE)[1]
+            for answer in (*wrong, solution):
+                code += [answer, source]
     return "\n\n".join(f"# %%\n{source}" for source in code)
 
 

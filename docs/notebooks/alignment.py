@@ -23,26 +23,31 @@ from attention_jax import attend, attention_weights, config, models, normalizers
 from attention_jax.models import bahdanau, luong
 
 
-def check(answer, expected):
-    """Say whether the answer to an exercise is right; the placeholder `...` is not."""
-    same = answer is not ... and np.shape(answer) == np.shape(expected) and np.allclose(answer, expected, atol=1e-4)
+def check(answer, expected, atol=1e-4):
+    """Say whether the answer to an exercise is right; the placeholder `...`, None and another shape are not."""
+    numbers = np.asarray(answer).dtype.kind in "biuf"
+    same = numbers and np.shape(answer) == np.shape(expected) and np.allclose(answer, expected, atol=atol)
     print("right" if same else "not yet")
 
 
 # %% [markdown]
 # ## The equations
 #
-# An encoder turns the source into annotations $h_1, \dots, h_S$. At each step $i$ the decoder's state queries them; the
-# answer is the context $c_i$:
+# An encoder turns the source into annotations $h_1, \dots, h_S$. A recurrent decoder updates a vector, its state $s_i$
+# ($h_t$ in Luong's code), by a network $f$ from the last state and the last output character $y_{i-1}$. At each step
+# $i$ the state queries the annotations; the answer is the context $c_i$:
 #
 # $$\alpha_{ij} = \mathrm{softmax}_j\, a(\text{query}_i, h_j), \qquad c_i = \sum_j \alpha_{ij} h_j$$
 #
 # | | Bahdanau et al. 2015 | Luong et al. 2015 |
 # |---|---|---|
 # | query | the **previous** state $s_{i-1}$ | the **current** state $s_i$ |
-# | score | additive | dot, general $q^\top W h$, concat |
+# | score | additive | dot, general $q^\top W h$, concat (additive on $[s_i; h_j]$) |
 # | $c_i$ enters | the recurrence: $s_i = f(s_{i-1}, y_{i-1}, c_i)$ | the output: $\tilde h_i = \tanh W_c [s_i; c_i]$ |
 # | the next step sees | $s_i$, which has $c_i$ in it | $\tilde h_i$ as an input (input feeding) |
+#
+# The left column is d2l's decoder. The right one is the book's, which has the dot score and neither $\tanh$ nor input
+# feeding.
 #
 # ## The functions
 #
@@ -53,8 +58,8 @@ print(inspect.getsource(bahdanau.step))
 print(inspect.getsource(luong.feeding_step))
 
 # %% [markdown]
-# Find the four rows of the table in them. `x.edits` and `drop_weights` are for interventions and dropout, and do
-# nothing here.
+# Find the other three rows of the table in them; `w.align` holds the score and softmax. `x.edits`, `x.noise` and
+# `drop_weights` are for interventions and dropout, and do nothing here.
 #
 # ## A figure: alignments that nobody taught
 #
@@ -155,7 +160,7 @@ plt.show()
 # | book's dates, attention, after epoch 2 | 0.518 | 0.51 ± 0.31 |
 # | after epoch 4 | 0.999 | 0.9996 ± 0.00015 |
 # | d2l 11.4, four French sentences, BLEU | 0.75 | 0.89 ± 0.06 |
-# | Luong et al., English to German: input feeding, BLEU | +1.3 | worse, in a small model |
+# | Luong et al., English to German: input feeding with the location score, BLEU | +1.3 | worse, in a small model |
 #
 # The last row is a miss: with short sentences and six epochs,
 # [input feeding](../results/input_feeding.md) raises the loss, and one cause is a general score that saturates.
@@ -163,7 +168,8 @@ plt.show()
 # ## Exercises
 #
 # **1.** One step of Bahdanau's attention by hand, for one sentence: weights [S] and context [C], with 0 for padding.
-# `score.query_kernel`, `score.key_kernel` and `score.vector` are $W_q$, $W_k$ and $v$.
+# `score.query_kernel`, `score.key_kernel` and `score.vector` are $W_q$, $W_k$ and $v$ (kernels are [in, hidden]:
+# `state @ score.query_kernel`).
 
 
 # %%
@@ -237,8 +243,8 @@ def weight_on_year(weights, length):
 # %%
 uniform = weight_on_year(jnp.full((2, 10, 20), 0.05), jnp.array([12, 18]))
 check(uniform, 0.2)
-blocks = jnp.zeros((1, 10, 20)).at[0, :4, 5:9].set(0.25).at[0, 4:, 0].set(1.0)
-check(weight_on_year(blocks, jnp.array([8])), 0.75)
+blocks = jnp.zeros((2, 10, 20)).at[:, :4, 5:9].set(0.25).at[:, 4:, 0].set(1.0)
+check(weight_on_year(blocks, jnp.array([8, 11])), 0.625)
 if uniform is not ...:
     print({name: weight_on_year(weights[name], length[test]) for name in decoders})
 
