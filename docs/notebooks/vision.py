@@ -101,7 +101,7 @@ axis.legend()
 plt.show()
 
 # %% [markdown]
-# One pixel leaves the ViT 0.39, the ResNet 0.61. (Strides and zeros at the border are why a convolutional network does
+# One pixel leaves the ViT 0.39, the ResNet 0.60. (Strides and zeros at the border are why a convolutional network does
 # not stay at 0.975.) Two pixels are one patch: then most tokens are those of the image before, one position further,
 # and the ViT has 0.2. It has learned what is where, not what follows what. Random crops in training
 # (`--data.crop-padding 1`) show it moved digits.
