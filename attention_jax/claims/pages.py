@@ -27,11 +27,11 @@ VARIANTS_START = "<!-- attention_variants -->\n"
 FIGURE = Path("experiments") / "results" / "published.png"
 INTRODUCTION = """
 Each number is the mean of all runs of a configuration, +- their standard deviation, with the number of runs; without it
-the source prints one number. "Curves" were read off the source's plots, "run here" is the source's code run by us. A
-difference has its resolution, half of a 95 % interval. [One rule](reproduce.md#the-rule), set with these data in view,
-gives the verdicts; several rows come from the same runs. Fourteen numbers left with the former rule, as their protocols
-are not the sources', none of which had agreed ([history](../experiments/HISTORY.md)). `make results` writes this page
-from `experiments/results/*.json`.
+the source prints one number. "Curves" were read off the source's plots, "run here" is the source's code, or our rewrite
+of it, run by us. A difference has its resolution, half of a 95 % interval. [One rule](reproduce.md#the-rule), set with
+these data in view, gives the verdicts; several rows come from the same runs. Fourteen numbers left with the former
+rule, as their protocols are not the sources', none of which had agreed ([history](../experiments/HISTORY.md)). `make
+results` writes this page from `experiments/results/*.json`.
 """
 CHECKS = """
 Recorded runs that `python launch.py reproduce --check` repeated elsewhere ([how](reproduce.md)); all numbers are in
@@ -161,7 +161,7 @@ def opposite_table(rows: Sequence[JudgedClaim]) -> str:
          row.claim.cause or first_clause(row.claim.differs))
         for row in rows if row.verdict == "opposite"
     ]  # fmt: skip
-    columns = ("experiment: difference", "source", "this code", "suspected cause")
+    columns = ("experiment: difference", "source", "this code", "suspected cause, or what differs")
     return markdown(Table("", columns, lines, right=columns[1:3]))
 
 
@@ -239,12 +239,14 @@ def readme_section(rows: Sequence[JudgedClaim]) -> str:
     not_run = "; ".join(row.claim.headline for row in rows if row.verdict == "not run" and not row.claim.sign)
     about = (
         f"{tally_line(rows)} Not run: {not_run}. Reproduced: the difference is smaller than its resolution, half of "
-        "a 95 % interval from the spread of both sides' runs or, if larger, of test examples, and that is at most 5 % "
-        "of the published number (5 points of a fraction); consistent: at most 20; open: coarser. This is no proof of "
-        "equality, and [the rule](docs/reproduce.md#the-rule) was set with these data in view. +- is a standard "
-        "deviation with the number of runs, and after a difference its resolution; curves were read off the source's "
-        "plots, run here is its code. [All results](docs/results.md), with the rows that are left out here; `python "
-        "launch.py reproduce --check --minutes 30` repeats recorded runs."
+        "a 95 % interval from the spread of both sides' runs (of ours, where the source has one number) or, if larger, "
+        "of test examples, and that is at most 5 % of the published number (5 points of a fraction); consistent: at "
+        "most 20; open: coarser. This is no proof of equality, and [the rule](docs/reproduce.md#the-rule) was set with "
+        "these data in view: fourteen numbers of other protocols left with it, none of which had agreed. +- is a "
+        "standard deviation with the number of runs, and after a difference its resolution; curves were read off the "
+        "source's plots, run here is its code or our rewrite. [All results](docs/results.md), with the rows that are "
+        "left out here and counts of parameters, 11 of 22 of which differ; `python launch.py reproduce --check "
+        "--minutes 30` repeats recorded runs."
     )
     table = numbers_table([row for row in rows if row.claim.in_readme], "docs/")
     return "\n\n".join([wrap_text(about), table, picture_of_results(rows, "")])
