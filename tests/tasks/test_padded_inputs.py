@@ -70,6 +70,7 @@ def test_a_warm_service_compiles_nothing(name, build, compilations, tmp_path):
     task, params = build(name)
     run = LoadedRun(tmp_path, task.config, None)
     vars(run)["_answering"] = task, params
+    jax.clear_caches()  # other tests may have compiled the same programs
     run.warm_up(np.array([3, 16]))
     assert len(compilations) > 0
     compilations.clear()
