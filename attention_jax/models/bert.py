@@ -69,6 +69,16 @@ class WordHead(nn.Module):
         return ACTIVATIONS[self.block.activation](x)
 
 
+def padding_mask(length, tokens):
+    """The mask of padding behind the `length` [B] of each text of tokens [B, T]; InputError for another shape."""
+    if jnp.shape(length) != tokens.shape[:1]:
+        raise InputError(
+            f"length must be numbers of tokens [B] = {list(tokens.shape[:1])}, got an array "
+            f"{list(jnp.shape(length))}; of a mask whose padding is at the end it is mask.sum(axis=1)"
+        )
+    return lengths(length)
+
+
 class MaskedLanguageModel(nn.Module):
     """A Transformer encoder, by default post-norm, with the heads that its options and `classes` name.
 
@@ -104,9 +114,9 @@ class MaskedLanguageModel(nn.Module):
         self.projection = linear(options.projection_dim, use_bias=False)
 
     def hidden(self, tokens, length, token_types=None, *, train: bool = False, return_weights: bool = False):
-        """(states [B, T, D] in float32 at least, intermediates)."""
+        """(states [B, T, D] in float32 at least, intermediates) of texts that are padded behind their `length` [B]."""
         x = self.embedding(tokens, token_types, train)
-        x, weights = self.encoder(x, lengths(length), train, return_weights)
+        x, weights = self.encoder(x, padding_mask(length, tokens), train, return_weights)
         return x.astype(accumulator(x.dtype)), {"encoder_attention": weights} if return_weights else {}
 
     def words(self, states: Float[Array, "B T D"]) -> Float[Array, "B T V"]:

@@ -116,6 +116,12 @@ def test_states_between_layers_are_read(tmp_path):
         (lambda encoder: encoder.hidden(TOKENS, ["a", "b"]), r"takes integers, .* got \['a', 'b'\]"),
         (lambda encoder: encoder.hidden([[1, 2], [3]]), r"got rows of different lengths: pad the tokens"),
         (lambda encoder: jax.jit(encoder.hidden)(TOKENS), r'inside of jax.jit, call model.model.apply\(.*method="hid'),
+        (
+            lambda encoder: jax.jit(partial(encoder.model.apply, method="hidden"))(
+                {"params": encoder.params}, TOKENS, TOKENS > 0
+            ),
+            r"numbers of tokens \[B\] = \[2\], got an array \[2, 8\]; of a mask",
+        ),
         (lambda encoder: encoder.hidden([[3, 11]]), "tokens from 0 to 10, the vocabulary, got 3 to 11"),
         (lambda encoder: encoder.hidden([[-1, 1]]), "tokens from 0 to 10, the vocabulary, got -1 to 1"),
         (lambda encoder: encoder.hidden(np.ones((1, 10), int)), "there are 9 learned positions"),

@@ -174,7 +174,7 @@ def test_ray_cluster_survives_a_lost_machine(tmp_path):
         assert not any((member / "result.json").exists() for member in members), (
             "the group had ended before its machine was lost"
         )
-        assert process.wait(timeout=300) == 0, (tmp_path / "log").read_text()
+        assert process.wait(timeout=600) == 0, (tmp_path / "log").read_text()
     finally:
         cluster.shutdown()
         gc.collect()  # processes of Ray that nobody waited for, and whose warning is ignored here
