@@ -4,7 +4,7 @@ Chapter: Transformer
 Source: Gelberg et al. 2025 (arXiv 2512.12167), DroPE: positions help training, and are dropped for longer texts
 Data: tiny Shakespeare, 1,115,394 characters; `--data.path input.txt` reads the published file
 Command: python launch.py reproduce drope
-Cost: 15 minutes
+Cost: 20 minutes
 
 The model and its training are those of `length_extrapolation`: 3 layers of width 96, windows of 128 characters, 8 of
 them a step, and 1,000 steps. Three models are trained with the same batches:
