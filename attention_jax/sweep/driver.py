@@ -6,10 +6,8 @@ the run directories are reused.
 
 import contextlib
 import itertools
-import json
 import time
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
 
 import optuna
@@ -19,7 +17,6 @@ from attention_jax import catalog, config as configs
 from attention_jax.config.models import AttentionOptions, TransformerLayers
 from attention_jax.errors import InputError
 from attention_jax.files import directory_lock, directory_removed_error, missing, read_object, write_json
-from attention_jax.printing import progress_lines
 from attention_jax.runs import directory as run_directory
 from attention_jax.sweep import partition, plan, search, summary, worker
 from attention_jax.sweep.executors import executor
@@ -184,24 +181,13 @@ def _train_all(settings: Settings, directory: Path, where, population: int, bega
 def _run_round(directory, settings: Settings, study: optuna.Study, proposed: dict, where, population: int):
     """Train the trials of a round; each is trained to its own end."""
     paths = _groups(directory, settings, proposed, where.slots, population)
-    runs = [run for path in paths for _, run in worker.read(path).members]
-    with progress_lines(lambda: _progress(runs)):
-        for group_number, _ in enumerate(where.run(paths), 1):
-            if not (directory / "settings.json").exists():
-                raise directory_removed_error(directory)
-            best = summary.best_trial(settings, _tell(directory, settings, study, proposed))
-            best_so_far = f"; best so far: {summary.in_words(settings, best)}" if best else ""
-            print(f"group {group_number} of {len(paths)} has ended{best_so_far}", flush=True)
+    for group_number, _ in enumerate(where.run(paths), 1):
+        if not (directory / "settings.json").exists():
+            raise directory_removed_error(directory)
+        best = summary.best_trial(settings, _tell(directory, settings, study, proposed))
+        best_so_far = f"; best so far: {summary.in_words(settings, best)}" if best else ""
+        print(f"group {group_number} of {len(paths)} has ended{best_so_far}", flush=True)
     _tell(directory, settings, study, proposed)  # of runs that had ended before
-
-
-def _progress(runs: Sequence[Path]) -> str:
-    """How far the runs of a round are: those that have ended, and the steps of those that train."""
-    training = [run / "progress.json" for run in runs if not run_directory.has_ended(run)]
-    states = [json.loads(path.read_bytes()) for path in training if path.exists()]
-    step, total = (sum(state[name] for state in states) for name in ("step", "total_steps"))
-    ended = len(runs) - len(training)
-    return f"{ended} of {len(runs)} runs have ended; {len(states)} more at step {step:,} of {total:,}"
 
 
 def _tell(directory: Path, settings: Settings, study: optuna.Study, proposed: dict) -> list[plan.Trial]:

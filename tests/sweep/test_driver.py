@@ -5,7 +5,6 @@ import math
 import shutil
 import subprocess
 import sys
-import time
 import types
 
 import optuna
@@ -14,7 +13,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from attention_jax import catalog, printing, tasks
+from attention_jax import catalog, tasks
 from attention_jax.cli import commands
 from attention_jax.config import Config, Dates, Decode, LanguageModelConfig, LuongConfig, LuongSeq2seqConfig, replace
 from attention_jax.errors import Diverged, InputError, Interrupted
@@ -73,23 +72,6 @@ def test_summary_names_the_best_trial_and_its_command(calls, tmp_path, capsys):
         tmp_path / "figures" / "parallel_coordinates.png"
     ).stat().st_size
     assert [trial.state for trial in trials] == ["done"] * 3
-
-
-def test_a_sweep_into_a_log_says_how_far_it_is(calls, tmp_path, monkeypatch, capsys):
-    """Of four runs one has ended, one is at step 30 of 100 and one at 50 of 1,000; the last has not begun."""
-    runs = [tmp_path / str(i) for i in range(4)]
-    for run, files in zip(runs, [["result", "progress"], ["progress"], ["progress"], []], strict=True):
-        run.mkdir()
-        step, total_steps = {"1": (30, 100), "2": (50, 1000)}.get(run.name, (7, 7))
-        for name in files:
-            write_json(run / f"{name}.json", {"step": step, "total_steps": total_steps})
-    assert driver._progress(runs) == "1 of 4 runs have ended; 2 more at step 80 of 1,100"
-    best_trial = summary.best_trial
-    monkeypatch.setattr(printing, "LINE_SECONDS", 0.01)
-    monkeypatch.setattr(summary, "best_trial", lambda *trials: time.sleep(0.1) or best_trial(*trials))
-    monkeypatch.setattr(summary, "write", lambda *_: None)
-    driver.sweep(settings(RATES), tmp_path / "sweep")
-    assert "1 of 3 runs have ended; 0 more at step 0 of 0\n" in capsys.readouterr().out
 
 
 def test_repeated_sweep_runs_only_lost_runs(calls, tmp_path):
