@@ -5,7 +5,6 @@ import contextlib
 import os
 import shutil
 import sys
-import threading
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -96,22 +95,6 @@ def outlasting_readers() -> Iterator[None]:
             yield
         finally:
             sys.stdout.flush()
-
-
-@contextlib.contextmanager
-def progress_lines(line: Callable[[], str]) -> Iterator[None]:
-    """Context in which a thread prints `line()` every `LINE_SECONDS`: progress in a log or a pipe."""
-    ended = threading.Event()
-
-    def print_lines():
-        while not ended.wait(LINE_SECONDS):
-            print(line(), flush=True)
-
-    threading.Thread(target=print_lines, daemon=True).start()
-    try:
-        yield
-    finally:
-        ended.set()
 
 
 def discard(stream):

@@ -4,6 +4,7 @@ import contextlib
 import os
 import platform
 import sys
+import threading
 import time
 from importlib import metadata
 from pathlib import Path
@@ -11,9 +12,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from attention_jax import provenance
+from attention_jax import printing, provenance
 from attention_jax.files import directory_removed_error, metrics_row, to_json, write_atomically, write_json
-from attention_jax.printing import progress_lines
 from attention_jax.train import hosts, sinks
 
 
@@ -165,11 +165,11 @@ class Status:
 
 class Progress:
     """A progress bar on a terminal, with the seconds of compilation and then the current loss; otherwise a plain line
-    per epoch, and one every `LINE_SECONDS`, also during a long compiled call."""
+    per epoch, and one every `printing.LINE_SECONDS`, also during a long compiled call."""
 
     def __init__(self, total_steps: int, completed: int, quiet: bool = False):
         self.quiet, self.bar, self.total_steps = quiet, None, total_steps
-        self.line, self.lines = f"step {completed} of {total_steps}  compiling", contextlib.ExitStack()
+        self.line, self.ended = f"step {completed} of {total_steps}  compiling", threading.Event()
         if sys.stderr and sys.stderr.isatty() and not quiet:
             from rich import progress
 
@@ -181,12 +181,17 @@ class Progress:
                 "compiling", total=total_steps, completed=completed
             )  # until the first call ends
         elif not quiet:
-            self.lines.enter_context(progress_lines(lambda: self.line))
+            threading.Thread(target=self.print_lines, daemon=True).start()
 
     def step(self, completed: int, loss: float, pace: Pace):
         if self.bar:
             self.bar.update(self.task, completed=completed, description=f"loss {loss:.4f}, {pace}")
         self.line = f"step {completed} of {self.total_steps}  train.loss {loss:.4g}  ({pace})"
+
+    def print_lines(self):
+        """Print the last line about a step every `printing.LINE_SECONDS` until training ends; runs in a thread."""
+        while not self.ended.wait(printing.LINE_SECONDS):
+            print(self.line, flush=True)
 
     def epoch(self, values: dict, pace: Pace):
         """Print one line: epoch, step, seconds, every metric, and the throughput."""
@@ -199,7 +204,7 @@ class Progress:
         print(line, file=sys.stdout, flush=True) if self.bar is None else self.bar.console.print(line, highlight=False)
 
     def close(self):
-        self.lines.close()
+        self.ended.set()
         if self.bar:
             self.bar.stop()
 
